@@ -28,7 +28,7 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_benches::store::{record_key, value};
 use clearlane_contention::Registry;
 use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options};
-use clearlane_mvcc::store::restore::{Partitioning, restore};
+use clearlane_mvcc::restore::{Partitioning, restore};
 use clearlane_mvcc::{
     CompactionLock, IndexSnapshot, Job, LockedIndex, RangeOptions, SnapshotStore, StoreConfig,
     TreeIndex, Workers,

@@ -9,7 +9,7 @@ use clearlane_backend::{Config, DroppedStates, Era, PreCommit};
 use clearlane_benches::store::fail;
 use clearlane_engine::{Bucket, EngineKind, Options};
 use clearlane_mvcc::watch::WatchableStore;
-use clearlane_mvcc::{Store, StoreConfig, StoreParts};
+use clearlane_mvcc::{StoreConfig, StoreParts, WatchableKv};
 use parking_lot::{Condvar, Mutex};
 use tempfile::TempDir;
 
@@ -25,7 +25,7 @@ const HEALTHY: &str = "a healthy store takes writes and commits";
 /// A store in a directory that goes away with it.
 pub(crate) struct BenchStore {
     pub(crate) era: Era,
-    pub(crate) store: Arc<dyn Store<Entry>>,
+    pub(crate) store: Arc<dyn WatchableKv<Entry>>,
     began: Instant,
     _directory: TempDir,
 }

@@ -45,7 +45,7 @@ use clearlane_backend::ReadTx;
 use clearlane_engine::{Bucket, KeyRange};
 
 use crate::error::Result;
-use crate::hash::visit_chunk;
+use crate::kv_hasher::visit_chunk;
 
 /// Keys of bucket `meta` that say nothing about what the store holds.
 const IGNORED_META_KEYS: [&[u8]; 3] = [b"consistent_index", b"term", b"storageVersion"];

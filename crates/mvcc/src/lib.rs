@@ -50,26 +50,42 @@
 pub mod revision;
 pub mod key_index;
 pub mod tree_index;
-pub mod store;
+pub mod workers;
+pub mod interface;
 pub mod hash;
 pub mod backend_hash;
+pub mod restore;
 pub mod watch;
+pub mod clearlane;
+pub mod etcd;
+pub mod open;
 pub mod auto_compaction;
-pub mod workers;
+mod compaction;
+mod config;
 mod error;
+mod kv_hasher;
+mod range;
+mod record_fetch;
+mod txn_changes;
 
 pub use auto_compaction::AutoCompaction;
 pub use backend_hash::BackendHashJob;
+pub use clearlane::read_txn::{StoreReadTxn, StoreState};
+pub use clearlane::store::SnapshotStore;
+pub use clearlane::watch::SnapshotWatchableStore;
+pub use clearlane::write_txn::SnapshotWriteTxn;
+pub use compaction::CompactionJob;
+pub use config::StoreConfig;
 pub use error::{Error, Result};
-pub use hash::HashKv;
-pub use key_index::{EncodedLen, KeyIndex, Version};
-pub use revision::{InvalidRevisionKey, RecordKind, Revision, RevisionKey};
-pub use store::{
-    Change, CompactionJob, ConsistentIndex, HashJob, IndexKind, KeyLeases, LeasedKey, NoLeases,
-    RangeOptions, RangeRecords, ReadTxn, RecordVisitor, RecoveryInfo, SnapshotStore,
-    SnapshotWriteTxn, Store, StoreConfig, StoreParts, StoreReadTxn, StoreState, TxnResult,
-    WriteTxn, open,
+pub use interface::{
+    Change, ConsistentIndex, HashJob, KeyLeases, LengthVisitor, NoLeases, RangeOptions,
+    RangeRecords, ReadTxn, RecordVisitor, Store, TxnResult, WriteTxn,
 };
+pub use key_index::{EncodedLen, KeyIndex, Version};
+pub use kv_hasher::HashKv;
+pub use open::{IndexKind, StoreParts, open};
+pub use restore::{LeasedKey, RecoveryInfo};
+pub use revision::{InvalidRevisionKey, RecordKind, Revision, RevisionKey};
 pub use tree_index::locked::{CompactionLock, LockedIndex};
 pub use tree_index::persistent::{
     CompactionPlan, Dismantling, PersistentIndex, PersistentSnapshot,
@@ -78,4 +94,5 @@ pub use tree_index::{
     ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, SortedRunBuilder, TreeIndex,
     VersionVisitor,
 };
+pub use watch::WatchableKv;
 pub use workers::{Job, SerialWorkers, Workers};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use clearlane_contention::Registry;
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine, Snapshot};
-use clearlane_mvcc::store::restore::{LeasedKey, Partitioning, RestoredIndex, restore};
+use clearlane_mvcc::restore::{LeasedKey, Partitioning, RestoredIndex, restore};
 use clearlane_mvcc::{
     CompactionLock, EncodedLen, Error, IndexSnapshot, Job, LockedIndex, PersistentIndex, Revision,
     SerialWorkers, TreeIndex, Version, Workers,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use bytes::Bytes;
 use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{KeyRange, MemoryEngine};
-use clearlane_mvcc::{KeyLeases, RangeOptions, Store, StoreConfig, StoreParts, open};
+use clearlane_mvcc::{KeyLeases, RangeOptions, Store, StoreConfig, StoreParts, WatchableKv, open};
 use support::all_parts;
 
 /// Notes what it is told, and at which revision the store can be read then.
@@ -34,7 +34,7 @@ fn attachments_of(parts: StoreParts) -> Vec<(Bytes, i64, i64)> {
     let leases: Arc<dyn KeyLeases> = Arc::<RecordingLeases>::clone(&noting);
     let ground = StoreConfig::new(engine, Config::default(), PreCommit::none(), ());
     let opened = open(parts, StoreConfig { leases, ..ground }).unwrap();
-    let store: Arc<dyn Store<()>> = Arc::from(opened.0);
+    let store: Arc<dyn Store<()>> = Arc::<dyn WatchableKv<()>>::from(opened.0);
     noting.store.set(Arc::downgrade(&store)).unwrap();
     let mut txn = store.begin_write().unwrap();
     txn.put(b"b", b"", 7).unwrap();

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    CompactionJob, Error, RangeOptions, ReadTxn, RecoveryInfo, SnapshotStore, Store, StoreConfig,
-    StoreParts, StoreReadTxn,
+    CompactionJob, Error, RangeOptions, ReadTxn, RecoveryInfo, SnapshotStore, StoreConfig,
+    StoreParts, StoreReadTxn, WatchableKv,
 };
 use proptest::prelude::*;
 
@@ -104,7 +104,7 @@ impl Model {
 struct World {
     parts: StoreParts,
     engine: Arc<dyn Engine>,
-    store: Arc<dyn Store<Model>>,
+    store: Arc<dyn WatchableKv<Model>>,
     /// The same, if it has views that may stay open.
     snapshot_store: Option<Arc<SnapshotStore<Model>>>,
     model: Model,
@@ -116,7 +116,7 @@ struct World {
 /// state is durable without asking the store.
 type Durable = Arc<std::sync::Mutex<Model>>;
 
-type OpenStore = (Arc<dyn Store<Model>>, Option<Arc<SnapshotStore<Model>>>, RecoveryInfo);
+type OpenStore = (Arc<dyn WatchableKv<Model>>, Option<Arc<SnapshotStore<Model>>>, RecoveryInfo);
 
 fn open(parts: StoreParts, engine: &Arc<dyn Engine>, durable: &Durable) -> OpenStore {
     let (noted, model) = (Arc::clone(durable), durable.lock().unwrap().clone());

@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{Error, RangeOptions, RecoveryInfo, Store, StoreConfig, StoreParts, open};
+use clearlane_mvcc::{
+    Error, RangeOptions, RecoveryInfo, StoreConfig, StoreParts, WatchableKv, open,
+};
 use support::all_parts;
 
-type Opening = Result<(Box<dyn Store<()>>, RecoveryInfo), Error>;
+type Opening = Result<(Box<dyn WatchableKv<()>>, RecoveryInfo), Error>;
 
 fn open_on(parts: StoreParts, engine: &Arc<dyn Engine>) -> Opening {
     open(parts, StoreConfig::new(Arc::clone(engine), Config::default(), PreCommit::none(), ()))

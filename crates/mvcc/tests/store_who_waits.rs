@@ -34,7 +34,9 @@ use clearlane_engine::{Engine, KeyRange};
 use clearlane_mvcc::watch::{
     ResponseKind, WatchConfig, WatchRequest, WatchStream, WatchableStore, WatchedKeys,
 };
-use clearlane_mvcc::{Change, CompactionJob, RangeOptions, Store, StoreConfig, StoreParts, open};
+use clearlane_mvcc::{
+    Change, CompactionJob, RangeOptions, StoreConfig, StoreParts, WatchableKv, open,
+};
 use hooked_engine::{EngineCall, HookedEngine};
 
 /// So many changes are committed at once. A put alone does not get there.
@@ -270,7 +272,7 @@ const SCHEDULING_AND_WATCH: &[Operation] = &[Operation::Scheduling, Operation::W
 
 /// A store with its watchers, and what its cast needs.
 struct StoreWithWatchers {
-    store: Arc<dyn Store<()>>,
+    store: Arc<dyn WatchableKv<()>>,
     watchable_store: Arc<dyn WatchableStore>,
     synced: WatchStream,
     unsynced: WatchStream,
@@ -286,7 +288,7 @@ impl StoreWithWatchers {
         let parts = StoreParts::from(design);
         let engine = blocking_engine(&barrier, cast);
         let store = open(parts, StoreConfig::new(engine, config, PreCommit::none(), ())).unwrap().0;
-        let store: Arc<dyn Store<()>> = Arc::from(store);
+        let store: Arc<dyn WatchableKv<()>> = Arc::from(store);
         let watching = WatchConfig::default();
         let hub = Arc::clone(&store).open_watchable_store(watching, &locks, Box::new(|_| {}));
         let stream = || WatchStream::open(Arc::clone(&hub), Arc::new(|| {}), 0);

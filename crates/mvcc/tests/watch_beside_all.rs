@@ -26,7 +26,7 @@ use clearlane_mvcc::watch::{
     WatchedKeys,
 };
 use clearlane_mvcc::{
-    Change, Error, IndexKind, RangeOptions, Store, StoreConfig, StoreParts, open,
+    Change, Error, IndexKind, RangeOptions, StoreConfig, StoreParts, WatchableKv, open,
 };
 use support::all_parts;
 
@@ -130,7 +130,7 @@ fn change(event: &Event) -> (&[u8], bool) {
 /// What all threads have in common.
 struct Scene {
     parts: StoreParts,
-    store: Arc<dyn Store<()>>,
+    store: Arc<dyn WatchableKv<()>>,
     watchable_store: Arc<dyn WatchableStore>,
     /// Each watcher that stays was sent everything, or a thread has failed.
     finished: AtomicBool,
@@ -153,7 +153,7 @@ impl Scene {
     fn new(parts: StoreParts, locks: &Registry) -> Scene {
         let config = Config { batch_limit: 40, locks: locks.clone(), ..Config::default() };
         let ground = StoreConfig::new(Arc::new(MemoryEngine::new()), config, PreCommit::none(), ());
-        let store: Arc<dyn Store<()>> = Arc::from(open(parts, ground).unwrap().0);
+        let store: Arc<dyn WatchableKv<()>> = Arc::from(open(parts, ground).unwrap().0);
         // Small enough that watchers fall behind, and the queue overflows.
         let watching = WatchConfig {
             stream_bytes_max: 2000,

@@ -17,10 +17,12 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_mvcc::watch::{
-    Event, INVALID_WATCH_ID, Response, ResponseKind, SnapshotWatchableStore, WatchConfig,
-    WatchError, WatchRequest, WatchStream, WatchableStore, WatchedKeys,
+    Event, INVALID_WATCH_ID, Response, ResponseKind, WatchConfig, WatchError, WatchRequest,
+    WatchStream, WatchableStore, WatchedKeys,
 };
-use clearlane_mvcc::{Change, CompactionJob, SnapshotStore, Store as _, StoreConfig};
+use clearlane_mvcc::{
+    Change, CompactionJob, SnapshotStore, SnapshotWatchableStore, Store as _, StoreConfig,
+};
 use proptest::prelude::*;
 
 const STREAMS: usize = 3;

@@ -17,24 +17,24 @@ use clearlane_mvcc::watch::{
     CurrentHub, Response, ResponseKind, WatchConfig, WatchId, WatchMetrics, WatchRequest,
     WatchStream, WatchableStore, WatchedKeys,
 };
-use clearlane_mvcc::{Change, Store, StoreConfig, open};
+use clearlane_mvcc::{Change, StoreConfig, WatchableKv, open};
 
 /// One store after the other, and the hub through which streams reach both.
 struct World {
     design: Era,
     config: WatchConfig,
-    store: Arc<dyn Store<()>>,
+    store: Arc<dyn WatchableKv<()>>,
     watchable_store: Arc<CurrentHub>,
 }
 
-fn empty(design: Era) -> Arc<dyn Store<()>> {
+fn empty(design: Era) -> Arc<dyn WatchableKv<()>> {
     let engine = Arc::new(MemoryEngine::new());
     let ground = StoreConfig::new(engine, Config::default(), PreCommit::none(), ());
     Arc::from(open(design.into(), ground).unwrap().0)
 }
 
 /// Puts a key at a revision.
-fn put(store: &dyn Store<()>, revision: i64) -> Vec<Change> {
+fn put(store: &dyn WatchableKv<()>, revision: i64) -> Vec<Change> {
     let mut txn = store.begin_write().unwrap();
     txn.put(b"k", revision.to_string().as_bytes(), 0).unwrap();
     let ended = txn.end(()).unwrap();

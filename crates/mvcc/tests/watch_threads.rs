@@ -24,10 +24,12 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::MemoryEngine;
 use clearlane_mvcc::watch::{
-    Event, Response, ResponseKind, SnapshotWatchableStore, WatchConfig, WatchRequest, WatchStream,
-    WatchWork, WatchableStore, WatchedKeys,
+    Event, Response, ResponseKind, WatchConfig, WatchRequest, WatchStream, WatchWork,
+    WatchableStore, WatchedKeys,
 };
-use clearlane_mvcc::{Change, CompactionJob, SnapshotStore, Store as _, StoreConfig};
+use clearlane_mvcc::{
+    Change, CompactionJob, SnapshotStore, SnapshotWatchableStore, Store as _, StoreConfig,
+};
 
 /// The newest revision in the end.
 const LAST: i64 = 6000;

@@ -35,7 +35,7 @@ use clearlane_mvcc::watch::{
     CurrentHub, Response, StreamConsumer, WatchConfig, WatchId, WatchMetrics, WatchRequest,
     WatchStream, WatchWork, WatchableStore,
 };
-use clearlane_mvcc::{Change, Store};
+use clearlane_mvcc::{Change, WatchableKv};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -71,7 +71,10 @@ impl WatchSignals {
 }
 
 impl WatchServer {
-    pub(crate) fn new(store: &Arc<dyn Store<AppliedPosition>>, locks: &Registry) -> WatchServer {
+    pub(crate) fn new(
+        store: &Arc<dyn WatchableKv<AppliedPosition>>,
+        locks: &Registry,
+    ) -> WatchServer {
         let (config, bells) = (WatchConfig::default(), Arc::new(WatchSignals::default()));
         let hub = watchable_store(store, config, locks, &bells);
         WatchServer {
@@ -106,7 +109,7 @@ impl WatchServer {
     }
 
     /// Another store answers from here on.
-    pub(crate) fn replace_store(&self, store: &Arc<dyn Store<AppliedPosition>>) {
+    pub(crate) fn replace_store(&self, store: &Arc<dyn WatchableKv<AppliedPosition>>) {
         self.store.replace(watchable_store(store, self.config, &self.locks, &self.signals));
         self.signals.both().into_iter().for_each(ThreadSignal::notify);
     }
@@ -122,7 +125,7 @@ impl WatchServer {
 }
 
 fn watchable_store(
-    store: &Arc<dyn Store<AppliedPosition>>,
+    store: &Arc<dyn WatchableKv<AppliedPosition>>,
     config: WatchConfig,
     locks: &Registry,
     bells: &Arc<WatchSignals>,

@@ -10,12 +10,14 @@ use clearlane_backend::{Config as BackendConfig, Era, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
 use clearlane_lease::{Checkpoint, Config, LeaseRejection, Lessor};
-use clearlane_mvcc::{KeyLeases, RangeOptions, Store, StoreConfig, StoreParts, WriteTxn, open};
+use clearlane_mvcc::{
+    KeyLeases, RangeOptions, StoreConfig, StoreParts, WatchableKv, WriteTxn, open,
+};
 
 pub(crate) struct TestLessor {
     engine: Arc<dyn Engine>,
     pub(crate) config: Config,
-    pub(crate) store: Arc<dyn Store<()>>,
+    pub(crate) store: Arc<dyn WatchableKv<()>>,
     pub(crate) lessor: Arc<Lessor>,
     pub(crate) now: Duration,
 }
@@ -72,7 +74,7 @@ impl TestLessor {
     }
 }
 
-fn restored(engine: &Arc<dyn Engine>, config: Config) -> (Arc<dyn Store<()>>, Arc<Lessor>) {
+fn restored(engine: &Arc<dyn Engine>, config: Config) -> (Arc<dyn WatchableKv<()>>, Arc<Lessor>) {
     let lessor = Arc::new(Lessor::new(config, &Registry::new()));
     let pre_commit = PreCommit::none();
     let ground = StoreConfig::new(Arc::clone(engine), BackendConfig::default(), pre_commit, ());

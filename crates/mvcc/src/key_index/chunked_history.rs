@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use super::inline_history::InlineHistory;
 use super::key_change::{self, ChangeContext, KeyChange};
-use crate::key_index::Version;
+use super::version::Version;
 
 /// So a copy of a chunk is one kilobyte at most.
 const CHUNK_MAX: usize = 64;

@@ -10,7 +10,7 @@
 //!              length = payload + three numbers, as they are encoded
 //! ```
 //!
-//! The three numbers are in the [`Version`] anyway, and are decided where the payload is put into the index:
+//! The three numbers are in the [`Version`](super::Version) anyway, and are decided where the payload is put into the index:
 //! so the caller of a put need not know them.
 //!
 //! # What it does not do
@@ -18,18 +18,9 @@
 //! Of a payload of 16 MiB and more nothing is known, and of the first of two puts that [share 24
 //! bytes](super::inline_history). A caller that needs to know reads them.
 
-use prost::encoding::{encoded_len_varint, key_len};
-
-use super::Version;
-
 /// So many bytes a record has beside its revisions; or unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EncodedLen([u8; 3]);
-
-/// The numbers of the fields, each with a varint, that are not in the payload.
-const CREATE_REVISION_FIELD: u32 = 2;
-const MOD_REVISION_FIELD: u32 = 3;
-const VERSION_FIELD: u32 = 4;
 
 impl EncodedLen {
     /// Unknown.
@@ -43,81 +34,9 @@ impl EncodedLen {
         }
     }
 
-    fn bytes(self) -> Option<usize> {
+    pub(super) fn bytes(self) -> Option<usize> {
         let [lowest, low, high] = self.0;
         let bytes = u32::from_le_bytes([lowest, low, high, 0]);
         (bytes > 0).then_some(bytes as usize)
-    }
-}
-
-impl Version {
-    /// How long its record is, if that is known.
-    #[inline]
-    pub fn record_len(&self) -> Option<usize> {
-        Some(self.encoded_len.bytes()? + self.revision_fields_len())
-    }
-
-    /// The same version, with a record of this length.
-    pub fn with_record_len(self, record: usize) -> Version {
-        let payload = record.checked_sub(self.revision_fields_len());
-        Version { encoded_len: payload.map_or(EncodedLen::UNKNOWN, EncodedLen::of), ..self }
-    }
-
-    fn revision_fields_len(&self) -> usize {
-        let number = |field, number: i64| key_len(field) + encoded_len_varint(number as u64);
-        number(CREATE_REVISION_FIELD, self.created)
-            + number(MOD_REVISION_FIELD, self.modified.main)
-            + number(VERSION_FIELD, self.version)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clearlane_proto::mvccpb::KeyValue;
-    use prost::Message;
-
-    use super::*;
-    use crate::Revision;
-
-    #[test]
-    fn a_length_is_known_before_the_record_is() {
-        for (created, main, number) in [(1, 1, 1), (100, 200, 3), (128, 1 << 40, 1 << 20)] {
-            for value in [0, 1, 127, 128, 70_000] {
-                let record = KeyValue {
-                    key: "k".into(),
-                    create_revision: created,
-                    mod_revision: main,
-                    version: number,
-                    value: vec![7; value].into(),
-                    lease: value as i64,
-                };
-                let numbers = (record.create_revision, record.mod_revision, record.version);
-                let rest =
-                    KeyValue { create_revision: 0, mod_revision: 0, version: 0, ..record.clone() };
-                assert_eq!(numbers, (created, main, number));
-                let modified = Revision::new(main, 0);
-                let payload = EncodedLen::of(rest.encoded_len());
-                let version = Version { modified, created, version: number, encoded_len: payload };
-                assert_eq!(version.record_len(), Some(record.encoded_len()));
-                let unknown = Version { encoded_len: EncodedLen::UNKNOWN, ..version };
-                assert_eq!(unknown.record_len(), None);
-                assert_eq!(unknown.with_record_len(record.encoded_len()), version);
-            }
-        }
-    }
-
-    #[test]
-    fn what_does_not_fit_is_unknown() {
-        assert_eq!(EncodedLen::of((1 << 24) - 1).bytes(), Some((1 << 24) - 1));
-        assert_eq!(EncodedLen::of(1 << 24), EncodedLen::UNKNOWN);
-        assert_eq!(EncodedLen::of(1 << 33), EncodedLen::UNKNOWN);
-        let version = Version {
-            modified: Revision::new(9, 0),
-            created: 9,
-            version: 1,
-            encoded_len: EncodedLen::UNKNOWN,
-        };
-        // A record that cannot be: its reader will report it.
-        assert_eq!(version.with_record_len(2), version);
     }
 }

@@ -24,8 +24,9 @@
 
 use arrayvec::ArrayVec;
 
+use super::encoded_len::EncodedLen;
 use super::key_change::{ChangeContext, KeyChange};
-use crate::key_index::{EncodedLen, Version};
+use super::version::Version;
 use crate::revision::{RecordKind, Revision};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! One change of a key, and a row of them that begins somewhere in the key's life.
 
-use crate::key_index::{EncodedLen, Version};
+use super::encoded_len::EncodedLen;
+use super::version::Version;
 use crate::revision::{RecordKind, Revision};
 
 /// A put or a tombstone, in 16 bytes.

@@ -69,6 +69,7 @@ mod key_change;
 mod chunked_history;
 mod encoded_len;
 mod inline_history;
+mod version;
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -80,20 +81,8 @@ use self::chunked_history::ChunkedHistory;
 pub use self::encoded_len::EncodedLen;
 use self::inline_history::InlineHistory;
 use self::key_change::{ChangeContext, KeyChange};
+pub use self::version::Version;
 use crate::revision::{RecordKind, Revision};
-
-/// One value of a key: where its record is, and what it says besides the value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Version {
-    /// The revision of the put, under which the record lies.
-    pub modified: Revision,
-    /// The main revision of the put that created the key. Records do not have its sub revision.
-    pub created: i64,
-    /// How many puts there were since then, this one included.
-    pub version: i64,
-    /// How long its record is, but for what is said here.
-    pub encoded_len: EncodedLen,
-}
 
 /// The puts and tombstones of one key.
 #[derive(Clone)]

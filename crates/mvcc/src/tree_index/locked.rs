@@ -35,16 +35,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use clearlane_contention::{Registry, RwLock};
 use clearlane_engine::KeyRange;
-use imbl::OrdMap;
 
 use super::key::Key;
 use super::sorted_run::PART_KEYS;
+use super::tree_clone::{Tree, TreeClone};
 use super::{ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, TreeIndex, VersionVisitor};
 use crate::key_index::{CompactionEffect, EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
 use crate::workers::Workers;
-
-type Tree = OrdMap<Key, KeyIndex>;
 
 /// How a compaction locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,10 +171,6 @@ impl IndexSnapshot for LockedIndex {
         None
     }
 }
-
-/// The clone to walk over, if the compaction locks for each key.
-#[derive(Debug, Default)]
-pub(super) struct TreeClone(Option<Tree>);
 
 impl TreeIndex for LockedIndex {
     type Snapshot = LockedIndex;

@@ -56,6 +56,7 @@
 
 mod key;
 mod sorted_run;
+mod tree_clone;
 pub mod locked;
 pub mod persistent;
 
@@ -160,14 +161,14 @@ pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
 pub struct IndexCompaction {
     at: i64,
     /// What the design `locked` walks over.
-    clone: locked::TreeClone,
+    clone: tree_clone::TreeClone,
     /// The key to go on from; `None` when there is none.
     next: Option<Vec<u8>>,
     kept: Vec<Revision>,
 }
 
 impl IndexCompaction {
-    fn new(at: i64, clone: locked::TreeClone) -> IndexCompaction {
+    fn new(at: i64, clone: tree_clone::TreeClone) -> IndexCompaction {
         IndexCompaction { at, clone, next: Some(Vec::new()), kept: Vec::new() }
     }
 

@@ -26,125 +26,26 @@
 //! overtakes.
 //!
 //! A question for progress that waits for its answer is forgotten: clients ask again.
-//!
-//! # Who holds what
-//!
-//! Streams call their hub through a [`CurrentHub`]. A call of theirs holds the lock `watchHub`, shared,
-//! for as long as it takes; the move holds it alone, so that no stream makes a watcher in a watchable store that is
-//! left. A step of delivering or of catching up does not hold it, for it may take long: one that is
-//! under way in the old watchable store finds no watcher there any more.
 
 use std::sync::Arc;
 
-use clearlane_contention::{Registry, RwLock};
-
-use super::response::{Response, WatchId, WatchIdAllocator, WatchRequest};
-use super::stream::WatchChannel;
-use super::{StreamConsumer, WatchMetrics, WatchableStore};
-use crate::error::Result;
-use crate::store::Change;
-
-/// The hub of the store that answers now.
-#[derive(Debug)]
-pub struct CurrentHub {
-    store: RwLock<Arc<dyn WatchableStore>>,
-}
-
-impl CurrentHub {
-    /// At first it is this one.
-    pub fn new(hub: Arc<dyn WatchableStore>, locks: &Registry) -> CurrentHub {
-        CurrentHub { store: RwLock::new(locks, "watchHub", hub) }
-    }
-
-    /// From here on it is that of another store. Nothing that the other store's writers do may be
-    /// published before.
-    pub fn replace(&self, with: Arc<dyn WatchableStore>) {
-        let mut hub = self.store.write();
-        with.attach_streams(hub.detach_streams());
-        *hub = with;
-    }
-
-    fn current(&self) -> Arc<dyn WatchableStore> {
-        Arc::clone(&self.store.read())
-    }
-}
-
-impl WatchableStore for CurrentHub {
-    fn open_stream(&self, takers: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel> {
-        self.store.read().open_stream(takers, name)
-    }
-
-    fn watch(&self, stream: &WatchChannel, request: WatchRequest) {
-        self.store.read().watch(stream, request);
-    }
-
-    fn cancel(&self, stream: &WatchChannel, id: WatchId) {
-        self.store.read().cancel(stream, id);
-    }
-
-    fn request_progress(&self, stream: &WatchChannel) {
-        self.store.read().request_progress(stream);
-    }
-
-    fn notify_progress(&self, stream: &WatchChannel) {
-        self.store.read().notify_progress(stream);
-    }
-
-    fn resume_stream(&self, stream: &WatchChannel) {
-        self.store.read().resume_stream(stream);
-    }
-
-    fn add_previous_records(
-        &self,
-        stream: &WatchChannel,
-        responses: &mut [Response],
-    ) -> Result<()> {
-        self.current().add_previous_records(stream, responses)
-    }
-
-    fn close_stream(&self, stream: &WatchChannel) {
-        self.store.read().close_stream(stream);
-    }
-
-    fn publish_all(&self, transactions: Vec<(i64, Vec<Change>)>) {
-        self.store.read().publish_all(transactions);
-    }
-
-    fn deliver(&self) -> Result<bool> {
-        self.current().deliver()
-    }
-
-    fn sync_watchers(&self) -> Result<bool> {
-        self.current().sync_watchers()
-    }
-
-    fn detach_streams(&self) -> Vec<DetachedStream> {
-        self.store.read().detach_streams()
-    }
-
-    fn attach_streams(&self, streams: Vec<DetachedStream>) {
-        self.store.read().attach_streams(streams);
-    }
-
-    fn metrics(&self) -> WatchMetrics {
-        self.store.read().metrics()
-    }
-}
+use crate::watch::channel::WatchChannel;
+use crate::watch::response::{WatchId, WatchIdAllocator, WatchRequest};
 
 /// A stream on its way from one hub to another.
 #[derive(Debug)]
 pub struct DetachedStream {
-    pub(super) channel: Arc<WatchChannel>,
-    pub(super) watch_ids: WatchIdAllocator,
-    pub(super) watchers: Vec<DetachedWatcher>,
+    pub(crate) channel: Arc<WatchChannel>,
+    pub(crate) watch_ids: WatchIdAllocator,
+    pub(crate) watchers: Vec<DetachedWatcher>,
 }
 
 /// One of its watchers.
 #[derive(Debug)]
-pub(super) struct DetachedWatcher {
-    pub(super) id: WatchId,
-    pub(super) request: WatchRequest,
+pub(crate) struct DetachedWatcher {
+    pub(crate) id: WatchId,
+    pub(crate) request: WatchRequest,
     /// What it is to be told next.
-    pub(super) next_revision: i64,
-    pub(super) quiet: bool,
+    pub(crate) next_revision: i64,
+    pub(crate) quiet: bool,
 }

@@ -7,8 +7,8 @@ use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
 use super::watcher_group::WatchedKeys;
+use crate::interface::Change;
 use crate::revision::RecordKind;
-use crate::store::Change;
 
 /// The number of a watcher in its stream.
 pub type WatchId = i64;
@@ -54,7 +54,7 @@ impl WatchRequest {
 
     /// Why there cannot be such a watcher in a stream where these numbers are taken. The order is
     /// etcd's: a request that is wrong twice gets the reason that etcd gives.
-    pub(super) fn rejection(&self, is_taken: impl Fn(WatchId) -> bool) -> Option<WatchError> {
+    pub(crate) fn rejection(&self, is_taken: impl Fn(WatchId) -> bool) -> Option<WatchError> {
         if self.start_revision < 0 {
             return Some(WatchError::NegativeStartRevision);
         }
@@ -65,7 +65,7 @@ impl WatchRequest {
     }
 
     /// Whether the watcher tells of such changes.
-    pub(super) fn wants(&self, mark: RecordKind) -> bool {
+    pub(crate) fn wants(&self, mark: RecordKind) -> bool {
         match mark {
             RecordKind::Put => !self.no_put,
             RecordKind::Tombstone => !self.no_delete,
@@ -89,13 +89,13 @@ pub enum WatchError {
 
 /// The numbers that a stream gives its watchers: counted up, and those skipped that are taken.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct WatchIdAllocator {
+pub(crate) struct WatchIdAllocator {
     next: WatchId,
 }
 
 impl WatchIdAllocator {
     /// The number that was asked for, or the next that is free.
-    pub(super) fn allocate(
+    pub(crate) fn allocate(
         &mut self,
         asked: WatchId,
         is_taken: impl Fn(WatchId) -> bool,
@@ -123,7 +123,7 @@ pub struct Event {
 
 impl Event {
     /// What kind of change it is.
-    pub(super) fn kind(&self) -> RecordKind {
+    pub(crate) fn kind(&self) -> RecordKind {
         match self.change {
             Change::Put(_) => RecordKind::Put,
             Change::Delete(_) => RecordKind::Tombstone,
@@ -131,7 +131,7 @@ impl Event {
     }
 
     /// What has changed.
-    pub(super) fn key(&self) -> &[u8] {
+    pub(crate) fn key(&self) -> &[u8] {
         let (Change::Put(record) | Change::Delete(record)) = &self.change;
         &record.key
     }
@@ -150,12 +150,12 @@ impl Event {
         self.change_size() + self.prev_kv_size()
     }
 
-    pub(super) fn change_size(&self) -> usize {
+    pub(crate) fn change_size(&self) -> usize {
         let (Change::Put(record) | Change::Delete(record)) = &self.change;
         size(record)
     }
 
-    pub(super) fn prev_kv_size(&self) -> usize {
+    pub(crate) fn prev_kv_size(&self) -> usize {
         self.prev_kv.as_ref().map_or(0, size)
     }
 }

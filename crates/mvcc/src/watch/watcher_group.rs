@@ -37,7 +37,7 @@ impl WatchedKeys {
     }
 
     /// As a range, to search with. `single` is room for the end of a range of one key.
-    pub(super) fn as_range<'k>(&'k self, single: &'k mut Vec<u8>) -> KeyRange<'k> {
+    pub(crate) fn as_range<'k>(&'k self, single: &'k mut Vec<u8>) -> KeyRange<'k> {
         match self {
             WatchedKeys::Single(key) => {
                 single.clear();
@@ -69,7 +69,7 @@ impl WatchedKeys {
 
 /// Watchers, each under what it watches.
 #[derive(Debug)]
-pub(super) struct WatcherGroup<T> {
+pub(crate) struct WatcherGroup<T> {
     single: BTreeMap<Bytes, BTreeSet<T>>,
     ranges: IntervalTree<T>,
 }
@@ -81,14 +81,14 @@ impl<T> Default for WatcherGroup<T> {
 }
 
 impl<T: Ord> WatcherGroup<T> {
-    pub(super) fn insert(&mut self, keys: &WatchedKeys, watcher: T) {
+    pub(crate) fn insert(&mut self, keys: &WatchedKeys, watcher: T) {
         match keys.interval() {
             Some(interval) => self.ranges.insert(&interval, watcher),
             None => drop(self.single.entry(keys.first().clone()).or_default().insert(watcher)),
         }
     }
 
-    pub(super) fn remove(&mut self, keys: &WatchedKeys, watcher: &T) {
+    pub(crate) fn remove(&mut self, keys: &WatchedKeys, watcher: &T) {
         if let Some(interval) = keys.interval() {
             self.ranges.remove(&interval, watcher);
         } else if let Some(watchers) = self.single.get_mut(keys.first()) {
@@ -100,12 +100,12 @@ impl<T: Ord> WatcherGroup<T> {
     }
 
     /// Whether any watcher watches the key.
-    pub(super) fn contains(&self, key: &[u8]) -> bool {
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
         self.single.contains_key(key) || self.ranges.covers(key)
     }
 
     /// Calls `visit` for each watcher of the key.
-    pub(super) fn for_each_watching(&self, key: &[u8], visit: &mut dyn FnMut(&T)) {
+    pub(crate) fn for_each_watching(&self, key: &[u8], visit: &mut dyn FnMut(&T)) {
         if let Some(watchers) = self.single.get(key) {
             watchers.iter().for_each(&mut *visit);
         }

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    Change, Error, LeasedKey, RecoveryInfo, Store, StoreConfig, StoreParts, TxnResult, WriteTxn,
+    Change, Error, LeasedKey, RecoveryInfo, Store, StoreConfig, StoreParts, TxnResult, WatchableKv,
+    WriteTxn,
 };
 use serde_json::{Map, Value, json};
 
@@ -30,7 +31,7 @@ pub(crate) struct Member {
     budget: usize,
 }
 
-fn open(parts: StoreParts, engine: &Arc<dyn Engine>) -> (Box<dyn Store<()>>, RecoveryInfo) {
+fn open(parts: StoreParts, engine: &Arc<dyn Engine>) -> (Box<dyn WatchableKv<()>>, RecoveryInfo) {
     let engine = Arc::clone(engine);
     let ground = StoreConfig::new(engine, Config::default(), PreCommit::none(), ());
     clearlane_mvcc::open(parts, ground).unwrap()

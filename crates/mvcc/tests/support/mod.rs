@@ -13,7 +13,7 @@ use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
     CompactionJob, HashKv, IndexKind, KeyLeases, RangeOptions, RangeRecords, RecoveryInfo,
-    SnapshotStore, Store, StoreConfig, StoreParts, StoreReadTxn, WriteTxn,
+    SnapshotStore, StoreConfig, StoreParts, StoreReadTxn, WatchableKv, WriteTxn,
 };
 use goldenscript::{Argument, Command, Context, Runner};
 
@@ -48,7 +48,7 @@ impl KeyLeases for LeaseTable {
 pub(crate) struct StoreRunner {
     parts: StoreParts,
     engine: Arc<dyn Engine>,
-    store: Arc<dyn Store<u64>>,
+    store: Arc<dyn WatchableKv<u64>>,
     /// The same, if it has views that hold up no other call: a script is one thread.
     viewed: Option<Arc<SnapshotStore<u64>>>,
     leases: Arc<LeaseTable>,
@@ -244,7 +244,7 @@ impl StoreRunner {
     }
 }
 
-type OpenStore = (Arc<dyn Store<u64>>, Option<Arc<SnapshotStore<u64>>>, RecoveryInfo);
+type OpenStore = (Arc<dyn WatchableKv<u64>>, Option<Arc<SnapshotStore<u64>>>, RecoveryInfo);
 
 fn open(parts: StoreParts, engine: &Arc<dyn Engine>, leases: &Arc<LeaseTable>) -> OpenStore {
     let save = PreCommit::new(|applied: &u64, put| {

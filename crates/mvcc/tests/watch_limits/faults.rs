@@ -7,7 +7,7 @@ use clearlane_contention::Registry;
 use clearlane_mvcc::watch::{
     INVALID_WATCH_ID, ResponseKind, WatchConfig, WatchError, WatchRequest, WatchStream,
 };
-use clearlane_mvcc::{Store, StoreConfig, open};
+use clearlane_mvcc::{StoreConfig, WatchableKv, open};
 
 use crate::engine::CountingEngine;
 use crate::{World, drain, events, everything, one};
@@ -167,7 +167,7 @@ fn a_record_before_that_cannot_be_read_is_an_error() {
     let engine = CountingEngine::new();
     let reads = Arc::clone(&engine.reads);
     let ground = StoreConfig::new(Arc::new(engine), Config::default(), PreCommit::none(), ());
-    let store: Arc<dyn Store<()>> = Arc::from(open(Era::V3_5.into(), ground).unwrap().0);
+    let store: Arc<dyn WatchableKv<()>> = Arc::from(open(Era::V3_5.into(), ground).unwrap().0);
     let put = || {
         let mut txn = store.begin_write().unwrap();
         txn.put(b"a", b"", 0).unwrap();

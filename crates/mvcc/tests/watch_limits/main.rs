@@ -20,10 +20,10 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::watch::{
-    Event, Response, ResponseKind, SnapshotWatchableStore, WatchConfig, WatchRequest, WatchStream,
-    WatchableStore, WatchedKeys,
+    Event, Response, ResponseKind, WatchConfig, WatchRequest, WatchStream, WatchableStore,
+    WatchedKeys,
 };
-use clearlane_mvcc::{Change, SnapshotStore, Store as _, StoreConfig};
+use clearlane_mvcc::{Change, SnapshotStore, SnapshotWatchableStore, Store as _, StoreConfig};
 
 use self::engine::{CountingEngine, Reads};
 

@@ -19,7 +19,7 @@ use clearlane_mvcc::watch::{
     Event, INVALID_WATCH_ID, Response, ResponseKind, WatchConfig, WatchId, WatchRequest,
     WatchStream, WatchableStore, WatchedKeys,
 };
-use clearlane_mvcc::{Change, Store, StoreConfig, StoreParts, open};
+use clearlane_mvcc::{Change, StoreConfig, StoreParts, WatchableKv, open};
 use goldenscript::{Argument, Command, Context, Runner};
 
 type Outcome = Result<String, Box<dyn Error>>;
@@ -28,7 +28,7 @@ type Outcome = Result<String, Box<dyn Error>>;
 pub(crate) struct WatchRunner {
     parts: StoreParts,
     locks: Registry,
-    store: Arc<dyn Store<()>>,
+    store: Arc<dyn WatchableKv<()>>,
     watchable_store: Arc<dyn WatchableStore>,
     streams: BTreeMap<String, WatchStream>,
     /// What was written and is not published, if the script says so.
@@ -53,7 +53,7 @@ impl WatchRunner {
         let of_backend = Config { locks: locks.clone(), ..Config::default() };
         let engine = Arc::new(MemoryEngine::new());
         let ground = StoreConfig::new(engine, of_backend, PreCommit::none(), ());
-        let store: Arc<dyn Store<()>> =
+        let store: Arc<dyn WatchableKv<()>> =
             Arc::from(open(parts, ground).expect("an empty engine opens").0);
         let wake = unlocked(&locks);
         let hub =

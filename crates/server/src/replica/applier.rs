@@ -11,7 +11,7 @@ use std::time::Duration;
 use clearlane_backend::Era;
 use clearlane_engine::Engine;
 use clearlane_lease::Lessor;
-use clearlane_mvcc::{CompactionJob, Store};
+use clearlane_mvcc::{CompactionJob, WatchableKv};
 use clearlane_raft::LogPosition;
 use clearlane_wal::Metadata;
 
@@ -37,7 +37,7 @@ pub struct Applier {
     pub(super) storage: StorageConfig,
     pub(super) apply_timer: Option<ApplyTimer>,
     pub(super) engine: Arc<dyn Engine>,
-    pub(super) store: Arc<dyn Store<AppliedPosition>>,
+    pub(super) store: Arc<dyn WatchableKv<AppliedPosition>>,
     pub(super) members: Arc<Members>,
     /// Shared, like the members: they seldom change, and may be looked at at any time.
     pub(super) alarms: Arc<Alarms>,
@@ -159,7 +159,7 @@ impl Applier {
     }
 
     /// The store. It is another one after [`ApplyReady::new_store`].
-    pub fn store(&self) -> &Arc<dyn Store<AppliedPosition>> {
+    pub fn store(&self) -> &Arc<dyn WatchableKv<AppliedPosition>> {
         &self.store
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use clearlane_backend::DroppedStates;
 use clearlane_engine::Engine;
-use clearlane_mvcc::{Change, CompactionJob, Store};
+use clearlane_mvcc::{Change, CompactionJob, WatchableKv};
 use clearlane_raft::{Leadership, Message};
 use clearlane_wal::group_commit::Batch;
 
@@ -143,7 +143,7 @@ pub struct ApplyReady {
 #[derive(Clone, Debug)]
 pub struct NewStore {
     /// The store.
-    pub store: Arc<dyn Store<AppliedPosition>>,
+    pub store: Arc<dyn WatchableKv<AppliedPosition>>,
     /// The engine below it.
     pub engine: Arc<dyn Engine>,
 }

@@ -28,7 +28,7 @@ use bytes::Bytes;
 use clearlane_backend::{Config, Era};
 use clearlane_engine::Engine;
 use clearlane_lease::{self as lease, Lessor};
-use clearlane_mvcc::{self as mvcc, KeyLeases, Store, StoreParts, Workers};
+use clearlane_mvcc::{self as mvcc, KeyLeases, StoreParts, WatchableKv, Workers};
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft as raft;
 use clearlane_raft::read_index;
@@ -177,7 +177,7 @@ impl StorageConfig {
 
 /// A store with all that is known from its state.
 pub(super) struct OpenedStore {
-    pub(super) store: Arc<dyn Store<AppliedPosition>>,
+    pub(super) store: Arc<dyn WatchableKv<AppliedPosition>>,
     pub(super) members: Arc<Members>,
     pub(super) alarms: Arc<Alarms>,
     pub(super) progress: AppliedPosition,

@@ -125,7 +125,7 @@ impl ApplyLoopHandler<'_> {
 
 impl ApplyReadyHandler for ApplyLoopHandler<'_> {
     fn replace_store(&mut self, new: NewStore) {
-        self.state.store.store(Arc::new(Arc::clone(&new.store)));
+        self.state.store.store(Arc::new(Arc::clone(&new.store) as _));
         self.state.watch_server.replace_store(&new.store);
         let _ = self.to_commit.send(CommitCommand::StoreReplaced(new));
     }

@@ -289,7 +289,7 @@ impl ServerThreads {
         let watching = Arc::new(WatchServer::new(applier.store(), &locks));
         let shared = Arc::new(ServerState {
             raft_queue: RaftLoopQueue::default(),
-            store: ArcSwap::from_pointee(Arc::clone(applier.store())),
+            store: ArcSwap::from_pointee(applier.store().clone() as Arc<dyn Store<_>>),
             status: Status::default(),
             metrics: figures,
             trace: TraceRecorder::new(&locks),

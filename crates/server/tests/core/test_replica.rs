@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_lease::Lessor;
-use clearlane_mvcc::Store;
+use clearlane_mvcc::WatchableKv;
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_raft as raft;
 use clearlane_raft::Message;
@@ -192,7 +192,7 @@ impl TestReplica {
         }
     }
 
-    pub(crate) fn store(&self) -> &Arc<dyn Store<AppliedPosition>> {
+    pub(crate) fn store(&self) -> &Arc<dyn WatchableKv<AppliedPosition>> {
         self.apply.store()
     }
 

@@ -1,0 +1,113 @@
+//! Reading in the default era: one pointer, kept for as long as one likes.
+
+use bytes::Bytes;
+use clearlane_backend::{RangeVisitor, ReadTx, SnapshotReadTx};
+use clearlane_engine::{Bucket, KeyRange};
+
+use crate::error::Result;
+use crate::interface::ConsistentIndex;
+use crate::interface::{LengthVisitor, RangeOptions, RangeRecords, ReadTxn, RecordVisitor};
+use crate::range::{self, Moment};
+use crate::tree_index::IndexSnapshot;
+use crate::tree_index::persistent::PersistentSnapshot;
+
+/// What the store says about one state of the backend.
+#[derive(Clone, Debug)]
+pub struct StoreState<A, V = PersistentSnapshot> {
+    /// The main revision of the newest change.
+    pub revision: i64,
+    /// The revision up to which the past was dropped; -1 if never.
+    pub compact_revision: i64,
+    /// What the crate above said when the state was reached: etcd's consistent index and term.
+    pub consistent_index: A,
+    pub(crate) index: V,
+}
+
+/// One state of the store. It does not change, and no thread waits for it. It may be sent to another
+/// thread, and cloned.
+#[derive(Clone, Debug)]
+pub struct StoreReadTxn<A, V = PersistentSnapshot> {
+    tx: SnapshotReadTx<StoreState<A, V>>,
+}
+
+impl<A: ConsistentIndex, V: IndexSnapshot> StoreReadTxn<A, V> {
+    pub(crate) fn new(tx: SnapshotReadTx<StoreState<A, V>>) -> StoreReadTxn<A, V> {
+        StoreReadTxn { tx }
+    }
+
+    /// What the store said of this state.
+    pub fn state(&self) -> &StoreState<A, V> {
+        self.tx.payload()
+    }
+
+    /// The current revision, as of this state.
+    pub fn revision(&self) -> i64 {
+        self.state().revision
+    }
+
+    /// The revision up to which the past was dropped; -1 if never.
+    pub fn compact_revision(&self) -> i64 {
+        self.state().compact_revision
+    }
+
+    /// The records of a range of keys.
+    pub fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
+        ReadTxn::range(self, range, options)
+    }
+}
+
+impl<A: ConsistentIndex, V: IndexSnapshot> ReadTxn for StoreReadTxn<A, V> {
+    fn revision(&self) -> i64 {
+        self.revision()
+    }
+
+    fn compact_revision(&self) -> i64 {
+        self.compact_revision()
+    }
+
+    fn visit_records(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut RecordVisitor<'_>,
+    ) -> Result<u64> {
+        range::visit_records(self, range, options, visit)
+    }
+
+    fn visit_record_lengths(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut LengthVisitor<'_>,
+    ) -> Result<Option<u64>> {
+        range::visit_record_lengths(self, range, options, visit)
+    }
+
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.tx.get(bucket, key)?)
+    }
+
+    fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()> {
+        Ok(self.tx.range(bucket, KeyRange::ALL, visit)?)
+    }
+}
+
+impl<A: ConsistentIndex, V: IndexSnapshot> Moment for StoreReadTxn<A, V> {
+    type Index = V;
+
+    fn revision(&self) -> i64 {
+        self.revision()
+    }
+
+    fn compact_revision(&self) -> i64 {
+        self.compact_revision()
+    }
+
+    fn index(&self) -> &V {
+        &self.state().index
+    }
+
+    fn tx(&self) -> &dyn ReadTx {
+        &self.tx
+    }
+}

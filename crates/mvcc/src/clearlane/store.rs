@@ -1,0 +1,228 @@
+//! The store of the default era: everything a read needs, behind one pointer.
+//!
+//! # The idea
+//!
+//! The backend's view carries a payload, and ours is the [`StoreState`]: the current revision, the
+//! compact revision, and the index as it was then. A write transaction publishes records and state
+//! with one pointer, a read loads that pointer, and nothing it needs can change any more:
+//!
+//! ```text
+//!   current ──▶ View ─┬─ engine, log, overlay     the records
+//!                     └─ State ─┬─ revision 7     what the newest write made
+//!                               ├─ compacted 3    below it, the past is gone
+//!                               ├─ index          which record of each key, at any revision
+//!                               └─ applied        what the crate above saves with each commit
+//! ```
+//!
+//! # Who holds what
+//!
+//! * **A read** holds nothing, through commits, compactions and defragmentations.
+//! * **A write transaction** holds `store`, which writers and the short steps of a compaction take;
+//!   there is one writer, the applier.
+//! * **A commit** holds what the backend's committer holds, and nothing of ours.
+//! * **A compaction** takes `store` to be scheduled, for some keys at a time, and to note that it
+//!   is done. Its records are found in a view.
+//! * **A hash** holds a view.
+//!
+//! Lock order: `store`, then the backend's own, or `compactions`.
+//!
+//! # With the index of the old eras
+//!
+//! The index can be chosen apart, to see what it alone costs. With the one under a lock the
+//! pointer's index is a handle on the one tree, so a walk holds up a put after all. And a view no
+//! longer outlasts compactions: when one above its revision has begun, it answers that the revision
+//! was compacted. It never shows a past of which a part is gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clearlane_backend::{Backend, Era, PreCommit, Sizes, SnapshotBackend, WriteTx};
+use clearlane_contention::Mutex;
+use clearlane_engine::stream::Exporter;
+
+use crate::clearlane::read_txn::{StoreReadTxn, StoreState};
+use crate::clearlane::write_txn::SnapshotWriteTxn;
+use crate::compaction::{
+    self, CompactionJob, CompactionStore, CompactionTracker, removable_records,
+};
+use crate::compaction::{FINISHED_COMPACT_KEY, SCHEDULED_COMPACT_KEY, check_compaction_revision};
+use crate::config::StoreConfig;
+use crate::error::Result;
+use crate::hash::HashKvJob;
+use crate::interface::ConsistentIndex;
+use crate::interface::{HashJob, KeyLeases, ReadTxn, Store, TxnResult, WriteTxn};
+use crate::kv_hasher::{HashKv, KvHasher};
+use crate::restore::{RecoveryInfo, RestoredStore};
+use crate::tree_index::persistent::PersistentIndex;
+use crate::tree_index::{IndexCompaction, IndexSnapshot, TreeIndex};
+
+/// The store of the default era.
+#[derive(Debug)]
+pub struct SnapshotStore<A, I: TreeIndex = PersistentIndex> {
+    backend: SnapshotBackend<StoreState<A, I::Snapshot>>,
+    /// The lock `store` guards the writer's side of the index.
+    index: Mutex<I>,
+    compactions: Mutex<CompactionTracker>,
+    leases: Arc<dyn KeyLeases>,
+}
+
+impl<A: ConsistentIndex> SnapshotStore<A> {
+    /// Opens the store that an engine holds and restores its index.
+    pub fn open(ground: StoreConfig<'_, A>) -> Result<(SnapshotStore<A>, RecoveryInfo)> {
+        SnapshotStore::open_with_index(ground, PersistentIndex::default())
+    }
+}
+
+impl<A: ConsistentIndex, I: TreeIndex> SnapshotStore<A, I> {
+    pub(crate) fn open_with_index(
+        ground: StoreConfig<'_, A>,
+        index: I,
+    ) -> Result<(SnapshotStore<A, I>, RecoveryInfo)> {
+        let RestoredStore { index, revision, compact_revision, compactions, recovery: opened } =
+            RestoredStore::restore(&*ground.engine, index, ground.workers)?;
+        let StoreConfig { engine, config, pre_commit, consistent_index: applied, leases, .. } =
+            ground;
+        let state = StoreState {
+            revision,
+            compact_revision,
+            consistent_index: applied,
+            index: index.snapshot(),
+        };
+        let locks = config.locks.clone();
+        let pre_commit = PreCommit::new(move |state: &StoreState<A, I::Snapshot>, put| {
+            pre_commit.run(&state.consistent_index, put)
+        });
+        let store = SnapshotStore {
+            backend: SnapshotBackend::open(engine, config, pre_commit, state)?,
+            index: Mutex::new(&locks, "store", index),
+            compactions: Mutex::new(&locks, "compactions", compactions),
+            leases,
+        };
+        Ok((store, opened))
+    }
+
+    /// Opens a read: one pointer. It shows the store as it is now, for as long as it is kept.
+    pub fn begin_read(&self) -> StoreReadTxn<A, I::Snapshot> {
+        StoreReadTxn::new(self.backend.begin_snapshot_read())
+    }
+
+    /// Opens the write transaction, once the one before has ended.
+    pub fn begin_write(&self) -> Result<SnapshotWriteTxn<'_, A, I>> {
+        let index = self.index.lock();
+        Ok(SnapshotWriteTxn::new(index, self.begin_backend_write()?, &*self.leases))
+    }
+
+    /// The backend below, for a defragmentation in steps.
+    pub fn backend(&self) -> &SnapshotBackend<StoreState<A, I::Snapshot>> {
+        &self.backend
+    }
+
+    fn begin_backend_write(&self) -> Result<Box<dyn WriteTx<StoreState<A, I::Snapshot>> + '_>> {
+        Ok(self.backend.begin_write()?)
+    }
+}
+
+impl<A: ConsistentIndex, I: TreeIndex> Store<A> for SnapshotStore<A, I> {
+    fn era(&self) -> Era {
+        self.backend.era()
+    }
+
+    fn begin_read(&self) -> Box<dyn ReadTxn + '_> {
+        Box::new(self.begin_read())
+    }
+
+    fn begin_snapshot_read(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
+        // A walk over the index under a lock must not be kept for long, and may meet a compaction.
+        (!<I::Snapshot as IndexSnapshot>::IS_LIVE).then(|| Arc::new(self.begin_read()) as _)
+    }
+
+    fn begin_write(&self) -> Result<Box<dyn WriteTxn<A> + '_>> {
+        Ok(Box::new(self.begin_write()?))
+    }
+
+    fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, TxnResult)> {
+        let index = self.index.lock();
+        // The holder of the lock is the only thread that changes the state.
+        let view = self.begin_read();
+        check_compaction_revision(at, view.revision(), view.compact_revision())?;
+        let mut txn = SnapshotWriteTxn::new(index, self.begin_backend_write()?, &*self.leases);
+        txn.put_compact_revision(SCHEDULED_COMPACT_KEY, at)?;
+        let job = self.compactions.lock().schedule(at, view.compact_revision(), None);
+        Ok((job, txn.end_with_compact_revision(applied, at)?))
+    }
+
+    fn compact_step(&self, job: &mut CompactionJob, budget: usize) -> Result<bool> {
+        compaction::run_step(self, job, budget)
+    }
+
+    fn hash(&self, revision: i64) -> Result<Box<dyn HashJob + '_>> {
+        let stored = self.compactions.lock().hash_of(revision);
+        Ok(Box::new(match stored {
+            Some(hash) => HashKvJob::done(hash, self.begin_read().revision()),
+            None => HashKvJob::new(self.begin_read(), revision)?,
+        }))
+    }
+
+    fn compaction_hashes(&self) -> Vec<HashKv> {
+        self.compactions.lock().hashes()
+    }
+
+    fn commit(&self) -> Result<()> {
+        Ok(self.backend.commit()?)
+    }
+
+    fn commit_if_due(&self, now: Duration) -> Result<bool> {
+        Ok(self.backend.commit_if_due(now)?)
+    }
+
+    fn defragment(&self) -> Result<()> {
+        Ok(self.backend.defragment()?)
+    }
+
+    fn snapshot(&self) -> Result<Exporter> {
+        Ok(self.backend.snapshot()?)
+    }
+
+    fn sizes(&self) -> Result<Sizes> {
+        Ok(self.backend.sizes()?)
+    }
+}
+
+impl<A: ConsistentIndex, I: TreeIndex> CompactionStore for SnapshotStore<A, I> {
+    fn compactions(&self) -> &Mutex<CompactionTracker> {
+        &self.compactions
+    }
+
+    fn begin_index_compaction(&self, at: i64) -> IndexCompaction {
+        self.index.lock().begin_compaction(at)
+    }
+
+    fn compact_index_step(&self, compaction: &mut IndexCompaction, keys_max: usize) -> bool {
+        self.index.lock().compact_step(compaction, keys_max)
+    }
+
+    fn commit_scheduled_revision(&self) -> Result<()> {
+        self.commit()
+    }
+
+    fn remove_chunk(
+        &self,
+        from: &[u8],
+        fold: &mut KvHasher,
+        budget: usize,
+    ) -> Result<(usize, Option<Vec<u8>>)> {
+        let view = self.backend.begin_snapshot_read();
+        let (removals, next) = removable_records(&view, from, fold, budget)?;
+        self.backend.remove(&removals)?;
+        self.commit()?;
+        Ok((removals.len(), next))
+    }
+
+    fn save_finished_revision(&self, at: i64) -> Result<()> {
+        let mut txn = self.begin_write()?;
+        txn.put_compact_revision(FINISHED_COMPACT_KEY, at)?;
+        let applied = txn.consistent_index();
+        drop(txn.end(applied)?);
+        self.commit()
+    }
+}

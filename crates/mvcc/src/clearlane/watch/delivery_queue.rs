@@ -1,0 +1,110 @@
+//! What was published and not handed on yet.
+//!
+//! The one place that a writer touches: it appends its changes and goes on. What waits is bounded.
+//! When the bound is passed everything that waits is thrown away, and only the revision up to which
+//! it went is noted: the store has it all, and the watchers can read it there.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::interface::Change;
+use crate::watch::response::Event;
+
+/// What a batch takes besides its events.
+const BATCH_BYTES: usize = 64;
+
+/// The changes of one write transaction.
+#[derive(Debug)]
+pub(super) struct TxnEvents {
+    pub(super) revision: i64,
+    pub(super) events: Arc<[Event]>,
+    bytes: usize,
+}
+
+/// What comes next out of the queue.
+#[derive(Debug)]
+pub(super) enum QueueItem {
+    /// Changes up to this revision were thrown away.
+    Overflowed(i64),
+    /// The changes of a transaction.
+    Txn(TxnEvents),
+}
+
+/// What the lock `watchQueue` guards.
+#[derive(Debug)]
+pub(super) struct DeliveryQueue {
+    batches: VecDeque<TxnEvents>,
+    bytes: usize,
+    bytes_max: usize,
+    /// Whatever was published up to here and is not in `batches` was thrown away.
+    overflow_revision: Option<i64>,
+    /// There are watchers. If not, nothing is kept.
+    pub(super) has_watchers: bool,
+    /// Streams that have room again.
+    resumed_streams: Vec<u64>,
+}
+
+impl DeliveryQueue {
+    pub(super) fn new(bytes_max: usize) -> DeliveryQueue {
+        let batches = VecDeque::new();
+        DeliveryQueue {
+            batches,
+            bytes: 0,
+            bytes_max,
+            overflow_revision: None,
+            has_watchers: false,
+            resumed_streams: Vec::new(),
+        }
+    }
+
+    /// Appends a transaction's changes. Says whether the thread that hands them on may sleep.
+    pub(super) fn publish(&mut self, revision: i64, changes: Vec<Change>) -> bool {
+        if !self.has_watchers || changes.is_empty() {
+            return false;
+        }
+        let was_empty = self.batches.is_empty() && self.overflow_revision.is_none();
+        let event = |change| Event { change, prev_kv: None };
+        let events: Arc<[Event]> = changes.into_iter().map(event).collect();
+        let bytes = BATCH_BYTES + events.iter().map(Event::size).sum::<usize>();
+        if self.bytes + bytes > self.bytes_max && !self.batches.is_empty() {
+            self.overflow_revision = self.batches.back().map(|newest| newest.revision);
+            self.clear();
+        }
+        self.bytes += bytes;
+        self.batches.push_back(TxnEvents { revision, events, bytes });
+        was_empty
+    }
+
+    pub(super) fn pop(&mut self) -> Option<QueueItem> {
+        if let Some(revision) = self.overflow_revision.take() {
+            return Some(QueueItem::Overflowed(revision));
+        }
+        let batch = self.batches.pop_front()?;
+        self.bytes -= batch.bytes;
+        Some(QueueItem::Txn(batch))
+    }
+
+    /// The last watcher has gone.
+    pub(super) fn clear_unwatched(&mut self) {
+        self.has_watchers = false;
+        self.overflow_revision = None;
+        self.clear();
+    }
+
+    fn clear(&mut self) {
+        self.batches.clear();
+        self.bytes = 0;
+    }
+
+    pub(super) fn resume_stream(&mut self, stream: u64) {
+        self.resumed_streams.push(stream);
+    }
+
+    pub(super) fn drain_resumed_streams(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.resumed_streams)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.batches.len()
+    }
+}

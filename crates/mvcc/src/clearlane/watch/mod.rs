@@ -1,0 +1,295 @@
+//! The watchable store of the default era: writers hand over, and no watcher holds them up.
+//!
+//! ```text
+//!   writer ──publish──▶ queue ──deliver──▶ interval tree ──▶ outboxes ──▶ clients
+//!              (1)        │ full                │ full           │ room again
+//!                         ▼                     ▼                ▼
+//!                      everybody behind      that one behind ──catch_up──▶ reads a view (2)
+//! ```
+//!
+//! 1. All that a writer does is append its changes to the queue. It does so after its clients are
+//!    answered, and waits for no watcher, however many there are.
+//! 2. Catching up reads a view of the store, with no lock held.
+//!
+//! # Who holds what
+//!
+//! | lock | guards | held for |
+//! |---|---|---|
+//! | `watchDelivery` | the order in which transactions are handed on | one transaction |
+//! | `watchers` | who watches what, and how each stands | one transaction's events |
+//! | `watchQueue` | what was published | an append or a removal |
+//! | `watchStream` | one outbox | the events of one transaction for it |
+//!
+//! Order: `watchDelivery`, `watchers`, then `watchQueue` or `watchStream`.
+//!
+//! # When is a watcher in step?
+//!
+//! Making a watcher looks at the store's revision *now* with `watchers` held. It is in step if it
+//! starts behind that, and what it is handed begins at `now + 1`; else it is behind and catches up.
+//! Nothing falls between: what was published up to `now` is in the store, and what comes later goes
+//! through the queue, for the queue is told that it is watched before the store is looked at.
+//!
+//! The end of catching up is the same thought: the view that was read to its end is at revision V.
+//! If nothing above V was handed on yet, the watcher is in step from `V + 1`; else it reads again.
+
+mod counted_events;
+mod delivery_queue;
+mod unsynced_reader;
+mod watchers;
+
+use std::sync::Arc;
+
+use clearlane_contention::{Mutex, Registry};
+
+use self::delivery_queue::{DeliveryQueue, QueueItem, TxnEvents};
+use self::unsynced_reader::SyncBudget;
+use self::watchers::{DeliveryResult, Watchers};
+use crate::clearlane::store::SnapshotStore;
+use crate::error::Result;
+use crate::interface::Change;
+use crate::interface::ConsistentIndex;
+use crate::tree_index::TreeIndex;
+use crate::tree_index::persistent::PersistentIndex;
+use crate::watch::channel::StreamConsumer;
+use crate::watch::channel::{ChannelCapacity, WatchChannel, wake_all};
+use crate::watch::detached_stream::DetachedStream;
+use crate::watch::interface::{
+    WatchConfig, WatchMetrics, WatchWork, WatchableKv, WatchableStore, WorkSignal,
+};
+use crate::watch::response::{Event, WatchId, WatchRequest};
+
+/// So many transactions are handed on by one call.
+const TXNS_PER_DELIVERY: usize = 16;
+
+/// The watchers of a store of the default era.
+pub struct SnapshotWatchableStore<A, I: TreeIndex = PersistentIndex> {
+    store: Arc<SnapshotStore<A, I>>,
+    config: WatchConfig,
+    locks: Registry,
+    delivery: Mutex<()>,
+    watchers: Mutex<Watchers>,
+    queue: Mutex<DeliveryQueue>,
+    signal: WorkSignal,
+}
+
+impl<A: ConsistentIndex, I: TreeIndex> SnapshotWatchableStore<A, I> {
+    /// A hub without watchers. `wake` is called when there is something to deliver or to catch up
+    /// with; it must not call back into the hub.
+    pub fn new(
+        store: Arc<SnapshotStore<A, I>>,
+        config: WatchConfig,
+        locks: &Registry,
+        wake: WorkSignal,
+    ) -> SnapshotWatchableStore<A, I> {
+        let watchers = Watchers::new(store.begin_read().revision());
+        let queue = DeliveryQueue::new(config.queue_bytes_max);
+        SnapshotWatchableStore {
+            store,
+            config,
+            locks: locks.clone(),
+            delivery: Mutex::new(locks, "watchDelivery", ()),
+            watchers: Mutex::new(locks, "watchers", watchers),
+            queue: Mutex::new(locks, "watchQueue", queue),
+            signal: wake,
+        }
+    }
+
+    /// The same events with the records before them, where they are wanted.
+    fn with_previous_records(&self, events: &[Event], wanted: &[bool]) -> Result<Arc<[Event]>> {
+        let view = self.store.begin_read();
+        let with_previous = events.iter().zip(wanted).map(|(event, wanted)| {
+            let previous = if *wanted {
+                unsynced_reader::previous_record(&view, &event.change)?
+            } else {
+                None
+            };
+            Ok(Event { change: event.change.clone(), prev_kv: previous })
+        });
+        with_previous.collect()
+    }
+
+    /// Hands on what is queued, up to a bound. Says whether there is more.
+    fn deliver_queued(&self, handed_on: &mut DeliveryResult) -> Result<bool> {
+        let _in_order = self.delivery.lock();
+        for _ in 0..TXNS_PER_DELIVERY {
+            let next = self.queue.lock().pop();
+            match next {
+                Some(QueueItem::Txn(batch)) => self.notify(&batch, handed_on)?,
+                Some(QueueItem::Overflowed(up_to)) => self.unsync_up_to(up_to, handed_on),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn notify(&self, batch: &TxnEvents, handed_on: &mut DeliveryResult) -> Result<()> {
+        let wanted = self.watchers.lock().needs_prev_kv(&batch.events);
+        let previous = if wanted.contains(&true) {
+            // What cannot be read now is not lost: it is read again by catching up.
+            let previous = self.with_previous_records(&batch.events, &wanted);
+            previous.inspect_err(|_| self.unsync_up_to(batch.revision, handed_on))?
+        } else {
+            Arc::clone(&batch.events)
+        };
+        self.watchers.lock().notify(batch.revision, &batch.events, &previous, handed_on);
+        Ok(())
+    }
+
+    /// Sends all watchers to the store for what was published up to a revision.
+    fn unsync_up_to(&self, up_to: i64, handed_on: &mut DeliveryResult) {
+        self.watchers.lock().unsync_up_to(up_to);
+        handed_on.has_overflowed = true;
+    }
+
+    /// The queue forgets everything if there is no watcher left.
+    fn clear_queue_if_unwatched(&self, watchers: &Watchers) {
+        if watchers.is_empty() {
+            self.queue.lock().clear_unwatched();
+        }
+    }
+}
+
+impl<A: ConsistentIndex, I: TreeIndex> WatchableKv<A> for SnapshotStore<A, I> {
+    fn open_watchable_store(
+        self: Arc<Self>,
+        config: WatchConfig,
+        locks: &Registry,
+        wake: WorkSignal,
+    ) -> Arc<dyn WatchableStore> {
+        Arc::new(SnapshotWatchableStore::new(self, config, locks, wake))
+    }
+}
+
+impl<A: ConsistentIndex, I: TreeIndex> WatchableStore for SnapshotWatchableStore<A, I> {
+    fn open_stream(&self, takers: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel> {
+        let bound = ChannelCapacity::Bytes(self.config.stream_bytes_max);
+        self.watchers
+            .lock()
+            .open(|stream| WatchChannel::new(stream, bound, &self.locks, takers, name))
+    }
+
+    fn watch(&self, stream: &WatchChannel, request: WatchRequest) {
+        let mut watchers = self.watchers.lock();
+        let was_watched = std::mem::replace(&mut self.queue.lock().has_watchers, true);
+        // From here on nothing that is published is passed over; what was before is in the store.
+        let now = self.store.begin_read().revision();
+        if !was_watched {
+            watchers.advance_to(now);
+        }
+        let behind = watchers.watch(stream.stream, request, now);
+        self.clear_queue_if_unwatched(&watchers);
+        drop(watchers);
+        stream.wake();
+        if behind {
+            (self.signal)(WatchWork::SyncWatchers);
+        }
+    }
+
+    fn cancel(&self, stream: &WatchChannel, id: WatchId) {
+        let mut watchers = self.watchers.lock();
+        watchers.cancel(stream.stream, id, self.store.begin_read().revision());
+        self.clear_queue_if_unwatched(&watchers);
+        drop(watchers);
+        stream.wake();
+    }
+
+    fn request_progress(&self, stream: &WatchChannel) {
+        let now = self.store.begin_read().revision();
+        let to_wake = self.watchers.lock().request_progress(stream.stream, now);
+        wake_all(&to_wake);
+    }
+
+    fn notify_progress(&self, stream: &WatchChannel) {
+        self.watchers.lock().notify_progress(stream.stream);
+        stream.wake();
+    }
+
+    fn resume_stream(&self, stream: &WatchChannel) {
+        self.queue.lock().resume_stream(stream.stream);
+        (self.signal)(WatchWork::SyncWatchers);
+    }
+
+    fn close_stream(&self, stream: &WatchChannel) {
+        let mut watchers = self.watchers.lock();
+        watchers.close(stream.stream);
+        self.clear_queue_if_unwatched(&watchers);
+    }
+
+    fn publish_all(&self, transactions: Vec<(i64, Vec<Change>)>) {
+        let mut queue = self.queue.lock();
+        let mut may_sleep = false;
+        for (revision, changes) in transactions {
+            may_sleep |= queue.publish(revision, changes);
+        }
+        drop(queue);
+        if may_sleep {
+            (self.signal)(WatchWork::Delivery);
+        }
+    }
+
+    fn deliver(&self) -> Result<bool> {
+        let mut handed_on = DeliveryResult::default();
+        let more = self.deliver_queued(&mut handed_on);
+        wake_all(&handed_on.to_wake);
+        if handed_on.has_overflowed {
+            // The thread that catches up may be another than this one, and asleep.
+            (self.signal)(WatchWork::SyncWatchers);
+        }
+        more
+    }
+
+    fn sync_watchers(&self) -> Result<bool> {
+        let turn = {
+            let mut watchers = self.watchers.lock();
+            let drained = self.queue.lock().drain_resumed_streams();
+            drained.into_iter().for_each(|stream| watchers.schedule_stream(stream));
+            watchers.next_sync_task()
+        };
+        let Some(mut turn) = turn else { return Ok(false) };
+        let view = self.store.begin_read();
+        let WatchConfig { sync_step_records: records, sync_step_bytes: bytes, .. } = self.config;
+        let step = match turn.reader.step(&view, &turn.request, SyncBudget { records, bytes }) {
+            Ok(step) => step,
+            Err(error) => {
+                self.watchers.lock().requeue_sync_task(turn);
+                return Err(error);
+            }
+        };
+        let to_wake = self.watchers.lock().finish_sync_task(turn, step, view.revision());
+        if let Some(outbox) = to_wake {
+            outbox.wake();
+        }
+        Ok(true)
+    }
+
+    fn detach_streams(&self) -> Vec<DetachedStream> {
+        let mut watchers = self.watchers.lock();
+        let streams = watchers.detach_streams();
+        self.clear_queue_if_unwatched(&watchers);
+        streams
+    }
+
+    fn attach_streams(&self, streams: Vec<DetachedStream>) {
+        let mut watchers = self.watchers.lock();
+        self.queue.lock().has_watchers = true;
+        let now = self.store.begin_read().revision();
+        watchers.advance_to(now);
+        streams.into_iter().for_each(|stream| watchers.attach_stream(stream, now));
+        self.clear_queue_if_unwatched(&watchers);
+        drop(watchers);
+        (self.signal)(WatchWork::SyncWatchers);
+    }
+
+    fn metrics(&self) -> WatchMetrics {
+        let queued = self.queue.lock().len();
+        WatchMetrics { queued, ..self.watchers.lock().metrics() }
+    }
+}
+
+impl<A, I: TreeIndex> std::fmt::Debug for SnapshotWatchableStore<A, I> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SnapshotWatchableStore")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}

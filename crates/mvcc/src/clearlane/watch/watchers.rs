@@ -1,0 +1,587 @@
+//! All watchers, and how each of them stands: what the lock `watchers` guards.
+//!
+//! Nothing here reads the store or waits for another thread, so the lock is never held for longer than it
+//! takes to hand one transaction's events to the watchers that want them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use super::counted_events::CountedEvents;
+use super::unsynced_reader::{SyncStep, UnsyncedReader};
+use crate::watch::channel::{ChannelGuard, WatchChannel, WatcherKey};
+use crate::watch::detached_stream::{DetachedStream, DetachedWatcher};
+use crate::watch::interface::WatchMetrics;
+use crate::watch::response::{
+    Event, INVALID_WATCH_ID, Response, ResponseKind, WatchId, WatchIdAllocator, WatchRequest,
+};
+use crate::watch::watcher_group::WatcherGroup;
+
+/// A transaction of which so many events are wanted, counted once per watcher, is not handed on.
+const NOTIFICATIONS_PER_TXN_MAX: usize = 1 << 20;
+
+#[derive(Debug)]
+struct Watcher {
+    /// Tells this watcher from a later one with the same place.
+    serial: u64,
+    request: WatchRequest,
+    sync_state: SyncState,
+    /// Had nothing to tell since the last notice of progress.
+    quiet: bool,
+}
+
+/// How a watcher stands to the present.
+#[derive(Debug)]
+enum SyncState {
+    /// Is handed what happens from this revision on.
+    Synced { from: i64 },
+    /// Waits for its turn to read what it has missed.
+    Unsynced(UnsyncedReader),
+    /// A thread is reading for it, from this revision on.
+    Syncing { next_revision: i64 },
+}
+
+#[derive(Debug)]
+struct Stream {
+    channel: Arc<WatchChannel>,
+    watchers: BTreeMap<WatchId, Watcher>,
+    watch_ids: WatchIdAllocator,
+    /// The watchers that are behind and wait for their turn.
+    unsynced: VecDeque<WatchId>,
+    /// It is among the streams whose watchers may read.
+    is_ready: bool,
+}
+
+/// A turn at reading, taken out for a step without the lock.
+#[derive(Debug)]
+pub(super) struct SyncTask {
+    key: WatcherKey,
+    serial: u64,
+    pub(super) request: WatchRequest,
+    pub(super) reader: UnsyncedReader,
+}
+
+/// What a write transaction has changed.
+struct Transaction<'t> {
+    revision: i64,
+    events: &'t Arc<[Event]>,
+    /// The same with the records before.
+    with_prev_kv: &'t Arc<[Event]>,
+}
+
+/// What came of handing transactions on.
+#[derive(Debug, Default)]
+pub(super) struct DeliveryResult {
+    pub(super) to_wake: ChannelsToWake,
+    /// Something was too much to hand on, and all watchers have to catch up.
+    pub(super) has_overflowed: bool,
+}
+
+/// All watchers.
+#[derive(Debug)]
+pub(super) struct Watchers {
+    streams: BTreeMap<u64, Stream>,
+    synced: WatcherGroup<WatcherKey>,
+    /// Streams with watchers that are behind, and with room.
+    ready_streams: VecDeque<u64>,
+    /// Everything up to here was handed on, or was never wanted.
+    delivered_revision: i64,
+    /// Streams that wait for a word on their progress, by the store's revision when they asked.
+    progress_requests: BTreeSet<(i64, u64)>,
+    last_serial: u64,
+    watcher_count: usize,
+    /// How many of them are not in step.
+    unsynced_count: usize,
+    /// The watchers that ask for the record before each change, in step or not.
+    prev_kv_watchers: WatcherGroup<WatcherKey>,
+}
+
+/// The outboxes that were empty and are not any more.
+pub(super) type ChannelsToWake = Vec<Arc<WatchChannel>>;
+
+impl Watchers {
+    pub(super) fn new(revision: i64) -> Watchers {
+        Watchers {
+            streams: BTreeMap::new(),
+            synced: WatcherGroup::default(),
+            ready_streams: VecDeque::new(),
+            delivered_revision: revision,
+            progress_requests: BTreeSet::new(),
+            last_serial: 0,
+            watcher_count: 0,
+            unsynced_count: 0,
+            prev_kv_watchers: WatcherGroup::default(),
+        }
+    }
+
+    pub(super) fn open(&mut self, make: impl FnOnce(u64) -> WatchChannel) -> Arc<WatchChannel> {
+        self.last_serial += 1;
+        let outbox = Arc::new(make(self.last_serial));
+        let stream = Stream {
+            channel: Arc::clone(&outbox),
+            watchers: BTreeMap::new(),
+            watch_ids: WatchIdAllocator::default(),
+            unsynced: VecDeque::new(),
+            is_ready: false,
+        };
+        self.streams.insert(self.last_serial, stream);
+        outbox
+    }
+
+    pub(super) fn close(&mut self, stream: u64) {
+        let Some(closed) = self.streams.remove(&stream) else { return };
+        for (id, watcher) in closed.watchers {
+            self.forget(WatcherKey { stream, id }, &watcher);
+        }
+    }
+
+    /// Takes all watchers out. A thread that reads for a watcher that was here finds it gone.
+    pub(super) fn detach_streams(&mut self) -> Vec<DetachedStream> {
+        let gone = std::mem::replace(self, Watchers::new(self.delivered_revision));
+        (self.last_serial, self.delivered_revision) = (gone.last_serial, gone.delivered_revision);
+        let leave = |of: Stream| DetachedStream {
+            watchers: of
+                .watchers
+                .into_iter()
+                .map(|(id, it)| it.detach(id, gone.delivered_revision))
+                .collect(),
+            channel: of.channel,
+            watch_ids: of.watch_ids,
+        };
+        gone.streams.into_values().map(leave).collect()
+    }
+
+    /// Takes a watcher in, at the revision `now` up to which nothing will be handed on.
+    pub(super) fn attach_stream(&mut self, moving: DetachedStream, now: i64) {
+        let DetachedStream { channel: outbox, watch_ids: numbers, watchers } = moving;
+        let number = outbox.stream;
+        self.last_serial = self.last_serial.max(number);
+        let none = BTreeMap::new();
+        let mut stream = Stream {
+            channel: outbox,
+            watch_ids: numbers,
+            watchers: none,
+            unsynced: VecDeque::new(),
+            is_ready: false,
+        };
+        for DetachedWatcher { id, request, next_revision: next, quiet } in watchers {
+            let place = WatcherKey { stream: number, id };
+            let in_step = next > now;
+            let standing = if in_step {
+                self.synced.insert(&request.keys, place);
+                SyncState::Synced { from: next }
+            } else {
+                stream.unsynced.push_back(id);
+                SyncState::Unsynced(UnsyncedReader::starting_at(next))
+            };
+            self.last_serial += 1;
+            self.watcher_count += 1;
+            self.unsynced_count += usize::from(!in_step);
+            if request.prev_kv {
+                self.prev_kv_watchers.insert(&request.keys, place);
+            }
+            stream.watchers.insert(
+                id,
+                Watcher { serial: self.last_serial, request, sync_state: standing, quiet },
+            );
+        }
+        let was_there = self.streams.insert(number, stream).is_some();
+        assert!(!was_there, "stream {number} came to a hub that has its own");
+        self.schedule_stream(number);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.watcher_count == 0
+    }
+
+    /// Which of a transaction's events are wanted with the record before them. A watcher that comes later
+    /// does not want this transaction; one that catches up meanwhile may.
+    pub(super) fn needs_prev_kv(&self, events: &[Event]) -> Vec<bool> {
+        let wants = |event: &Event| self.prev_kv_watchers.contains(event.key());
+        events.iter().map(wants).collect()
+    }
+
+    /// No watcher was there to hand on to: whatever was published up to here was not kept.
+    pub(super) fn advance_to(&mut self, revision: i64) {
+        self.delivered_revision = self.delivered_revision.max(revision);
+    }
+
+    /// Makes a watcher, or refuses. `now` is a revision that the store has reached, and not below
+    /// any that was handed on. Says whether there is something to catch up with.
+    pub(super) fn watch(&mut self, stream: u64, request: WatchRequest, now: i64) -> bool {
+        let Some(of) = self.streams.get_mut(&stream) else { return false };
+        if let Some(refusal) = request.rejection(|id| of.watchers.contains_key(&id)) {
+            of.channel.push_response(INVALID_WATCH_ID, now, ResponseKind::Rejected(refusal));
+            return false;
+        }
+        let id = of.watch_ids.allocate(request.id, |id| of.watchers.contains_key(&id));
+        let place = WatcherKey { stream, id };
+        let in_step = request.start_revision == 0 || request.start_revision > now;
+        let standing = if in_step {
+            self.synced.insert(&request.keys, place);
+            SyncState::Synced { from: request.start_revision.max(now + 1) }
+        } else {
+            of.unsynced.push_back(id);
+            SyncState::Unsynced(UnsyncedReader::starting_at(request.start_revision))
+        };
+        self.last_serial += 1;
+        self.watcher_count += 1;
+        self.unsynced_count += usize::from(!in_step);
+        if request.prev_kv {
+            self.prev_kv_watchers.insert(&request.keys, place);
+        }
+        let watcher =
+            Watcher { serial: self.last_serial, request, sync_state: standing, quiet: true };
+        of.watchers.insert(id, watcher);
+        of.channel.push_response(id, now, ResponseKind::Created);
+        if !in_step {
+            self.schedule_stream(stream);
+        }
+        !in_step
+    }
+
+    pub(super) fn cancel(&mut self, stream: u64, id: WatchId, now: i64) {
+        if self.remove(WatcherKey { stream, id })
+            && let Some(of) = self.streams.get(&stream)
+        {
+            of.channel.push_response(id, now, ResponseKind::Canceled);
+        }
+    }
+
+    fn remove(&mut self, place: WatcherKey) -> bool {
+        let of = self.streams.get_mut(&place.stream);
+        let Some(watcher) = of.and_then(|of| of.watchers.remove(&place.id)) else { return false };
+        self.forget(place, &watcher);
+        true
+    }
+
+    fn forget(&mut self, place: WatcherKey, watcher: &Watcher) {
+        match watcher.sync_state {
+            SyncState::Synced { .. } => self.synced.remove(&watcher.request.keys, &place),
+            SyncState::Unsynced(_) | SyncState::Syncing { .. } => self.unsynced_count -= 1,
+        }
+        self.watcher_count -= 1;
+        if watcher.request.prev_kv {
+            self.prev_kv_watchers.remove(&watcher.request.keys, &place);
+        }
+    }
+
+    /// Hands a transaction's events to the watchers that want them. `previous` are the same events with
+    /// the records before, for the watchers that asked for that. If far too many are wanted, all are
+    /// sent to the store instead, as [`unsync_up_to`](Watchers::unsync_up_to) does.
+    pub(super) fn notify(
+        &mut self,
+        revision: i64,
+        events: &Arc<[Event]>,
+        previous: &Arc<[Event]>,
+        handed_on: &mut DeliveryResult,
+    ) {
+        if let Some(wanted) = self.interested_watchers(events) {
+            let mut counted = CountedEvents::new(events.len());
+            for of_stream in wanted.chunk_by(|a, b| a.0.stream == b.0.stream) {
+                let transaction = Transaction { revision, events, with_prev_kv: previous };
+                self.notify_stream(&transaction, of_stream, &mut counted, &mut handed_on.to_wake);
+            }
+            self.delivered_revision = self.delivered_revision.max(revision);
+        } else {
+            self.unsync_up_to(revision);
+            handed_on.has_overflowed = true;
+        }
+        handed_on.to_wake.extend(self.send_requested_progress());
+    }
+
+    /// Which watchers may want which events, in the order of streams; nothing if that would be too much.
+    fn interested_watchers(&self, events: &[Event]) -> Option<Vec<(WatcherKey, u32)>> {
+        let mut wanted: Vec<(WatcherKey, u32)> = Vec::new();
+        for (number, event) in events.iter().enumerate() {
+            self.synced
+                .for_each_watching(event.key(), &mut |place| wanted.push((*place, number as u32)));
+            if wanted.len() > NOTIFICATIONS_PER_TXN_MAX {
+                return None;
+            }
+        }
+        // The order in which a key finds its watchers is not that of the streams.
+        wanted.sort_unstable();
+        Some(wanted)
+    }
+
+    fn notify_stream(
+        &mut self,
+        transaction: &Transaction<'_>,
+        wanted: &[(WatcherKey, u32)],
+        counted: &mut CountedEvents,
+        to_wake: &mut ChannelsToWake,
+    ) {
+        let Some(of) = self.streams.get_mut(&wanted[0].0.stream) else { return };
+        let outbox = Arc::clone(&of.channel);
+        counted.clear();
+        let (refused, wakes) = outbox.with_lock(|open| {
+            let mut refused = Vec::new();
+            for group in wanted.chunk_by(|a, b| a.0 == b.0) {
+                let place = group[0].0;
+                let Some(watcher) = of.watchers.get_mut(&place.id) else { continue };
+                if !watcher.notify(open, place.id, transaction, group, counted) {
+                    refused.push(place);
+                }
+            }
+            refused
+        });
+        for place in refused {
+            self.mark_unsynced(place, transaction.revision);
+        }
+        if wakes {
+            to_wake.push(outbox);
+        }
+    }
+
+    /// A watcher in step is handed nothing any more, from this revision on.
+    fn mark_unsynced(&mut self, place: WatcherKey, next: i64) {
+        let Some(of) = self.streams.get_mut(&place.stream) else { return };
+        let Some(watcher) = of.watchers.get_mut(&place.id) else { return };
+        watcher.sync_state = SyncState::Unsynced(UnsyncedReader::starting_at(next));
+        self.unsynced_count += 1;
+        self.synced.remove(&watcher.request.keys, &place);
+        of.unsynced.push_back(place.id);
+    }
+
+    /// What was published up to a revision is not in the queue any more: each watcher in step must
+    /// read it in the store.
+    pub(super) fn unsync_up_to(&mut self, up_to: i64) {
+        let next = self.delivered_revision + 1;
+        let mut fallen = Vec::new();
+        for (stream, of) in &self.streams {
+            for (id, watcher) in &of.watchers {
+                if let SyncState::Synced { from } = watcher.sync_state
+                    && from <= up_to
+                {
+                    fallen.push((WatcherKey { stream: *stream, id: *id }, from.max(next)));
+                }
+            }
+        }
+        for (place, next) in fallen {
+            self.mark_unsynced(place, next);
+            self.schedule_stream(place.stream);
+        }
+        self.delivered_revision = self.delivered_revision.max(up_to);
+    }
+
+    /// A stream with a watcher that is behind may have capacity now.
+    pub(super) fn schedule_stream(&mut self, stream: u64) {
+        if let Some(of) = self.streams.get_mut(&stream)
+            && !of.is_ready
+            && !of.unsynced.is_empty()
+        {
+            of.is_ready = true;
+            self.ready_streams.push_back(stream);
+        }
+    }
+
+    /// The next watcher that is behind and has room, to read for it.
+    pub(super) fn next_sync_task(&mut self) -> Option<SyncTask> {
+        while let Some(stream) = self.ready_streams.pop_front() {
+            let Some(of) = self.streams.get_mut(&stream) else { continue };
+            of.is_ready = false;
+            // Without capacity the outbox notes that a watcher waits, and says when it has some.
+            if !of.channel.with_lock(|open| open.has_capacity()).0 {
+                continue;
+            }
+            let turn = of.next_sync_task(stream);
+            self.schedule_stream(stream);
+            if turn.is_some() {
+                return turn;
+            }
+        }
+        None
+    }
+
+    /// Hands on what a turn has read; `revision` is the store's. Says which channels to wake.
+    pub(super) fn finish_sync_task(
+        &mut self,
+        turn: SyncTask,
+        step: SyncStep,
+        revision: i64,
+    ) -> Option<Arc<WatchChannel>> {
+        let place = turn.key;
+        let of = self.streams.get_mut(&place.stream)?;
+        let watcher = of.watchers.get_mut(&place.id).filter(|now| now.serial == turn.serial)?;
+        let outbox = Arc::clone(&of.channel);
+        let (events, done) = match step {
+            SyncStep::Events { events, done } => (events, done),
+            SyncStep::Compacted(compacted) => {
+                self.remove(place);
+                outbox.push_response(place.id, 0, ResponseKind::Compacted(compacted));
+                self.schedule_stream(place.stream);
+                return Some(outbox);
+            }
+        };
+        let next = turn.reader.next_revision();
+        if done && next > self.delivered_revision {
+            watcher.sync_state = SyncState::Synced { from: next };
+            self.unsynced_count -= 1;
+            self.synced.insert(&watcher.request.keys, place);
+        } else {
+            watcher.sync_state = SyncState::Unsynced(turn.reader);
+            of.unsynced.push_back(place.id);
+        }
+        let fragment = watcher.request.fragment;
+        let wakes = !events.is_empty() && {
+            watcher.quiet = false;
+            let bytes = events.iter().map(Event::size).sum();
+            let says = ResponseKind::Events { events: events.into(), fragment };
+            let response = Response { id: place.id, revision, kind: says };
+            outbox.with_lock(|open| open.push(response, bytes)).1
+        };
+        self.schedule_stream(place.stream);
+        wakes.then_some(outbox)
+    }
+
+    /// A turn that has come to nothing: it will be tried again.
+    pub(super) fn requeue_sync_task(&mut self, turn: SyncTask) {
+        let SyncTask { key: place, serial, reader: catch_up, .. } = turn;
+        let Some(of) = self.streams.get_mut(&place.stream) else { return };
+        if let Some(watcher) = of.watchers.get_mut(&place.id)
+            && watcher.serial == serial
+        {
+            watcher.sync_state = SyncState::Unsynced(catch_up);
+            of.unsynced.push_back(place.id);
+            self.schedule_stream(place.stream);
+        }
+    }
+
+    /// Progress for a whole stream, now or once `now` is handed on.
+    pub(super) fn request_progress(&mut self, stream: u64, now: i64) -> ChannelsToWake {
+        if self.streams.get(&stream).is_some_and(|of| !of.watchers.is_empty()) {
+            self.progress_requests.insert((now, stream));
+        }
+        self.send_requested_progress()
+    }
+
+    /// Answers the watchers that asked and have been handed enough. One that is behind gets no answer.
+    fn send_requested_progress(&mut self) -> ChannelsToWake {
+        let mut to_wake = ChannelsToWake::new();
+        while let Some((asked_at, stream)) = self.progress_requests.first().copied()
+            && asked_at <= self.delivered_revision
+        {
+            self.progress_requests.pop_first();
+            let Some(of) = self.streams.get(&stream) else { continue };
+            if of.is_synced(self.delivered_revision) {
+                of.channel.push_response(
+                    INVALID_WATCH_ID,
+                    self.delivered_revision,
+                    ResponseKind::Progress,
+                );
+                to_wake.push(Arc::clone(&of.channel));
+            }
+        }
+        to_wake
+    }
+
+    /// Notices for the watchers that want them. A client that does not read gets none: it has not asked,
+    /// and they would fill the memory.
+    pub(super) fn notify_progress(&mut self, stream: u64) {
+        let Some(of) = self.streams.get_mut(&stream) else { return };
+        let (watchers, handed_on) = (&mut of.watchers, self.delivered_revision);
+        let _ = of.channel.with_lock(|open| {
+            for (id, watcher) in watchers {
+                let wants = watcher.request.progress_notify && watcher.quiet && !open.is_full();
+                if let Some(revision) = watcher.progress_revision(handed_on).filter(|_| wants) {
+                    open.push(Response { id: *id, revision, kind: ResponseKind::Progress }, 0);
+                }
+                watcher.quiet = true;
+            }
+        });
+    }
+
+    pub(super) fn metrics(&self) -> WatchMetrics {
+        WatchMetrics {
+            streams: self.streams.len(),
+            watchers: self.watcher_count,
+            unsynced: self.unsynced_count,
+            queued: 0,
+        }
+    }
+}
+
+impl Stream {
+    fn next_sync_task(&mut self, stream: u64) -> Option<SyncTask> {
+        while let Some(id) = self.unsynced.pop_front() {
+            let Some(watcher) = self.watchers.get_mut(&id) else { continue };
+            // One that was canceled and made anew is in the row twice.
+            let SyncState::Unsynced(behind) = &watcher.sync_state else { continue };
+            let reading = SyncState::Syncing { next_revision: behind.next_revision() };
+            let standing = std::mem::replace(&mut watcher.sync_state, reading);
+            let SyncState::Unsynced(catch_up) = standing else { unreachable!("looked at above") };
+            let (serial, request) = (watcher.serial, watcher.request.clone());
+            return Some(SyncTask {
+                key: WatcherKey { stream, id },
+                serial,
+                request,
+                reader: catch_up,
+            });
+        }
+        None
+    }
+
+    fn is_synced(&self, handed_on: i64) -> bool {
+        !self.watchers.is_empty()
+            && self.watchers.values().all(|watcher| watcher.progress_revision(handed_on).is_some())
+    }
+}
+
+impl Watcher {
+    fn detach(self, id: WatchId, handed_on: i64) -> DetachedWatcher {
+        let next = match self.sync_state {
+            SyncState::Synced { from } => from.max(handed_on + 1),
+            SyncState::Unsynced(catch_up) => catch_up.next_revision(),
+            SyncState::Syncing { next_revision: next } => next,
+        };
+        DetachedWatcher { id, request: self.request, next_revision: next, quiet: self.quiet }
+    }
+
+    /// Up to which revision everything was told, if that is all that was handed on, or even more:
+    /// one that has just come or caught up is ahead of what waits in the queue. One that waits for
+    /// the future has not even begun.
+    fn progress_revision(&self, handed_on: i64) -> Option<i64> {
+        match self.sync_state {
+            SyncState::Synced { from } if self.request.start_revision <= handed_on => {
+                Some(handed_on.max(from - 1))
+            }
+            _ => None,
+        }
+    }
+
+    /// Tells what of a transaction's events it wants. Says no if there is no room.
+    fn notify(
+        &mut self,
+        open: &mut ChannelGuard<'_>,
+        id: WatchId,
+        transaction: &Transaction<'_>,
+        wanted: &[(WatcherKey, u32)],
+        counted: &mut CountedEvents,
+    ) -> bool {
+        let (request, revision) = (&self.request, transaction.revision);
+        let events = if request.prev_kv { transaction.with_prev_kv } else { transaction.events };
+        let started = matches!(self.sync_state, SyncState::Synced { from } if from <= revision);
+        let wants = |number: u32| request.wants(events[number as usize].kind());
+        let numbers = || wanted.iter().map(|(_, number)| *number).filter(|number| wants(*number));
+        let count = numbers().count();
+        if !started || count == 0 {
+            return true;
+        }
+        if !open.has_capacity() {
+            return false;
+        }
+        let mut bytes: usize =
+            numbers().map(|number| counted.add(number, &events[number as usize])).sum();
+        let events = if count == events.len() {
+            Arc::clone(events)
+        } else {
+            // What the events point to is shared, they themselves are this watcher's own.
+            bytes += count * size_of::<Event>();
+            numbers().map(|number| events[number as usize].clone()).collect()
+        };
+        self.quiet = false;
+        let says = ResponseKind::Events { events, fragment: request.fragment };
+        open.push(Response { id, revision, kind: says }, bytes);
+        true
+    }
+}

@@ -1,0 +1,168 @@
+//! Writing in the default era: records and state become visible with one pointer.
+
+use bytes::Bytes;
+use clearlane_backend::RangeVisitor;
+use clearlane_contention::MutexGuard;
+use clearlane_engine::{Bucket, KeyRange};
+
+use crate::clearlane::read_txn::StoreState;
+use crate::compaction::encode_compact_revision;
+use crate::error::Result;
+use crate::interface::ConsistentIndex;
+use crate::interface::{KeyLeases, RangeOptions, RangeRecords, TxnResult, WriteTxn};
+use crate::tree_index::TreeIndex;
+use crate::txn_changes::TxnChanges;
+use crate::txn_changes::assert_not_owned_by_store;
+
+pub(crate) type BackendTx<'s, A, I> =
+    Box<dyn clearlane_backend::WriteTx<StoreState<A, <I as TreeIndex>::Snapshot>> + 's>;
+
+/// The open write transaction.
+///
+/// A state that is published has all nodes of the index from then on, so the first change behind it copies each node on
+/// its way. This is why several revisions may [share a transaction](WriteTxn::begin_next_revision): only the first of them pays.
+pub struct SnapshotWriteTxn<'s, A, I: TreeIndex> {
+    /// The lock `store`: one write transaction at a time.
+    index: MutexGuard<'s, I>,
+    tx: BackendTx<'s, A, I>,
+    /// Those of the revisions that have ended; each changes something.
+    earlier_revisions: Vec<TxnChanges>,
+    txn_changes: TxnChanges,
+    leases: &'s dyn KeyLeases,
+}
+
+impl<'s, A: ConsistentIndex, I: TreeIndex> SnapshotWriteTxn<'s, A, I> {
+    pub(crate) fn new(
+        index: MutexGuard<'s, I>,
+        tx: BackendTx<'s, A, I>,
+        leases: &'s dyn KeyLeases,
+    ) -> SnapshotWriteTxn<'s, A, I> {
+        let txn_changes = TxnChanges::new(tx.payload().revision, tx.payload().compact_revision);
+        SnapshotWriteTxn { index, tx, earlier_revisions: Vec::new(), txn_changes, leases }
+    }
+
+    /// The revision that a read in this transaction sees.
+    pub fn revision(&self) -> i64 {
+        self.txn_changes.revision()
+    }
+
+    /// Stores a value. A lease of 0 is none.
+    pub fn put(&mut self, key: &[u8], value: &[u8], lease: i64) -> Result<()> {
+        self.txn_changes.put(&mut *self.index, &mut *self.tx, key, value, lease)
+    }
+
+    /// Deletes the keys of a range, and says how many there were.
+    pub fn delete_range(&mut self, range: KeyRange<'_>) -> Result<u64> {
+        self.txn_changes.delete_range(&mut *self.index, &mut *self.tx, range)
+    }
+
+    /// The records of a range of keys, this transaction's changes included.
+    pub fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
+        self.txn_changes.range(&*self.index, &*self.tx, range, options)
+    }
+
+    /// Ends the transaction: everything becomes visible at once. `applied` describes the state.
+    pub fn end(self, applied: A) -> Result<TxnResult> {
+        let compact_revision = self.txn_changes.compact_revision();
+        self.end_with_compact_revision(applied, compact_revision)
+    }
+
+    /// Ends the transaction with another compact revision.
+    pub(crate) fn end_with_compact_revision(
+        self,
+        applied: A,
+        compact_revision: i64,
+    ) -> Result<TxnResult> {
+        let SnapshotWriteTxn { index, tx, earlier_revisions: earlier, txn_changes: draft, leases } =
+            self;
+        earlier.iter().for_each(|draft| draft.attach(leases));
+        draft.attach(leases);
+        let revision = draft.revision();
+        let state = StoreState {
+            revision,
+            compact_revision,
+            consistent_index: applied,
+            index: index.snapshot(),
+        };
+        let ended = tx.end(state)?;
+        // Held until the state is published: the next writer must find it.
+        drop(index);
+        let earlier = earlier.into_iter().map(|draft| (draft.revision(), draft.into_changes()));
+        let (earlier, changes) = (earlier.collect(), draft.into_changes());
+        let (retired, commit_due) = (ended.dropped_states, ended.commit_due);
+        Ok(TxnResult {
+            revision,
+            changes,
+            earlier_revisions: earlier,
+            dropped_states: retired,
+            commit_due,
+        })
+    }
+
+    /// Writes a mark of a compaction.
+    pub(crate) fn put_compact_revision(&mut self, name: &[u8], revision: i64) -> Result<()> {
+        Ok(self.tx.put(Bucket::Meta, name, encode_compact_revision(revision))?)
+    }
+
+    /// What the crate above said of the state that the transaction began with.
+    pub(crate) fn consistent_index(&self) -> A {
+        self.tx.payload().consistent_index.clone()
+    }
+}
+
+impl<A: ConsistentIndex, I: TreeIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A, I> {
+    fn revision(&self) -> i64 {
+        self.revision()
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8], lease: i64) -> Result<()> {
+        self.put(key, value, lease)
+    }
+
+    fn delete_range(&mut self, range: KeyRange<'_>) -> Result<u64> {
+        self.delete_range(range)
+    }
+
+    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
+        self.range(range, options)
+    }
+
+    fn set(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {
+        assert_not_owned_by_store(bucket, key);
+        Ok(self.tx.put(bucket, key, value)?)
+    }
+
+    fn unset(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
+        assert_not_owned_by_store(bucket, key);
+        Ok(self.tx.delete(bucket, key)?)
+    }
+
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.tx.get(bucket, key)?)
+    }
+
+    fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()> {
+        Ok(self.tx.range(bucket, KeyRange::ALL, visit)?)
+    }
+
+    fn begin_next_revision(&mut self) -> bool {
+        if self.txn_changes.has_changes() {
+            let next =
+                TxnChanges::new(self.txn_changes.revision(), self.txn_changes.compact_revision());
+            self.earlier_revisions.push(std::mem::replace(&mut self.txn_changes, next));
+        }
+        true
+    }
+
+    fn end(self: Box<Self>, applied: A) -> Result<TxnResult> {
+        (*self).end(applied)
+    }
+}
+
+impl<A, I: TreeIndex> std::fmt::Debug for SnapshotWriteTxn<'_, A, I> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SnapshotWriteTxn")
+            .field("txn_changes", &self.txn_changes)
+            .finish_non_exhaustive()
+    }
+}

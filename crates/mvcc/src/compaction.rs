@@ -1,0 +1,293 @@
+//! Compaction: dropping the past, beside everything else.
+//!
+//! A compaction at a revision leaves, of each key, what a read at that revision needs, and drops
+//! what is older. It is scheduled by one entry and done by a job, in steps that the caller
+//! paces:
+//!
+//! ```text
+//!   apply    compact 7: mark "scheduled 7", nobody reads below 7 from here on
+//!   job      index ─ index ─ index ─ records ─ records ─ records ─ mark "finished 7"
+//! ```
+//!
+//! Which locks the parts take is what the eras differ in:
+//!
+//! | part | default era | 3.4, 3.5 | 3.2 | 3.1 |
+//! |---|---|---|---|---|
+//! | scheduling | `store`, like a put | `store` and `revMu` alone, and a commit with its sync | as 3.4, and the index part, too | as 3.2, with the one `store` |
+//! | index | `store`, for some keys at a time | `treeIndex`, key by key | `treeIndex`, for the whole walk | as 3.2 |
+//! | looking for records | none: in a view | `batchTx`, some records at a time | as 3.4 | as 3.4 |
+//! | removing them | none: the committer's | `batchTx` and `readTx` with a commit | as 3.4 | `batchTx` |
+//!
+//! # Invariants
+//!
+//! * No record is removed before the scheduled mark is durable: after a crash the job starts anew
+//!   and finds out again what to keep.
+//! * The finished mark is committed with the last removal or later.
+//! * A view that was opened before keeps finding all its records: removals reach the engine, and
+//!   the view has its own snapshot of that.
+//! * One job is at work at a time. It has a *turn*, which ends when it is done or dropped; what a
+//!   dropped one has left is done by the next, or after a restart.
+
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use clearlane_backend::ReadTx;
+use clearlane_contention::Mutex;
+use clearlane_engine::{Bucket, Read};
+
+use crate::error::{Error, Result};
+use crate::kv_hasher::{HashKv, HashStorage, KvHasher};
+use crate::revision::Revision;
+use crate::tree_index::IndexCompaction;
+
+/// A compaction that is scheduled and not done yet. Its steps may run on any thread.
+#[derive(Debug)]
+pub struct CompactionJob {
+    at: i64,
+    /// The compact revision before this one.
+    previous: i64,
+    /// Whether all records are there that the hash counts. Then it is worth remembering.
+    is_hash_complete: bool,
+    /// The store that has scheduled it.
+    store: Arc<()>,
+    /// Held while it is this job's turn.
+    running: Option<Arc<()>>,
+    /// Records that it has removed.
+    removed: u64,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// The index part may be done already.
+    Scheduled(Option<IndexCompaction>),
+    Index(IndexCompaction),
+    Records {
+        from: Vec<u8>,
+        fold: KvHasher,
+    },
+    Finished,
+}
+
+impl CompactionJob {
+    /// The revision up to which the past is dropped.
+    pub fn at(&self) -> i64 {
+        self.at
+    }
+
+    /// How many records it has removed so far.
+    pub fn removed(&self) -> u64 {
+        self.removed
+    }
+
+    /// From the index to the records: what is to be kept is known now.
+    fn begin_records(&mut self) {
+        if let Phase::Index(compaction) = std::mem::replace(&mut self.phase, Phase::Finished) {
+            let fold = KvHasher::new(self.at, self.previous, compaction.into_kept());
+            self.phase = Phase::Records { from: Vec::new(), fold };
+        }
+    }
+}
+
+/// What a store knows of its compactions, under the lock `compactions`, which is held for moments.
+#[derive(Debug)]
+pub(crate) struct CompactionTracker {
+    /// Tells this store's jobs from another's.
+    store: Arc<()>,
+    /// The turn of the job that is at work, for as long as the job has it.
+    running: Weak<()>,
+    /// The highest revision at which a job has begun to work.
+    newest_started: i64,
+    /// The highest revision at which one has come to its end.
+    newest_finished: i64,
+    /// What they left for `HashKV`.
+    hashes: HashStorage,
+}
+
+impl CompactionTracker {
+    pub(crate) fn new(finished: i64) -> CompactionTracker {
+        let hashes = HashStorage::default();
+        CompactionTracker {
+            store: Arc::new(()),
+            running: Weak::new(),
+            newest_started: finished,
+            newest_finished: finished,
+            hashes,
+        }
+    }
+
+    /// A new job. `walked` is its index part, if that is done already.
+    pub(crate) fn schedule(
+        &self,
+        at: i64,
+        previous: i64,
+        walked: Option<IndexCompaction>,
+    ) -> CompactionJob {
+        let is_hash_whole = self.newest_finished == previous;
+        CompactionJob { is_hash_complete: is_hash_whole, ..self.resume(at, previous, walked) }
+    }
+
+    /// A job that was interrupted, at an unknown step.
+    pub(crate) fn resume(
+        &self,
+        at: i64,
+        previous: i64,
+        walked: Option<IndexCompaction>,
+    ) -> CompactionJob {
+        let (store, phase) = (Arc::clone(&self.store), Phase::Scheduled(walked));
+        CompactionJob {
+            at,
+            previous,
+            is_hash_complete: false,
+            store,
+            running: None,
+            removed: 0,
+            phase,
+        }
+    }
+
+    pub(crate) fn hash_of(&self, revision: i64) -> Option<HashKv> {
+        self.hashes.get(revision)
+    }
+
+    pub(crate) fn hashes(&self) -> Vec<HashKv> {
+        self.hashes.all().to_vec()
+    }
+
+    /// Gives the job its turn, if it is not another job's.
+    fn start(&mut self, job: &mut CompactionJob) -> Result<()> {
+        if self.running.strong_count() > 0 {
+            return Err(Error::CompactionBusy);
+        }
+        let turn = Arc::new(());
+        self.running = Arc::downgrade(&turn);
+        job.running = Some(turn);
+        // A later one that was at work before may have removed what the hash counts.
+        job.is_hash_complete &= job.at > self.newest_started;
+        self.newest_started = self.newest_started.max(job.at);
+        Ok(())
+    }
+
+    fn finish(&mut self, job: &mut CompactionJob, hash: HashKv) {
+        self.newest_finished = self.newest_finished.max(job.at);
+        if job.is_hash_complete {
+            self.hashes.store(hash);
+        }
+        job.running = None;
+    }
+}
+
+/// What a job asks of its store.
+pub(crate) trait CompactionStore {
+    fn compactions(&self) -> &Mutex<CompactionTracker>;
+
+    fn begin_index_compaction(&self, at: i64) -> IndexCompaction;
+
+    /// Goes on with the index part, and says whether that was all.
+    fn compact_index_step(&self, compaction: &mut IndexCompaction, keys_max: usize) -> bool;
+
+    /// Commits the scheduled mark, unless that is done.
+    fn commit_scheduled_revision(&self) -> Result<()>;
+
+    /// Removes what may go of the next stretch of records; returns how many went, and the record key
+    /// behind it.
+    fn remove_chunk(
+        &self,
+        from: &[u8],
+        fold: &mut KvHasher,
+        budget: usize,
+    ) -> Result<(usize, Option<Vec<u8>>)>;
+
+    /// Writes the finished mark, and commits it.
+    fn save_finished_revision(&self, at: i64) -> Result<()>;
+}
+
+/// Goes on with a job by one step, and says whether it is done.
+pub(crate) fn run_step(
+    store: &impl CompactionStore,
+    job: &mut CompactionJob,
+    budget: usize,
+) -> Result<bool> {
+    let budget = budget.max(1);
+    if !Arc::ptr_eq(&job.store, &store.compactions().lock().store) {
+        return Err(Error::ForeignJob);
+    }
+    match &mut job.phase {
+        Phase::Scheduled(_) => {
+            store.compactions().lock().start(job)?;
+            let phase = std::mem::replace(&mut job.phase, Phase::Finished);
+            let Phase::Scheduled(walked) = phase else { unreachable!("it was waiting") };
+            job.phase =
+                Phase::Index(walked.unwrap_or_else(|| store.begin_index_compaction(job.at)));
+        }
+        Phase::Index(compaction) => {
+            if store.compact_index_step(compaction, budget) {
+                // The scheduled mark is durable before the first removal.
+                store.commit_scheduled_revision()?;
+                job.begin_records();
+            }
+        }
+        Phase::Records { from, fold } => {
+            let (removed, next) = store.remove_chunk(from, fold, budget)?;
+            job.removed += removed as u64;
+            match next {
+                Some(next) => *from = next,
+                None => {
+                    let hash = fold.result();
+                    let finished = store.compactions().lock().newest_finished.max(job.at);
+                    store.save_finished_revision(finished)?;
+                    store.compactions().lock().finish(job, hash);
+                    job.phase = Phase::Finished;
+                }
+            }
+        }
+        Phase::Finished => {}
+    }
+    Ok(matches!(job.phase, Phase::Finished))
+}
+
+/// What may go of the next stretch of records, and the record key behind it.
+pub(crate) fn removable_records(
+    tx: &dyn ReadTx,
+    from: &[u8],
+    fold: &mut KvHasher,
+    budget: usize,
+) -> Result<(Vec<Bytes>, Option<Vec<u8>>)> {
+    let mut removals = Vec::new();
+    let next = fold.add_chunk(tx, from, budget, |fold, key, revision| {
+        if !fold.keeps(revision) {
+            removals.push(Bytes::copy_from_slice(key));
+        }
+    })?;
+    Ok((removals, next))
+}
+
+/// Whether a compaction at `at` may be scheduled, in etcd's order of asking.
+pub(crate) fn check_compaction_revision(at: i64, revision: i64, compacted: i64) -> Result<()> {
+    match at {
+        at if at <= compacted => Err(Error::Compacted),
+        at if at > revision => Err(Error::FutureRevision),
+        _ => Ok(()),
+    }
+}
+
+/// The key in bucket `meta` of the revision that a compaction was asked for.
+pub(crate) const SCHEDULED_COMPACT_KEY: &[u8] = b"scheduledCompactRev";
+/// The key in bucket `meta` of the revision that the last compaction has finished.
+pub(crate) const FINISHED_COMPACT_KEY: &[u8] = b"finishedCompactRev";
+
+/// A mark of a compaction, as bucket `meta` has it.
+pub(crate) fn read_compact_revision(reader: &dyn Read, key: &[u8]) -> Result<Option<i64>> {
+    let value = reader.get(Bucket::Meta, key).map_err(clearlane_backend::Error::from)?;
+    let main = |value: Bytes| {
+        let number = value.first_chunk::<8>().map(|bytes| i64::from_be_bytes(*bytes));
+        let name = || String::from_utf8_lossy(key).into_owned();
+        number.ok_or_else(|| Error::Damaged(format!("{} is too short", name())))
+    };
+    value.map(main).transpose()
+}
+
+/// The bytes of a mark: a revision key, of which only the main part counts.
+pub(crate) fn encode_compact_revision(revision: i64) -> Bytes {
+    Bytes::copy_from_slice(&Revision::new(revision, 0).put_key())
+}

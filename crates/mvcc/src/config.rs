@@ -1,0 +1,49 @@
+//! What a store is opened with.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use clearlane_backend::{Config, PreCommit};
+use clearlane_engine::Engine;
+
+use crate::interface::{KeyLeases, NoLeases};
+use crate::workers::{SerialWorkers, Workers};
+
+/// What a store stands on: where its records are, and who else must know of them.
+pub struct StoreConfig<'w, A> {
+    /// The records.
+    pub engine: Arc<dyn Engine>,
+    /// When to commit, and where to count lock time.
+    pub config: Config,
+    /// Saves with each commit what `applied` says of the state that becomes durable.
+    pub pre_commit: PreCommit<A>,
+    /// Describes what the engine holds.
+    pub consistent_index: A,
+    /// Is told of each changed key on which lease it hangs.
+    pub leases: Arc<dyn KeyLeases>,
+    /// The threads that share the work of restoring.
+    pub workers: &'w dyn Workers,
+}
+
+impl<A: Debug> Debug for StoreConfig<'_, A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (engine, applied) = (&self.engine, &self.consistent_index);
+        f.debug_struct("StoreConfig")
+            .field("engine", engine)
+            .field("consistent_index", applied)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<A> StoreConfig<'static, A> {
+    /// For a store without leases, restored by the thread that opens it.
+    pub fn new(
+        engine: Arc<dyn Engine>,
+        config: Config,
+        pre_commit: PreCommit<A>,
+        applied: A,
+    ) -> StoreConfig<'static, A> {
+        let (leases, workers) = (Arc::new(NoLeases), &SerialWorkers);
+        StoreConfig { engine, config, pre_commit, consistent_index: applied, leases, workers }
+    }
+}

@@ -1,0 +1,79 @@
+//! An open read of the old eras: the backend's, and what it holds of `store`.
+
+use bytes::Bytes;
+use clearlane_backend::{RangeVisitor, ReadTx};
+use clearlane_engine::{Bucket, KeyRange};
+
+use crate::error::Result;
+use crate::etcd::lock_protocol::Revisions;
+use crate::interface::{RangeOptions, ReadTxn, RecordVisitor};
+use crate::range::{self, Moment};
+use crate::tree_index::IndexSnapshot;
+
+/// An open read. `H` is what it holds of `store` until its end.
+pub(crate) struct EtcdReadTxn<'s, V, H> {
+    // Dropped in this order: etcd ends the backend's read before it lets go of `store`.
+    tx: Box<dyn ReadTx + 's>,
+    revisions: Revisions<V>,
+    store_guard: H,
+}
+
+impl<'s, V, H> EtcdReadTxn<'s, V, H> {
+    pub(crate) fn new(held: H, revisions: Revisions<V>, tx: Box<dyn ReadTx + 's>) -> Self {
+        EtcdReadTxn { tx, revisions, store_guard: held }
+    }
+
+    /// Lets go of `store`, and goes on with the backend's read alone.
+    pub(crate) fn release_store_lock(self) -> EtcdReadTxn<'s, V, ()> {
+        let EtcdReadTxn { tx, revisions, store_guard: held } = self;
+        drop(held);
+        EtcdReadTxn { tx, revisions, store_guard: () }
+    }
+}
+
+impl<V: IndexSnapshot, H> ReadTxn for EtcdReadTxn<'_, V, H> {
+    fn revision(&self) -> i64 {
+        self.revisions.current
+    }
+
+    fn compact_revision(&self) -> i64 {
+        self.revisions.compacted
+    }
+
+    fn visit_records(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut RecordVisitor<'_>,
+    ) -> Result<u64> {
+        range::visit_records(self, range, options, visit)
+    }
+
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.tx.get(bucket, key)?)
+    }
+
+    fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()> {
+        Ok(self.tx.range(bucket, KeyRange::ALL, visit)?)
+    }
+}
+
+impl<V: IndexSnapshot, H> Moment for EtcdReadTxn<'_, V, H> {
+    type Index = V;
+
+    fn revision(&self) -> i64 {
+        self.revisions.current
+    }
+
+    fn compact_revision(&self) -> i64 {
+        self.revisions.compacted
+    }
+
+    fn index(&self) -> &V {
+        &self.revisions.index
+    }
+
+    fn tx(&self) -> &dyn ReadTx {
+        &*self.tx
+    }
+}

@@ -1,0 +1,74 @@
+//! Generation 3.1 (etcd 3.0 and 3.1): `store` is a mutex, and every transaction takes it.
+//!
+//! # Who holds what
+//!
+//! * **A read** and **a write transaction** hold `store` from opening to end, and below it
+//!   `batchTx`. Two locks do here what one would do: a thread that has the first gets the second at once,
+//!   except beside a commit, a hash or a compaction's step, which take the second alone.
+//! * **A commit for a snapshot** and **scheduling a compaction** take both in the same order.
+//!
+//! ```text
+//!   time ─────────────────────────────────────────────────────────────▶
+//!   expensive read  ▶━━━━━━━━━ holds store and batchTx ━━━━━━▶
+//!   put                 ·········· waits for store ···········▪
+//!   cheap read             ······· waits for store ············▪
+//!   timer's commit            ···· waits for batchTx ····················▶━ sync ━▶
+//! ```
+
+use clearlane_contention::{Mutex, MutexGuard, Registry};
+
+use crate::error::Result;
+use crate::etcd::lock_protocol::{Protocol, Revisions};
+
+/// The lock of etcd 3.0 and 3.1.
+#[derive(Debug)]
+pub(crate) struct OneMutex<V> {
+    store: Mutex<Revisions<V>>,
+}
+
+impl<V> Protocol<V> for OneMutex<V>
+where
+    V: Clone + std::fmt::Debug + Send + Sync + 'static,
+{
+    type StoreGuard<'p> = MutexGuard<'p, Revisions<V>>;
+
+    const WATCHABLE_FIRST: bool = true;
+
+    fn new(locks: &Registry, first: Revisions<V>) -> OneMutex<V> {
+        OneMutex { store: Mutex::new(locks, "store", first) }
+    }
+
+    fn revisions<T>(&self, work: impl FnOnce(&Revisions<V>) -> T) -> T {
+        work(&self.store.lock())
+    }
+
+    fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::StoreGuard<'_>, Revisions<V>, T) {
+        let store = self.store.lock();
+        let (revisions, opened) = (store.clone(), open());
+        (store, revisions, opened)
+    }
+
+    fn write(&self) -> Self::StoreGuard<'_> {
+        self.store.lock()
+    }
+
+    fn publish<T>(
+        &self,
+        mut held: Self::StoreGuard<'_>,
+        next: Revisions<V>,
+        end: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let ended = end()?;
+        *held = next;
+        Ok(ended)
+    }
+
+    fn with_store_locked<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _store = self.store.lock();
+        work()
+    }
+
+    fn change_revisions<T>(&self, work: impl FnOnce(&mut Revisions<V>) -> Result<T>) -> Result<T> {
+        work(&mut self.store.lock())
+    }
+}

@@ -1,0 +1,400 @@
+//! The watchers of an old era, and how each stands: what etcd's lock `watchable` guards.
+//!
+//! Three groups, and etcd's names for them:
+//!
+//! * *synced*: found by the writer, through the interval tree, for each event.
+//! * *unsynced*: behind; a round of synchronising reads the records for up to 512 of them at once.
+//! * *victims*: their stream was full when they had something to tell. What they had to tell is
+//!   kept, and tried again, until there is room. (So a victim keeps its events in memory: a round
+//!   delivers up to 1,000 revisions to each watcher.)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::interface::Change;
+use crate::watch::channel::{WatchChannel, WatcherKey, wake_all};
+use crate::watch::detached_stream::{DetachedStream, DetachedWatcher};
+use crate::watch::interface::WatchMetrics;
+use crate::watch::response::{
+    Event, INVALID_WATCH_ID, Response, ResponseKind, WatchId, WatchIdAllocator, WatchRequest,
+};
+use crate::watch::watcher_group::WatcherGroup;
+
+/// So many watchers are synchronised in one round, as in etcd.
+const WATCHERS_PER_SYNC_MAX: usize = 512;
+/// So many revisions a watcher is told in one round, as in etcd.
+const BATCH_REVISIONS_MAX: usize = 1000;
+
+#[derive(Debug)]
+struct Watcher {
+    request: WatchRequest,
+    /// Nothing below this revision is told any more.
+    from: i64,
+    synced: bool,
+    /// Had nothing to tell since the last notice of progress.
+    quiet: bool,
+}
+
+#[derive(Debug)]
+struct Stream {
+    channel: Arc<WatchChannel>,
+    watchers: BTreeMap<WatchId, Watcher>,
+    watch_ids: WatchIdAllocator,
+}
+
+/// What a victim has to tell, and from where it goes on if that was not all.
+#[derive(Debug)]
+struct Victim {
+    response: Response,
+    next_revision: Option<i64>,
+}
+
+impl Victim {
+    /// The first revision that it has to tell.
+    fn first_revision(self) -> Option<i64> {
+        let ResponseKind::Events { events, .. } = self.response.kind else { return None };
+        let (Change::Put(record) | Change::Delete(record)) = &events.first()?.change;
+        Some(record.mod_revision)
+    }
+}
+
+/// All watchers of a store.
+#[derive(Debug, Default)]
+pub(crate) struct EtcdWatchers {
+    streams: BTreeMap<u64, Stream>,
+    last_stream: u64,
+    synced: WatcherGroup<WatcherKey>,
+    unsynced: BTreeSet<WatcherKey>,
+    victims: BTreeMap<WatcherKey, Victim>,
+}
+
+/// The outboxes that have got something.
+pub(crate) type ChannelsToWake = Vec<Arc<WatchChannel>>;
+
+/// Wakes the threads that serve the clients.
+pub(crate) fn wake_channels(outboxes: &ChannelsToWake) {
+    wake_all(outboxes);
+}
+
+impl EtcdWatchers {
+    pub(super) fn open(&mut self, make: impl FnOnce(u64) -> WatchChannel) -> Arc<WatchChannel> {
+        self.last_stream += 1;
+        let outbox = Arc::new(make(self.last_stream));
+        let (watchers, numbers) = (BTreeMap::new(), WatchIdAllocator::default());
+        let stream = Stream { channel: Arc::clone(&outbox), watchers, watch_ids: numbers };
+        self.streams.insert(self.last_stream, stream);
+        outbox
+    }
+
+    pub(super) fn close(&mut self, stream: u64) {
+        let Some(closed) = self.streams.remove(&stream) else { return };
+        for (id, watcher) in closed.watchers {
+            self.forget(WatcherKey { stream, id }, &watcher.request);
+        }
+    }
+
+    /// Takes all watchers out.
+    pub(super) fn detach_streams(&mut self) -> Vec<DetachedStream> {
+        let gone = std::mem::take(self);
+        self.last_stream = gone.last_stream;
+        let mut victims = gone.victims;
+        let leave = |(stream, of): (u64, Stream)| {
+            let watchers = of.watchers.into_iter().map(|(id, watcher)| {
+                // What a victim has to tell is in the other store, too.
+                let victim = victims.remove(&WatcherKey { stream, id });
+                let next = victim.and_then(Victim::first_revision).unwrap_or(watcher.from);
+                let Watcher { request, quiet, .. } = watcher;
+                DetachedWatcher { id, request, next_revision: next, quiet }
+            });
+            DetachedStream {
+                watchers: watchers.collect(),
+                channel: of.channel,
+                watch_ids: of.watch_ids,
+            }
+        };
+        gone.streams.into_iter().map(leave).collect()
+    }
+
+    /// Takes a watcher in. `now` is the store's revision.
+    pub(super) fn attach_stream(&mut self, moving: DetachedStream, now: i64) {
+        let DetachedStream { channel: outbox, watch_ids: numbers, watchers } = moving;
+        let number = outbox.stream;
+        self.last_stream = self.last_stream.max(number);
+        let mut stream = Stream { channel: outbox, watch_ids: numbers, watchers: BTreeMap::new() };
+        for DetachedWatcher { id, request, next_revision: from, quiet } in watchers {
+            let (place, synced) = (WatcherKey { stream: number, id }, from > now);
+            if synced {
+                self.synced.insert(&request.keys, place);
+            } else {
+                self.unsynced.insert(place);
+            }
+            stream.watchers.insert(id, Watcher { request, from, synced, quiet });
+        }
+        let was_there = self.streams.insert(number, stream).is_some();
+        assert!(!was_there, "stream {number} came to a hub that has its own");
+    }
+
+    /// Makes a watcher, or refuses. `now` is the store's revision.
+    pub(super) fn watch(&mut self, stream: u64, request: WatchRequest, now: i64) {
+        let Some(of) = self.streams.get_mut(&stream) else { return };
+        if let Some(refusal) = request.rejection(|id| of.watchers.contains_key(&id)) {
+            of.channel.push_response(INVALID_WATCH_ID, now, ResponseKind::Rejected(refusal));
+            return;
+        }
+        let id = of.watch_ids.allocate(request.id, |id| of.watchers.contains_key(&id));
+        let place = WatcherKey { stream, id };
+        let synced = request.start_revision == 0 || request.start_revision > now;
+        let from =
+            if synced { request.start_revision.max(now + 1) } else { request.start_revision };
+        if synced {
+            self.synced.insert(&request.keys, place);
+        } else {
+            self.unsynced.insert(place);
+        }
+        of.channel.set_needs_previous(id, request.prev_kv);
+        of.watchers.insert(id, Watcher { request, from, synced, quiet: true });
+        of.channel.push_response(id, now, ResponseKind::Created);
+    }
+
+    pub(super) fn cancel(&mut self, stream: u64, id: WatchId, now: i64) {
+        let Some(of) = self.streams.get_mut(&stream) else { return };
+        let Some(watcher) = of.watchers.remove(&id) else { return };
+        of.channel.push_response(id, now, ResponseKind::Canceled);
+        self.forget(WatcherKey { stream, id }, &watcher.request);
+    }
+
+    fn forget(&mut self, place: WatcherKey, request: &WatchRequest) {
+        self.synced.remove(&request.keys, &place);
+        self.unsynced.remove(&place);
+        self.victims.remove(&place);
+    }
+
+    /// Tells the synced watchers what a write transaction has changed, before it ends.
+    pub(crate) fn notify(&mut self, revision: i64, changes: &[Change]) -> ChannelsToWake {
+        let mut wanted: BTreeMap<WatcherKey, Vec<Event>> = BTreeMap::new();
+        for change in changes {
+            let (Change::Put(record) | Change::Delete(record)) = change;
+            self.synced.for_each_watching(&record.key, &mut |place| {
+                let event = Event { change: change.clone(), prev_kv: None };
+                wanted.entry(*place).or_default().push(event);
+            });
+        }
+        let mut to_wake = ChannelsToWake::new();
+        for (place, events) in wanted {
+            let Some(watcher) = self.watcher(place) else { continue };
+            if watcher.from > revision {
+                continue;
+            }
+            watcher.from = revision + 1;
+            if self.notify_watcher(place, revision, events, None, &mut to_wake) {
+                continue;
+            }
+            let Some(watcher) = self.watcher(place) else { continue };
+            watcher.synced = false;
+            let keys = watcher.request.keys.clone();
+            self.synced.remove(&keys, &place);
+        }
+        to_wake
+    }
+
+    fn watcher(&mut self, place: WatcherKey) -> Option<&mut Watcher> {
+        self.streams.get_mut(&place.stream)?.watchers.get_mut(&place.id)
+    }
+
+    /// Tells what the watcher wants of the events. Without room it becomes a victim, and it is no.
+    fn notify_watcher(
+        &mut self,
+        place: WatcherKey,
+        revision: i64,
+        mut events: Vec<Event>,
+        rest: Option<i64>,
+        to_wake: &mut ChannelsToWake,
+    ) -> bool {
+        let Some(of) = self.streams.get_mut(&place.stream) else { return true };
+        let Some(watcher) = of.watchers.get_mut(&place.id) else { return true };
+        events.retain(|event| watcher.request.wants(event.kind()));
+        if events.is_empty() {
+            return true;
+        }
+        watcher.quiet = false;
+        let says =
+            ResponseKind::Events { events: events.into(), fragment: watcher.request.fragment };
+        let victim = Victim {
+            response: Response { id: place.id, revision, kind: says },
+            next_revision: rest,
+        };
+        match try_push(&of.channel, victim) {
+            None => {
+                to_wake.push(Arc::clone(&of.channel));
+                true
+            }
+            Some(victim) => {
+                self.victims.insert(place, victim);
+                false
+            }
+        }
+    }
+
+    /// Tries again to tell what did not find room. `now` is the store's revision.
+    pub(super) fn retry_victims(&mut self, now: i64) -> ChannelsToWake {
+        let mut to_wake = ChannelsToWake::new();
+        for (place, victim) in std::mem::take(&mut self.victims) {
+            let Some(of) = self.streams.get(&place.stream) else { continue };
+            let (outbox, rest) = (Arc::clone(&of.channel), victim.next_revision);
+            match try_push(&outbox, victim) {
+                Some(victim) => drop(self.victims.insert(place, victim)),
+                None => {
+                    to_wake.push(outbox);
+                    self.update_sync_state(place, rest, now);
+                }
+            }
+        }
+        to_wake
+    }
+
+    /// A watcher that has told what it had: synced if nothing has happened meanwhile.
+    fn update_sync_state(&mut self, place: WatcherKey, rest: Option<i64>, now: i64) {
+        let Some(watcher) = self.watcher(place) else { return };
+        watcher.from = rest.unwrap_or(watcher.from);
+        watcher.synced = watcher.from > now;
+        let (synced, keys) = (watcher.synced, watcher.request.keys.clone());
+        if synced {
+            self.unsynced.remove(&place);
+            self.synced.insert(&keys, place);
+        } else {
+            self.unsynced.insert(place);
+        }
+    }
+
+    /// The first revision that a watcher of the next round has missed; none if none has. Those
+    /// that have missed what is compacted are notified of it, and are gone.
+    pub(super) fn begin_sync(
+        &mut self,
+        compacted: i64,
+        to_wake: &mut ChannelsToWake,
+    ) -> Option<SyncRound> {
+        let places: Vec<WatcherKey> =
+            self.unsynced.iter().take(WATCHERS_PER_SYNC_MAX).copied().collect();
+        let mut round = SyncRound { watchers: Vec::new(), from: i64::MAX };
+        for place in places {
+            let Some(from) = self.watcher(place).map(|watcher| watcher.from) else { continue };
+            if from < compacted {
+                self.cancel_compacted(place, compacted, to_wake);
+            } else {
+                round.from = round.from.min(from);
+                round.watchers.push(place);
+            }
+        }
+        (!round.watchers.is_empty()).then_some(round)
+    }
+
+    fn cancel_compacted(
+        &mut self,
+        place: WatcherKey,
+        compacted: i64,
+        to_wake: &mut ChannelsToWake,
+    ) {
+        let Some(of) = self.streams.get_mut(&place.stream) else { return };
+        let Some(watcher) = of.watchers.remove(&place.id) else { return };
+        of.channel.push_response(place.id, 0, ResponseKind::Compacted(compacted));
+        to_wake.push(Arc::clone(&of.channel));
+        self.forget(place, &watcher.request);
+    }
+
+    /// Hands everything that happened from the round's first revision up to `now` to its watchers.
+    pub(super) fn finish_sync(
+        &mut self,
+        round: SyncRound,
+        events: &[Event],
+        now: i64,
+        to_wake: &mut ChannelsToWake,
+    ) {
+        for place in round.watchers {
+            let Some(watcher) = self.watcher(place) else { continue };
+            let (wanted, rest) = watcher.missed_events(events);
+            watcher.from = now + 1;
+            self.unsynced.remove(&place);
+            if self.notify_watcher(place, now, wanted, rest, to_wake) {
+                self.update_sync_state(place, rest, now);
+            }
+        }
+    }
+
+    /// Tells a stream how far it is, if all its watchers are synced.
+    pub(super) fn request_progress(&mut self, stream: u64, now: i64) {
+        let Some(of) = self.streams.get(&stream) else { return };
+        let in_step = |watcher: &Watcher| watcher.synced && watcher.request.start_revision <= now;
+        if !of.watchers.is_empty() && of.watchers.values().all(in_step) {
+            of.channel.push_response(INVALID_WATCH_ID, now, ResponseKind::Progress);
+        }
+    }
+
+    pub(super) fn notify_progress(&mut self, stream: u64, now: i64) {
+        let Some(of) = self.streams.get_mut(&stream) else { return };
+        for (id, watcher) in &mut of.watchers {
+            let in_step = watcher.synced && watcher.request.start_revision <= now;
+            if watcher.request.progress_notify && watcher.quiet && in_step {
+                of.channel.push_response(*id, now, ResponseKind::Progress);
+            }
+            watcher.quiet = true;
+        }
+    }
+
+    pub(super) fn has_unsynced(&self) -> bool {
+        !self.unsynced.is_empty()
+    }
+
+    pub(super) fn has_victims(&self) -> bool {
+        !self.victims.is_empty()
+    }
+
+    pub(super) fn metrics(&self) -> WatchMetrics {
+        WatchMetrics {
+            streams: self.streams.len(),
+            watchers: self.streams.values().map(|of| of.watchers.len()).sum(),
+            unsynced: self.unsynced.len() + self.victims.len(),
+            queued: 0,
+        }
+    }
+}
+
+/// Up to 512 watchers that are behind, and the first revision that one of them has missed.
+#[derive(Debug)]
+pub(super) struct SyncRound {
+    watchers: Vec<WatcherKey>,
+    pub(super) from: i64,
+}
+
+impl Watcher {
+    /// What it has missed, up to 1,000 revisions, and the revision to go on from.
+    fn missed_events(&self, events: &[Event]) -> (Vec<Event>, Option<i64>) {
+        let (mut missed, mut revisions, mut newest) = (Vec::new(), 0, 0);
+        for event in events {
+            let (Change::Put(record) | Change::Delete(record)) = &event.change;
+            if record.mod_revision < self.from || !self.request.keys.contains(&record.key) {
+                continue;
+            }
+            if record.mod_revision != newest {
+                if revisions == BATCH_REVISIONS_MAX {
+                    return (missed, Some(record.mod_revision));
+                }
+                (revisions, newest) = (revisions + 1, record.mod_revision);
+            }
+            missed.push(event.clone());
+        }
+        (missed, None)
+    }
+}
+
+/// Tells, if there is room; else it comes back.
+fn try_push(outbox: &WatchChannel, victim: Victim) -> Option<Victim> {
+    let told = outbox.with_lock(|open| {
+        if !open.has_capacity() {
+            return Some(victim);
+        }
+        // The bound is the number of responses: their bytes are not looked at.
+        open.push(victim.response, 0);
+        None
+    });
+    told.0
+}

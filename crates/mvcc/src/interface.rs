@@ -1,0 +1,269 @@
+//! The interface that the stores of all eras share.
+//!
+//! The layer above (the member, watchers, leases) is written against these traits, and the same
+//! golden scripts run over every store. Which locks a call takes, and which threads stand still meanwhile,
+//! is what the eras differ in: that story is on top of each store's own file.
+//!
+//! The store of the default era has more to offer than the traits: a read that is no allocation
+//! and may be sent to another thread. See [`SnapshotStore`](crate::SnapshotStore).
+
+use std::fmt::Debug;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_backend::{DroppedStates, Era, RangeVisitor, Sizes};
+use clearlane_engine::stream::Exporter;
+use clearlane_engine::{Bucket, KeyRange};
+use clearlane_proto::mvccpb::KeyValue;
+use prost::Message;
+
+use crate::compaction::CompactionJob;
+use crate::error::{Error, Result};
+use crate::kv_hasher::HashKv;
+
+/// What a crate above needs of `A`.
+pub trait ConsistentIndex: Clone + Debug + Send + Sync + 'static {}
+
+impl<A: Clone + Debug + Send + Sync + 'static> ConsistentIndex for A {}
+
+/// A store of any era. `A` is what the crate above says of each state: etcd's consistent index and
+/// term.
+pub trait Store<A>: Send + Sync + Debug {
+    /// Which era's transactions it has.
+    fn era(&self) -> Era;
+
+    /// Opens a read. It shows one state until it is dropped.
+    fn begin_read(&self) -> Box<dyn ReadTxn + '_>;
+
+    /// Opens a read that may be kept for long and handed to another thread: no thread stands still for
+    /// it. The old eras have none.
+    fn begin_snapshot_read(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
+        None
+    }
+
+    /// Opens a read for the writer's own compares, which it ends before it writes.
+    fn begin_read_for_writer(&self) -> Box<dyn ReadTxn + '_> {
+        self.begin_read()
+    }
+
+    /// Opens the write transaction, once the one before has ended.
+    fn begin_write(&self) -> Result<Box<dyn WriteTxn<A> + '_>>;
+
+    /// Schedules a compaction. From here on nothing below `at` is answered; the job that does the
+    /// work comes back, and its steps may be run at once or later, one job after the other. A job
+    /// that is dropped leaves its work to the next one.
+    fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, TxnResult)>;
+
+    /// Goes on with a compaction, by about so many keys or records. Says whether it is done.
+    fn compact_step(&self, job: &mut CompactionJob, budget: usize) -> Result<bool>;
+
+    /// A hash of the store at a revision (the current one if it is 0), as a job.
+    fn hash(&self, revision: i64) -> Result<Box<dyn HashJob + '_>>;
+
+    /// The hashes that the last compactions have left behind, the newest first. They are not on
+    /// disk: a store that was just opened has none.
+    fn compaction_hashes(&self) -> Vec<HashKv>;
+
+    /// Commits what is pending, now: what etcd's applier calls before it takes a snapshot.
+    fn commit(&self) -> Result<()>;
+
+    /// Commits what is pending if the batch interval has passed, and says whether it did. `now`
+    /// counts from any fixed moment and never goes back.
+    fn commit_if_due(&self, now: Duration) -> Result<bool>;
+
+    /// Rewrites what is on disk without the space of removed records.
+    fn defragment(&self) -> Result<()>;
+
+    /// Commits, then starts a consistent copy that may be taken out in chunks.
+    fn snapshot(&self) -> Result<Exporter>;
+
+    /// The sizes.
+    fn sizes(&self) -> Result<Sizes>;
+}
+
+/// An open read: one state of the store. It ends when it is dropped; what it keeps others from
+/// doing until then is the era's story.
+pub trait ReadTxn {
+    /// The current revision, as of this state.
+    fn revision(&self) -> i64;
+
+    /// The revision up to which the past was dropped; -1 if never.
+    fn compact_revision(&self) -> i64;
+
+    /// Calls `visit` for the records of a range of keys, in key order, until it breaks. Each is an
+    /// encoded [`KeyValue`], as it is stored and as it goes on the wire. Says how many keys there
+    /// are in the range, whatever the limit, and whether `visit` has broken or not.
+    fn visit_records(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut RecordVisitor<'_>,
+    ) -> Result<u64>;
+
+    /// How long the records are that [`visit_records`](ReadTxn::visit_records) would find, without reading them: calls
+    /// `visit` for each, until it breaks. Says how many keys there are in the range; nothing if the index
+    /// does not know a length, or has to be locked for it.
+    fn visit_record_lengths(
+        &self,
+        _range: KeyRange<'_>,
+        _options: RangeOptions,
+        _visit: &mut LengthVisitor<'_>,
+    ) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// The records of a range of keys.
+    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
+        decode_records(|visit| self.visit_records(range, options, visit))
+    }
+
+    /// What lies in another bucket than the store's own, under a key.
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
+
+    /// Calls `visit` for all that lies in another bucket, in key order, until it breaks.
+    fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()>;
+}
+
+/// The one open write transaction. It sees its own changes.
+///
+/// Dropping it without ending it is a bug that the backend answers by refusing every later write.
+pub trait WriteTxn<A> {
+    /// The revision that a read in this transaction sees.
+    fn revision(&self) -> i64;
+
+    /// Stores a value. A lease of 0 is none. [`Error::EmptyKey`](crate::Error::EmptyKey) changes
+    /// nothing; the transaction goes on.
+    fn put(&mut self, key: &[u8], value: &[u8], lease: i64) -> Result<()>;
+
+    /// Deletes the keys of a range, and says how many there were.
+    fn delete_range(&mut self, range: KeyRange<'_>) -> Result<u64>;
+
+    /// The records of a range of keys, this transaction's changes included.
+    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords>;
+
+    /// Puts something into another bucket than the store's own, such as the members or the leases:
+    /// it becomes visible and durable together with the rest. A bucket of the store is a bug.
+    fn set(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()>;
+
+    /// Takes something out of another bucket; if it is not there, that is fine.
+    fn unset(&mut self, bucket: Bucket, key: &[u8]) -> Result<()>;
+
+    /// What lies in another bucket, this transaction's changes included.
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
+
+    /// Calls `visit` for all that lies in another bucket, this transaction's changes included.
+    fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()>;
+
+    /// Ends a revision and begins the next, in the same transaction: what both have changed becomes visible together,
+    /// and one state is published for the two. Says whether it has: in the old eras a transaction has one revision.
+    fn begin_next_revision(&mut self) -> bool;
+
+    /// Ends the transaction: everything becomes visible at once. `applied` describes the state.
+    fn end(self: Box<Self>, applied: A) -> Result<TxnResult>;
+}
+
+/// What a range calls for each record that it finds; `Break` ends it.
+pub type RecordVisitor<'v> = dyn FnMut(Bytes) -> ControlFlow<()> + 'v;
+
+/// What is called for the length of each record; `Break` ends it.
+pub type LengthVisitor<'v> = dyn FnMut(usize) -> ControlFlow<()> + 'v;
+
+/// A hash under way. Its caller decides when to pause.
+pub trait HashJob {
+    /// The current revision of the state that it sums.
+    fn revision(&self) -> i64;
+
+    /// Goes on by about so many keys or records. The result, once it is there.
+    fn step(&mut self, budget: usize) -> Result<Option<HashKv>>;
+}
+
+/// What a range may be asked for, besides its keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RangeOptions {
+    /// The revision to read at; the current one if it is not above 0.
+    pub revision: i64,
+    /// At most so many records; all if it is not above 0.
+    pub limit: i64,
+    /// No records, only how many keys there are.
+    pub count_only: bool,
+    /// How many keys there are is not asked: where it has to be walked for, no walk is made. What is said
+    /// instead means nothing.
+    pub skip_count: bool,
+}
+
+/// What a range found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RangeRecords {
+    /// The records, in key order.
+    pub records: Vec<KeyValue>,
+    /// How many keys are in the range, whatever the limit.
+    pub count: u64,
+}
+
+/// One change of a write transaction, as watchers are told of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// The key has this record now.
+    Put(KeyValue),
+    /// The key is gone. The record has its key and the revision of the delete.
+    Delete(KeyValue),
+}
+
+/// What the end of a write transaction leaves to its caller.
+#[derive(Debug)]
+pub struct TxnResult {
+    /// The store's revision now.
+    pub revision: i64,
+    /// What was changed, in order; empty if nothing was.
+    pub changes: Vec<Change>,
+    /// The revisions before it in the same transaction, and what they have changed.
+    pub earlier_revisions: Vec<(i64, Vec<Change>)>,
+    /// What is to be dropped where it does not matter how long that takes. The old eras have
+    /// nothing of the kind.
+    pub dropped_states: DroppedStates,
+    /// So much is pending that the thread that runs the commits should run one now.
+    pub commit_due: bool,
+}
+
+/// The layer that must know to which lease a key is attached: the lessor, a crate above.
+///
+/// The store tells it at the end of each write transaction, change by change and in their order,
+/// before a reader can see the new state. Another transaction cannot end meanwhile.
+pub trait KeyLeases: Send + Sync + Debug {
+    /// From now on the key hangs on this lease, and on no other; on none if it is 0.
+    fn attach(&self, key: &Bytes, lease: i64);
+}
+
+/// For a store without leases.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoLeases;
+
+impl KeyLeases for NoLeases {
+    fn attach(&self, _key: &Bytes, _lease: i64) {}
+}
+
+/// Takes the records that `read` finds apart.
+pub(crate) fn decode_records(
+    read: impl FnOnce(&mut RecordVisitor<'_>) -> Result<u64>,
+) -> Result<RangeRecords> {
+    let mut records = Vec::new();
+    let mut failure = None;
+    let count = read(&mut |bytes| match decode_record(bytes) {
+        Ok(record) => {
+            records.push(record);
+            ControlFlow::Continue(())
+        }
+        Err(error) => {
+            failure = Some(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    failure.map_or(Ok(RangeRecords { records, count }), Err)
+}
+
+/// Key and value share the record's bytes.
+pub(crate) fn decode_record(bytes: Bytes) -> Result<KeyValue> {
+    KeyValue::decode(bytes).map_err(|error| Error::Damaged(format!("a record: {error}")))
+}

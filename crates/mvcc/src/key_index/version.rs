@@ -1,0 +1,96 @@
+//! One version of a key, and how long its record is.
+
+use prost::encoding::{encoded_len_varint, key_len};
+
+use super::encoded_len::EncodedLen;
+use crate::revision::Revision;
+
+/// One value of a key: where its record is, and what it says besides the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// The revision of the put, under which the record lies.
+    pub modified: Revision,
+    /// The main revision of the put that created the key. Records do not have its sub revision.
+    pub created: i64,
+    /// How many puts there were since then, this one included.
+    pub version: i64,
+    /// How long its record is, but for what is said here.
+    pub encoded_len: EncodedLen,
+}
+
+/// The numbers of the fields, each with a varint, that are not in the payload.
+const CREATE_REVISION_FIELD: u32 = 2;
+const MOD_REVISION_FIELD: u32 = 3;
+const VERSION_FIELD: u32 = 4;
+
+impl Version {
+    /// How long its record is, if that is known.
+    #[inline]
+    pub fn record_len(&self) -> Option<usize> {
+        Some(self.encoded_len.bytes()? + self.revision_fields_len())
+    }
+
+    /// The same version, with a record of this length.
+    pub fn with_record_len(self, record: usize) -> Version {
+        let payload = record.checked_sub(self.revision_fields_len());
+        Version { encoded_len: payload.map_or(EncodedLen::UNKNOWN, EncodedLen::of), ..self }
+    }
+
+    fn revision_fields_len(&self) -> usize {
+        let number = |field, number: i64| key_len(field) + encoded_len_varint(number as u64);
+        number(CREATE_REVISION_FIELD, self.created)
+            + number(MOD_REVISION_FIELD, self.modified.main)
+            + number(VERSION_FIELD, self.version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clearlane_proto::mvccpb::KeyValue;
+    use prost::Message;
+
+    use super::*;
+    use crate::Revision;
+
+    #[test]
+    fn a_length_is_known_before_the_record_is() {
+        for (created, main, number) in [(1, 1, 1), (100, 200, 3), (128, 1 << 40, 1 << 20)] {
+            for value in [0, 1, 127, 128, 70_000] {
+                let record = KeyValue {
+                    key: "k".into(),
+                    create_revision: created,
+                    mod_revision: main,
+                    version: number,
+                    value: vec![7; value].into(),
+                    lease: value as i64,
+                };
+                let numbers = (record.create_revision, record.mod_revision, record.version);
+                let rest =
+                    KeyValue { create_revision: 0, mod_revision: 0, version: 0, ..record.clone() };
+                assert_eq!(numbers, (created, main, number));
+                let modified = Revision::new(main, 0);
+                let payload = EncodedLen::of(rest.encoded_len());
+                let version = Version { modified, created, version: number, encoded_len: payload };
+                assert_eq!(version.record_len(), Some(record.encoded_len()));
+                let unknown = Version { encoded_len: EncodedLen::UNKNOWN, ..version };
+                assert_eq!(unknown.record_len(), None);
+                assert_eq!(unknown.with_record_len(record.encoded_len()), version);
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_unknown() {
+        assert_eq!(EncodedLen::of((1 << 24) - 1).bytes(), Some((1 << 24) - 1));
+        assert_eq!(EncodedLen::of(1 << 24), EncodedLen::UNKNOWN);
+        assert_eq!(EncodedLen::of(1 << 33), EncodedLen::UNKNOWN);
+        let version = Version {
+            modified: Revision::new(9, 0),
+            created: 9,
+            version: 1,
+            encoded_len: EncodedLen::UNKNOWN,
+        };
+        // A record that cannot be: its reader will report it.
+        assert_eq!(version.with_record_len(2), version);
+    }
+}

@@ -1,0 +1,141 @@
+//! The interface of a watchable store, and what it is opened with.
+//!
+//! In etcd: `WatchableKV` and `WatchStream` of `mvcc`. See `docs/watch.md`.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use clearlane_contention::Registry;
+
+use crate::error::Result;
+use crate::interface::{Change, Store};
+use crate::watch::channel::{StreamConsumer, WatchChannel};
+use crate::watch::detached_stream::DetachedStream;
+use crate::watch::response::{Response, WatchId, WatchRequest};
+
+/// Wakes the thread that sleeps until there is something of this kind to do. Called with no lock held, and
+/// perhaps for nothing.
+pub type WorkSignal = Box<dyn Fn(WatchWork) + Send + Sync>;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchWork {
+    /// [`WatchableStore::deliver`].
+    Delivery,
+    /// [`WatchableStore::sync_watchers`].
+    SyncWatchers,
+}
+
+/// The bounds of watching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WatchConfig {
+    /// So many bytes of responses a stream keeps for a client that does not take them. (A single
+    /// response may be greater.)
+    pub stream_bytes_max: usize,
+    /// So many bytes of changes wait to be handed on before all watchers are sent to the store for
+    /// them instead.
+    pub queue_bytes_max: usize,
+    /// So many records a step of catching up looks at.
+    pub sync_step_records: usize,
+    /// So many bytes of events a step of catching up tells.
+    pub sync_step_bytes: usize,
+}
+
+impl Default for WatchConfig {
+    fn default() -> WatchConfig {
+        WatchConfig {
+            stream_bytes_max: 4 << 20,
+            queue_bytes_max: 16 << 20,
+            sync_step_records: 1000,
+            sync_step_bytes: 512 << 10,
+        }
+    }
+}
+
+/// How many watchers there are, and how they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WatchMetrics {
+    /// Streams that are open.
+    pub streams: usize,
+    /// All watchers.
+    pub watchers: usize,
+    /// Those of them that are behind.
+    pub unsynced: usize,
+    /// Revisions that were published and not handed on yet.
+    pub queued: usize,
+}
+
+/// A store that can be watched (in etcd: `WatchableKV`).
+pub trait WatchableKv<A>: Store<A> {
+    /// Opens the watchable store above this one; there is one for each store. `signal` is called when
+    /// there is something to deliver or to catch up with; the old eras do both by the clock alone.
+    fn open_watchable_store(
+        self: Arc<Self>,
+        config: WatchConfig,
+        locks: &Registry,
+        signal: WorkSignal,
+    ) -> Arc<dyn WatchableStore>;
+}
+
+/// Where watchers and changes meet. The server calls the upper half on the streams' behalf (see
+/// [`WatchStream`](crate::watch::WatchStream)), a writer calls [`publish`](WatchableStore::publish), and the rest are steps
+/// that the caller paces, on any threads.
+pub trait WatchableStore: Send + Sync + Debug {
+    /// Opens a stream.
+    fn open_stream(&self, takers: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel>;
+
+    /// Makes a watcher in a stream.
+    fn watch(&self, stream: &WatchChannel, request: WatchRequest);
+
+    /// Ends a watcher, if there is such a one.
+    fn cancel(&self, stream: &WatchChannel, id: WatchId);
+
+    /// Tells a stream how far it is, if all its watchers are in step.
+    fn request_progress(&self, stream: &WatchChannel);
+
+    /// Tells the watchers who want it, and had nothing to tell since the last call.
+    fn notify_progress(&self, stream: &WatchChannel);
+
+    /// The client has taken so much that there is capacity for the watchers that were refused.
+    fn resume_stream(&self, stream: &WatchChannel);
+
+    /// Adds what is only looked up when a response is sent: in the old eras, records before. The
+    /// default era has nothing to add.
+    fn add_previous_records(
+        &self,
+        _stream: &WatchChannel,
+        _responses: &mut [Response],
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    /// Ends a stream and all its watchers.
+    fn close_stream(&self, stream: &WatchChannel);
+
+    /// Hands over what write transactions have changed, in the order of revisions, once readers
+    /// can see it.
+    fn publish_all(&self, transactions: Vec<(i64, Vec<Change>)>);
+
+    /// Hands over what one has changed.
+    fn publish(&self, revision: i64, changes: Vec<Change>) {
+        self.publish_all(vec![(revision, changes)]);
+    }
+
+    /// Hands on some of what was published. Says whether there is more.
+    fn deliver(&self) -> Result<bool>;
+
+    /// Does a step of catching up for a watcher that is behind and has room. Says whether there
+    /// may be more to do.
+    fn sync_watchers(&self) -> Result<bool>;
+
+    /// Takes all streams out, for the hub of a store that replaces this one. What was published and
+    /// not handed on is forgotten.
+    fn detach_streams(&self) -> Vec<DetachedStream>;
+
+    /// Takes streams in that have left the hub of another store, before any other stream is
+    /// opened. What they were told there was the same as it would have been here.
+    fn attach_streams(&self, streams: Vec<DetachedStream>);
+
+    /// The figures.
+    fn metrics(&self) -> WatchMetrics;
+}
