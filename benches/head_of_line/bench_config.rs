@@ -34,7 +34,7 @@ impl BenchConfig {
             std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
         let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
         let quick = has("--test");
-        let designs = match variable("CLEARLANE_DESIGNS") {
+        let designs = match variable("CLEARLANE_ERAS") {
             Some(names) => names.split(',').map(parse_era).collect::<Result<_, _>>()?,
             None => Era::DISTINCT_STORES.to_vec(),
         };

@@ -25,7 +25,7 @@
 //! Results: `target/head_of_line/summary.json`, `target/head_of_line/head_of_line.svg`, and
 //! criterion's report, whose samples are the latencies recorded here.
 //!
-//! Settings (environment): `CLEARLANE_DESIGNS` (`3.2,clearlane`), `CLEARLANE_ENGINE` (`sled`),
+//! Settings (environment): `CLEARLANE_ERAS` (`3.2,clearlane`), `CLEARLANE_ENGINE` (`sled`),
 //! `CLEARLANE_REPETITIONS` (5), `CLEARLANE_WINDOW_MS` (1600). With `CLEARLANE_TIMELINES=1` the first window
 //! of each design beside the expensive read is recorded, moment by moment, into `timeline-DESIGN.jsonl` beside the
 //! summary, for `clearlane-sim show`; its figures are a little higher for that.

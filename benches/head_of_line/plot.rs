@@ -133,9 +133,9 @@ fn legend(svg: &mut String, designs: &[Era], left: f64) {
 }
 
 /// Colours that stay apart for colour-blind readers, and a pattern of dashes for print.
-fn style(design: Era) -> (&'static str, &'static str) {
-    match design {
-        Era::V3_1 => ("#d55e00", "2 3"),
+fn style(era: Era) -> (&'static str, &'static str) {
+    match era {
+        Era::V3_0 | Era::V3_1 => ("#d55e00", "2 3"),
         Era::V3_2 => ("#e69f00", "9 3"),
         Era::V3_4 => ("#56b4e9", "9 3 2 3"),
         Era::V3_5 => ("#0072b2", "5 3"),

@@ -1,14 +1,16 @@
-//! The names of the five designs, and opening one by name.
+//! The eras: generations of the read path, by the names of `--era`. One enum for all crates.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// The five ways to read beside a writer.
+/// A generation of the read path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Era {
-    /// etcd 3.0 and 3.1: one mutex for all threads.
+    /// etcd 3.0: as 3.1, and a linearizable read is an entry of the raft log.
+    V3_0,
+    /// etcd 3.1: one mutex for reads, writes and commits.
     V3_1,
     /// etcd 3.2 and 3.3: a read-write lock and a buffer of what is pending.
     V3_2,
@@ -21,13 +23,18 @@ pub enum Era {
 }
 
 impl Era {
-    /// Every design, oldest first.
+    /// Every era, oldest first.
+    pub const ALL: [Era; 6] =
+        [Era::V3_0, Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5, Era::Clearlane];
+
+    /// The eras whose stores differ: 3.0 has the store of 3.1.
     pub const DISTINCT_STORES: [Era; 5] =
         [Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5, Era::Clearlane];
 
     /// The generation of etcd that has it, which is its name on command lines and in reports.
     pub const fn name(self) -> &'static str {
         match self {
+            Era::V3_0 => "3.0",
             Era::V3_1 => "3.1",
             Era::V3_2 => "3.2",
             Era::V3_4 => "3.4",
@@ -39,7 +46,7 @@ impl Era {
 
 impl fmt::Display for Era {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.pad(self.name())
     }
 }
 
@@ -47,7 +54,7 @@ impl FromStr for Era {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Era> {
-        let found = Era::DISTINCT_STORES.into_iter().find(|design| design.name() == name);
+        let found = Era::ALL.into_iter().find(|era| era.name() == name);
         found.ok_or_else(|| Error::UnknownEra { name: name.to_owned() })
     }
 }
@@ -58,12 +65,12 @@ mod tests {
 
     #[test]
     fn names_are_read_back_and_others_refused() {
-        for design in Era::DISTINCT_STORES {
-            assert_eq!(design.name().parse::<Era>().unwrap(), design);
+        for era in Era::ALL {
+            assert_eq!(era.name().parse::<Era>().unwrap(), era);
         }
         assert_eq!(
             "3.9".parse::<Era>().unwrap_err().to_string(),
-            "unknown design \"3.9\": allowed are 3.1, 3.2, 3.4, 3.5, clearlane"
+            "unknown era \"3.9\": allowed are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane"
         );
     }
 }

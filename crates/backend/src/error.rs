@@ -10,7 +10,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     // The person who started the program must act.
     /// No design has this name.
-    #[error("unknown design \"{name}\": allowed are 3.1, 3.2, 3.4, 3.5, clearlane")]
+    #[error("unknown era \"{name}\": allowed are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane")]
     UnknownEra {
         /// What was asked for.
         name: String,

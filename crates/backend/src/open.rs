@@ -24,7 +24,9 @@ impl Era {
         payload: T,
     ) -> Result<Box<dyn Backend<T>>> {
         Ok(match self {
-            Era::V3_1 => Box::new(MutexBackend::open(engine, config, pre_commit, payload)?),
+            Era::V3_0 | Era::V3_1 => {
+                Box::new(MutexBackend::open(self, engine, config, pre_commit, payload)?)
+            }
             Era::V3_2 | Era::V3_4 | Era::V3_5 => {
                 Box::new(BufferedBackend::open(self, engine, config, pre_commit, payload)?)
             }

@@ -19,7 +19,7 @@ use crate::watch::interface::WatchableKv;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreParts {
     /// How it reads beside a writer, in the backend and above it.
-    pub design: Era,
+    pub era: Era,
     /// Its index.
     pub index: IndexKind,
 }
@@ -35,12 +35,12 @@ pub enum IndexKind {
 
 /// The parts that belong together: etcd's index in etcd's eras.
 impl From<Era> for StoreParts {
-    fn from(design: Era) -> StoreParts {
-        let index = match design {
+    fn from(era: Era) -> StoreParts {
+        let index = match era {
             Era::Clearlane => IndexKind::Persistent,
             _ => IndexKind::Locked,
         };
-        StoreParts { design, index }
+        StoreParts { era, index }
     }
 }
 
@@ -51,31 +51,31 @@ pub fn open<A: ConsistentIndex>(
 ) -> Result<(Box<dyn WatchableKv<A>>, RecoveryInfo)> {
     match parts.index {
         IndexKind::Locked => {
-            let lock = match parts.design {
-                Era::V3_1 | Era::V3_2 => CompactionLock::WholeWalk,
+            let lock = match parts.era {
+                Era::V3_0 | Era::V3_1 | Era::V3_2 => CompactionLock::WholeWalk,
                 _ => CompactionLock::PerKey,
             };
             let index = LockedIndex::new(&ground.config.locks, lock);
-            open_with(parts.design, ground, index)
+            open_with(parts.era, ground, index)
         }
-        IndexKind::Persistent => open_with(parts.design, ground, PersistentIndex::default()),
+        IndexKind::Persistent => open_with(parts.era, ground, PersistentIndex::default()),
     }
 }
 
 fn open_with<A: ConsistentIndex, I: TreeIndex>(
-    design: Era,
+    era: Era,
     ground: StoreConfig<'_, A>,
     index: I,
 ) -> Result<(Box<dyn WatchableKv<A>>, RecoveryInfo)> {
-    Ok(match design {
-        Era::V3_1 => {
+    Ok(match era {
+        Era::V3_0 | Era::V3_1 => {
             let (store, opened) =
-                EtcdStore::<A, I, OneMutex<I::Snapshot>>::open_with_index(design, ground, index)?;
+                EtcdStore::<A, I, OneMutex<I::Snapshot>>::open_with_index(era, ground, index)?;
             (Box::new(store), opened)
         }
         Era::V3_2 | Era::V3_4 | Era::V3_5 => {
             let (store, opened) =
-                EtcdStore::<A, I, RevMu<I::Snapshot>>::open_with_index(design, ground, index)?;
+                EtcdStore::<A, I, RevMu<I::Snapshot>>::open_with_index(era, ground, index)?;
             (Box::new(store), opened)
         }
         Era::Clearlane => {

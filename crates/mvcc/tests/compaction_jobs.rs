@@ -144,7 +144,7 @@ fn the_index_is_compacted_where_etcd_does_it() {
     for design in Era::DISTINCT_STORES {
         let locks = Registry::new();
         let config = Config { locks: locks.clone(), ..Config::default() };
-        let parts = StoreParts { design, index: IndexKind::Locked };
+        let parts = StoreParts { era: design, index: IndexKind::Locked };
         let store = store_with(parts, config);
         let taken = || {
             let reports = locks.report();
@@ -165,7 +165,7 @@ fn the_index_is_compacted_where_etcd_does_it() {
 /// The index under a lock is the same tree for all views: what a compaction took is gone.
 #[test]
 fn a_view_of_the_locked_index_says_when_it_was_compacted() {
-    let store = store(StoreParts { design: Era::Clearlane, index: IndexKind::Locked });
+    let store = store(StoreParts { era: Era::Clearlane, index: IndexKind::Locked });
     let view = store.begin_read();
     let mut hash_job = store.hash(9).unwrap();
     put(&*store);

@@ -43,6 +43,6 @@ fn what_only_the_default_era_has() {
 
 #[test]
 fn what_only_the_old_eras_have() {
-    let is_old = |parts: &StoreParts| parts.design != Era::Clearlane;
+    let is_old = |parts: &StoreParts| parts.era != Era::Clearlane;
     run("store_of_old_eras", all_parts().into_iter().filter(is_old));
 }

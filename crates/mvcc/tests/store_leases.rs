@@ -52,7 +52,7 @@ fn attachments_of(parts: StoreParts) -> Vec<(Bytes, i64, i64)> {
 #[test]
 fn each_change_in_its_order_before_it_can_be_read() {
     for parts in all_parts() {
-        let revision = if parts.design == Era::V3_1 { 0 } else { 1 };
+        let revision = if parts.era == Era::V3_1 { 0 } else { 1 };
         let expected = [("b", 7), ("a", 0), ("c", 9), ("a", 0), ("b", 0)];
         let expected = expected.map(|(key, lease)| (Bytes::from(key), lease, revision));
         assert_eq!(attachments_of(parts), expected, "{parts:?}");

@@ -41,7 +41,7 @@ fn a_write_transaction_that_is_dropped_ends_all_writing() {
         let read = store.begin_read();
         assert_eq!((read.revision(), read.compact_revision()), (3, -1), "{parts:?}");
         let found = read.range(KeyRange::ALL, RangeOptions::default());
-        if parts.design == Era::V3_1 {
+        if parts.era == Era::V3_1 {
             // It reads through the engine's transaction, which is lost.
             assert!(found.is_err_and(abandoned));
         } else {

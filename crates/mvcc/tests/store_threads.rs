@@ -88,7 +88,7 @@ fn run(parts: StoreParts) {
     let engine = Arc::new(MemoryEngine::new());
     let store = open(parts, StoreConfig::new(engine, config, PreCommit::none(), 0)).unwrap().0;
     let store = &*store;
-    let may_be_compacted = parts == StoreParts { design: Era::Clearlane, index: IndexKind::Locked };
+    let may_be_compacted = parts == StoreParts { era: Era::Clearlane, index: IndexKind::Locked };
     let (finished, seen, applied) = (AtomicBool::new(false), AtomicI64::new(1), AtomicI64::new(0));
     let until_finished = |work: &dyn Fn()| {
         while !finished.load(Ordering::SeqCst) {

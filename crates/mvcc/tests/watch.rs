@@ -41,7 +41,7 @@ fn run(folder: &str, parts: impl IntoIterator<Item = StoreParts>) {
 }
 
 fn is_old(parts: &StoreParts) -> bool {
-    parts.design != Era::Clearlane
+    parts.era != Era::Clearlane
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn what_only_the_old_eras_do() {
 #[test]
 fn an_outbox_of_the_old_eras_takes_so_many_responses() {
     for parts in all_parts().into_iter().filter(is_old) {
-        let expected = if parts.design <= Era::V3_2 { 1024 } else { 128 };
+        let expected = if parts.era <= Era::V3_2 { 1024 } else { 128 };
         assert_eq!(WatchRunner::new(parts).responses_of_a_full_channel(), expected, "{parts:?}");
     }
 }

@@ -204,7 +204,7 @@ impl Scene {
             Ok(answer) => assert!(answer.count <= 2),
             // A view of the one tree may be overtaken.
             Err(Error::Compacted) => {
-                assert_eq!(self.parts.design, Era::Clearlane);
+                assert_eq!(self.parts.era, Era::Clearlane);
                 assert_eq!(self.parts.index, IndexKind::Locked);
             }
             Err(error) => panic!("{error}"),

@@ -19,7 +19,7 @@ use clearlane_contention::TaskLabel;
 
 use crate::account::{Account, TimeKind};
 use crate::costs::times;
-use crate::era::{Range, ReadMode, Write};
+use crate::era::{EraBackground as _, Range, ReadMode, SimulatedEra as _, Write, reads_in_pieces};
 use crate::link::Link;
 use crate::lock::Lock;
 use crate::model::{Connect, Model};
@@ -325,7 +325,7 @@ impl Cluster {
             trip.waits_for_threads(costs.pool_wakeups_ns).await;
             trip.run(costs.pool_ns).await;
         }
-        if era.reads_in_pieces() && range.is_long() {
+        if reads_in_pieces(era) && range.is_long() {
             return self.in_pieces(place, trip, range, true).await;
         }
         era.range(member, trip, range).await;

@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use crate::account::{Account, TimeKind};
 use crate::cluster::{Cluster, LEADER, Message};
-use crate::era::ReadMode;
+use crate::era::{ReadMode, SimulatedEra as _};
 use crate::signal::Signal;
 use crate::sim_task::SimTask;
 

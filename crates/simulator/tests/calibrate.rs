@@ -116,7 +116,7 @@ fn what_cannot_be_measured_is_told_in_a_line() {
     assert!(words.contains("/nowhere/clearlane: there is no such program"), "{words}");
     assert!(words.contains("cargo build --release -p clearlane"), "{words}");
     assert!(told(&["validate", "pr-9384-small", "--runs", "0"]).contains("1..=100"));
-    assert!(told(&["calibrate", "--era", "3.3"]).contains("there is no era 3.3"));
+    assert!(told(&["calibrate", "--era", "3.3"]).contains("unknown era \"3.3\""));
     assert!(
         told(&["run", "head-of-line", "--costs", "/nowhere/costs"]).contains("/nowhere/costs: ")
     );

@@ -168,9 +168,9 @@ fn what_never_ends_is_not_begun() {
 #[test]
 fn eras_have_the_names_of_the_flag() {
     for era in Era::ALL {
-        assert_eq!(era.name().parse(), Ok(era));
+        assert_eq!(era.name().parse::<Era>().unwrap(), era);
     }
-    let words = "there is no era 3.3; there are 3.0, 3.1, 3.2, 3.4, 3.5 and clearlane";
+    let words = "unknown era \"3.3\": allowed are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane";
     assert_eq!("3.3".parse::<Era>().unwrap_err().to_string(), words);
 }
 

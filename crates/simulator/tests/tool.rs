@@ -143,7 +143,7 @@ fn who_asks_for_what_is_not_there_hears_what_is() {
         ("run", "<SCENARIO>"),
         ("run nothing", "no scenario of that name ships; there are "),
         ("run ./nothing.toml", "./nothing.toml: No such file"),
-        ("run head-of-line --era 3.7", "there is no era 3.7; there are 3."),
+        ("run head-of-line --era 3.7", "unknown era \"3.7\": allowed are 3."),
         ("run head-of-line --cores 0", "0 is not in 1..=1024"),
         ("run head-of-line --seconds 0", "0 is not in 1..=86400"),
         ("run head-of-line --from 5", "--timeline <FILE>"),

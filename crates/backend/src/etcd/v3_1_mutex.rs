@@ -52,6 +52,7 @@ use crate::interface::{Backend, RangeVisitor, ReadTx, Sizes, WriteTx};
 /// A backend of design 3.1.
 #[derive(Debug)]
 pub(crate) struct MutexBackend<T> {
+    era: Era,
     engine: Arc<dyn Engine>,
     batch: Mutex<Batch<T>>,
     timer: CommitTimer,
@@ -61,6 +62,7 @@ pub(crate) struct MutexBackend<T> {
 
 impl<T: Debug> MutexBackend<T> {
     pub(crate) fn open(
+        era: Era,
         engine: Arc<dyn Engine>,
         config: Config,
         pre_commit: PreCommit<T>,
@@ -68,7 +70,7 @@ impl<T: Debug> MutexBackend<T> {
     ) -> Result<MutexBackend<T>> {
         let batch = Batch::open(Arc::clone(&engine), payload, None)?;
         let batch = Mutex::new(&config.locks, "batchTx", batch);
-        Ok(MutexBackend { engine, batch, timer: CommitTimer::default(), config, pre_commit })
+        Ok(MutexBackend { era, engine, batch, timer: CommitTimer::default(), config, pre_commit })
     }
 
     /// Commits if there is anything to commit, and says whether there was.
@@ -113,7 +115,7 @@ impl<T: Debug> BatchOwner<T> for MutexBackend<T> {
 
 impl<T: Debug + Send + Sync> Backend<T> for MutexBackend<T> {
     fn era(&self) -> Era {
-        Era::V3_1
+        self.era
     }
 
     fn begin_read(&self) -> Box<dyn ReadTx + '_> {

@@ -557,32 +557,25 @@ fn http(typed: &FlagReader<'_>) -> Result<HttpConfig, ConfigError> {
 }
 
 fn era_config(typed: &FlagReader<'_>) -> EraConfig {
-    // 3.0 and 3.1 differ in how a read is made fresh only.
-    let (read_mode, design) = match typed.text("era") {
-        "3.0" => (ReadMode::Log, Era::V3_1),
-        "3.1" => (ReadMode::ReadIndex, Era::V3_1),
-        "3.2" => (ReadMode::ReadIndex, Era::V3_2),
-        "3.4" => (ReadMode::ReadIndex, Era::V3_4),
-        "3.5" => (ReadMode::ReadIndex, Era::V3_5),
-        _ => (ReadMode::ReadIndex, Era::Clearlane),
-    };
+    let era: Era = typed.text("era").parse().unwrap_or(Era::Clearlane);
+    let read_mode = if era == Era::V3_0 { ReadMode::Log } else { ReadMode::ReadIndex };
     let mode = typed.text("read-mode");
     let read_mode =
         ReadMode::ALL.into_iter().find(|known| known.name() == mode).unwrap_or(read_mode);
-    let design = match typed.text("read-tx") {
+    let era = match typed.text("read-tx") {
         "mutex" => Era::V3_1,
         "read-tx" => Era::V3_2,
         "concurrent-read-tx" => Era::V3_4,
         "cached-read-tx" => Era::V3_5,
         "snapshot-read-tx" => Era::Clearlane,
-        _ => design,
+        _ => era,
     };
     let index = match typed.text("tree-index") {
         "locked" => IndexKind::Locked,
         "persistent" => IndexKind::Persistent,
-        _ => StoreParts::from(design).index,
+        _ => StoreParts::from(era).index,
     };
-    EraConfig { read_mode, parts: StoreParts { design, index } }
+    EraConfig { read_mode, parts: StoreParts { era, index } }
 }
 
 fn log(typed: &FlagReader<'_>) -> LogConfig {

@@ -103,8 +103,7 @@ fn member_config(asked: &ToolArguments) -> Result<MemberConfig, BoxError> {
     let data_dir = asked.path("data-dir").unwrap_or_else(|| format!("{name}.etcd").into());
     let urls = asked.text("initial-advertise-peer-urls").split(',').map(str::to_owned);
     let urls: Vec<String> = urls.collect();
-    let parts =
-        StoreParts { design: clearlane_backend::Era::Clearlane, index: IndexKind::Persistent };
+    let parts = StoreParts { era: clearlane_backend::Era::Clearlane, index: IndexKind::Persistent };
     let by_default = MemberConfig::new(name, &data_dir, "", parts);
     Ok(MemberConfig {
         wal_dir: asked.path("wal-dir"),

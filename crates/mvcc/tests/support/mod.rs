@@ -25,7 +25,7 @@ const BUDGET: usize = 3;
 /// Every design with either index.
 pub(crate) fn all_parts() -> Vec<StoreParts> {
     let both = [IndexKind::Locked, IndexKind::Persistent];
-    let with_both = |design| both.map(|index| StoreParts { design, index });
+    let with_both = |design| both.map(|index| StoreParts { era: design, index });
     Era::DISTINCT_STORES.into_iter().flat_map(with_both).collect()
 }
 

@@ -225,7 +225,7 @@ pub fn start(
     let stopwatch = settings.apply_timer;
     (settings.raft.id, settings.read_index.member_id) = (metadata.node_id, metadata.node_id);
     // The old eras ask as etcd does.
-    settings.raft.read_index_counts_as_ack = ground.parts.design == Era::Clearlane;
+    settings.raft.read_index_counts_as_ack = ground.parts.era == Era::Clearlane;
     let Contents { hard_state: state, entries, .. } = contents;
     commit_up_to(progress.index, &mut wal, state)?;
     // A member that has neither voted nor seen a term has promised nothing.

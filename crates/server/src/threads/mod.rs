@@ -276,7 +276,7 @@ impl ServerThreads {
         let wal_dir = ground.wal_dir.clone();
         let joins_as_learner = settings.joins_as_learner;
         let reads_alone =
-            settings.read_mode == ReadMode::ReadIndex && ground.parts.design == Era::Clearlane;
+            settings.read_mode == ReadMode::ReadIndex && ground.parts.era == Era::Clearlane;
         let (quota, compactions) = (Quota::new(settings.quota_bytes), settings.compaction);
         let election_timeout =
             tick * u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);

@@ -14,7 +14,7 @@
 use clearlane_contention::TaskLabel;
 
 use crate::cluster::{Cluster, LEADER};
-use crate::era::Batches;
+use crate::era::{Batches, EraBackground as _};
 use crate::raft::Work;
 use crate::sim_task::SimTask;
 

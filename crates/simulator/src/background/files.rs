@@ -4,6 +4,7 @@ use clearlane_contention::TaskLabel;
 
 use crate::cluster::{Cluster, LEADER};
 use crate::costs::times;
+use crate::era::{EraBackground as _, SimulatedEra as _};
 use crate::sim_task::SimTask;
 
 impl Cluster {

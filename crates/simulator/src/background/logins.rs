@@ -7,6 +7,7 @@ use clearlane_contention::TaskLabel;
 use clearlane_loadgen::arrivals::{Schedule, Spacing};
 
 use crate::cluster::{Cluster, LEADER};
+use crate::era::EraBackground as _;
 use crate::raft::Work;
 use crate::sim_task::SimTask;
 

@@ -18,7 +18,7 @@ use clearlane_contention::TaskLabel;
 
 use crate::account::Account;
 use crate::cluster::{Cluster, LEADER};
-use crate::era::Missed;
+use crate::era::{EraBackground as _, Missed};
 use crate::sim_task::SimTask;
 
 /// Between two passes.

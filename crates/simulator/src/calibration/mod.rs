@@ -35,7 +35,7 @@ use std::fmt;
 use toml::{Table, Value};
 
 use crate::costs::{CostField, Costs};
-use crate::era::Era;
+use crate::era::{Era, reads_in_pieces};
 use crate::spread::Spread;
 
 const SHIPPED: &str = include_str!("../../costs/epyc-2-cores.toml");
@@ -109,7 +109,7 @@ impl Calibration {
             if let Some((pool_ns, pool_wakeups_ns)) = pool {
                 *costs = Costs { pool_ns, pool_wakeups_ns, ..costs.clone() };
             }
-            let (each, sent_waits) = sending[usize::from(era.reads_in_pieces())];
+            let (each, sent_waits) = sending[usize::from(reads_in_pieces(*era))];
             let [sent_record, sent_byte_ns, received_byte_ns] = each;
             let sent_record_ns = sent_record as u64;
             *costs = Costs {
@@ -146,7 +146,7 @@ impl Calibration {
 
     /// What sending costs, and how long one waits for it.
     fn sending(&self, in_pieces: bool) -> ([f64; 3], Spread) {
-        let is_one = |era: Era| era.reads_in_pieces() == in_pieces;
+        let is_one = |era: Era| reads_in_pieces(era) == in_pieces;
         let of = |by: &dyn Fn(&Costs) -> f64| self.middle(&is_one, by);
         let each = [
             of(&|costs| costs.sent_record_ns as f64),
@@ -194,7 +194,7 @@ impl Calibration {
 
     /// And a hand over to a thread of the pool, in those eras that hand over ten keys.
     fn pool(&self) -> Option<(u64, u64)> {
-        let is_one = |era: Era| !era.reads_in_pieces();
+        let is_one = |era: Era| !reads_in_pieces(era);
         self.eras.keys().any(|era| is_one(*era)).then(|| {
             let of = |by: &dyn Fn(&Costs) -> f64| self.middle(&is_one, by) as u64;
             (of(&|costs| costs.pool_ns as f64), of(&|costs| costs.pool_wakeups_ns as f64))
@@ -436,7 +436,7 @@ mod tests {
         for (error, words) in [
             (told("machine = 3".to_owned()), "`machine` is 3; it must be a text"),
             (told("machine = \"m\"".to_owned()), "it has no era"),
-            (told("[\"3.3\"]".to_owned()), "there is no era 3.3; there are"),
+            (told("[\"3.3\"]".to_owned()), "unknown era \"3.3\": allowed are"),
             (told("colour = 3".to_owned()), "unknown field `colour`"),
             (
                 line("client_ns", "cleint_ns"),

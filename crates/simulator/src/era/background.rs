@@ -4,9 +4,52 @@ use super::{Batches, Era, Missed, Write, clearlane, concurrent, notify_ns, one_m
 use crate::server::Member;
 use crate::sim_task::SimTask;
 
-impl Era {
+/// What an era does beside requests, and what it holds meanwhile.
+pub(crate) trait EraBackground {
     /// Entries between two snapshots that the applier makes, by default.
-    pub(crate) fn snapshot_count(self) -> u64 {
+    fn snapshot_count(self) -> u64;
+
+    /// How a compaction goes through the backend.
+    fn compaction_batches(self) -> Batches;
+
+    /// Whether a password is checked with a lock held: until 3.5, which let it go in between.
+    fn checks_passwords_inside(self) -> bool;
+
+    async fn reads_what_was_missed(self, member: &Member, trip: &mut SimTask, missed: Missed);
+
+    /// Watchers that are not behind hear of a write: inside it, or when the writer has been answered.
+    async fn tells_watchers_behind(self, member: &Member, trip: &mut SimTask, write: Write);
+
+    /// The applier begins one.
+    async fn begins_compaction(self, member: &Member, trip: &mut SimTask);
+
+    /// The applier notes how far the backend is.
+    async fn disk_snapshot(self, member: &Member, trip: &mut SimTask);
+
+    async fn compacts_index(self, member: &Member, trip: &mut SimTask, keys: u64);
+
+    /// So many revisions are looked through, of which so many go.
+    async fn compacts_batch(self, member: &Member, trip: &mut SimTask, all: u64, gone: u64);
+
+    /// The file is written anew.
+    async fn defragments(self, member: &Member, trip: &mut SimTask, bytes: u64);
+
+    /// May this user do this? Until 3.4 that is asked through the transaction of the writer.
+    async fn permits(self, member: &Member, trip: &mut SimTask);
+
+    /// Is this the password? The user is looked up through the transaction of the writer, which an era that checks
+    /// inside keeps until it knows.
+    async fn checks_password(
+        self,
+        member: &Member,
+        trip: &mut SimTask,
+        bcrypt_ns: u64,
+        inside: bool,
+    );
+}
+
+impl EraBackground for Era {
+    fn snapshot_count(self) -> u64 {
         match self {
             Era::V3_0 | Era::V3_1 => 10_000,
             Era::V3_2 | Era::V3_4 | Era::V3_5 => 100_000,
@@ -14,8 +57,7 @@ impl Era {
         }
     }
 
-    /// How a compaction goes through the backend.
-    pub(crate) fn compaction_batches(self) -> Batches {
+    fn compaction_batches(self) -> Batches {
         match self {
             Era::V3_0 | Era::V3_1 | Era::V3_2 => {
                 Batches { revisions: 10_000, pause_ns: 100_000_000, of_all: true }
@@ -27,20 +69,14 @@ impl Era {
         }
     }
 
-    /// Whether a password is checked with a lock held: until 3.5, which let it go in between.
-    pub(crate) fn checks_passwords_inside(self) -> bool {
+    fn checks_passwords_inside(self) -> bool {
         match self {
             Era::V3_0 | Era::V3_1 | Era::V3_2 | Era::V3_4 => true,
             Era::V3_5 | Era::Clearlane => false,
         }
     }
 
-    pub(crate) async fn reads_what_was_missed(
-        self,
-        member: &Member,
-        trip: &mut SimTask,
-        missed: Missed,
-    ) {
+    async fn reads_what_was_missed(self, member: &Member, trip: &mut SimTask, missed: Missed) {
         match self {
             Era::V3_0 | Era::V3_1 => one_mutex::reads_what_was_missed(member, trip, missed).await,
             Era::V3_2 | Era::V3_4 | Era::V3_5 => {
@@ -50,20 +86,13 @@ impl Era {
         }
     }
 
-    /// Watchers that are not behind hear of a write: inside it, or when the writer has been answered.
-    pub(crate) async fn tells_watchers_behind(
-        self,
-        member: &Member,
-        trip: &mut SimTask,
-        write: Write,
-    ) {
+    async fn tells_watchers_behind(self, member: &Member, trip: &mut SimTask, write: Write) {
         if self == Era::Clearlane {
             trip.run(notify_ns(member, write)).await;
         }
     }
 
-    /// The applier begins one.
-    pub(crate) async fn begins_compaction(self, member: &Member, trip: &mut SimTask) {
+    async fn begins_compaction(self, member: &Member, trip: &mut SimTask) {
         match self {
             Era::V3_0 | Era::V3_1 => one_mutex::commit_for_the_applier(member, trip).await,
             Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::begins_compaction(member, trip).await,
@@ -72,8 +101,7 @@ impl Era {
         }
     }
 
-    /// The applier notes how far the backend is.
-    pub(crate) async fn disk_snapshot(self, member: &Member, trip: &mut SimTask) {
+    async fn disk_snapshot(self, member: &Member, trip: &mut SimTask) {
         match self {
             Era::V3_0 | Era::V3_1 => one_mutex::commit_for_the_applier(member, trip).await,
             Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::disk_snapshot(member, trip).await,
@@ -82,7 +110,7 @@ impl Era {
         }
     }
 
-    pub(crate) async fn compacts_index(self, member: &Member, trip: &mut SimTask, keys: u64) {
+    async fn compacts_index(self, member: &Member, trip: &mut SimTask, keys: u64) {
         match self {
             Era::V3_0 | Era::V3_1 => one_mutex::compacts_index(member, trip, keys).await,
             Era::V3_2 => read_tx::compacts_index(member, trip, keys).await,
@@ -91,14 +119,7 @@ impl Era {
         }
     }
 
-    /// So many revisions are looked through, of which so many go.
-    pub(crate) async fn compacts_batch(
-        self,
-        member: &Member,
-        trip: &mut SimTask,
-        all: u64,
-        gone: u64,
-    ) {
+    async fn compacts_batch(self, member: &Member, trip: &mut SimTask, all: u64, gone: u64) {
         match self {
             Era::V3_0 | Era::V3_1 => one_mutex::compacts_batch(member, trip, all, gone).await,
             Era::V3_2 => read_tx::compacts_batch(member, trip, all, gone).await,
@@ -107,8 +128,7 @@ impl Era {
         }
     }
 
-    /// The file is written anew.
-    pub(crate) async fn defragments(self, member: &Member, trip: &mut SimTask, bytes: u64) {
+    async fn defragments(self, member: &Member, trip: &mut SimTask, bytes: u64) {
         match self {
             Era::V3_0 | Era::V3_1 => one_mutex::defragments(member, trip, bytes).await,
             Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::defragments(member, trip, bytes).await,
@@ -116,8 +136,7 @@ impl Era {
         }
     }
 
-    /// May this user do this? Until 3.4 that is asked through the transaction of the writer.
-    pub(crate) async fn permits(self, member: &Member, trip: &mut SimTask) {
+    async fn permits(self, member: &Member, trip: &mut SimTask) {
         let lock = match self {
             Era::V3_0 | Era::V3_1 | Era::V3_2 | Era::V3_4 => {
                 Some(trip.write(&member.locks.batch_tx).await)
@@ -129,9 +148,7 @@ impl Era {
         drop(lock);
     }
 
-    /// Is this the password? The user is looked up through the transaction of the writer, which an era that checks
-    /// inside keeps until it knows.
-    pub(crate) async fn checks_password(
+    async fn checks_password(
         self,
         member: &Member,
         trip: &mut SimTask,

@@ -13,9 +13,9 @@ mod one_mutex;
 mod read_tx;
 mod through_the_log;
 
-use std::fmt;
-use std::str::FromStr;
+pub use clearlane_backend::Era;
 
+pub(crate) use self::background::EraBackground;
 use self::concurrent::BufferCopy;
 use crate::costs::times;
 use crate::server::Member;
@@ -87,42 +87,30 @@ pub(crate) enum ReadMode {
     ReadIndexWithShortcuts,
 }
 
-/// A read path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Era {
-    /// etcd 3.0: one mutex, and linearizable reads go through the log.
-    V3_0,
-    /// etcd 3.1: one mutex.
-    V3_1,
-    /// etcd 3.2 and 3.3: a lock that is shared by reads, to their ends.
-    V3_2,
-    /// etcd 3.4: each read copies what is pending.
-    V3_4,
-    /// etcd 3.5 on: reads share a copy.
-    V3_5,
-    /// Ours: a pointer.
-    Clearlane,
+/// Whether a long answer is read piece by piece, while what was read is sent: what is read needs to
+/// stand still for so long.
+pub fn reads_in_pieces(era: Era) -> bool {
+    era == Era::Clearlane
 }
 
-impl Era {
-    /// All of them, the oldest first.
-    pub const ALL: [Era; 6] =
-        [Era::V3_0, Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5, Era::Clearlane];
-
-    /// As the flag `--era` of the server has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Era::V3_0 => "3.0",
-            Era::V3_1 => "3.1",
-            Era::V3_2 => "3.2",
-            Era::V3_4 => "3.4",
-            Era::V3_5 => "3.5",
-            Era::Clearlane => "clearlane",
-        }
-    }
-
+/// What an era does for a request. What it does in the background is [`EraBackground`].
+pub(crate) trait SimulatedEra {
     /// How a linearizable read becomes one.
-    pub(crate) fn read_mode(self) -> ReadMode {
+    fn read_mode(self) -> ReadMode;
+
+    /// Whether it is read by a thread of the pool. Eras that read with locks in hand do so unless it
+    /// is a single key; ours, if it is much.
+    fn reads_in_the_pool(self, range: Range) -> bool;
+
+    async fn range(self, member: &Member, trip: &mut SimTask, range: Range);
+
+    async fn write(self, member: &Member, trip: &mut SimTask, write: Write);
+
+    async fn commit(self, member: &Member, trip: &mut SimTask);
+}
+
+impl SimulatedEra for Era {
+    fn read_mode(self) -> ReadMode {
         match self {
             Era::V3_0 => ReadMode::Log,
             Era::V3_1 | Era::V3_2 | Era::V3_4 | Era::V3_5 => ReadMode::ReadIndex,
@@ -130,22 +118,14 @@ impl Era {
         }
     }
 
-    /// Whether a long answer is read piece by piece, while what was read is sent: what is read needs to stand still
-    /// for so long.
-    pub fn reads_in_pieces(self) -> bool {
-        self == Era::Clearlane
-    }
-
-    /// Whether it is read by a thread of the pool. Eras that read with locks in hand do so unless it is a single key;
-    /// ours, if it is much.
-    pub(crate) fn reads_in_the_pool(self, range: Range) -> bool {
-        match self.reads_in_pieces() {
+    fn reads_in_the_pool(self, range: Range) -> bool {
+        match reads_in_pieces(self) {
             true => range.sent > AT_ONCE || range.is_long(),
             false => range.keys > 1,
         }
     }
 
-    pub(crate) async fn range(self, member: &Member, trip: &mut SimTask, range: Range) {
+    async fn range(self, member: &Member, trip: &mut SimTask, range: Range) {
         match self {
             Era::V3_0 => through_the_log::range(member, trip, range).await,
             Era::V3_1 => one_mutex::range(member, trip, range).await,
@@ -156,7 +136,7 @@ impl Era {
         }
     }
 
-    pub(crate) async fn write(self, member: &Member, trip: &mut SimTask, write: Write) {
+    async fn write(self, member: &Member, trip: &mut SimTask, write: Write) {
         match self {
             Era::V3_0 => through_the_log::write(member, trip, write).await,
             Era::V3_1 => one_mutex::write(member, trip, write).await,
@@ -165,33 +145,13 @@ impl Era {
         }
     }
 
-    pub(crate) async fn commit(self, member: &Member, trip: &mut SimTask) {
+    async fn commit(self, member: &Member, trip: &mut SimTask) {
         match self {
             Era::V3_0 | Era::V3_1 => one_mutex::commit(member, trip).await,
             Era::V3_2 => read_tx::commit(member, trip, read_tx::When::Always).await,
             Era::V3_4 | Era::V3_5 => read_tx::commit(member, trip, read_tx::When::Pending).await,
             Era::Clearlane => clearlane::commit(member, trip).await,
         }
-    }
-}
-
-impl fmt::Display for Era {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// No era has this name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no era {0}; there are 3.0, 3.1, 3.2, 3.4, 3.5 and clearlane")]
-pub struct UnknownEra(String);
-
-impl FromStr for Era {
-    type Err = UnknownEra;
-
-    fn from_str(name: &str) -> Result<Era, UnknownEra> {
-        let known = Era::ALL.into_iter().find(|era| era.name() == name);
-        known.ok_or_else(|| UnknownEra(name.to_owned()))
     }
 }
 

@@ -10,6 +10,7 @@ use clearlane_simulator::calibration::derive::{DeriveInputs, buffer_op_ns, costs
 use clearlane_simulator::calibration::sleep::WakeupCosts;
 use clearlane_simulator::costs::Costs;
 use clearlane_simulator::era::Era;
+use clearlane_simulator::era::reads_in_pieces;
 
 use crate::given_back::given_back;
 use crate::progress::Progress;
@@ -96,7 +97,7 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
             _ => {}
         }
         let reading = if era == Era::Clearlane { parts } else { reading(seen) };
-        let in_pieces = era.reads_in_pieces();
+        let in_pieces = reads_in_pieces(era);
         let (buffer_op_ns, cores) = (buffer_op, cores() as f64);
         let quantum_ns = TICK_NS;
         let known =
