@@ -29,12 +29,12 @@ const RANGE_VALUE: usize = 1024;
 fn point_read(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("point_read");
     group.measurement_time(Duration::from_secs(2)).sample_size(30);
-    for design in Era::DISTINCT_STORES {
-        let store = Store::open(design, EngineKind::Redb, Config::default());
+    for era in Era::DISTINCT_STORES {
+        let store = Store::open(era, EngineKind::Redb, Config::default());
         store.fill(POINT_RECORDS, 256);
         let tx = store.backend.begin_read();
         let mut random = SmallRng::seed_from_u64(7);
-        group.bench_function(design.name(), |bencher| {
+        group.bench_function(era.name(), |bencher| {
             bencher.iter(|| {
                 let key = record_key(random.random_range(1..=POINT_RECORDS));
                 black_box(tx.get(Bucket::Key, &key).expect("a healthy store").is_some())
@@ -48,12 +48,12 @@ fn range(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("range");
     group.measurement_time(Duration::from_secs(2)).sample_size(30);
     group.throughput(Throughput::Bytes(RANGE_RECORDS * RANGE_VALUE as u64));
-    for design in Era::DISTINCT_STORES {
-        let store = Store::open(design, EngineKind::Redb, Config::default());
+    for era in Era::DISTINCT_STORES {
+        let store = Store::open(era, EngineKind::Redb, Config::default());
         store.fill(RANGE_RECORDS, RANGE_VALUE);
         let tx = store.backend.begin_read();
         let mut buffer = Vec::new();
-        group.bench_function(BenchmarkId::new(design.name(), RANGE_RECORDS), |bencher| {
+        group.bench_function(BenchmarkId::new(era.name(), RANGE_RECORDS), |bencher| {
             bencher.iter(|| read_all(&*tx, &mut buffer));
         });
     }

@@ -5,10 +5,10 @@
 //! ```
 //!
 //! * `commit`: **timed** is one forced commit of 100, 1,000 and 10,000 pending puts of 256 B, the
-//!   engine's sync included. **Kept out:** the puts. In the old designs a put writes into the
+//!   engine's sync included. **Kept out:** the puts. In the old eras a put writes into the
 //!   engine's tree and the commit only carries that to the disk; in ours the commit does both.
 //! * `puts`: **timed** are puts of 256 B, each in a write transaction of its own, while a thread
-//!   commits every 100 ms or 10,000 operations (in the old designs the limit commits inside the
+//!   commits every 100 ms or 10,000 operations (in the old eras the limit commits inside the
 //!   put). The run ends with a commit, which is timed too, so nothing is left to pay later.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,12 +30,12 @@ fn commit(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("commit");
     group.warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_secs(1));
     group.sample_size(10).sampling_mode(SamplingMode::Flat);
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         for pending in [100, 1_000, 10_000] {
             let config = Config { batch_limit: u64::MAX, ..Config::default() };
-            let store = Store::open(design, EngineKind::Redb, config);
+            let store = Store::open(era, EngineKind::Redb, config);
             let (value, mut revision) = (value(VALUE_SIZE), 0);
-            group.bench_function(BenchmarkId::new(design.name(), pending), |bencher| {
+            group.bench_function(BenchmarkId::new(era.name(), pending), |bencher| {
                 bencher.iter_custom(|iterations| {
                     (0..iterations)
                         .map(|_| {
@@ -59,11 +59,11 @@ fn puts(criterion: &mut Criterion) {
     group.warm_up_time(Duration::from_millis(1)).measurement_time(Duration::from_secs(5));
     group.sample_size(10).sampling_mode(SamplingMode::Flat);
     group.throughput(Throughput::Elements(round));
-    for design in Era::DISTINCT_STORES {
-        let store = Store::open(design, EngineKind::Redb, Config::default());
+    for era in Era::DISTINCT_STORES {
+        let store = Store::open(era, EngineKind::Redb, Config::default());
         let began = Instant::now();
         let (value, mut revision) = (value(VALUE_SIZE), 0);
-        group.bench_function(design.name(), |bencher| {
+        group.bench_function(era.name(), |bencher| {
             bencher.iter_custom(|iterations| {
                 let store = (&store, began);
                 (0..iterations).map(|_| sustained(store, &mut revision, round, &value)).sum()

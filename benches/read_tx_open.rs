@@ -1,4 +1,4 @@
-//! What opening a read costs, by design and by how much is pending.
+//! What opening a read costs, by era and by how much is pending.
 //!
 //! ```text
 //! cargo bench --bench read_tx_open
@@ -8,7 +8,7 @@
 //! pending (visible, not committed). **Kept out:** the puts. No other thread runs, so no lock is
 //! ever waited for: this is the price that every read pays on a quiet server.
 //!
-//! Design 3.5 appears twice: `3.5` finds the copy that an earlier read made, `3.5-stale` comes
+//! Era 3.5 appears twice: `3.5` finds the copy that an earlier read made, `3.5-stale` comes
 //! first after a write and makes the copy.
 
 use std::hint::black_box;
@@ -23,9 +23,9 @@ const PENDING: [u64; 4] = [0, 100, 1_000, 10_000];
 const COMMITTED: u64 = 10_000;
 
 /// A store with so many puts pending, which nothing commits.
-fn store_with_pending(design: Era, pending: u64) -> Store {
+fn store_with_pending(era: Era, pending: u64) -> Store {
     let config = Config { batch_limit: u64::MAX, ..Config::default() };
-    let store = Store::open(design, EngineKind::Redb, config);
+    let store = Store::open(era, EngineKind::Redb, config);
     store.fill(COMMITTED, 64);
     for revision in COMMITTED + 1..=COMMITTED + pending {
         store.put(revision, value(64));
@@ -37,10 +37,10 @@ fn open(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("read_tx_open");
     group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
     group.sample_size(30);
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         for pending in PENDING {
-            let store = store_with_pending(design, pending);
-            let id = BenchmarkId::new(design.name(), pending);
+            let store = store_with_pending(era, pending);
+            let id = BenchmarkId::new(era.name(), pending);
             group.bench_function(id, |bencher| {
                 bencher.iter(|| drop(black_box(store.backend.begin_read())));
             });

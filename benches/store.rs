@@ -1,4 +1,4 @@
-//! A backend of any design on any engine, in a directory of its own, filled with records.
+//! A backend of any era on any engine, in a directory of its own, filled with records.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,12 +26,12 @@ pub struct Store {
 
 impl Store {
     /// An empty store in the system's directory for temporary files (`TMPDIR`).
-    pub fn open(design: Era, engine: EngineKind, config: Config) -> Store {
+    pub fn open(era: Era, engine: EngineKind, config: Config) -> Store {
         let directory = TempDir::new().unwrap_or_else(|error| fail(&error));
         let path = directory.path().join("store");
         let engine = clearlane_engine::open(engine, &path, Options::default());
         let engine = engine.unwrap_or_else(|error| fail(&error));
-        let backend = design.open(Arc::clone(&engine), config, save_revision(), 0);
+        let backend = era.open(Arc::clone(&engine), config, save_revision(), 0);
         let backend = backend.expect("an empty engine can be opened");
         Store { backend, engine, _directory: directory }
     }

@@ -15,12 +15,12 @@ use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_contention::{Registry, TaskLabel};
 use clearlane_engine::{Bucket, EngineKind, KeyRange, Options};
 
-fn run(design: &str, engine: &str, directory: &str) -> Result<(), Box<dyn Error>> {
-    let (design, engine): (Era, EngineKind) = (design.parse()?, engine.parse()?);
+fn run(era: &str, engine: &str, directory: &str) -> Result<(), Box<dyn Error>> {
+    let (era, engine): (Era, EngineKind) = (era.parse()?, engine.parse()?);
     let engine = clearlane_engine::open(engine, Path::new(directory), Options::default())?;
     let locks = Registry::new();
     let config = Config { locks: locks.clone(), ..Config::default() };
-    let store = design.open(engine, config, PreCommit::none(), ())?;
+    let store = era.open(engine, config, PreCommit::none(), ())?;
 
     let mut records = 0_u64; // Their keys are 1, 2, 3 ...: a store from an earlier run goes on.
     store.begin_read().range(Bucket::Key, KeyRange::ALL, &mut |_, _| {
@@ -50,7 +50,7 @@ fn run(design: &str, engine: &str, directory: &str) -> Result<(), Box<dyn Error>
         reading.wait();
         let (_as, start) = (TaskLabel::named("put").enter(), Instant::now());
         put(records + 20_001)?;
-        println!("design {design}: the put beside the slow read took {:?}", start.elapsed());
+        println!("era {era}: the put beside the slow read took {:?}", start.elapsed());
         reader.join().expect("the reader does not panic").map(drop)
     })?;
     for lock in locks.report() {
@@ -71,8 +71,8 @@ fn main() {
     let words = std::env::args_os().skip(1);
     let arguments: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     let outcome = match arguments.as_slice() {
-        [design, engine, directory] => run(design, engine, directory),
-        _ => Err("usage: slow_read DESIGN ENGINE DIRECTORY".into()),
+        [era, engine, directory] => run(era, engine, directory),
+        _ => Err("usage: slow_read ERA ENGINE DIRECTORY".into()),
     };
     if let Err(error) = outcome {
         eprintln!("error: {error}");

@@ -19,7 +19,7 @@ pub(crate) struct BenchConfig {
     pub(crate) records: u64,
     /// Records that one expensive read takes.
     pub(crate) expensive_records: u64,
-    /// Whether a timeline is recorded of the first window of each design beside the expensive read.
+    /// Whether a timeline is recorded of the first window of each era beside the expensive read.
     pub(crate) timelines: bool,
     /// Only check that everything runs (`--test`).
     pub(crate) quick: bool,
@@ -34,14 +34,14 @@ impl BenchConfig {
             std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
         let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
         let quick = has("--test");
-        let designs = match variable("CLEARLANE_ERAS") {
+        let eras = match variable("CLEARLANE_ERAS") {
             Some(names) => names.split(',').map(parse_era).collect::<Result<_, _>>()?,
             None => Era::DISTINCT_STORES.to_vec(),
         };
         let engine = variable("CLEARLANE_ENGINE").unwrap_or_else(|| "redb".to_owned());
         let window = number("CLEARLANE_WINDOW_MS", if quick { 40 } else { 1_600 })?;
         Ok(BenchConfig {
-            eras: designs,
+            eras: eras,
             engine: engine.parse().map_err(|error: clearlane_engine::Error| error.to_string())?,
             repetitions: number("CLEARLANE_REPETITIONS", if quick { 1 } else { 5 })? as usize,
             window: Duration::from_millis(window),

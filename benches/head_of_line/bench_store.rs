@@ -1,4 +1,4 @@
-//! One design's store, and one window of load on it.
+//! One era's store, and one window of load on it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ const LATENCY_MAX_NS: u64 = 60_000_000_000;
 /// How often the commit thread looks at the time; the backend commits every 100 ms.
 const COMMIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A design with its store.
+/// An era with its store.
 #[derive(Debug)]
 pub(crate) struct BenchStore {
     pub(crate) era: Era,
@@ -91,21 +91,14 @@ impl Window {
 
 impl BenchStore {
     /// Opens and fills the store.
-    pub(crate) fn open(design: Era, settings: &BenchConfig) -> BenchStore {
+    pub(crate) fn open(era: Era, settings: &BenchConfig) -> BenchStore {
         let locks = Registry::new();
         let config = Config { locks: locks.clone(), ..Config::default() };
-        let store = Store::open(design, settings.engine, config);
+        let store = Store::open(era, settings.engine, config);
         store.fill(settings.records, VALUE_SIZE);
         let revision = AtomicU64::new(settings.records);
         let recording = TraceRecorder::new(&locks);
-        BenchStore {
-            era: design,
-            store,
-            locks,
-            recorder: recording,
-            revision,
-            began: Instant::now(),
-        }
+        BenchStore { era, store, locks, recorder: recording, revision, began: Instant::now() }
     }
 
     /// One window: a thread for each client, one for commits, one for the load.

@@ -113,7 +113,7 @@ impl Arrivals {
     }
 
     /// Whether the window is over. What was due before and has not been served is not served any
-    /// more: a design that falls behind would make the window as long as its queue.
+    /// more: an era that falls behind would make the window as long as its queue.
     pub(crate) fn are_over(&self) -> bool {
         Instant::now() >= self.end
     }

@@ -4,7 +4,7 @@
 //! cargo bench --bench head_of_line
 //! ```
 //!
-//! For each of the five designs, on the default engine: a store of records of 1 KiB; 8 clients that
+//! For each of the five eras, on the default engine: a store of records of 1 KiB; 8 clients that
 //! read 10 records each, 200 times a second in all; one that puts 1 KiB, 250 times a second, as a
 //! server has one applier; and a commit every 100 ms. Arrivals are random and do not depend on what
 //! became of the ones before. Three loads are laid over that:
@@ -12,14 +12,14 @@
 //! * `calm`: nothing.
 //! * `expensive`: one thread that reads 20,000 records, again and again.
 //! * `spin`: one thread that keeps a core as busy, without touching the store. What `spin` costs is
-//!   the price of the busy core. What `expensive` costs beyond that is the design, and the memory
+//!   the price of the busy core. What `expensive` costs beyond that is the era's doing, and the memory
 //!   bandwidth and allocations of the read itself.
 //!
 //! **Timed:** from the moment an operation was due to its end, so that a stall is counted in full
 //! for everything that queued behind it. What is still queued when a window ends counts with its
-//! wait so far, and is not served: a design that cannot keep up serves less than all, and shows
+//! wait so far, and is not served: an era that cannot keep up serves less than all, and shows
 //! latencies of the order of the window. **Kept out:** filling the store, and the expensive read
-//! itself. The windows of all designs and loads are shuffled and repeated; the summary gives the
+//! itself. The windows of all eras and loads are shuffled and repeated; the summary gives the
 //! median over the repetitions up to the 99th percentile, and beyond that takes them together.
 //!
 //! Results: `target/head_of_line/summary.json`, `target/head_of_line/head_of_line.svg`, and
@@ -27,7 +27,7 @@
 //!
 //! Settings (environment): `CLEARLANE_ERAS` (`3.2,clearlane`), `CLEARLANE_ENGINE` (`sled`),
 //! `CLEARLANE_REPETITIONS` (5), `CLEARLANE_WINDOW_MS` (1600). With `CLEARLANE_TIMELINES=1` the first window
-//! of each design beside the expensive read is recorded, moment by moment, into `timeline-DESIGN.jsonl` beside the
+//! of each era beside the expensive read is recorded, moment by moment, into `timeline-ERA.jsonl` beside the
 //! summary, for `clearlane-sim show`; its figures are a little higher for that.
 
 #![allow(clippy::print_stderr, reason = "a bench reports its progress to the terminal")]
@@ -64,10 +64,10 @@ fn main() {
     criterion.final_summary();
 }
 
-/// All windows: in every repetition each design meets each load, in an order of its own.
+/// All windows: in every repetition each era meets each load, in an order of its own.
 fn measure(settings: &BenchConfig) -> Summary {
     let stages: Vec<BenchStore> =
-        settings.eras.iter().map(|design| BenchStore::open(*design, settings)).collect();
+        settings.eras.iter().map(|era| BenchStore::open(*era, settings)).collect();
     let mut summary = Summary::default();
     let windows = settings.repetitions * stages.len() * Load::ALL.len();
     for repetition in 0..settings.repetitions {

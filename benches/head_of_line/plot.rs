@@ -1,8 +1,8 @@
-//! The picture: latency by percentile beside the expensive read, one curve per design.
+//! The picture: latency by percentile beside the expensive read, one curve per era.
 //!
 //! Both axes are stretched so that the tail gets room: each step to the right is ten times rarer
 //! (50 %, 90 %, 99 %, 99.9 %), each step up is ten times slower. Solid and dashed curves keep the
-//! designs apart without their colours.
+//! eras apart without their colours.
 
 use std::fmt::Write as _;
 
@@ -23,35 +23,28 @@ const TO_US: f64 = 10_000_000.0;
 const RAREST: f64 = 0.999;
 
 /// Draws the two panels.
-pub(crate) fn draw(summary: &Summary, designs: &[Era]) -> String {
+pub(crate) fn draw(summary: &Summary, eras: &[Era]) -> String {
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
          font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
          <text x=\"20\" y=\"28\" font-size=\"17\">Beside a looping read of 20,000 records: \
-         latency by percentile, five designs</text>\n"
+         latency by percentile, five eras</text>\n"
     );
     let panels = [(Class::Put, "put", 60.0), (Class::CheapRead, "read of 10 records", 450.0)];
     for (class, title, left) in panels {
-        panel(&mut svg, summary, designs, class, title, left);
+        panel(&mut svg, summary, eras, class, title, left);
     }
-    legend(&mut svg, designs, 810.0);
+    legend(&mut svg, eras, 810.0);
     svg.push_str("</svg>\n");
     svg
 }
 
-fn panel(
-    svg: &mut String,
-    summary: &Summary,
-    designs: &[Era],
-    class: Class,
-    title: &str,
-    left: f64,
-) {
+fn panel(svg: &mut String, summary: &Summary, eras: &[Era], class: Class, title: &str, left: f64) {
     let _ = writeln!(svg, "<text x=\"{left}\" y=\"56\" font-size=\"14\">{title}</text>");
     axes(svg, left);
-    for design in designs {
-        let cell = summary.cell(*design, Load::Expensive, class);
+    for era in eras {
+        let cell = summary.cell(*era, Load::Expensive, class);
         if let Some(cell) = cell {
             curve(svg, cell, left);
         }
@@ -112,13 +105,13 @@ fn curve(svg: &mut String, cell: &Cell, left: f64) {
     );
 }
 
-fn legend(svg: &mut String, designs: &[Era], left: f64) {
-    for (row, design) in designs.iter().enumerate() {
+fn legend(svg: &mut String, eras: &[Era], left: f64) {
+    for (row, era) in eras.iter().enumerate() {
         let y = PANEL_TOP + 20.0 + row as f64 * 26.0;
-        let (colour, dashes) = style(*design);
-        let name = match design {
+        let (colour, dashes) = style(*era);
+        let name = match era {
             Era::Clearlane => "clearlane".to_owned(),
-            old => format!("design {old}"),
+            old => format!("era {old}"),
         };
         let _ = writeln!(
             svg,

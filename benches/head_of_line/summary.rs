@@ -17,7 +17,7 @@ use crate::plot;
 pub(crate) const CURVE: [f64; 12] =
     [0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 1.0];
 
-/// One class of operations of one design under one load.
+/// One class of operations of one era under one load.
 #[derive(Debug)]
 pub(crate) struct Cell {
     pub(crate) era: Era,
@@ -63,7 +63,7 @@ impl Cell {
 
     fn to_json(&self) -> Value {
         json!({
-            "design": self.era.name(),
+            "era": self.era.name(),
             "load": self.load.name(),
             "class": self.class.name(),
             "p50_us": self.latency_us(0.5),
@@ -93,8 +93,8 @@ fn directory(settings: &BenchConfig) -> PathBuf {
 }
 
 /// Writes what happened in a window, for `clearlane-sim show`.
-pub(crate) fn write_timeline(settings: &BenchConfig, design: Era, timeline: &Timeline) {
-    let file = directory(settings).join(format!("timeline-{}.jsonl", design.name()));
+pub(crate) fn write_timeline(settings: &BenchConfig, era: Era, timeline: &Timeline) {
+    let file = directory(settings).join(format!("timeline-{}.jsonl", era.name()));
     std::fs::write(&file, timeline.to_string()).expect("the target directory is writable");
     eprintln!("{}", file.display());
 }
@@ -108,12 +108,12 @@ impl Summary {
         self.cells.iter()
     }
 
-    pub(crate) fn cell(&self, design: Era, load: Load, class: Class) -> Option<&Cell> {
-        let same = |cell: &&Cell| (cell.era, cell.load, cell.class) == (design, load, class);
+    pub(crate) fn cell(&self, era: Era, load: Load, class: Class) -> Option<&Cell> {
+        let same = |cell: &&Cell| (cell.era, cell.load, cell.class) == (era, load, class);
         self.cells.iter().find(same)
     }
 
-    pub(crate) fn add(&mut self, design: Era, load: Load, window: Window) {
+    pub(crate) fn add(&mut self, era: Era, load: Load, window: Window) {
         self.windows += 1;
         for class in Class::ALL {
             let met = window.class(class);
@@ -122,7 +122,7 @@ impl Summary {
                 lock_wait_p99_ns: at(&met.lock_wait, 0.99),
                 longest_hold_ns: met.longest_hold_ns,
             };
-            let cell = self.cell_mut(design, load, class);
+            let cell = self.cell_mut(era, load, class);
             cell.repetitions.push(repetition);
             cell.latencies_ns.extend_from_slice(&met.latencies_ns);
             cell.pooled.add(&met.latency).expect("all histograms have the same bounds");
@@ -130,11 +130,11 @@ impl Summary {
         }
     }
 
-    fn cell_mut(&mut self, design: Era, load: Load, class: Class) -> &mut Cell {
-        let same = |cell: &Cell| (cell.era, cell.load, cell.class) == (design, load, class);
+    fn cell_mut(&mut self, era: Era, load: Load, class: Class) -> &mut Cell {
+        let same = |cell: &Cell| (cell.era, cell.load, cell.class) == (era, load, class);
         let index = self.cells.iter().position(same).unwrap_or_else(|| {
             self.cells.push(Cell {
-                era: design,
+                era,
                 load,
                 class,
                 repetitions: Vec::new(),
@@ -164,14 +164,14 @@ impl Summary {
     fn print(&self, settings: &BenchConfig) {
         eprintln!("\nmilliseconds    load       p50      p99      p99.9    lock wait p99   served");
         for class in Class::ALL {
-            for design in &settings.eras {
+            for era in &settings.eras {
                 for load in Load::ALL {
-                    let Some(cell) = self.cell(*design, load, class) else { continue };
+                    let Some(cell) = self.cell(*era, load, class) else { continue };
                     let ms = |quantile| cell.latency_us(quantile) / 1e3;
                     eprintln!(
                         "{:10} {:9} {:9} {:8.3} {:8.3} {:8.3}   {:8.3}   {:10.0} %",
                         class.name(),
-                        design.name(),
+                        era.name(),
                         load.name(),
                         ms(0.5),
                         ms(0.99),

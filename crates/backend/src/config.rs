@@ -15,7 +15,7 @@ pub struct Config {
     pub batch_interval: Duration,
     /// So many pending operations are committed without waiting for the interval.
     pub batch_limit: u64,
-    /// Design `clearlane` only: with more than this many pending bytes, the next write
+    /// Era `clearlane` only: with more than this many pending bytes, the next write
     /// transaction waits for a commit. It bounds memory when the disk is slower than the writes.
     pub pending_bytes_max: u64,
     /// The locks of the backend are registered here.

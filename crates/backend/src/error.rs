@@ -9,7 +9,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     // The person who started the program must act.
-    /// No design has this name.
+    /// No era has this name.
     #[error("unknown era \"{name}\": allowed are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane")]
     UnknownEra {
         /// What was asked for.

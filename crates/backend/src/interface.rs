@@ -1,8 +1,8 @@
-//! The interface that all five designs share: open a read, open the write, commit, maintain.
+//! The interface that all five eras share: open a read, open the write, commit, maintain.
 //!
 //! What sits above (`mvcc`) is written against these traits alone, and the same golden scripts
 //! run over every implementation of them. Which lock each call takes, and for how long, is what
-//! the five designs differ in: that story is on top of each design's own file.
+//! the five eras differ in: that story is on top of each era's own file.
 
 use std::fmt::Debug;
 use std::ops::{ControlFlow, Deref};
@@ -51,13 +51,13 @@ pub type RangeVisitor<'v> = dyn FnMut(&[u8], Value<'_>) -> ControlFlow<()> + 'v;
 
 /// An open read transaction: one state of the store, which does not change while it is open.
 ///
-/// It ends when it is dropped. What it keeps others from doing until then is the design's story.
+/// It ends when it is dropped. What it keeps others from doing until then is the era's story.
 pub trait ReadTx {
     /// The value under `key`, if there is one.
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
 
     /// Calls `visit` for the records of `range` in key order, until it breaks. The visitor must not
-    /// read through the same transaction: design 3.2 holds a lock over the whole range.
+    /// read through the same transaction: era 3.2 holds a lock over the whole range.
     fn range(
         &self,
         bucket: Bucket,
@@ -96,7 +96,7 @@ pub trait WriteTx<T>: ReadTx {
 
     /// Ends the transaction at an entry boundary. `payload` describes the state reached: it is
     /// handed to the pre-commit hook by the commit that makes this state durable and, in the
-    /// design `clearlane`, is published in one pointer together with it.
+    /// era `clearlane`, is published in one pointer together with it.
     fn end(self: Box<Self>, payload: T) -> Result<WriteTxResult>;
 
     /// What the transaction before this one said of the state that it reached.
@@ -113,11 +113,11 @@ pub struct WriteTxResult {
     pub commit_due: bool,
 }
 
-/// Views that are current no more, if the design has views. Dropping the last reference to a view
+/// Views that are current no more, if the era has views. Dropping the last reference to a view
 /// may free much memory, so an applier hands them to another thread.
 #[derive(Debug)]
 pub struct DroppedStates {
-    /// Of any design and any payload: all that is left to do with them is to drop them.
+    /// Of any era and any payload: all that is left to do with them is to drop them.
     _states: [Option<Arc<dyn AnyState>>; 2],
 }
 
@@ -127,7 +127,7 @@ pub(crate) trait AnyState: Debug + Send + Sync {}
 impl<T: Debug + Send + Sync> AnyState for T {}
 
 impl DroppedStates {
-    /// For designs without views.
+    /// For eras without views.
     pub fn none() -> DroppedStates {
         DroppedStates { _states: [None, None] }
     }
@@ -156,21 +156,21 @@ pub struct Sizes {
 /// and runs [`remove`](Backend::remove) and [`defragment`](Backend::defragment) on a thread of
 /// its choice.
 pub trait Backend<T>: Send + Sync + Debug {
-    /// Which of the five designs this is.
+    /// Which of the five eras this is.
     fn era(&self) -> Era;
 
     /// Opens a read transaction.
     fn begin_read(&self) -> Box<dyn ReadTx + '_>;
 
     /// Opens a read transaction for the writer's own compares, which it ends before it writes.
-    /// Design 3.5 saves the copy of the buffer here; the others know no difference.
+    /// Era 3.5 saves the copy of the buffer here; the others know no difference.
     fn begin_read_for_writer(&self) -> Box<dyn ReadTx + '_> {
         self.begin_read()
     }
 
-    /// Opens the plain read transaction, which in designs 3.2 to 3.5 holds `readTx` to its end.
+    /// Opens the plain read transaction, which in eras 3.2 to 3.5 holds `readTx` to its end.
     /// It is what etcd takes to this day to hash the store, to let a watcher catch up, and to look
-    /// up users and permissions. Designs 3.1 and `clearlane` have one kind of read.
+    /// up users and permissions. Eras 3.1 and `clearlane` have one kind of read.
     fn begin_locked_read(&self) -> Box<dyn ReadTx + '_> {
         self.begin_read()
     }
@@ -178,7 +178,7 @@ pub trait Backend<T>: Send + Sync + Debug {
     /// Opens the write transaction, once the one before has ended.
     fn begin_write(&self) -> Result<Box<dyn WriteTx<T> + '_>>;
 
-    /// Commits if the batch interval has passed since the last tick that did, as each design's
+    /// Commits if the batch interval has passed since the last tick that did, as each era's
     /// generation of etcd decides. Says whether a commit was made. `now` counts from any fixed
     /// moment and never goes back.
     fn commit_if_due(&self, now: Duration) -> Result<bool>;

@@ -13,7 +13,7 @@
 //! the read may find them in both places or in neither. How a read keeps the two together is
 //! the whole story of etcd's read path, and each answer decides which threads wait for which:
 //!
-//! | design | etcd | how a read keeps pending and committed together | one slow read stops |
+//! | era | etcd | how a read keeps pending and committed together | one slow read stops |
 //! |---|---|---|---|
 //! | [`v3_1_mutex`](etcd::v3_1_mutex) | 3.0, 3.1 | one mutex for reads, writes and commits | all threads |
 //! | [`v3_2_read_tx`](etcd::v3_2_read_tx) | 3.2, 3.3 | a shared lock, held to the end of the read | writes, then all |
@@ -33,7 +33,7 @@
 //! compaction, [`defragment`](Backend::defragment), [`snapshot`](Backend::snapshot). The crate starts no
 //! thread and reads no clock. [`Era::open`] picks an era by name.
 //!
-//! # Invariants, the same for every design
+//! # Invariants, the same for every era
 //!
 //! * A read transaction shows one state: all write transactions that had ended when it was
 //!   opened (or when it got its lock), each of them whole, and nothing of any other.

@@ -1,10 +1,10 @@
-//! Real threads over every design: many readers, one writer, a committer and a compactor.
+//! Real threads over every era: many readers, one writer, a committer and a compactor.
 //!
 //! A reader must find whole batches only, every batch that was acknowledged before it opened, and
 //! the same state for as long as it stays. The seed decides what each thread does next; which of
 //! them comes first is up to the system, so a failure may need several runs of its seed.
 
-// With that feature the pointer of design clearlane works inside the model checker alone.
+// With that feature the pointer of era clearlane works inside the model checker alone.
 #![cfg(not(feature = "shuttle"))]
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
@@ -142,9 +142,9 @@ fn config(seed: u64) -> Config {
     }
 }
 
-fn run(design: Era, engine: Arc<dyn Engine>, seed: u64) {
-    let _told = OnPanic(format!("design {design} on {}, seed {seed}", engine.kind()));
-    let backend = support::open(design, Arc::clone(&engine), config(seed));
+fn run(era: Era, engine: Arc<dyn Engine>, seed: u64) {
+    let _told = OnPanic(format!("era {era} on {}, seed {seed}", engine.kind()));
+    let backend = support::open(era, Arc::clone(&engine), config(seed));
     let race = Race {
         backend: &*backend,
         seed,
@@ -162,7 +162,7 @@ fn run(design: Era, engine: Arc<dyn Engine>, seed: u64) {
     });
     backend.commit().unwrap();
     drop(backend);
-    let reopened = support::open(design, engine, Config::default());
+    let reopened = support::open(era, engine, Config::default());
     assert_eq!(
         batches::inspect(&*reopened.begin_read()).newest,
         BATCHES,
@@ -170,11 +170,11 @@ fn run(design: Era, engine: Arc<dyn Engine>, seed: u64) {
     );
 }
 
-fn run_seeds(design: Era) {
-    (0..SEEDS).for_each(|seed| run(design, memory_engine(), seed));
+fn run_seeds(era: Era) {
+    (0..SEEDS).for_each(|seed| run(era, memory_engine(), seed));
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
-    run(design, clearlane_engine::open(EngineKind::Redb, &path, Options::default()).unwrap(), 0);
+    run(era, clearlane_engine::open(EngineKind::Redb, &path, Options::default()).unwrap(), 0);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! The exception is era 3.1: its reads go through the engine's write transaction, which is
 //! gone, so they report the error as well.
 
-// With that feature the pointer of design clearlane works inside the model checker alone.
+// With that feature the pointer of era clearlane works inside the model checker alone.
 #![cfg(not(feature = "shuttle"))]
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
@@ -51,22 +51,22 @@ fn assert_refuses(backend: &dyn Backend<Entry>, words: &str) {
     ];
     for (name, refusal) in refusals {
         let error = refusal.expect_err(name).to_string();
-        assert_eq!(error, words, "{name} of design {}", backend.era());
+        assert_eq!(error, words, "{name} of era {}", backend.era());
     }
     // A tick that finds nothing to commit has nothing to refuse.
     match backend.commit_if_due(Duration::from_secs(1_000)) {
-        Ok(committed) => assert!(!committed, "tick of design {}", backend.era()),
+        Ok(committed) => assert!(!committed, "tick of era {}", backend.era()),
         Err(error) => assert_eq!(error.to_string(), words),
     }
 }
 
-/// Readers see whole batches up to `newest`; in design 3.1 they are told what failed.
+/// Readers see whole batches up to `newest`; in era 3.1 they are told what failed.
 fn assert_shows(backend: &dyn Backend<Entry>, newest: Entry, words: &str) {
     let tx = backend.begin_read();
     if backend.era() == Era::V3_1 {
         assert_eq!(contents::visible(&*tx).unwrap_err().to_string(), words);
     } else {
-        assert_eq!(batches::inspect(&*tx).newest, newest, "design {}", backend.era());
+        assert_eq!(batches::inspect(&*tx).newest, newest, "era {}", backend.era());
     }
 }
 
@@ -78,9 +78,9 @@ fn assert_durable(engine: &Arc<HookedEngine>, newest: Entry) {
 
 #[test]
 fn after_a_failed_commit_nothing_is_written_and_reads_go_on() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let engine = failing_engine(EngineCall::Commit, 2);
-        let backend = support::open(design, Arc::clone(&engine) as _, Config::default());
+        let backend = support::open(era, Arc::clone(&engine) as _, Config::default());
         batches::write(&*backend, 1).unwrap();
         backend.commit().unwrap();
         batches::write(&*backend, 2).unwrap();
@@ -96,19 +96,18 @@ fn after_a_failed_commit_nothing_is_written_and_reads_go_on() {
 
 #[test]
 fn wherever_a_commit_fails_what_was_acknowledged_stays_visible() {
-    for (design, nth) in
-        Era::DISTINCT_STORES.into_iter().flat_map(|d| (1..8).map(move |nth| (d, nth)))
+    for (era, nth) in Era::DISTINCT_STORES.into_iter().flat_map(|d| (1..8).map(move |nth| (d, nth)))
     {
         let engine = failing_engine(EngineCall::Commit, nth);
-        // Some designs commit at this limit, and at each delete; the ticks commit the others.
+        // Some eras commit at this limit, and at each delete; the ticks commit the others.
         let config = Config { batch_limit: 15, ..Config::default() };
-        let backend = support::open(design, engine, config);
+        let backend = support::open(era, engine, config);
         let acknowledged = write_until_failure(&*backend);
         assert_refuses(&*backend, GONE);
-        if design != Era::V3_1 {
+        if era != Era::V3_1 {
             let seen = batches::inspect(&*backend.begin_read()).newest;
             let may_be_seen = acknowledged..=acknowledged + 1;
-            assert!(may_be_seen.contains(&seen), "{design}, {nth}: {seen}, not {acknowledged}");
+            assert!(may_be_seen.contains(&seen), "{era}, {nth}: {seen}, not {acknowledged}");
         }
     }
 }
@@ -128,18 +127,18 @@ fn write_until_failure(backend: &dyn Backend<Entry>) -> Entry {
 
 #[test]
 fn a_put_that_fails_in_the_engine_ends_the_writes_and_shows_nothing_of_its_transaction() {
-    // Design clearlane puts into the engine at the commit alone.
-    for design in [Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5] {
+    // Era clearlane puts into the engine at the commit alone.
+    for era in [Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5] {
         let engine = failing_engine(EngineCall::Put, 2);
-        let backend = support::open(design, Arc::clone(&engine) as _, Config::default());
+        let backend = support::open(era, Arc::clone(&engine) as _, Config::default());
         let mut tx = backend.begin_write().unwrap();
         tx.put(Bucket::Lease, b"a", Bytes::new()).unwrap();
         assert_eq!(tx.put(Bucket::Lease, b"b", Bytes::new()).unwrap_err().to_string(), GONE);
-        assert_eq!(tx.end(1).unwrap_err().to_string(), GONE, "{design}");
+        assert_eq!(tx.end(1).unwrap_err().to_string(), GONE, "{era}");
         assert_refuses(&*backend, GONE);
         assert_shows(&*backend, 0, GONE);
-        if design != Era::V3_1 {
-            assert!(contents::visible(&*backend.begin_read()).unwrap().is_empty(), "{design}");
+        if era != Era::V3_1 {
+            assert!(contents::visible(&*backend.begin_read()).unwrap().is_empty(), "{era}");
         }
         assert!(contents::durable(&*engine).is_empty());
     }
@@ -148,8 +147,8 @@ fn a_put_that_fails_in_the_engine_ends_the_writes_and_shows_nothing_of_its_trans
 #[test]
 fn a_put_that_fails_in_the_engine_fails_the_commit_of_design_clearlane() {
     let engine = failing_engine(EngineCall::Put, 2);
-    let design = Era::Clearlane;
-    let backend = support::open(design, Arc::clone(&engine) as _, Config::default());
+    let era = Era::Clearlane;
+    let backend = support::open(era, Arc::clone(&engine) as _, Config::default());
     batches::write(&*backend, 1).unwrap();
     assert_eq!(backend.commit().unwrap_err().to_string(), GONE);
     assert_refuses(&*backend, GONE);
@@ -172,13 +171,13 @@ fn a_write_that_is_open_while_the_commit_fails_may_end() {
 
 #[test]
 fn a_pre_commit_hook_that_fails_is_a_failed_commit() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let hook = PreCommit::new(|entry: &Entry, put| {
             put(Bucket::Meta, b"half", b"of the hook's records")?;
             if *entry < 2 { Ok(()) } else { Err(Error::Engine("the hook is lost".to_owned())) }
         });
         let engine = memory_engine();
-        let backend = design.open(Arc::clone(&engine), Config::default(), hook, 0).unwrap();
+        let backend = era.open(Arc::clone(&engine), Config::default(), hook, 0).unwrap();
         batches::write(&*backend, 1).unwrap();
         backend.commit().unwrap();
         let committed = contents::durable(&*engine);
@@ -194,16 +193,16 @@ fn a_pre_commit_hook_that_fails_is_a_failed_commit() {
 
 #[test]
 fn a_defragmentation_that_fails_leaves_a_store_that_works() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let engine = failing_engine(EngineCall::Defragment, 1);
-        let backend = support::open(design, Arc::clone(&engine) as _, Config::default());
+        let backend = support::open(era, Arc::clone(&engine) as _, Config::default());
         (1..6).for_each(|number| batches::write(&*backend, number).unwrap());
         assert_eq!(backend.defragment().unwrap_err().to_string(), GONE);
-        assert_eq!(batches::inspect(&*backend.begin_read()).newest, 5, "{design}");
+        assert_eq!(batches::inspect(&*backend.begin_read()).newest, 5, "{era}");
         (6..11).for_each(|number| batches::write(&*backend, number).unwrap());
         backend.defragment().unwrap();
         backend.commit().unwrap();
-        assert_eq!(batches::inspect(&*backend.begin_read()).newest, 10, "{design}");
+        assert_eq!(batches::inspect(&*backend.begin_read()).newest, 10, "{era}");
         drop(backend);
         assert_durable(&engine, 10);
     }
@@ -211,9 +210,9 @@ fn a_defragmentation_that_fails_leaves_a_store_that_works() {
 
 #[test]
 fn a_dropped_write_shows_nothing_and_ends_the_writes() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let engine = failing_engine(EngineCall::Commit, 0);
-        let backend = support::open(design, Arc::clone(&engine) as _, Config::default());
+        let backend = support::open(era, Arc::clone(&engine) as _, Config::default());
         batches::write(&*backend, 1).unwrap();
         backend.commit().unwrap();
         batches::write(&*backend, 2).unwrap();
@@ -229,10 +228,10 @@ fn a_dropped_write_shows_nothing_and_ends_the_writes() {
 
 #[test]
 fn who_waits_for_a_write_that_is_dropped_gets_none() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let (barrier, locks) = (Barrier::default(), Registry::new());
         let config = Config { locks: locks.clone(), ..Config::default() };
-        let backend = support::open(design, memory_engine(), config);
+        let backend = support::open(era, memory_engine(), config);
         let [first, next] = ["first_put", "next_put"].map(TaskLabel::named);
         let refused = thread::scope(|threads| {
             let open = OpenOnDrop(&barrier);
@@ -251,11 +250,11 @@ fn who_waits_for_a_write_that_is_dropped_gets_none() {
             drop(open);
             thread.join().unwrap()
         });
-        assert_eq!(refused.expect_err("refused").to_string(), DROPPED, "{design}");
+        assert_eq!(refused.expect_err("refused").to_string(), DROPPED, "{era}");
     }
 }
 
-/// A transaction of design clearlane that writes 1,000 bytes in one operation: a key of 10, a value
+/// A transaction of era clearlane that writes 1,000 bytes in one operation: a key of 10, a value
 /// of 894, and 96 for what a pending record takes besides.
 fn write_1000_bytes(backend: &dyn Backend<Entry>, number: Entry) -> bool {
     let mut tx = backend.begin_write().unwrap();
@@ -336,34 +335,30 @@ fn design_clearlane_reports_that_a_commit_is_due_and_the_next_tick_makes_it() {
 
 #[test]
 fn the_other_designs_commit_at_the_limit_themselves() {
-    for design in [Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5] {
+    for era in [Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5] {
         let config = Config { batch_limit: 3, ..Config::default() };
-        let backend = support::open(design, memory_engine(), config);
+        let backend = support::open(era, memory_engine(), config);
         let pending = |number| {
             assert!(!write_1000_bytes(&*backend, number), "nothing is left to others");
             backend.sizes().unwrap().pending_ops
         };
-        assert_eq!((1..=4).map(pending).collect::<Vec<_>>(), [1, 2, 0, 1], "{design}");
+        assert_eq!((1..=4).map(pending).collect::<Vec<_>>(), [1, 2, 0, 1], "{era}");
     }
 }
 
 #[test]
 fn a_commit_that_panics_is_a_failed_commit() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let panics = PreCommit::new(|entry: &Entry, _| {
             assert!(*entry == 0, "on purpose");
             Ok(())
         });
-        let backend = design.open(memory_engine(), Config::default(), panics, 0).unwrap();
+        let backend = era.open(memory_engine(), Config::default(), panics, 0).unwrap();
         drop(backend.begin_write().unwrap().end(1).unwrap());
         let commit = || backend.commit();
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(commit)).is_err());
         let failed = "backend: a commit panicked";
-        assert_eq!(backend.commit().unwrap_err().to_string(), failed, "design {design}");
-        assert_eq!(
-            backend.begin_write().map(drop).unwrap_err().to_string(),
-            failed,
-            "design {design}"
-        );
+        assert_eq!(backend.commit().unwrap_err().to_string(), failed, "era {era}");
+        assert_eq!(backend.begin_write().map(drop).unwrap_err().to_string(), failed, "era {era}");
     }
 }

@@ -1,13 +1,13 @@
-//! Golden scripts: the same text from all five designs and from the plain model.
+//! Golden scripts: the same text from all five eras and from the plain model.
 //!
 //! `tests/golden/sequential` has one thing happen after the other and runs over all six.
-//! `tests/golden/open_readers` keeps readers open while writers go on, which designs 3.1 and 3.2
+//! `tests/golden/open_readers` keeps readers open while writers go on, which eras 3.1 and 3.2
 //! cannot do by design; it runs over the other four.
 //!
 //! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-backend --test
 //! golden`. Then read the difference: only what you can explain may be committed.
 
-// With that feature the pointer of design clearlane works inside the model checker alone.
+// With that feature the pointer of era clearlane works inside the model checker alone.
 #![cfg(not(feature = "shuttle"))]
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
@@ -31,33 +31,30 @@ use support::{Entry, memory_engine};
 /// What a script runs over.
 #[derive(Clone)]
 enum TestedBackend {
-    Design(Era, Arc<dyn Engine>),
+    OfEra(Era, Arc<dyn Engine>),
     Model(Arc<Mutex<Map>>),
 }
 
 impl TestedBackend {
     fn all() -> Vec<TestedBackend> {
-        let designs =
-            Era::DISTINCT_STORES.map(|design| TestedBackend::Design(design, memory_engine()));
-        designs.into_iter().chain([TestedBackend::Model(Arc::default())]).collect()
+        let eras = Era::DISTINCT_STORES.map(|era| TestedBackend::OfEra(era, memory_engine()));
+        eras.into_iter().chain([TestedBackend::Model(Arc::default())]).collect()
     }
 
     fn allows_open_readers(&self) -> bool {
-        !matches!(self, TestedBackend::Design(Era::V3_1 | Era::V3_2, _))
+        !matches!(self, TestedBackend::OfEra(Era::V3_1 | Era::V3_2, _))
     }
 
     fn name(&self) -> &'static str {
         match self {
-            TestedBackend::Design(design, _) => design.name(),
+            TestedBackend::OfEra(era, _) => era.name(),
             TestedBackend::Model(_) => "model",
         }
     }
 
     fn open(&self, config: Config) -> Box<dyn Backend<Entry>> {
         match self {
-            TestedBackend::Design(design, engine) => {
-                support::open(*design, Arc::clone(engine), config)
-            }
+            TestedBackend::OfEra(era, engine) => support::open(*era, Arc::clone(engine), config),
             TestedBackend::Model(durable) => Box::new(Model::open(Arc::clone(durable), config)),
         }
     }
@@ -187,7 +184,7 @@ struct OpenReaders {
 }
 
 impl OpenReaders {
-    /// The backend is leaked: readers of some designs borrow it, and a test may keep it forever.
+    /// The backend is leaked: readers of some eras borrow it, and a test may keep it forever.
     fn new(ground: &TestedBackend) -> OpenReaders {
         let backend = Box::leak(ground.open(Config::default()));
         OpenReaders { backend, readers: BTreeMap::new(), entry: 0 }
@@ -241,7 +238,7 @@ fn sequential_scripts_print_the_same_over_all_designs_and_the_model() {
         run_all("sequential", &[ground], |ground| {
             // Each script starts on an engine of its own.
             let fresh = match ground {
-                TestedBackend::Design(design, _) => TestedBackend::Design(*design, memory_engine()),
+                TestedBackend::OfEra(era, _) => TestedBackend::OfEra(*era, memory_engine()),
                 TestedBackend::Model(_) => TestedBackend::Model(Arc::default()),
             };
             Sequential::new(fresh)
@@ -257,7 +254,7 @@ fn scripts_with_open_readers_print_the_same_where_readers_may_stay() {
     for ground in grounds {
         run_all("open_readers", &[ground], |ground| {
             let fresh = match ground {
-                TestedBackend::Design(design, _) => TestedBackend::Design(*design, memory_engine()),
+                TestedBackend::OfEra(era, _) => TestedBackend::OfEra(*era, memory_engine()),
                 TestedBackend::Model(_) => TestedBackend::Model(Arc::default()),
             };
             OpenReaders::new(&fresh)

@@ -1,10 +1,10 @@
-//! Every design raced against the plain model, over random operations.
+//! Every era raced against the plain model, over random operations.
 //!
 //! After every operation, what readers see and what the engine has committed are compared in
-//! full. Designs commit by themselves at different moments (some at every delete, some at the
+//! full. Eras commit by themselves at different moments (some at every delete, some at the
 //! batch limit); whenever the engine shows that one did, the model is told to commit as well.
 
-// With that feature the pointer of design clearlane works inside the model checker alone.
+// With that feature the pointer of era clearlane works inside the model checker alone.
 #![cfg(not(feature = "shuttle"))]
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
@@ -100,7 +100,7 @@ struct OpenBackends {
     model: Model,
 }
 
-/// A design and the model, side by side.
+/// An era and the model, side by side.
 struct Race {
     era: Era,
     config: Config,
@@ -113,19 +113,11 @@ struct Race {
 }
 
 impl Race {
-    fn start(design: Era, config: Config, ground: EngineSource) -> Race {
+    fn start(era: Era, config: Config, ground: EngineSource) -> Race {
         let (model_durable, now) = (Arc::default(), Duration::ZERO);
         let (open, entry, next_record) = (None, 0, 1);
-        let mut race = Race {
-            era: design,
-            config,
-            source: ground,
-            model_durable,
-            open,
-            entry,
-            next_record,
-            now,
-        };
+        let mut race =
+            Race { era, config, source: ground, model_durable, open, entry, next_record, now };
         race.reopen();
         // From here on every store has a consistent index, so that a commit is seen by it.
         race.run(&Operation::Write(Vec::new()));
@@ -161,7 +153,7 @@ impl Race {
         self.open.as_ref().expect("open between operations")
     }
 
-    /// The design's backend, then the model.
+    /// The era's backend, then the model.
     fn sides(&self) -> [&dyn Backend<Entry>; 2] {
         [&*self.opened().backend, &self.opened().model]
     }
@@ -169,7 +161,7 @@ impl Race {
     fn write(&mut self, changes: &[RandomChange]) {
         self.entry += 1;
         let mut next_record = self.next_record;
-        // Opening a write may commit: design clearlane bounds what is pending.
+        // Opening a write may commit: era clearlane bounds what is pending.
         let mut sides = self.sides().map(|side| {
             let tx = side.begin_write().unwrap();
             self.commit_model_if_committed();
@@ -196,7 +188,7 @@ impl Race {
         if self.config.batch_limit == Config::default().batch_limit {
             assert_eq!(committed, model.commit_if_due(self.now).unwrap());
         } else {
-            // The limit makes ticks of design clearlane come early: the model has only to follow.
+            // The limit makes ticks of era clearlane come early: the model has only to follow.
             assert!(committed || !due, "a limit that was reached is heeded at the next tick");
         }
     }
@@ -212,7 +204,7 @@ impl Race {
         }
     }
 
-    /// Lets the model commit if the design did. Returns what the engine has.
+    /// Lets the model commit if the era did. Returns what the engine has.
     fn commit_model_if_committed(&self) -> Map {
         let durable = contents::durable(&*self.opened().engine);
         let model_has = contents::saved_entry(&self.model_durable.lock().unwrap());
@@ -278,15 +270,15 @@ fn import(mut exporter: Exporter) -> Map {
     contents::durable(&*engine)
 }
 
-/// Races every design over random operations, and shows the fewest that fail.
+/// Races every era over random operations, and shows the fewest that fail.
 fn race_all(cases: u32, operations: usize, config: &Config, ground: fn() -> EngineSource) {
-    for design in Era::DISTINCT_STORES {
-        let _told = support::OnPanic(format!("design {design}"));
+    for era in Era::DISTINCT_STORES {
+        let _told = support::OnPanic(format!("era {era}"));
         let settings =
             test_runner::Config { cases, failure_persistence: None, ..Default::default() };
         let outcome =
             TestRunner::new(settings).run(&vec(operation(), 1..operations), |operations| {
-                let mut race = Race::start(design, config.clone(), ground());
+                let mut race = Race::start(era, config.clone(), ground());
                 operations.iter().for_each(|operation| race.run(operation));
                 Ok(())
             });

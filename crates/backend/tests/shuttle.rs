@@ -1,4 +1,4 @@
-//! Design clearlane under a model checker: applier, committer and readers in thousands of orders.
+//! Era clearlane under a model checker: applier, committer and readers in thousands of orders.
 //!
 //! `cargo test -p clearlane-backend --features shuttle --test shuttle`
 //!

@@ -29,9 +29,9 @@ const ROUNDS: usize = 300;
 
 /// Asks while a key is put with each revision, the first one with revision 2.
 fn beside_a_writer<F: Future<Output = ()>>(ask: impl Fn(Channel, Era) -> F) {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let dir = tempfile::tempdir().unwrap();
-        let (node, server) = start(dir.path(), design);
+        let (node, server) = start(dir.path(), era);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let asked = runtime.block_on(async {
             let address = Endpoint::from_shared(format!("http://{}", server.address())).unwrap();
@@ -40,7 +40,7 @@ fn beside_a_writer<F: Future<Output = ()>>(ask: impl Fn(Channel, Era) -> F) {
             LeaseClient::new(channel.clone()).lease_grant(grant).await.unwrap();
             let over = Arc::new(AtomicBool::new(false));
             let writer = tokio::spawn(write(channel.clone(), Arc::clone(&over)));
-            let asked = tokio::time::timeout(Duration::from_secs(60), ask(channel, design)).await;
+            let asked = tokio::time::timeout(Duration::from_secs(60), ask(channel, era)).await;
             over.store(true, Ordering::Relaxed);
             writer.await.unwrap();
             asked
@@ -51,8 +51,8 @@ fn beside_a_writer<F: Future<Output = ()>>(ask: impl Fn(Channel, Era) -> F) {
     }
 }
 
-fn start(dir: &Path, design: Era) -> (Arc<ServerThreads>, RpcServer) {
-    let node = data::open_single_member(dir, design.into(), "default", "http://localhost:2380");
+fn start(dir: &Path, era: Era) -> (Arc<ServerThreads>, RpcServer) {
+    let node = data::open_single_member(dir, era.into(), "default", "http://localhost:2380");
     let node = Arc::new(node.unwrap());
     let address = "127.0.0.1:0".parse().unwrap();
     let server = RpcServer::start(&node, address, 2, Limits::default()).unwrap();
@@ -78,11 +78,11 @@ fn all() -> RangeRequest {
 
 #[test]
 fn of_a_range_and_of_each_range_in_a_transaction() {
-    beside_a_writer(|channel, design| async move {
+    beside_a_writer(|channel, era| async move {
         let mut kv = KvClient::new(channel);
         for _ in 0..ROUNDS {
             let found = kv.range(all()).await.unwrap().into_inner();
-            assert_eq!(found.header.unwrap().revision, 1 + found.count, "{design:?}");
+            assert_eq!(found.header.unwrap().revision, 1 + found.count, "{era:?}");
             let op = RequestOp { request: Some(Op::RequestRange(all())) };
             let txn = TxnRequest { success: vec![op.clone(), op], ..TxnRequest::default() };
             let done = kv.txn(txn).await.unwrap().into_inner();
@@ -90,7 +90,7 @@ fn of_a_range_and_of_each_range_in_a_transaction() {
             for response in done.responses {
                 let Some(Done::ResponseRange(found)) = response.response else { panic!() };
                 let header = found.header.unwrap().revision;
-                assert_eq!((header, 1 + found.count), (revision, revision), "{design:?}");
+                assert_eq!((header, 1 + found.count), (revision, revision), "{era:?}");
             }
         }
     });
@@ -98,12 +98,12 @@ fn of_a_range_and_of_each_range_in_a_transaction() {
 
 #[test]
 fn of_a_hash() {
-    beside_a_writer(|channel, design| async move {
+    beside_a_writer(|channel, era| async move {
         let mut maintenance = MaintenanceClient::new(channel);
         for _ in 0..ROUNDS {
             let request = HashKvRequest { revision: 0 };
             let sum = maintenance.hash_kv(request).await.unwrap().into_inner();
-            assert_eq!(sum.header.unwrap().revision, sum.hash_revision, "{design:?}");
+            assert_eq!(sum.header.unwrap().revision, sum.hash_revision, "{era:?}");
         }
     });
 }
@@ -111,14 +111,14 @@ fn of_a_hash() {
 /// The keys may be those of a moment later: a watcher from the next revision on gets these again.
 #[test]
 fn of_the_keys_of_a_lease() {
-    beside_a_writer(|channel, design| async move {
+    beside_a_writer(|channel, era| async move {
         let mut lease = LeaseClient::new(channel);
         for _ in 0..ROUNDS {
             let request = LeaseTimeToLiveRequest { id: LEASE, keys: true };
             let told = lease.lease_time_to_live(request).await.unwrap().into_inner();
             let revision = told.header.unwrap().revision;
             let keys = told.keys.len() as i64;
-            assert!(keys >= revision - 1, "{design:?}: {keys} keys at {revision}");
+            assert!(keys >= revision - 1, "{era:?}: {keys} keys at {revision}");
         }
     });
 }

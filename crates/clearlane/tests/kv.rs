@@ -29,8 +29,8 @@ struct Running {
 }
 
 impl Running {
-    fn start(dir: &Path, design: Era) -> Running {
-        let node = data::open_single_member(dir, design.into(), "default", "http://localhost:2380");
+    fn start(dir: &Path, era: Era) -> Running {
+        let node = data::open_single_member(dir, era.into(), "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let address = "127.0.0.1:0".parse().unwrap();
         let server = RpcServer::start(&node, address, 2, Limits::default()).unwrap();
@@ -78,17 +78,17 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 
 #[test]
 fn every_era_serves_the_same() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let dir = tempfile::tempdir().unwrap();
-        let running = Running::start(dir.path(), design);
+        let running = Running::start(dir.path(), era);
         block_on(async {
             let mut client = running.client().await;
             let header = client.put(put("a", "1")).await.unwrap().into_inner().header.unwrap();
             let (cluster, member) = (0xcdf8_1819_4e3a_8c32, 0x8e9e_05c5_2164_694d);
             assert_eq!((header.cluster_id, header.member_id), (cluster, member), "etcd's ids");
-            assert_eq!((header.revision, header.raft_term), (2, 2), "{design:?}");
+            assert_eq!((header.revision, header.raft_term), (2, 2), "{era:?}");
             let found = client.range(get("a")).await.unwrap().into_inner();
-            assert_eq!((found.count, &found.kvs[0].value[..]), (1, &b"1"[..]), "{design:?}");
+            assert_eq!((found.count, &found.kvs[0].value[..]), (1, &b"1"[..]), "{era:?}");
 
             let is_one = Compare {
                 key: "a".into(),
@@ -100,7 +100,7 @@ fn every_era_serves_the_same() {
             let then = RequestOp { request: Some(Op::RequestPut(put("b", "2"))) };
             let txn = TxnRequest { compare: vec![is_one], success: vec![then], failure: vec![] };
             let done = client.txn(txn).await.unwrap().into_inner();
-            assert!(done.succeeded, "{design:?}");
+            assert!(done.succeeded, "{era:?}");
             assert!(matches!(done.responses[0].response, Some(Done::ResponsePut(_))));
 
             let delete = DeleteRangeRequest { key: "a".into(), ..Default::default() };
@@ -111,7 +111,7 @@ fn every_era_serves_the_same() {
             let status = client.range(old).await.unwrap_err();
             assert_eq!(status.code(), Code::OutOfRange);
             let words = "etcdserver: mvcc: required revision has been compacted";
-            assert_eq!(status.message(), words, "{design:?}");
+            assert_eq!(status.message(), words, "{era:?}");
         });
         running.stop();
     }
@@ -203,9 +203,9 @@ fn who_goes_away_is_nobodys_loss() {
 /// Ranges of every size: one piece, some, and read while they are sent.
 #[test]
 fn a_range_is_the_same_however_large_it_is() {
-    for design in [Era::Clearlane, Era::V3_2] {
+    for era in [Era::Clearlane, Era::V3_2] {
         let dir = tempfile::tempdir().unwrap();
-        let running = Running::start(dir.path(), design);
+        let running = Running::start(dir.path(), era);
         block_on(async {
             let mut client = running.client().await.max_decoding_message_size(usize::MAX);
             let value = |number: usize| format!("{number}").repeat(1 + number % 900);

@@ -46,8 +46,8 @@ impl Running {
         Running::of_design(dir, quota_bytes, Era::Clearlane)
     }
 
-    fn of_design(dir: &Path, quota_bytes: i64, design: Era) -> Running {
-        let start = MemberConfig::new("default", dir, "http://localhost:2380", design.into());
+    fn of_design(dir: &Path, quota_bytes: i64, era: Era) -> Running {
+        let start = MemberConfig::new("default", dir, "http://localhost:2380", era.into());
         let opened = MemberConfig { quota_bytes, ..start }.open().unwrap();
         let address = "127.0.0.1:0".parse().unwrap();
         let server = RpcServer::start(&opened.threads, address, 2, Limits::default()).unwrap();
@@ -276,9 +276,9 @@ fn a_request_that_does_not_fit_raises_the_alarm_before_it_is_refused() {
 
 #[test]
 fn a_snapshot_is_what_the_store_was() {
-    for design in [Era::Clearlane, Era::V3_1] {
+    for era in [Era::Clearlane, Era::V3_1] {
         let dir = tempfile::tempdir().unwrap();
-        let running = Running::of_design(dir.path(), 0, design);
+        let running = Running::of_design(dir.path(), 0, era);
         let file = block_on(async {
             let mut client = Client::of(&running).await;
             for number in 0..50 {
@@ -311,7 +311,7 @@ fn a_snapshot_is_what_the_store_was() {
             records
         };
         let (copied, there) = (key(&*copy.snapshot().unwrap()), key(&**original.snapshot()));
-        assert_eq!((copied.len(), copied == there), (50, true), "{design:?}");
+        assert_eq!((copied.len(), copied == there), (50, true), "{era:?}");
         drop(original);
         damaged_is_noticed(&file);
         running.stop();

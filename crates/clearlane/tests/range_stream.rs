@@ -33,8 +33,8 @@ struct Running {
 }
 
 impl Running {
-    fn start(dir: &Path, design: Era) -> Running {
-        let node = data::open_single_member(dir, design.into(), "default", "http://localhost:2380");
+    fn start(dir: &Path, era: Era) -> Running {
+        let node = data::open_single_member(dir, era.into(), "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let address = "127.0.0.1:0".parse().unwrap();
         let server = RpcServer::start(&node, address, 2, Limits::default()).unwrap();
@@ -101,9 +101,9 @@ async fn joined(mut pages: RangeStream) -> (RangeResponse, usize) {
 /// Writes between the pages change neither the records nor what the last page says of them.
 #[test]
 fn a_stream_is_of_its_first_pages_revision() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let dir = tempfile::tempdir().unwrap();
-        let running = Running::start(dir.path(), design);
+        let running = Running::start(dir.path(), era);
         block_on(async {
             let mut client = KvClient::new(running.channel().await);
             load(&mut client, (0..100).map(|number| put(format!("k{number:02}"), "old"))).await;
@@ -124,12 +124,12 @@ fn a_stream_is_of_its_first_pages_revision() {
                     client.put(put(format!("k{:02}", number % 100), "new")).await.unwrap();
                     client.put(put(format!("kz{number}"), "new")).await.unwrap();
                     let Some(page) = pages.next_page().await.unwrap() else { break };
-                    assert!(header.is_none(), "{design:?}: only the last page has a header");
+                    assert!(header.is_none(), "{era:?}: only the last page has a header");
                     kvs.extend(page.kvs);
                     (header, count, more) = (page.header, page.count, page.more);
                 }
                 let joined = RangeResponse { header, kvs, more, count };
-                assert_eq!(joined, whole, "{design:?}: {request:?}");
+                assert_eq!(joined, whole, "{era:?}: {request:?}");
             }
         });
         running.stop();
@@ -139,9 +139,9 @@ fn a_stream_is_of_its_first_pages_revision() {
 /// A read of the past says in its header where the present was when it began.
 #[test]
 fn a_stream_of_the_past_has_the_header_of_its_first_page() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let dir = tempfile::tempdir().unwrap();
-        let running = Running::start(dir.path(), design);
+        let running = Running::start(dir.path(), era);
         block_on(async {
             let mut client = KvClient::new(running.channel().await);
             load(&mut client, (0..100).map(|number| put(format!("k{number:02}"), "old"))).await;
@@ -153,7 +153,7 @@ fn a_stream_of_the_past_has_the_header_of_its_first_page() {
             assert!(number > 1, "{number} pages behind the first");
             let values = first.kvs.iter().chain(&rest.kvs).map(|record| &record.value);
             assert!(values.clone().all(|value| value == "old") && values.count() == 100);
-            assert_eq!((revision(&rest), rest.count, rest.more), (3, 100, false), "{design:?}");
+            assert_eq!((revision(&rest), rest.count, rest.more), (3, 100, false), "{era:?}");
         });
         running.stop();
     }
@@ -162,9 +162,9 @@ fn a_stream_of_the_past_has_the_header_of_its_first_page() {
 /// A compaction between two pages ends the stream, and never lets it go on with something else.
 #[test]
 fn a_stream_ends_where_its_revision_is_compacted() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let dir = tempfile::tempdir().unwrap();
-        let running = Running::start(dir.path(), design);
+        let running = Running::start(dir.path(), era);
         block_on(async {
             let mut client = KvClient::new(running.channel().await);
             load(&mut client, (0..100).map(|number| put(format!("k{number:02}"), "old"))).await;
@@ -188,9 +188,9 @@ fn a_stream_ends_where_its_revision_is_compacted() {
 /// meanwhile.
 #[test]
 fn who_lists_and_then_watches_misses_nothing() {
-    for design in [Era::Clearlane, Era::V3_4, Era::V3_1] {
+    for era in [Era::Clearlane, Era::V3_4, Era::V3_1] {
         let dir = tempfile::tempdir().unwrap();
-        let running = Running::start(dir.path(), design);
+        let running = Running::start(dir.path(), era);
         block_on(async {
             let mut client = KvClient::new(running.channel().await);
             load(&mut client, (0..2000).map(|number| put(format!("k{number:04}"), "0"))).await;
@@ -221,7 +221,7 @@ fn who_lists_and_then_watches_misses_nothing() {
             for (mut records, listed) in known {
                 watch(running.channel().await, &mut records, listed, revision(&now)).await;
                 let is = now.kvs.iter().map(|it| (it.key.to_vec(), it.mod_revision));
-                assert!(is.eq(records), "{design:?}: listed at {listed}");
+                assert!(is.eq(records), "{era:?}: listed at {listed}");
             }
         });
         running.stop();
@@ -277,9 +277,9 @@ const TARGETS: [SortTarget; 5] =
 /// A target without an order is served, each key once, and in the order in which a range has it.
 #[test]
 fn a_sort_target_without_an_order_is_served_as_by_range() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let dir = tempfile::tempdir().unwrap();
-        let running = Running::start(dir.path(), design);
+        let running = Running::start(dir.path(), era);
         block_on(async {
             let mut client = KvClient::new(running.channel().await);
             // In no order at all; many are changed more than once.
@@ -294,8 +294,8 @@ fn a_sort_target_without_an_order_is_served_as_by_range() {
                     let request = RangeRequest { limit, keys_only, ..request };
                     let whole = client.range(request.clone()).await.unwrap().into_inner();
                     let (joined, pages) = joined(running.pages(request.clone()).unwrap()).await;
-                    assert_eq!(joined, whole, "{design:?}: {request:?}");
-                    assert_eq!(pages > 1, whole.kvs.len() > 10, "{design:?}: {request:?}");
+                    assert_eq!(joined, whole, "{era:?}: {request:?}");
+                    assert_eq!(pages > 1, whole.kvs.len() > 10, "{era:?}: {request:?}");
                 }
                 let request = sorted_by(target, SortOrder::None);
                 let counted = RangeRequest { count_only: true, limit, ..request };

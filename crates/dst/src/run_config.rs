@@ -68,14 +68,14 @@ impl RunConfig {
             (_, 4..=5) => ReadMode::Lease,
             _ => ReadMode::Log,
         };
-        let design = match chance.between(0, 9) {
+        let era = match chance.between(0, 9) {
             old @ 0..=3 => Era::DISTINCT_STORES[old as usize],
             _ => Era::Clearlane,
         };
         let snapshot_count = chance.log_uniform(5, 400);
         RunConfig {
             read_mode,
-            parts: design.into(),
+            parts: era.into(),
             raft: raft_config(chance, bug),
             snapshot_count,
             catch_up_entries: chance.between(0, snapshot_count),

@@ -141,10 +141,10 @@ fn a_job_of_another_store_is_refused() {
 /// Until 3.3 the index is walked in one go while all requests wait for `store`; since 3.4 by the job.
 #[test]
 fn the_index_is_compacted_where_etcd_does_it() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let locks = Registry::new();
         let config = Config { locks: locks.clone(), ..Config::default() };
-        let parts = StoreParts { era: design, index: IndexKind::Locked };
+        let parts = StoreParts { era, index: IndexKind::Locked };
         let store = store_with(parts, config);
         let taken = || {
             let reports = locks.report();
@@ -157,8 +157,8 @@ fn the_index_is_compacted_where_etcd_does_it() {
         finish(&*store, &mut job);
         let by_job = taken() - before - by_scheduling;
         // Of the job: to clone the tree, and for each key, of which there is one.
-        let expected = if design < Era::V3_4 { (1, 0) } else { (0, 2) };
-        assert_eq!((by_scheduling, by_job), expected, "{design}");
+        let expected = if era < Era::V3_4 { (1, 0) } else { (0, 2) };
+        assert_eq!((by_scheduling, by_job), expected, "{era}");
     }
 }
 

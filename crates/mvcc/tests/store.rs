@@ -1,6 +1,6 @@
 //! Golden scripts over the stores: one scenario per file.
 //!
-//! Those in `tests/golden/store` run over every design with either index, and must print the same.
+//! Those in `tests/golden/store` run over every era with either index, and must print the same.
 //! Two folders beside it have what the eras differ in: views that stay open on one thread, and
 //! what a crash leaves of a compaction that was only scheduled.
 //!

@@ -21,10 +21,10 @@ const COUNTS_MAX: u64 = 2_000;
 /// So many counts a put is beside in the default era.
 const COUNTS: u64 = 20;
 
-fn open_on(engine: &Arc<dyn Engine>, design: Era, locks: &Registry) -> Box<dyn Store<()>> {
+fn open_on(engine: &Arc<dyn Engine>, era: Era, locks: &Registry) -> Box<dyn Store<()>> {
     let config = Config { locks: locks.clone(), ..Config::default() };
     let ground = StoreConfig::new(Arc::clone(engine), config, PreCommit::none(), ());
-    open(StoreParts::from(design), ground).unwrap().0
+    open(StoreParts::from(era), ground).unwrap().0
 }
 
 /// An engine with the records of so many keys.
@@ -82,14 +82,14 @@ fn count_and_put(store: &dyn Store<()>, enough: impl Fn(u64) -> bool) {
 #[test]
 fn in_the_old_eras_a_put_waits_for_a_count() {
     let engine = filled();
-    for design in Era::DISTINCT_STORES.into_iter().filter(|design| *design != Era::Clearlane) {
+    for era in Era::DISTINCT_STORES.into_iter().filter(|era| *era != Era::Clearlane) {
         // In 3.1 the count holds a lock already that every put takes before it gets to the index.
-        let lock = if design == Era::V3_1 { "store" } else { "treeIndex" };
+        let lock = if era == Era::V3_1 { "store" } else { "treeIndex" };
         let locks = Registry::new();
-        let store = open_on(&engine, design, &locks);
+        let store = open_on(&engine, era, &locks);
         let waited = || put_has_waited(&locks, Some(lock));
         count_and_put(&*store, |counts| waited() || counts >= COUNTS_MAX);
-        assert!(waited(), "{design}: no put has waited for {lock}");
+        assert!(waited(), "{era}: no put has waited for {lock}");
     }
 }
 

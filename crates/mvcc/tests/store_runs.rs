@@ -14,9 +14,9 @@ use clearlane_mvcc::{Change, RangeOptions, Store, StoreConfig, StoreParts, Write
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-fn store(engine: &Arc<dyn Engine>, design: Era) -> Box<dyn Store<()>> {
+fn store(engine: &Arc<dyn Engine>, era: Era) -> Box<dyn Store<()>> {
     let ground = StoreConfig::new(Arc::clone(engine), Config::default(), PreCommit::none(), ());
-    open(StoreParts::from(design), ground).unwrap().0
+    open(StoreParts::from(era), ground).unwrap().0
 }
 
 /// What one revision does.
@@ -100,13 +100,13 @@ fn revisions_that_share_a_transaction_are_as_those_that_do_not() {
 
 #[test]
 fn in_the_old_eras_each_revision_has_its_own() {
-    for design in Era::DISTINCT_STORES.into_iter().filter(|design| *design != Era::Clearlane) {
+    for era in Era::DISTINCT_STORES.into_iter().filter(|era| *era != Era::Clearlane) {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-        let store = store(&engine, design);
+        let store = store(&engine, era);
         let mut txn = store.begin_write().unwrap();
         txn.put(b"a", b"1", 0).unwrap();
-        assert!(!txn.begin_next_revision(), "{design:?}");
+        assert!(!txn.begin_next_revision(), "{era:?}");
         let ended = txn.end(()).unwrap();
-        assert_eq!((ended.revision, ended.changes.len()), (2, 1), "{design:?}");
+        assert_eq!((ended.revision, ended.changes.len()), (2, 1), "{era:?}");
     }
 }

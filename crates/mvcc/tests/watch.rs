@@ -1,6 +1,6 @@
 //! Golden scripts over watching: one scenario per file.
 //!
-//! Those in `tests/golden/watch` run over every design with either index, and must print the same.
+//! Those in `tests/golden/watch` run over every era with either index, and must print the same.
 //! Two folders beside it have what is different, and right so:
 //!
 //! | | default era | old eras, as etcd |

@@ -28,7 +28,7 @@ struct TestStore {
 
 impl TestStore {
     /// At revision 4, compacted at 3: `a` was put three times.
-    fn new(design: Era) -> TestStore {
+    fn new(era: Era) -> TestStore {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let progress = AppliedPosition::default();
         let ground = StoreConfig::new(
@@ -37,7 +37,7 @@ impl TestStore {
             AppliedPosition::pre_commit(),
             progress.clone(),
         );
-        let (store, _) = clearlane_mvcc::open(StoreParts::from(design), ground).unwrap();
+        let (store, _) = clearlane_mvcc::open(StoreParts::from(era), ground).unwrap();
         let mut world = TestStore { engine, store, index: 0 };
         for value in ["1", "2", "3"] {
             world.apply(&entry(put("a", value))).unwrap().result.unwrap();
@@ -167,8 +167,8 @@ fn what_the_store_refuses_changes_nothing_but_the_progress() {
             self.0
         }
     }
-    for design in Era::DISTINCT_STORES {
-        let mut world = TestStore::new(design);
+    for era in Era::DISTINCT_STORES {
+        let mut world = TestStore::new(era);
         for (request, refused) in refused_by_the_store() {
             world.assert_refused(&entry(Any(request.clone())), refused);
             let behind_a_put = then([put("b", "1").op(), request.clone()]);
@@ -194,8 +194,8 @@ fn a_list_that_does_not_run_is_not_asked() {
 #[test]
 fn a_put_that_keeps_what_the_transaction_has_deleted_is_refused() {
     let keep = PutRequest { ignore_value: true, ..put("a", "") };
-    for design in Era::DISTINCT_STORES {
-        let mut world = TestStore::new(design);
+    for era in Era::DISTINCT_STORES {
+        let mut world = TestStore::new(era);
         let gone = then([delete("0", "\0").op(), delete("b", "\0").op(), keep.clone().op()]);
         world.assert_refused(&entry(gone.clone()), RequestRejection::KeyNotFound);
         world.assert_refused(
@@ -230,8 +230,8 @@ fn what_is_wrong_twice_is_told_as_in_etcd() {
     let key = PutRequest { ignore_lease: true, ..put("missing", "") };
     let lease = PutRequest { lease: 6, ..put("a", "") };
     let (future, compacted) = (range("a", 9), range("a", 2));
-    for design in Era::DISTINCT_STORES {
-        let mut world = TestStore::new(design);
+    for era in Era::DISTINCT_STORES {
+        let mut world = TestStore::new(era);
         world.assert_refused(&entry(both.clone()), RequestRejection::LeaseNotFound);
         for (ops, refused) in [
             (vec![both.clone().op()], RequestRejection::LeaseNotFound),
@@ -362,8 +362,8 @@ fn a_lease_that_gets_its_id_later_counts_with_it() {
 
 #[test]
 fn the_mark_of_a_log_read_changes_nothing() {
-    for design in Era::DISTINCT_STORES {
-        let mut world = TestStore::new(design);
+    for era in Era::DISTINCT_STORES {
+        let mut world = TestStore::new(era);
         let before = world.all();
         let applied = world.apply(&entry(range("", 0))).unwrap();
         let header = Some(ResponseHeader { revision: 4, ..ResponseHeader::default() });

@@ -1,6 +1,6 @@
-//! The machinery of design `clearlane`: one pointer, one applier, one committer.
+//! The machinery of era `clearlane`: one pointer, one applier, one committer.
 //!
-//! The design's lock story is on top of [`snapshot_read_tx`](crate::clearlane::read_tx). Here are
+//! The era's lock story is on top of [`snapshot_read_tx`](crate::clearlane::read_tx). Here are
 //! its parts, in the order in which a write meets them: [`writer`] adds to [`pending_records`] and
 //! [`pending_buckets`], a [`state`] shows them, [`atomic_state`] is the pointer to the current view, and
 //! [`committer`] moves them into the engine.
@@ -45,7 +45,7 @@ pub use state::BackendState;
 /// Records that one step of a defragmentation carries over before it looks up again.
 const DEFRAGMENT_STEP: usize = 10_000;
 
-/// A backend of design `clearlane`. Use it through [`Backend`], or by its own methods where the
+/// A backend of era `clearlane`. Use it through [`Backend`], or by its own methods where the
 /// view's payload is wanted.
 #[derive(Debug)]
 pub struct SnapshotBackend<T> {

@@ -1,4 +1,4 @@
-//! Design `clearlane`: a read transaction is one pointer.
+//! Era `clearlane`: a read transaction is one pointer.
 //!
 //! # Who holds what
 //!
@@ -10,7 +10,7 @@
 //! * **A commit** holds `committer`, which only commits and the last step of a defragmentation
 //!   take. The applier takes it in one case: too many bytes are pending.
 //!
-//! # The same load in this design
+//! # The same load in this era
 //!
 //! ```text
 //!   time ─────────────────────────────────────────────────────────────▶
@@ -30,7 +30,7 @@
 //!
 //! # What etcd does here
 //!
-//! The other designs of this crate tell it. None of them can open a read while a commit syncs:
+//! The other eras of this crate tell it. None of them can open a read while a commit syncs:
 //! the commit must replace the engine's snapshot and empty the buffer in one step, and with two
 //! pointers that takes a lock. One pointer to both needs none.
 
@@ -43,7 +43,7 @@ use crate::clearlane::state::BackendState;
 use crate::error::Result;
 use crate::interface::{RangeVisitor, ReadTx};
 
-/// An open read transaction of design `clearlane`. It may be sent to another thread.
+/// An open read transaction of era `clearlane`. It may be sent to another thread.
 #[derive(Clone, Debug)]
 pub struct SnapshotReadTx<T> {
     state: Arc<BackendState<T>>,

@@ -43,7 +43,7 @@ impl WriterState {
     }
 }
 
-/// The write transaction of design `clearlane`.
+/// The write transaction of era `clearlane`.
 #[derive(Debug)]
 pub(crate) struct SnapshotWriteTx<'b, T: Clone + Send + Sync + std::fmt::Debug> {
     backend: &'b SnapshotBackend<T>,

@@ -1,11 +1,11 @@
-//! What designs 3.1 to 3.5 share: the engine's write transaction, open all the time.
+//! What eras 3.1 to 3.5 share: the engine's write transaction, open all the time.
 //!
 //! As around bbolt, one engine transaction stays open and collects every put; etcd calls it
 //! `batchTx`, and one mutex of that name guards it. A write transaction of the backend holds the
 //! mutex from beginning to end. A commit writes the whole batch, syncs, and opens the next
 //! engine transaction, all under the same mutex.
 //!
-//! Each design adds what its readers need at two moments: when a write transaction ends
+//! Each era adds what its readers need at two moments: when a write transaction ends
 //! ([`BatchOwner::on_write_end`]), and when the batch is committed.
 
 use std::fmt::Debug;
@@ -36,7 +36,7 @@ pub(crate) struct Batch<T> {
     dirty: bool,
     pub(crate) pending_ops: u64,
     pub(crate) pending_deletes: u64,
-    /// The puts of the open write transaction, for designs whose readers do not read `txn`.
+    /// The puts of the open write transaction, for eras whose readers do not read `txn`.
     pub(crate) write_buffer: Option<TxWriteBuffer>,
     last_key: Option<RecordKey>,
     failure: Option<Error>,
@@ -168,13 +168,13 @@ fn run_defragment(mut rewrite: Box<dyn Defragment>) -> Result<()> {
     Ok(rewrite.finish()?)
 }
 
-/// The design around a batch: what it does for its readers when a write transaction ends.
+/// The era around a batch: what it does for its readers when a write transaction ends.
 pub(crate) trait BatchOwner<T> {
     /// Called at the end of a write transaction, with `batchTx` still held.
     fn on_write_end(&self, batch: &mut Batch<T>) -> Result<()>;
 }
 
-/// The write transaction of designs 3.1 to 3.5: `batchTx` held, puts go straight to the engine.
+/// The write transaction of eras 3.1 to 3.5: `batchTx` held, puts go straight to the engine.
 pub(crate) struct BatchWriteTx<'b, T: Debug> {
     batch: MutexGuard<'b, Batch<T>>,
     owner: &'b dyn BatchOwner<T>,

@@ -1,4 +1,4 @@
-//! The write side of designs 3.2, 3.4 and 3.5, which are one design with three ways to read.
+//! The write side of eras 3.2, 3.4 and 3.5, which have it in common and differ in how they read.
 //!
 //! # The life of a put
 //!
@@ -14,7 +14,7 @@
 //!
 //! Deletes: the buffer has no tombstones, so the end of a write transaction that deleted commits
 //! at once. etcd does so since its 3.4 was patched; before, readers saw the deleted record until
-//! the next commit. The lock protocol is the same, so we do it in design 3.2 as well. What etcd
+//! the next commit. The lock protocol is the same, so we do it in era 3.2 as well. What etcd
 //! does besides is left out: it writes back first and releases `readTx` before the commit takes
 //! it again, and a reader that comes in between sees the transaction's puts without its deletes.
 //!
@@ -39,7 +39,7 @@ use crate::etcd::tx_buffer::{TxReadBuffer, TxWriteBuffer};
 use crate::etcd::{v3_2_read_tx, v3_4_concurrent_read_tx, v3_5_cached_read_tx};
 use crate::interface::{Backend, ReadTx, Sizes, WriteTx};
 
-/// A backend of design 3.2, 3.4 or 3.5.
+/// A backend of era 3.2, 3.4 or 3.5.
 #[derive(Debug)]
 pub(crate) struct BufferedBackend<T> {
     era: Era,

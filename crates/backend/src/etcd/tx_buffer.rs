@@ -1,14 +1,14 @@
-//! The two buffers of designs 3.2 to 3.5: what a write transaction collects, and what readers see.
+//! The two buffers of eras 3.2 to 3.5: what a write transaction collects, and what readers see.
 //!
 //! bbolt shows uncommitted changes only through its one open write transaction. So that readers
 //! need not share it, each put is also noted in a *write buffer*. The end of the write
 //! transaction merges that into the *read buffer*, and from then on readers find the records
 //! there until a commit has put them into the engine and empties it.
 //!
-//! Entries are shared by reference, so that copying a buffer (which designs 3.4 and 3.5 do for
+//! Entries are shared by reference, so that copying a buffer (which eras 3.4 and 3.5 do for
 //! their readers) costs one pointer per entry and no byte of any value, as in etcd.
 //!
-//! Deletes have no place in a buffer. The designs commit at the end of a write transaction that
+//! Deletes have no place in a buffer. The eras commit at the end of a write transaction that
 //! deleted something, which empties the buffer and shows readers the engine's new state.
 
 use std::sync::Arc;

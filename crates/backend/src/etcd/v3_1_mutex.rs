@@ -1,4 +1,4 @@
-//! Design 3.1 (etcd 3.0 and 3.1): reads and writes share one mutex.
+//! Era 3.1 (etcd 3.0 and 3.1): reads and writes share one mutex.
 //!
 //! # Who holds what
 //!
@@ -27,7 +27,7 @@
 //! without harm, but a mutex does not know that both only read.
 //!
 //! Because reads go through the engine's write transaction, they fail once that is lost: after a
-//! failed commit this design answers no more reads, where the others still show what was visible.
+//! failed commit this era answers no more reads, where the others still show what was visible.
 //!
 //! # What etcd does here that is left out
 //!
@@ -49,7 +49,7 @@ use crate::error::Result;
 use crate::etcd::batch_tx::{Batch, BatchOwner, BatchWriteTx, CommitTimer};
 use crate::interface::{Backend, RangeVisitor, ReadTx, Sizes, WriteTx};
 
-/// A backend of design 3.1.
+/// A backend of era 3.1.
 #[derive(Debug)]
 pub(crate) struct MutexBackend<T> {
     era: Era,

@@ -1,4 +1,4 @@
-//! Design 3.2 (etcd 3.2 and 3.3): `ReadTx`, a read-write lock held to the end of the read.
+//! Era 3.2 (etcd 3.2 and 3.3): `ReadTx`, a read-write lock held to the end of the read.
 //!
 //! # Who holds what
 //!

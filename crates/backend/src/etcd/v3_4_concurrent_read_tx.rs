@@ -1,4 +1,4 @@
-//! Design 3.4: `ConcurrentReadTx`, the buffer is copied when the read opens.
+//! Era 3.4: `ConcurrentReadTx`, the buffer is copied when the read opens.
 //!
 //! # Who holds what
 //!
@@ -10,7 +10,7 @@
 //! * **A commit** needs `readTx` exclusively, sync included. The old snapshot lives on until the
 //!   last read that refers to it ends: the commit waits for no reader.
 //!
-//! # The same load in this design
+//! # The same load in this era
 //!
 //! ```text
 //!   time ──────────────────────────────────────────────────────────────▶
@@ -39,7 +39,7 @@ use crate::etcd::tx_buffer::TxReadBuffer;
 use crate::interface::{RangeVisitor, ReadTx};
 use crate::merge;
 
-/// An open read with its own buffer, or (design 3.5) one that is shared and never changed.
+/// An open read with its own buffer, or (era 3.5) one that is shared and never changed.
 pub(super) struct ConcurrentReadTx<'b> {
     pub(super) buffer: Arc<TxReadBuffer>,
     pub(super) snapshot: Arc<dyn Snapshot>,

@@ -1,8 +1,8 @@
-//! Design 3.5 (etcd 3.5 and later): `ConcurrentReadTx` with a cached copy of the buffer.
+//! Era 3.5 (etcd 3.5 and later): `ConcurrentReadTx` with a cached copy of the buffer.
 //!
 //! # Who holds what
 //!
-//! Everything is as in design 3.4, but a read that opens takes the last copy if the buffer has
+//! Everything is as in era 3.4, but a read that opens takes the last copy if the buffer has
 //! not changed since it was made. Between two writes any number of reads share one copy.
 //!
 //! The copy sits behind a mutex of its own, `cache`, which is only ever taken with `readTx` held
@@ -14,7 +14,7 @@
 //!   copy at once; each stores its copy only if no other reader stored one meanwhile.
 //! * **Copy up to date:** it is shared.
 //!
-//! # The same load in this design
+//! # The same load in this era
 //!
 //! ```text
 //!   time ──────────────────────────────────────────────────────────────▶
@@ -29,7 +29,7 @@
 //!
 //! The applier compares before it writes (a transaction's `if`). It alone writes, so nothing can
 //! change between its compare and its write; a copy is wasted on it. For these reads
-//! [`begin_read_for_writer`](crate::Backend::begin_read_for_writer) goes back to design 3.2: `readTx` held
+//! [`begin_read_for_writer`](crate::Backend::begin_read_for_writer) goes back to era 3.2: `readTx` held
 //! shared to the end of the read. The applier must end that read before it opens its write
 //! transaction, or it waits for itself.
 //!

@@ -21,7 +21,7 @@ fn parts(number: Entry) -> u64 {
     if number == 0 { 0 } else { 2 + number % 3 }
 }
 
-/// Every fourth batch turns the flag on or off: few deletes, because some designs commit at each.
+/// Every fourth batch turns the flag on or off: few deletes, because some eras commit at each.
 fn flag_is_on(number: Entry) -> bool {
     number / 4 % 2 == 1
 }

@@ -32,15 +32,11 @@ pub(crate) fn memory_engine() -> Arc<dyn Engine> {
     Arc::new(MemoryEngine::new())
 }
 
-/// A backend of a design on an engine, with the tests' hook. It goes on from the entry that the
+/// A backend of an era on an engine, with the tests' hook. It goes on from the entry that the
 /// engine's last commit saved.
-pub(crate) fn open(
-    design: Era,
-    engine: Arc<dyn Engine>,
-    config: Config,
-) -> Box<dyn Backend<Entry>> {
+pub(crate) fn open(era: Era, engine: Arc<dyn Engine>, config: Config) -> Box<dyn Backend<Entry>> {
     let entry = contents::saved_entry(&contents::durable(&*engine));
-    design.open(engine, config, save_consistent_index(), entry).unwrap()
+    era.open(engine, config, save_consistent_index(), entry).unwrap()
 }
 
 /// Says which run it was when a test fails in the middle of it.

@@ -66,9 +66,9 @@ fn told(differences: &[Difference]) -> String {
     }
 }
 
-fn check(scenario: &str, design: Era) {
-    let found = run(scenario, ServerKind::Clearlane(design));
-    assert!(found.is_empty(), "{scenario} ({design}) differs:{}", told(&found));
+fn check(scenario: &str, era: Era) {
+    let found = run(scenario, ServerKind::Clearlane(era));
+    assert!(found.is_empty(), "{scenario} ({era}) differs:{}", told(&found));
 }
 
 macro_rules! scenarios {
@@ -129,9 +129,9 @@ fn every_recording_is_in_the_table() {
 /// What is read and written in other ways in each era.
 #[test]
 fn every_era_answers_alike() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         for scenario in ["02-range-ties", "06-compact", "08-watch", "17-hashkv-1"] {
-            check(scenario, design);
+            check(scenario, era);
         }
     }
 }

@@ -109,8 +109,8 @@ impl ServerProcess {
         flags: &[String],
     ) -> Result<ServerProcess, String> {
         let running = match whose {
-            ServerKind::Clearlane(design) => {
-                start_clearlane(dir, *design, place, flags).map_err(|error| error.to_string())?
+            ServerKind::Clearlane(era) => {
+                start_clearlane(dir, *era, place, flags).map_err(|error| error.to_string())?
             }
             ServerKind::Etcd(program) => {
                 ServerProcess::Etcd(Etcd::start(program, dir, place, flags)?)
@@ -145,11 +145,11 @@ impl ServerProcess {
 
 fn start_clearlane(
     dir: &Path,
-    design: Era,
+    era: Era,
     place: &MemberSpec,
     flags: &[String],
 ) -> Result<ServerProcess, Box<dyn Error>> {
-    let mut start = MemberConfig::new(place.name, dir, &place.peer_url, design.into());
+    let mut start = MemberConfig::new(place.name, dir, &place.peer_url, era.into());
     start.initial_cluster = place.initial_cluster.parse()?;
     start.initial_cluster_state = place.state.parse()?;
     let set = RecordedFlags::from_flags(flags)?;

@@ -32,13 +32,13 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn start(dir: &Path, design: Era) -> Running {
-        Running::with(dir, design, Duration::from_secs(600))
+    pub(crate) fn start(dir: &Path, era: Era) -> Running {
+        Running::with(dir, era, Duration::from_secs(600))
     }
 
     /// With this interval of notices of progress.
-    pub(crate) fn with(dir: &Path, design: Era, progress: Duration) -> Running {
-        let node = data::open_single_member(dir, design.into(), "default", "http://localhost:2380");
+    pub(crate) fn with(dir: &Path, era: Era, progress: Duration) -> Running {
+        let node = data::open_single_member(dir, era.into(), "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         node.watch_server().set_progress_interval(progress);
         let address = "127.0.0.1:0".parse().unwrap();
@@ -193,10 +193,10 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
 /// On a server of each era.
 #[allow(clippy::print_stdout, reason = "a test that fails shows its era")]
 pub(crate) fn in_every_era(work: impl AsyncFn(&Running)) {
-    for design in Era::DISTINCT_STORES {
-        println!("{design:?}");
+    for era in Era::DISTINCT_STORES {
+        println!("{era:?}");
         let dir = tempfile::tempdir().unwrap();
-        let running = Running::start(dir.path(), design);
+        let running = Running::start(dir.path(), era);
         block_on(work(&running));
         running.stop();
     }

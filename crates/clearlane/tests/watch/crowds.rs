@@ -58,9 +58,9 @@ fn a_thousand_watchers_of_one_key() {
 /// key, is prompt, and in the end the slow one is told everything, too.
 #[test]
 fn a_slow_reader_disturbs_nobody() {
-    for design in [Era::Clearlane, Era::V3_5] {
+    for era in [Era::Clearlane, Era::V3_5] {
         let dir = tempfile::tempdir().unwrap();
-        let running = Running::start(dir.path(), design);
+        let running = Running::start(dir.path(), era);
         block_on(async {
             let (mut client, mut other) = (running.client().await, running.client().await);
             let mut slow = client.watcher(of_key("a")).await;

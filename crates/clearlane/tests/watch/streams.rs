@@ -243,9 +243,9 @@ fn a_client_that_has_no_more_to_ask_may_listen() {
 
 #[test]
 fn notices_of_progress_follow_the_store() {
-    for design in [Era::Clearlane, Era::V3_5] {
+    for era in [Era::Clearlane, Era::V3_5] {
         let dir = tempfile::tempdir().unwrap();
-        let running = Running::with(dir.path(), design, Duration::from_millis(100));
+        let running = Running::with(dir.path(), era, Duration::from_millis(100));
         block_on(async {
             let mut client = running.client().await;
             let mut stream = client.stream().await;
@@ -313,9 +313,9 @@ fn a_stream_ends_when_the_server_stops() {
 
 #[test]
 fn it_goes_on_behind_a_restart() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let dir = tempfile::tempdir().unwrap();
-        let running = Running::start(dir.path(), design);
+        let running = Running::start(dir.path(), era);
         block_on(async {
             let mut client = running.client().await;
             let mut stream = client.watcher(of_key("a")).await;
@@ -325,7 +325,7 @@ fn it_goes_on_behind_a_restart() {
             stream.revisions(2, 10).await;
         });
         running.stop();
-        let running = Running::start(dir.path(), design);
+        let running = Running::start(dir.path(), era);
         block_on(async {
             let mut client = running.client().await;
             let create = WatchCreateRequest { start_revision: 11, ..of_key("a") };

@@ -94,7 +94,7 @@ type OpenReadTxn<'s, I, P> = EtcdReadTxn<
 
 impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> EtcdStore<A, I, P> {
     pub(crate) fn open_with_index(
-        design: Era,
+        era: Era,
         ground: StoreConfig<'_, A>,
         index: I,
     ) -> Result<(EtcdStore<A, I, P>, RecoveryInfo)> {
@@ -111,7 +111,7 @@ impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> EtcdStore<A, I,
         });
         let store = EtcdStore {
             protocol: P::new(&locks, first),
-            backend: design.open(engine, config, pre_commit, reached)?,
+            backend: era.open(engine, config, pre_commit, reached)?,
             index: SharedIndex::new(index, &locks),
             compactions: Mutex::new(&locks, "compactions", compactions),
             watchers: Mutex::new(&locks, "watchable", EtcdWatchers::default()),

@@ -4,7 +4,7 @@
 //!
 //! * **A read** takes `store` shared, then `revMu` shared, then opens the backend's read, which
 //!   takes `readTx` shared. With both it has read the revisions and opened the records of one
-//!   moment, and it lets go of `revMu`. In design 3.2 it keeps `readTx` to its end. In 3.4 and 3.5
+//!   moment, and it lets go of `revMu`. In era 3.2 it keeps `readTx` to its end. In 3.4 and 3.5
 //!   it does not; but *`store` is kept to the end in all of them*.
 //! * **A write transaction** takes `store` shared, then `batchTx`. At its end it takes `revMu`
 //!   exclusively *before* it ends the backend's transaction: no new reader may find the new

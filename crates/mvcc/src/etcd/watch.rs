@@ -3,7 +3,7 @@
 //! This is etcd's way to this day, kept so that the difference can be shown. The lock `watchable`
 //! guards all watchers, and three parties hold it for long:
 //!
-//! * **A write transaction**, at its end (in design 3.1 from beginning to end): it tells the synced
+//! * **A write transaction**, at its end (in era 3.1 from beginning to end): it tells the synced
 //!   watchers, and keeps the lock while the backend's transaction ends, write-back and perhaps a
 //!   commit included. A thousand watchers of a key are told before the next put gets on.
 //! * **A round of synchronising**, every 100 ms: it reads *every record from the oldest revision
@@ -23,8 +23,8 @@
 //!
 //! # Lock order
 //!
-//! In designs 3.2 to 3.5: `store` (shared), `batchTx`, `watchable`, `revMu`, `readTx`; a round
-//! begins with `watchable`. In design 3.1: `watchable`, `store`, `batchTx`, for writes and rounds
+//! In eras 3.2 to 3.5: `store` (shared), `batchTx`, `watchable`, `revMu`, `readTx`; a round
+//! begins with `watchable`. In era 3.1: `watchable`, `store`, `batchTx`, for writes and rounds
 //! alike; so there a write transaction has `watchable` for its whole length.
 //!
 //! # Previous records
@@ -69,7 +69,7 @@ pub(crate) trait WatchSource: Send + Sync + Debug + 'static {
     fn watchers(&self) -> &Mutex<EtcdWatchers>;
 
     /// Calls `work` with the current and the compact revision, and keeps them from changing
-    /// meanwhile: with `revMu` held, or in design 3.1 with `store`.
+    /// meanwhile: with `revMu` held, or in era 3.1 with `store`.
     fn with_revisions(&self, work: &mut dyn FnMut(i64, i64));
 
     /// The records, with the plain read transaction.

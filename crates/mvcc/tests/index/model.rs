@@ -153,10 +153,10 @@ fn check_views_stay(operations: &[Operation]) {
     }
 }
 
-fn race(design: usize) -> Race {
+fn race(era: usize) -> Race {
     let mut all = subject::all();
     let (_, plain) = all.pop().unwrap();
-    let (_, real) = all.swap_remove(design);
+    let (_, real) = all.swap_remove(era);
     Race { sides: [real, plain], records: Vec::new(), main: 1, compacted: 0 }
 }
 

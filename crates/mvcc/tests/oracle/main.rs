@@ -31,19 +31,19 @@ use recording::{Action, Step};
 const SCENARIOS: [&str; 6] =
     ["17-hashkv-1", "18-hashkv-2", "19-hashkv-3", "20-hashkv-4", "21-hashkv-5", "31-hashkv-7"];
 
-/// Replays a scenario on a store of a design, with jobs that take so many keys or records per step.
+/// Replays a scenario on a store of an era, with jobs that take so many keys or records per step.
 /// How many calls and restarts there were.
-fn replay(scenario: &str, design: Era, budget: usize) -> (usize, usize) {
+fn replay(scenario: &str, era: Era, budget: usize) -> (usize, usize) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/oracle");
     let steps = recording::read(&folder.join(format!("{scenario}.jsonl")));
-    let mut member = Member::new(design.into(), budget);
+    let mut member = Member::new(era.into(), budget);
     let (mut calls, mut restarts) = (0, 0);
     for Step { number, action: taken } in steps {
         match taken {
             Action::Call { method, request, outcome } => {
                 calls += 1;
                 let ours = member.call(&method, request);
-                let place = || format!("{design}: {scenario}, step {number}, budget {budget}");
+                let place = || format!("{era}: {scenario}, step {number}, budget {budget}");
                 assert_eq!(ours, outcome, "{}: {method}", place());
             }
             Action::Restart => {
@@ -59,9 +59,9 @@ fn replay(scenario: &str, design: Era, budget: usize) -> (usize, usize) {
 fn every_store_answers_what_etcd_answered() {
     for scenario in SCENARIOS {
         let budgets = [1, 3, 1000].map(|budget| (Era::Clearlane, budget));
-        let designs = Era::DISTINCT_STORES.map(|design| (design, 1000));
-        for (design, budget) in budgets.into_iter().chain(designs) {
-            let (calls, restarts) = replay(scenario, design, budget);
+        let eras = Era::DISTINCT_STORES.map(|era| (era, 1000));
+        for (era, budget) in budgets.into_iter().chain(eras) {
+            let (calls, restarts) = replay(scenario, era, budget);
             assert!(calls >= 60 && restarts >= 1, "{scenario}: the recording is whole");
         }
     }

@@ -22,10 +22,10 @@ type Outcome = Result<String, Box<dyn Error>>;
 /// Small steps, so that every job takes several.
 const BUDGET: usize = 3;
 
-/// Every design with either index.
+/// Every era with either index.
 pub(crate) fn all_parts() -> Vec<StoreParts> {
     let both = [IndexKind::Locked, IndexKind::Persistent];
-    let with_both = |design| both.map(|index| StoreParts { era: design, index });
+    let with_both = |era| both.map(|index| StoreParts { era, index });
     Era::DISTINCT_STORES.into_iter().flat_map(with_both).collect()
 }
 

@@ -55,7 +55,7 @@ pub(crate) struct ReplicaHost {
     pub(crate) is_stopping: bool,
     pub(crate) stores_replaced: usize,
     /// The era that it is started in.
-    pub(crate) design: Era,
+    pub(crate) era: Era,
     /// Outcomes of each step of its apply half.
     pub(crate) steps: Vec<usize>,
     starts: u64,
@@ -86,7 +86,7 @@ impl ReplicaHost {
             changes: Vec::new(),
             is_stopping: false,
             stores_replaced: 0,
-            design: Era::Clearlane,
+            era: Era::Clearlane,
             steps: Vec::new(),
             starts: 0,
         }
@@ -102,7 +102,7 @@ impl ReplicaHost {
             wal_dir: Path::new(DIR).to_owned(),
             wal: Options { segment_bytes: 4096, segments_max: Some(2) },
             store_dir: Arc::clone(&self.store_dir) as _,
-            parts: self.design.into(),
+            parts: self.era.into(),
             backend: Config::default(),
             learners_max: 1,
             workers: Arc::new(SerialWorkers),

@@ -90,9 +90,9 @@ fn puts_in_a_row_are_as_any_others() {
 /// In an old era each put waits for the locks of the era; its outcome does not wait for those of the next ones.
 #[test]
 fn puts_of_an_old_era_are_answered_one_by_one() {
-    for (design, expected) in [(Era::Clearlane, vec![3]), (Era::V3_2, vec![1, 1, 1])] {
+    for (era, expected) in [(Era::Clearlane, vec![3]), (Era::V3_2, vec![1, 1, 1])] {
         let mut lab = ReplicaCluster::new(1, settings());
-        lab.host(1).design = design;
+        lab.host(1).era = era;
         lab.crash(1);
         lab.start(1);
         lab.leader();
@@ -102,7 +102,7 @@ fn puts_of_an_old_era_are_answered_one_by_one() {
         }
         lab.poll(1);
         lab.host(1).steps.retain(|outcomes| *outcomes > 0);
-        assert_eq!(lab.host(1).steps, expected, "{design}");
+        assert_eq!(lab.host(1).steps, expected, "{era}");
     }
 }
 

@@ -43,12 +43,12 @@ const SCENARIOS: [(&str, usize); 6] = [
 ];
 
 /// Replays a scenario in an era. How many calls there were.
-fn replay(scenario: &str, design: Era) -> usize {
+fn replay(scenario: &str, era: Era) -> usize {
     let pool = recording::pool();
-    let mut member = ReplayMember::new(design.into());
+    let mut member = ReplayMember::new(era.into());
     let mut calls = 0;
     for step in recording::read(scenario) {
-        let place = format!("{design}: {scenario}, step {}", step.number);
+        let place = format!("{era}: {scenario}, step {}", step.number);
         match step.action {
             StepAction::Call { method, request, outcome } => {
                 calls += 1;
@@ -66,8 +66,8 @@ fn replay(scenario: &str, design: Era) -> usize {
 #[test]
 fn every_era_answers_what_etcd_answered() {
     for (scenario, calls) in SCENARIOS {
-        for design in Era::DISTINCT_STORES {
-            assert_eq!(replay(scenario, design), calls, "{scenario}: the recording is whole");
+        for era in Era::DISTINCT_STORES {
+            assert_eq!(replay(scenario, era), calls, "{scenario}: the recording is whole");
         }
     }
 }

@@ -31,7 +31,7 @@ struct StoreAndModel {
 }
 
 impl StoreAndModel {
-    fn new(design: Era) -> StoreAndModel {
+    fn new(era: Era) -> StoreAndModel {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let ground = StoreConfig::new(
             Arc::clone(&engine),
@@ -39,7 +39,7 @@ impl StoreAndModel {
             AppliedPosition::pre_commit(),
             AppliedPosition::default(),
         );
-        let (store, _) = clearlane_mvcc::open(StoreParts::from(design), ground).unwrap();
+        let (store, _) = clearlane_mvcc::open(StoreParts::from(era), ground).unwrap();
         StoreAndModel { engine, store, model: Model::new(), index: 0 }
     }
 
@@ -90,9 +90,9 @@ proptest! {
     #[test]
     fn requests_do_what_the_model_does(
         requests in prop::collection::vec(strategies::request(), 1..30),
-        design in prop::sample::select(Era::DISTINCT_STORES.to_vec()),
+        era in prop::sample::select(Era::DISTINCT_STORES.to_vec()),
     ) {
-        let mut world = StoreAndModel::new(design);
+        let mut world = StoreAndModel::new(era);
         requests.iter().for_each(|request| world.step(request));
     }
 }

@@ -1,4 +1,4 @@
-//! The hash over all buckets, on backends of every design.
+//! The hash over all buckets, on backends of every era.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,8 +22,8 @@ fn hook() -> PreCommit<u64> {
     })
 }
 
-fn open(design: Era, engine: &Arc<dyn Engine>) -> Backing {
-    design.open(Arc::clone(engine), Config::default(), hook(), 0).unwrap()
+fn open(era: Era, engine: &Arc<dyn Engine>) -> Backing {
+    era.open(Arc::clone(engine), Config::default(), hook(), 0).unwrap()
 }
 
 fn memory() -> Arc<dyn Engine> {
@@ -104,38 +104,38 @@ fn commits_defragmentation_and_a_restart_leave_it_alone() {
     let empty =
         crc32c::crc32c(b"alarmauthauthRolesauthUsersclusterkeyleasemembersmembers_removedmeta");
     let mut seen = Vec::new();
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let engine = memory();
-        let backend = open(design, &engine);
-        assert_eq!(sum(&backend), empty, "{design}");
+        let backend = open(era, &engine);
+        assert_eq!(sum(&backend), empty, "{era}");
         // Half of it committed, half of it pending.
         fill(&backend, || backend.commit().unwrap());
         let pending = sum(&backend);
-        assert_ne!(at_once(&engine), pending, "{design}: there was something pending");
+        assert_ne!(at_once(&engine), pending, "{era}: there was something pending");
         backend.commit().unwrap();
-        assert_eq!((sum(&backend), at_once(&engine)), (pending, pending), "{design}");
+        assert_eq!((sum(&backend), at_once(&engine)), (pending, pending), "{era}");
         backend.defragment().unwrap();
-        assert_eq!(sum(&backend), pending, "{design}");
+        assert_eq!(sum(&backend), pending, "{era}");
         drop(backend);
-        let backend = open(design, &engine);
-        assert_eq!((sum(&backend), at_once(&engine)), (pending, pending), "{design}");
+        let backend = open(era, &engine);
+        assert_eq!((sum(&backend), at_once(&engine)), (pending, pending), "{era}");
         seen.push(pending);
     }
-    assert!(seen.windows(2).all(|pair| pair[0] == pair[1]), "all designs hold the same");
+    assert!(seen.windows(2).all(|pair| pair[0] == pair[1]), "all eras hold the same");
 }
 
 #[test]
 fn what_the_log_and_the_layout_say_does_not_count() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let engine = memory();
-        let backend = open(design, &engine);
+        let backend = open(era, &engine);
         fill(&backend, || ());
         let before = sum(&backend);
         write(&backend, 900, &[(Bucket::Meta, b"storageVersion", b"3.8.0")]);
         backend.commit().unwrap();
         let index = engine.snapshot().unwrap().get(Bucket::Meta, b"consistent_index").unwrap();
-        assert_eq!(index.unwrap(), 900_u64.to_be_bytes()[..], "{design}: a new one was stored");
-        assert_eq!(sum(&backend), before, "{design}");
+        assert_eq!(index.unwrap(), 900_u64.to_be_bytes()[..], "{era}: a new one was stored");
+        assert_eq!(sum(&backend), before, "{era}");
         // Under these names in another bucket, or with more behind them, they do.
         let mut seen = vec![before];
         for (bucket, key) in [
@@ -149,7 +149,7 @@ fn what_the_log_and_the_layout_say_does_not_count() {
         }
         seen.sort_unstable();
         seen.dedup();
-        assert_eq!(seen.len(), 5, "{design}: each of them counts");
+        assert_eq!(seen.len(), 5, "{era}: each of them counts");
     }
 }
 
@@ -191,15 +191,15 @@ fn another_bucket_is_another_sum() {
 
 #[test]
 fn small_steps_and_large_ones_agree() {
-    for design in Era::DISTINCT_STORES {
-        let backend = open(design, &memory());
+    for era in Era::DISTINCT_STORES {
+        let backend = open(era, &memory());
         fill(&backend, || backend.commit().unwrap());
         let (whole, steps) = sum_in_steps(backend.begin_read(), 1000);
-        assert_eq!(steps, 1, "{design}");
+        assert_eq!(steps, 1, "{era}");
         for (budget, steps_min) in [(0, 11), (1, 11), (3, 4)] {
             let (sum, steps) = sum_in_steps(backend.begin_read(), budget);
-            assert_eq!(sum, whole, "{design}, budget {budget}");
-            assert!(steps >= steps_min, "{design}, budget {budget}: only {steps} steps");
+            assert_eq!(sum, whole, "{era}, budget {budget}");
+            assert!(steps >= steps_min, "{era}, budget {budget}: only {steps} steps");
         }
     }
 }

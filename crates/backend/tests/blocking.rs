@@ -2,12 +2,12 @@
 //!
 //! A situation is a cast of threads that enter one after the other. Each is watched until it
 //! stands still: at the place where its part ends, at a lock, or because it is done. What is
-//! found of the last one is the answer. The whole table is `tests/golden/who_waits`.
+//! found of the last one is the answer. The whole table is `tests/golden/blocking`.
 //!
 //! To write the table anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-backend --test
-//! who_waits`. Then read the difference: only what you can explain may be committed.
+//! blocking`. Then read the difference: only what you can explain may be committed.
 
-// With that feature the pointer of design clearlane works inside the model checker alone.
+// With that feature the pointer of era clearlane works inside the model checker alone.
 #![cfg(not(feature = "shuttle"))]
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
@@ -175,11 +175,11 @@ const SITUATIONS: [Situation; 22] = [
 const SECOND_COMMIT: &str = "commit beside a commit that syncs";
 
 /// Stages a situation, and says how the last of the cast was found.
-fn run_situation(design: Era, situation: &Situation) -> String {
+fn run_situation(era: Era, situation: &Situation) -> String {
     let barrier = Arc::new(Barrier::default());
     let locks = Registry::new();
     let config = Config { locks: locks.clone(), ..Config::default() };
-    let backend = support::open(design, blocking_engine(&barrier), config);
+    let backend = support::open(era, blocking_engine(&barrier), config);
     put(&*backend, "r1");
     backend.commit().unwrap();
     if situation.pending {
@@ -217,12 +217,12 @@ fn blocking_engine(barrier: &Arc<Barrier>) -> Arc<HookedEngine> {
     })
 }
 
-/// The table as text: a row per situation, a column per design.
+/// The table as text: a row per situation, a column per era.
 fn table() -> String {
     let mut rows = vec![vec![String::new()]];
-    rows[0].extend(Era::DISTINCT_STORES.map(|design| design.to_string()));
+    rows[0].extend(Era::DISTINCT_STORES.map(|era| era.to_string()));
     for situation in &SITUATIONS {
-        let cells = Era::DISTINCT_STORES.map(|design| run_situation(design, situation));
+        let cells = Era::DISTINCT_STORES.map(|era| run_situation(era, situation));
         rows.push([situation.title.to_owned()].into_iter().chain(cells).collect());
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
@@ -237,7 +237,7 @@ fn table() -> String {
 
 #[test]
 fn every_situation_in_every_design() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/who_waits");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/blocking");
     let found = table();
     if std::env::var("UPDATE_GOLDENFILES").is_ok_and(|update| update == "1") {
         std::fs::write(&path, &found).unwrap();
@@ -262,10 +262,10 @@ fn in_design_clearlane_only_a_second_commit_waits() {
 /// goes in as soon as the writer leaves the lock, so it must find all of the transaction.
 #[test]
 fn a_reader_behind_the_end_of_a_write_sees_its_puts_and_its_deletes() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let (barrier, locks) = (Barrier::default(), Registry::new());
         let config = Config { locks: locks.clone(), ..Config::default() };
-        let backend = support::open(design, memory_engine(), config);
+        let backend = support::open(era, memory_engine(), config);
         move_lease(&*backend, "new", "old");
         thread::scope(|threads| {
             let open = OpenOnDrop(&barrier);
@@ -303,10 +303,10 @@ fn assert_one_lease(backend: &dyn Backend<Entry>) {
 }
 
 /// Reads, puts and commits at once, each under its name; then what the locks have counted.
-fn lock_reports_of_a_mixed_load(design: Era) -> Vec<LockReport> {
+fn lock_reports_of_a_mixed_load(era: Era) -> Vec<LockReport> {
     let config = Config { batch_limit: 50, ..Config::default() };
     let locks = config.locks.clone();
-    let backend = support::open(design, memory_engine(), config);
+    let backend = support::open(era, memory_engine(), config);
     let finished = AtomicBool::new(false);
     let until_finished = |actor: &str, work: &dyn Fn()| {
         let _as = TaskLabel::named(actor).enter();

@@ -2,14 +2,14 @@
 //!
 //! A situation is a cast of threads that enter one after the other. Each is watched until it
 //! stands still: at the place where its part ends, at a lock, or because it is done. What is found
-//! of the last one is the answer. The whole table is `tests/golden/store_who_waits`; the backend
+//! of the last one is the answer. The whole table is `tests/golden/store_blocking`; the backend
 //! has another one, for the locks below these.
 //!
 //! Each stage has a store, its hub, and two watchers of all keys: one is in step, the other starts
 //! at revision 1 and has been told nothing yet.
 //!
 //! To write the table anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-mvcc --test
-//! store_who_waits`. Then read the difference: only what you can explain may be committed.
+//! store_blocking`. Then read the difference: only what you can explain may be committed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -282,10 +282,10 @@ struct StoreWithWatchers {
 }
 
 impl StoreWithWatchers {
-    fn new(design: Era, cast: &[Operation]) -> StoreWithWatchers {
+    fn new(era: Era, cast: &[Operation]) -> StoreWithWatchers {
         let (barrier, locks) = (Arc::new(Barrier::default()), Registry::new());
         let config = Config { batch_limit: BATCH_LIMIT, locks: locks.clone(), ..Config::default() };
-        let parts = StoreParts::from(design);
+        let parts = StoreParts::from(era);
         let engine = blocking_engine(&barrier, cast);
         let store = open(parts, StoreConfig::new(engine, config, PreCommit::none(), ())).unwrap().0;
         let store: Arc<dyn WatchableKv<()>> = Arc::from(store);
@@ -352,11 +352,11 @@ fn blocking_engine(barrier: &Arc<Barrier>, cast: &[Operation]) -> Arc<dyn Engine
 /// Stages a situation, and says how the last of the cast was found. `look` is called then, while
 /// the stopped threads stand still.
 fn run_situation(
-    design: Era,
+    era: Era,
     cast: &[Operation],
     look: impl FnOnce(&StoreWithWatchers),
 ) -> (StoreWithWatchers, String) {
-    let stage = StoreWithWatchers::new(design, cast);
+    let stage = StoreWithWatchers::new(era, cast);
     let mut found = ThreadStatus::Finished;
     thread::scope(|threads| {
         let _open = OpenOnDrop(&stage.barrier);
@@ -373,13 +373,13 @@ fn run_situation(
     (stage, words)
 }
 
-/// The table as text: a row per situation, a column per design.
+/// The table as text: a row per situation, a column per era.
 fn table() -> String {
     let mut rows = vec![vec![String::new()]];
-    rows[0].extend(Era::DISTINCT_STORES.map(|design| design.to_string()));
+    rows[0].extend(Era::DISTINCT_STORES.map(|era| era.to_string()));
     for situation in SITUATIONS {
-        let cells = Era::DISTINCT_STORES
-            .map(|design| run_situation(design, situation.operations, |_| {}).1);
+        let cells =
+            Era::DISTINCT_STORES.map(|era| run_situation(era, situation.operations, |_| {}).1);
         rows.push([situation.title.to_owned()].into_iter().chain(cells).collect());
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
@@ -393,7 +393,7 @@ fn table() -> String {
 
 #[test]
 fn every_situation_in_every_era() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store_who_waits");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store_blocking");
     let found = table();
     if std::env::var("UPDATE_GOLDENFILES").is_ok_and(|update| update == "1") {
         std::fs::write(&path, &found).unwrap();
@@ -431,21 +431,21 @@ fn delivered_revisions(stream: &WatchStream) -> Vec<i64> {
 #[test]
 fn who_is_in_step_is_told_while_another_catches_up() {
     let cast = [Operation::CatchingUp, Operation::Put, Operation::Deliver];
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let mut at_once = Vec::new();
         let (stage, _) =
-            run_situation(design, &cast, |stage| at_once = delivered_revisions(&stage.synced));
-        let expected: &[i64] = if design == Era::Clearlane { &[6] } else { &[] };
-        assert_eq!(at_once, expected, "{design}: while the other stands still");
+            run_situation(era, &cast, |stage| at_once = delivered_revisions(&stage.synced));
+        let expected: &[i64] = if era == Era::Clearlane { &[6] } else { &[] };
+        assert_eq!(at_once, expected, "{era}: while the other stands still");
 
         while stage.watchable_store.deliver().unwrap() {}
         while stage.watchable_store.sync_watchers().unwrap() {}
         at_once.extend(delivered_revisions(&stage.synced));
-        assert_eq!(at_once, [6], "{design}: in the end");
+        assert_eq!(at_once, [6], "{era}: in the end");
         assert_eq!(
             delivered_revisions(&stage.unsynced),
             [2, 3, 4, 5, 6],
-            "{design}: the one that was behind"
+            "{era}: the one that was behind"
         );
     }
 }

@@ -21,16 +21,16 @@ use clearlane_mvcc::{Change, StoreConfig, WatchableKv, open};
 
 /// One store after the other, and the hub through which streams reach both.
 struct World {
-    design: Era,
+    era: Era,
     config: WatchConfig,
     store: Arc<dyn WatchableKv<()>>,
     watchable_store: Arc<CurrentHub>,
 }
 
-fn empty(design: Era) -> Arc<dyn WatchableKv<()>> {
+fn empty(era: Era) -> Arc<dyn WatchableKv<()>> {
     let engine = Arc::new(MemoryEngine::new());
     let ground = StoreConfig::new(engine, Config::default(), PreCommit::none(), ());
-    Arc::from(open(design.into(), ground).unwrap().0)
+    Arc::from(open(era.into(), ground).unwrap().0)
 }
 
 /// Puts a key at a revision.
@@ -43,10 +43,10 @@ fn put(store: &dyn WatchableKv<()>, revision: i64) -> Vec<Change> {
 }
 
 impl World {
-    fn new(design: Era, config: WatchConfig) -> World {
-        let (store, locks) = (empty(design), Registry::new());
+    fn new(era: Era, config: WatchConfig) -> World {
+        let (store, locks) = (empty(era), Registry::new());
         let hub = Arc::clone(&store).open_watchable_store(config, &locks, Box::new(|_| {}));
-        World { design, config, store, watchable_store: Arc::new(CurrentHub::new(hub, &locks)) }
+        World { era, config, store, watchable_store: Arc::new(CurrentHub::new(hub, &locks)) }
     }
 
     fn stream(&self) -> WatchStream {
@@ -66,7 +66,7 @@ impl World {
 
     /// A copy that has come up to a revision, and is compacted, takes the store's place.
     fn replace(&mut self, up_to: i64, compacted: Option<i64>) {
-        self.store = empty(self.design);
+        self.store = empty(self.era);
         (2..=up_to).for_each(|revision| drop(put(&*self.store, revision)));
         if let Some(at) = compacted {
             let (mut job, _) = self.store.compact(at, ()).unwrap();
@@ -105,8 +105,8 @@ fn delivered_revisions(responses: &[Response], id: WatchId) -> Vec<i64> {
 
 #[test]
 fn everybody_is_told_everything_once_wherever_he_stood() {
-    for design in Era::DISTINCT_STORES {
-        let mut world = World::new(design, WatchConfig::default());
+    for era in Era::DISTINCT_STORES {
+        let mut world = World::new(era, WatchConfig::default());
         let stream = world.stream();
         world.put(2..=10);
         // 1 is in step, 2 behind and has not read, 3 waits for what the copy has, 4 for later.
@@ -121,7 +121,7 @@ fn everybody_is_told_everything_once_wherever_he_stood() {
         world.put(13..=13);
         world.replace(20, None);
         let figures = world.watchable_store.metrics();
-        assert_eq!((figures.streams, figures.watchers), (1, 4), "{design:?}");
+        assert_eq!((figures.streams, figures.watchers), (1, 4), "{era:?}");
         // Writers of the new store do not wait for a watcher to catch up.
         world.put(21..=23);
         world.settle();
@@ -130,27 +130,27 @@ fn everybody_is_told_everything_once_wherever_he_stood() {
         let responses = stream.poll_responses(usize::MAX).unwrap();
         for (id, from) in [(1, 11), (2, 5), (3, 15), (4, 22)] {
             let all: Vec<i64> = (from..=24).collect();
-            assert_eq!(delivered_revisions(&responses, id), all, "{design:?}, watcher {id}");
+            assert_eq!(delivered_revisions(&responses, id), all, "{era:?}, watcher {id}");
         }
         stream.watch(watcher(0, 0));
         let created = stream.poll_responses(usize::MAX).unwrap();
-        assert_eq!((created[0].id, &created[0].kind), (0, &ResponseKind::Created), "{design:?}");
+        assert_eq!((created[0].id, &created[0].kind), (0, &ResponseKind::Created), "{era:?}");
         drop(stream);
-        assert_eq!(world.watchable_store.metrics(), WatchMetrics::default(), "{design:?}");
+        assert_eq!(world.watchable_store.metrics(), WatchMetrics::default(), "{era:?}");
     }
 }
 
 /// The outbox is full and stays so over the move: what did not find room comes from the new store.
 #[test]
 fn a_full_outbox_moves_with_its_watcher() {
-    for design in Era::DISTINCT_STORES {
+    for era in Era::DISTINCT_STORES {
         let config = WatchConfig { stream_bytes_max: 2000, ..WatchConfig::default() };
-        let mut world = World::new(design, config);
+        let mut world = World::new(era, config);
         let stream = world.stream();
         stream.watch(watcher(1, 0));
         world.put(2..=1500);
         world.settle();
-        assert_eq!(world.watchable_store.metrics().unsynced, 1, "{design:?}");
+        assert_eq!(world.watchable_store.metrics().unsynced, 1, "{era:?}");
         world.replace(1600, None);
         world.settle();
         let mut responses = Vec::new();
@@ -162,19 +162,15 @@ fn a_full_outbox_moves_with_its_watcher() {
             responses.extend(taken);
             world.settle();
         }
-        assert_eq!(
-            delivered_revisions(&responses, 1),
-            (2..=1600).collect::<Vec<_>>(),
-            "{design:?}"
-        );
-        assert_eq!(world.watchable_store.metrics().unsynced, 0, "{design:?}");
+        assert_eq!(delivered_revisions(&responses, 1), (2..=1600).collect::<Vec<_>>(), "{era:?}");
+        assert_eq!(world.watchable_store.metrics().unsynced, 0, "{era:?}");
     }
 }
 
 #[test]
 fn who_should_be_told_what_the_copy_has_compacted_is_told_that() {
-    for design in Era::DISTINCT_STORES {
-        let mut world = World::new(design, WatchConfig::default());
+    for era in Era::DISTINCT_STORES {
+        let mut world = World::new(era, WatchConfig::default());
         let stream = world.stream();
         stream.watch(watcher(1, 0));
         world.put(2..=5);
@@ -183,8 +179,8 @@ fn who_should_be_told_what_the_copy_has_compacted_is_told_that() {
         world.replace(20, Some(10));
         world.settle();
         let responses = stream.poll_responses(usize::MAX).unwrap();
-        assert_eq!(delivered_revisions(&responses, 1), [2, 3, 4, 5, -10], "{design:?}");
-        assert_eq!(delivered_revisions(&responses, 2), (10..=20).collect::<Vec<_>>(), "{design:?}");
-        assert_eq!(world.watchable_store.metrics().watchers, 1, "{design:?}");
+        assert_eq!(delivered_revisions(&responses, 1), [2, 3, 4, 5, -10], "{era:?}");
+        assert_eq!(delivered_revisions(&responses, 2), (10..=20).collect::<Vec<_>>(), "{era:?}");
+        assert_eq!(world.watchable_store.metrics().watchers, 1, "{era:?}");
     }
 }
