@@ -402,9 +402,63 @@ fn every_situation_in_every_era() {
     assert!(found == expected, "expected:\n{expected}\nfound:\n{found}");
 }
 
+/// What an open read holds up in an era, as the staged threads show it.
+fn held_up_by_an_open_read(era: Era) -> &'static str {
+    let waits = |operations: &[Operation]| run_situation(era, operations, |_| {}).1 != "goes on";
+    let read = Operation::ExpensiveRead;
+    let another_read = waits(&[read, Operation::CheapRead]);
+    let put = waits(&[read, Operation::Put]);
+    let behind_the_put = waits(&[read, Operation::Put, Operation::CheapRead]);
+    let commit = waits(&[read, Operation::Commit]);
+    let behind_the_commit = waits(&[read, Operation::Commit, Operation::CheapRead]);
+    let compaction = waits(&[read, Operation::Compact]);
+    match [another_read, put, behind_the_put, commit, behind_the_commit, compaction] {
+        [true, true, true, true, true, true] => "every other read and write",
+        [false, true, true, true, true, true] => {
+            "the next write or commit, and behind it every request"
+        }
+        [false, false, false, true, true, true] => {
+            "a commit for a snapshot or a compaction, and behind it every request"
+        }
+        [false, false, false, false, false, false] => "none of these: see [what blocks]",
+        other => panic!("era {era}: the table has no words for {other:?}"),
+    }
+}
+
+/// A row of the table in `docs/eras.md`.
+fn era_row(era: Era) -> String {
+    let (linearizable, read_tx, index) = match era {
+        Era::V3_0 => ("an entry of the raft log", "the mutex `batchTx`", "one lock"),
+        Era::V3_1 => ("ReadIndex, batched", "the mutex `batchTx`", "one lock"),
+        Era::V3_2 => ("the same", "`ReadTx`: the lock `readTx`, shared, to its end", "one lock"),
+        Era::V3_4 => (
+            "the same",
+            "`ConcurrentReadTx`: a copy of the read buffer",
+            "one lock, cloned for a compaction",
+        ),
+        Era::V3_5 => ("the same", "the same copy, shared until the next write", "the same"),
+        Era::Clearlane => (
+            "the same, and lease reads on request",
+            "`SnapshotReadTx`: one pointer",
+            "persistent, with counts",
+        ),
+    };
+    let held_up = held_up_by_an_open_read(era);
+    format!("| `{era}` | {linearizable} | {read_tx} | {index} | {held_up} |\n")
+}
+
+/// The table of eras stands once in the project, and its last column is what threads show here.
+#[test]
+fn the_table_of_eras_is_what_threads_show() {
+    let chapter = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/eras.md");
+    let chapter = std::fs::read_to_string(chapter).unwrap();
+    let table: String = Era::ALL.map(era_row).concat();
+    assert!(chapter.contains(&table), "docs/eras.md should have these rows:\n{table}");
+}
+
 /// A second writer would, and a second commit; but there is one of each.
 #[test]
-fn in_the_default_era_nobody_waits() {
+fn in_the_default_era_no_staged_operation_waits() {
     for situation in SITUATIONS {
         let title = situation.title;
         let (_, found) = run_situation(Era::Clearlane, situation.operations, |stage| {
