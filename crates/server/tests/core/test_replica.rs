@@ -27,6 +27,8 @@ pub(crate) struct TestReplica {
     requests: u32,
     rejected: BTreeMap<u64, RequestOutcome>,
     has_started: bool,
+    /// The apply loop stands still: what is committed queues up in front of it.
+    pub(crate) holds_apply: bool,
 }
 
 /// What a poll has brought.
@@ -55,7 +57,14 @@ fn reader(name: u64) -> RequestId {
 
 impl TestReplica {
     pub(crate) fn new(raft: Replica, apply: Applier) -> TestReplica {
-        TestReplica { raft, apply, requests: 0, rejected: BTreeMap::new(), has_started: false }
+        TestReplica {
+            raft,
+            apply,
+            requests: 0,
+            rejected: BTreeMap::new(),
+            has_started: false,
+            holds_apply: false,
+        }
     }
 
     fn request(&mut self) -> RequestId {
@@ -138,7 +147,7 @@ impl TestReplica {
             self.merge_ready(outputs, &mut polled);
             work.into_iter().for_each(|work| self.apply.enqueue(work));
             let begins = !std::mem::replace(&mut self.has_started, true);
-            if !begins && !self.apply.has_work() {
+            if !begins && (self.holds_apply || !self.apply.has_work()) {
                 return Ok(polled);
             }
             // The first step says what the start has found.

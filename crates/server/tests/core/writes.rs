@@ -87,6 +87,44 @@ fn puts_in_a_row_are_as_any_others() {
     }
 }
 
+/// etcd's bound: 5,000 entries may be committed and not applied; then proposals are refused, at the leader and
+/// at a member that forwards to it, until the apply loop has come further.
+#[test]
+fn too_many_requests_while_the_apply_loop_is_behind() {
+    let mut lab = ReplicaCluster::new(3, settings());
+    let leader = lab.leader();
+    let follower = if leader == 1 { 2 } else { 1 };
+    lab.host(leader).replica().holds_apply = true;
+    for round in 0..6 {
+        for number in 0..1000 {
+            let request = put("k", &format!("{round} {number}"));
+            lab.host(leader).replica().propose(request);
+        }
+        lab.poll(leader);
+        lab.deliver_all();
+        lab.tick(1);
+    }
+    let (own, forwarded) = (put("own", "1"), put("forwarded", "1"));
+    let refused = lab.call(leader, |replica| replica.propose(own));
+    let outcome = lab.host(leader).replica().take_rejection(refused);
+    let queue_full = matches!(outcome, Some(RequestOutcome::NotProposed(raft::Error::QueueFull)));
+    assert!(queue_full, "{outcome:?}");
+    lab.call(follower, |replica| replica.propose(forwarded));
+    let message = lab.lose_proposal();
+    let received = lab.host(leader).replica().receive(message);
+    assert_eq!(received, Err(raft::Error::QueueFull), "a forwarded proposal counts as well");
+
+    assert_eq!(lab.leader(), leader, "the raft loop goes on meanwhile");
+    lab.host(leader).replica().holds_apply = false;
+    lab.poll(leader);
+    assert_eq!(lab.host(leader).get("own").0, None);
+    assert!(matches!(lab.put(leader, "own", "2"), ProposalResult::Request(Ok(_))));
+    assert!(matches!(lab.put(follower, "forwarded", "2"), ProposalResult::Request(Ok(_))));
+    for id in 1..=3 {
+        assert_eq!(lab.host(id).get("k").0, Some("5 999".to_owned()), "every put at {id}");
+    }
+}
+
 /// In an old era each put waits for the locks of the era; its outcome does not wait for those of the next ones.
 #[test]
 fn puts_of_an_old_era_are_answered_one_by_one() {
