@@ -1,31 +1,18 @@
 //! The three storage engines at the work that an etcd gives them.
 //!
-//! ```text
-//! cargo bench --bench engine                     # about three minutes
-//! cargo bench --bench engine -- redb/point_get   # one engine, one kind of work
-//! cargo bench --bench engine -- --test           # each once, with few records
-//! ```
+//! `cargo bench --bench engine` (three minutes); `-- redb/point_get` for one engine and one kind of
+//! work. Records have 17-byte revision keys in bucket `key`; "mixed" values have 1 B to 32 KiB,
+//! evenly spread. Every engine has the same cache of 1 GiB, so reads are of memory. **Timed:**
 //!
-//! Records lie under 17-byte revision keys in bucket `key`. "Mixed" values have 1 B to 32 KiB,
-//! evenly spread. Every engine has the same bounded cache of 1 GiB, so that reads are of memory
-//! and not of the disk. What is timed:
+//! * `load`, `bulk_put`, `commit_100`: synced commits of 100 mixed records, of 10,000 x 256 B, and
+//!   of 100 x 64 B into 30,000 mixed ones.
+//! * `range_mixed`, `range_1k`: 20,000 records; one byte per page is added up, or every byte.
+//! * `point_get`: 1 KiB of 100,000 records, copied. `snapshot`: taken and dropped.
+//! * `reopen`: 30,000 mixed records, closed in order. `quick_repair`: redb with that option off and
+//!   on.
 //!
-//! * `load`: 3,000 mixed records into a new store, in commits of 100, each synced.
-//! * `bulk_put`: one commit of 10,000 records of 256 B, synced, into a store that grows.
-//! * `commit_100`: one commit of 100 records of 64 B, synced, into a store of 30,000 mixed ones.
-//! * `range_mixed`: a scan of 20,000 mixed records that adds up one byte of every page of a value.
-//! * `range_1k`: a scan of 20,000 records of 1 KiB out of 100,000 that adds up all of their bytes.
-//! * `point_get`: a record of 1 KiB out of 100,000, at random, copied into a `Bytes`.
-//! * `snapshot`: taking a snapshot and dropping it.
-//! * `reopen`: opening a store of 30,000 mixed records that was closed in order.
-//!
-//! `quick_repair` is redb with that option off and on: commits of 100 and of 10,000 records of 64 B
-//! into a store of 1,000,000, and `after_kill`, the opening of that store as a kill leaves it (a copy
-//! of its files, made while it is open).
-//!
-//! Left out: making the directory, the values, and the stores that reads are timed on; closing the
-//! store before `reopen`, and making the copies. (sled closes its files some time after it was
-//! dropped; what is left of that when it is opened again is in its `reopen`.) The disk is the one under the system's temporary directory.
+//! **Kept out:** directories, values, filling stores for reads, closing before `reopen`. The disk
+//! is the one of the system's temporary directory.
 
 use std::fs;
 use std::hint::black_box;
@@ -145,7 +132,7 @@ fn every_byte(value: &[u8]) -> u64 {
     })
 }
 
-/// The directory has room for one engine at a time: opened under the clock, closed outside it.
+/// The directory takes one engine at a time: opened under the clock, closed outside it.
 fn time_to_open(kind: EngineKind, dir: &Path, options: Options) -> Duration {
     let start = Instant::now();
     let engine = open(kind, dir, options).expect("the store is there");

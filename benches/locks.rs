@@ -5,9 +5,9 @@
 //! ```
 //!
 //! Timed: one lock and unlock around an addition, by one thread (`alone`), and the same while a
-//! second thread does nothing else on the same lock (`two_threads`). The named locks do all they
-//! do in production: two clock readings, the gate, the figures; with `recording` also an event for
-//! each hold, on a tape that is full: the event is counted and dropped.
+//! second thread does nothing else on the same lock (`two_threads`). The named locks do all they do
+//! in production: two clock readings, the lock state, the figures; with `recording` also an event
+//! for each hold, in a buffer that is full: the event is counted and dropped.
 //!
 //! Left out: building locks and registries, the first hold of an actor (it makes a histogram), and
 //! reports. Waiting behind a long hold is not a cost of the lock; the read path benches show it.
@@ -84,7 +84,7 @@ fn locks() -> [(&'static str, Step); 7] {
         ("parking_lot_mutex", Box::new(move || *bare_mutex.lock() += black_box(1))),
         ("parking_lot_read", Box::new(move || keep(*bare_read.read()))),
         ("parking_lot_write", Box::new(move || *bare_write.write() += black_box(1))),
-        ("std_read", Box::new(move || keep(*std_read.read().expect("nobody panics")))),
+        ("std_read", Box::new(move || keep(*std_read.read().expect("no thread panics")))),
         ("named_mutex", Box::new(move || *mutex.lock() += black_box(1))),
         ("named_read", Box::new(move || keep(*read.read()))),
         ("named_write", Box::new(move || *write.write() += black_box(1))),

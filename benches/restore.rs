@@ -1,21 +1,15 @@
-//! How long a member is away when it is started again: from a closed file to the first read.
+//! How long a start takes: from a closed file to the first read.
 //!
-//! ```text
-//! cargo bench --bench restore                # about a minute
-//! cargo bench --bench restore -- --leases    # the same, with every key attached to a lease
-//! cargo bench --bench restore -- --test      # each once, with few keys
-//! ```
+//! `cargo bench --bench restore` (a minute); `-- --leases` attaches every key to a lease, `--
+//! --test` runs each once, with few keys. A store on redb has 1,000,000 keys of 32 random bytes,
+//! put once each, with values of 64 bytes; another has values of 256. Both are in the system's file
+//! cache.
 //!
-//! A store on redb has 1,000,000 keys of 32 random bytes, put once each, with values of 64 bytes, and
-//! another one has values of 256. Both were committed and closed, and lie in the system's cache of
-//! files, for they were just written.
-//!
-//! **Timed:** opening the engine, restoring the index from its records, and one read, with one worker
-//! and with two, for both indexes. Each run is a process of its own, as a start is: it gets all of its
-//! memory from the system anew. Printed are medians of the time that passed and of the time that
-//! processors worked (in steps of 10 ms), and the highest resident set of all runs, in which the
-//! engine's cache of up to 256 MiB is included.
-//! **Kept out:** making the store, starting the process, and dropping what was restored.
+//! **Timed:** opening the engine, restoring the index, and one read, with one worker and with two,
+//! for both indexes, each in a process of its own. Printed are medians of the time that passed and
+//! of processor time (in steps of 10 ms), and the highest resident set of all runs, with the
+//! engine's cache of up to 256 MiB. **Kept out:** making the store, starting the process, dropping
+//! the index.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
@@ -88,7 +82,7 @@ fn fill(path: &Path, keys: u64, value_size: usize, attached: bool) {
                 (record_key(number + 2), record.encode_to_vec())
             })
             .collect();
-        let mut txn = engine.begin_write().expect("nobody else writes");
+        let mut txn = engine.begin_write().expect("no other thread writes");
         let mut pairs = records.iter().map(|(key, record)| (&key[..], &record[..]));
         txn.put_all(Bucket::Key, &mut pairs).expect("a new store takes writes");
         txn.commit().expect("a new store commits");

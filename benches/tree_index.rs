@@ -1,33 +1,18 @@
 //! What the two tree indexes cost, in time and in memory, and what a walk does to a put.
 //!
-//! ```text
-//! cargo bench --bench tree_index
-//! ```
+//! `cargo bench --bench tree_index`; with `-- report`, only the parts that are timed by hand. Keys
+//! of 32 random bytes, 10 thousand and 1 million, each put once, with mimalloc.
 //!
-//! Keys of 32 random bytes, 10 thousand and 1 million of them, each put once. Both designs run as
-//! they run in the server: `locked` with a registry that keeps figures, `persistent` with every
-//! view published behind an `ArcSwap`, and with mimalloc below.
+//! **Timed** by criterion: `get`, `range` of 100 and 20,000 keys, `count` of all, of an interval
+//! and at an old revision, `page` (100 keys and a count), `snapshot` (taken and dropped), `put` to
+//! a key that is there. **Kept out** of `put`: compactions, so that a key has two revisions at
+//! most. By hand: puts per second with no, some and many views; the p99 of a put, due 20,000 times
+//! a second, `calm`, beside a thread that spins (`spin`) and one that walks over all keys (`walk`:
+//! what it costs beyond `spin` is the design); a restore; dropping the last view; a put to a key of
+//! 50,000 revisions.
 //!
-//! **Timed**, by criterion: `get` of a random key; `range` of 100 and of 20,000 keys from a random
-//! one on, visiting key and version; `count` over all keys, over a random interval and at an old
-//! revision; `page`, the first 100 keys of a random interval and the count of all; `snapshot`,
-//! taking a view and dropping it; `put` to a random key that is there. **Kept out** of `put`:
-//! a compaction now and then, so that a key has two revisions at most.
-//!
-//! **Timed**, by hand, and printed: puts per second into an index of a million keys, keys that are
-//! new and keys that are there, with no view, with one published after every 100 puts, and with one
-//! after every put, the drop of the view before included. The p99 of a put with a view after it,
-//! from the moment when it was due, at 20,000 puts per second: on a thread alone (`calm`), beside a
-//! thread that spins (`spin`), and beside one that walks over all keys in a loop (`walk`); what
-//! `walk` costs beyond `spin` is the price of the design. The
-//! restore of a million keys from two runs, what it costs to drop the last view, and a put to a
-//! key with 50,000 revisions, with a view after each.
-//!
-//! **Memory** per key is the growth of the resident set of a process of its own, from before the
-//! first put to after the last, divided by the number of keys: nodes, keys, histories and whatever
-//! the allocator loses. With one revision each, and with two.
-//!
-//! `cargo bench --bench tree_index -- report` prints the parts by hand alone.
+//! **Memory** per key is the growth of the resident set of a process of its own, divided by the
+//! keys.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 

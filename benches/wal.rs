@@ -1,28 +1,18 @@
 //! What a synced append to the write-ahead log costs, and what sharing a sync brings.
 //!
-//! ```text
-//! cargo bench --bench wal                 # about a minute
-//! cargo bench --bench wal -- group        # one part
-//! cargo bench --bench wal -- --test       # each once
-//! ```
-//!
-//! Entries have 256 B of data, and the log is on the disk under the system's temporary directory, in
-//! segments of 64 MB as in a server, whose cuts are part of what is timed.
+//! `cargo bench --bench wal` (about a minute; `-- group` one part, `-- --test` each once). Entries
+//! have 256 B of data; the log is under the system's temporary directory, in segments of 64 MB,
+//! whose cuts are part of what is timed. **Kept out:** making the log, and except in `group` the
+//! entries.
 //!
 //! * `append`: **timed** is one append of 1, 10, 100 and 1,000 entries with a state, and its sync.
-//! * `bare`: the same number of bytes, written by one call into a file of the same size that was
-//!   allocated the same way, and synced. What `append` takes longer is the log's own work.
-//! * `group`: **timed** are 65,536 entries. `one_writer` appends them in batches of 256 KiB, and
-//!   syncs each. `1000_writers` propose one entry each and wait until it is durable before they
-//!   propose the next. The writers are what clients are to a server: a thousand counters in the one
-//!   thread that would be raft's, not a thousand threads. As raft does, that thread hands all that
-//!   was proposed in one turn of its loop to the thread that runs the group sync, as one append;
-//!   `1000_appends` hands each entry over alone, which no server does, to show what that would cost.
+//! * `bare`: the same number of bytes, by one call, into a file of the same size that was allocated
+//!   the same way, and synced. What `append` takes longer is the log's own work.
+//! * `group`: **timed** are 65,536 entries: `one_writer` appends and syncs batches of 256 KiB,
+//!   `1000_writers` wait for one entry each, `1000_appends` hands each entry over by itself.
 //!
-//! A disk that others use changes from one minute to the next, more than these differ. So at the end
-//! `append` and `bare`, and the two of `group`, take turns, and their medians are printed.
-//!
-//! **Kept out:** making the log, and except in `group` the entries.
+//! In the end `append` and `bare`, and the two of `group`, take turns and their medians are
+//! printed, because a shared disk changes more from one minute to the next than these differ.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -213,8 +203,10 @@ fn one_writer(log: &mut BenchWal, count: u64) -> Duration {
     start.elapsed()
 }
 
-/// Each writer proposes its next entry when its last one is durable. At most so many entries go
-/// into `each` append.
+/// Each writer proposes its next entry when its last one is durable. At most `each` entries go into
+/// one append: all that were proposed in one turn of the loop, as raft does it, or 1, which no
+/// server does, to show what that would cost. The writers are what clients are to a server: a
+/// thousand counters in the one thread that would be raft's, not a thousand threads.
 fn many_writers(log: &mut BenchWal, count: u64, each: u64) -> Duration {
     let (first, value) = (log.next, log.value.clone());
     log.next += count;

@@ -1,11 +1,13 @@
-//! Three members in one terminal: press 1, 2 or 3 to pull a member's plug, and again to put it back.
+//! Three members in one terminal: press 1, 2 or 3 to pull a member's plug, and again to put it
+//! back.
 //!
 //! ```text
 //! cargo run --release --example cluster
 //! ```
 //!
-//! A client writes five times a second meanwhile. With one member down writes go on, after a short gap
-//! if it was the leader; with two down they stop, since the one that is left may not decide alone.
+//! A client writes five times a second meanwhile. With one member down writes go on, after a short
+//! gap if it was the leader; with two down they stop, since the one that is left may not decide
+//! alone.
 //!
 //! When this is no terminal it prints lines, and takes keys as lines:
 //!
@@ -57,7 +59,7 @@ async fn write(client: Client, writes: Arc<Mutex<Writes>>) {
         let (client, writes) = (client.clone(), Arc::clone(&writes));
         tokio::spawn(async move {
             let is_done = client.put("number", number.to_string()).await.is_ok();
-            writes.lock().expect("nobody panics with it").count(is_done);
+            writes.lock().expect("no thread panics with it").count(is_done);
         });
     }
 }
@@ -186,7 +188,7 @@ async fn show(cluster: &mut TestCluster, on_screen: bool) -> Result<(), Box<dyn 
         tokio::select! {
             _ = ticks.tick() => {
                 let members = member_statuses(cluster, &each).await;
-                let writes = writes.lock().expect("nobody panics with it");
+                let writes = writes.lock().expect("no thread panics with it");
                 if on_screen { draw_screen(&members, &writes) } else { print_summary(&members, &writes) }
             }
             key = keys.recv() => match key {

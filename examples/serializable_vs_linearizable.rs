@@ -1,4 +1,5 @@
-//! A linearizable read asks the cluster how far it has come; a serializable one takes what is there.
+//! A linearizable read asks the cluster how far it has come; a serializable one takes what is
+//! there.
 //!
 //! ```text
 //! cargo run --release --example server &

@@ -1,4 +1,5 @@
-//! A disk that becomes slower, in the model: how long does a cheap read take, and a put, in two eras?
+//! A disk that becomes slower, in the model: how long does a cheap read take, and a put, in two
+//! eras?
 //!
 //! ```text
 //! cargo run --release --example simulate

@@ -1,7 +1,7 @@
 //! Two members that serve on one thread, and a third one on another thread, which joins and leaves.
 //!
-//! Messages between the two are handed over at once, in order. What goes to the third or comes from it
-//! passes a channel, as does a copy of the store, which has a thread of its own.
+//! Messages between the two are handed over at once, in order. What goes to the third or comes from
+//! it passes a channel, as does a copy of the store, which has a thread of its own.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};

@@ -1,39 +1,16 @@
-//! How long a member is behind that was away for 200,000 entries, and what the others feel of it.
+//! How long a member takes that missed 200,000 entries, and what the others feel of it.
 //!
-//! ```text
-//! cargo bench --bench catch_up                       # three rounds, about two minutes
-//! cargo bench --bench catch_up -- --test             # once, with little of everything
-//! CLEARLANE_THIRD_DIR=/dev/shm cargo bench ...       # the third member's files are somewhere else
-//! ```
+//! `cargo bench --bench catch_up` runs three rounds, two minutes; `-- --test` one small round. With
+//! `CLEARLANE_THIRD_DIR=/dev/shm` the third member's files are elsewhere: by default all three
+//! members share a disk, and wait for one another's syncs. Three members in one process, with
+//! etcd's defaults; 2,000 puts of 256 B per second come to the leader, at random. The phases:
+//! `before` (the third is away), `start` (it opens its files), `during` (it gets a copy and the
+//! entries behind it), `after`, and `spin` (as `after`, with cores as busy as in `during`).
 //!
-//! Three members in one process, each with a log, redb and etcd's defaults (a record of the store's
-//! position every 10,000 entries, 5,000 entries kept behind it), in the system's directory for
-//! temporary files. Two of them share the thread that puts; the third has a thread, and so have each
-//! member's log and each member's commits. The third sees the first 1,000 entries, stops, and misses
-//! the next 200,000 and what is put in phase `before`. It comes back when the log has forgotten them.
-//!
-//! All the time 2,000 puts of 256 B per second come to the leader, to 100,000 keys in turn. Arrivals
-//! are random and do not depend on what became of the ones before. The phases follow each other:
-//!
-//! * `before`: the third is away.
-//! * `start`: it comes back, and opens its log and its old store.
-//! * `during`: it gets a copy of the store, and the entries behind the copy. One thread sends and
-//!   receives the copy. The phase ends when the third has applied what the leader has.
-//! * `after`: the third follows like the other.
-//! * `spin`: as `after`, beside threads that keep processors as busy as the copy thread and the
-//!   third's core did, for as long as `during` took. What `during` costs beyond `spin` is not the
-//!   price of the processors.
-//!
-//! **Timed** are the puts, from when they are due to their answers, which come when a quorum has
-//! synced them and the leader has applied them; and the third, from its return: until the copy was
-//! begun, until it was whole, until it was the third's store, and until the third was level with the
-//! leader. **Kept out:** the 200,000 entries, which are put as fast as they are answered.
-//!
-//! The log of the third, of which 64 MB are allocated anew at its start, and the store that it receives
-//! lie on the same disk as the logs of the others, as they would not in a real cluster, and these wait
-//! for one another's syncs. `CLEARLANE_THIRD_DIR` tells that apart. The bench fails if there is not exactly one copy.
-//!
-//! Figures are medians over the rounds, go to the terminal, and to `target/catch_up/summary.json`.
+//! **Timed:** puts, from when they are due to their answers; and the third, from its return until
+//! the copy was begun, was whole, was its store, and until it was level with the leader. **Kept
+//! out:** the 200,000 entries. Medians are in `target/catch_up/summary.json`. Fails unless there is
+//! one copy.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 

@@ -1,5 +1,5 @@
-//! A member without its network: both halves on one thread, one after the other, its log and its commits on two
-//! more.
+//! A member without its network: both halves on one thread, one after the other, its log and its
+//! commits on two more.
 //!
 //! ```text
 //!   inbox ──▶ both halves ──▶ batches of the log ──▶ disk thread ──┐

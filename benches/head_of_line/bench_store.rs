@@ -198,8 +198,8 @@ impl BenchStore {
         }
     }
 
-    /// Runs an operation at every arrival and notes what it met, from the moment it was due. One that
-    /// is still queued when the window ends is noted with the time it has waited so far.
+    /// Runs an operation at every arrival and notes what it met, from the moment it was due. One
+    /// that is still queued when the window ends is noted with the time it has waited so far.
     fn measure(
         &self,
         class: Class,

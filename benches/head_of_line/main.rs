@@ -1,34 +1,18 @@
-//! Head-of-line blocking: what a cheap read and a put suffer beside one expensive read.
+//! What a cheap read and a put suffer beside one expensive read: `cargo bench --bench
+//! head_of_line`.
 //!
-//! ```text
-//! cargo bench --bench head_of_line
-//! ```
+//! In each of five eras, on the default engine: a store of records of 1 KiB; 8 clients that read 10
+//! records each, 200 times a second in all; one that puts 1 KiB, 250 times a second; a commit every
+//! 100 ms; random arrivals. Over that: `calm`, nothing; `expensive`, one thread that reads 20,000
+//! records in a loop; `spin`, one that keeps a core as busy without the store.
 //!
-//! For each of the five eras, on the default engine: a store of records of 1 KiB; 8 clients that
-//! read 10 records each, 200 times a second in all; one that puts 1 KiB, 250 times a second, as a
-//! server has one applier; and a commit every 100 ms. Arrivals are random and do not depend on what
-//! became of the ones before. Three loads are laid over that:
+//! **Timed:** from when an operation was due to its end; what is queued when a window ends counts
+//! with its wait so far and is not served. **Kept out:** filling the store, and the expensive read.
+//! Windows are shuffled and repeated. `docs/backend.md` has the figures and how to read them.
 //!
-//! * `calm`: nothing.
-//! * `expensive`: one thread that reads 20,000 records, again and again.
-//! * `spin`: one thread that keeps a core as busy, without touching the store. What `spin` costs is
-//!   the price of the busy core. What `expensive` costs beyond that is the era's doing, and the memory
-//!   bandwidth and allocations of the read itself.
-//!
-//! **Timed:** from the moment an operation was due to its end, so that a stall is counted in full
-//! for everything that queued behind it. What is still queued when a window ends counts with its
-//! wait so far, and is not served: an era that cannot keep up serves less than all, and shows
-//! latencies of the order of the window. **Kept out:** filling the store, and the expensive read
-//! itself. The windows of all eras and loads are shuffled and repeated; the summary gives the
-//! median over the repetitions up to the 99th percentile, and beyond that takes them together.
-//!
-//! Results: `target/head_of_line/summary.json`, `target/head_of_line/head_of_line.svg`, and
-//! criterion's report, whose samples are the latencies recorded here.
-//!
-//! Settings (environment): `CLEARLANE_ERAS` (`3.2,clearlane`), `CLEARLANE_ENGINE` (`sled`),
-//! `CLEARLANE_REPETITIONS` (5), `CLEARLANE_WINDOW_MS` (1600). With `CLEARLANE_TIMELINES=1` the first window
-//! of each era beside the expensive read is recorded, moment by moment, into `timeline-ERA.jsonl` beside the
-//! summary, for `clearlane-sim show`; its figures are a little higher for that.
+//! Results are in `target/head_of_line/`. Environment: `CLEARLANE_ERAS` (`3.2,clearlane`),
+//! `CLEARLANE_ENGINE`, `CLEARLANE_REPETITIONS` (5), `CLEARLANE_WINDOW_MS` (1600),
+//! `CLEARLANE_TIMELINES=1`.
 
 #![allow(clippy::print_stderr, reason = "a bench reports its progress to the terminal")]
 

@@ -1,4 +1,5 @@
-//! A store with what a server has around it: a thread that puts, one that commits, one that drops old views.
+//! A store with what a server has around it: a thread that puts, one that commits, one that drops
+//! old views.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -149,7 +150,7 @@ impl ThreadSignal {
         }
     }
 
-    /// Sleeps until the bell is rung, but not for long. Says whether it was.
+    /// Sleeps until it is notified, but not for long. Says whether it was.
     pub(crate) fn wait(&self, longest: Duration) -> bool {
         let mut rung = self.is_set.lock();
         if !*rung {

@@ -48,9 +48,9 @@ pub(crate) fn measure(settings: &BenchConfig) {
     let mut report = Report::default();
     for round in 0..settings.rounds {
         let schedule = Schedule::new(PUTS_PER_SECOND, window, round as u64);
-        let nobody = WatcherLayout { watchers: 0, in_one_stream: false };
+        let no_watchers = WatcherLayout { watchers: 0, in_one_stream: false };
         for era in ERAS {
-            report.add(&format!("{era}, none"), run(era, nobody, &schedule, &[]).0);
+            report.add(&format!("{era}, none"), run(era, no_watchers, &schedule, &[]).0);
         }
         for in_one in [false, true] {
             for watchers in sizes {
@@ -60,7 +60,7 @@ pub(crate) fn measure(settings: &BenchConfig) {
                     let (figures, shares) = run(era, crowd, &schedule, &[]);
                     report.add(&name, figures);
                     if *watchers == largest {
-                        let (figures, _) = run(era, nobody, &schedule, &shares);
+                        let (figures, _) = run(era, no_watchers, &schedule, &shares);
                         report.add(&format!("{era}, spin as {}", crowd.name()), figures);
                     }
                 }

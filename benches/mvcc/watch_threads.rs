@@ -35,10 +35,10 @@ impl WatchThreads {
     pub(crate) fn new(stage: &BenchStore) -> WatchThreads {
         let (deliver, catch_up) =
             (Arc::new(ThreadSignal::default()), Arc::new(ThreadSignal::default()));
-        let bells = (Arc::clone(&deliver), Arc::clone(&catch_up));
+        let signals = (Arc::clone(&deliver), Arc::clone(&catch_up));
         let wake = Box::new(move |due| match due {
-            WatchWork::Delivery => bells.0.notify(),
-            WatchWork::SyncWatchers => bells.1.notify(),
+            WatchWork::Delivery => signals.0.notify(),
+            WatchWork::SyncWatchers => signals.1.notify(),
         });
         let store = Arc::clone(&stage.store);
         let hub = store.open_watchable_store(WatchConfig::default(), &Registry::new(), wake);

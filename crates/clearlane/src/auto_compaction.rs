@@ -1,8 +1,8 @@
 //! What a member does by itself: compactions that no client asks for.
 //!
 //! When to compact, and at which revision, is [decided](clearlane_mvcc::auto_compaction) without a
-//! clock and without a store. Here are both. Only the leader compacts; the others keep note of
-//! revisions all the same, so that the next leader knows the past.
+//! clock and without a store. Here are both. Only the leader compacts; the others record
+//! revisions all the same, so that the next leader has them.
 
 use std::convert::Infallible;
 

@@ -1,17 +1,11 @@
-//! Which member checks whether members differ, and when.
+//! When members are compared: the clock, the questions to the other members, and the alarm. What is
+//! compared, and which member is wrong then, is in [`clearlane_server::corruption`]. The three
+//! checks are described in `docs/maintenance.md`: at the start of a member with data, periodically
+//! at the leader, and at the leader behind compactions.
 //!
-//! What is compared, and which member is wrong then, is described in [`clearlane_server::corruption`]. Here are the
-//! clock, the questions to the others, and the alarm.
-//!
-//! | check | switched on by | when |
-//! |---|---|---|
-//! | initial | `--feature-gates=InitialCorruptCheck=true` | at a start with data, before any client is served |
-//! | periodic | `--corrupt-check-time=D` | every D, at the leader |
-//! | behind compactions | `--feature-gates=CompactHashCheck=true` | every `--compact-hash-check-time`, at the leader |
-//!
-//! A hash reads the whole store. It is worked out on a thread of its own, over a view: neither reads nor
-//! writes wait for it. (In the [old eras](clearlane_backend) they do, as they did in etcd.) A member
-//! that has no data yet has nothing to compare, and one that is alone has no other member to compare with.
+//! A hash reads the whole store. It is computed on a thread of its own, over a view: neither reads
+//! nor writes wait for it. (In the [old eras](clearlane_backend) they do, as in etcd.) A member
+//! without data has nothing to compare, and the only member of a cluster no other to compare with.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -37,9 +31,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct CorruptionChecks {
     /// Before this member serves.
     pub is_initial: bool,
-    /// So often, if at all.
+    /// The interval of the periodic check, if it is on.
     pub periodic: Option<Duration>,
-    /// So often behind compactions, if at all.
+    /// The interval of the check behind compactions, if it is on.
     pub after_compactions: Option<Duration>,
 }
 
@@ -73,7 +67,7 @@ pub fn initial_check(
     Ok(())
 }
 
-/// Looks every so often, while this member leads. Goes on for as long as it is polled.
+/// Checks at this interval, while this member leads. Goes on for as long as it is polled.
 pub async fn run_periodic_checks(member: Server, every: Duration) -> Infallible {
     let id = format!("{:x}", member.threads().metadata().node_id);
     tracing::info!("local-member-id" = id, interval = ?every, "enabled corruption checking");
@@ -90,7 +84,7 @@ pub async fn run_periodic_checks(member: Server, every: Duration) -> Infallible 
     }
 }
 
-/// One look: which member must not be believed?
+/// One check: which member differs?
 async fn periodic_check(member: &Server) -> Result<Option<u64>, RequestError> {
     let before = local_hash(member).await?.hash_kv;
     let others = peer_hashes(member, before.hash_revision).await;
@@ -103,7 +97,7 @@ async fn periodic_check(member: &Server) -> Result<Option<u64>, RequestError> {
     Ok(PeriodicCheck { leader, before, after, others: &others }.find_corrupt_member())
 }
 
-/// Looks every so often at what compactions have left, while this member leads. Goes on for as long
+/// Checks at this interval what compactions have left, while this member leads. Goes on for as long
 /// as it is polled.
 pub async fn run_compaction_checks(member: Server, every: Duration) -> Infallible {
     let mut checked = 0;
@@ -173,7 +167,7 @@ async fn peer_hashes(member: &Server, revision: i64) -> Vec<PeerHash> {
     join_all(asked).await
 }
 
-/// Tells all members which member not to believe. If it gets lost, the next look raises it again.
+/// Raises the alarm for the member that differs. If it gets lost, the next check raises it again.
 async fn raise_corrupt_alarm(member: &Server, suspect: u64) {
     if member.threads().alarms().is_raised_by(suspect, AlarmType::Corrupt) {
         return;

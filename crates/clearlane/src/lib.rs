@@ -1,4 +1,5 @@
-//! The program: flags, config file, data directory, subcommands, log; how a process begins and ends.
+//! The program: flags, config file, data directory, subcommands, log; how a process begins and
+//! ends.
 //!
 //! | module | what it does |
 //! |---|---|

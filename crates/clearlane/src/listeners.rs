@@ -1,7 +1,7 @@
-//! Through which doors does one come in? Ports and sockets of clients, of members, and for metrics.
+//! The ports and sockets of clients, of members, and for metrics.
 //!
-//! All are bound first: a port in use is reported before a certificate is made, and that before data is
-//! opened. No client is let in before all of it is there.
+//! All are bound first: a port in use is reported before a certificate is made, and that before
+//! data is opened. No client is let in before all of it is there.
 
 use std::io;
 use std::net::TcpListener;
@@ -16,16 +16,16 @@ use crate::config::Config;
 /// A port, and TLS if it is spoken there.
 pub(crate) type MetricsListener = (TcpListener, Option<Arc<TlsAcceptor>>);
 
-/// All doors.
+/// All listeners.
 pub(crate) struct Listeners {
     pub(crate) clients: Vec<Listener>,
     pub(crate) peers: Vec<Listener>,
     pub(crate) metrics: Vec<MetricsListener>,
-    /// And how other members' doors are opened.
+    /// How other members are called.
     pub(crate) dialer: Dialer,
 }
 
-/// Why one stays shut.
+/// Why a listener cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindError {
     #[error("--{flag}: {at}: {error}")]

@@ -1,16 +1,15 @@
-//! What does the server say while it runs? One line each, for programs or for people.
+//! The log: one line for each event, as JSON or as text.
 //!
-//! etcd's users collect its log as JSON, and their tools look for four keys; whatever else a line
-//! says follows them.
+//! etcd's users collect its log as JSON, and their tools look for four keys; all other fields
+//! follow them.
 //!
 //! ```text
 //!   {"level":"info","ts":"2026-02-03T04:05:06.789012Z","caller":"src/run.rs:120",
 //!    "msg":"ready to serve client requests","address":"127.0.0.1:2379"}
 //! ```
 //!
-//! Code everywhere says what it has to say through `tracing`. Here is what takes it: no spans, no
-//! filters by module, a line is written whole or not at all. Of libraries only warnings and errors
-//! are taken: what they have to say below that is about themselves.
+//! All code logs through `tracing`. The subscriber here has no spans and no filters by module, and
+//! writes a line whole or not at all. Of libraries only warnings and errors are written.
 
 use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
@@ -34,7 +33,7 @@ pub enum Error {
     File {
         /// Which one.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// Another log was begun before.
@@ -42,7 +41,7 @@ pub enum Error {
     AlreadyStarted,
 }
 
-/// From here on, what is said is written.
+/// From here on, events are written.
 pub fn start(config: &LogConfig) -> Result<(), Error> {
     let log = LogSubscriber::open(config)?;
     tracing::subscriber::set_global_default(log).map_err(|_| Error::AlreadyStarted)
@@ -129,7 +128,7 @@ impl Subscriber for LogSubscriber {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// What an event says.
+/// The fields of an event.
 #[derive(Default)]
 struct EventFields {
     message: String,

@@ -1,24 +1,18 @@
-//! How does the process begin, and how does it end?
+//! How the process starts and ends.
 //!
 //! ```text
 //!   flags ─▶ log ─▶ listeners bound ─▶ data opened, threads ─▶ a leader ─▶ "ready"
 //!                                                                            │
 //!            ┌───────────────────────────────────────────────────────────────┤
 //!   SIGTERM, SIGINT                     the member fails            a thread panics
-//!     hand leadership over                error, status 1             error, status 1
-//!     answer what is under way
-//!     write the timeline, if one is recorded
+//!     transfer leadership, answer what    error, status 1             error, status 1
+//!     is under way, write the timeline,
 //!     end as by that signal
 //! ```
 //!
-//! The order at the beginning is one of blame: whatever is wrong with the command line is told before
-//! a file is touched, and a port in use before data is opened. A log line `ready to serve client
-//! requests` for each listener is what tools wait for.
-//!
-//! # What holds
-//!
-//! * Nothing goes on after a thread has panicked: what it was to do, no other thread does.
-//! * A process that is stopped twice does not wait.
+//! Errors in the flags are reported before a file is touched, and a port in use before data is
+//! opened. A line `ready to serve client requests` for each listener is what tools wait for. A
+//! second signal ends without waiting.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixDatagram;
@@ -50,13 +44,13 @@ use crate::data::{MemberConfig, OpenedMember};
 use crate::listeners::{Listeners, MetricsListener};
 use crate::{allocator, auto_compaction, corruption_check, logging, timeline, tools};
 
-/// So many threads serve clients, if no flag says how many.
+/// The greatest number of threads that serve clients, if no flag says how many.
 const NET_THREADS_DEFAULT_MAX: usize = 4;
 
 /// Between two checkpoints of leases, if there are any: etcd's.
 const LEASE_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
-/// Why the process ends with a word and a status.
+/// Why the process ends with an error text and a status.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The whole program.
@@ -85,7 +79,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What tools read the version of etcd from, and people ours.
+/// The text of `--version`: tools read etcd's version from it.
 pub fn version() -> String {
     format!(
         "etcd Version: {}\nGit SHA: clearlane-{}\nGo Version: none, this is Rust\n\
@@ -103,7 +97,7 @@ pub(crate) fn print(text: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Says on standard error why the process ends.
+/// Writes to standard error why the process ends.
 pub(crate) fn print_error(words: &str, status: u8) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "clearlane: {words}");
     ExitCode::from(status)
@@ -189,7 +183,7 @@ struct RunningMember {
     /// Where metrics are served apart.
     metrics_listeners: Vec<MetricsListener>,
     rpc_config: RpcConfig,
-    /// So long a transfer of leadership may take.
+    /// How long a transfer of leadership may take.
     election_timeout: Duration,
 }
 
@@ -260,9 +254,9 @@ fn start_member(config: &Config) -> Result<RunningMember, BoxError> {
     })
 }
 
-/// The other half of the cores has the log to write, the store, and what takes long to read. Fewer threads that have
-/// more to do are woken less often, and that is much of what a small request costs: in three members on two cores, a
-/// sixth to a quarter of it.
+/// The other half of the cores has the log to write, the store, and what takes long to read. Fewer
+/// threads that have more to do are woken less often, and that is much of what a small request
+/// costs: in three members on two cores, a sixth to a quarter of it.
 fn net_thread_count(config: &Config) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     match config.net_threads {
@@ -305,7 +299,8 @@ fn spawn_background_tasks(running: &RunningMember, config: &Config) {
     }
 }
 
-/// Waits until there is something to say, or to do. Comes back when the member has failed.
+/// Runs what the member does by itself, until a signal ends the process. Returns if the member has
+/// failed.
 async fn supervise(mut running: RunningMember, config: &Config) -> BoxError {
     if let Err(error) = serve_metrics(&mut running, config) {
         return error.into();
@@ -361,12 +356,13 @@ async fn wait_for_stop(
     Ok(kind)
 }
 
-/// Serves clients once the member is published, as etcd does, and says so. Before that it may have nothing of what its
-/// cluster has, if it has just joined, and would answer as if all were gone.
+/// Serves clients once the member is published, as etcd does, and logs that. Before that it may
+/// have nothing of what its cluster has, if it has just joined, and would answer as if all were
+/// gone.
 async fn serve_clients(running: &mut RunningMember, config: &Config) -> std::io::Result<Never> {
     let mut published = running.peers.published();
     if published.wait_for(|published| *published).await.is_err() {
-        // The member ends, and its failure is told.
+        // The member ends, and its failure is reported.
         return std::future::pending().await;
     }
     let (clients, common) =
@@ -397,11 +393,11 @@ async fn serve_clients(running: &mut RunningMember, config: &Config) -> std::io:
     std::future::pending().await
 }
 
-/// Ends in an order in which no request is left without an answer.
+/// Ends the network threads before the peers and the member, so that requests are answered.
 async fn shut_down(running: RunningMember) -> Result<(), BoxError> {
     let RunningMember { threads: node, server, peers, election_timeout, .. } = running;
     if timeout(election_timeout, transfer_leadership(&node)).await.is_err() {
-        tracing::warn!("nobody has taken over leadership");
+        tracing::warn!("no member has taken over leadership");
     }
     let stopped = tokio::task::spawn_blocking(move || {
         server.map_or(Ok(()), RpcServer::stop)?;
@@ -414,7 +410,7 @@ async fn shut_down(running: RunningMember) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A leader that goes lets another one lead, so that no member has to notice that it is gone.
+/// A leader transfers its leadership, so that no member waits for an election time-out.
 async fn transfer_leadership(node: &ServerThreads) {
     let own = node.metadata().node_id;
     let members = node.members();
@@ -427,12 +423,12 @@ async fn transfer_leadership(node: &ServerThreads) {
     node.transfer_leader(heir);
     // A node that has gone sends no more notifications, and there is nothing to wait for.
     let _ = leadership.wait_for(|now| ![0, own].contains(&now.leader)).await;
-    // What the others forward to this one until they have heard of the new leader is passed on.
+    // What the others forward to this one until they know the new leader is passed on.
     sleep(node.election_timeout() / 10).await;
 }
 
-/// A thread that panics ends the process: tasks would be caught by their runtime, and what they held
-/// would stay held.
+/// A thread that panics ends the process: tasks would be caught by their runtime, and what they
+/// held would stay held.
 fn exit_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
@@ -445,7 +441,7 @@ fn exit_on_panic() {
     }));
 }
 
-/// Tells systemd, if it has started us and wants to know.
+/// Notifies systemd, if it has started this process and wants that.
 fn notify_systemd() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let sent = UnixDatagram::unbound().and_then(|socket| socket.send_to(b"READY=1", &path));

@@ -1,17 +1,18 @@
-//! The file of `--timeline`: which thread waited for which in this process, for `clearlane-sim show`.
+//! The file of `--timeline`: which thread waited for which in this process, for `clearlane-sim
+//! show`.
 //!
 //! ```text
 //!   start ── recording ── SIGUSR1 ── file ── not recording ── SIGUSR1 ── recording ── SIGTERM ── file
 //! ```
 //!
-//! [`TraceRecorder`](clearlane_server::trace::TraceRecorder) takes notes in memory, and keeps the newest; here they
-//! are gathered, and written when the recording ends. A file that is there is replaced as a whole, so a
-//! reader never finds half of one.
+//! [`TraceRecorder`](clearlane_server::trace::TraceRecorder) takes notes in memory, and keeps the
+//! newest; here they are gathered, and written when the recording ends. A file that is there is
+//! replaced as a whole, by a rename, so a reader does not find half of one.
 //!
 //! # Why a signal
 //!
-//! A user that may send one may also stop the process. An address to ask would have to be defended, for it makes the
-//! server write a file.
+//! A user that may send one may also stop the process. An address to ask would have to be defended,
+//! for it makes the server write a file.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -23,13 +24,14 @@ use clearlane_server::threads::ServerThreads;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::interval;
 
-/// So many notes are kept: requests, steps of workers, waits for locks and holds. About 30 MB.
+/// Number of notes that are kept: requests, steps of workers, waits for locks and holds. About 30
+/// MB.
 pub const TRACE_EVENTS_MAX: usize = 200_000;
 
 /// Between two gatherings.
 const GATHER_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Says whether the file can be written, before anything else is done.
+/// Checks that the file can be written, before anything else is done.
 pub fn check_writable(file: &Path) -> io::Result<()> {
     let opened = OpenOptions::new().append(true).create(true).open(file);
     opened.map(drop).map_err(|error| {
@@ -37,7 +39,7 @@ pub fn check_writable(file: &Path) -> io::Result<()> {
     })
 }
 
-/// Gathers what is recorded, and heeds SIGUSR1. Comes back only if that cannot be done.
+/// Gathers what is recorded, and handles SIGUSR1. Returns only if that cannot be done.
 pub async fn record_on_signal(node: &Arc<ServerThreads>, file: Option<&Path>) -> io::Error {
     let mut toggle = match signal(SignalKind::user_defined1()) {
         Ok(toggle) => toggle,
@@ -83,7 +85,7 @@ pub fn write(node: &ServerThreads, file: Option<&Path>) {
         Ok(()) => {
             tracing::info!(file = %file.display(), spans, forgotten, lost, "wrote the timeline");
         }
-        // The member is not worse for it.
+        // The member goes on without the file.
         Err(error) => {
             tracing::error!(file = %file.display(), %error, "could not write the timeline");
         }

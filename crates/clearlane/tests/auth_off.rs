@@ -1,4 +1,5 @@
-//! Users and roles of a server that asks no client for a password: what is reported, and what is counted.
+//! Users and roles of a server that asks no client for a password: what is reported, and what is
+//! counted.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,5 @@
-//! The program itself, as a user starts it: it gets ready, serves, stops, is killed, and comes back.
+//! The program itself, as a user starts it: it gets ready, serves, stops, is killed, and comes
+//! back.
 
 #![allow(
     clippy::unwrap_used,
@@ -41,7 +42,7 @@ fn program(arguments: &[&str]) -> Command {
     program
 }
 
-/// What a start that ends says.
+/// What a start that ends writes.
 fn refused(arguments: &[&str]) -> Output {
     program(arguments).output().unwrap()
 }
@@ -50,7 +51,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// A member that runs, and what it has said.
+/// A member that runs, and what it has written.
 struct Running {
     process: Child,
     lines: Receiver<String>,
@@ -88,7 +89,7 @@ impl Running {
         }
     }
 
-    /// Waits until clients are served, and says where.
+    /// Waits until clients are served, and returns where.
     fn ready(&mut self) -> String {
         self.line("ready to serve client requests");
         let line: Value = serde_json::from_str(&self.line("serving client traffic")).unwrap();
@@ -132,7 +133,8 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.unwrap() })
 }
 
-/// Ranges of all keys, and beside them puts and reads of one key, until the other side of `ends` is gone.
+/// Ranges of all keys, and beside them puts and reads of one key, until the other side of `ends` is
+/// gone.
 async fn range_put_and_get(address: &str, mut ends: tokio::sync::oneshot::Receiver<()>) {
     let mut client = connect(address).await;
     for from in (0..3000).step_by(100) {
@@ -154,7 +156,7 @@ async fn range_put_and_get(address: &str, mut ends: tokio::sync::oneshot::Receiv
     }
 }
 
-/// What a read of one key and a put have waited for is told with the lock and its holder.
+/// What a read of one key and a put have waited for is logged with the lock and its holder.
 #[test]
 fn a_slow_request_names_the_lock_and_its_holder_in_every_old_era() {
     for era in ["3.0", "3.1", "3.2"] {
@@ -283,8 +285,8 @@ fn it_serves_stops_and_comes_back() {
     assert_eq!(running.end().0.signal(), Some(Signal::SIGINT as i32));
 }
 
-/// Killed at moments that the test does not choose, it has all that it acknowledged. The moments are those of a
-/// seed, as far as a machine lets one choose them.
+/// Killed at moments that the test does not choose, it has all that it acknowledged. The moments
+/// are those of a seed, as far as a machine lets one choose them.
 #[test]
 fn what_was_acknowledged_survives_a_kill() {
     let seed = std::process::id();
@@ -304,7 +306,7 @@ fn what_was_acknowledged_survives_a_kill() {
                 assert_eq!(text(&found.key), format!("{number:08}"), "round {round}");
             }
             let mut number = acknowledged;
-            // The last ones are under way when the blow falls.
+            // The last ones are under way when the process is killed.
             let mut under_way = tokio::task::JoinSet::new();
             while number < wanted {
                 client.put(put(format!("{number:08}"), "v")).await.unwrap();
@@ -371,7 +373,7 @@ fn page(address: &str, path: &str) -> String {
     answer
 }
 
-/// How many keys there are, after so many puts more.
+/// How many keys there are, after this number of further puts.
 fn counted(address: &str, puts: u32) -> i64 {
     block_on(async {
         let mut client = connect(address).await;
@@ -452,7 +454,7 @@ fn a_wrong_command_line_is_told() {
     assert!(text(&told.stdout).contains("--initial-cluster-token="));
 }
 
-/// The last line, which people see.
+/// The last line of standard error.
 fn last_line(said: &[String]) -> &str {
     said.last().unwrap()
 }
@@ -501,7 +503,7 @@ fn systemd_is_told() {
     assert_eq!(&words[..told.unwrap()], b"READY=1");
 }
 
-/// A second is the whole past that is kept.
+/// One second of history is kept.
 #[test]
 fn the_past_is_forgotten_by_the_clock() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Values that are on the disk and not in memory: they are read by others than the network threads, and right.
+//! Values that are on the disk and not in memory: they are read by other threads than the network
+//! threads, and right.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -52,7 +53,7 @@ fn store_of(dir: &Path) -> PathBuf {
     found.into_iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap()
 }
 
-/// Has the system forget what it knows of a file, if it can.
+/// Drops the system's cached pages of a file, if it can.
 fn forgets(path: &Path) -> bool {
     let file = File::open(path).unwrap();
     file.sync_all().unwrap();

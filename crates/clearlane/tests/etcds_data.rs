@@ -14,7 +14,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const SEGMENT: &str = "member/wal/0000000000000000-0000000000000000.wal";
 
-/// A page as bbolt has it at the beginning of its file: of which number, with this at its beginning.
+/// A page as bbolt has it at the beginning of its file: of which number, with this at its
+/// beginning.
 fn meta_page(number: u64, magic: u32) -> Vec<u8> {
     let mut page = number.to_ne_bytes().to_vec();
     // The kind of page, how many elements it has, and how many pages more.
@@ -64,7 +65,7 @@ fn program(data: &Path) -> Command {
     command
 }
 
-/// What a start says that is refused, and changes nothing.
+/// What a start writes that is refused, and changes nothing.
 fn refused(data: &Path) -> String {
     let before = all_of(data);
     let told = failed(&mut program(data));
@@ -122,7 +123,7 @@ fn a_directory_of_etcd_is_left_alone() {
     }
 }
 
-/// Also if a file of etcd's name is beside it, and if the file that says the format is lost.
+/// Also if a file of etcd's name is beside it, and if the file with the format is lost.
 #[test]
 fn a_directory_of_ours_is_opened() {
     let dir = tempfile::tempdir().unwrap();

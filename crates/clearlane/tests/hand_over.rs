@@ -1,5 +1,5 @@
-//! A leader that is told to stop lets another one lead first: writers hardly notice. What is on its way to it at that
-//! moment is lost, as in etcd, and times out; all others go on.
+//! A leader that is told to stop transfers its leadership first: writers wait for a short time.
+//! What is on its way to it at that moment is lost, as in etcd, and times out; all others go on.
 
 #![allow(
     clippy::unwrap_used,
@@ -33,7 +33,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(4);
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// A member, and what it says.
+/// A member, and what it logs.
 struct Member {
     process: Child,
     lines: Receiver<String>,
@@ -64,7 +64,7 @@ impl Member {
         Member { process, lines }
     }
 
-    /// Waits until clients are served, and says where.
+    /// Waits until clients are served, and returns where.
     fn ready(&self) -> String {
         let end = Instant::now() + TIMEOUT;
         loop {
@@ -100,14 +100,14 @@ async fn connect(address: &str) -> Channel {
     Endpoint::from_shared(address.to_owned()).unwrap().connect().await.unwrap()
 }
 
-/// What writers and the test tell each other.
+/// What writers and the test share.
 #[derive(Default)]
 struct WriterState {
     stopped: AtomicBool,
     written: AtomicU64,
 }
 
-/// Writes one after the other until it is told to stop. How many were acknowledged, and the longest
+/// Writes one after the other until it is stopped. How many were acknowledged, and the longest
 /// time between two.
 async fn write(address: String, key: String, seen: Arc<WriterState>) -> (u64, Duration) {
     let mut kv = KvClient::new(connect(&address).await);
@@ -138,7 +138,7 @@ async fn leader(addresses: &[String]) -> usize {
             }
         }
     }
-    panic!("nobody leads");
+    panic!("no member leads");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn writers_at_the_others_go_on() {
             .collect();
         let begun = Instant::now();
         while seen.written.load(Ordering::Relaxed) < 100 {
-            assert!(begun.elapsed() < TIMEOUT, "nobody writes");
+            assert!(begun.elapsed() < TIMEOUT, "no client writes");
             tokio::task::yield_now().await;
         }
         let begun = Instant::now();
@@ -177,7 +177,7 @@ fn writers_at_the_others_go_on() {
         let mut hardly = 0;
         for (number, writer) in writers.into_iter().enumerate() {
             let (written, longest) = writer.await.unwrap();
-            // Twice an election time-out and five seconds is how long one waits that is lost.
+            // Twice an election time-out and five seconds is how long a lost one waits.
             let lost_at_most = 2 * ELECTION_TIMEOUT + Duration::from_secs(5);
             assert!(written > 0 && longest < lost_at_most, "{number}: {longest:?}");
             hardly += usize::from(longest < ELECTION_TIMEOUT);

@@ -1,4 +1,4 @@
-//! The revision in a reply's header is that of what the reply says, also beside a writer.
+//! The revision in a reply's header is that of the reply's content, also beside a writer.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,7 +24,7 @@ use clearlane_server::threads::ServerThreads;
 use tonic::transport::{Channel, Endpoint};
 
 const LEASE: i64 = 7;
-/// So often each question is asked.
+/// How often each request is sent.
 const ROUNDS: usize = 300;
 
 /// Asks while a key is put with each revision, the first one with revision 2.
@@ -108,7 +108,7 @@ fn of_a_hash() {
     });
 }
 
-/// The keys may be those of a moment later: a watcher from the next revision on gets these again.
+/// The keys may be those of a later revision: a watcher from the next revision on gets these again.
 #[test]
 fn of_the_keys_of_a_lease() {
     beside_a_writer(|channel, era| async move {

@@ -290,7 +290,7 @@ fn a_token_and_marked_headers_are_metadata_of_the_call() {
 }
 
 #[test]
-fn what_is_no_request_is_nobodys_loss() {
+fn what_is_no_request_costs_no_other() {
     let running = Running::start();
     let garbage: [&[u8]; 5] = [
         b"\x00\x01\x02\x03\r\n\r\n",
@@ -356,7 +356,7 @@ fn requests_in_one_piece_are_answered_in_their_order() {
     assert!(order.is_sorted(), "{replies}");
 }
 
-/// A client that has said all and waits, and one that goes away in the middle.
+/// A client that has sent all and waits, and one that goes away in the middle.
 #[test]
 fn half_a_connection_is_enough_for_an_answer() {
     let running = Running::without_gateway();
@@ -375,9 +375,10 @@ fn half_a_connection_is_enough_for_an_answer() {
     assert_eq!(running.ask("POST /v3/kv/put", "", "{}").status, 404, "the API is elsewhere");
 }
 
-/// A stream ends with its client, also if nothing is sent on it; whether the client has sent all or not.
+/// A stream ends with its client, also if nothing is sent on it; whether the client has sent all or
+/// not.
 #[test]
-fn a_stream_to_nobody_ends() {
+fn a_stream_without_a_reader_ends() {
     let running = Running::start();
     for (gone, body) in
         ["8\r\n{\"ID\":7}\r\n0\r\n\r\n", "8\r\n{\"ID\":7}\r\n"].into_iter().enumerate()

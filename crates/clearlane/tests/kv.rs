@@ -178,9 +178,9 @@ fn what_is_wrong_is_told_in_etcds_words_and_codes() {
     running.stop();
 }
 
-/// Requests whose clients go away leave their places to others, who get their own answers.
+/// Requests whose clients go away free their places, and the next requests get their own answers.
 #[test]
-fn who_goes_away_is_nobodys_loss() {
+fn a_client_that_goes_away_costs_no_other_request() {
     let dir = tempfile::tempdir().unwrap();
     let running = Running::start(dir.path(), Era::Clearlane);
     block_on(async {

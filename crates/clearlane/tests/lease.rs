@@ -225,7 +225,7 @@ struct Times {
 }
 
 impl Times {
-    /// Takes some. Says how many keys with leases there are.
+    /// Takes some. Returns how many keys with leases there are.
     async fn take(&mut self, client: &mut Client) -> i64 {
         let begin = Instant::now();
         client.put("beside", 0).await.unwrap();
@@ -245,8 +245,8 @@ impl Times {
     }
 }
 
-/// Thousands of leases end together, and clients that put and read meanwhile hardly notice. For a hundred thousand,
-/// with figures, which takes three minutes:
+/// Thousands of leases end together, and puts and reads meanwhile take little longer. For a hundred
+/// thousand, with figures, which takes three minutes:
 ///
 /// ```text
 /// CLEARLANE_LEASES=100000 cargo test --release -p clearlane --test lease thousands -- --nocapture
@@ -285,8 +285,8 @@ fn puts_and_reads_go_on_while_thousands_end() {
         println!(
             "{leases} leases ended in {took:?}: p99 of {puts} puts {put:?}, of reads {read:?}; before {calm:?}"
         );
-        // A request that waited until all have ended would have waited for as long as that takes. Disks
-        // stand still for a second or two now and then.
+        // A request that waited until all have ended would have waited for as long as that takes.
+        // Disks stand still for a second or two now and then.
         let bound = Duration::from_secs(2).max(took / 2).min(Duration::from_secs(5));
         let worst = beside.puts.iter().chain(&beside.reads).max().unwrap();
         assert!(*worst < bound, "one took {worst:?} of {took:?}");

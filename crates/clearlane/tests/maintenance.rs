@@ -252,7 +252,7 @@ fn a_quota_is_hit_and_room_is_made() {
         assert_eq!(status.db_size, status.db_size_in_use, "{status:?}");
         assert_eq!(status.db_size_quota, quota);
         let refused = client.kv.put(put("small", 1)).await.unwrap_err();
-        assert_eq!(told(&refused), NO_SPACE, "the alarm stays until somebody takes it back");
+        assert_eq!(told(&refused), NO_SPACE, "the alarm stays until it is taken back");
         client.alarm(AlarmAction::Deactivate, MEMBER, AlarmType::Nospace as i32).await;
         client.kv.put(put("small", 1)).await.unwrap();
         assert_eq!(client.raised().await, vec![]);
@@ -318,7 +318,7 @@ fn a_snapshot_is_what_the_store_was() {
     }
 }
 
-/// Every cut, and a flipped bit anywhere, is told by the sum.
+/// Every cut, and a flipped bit anywhere, is found by the sum.
 fn damaged_is_noticed(file: &[u8]) {
     let restore = |bytes: &[u8], checks_sum| {
         let engine = Arc::new(MemoryEngine::new());

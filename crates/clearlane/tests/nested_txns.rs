@@ -90,7 +90,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-/// So many transactions in each other, the innermost with this operation.
+/// This number of transactions in each other, the innermost with this operation.
 fn deep(txns: usize, innermost: Op) -> TxnRequest {
     let holds =
         |op| TxnRequest { success: vec![RequestOp { request: Some(op) }], ..TxnRequest::default() };
@@ -176,7 +176,7 @@ fn with_more_operations_the_depth_has_a_bound_of_its_own() {
 
 /// 1.4 MB of heads, each in the one before.
 #[test]
-fn a_hundred_thousand_levels_harm_nobody() {
+fn a_hundred_thousand_levels_harm_no_other_client() {
     let mut message = Vec::new();
     for field in [0x22, 0x12].into_iter().cycle().take(300_000) {
         let mut head = vec![field];

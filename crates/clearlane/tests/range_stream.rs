@@ -98,7 +98,7 @@ async fn joined(mut pages: RangeStream) -> (RangeResponse, usize) {
     (joined, number)
 }
 
-/// Writes between the pages change neither the records nor what the last page says of them.
+/// Writes between the pages change neither the records nor the count on the last page.
 #[test]
 fn a_stream_is_of_its_first_pages_revision() {
     for era in Era::DISTINCT_STORES {
@@ -136,7 +136,7 @@ fn a_stream_is_of_its_first_pages_revision() {
     }
 }
 
-/// A read of the past says in its header where the present was when it began.
+/// A read of an old revision has in its header the store's revision at its beginning.
 #[test]
 fn a_stream_of_the_past_has_the_header_of_its_first_page() {
     for era in Era::DISTINCT_STORES {
@@ -159,7 +159,7 @@ fn a_stream_of_the_past_has_the_header_of_its_first_page() {
     }
 }
 
-/// A compaction between two pages ends the stream, and never lets it go on with something else.
+/// A compaction between two pages ends the stream with an error.
 #[test]
 fn a_stream_ends_where_its_revision_is_compacted() {
     for era in Era::DISTINCT_STORES {
@@ -187,7 +187,7 @@ fn a_stream_ends_where_its_revision_is_compacted() {
 /// A client that lists and watches from the next revision on knows all there is, however many write
 /// meanwhile.
 #[test]
-fn who_lists_and_then_watches_misses_nothing() {
+fn a_list_and_a_watch_behind_it_miss_nothing() {
     for era in [Era::Clearlane, Era::V3_4, Era::V3_1] {
         let dir = tempfile::tempdir().unwrap();
         let running = Running::start(dir.path(), era);

@@ -1,4 +1,5 @@
-//! Messages in frames as small as they can be: each counts for h2 against its connection until it is read.
+//! Messages in frames as small as they can be: each counts for h2 against its connection until it
+//! is read.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -69,7 +70,7 @@ fn framed(message: &impl Message) -> Bytes {
     bytes.freeze()
 }
 
-/// One frame for each piece of so many bytes.
+/// One frame for each piece of this length.
 async fn send(stream: &mut SendStream<Bytes>, mut bytes: Bytes, piece: usize, ends: bool) {
     while bytes.has_remaining() {
         let frame = bytes.split_to(piece.min(bytes.len()));
@@ -114,7 +115,8 @@ fn create(key: &str) -> Bytes {
     framed(&WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) })
 }
 
-/// Makes watches on a stream, all at once and before anything is read, and waits until each was made.
+/// Makes watches on a stream, all at once and before anything is read, and waits until each was
+/// made.
 async fn watches(
     requests: SendRequest<Bytes>,
     key: String,
@@ -134,7 +136,7 @@ async fn watches(
         let made: WatchResponse = messages.next().await;
         assert_eq!((made.created, made.canceled, made.watch_id), (true, false, id));
     }
-    // The server ends no stream whose client may still ask.
+    // The server ends no stream before its client's side has ended.
     drop(sending);
     messages
 }

@@ -107,7 +107,7 @@ impl SocketCluster {
         self.outgoing.connect(&url).await
     }
 
-    /// Until it is done by member `at`, whatever it says before.
+    /// Tries until member `at` has done it, whatever it answers before.
     async fn put(&self, at: usize, value: &str) {
         let begin = Instant::now();
         loop {
@@ -262,7 +262,7 @@ fn a_member_joins_over_sockets() {
     });
 }
 
-/// A certificate for another host is not believed, over a socket either.
+/// A certificate for another host is not trusted, over a socket either.
 #[test]
 fn a_wrong_certificate_is_noticed() {
     let mut lab = SocketCluster::new(

@@ -1,4 +1,5 @@
-//! Locks and elections, asked by clients over sockets: which client waits, which is next, which leaves nothing.
+//! Locks and elections, asked by clients over sockets: which client waits, which is next, which
+//! leaves nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -72,7 +73,7 @@ async fn revoke(channel: &Channel, id: i64) {
     LeaseClient::new(channel.clone()).lease_revoke(request).await.unwrap();
 }
 
-/// The keys below a prefix, once there are so many.
+/// The keys below a prefix, once there is this number.
 async fn keys(channel: &Channel, prefix: &str, count: usize) -> Vec<Bytes> {
     let range_end = Bytes::from(prefix.replace('/', "0"));
     let range = RangeRequest { key: prefix.to_owned().into(), range_end, ..Default::default() };
@@ -132,7 +133,7 @@ fn a_lock_goes_from_one_to_the_next() {
 }
 
 #[test]
-fn who_gives_up_leaves_no_key() {
+fn a_client_that_gives_up_leaves_no_key() {
     let dir = tempfile::tempdir().unwrap();
     let running = Running::start(dir.path());
     block_on(async {

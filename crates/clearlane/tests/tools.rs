@@ -35,7 +35,7 @@ fn done(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What one says that does not.
+/// The error of one that does not.
 fn refused(arguments: &[&str], status: i32) -> String {
     let output = clearlane(arguments);
     assert_eq!(output.status.code(), Some(status), "{arguments:?}");

@@ -1,25 +1,14 @@
-//! How does a request find an endpoint that answers it? Attempts, repetitions, and when to stop.
+//! How a request finds an endpoint that answers it: attempts, repetitions, and when to stop.
 //!
-//! ```text
-//!   an attempt ends with           a read             a write
-//!   ─────────────────────────────────────────────────────────────────────
-//!   an answer                      done               done
-//!   no connection                  somebody else      somebody else
-//!   turned away: no leader here    somebody else      somebody else
-//!   turned away: token             a new token, once  a new token, once
-//!   the connection broke           somebody else      FateUnknown
-//!   time is up                     TimedOut           FateUnknown
-//! ```
+//! A read is sent again, elsewhere, whatever became of an attempt. A write is sent again only if it
+//! certainly was not carried out; otherwise its error is [`Error::OutcomeUnknown`].
+//! `docs/client.md` has the table. When all endpoints have been tried, there is a short pause and
+//! another round, until the time of the request is up: that spans an election, or the restart of a
+//! lone server.
 //!
-//! When all endpoints have been tried, there is a short pause and another round, until the time of the
-//! request is up. That carries requests over an election, and over the restart of a lone server.
-//!
-//! # What makes a write repeatable at all
-//!
-//! Every request but those that are content with a stale answer says `hasleader: true`. A member
-//! without a leader then rejects it before any work, where it is certain that nothing was done. Without
-//! that word the member would take the request, wait for a leader, and give up: and the client could not know
-//! whether the write is in its log.
+//! Every request says `hasleader: true`, except those that are content with a stale answer. A
+//! member without a leader then rejects it before any work. Otherwise it would take a write and
+//! wait, and the client could not know whether the write is in its log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,9 +55,9 @@ impl CallPolicy {
     pub(crate) const LOCAL: CallPolicy = CallPolicy { requires_leader: false, ..CallPolicy::READ };
     /// Changes something.
     pub(crate) const WRITE: CallPolicy = CallPolicy { is_retryable: false, ..CallPolicy::READ };
-    /// Changes something, as long as that takes. To wait for a lock, too: a member that gives up for a client
-    /// takes back the client's place in line, at any time later, and that may be the place the client has by then
-    /// asked for elsewhere.
+    /// Changes something, as long as that takes. To wait for a lock, too: a member that gives up
+    /// for a client takes back the client's place in line, at any time later, and that may be the
+    /// place the client has by then asked for elsewhere.
     pub(crate) const LONG_WRITE: CallPolicy =
         CallPolicy { has_timeout: false, ..CallPolicy::WRITE };
     /// About the member that answers, and of interest only now.
@@ -141,8 +130,8 @@ impl<'a> Attempts<'a> {
             }
             let next = Instant::now() + self.backoff.next();
             if next >= self.give_up_at || self.is_hopeless || !self.policy.waits_for_endpoint {
-                let nobody = || Error::Unavailable("no endpoint was asked".to_owned());
-                return Err(self.last_error.take().unwrap_or_else(nobody));
+                let no_endpoint = || Error::Unavailable("no endpoint was tried".to_owned());
+                return Err(self.last_error.take().unwrap_or_else(no_endpoint));
             }
             sleep_until(next).await;
             self.tried.clear();
@@ -263,7 +252,8 @@ impl Client {
         }
     }
 
-    /// The token for a request; a new one, if the one that the caller had (`refused`) is still ours.
+    /// The token for a request; a new one, if the one that the caller had (`refused`) is still
+    /// ours.
     pub(crate) async fn token(&self, refused: Option<Option<Token>>) -> Result<Option<Token>> {
         let Some(credentials) = &self.options_and_token.options.credentials else {
             return Ok(None);

@@ -49,7 +49,8 @@ impl Leadership {
 }
 
 impl Client {
-    /// Waits until this lease leads the election of this name, and then says `value` to all clients that ask.
+    /// Waits until this lease leads the election of this name, and then says `value` to all clients
+    /// that ask.
     pub async fn campaign(
         &self,
         name: impl Into<Vec<u8>>,
@@ -94,7 +95,7 @@ pub struct Observe {
     client: Client,
     request: LeaderRequest,
     stream: Option<Streaming<LeaderResponse>>,
-    /// What comes again after a failure is not told again.
+    /// What comes again after a failure is not reported again.
     last_revision: i64,
     backoff: Backoff,
 }

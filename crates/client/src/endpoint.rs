@@ -1,16 +1,16 @@
 //! Where servers are, and which of them are worth asking.
 //!
-//! Endpoints take turns. One that fails is set aside, and a task asks it from time to time whether it
-//! is back: after a tenth of a second first, then in pauses that double up to five seconds. So a dead
-//! endpoint costs one request one attempt, and not every third request a connect time-out.
+//! Endpoints take turns. One that fails is set aside, and a task asks it from time to time whether
+//! it is back: after a tenth of a second first, then in pauses that double up to five seconds. So a
+//! dead endpoint costs one request one attempt, and not every third request a connect time-out.
 //!
 //! ```text
 //!   turns:   a b c a b c a . c a . c a . c a b c
 //!                          ╳ fails         ╰ answers a check: takes part again
 //! ```
 //!
-//! The check is a `Status`: the member must answer, know of a leader, and be no learner. A member that
-//! is cut off from the others answers pings for ever and is of no use.
+//! The check is a `Status`: the member must answer, know of a leader, and be no learner. A member
+//! that is cut off from the others answers pings for ever and is of no use.
 //!
 //! When all are set aside they are tried all the same: better a slim chance than none.
 
@@ -31,8 +31,8 @@ use crate::options::Options;
 /// Between the first two checks of an endpoint, and between the last ones.
 const PROBE_INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// What a server may send before the program has read it. h2 takes small frames, such as events of a watch, for an attack
-/// if too many lie unread, and how many it allows grows with this window.
+/// What a server may send before the program has read it. h2 takes small frames, such as events of
+/// a watch, for an attack if too many lie unread, and how many it allows grows with this window.
 const CONNECTION_WINDOW: u32 = 32 << 20;
 
 /// One endpoint.
@@ -180,8 +180,8 @@ impl Endpoints {
         &self.all
     }
 
-    /// The next endpoint of those that have not been tried: a healthy one comes first. `None` if all
-    /// have been tried.
+    /// The next endpoint of those that have not been tried: a healthy one comes first. `None` if
+    /// all have been tried.
     pub(crate) fn next(&self, tried: &mut Vec<bool>) -> Option<Arc<Endpoint>> {
         tried.resize(self.all.len(), false);
         let turn = self.next_index.fetch_add(1, Ordering::Relaxed);

@@ -1,23 +1,13 @@
-//! What can go wrong, by what a caller would do about it.
+//! What can go wrong, by what a caller can do about it.
 //!
-//! A server answers with a code and a text. The codes are coarse: `OutOfRange` is both "that was long
-//! ago and is gone" and "that has not happened yet". So etcd's clients go by the text, and texts are a
-//! part of the API that never changes. Here each that a program would act on has a variant of its own.
+//! A server answers with a code and a text. The codes are coarse: `OutOfRange` is both a revision
+//! that was compacted and one that does not exist yet. So clients of etcd go by the text, which is
+//! part of the API. Each text that a program would act on has a variant here.
 //!
-//! ```text
-//!   InvalidArgument     etcdserver: key is not provided                           ─▶ InvalidArgument(text)
-//!   OutOfRange          etcdserver: mvcc: required revision has been compacted    ─▶ Compacted
-//!   ResourceExhausted   etcdserver: mvcc: database space exceeded                 ─▶ NoSpace
-//!   Unavailable         (the connection broke while a put was under way)          ─▶ FateUnknown
-//! ```
-//!
-//! # The one that matters most
-//!
-//! A write whose answer is lost may have happened. The client does not write again, for that might
-//! make two writes of one, and does not say "failed", for that might be a lie: it says
-//! [`Error::OutcomeUnknown`]. What to do then only the caller knows: read and look, write again if twice
-//! does no harm, or guard the write with a [comparison](crate::Compare) so that it does none.
-//! Every other error of a write means that nothing was written.
+//! A write whose answer is lost is [`Error::OutcomeUnknown`]: it may have happened, so the client
+//! does not write again. The caller can read, write again if twice does no harm, or guard the write
+//! with a [comparison](crate::Compare). Every other error of a write means that nothing was
+//! written.
 
 use std::error::Error as _;
 use std::fmt::Write as _;
@@ -52,7 +42,8 @@ pub enum Error {
     /// There is no such member.
     #[error("there is no such member")]
     MemberNotFound,
-    /// The store is full. Deleting, compacting and defragmenting helps, and then disarming the alarm.
+    /// The store is full. Deleting, compacting and defragmenting helps, and then disarming the
+    /// alarm.
     #[error("the store is full")]
     NoSpace,
     /// The server has too much to do. Nothing was done; later it may be.
@@ -98,7 +89,7 @@ pub enum Error {
     #[error("no answer in time: {0}")]
     TimedOut(String),
     /// No endpoint can be reached. Nothing was written.
-    #[error("nobody can be reached: {0}")]
+    #[error("no endpoint can be reached: {0}")]
     Unavailable(String),
     /// A write was sent, and its answer is lost: it may have happened, may yet happen, or not.
     #[error("it is not known whether this was done: {0}")]
@@ -111,10 +102,10 @@ pub enum Error {
         /// The server's words.
         text: String,
     },
-    /// The server's answer is not what it promises.
+    /// The server's answer is not one that the API allows.
     #[error("unexpected answer: {0}")]
     Unexpected(&'static str),
-    /// What the client was told about endpoints, certificates or users cannot be used.
+    /// What the client was given as endpoints, certificates or users cannot be used.
     #[error("{0}")]
     Setup(String),
     /// What was received could not be written where the caller wanted it.
@@ -205,7 +196,7 @@ fn parse_text(words: &str) -> Option<Error> {
 /// What a failed call says about whether it was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StatusKind {
-    /// It never left: another endpoint may be asked for anything.
+    /// It was not sent: another endpoint may be asked for anything.
     NotSent,
     /// It was rejected before any work: so, too.
     WrongMember,

@@ -1,44 +1,16 @@
-//! How does a program talk to a cluster? A client of etcd's API, version 3.
+//! A client of etcd's API, version 3, for a cluster of several endpoints.
 //!
-//! ```no_run
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> clearlane_client::Result<()> {
-//! use clearlane_client::{Client, Options};
+//! | module | what it decides |
+//! |---|---|
+//! | `endpoint` | which endpoints are tried: one that fails is set aside and checked at intervals |
+//! | `call` | what is sent again: a read; a write only if it certainly was not carried out |
+//! | `watch` | how a stream goes on elsewhere: every event once, in order, or an error |
+//! | `lease` | whether a lease is still alive: its holder learns in time that it may not be |
+//! | `error` | one variant for each thing that a caller can do about an error |
 //!
-//! let client = Client::connect(["http://127.0.0.1:2379"], Options::default()).await?;
-//! client.put("greeting", "hello").await?;
-//! let found = client.get("greeting").await?;
-//! assert_eq!(found.value().map(|value| &value[..]), Some(&b"hello"[..]));
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! # The problem
-//!
-//! The API is a dozen gRPC services, and the stubs for them are generated. What is left for a client is
-//! what is hard: a cluster has several members, each of which may be dead, cut off, or just restarting,
-//! and a program wants neither to know which nor to notice. But not at any price. A write that was done
-//! twice, a watch that has missed an event, a lock whose lease ran out an hour ago: these it must
-//! not do, or has to say.
-//!
-//! # The idea
-//!
-//! | module | its question | its promise |
-//! |---|---|---|
-//! | `place` | which endpoints are worth asking? | an endpoint that fails is set aside, and checked now and then |
-//! | `call` | may this be asked again, of another? | reads are; a write is not, unless it certainly was not done |
-//! | `watch` | how does a stream of events go on elsewhere? | every event once, in order, or an error |
-//! | `lease` | is the lease still alive? | its holder is notified in time that it may not be |
-//! | `error` | what would a caller do about it? | one variant for each answer to that |
-//!
-//! A [`Client`] is cheap to clone, and a clone shares connections and token. It belongs to the tokio
-//! runtime in which it was made.
-//!
-//! # What is left out
-//!
-//! Nothing is cached, and keys have no namespaces. Managing users and roles is done with
-//! `etcdctl`. Endpoints are those that were given: the list of members is not followed, since
-//! addresses that a cluster tells are not always ones that can be reached from here.
+//! A [`Client`] is cheap to clone, and a clone shares connections and token. It belongs to the
+//! tokio runtime in which it was made. Left out: a cache, namespaces, users and roles, and
+//! following the member list. See `docs/client.md`.
 
 mod abort_on_drop;
 mod call;
@@ -78,7 +50,20 @@ pub use crate::watch::{Batch, Event, Watch, WatchKeys};
 use crate::call::Token;
 use crate::endpoint::{Endpoint, Endpoints};
 
-/// A client of one cluster. See the [crate's page](crate).
+/// A client of one cluster.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> clearlane_client::Result<()> {
+/// use clearlane_client::{Client, Options};
+///
+/// let client = Client::connect(["http://127.0.0.1:2379"], Options::default()).await?;
+/// client.put("greeting", "hello").await?;
+/// let found = client.get("greeting").await?;
+/// assert_eq!(found.value().map(|value| &value[..]), Some(&b"hello"[..]));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Client {
     options_and_token: Arc<OptionsAndToken>,
@@ -94,8 +79,8 @@ struct OptionsAndToken {
 }
 
 impl Client {
-    /// Connects to a cluster: to whichever endpoint answers first, and to the others when their turn
-    /// comes. An endpoint is `http://host:port`, `https://host:port` or `host:port`.
+    /// Connects to a cluster: to whichever endpoint answers first, and to the others when their
+    /// turn comes. An endpoint is `http://host:port`, `https://host:port` or `host:port`.
     pub async fn connect<E>(endpoints: E, options: Options) -> Result<Client>
     where
         E: IntoIterator,
@@ -136,8 +121,8 @@ impl Client {
         self.endpoints.all().iter().map(|place| place.url().to_owned()).collect()
     }
 
-    /// A client of this one endpoint, which must be one of [`endpoints`](Client::endpoints): what it
-    /// asks is answered by this member and no other. It shares connection and token.
+    /// A client of this one endpoint, which must be one of [`endpoints`](Client::endpoints): what
+    /// it asks is answered by this member and no other. It shares connection and token.
     pub fn only(&self, endpoint: &str) -> Result<Client> {
         let is_it = |place: &&Arc<Endpoint>| {
             place.url() == endpoint

@@ -1,9 +1,9 @@
 //! One at a time: locks that are held by a lease.
 //!
-//! The server does the queueing. A lock is a key with the lease of its holder, so it is free again when
-//! the holder's lease ends, and that cuts both ways: keep the lease alive
-//! ([`Client::keep_alive`]), and stop when [it has ended](crate::KeepAlive::ended). Better yet, guard
-//! what is done under the lock with [`Lock::is_held`] in the same transaction.
+//! The server does the queueing. A lock is a key with the lease of its holder, so it is free again
+//! when the holder's lease ends, and that cuts both ways: keep the lease alive
+//! ([`Client::keep_alive`]), and stop when [it has ended](crate::KeepAlive::ended). Better yet,
+//! guard what is done under the lock with [`Lock::is_held`] in the same transaction.
 
 use bytes::Bytes;
 use clearlane_proto::v3lockpb::lock_client::LockClient;
@@ -48,9 +48,9 @@ impl Client {
     /// Waits until this lease has the lock of this name. A lease that has it gets it again.
     ///
     /// To wait no longer than some time, wrap it in a time-out, and revoke the lease then: it still
-    /// stands in the queue. Do the same behind [`OutcomeUnknown`](crate::Error::OutcomeUnknown), which a
-    /// client gets if its member has failed, and wait with another lease: the place in line may be taken
-    /// back at any time.
+    /// stands in the queue. Do the same behind [`OutcomeUnknown`](crate::Error::OutcomeUnknown),
+    /// which a client gets if its member has failed, and wait with another lease: the place in line
+    /// may be taken back at any time.
     pub async fn lock(&self, name: impl Into<Vec<u8>>, lease: i64) -> Result<Lock> {
         let request = LockRequest { name: name.into().into(), lease: require_lease(lease)? };
         let send = |channel, request| async move { stub(channel).lock(request).await };

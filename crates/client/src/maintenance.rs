@@ -33,8 +33,8 @@ fn stub(channel: Channel) -> MaintenanceClient<Channel> {
 }
 
 impl Client {
-    /// What a member says of itself: sizes, its leader, how far it has come. It need not have a leader
-    /// for that.
+    /// What a member says of itself: sizes, its leader, how far it has come. It need not have a
+    /// leader for that.
     pub async fn status(&self) -> Result<StatusResponse> {
         let send = |channel, request| async move { stub(channel).status(request).await };
         self.call(CallPolicy::MEMBER, StatusRequest {}, send).await
@@ -76,14 +76,14 @@ impl Client {
         Ok(self.call(way, request, send).await?.alarms)
     }
 
-    /// A member gives back the room of what was deleted and compacted. Takes as long as it takes.
+    /// A member gives back the space of what was deleted and compacted. Takes as long as it takes.
     pub async fn defragment(&self) -> Result<()> {
         let send = |channel, request| async move { stub(channel).defragment(request).await };
         self.call(CallPolicy::MEMBER_WORK, DefragmentRequest {}, send).await.map(drop)
     }
 
-    /// The sum of a member's records up to a revision, or up to now if that is 0. Members of a cluster
-    /// have the same, for the same revisions.
+    /// The sum of a member's records up to a revision, or up to now if that is 0. Members of a
+    /// cluster have the same, for the same revisions.
     pub async fn hash_kv(&self, revision: i64) -> Result<HashKvResponse> {
         let send = |channel, request| async move { stub(channel).hash_kv(request).await };
         self.call(CallPolicy::MEMBER, HashKvRequest { revision }, send).await

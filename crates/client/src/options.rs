@@ -1,7 +1,8 @@
 //! How a client connects, as which user, and how long it waits.
 //!
 //! The defaults suit a cluster next door. Two of them are bound to etcd's: a server of its kind may
-//! cut off a client that pings more often than every five seconds, so [`Options::keep_alive`] begins above that.
+//! cut off a client that pings more often than every five seconds, so [`Options::keep_alive`]
+//! begins above that.
 
 use std::fmt;
 use std::path::Path;
@@ -62,9 +63,9 @@ impl Options {
         Options { request_timeout: timeout, ..self }
     }
 
-    /// While requests are under way, asks every `interval` whether the other side is still there, and
-    /// gives the connection up if nothing comes within `timeout`. Together they should be less than
-    /// the [request's](Self::request_timeout), so that there is time to ask another endpoint.
+    /// While requests are under way, asks every `interval` whether the other side is still there,
+    /// and gives the connection up if nothing comes within `timeout`. Together they should be less
+    /// than the [request's](Self::request_timeout), so that there is time to ask another endpoint.
     pub fn keep_alive(self, interval: Duration, timeout: Duration) -> Options {
         Options { keep_alive: (interval, timeout), ..self }
     }

@@ -1,13 +1,8 @@
-//! Where did the time of each class go, and what caused it?
+//! Where the time of each class went, and what caused it.
 //!
-//! A span names the blocker when a wait began. The blocker may have waited, too, or may have been a worker that
-//! was about something else; neither is the cause. So a wait is taken apart:
-//!
-//! * For a lock, at each moment the holder is to blame, and of several holders the one that came first. In a convoy
-//!   a cheap read stands behind a put for 30 ms, and the put behind an expensive read; it is the expensive read
-//!   that has the lock. And if the holder itself waits for another, that one is.
-//! * For a worker, time is spent as the worker spends it: the put that waits for the applier waits for the lock
-//!   that the applier waits for.
+//! A span names the blocker when a wait began, which may have waited itself. So a wait for a lock
+//! is blamed on the holder at each moment, of several on the first, and if that one waits, on what
+//! it waits for. A wait for a worker is spent as the worker spends it.
 //!
 //! ```text
 //!   expensive #7   ‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗ has readTx
@@ -16,7 +11,7 @@
 //!   blame of put       readTx, held by expensive 13; running 2
 //! ```
 //!
-//! What is left, because the timeline does not have it, is charged to the blocker that the span names.
+//! What the timeline does not have is charged to the blocker that the span names.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -177,7 +172,8 @@ impl<'a> SpanIndex<'a> {
 }
 
 impl SpanIndex<'_> {
-    /// Says what a piece of a hold was spent on for the waiters: on what the holder waits for, or on the holder.
+    /// Says what a piece of a hold was spent on for the waiters: on what the holder waits for, or
+    /// on the holder.
     fn attribute_hold(
         &self,
         hold: &Span,
@@ -252,7 +248,8 @@ mod tests {
         blames.collect()
     }
 
-    /// The convoy: a cheap read behind a put, the put by way of the applier behind an expensive read.
+    /// The convoy: a cheap read behind a put, the put by way of the applier behind an expensive
+    /// read.
     #[test]
     fn who_has_the_lock_is_to_blame() {
         let hold = || Activity::Hold { resource: "readTx".to_owned() };

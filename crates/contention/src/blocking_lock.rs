@@ -1,29 +1,17 @@
-//! How does a thread wait? A gate with threads before it: what both kinds of lock are made of.
+//! How threads wait at a [`LockState`]: what both kinds of lock are made of.
 //!
-//! The [`LockState`] decides; the door holds it behind a small inner lock, lets threads sleep and wakes
-//! them, and writes down what happened. The inner lock is held for a few dozen instructions,
-//! never while a thread sleeps or works with the data.
+//! The state is behind a small inner lock, which is held for a few dozen instructions, not while a
+//! thread sleeps or works with the data. The data has an ordinary lock of its own, taken after the
+//! state let the thread in and given back before it leaves, so `try_lock` on it must succeed: the
+//! locks assert it (`docs/decisions/locks-gate-before-the-data.md`).
 //!
 //! ```text
-//! enter   clock ─▶ [inner lock: gate.arrive] ─▶ inside?  ── yes ─▶ go
-//!                                                  └─ no ─▶ park ─▶ [gate.poll] ─▶ inside? …
-//! leave   clock ─▶ [inner lock: gate.leave] ─▶ wake who may go ─▶ figures, events
+//! enter   clock ─▶ [inner: state.arrive] ─▶ inside? ── yes ─▶ go
+//!                                             └─ no ─▶ park ─▶ [inner: state.poll] ─▶ inside? …
+//! leave   clock ─▶ [inner: state.leave] ─▶ wake threads that may go ─▶ figures, events
 //! ```
 //!
-//! # Blocked at the inner lock
-//!
-//! Short as it is, a thread can lose its processor inside, and then every thread at this lock is
-//! blocked for milliseconds. That must not look like a long hold of the next to come or of the one
-//! that leaves. So a thread that finds the lock taken reads the clock again once it has it, and the state
-//! gets that time. What lies between is a wait without a blocker for a thread that comes, in the figures
-//! but not in the blame, and no part of the hold of a thread that leaves.
-//!
-//! # Why there is a second lock around the data
-//!
-//! The lock state only says which thread may touch the data; Rust wants that proved. Without `unsafe` the proof
-//! is an ordinary lock around the data that is taken *after* the lock state let the thread in and given
-//! back *before* it leaves. So it is free whenever it is asked for, and `try_lock` that fails is a
-//! bug of the lock state: the locks assert it. It costs two uncontended atomic operations.
+//! Time at the inner lock is a wait without a blocker, and no part of a hold: `docs/locks.md`.
 
 use std::{
     cell::Cell,
@@ -53,15 +41,15 @@ thread_local! {
 /// One wait of a thread for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockWait {
-    /// The lock.
+    /// The name of the lock.
     pub lock: &'static str,
     /// How long.
     pub waited_ns: u64,
     /// The blocker when the wait began, and whether it held the lock or waited itself.
-    /// `None`: the way was free, and the thread was only late to go it.
+    /// `None`: the lock was free, and the thread was only late to take it.
     pub blocker: Option<(TaskLabel, BlockerState)>,
-    /// The first of those that held the lock when the wait began: another than the one in front, if that waited
-    /// itself.
+    /// The first of those that held the lock when the wait began: another than the blocker, if that
+    /// waited itself.
     pub holder: Option<TaskLabel>,
 }
 
@@ -77,7 +65,7 @@ pub fn take_longest_wait() -> Option<LockWait> {
     LONGEST_WAIT.take()
 }
 
-/// A gate, the threads that sleep before it, and where its figures go.
+/// A lock state, the threads that sleep until it lets them in, and where its figures go.
 #[derive(Debug)]
 pub(crate) struct BlockingLock {
     pub(crate) metrics: Arc<LockMetrics>,
@@ -102,8 +90,8 @@ struct InnerGuard<'a> {
 }
 
 impl BlockingLock {
-    pub(crate) fn new(figures: Arc<LockMetrics>, studio: Arc<EventSink>) -> BlockingLock {
-        BlockingLock { metrics: figures, event_sink: studio, inner: parking_lot::Mutex::default() }
+    pub(crate) fn new(figures: Arc<LockMetrics>, event_sink: Arc<EventSink>) -> BlockingLock {
+        BlockingLock { metrics: figures, event_sink, inner: parking_lot::Mutex::default() }
     }
 
     /// Goes in, after waiting if need be.
@@ -156,8 +144,8 @@ impl BlockingLock {
         InnerGuard { inner, requested_ns: asked_ns, acquired_ns: now_ns() }
     }
 
-    /// Sleeps until the lock state has let this arrival in. Another thread may wake the thread early: the
-    /// lock state is asked each time.
+    /// Sleeps until the lock state has let this arrival in. Another thread may wake the thread
+    /// early: the lock state is asked each time.
     #[cold]
     fn wait(
         &self,
@@ -230,8 +218,8 @@ impl BlockingLock {
         }
     }
 
-    /// Wakes sleepers whose way is free, and writes down which holders they waited for. Both after the inner
-    /// lock is released, so that they do not run into it.
+    /// Wakes sleepers whose way is free, and writes down which holders they waited for. Both after
+    /// the inner lock is released, so that they do not run into it.
     #[cold]
     fn wake(&self, mut inner: MutexGuard<'_, Inner>, tickets: &[Ticket]) {
         let sleepers = &inner.parked_threads;

@@ -5,9 +5,9 @@
 //! watching must not change what is watched:
 //!
 //! * Off, an event costs one relaxed load.
-//! * On, an event costs one atomic addition, which claims a slot of a tape of fixed length, and
+//! * On, an event costs one atomic addition, which claims a slot of a buffer of fixed length, and
 //!   filling the slot, which no other thread touches. No thread waits, for a lock or for a reader.
-//! * When the tape is full, further events are counted and dropped. The beginning is kept rather
+//! * When the buffer is full, further events are counted and dropped. The beginning is kept rather
 //!   than the end, because a recording is started for the scenario that follows.
 
 use std::sync::{
@@ -25,13 +25,13 @@ pub enum LockEvent {
     /// An actor waited behind another. One wait is a row of these if several stood in front in
     /// turn; written when the stretch ends.
     Blocked {
-        /// The lock.
+        /// The name of the lock.
         lock: &'static str,
         /// To do what.
         mode: LockMode,
-        /// The waiter.
+        /// The label of the waiter.
         task: TaskLabel,
-        /// The blocker.
+        /// The label of the blocker.
         blocker: TaskLabel,
         /// To do what.
         blocker_mode: LockMode,
@@ -42,19 +42,19 @@ pub enum LockEvent {
         /// Until when.
         end_ns: u64,
     },
-    /// A wait as a whole: an actor is inside that could not go in at once. It writes so itself, once it is
-    /// inside.
+    /// A wait as a whole: an actor is inside that could not go in at once. It writes so itself,
+    /// once it is inside.
     Wait {
-        /// The lock.
+        /// The name of the lock.
         lock: &'static str,
         /// To do what.
         mode: LockMode,
-        /// The waiter.
+        /// The label of the waiter.
         task: TaskLabel,
         /// Which one of that name, as given to [`TaskLabel::enter_numbered`].
         number: u32,
-        /// The blocker when the wait began, and whether it held the lock or waited itself. `None`: the
-        /// way was free, and the thread was only late to go it.
+        /// The blocker when the wait began, and whether it held the lock or waited itself. `None`:
+        /// the way was free, and the thread was only late to go it.
         blocker: Option<(TaskLabel, BlockerState)>,
         /// From when.
         start_ns: u64,
@@ -63,11 +63,11 @@ pub enum LockEvent {
     },
     /// An actor held a lock; written when it is released.
     Hold {
-        /// The lock.
+        /// The name of the lock.
         lock: &'static str,
         /// To do what.
         mode: LockMode,
-        /// The holder.
+        /// The label of the holder.
         task: TaskLabel,
         /// Which one of that name.
         number: u32,
@@ -91,12 +91,12 @@ impl EventRecorder {
         self.buffer.slots.iter().filter_map(OnceLock::get).copied().collect()
     }
 
-    /// Whether half of the tape is full, so that it is time for another.
+    /// Whether half of the buffer is full, so that it is time for another.
     pub fn is_half_full(&self) -> bool {
         self.buffer.claimed.load(Relaxed) >= self.buffer.slots.len() / 2
     }
 
-    /// How many events found the tape full.
+    /// How many events found the buffer full.
     pub fn dropped(&self) -> u64 {
         let claimed = self.buffer.claimed.load(Relaxed);
         claimed.saturating_sub(self.buffer.slots.len()) as u64
@@ -115,13 +115,13 @@ impl Drop for EventRecorder {
     }
 }
 
-/// The place in a registry where a tape may lie.
+/// The place in a registry for the buffer of a recording.
 #[derive(Debug, Default)]
 pub(crate) struct EventSink {
-    /// Says whether there is a tape, at the price of a plain load.
+    /// Says whether there is a buffer, at the price of a plain load.
     is_on: AtomicBool,
     buffer: ArcSwapOption<EventBuffer>,
-    /// Held to put a tape in or take it out, so that `on` and `tape` change together. Events do not
+    /// Held to put a buffer in or take it out, so that both fields change together. Events do not
     /// take it.
     change_lock: parking_lot::Mutex<()>,
 }
@@ -130,7 +130,7 @@ pub(crate) struct EventSink {
 #[derive(Debug)]
 struct EventBuffer {
     slots: Box<[OnceLock<LockEvent>]>,
-    /// How many slots were asked for; beyond the end of the tape these are the dropped ones.
+    /// How many slots were asked for; beyond the end of the buffer these are the dropped ones.
     claimed: AtomicUsize,
 }
 
@@ -138,11 +138,11 @@ impl EventSink {
     /// Starts a recording; one that was going on gets no further events.
     pub(crate) fn record(self: &Arc<Self>, capacity: usize) -> EventRecorder {
         let slots = (0..capacity).map(|_| OnceLock::new()).collect();
-        let tape = Arc::new(EventBuffer { slots, claimed: AtomicUsize::new(0) });
+        let buffer = Arc::new(EventBuffer { slots, claimed: AtomicUsize::new(0) });
         let _changing = self.change_lock.lock();
-        self.buffer.store(Some(Arc::clone(&tape)));
+        self.buffer.store(Some(Arc::clone(&buffer)));
         self.is_on.store(true, Relaxed);
-        EventRecorder { sink: Arc::clone(self), buffer: tape }
+        EventRecorder { sink: Arc::clone(self), buffer }
     }
 
     #[inline]
@@ -151,19 +151,19 @@ impl EventSink {
     }
 
     pub(crate) fn write(&self, event: LockEvent) {
-        let tape = self.buffer.load();
-        let Some(tape) = &*tape else { return };
-        let place = tape.claimed.fetch_add(1, Relaxed);
-        if let Some(slot) = tape.slots.get(place) {
+        let buffer = self.buffer.load();
+        let Some(buffer) = &*buffer else { return };
+        let place = buffer.claimed.fetch_add(1, Relaxed);
+        if let Some(slot) = buffer.slots.get(place) {
             slot.set(event).expect("a slot is claimed once");
         }
     }
 
-    /// Takes this tape out, unless another one has replaced it.
-    fn detach(&self, tape: &Arc<EventBuffer>) {
+    /// Takes this buffer out, unless another one has replaced it.
+    fn detach(&self, buffer: &Arc<EventBuffer>) {
         let _changing = self.change_lock.lock();
         let current = self.buffer.load();
-        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, tape)) {
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, buffer)) {
             self.is_on.store(false, Relaxed);
             self.buffer.store(None);
         }

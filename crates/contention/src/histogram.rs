@@ -1,26 +1,13 @@
-//! How are the times spread? A histogram that many threads fill without waiting for each other.
+//! A histogram of times that many threads fill without waiting for each other.
 //!
-//! # The idea
+//! Log-linear, as in HdrHistogram: every power of two is cut into [`BUCKETS_PER_POWER`] buckets of
+//! equal width. Recording is a shift to find the bucket, two atomic additions and a maximum.
 //!
-//! Lock times reach from ten nanoseconds to ten seconds, and what matters is the far end. Buckets
-//! of equal width would be too coarse below or too many above, so the width grows with the value:
-//! every power of two is cut into [`BUCKETS_PER_POWER`] buckets of equal width (log-linear, as in
-//! HdrHistogram). Recording is one shift to find the bucket and two atomic additions.
-//!
-//! ```text
-//! value   0 1 2 … 15 │ 16 17 … 31 │ 32 34 … 62 │ 64 68 … 124 │ 128 136 …
-//! width       1      │      1     │      2     │      4      │     8
-//! bucket  0 1 2 … 15 │ 16 17 … 31 │ 32 33 … 47 │ 48 49 …  63 │  64  65 …
-//! ```
-//!
-//! # Invariants
-//!
-//! * A percentile is never below the exact one, and above it by less than 1/16 (6.25 %) of it.
-//! * Count, mean and max are exact.
-//! * The count is the sum of the buckets: there is no separate counter that could disagree.
-//!
-//! A snapshot taken while others record may see the bucket of a value and not yet its share of the
-//! sum. For figures that is good enough, and it keeps recording free of locks.
+//! * A percentile is not below the exact one, and above it by less than 1/16 (6.25 %) of it.
+//! * Count, mean and max are exact. The count is the sum of the buckets: no second counter can
+//!   differ.
+//! * A snapshot taken while others record may see the bucket of a value and not yet its share of
+//!   the sum.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -36,6 +23,15 @@ const BUCKET_COUNT: usize =
     BUCKETS_PER_POWER + (u64::BITS - BUCKETS_PER_POWER_BITS) as usize * BUCKETS_PER_POWER;
 
 /// Counts values (here: nanoseconds) in buckets; shared between threads by reference.
+///
+/// Lock times reach from ten nanoseconds to ten seconds, so the width of a bucket grows with the
+/// value:
+///
+/// ```text
+/// value   0 1 2 … 15 │ 16 17 … 31 │ 32 34 … 62 │ 64 68 … 124 │ 128 136 …
+/// width       1      │      1     │      2     │      4      │     8
+/// bucket  0 1 2 … 15 │ 16 17 … 31 │ 32 33 … 47 │ 48 49 …  63 │  64  65 …
+/// ```
 #[derive(Debug)]
 pub struct Histogram {
     buckets: Box<[AtomicU64]>,

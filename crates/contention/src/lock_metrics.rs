@@ -52,7 +52,7 @@ impl ModeReport {
 /// An actor that was seen holding a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockHolder {
-    /// The actor.
+    /// The label under which it was held.
     pub task: TaskLabel,
     /// How often, those not yet released included.
     pub count: u64,
@@ -60,14 +60,14 @@ pub struct LockHolder {
     pub longest_ns: u64,
 }
 
-/// One kind of waiter and the kind of party that stood in front of it.
+/// One kind of waiter and the kind of its blocker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockBlame {
-    /// The waiter.
+    /// The label of the waiter.
     pub waiter: TaskLabel,
     /// To do what.
     pub mode: LockMode,
-    /// The blocker.
+    /// The label of the blocker.
     pub blocker: TaskLabel,
     /// To do what.
     pub blocker_mode: LockMode,

@@ -1,10 +1,10 @@
 //! Which thread has exclusive access? A mutex with a name.
 //!
-//! It is a [`Gate`](crate::rules::LockState) that every thread enters to write, and so has the queue
-//! described there: a running thread may overtake one that is being woken, and one that has queued
-//! for a millisecond is no longer overtaken. That is Go's `sync.Mutex` in its two modes, except
-//! that Go also spins for a moment before it queues, and decides on the mode for the whole queue
-//! instead of at each release.
+//! It is a [`LockState`](crate::rules::LockState) that every thread enters to write, and so has the
+//! queue described there: a running thread may overtake one that is being woken, and one that has
+//! queued for a millisecond is no longer overtaken. That is Go's `sync.Mutex` in its two modes,
+//! except that Go also spins for a moment before it queues, and decides on the mode for the whole
+//! queue instead of at each release.
 //!
 //! There is no poisoning: when a thread panics with the lock held, unwinding releases it, and
 //! the next one finds the data as the panic left them. What a panic may leave half-done must be
@@ -58,7 +58,7 @@ impl<T> Mutex<T> {
         self.data.into_inner()
     }
 
-    /// Its name.
+    /// The name under which reports have it.
     pub fn name(&self) -> &'static str {
         self.lock.metrics.name
     }
@@ -75,7 +75,8 @@ impl<T> Mutex<T> {
 
     #[inline]
     fn guard<'a>(&'a self, stay: BlockingLockGuard<'a>) -> MutexGuard<'a, T> {
-        let data = self.data.try_lock().expect("whom the gate lets in is alone inside");
+        let data =
+            self.data.try_lock().expect("a thread that the lock state let in is alone inside");
         MutexGuard { data, _guard: stay }
     }
 }

@@ -16,6 +16,21 @@ use crate::{
 };
 
 /// The figures of all locks created with it. A clone is the same registry.
+///
+/// ```
+/// use clearlane_contention::{TaskLabel, Registry, RwLock};
+///
+/// let registry = Registry::new();
+/// let read_tx = RwLock::new(&registry, "readTx", 0);
+/// {
+///     let _as = TaskLabel::named("put").enter();
+///     *read_tx.write() += 1;
+/// }
+/// let report = &registry.report()[0];
+/// assert_eq!(report.name, "readTx");
+/// assert_eq!(report.write.acquisitions, 1);
+/// assert_eq!(report.write.longest_hold().map(|hold| hold.task.name()), Some("put"));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     registered: Arc<parking_lot::Mutex<RegisteredLocks>>,
@@ -25,9 +40,9 @@ pub struct Registry {
 /// A thread that holds a lock right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HoldingTask {
-    /// The lock.
+    /// The name of the lock.
     pub lock: &'static str,
-    /// The holder.
+    /// The label under which it was taken.
     pub holder: TaskLabel,
     /// To do what.
     pub mode: LockMode,
@@ -38,15 +53,15 @@ pub struct HoldingTask {
 /// A thread that waits for a lock right now, and its blocker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitingTask {
-    /// The lock.
+    /// The name of the lock.
     pub lock: &'static str,
-    /// The waiter.
+    /// The label under which it is asked for.
     pub waiter: TaskLabel,
     /// To do what.
     pub mode: LockMode,
     /// Since when, on the clock of [`crate::now_ns`].
     pub since_ns: u64,
-    /// The blocker.
+    /// The label of the blocker: see [`BlockerState`].
     pub blocker: TaskLabel,
     /// To do what.
     pub blocker_mode: LockMode,
@@ -74,11 +89,13 @@ impl Registry {
     /// The figures so far: one report per name, in the order in which the names were first used.
     /// Locks of the same name are reported together; locks that were dropped are included.
     pub fn report(&self) -> Vec<LockReport> {
-        let (figures, doors) = self.all();
+        let (figures, locks) = self.all();
         let now_ns = now_ns();
         let report = |figures: &Arc<LockMetrics>| {
-            let same_name = doors.iter().filter(|door| Arc::ptr_eq(&door.metrics, figures));
-            let inside: Vec<Acquisition> = same_name.flat_map(|door| door.holders()).collect();
+            let same_name =
+                locks.iter().filter(|blocking_lock| Arc::ptr_eq(&blocking_lock.metrics, figures));
+            let inside: Vec<Acquisition> =
+                same_name.flat_map(|blocking_lock| blocking_lock.holders()).collect();
             figures.report(&inside, now_ns)
         };
         figures.iter().map(report).collect()
@@ -93,15 +110,15 @@ impl Registry {
 
     /// The threads that hold a lock right now.
     pub fn holding(&self) -> Vec<HoldingTask> {
-        let (_, doors) = self.all();
-        doors.iter().flat_map(|door| holding(door)).collect()
+        let (_, locks) = self.all();
+        locks.iter().flat_map(|blocking_lock| holding(blocking_lock)).collect()
     }
 
-    /// The threads that wait for a lock right now, and their blockers. A thread whose way is already free and that
-    /// is only not awake yet is not listed: it waits for a processor.
+    /// The threads that wait for a lock right now, and their blockers. A thread whose way is
+    /// already free and that is only not awake yet is not listed: it waits for a processor.
     pub fn waiting(&self) -> Vec<WaitingTask> {
-        let (_, doors) = self.all();
-        doors.iter().flat_map(|door| waiting(door)).collect()
+        let (_, locks) = self.all();
+        locks.iter().flat_map(|blocking_lock| waiting(blocking_lock)).collect()
     }
 
     /// Records the next `capacity` events of all locks of this registry, until the recorder is
@@ -111,20 +128,21 @@ impl Registry {
         self.event_sink.record(capacity)
     }
 
-    /// Enters a new lock into the book.
+    /// Registers a new lock.
     pub(crate) fn register(&self, name: &'static str) -> Arc<BlockingLock> {
-        let mut book = self.registered.lock();
-        let door = Arc::new(BlockingLock::new(book.metrics_of(name), Arc::clone(&self.event_sink)));
-        book.add(&door);
-        door
+        let mut registered = self.registered.lock();
+        let blocking_lock =
+            Arc::new(BlockingLock::new(registered.metrics_of(name), Arc::clone(&self.event_sink)));
+        registered.add(&blocking_lock);
+        blocking_lock
     }
 
-    /// What there is, copied out: asking a door takes its inner lock, which must not happen under
-    /// the lock of the book.
+    /// What there is, copied out: asking a lock takes its inner lock, which must not happen under
+    /// the lock of the registry.
     fn all(&self) -> (Vec<Arc<LockMetrics>>, Vec<Arc<BlockingLock>>) {
-        let book = self.registered.lock();
-        let doors = book.locks.iter().filter_map(Weak::upgrade).collect();
-        (book.metrics.clone(), doors)
+        let registered = self.registered.lock();
+        let locks = registered.locks.iter().filter_map(Weak::upgrade).collect();
+        (registered.metrics.clone(), locks)
     }
 }
 
@@ -139,26 +157,26 @@ impl RegisteredLocks {
     }
 
     /// Sweeps at twice the number that was alive at the last sweep: constant cost per lock.
-    fn add(&mut self, door: &Arc<BlockingLock>) {
+    fn add(&mut self, blocking_lock: &Arc<BlockingLock>) {
         if self.locks.len() >= self.sweep_at {
-            self.locks.retain(|door| door.strong_count() > 0);
+            self.locks.retain(|blocking_lock| blocking_lock.strong_count() > 0);
             self.sweep_at = 2 * self.locks.len() + 16;
         }
-        self.locks.push(Arc::downgrade(door));
+        self.locks.push(Arc::downgrade(blocking_lock));
     }
 }
 
-pub(crate) fn holding(door: &BlockingLock) -> Vec<HoldingTask> {
-    let lock = door.metrics.name;
+pub(crate) fn holding(blocking_lock: &BlockingLock) -> Vec<HoldingTask> {
+    let lock = blocking_lock.metrics.name;
     let to_holding = |party: Acquisition| {
         let Acquisition { task: holder, mode, since_ns, .. } = party;
         HoldingTask { lock, holder, mode, since_ns }
     };
-    door.holders().into_iter().map(to_holding).collect()
+    blocking_lock.holders().into_iter().map(to_holding).collect()
 }
 
-pub(crate) fn waiting(door: &BlockingLock) -> Vec<WaitingTask> {
-    let lock = door.metrics.name;
+pub(crate) fn waiting(blocking_lock: &BlockingLock) -> Vec<WaitingTask> {
+    let lock = blocking_lock.metrics.name;
     let to_waiting = |waiting: rules::BlockedAcquisition| {
         let Acquisition { task: waiter, mode, since_ns, .. } = waiting.waiter;
         waiting.blocker.map(|front| WaitingTask {
@@ -171,5 +189,5 @@ pub(crate) fn waiting(door: &BlockingLock) -> Vec<WaitingTask> {
             blocker_state: front.state,
         })
     };
-    door.waiters().into_iter().filter_map(to_waiting).collect()
+    blocking_lock.waiters().into_iter().filter_map(to_waiting).collect()
 }

@@ -1,65 +1,17 @@
-//! Which thread goes in, which waits, and in what order? The rules of the lock, as a plain state machine.
+//! The rules of entry of a lock, as a state machine: which thread goes in, which waits, in what
+//! order.
 //!
-//! # The idea
-//!
-//! A [`LockState`] is given arrivals, departures and the time, and answers which are inside and
-//! which to wake. It has no thread, no clock and no data to protect: the locks of this crate run
-//! it on real threads, a simulator can run the very same rules in virtual time.
-//!
-//! The rules are those of Go's `sync.RWMutex`, which all of etcd's read paths are built on:
-//!
-//! 1. Readers share the inside; a writer is alone there.
-//! 2. Writers take *turns*: one at a time has the turn, the others queue for it.
-//! 3. The writer with the turn waits until the readers inside have left. From the moment it has
-//!    the turn, **readers that arrive are turned away**.
-//! 4. When a writer leaves, all readers it turned away go in at once, **before** the next writer:
-//!    that one gets the turn and now waits for them.
-//!
-//! So neither side starves, and the price is the convoy: one slow reader (r1), one writer that
-//! waits for it (w1), and every later reader stands behind a writer that does nothing.
-//!
-//! ```text
-//! time ─▶   1    2    3    4    5    6    7    8
-//! r1        ████████████████████┤                 reads for long
-//! w1             ░░░░░░░░░░░░░░░█████┤            has the turn, waits for r1
-//! r2                  ░░░░░░░░░░░░░░░█████┤       could share with r1; w1 turns it away
-//! w2                       ░░░░░░░░░░░░░░░█████┤  waits for the turn, then for r2
-//! ```
-//!
-//! # Turns
-//!
-//! A writer that leaves does not hand the turn over: it wakes the first of the queue, and the thread that
-//! comes by first takes the turn. A thread that is running wins against one that must be woken,
-//! which keeps a busy lock fast. So that no writer starves, a writer that has queued for
-//! [`HANDOVER_AFTER_NS`] gets the turn kept for it. Go's mutex does the same with the same limit
-//! (its "normal" and "starvation" modes); it enters the second mode only when a woken waiter has
-//! lost once, and leaves it when the queue is short or its head is young. Here each handover is
-//! decided by itself.
-//!
-//! A plain mutex is a lock that no thread enters to read.
-//!
-//! # Who stands in front
-//!
-//! At any moment one party stands in front of each waiter: before the writer with the turn the
-//! reader that has been inside longest, before all others the writer with the turn, be it
-//! [`BlockerState::Holding`] or itself [`BlockerState::Waiting`]. Whenever that changes, the gate writes down
-//! the [`BlockedInterval`] of waiting that ended. The stretches of the picture, which is how the chain
-//! r2 → w1 → r1 can be told afterwards:
-//!
-//! ```text
-//! w1  2-5 behind r1 (holding)
-//! r2  3-5 behind w1 (waiting)   5-6 behind w1 (holding)
-//! w2  4-5 behind w1 (waiting)   5-6 behind w1 (holding)   6-7 behind r2 (holding)
-//! ```
-//!
-//! Between a writer's leaving and the next taking the turn no party stands in front: that is the time
-//! it takes to wake a thread, and no party is blamed for it.
-//!
-//! # Invariants
+//! A [`LockState`] is given arrivals, departures and the time, and answers which arrivals are
+//! inside and which to wake. It has no thread, no clock and no data: the locks of this crate run it
+//! on real threads, the simulator in virtual time. The rules are those of Go's `sync.RWMutex`,
+//! which etcd's read paths are built on; a plain mutex is a lock that no thread enters to read.
 //!
 //! * A writer inside is alone inside.
-//! * Readers are turned away only while a writer has the turn.
-//! * No stretch is written down twice, and those of one waiter do not overlap.
+//! * Readers are turned away only while a writer has the turn; when it leaves, they go in first.
+//! * A writer that has queued for [`HANDOVER_AFTER_NS`] gets the turn kept for it.
+//! * No [`BlockedInterval`] is written down twice, and those of one waiter do not overlap.
+//!
+//! `docs/locks.md` lists the rules and draws a convoy.
 
 use std::collections::VecDeque;
 
@@ -80,7 +32,7 @@ pub enum LockMode {
     Write,
 }
 
-/// What the one in front of a waiter does.
+/// What the blocker of a waiter does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockerState {
     /// It is inside.
@@ -89,7 +41,7 @@ pub enum BlockerState {
     Waiting,
 }
 
-/// Names one arrival at a gate, until it has left.
+/// Names one arrival at a lock, until it has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
@@ -98,7 +50,7 @@ pub struct Ticket(u64);
 pub struct Acquisition {
     /// Which arrival.
     pub ticket: Ticket,
-    /// The label.
+    /// The label under which it arrived.
     pub task: TaskLabel,
     /// To do what.
     pub mode: LockMode,
@@ -124,18 +76,18 @@ pub struct Blocker {
 pub struct BlockedAcquisition {
     /// The waiter; since its arrival.
     pub waiter: Acquisition,
-    /// The blocker. `None`: the way is free and the waiter is only not awake yet.
+    /// What it waited behind. `None`: the way is free and the waiter is only not awake yet.
     pub blocker: Option<Blocker>,
 }
 
 /// A piece of a wait during which the same one stood in front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockedInterval {
-    /// The waiter.
+    /// The arrival that waited.
     pub waiter: TaskLabel,
     /// To do what.
     pub mode: LockMode,
-    /// The blocker.
+    /// What it waited behind.
     pub blocker: Blocker,
     /// From when.
     pub start_ns: u64,
@@ -262,8 +214,8 @@ impl LockState {
         self.readers.iter().chain(writer)
     }
 
-    /// The waiters and their blockers: the writer with the turn, then the readers it turned away, then
-    /// the writers in the queue.
+    /// The waiters and their blockers: the writer with the turn, then the readers it turned away,
+    /// then the writers in the queue.
     pub fn waiters(&self) -> impl Iterator<Item = BlockedAcquisition> {
         let announced = match &self.writer {
             Some(ActiveWriter::Waiting(waiter)) => Some(waiter),
@@ -414,7 +366,7 @@ impl Waiter {
         Waiter { acquisition: party, blocker: front, blocked_since_ns: party.since_ns }
     }
 
-    /// Another party stands in front from now on: writes down the stretch that ended.
+    /// The blocker is another one from now on: writes down the stretch that ended.
     fn set_blocker(
         &mut self,
         front: Option<Blocker>,

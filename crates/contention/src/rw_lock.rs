@@ -1,9 +1,10 @@
 //! Which threads may read together? A readers-writer lock with a name, and Go's order of entry.
 //!
-//! The order is that of [`Gate`](crate::rules::LockState): a waiting writer turns later readers away,
-//! and when it leaves, all readers it turned away go in before the next writer. Rust's own locks
-//! promise no order (`std`) or another one (`parking_lot` serves roughly in the order of arrival),
-//! so the read paths of old etcd versions would show another convoy than the one etcd had.
+//! The order is that of [`LockState`](crate::rules::LockState): a waiting writer turns later
+//! readers away, and when it leaves, all readers it turned away go in before the next writer.
+//! Rust's own locks guarantee no order (`std`) or another one (`parking_lot` serves roughly in the
+//! order of arrival), so the read paths of old etcd versions would show another convoy than the one
+//! etcd had.
 //!
 //! As in Go, a thread must not read-lock again what it has read-locked: if a writer arrives in
 //! between, the second call waits for the writer, which waits for the first. And as in
@@ -66,7 +67,7 @@ impl<T> RwLock<T> {
         self.data.into_inner()
     }
 
-    /// Its name.
+    /// The name under which reports have it.
     pub fn name(&self) -> &'static str {
         self.lock.metrics.name
     }
@@ -84,13 +85,14 @@ impl<T> RwLock<T> {
 
     #[inline]
     fn read_guard<'a>(&'a self, stay: BlockingLockGuard<'a>) -> RwLockReadGuard<'a, T> {
-        let data = self.data.try_read().expect("the gate lets no reader in beside a writer");
+        let data = self.data.try_read().expect("the lock state lets no reader in beside a writer");
         RwLockReadGuard { data, _guard: stay }
     }
 
     #[inline]
     fn write_guard<'a>(&'a self, stay: BlockingLockGuard<'a>) -> RwLockWriteGuard<'a, T> {
-        let data = self.data.try_write().expect("a writer that the gate lets in is alone inside");
+        let data =
+            self.data.try_write().expect("a writer that the lock state let in is alone inside");
         RwLockWriteGuard { data, _guard: stay }
     }
 }

@@ -1,24 +1,13 @@
-//! Which kind of work asks? A small label for the kind of work that a thread does right now.
+//! A small label for the kind of work that a thread does right now: "put", "cheap_read", "commit".
 //!
-//! A thread id says nothing to a person, and one thread serves many kinds of request in turn. So
-//! locks remember an *actor*: "put", "cheap_read", "expensive_read", "commit". The code that knows
-//! what it is about to do enters the actor; every lock taken until the end of the scope is taken
-//! in its name, however deep the call.
+//! A thread id says little, and one thread serves many kinds of request in turn. So the code that
+//! knows what it is about to do enters a [`TaskLabel`], and every lock taken until the end of the
+//! scope is taken under it, however deep the call.
 //!
-//! ```
-//! use clearlane_contention::TaskLabel;
-//!
-//! let put = TaskLabel::named("put");
-//! let _as = put.enter();
-//! assert_eq!(TaskLabel::current(), put);
-//! ```
-//!
-//! # Invariants
-//!
-//! * An actor is one byte, and there are at most [`TaskLabel::COUNT_MAX`] of them per process: figures can be
-//!   kept per pair of actors without a bound to watch. Names beyond that share [`TaskLabel::OTHER`].
-//! * A name, once interned, keeps its actor for the life of the process.
-//! * The label belongs to the thread, not to the task: leave the scope before an `await`.
+//! * A label is one byte, and there are at most [`TaskLabel::COUNT_MAX`] per process, so figures
+//!   can be kept per pair of labels. Names beyond that share [`TaskLabel::OTHER`].
+//! * A name, once interned, keeps its label for the life of the process.
+//! * The label belongs to the thread, not to the async task: leave the scope before an `await`.
 
 use std::{cell::Cell, fmt, marker::PhantomData, sync::OnceLock};
 
@@ -36,7 +25,15 @@ thread_local! {
     static CURRENT: Cell<LabelAndNumber> = const { Cell::new((TaskLabel::UNNAMED, 0)) };
 }
 
-/// The kind of work for which a lock is taken. See the module documentation.
+/// The kind of work for which a lock is taken.
+///
+/// ```
+/// use clearlane_contention::TaskLabel;
+///
+/// let put = TaskLabel::named("put");
+/// let _as = put.enter();
+/// assert_eq!(TaskLabel::current(), put);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskLabel(u8);
 
@@ -83,8 +80,8 @@ impl TaskLabel {
         self.enter_numbered(0)
     }
 
-    /// The same, as the one with this number: [events](crate::LockEvent) say it, so that those of one request can
-    /// be told from those of another. Figures do not.
+    /// The same, as the one with this number: [events](crate::LockEvent) say it, so that those of
+    /// one request can be told from those of another. Figures do not.
     #[must_use = "the thread acts as this actor only until the result is dropped"]
     pub fn enter_numbered(self, number: u32) -> LabelScope {
         LabelScope { previous: CURRENT.replace((self, number)), _this_thread: PhantomData }

@@ -1,22 +1,17 @@
 //! A timeline: which actor did what, from when to when, and which actor blocked which.
 //!
-//! One file per recording, a line of JSON per span, in the order in which they ended:
+//! One file per recording, one line of JSON per span, in the order in which the spans ended:
 //!
 //! ```json
-//! {"lane":"put #3","kind":"write","what":"wait","of":"readTx","behind":"list #1","from":1000,"to":37000}
-//! {"lane":"list #1","kind":"read","what":"hold","of":"readTx","from":0,"to":37000}
+//! {"lane":"put #3","kind":"write","what":"wait","of":"readTx","behind":"list #1","from":1,"to":37}
+//! {"lane":"list #1","kind":"read","what":"hold","of":"readTx","from":0,"to":37}
 //! ```
 //!
-//! A *lane* is a request that reads or writes, or a worker in the background (`work`). `what` is `run`, `core` (it could run and all cores
-//! are busy), `wait` (for what is named in `of`: a lock, or another one's work), `disk`, `network`, or `hold`
-//! (of a lock). Times are nanoseconds. It is a format for a simulated server and a real one alike, so it
-//! knows nothing of either.
-//!
-//! # What a lane is called
-//!
-//! `put #3` is the third of its class `put`. Where only the class is known, as of a thread that holds a lock of a
-//! real server, that is the name, without a number; see [`lane_class`]. A worker's name is what others wait for, so
-//! that a wait for it can be told as [what it does meanwhile](crate::blame).
+//! A *lane* is a request that reads or writes, or a background worker (`work`). `put #3` is the
+//! third of its class; without a number only the class is known (see [`lane_class`]). `what` is
+//! `run`, `core` (ready while all cores are busy), `wait` (for `of`: a lock or another lane's
+//! work), `disk`, `network` or `hold` (of a lock). Times are nanoseconds. Model and real server use
+//! the same format.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -34,7 +29,7 @@ pub struct Timeline {
 /// Something that took time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The actor.
+    /// The name of the lane: see the module.
     pub lane: String,
     /// Whether that is a request, and what for.
     pub kind: LaneKind,
@@ -224,7 +219,7 @@ impl Span {
             "hold" => Activity::Hold { resource: text("of")? },
             other => {
                 let known = "run, core, wait, disk, network and hold";
-                return Err(format!("nobody does `{other}`; there are {known}"));
+                return Err(format!("`{other}` is no activity; there are {known}"));
             }
         };
         let (from_ns, to_ns) = (time("from")?, time("to")?);
@@ -286,7 +281,7 @@ mod tests {
                 r#"{"lane":"a","kind":"read","what":"run","from":1}"#,
                 "line 2: `to` must be a number",
             ),
-            (r#"{"lane":"a","kind":"read","what":"nap","from":1,"to":2}"#, "nobody does `nap`"),
+            (r#"{"lane":"a","kind":"read","what":"nap","from":1,"to":2}"#, "`nap` is no activity"),
             (r#"{"lane":"a","kind":"read","what":"wait","from":1,"to":2}"#, "`of` must be a text"),
             (r#"{"lane":"a","kind":"read","what":"run","from":3,"to":2}"#, "it ends at 2, before"),
             (r#"{"lane":"a","colour":"a"}"#, "there is no field colour; there are lane, kind"),

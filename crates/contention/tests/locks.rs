@@ -244,8 +244,8 @@ fn the_guard_keeps_the_actor_that_took_it() {
     assert_eq!(holders[0].task, outer);
 }
 
-/// A thread that finds the lock's own lock taken, as by one that is about to sleep, reads the clock twice. Its times are
-/// not those of the others then: such a recording is made anew.
+/// A thread that finds the lock's own lock taken, as by one that is about to sleep, reads the clock
+/// twice. Its times are not those of the others then: such a recording is made anew.
 #[test]
 fn a_recording_tells_the_convoy_with_times() {
     let told = (0..20).any(|_| std::panic::catch_unwind(record_the_convoy).is_ok());
@@ -286,7 +286,7 @@ fn record_the_convoy() {
     assert_eq!(waited(cheap, BlockerState::Waiting).1, held(put).0);
     assert_eq!(waited(cheap, BlockerState::Holding), held(put));
     assert_eq!(held(cheap).0, held(put).1);
-    // And once as a whole, with the one in front when it began, by the thread that came.
+    // And once as a whole, with the blocker when it began, by the thread that came.
     let came =
         |by| {
             events.iter().find_map(|event| match *event {
@@ -391,8 +391,8 @@ fn stopping_one_recording_does_not_silence_the_next() {
     assert_eq!(silent, 0, "recordings of {ROUNDS} that got no event");
 }
 
-/// Spins, because waking up takes longer than what is to collide; but not forever, in case the other
-/// thread has no processor.
+/// Spins, because waking up takes longer than what is to collide; but not forever, in case the
+/// other thread has no processor.
 fn spin_until(round: usize, counter: &AtomicUsize) {
     for turn in 0.. {
         match counter.load(SeqCst) == round {

@@ -1,7 +1,7 @@
 //! The scripts of `tests/scripts`, on a real lock with threads and on the bare rules.
 //!
-//! `UPDATE_GOLDENFILES=1 cargo test -p clearlane-contention --test scripts` rewrites the expectations;
-//! read the difference before keeping it.
+//! `UPDATE_GOLDENFILES=1 cargo test -p clearlane-contention --test scripts` rewrites the
+//! expectations; read the difference before keeping it.
 
 mod script;
 mod script_stages;

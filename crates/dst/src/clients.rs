@@ -1,12 +1,12 @@
 //! Clients of the cluster: each asks for one thing at a time, and waits, but not for ever.
 //!
-//! There are few keys, so that clients get into each other's way, and every value is put once only, so
-//! that a client that reads it knows which put wrote it. A client remembers what it saw last under each key, and
-//! that is what it expects when it swaps: sometimes it is still there.
+//! There are few keys, so that clients get into each other's way, and every value is put once only,
+//! so that a client that reads it knows which put wrote it. A client remembers what it saw last
+//! under each key, and that is what it expects when it swaps: sometimes it is still there.
 //!
-//! A client stays with a member for a while and then goes elsewhere; at once if it was refused or has
-//! lost its patience. What it asks there is a new operation: it does not know what became of the old
-//! one, and must not say the same twice.
+//! A client stays with a member for a while and then goes elsewhere; at once if it was refused or
+//! has stopped waiting. What it asks there is a new operation: it does not know what became of the
+//! old one, and must not say the same twice.
 
 use std::collections::BTreeMap;
 
@@ -113,7 +113,7 @@ impl Client {
         Request::Put { key: "k0".into(), value: format!("{}.{}", self.id, self.request_count) }
     }
 
-    /// It is told how an operation ended, or has lost its patience.
+    /// It gets the outcome of an operation, or stops waiting for it.
     pub fn on_outcome(&mut self, request: &Request, outcome: &OperationOutcome) {
         self.pending_operation = None;
         let OperationOutcome::Completed(reply) = outcome else {

@@ -1,9 +1,9 @@
-//! What a seed's members did, as one number: every message sent, batch appended, entry applied and request answered,
-//! with the member and the simulated time.
+//! What a seed's members did, as one number: every message sent, batch appended, entry applied and
+//! request answered, with the member and the simulated time.
 //!
-//! It holds bytes and numbers only, never a name, a text or the debug form of a type. So it stays the same while
-//! names, texts and the [trace](crate::trace) change, and a change of what the product does changes it. The hashes of
-//! 2,000 seeds are in `tests/golden/effects`.
+//! It holds bytes and numbers only, never a name, a text or the debug form of a type. So it stays
+//! the same while names, texts and the [trace](crate::trace) change, and a change of what the
+//! product does changes it. The hashes of 2,000 seeds are in `tests/golden/effects`.
 
 use std::hash::{Hash, Hasher};
 use std::mem::discriminant;

@@ -1,19 +1,16 @@
 //! Time, which passes only from one event to the next.
 //!
-//! # The idea
-//!
-//! Whatever happens in the cluster is an event with a moment. The world keeps all that are to come,
-//! and hands out the earliest; the clock jumps there. What an event causes becomes events in turn:
-//! a message that is sent is one at the moment of its arrival. So a minute with nothing in it costs
-//! nothing, and two things never happen at once.
+//! The queue keeps all events that are to come and hands out the earliest; the clock jumps to its
+//! moment. What an event causes becomes events in turn: a message that is sent is one at the moment
+//! of its arrival.
 //!
 //! ```text
-//!   now 1.2 s   1.2003 message 1▶3    1.25 tick of 2    1.9 member 3 starts    4.0 client 1 gives up
+//!   now 1.2 s   1.2003 message 1▶3   1.25 tick of 2   1.9 member 3 starts   4.0 client 1 gives up
 //!               └── the next one: now becomes 1.2003 s
 //! ```
 //!
-//! Events of one moment come in the order in which they were planned, so that nothing about the
-//! order depends on a heap's whims.
+//! Events of one moment come in the order in which they were scheduled, so a heap's order of equal
+//! events does not matter.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -93,19 +90,19 @@ impl<E> Eq for ScheduledEvent<E> {}
 /// back. It is the machine's, and survives the member's crashes.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// When the rate was set: the world's time, and the clock's.
+    /// When the rate was set: the simulated time, and the clock's.
     rate_set_at: (Micros, Micros),
     /// How many parts in a million it is too fast; below 0 it is too slow.
     drift_ppm: i64,
 }
 
 impl Clock {
-    /// A clock that shows `shown` at the world's beginning.
+    /// A clock that shows `shown` at the beginning of the simulated time.
     pub fn new(shown: Micros) -> Clock {
         Clock { rate_set_at: (0, shown), drift_ppm: 0 }
     }
 
-    /// From now on it goes so many parts in a million too fast.
+    /// From now on it goes this number of parts in a million too fast.
     pub fn set_drift(&mut self, now: Micros, drift_ppm: i64) {
         self.rate_set_at = (now, self.read(now));
         self.drift_ppm = drift_ppm;
@@ -122,7 +119,7 @@ impl Clock {
         Duration::from_micros(self.read(now))
     }
 
-    /// How long the world takes until the clock has gone on by so much, rounded up.
+    /// How much simulated time passes until the clock has gone on by so much, rounded up.
     pub fn to_sim_time(&self, shown: Micros) -> Micros {
         scaled(shown, 1_000_000, 1_000_000 + self.drift_ppm) + 1
     }
@@ -139,15 +136,15 @@ mod tests {
 
     #[test]
     fn events_come_by_time_and_then_in_the_order_of_planning() {
-        let mut world = EventQueue::default();
+        let mut queue = EventQueue::default();
         for (wait, event) in [(5, "c"), (2, "a"), (5, "d"), (2, "b")] {
-            world.schedule(wait, event);
+            queue.schedule(wait, event);
         }
-        let order: Vec<_> = std::iter::from_fn(|| world.next_event()).collect();
+        let order: Vec<_> = std::iter::from_fn(|| queue.next_event()).collect();
         assert_eq!(order, ["a", "b", "c", "d"]);
-        assert_eq!(world.now(), 5);
-        world.schedule(1, "e");
-        assert_eq!((world.next_event(), world.now()), (Some("e"), 6));
+        assert_eq!(queue.now(), 5);
+        queue.schedule(1, "e");
+        assert_eq!((queue.next_event(), queue.now()), (Some("e"), 6));
     }
 
     #[test]

@@ -1,16 +1,5 @@
 //! What goes wrong, and when: drawn from the seed.
 //!
-//! # The idea
-//!
-//! A fault alone is seldom interesting; code is written with single faults in mind. What finds mistakes
-//! is a fault upon a fault: a leader is cut off while its clock runs slow, and the member that takes
-//! over loses its power with the vote half written. So faults come one after the other, with pauses of
-//! any size between, milliseconds or seconds, each lasts for a while of its own, and they overlap.
-//!
-//! And each seed has its *taste*: some kinds of faults are frequent in it and some never come. If every
-//! seed had a bit of everything, each would be like the other, and a mistake that needs many restarts
-//! without a single cut would never be seen.
-//!
 //! ```text
 //!   0 s                                                                     20 s         ≤ 80 s
 //!   │ clients ask and ask ...                                                 │            │
@@ -19,13 +8,9 @@
 //!                                                                all repaired ┘   all agree ┘
 //! ```
 //!
-//! At the quiet end everything is repaired. From then on there is no excuse: a write must come through,
-//! and all members must come to the same.
-//!
-//! # What is spared
-//!
-//! No fault takes away what cannot be replaced: disks lose what was not synced, and nothing else.
-//! Members leave only while enough others vote to replace a lost majority by waiting. Under leases
+//! Faults overlap, and of their kinds some are left out in each seed: see `docs/dst.md`. No fault
+//! takes away what cannot be replaced: disks lose what was not synced, and nothing else. Members
+//! leave only while enough others vote that a lost majority comes back by waiting. Under leases,
 //! clocks differ by less than the margin that leases leave for it.
 
 use crate::event_queue::{MILLISECOND, Micros, SECOND};
@@ -44,7 +29,8 @@ pub enum Fault {
         /// For how long.
         down: Micros,
     },
-    /// A machine loses its power in the midst of something: at the n-th operation of its disk from now.
+    /// A machine loses its power in the midst of something: at the n-th operation of its disk from
+    /// now.
     PowerCut {
         /// Which.
         member: u64,
@@ -92,7 +78,8 @@ pub enum Fault {
         /// Whether the old leader is cut off as soon as it has asked the new one to take over.
         cut: Option<Micros>,
     },
-    /// The next voter loses its power right then, and the member that gets the vote is cut off from the others.
+    /// The next voter loses its power right then, and the member that gets the vote is cut off from
+    /// the others.
     CrashAfterVote {
         /// How long the voter is down.
         down: Micros,
@@ -116,7 +103,7 @@ pub struct ClusterView {
     pub learners: Vec<u64>,
 }
 
-/// The kinds, with how frequent they are in a seed that has a taste for them.
+/// The kinds, with how frequent each is in a seed in which it occurs.
 const FAULT_WEIGHTS: [(FaultKind, u64); 14] = [
     (FaultKind::Crash, 10),
     (FaultKind::CrashMany, 5),
@@ -166,16 +153,16 @@ pub struct FaultGenerator {
 }
 
 impl FaultGenerator {
-    /// The faults of a seed, in a cluster that keeps so many voters.
+    /// The faults of a seed, in a cluster that keeps this number of voters.
     pub fn new(mut chance: Rng, voters_min: usize, drift_ppm_max: u64) -> FaultGenerator {
-        let mut taste: Vec<(FaultKind, u64)> =
+        let mut weights: Vec<(FaultKind, u64)> =
             FAULT_WEIGHTS.into_iter().filter(|_| chance.permille(650)).collect();
-        if taste.is_empty() {
-            taste = FAULT_WEIGHTS.to_vec();
+        if weights.is_empty() {
+            weights = FAULT_WEIGHTS.to_vec();
         }
         let longest_pause = chance.log_uniform(600 * MILLISECOND, 8 * SECOND);
         FaultGenerator {
-            weights: taste,
+            weights,
             pause_max: longest_pause,
             drift_ppm_max,
             voters_min,
@@ -337,10 +324,10 @@ mod tests {
     #[test]
     fn all_kinds_come_and_each_seed_has_its_taste() {
         let mut kinds = BTreeSet::new();
-        let mut tastes = BTreeSet::new();
+        let mut all_weights = BTreeSet::new();
         for seed in 0..50 {
             let mut faults = FaultGenerator::new(Rng::new(seed), 3, 1000);
-            tastes.insert(format!("{:?}", faults.weights));
+            all_weights.insert(format!("{:?}", faults.weights));
             for _ in 0..200 {
                 let fault = faults.next_fault(&cluster_view());
                 let with_few_voters =
@@ -353,7 +340,7 @@ mod tests {
             }
         }
         assert_eq!(kinds.len(), 14, "{kinds:?}");
-        assert!(tastes.len() > 40);
+        assert!(all_weights.len() > 40);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! What clients asked for, and what they were told: all that the outside can know of a cluster.
 //!
 //! An operation begins when a client asks and ends when it is told something. What was refused has
-//! not happened. What was never answered, because the member crashed, or the answer got lost, or the
-//! client lost its patience, may have happened, may happen yet, or never will: it stays *open*, and
-//! the checkers may not conclude anything from it but what other operations see of it.
+//! not happened. What was never answered, because the member crashed, or the answer got lost, or
+//! the client stopped waiting, may have happened, may happen yet, or never will: it stays *open*,
+//! and the checkers may not conclude anything from it but what other operations see of it.
 
 use std::collections::BTreeMap;
 

@@ -33,9 +33,9 @@ pub struct InvariantChecker {
     pub model: CommittedModel,
     /// Which stores are alike.
     pub hashes: Hashes,
-    /// What clients were promised.
+    /// What clients were told.
     pub acknowledged: Acknowledged,
-    /// What tenants were promised.
+    /// What lease clients were told.
     pub lease_promises: LeasePromises,
     revisions: Revisions,
     membership: Membership,
@@ -78,7 +78,8 @@ impl InvariantChecker {
         self.revisions.check(member, index, holds.revision)
     }
 
-    /// A member that has applied so much has these leases, and its store these keys of tenants.
+    /// A member that has applied so much has these leases, and its store these keys of lease
+    /// clients.
     pub fn check_lease_state(
         &mut self,
         member: u64,

@@ -1,13 +1,14 @@
 //! Leases as plain maps: what all members must have, as far as they have applied the log.
 //!
-//! Tenants have keys of their own, behind those of the clients, so that a lease that ends takes away
-//! nothing that a client has been told of. All that clients see of them is that revisions are used up.
+//! Lease clients have keys of their own, behind those of the clients, so that a lease that ends
+//! takes away nothing that a client has been told of. All that clients see of them is that
+//! revisions are used up.
 //!
 //! No lease has the name of one before. So whatever is said of a lease is said of one only.
 
 use std::collections::BTreeMap;
 
-/// In front of the keys of tenants.
+/// In front of the keys of lease clients.
 pub const LEASE_KEY_PREFIX: &str = "m";
 /// Behind the last of them.
 pub const LEASE_KEYS_END: &str = "n";
@@ -19,12 +20,12 @@ pub enum LeaseOp {
     Grant {
         /// Its name.
         id: i64,
-        /// For so many seconds. Not less than the least there is.
+        /// For this number of seconds. Not less than the least there is.
         ttl: i64,
     },
-    /// A lease ends, by a tenant's wish or by the leader's clock.
+    /// A lease ends, at a lease client's request or by the leader's clock.
     Revoke(i64),
-    /// So much is left of leases.
+    /// How much is left of leases.
     Checkpoint(Vec<(i64, i64)>),
     /// A key is put, and hangs on this lease from now on; on none, if it is 0.
     Put {
@@ -44,7 +45,7 @@ pub struct ModelLease {
     pub remaining_ttl: i64,
 }
 
-/// All leases, and all keys of tenants.
+/// All leases, and all keys of lease clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseModel {
     /// The leases.

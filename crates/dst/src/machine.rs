@@ -1,9 +1,9 @@
 //! One member and what it runs on: a disk, stores, a clock, and perhaps the power to run.
 //!
-//! The member is the real one: the core that the server runs, its write-ahead log, its store. What is
-//! simulated is below and around it. When it crashes, core and log are dropped as a process would
-//! drop them, in the midst of whatever they were about. Of the disk remains what was synced and some of
-//! the rest ([`SimulatedDisk`]); of the store what was committed; the clock goes on.
+//! The member is the real one: the core that the server runs, its write-ahead log, its store. What
+//! is simulated is below and around it. When it crashes, core and log are dropped as a process
+//! would drop them, in the midst of whatever they were about. Of the disk remains what was synced
+//! and some of the rest ([`SimulatedDisk`]); of the store what was committed; the clock goes on.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -34,7 +34,7 @@ use crate::run_config::RunConfig;
 
 const WAL_DIR: &str = "/member/wal";
 const CLUSTER_ID: u64 = 0xc1ea;
-/// When the world begins, in milliseconds since 1970.
+/// When simulated time begins, in milliseconds since 1970.
 const START_UNIX_MS: u64 = 1_795_219_200_000;
 
 /// A member, whether it runs or not.
@@ -95,7 +95,7 @@ pub struct RunningMember {
     pub pending_purge: Option<u64>,
     /// A poll is planned.
     pub is_poll_planned: bool,
-    /// When the barrier wants to be polled.
+    /// When the ReadIndex queue is to be polled.
     pub wake_at: Option<Micros>,
     /// Compactions to be run.
     pub compactions: VecDeque<CompactionJob>,
@@ -258,7 +258,7 @@ pub fn client_records(store: &dyn Store<AppliedPosition>) -> clearlane_mvcc::Res
     Ok(StoreModel { revision: read.revision(), records: records.collect() })
 }
 
-/// On which lease each key of the tenants hangs, as the records in a store say.
+/// On which lease each key of the lease clients hangs, as the records in a store say.
 pub fn lease_keys(
     store: &dyn Store<AppliedPosition>,
 ) -> clearlane_mvcc::Result<BTreeMap<String, i64>> {

@@ -1,25 +1,18 @@
-//! What lies between the members: links that lose, double, delay and overtake, and are cut.
+//! The links between the members: they lose, double, delay and overtake, and are cut.
 //!
-//! # The model
-//!
-//! A link leads from one member to another, in one direction. What is sent over it arrives after a
-//! delay that is drawn for each message, so that a later one may overtake. The *weather* says how
-//! long delays are and how much gets lost or comes twice. A link that is *cut* lets nothing through:
-//! neither what is sent while it is cut, nor what would arrive meanwhile.
+//! A link has one direction. What is sent over it arrives after a delay that is drawn for each
+//! message, so a later one may overtake. A link that is *cut* lets nothing through, neither what is
+//! sent meanwhile nor what would arrive.
 //!
 //! ```text
-//!   split    {1 2} ╳ {3 4 5}      nobody there hears of anybody here
-//!   deaf     3 ◀╳─ all            3 is heard, and hears nothing
-//!   mute     3 ─╳▶ all            3 hears, and is not heard
-//!   bridge   {1 2} ─ 3 ─ {4 5}    only 3 talks to both sides
+//!   split    {1 2} ╳ {3 4 5}      no message from one side to the other
+//!   deaf     3 ◀╳─ all            messages of 3 arrive, and none arrives at 3
+//!   mute     3 ─╳▶ all            messages arrive at 3, and none of 3 arrives
+//!   bridge   {1 2} ─ 3 ─ {4 5}    only 3 has links to both sides
 //! ```
 //!
-//! # What does not come twice
-//!
-//! A proposal that a member forwards to the leader. Everything else that members say is a statement,
-//! which is as true the second time; a proposal is a wish, and would come true twice. etcd relies on
-//! its streams for that, and so do we: they lose, but do not double. Copies of stores are streams, too,
-//! in pieces that stay in order until the stream breaks.
+//! A forwarded proposal does not come twice, because it would be proposed twice: etcd relies on its
+//! streams for that. Copies of stores are streams, too: pieces in order, until the stream breaks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +38,7 @@ pub struct NetworkFaults {
 }
 
 impl NetworkFaults {
-    /// A quiet day in one data centre.
+    /// A healthy network in one data centre.
     pub const HEALTHY: NetworkFaults = NetworkFaults {
         delay_max: MILLISECOND,
         slow_permille: 0,
@@ -54,7 +47,7 @@ impl NetworkFaults {
         duplicated_permille: 0,
     };
 
-    /// Anything from a breeze to a storm.
+    /// Faults of any degree.
     pub fn random(chance: &mut Rng) -> NetworkFaults {
         NetworkFaults {
             delay_max: chance.log_uniform(200, 60 * MILLISECOND),
@@ -82,7 +75,7 @@ impl Network {
         Network { faults: NetworkFaults::HEALTHY, cut_counts: BTreeMap::new(), rng: chance }
     }
 
-    /// After which delays a message arrives: never, once or twice.
+    /// The delays after which a message arrives: none if it is lost, two if it comes twice.
     pub fn send(&mut self, link: Link, may_double: bool) -> Vec<Micros> {
         if self.is_cut(link) || self.rng.permille(self.faults.lost_permille) {
             return Vec::new();

@@ -1,7 +1,7 @@
 //! What clients ask for, as etcd's messages.
 //!
-//! Both directions are here, and the way back is made for the checkers: they take the bytes that are
-//! in the log and ask what they mean, without the help of the code that wrote them there.
+//! Both directions are here, and the way back is made for the checkers: they take the bytes that
+//! are in the log and ask what they mean, without the help of the code that wrote them there.
 
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -24,7 +24,7 @@ const CLIENT_KEYS_END: &[u8] = b"l";
 pub enum Proposal {
     /// What a client asked for, which is not a read.
     Client(Request),
-    /// What a tenant or a leader does to leases.
+    /// What a lease client or a leader does to leases.
     Lease(LeaseOp),
     /// To forget what was before a revision.
     Compact(i64),

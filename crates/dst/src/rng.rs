@@ -4,7 +4,7 @@
 //! any upgrade of any dependency. Parts of the simulation get generators of their own
 //! ([`Rng::split`]), so that a change in how one of them draws leaves the others' numbers alone.
 
-/// A generator that yields the same numbers for the same seed, everywhere and always.
+/// A generator that yields the same numbers for the same seed, on every machine.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -45,7 +45,7 @@ impl Rng {
         self.between(low.clamp(from, to), high.clamp(from, to))
     }
 
-    /// Whether something happens that happens so many times in a thousand.
+    /// Whether something happens that happens this number of times in a thousand.
     pub fn permille(&mut self, times: u64) -> bool {
         self.next_u64() % 1000 < times
     }

@@ -1,4 +1,5 @@
-//! What a seed decides before anything happens: how the cluster is set up, and how long it is tormented.
+//! What a seed decides before anything happens: how the cluster is set up, and how long it is
+//! tormented.
 //!
 //! Sizes are small where a server's are large: a log of some hundred entries is cut into segments,
 //! shortened and replaced by copies as one of millions is, and a simulation comes to those places
@@ -28,9 +29,9 @@ pub struct RunConfig {
     pub parts: StoreParts,
     /// Raft's settings.
     pub raft: raft::RaftNodeConfig,
-    /// After so many entries the log takes note of the store.
+    /// Number of entries after which the log takes note of the store.
     pub snapshot_count: u64,
-    /// So many entries are kept behind that.
+    /// Number of entries that are kept behind that.
     pub catch_up_entries: u64,
     /// The log's files.
     pub wal: wal::Options,

@@ -2,7 +2,8 @@
 //!
 //! The lines run into one hash. Two runs of a seed must end with the same one; if they do not,
 //! something in the code asked for the time, a random number or the order of a hash map, and a
-//! failure that a seed found could never be found again. To see where two runs part, keep the lines.
+//! failure that a seed found could never be found again. To see where two runs part, keep the
+//! lines.
 
 use std::fmt::Arguments;
 use std::io::Write;

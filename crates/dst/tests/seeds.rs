@@ -1,19 +1,15 @@
-//! Seeds: those that must pass, one that is new, and those that find what was planted.
+//! Seeds that must pass, one seed that is new, and seeds that find the planted bugs.
 //!
 //! ```text
 //!   cargo test --release -p clearlane-dst --test seeds       200 seeds, every planted bug
-//!   CLEARLANE_SEEDS=2000 cargo test --release ...              so many seeds
-//!   CLEARLANE_SEED=17 cargo test --release ... fixed -- --nocapture
-//!                                                              this one, with its trace
-//!   CLEARLANE_SEEDS=2000 UPDATE_GOLDENFILES=1 cargo test --release ... fixed
-//!                                                              records what members do in each
+//!   CLEARLANE_SEEDS=2000 cargo test --release ...            this number of seeds
+//!   CLEARLANE_SEED=17 cargo test --release ... fixed -- --nocapture      one seed and its trace
+//!   CLEARLANE_SEEDS=2000 UPDATE_GOLDENFILES=1 cargo test --release ... fixed    records hashes
 //! ```
 //!
-//! What members do in a seed is on record as a [hash](clearlane_dst::effect_hash). A change of names, texts or folders
-//! leaves it as it is. A change of behaviour records it anew, in a commit of its own that says why.
-//!
-//! Even seeds have three members, odd ones five. Without `--release` there are fewer seeds, for each
-//! takes ten times as long.
+//! What members do in a seed is on record as a [hash](clearlane_dst::effect_hash). A change of
+//! behaviour records it anew, in a commit of its own that says why. Even seeds have three members,
+//! odd ones five. Without `--release` there are fewer seeds, because each takes ten times as long.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "which seed has found what is worth knowing")]
@@ -117,7 +113,7 @@ fn fixed_seeds_break_no_rule() {
         ("crashes", sum(|report| report.metrics.crashes), 3),
         ("compared hashes", sum(|report| report.metrics.compared_hashes), 50),
     ] {
-        // A few seeds may all be of one taste.
+        // A few seeds may all have the same kinds of faults.
         let each = if count < 100 { 1 } else { each };
         assert!(seen >= each * count, "only {seen} {name} in {count} seeds");
     }
@@ -176,7 +172,7 @@ fn a_seed_run_twice_gives_the_same_trace() {
     }
 }
 
-/// So many seeds are tried, at most, to find what is planted.
+/// The most seeds that are tried to find what is planted.
 const SEEDS_FOR_A_BUG: u64 = 500;
 
 /// A seed finds what is planted, by one of these rules.
@@ -191,8 +187,8 @@ fn assert_found(bug: Bug, rules: &[Rule]) {
     assert!(rules.contains(&violation.rule), "{name} is found by {violation}, of all rules");
 }
 
-/// A member's loss of data is noticed in one way or another: the log differs, a leader hears that a member
-/// has what it does not, a promised write is gone.
+/// A member's loss of data is noticed in one way or another: the log differs, a leader hears that a
+/// member has what it does not, an acknowledged write is gone.
 const LOSSES: [Rule; 6] = [
     Rule::Committed,
     Rule::Running,
@@ -204,7 +200,8 @@ const LOSSES: [Rule; 6] = [
 
 #[test]
 fn acknowledge_before_sync_is_found() {
-    // A vote is an append, too: a member that has forgotten its vote gives another in the same term.
+    // A vote is an append, too: a member that has forgotten its vote gives another in the same
+    // term.
     assert_found(Bug::AcknowledgeBeforeSync, &[&LOSSES[..], &[Rule::Leaders]].concat());
 }
 

@@ -1,35 +1,17 @@
 //! Reads that give up rather than wait for the disk.
 //!
-//! # The problem
+//! A thread that serves many clients reads small things itself. Inside [`try_read_cached`] such a
+//! read ends at the first page that is not in memory, with [`NotCached`]; what it had found is
+//! dropped, and a thread that can wait reads it all again. `docs/decisions/engine-cold-reads.md`
+//! has the figures.
 //!
-//! A thread that answers many clients reads small things itself: they are in memory, and handing them to another thread would
-//! take longer than reading them. Now and then one is not in memory. The disk has it, in a tenth of a millisecond, or,
-//! if another sync keeps it busy, in a hundred. The one client must wait for that. The others need not, and do,
-//! because it is their thread, too: the expensive read again, and it was of one key.
+//! The read ends by unwinding, because redb takes every error of its file for the end of the store.
+//! A thread that reads a snapshot holds no lock of redb when it comes to the file. A thread that
+//! writes does, and redb tidies up when it closes: so a read that may be the last to let go of an
+//! old store must do that outside.
 //!
-//! # The idea
-//!
-//! ```text
-//!   thread of many    without_waiting(read) ── page ── page ── not in memory ──▶ Cold
-//!                                                                                  │
-//!   thread of few                                                     read ── page ── page ── ··disk·· ── page
-//! ```
-//!
-//! A read inside [`try_read_cached`] is as any other, until it needs a page that is not in memory. There it ends, and
-//! [`NotCached`] comes back. What it had found so far is dropped; a thread that can wait reads it all again.
-//!
-//! # How a read ends in its middle
-//!
-//! By unwinding, as a panic does, but nothing is printed and nothing has failed. An error would not do: redb takes
-//! every error of its file for the end of the store, and answers nothing from then on. A thread that reads a snapshot
-//! there holds no lock when it comes to the file, and changes nothing but caches, so nothing is left half done. A
-//! thread that *writes* holds locks. So a read that may be the last to let go of an old store must do that outside:
-//! redb tidies up when it closes.
-//!
-//! # Limits
-//!
-//! Only [`redb`](mod@crate::redb) asks, and only Linux answers. Elsewhere all reads wait, as they always did. And what
-//! Linux does before it answers is out of our hands: it starts to read ahead, and may note the time of the access.
+//! Only [`redb`](mod@crate::redb) on Linux asks whether a page is in memory; elsewhere all reads
+//! wait. Linux may read ahead or note the time of access before it answers.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};

@@ -1,49 +1,18 @@
-//! The directory of a store: the marker file, the lock, and the generations of a store.
+//! The directory of a store: the marker file, the lock, and the generations of the data.
 //!
-//! A store owns its directory. What lies in it is named by a small text file, the *marker*:
+//! The marker `engine` names the engine, the format version and the generation: `data.7` is the
+//! store if the marker says 7. A defragmentation builds the next generation beside it and switches
+//! by replacing the marker in one atomic rename; a new store is announced by `engine.new` and made
+//! by renaming that. See `docs/engine.md` and `docs/decisions/engine-generations.md`.
 //!
-//! ```text
-//!   store/                         engine (the marker):
-//!   ├── engine                       clearlane-engine 1
-//!   └── data.7                       engine redb
-//!                                    generation 7
-//! ```
-//!
-//! The marker says which engine writes here, in which format version, and which *generation* of
-//! the data is the store. A defragmentation builds the next generation beside the current one and
-//! then replaces the marker, in one atomic rename: that instant is the switch. Killed before it,
-//! the store is the old generation and the new one is a leftover; killed after it, the reverse.
-//! Leftovers are removed when the store is opened: what has a name that we give, and nothing else.
-//! An operator's `data.7.bak` is none of our business.
-//!
-//! A new store is made the same way. `engine.new` announces it, `data.0` is built, and renaming
-//! `engine.new` to `engine` makes it a store. A directory with an announcement and no marker is a
-//! store whose making was interrupted; nothing was ever acknowledged in it, so it is made again. But
-//! `engine.new` is a name that others may think of, too: it announces something only if its text is
-//! the one that we write, or as much of it as a kill or a power cut left.
-//!
-//! # What a power cut may undo
-//!
-//! A rename is on disk when the directory is synced, and not before. A process can die between the
-//! two; the next one then reads the new marker from the kernel's memory and cannot see that the
-//! disk still has the old one, or none. If it took that marker at its word, a power cut could take
-//! away everything that it acknowledged, or bring back a generation that it removed. So a store that
-//! finds a marker syncs the directory before anything else.
-//!
-//! ```text
-//!   process 1   rename ✝                                  disk: data.6
-//!   process 2          sync ── commit ── remove data.6    disk: data.7 from the sync on
-//! ```
-//!
-//! The same holds one level up: a directory that we made is on disk when its parent is synced.
-//!
-//! # Invariants
-//!
-//! * A directory that is refused is left exactly as it was found.
-//! * The directory itself is locked (`flock`) from before the first look until the engine and all
-//!   that came out of it are gone. The marker cannot carry the lock: it is replaced.
-//! * A marker is complete or absent, for it comes into being by a rename.
-//! * What [`claim`](Directory::claim) returns is on disk: the directory's own name and the marker.
+//! * A directory that is refused is left exactly as it was found. Leftovers are removed by the
+//!   names that we give; an `engine.new` counts only if its text is ours, or a beginning of it.
+//! * The directory is locked (`flock`) from before the first look until the engine and all that
+//!   came out of it are gone. The marker cannot carry the lock: it is replaced.
+//! * A marker is complete or absent, because it is created by a rename.
+//! * What [`claim`](Directory::claim) returns is on disk. A process can die between a rename and
+//!   the sync of its directory, so a store that finds a marker syncs the directory before anything
+//!   else.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read};
@@ -58,7 +27,7 @@ const MARKER_NEW: &str = "engine.new";
 const DATA_PREFIX: &str = "data.";
 const FORMAT_NAME: &str = "clearlane-engine";
 const FORMAT_VERSION: u64 = 1;
-/// What a sled store is tried in: see `sled/trial.rs`.
+/// What a sled store is tried in: see `sled/trial_copy.rs`.
 pub(crate) const TRIAL_SUFFIX: &str = ".trial";
 
 /// A directory that is locked and is ours, or may become ours.
@@ -83,7 +52,7 @@ struct DirectoryState {
 const NO_STORE: u64 = u64::MAX;
 
 /// No store is defragmented this often. A marker that says more is damaged, and what is counted up
-/// from here never comes near [`NO_STORE`].
+/// from here does not come near [`NO_STORE`].
 const GENERATION_MAX: u64 = u64::MAX / 2;
 
 impl Directory {

@@ -1,38 +1,18 @@
-//! From a store on disk to an engine: what `redb` and `sled` have in common.
+//! What `redb` and `sled` have in common: from a [`DurableStore`] to an engine.
 //!
-//! A [`DurableStore`] is one generation of the data: it can be read, written and closed, and knows
-//! nothing of directories, of other writers or of defragmentation. This module puts the rest
-//! around it once, for both: the [gate](crate::writer_lock), the [directory](crate::directory), and a
-//! defragmentation that copies one generation into the next.
+//! A [`DurableStore`] is one generation of the data: it is read, written and closed. Around it are
+//! the [writer lock](crate::writer_lock), the [directory](crate::directory) and a defragmentation
+//! that copies one generation into the next, from a fresh snapshot per step. A snapshot held for
+//! minutes would keep every page that is replaced meanwhile. `docs/engine.md` draws the copy.
 //!
-//! # The copy
-//!
-//! No snapshot is held while copying: on a copy-on-write tree a snapshot that stays open for
-//! minutes keeps every page that is replaced meanwhile. Each step takes a fresh snapshot, copies
-//! the next stretch of keys, and carries over keys that commits have changed since.
-//!
-//! ```text
-//!   keys    a ──────────────── cursor ──────────────── z
-//!           copied, and from here on       not copied yet: whatever changes here
-//!           replayed when a commit         is read in its newest form when the
-//!           changes them again             cursor comes by
-//! ```
-//!
-//! A replay copies the *current* value of a changed key (or its absence), so replaying too much
-//! is harmless, and the order of replays does not matter. In between, the copy mixes states of
-//! different commits; it becomes one state at [`finish`](Defragment::finish), which keeps writers
-//! out, carries over the last changed keys, and switches generations.
-//!
-//! # Invariants
-//!
-//! * The switch is one rename of the marker. Before it, the old generation is the store and is
-//!   untouched; the new one is a leftover.
-//! * A generation that was replaced lives until the last snapshot of it is dropped, and its data
-//!   is removed then.
-//! * A copy of which one step failed is never the store: the keys that the step was to carry over
-//!   are gone.
-//! * Memory during a copy is bounded by one step's stretch and the changed *keys* of the commits
-//!   since the step before.
+//! * The switch is one rename of the marker. Before it, the old generation is the store and
+//!   untouched.
+//! * A replay copies the current value of a changed key, or its absence: order and repetition do
+//!   not matter. The copy is one state only after [`finish`](Defragment::finish), which keeps
+//!   writers out.
+//! * A replaced generation lives until its last snapshot is dropped; then its data is removed.
+//! * A copy of which one step failed does not become the store: keys to carry over are lost.
+//! * Memory is bounded by one step's keys and the keys that commits changed since the step before.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -251,7 +231,7 @@ const CHUNK_BYTES_MAX: usize = 4 << 20;
 impl<S: DurableStore> DurableDefragment<S> {
     /// Carries over up to `records` keys that commits have changed; says how many there were.
     fn replay(&self, records: usize) -> Result<usize> {
-        // Keys first, snapshot second: see the invariants of the gate.
+        // Keys first, snapshot second: see the invariants of the writer lock.
         let changed = self.guard.take_changed_keys(records);
         if changed.is_empty() {
             return Ok(0);

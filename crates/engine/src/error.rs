@@ -1,4 +1,4 @@
-//! What can go wrong on disk, grouped by who must act, and the names of the engines.
+//! What can go wrong on disk, grouped by the party that must act, and the names of the engines.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 pub enum EngineKind {
     /// A copy-on-write B+tree in one file: the default.
     Redb,
-    /// A log-structured tree. See its module for what it does not promise.
+    /// A log-structured tree. See its module for what it does not guarantee.
     Sled,
     /// Nothing on disk: for tests, and for showing what the disk costs.
     Memory,
@@ -53,7 +53,7 @@ impl FromStr for EngineKind {
 /// What an engine reports.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    // The person who started the program must act.
+    // The operator must act.
     /// No engine has this name.
     #[error("unknown engine \"{name}\": allowed are redb, sled, memory")]
     UnknownEngine {
@@ -85,7 +85,7 @@ pub enum Error {
     /// The file is damaged.
     #[error("{path}: damaged: {detail}")]
     Corrupt {
-        /// The file.
+        /// The file or directory.
         path: PathBuf,
         /// What does not fit.
         detail: String,

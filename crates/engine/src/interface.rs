@@ -60,7 +60,7 @@ pub trait Read {
     fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>>;
 }
 
-/// One committed state of the store. Never changes, never makes the writer wait.
+/// One committed state of the store. It does not change, and does not make the writer wait.
 pub trait Snapshot: Read + Send + Sync + Debug {}
 
 /// The one open write transaction. Reading through it shows its own changes. Dropping it without

@@ -1,23 +1,18 @@
-//! The `memory` engine: what is left of a storage engine when the disk is taken away.
+//! The `memory` engine: what is left of a storage engine without the disk.
 //!
-//! Each bucket is a persistent ordered map: a tree whose nodes never change once they are shared.
-//! A copy of the map is a copy of its root pointer, and a change to the copy makes new nodes only
-//! along the path to the key. A snapshot is therefore ten pointers, and the writer works on its
-//! own ten until it commits, which replaces the published state by its own.
+//! Each bucket is a persistent ordered map. A snapshot is ten root pointers; the writer works on
+//! its own ten until it commits, which replaces the published state by its own.
 //!
 //! ```text
 //!   published ──▶ root A ─┬─▶ node 1 ◀─┐
 //!                         └─▶ node 2   │         put in node 2's half:
-//!   writer    ──▶ root B ─┬────────────┘         node 1 is shared,
-//!                         └─▶ node 2'            node 2' is new
+//!   writer    ──▶ root B ─┬────────────┘         node 1 is shared, node 2' is new
+//!                         └─▶ node 2'
 //! ```
 //!
-//! # Invariants
-//!
-//! * Everything that the crate promises, except durability: the directory holds the marker and
-//!   nothing else, and a store that is opened again is empty.
-//! * [`size_on_disk`](crate::Engine::size_on_disk) is 0, and a defragmentation has nothing to do;
-//!   it keeps the order of calls, so that a caller cannot tell the engines apart.
+//! All that the crate promises holds, except durability: the directory holds the marker and nothing
+//! else, and a reopened store is empty. [`size_on_disk`](crate::Engine::size_on_disk) is 0. A
+//! defragmentation has nothing to do, but keeps the order of calls, as in the other engines.
 
 use std::fmt;
 use std::ops::Bound;

@@ -1,44 +1,12 @@
-//! A snapshot as a stream of bytes: the consistent copy of a store that goes on running.
+//! A snapshot as a stream of bytes: a consistent copy of a store that stays in use.
 //!
 //! An [`Exporter`] reads one snapshot and hands out chunks; an [`Importer`] takes chunks and fills
-//! an empty engine. The two engines need not be of the same kind: the stream knows buckets, keys
-//! and values, and nothing of pages or logs. The exporter keeps one chunk in memory and the importer a
-//! few megabytes, whatever the size of the store.
+//! an empty engine, of the same kind or another. The exporter keeps one chunk in memory and the
+//! importer a few megabytes, whatever the size of the store. The format is in `docs/engine.md`.
 //!
-//! # The format
-//!
-//! ```text
-//!   magic      "clearlane-stream" , version (1 byte)
-//!   frame*     kind 1 │ length of body (4) │ sum of these (4) │ body │ sum of head and body (4)
-//!                body: record*   bucket (1) │ key length (4) │ value length (4) │ key │ value
-//!   trailer    kind 2 │ length 12          │ sum (4)          │ records (8), sum of sums (4) │ sum
-//! ```
-//!
-//! Numbers are big endian, sums are crc32c. The length has a sum of its own, which comes before the
-//! body: an importer that believed a damaged length would wait for a gigabyte that never comes. A frame's body ends once it has reached 256 KiB, so it is larger than
-//! that only by its last record. The trailer's last number is the crc32c over the last sums of all
-//! frames in order: it notices a frame that is missing, doubled or out of place although each
-//! frame is whole.
-//!
-//! # Commits
-//!
-//! An importer commits about every MiB, and at the trailer. It could commit each frame; but a commit is a sync, and
-//! no caller waits for any but the last one. It could commit once; but an open transaction takes memory for all that
-//! it has, and the disk is also that of a log, of this member or of another: a sync of an entry waits until what is
-//! before it is written, which takes 5 ms for 4 MiB on a disk that has an entry synced in 0.3.
-//!
-//! # An import that ends early
-//!
-//! Most of the records are committed long before the trailer is seen. So an import that fails, or is
-//! killed, leaves a store that opens like any other and has part of the records. The caller imports
-//! into a directory of its own, moves that to its place when [`Importer::finish`] has returned, and
-//! removes it otherwise. An import into the leftover of another one is refused, because that has
-//! records.
-//!
-//! # Invariants
-//!
-//! * What an importer has not seen the trailer of is not a copy: [`Importer::finish`] says so, and
-//!   so does everything that follows the trailer.
+//! * A copy is complete only when [`Importer::finish`] has returned `Ok`: without the trailer, or
+//!   with bytes behind it, that is an error. Most records are committed before the trailer is seen,
+//!   so the caller imports into a fresh directory and moves it into place afterwards.
 //! * Records come in bucket order and key order; each commit of the importer is bounded.
 //! * The importer writes only into an engine that has no records.
 
@@ -65,9 +33,9 @@ const RECORD_HEAD_BYTES: usize = 9;
 const TRAILER_BODY_BYTES: usize = 12;
 /// A frame's body ends when it has grown to this.
 const FRAME_BODY_BYTES: usize = 256 << 10;
-/// So many bytes of records are committed together.
+/// Bytes of records from which on an importer commits.
 const COMMIT_BYTES: usize = 1 << 20;
-/// What a frame may claim to hold: one value of the greatest size that etcd ever takes, with room.
+/// What a frame may claim to hold: one value of the greatest size that etcd takes, and some more.
 const FRAME_BODY_BYTES_MAX: usize = 1 << 30;
 
 /// Reads one snapshot, chunk by chunk.

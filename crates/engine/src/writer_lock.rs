@@ -1,25 +1,18 @@
-//! The right to write: one writer at a time, one defragmentation at a time, and what the second
-//! must learn from the first.
+//! The right to write: one writer at a time, one defragmentation at a time.
 //!
-//! No thread waits here. A second writer is turned away ([`Error::WriterBusy`]), so that a thread
-//! that asks can never be stopped by one that forgot to finish.
-//!
-//! A defragmentation copies the store while the writer goes on, so it must hear of every key that
-//! changes behind its back. While one is under way, each write transaction therefore notes the
-//! keys it touches and hands them over when it has committed. A transaction that was already open
-//! when the defragmentation began has noted nothing: until it is gone, the copy must not start.
+//! A second writer is turned away ([`Error::WriterBusy`]) and does not wait. A defragmentation must
+//! learn of every key that changes while it copies: each write transaction begun meanwhile notes
+//! its keys and hands them over when it has committed. One that was already open has noted nothing:
+//! until it is gone, the copy must not start.
 //!
 //! ```text
 //!   writer   ──┤ T1 (notes nothing) ├──┤ T2 notes ├──┤ T3 notes ├──
 //!   defragment      begin ·· waits ··├── copy, replay what T2, T3 handed over ──┤ finish
 //! ```
 //!
-//! # Invariants
-//!
-//! * Keys are handed over after their commit is visible and before the next writer may begin.
-//!   A reader that takes the keys first and a snapshot second therefore never misses a change.
-//! * After a failed commit no writer ever enters again. A panic while a transaction is open counts
-//!   as one: where it struck in the commit is unknown.
+//! * Keys are handed over after their commit is visible and before the next writer may begin. A
+//!   reader that takes the keys first and a snapshot second misses no change.
+//! * After a failed commit no writer enters. A panic in an open transaction counts as one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +23,7 @@ use parking_lot::Mutex;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 
-/// The door before the one write transaction.
+/// What a write transaction must hold.
 #[derive(Debug, Default)]
 pub(crate) struct WriterLock {
     /// Held for a few instructions at a time, never across a read or a write of the store.
@@ -174,26 +167,26 @@ mod tests {
 
     #[test]
     fn one_writer_and_one_defragmentation_at_a_time() {
-        let gate = Arc::new(WriterLock::default());
-        let writer = gate.acquire().unwrap();
-        assert!(matches!(gate.acquire(), Err(Error::WriterBusy)));
-        let defragment = gate.begin_defragment().unwrap();
-        assert!(matches!(gate.begin_defragment(), Err(Error::DefragmentBusy)));
+        let lock = Arc::new(WriterLock::default());
+        let writer = lock.acquire().unwrap();
+        assert!(matches!(lock.acquire(), Err(Error::WriterBusy)));
+        let defragment = lock.begin_defragment().unwrap();
+        assert!(matches!(lock.begin_defragment(), Err(Error::DefragmentBusy)));
         drop((writer, defragment));
-        assert!(gate.acquire().is_ok());
-        assert!(gate.begin_defragment().is_ok());
+        assert!(lock.acquire().is_ok());
+        assert!(lock.begin_defragment().is_ok());
     }
 
     #[test]
     fn a_transaction_older_than_the_defragmentation_holds_it_back() {
-        let gate = Arc::new(WriterLock::default());
-        let old = gate.acquire().unwrap();
-        let defragment = gate.begin_defragment().unwrap();
+        let lock = Arc::new(WriterLock::default());
+        let old = lock.acquire().unwrap();
+        let defragment = lock.begin_defragment().unwrap();
         assert!(!defragment.is_recording_all_commits());
         old.release(Ok(())).unwrap();
         assert!(defragment.is_recording_all_commits());
 
-        let mut young = gate.acquire().unwrap();
+        let mut young = lock.acquire().unwrap();
         assert!(defragment.is_recording_all_commits());
         young.record_change(Bucket::Meta, b"k");
         assert!(defragment.take_changed_keys(9).is_empty(), "not before its commit");
@@ -204,23 +197,23 @@ mod tests {
 
     #[test]
     fn a_failed_commit_closes_the_gate_for_ever() {
-        let gate = Arc::new(WriterLock::default());
-        let turn = gate.acquire().unwrap();
+        let lock = Arc::new(WriterLock::default());
+        let turn = lock.acquire().unwrap();
         assert!(turn.release(Err(Error::Storage("disk".to_owned()))).is_err());
-        assert!(matches!(gate.acquire(), Err(Error::Failed)));
-        assert!(matches!(gate.begin_defragment(), Err(Error::Failed)));
+        assert!(matches!(lock.acquire(), Err(Error::Failed)));
+        assert!(matches!(lock.begin_defragment(), Err(Error::Failed)));
     }
 
     #[test]
     fn a_panic_in_a_commit_closes_the_gate_for_ever() {
-        let gate = Arc::new(WriterLock::default());
-        let turn = gate.acquire().unwrap();
+        let lock = Arc::new(WriterLock::default());
+        let turn = lock.acquire().unwrap();
         let commit = catch_panic(move || {
             let _turn = turn;
             panic!("half way")
         });
         assert_eq!(commit, Err::<(), _>("half way".to_owned()));
-        assert!(matches!(gate.acquire(), Err(Error::Failed)));
-        assert!(matches!(gate.begin_defragment(), Err(Error::Failed)));
+        assert!(matches!(lock.acquire(), Err(Error::Failed)));
+        assert!(matches!(lock.begin_defragment(), Err(Error::Failed)));
     }
 }

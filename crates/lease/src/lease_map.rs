@@ -1,4 +1,4 @@
-//! Which leases are there, and which keys hang on them?
+//! Which leases there are, and which keys are attached to them.
 //!
 //! ```text
 //!   leases                              holders
@@ -9,14 +9,10 @@
 //!   delete a:         a leaves 7                       a is gone here
 //! ```
 //!
-//! Two maps that say the same from both ends. The keys of a lease are sorted, for that is the order in
-//! which they are deleted with it, and all members must do it alike. The other map is asked with every
-//! put, and never walked.
-//!
-//! # Invariants
-//!
-//! * A key is among those of a lease exactly if the holders say so.
-//! * A key hangs only on a lease that is there.
+//! * A key is among those of a lease exactly if the holders say so, and only of a lease that is
+//!   there.
+//! * The keys of a lease are sorted, because all members must delete them in one order.
+//! * The holders are looked up with every put, and not walked.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -102,7 +98,7 @@ impl Lease {
         self.keys.iter()
     }
 
-    /// So many keys, behind one.
+    /// At most this number of keys, behind one.
     pub(crate) fn keys_after(&self, last: Option<&Bytes>, count: usize) -> Vec<Bytes> {
         let from = last.map_or(Bound::Unbounded, Bound::Excluded);
         self.keys.range::<Bytes, _>((from, Bound::Unbounded)).take(count).cloned().collect()
@@ -140,7 +136,7 @@ impl LeaseMap {
         Ok(ttl.max(ttl_min))
     }
 
-    /// Adds a lease, of which there is none yet. It never ends, unless an expiry is set.
+    /// Adds a lease, of which there is none yet. It does not end until an expiry is set.
     pub(crate) fn add(&mut self, id: i64, ttl: i64, left: i64) -> &mut Lease {
         self.leases.insert(id, Lease::new(ttl, left));
         self.leases.get_mut(&id).expect("it was added")

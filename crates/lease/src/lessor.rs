@@ -1,32 +1,18 @@
-//! What a member has: its leases under one lock, and what the store's transactions do to them.
-//!
-//! # Who calls what
+//! The leases of a member under one lock, and what the store's transactions do to them.
 //!
 //! ```text
-//!   the thread that applies           threads that answer        the thread that leads
-//!   grant, delete + forget,           renew, standing,           promote, demote,
-//!   checkpoint, attach, restore       keys, list                 due, next_due, not_proposed
+//!   the apply loop                    threads that answer          the raft loop
+//!   grant, start_expiry, delete,      renew, time_to_live,         promote, demote,
+//!   finish_delete, checkpoint,        keys, list                   due, next_due,
+//!   attach, restore                                                not_proposed
 //! ```
 //!
-//! In a server the first and the last are one thread. The lock is held for as long as it takes to
-//! change a map, never while the store works or a disk is written. Where an answer may be long (the
-//! keys of a lease) it is gathered in pages, and the lock let go of in between.
+//! The lock is not held while the store works or a disk is written. Revocation, in this order, so
+//! that a client that learns that a lease is gone does not find its keys:
 //!
-//! # A transaction with leases in it
-//!
-//! ```text
-//!   begin     the store's write transaction
-//!   delete    the keys, sorted, and the record in bucket `lease`
-//!   end       the store tells of each key that it hangs on no lease now (attach)
-//!   forget    the lease is gone, and whoever renews it is told so
-//! ```
-//!
-//! In this order: a client that is notified that a lease is gone and then reads finds that its keys are
-//! gone, too.
-//!
-//! A put that names no lease asks for the lock only if there is a key that has one: a store in which
-//! no client uses leases pays one look at a number. Only the thread that applies changes that number, so
-//! what it reads there is true.
+//! 1. `delete`: the keys, sorted, and the record in bucket `lease`, in a write transaction.
+//! 2. The transaction ends, and reports the keys as attached to no lease (`attach`).
+//! 3. `finish_delete`: the lease is gone.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -41,7 +27,7 @@ use crate::error::{Error, LeaseRejection, Result};
 use crate::lease_map::{Checkpoint, Lease, LeaseMap, LeaseState, NEVER, ttl_duration};
 use crate::schedule::{Due, ExpirySchedule};
 
-/// So many keys are listed under the lock at once.
+/// Number of keys that [`Lessor::keys`] lists under the lock at once.
 const KEYS_PER_PAGE: usize = 1024;
 
 /// How leases are kept.
@@ -49,7 +35,7 @@ const KEYS_PER_PAGE: usize = 1024;
 pub struct Config {
     /// How long it takes at least until another member leads.
     pub election_timeout: Duration,
-    /// How often the leader tells the others what is left of a lease; never, if it is none.
+    /// How often the leader proposes what is left of a lease. `None`: it does not.
     pub checkpoint_interval: Option<Duration>,
 }
 
@@ -69,12 +55,12 @@ impl Config {
 /// What has become of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// It lives so many seconds from now on.
+    /// It lives for this number of seconds from now on.
     Renewed(i64),
     /// There is none, or its time is over.
     NotFound,
-    /// Members count on less than its whole time. Propose the checkpoint "all of it", and when that is
-    /// applied, ask again.
+    /// Members count on less than its whole time. Propose the checkpoint "all of it", and when that
+    /// is applied, ask again.
     CheckpointFirst(Checkpoint),
     /// This member does not lead.
     NotLeading,
@@ -117,13 +103,14 @@ impl Lessor {
         self.config
     }
 
-    /// All that was there is forgotten, and what a store has takes its place. There is no leader yet.
+    /// All that was there is forgotten, and what a store has takes its place. There is no leader
+    /// yet.
     pub fn restore(&self, store: &(dyn ReadTxn + '_), keys: &[LeasedKey]) -> Result<()> {
-        let mut book = LeaseMap::default();
+        let mut leases = LeaseMap::default();
         let mut damaged = None;
         store.scan(Bucket::Lease, &mut |key, value| match leasepb::Lease::decode(&*value) {
             Ok(lease) => {
-                book.add(lease.id, lease.ttl.max(self.config.ttl_min()), lease.remaining_ttl);
+                leases.add(lease.id, lease.ttl.max(self.config.ttl_min()), lease.remaining_ttl);
                 std::ops::ControlFlow::Continue(())
             }
             Err(error) => {
@@ -135,14 +122,15 @@ impl Lessor {
             return Err(damaged);
         }
         for LeasedKey { key, lease } in keys {
-            book.attach(key, *lease);
+            leases.attach(key, *lease);
         }
-        self.attached_keys.store(book.attached_count(), Ordering::Relaxed);
-        *self.state.lock() = LessorState { leases: book, schedule: None };
+        self.attached_keys.store(leases.attached_count(), Ordering::Relaxed);
+        *self.state.lock() = LessorState { leases, schedule: None };
         Ok(())
     }
 
-    /// Grants a lease, and says for how many seconds. Its time [begins](Lessor::start_expiry) when the grant can be seen.
+    /// Grants a lease, and says for how many seconds. Its time [begins](Lessor::start_expiry) when
+    /// the grant can be seen.
     pub fn grant<A>(
         &self,
         id: i64,
@@ -158,12 +146,12 @@ impl Lessor {
         Ok(Ok(ttl))
     }
 
-    /// The time of a granted lease begins, if this member leads: its grant is applied, and what took long before
-    /// that is not taken from it.
+    /// The time of a granted lease begins, if this member leads: its grant is applied, and what
+    /// took long before that is not taken from it.
     pub fn start_expiry(&self, id: i64, now: Duration) {
         let mut state = self.state.lock();
-        let LessorState { leases: book, schedule } = &mut *state;
-        if let (Some(schedule), Some(lease)) = (schedule, book.get_mut(id))
+        let LessorState { leases, schedule } = &mut *state;
+        if let (Some(schedule), Some(lease)) = (schedule, leases.get_mut(id))
             && lease.queued_at.is_none()
         {
             lease.expiry = now + ttl_duration(lease.ttl);
@@ -171,8 +159,8 @@ impl Lessor {
         }
     }
 
-    /// Deletes the keys that hang on a lease, and its record. Once the transaction has ended the lease
-    /// is to be [forgotten](Lessor::finish_delete).
+    /// Deletes the keys that hang on a lease, and its record. Once the transaction has ended the
+    /// lease is to be [forgotten](Lessor::finish_delete).
     pub fn delete<A>(
         &self,
         id: i64,
@@ -196,13 +184,13 @@ impl Lessor {
     /// The transaction that has deleted a lease has ended.
     pub fn finish_delete(&self, id: i64) {
         let mut state = self.state.lock();
-        let LessorState { leases: book, schedule } = &mut *state;
-        if let Some(lease) = book.remove(id)
+        let LessorState { leases, schedule } = &mut *state;
+        if let Some(lease) = leases.remove(id)
             && let Some(schedule) = schedule
         {
             schedule.remove(id, &lease);
         }
-        self.attached_keys.store(book.attached_count(), Ordering::Relaxed);
+        self.attached_keys.store(leases.attached_count(), Ordering::Relaxed);
     }
 
     /// Takes note of how much is left of leases. Of those that are gone it is not said any more.
@@ -233,7 +221,8 @@ impl Lessor {
         self.state.lock().leases.len()
     }
 
-    /// This member leads from now on. All leases have their time again, and an election time-out more.
+    /// This member leads from now on. All leases have their time again, and an election time-out
+    /// more.
     pub fn promote(&self, now: Duration) {
         let mut state = self.state.lock();
         let (extra, interval) = (self.config.election_timeout, self.config.checkpoint_interval);
@@ -288,8 +277,8 @@ impl Lessor {
         Some(LeaseTtl { granted: lease.ttl, remaining: state.schedule.is_some().then(left) })
     }
 
-    /// The keys that hang on a lease. One that comes or goes while they are listed may be among them
-    /// or not; any other is, exactly if it hangs there.
+    /// The keys that hang on a lease. One that comes or goes while they are listed may be among
+    /// them or not; any other is, exactly if it hangs there.
     pub fn keys(&self, id: i64) -> Vec<Bytes> {
         let mut keys: Vec<Bytes> = Vec::new();
         loop {
@@ -328,8 +317,8 @@ impl Lessor {
     /// What this member, if it leads, is to propose now.
     pub fn due(&self, now: Duration) -> Due {
         let mut state = self.state.lock();
-        let LessorState { leases: book, schedule } = &mut *state;
-        schedule.as_mut().map(|schedule| schedule.due(book, now)).unwrap_or_default()
+        let LessorState { leases, schedule } = &mut *state;
+        schedule.as_mut().map(|schedule| schedule.due(leases, now)).unwrap_or_default()
     }
 
     /// When to ask for that again, if nothing happens before.
@@ -340,15 +329,17 @@ impl Lessor {
     /// A revocation that was due could not be proposed now.
     pub fn not_proposed(&self, id: i64, now: Duration) {
         let mut state = self.state.lock();
-        let LessorState { leases: book, schedule } = &mut *state;
+        let LessorState { leases, schedule } = &mut *state;
         if let Some(schedule) = schedule {
-            schedule.not_proposed(book, id, now);
+            schedule.not_proposed(leases, id, now);
         }
     }
 }
 
 impl KeyLeases for Lessor {
     fn attach(&self, key: &Bytes, lease: i64) {
+        // Only the apply loop changes this number, and it is the caller. So without leased keys a
+        // put takes no lock here.
         if lease == 0 && self.attached_keys.load(Ordering::Relaxed) == 0 {
             return;
         }

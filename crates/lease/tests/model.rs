@@ -1,5 +1,5 @@
-//! The lessor against a model that is plain: leases and keys in maps, and a walk over all of them for
-//! every question.
+//! The lessor against a model that is plain: leases and keys in maps, and a walk over all of them
+//! for every question.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,7 +1,7 @@
 //! Golden scripts over a lessor: one scenario per file.
 //!
-//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-lease --test scripts`.
-//! Then read the difference.
+//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-lease --test
+//! scripts`. Then read the difference.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -58,8 +58,8 @@ impl Script {
         }
     }
 
-    /// What is due now and at once after that, until nothing is; each is applied as it comes, if it is
-    /// to be.
+    /// What is due now and at once after that, until nothing is; each is applied as it comes, if it
+    /// is to be.
     fn due(&self, applies: bool) -> String {
         let mut out = String::new();
         while self.lab.lessor.next_due().is_some_and(|next| next <= self.lab.now) {

@@ -1,19 +1,16 @@
-//! When is each request due?
-//!
-//! A class of requests has a rate and a [`Spacing`]:
+//! When each request is due.
 //!
 //! ```text
 //!   constant   ┄┄│┄┄┄┄│┄┄┄┄│┄┄┄┄│┄┄┄┄│    like a clock; where it begins is drawn
 //!   Poisson    ┄│┄││┄┄┄┄┄┄┄│┄┄│┄┄┄┄││┄    as independent users do: there is no memory
 //! ```
 //!
-//! With Poisson arrivals, requests that meet in a server are part of the load. With constant ones two
-//! classes either always meet or never do, depending on where each begins, which is therefore drawn:
-//! classes of 1, 20 and 100 per second that all begin at 0 would send three requests at once each second.
+//! With Poisson arrivals, requests that meet in a server are part of the load. With constant ones
+//! two classes always meet or never do, depending on where each begins, which is therefore drawn.
 //!
 //! The times depend on the seed alone. A thread sleeps from one to the next ([`pace`]). If it wakes
 //! late, or if no class takes its message, the request is sent late, but the time at which it was
-//! *due* stays what it was, and that is what its latency counts from.
+//! *due* stays, and that is what its latency counts from.
 
 use std::io;
 use std::thread::{self, JoinHandle};
@@ -33,14 +30,14 @@ pub enum Spacing {
     Poisson,
 }
 
-/// The times at which one class is due, counted from the beginning of the run. It never ends.
+/// The times at which one class is due, counted from the beginning of the run. It has no end.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     spacing: Spacing,
     per_second: f64,
     gaps: SmallRng,
-    /// In gaps: how many have passed. Counted in gaps and not in seconds, so that nothing adds up that
-    /// was rounded.
+    /// In gaps: how many have passed. Counted in gaps and not in seconds, so that nothing adds up
+    /// that was rounded.
     passed_gaps: f64,
 }
 
@@ -107,11 +104,11 @@ impl Iterator for MergedSchedules {
     }
 }
 
-/// A thread that says to each class when an arrival of it is due. It ends with the arrivals, or when no class
-/// listens.
+/// A thread that says to each class when an arrival of it is due. It ends with the arrivals, or
+/// when no class listens.
 ///
-/// Sleeping is exact to some 60 µs on Linux. The channels are bounded: a class that cannot keep up is not
-/// flooded, and finds the true times when it reads them.
+/// Sleeping is exact to some 60 µs on Linux. The channels are bounded: a class that cannot keep up
+/// is not flooded, and finds the true times when it reads them.
 pub fn pace(
     arrivals: MergedSchedules,
     start: Instant,
@@ -135,11 +132,11 @@ pub fn pace(
 mod tests {
     use super::*;
 
-    /// By how much the first 300,000 arrivals miss the rate. For Poisson arrivals, 1 % is five times the
-    /// standard deviation.
+    /// By how much the first 300,000 arrivals miss the rate. For Poisson arrivals, 1 % is five
+    /// times the standard deviation.
     fn rate_error(spacing: Spacing, rate: f64, seed: u64) -> f64 {
         const ARRIVALS: usize = 300_000;
-        let last = Schedule::new(spacing, rate, seed).nth(ARRIVALS - 1).expect("it never ends");
+        let last = Schedule::new(spacing, rate, seed).nth(ARRIVALS - 1).expect("it has no end");
         (ARRIVALS as f64 / last.as_secs_f64() / rate - 1.0).abs()
     }
 

@@ -1,9 +1,9 @@
 //! What the requests of a class met.
 //!
 //! Latencies go into a histogram with three digits: a figure of 12.3 ms is between 12.25 and 12.35.
-//! Only answers are in it. A request that failed took some time, too, but one that is refused at once is
-//! not a quick answer; so failures are counted, by what they say, and a table in which there are any is
-//! to be read with them in mind.
+//! Only answers are in it. A request that failed took some time, too, but one that is refused at
+//! once is not a quick answer; so failures are counted, by what they say, and a table in which
+//! there are any is to be read with them in mind.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl Default for ClassMetrics {
 }
 
 impl ClassMetrics {
-    /// One more.
+    /// Counts one more request.
     pub fn add(&mut self, done: CompletedRequest) {
         self.send_delay.saturating_record(ns(done.sent.saturating_sub(done.due)));
         match done.result {
@@ -101,7 +101,8 @@ impl ClassMetrics {
         ms(&self.latency, quantile)
     }
 
-    /// How late that share of the requests was sent at most: the driver's fault, and in the latency.
+    /// How late that share of the requests was sent at most: the driver's fault, and in the
+    /// latency.
     pub fn send_delay_ms(&self, quantile: f64) -> Option<f64> {
         ms(&self.send_delay, quantile)
     }

@@ -1,9 +1,9 @@
 //! One connection to the server, and a call on it.
 //!
-//! tonic has the connection: HTTP/2, many calls at once, and a new one if it breaks. The stubs above it
-//! are used where nothing is measured. Where it is, the bytes of an answer go past them and into
-//! [`answer`](crate::response_scanner): a stub hands out a message when all of it has come, and has to hold it till
-//! then.
+//! tonic has the connection: HTTP/2, many calls at once, and a new one if it breaks. The stubs
+//! above it are used where nothing is measured. Where it is, the bytes of an answer go past them
+//! and into [`answer`](crate::response_scanner): a stub hands out a message when all of it has
+//! come, and has to hold it till then.
 
 use std::time::Duration;
 
@@ -62,7 +62,8 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-/// Sends a request, and reads its answer to the end. An error is a short text: they are counted by it.
+/// Sends a request, and reads its answer to the end. An error is a short text: they are counted by
+/// it.
 pub async fn call(mut channel: Channel, call: Call) -> std::result::Result<ResponseStats, String> {
     let broken = |error: tonic::transport::Error| innermost(&error);
     std::future::poll_fn(|context| channel.poll_ready(context)).await.map_err(broken)?;

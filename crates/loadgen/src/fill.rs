@@ -32,7 +32,7 @@ pub struct FillReport {
     pub elapsed: Duration,
 }
 
-/// Puts every key of the space. `tell` hears once per second how it goes.
+/// Puts every key of the space. `tell` is called once per second with the progress.
 pub async fn fill(
     space: &KeySpace,
     endpoint: &Endpoint,

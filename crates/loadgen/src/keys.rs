@@ -1,11 +1,12 @@
 //! Which keys are there, and what is in them?
 //!
 //! Keys are numbered and all have the same size: a prefix, and the number with zeros before it. So
-//! their order is that of the numbers, and a range of `n` keys is one from some key to the key that is
-//! `n` behind it. Keys of a real store share long prefixes, too, and a comparison has to get past them.
+//! their order is that of the numbers, and a range of `n` keys is one from some key to the key that
+//! is `n` behind it. Keys of a real store share long prefixes, too, and a comparison has to get
+//! past them.
 //!
-//! Values are cut out of one block of random bytes, each somewhere else: they cannot be compressed, and
-//! making one costs a pointer.
+//! Values are cut out of one block of random bytes, each somewhere else: they cannot be compressed,
+//! and making one costs a pointer.
 
 use bytes::Bytes;
 use rand::rngs::SmallRng;

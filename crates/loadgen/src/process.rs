@@ -1,9 +1,9 @@
 //! What has the server used? Linux says it of every process, under `/proc`.
 //!
-//! `/proc/PID/stat` has its processor time, in ticks of 10 ms, over all its threads, also those that have
-//! ended. `/proc/PID/status` has its memory: what is resident now, and the most that ever was. "Ever" is
-//! since the process started, so the peak of a run is known only if the run went beyond it; a server that
-//! has been filled by the same process keeps the peak of the fill.
+//! `/proc/PID/stat` has its processor time, in ticks of 10 ms, over all its threads, also those
+//! that have ended. `/proc/PID/status` has its memory: what is resident now, and the most that ever
+//! was. "Ever" is since the process started, so the peak of a run is known only if the run went
+//! beyond it; a server that has been filled by the same process keeps the peak of the fill.
 
 use std::fs;
 use std::path::PathBuf;

@@ -9,7 +9,7 @@ use crate::class_metrics::ClassMetrics;
 use crate::process::ProcessUsage;
 use crate::workload::Class;
 
-/// The quantiles that are told; the last is the largest.
+/// The quantiles that are printed; the last is the largest.
 pub const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 const MB: f64 = 1e6;

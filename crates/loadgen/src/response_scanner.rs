@@ -1,8 +1,8 @@
 //! What is in an answer, counted while it arrives.
 //!
-//! An answer of gRPC is a message with five bytes in front: whether it is compressed, and its length.
-//! The message is a row of protobuf fields. Of a range's answer only one matters here: field 2, which
-//! is there once per key.
+//! An answer of gRPC is a message with five bytes in front: whether it is compressed, and its
+//! length. The message is a row of protobuf fields. Of a range's answer only one matters here:
+//! field 2, which is there once per key.
 //!
 //! ```text
 //!   00 00 01 86 a0 │ 0a len header ... │ 12 len key-value ... │ 12 len key-value ... │ 20 count
@@ -10,8 +10,9 @@
 //! ```
 //!
 //! The bytes come in pieces that end anywhere, also within a length. So [`Scanner`] has a state: it
-//! looks at each byte of tags and lengths, jumps over what they announce, and keeps nothing. Field 2 of
-//! the other answers is something else; a request that asks for no keys does not look at the count.
+//! looks at each byte of tags and lengths, jumps over what they announce, and keeps nothing. Field
+//! 2 of the other answers is something else; a request that asks for no keys does not look at the
+//! count.
 
 /// What was in an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

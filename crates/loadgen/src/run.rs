@@ -1,18 +1,18 @@
 //! Sends what is due, when it is due, and waits for no other request.
 //!
 //! ```text
-//!                    ┌──▶ a thread for each class ── a task per request ──▶ connections of the class
-//!   pace ──due──▶ ───┤          ▲                          │
-//!                    └──▶ ...   └───────── Done ───────────┘
+//!                    ┌──▶ a thread per class ── a task per request ──▶ connections of the class
+//!   pace ──due──▶ ───┤          ▲                       │
+//!                    └──▶ ...   └───────── Done ────────┘
 //! ```
 //!
-//! A class has a thread and connections of its own: while one takes 25 MB from its socket, a request of
-//! another must not be late for it. Those that only take short answers get a core [soon](SchedClass::Latency), too, or a driver
-//! on the same machine would measure how late it is itself.
+//! A class has a thread and connections of its own: while one takes 25 MB from its socket, a
+//! request of another must not be late for it. Classes of short answers only get a core
+//! [soon](SchedClass::Latency), too, or a driver would measure how late it is itself.
 //!
-//! When the last request was sent, answers have another [`DRAIN`] to come; what has not come by then is an error, and
-//! so is what could not be sent, because [`IN_FLIGHT_MAX`] others of its class had no answer yet: a server that
-//! answers nothing must not cost the driver all of its memory.
+//! When the last request was sent, answers have another [`DRAIN`] to come. What has not come by
+//! then is an error, and so is a request that was not sent because [`IN_FLIGHT_MAX`] of its class
+//! were open: a server that answers nothing must not cost the driver all of its memory.
 
 use std::sync::Arc;
 use std::thread;
@@ -56,8 +56,8 @@ pub struct RunOptions {
     pub seed: u64,
     /// The process whose use of the machine is to be reported.
     pub process: Option<Process>,
-    /// So long the same load runs before, over the same connections, and is not counted. The first long answers of a
-    /// server take up to four times as long as the others.
+    /// So long the same load runs before, over the same connections, and is not counted. The first
+    /// long answers of a server take up to four times as long as the others.
     pub warm_up: Duration,
 }
 
@@ -93,7 +93,7 @@ struct ClassSender {
     in_flight: JoinSet<CompletedRequest>,
 }
 
-/// Runs a workload to its end. `tell` hears once per second how it goes.
+/// Runs a workload to its end. `tell` is called once per second with the progress.
 pub async fn run(
     workload: &Workload,
     order: &RunOptions,

@@ -215,7 +215,8 @@ fn a_server_that_stops_halfway_leaves_errors_and_the_rest_is_still_sent() {
     let dir = tempfile::tempdir().unwrap();
     let running = RunningServer::start(dir.path(), Limits::default());
     let mut workload = Workload::parse(WRITES).unwrap();
-    // It takes a while to stop on a machine that has much else to do, and some are to be sent after that.
+    // It takes a while to stop on a machine that has much else to do, and some are to be sent after
+    // that.
     workload.seconds = 5;
     let order = run_options(running.server.address());
     let (mut running, mut stopping) = (Some(running), None);

@@ -1,26 +1,18 @@
-//! A connection that wants to be written to in one piece.
+//! A connection that gathers small writes into few large ones:
+//! `docs/decisions/server-large-frames.md`.
 //!
-//! An answer of gRPC is three frames of HTTP/2: head, message, end. Asked whether a socket can take
-//! several pieces in one call, TCP says yes, and h2 leaves small frames where they are and hands over
-//! a list. Told no, it copies small ones together, the frames of many answers at a time. For answers
-//! of some hundred bytes the copy is cheaper than the list.
-//!
-//! Frames that are too large to be copied it hands over one by one, each in two calls, for each a flush. That
-//! wakes the client for every 16 KiB of an answer. And worse: the kernel makes a segment of each call, and
-//! sends ten of them before it waits for an acknowledgement; the receiver delays that by 40 ms, for it
-//! counts on larger ones. So what is large is gathered here, up to 64 KiB, and goes when the
-//! thread has had another turn and nothing has come to it.
+//! It says that it takes no vectored writes, so h2 copies small frames together, which is cheaper
+//! for answers of some hundred bytes. Frames too large for that h2 writes one by one, in two calls
+//! and a flush each. Those are gathered here, up to 64 KiB, and go when the thread has had another
+//! turn and nothing was added:
 //!
 //! ```text
 //!   write 1024, write 15369, flush     kept; the connection asks for another turn
-//!   write 1024, write 15369, flush     kept
 //!   write 57 (the end), flush          all of it goes, in one call
 //! ```
 //!
-//! A [long answer](ActiveLargeResponses) has hundreds of such pieces, and the thread has other connections, and other threads want
-//! its core. After each full piece all of them come [first](ReactorYield), and then the next: so a piece is what a small answer
-//! waits for here, and not the sixteen that fit between two looks at the sockets. If there is no long answer it is
-//! cheaper to be done: to let others pass took a quarter of the throughput of answers of 27 KB that come ten at a time.
+//! While a [large response](ActiveLargeResponses) is under way, the other tasks and the sockets
+//! come [first](ReactorYield) after each full buffer (`docs/decisions/turns-steps.md`).
 
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -33,12 +25,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// What h2 hands over of a large frame before its rest.
 const LARGE_FRAME_CHUNK_BYTES: usize = 1024;
-/// So much is kept.
+/// Number of bytes that are kept.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// A flush is put off so often in a row: more often than it takes to fill a piece, so this is for what is small and comes
-/// again and again while a long answer goes.
+/// How often in a row a flush is put off: more often than it takes to fill the buffer, so this is
+/// for small writes that come again and again while a large response is sent.
 const DEFERRED_FLUSHES_MAX: u32 = 8;
-/// Says no.
+/// A writer that gathers large frames, and takes no vectored writes.
 #[derive(Debug)]
 pub struct CoalescingWriter<C> {
     connection: C,
@@ -71,7 +63,8 @@ impl<C> CoalescingWriter<C> {
 }
 
 impl<C: AsyncWrite + Unpin> CoalescingWriter<C> {
-    /// Writes what is kept, and what comes behind it as far as it fits. Says how much of that went.
+    /// Writes what is kept, and what comes behind it as far as it fits. Returns how much of that
+    /// went.
     fn poll_write_buffered(
         &mut self,
         context: &mut Context<'_>,
@@ -117,7 +110,8 @@ impl<C: AsyncWrite + Unpin> CoalescingWriter<C> {
         Poll::Ready(Ok(written))
     }
 
-    /// Whether all others have had their turn. If not, this task has another when they have.
+    /// Whether the other tasks and the sockets have had their turn. If not, this task is woken
+    /// after them.
     fn has_yielded(&mut self, context: &Context<'_>) -> bool {
         self.reactor_yield.take_if(|others| others.is_finished(context));
         self.reactor_yield.is_none()
@@ -143,8 +137,8 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for CoalescingWriter<C> {
         if !self.has_yielded(context) {
             return Poll::Pending;
         }
-        // Small answers that were copied together go at once: they are of another length. So may the rest of a part of
-        // a long one be, but behind that comes more.
+        // Small answers that were copied together go at once: they are of another length. So may
+        // the rest of a part of a long one be, but behind that comes more.
         let is_long = self.large_responses.is_any_active();
         if self.buffer.is_empty() && !is_long && bytes.len() != LARGE_FRAME_CHUNK_BYTES {
             return Pin::new(&mut self.connection).poll_write(context, bytes);
@@ -210,12 +204,13 @@ impl Drop for LargeResponseGuard {
     }
 }
 
-/// The tasks of this thread that are ready, those for which something has arrived, and the threads that wait for its core.
+/// The tasks of this thread that are ready, those for which something has arrived, and the threads
+/// that wait for its core.
 ///
-/// A task that wakes itself is no way to let them pass: its thread looks at the sockets when no task is ready, or after some
-/// number of them. The runtime keeps a list of the tasks to wake after that look. The task of a connection is
-/// woken by others as well, by each part of the answer, and would go on at once: so it is not on the
-/// list itself, but this is, and remembers.
+/// A task that wakes itself does not yield to them: its thread looks at the sockets when no task is
+/// ready, or after some number of them. The runtime keeps a list of the tasks to wake after that
+/// look. The task of a connection is woken by others as well, by each part of the answer, and would
+/// go on at once: so it is not on the list itself, but this is, and remembers.
 #[derive(Debug)]
 struct ReactorYield {
     is_done: AtomicBool,
@@ -230,7 +225,7 @@ impl ReactorYield {
         std::thread::yield_now();
         let waker = Waker::from(Arc::clone(&others));
         if pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker)).is_ready() {
-            // It never is at first. If it were, no task would wake this.
+            // It is not at first. If it were, no task would wake this one.
             waker.wake();
         }
         others
@@ -300,11 +295,11 @@ mod tests {
         }
     }
 
-    /// A byte has arrived before the first piece was written. The task that waits for it has it after a piece or two,
-    /// not when all of the long answer has gone; also if the task that writes is woken all the time by something
-    /// else.
+    /// A byte has arrived before the first piece was written. The task that waits for it has it
+    /// after a piece or two, not when all of the long answer has gone; also if the task that writes
+    /// is woken all the time by something else.
     #[test]
-    fn who_has_little_goes_before_a_long_answer() {
+    fn a_short_answer_goes_before_a_long_one() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         for is_woken in [false, true] {
             let pieces = runtime.block_on(writes_before_a_byte(is_woken));

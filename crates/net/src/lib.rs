@@ -14,9 +14,10 @@ pub mod ping_limiter;
 pub mod sched;
 pub mod tls;
 
-/// What a client may send before the tasks of its streams have read it: on a connection, and on one of its streams.
+/// What a client may send before the tasks of its streams have read it: on a connection, and on one
+/// of its streams.
 ///
-/// h2 takes small frames for an attack if too many lie unread: each counts what it lacks to 256 bytes, and all together
-/// may count half of the connection's window. So these are 64,000 frames of a few bytes. The window also bounds the
-/// memory that the unread data of a connection take.
+/// h2 takes small frames for an attack if too many lie unread: each counts what it lacks to 256
+/// bytes, and all together may count half of the connection's window. So these are 64,000 frames of
+/// a few bytes. The window also bounds the memory that the unread data of a connection take.
 pub const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;

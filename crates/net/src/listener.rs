@@ -3,9 +3,9 @@
 //! A listener is bound before anything else is opened: a second server on a port in use
 //! fails at once, and no data was touched.
 //!
-//! A listener also knows how its connections speak: plainly, with [TLS](crate::tls), or either. etcd
-//! lets one port have both kinds. There the first byte tells: a TLS connection begins with 0x16, and
-//! neither HTTP/1.1 nor HTTP/2 does.
+//! A listener also knows how its connections speak: plainly, with [TLS](crate::tls), or either.
+//! etcd lets one port have both kinds. There the first byte tells: a TLS connection begins with
+//! 0x16, and neither HTTP/1.1 nor HTTP/2 does.
 
 use std::fmt;
 use std::fs;
@@ -49,7 +49,7 @@ impl fmt::Display for BindAddress {
     }
 }
 
-/// What hears of connections, and how they speak.
+/// A bound listener, and whether its connections speak TLS.
 #[derive(Debug)]
 pub struct Listener {
     socket: BoundSocket,
@@ -63,11 +63,11 @@ pub enum TransportSecurity {
     Plain,
     /// With TLS.
     Tls(Arc<TlsAcceptor>),
-    /// Its first byte says which.
+    /// Its first byte decides.
     PlainOrTls(Arc<TlsAcceptor>),
 }
 
-/// What hears of connections.
+/// The bound socket.
 #[derive(Debug)]
 enum BoundSocket {
     /// On a port.
@@ -83,7 +83,7 @@ struct UnixSocketFile {
     path: PathBuf,
 }
 
-/// A connection.
+/// An accepted connection.
 #[derive(Debug)]
 pub enum Connection {
     /// From a network.
@@ -185,7 +185,7 @@ impl AsyncListener {
     }
 }
 
-/// Takes away what a process has left that was killed. A socket at which a process answers stays, and
+/// Removes the socket of a process that was killed. A socket at which a process answers stays, and
 /// so does what is no socket.
 fn remove_stale_socket(path: &Path) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
@@ -199,7 +199,7 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
 
 impl Drop for UnixSocketFile {
     fn drop(&mut self) {
-        // No process listens behind it any more; if it stays, the next one takes it away.
+        // No process listens behind it any more; if it stays, the next one removes it.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -227,8 +227,8 @@ mod tests {
         assert!(path.exists());
         Listener::bind(&BindAddress::Unix(path)).unwrap();
         let file = dir.path().join("file");
-        fs::write(&file, "somebody's").unwrap();
+        fs::write(&file, "of another program").unwrap();
         assert!(Listener::bind(&BindAddress::Unix(file.clone())).is_err());
-        assert_eq!(fs::read_to_string(file).unwrap(), "somebody's");
+        assert_eq!(fs::read_to_string(file).unwrap(), "of another program");
     }
 }

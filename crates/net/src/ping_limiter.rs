@@ -1,30 +1,15 @@
-//! Clients that ping too often are sent away.
+//! Closes the connection of a client that pings too often: gRPC's keepalive enforcement.
 //!
-//! # The problem
+//! A ping costs its sender nothing and must be answered. So a server sets a pause between two pings
+//! (in etcd `--grpc-keepalive-min-time`) and ends a connection that does not keep to it with
+//! `too_many_pings`; a client's library then pings half as often. h2 answers pings itself and does
+//! not report them, so both directions are scanned here, nine bytes of each frame: a ping too soon
+//! after the one before is a strike, an answer resets the strikes, and the third strike sends
+//! `GOAWAY`. That must not fall into the middle of a frame: h2 may write up to the end of its last
+//! frame, known from its head, and no further.
 //!
-//! A ping of HTTP/2 costs its sender nothing and must be answered. A thousand clients that were told
-//! "every 100 ms" keep a server busy with nothing else. So gRPC's servers ask for a pause between two
-//! pings, and end a connection that does not keep to it, with the words `too_many_pings`: a client's
-//! library reads them and pings half as often from then on.
-//!
-//! # The idea
-//!
-//! h2 answers pings by itself and does not report them. But all bytes pass by here, and frames begin with their
-//! length and their kind, so both directions are read along: nine bytes of each frame.
-//!
-//! ```text
-//!   client ─── PING ──────────▶ ┌──────┐ ───▶ h2     too soon after the one before: a strike
-//!          ◀── HEADERS, DATA ── │ Calm │ ◀─── h2     something was answered: strikes are forgotten
-//!          ◀── GOAWAY ───────── └──────┘             the third strike
-//! ```
-//!
-//! The `GOAWAY` must not fall into the middle of a frame: where h2's last frame ends is known from its
-//! head. Until there h2 may write, and no further.
-//!
-//! # What differs from etcd
-//!
-//! On a connection without any stream etcd allows a ping in two hours. Which streams are open is not
-//! followed here: the pause is the same with and without.
+//! Which streams are open is not followed: etcd allows a ping in two hours on a connection without
+//! streams, and here the pause is the same with and without (`docs/clearlane-and-etcd.md`).
 
 use std::io;
 use std::pin::Pin;
@@ -35,14 +20,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// What a client of HTTP/2 begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// So often a client may be too fast between two answers.
+/// How many strikes a client may have between two answers.
 const PING_STRIKES_MAX: u32 = 2;
 /// The end, in HTTP/2: a frame of 22 bytes, kind 7, of no stream; up to stream 2^31-1;
 /// ENHANCE_YOUR_CALM; why.
 const GOAWAY_FRAME: &[u8] = b"\0\0\x16\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_pings";
 
-/// The connection's task reads so much before the tasks of its streams run. h2 keeps what they have not read yet, and
-/// ends a connection on which that is too many small frames.
+/// How much the connection's task reads before the tasks of its streams run. h2 keeps what they
+/// have not read yet, and ends a connection on which that is too many small frames.
 const READ_BYTES_PER_POLL: usize = 64 << 10;
 
 const DATA: u8 = 0;
@@ -71,13 +56,13 @@ pub struct PingLimiter<C> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LimiterState {
     Open,
-    /// So much of the end is written.
+    /// How many bytes of the GOAWAY frame are written.
     SendingGoAway(usize),
     Closed,
 }
 
 impl<C> PingLimiter<C> {
-    /// A client waits so long between two pings; no time at all asks for nothing.
+    /// A client waits for this pause between two pings; with zero nothing is limited.
     pub fn new(connection: C, pause: Duration) -> PingLimiter<C> {
         PingLimiter {
             connection,
@@ -219,9 +204,9 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for PingLimiter<C> {
 #[derive(Debug, Default)]
 struct FrameScanner {
     head: [u8; 9],
-    /// So much of a head has passed.
+    /// How much of a head has passed.
     head_len: usize,
-    /// So much of a frame is still to come.
+    /// How much of a frame is still to come.
     payload_left: usize,
 }
 

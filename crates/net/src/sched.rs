@@ -1,49 +1,17 @@
-//! Which thread gets a core first: a thread that answers, or one that computes for long?
+//! Which thread gets a core first: one that answers, or one that computes for long. See
+//! `docs/head-of-line.md` and `docs/decisions/turns-steps.md`.
 //!
-//! # The problem
+//! Linux lets a running thread finish its slice, up to 4 ms, before a woken thread runs, and a put
+//! is six wake-ups. Since Linux 6.12 a thread can set the length of its slices, and one with
+//! shorter slices goes first, without a privilege: each still gets its share of the machine.
 //!
-//! When no read holds a lock any more, reads and writes still meet in one place: on the cores. A thread that copies
-//! twenty thousand records wants a core for 40 ms. A put wants one for some microseconds, but on six occasions, in
-//! six threads that wake each other: network, raft, log, raft, network. Linux lets a running thread finish its slice,
-//! up to 4 ms, before a woken thread has its turn. Two or three such turns, and a put beside a long read takes 8 ms
-//! and not 1.5. To the put it is the convoy again, with the scheduler for a lock.
-//!
-//! # The idea
-//!
-//! Since Linux 6.12 a thread can say how long its slices shall be, and *a thread that asks for shorter ones goes
-//! before one that has longer ones*. That is no privilege: all get as much of the machine as before, some of them
-//! sooner and in smaller pieces.
-//!
-//! ```text
-//!   a long read   ████████████████▌                    a long read   ██████▌    ██████████▌
-//!   a put wakes         ┊ ··· waits ···█               a put wakes          █
-//!                       for its turn, up to 4 ms                             at once
-//! ```
-//!
-//! * [`SchedClass::Latency`] is for a thread that answers: it sleeps, wakes, does a little, and sleeps again.
-//! * [`SchedClass::Batch`] is for a thread that computes for long and holds no lock for long: it also steps back a
-//!   little, to a third of the share of another, if there are more of them than cores.
-//! * [`SchedClass::Normal`] is for all others. Threads inherit what the thread has that starts them: code that starts
-//!   some from a thread that answers must set their class.
-//!
-//! # Between two ticks
-//!
-//! A woken thread goes before one that computes only if it has not just had its share. If it has, it waits for the
-//! next tick, 4 ms away with 250 of them a second, and it was seen that the other core had nothing to do meanwhile.
-//! So a thread that computes for long says between two [`YieldPoints`] that others may go first. If no thread waits
-//! for this core, that is a call of a fraction of a microsecond.
-//!
-//! # Locks
-//!
-//! A lock holder that is put off puts off each thread that wants the lock. This is why in an old era, whose readers
-//! have locks while they read, no reader is late. The engine, the allocator and the queue of the readers have short ones
-//! in any era, which is the reason why a batch thread steps back by so little.
-//!
-//! # Limits
-//!
-//! An older Linux takes the wish for slices and does nothing about it; other systems are not asked. If the whole
-//! process runs under another policy than the usual one (`chrt --batch`), nothing is changed. A filter of system
-//! calls must allow `sched_setattr`, or answer it with an error.
+//! * A [`SchedClass`] is inherited: code that starts threads from a thread of another class sets
+//!   theirs.
+//! * A preempted lock holder delays all that want the lock. So in an old era, whose readers hold
+//!   locks while they read, no reader is [`Batch`](SchedClass::Batch).
+//! * An older Linux ignores the setting; other systems are not asked. A process with an unusual
+//!   policy (`chrt --batch`) is left unchanged. A seccomp filter must allow `sched_setattr`, or
+//!   answer it with an error.
 
 use std::cell::Cell;
 use std::thread;
@@ -58,17 +26,19 @@ thread_local! {
 /// When a thread wants a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedClass {
-    /// As soon as it wakes, and little of it at a time.
+    /// As soon as it wakes, and for a short time: for a thread that answers.
     Latency,
     /// As any other, and at a length that the system chooses.
     Normal,
-    /// After the threads that answer.
+    /// After the threads that answer: for a thread that computes for long and holds no lock for
+    /// long. If there are more threads than cores it gets a third of the share of another. Not
+    /// less, because the engine, the allocator and the queue of the readers have short locks.
     Batch,
 }
 
 impl SchedClass {
-    /// From now on this is when the calling thread wants one. Says whether the system has agreed; if it has not,
-    /// everything works, and takes longer beside others.
+    /// From now on this is when the calling thread wants one. Returns whether the system has
+    /// agreed; if it has not, everything works, and takes longer beside others.
     pub fn apply_to_thread(self) -> bool {
         IS_BATCH.set(self == SchedClass::Batch);
         #[cfg(target_os = "linux")]
@@ -86,18 +56,22 @@ impl SchedClass {
     }
 }
 
-/// A long computation in pieces, between which a [late](SchedClass::Batch) thread lets others go first. Others that compute do
-/// not: they may have locks in their hands.
+/// The pieces of a long computation, between which a thread of class [`SchedClass::Batch`] yields
+/// its core. Threads of other classes do not, because they may hold locks.
+///
+/// A woken thread goes before one that computes only if it has not just had its share. Else it
+/// waits for the next tick, up to 4 ms, and was seen to do so while the other core was idle. If no
+/// thread waits for this core, a yield costs a fraction of a microsecond.
 #[derive(Debug, Default)]
 pub struct YieldPoints {
     bytes_in_step: usize,
 }
 
 impl YieldPoints {
-    /// So many bytes make a step: a tenth of a millisecond to a thread that reads and copies them.
+    /// Number of bytes of a step: a tenth of a millisecond to a thread that reads and copies them.
     const BYTES_PER_STEP: usize = 64 << 10;
 
-    /// So many bytes have been dealt with.
+    /// Counts bytes that were processed, and yields at the end of a step.
     pub fn advance(&mut self, bytes: usize) {
         if self.is_step_done(bytes) && IS_BATCH.get() {
             thread::yield_now();
@@ -115,11 +89,11 @@ impl YieldPoints {
     }
 }
 
-/// After so many tasks a thread looks for what has arrived. Left to itself it would do so after 61, and
+/// Number of tasks after which a thread looks for what has arrived. tokio's default is 61, and
 /// while a few connections send large answers, a piece in each turn, that is milliseconds.
 pub const EVENT_INTERVAL: u32 = 16;
 
-/// A thread for what blocks is started by one that answers, and would inherit its turns.
+/// For a thread for blocking calls: it is started by one that answers, and would inherit its class.
 pub fn reset_sched_class() {
     SchedClass::Normal.apply_to_thread();
 }
@@ -150,7 +124,7 @@ mod tests {
         thread::spawn(move || {
             assert!(SchedClass::Latency.apply_to_thread());
             let soon = current_attributes().unwrap();
-            // Before 6.12 no thread has a slice of its own, and none is told.
+            // Before 6.12 no thread has a slice of its own, and none is shown.
             assert!(soon.slice_ns == linux::SHORT_SLICE_NS || before.slice_ns == 0, "{soon:?}");
             assert_eq!(soon.nice, before.nice);
             assert!(SchedClass::Normal.apply_to_thread());
@@ -174,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_steps_back_for_ever() {
+    fn a_nice_value_is_not_raised_beyond_the_greatest() {
         if current_attributes().is_none() {
             return;
         }

@@ -1,11 +1,11 @@
 //! Hashes, from member to member: what [`corruption`](clearlane_server::corruption) compares.
 //!
-//! A member answers from a thread of its own, one question at a time: a peer that asks again before the last
-//! answer is there waits. So a peer cannot keep more than one thread busy with this, and no message
-//! of raft waits behind it.
+//! A member answers from a thread of its own, one question at a time: a peer that asks again before
+//! the last answer is there waits. So a peer cannot keep more than one thread busy with this, and
+//! no message of raft waits behind it.
 //!
-//! A member that [has not begun to serve](fetch_from_peers) has no links yet, and asks over connections that it
-//! makes for that.
+//! A member that [has not begun to serve](fetch_from_peers) has no links yet, and asks over
+//! connections that it makes for that.
 
 use std::io;
 use std::sync::Arc;

@@ -1,15 +1,17 @@
-//! The calling and the called member: what each call between members carries in its metadata, and what is checked.
+//! The calling and the called member: what each call between members carries in its metadata, and
+//! what is checked.
 //!
 //! ```text
 //!   clearlane-cluster: cdf818194e3a8c32      both must be of this cluster
 //!   clearlane-from: 8e9e05c52164694d         must not have been removed
-//!   clearlane-to: 91bc3c398fb3c146           must be who is called
+//!   clearlane-to: 91bc3c398fb3c146           must be this member
 //!   clearlane-protocol: 1                    must be one that is spoken here
 //!   clearlane-peer-urls: http://10.0.0.1:2380
 //! ```
 //!
 //! Addresses are given to another host after a while, and containers are started from the wrong
-//! directory. Without these checks a member of one cluster would put its entries into another's log.
+//! directory. Without these checks a member of one cluster would put its entries into another's
+//! log.
 
 use std::fmt;
 
@@ -19,10 +21,10 @@ use tonic::{Code, Status};
 
 /// The oldest protocol that is spoken here.
 pub const PROTOCOL_MIN: u32 = 1;
-/// The newest.
+/// The newest protocol that is spoken here.
 pub const PROTOCOL_MAX: u32 = 1;
 
-/// What a member is told that was removed.
+/// The error text for a member that was removed.
 const REMOVED_MESSAGE: &str = "the member has been permanently removed from the cluster";
 
 /// Which member calls, and which is called.
@@ -112,7 +114,7 @@ fn rejected(words: impl fmt::Display) -> Status {
     Status::new(Code::FailedPrecondition, words.to_string())
 }
 
-/// What another member is told of an error: it reads the words.
+/// The status of an error for another member, which reads its text.
 pub(crate) fn status_of(error: &RequestError) -> Status {
     Status::unknown(error.to_string())
 }
@@ -122,7 +124,7 @@ pub fn removed_status() -> Status {
     Status::new(Code::PermissionDenied, REMOVED_MESSAGE)
 }
 
-/// Whether a refusal says so.
+/// Whether a refusal is that one.
 pub fn is_removed_status(status: &Status) -> bool {
     status.code() == Code::PermissionDenied && status.message() == REMOVED_MESSAGE
 }

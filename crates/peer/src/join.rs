@@ -1,4 +1,4 @@
-//! Asking a running cluster for its members, before this member is one of the threads' business.
+//! Asking a running cluster for its members, before this member's threads run.
 
 use std::io;
 use std::thread;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::remote_peer::connect;
 
-/// So long one member may take to answer.
+/// How long one member may take to answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A cluster, as one of its members knows it.
@@ -26,7 +26,7 @@ pub struct ClusterInfo {
     pub members: Vec<Member>,
 }
 
-/// What the members at these addresses say, of those that answer. The rest says why not.
+/// The answers of the members at these addresses, and the errors of those that do not answer.
 pub fn fetch_cluster(
     urls: &[String],
     outgoing: &Dialer,

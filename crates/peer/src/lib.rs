@@ -1,57 +1,18 @@
-//! What do members say to each other, and how does it get there?
+//! The connections between members, and what goes over them. See `docs/peers.md`.
 //!
-//! # The problem
+//! Each purpose has its own connection to each member, so that a heartbeat does not wait behind a
+//! snapshot: *urgent* (votes, heartbeats, reads, questions to the leader), *long* (appends,
+//! forwarded writes), *snapshots*. A connection carries one direction, and the sending member opens
+//! it.
 //!
-//! Raft wants a heartbeat to be there within a fraction of an election time-out, whatever else is
-//! under way. What else is under way are appends of a megabyte each, and now and then a copy of the
-//! whole store. On one connection the small waits behind the large: a follower that is being sent ten
-//! gigabytes hears no heartbeat, and wants to lead.
+//! * The raft loop queues a message, and the [same thread](PeerTransport) sends it between two
+//!   turns of raft. Queues are bounded in bytes. A message beyond that is dropped, and raft is told
+//!   that the member is [out of
+//!   reach](clearlane_server::threads::ServerThreads::report_unreachable).
+//! * A call names its cluster, its sender and its target ([`headers`]), which are checked before it
+//!   is served.
 //!
-//! # The idea
-//!
-//! Each purpose has its own connection, so that none delays another:
-//!
-//! ```text
-//!   member 1                                               member 2
-//!   ┌───────────────┐   urgent: votes, heartbeats, reads   ┌──────────┐
-//!   │ raft ─▶ Post ─┼── and questions  ───────────────────▶│ Door ──▶ │ raft
-//!   │          │    │   long: appends, forwarded writes    │          │
-//!   │          ├────┼─────────────────────────────────────▶│          │
-//!   │          │    │   copies, while there is one         │          │
-//!   │          └────┼─────────────────────────────────────▶│          │
-//!   └───────────────┘                                      └──────────┘
-//!          ▲  └ a Link per member                            │
-//!          └────────── and the same three the other way ─────┘
-//! ```
-//!
-//! A connection carries one direction: the member that has something to send opens it. So both sides are the same
-//! program, and neither needs to know which side called first.
-//!
-//! # Nothing waits, everything is bounded
-//!
-//! Raft puts a message into a queue and goes on; the [same thread](PeerTransport) sends it when raft is done. What
-//! waits there is bounded by bytes; what does not fit is dropped, and raft is told that the member is [out of reach](clearlane_server::threads::ServerThreads::report_unreachable): it
-//! sends again, one message at a time, until an answer comes. A stream takes from its queue what the
-//! receiver's window allows, and a copy is read from the engine only as fast as it leaves.
-//!
-//! # Is anybody there?
-//!
-//! Each stream sends a ping now and then, and the other side echoes it: that gives the round-trip time,
-//! and if no echo comes for five seconds the connection is given up and made again, after a pause that
-//! doubles up to a second.
-//!
-//! # Who may talk
-//!
-//! Each call says which cluster and which member it is from, and which one it is for ([`headers`]). Another
-//! cluster is refused, and so is a member that was removed: it is notified, and stops for good. One
-//! that this member does not know is let in if it names the cluster, for this member may be behind and not
-//! have applied yet that the other was added; and it is answered where it says that it listens.
-//!
-//! Before all that, an `https` or `unixs` address wants TLS: see [`tls`](clearlane_net::tls).
-//!
-//! # What is left out
-//!
-//! etcd's own peer protocol. A cluster has members of one kind.
+//! etcd's own peer protocol is left out: a cluster has members of one kind.
 
 mod publish;
 pub mod headers;
@@ -93,12 +54,12 @@ use self::service::PeerService;
 use self::transport::StoppedRuntime;
 pub use self::transport::{PeerTransport, TransportParts, new_transport};
 
-/// A message is at most so long: more than any entry.
+/// The greatest length of a message: more than that of any entry.
 const MESSAGE_BYTES_MAX: usize = 512 << 20;
-/// So long without a word, and a connection is given up.
+/// How long nothing comes on a connection until it is given up.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a member says of itself, and where it listens.
+/// What a member publishes of itself, and where it listens.
 #[derive(Debug)]
 pub struct PeersConfig {
     /// What it is called.
@@ -107,7 +68,8 @@ pub struct PeersConfig {
     pub client_urls: Vec<String>,
     /// Where its peers reach it.
     pub peer_urls: Vec<String>,
-    /// Where it listens for them. Bound already: a process that fails to do that need not start a member.
+    /// Where it listens for them. Bound already: a process that fails to do that need not start a
+    /// member.
     pub listeners: Vec<Listener>,
     /// How it calls them.
     pub dialer: Dialer,
@@ -118,7 +80,7 @@ pub struct PeersConfig {
 pub struct Peers {
     table: Arc<PeerTable>,
     stop: watch::Sender<bool>,
-    /// What they ran on, once the raft loop has let go of it.
+    /// The runtime of the connections, once the raft loop has ended.
     stopped_runtime: Mutex<Receiver<StoppedRuntime>>,
     published: watch::Receiver<bool>,
 }
@@ -132,7 +94,7 @@ struct PeerContext {
     dialer: Dialer,
     /// Pings count from here.
     started_at: Instant,
-    /// Says so when all of this is to end.
+    /// Becomes true when the connections are to end.
     stopped: watch::Receiver<bool>,
 }
 
@@ -146,7 +108,7 @@ impl PeerContext {
 }
 
 impl Peers {
-    /// Listens, connects to all members, and says what this one is called.
+    /// Listens, connects to all members, and publishes this one's name.
     pub fn start(
         node: &Arc<ServerThreads>,
         ends: TransportParts,
@@ -169,7 +131,8 @@ impl Peers {
         let (learned, strangers) = mpsc::channel(peer_table::UNKNOWN_MEMBERS_MAX);
         let door = PeerService::new(&context, handle.clone(), learned);
         let listening = listeners.into_iter().map(listener::accept_connections);
-        // All of them, before there is a task that knows the node: it would be dropped by raft itself.
+        // All of them, before there is a task that knows the node: it would be dropped by raft
+        // itself.
         for connections in listening.collect::<io::Result<Vec<_>>>()? {
             tokio::spawn(serve_peers(connections, door.clone()));
         }
@@ -186,8 +149,8 @@ impl Peers {
         })
     }
 
-    /// Becomes true when this member has written its name and its clients' addresses into the log, and has applied
-    /// that: from then on it knows all that was committed before it started.
+    /// Becomes true when this member has written its name and its clients' addresses into the log,
+    /// and has applied that: from then on it knows all that was committed before it started.
     pub fn published(&self) -> watch::Receiver<bool> {
         self.published.clone()
     }
@@ -197,13 +160,13 @@ impl Peers {
         self.table.metrics()
     }
 
-    /// From now on nothing goes to this member, and nothing of it is taken, as if the cable between
-    /// the two were cut: to try out what happens then.
+    /// From now on nothing is sent to this member, and nothing from it is taken, as if the network
+    /// between the two were cut: for tests.
     pub fn cut(&self, id: u64) {
         self.table.cut(id, true);
     }
 
-    /// The cable is whole again.
+    /// Undoes [`cut`](Peers::cut).
     pub fn mend(&self, id: u64) {
         self.table.cut(id, false);
     }
@@ -215,12 +178,13 @@ impl Peers {
 
     fn shut_down(&mut self) -> io::Result<()> {
         let _ = self.stop.send(true);
-        // Nothing comes if it has come before, or if raft does something that takes long: then it ends by itself.
+        // Nothing comes if it has come before, or if raft does something that takes long: then it
+        // ends by itself.
         let Ok(ended) = self.stopped_runtime.get_mut().recv_timeout(CONNECTION_TIMEOUT) else {
             return Ok(());
         };
-        // A raft snapshot that is being read or written ends at its next chunk. The caller may have a runtime of its
-        // own, and must not wait for another one on that thread.
+        // A raft snapshot that is being read or written ends at its next chunk. The caller may have
+        // a runtime of its own, and must not wait for another one on that thread.
         let ending = thread::spawn(move || ended.shut_down(CONNECTION_TIMEOUT));
         ending.join().map_err(|_| io::Error::other("a task of the peers has panicked"))
     }

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{self, Sender};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
-/// So long no connection is accepted when the last attempt has failed.
+/// How long no connection is accepted after a failed attempt.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// A connection of another member.

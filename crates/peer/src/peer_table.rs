@@ -1,9 +1,9 @@
 //! Which links there are: one to each member, made and closed as members come and go.
 //!
 //! A member may be called by one that it does not know: it is behind, and the other was added
-//! meanwhile, or it has just joined and has not applied anything yet. It must be able to answer, or it
-//! would stay behind. So strangers that belong to the cluster are kept, few of them, until the table of
-//! members has them or says that they were removed.
+//! meanwhile, or it has just joined and has not applied anything yet. It must be able to answer, or
+//! it would stay behind. So unknown members that belong to the cluster are kept, few of them, until
+//! the table of members has them or shows that they were removed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::PeerContext;
 use super::remote_peer::{Peer, PeerMetrics};
 use super::stream;
 
-/// So many strangers are remembered.
+/// Number of unknown members that are remembered.
 pub(super) const UNKNOWN_MEMBERS_MAX: usize = 16;
 
 /// A member that is not known yet, and where it listens.

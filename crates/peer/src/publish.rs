@@ -1,9 +1,9 @@
-//! What a member says of itself through the log, and what the leader says for all.
+//! What a member publishes of itself through the log, and what the leader publishes for all.
 //!
-//! After its start each member writes its name and its clients' addresses into the table of members:
-//! before that, only its peers know it. Then, if the cluster has no version yet, its leader
-//! writes one. In a new cluster of one these are entries 3 and 4, behind the first member and the empty
-//! entry with which a leader begins: etcd's tools expect to find them there.
+//! After its start each member writes its name and its clients' addresses into the table of
+//! members: before that, only its peers know it. Then, if the cluster has no version yet, its
+//! leader writes one. In a new cluster of one these are entries 3 and 4, behind the first member
+//! and the empty entry with which a leader begins: etcd's tools expect to find them there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use clearlane_server::{Server, membership};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// So long one attempt may take: a proposal that is forwarded to a leader that goes is lost.
+/// How long one attempt may take: a proposal that is forwarded to a leader that goes is lost.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between attempts, and between looks whether this member leads.
+/// Between attempts, and between checks whether this member leads.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Says both, and goes on to look after the version.
+/// Publishes both, and goes on to keep the version up to date.
 pub(super) async fn publish(
     member: Server,
     name: String,

@@ -15,7 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::CONNECTION_TIMEOUT;
 
-/// So many bytes may wait for a stream: a heartbeat has 50.
+/// Number of bytes that may wait for a stream: a heartbeat has 50.
 const URGENT_BYTES_MAX: u64 = 1 << 20;
 const BULK_QUEUE_BYTES_MAX: u64 = 64 << 20;
 
@@ -46,7 +46,7 @@ struct ActiveConnection {
 /// What is known of the way to a member.
 #[derive(Clone, Debug)]
 pub struct PeerMetrics {
-    /// The member.
+    /// The member's id.
     pub id: u64,
     /// Since when messages get there; `None` while they do not.
     pub active_since: Option<Instant>,
@@ -54,7 +54,7 @@ pub struct PeerMetrics {
     pub round_trip: Duration,
     /// Bytes of messages that were given to a stream, about.
     pub sent_bytes: u64,
-    /// Copies of the store that have arrived there.
+    /// Raft snapshots that have arrived there.
     pub snapshots_sent: u64,
     /// Messages that were dropped, because the queue was full or the peer was not there.
     pub dropped: u64,
@@ -90,12 +90,12 @@ impl Peer {
         if message.can_be_large() { &self.bulk } else { &self.urgent }
     }
 
-    /// Whether there is room for a message, which is then kept for it.
+    /// Reserves capacity for a message. Returns whether there was enough.
     pub(super) fn reserve(&self, message: &Message) -> bool {
         self.queue_for(message).reserve(message)
     }
 
-    /// Sends a message for which there is room.
+    /// Sends a message for which capacity was reserved.
     pub(super) fn send(&self, message: Message) {
         // The queue was open, and nothing that closes one has run since: it has one thread.
         let _ = self.queue_for(&message).sender.send(message);
@@ -129,7 +129,7 @@ impl Peer {
         }
     }
 
-    /// So many bytes have come from the member.
+    /// Counts bytes that have come from the member.
     pub(super) fn add_received_bytes(&self, bytes: u64) {
         self.received_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -242,7 +242,7 @@ impl StreamQueue {
     }
 }
 
-/// Reaches an address. What goes wrong is told without it.
+/// Connects to an address. An error does not contain it.
 pub(super) async fn connect(url: &str, outgoing: &Dialer) -> Result<Channel, String> {
     let tune = |endpoint: Endpoint| {
         endpoint

@@ -26,10 +26,10 @@ use super::headers::{self, PROTOCOL_MAX, PROTOCOL_MIN, PeerHeaders, status_of};
 use super::peer_table::UnknownMember;
 use super::{PeerContext, hash_kv, snapshot};
 
-/// So many copies are taken at a time.
+/// Number of raft snapshots that are received at a time.
 const INCOMING_SNAPSHOTS_MAX: usize = 2;
 
-/// Lets others in.
+/// The service for other members.
 #[derive(Clone, Debug)]
 pub(super) struct PeerService {
     context: PeerContext,

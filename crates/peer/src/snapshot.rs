@@ -1,20 +1,18 @@
-//! Copies of the store on their way: read, sent and written on threads that may wait for a disk.
+//! Raft snapshots on their way: read, sent and written on threads that may wait for a disk. See
+//! `docs/copies.md`.
 //!
 //! ```text
-//!   engine ─▶ Sender ─▶ connection ════▶ stream ─▶ 4 chunks ─▶ Receiver ─▶ vault
-//!   └──── one thread of its own ────┘    raft's    └─ one thread of its own ──┘
+//!   engine ─▶ SnapshotSender ─▶ connection ═══▶ stream ─▶ 4 chunks ─▶ SnapshotReceiver ─▶ StoreDir
+//!   └───── one thread of its own ─────┘  raft's thread       └──── one thread of its own ────┘
 //! ```
 //!
-//! The slowest stage holds up all the others, up to the reading engine. No stage has more than some
-//! megabytes in memory. If one breaks, the rest ends by itself: a raft snapshot that is not whole is none.
+//! The slowest stage holds up all others, up to the reading engine, and no stage has more than some
+//! megabytes in memory. If one fails, the others end, and a snapshot that is not whole is
+//! discarded.
 //!
-//! # Beside writes
-//!
-//! The sender is the leader, which every put needs. Had it the connection of a snapshot on the thread that raft
-//! shares with the small messages, that thread would be as busy as one that computes for long, and the scheduler
-//! would make it wait as such: up to 4 ms for each put. So the connection goes with the raft snapshot. And both
-//! threads step back for those that answer clients ([`SchedClass::Batch`]): a member that was away for so long may be
-//! away for a moment longer.
+//! The sending thread has the connection, too, and both threads are of class [`SchedClass::Batch`]:
+//! on the leader, which every put needs, the raft loop with that connection would be scheduled as a
+//! thread that computes for long (`docs/copies.md`).
 
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -41,7 +39,7 @@ use super::remote_peer::{Peer, connect};
 use super::transport::SnapshotToSend;
 use super::{CONNECTION_TIMEOUT, PeerContext};
 
-/// So many chunks wait between a thread and its stream.
+/// Number of chunks that may wait between a thread and its stream.
 const CHUNKS_AHEAD: usize = 4;
 
 /// Sends what raft wants to have sent.
@@ -66,7 +64,7 @@ pub(super) async fn run_snapshot_sender(
     }
 }
 
-/// Returns of which index the copy is.
+/// Returns the index of the snapshot.
 async fn send(
     context: PeerContext,
     message: Message,
@@ -74,7 +72,7 @@ async fn send(
 ) -> Result<u64, Status> {
     run_on_thread(move || {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        // Not by its caller, whose runtime may stand still by then.
+        // Not stopped by its caller, whose runtime may not run any more by then.
         let mut stopped = context.stopped.clone();
         let sent = runtime.block_on(async {
             tokio::select! {
@@ -96,12 +94,12 @@ async fn send_on_this_thread(
     store: Arc<dyn Store<AppliedPosition>>,
 ) -> Result<u64, Status> {
     let failed = |error: &dyn std::fmt::Display| Status::internal(error.to_string());
-    // It begins with a commit.
+    // A snapshot begins with a commit.
     let room = context.threads.require_disk_space(0);
     room.map_err(|refused| Status::resource_exhausted(refused.to_string()))?;
     let to = message.to();
     let link = context.table.get(to).filter(|link| !link.is_cut());
-    let link = link.ok_or_else(|| Status::unavailable("nobody is there"))?;
+    let link = link.ok_or_else(|| Status::unavailable("the member is not connected"))?;
     // The commit before there is a connection, which wants an answer to its pings. After it, this
     // thread delays no other.
     let exporter = store.snapshot().map_err(|error| failed(&error))?;
@@ -129,8 +127,8 @@ async fn send_on_this_thread(
     Ok(index)
 }
 
-/// Does the work on a thread of its own, which is none of the runtime's: a thread that has stepped back may
-/// not step forward again.
+/// Does the work on a thread of its own, which is none of the runtime's: a thread of class `Batch`
+/// may not return to another class.
 async fn run_on_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Status> {
@@ -152,7 +150,7 @@ fn shutting_down() -> Status {
     Status::unavailable("this member ends")
 }
 
-/// Its own connection: what stands in line behind a copy is more of the copy.
+/// Its own connection: what waits there behind a part of the snapshot is more of it.
 async fn connect_to_peer(
     context: &PeerContext,
     link: &Peer,
@@ -168,7 +166,7 @@ async fn connect_to_peer(
     Err(failed)
 }
 
-/// Takes a copy, and hands it to raft once it is whole and on disk.
+/// Receives a snapshot, and passes it to raft once it is whole and on disk.
 pub(super) async fn receive(
     context: &PeerContext,
     badge: &PeerHeaders,

@@ -1,4 +1,5 @@
-//! One stream to one member: connects, carries what is in the queue, and begins anew when it breaks.
+//! One stream to one member: connects, carries what is in the queue, and begins anew when it
+//! breaks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ const RECONNECT_DELAYS: (Duration, Duration) = (Duration::from_millis(20), Durat
 /// Which of the two streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamKind {
-    /// Small messages. It also says whether the member is there.
+    /// Small messages. Its echoes also show whether the member is reachable.
     Urgent,
     /// Entries.
     Bulk,
@@ -58,7 +59,7 @@ pub(super) async fn run_stream(
         let Err(status) = lane.run_connection(attempt, end).await else { return };
         lane.on_disconnect(&status, end);
         if is_removed_status(&status) {
-            tracing::error!(member = %hex(lane.peer.id), "says that this member was removed");
+            tracing::error!(member = %hex(lane.peer.id), "answered that this member was removed");
             lane.context.threads.report_removed();
             return;
         }
@@ -76,7 +77,7 @@ struct PeerStream {
     context: PeerContext,
     peer: Arc<Peer>,
     kind: StreamKind,
-    /// Said once, not at each attempt.
+    /// Logged once, not at each attempt.
     last_error: Mutex<String>,
 }
 
@@ -193,7 +194,8 @@ impl PeerStream {
     }
 
     fn on_disconnect(&self, status: &Status, end: &mut UnboundedReceiver<Message>) {
-        // Raft says everything again but a proposal: that is lost, and its request waits until its time is over.
+        // Raft sends all messages again but a proposal: that is lost, and its request waits until
+        // its time-out.
         self.queue().close(end);
         self.context.threads.report_unreachable(self.peer.id);
         if self.kind == StreamKind::Urgent {

@@ -1,19 +1,18 @@
-//! Where the raft loop leaves what it has to say, and what it does while it waits: the connections are its own.
+//! The raft loop's side of the connections: the queue of what it sends, and what it does while it
+//! waits. See `docs/peers.md`.
 //!
-//! A message that goes through a queue to a thread of the network wakes that thread, and its answer wakes the raft
-//! thread again; by count, a round of a linearizable read in three members had seventeen wake-ups. So there is one thread
-//! for both. The runtime of the connections turns while raft has nothing to
-//! do, and for one look at the sockets between two turns of a raft that has:
+//! The runtime of the connections runs on the raft loop's thread, while raft has nothing to do, and
+//! for one look at the sockets between two turns of a busy raft. So a message wakes no second
+//! thread (`docs/decisions/server-raft-and-network.md`):
 //!
 //! ```text
 //!   raft ──── turn ────┐                              ┌──── turn ────┐
 //!   connections        └ write │ sleep │ read, decode ┘              └ write │ ...
 //! ```
 //!
-//! What takes long, or asks a disk, is done elsewhere: copies, hashes, the keys of a lease, names of hosts,
-//! certificates.
-//!
-//! The runtime's timers are exact to a millisecond, so raft may sleep for one more than it has asked for.
+//! What takes long or asks a disk is done on other threads: snapshots, hashes, the keys of a lease,
+//! names of hosts, certificates. The runtime's timers are exact to a millisecond, so raft may sleep
+//! for one more than it has asked for.
 
 use std::io;
 use std::sync::Arc;
@@ -37,12 +36,12 @@ use super::remote_peer::Peer;
 /// A message that goes with a copy of the store.
 pub(super) type SnapshotToSend = (Message, Arc<dyn Store<AppliedPosition>>);
 
-/// The raft loop's end.
+/// The raft loop's side of the connections.
 #[derive(Debug)]
 pub struct PeerTransport {
     table: Arc<PeerTable>,
     snapshots: UnboundedSender<SnapshotToSend>,
-    /// What was said in this turn of raft.
+    /// The messages of this turn of raft.
     outgoing: Vec<(Arc<Peer>, Message)>,
     stopped: watch::Receiver<bool>,
     /// Until the transport is to end.
@@ -56,7 +55,7 @@ struct TransportRuntime {
     stopped_runtime: mpsc::Sender<StoppedRuntime>,
 }
 
-/// A runtime that no thread turns any more. Dropped anywhere, it waits for no task.
+/// A runtime that no thread runs any more. Its drop waits for no task.
 #[derive(Debug)]
 pub(super) struct StoppedRuntime(Option<Runtime>);
 
@@ -77,7 +76,7 @@ impl Drop for StoppedRuntime {
     }
 }
 
-/// The other end: for [`Peers::start`](super::Peers::start).
+/// The other side: for [`Peers::start`](super::Peers::start).
 #[derive(Debug)]
 pub struct TransportParts {
     pub(super) table: Arc<PeerTable>,
@@ -157,7 +156,8 @@ impl Network for PeerTransport {
                 link.send(message);
             }
             if timeout.is_zero() || arrivals.is_ready() {
-                // However busy raft is, the connections have their turn, and their sockets are looked at.
+                // However busy raft is, the connections have their turn, and their sockets are
+                // looked at.
                 yield_now().await;
                 // A closed channel means that its sender has gone.
                 let is_over = stopped.has_changed().is_err() || *stopped.borrow();

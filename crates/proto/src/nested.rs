@@ -1,9 +1,9 @@
 //! Transactions that hold transactions: the one recursive message of the API.
 //!
-//! prost follows a message into another for 100 levels, and one transaction takes two. etcd's bound on operations
-//! allows 129 transactions in each other, so what prost refuses is read here, level by level, and no deeper than
-//! [`TXNS_DEEP_MAX`]. A hostile message costs no more stack than that: everything else in it is read by prost, with
-//! its bound. See `docs/decisions/proto-nesting.md`.
+//! prost follows a message into another for 100 levels, and one transaction takes two. etcd's bound
+//! on operations allows 129 transactions in each other, so what prost refuses is read here, level
+//! by level, and no deeper than [`TXNS_DEEP_MAX`]. A hostile message costs no more stack than that:
+//! everything else in it is read by prost, with its bound. See `docs/decisions/proto-nesting.md`.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::encoding::{self, DecodeContext, WireType};
@@ -12,8 +12,8 @@ use prost::{DecodeError, Message};
 use crate::etcdserverpb::request_op::Request;
 use crate::etcdserverpb::{Compare, InternalRaftRequest, RequestOp, TxnRequest};
 
-/// Transactions in each other, the outermost counted: what etcd takes with its default of 128 operations, each of which
-/// may hold the next transaction, and the last of which may be empty.
+/// Transactions in each other, the outermost counted: what etcd takes with its default of 128
+/// operations, each of which may hold the next transaction, and the last of which may be empty.
 pub const TXNS_DEEP_MAX: usize = 129;
 
 /// The field of a transaction in [`InternalRaftRequest`] and in [`RequestOp`].
@@ -74,7 +74,8 @@ fn txn(bytes: Bytes, deep_max: usize) -> Result<TxnRequest, Error> {
     Ok(txn)
 }
 
-/// One operation. What has more than a transaction in it was not made by an encoder, and is left to prost.
+/// One operation. What has more than a transaction in it was not made by an encoder, and is left to
+/// prost.
 fn operation(bytes: Bytes, deep_max: usize) -> Result<RequestOp, Error> {
     let mut fields = Fields(bytes.clone());
     match (fields.next().transpose()?, fields.0.is_empty()) {

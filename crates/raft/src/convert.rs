@@ -3,12 +3,12 @@
 //! tikv's raft counts the kinds of membership changes differently from etcd: "add a learner" is 2
 //! there and 3 in etcd, and etcd's 2, "update the addresses", does not exist. The leader reads each
 //! change that is proposed, only to see whether there is one, and drops in silence what it cannot
-//! read: etcd's 3 is such a thing. So raft never sees etcd's bytes. Inside raft, and in messages,
+//! read: etcd's 3 is such a thing. So raft does not see etcd's bytes. Inside raft, and in messages,
 //! they are wrapped in a field that raft skips; in the log and to the owner they are bare; and when
 //! a change is applied raft is told what it means to raft.
 //!
 //! ```text
-//!   one change        7a LENGTH etcd's bytes           a change of nobody, and a field 15
+//!   one change        7a LENGTH etcd's bytes           a change of node 0, and a field 15
 //!   several changes   12 00 7a LENGTH etcd's bytes     the same in a list of one
 //!   leave             (nothing)                        nothing, as raft itself proposes it
 //! ```

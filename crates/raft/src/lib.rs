@@ -1,8 +1,8 @@
 //! Raft as a state machine, and linearizable reads on top of it.
 //!
 //! [`RaftNode`] wraps tikv's `raft`: ticks, messages, proposals and reads go in by calls, and
-//! [`RaftNode::ready`] says what its owner has to append, send and apply. [`read_index`] says when a
-//! read may see the store. The server runs this code with threads, a network and a disk; a
+//! [`RaftNode::ready`] says what its owner has to append, send and apply. [`read_index`] says when
+//! a read may see the store. The server runs this code with threads, a network and a disk; a
 //! deterministic simulation runs it in one thread, under a seed.
 //!
 //! Nothing here starts a thread, reads a clock, touches a disk, or draws a random number that the

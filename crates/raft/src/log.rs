@@ -1,8 +1,8 @@
 //! The part of the log that raft works on, in memory.
 //!
-//! Raft asks for terms and entries all the time, and must have what it has just been given, on disk
-//! or not. So the log is kept in memory from some index on, and the write-ahead log is only ever
-//! written, and read at start.
+//! Raft asks for terms and entries all the time, and must get what it has just been given, on disk
+//! or not. So the log is in memory from some index on, and the write-ahead log is read only at a
+//! start.
 //!
 //! ```text
 //!   1 ... 5,000 │ 5,001 ........... 10,000 ........ 12,000
@@ -10,19 +10,9 @@
 //!               │  └─ kept back for slow followers ─┘
 //! ```
 //!
-//! *Durable* is the state that the store had when it was last synced: index, term, and which nodes were
-//! members then. A follower that needs an entry that is released is sent the store instead, and
-//! what it is sent is at least that state.
-//!
-//! A member that starts again keeps what its disk has of the log before the durable index, too. If a
-//! whole cluster starts again, some of its members are a few entries behind, as always; without those
-//! entries each of them would have to be sent the whole store.
-//!
-//! # Invariants
-//!
-//! * Indexes rise by one, terms never fall.
-//! * Nothing behind the durable index is released: after a crash the store begins there, and the
-//!   rest must still be in the log. Durable, not applied: what is applied and not synced is lost.
+//! * Indexes rise by one, terms do not fall.
+//! * No entry behind the *durable* index, that of the last synced store, is released: after a crash
+//!   the store begins there. (What is applied and not synced is lost.)
 
 use std::collections::VecDeque;
 
@@ -45,6 +35,11 @@ pub struct LogPosition {
 }
 
 /// The log that raft sees.
+///
+/// A follower that needs an entry that was released is sent the store instead, in the durable state
+/// or a later one. A member that starts again also keeps what its disk has of the log before the
+/// durable index: when a whole cluster starts again, some members are a few entries behind, and
+/// without those entries each of them would have to be sent the whole store.
 #[derive(Debug, Default)]
 pub(crate) struct LogStorage {
     pub(crate) hard_state: HardState,
@@ -185,7 +180,7 @@ impl Storage for LogStorage {
         Ok(self.last())
     }
 
-    /// A promise of the durable state or a later one: the sender takes the position from what
+    /// Announces the durable state or a later one: the sender takes the position from what
     /// it sends.
     fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
         if self.durable.index < request_index || self.durable.index == 0 {

@@ -349,8 +349,8 @@ fn a_disk_that_does_not_fit_together_is_refused() {
     let mut huge = found(5, 5, 2, &[]);
     huge.hard_state.term = u64::MAX;
     assert!(refused(huge).starts_with("raft stopped: entry 5, term "));
-    let nobody = RaftNode::new(RaftNodeConfig::new(0, 1), RecoveredState::default());
-    assert!(matches!(nobody, Err(Error::Fatal(_))));
+    let without_id = RaftNode::new(RaftNodeConfig::new(0, 1), RecoveredState::default());
+    assert!(matches!(without_id, Err(Error::Fatal(_))));
 }
 
 /// The first and the last entry that a driver keeps of what a disk holds.
@@ -481,7 +481,7 @@ fn copies_of_nonsense_are_refused() {
     };
     for (message, words) in [
         (copy(&[], &[1], &[], &[], false), "a copy without members"),
-        (copy(&[1, 0], &[], &[], &[], false), "nobody is a member"),
+        (copy(&[1, 0], &[], &[], &[], false), "0 is a member"),
         (copy(&[1, 1], &[], &[], &[], false), "a member twice"),
         (copy(&[1, 2], &[2], &[], &[], false), "a learner that votes"),
         (copy(&[1, 2], &[3], &[3], &[], false), "a learner that votes"),

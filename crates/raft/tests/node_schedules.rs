@@ -2,8 +2,8 @@
 //! doubled and overtaken messages, synced stores and released logs.
 //!
 //! The cluster checks its rules at each step (see `cluster_support`). At the end everything is
-//! repaired, and every member must come to the same store, with everything that was ever applied. The
-//! same schedule must do the same again, byte for byte, in this process and in another.
+//! repaired, and every member must come to the same store, with everything that was ever applied.
+//! The same schedule must do the same again, byte for byte, in this process and in another.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -29,8 +29,8 @@ fn settings(seed: u64) -> RaftNodeConfig {
     }
 }
 
-fn step(cluster: &mut Cluster, voters: u64, at: usize, (what, who, number): Step) {
-    let id = u64::from(who) % voters + 1;
+fn step(cluster: &mut Cluster, voters: u64, at: usize, (what, member, number): Step) {
+    let id = u64::from(member) % voters + 1;
     let other = u64::from(number) % voters + 1;
     let pooled = cluster.pool.len();
     let place = if pooled == 0 { 0 } else { usize::from(number) % pooled };

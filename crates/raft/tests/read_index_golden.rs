@@ -1,7 +1,8 @@
-//! Golden scripts over barriers: one scenario per file, in `tests/golden`.
+//! Golden scripts over ReadIndex queues: one scenario per file, in `tests/golden`.
 //!
-//! A script begins with `mode read-index`. Ids count from 1, and so `answer 2 index=7` answers what was
-//! printed as `ask 2`. `read` and `cancel` do not poll, all other commands do and print what comes of it.
+//! A script begins with `mode read-index`. Ids count from 1, and so `answer 2 index=7` answers what
+//! was printed as `ask 2`. `read` and `cancel` do not poll, all other commands do and print what
+//! comes of it.
 //!
 //! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-raft --test
 //! read_index_golden`. Then read the difference.

@@ -1,5 +1,6 @@
-//! A lease is as good as its clocks: swept over moments, it shows no stale read while they drift within
-//! the margin, and shows one when they drift further, or when a member votes right after it has started.
+//! A lease is as good as its clocks: swept over moments, it shows no stale read while they drift
+//! within the margin, and shows one when they drift further, or when a member votes right after it
+//! has started.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -28,14 +29,15 @@ struct LeaseOutcome {
     stale: u32,
 }
 
-/// True time, when a clock of that speed shows so much.
+/// True time, when a clock of that speed shows this time.
 fn when_it_shows(shown: Duration, speed: u32) -> Duration {
     shown * 1000 / speed
 }
 
-/// The worst that can happen: the leader asks at 0, a follower has heard that at once, and its next tick is
-/// due right then; and the leader is cut off when it has the answer. The followers elect another one at
-/// `election`, and acknowledge a write. The old leader is asked for a read every millisecond.
+/// The worst that can happen: the leader asks at 0, a follower has heard that at once, and its next
+/// tick is due right then; and the leader is cut off when it has the answer. The followers elect
+/// another one at `election`, and acknowledge a write. The old leader is asked for a read every
+/// millisecond.
 fn run(drift: Drift, election: Duration) -> LeaseOutcome {
     let mut cluster = Cluster::new(3, ReadMode::Lease, PlantedBug::Nothing);
     cluster.read(1, 0);
@@ -94,7 +96,7 @@ fn reads_are_stale_when_clocks_drift_further() {
 fn reads_are_stale_when_a_member_votes_right_after_it_started() {
     let drift = Drift { leader: 1000, followers: 1000 };
     let seen = run(drift, Duration::from_millis(200));
-    assert!(seen.stale > 500, "it has forgotten what it promised: {seen:?}");
+    assert!(seen.stale > 500, "it has forgotten what it acknowledged: {seen:?}");
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn an_answer_that_was_slow_gives_a_lease_from_when_it_was_asked() {
     cluster.blocked_links.insert((1, 1));
     cluster.read(1, 0);
     cluster.deliver_all();
-    // The followers have acknowledged at 0, and promised no more than that.
+    // The followers have acknowledged at 0, and a lease counts from there.
     cluster.cut(&[1], &[2, 3]);
     cluster.now = Duration::from_millis(450);
     cluster.blocked_links.remove(&(1, 1));

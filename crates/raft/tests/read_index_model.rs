@@ -1,5 +1,5 @@
-//! Random histories over a barrier and a plain one, in every mode: they must say the same. And whatever
-//! they say, no reader may be let go by a question that was asked before it came.
+//! Random histories over a ReadIndex queue and a plain one, in every mode: they must say the same.
+//! And whatever they say, no reader may be let go by a question that was asked before it came.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,9 +20,9 @@ const READERS_MAX: usize = 100;
 enum Step {
     Read(u64),
     Cancel(u64),
-    /// So many come, and the same give up again.
+    /// This number of readers come, and the same give up again.
     Churn(u64),
-    /// The answer to the question that was asked so many questions ago.
+    /// The answer to the question that was asked this number of questions ago.
     Answer {
         back: usize,
         index: u64,
@@ -54,7 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A barrier, the plain one beside it, and what is known of the history.
+/// A ReadIndex queue, the plain one beside it, and what is known of the history.
 struct Race {
     mode: ReadMode,
     barrier: Box<dyn ReadIndexQueue<u64>>,
@@ -158,7 +158,8 @@ impl Race {
         let mut actions = self.barrier.poll(self.now, &mut self.ids.0);
         let mut expected = self.plain.poll(self.now, &mut self.ids.1);
         if self.mode == ReadMode::Log {
-            // Here two entries may have one index, which no log has. Then the order does not matter.
+            // Here two entries may have one index, which no log has. Then the order does not
+            // matter.
             actions.iter_mut().chain(&mut expected).for_each(sort);
         }
         assert_eq!(actions, expected, "{:?}", self.mode);
@@ -191,7 +192,7 @@ impl Race {
     }
 
     fn finish_reader(&mut self, reader: u64) {
-        assert!(self.done.insert(reader), "{reader} was told twice, or after it had given up");
+        assert!(self.done.insert(reader), "{reader} was released twice, or after it had given up");
     }
 
     /// Time passes until no reader waits.
@@ -220,7 +221,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn a_barrier_says_what_a_plain_one_says(steps in prop::collection::vec(step(), 1..200)) {
+    fn a_queue_does_what_a_plain_one_does(steps in prop::collection::vec(step(), 1..200)) {
         for mode in ReadMode::ALL {
             let mut race = Race::new(mode);
             steps.iter().for_each(|step| race.run(step));

@@ -1,5 +1,5 @@
-//! Why a leader must ask, and why a question must not be asked twice under one id: stale reads that are
-//! there when the bug is planted, and are not when it is not.
+//! Why a leader must ask, and why a question must not be asked twice under one id: stale reads that
+//! are there when the bug is planted, and are not when it is not.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,8 +14,8 @@ use read_index_cluster::{Cluster, PlantedBug};
 
 const RETRY: Duration = Duration::from_millis(500);
 
-/// A leader that was deposed and does not know it is asked to read. The index that it lets the reader go
-/// with, and what a reader must see.
+/// A leader that was deposed and does not know it is asked to read. The index that it lets the
+/// reader go with, and what a reader must see.
 fn deposed(planted: PlantedBug) -> (Option<Result<u64, ReadIndexError>>, u64) {
     let mut cluster = Cluster::new(3, ReadMode::ReadIndex, planted);
     cluster.read(1, 10);
@@ -33,7 +33,7 @@ fn deposed(planted: PlantedBug) -> (Option<Result<u64, ReadIndexError>>, u64) {
 }
 
 #[test]
-fn a_deposed_leader_lets_nobody_go() {
+fn a_deposed_leader_releases_no_reader() {
     assert_eq!(deposed(PlantedBug::Nothing).0, Some(Err(ReadIndexError::TimedOut)));
 }
 
@@ -83,8 +83,8 @@ fn a_late_acknowledgement_answers_a_question_with_a_reused_id() {
     assert!(outcome.unwrap().unwrap() < written, "if ids are reused the read is stale");
 }
 
-/// The member asks, stops, starts again, and asks again; then the answer to the first question arrives.
-/// Whether the reader of the second is let go by it.
+/// The member asks, stops, starts again, and asks again; then the answer to the first question
+/// arrives. Whether the reader of the second is let go by it.
 fn answer_of_before_the_restart(
     ids_after: impl Fn(&RequestIdGenerator) -> RequestIdGenerator,
 ) -> bool {
@@ -102,7 +102,7 @@ fn answer_of_before_the_restart(
 }
 
 #[test]
-fn an_answer_of_before_a_restart_is_nobodys() {
+fn an_answer_of_before_a_restart_releases_no_reader() {
     let clock_stood_still = |_: &RequestIdGenerator| RequestIdGenerator::new(2, 0);
     assert!(answer_of_before_the_restart(clock_stood_still), "this is why ids must not repeat");
     assert!(!answer_of_before_the_restart(|_| RequestIdGenerator::new(2, 1)));
@@ -112,7 +112,7 @@ fn an_answer_of_before_a_restart_is_nobodys() {
 }
 
 #[test]
-fn an_answer_to_another_member_is_nobodys() {
+fn an_answer_to_another_member_releases_no_reader() {
     let mut cluster = Cluster::new(3, ReadMode::ReadIndex, PlantedBug::Nothing);
     cluster.read(2, 10);
     let context = cluster.member(2).ids.last();
@@ -158,8 +158,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// Runs a history. Tells how many reads were let go, and which one has seen less than was acknowledged
-/// when it came.
+/// Runs a history. Tells how many reads were let go, and which one has seen less than was
+/// acknowledged when it came.
 fn play(steps: &[Step], planted: PlantedBug) -> (usize, Option<String>) {
     let mut cluster = Cluster::new(MEMBERS, ReadMode::ReadIndex, planted);
     let (mut written, mut reads) = (1, Vec::new());
@@ -200,7 +200,7 @@ fn play(steps: &[Step], planted: PlantedBug) -> (usize, Option<String>) {
     (let_go, None)
 }
 
-/// Plays so many histories; how many reads were let go, unless one was stale.
+/// Plays this number of histories; how many reads were let go, unless one was stale.
 fn histories(planted: PlantedBug) -> Result<usize, String> {
     let config =
         ProptestConfig { cases: 250, failure_persistence: None, ..ProptestConfig::default() };

@@ -2,7 +2,7 @@
 //!
 //! Users and roles can be prepared, and are kept: see [`clearlane_server::auth_store`]. To ask for
 //! passwords is not served yet, so enabling it is refused after etcd's own checks, and clearly: a
-//! client that is told "enabled" would trust in it.
+//! client that gets the answer "enabled" would rely on it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

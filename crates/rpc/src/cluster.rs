@@ -1,20 +1,16 @@
-//! The service Cluster: which members there are, and how that changes.
+//! The service Cluster: the list of members, and its changes.
 //!
-//! What a change needs of the table of members is [checked](clearlane_server::membership) when it is
-//! applied. Here is what only a connected member can know: whether the cluster would survive
-//! it. A cluster of three with one member down has two of three; add a fourth that never starts, and it
-//! has two of four, and no client can take the fourth away again. So, unless that is
-//! [switched off](ReconfigRules::is_strict):
+//! A change is [checked](clearlane_server::membership) against the table of members when it is
+//! applied. Here is checked what only a connected member can know: whether the cluster would keep
+//! its quorum. A cluster of three with one member down that adds a fourth which does not start has
+//! two of four, and can remove none. So, with [strict rules](ReconfigRules::is_strict):
 //!
-//! | change | needs |
-//! |---|---|
-//! | add | as many members that have started, and are connected, as the larger cluster needs |
-//! | remove | the same of the smaller cluster, without the one that goes |
-//! | promote | as many started ones as the cluster with one voter more needs |
+//! * add: as many members are started and connected as the larger cluster needs;
+//! * remove: the same for the smaller cluster, without the removed member;
+//! * promote: as many started members as the cluster with one voter more needs.
 //!
-//! A cluster of one may always grow. A learner may always go, and so may a member that is down.
-//!
-//! Whether a learner has caught up is known to the leader alone, so a promotion is forwarded to it.
+//! A cluster of one may grow. A learner may be removed, and so may a member that is down. Only the
+//! leader knows whether a learner has caught up, so a promotion is forwarded to it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -31,7 +27,7 @@ use tonic::{Request, Response, Status};
 
 use crate::status;
 
-/// Between two looks for a leader.
+/// Between two checks for a leader.
 const LEADER_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// What a change must keep to.
@@ -39,9 +35,9 @@ const LEADER_RETRY_DELAY: Duration = Duration::from_millis(50);
 pub struct ReconfigRules {
     /// Whether a change that could cost the quorum is refused: `--strict-reconfig-check`.
     pub is_strict: bool,
-    /// A member counts as connected after so long.
+    /// How long a member has been connected before it counts as that.
     pub healthy_after: Duration,
-    /// So long a change may take.
+    /// How long a change may take.
     pub timeout: Duration,
 }
 
@@ -144,7 +140,7 @@ impl ClusterService {
         let own = self.server.threads().metadata().node_id;
         let others = self.server.threads().peer_clients();
         let is_down = others.is_none_or(|others| others.active_since(id).is_none());
-        // A member that is down is not missed.
+        // The removal of a member that is down costs no voter that works.
         if id != own && is_down {
             return Ok(());
         }
@@ -157,7 +153,7 @@ impl ClusterService {
         let all = voters(&members);
         let is_learner = members.get(id).is_some_and(|member| member.is_learner);
         let quorum = quorum(all.len() + 1);
-        // Of what is no learner the change itself says what is wrong.
+        // If it is no learner, the change itself returns the error.
         let too_few =
             self.reconfig_rules.is_strict && is_learner && count_started(&all) + 1 < quorum;
         if too_few { Err(MembershipRejection::NotEnoughStarted.into()) } else { Ok(()) }
@@ -184,7 +180,7 @@ fn count_started(members: &[&Member]) -> usize {
     members.iter().filter(|member| !member.name.is_empty()).count()
 }
 
-/// So many of this many voters decide.
+/// The majority of this number of voters.
 fn quorum(voters: usize) -> usize {
     voters / 2 + 1
 }

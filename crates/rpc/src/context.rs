@@ -47,7 +47,7 @@ impl RequestContext {
         self.server.deadline_ns()
     }
 
-    /// A learner answers only what may be old.
+    /// A learner answers only reads that may be stale.
     pub(crate) fn check_not_learner(&self) -> Result<(), Status> {
         match self.server.threads().status().is_learner() {
             true => Err(status::from_error(&RequestError::NotSupportedForLearner)),
@@ -102,7 +102,7 @@ impl RequestContext {
         }
     }
 
-    /// Forgets the past.
+    /// Compacts the history.
     pub async fn compact(
         &mut self,
         request: CompactionRequest,

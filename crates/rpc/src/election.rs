@@ -1,13 +1,13 @@
-//! The service Election: the candidate at the front of a [line](crate::lock_queue) leads, and has a value
-//! that others can see.
+//! The service Election: the candidate at the front of a [queue](crate::lock_queue) leads, and has
+//! a value that other clients can read.
 //!
 //! | call | what it does |
 //! |---|---|
-//! | Campaign | stands in line with a value, and returns when it leads |
+//! | Campaign | waits in the queue with a value, and returns when it leads |
 //! | Proclaim | changes the leader's value, if it still leads |
 //! | Leader | the leader now |
 //! | Observe | the leader now, and every change of the leader or of its value |
-//! | Resign | gives the place up |
+//! | Resign | leaves the queue |
 
 use bytes::Bytes;
 use clearlane_mvcc::watch::{ResponseKind, WatchedKeys};
@@ -31,7 +31,7 @@ use crate::lock_queue::{
     LockQueue, LockQueueEntry, change_record, client_error, next_responses, prefix_range,
 };
 
-/// So many changes wait for an observer to take them.
+/// Number of changes that may wait for an observer to take them.
 const OBSERVE_BUFFER_LEN: usize = 16;
 
 /// The service, for one thread.
@@ -43,7 +43,7 @@ pub struct ElectionService {
 type ObserveSender = mpsc::Sender<Result<LeaderResponse, Status>>;
 
 impl ElectionService {
-    /// Over these lines.
+    /// Over these queues.
     pub fn new(line: LockQueue) -> ElectionService {
         ElectionService { queue: line }
     }
@@ -62,7 +62,7 @@ impl ElectionService {
     ) -> Result<CampaignResponse, RequestError> {
         let CampaignRequest { name, lease, value } = request;
         let place = self.queue.enqueue(&name, lease, value.clone()).await?;
-        // A candidate that is in the line already brings a new value.
+        // A candidate that is in the queue already brings a new value.
         if place.old_value.as_ref().is_some_and(|old| *old != value) {
             self.queue.update_value(&place, value).await?;
         }
@@ -140,7 +140,7 @@ fn leader_response(header: ResponseHeader, leader: KeyValue) -> LeaderResponse {
     LeaderResponse { header: Some(header), kv: Some(leader) }
 }
 
-/// The place of which a client says that it leads.
+/// The leader's key, as the client names it.
 fn entry_of(leader: Option<LeaderKey>) -> Result<LockQueueEntry, Status> {
     let missing = || Status::unknown("\"leader\" field must be provided");
     let LeaderKey { key, rev: created, lease, .. } = leader.ok_or_else(missing)?;

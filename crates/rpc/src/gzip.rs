@@ -2,7 +2,8 @@
 //!
 //! A client names its encoding in the head of a call; then a flag at each message says whether it
 //! is compressed. There is gzip only, as in etcd. The answer to such a call is compressed, too,
-//! unless it is longer than [`COMPRESSED_BYTES_MAX`]: to compress that takes the network thread too long.
+//! unless it is longer than [`COMPRESSED_BYTES_MAX`]: to compress that takes the network thread too
+//! long.
 //!
 //! What is unpacked has the same limit as a message that comes as it is, and no more is unpacked
 //! than one byte beyond it.

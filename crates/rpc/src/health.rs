@@ -1,8 +1,8 @@
-//! The service Health of gRPC: is this server up? Load balancers and Kubernetes ask.
+//! The service Health of gRPC, for load balancers and Kubernetes: is this server up?
 //!
-//! There is one thing to ask about, the server as a whole, which is called by the empty name. It is up
-//! for as long as it answers: a member without a leader or with an alarm still serves clients that
-//! want what it has. Whether it is of use is asked over HTTP.
+//! There is one thing to ask about, the server as a whole, which is called by the empty name. It is
+//! up for as long as it answers: a member without a leader or with an alarm still serves clients
+//! that want what it has. Whether it is of use is asked over HTTP.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use clearlane_proto::grpc::health::v1::{
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 
-/// The service.
+/// gRPC's health service, for one thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HealthService;
 

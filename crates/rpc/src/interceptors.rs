@@ -1,18 +1,17 @@
-//! May this member answer this caller at all? What is asked of every call, whatever it is about.
+//! May this member answer this call at all? What is checked for each call, whatever it is about.
 //!
 //! Three questions, in etcd's order:
 //!
 //! 1. **A learner** has not all that was agreed on, and answers only what is about itself:
 //!    [`RequiredRole::Any`] is for its status, its copy of the store and serializable ranges.
 //! 2. **The version of the client's API**, if it names one, must be text.
-//! 3. **A leader**: a client that says `hasleader: true` would rather go to another member than wait
-//!    at one that is cut off. It is told so at once; a stream that runs is ended when its member
-//!    has known of no leader for three election time-outs ([`require_leader`]).
+//! 3. **A leader**: a client that sends `hasleader: true` would rather go to another member than
+//!    wait at one that is cut off. It gets an error at once; a stream that runs is ended when its
+//!    member has known of no leader for three election time-outs ([`require_leader`]).
 //!
-//! A caller may say [how long it waits](grpc_timeout). A request that waits for the log is answered then,
-//! with `DeadlineExceeded`, and forgotten: mostly the caller's own library has reported it already.
-//!
-//! What a caller may see and change is asked further down.
+//! A caller may send [how long it waits](grpc_timeout). A request that waits for the log is
+//! answered then, with `DeadlineExceeded`, and forgotten: mostly the caller's own library has
+//! reported it already.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,7 +27,7 @@ use tonic::Status;
 
 use crate::status;
 
-/// After so many election time-outs without a leader a stream is ended.
+/// Number of election time-outs without a leader after which a stream is ended.
 const LEADERLESS_ELECTION_TIMEOUTS_MAX: u32 = 3;
 
 /// Which member may answer.
@@ -44,10 +43,10 @@ pub enum RequiredRole {
 pub fn check_member_can_serve(
     member: &Server,
     head: &HeaderMap,
-    who: RequiredRole,
+    role: RequiredRole,
 ) -> Result<(), Status> {
     let node = member.threads();
-    if who == RequiredRole::Voter && node.status().is_learner() {
+    if role == RequiredRole::Voter && node.status().is_learner() {
         return Err(status::from_error(&RequestError::NotSupportedForLearner));
     }
     if head.get("client-api-version").is_some_and(|version| version.to_str().is_err()) {
@@ -59,7 +58,7 @@ pub fn check_member_can_serve(
     }
 }
 
-/// How long a caller waits, if it says so in a way that makes sense: up to eight digits, and a unit.
+/// How long a caller waits, if it sends that in a valid form: up to eight digits, and a unit.
 pub fn grpc_timeout(head: &HeaderMap) -> Option<Duration> {
     let text = head.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -94,7 +93,7 @@ pub fn require_leader<S>(member: &Server, head: &HeaderMap, stream: S) -> Requir
     RequireLeaderStream { stream: Box::pin(stream), leader_lost: lost, is_ended: false }
 }
 
-/// Waits until no member has led for so long.
+/// Waits until no member has led for that long.
 async fn wait_until_leader_lost(mut leadership: watch::Receiver<Leadership>, patience: Duration) {
     loop {
         if leadership.wait_for(|now| now.leader == 0).await.is_err() {

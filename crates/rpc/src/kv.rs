@@ -26,10 +26,11 @@ use crate::unary::{
 };
 use crate::{gzip, range_body};
 
-/// Beside the request itself, a message may have so many bytes more: etcd's.
+/// Number of bytes that a message may have beside the request itself: etcd's.
 const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
 
-/// A range with more records is a long one in a recording: as many as the network threads read by themselves.
+/// A range with more records is a long one in a recording: as many as the network threads read by
+/// themselves.
 const SHORT_RANGE_RECORDS_MAX: usize = 128;
 
 /// One of the five.
@@ -80,7 +81,7 @@ pub(crate) struct CallHead {
     pub(crate) server: Server,
     pub(crate) headers: HeaderMap,
     pub(crate) client: crate::router::ClientInfo,
-    /// A call that takes longer is told of in the log, and a read that takes longer than the second.
+    /// A call that takes longer is logged, and so is a read that takes longer than the second.
     pub(crate) slow_thresholds: (Duration, Duration),
 }
 
@@ -136,7 +137,7 @@ fn finish_call(
     counted: CallMetrics,
 ) -> Response<ResponseBody> {
     let answer = answer.unwrap_or_else(|status| error_response(&status));
-    // Also an answer may say that it went wrong: what was found is too large for it.
+    // An answer may be an error, too: what was found is too large for it.
     let status = Status::from_header_map(answer.headers());
     if status.is_none() {
         counted.sent(answer.body().message_len());
@@ -238,7 +239,7 @@ fn report_if_slow(
     }
 }
 
-/// What a client has said, in short, in case it is to be told. Values are left out.
+/// A request in short, in case it is logged. Values are left out.
 enum RequestSummary {
     Range(Bytes, Bytes, i64),
     Delete(Bytes, Bytes),

@@ -1,12 +1,12 @@
 //! The service Lease: granted, revoked, kept alive.
 //!
-//! A keep-alive is a stream: for each request one answer, in their order, as long as the client asks. A
-//! lease that is not there is answered with 0 seconds, and the stream goes on; anything that goes wrong
-//! ends it.
+//! A keep-alive is a stream: for each request one answer, in their order, as long as the client
+//! asks. A lease that is not there is answered with 0 seconds, and the stream goes on; anything
+//! that goes wrong ends it.
 //!
-//! What only the leader knows is asked of the [member](clearlane_server::Server), which says
-//! [`NotLeader`](clearlane_server::RequestError::NotLeader) if it is another. Then that one is asked, over the
-//! peers' connections, until a member answers or the time is over.
+//! What only the leader knows is asked of the [member](clearlane_server::Server), which returns
+//! [`NotLeader`](clearlane_server::RequestError::NotLeader) if another leads. Then that one is
+//! asked, over the peers' connections, until a member answers or the time is over.
 
 use std::time::Duration;
 
@@ -26,11 +26,11 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::status;
 
-/// A request may take so long.
+/// How long a request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
-/// Between two looks for a leader.
+/// Between two checks for a leader.
 const LEADER_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// So many answers of a stream may wait for the client to take them.
+/// Number of answers of a stream that may wait for the client to take them.
 const KEEP_ALIVE_BUFFER_LEN: usize = 16;
 
 /// The service, for one thread.

@@ -1,4 +1,4 @@
-//! The service Lock: a lock is a place at the front of a [line](crate::lock_queue).
+//! The service Lock: the key at the front of a [queue](crate::lock_queue) has the lock.
 //!
 //! Nothing stops a client from writing what it has not locked. The lock's key lives as long as the
 //! lock is held, and a transaction that compares its revision of creation does something under it.
@@ -21,7 +21,7 @@ pub struct LockService {
 }
 
 impl LockService {
-    /// Over these lines.
+    /// Over these queues.
     pub fn new(line: LockQueue) -> LockService {
         LockService { queue: line }
     }

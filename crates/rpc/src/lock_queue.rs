@@ -1,28 +1,16 @@
-//! The line in which clients wait for locks and elections.
+//! The queue of keys in which clients wait for locks and elections: etcd's `concurrency` package on
+//! the server's side.
 //!
-//! # The idea
+//! A lock is a name. A client that wants it puts the key `name/LEASE`, which is bound to that
+//! lease, and the key with the lowest create revision holds the lock. A waiting client waits for
+//! the *last* key in front of its own only, and checks again when that is gone, so one removed key
+//! wakes one client. A request with the same lease finds the key it has put.
 //!
-//! A lock is a name, and a client that wants it puts a key below that name, which hangs on a lease. The keys were
-//! created one after the other, and the oldest one has the lock:
-//!
-//! ```text
-//!   l/a1   created at 5   holds it
-//!   l/b7   created at 8   waits until l/a1 is gone
-//!   l/c3   created at 9   waits until l/a1 and l/b7 are gone
-//! ```
-//!
-//! Each waits for the *last* key in front of it only, and looks again when that is gone: so one
-//! departure wakes one client. A holder that dies takes its key along when its lease ends.
-//!
-//! The key's name is the lease's number, so that a client which asks again with the same lease has its
-//! place already.
-//!
-//! # What holds
-//!
-//! * Nothing is kept here: a line is keys and leases, and any member can be asked.
-//! * A client that gives up while it waits leaves no key behind, if this server lives.
-//! * A lease that was made for a client that brought none ends 60 seconds after its call, unless the
-//!   client keeps it alive. While the client waits, the server does.
+//! * Nothing is kept here: a queue is keys and leases, and each member can serve it.
+//! * A client that gives up while it waits leaves no key behind, if this server lives. A holder
+//!   that dies loses its key when its lease ends.
+//! * A lease that was granted for a request without one ends after 60 seconds, unless the client
+//!   keeps it alive. While the request waits, the server renews it.
 
 use std::future::{Future, poll_fn};
 use std::time::Duration;
@@ -49,12 +37,18 @@ use crate::watch::WatchService;
 
 /// How long a lease lasts that a client did not bring.
 const SESSION_TTL_SECONDS: i64 = 60;
-/// While its client waits it is renewed so often.
+/// How often it is renewed while its client waits.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(20);
-/// About so many bytes of events are looked at in one go.
+/// About how many bytes of events are taken at a time.
 const EVENT_BYTES_PER_POLL: usize = 64 << 10;
 
-/// The lines of a member.
+/// The queues of a member.
+///
+/// ```text
+///   l/a1   created at 5   holds it
+///   l/b7   created at 8   waits until l/a1 is gone
+///   l/c3   created at 9   waits until l/a1 and l/b7 are gone
+/// ```
 #[derive(Clone, Debug)]
 pub struct LockQueue {
     server: Server,
@@ -62,7 +56,7 @@ pub struct LockQueue {
     stopped: watch::Receiver<bool>,
 }
 
-/// A place in a line.
+/// A key in a queue.
 #[derive(Clone, Debug)]
 pub struct LockQueueEntry {
     /// What is below a name.
@@ -71,7 +65,7 @@ pub struct LockQueueEntry {
     pub key: Bytes,
     /// When it was created.
     pub create_revision: i64,
-    /// What it hangs on.
+    /// Its lease.
     pub lease: i64,
     /// Its value, if it was there before.
     pub old_value: Option<Bytes>,
@@ -95,7 +89,7 @@ impl LockQueue {
         &self.server
     }
 
-    /// Gets a place, or finds the one that this lease has already.
+    /// Puts a key into the queue, or finds the one that this lease has already.
     pub async fn enqueue(
         &self,
         name: &[u8],
@@ -136,8 +130,8 @@ impl LockQueue {
         }
     }
 
-    /// Waits until no client is in front, and says whether any was. A client that stops to wait loses its
-    /// place.
+    /// Waits until no key is in front, and returns whether one was. A client that stops to wait
+    /// loses its key.
     pub async fn wait_until_first(&self, place: &LockQueueEntry) -> Result<bool, RequestError> {
         let mut leaves = ReleaseOnDrop(Some((self.clone(), place.clone())));
         let first = async {
@@ -155,7 +149,7 @@ impl LockQueue {
         waited
     }
 
-    /// The last key in front of a place, and the revision at which it was there.
+    /// The last key in front of an entry, and the revision at which it was there.
     async fn predecessor(
         &self,
         place: &LockQueueEntry,
@@ -179,7 +173,7 @@ impl LockQueue {
             ..WatchRequest::new(keys)
         });
         loop {
-            // Events, or an end of the watcher: in any case it is time to look again.
+            // Events, or an end of the watcher: in any case the key is checked again.
             if next_responses(&stream)
                 .await?
                 .iter()
@@ -199,7 +193,7 @@ impl LockQueue {
         let renew = async {
             loop {
                 tokio::time::sleep(RENEWAL_INTERVAL).await;
-                // Without it the lease ends, and the request that waits for this place goes on.
+                // Without it the lease ends, and the request that waits for this key goes on.
                 let _ = self.server.renew_lease(lease).await;
             }
         };
@@ -226,7 +220,7 @@ impl LockQueue {
         Ok((found.kvs.into_iter().next(), found.header.unwrap_or_default()))
     }
 
-    /// Changes a holder's value. Says whether it was the holder.
+    /// Changes a holder's value. Returns whether it was the holder.
     pub async fn update_value(
         &self,
         place: &LockQueueEntry,
@@ -237,7 +231,7 @@ impl LockQueue {
         self.txn_if_present(place, Op::RequestPut(put)).await
     }
 
-    /// Gives a place up. If it was given up before, nothing happens.
+    /// Removes an entry. If it was removed before, nothing happens.
     pub async fn release(
         &self,
         place: &LockQueueEntry,
@@ -290,7 +284,7 @@ pub async fn next_responses(stream: &Stream) -> Result<Vec<Told>, RequestError> 
     Ok(poll_fn(|context| stream.poll_responses(EVENT_BYTES_PER_POLL, context)).await?)
 }
 
-/// The change that an event tells of, with its record.
+/// The change of an event, with its record.
 pub fn change_record(change: &Change) -> (bool, &KeyValue) {
     match change {
         Change::Put(record) => (true, record),
@@ -307,7 +301,7 @@ pub fn prefix_range(prefix: &[u8]) -> (Bytes, Bytes) {
     (Bytes::copy_from_slice(prefix), end.into())
 }
 
-/// The first or the last of a line.
+/// The first or the last of a queue.
 fn queue_range(prefix: &[u8], order: SortOrder) -> RangeRequest {
     let (key, range_end) = prefix_range(prefix);
     RangeRequest {
@@ -338,7 +332,7 @@ fn first_record(done: &TxnResponse) -> Option<KeyValue> {
     }
 }
 
-/// Gives a place up when its client does.
+/// Removes an entry when its client goes away.
 struct ReleaseOnDrop(Option<(LockQueue, LockQueueEntry)>);
 
 impl Drop for ReleaseOnDrop {

@@ -3,7 +3,7 @@
 //! | call | done by | how long it may take |
 //! |---|---|---|
 //! | Alarm | the cluster, through the log | as a write |
-//! | Status | this member, whatever state it is in | a moment |
+//! | Status | this member, whatever state it is in | short |
 //! | MoveLeader | the leader | an election |
 //! | Downgrade | the cluster, through the log | as a write |
 //! | Defragment, Hash, HashKV, Snapshot | this member, from its own store | as long as reading all of it |
@@ -45,9 +45,9 @@ pub const STORAGE_VERSION: &str = "3.7.0";
 /// A store that has not committed yet has a page all the same: `etcdctl` divides by its size.
 const DB_SIZE_MIN: u64 = 4096;
 
-/// So many long calls run at a time on behalf of one network thread.
+/// Number of long calls that run at a time on behalf of one network thread.
 const BLOCKING_CALLS_MAX: usize = 4;
-/// So many pieces of a snapshot wait for a slow client.
+/// Number of pieces of a snapshot that wait for a slow client.
 const SNAPSHOT_CHUNKS_AHEAD: usize = 4;
 /// etcd's time for a request: 5 s, and two election time-outs.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -67,8 +67,8 @@ impl MaintenanceService {
         MaintenanceService { server: member, permits: Arc::new(Semaphore::new(BLOCKING_CALLS_MAX)) }
     }
 
-    fn check_can_serve(&self, head: &MetadataMap, who: RequiredRole) -> Result<(), Status> {
-        check_member_can_serve(&self.server, head.as_ref(), who)
+    fn check_can_serve(&self, head: &MetadataMap, role: RequiredRole) -> Result<(), Status> {
+        check_member_can_serve(&self.server, head.as_ref(), role)
     }
 
     /// Runs what takes long on another thread.
@@ -95,7 +95,7 @@ impl MaintenanceService {
         header
     }
 
-    /// Announces a downgrade, or calls it off.
+    /// Announces a downgrade, or cancels it.
     async fn set_downgrade(&self, enabled: bool, ver: String) -> Result<DowngradeResponse, Status> {
         let downgrade_info_set = Some(DowngradeInfoSetRequest { enabled, ver });
         let request = InternalRaftRequest { downgrade_info_set, ..Default::default() };
@@ -140,7 +140,7 @@ impl MaintenanceService {
             Ok(DowngradeAction::Cancel) if self.is_downgrade_enabled()? => {
                 self.set_downgrade(false, String::new()).await?
             }
-            // There is nothing to call off, and nothing to put into the log.
+            // There is nothing to cancel, and nothing to put into the log.
             Ok(DowngradeAction::Cancel) => self.unchanged_downgrade(),
             Err(_) => return Err(Status::unknown("etcdserver: unknown method")),
         };

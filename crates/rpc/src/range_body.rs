@@ -5,12 +5,12 @@
 //!
 //! ```text
 //!   0 │ length │ header │ tag length record │ tag length record │ ... │ more │ count
-//!     └────────── said first: known before the first record goes ────────────┘
+//!     └────────── sent first: known before the first record goes ────────────┘
 //! ```
 //!
-//! A small answer is one piece of memory. A large one goes in [pieces](StreamedRangeBody), and after each piece others
-//! on the thread get their turn. What is longer still is read and encoded in the read pool, a piece ahead
-//! of the connection: this thread only hands it on.
+//! A small answer is one piece of memory. A large one goes in [pieces](StreamedRangeBody), and
+//! after each piece the other tasks of the thread run. What is longer still is read and encoded in
+//! the read pool, a piece ahead of the connection: this thread only hands it on.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -42,7 +42,7 @@ use crate::unary::{
 
 /// An answer up to this size is encoded at once, and a larger one in pieces of this size.
 const CHUNK_BYTES: usize = 64 << 10;
-/// The pool is asked for more when so many pieces are left.
+/// The number of pieces left at which the pool is asked for more.
 const CHUNKS_AHEAD: usize = 8;
 
 /// The numbers of the answer's fields.
@@ -223,17 +223,19 @@ impl StreamedRead {
     }
 }
 
-/// A client that goes away leaves an old view behind, and the thread that drops the last hold of it takes it apart.
-/// The connections of this thread would wait for that; the pool has the time.
+/// A client that goes away leaves an old view behind, and the thread that drops its last reference
+/// frees it. The connections of this thread would wait for that, so the pool does it.
 impl Drop for StreamedRead {
     fn drop(&mut self) {
         let read = self.next_batch.take().and_then(|mut next| {
-            // A job that waits is passed over then, with all it has; one that is done has left its piece here.
+            // A job that waits is passed over then, with all it has; one that is done has left its
+            // piece here.
             next.close();
             next.try_recv().ok()?.ok()?.rest
         });
         if let Some(left) = self.batch.rest.take().or(read) {
-            // No request waits for it: so the job does nothing but end, and what it has ends with it.
+            // No request waits for it: so the job does nothing but end, and what it has ends with
+            // it.
             drop(self.threads.read_pool().run_continuation(move || drop(left)));
         }
     }
@@ -273,7 +275,7 @@ pub struct StreamedRangeBody {
     source: RangeSource,
     /// Of the call.
     deadline: Deadline,
-    /// A piece has just gone: now it is the others' turn.
+    /// A piece has just gone: the task yields before the next.
     yields_next: bool,
 }
 
@@ -340,7 +342,7 @@ fn encode_chunk(records: &mut std::vec::IntoIter<Bytes>, bytes: &mut BytesMut) {
         count += 1;
         length += field_len(record.len());
     }
-    // With room for what comes last.
+    // With space for what comes last.
     bytes.reserve(length - bytes.len() + 32);
     records.take(count).for_each(|record| encode(&record, bytes));
 }

@@ -22,13 +22,13 @@ pub enum ResponseBody {
     /// Nothing (any more).
     #[default]
     Empty,
-    /// One message of gRPC, and behind it the word that all went well.
+    /// One message of gRPC, and behind it the status OK.
     Message(Bytes),
     /// The same, encoded while it is sent.
     Range(Box<StreamedRangeBody>),
-    /// Only that word is left to send.
+    /// Only that status is left to send.
     OkTrailers,
-    /// What tonic says.
+    /// A body of tonic's.
     Tonic(tonic::body::Body),
 }
 

@@ -1,17 +1,16 @@
 //! One request, as it comes off a connection: which service answers it?
 //!
-//! A port carries three kinds of requests. They are told apart by what is in their heads:
+//! A port carries three kinds of requests. They differ in their heads:
 //!
 //! ```text
-//!                           ┌─ Range, Put, DeleteRange, Txn, Compact ─▶ hot      this module
-//!   connection ─▶ request ──┼─ other gRPC calls ─────────────────────▶ tonic    kv, watch, lease ...
+//!                           ┌─ Range, Put, DeleteRange, Txn, Compact ─▶ kv       this module
+//!   connection ─▶ request ──┼─ other gRPC calls ─────────────────────▶ tonic    watch, lease ...
 //!                           └─ HTTP ─────────────────────────────────▶ http     health, metrics ...
 //! ```
 //!
 //! The five calls that a busy server gets go past tonic: its router and its codec cost as much as
 //! looking a key up. Here the message is decoded where it lies, and the answer is encoded into one
-//! frame of the right length. What the calls do is said once, in [`crate::kv`], and tonic's
-//! service would do the same.
+//! frame of the right length. What the calls do is in [`crate::kv`].
 
 use std::convert::Infallible;
 use std::fmt;
@@ -78,8 +77,8 @@ pub struct ClientInfo {
     pub remote: RemoteAddress,
     /// Whether the connection is encrypted.
     pub is_secure: bool,
-    /// The client's name, by the certificate that it has shown. Calls that tonic answers have it among their
-    /// extensions.
+    /// The client's name, by the certificate that it has shown. Calls that tonic answers have it
+    /// among their extensions.
     pub name: Option<ClientName>,
     /// What else the connection carries.
     pub large_responses: ActiveLargeResponses,
@@ -111,8 +110,8 @@ type ResponseFuture =
 
 impl Router {
     /// In front of a member; `grpc` has the services that are not answered here, and `http` answers
-    /// what is not gRPC. A call that takes longer than the first of `slow` is told of in the log, and
-    /// so is a read that takes longer than the second.
+    /// what is not gRPC. A call that takes longer than the first of `slow` is logged, and so
+    /// is a read that takes longer than the second.
     pub fn new(
         member: Server,
         grpc: Routes,

@@ -1,17 +1,17 @@
 //! Which thread has which connection?
 //!
-//! A few threads with a runtime each, and no task ever moves from one to another: what a connection
-//! needs is in the cache of one core, and waking a task is a push on a list. Connections are dealt in
-//! turn by the thread that accepts them.
+//! A few threads have a runtime each, and no task moves from one to another: what a connection
+//! needs is in the cache of one core, and waking a task is a push on a list. Connections are dealt
+//! in turn by the thread that accepts them.
 //!
 //! ```text
-//!   accept ── deals ──┬─▶ net-0   its connections, its services, its desk
+//!   accept ── deals ──┬─▶ net-0   its connections, services and request queue
 //!                     └─▶ net-1
 //! ```
 //!
-//! With TLS the handshake comes first, in the task of its connection. Then a connection speaks HTTP/2
-//! or HTTP/1.1; its first bytes say which. Each request goes to the thread's [`Router`], which does not
-//! see a difference between plain and TLS.
+//! With TLS the handshake comes first, in the task of its connection. Then a connection speaks
+//! HTTP/2 or HTTP/1.1; its first bytes say which. Each request goes to the thread's [`Router`],
+//! which does not see a difference between plain and TLS.
 
 use std::io;
 use std::net::SocketAddr;
@@ -66,18 +66,18 @@ use crate::metrics::{MetricsOptions, RpcMetrics, ThreadMetrics};
 use crate::router::{ClientInfo, RemoteAddress, Router};
 use crate::watch::WatchService;
 
-/// So long no connection is accepted when the last attempt has failed.
+/// How long no connection is accepted after a failed attempt.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
 /// What takes longer is worth a line in the log: etcd's `--warning-unary-request-duration`.
 const SLOW_REQUEST_THRESHOLD: Duration = Duration::from_millis(300);
 /// What takes longer to apply is worth a line in the log: etcd's `--warning-apply-duration`.
 pub const SLOW_APPLY_THRESHOLD: Duration = Duration::from_millis(100);
-/// So long a server that stops waits for the requests that are under way.
+/// How long a server that stops waits for the requests that are under way.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(7);
-/// A client of HTTP/1.1 has so long for the head of a request.
+/// How long a client of HTTP/1.1 may take for the head of a request.
 const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// The head of a request may be so long: Go's `http.DefaultMaxHeaderBytes`. Over HTTP/2 without TLS
-/// etcd takes 16 times as much.
+/// How long the head of a request may be: Go's `http.DefaultMaxHeaderBytes`. Over HTTP/2 without
+/// TLS etcd takes 16 times as much.
 const REQUEST_HEAD_BYTES_MAX: u32 = 1 << 20;
 /// And some more over HTTP/1.1, as in Go.
 const HTTP1_HEAD_EXTRA_BYTES: usize = 4 << 10;
@@ -87,13 +87,13 @@ const TLS_FIRST_BYTE: [u8; 1] = [0x16];
 /// What connections are held to. By default it is what etcd does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionConfig {
-    /// A client waits so long between two pings: `--grpc-keepalive-min-time`.
+    /// How long a client waits between two pings: `--grpc-keepalive-min-time`.
     pub ping_min_interval: Duration,
-    /// One on which nothing happens is asked after so long whether its client is still there.
+    /// How long nothing happens on a connection until its client is sent a ping.
     pub keep_alive_interval: Duration,
-    /// And has so long to answer.
+    /// How long the client may take to answer it.
     pub keep_alive_timeout: Duration,
-    /// So many calls may be under way on one.
+    /// Number of calls that may be under way on a connection.
     pub concurrent_streams_max: u32,
 }
 
@@ -111,7 +111,7 @@ impl Default for ConnectionConfig {
 /// What all threads have in common.
 #[derive(Clone, Debug)]
 pub struct RpcConfig {
-    /// A call that takes longer is told of in the log.
+    /// A call that takes longer is logged.
     pub slow_request_threshold: Duration,
     /// So is a read that takes longer than this.
     pub slow_apply_threshold: Duration,
@@ -125,7 +125,7 @@ pub struct RpcConfig {
     pub metrics: Arc<RpcMetrics>,
     /// How HTTP is answered.
     pub http: Arc<HttpServiceConfig>,
-    /// Requests that are under way when the server stops have so long to end.
+    /// How long requests that are under way when the server stops may take.
     pub drain_timeout: Duration,
 }
 
@@ -266,12 +266,12 @@ struct ConnectionDispatcher {
 impl ConnectionDispatcher {
     fn dispatch(&self, connection: AcceptedConnection) {
         let turn = self.next_thread.fetch_add(1, Ordering::Relaxed) % self.threads.len();
-        // A thread that has gone has said why.
+        // A thread that has ended has logged why.
         let _ = self.threads[turn].send(connection);
     }
 }
 
-/// Takes the connections of one listener, for ever.
+/// Takes the connections of one listener, until the task is dropped.
 async fn accept_loop(listener: AsyncListener, dealer: Arc<ConnectionDispatcher>) {
     let mut has_failed = false;
     loop {
@@ -367,7 +367,7 @@ async fn serve_connection(
     held_to: ConnectionConfig,
     stopped: watch::Receiver<bool>,
 ) {
-    // A client that has gone already, and nothing else, makes these fail.
+    // These fail only if the client has gone already.
     match connection {
         Connection::Tcp(connection) => {
             let Ok(remote) = connection.peer_addr() else { return };
@@ -397,7 +397,7 @@ async fn serve_connection(
     }
 }
 
-/// Which kind of connection it is. Nothing comes back if it ends before it says that.
+/// Which kind of connection it is; `None` if it ends before that is known.
 async fn detect_tls(
     connection: &TcpStream,
     speech: TransportSecurity,

@@ -1,8 +1,8 @@
-//! Which gRPC code goes with which words.
+//! Which gRPC code goes with which error text.
 //!
-//! Clients of etcd tell errors apart by their text, and decide by the code whether to try again. Two
-//! codes are not what one would expect, and are etcd's all the same: "too many requests" and "not
-//! enough started members" come as `Unknown`.
+//! Clients of etcd tell errors apart by their text, and decide by the code whether to try again.
+//! Two codes are not what one would expect, and are etcd's all the same: "too many requests" and
+//! "not enough started members" come as `Unknown`.
 
 use clearlane_raft::read_index::ReadIndexError as Read;
 use clearlane_server::RequestError;

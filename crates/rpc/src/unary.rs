@@ -4,9 +4,9 @@
 //!   on the wire     0 │ length: 4 bytes │ message
 //! ```
 //!
-//! A message that comes in one piece is decoded where it lies; its keys and values are slices of what
-//! was read from the socket, and code that keeps them must copy them. The answer is encoded once, into
-//! memory of just its length.
+//! A message that comes in one piece is decoded where it lies; its keys and values are slices of
+//! what was read from the socket, and code that keeps them must copy them. The answer is encoded
+//! once, into memory of just its length.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -58,8 +58,8 @@ pub(super) fn message_response(message: impl Message) -> Response<ResponseBody> 
     ok_response(ResponseBody::Message(frame(&message)))
 }
 
-/// The same for one that may be large. Then it is encoded in the read pool: that takes long, others on
-/// this thread shall not wait for it, and only a few are under way at a time.
+/// The same for one that may be large. Then it is encoded in the read pool, so that no other task
+/// of this thread waits for it, and only a few are encoded at a time.
 pub(super) fn message_response_of_any_size(
     member: &Server,
     message: impl Message + 'static,
@@ -73,8 +73,8 @@ pub(super) fn message_response_of_any_size(
     Ok(EncodedResponse::Pooled(Box::pin(work)))
 }
 
-/// An answer, or one that the pool is asked for. What is rare has a place of its own, or every call
-/// would make room for it.
+/// An answer, or one that the pool is asked for. What is rare is boxed, or every call
+/// would allocate the space for it.
 pub(crate) enum EncodedResponse<'a> {
     Ready(Response<ResponseBody>),
     Pooled(Pin<Box<dyn Future<Output = Option<Bytes>> + Send + 'a>>),
@@ -96,7 +96,7 @@ impl EncodedResponse<'_> {
     }
 }
 
-/// Whether so much is a message.
+/// Checks that a message may have this length.
 pub(super) fn check_message_size(length: u64) -> Result<(), Status> {
     if length <= MESSAGE_BYTES_MAX {
         return Ok(());
@@ -108,7 +108,7 @@ pub(super) fn check_message_size(length: u64) -> Result<(), Status> {
 
 /// The message of a request that has one. A client that sends more than it has announced is cut off
 /// before that takes memory.
-/// `is_packed` says whether it may be compressed.
+/// `is_packed` is whether it may be compressed.
 pub(crate) async fn read_message(
     mut body: Incoming,
     limit: usize,
@@ -149,7 +149,7 @@ async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
     Ok(None)
 }
 
-/// How long the frame at hand will be, if it says so already.
+/// How long the current frame will be, if its head is there.
 fn frame_len(bytes: &[u8], limit: usize) -> Result<Option<usize>, Status> {
     let Some((head, message)) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>() else {
         return Ok(None);

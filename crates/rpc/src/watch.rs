@@ -1,35 +1,18 @@
-//! The service Watch: many watchers in one stream, as long as its client likes.
+//! The service Watch: many watchers in one stream. The whole path is told in `docs/watch.md`.
 //!
-//! # What a stream does
-//!
-//! It is polled by the connection whenever there is room to send, and does three things then:
-//!
-//! ```text
-//!   requests ──▶ create, cancel, progress ──▶ the stream's watchers
-//!   the clock ─▶ notices of progress       ──▶
-//!                                               outbox ──▶ responses ──▶ client
-//! ```
-//!
-//! Events come to the outbox from the member's own threads, which then wake this one: see
+//! The connection polls a stream when it has capacity to send. The stream then takes requests
+//! (create, cancel, progress), sends progress notices that are due, and takes responses out of its
+//! channel. The member's threads fill the channel and wake this thread: see
 //! [`clearlane_server::watch`].
 //!
-//! # A client that does not read
-//!
-//! The connection has no capacity for it any more, so its stream is not polled: it takes nothing out of
-//! its outbox, which is bounded, and no more requests, whose answers would have to be kept. No
-//! other watcher notices.
-//!
-//! # The end of a stream
-//!
-//! A client that has no more to ask may still listen: like etcd, the server does not end a stream
-//! for it. It ends when the client goes away, when the member has been without a leader for too long
-//! and the client wants one, when the store cannot be read, and when the server stops.
-//!
-//! # What etcd does that is left out
-//!
-//! It draws the time between notices of progress, up to a tenth more than what is set, from a random
-//! generator, so that streams that began together do not send together. Here it follows from the
-//! number of the stream.
+//! * If the client does not read, the stream is not polled: it takes nothing out of its channel,
+//!   which is bounded, and no more requests, whose responses would have to be kept.
+//! * As in etcd, the end of the requests does not end the stream. It ends when the client goes
+//!   away, when the member has been without a leader for too long and the client requires one, when
+//!   the store cannot be read, and when the server stops.
+//! * etcd spreads the interval of progress notices by up to a tenth with a random generator, so
+//!   that streams that began together do not send together. Here the number of the stream gives the
+//!   spread.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -65,13 +48,13 @@ use crate::interceptors::{
 };
 use crate::status;
 
-/// About so many bytes are taken out of the outbox at a time.
+/// About how many bytes of events are taken out of the channel at a time.
 const EVENT_BYTES_PER_POLL: usize = 64 << 10;
-/// So many requests of a stream are looked at before it sends.
+/// Number of requests of a stream that are taken before it sends.
 const REQUESTS_PER_POLL: usize = 64;
-/// A message may be so much longer than the longest request before it is cut: etcd's.
+/// How much longer than the longest request a message may be before it is cut: etcd's.
 const FRAGMENT_OVERHEAD_BYTES: usize = 512 << 10;
-/// A shorter interval of notices is made so long: etcd's.
+/// A shorter interval of progress notices is raised to this one: etcd's.
 const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// The service, for one thread.
@@ -84,7 +67,7 @@ pub struct WatchService {
     _task: Arc<AbortOnDrop>,
 }
 
-/// The desk's task, which ends with the service.
+/// The task of the wake set, which ends with the service.
 #[derive(Debug)]
 struct AbortOnDrop(JoinHandle<()>);
 
@@ -95,8 +78,8 @@ impl Drop for AbortOnDrop {
 }
 
 impl WatchService {
-    /// In front of a member, on the thread whose runtime this is called in. Streams end when `stopped`
-    /// becomes true.
+    /// In front of a member, on the thread whose runtime this is called in. Streams end when
+    /// `stopped` becomes true.
     pub fn new(member: Server, stopped: watch::Receiver<bool>) -> WatchService {
         let desk = WatchWakeSet::new(member.threads().watch_server());
         let task = Arc::new(AbortOnDrop(tokio::spawn(desk.clone().run())));
@@ -109,7 +92,7 @@ impl WatchService {
         }
     }
 
-    /// Where others on this thread open streams of their own.
+    /// Where other services of this thread open streams of their own.
     pub fn wake_set(&self) -> &WatchWakeSet {
         &self.wake_set
     }
@@ -194,7 +177,7 @@ impl WatchResponseStream {
         }
     }
 
-    /// Looks at what the client asks, if there is something.
+    /// Takes the client's requests, if there are any.
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
         for _ in 0..REQUESTS_PER_POLL {
             let Some(requests) = &mut self.requests else { return Ok(()) };

@@ -1,38 +1,16 @@
-//! Which alarms are raised, and what they forbid.
+//! Which alarms are raised, and what they forbid. etcd's counterpart is
+//! `server/etcdserver/api/v3alarm`.
 //!
-//! # The problem
-//!
-//! A member whose disk is nearly full must stop the whole cluster from growing, not only itself: an
-//! entry that one member could not store is one that the others have. And if two members differ,
-//! no client should write on top of that. In both cases all members must refuse the same requests,
-//! from the same entry on.
-//!
-//! # The idea
-//!
-//! An alarm is a pair of a kind and a member, and it is raised and taken back through the log, like
-//! any write. The member that applies an entry looks at the alarms as they are at that entry:
-//!
-//! ```text
-//!   entry   7  put a          done
-//!           8  alarm NOSPACE  raised, by whoever found his store too large
-//!           9  put b          refused, by every member
-//!          10  delete a       done: it makes room in the end
-//!          11  alarm NOSPACE  taken back, by a person
-//!          12  put c          done
-//! ```
+//! An alarm is a pair of a kind and a member. It is raised and taken back through the log, so that
+//! all members refuse the same requests from the same entry on. See `docs/maintenance.md`.
 //!
 //! | raised | refused |
 //! |---|---|
 //! | `NOSPACE` | puts, transactions with a put in any list, new leases |
-//! | `CORRUPT` | whatever changes keys or leases, compactions, too |
+//! | `CORRUPT` | whatever changes keys or leases, all transactions in the log, compactions |
 //!
-//! # On disk
-//!
-//! Bucket `alarm` has an empty record for each, under the encoded pair. That is etcd's format.
-//!
-//! # What etcd does that is left out
-//!
-//! An unknown action ends its process. Here it is refused, before the log and behind it.
+//! On disk, bucket `alarm` has an empty record for each, under the encoded pair: etcd's format. An
+//! unknown action is refused, before the log and behind it; etcd's process ends.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -49,18 +27,18 @@ use crate::error::{Error, Result};
 use crate::quota;
 use crate::requests::RequestRejection;
 
-/// What a member proposes whose store is too large, or whose disk is nearly full.
+/// The proposal of a member with a store that is too large, or a disk that is nearly full.
 pub fn no_space(member_id: u64) -> InternalRaftRequest {
     alarm(AlarmAction::Activate, AlarmType::Nospace, member_id)
 }
 
-/// What it proposes when its disk has room again.
+/// Its proposal when the disk has room again.
 pub fn disarm_no_space(member_id: u64) -> InternalRaftRequest {
     alarm(AlarmAction::Deactivate, AlarmType::Nospace, member_id)
 }
 
-/// What a leader proposes that has found that a member has something else than the others; 0 is all
-/// of them.
+/// The proposal of a leader which has found that a member has something else than the others; 0 is
+/// all of them.
 pub fn corrupt(member_id: u64) -> InternalRaftRequest {
     alarm(AlarmAction::Activate, AlarmType::Corrupt, member_id)
 }

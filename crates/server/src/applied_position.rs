@@ -1,16 +1,7 @@
-//! How far has the store come in the log?
+//! How far the store has come in the log: etcd's consistent index.
 //!
-//! # The problem
-//!
-//! After a crash the log is read again, and entries that the store has must not be applied to it a
-//! second time. Nor may one be left out. So the store itself says which entry it saw last, and it
-//! says so in the same transaction of the engine in which it got what that entry did.
-//!
-//! # The idea
-//!
-//! Each write transaction ends with a [`AppliedPosition`]: the entry, its term, and the members then.
-//! It becomes visible with the transaction's changes, and whichever commit makes them durable writes
-//! it beside them, into etcd's three keys of bucket `meta`:
+//! Each write transaction ends with an [`AppliedPosition`]. The commit that makes its changes
+//! durable writes it beside them, into etcd's three keys of bucket `meta`:
 //!
 //! ```text
 //!   consistent_index   8 bytes, big endian     the last entry whose effects are here
@@ -18,19 +9,9 @@
 //!   confState          {"voters":[1,2],"learners":[3],"auto_leave":false}
 //! ```
 //!
-//! An entry that changes nothing ends a transaction, too: it is applied, and the log need not be
-//! kept for it.
-//!
-//! # What holds
-//!
-//! * What a snapshot of the engine holds and what its [`AppliedPosition::read`] says are of one moment.
-//! * The durable position is what the engine's last committed state says. There is no second
-//!   record of it that could run ahead.
-//!
-//! # What etcd does that is left out
-//!
-//! It writes the members only after they have changed, and reads them from bucket `members` at a
-//! start. There a joint configuration has no place; here it has.
+//! An entry that changes nothing ends a transaction, too, so that the log need not be kept for it.
+//! There is no second record of the position that could run ahead of the data. etcd writes the
+//! members only when they change, and reads them from bucket `members` at a start.
 
 use std::sync::Arc;
 

@@ -1,10 +1,5 @@
-//! Users, roles and permissions, as they are written down.
-//!
-//! # The idea
-//!
-//! A role is a list of permissions, each for a range of keys; a user has a password and some roles. Both
-//! are prepared while no client is asked for a password yet, and etcd lets any client do so. They lie in
-//! etcd's buckets, in its format:
+//! Users, roles and permissions in etcd's buckets and format. etcd's counterpart is
+//! `auth.AuthStore`.
 //!
 //! ```text
 //!   authUsers   alice         User { name, bcrypt of the password, roles in order, options }
@@ -13,13 +8,11 @@
 //! ```
 //!
 //! Permissions are not checked anywhere yet. So authentication cannot be switched on: a server that
-//! says it asks and does not would be worse than one that says it does not.
-//!
-//! # What holds
+//! says it checks and does not would be worse than one that says it does not.
 //!
 //! * A password is hashed before it is proposed; none gets into the log or the store.
 //! * A refused change has changed nothing, the revision neither.
-//! * A user has no role that is not there, but for `root`, which need not be.
+//! * A user has no role that does not exist, but for `root`, which need not.
 
 use std::ops::ControlFlow;
 

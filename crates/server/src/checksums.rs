@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::request_error::RequestError;
 use crate::requests::RequestRejection;
 
-/// So many keys or records in one step. In the old eras the steps of a hash hold a lock anyway.
+/// Number of keys or records in one step. In the old eras the steps of a hash hold a lock anyway.
 const KEYS_PER_STEP: usize = 10_000;
 
 /// The sum of all keys at a revision, the current one if it is 0; and the current one of the same
@@ -40,8 +40,8 @@ pub fn hash_kv(
     Ok((sum, job.revision()))
 }
 
-/// The sum of everything that is on disk, after a commit; and the current revision of before: what it
-/// stands for is in the sum.
+/// The sum of everything that is on disk, after a commit; and the current revision of before: what
+/// it stands for is in the sum.
 pub fn hash(store: &dyn Store<AppliedPosition>) -> Result<(u32, i64)> {
     let revision = store.begin_read().revision();
     let copy = store.snapshot()?;

@@ -1,47 +1,16 @@
-//! Do all members have the same? And if not, which one is wrong?
+//! Compares what members have, and says which one is wrong: etcd's `corrupt.go`,
+//! `docs/maintenance.md`.
 //!
-//! # The problem
+//! * [Before a member serves](count_mismatches) it compares itself with the others, and does not
+//!   serve if it differs.
+//! * [From time to time](PeriodicCheck::find_corrupt_member) the leader compares, at its newest
+//!   revision: the first that differs from it is wrong.
+//! * [Behind compactions](compare_compaction_hashes) the leader compares what all have worked out:
+//!   the minority is wrong.
 //!
-//! Raft makes all members apply the same entries. It does not make them come to the same store: a
-//! disk may return other bytes than were written, and a bug may let two members do different things
-//! with one entry. This is not noticed for months, until a client reads at another member. By then the
-//! wrong one may have been copied to others.
-//!
-//! # The idea
-//!
-//! `HashKV` at one revision is one number, which is [the same](clearlane_mvcc::hash) for all members that have
-//! applied the same entries. So members are asked for it, and their numbers are compared. Numbers
-//! speak of the same records only if the past was dropped up to the same revision, too:
-//!
-//! ```text
-//!                 asked at   hash       compacted
-//!   member 1        1000     5f0a11c2      900
-//!   member 2        1000     5f0a11c2      900      agrees
-//!   member 3        1000     77e0b3d9      900      is not the same
-//!   member 4        1000     03fd9e11      950      cannot be compared: it has compacted since
-//! ```
-//!
-//! There are three occasions, and each has its own answer to "which member is wrong?":
-//!
-//! | occasion | which member compares | which member is wrong |
-//! |---|---|---|
-//! | [before a member serves](count_mismatches) | the member that starts | the one that starts: it does not |
-//! | [from time to time](PeriodicCheck::find_corrupt_member) | the leader, at its newest revision | the first that differs from the leader |
-//! | [behind compactions](compare_compaction_hashes) | the leader, at revisions at which all have compacted | the minority |
-//!
-//! The third is the sharpest. At the revision of a compaction every member has worked out the number
-//! on the way, so it costs nothing to ask, members are seldom too far apart to be compared, and since
-//! the leader has no special place in the vote it is found out, too. If there is no majority,
-//! the alarm is raised for member 0, which does not exist: all are under suspicion.
-//!
-//! What follows from a suspicion is an alarm of kind `CORRUPT`, through the log: [`alarms::corrupt`](crate::alarms::corrupt).
-//!
-//! # What holds
-//!
-//! * Nothing is asked here and no clock is read: the threads of a member [ask](crate::threads::PeerClients), and
-//!   pass on the answers. What is said of a member is reported in the log, in etcd's words.
-//! * A member that does not answer, or cannot be compared, is never under suspicion.
-//! * The leader alone raises alarms, at most one in each periodic check.
+//! Two hashes are compared only if they are of one revision, compacted at one revision. A member
+//! that does not answer, or cannot be compared, is not called wrong. No member is asked and no
+//! clock is read here: the threads [ask](crate::threads::PeerClients), and pass on the answers.
 
 use std::collections::BTreeMap;
 
@@ -200,7 +169,8 @@ impl PeriodicCheck<'_> {
 pub enum HashCheckResult {
     /// All members agree.
     Equal,
-    /// The members that could be compared agree, and there are others: an earlier compaction may tell more.
+    /// The members that could be compared agree, and there are others: an earlier compaction may
+    /// tell more.
     Inconclusive,
     /// These are wrong. Member 0 is all of them: there is no majority that would be right.
     Corrupt(Vec<u64>),

@@ -1,21 +1,16 @@
 //! A cluster that is to go back to an older version: etcd's preparations for it.
 //!
-//! An operator first asks whether it is possible (*validate*), then announces it (*enable*), replaces
-//! the members one by one, or calls it off (*cancel*). The announcement goes through the log and
-//! lies in bucket `cluster`, under `downgrade`:
+//! An operator first asks whether it is possible (*validate*), then announces it (*enable*),
+//! replaces the members one by one, or calls it off (*cancel*). The announcement goes through the
+//! log and lies in bucket `cluster`, under `downgrade`:
+//! `{"target-version":"3.6.0","enabled":true}`.
 //!
-//! ```text
-//!   {"target-version":"3.6.0","enabled":true}
-//! ```
+//! * The target is one minor version below the cluster's.
+//! * While one is announced there cannot be another.
 //!
-//! The target is always one minor version below the cluster's. While one is announced there cannot be
-//! another.
-//!
-//! # What etcd does that is left out
-//!
-//! Its leader then lowers the cluster's version, and each member rewrites its store so that the older
-//! version can read it. What lies in our files is of one version only, so the announcement is kept
-//! and shown, and nothing is rewritten.
+//! etcd's leader then lowers the cluster's version, and each member rewrites its store so that the
+//! older version can read it. Our files are of one version only: the announcement is kept and
+//! shown, and nothing is rewritten.
 
 use bytes::Bytes;
 use clearlane_engine::Bucket;
@@ -30,7 +25,7 @@ use crate::requests;
 
 const DOWNGRADE_KEY: &[u8] = b"downgrade";
 const CLUSTER_VERSION: &[u8] = b"clusterVersion";
-/// Of a cluster whose members have not agreed on one yet.
+/// The version of a cluster that has none on record yet.
 const NEWEST_VERSION: Version = Version { major: 3, minor: 7 };
 
 /// Why a downgrade is refused.

@@ -1,7 +1,7 @@
 //! What makes a member stop. What a client is told is in [`requests`](crate::requests).
 
-/// The member cannot go on: what it has promised and what it has do not agree any more, or might
-/// not. Its owner stops the process and says why.
+/// The member cannot go on: what it has acknowledged and what it has do not agree any more, or
+/// might not. Its owner stops the process and says why.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The engine has failed.

@@ -1,4 +1,4 @@
-//! What a network thread has of a member: its desk, and the calls that requests become.
+//! What a network thread has of a member: its request channel, and the calls that requests become.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// For one thread. The desk's [task](RequestChannel::run) must run there.
+    /// For one thread. The channel's [task](RequestChannel::run) must run there.
     pub fn new(node: &Arc<ServerThreads>, limits: Limits) -> Server {
         Server { threads: Arc::clone(node), requests: node.request_channel(), limits }
     }
@@ -42,7 +42,7 @@ impl Server {
         Server { threads: node, requests: self.requests.with_deadline(until_ns), limits }
     }
 
-    /// The desk.
+    /// The net thread's requests on their way to the loops.
     pub fn requests(&self) -> &RequestChannel {
         &self.requests
     }
@@ -84,8 +84,8 @@ impl Server {
         Ok(())
     }
 
-    /// Has the thread that speaks to raft say that this member is fresh, also where no other member need be
-    /// asked: for callers that check whether it answers.
+    /// Has the thread that speaks to raft say that this member is fresh, also where no other member
+    /// need be asked: for callers that check whether it answers.
     pub async fn force_read_index(&self) -> Result<(), RequestError> {
         self.read_index().await.map(drop)
     }
@@ -121,7 +121,7 @@ impl Server {
         }
     }
 
-    /// Waits up to the request's deadline for something that does not go through the desk.
+    /// Waits up to the request's deadline for something that does not go through the channel.
     pub async fn within_deadline<T>(
         &self,
         work: impl Future<Output = T>,
@@ -164,7 +164,8 @@ impl Server {
         }
     }
 
-    /// Whether the store may take a request. If not, all members are notified of it before the client is.
+    /// Whether the store may take a request. If not, all members are notified of it before the
+    /// client is.
     async fn check_quota(&self, request: &InternalRaftRequest) -> Result<(), RequestError> {
         let (cost, size) = (quota::cost(request), self.threads.sizes().size());
         if cost == 0 {
@@ -251,8 +252,8 @@ impl Server {
         }
     }
 
-    /// Why a proposal has timed out, in etcd's words. What had been proposed when a leader was lost is perhaps
-    /// lost with it.
+    /// Why a proposal has timed out, in etcd's words. What had been proposed when a leader was lost
+    /// is perhaps lost with it.
     fn timeout_error(&self, started: Instant) -> RequestError {
         let (node, own) = (&self.threads, self.threads.metadata().node_id);
         let status = node.status();

@@ -1,17 +1,17 @@
 //! What a network thread asks about leases, and does not send through the log.
 //!
 //! ```text
-//!   renew, time to live     the leader knows. Is this member the leader, still? A round of questions
-//!                           says so (the same that a fresh read waits for), and all that this member
-//!                           must have applied is applied then
-//!   list                    what this member has, as in etcd
+//!   renew, time to live   the leader knows. Is this member the leader, still? A round of questions
+//!                         says so (the same that a fresh read waits for), and all that this
+//!                         member must have applied is applied then
+//!   list                  what this member has, as in etcd
 //! ```
 //!
-//! Without the round, a leader that has been replaced and does not know it yet would renew a lease that
-//! its successor lets run out.
+//! Without the round, a leader that has been replaced and does not know it yet would renew a lease
+//! that its successor lets run out.
 //!
-//! Members that do not lead answer [`RequestError::NotLeader`]: the code that carries requests between
-//! members asks the leader then.
+//! Members that do not lead answer [`RequestError::NotLeader`]: the code that carries requests
+//! between members asks the leader then.
 
 use clearlane_lease::{LeaseTtl, Renewal};
 use clearlane_proto::etcdserverpb::{
@@ -51,8 +51,8 @@ impl Server {
         keys: bool,
     ) -> Result<LeaseTimeToLiveResponse, RequestError> {
         self.require_leader().await?;
-        // Before the keys are looked at: a change hangs its keys on leases before it can be read. So the keys
-        // are those of this revision at least.
+        // Before the keys are looked at: a change hangs its keys on leases before it can be read.
+        // So the keys are those of this revision at least.
         let revision = self.store().begin_read().revision();
         let leases = self.threads().leases();
         let mut response =

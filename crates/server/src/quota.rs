@@ -1,49 +1,18 @@
-//! How large may the store become?
-//!
-//! # The problem
-//!
-//! A store that grows until its disk is full ends badly: the log cannot be written any more, and
-//! nothing that would make room can be, either. So it is stopped before, while deletes and
-//! compactions still have a place to be written to.
-//!
-//! # The idea
-//!
-//! Each request has a *cost*, etcd's estimate of what it adds, and the store a *size*:
+//! How large the store may become: etcd's `--quota-backend-bytes`.
 //!
 //! ```text
-//!   put              256 + key + value
-//!   lease            64
-//!   transaction      the dearer of its two lists
-//!   anything else    0: it is let through, whatever the size
-//!
-//!   size + cost < quota    proposed
-//!   otherwise              the member raises NOSPACE (see [`alarms`](crate::alarms)) and refuses
+//!   cost    put: 256 + key + value   lease: 64   transaction: the dearer of its lists   else: 0
+//!   size + cost < quota    proposed, and so is whatever costs 0
+//!   otherwise              refused; the member raises NOSPACE (see `alarms`)
 //! ```
 //!
-//! The check comes before the log, with the size as of the last commit. Requests that are on their
-//! way together do not see each other, so the size may pass the quota by what a moment brings. The
-//! member that finds itself beyond it after a commit raises the alarm then; so does a follower whose
-//! store is larger than the leader's.
+//! The check comes before the log, with the size as of the last commit, so requests that are under
+//! way together may pass the quota. The member that finds its store beyond it after a commit raises
+//! the alarm then, also a follower.
 //!
-//! # Which size?
-//!
-//! Not that of the files. An engine allots in advance and gives back late, and by how much is its own
-//! affair: the smallest file of one is larger than a quota that a test of etcd's may set. What counts
-//! is the bytes of all keys and values, history included, at their height since the store was last
-//! rewritten:
-//!
-//! ```text
-//!   bytes        ___compact___
-//!          _____/             \        in use
-//!     ____/                    \________
-//!          __________________________
-//!     ____/                          \__   size: falls by a defragmentation
-//!                             defragment
-//! ```
-//!
-//! That is what etcd's file does, whose pages are used again but not given back: a person who has
-//! learnt "compact, defragment, disarm" there finds the same three steps here. The height is not
-//! kept over a restart, where the size begins with what is in use.
+//! The size is not that of the files: it is the bytes of all keys and values, history included, at
+//! their height since the store was last rewritten (`docs/decisions/member-quota.md`,
+//! `docs/maintenance.md`).
 
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest, RequestOp, TxnRequest};

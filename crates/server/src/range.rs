@@ -1,30 +1,17 @@
-//! The whole path of a read, on one screen.
+//! The whole path of a read, up to what is handed over for encoding: `docs/read-path.md`.
 //!
 //! ```text
-//!   client ── Range ──▶ range          is it a request at all?
-//!                        ├─ fresh      linearizable: wait until this member has applied what was
-//!                        │             acknowledged before the read came
-//!                        ├─ view       one revision, its index and its records
-//!                        └─ found      keys → records → (sorted, filtered, cut off)
+//!   client ── Range ──▶ check     is it a request at all?
+//!                        ├─ wait  linearizable: until what was acknowledged is applied here
+//!                        ├─ view  one revision, its index and its records: one pointer
+//!                        └─ read  keys → records → (sorted, filtered, cut off)
 //! ```
 //!
-//! From the view on a range does not wait for other threads: in the default era the view is one pointer, and it
-//! shows the same state for as long as it is kept.
-//!
-//! # Small and large
-//!
-//! It is not known beforehand how much a range will find. So it begins on the network thread, which
-//! would only lose time by handing over a single key, and has a budget there. What goes beyond it
-//! begins again in the [read pool](crate::threads::ReadPool), and is read there [piece by
-//! piece](crate::streamed_range), as fast as the client takes it. So all answers together need a bounded amount of
-//! memory, whatever their size, and however slowly they are taken.
-//!
-//! What is small and not in memory is read by [threads of its own](crate::threads::ServerThreads::uncached_pool): one client's wait for
-//! the disk would be that of all clients of a network thread, which therefore reads [without
-//! waiting](clearlane_engine::try_read_cached).
-//!
-//! The old eras hold locks as long as a read is open. There a range that may find more than one key
-//! goes to the pool at once, and is read in one go, as etcd does it.
+//! A read begins on the network thread, with a budget. What goes beyond it begins again in the
+//! [read pool](crate::threads::ReadPool), and is [read while it is sent](crate::streamed_range).
+//! What is small and not [cached](try_read_cached) is read by [other
+//! threads](crate::threads::ServerThreads::uncached_pool), which may wait for the disk. In the old
+//! eras a range of more than one key goes to the pool at once, and is read in one go.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -153,8 +140,8 @@ pub async fn read_txn(
     Ok(response)
 }
 
-/// Reads something small: on the network thread, unless it would have to wait for the disk there. The old eras read with
-/// their locks in hand, as etcd did, and wait for the disk with them.
+/// Reads something small: on the network thread, unless it would have to wait for the disk there.
+/// The old eras read with their locks in hand, as etcd did, and wait for the disk with them.
 async fn run_small<T: Send + 'static>(
     member: &Server,
     card: &mut RequestTrace,

@@ -1,16 +1,17 @@
 //! A range that is sent page by page: etcd 3.7's `RangeStream`.
 //!
-//! Put together, the pages are the answer to the same range in one message, as of the first page: its
-//! header and its count go out with the last page. Each page is a read of its own at the revision of the
-//! first one. So no lock and no old state of the store is kept while a client takes its time, and
-//! the stream ends with an error if that revision is compacted meanwhile, as in etcd.
+//! Put together, the pages are the answer to the same range in one message, as of the first page:
+//! its header and its count go out with the last page. Each page is a read of its own at the
+//! revision of the first one. So no lock and no old state of the store is kept while a client takes
+//! its time, and the stream ends with an error if that revision is compacted meanwhile, as in etcd.
 //!
-//! A sort target without an order is the only order besides that of the keys that etcd takes here. Such a
-//! range is read and sorted at once, as `Range` does it, and then cut into pages. (etcd sorts each
-//! page for itself and goes on behind its last key, so that keys come twice or not at all.)
+//! A sort target without an order is the only order besides that of the keys that etcd takes here.
+//! Such a range is read and sorted at once, as `Range` does it, and then cut into pages. (etcd
+//! sorts each page for itself and goes on behind its last key, so that keys come twice or not at
+//! all.)
 //!
-//! The first page has ten keys. From there on a page has twice as many if the last was far below the
-//! size that a message should have, and half as many if it was far above.
+//! The first page has ten keys. From there on a page has twice as many if the last was far below
+//! the size that a message should have, and half as many if it was far above.
 
 use std::mem;
 use std::vec::IntoIter;
@@ -26,7 +27,7 @@ use crate::request_error::RequestError;
 use crate::request_trace::RequestTrace;
 use crate::requests;
 
-/// So many keys the first page has.
+/// Number of keys on the first page.
 const FIRST_PAGE_KEYS: i64 = 10;
 
 /// A range under way.
@@ -133,7 +134,7 @@ impl RangeStream {
     }
 }
 
-/// What is left behind a page: of the same revision, and never fresher.
+/// What is left behind a page: of the same revision, without waiting to be linearizable again.
 fn remaining_request(
     request: RangeRequest,
     page: &[KeyValue],

@@ -51,8 +51,8 @@ pub enum RequestError {
     /// The leader has changed, and no answer came: it may be applied, or not.
     #[error("etcdserver: request timed out, possibly due to previous leader failure")]
     LeaderLost,
-    /// There was not always a connection to the leader, or to a quorum, and no answer came: it may be applied,
-    /// or not.
+    /// For some of the time there was no connection to the leader, or to a quorum, and no answer
+    /// came: it may be applied, or not.
     #[error("etcdserver: request timed out, possibly due to connection lost")]
     ConnectionLost,
     /// Too few members are there to change the membership.

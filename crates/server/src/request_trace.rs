@@ -1,35 +1,16 @@
-//! Where has a slow request spent its time?
+//! Where a slow request has spent its time: etcd's `traceutil`, with stages of our own.
 //!
-//! # The problem
+//! It is not known beforehand which request will be slow, so each carries a [`RequestTrace`], on
+//! the stack. The end of a stage costs one reading of the clock. All time since the end of the
+//! stage before belongs to it, so the stages add up to the whole.
 //!
-//! "It took 900 ms" is what a client measures itself. The next question is: for what? This cannot be
-//! said afterwards unless it was written down before, for every request, because it is not known which
-//! one is going to be slow.
+//! Waiting for a lock happens inside of a stage. A stage that [ends with
+//! locks](RequestTrace::end_stage_with_locks), on the thread that waited, has that time taken out,
+//! and the [holder](clearlane_contention) of the longest wait recorded.
 //!
-//! # The idea
-//!
-//! A request carries a [`RequestTrace`], and it is stamped when a stage is over: one reading of the clock, a
-//! dozen nanoseconds. All time since the last stamp belongs to the stage that was over; so the
-//! stages' times add up to the whole, and no time is left that belongs to no stage.
-//!
-//! ```text
-//!   begin ──── read index ────┬──── backend ────┬─ sending ─┐
-//!              stamp ─────────┘    of that: 7 ms for lock   │
-//!                                  "readTx", held by "put"  │
-//!                                     stamp ────┘   stamp ──┘
-//! ```
-//!
-//! Waiting for a lock is no stage of its own: it happens inside of one. The [locks](clearlane_contention)
-//! know how long a thread waited, and which holder blocked it. A trace that is to [look at
-//! them](RequestTrace::end_stage_with_locks) takes that time out of the stage, and records the blocker.
-//! That must happen on the thread that waited.
-//!
-//! What is quick throws its card away. Of what was not, [`RequestTrace::report_if_slow`] makes a [`SlowRequestReport`], and
-//! [`SlowRequestReport::log_slow_request`] a line of the log, in etcd's words, with our stages behind them.
-//!
-//! # What etcd does that is left out
-//!
-//! It keeps a trace of named steps for each request, and allocates for it. A card lies on the stack.
+//! [`RequestTrace::report_if_slow`] makes a [`SlowRequestReport`], and
+//! [`SlowRequestReport::log_slow_request`] a line of the log, in etcd's words with the stages
+//! behind them: `docs/maintenance.md`.
 
 use std::fmt;
 use std::time::Duration;
@@ -134,7 +115,8 @@ impl RequestTrace {
         self.stage_ns[stage as usize]
     }
 
-    /// When this much time will have passed since it began, in nanoseconds on the clock of the locks.
+    /// When this much time will have passed since it began, in nanoseconds on the clock of the
+    /// locks.
     pub fn time_limit_ns(&self, time: Duration) -> u64 {
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.start_ns.saturating_add(time_ns)
@@ -160,8 +142,8 @@ impl RequestTrace {
         self.stage_ns[Stage::Apply as usize] += moved;
     }
 
-    /// A stage is over that was begun on this thread, and never left it: what it waited for locks is
-    /// counted apart.
+    /// A stage is over that was begun on this thread, and did not leave it: what it waited for
+    /// locks is counted apart.
     pub fn end_stage_with_locks(&mut self, over: Stage, before: LockWaitMark) {
         self.end_stage(over);
         self.subtract_lock_wait(over, before);
@@ -190,8 +172,8 @@ impl RequestTrace {
         Duration::from_nanos(self.last_end_ns.saturating_sub(self.start_ns))
     }
 
-    /// Where an entry that took long to apply has spent its time: it began on this thread when `before` was
-    /// taken, and is over now.
+    /// Where an entry that took long to apply has spent its time: it began on this thread when
+    /// `before` was taken, and is over now.
     pub(crate) fn entry_report(
         begun_ns: u64,
         now_ns: u64,
@@ -203,8 +185,8 @@ impl RequestTrace {
         SlowRequestReport { trace: card }
     }
 
-    /// The request is over, and was so with its last stamp. If it has taken longer than this, there
-    /// is a story to tell.
+    /// The request is over, and was so with its last stamp. If it has taken longer than this, it is
+    /// to be reported.
     pub fn report_if_slow(&self, limit: Duration) -> Option<SlowRequestReport> {
         (self.elapsed() > limit).then_some(SlowRequestReport { trace: *self })
     }
@@ -254,8 +236,8 @@ impl SlowRequestReport {
         );
     }
 
-    /// Warns that a read has taken long: past `--warning-apply-duration`, which `expected` was. Of
-    /// writes the apply loop tells.
+    /// Warns that a read has taken long: past `--warning-apply-duration`, which `expected` was.
+    /// Slow writes are reported by the apply loop.
     pub fn log_slow_read(
         &self,
         prefix: &str,
@@ -299,8 +281,8 @@ impl fmt::Display for SlowRequestReport {
     }
 }
 
-/// The lock of the longest wait, and the holder. A request may also wait behind one that waits for the holder: so does
-/// a reader behind a writer.
+/// The lock of the longest wait, and the holder. A request may also wait behind one that waits for
+/// the holder: so does a reader behind a writer.
 fn write_longest_wait(wait: &LockWait, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, " (longest for {}", wait.lock)?;
     if let Some((actor, BlockerState::Waiting)) = wait.blocker {

@@ -1,22 +1,14 @@
-//! How much may be read before anybody takes it?
+//! A bound on what is read ahead of clients that have not taken it yet.
 //!
-//! # The problem
+//! To hand over a small chunk of a long answer costs as much as a large one: two threads are woken.
+//! But a chunk lies in memory until its client takes it. So all answers share 64 MiB: one that gets
+//! a permit reads a large chunk, or the whole rest if that is not more; one that gets none reads a
+//! small chunk, and goes on all the same.
 //!
-//! A long answer is read in the [pool](crate::threads::ReadPool) and sent by a network thread. To hand over a
-//! small piece costs as much as to hand over a large one: two threads are woken. But a piece lies in
-//! memory until its client takes it, and a client may take for ever.
-//!
-//! # The idea
-//!
-//! A shelf of 64 MiB for all answers together. An answer that finds capacity on it reads a large piece, or
-//! the whole rest if that is not more; one that finds none reads a small piece, and goes on all the same.
-//!
-//! ```text
-//!   shelf   ▐ answer 1 ▐ answer 2, all of it ▐ answer 1, one ahead ▐ ┄┄┄   others: small pieces
-//! ```
-//!
-//! So clients that do not take their answers cost the others some speed, and no more than the shelf. And
-//! an answer of a few megabytes is read whole at once: its view is not kept until the client has taken it.
+//! * Clients that do not take their answers cost the others speed, and no more memory than that and
+//!   a small chunk each.
+//! * An answer of a few megabytes is read whole at once: its view is not kept until the client has
+//!   taken it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -34,7 +26,7 @@ pub struct ResponseMemory {
     used: AtomicU64,
 }
 
-/// Room on the shelf, for as long as it lives; or none.
+/// Capacity for a large chunk until it is dropped, or none.
 #[derive(Debug)]
 pub struct ResponseMemoryPermit {
     memory: Arc<ResponseMemory>,
@@ -42,7 +34,7 @@ pub struct ResponseMemoryPermit {
 }
 
 impl ResponseMemoryPermit {
-    /// Takes room for an answer of which so many bytes are left, if there is any.
+    /// Takes capacity for an answer of which so many bytes are left, if there is any.
     pub fn acquire(shelf: &Arc<ResponseMemory>, left: u64) -> ResponseMemoryPermit {
         let wanted = left.min(LARGE_CHUNK_BYTES);
         let more = |taken| (taken + wanted <= CAPACITY_BYTES).then_some(taken + wanted);

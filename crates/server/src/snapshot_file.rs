@@ -1,34 +1,18 @@
 //! The store as one file: what `etcdctl snapshot save` gets, and what a restore reads.
 //!
-//! # The problem
-//!
-//! A client of etcd saves a snapshot without knowing what is in it. It takes what comes, and it
-//! insists on two things: the last message is the SHA-256 of all before it, and all before it is a
-//! multiple of 512 bytes long. It writes both to the file, one behind the other, and that is how it
-//! knows later whether a file is whole: a length of 32 beyond a multiple of 512.
-//!
-//! # The format
-//!
-//! The stream in which a store travels to another member ([`clearlane_engine::stream`]) knows when
-//! it ends, and takes nothing behind its end. So the filling says how long the stream is:
-//!
 //! ```text
-//!   stream of the store                          any number of bytes
-//!   zeros                                        0 to 511
-//!   length of the stream                         8 bytes, big endian
-//!                                                ─── here: a multiple of 512
-//!   SHA-256 of everything before                 32 bytes
+//!   stream of the store        any number of bytes: the one that goes to another member
+//!   zeros                      0 to 511
+//!   length of the stream       8 bytes, big endian      ─── up to here: a multiple of 512
+//!   SHA-256 of all before      32 bytes
 //! ```
 //!
-//! The stream is of one state, which is on disk: a [`SnapshotWriter`] commits first, then reads one snapshot
-//! of the engine. It reads that twice, once for the length, because every message tells how much is
-//! still to come. The store's [`AppliedPosition`] is in it, like every other record.
+//! etcd's clients insist on that multiple and the sum, and do not look inside. The
+//! [stream](clearlane_engine::stream) takes nothing behind its end, so its length is written down.
 //!
-//! # What holds
-//!
-//! * No thread waits for a writer; what it keeps is the snapshot and one frame of the stream.
-//! * [`restore`] reads the sum before it uses the data. A caller that asks it not to still has the
-//!   stream's own sums.
+//! A [`SnapshotWriter`] commits, then reads one snapshot of the engine, twice: each message says
+//! how much is still to come. [`restore`] reads the sum before it uses the data, unless told not
+//! to.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;

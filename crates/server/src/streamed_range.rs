@@ -1,28 +1,17 @@
-//! An answer that is too long to be in memory at once.
+//! An answer that is too long to be in memory at once: measured first, then read in chunks while it
+//! is sent.
 //!
-//! # The problem
+//! How long an answer is must be said before its first byte. The index knows the encoded length of
+//! each record, so no record is read to measure a range; where it [does not
+//! know](clearlane_mvcc::key_index::EncodedLen) one, the records are read to measure them, and read
+//! again to be sent.
 //!
-//! How long an answer is must be said before its first byte. But a client may ask for a gigabyte, take a
-//! minute to read it, and a hundred other clients may do the same.
-//!
-//! # The idea
-//!
-//! ```text
-//!   measure    the index knows how long each record is: no record is read for it
-//!   next       a piece of the records, behind those of the piece before
-//!   next       ...                         each in the read pool, when the connection can take it
-//! ```
-//!
-//! All pieces are read from one view, which nothing changes. So what was measured is what is read, each
-//! record is read once, and an answer in flight takes the memory of a piece or two, whatever its size: how
-//! large a piece may be, the [shelf](crate::response_memory) decides. Between two pieces it is another answer's turn in
-//! the [pool](crate::threads::ReadPool).
-//!
-//! The threads of the pool are [late](clearlane_net::sched::SchedClass::Batch) and read in [`YieldPoints`],
-//! so that a thread with less to do on the same core goes first.
-//!
-//! Where the index [does not know](clearlane_mvcc::key_index::EncodedLen) a length, the records are read to
-//! measure them, and read again to be sent.
+//! * All chunks are read from one view, which does not change: what was measured is what is read.
+//! * An answer takes the memory of a chunk or two. [`response_memory`](crate::response_memory) says
+//!   how large one may be.
+//! * Between two chunks it is another answer's turn in the [pool](crate::threads::ReadPool), whose
+//!   threads have the class [`Batch`](clearlane_net::sched::SchedClass::Batch) and read in
+//!   [`YieldPoints`], so that a thread with less to do on the same core goes first.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Under which names does a member take its locks?
 //!
-//! A slow request, a metric and a timeline name a lock holder by these names. They are the kinds of work that a
-//! person knows: what a client has asked for, and the threads of [`node`](crate::threads) by what they do.
+//! A slow request, a metric and a timeline name a lock holder by these names. They are the kinds of
+//! work that an operator knows: what a client has asked for, and the [threads](crate::threads) by
+//! what they do.
 
 use std::sync::LazyLock;
 

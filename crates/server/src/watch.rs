@@ -1,28 +1,17 @@
-//! What a network thread has of watching: streams, and a wake set that wakes them.
-//!
-//! # The idea
-//!
-//! A transaction may be told to a thousand streams, and they are served by a few threads. To wake a
-//! thread costs more than to tell a stream, so each network thread has a [`WatchWakeSet`]: the thread
-//! that delivers a transaction leaves there the numbers of the streams that have something now, and wakes
-//! the network thread once. The wake set's own task (`desk` below) then wakes the streams' tasks, all on its
-//! thread.
+//! What a network thread has of watching: streams, and a wake set that wakes them. See
+//! `docs/watch.md`.
 //!
 //! ```text
-//!   delivery thread    outbox 3, outbox 7, outbox 9 ──▶ desk: [3 7 9], wake once
-//!   net thread         desk: wake tasks 3 7 9 │ 3 takes, sends │ 7 takes, sends │ 9 takes, sends
+//!   delivery thread    channel 3, channel 7, channel 9 ──▶ wake set: [3 7 9], wake once
+//!   net thread         wake set's task: wake tasks 3 7 9 │ 3 takes, sends │ 7 takes, sends │ ...
 //! ```
 //!
-//! # A client that does not read
-//!
-//! Its task takes nothing, its outbox fills up to a bound, and from there on nothing is kept for its
-//! watchers but a revision each. It blocks no other client. When it reads again, it is sent the rest from
-//! the store. See [`clearlane_mvcc::watch`].
-//!
-//! # When the store is replaced
-//!
-//! A copy of another member's store takes the place of this one's: the streams move to it, and miss
-//! nothing. See [`CurrentHub`].
+//! To wake a thread costs more than to notify a stream. So the delivery thread leaves the numbers
+//! of the streams that have something in the [`WatchWakeSet`] of their net thread, and wakes that
+//! once; the streams' tasks are woken there. A client that does not read blocks no other one: its
+//! channel is bounded, and what does not fit is read from the store later
+//! ([`clearlane_mvcc::watch`]). When a raft snapshot replaces the store, the streams move to the
+//! new one: see [`CurrentHub`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,7 +46,7 @@ pub struct WatchServer {
     progress_interval_ms: AtomicU64,
 }
 
-/// One for each thread that tells watchers.
+/// One for each thread that notifies watchers.
 #[derive(Debug, Default)]
 pub(crate) struct WatchSignals {
     pub(crate) delivery: ThreadSignal,
@@ -92,7 +81,7 @@ impl WatchServer {
         self.store.metrics()
     }
 
-    /// How long a watcher that wants notices of its progress may hear nothing.
+    /// The longest time between two responses to a watcher that wants notices of its progress.
     pub fn progress_interval(&self) -> Duration {
         Duration::from_millis(self.progress_interval_ms.load(Ordering::Relaxed))
     }
@@ -118,7 +107,7 @@ impl WatchServer {
         self.streams.load(Ordering::Relaxed) > 0
     }
 
-    /// The threads that tell watchers end.
+    /// The threads that notify watchers end.
     pub(crate) fn close(&self) {
         self.signals.both().into_iter().for_each(ThreadSignal::close);
     }
@@ -145,7 +134,7 @@ pub struct WatchWakeSet {
     wake_queue: Arc<WakeQueue>,
 }
 
-/// What the hub's threads write on.
+/// What the threads that notify watchers leave for one net thread.
 #[derive(Debug, Default)]
 struct WakeQueue {
     ready: Mutex<Vec<u64>>,
@@ -163,7 +152,7 @@ impl StreamConsumer for WakeQueue {
     }
 }
 
-/// The streams of a desk by number, each with the task that sleeps over it.
+/// The streams of a wake set by number, each with the task that waits for it.
 #[derive(Default)]
 struct StreamSlots {
     slots: Vec<StreamSlot>,
@@ -207,7 +196,7 @@ impl WatchWakeSet {
         Stream { inner, slot: place, wake_set: self.clone() }
     }
 
-    /// The desk's task. It ends when it is dropped.
+    /// The task that wakes the streams' tasks. It ends when it is dropped.
     pub async fn run(self) {
         loop {
             self.wake_queue.notify.notified().await;

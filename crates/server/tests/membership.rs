@@ -211,7 +211,7 @@ fn a_promotion_changes_nothing_else() {
     cluster.change(add(8, "http://8:2380", true)).unwrap();
     cluster.publish(8, "eight", "http://8:2379");
     cluster.change(MemberChange::Update { id: 8, peer_urls: urls("http://other:2380") }).unwrap();
-    assert!(cluster.members.get(8).unwrap().is_learner, "an update promotes nobody");
+    assert!(cluster.members.get(8).unwrap().is_learner, "an update promotes no learner");
     cluster.change(MemberChange::Promote { id: 8 }).unwrap();
     let promoted = cluster.members.get(8).unwrap();
     let expected = Member {
@@ -268,7 +268,7 @@ fn changes_that_contradict_themselves_are_refused() {
 }
 
 #[test]
-fn who_is_no_member_publishes_nothing() {
+fn an_id_that_is_no_member_publishes_nothing() {
     let mut cluster = MembersAndRaft::of_three();
     cluster.change(MemberChange::Remove { id: 2 }).unwrap();
     let before = cluster.records();

@@ -30,7 +30,8 @@ impl Network for PanickingNetwork {
     fn send_raft_snapshot(&mut self, _message: Message, _store: Arc<dyn Store<AppliedPosition>>) {}
 }
 
-/// A request waits for answers that a thread will never give: it must be notified.
+/// A request waits for an outcome that a thread which has panicked cannot give: the failure must
+/// be reported.
 #[test]
 fn a_thread_that_panics_fails_the_member() {
     let dir = tempfile::tempdir().unwrap();
@@ -58,7 +59,7 @@ fn a_thread_that_panics_fails_the_member() {
     let failure = node.failure();
     let end = Instant::now() + Duration::from_secs(60);
     while failure.borrow().is_none() {
-        assert!(Instant::now() < end, "nobody was told");
+        assert!(Instant::now() < end, "the failure was not reported");
         thread::yield_now();
     }
     let told = failure.borrow().as_ref().unwrap().to_string();

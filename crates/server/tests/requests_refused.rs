@@ -1,5 +1,5 @@
-//! Each refusal, by what brings it about: the words are etcd's, nothing has changed, and the entry is
-//! done with all the same.
+//! Each refusal, by what brings it about: the words are etcd's, nothing has changed, and the entry
+//! is done with all the same.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -376,7 +376,7 @@ fn the_mark_of_a_log_read_changes_nothing() {
 }
 
 #[test]
-fn an_entry_that_nobody_knows_here_stops_the_member() {
+fn an_entry_that_is_not_known_here_stops_the_member() {
     let grant = InternalRaftRequest {
         lease_grant: Some(LeaseGrantRequest { id: 1, ttl: 1 }),
         ..InternalRaftRequest::default()

@@ -1,8 +1,8 @@
 //! Where does the time go? An account of it, to the nanosecond.
 //!
-//! Time is spent on running, on waiting for a core, a disk or the network, or on waiting for something that has
-//! a name: a lock, or work that another task does. An account is a row of sums, so that two of one process
-//! make a difference: what it did between two moments.
+//! Time is spent on running, on waiting for a core, a disk or the network, or on waiting for
+//! something that has a name: a lock, or work that another task does. An account is a row of sums,
+//! so that two of one process make a difference: what it did between two moments.
 
 use std::ops::{AddAssign, Index, IndexMut};
 
@@ -71,8 +71,8 @@ impl Account {
         entries
     }
 
-    /// Takes away what is more than there was time for, off the largest part: that is what the task was in the
-    /// middle of when the time began.
+    /// Takes away what is more than there was time for, off the largest part: that is what the task
+    /// was in the middle of when the time began.
     pub(crate) fn cut_to(&mut self, ns: u64) {
         while let Some(too_much) = self.total_ns().checked_sub(ns).filter(|ns| *ns > 0) {
             let largest = self.0.iter_mut().max().expect("there are some");

@@ -1,15 +1,15 @@
 //! Members that work together: what all eras have in common, from the socket to the applier.
 //!
 //! ```text
-//!   write  ─▶ log of the leader (a batch, a sync) ─▶ a quorum ─▶ applier ──▶ era::write ─▶ answered
-//!   range  ─▶ reads: a round for all who came meanwhile,
+//!   write  ─▶ log of the leader (batch, sync) ─▶ a quorum ─▶ applier ─▶ era::write ─▶ answered
+//!   range  ─▶ reads: a round for all that came meanwhile,
 //!              and wait until that much is applied ────────────────────────▶ era::range ─▶ sent
 //!   timer  ─▶ every 100 ms ────────────────────────────────────────────────▶ era::commit
 //! ```
 //!
-//! Each member has a machine of its own. The first leads; those behind the ones that vote learn. What goes
-//! between them is a [`Message`] on a [link](crate::link); how writes come into the logs is in
-//! [`raft`](crate::raft), and how reads become fresh in [`reads`](crate::reads).
+//! Each member has a machine of its own. The first leads; those behind the voting members are learners.
+//! What goes between them is a [`Message`] on a [link](crate::link); how writes come into the logs
+//! is in [`raft`](crate::raft), and how reads become fresh in [`reads`](crate::reads).
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -252,7 +252,7 @@ impl Cluster {
         }
     }
 
-    /// Serves a request, in the name of its class. Says how long it took, and what for.
+    /// Serves a request of its class. Says how long it took, and what for.
     pub async fn serve(
         &self,
         connect: Connect,
@@ -349,8 +349,9 @@ impl Cluster {
         trip.run(sent_ns + received_ns).await;
     }
 
-    /// A long answer goes out. The client takes what has come while the rest is sent; and in an era that reads it in
-    /// pieces, the rest is read meanwhile, too. Now and then one waits for the other.
+    /// A long answer goes out. The client takes what has come while the rest is sent; and in an era
+    /// that reads it in pieces, the rest is read meanwhile, too. Now and then one waits for the
+    /// other.
     async fn in_pieces(&self, place: usize, trip: &mut SimTask, range: Range, reads: bool) {
         let member = self.member(place);
         let waits_ns = member.sent_waits_ns(range.bytes()) as f64;
@@ -362,7 +363,8 @@ impl Cluster {
             let taken = self.alongside(place, "its client", received_ns, false);
             if reads {
                 let sending = self.alongside(place, "its sending", sent_ns, true);
-                // The reading task holds no lock. Like the sending one, it steps back behind all that answer.
+                // The reading task holds no lock. Like the sending one, it steps back behind all
+                // that answer.
                 trip.set_runs_in_background(true);
                 member.build.era.range(member, trip, piece).await;
                 trip.set_runs_in_background(false);

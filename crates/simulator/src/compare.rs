@@ -1,7 +1,7 @@
 //! Two eras side by side: what has become of each class, and what it no longer waits for.
 //!
-//! A table of latencies says that something is better. What was removed is in the accounts of the slow
-//! requests: of each thing they waited for, the time in the one era less that in the other.
+//! A table of latencies says that something is better. What was removed is in the accounts of the
+//! slow requests: of each thing they waited for, the time in the one era less that in the other.
 //!
 //! ```text
 //!   3.2         readTx ░░░░░░░░░░░░░░░░░░░░░░░ batchTx ░ running ██
@@ -184,7 +184,8 @@ mod tests {
     use crate::era::Era;
     use crate::{World, results};
 
-    /// A hundred requests of each class; two of them spend so many milliseconds on each of two things.
+    /// A hundred requests of each class; two of them spend so many milliseconds on each of two
+    /// things.
     fn results(era: Era, classes: &[(&str, [u64; 2])]) -> Results {
         let world = World::new();
         let kinds = [TimeKind::named(&world, "readTx"), TimeKind::DISK];

@@ -1,8 +1,8 @@
 //! Processors: which computations run, and which wait until one is free.
 //!
-//! Each core does one thing at a time. A computation that finds all of them busy stands in line; one that has run for
-//! a *quantum* while others stand there goes to its end. So a long computation does not keep short ones out, and
-//! three threads on two cores each take half as long again. With an endless quantum it is the counter of a shop.
+//! A core does one thing at a time. A computation that finds all of them busy joins the queue; one
+//! that has run for a *quantum* while others are queued goes to its end. With an endless quantum,
+//! the queue is first in, first out.
 //!
 //! ```text
 //!   2 cores, quantum 3        a and b need 6, c needs 3; they arrive together
@@ -10,21 +10,9 @@
 //!   core 2   bbb aaa          b made way for it
 //! ```
 //!
-//! # Who wakes goes first, mostly
-//!
-//! For fairness' sake a system lets a thread that wakes take the core of one that has run for long.
-//! Mostly: now and then a thread is woken on a core that is busy, and stays there until a slice is over, though
-//! another core may have nothing to do. The first is the share of the computations that are
-//! [impatient](Cores::with_impatience); by default, none is.
-//!
-//! # Who makes way
-//!
-//! A computation may be [late](Cores::run_late): it gets a core that no other one wants, and gives it back to the
-//! first that does. Of a real thread that steps back this is a simplification: it keeps a smaller share.
-//!
-//! # Left out
-//!
-//! Caches, two threads of one core that slow each other down, and what it costs to switch.
+//! [`Cores::with_impatience`] models how threads take a core when they wake; a
+//! [late](Cores::run_late) computation gives its core to the first other. Left out: caches, two
+//! threads of one core, and the cost of a switch.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -58,7 +46,7 @@ struct Inner {
     rng: RefCell<Rng>,
 }
 
-/// A computation that stands in line, or has just been called.
+/// A computation that is queued, or was just taken from the queue.
 #[derive(Clone, Copy, Debug)]
 struct QueuedComputation {
     process: ProcessId,
@@ -84,7 +72,9 @@ impl Cores {
         Cores::with_impatience(world, count, quantum_ns, 0.0, Rng::new(0, 0))
     }
 
-    /// The same, on which this share of the new computations goes first.
+    /// The same, on which this share of the new computations goes first: it takes the core of one
+    /// that has run for long, as a system lets a thread do that wakes. The others may be woken on
+    /// a core that is busy, and wait there for the end of a slice, though another core is free.
     pub fn with_impatience(
         world: &World,
         count: usize,
@@ -92,7 +82,7 @@ impl Cores {
         impatience: f64,
         chance: Rng,
     ) -> Cores {
-        assert!(count > 0 && quantum_ns > 0, "somebody must be able to run");
+        assert!(count > 0 && quantum_ns > 0, "there must be a core, and a quantum");
         Cores(Rc::new(Inner {
             world: world.clone(),
             count,
@@ -144,15 +134,15 @@ impl Cores {
         Some(self.0.world.now_ns() - since_ns)
     }
 
-    /// How many stand in line.
+    /// The length of the queue.
     pub fn waiting(&self) -> usize {
         self.0.run_queue.borrow().len()
     }
 }
 
-/// A computation.
+/// A future that ends when a core has worked for it as long as it takes.
 #[derive(Debug)]
-#[must_use = "nothing is computed for who does not await it"]
+#[must_use = "nothing is computed unless it is awaited"]
 pub struct Computation<'c> {
     cores: &'c Inner,
     number: u64,
@@ -186,7 +176,7 @@ impl Inner {
         line.remove(at)
     }
 
-    /// Whether a computation stands in line that goes before this one.
+    /// Whether a computation is queued that goes before this one.
     fn is_wanted(&self, by_one_who_is_late: bool) -> bool {
         self.run_queue.borrow().iter().any(|standing| by_one_who_is_late || !standing.is_late)
     }
@@ -202,8 +192,9 @@ impl Inner {
         }
     }
 
-    /// Takes the core of a computation that is late, or of the one that has it for the longest time. That one stands
-    /// in front of the line with the rest. A computation whose slice is over at this moment leaves by itself.
+    /// Takes the core of a computation that is late, or of the one that has it for the longest
+    /// time. That one stands in front of the line with the rest. A computation whose slice is over
+    /// at this moment leaves by itself.
     fn interrupts(&self, only_who_is_late: bool) -> bool {
         let mut busy = self.busy.borrow_mut();
         let now_ns = self.world.now_ns();
@@ -235,8 +226,8 @@ impl Computation<'_> {
         let (begin_ns, process, number) = (world.now_ns(), world.going_on(), self.number);
         let slice = Slice { process, number, is_late: self.is_late, begin_ns, length_ns };
         self.cores.busy.borrow_mut().push(slice);
-        // Ends of slices that were cut short are still in the calendar, and none of them is behind this end: it
-        // must not be there twice, or another process might hear it.
+        // Ends of slices that were cut short are still in the calendar, and none of them is behind
+        // this end: it must not be there twice, or another process might be woken by it.
         let end_ns = begin_ns + length_ns;
         if self.noted_ns != end_ns && !self.cut_short.contains(&end_ns) {
             if self.noted_ns > begin_ns {
@@ -261,9 +252,10 @@ impl Computation<'_> {
         self.number = cores.computations.get();
         cores.computations.set(self.number + 1);
         let (free, is_impatient) = (cores.free.borrow().len(), cores.is_impatient());
-        // A patient one may wait for a core that is busy, beside one that is free; but not for one that makes way.
-        let for_somebody = || cores.busy.borrow().iter().any(|slice| !slice.is_late);
-        let is_misled = cores.impatience > 0.0 && !is_impatient && for_somebody();
+        // A patient one may wait for a core that is busy, beside one that is free; but not for one
+        // that makes way.
+        let is_busy_in_time = || cores.busy.borrow().iter().any(|slice| !slice.is_late);
+        let is_misled = cores.impatience > 0.0 && !is_impatient && is_busy_in_time();
         match free {
             0 if !self.is_late && cores.interrupts(!is_impatient) => self.runs(),
             0 => self.stands_in_line(),
@@ -275,7 +267,8 @@ impl Computation<'_> {
         }
     }
 
-    /// It was called out of the line; if it was not, what it hears is the end of a slice that was cut short.
+    /// Whether it was taken from the queue; if not, it was woken at the end of a slice that was cut
+    /// short.
     fn is_called(&mut self) -> bool {
         let mut called = self.cores.woken.borrow_mut();
         let Some(at) = called.iter().position(|one| one.number == self.number) else {
@@ -461,7 +454,8 @@ mod tests {
             assert_eq!((cores.waiting(), cores.0.free.borrow().len()), (0, count));
             let ends = ends.take();
             let waited = |number| ends.iter().find(|end| end.0 == number).unwrap().2;
-            // The other is all that a punctual one can wait for, and with a core for each, for none.
+            // The other is all that a punctual one can wait for, and with a core for each, for
+            // none.
             match count {
                 1 => assert!(waited(2) <= 4 && waited(3) <= 20, "{ends:?}"),
                 _ => assert_eq!((waited(2), waited(3)), (0, 0), "{ends:?}"),
@@ -495,7 +489,8 @@ mod tests {
     #[test]
     fn nobody_waits_for_one_who_makes_way() {
         assert_eq!(waits_beside(true), 0);
-        // Beside another one, those that are patient are woken on a core that is busy, though there is a free one.
+        // Beside another one, those that are patient are woken on a core that is busy, though there
+        // is a free one.
         let waits = waits_beside(false);
         assert!((30..=70).contains(&waits), "{waits} of 100");
     }

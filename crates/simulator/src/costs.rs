@@ -1,7 +1,9 @@
-//! What things cost, in nanoseconds: all that the model knows of a machine and of the real code's speed.
+//! What things cost, in nanoseconds: all that the model knows of a machine and of the real code's
+//! speed.
 //!
-//! Most of it is time on a core. The rest is waiting that no request is to blame for: for a disk, and for threads
-//! that sleep and must be woken, which on a virtual machine takes longer than many a request computes.
+//! Most of it is time on a core. The rest is waiting that no request is to blame for: for a disk,
+//! and for threads that sleep and must be woken, which on a virtual machine takes longer than many
+//! a request computes.
 //!
 //! Where they come from: a [calibration](crate::calibration).
 
@@ -12,18 +14,20 @@ use crate::spread::Spread;
 pub struct Costs {
     /// So long a core works for one before it makes way for another.
     pub quantum_ns: u64,
-    /// Which share of the threads that wake goes before a thread that has run for long: [`crate::cores`].
+    /// Which share of the threads that wake goes before a thread that has run for long:
+    /// [`crate::cores`].
     pub impatience: f64,
     /// The server, for a request: its frames, its handling, its answer.
     pub request_ns: u64,
     /// The client, for a request, if it runs on the same machine; else 0.
     pub client_ns: u64,
-    /// Threads that hand a request to each other, from when it is due until its answer is counted, all together: on a
-    /// machine that is awake.
+    /// Threads that hand a request to each other, from when it is due until its answer is counted,
+    /// all together: on a machine that is awake.
     pub awake: Spread,
     /// How much longer it takes on a machine that sleeps.
     pub wakeups_ns: u64,
-    /// How long it takes until a machine that has nothing to do sleeps; most of the way, as with all that fades.
+    /// How long it takes until a machine that has nothing to do sleeps; most of the way, as with
+    /// all that fades.
     pub doze_ns: u64,
     /// The threads that a write has beside them, if the machine is awake.
     pub write_awake_ns: u64,
@@ -39,8 +43,8 @@ pub struct Costs {
     pub sent_record_ns: u64,
     /// The server, for a byte of an answer that goes to the socket.
     pub sent_byte_ns: f64,
-    /// For each MiB of a long answer: threads of server and client that wait for each other while it goes through the
-    /// socket, and for memory.
+    /// For each MiB of a long answer: threads of server and client that wait for each other while
+    /// it goes through the socket, and for memory.
     pub sent_waits: Spread,
     /// The client, for a byte of an answer.
     pub received_byte_ns: f64,
@@ -72,9 +76,10 @@ pub struct Costs {
     pub commit_byte_ns: f64,
     /// A commit: its syncs.
     pub commit_sync: Spread,
-    /// One revision of a scan in the order of revisions, for watchers that are behind or a compaction.
+    /// One revision of a scan in the order of revisions, for watchers that are behind or a
+    /// compaction.
     pub scan_revision_ns: u64,
-    /// A watcher hears of a write.
+    /// A watcher is notified of a write.
     pub notify_ns: u64,
     /// A revision is removed.
     pub remove_revision_ns: u64,
@@ -85,8 +90,8 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Round numbers, about right for one core of a server of these years: for examples that are reckoned by
-    /// hand. To run a scenario, use those of a [calibration](crate::calibration).
+    /// Round numbers, about right for one core of a server of these years: for examples that are
+    /// reckoned by hand. To run a scenario, use those of a [calibration](crate::calibration).
     pub const BY_HAND: Costs = Costs {
         quantum_ns: 3_000_000,
         impatience: 0.0,
@@ -127,7 +132,8 @@ impl Costs {
         permission_ns: 1_000,
     };
 
-    /// The same where a machine that sleeps takes so many times as long to wake for a request, whatever that asks for.
+    /// The same where a machine that sleeps takes so many times as long to wake for a request,
+    /// whatever that asks for.
     #[must_use]
     pub fn woken_in(&self, times: f64) -> Costs {
         Costs { wakeups_ns: (self.wakeups_ns as f64 * times) as u64, ..self.clone() }
@@ -149,8 +155,8 @@ impl Costs {
         }
     }
 
-    /// The same where a write waits so many times as long, for its threads and for the log. What a commit waits for is not
-    /// in its latency.
+    /// The same where a write waits so many times as long, for its threads and for the log. What a
+    /// commit waits for is not in its latency.
     #[must_use]
     pub fn written_in(&self, times: f64) -> Costs {
         let whole = |ns: u64| (ns as f64 * times) as u64;

@@ -1,7 +1,8 @@
 //! A disk that stands still now and then.
 //!
-//! A disk that several machines share answers within a millisecond, and then for a tenth of a second not at all, whatever is
-//! asked of it. A request that waits for it waits for so much longer: the log, and the backend beside it.
+//! A disk that several machines share answers within a millisecond, and then for a tenth of a
+//! second not at all, whatever is asked of it. A request that waits for it waits for so much
+//! longer: the log, and the backend beside it.
 //!
 //! ```text
 //!   log       ├ sync ┤   ├─ syn ░░░░░░░░░░░░░░░ c ─┤
@@ -17,7 +18,8 @@ use std::collections::VecDeque;
 use crate::model::Stalls;
 use crate::{Rng, World};
 
-/// The numbers of chance that disks begin with. Members have those below, and links begin far above.
+/// The numbers of chance that disks begin with. Members have those below, and links begin far
+/// above.
 const DISKS: u64 = 1_000;
 
 /// The disk of a member.
@@ -46,7 +48,8 @@ impl Disk {
         Disk { world: world.clone(), stalls, known }
     }
 
-    /// How long something takes that begins now, and would take so long if the disk never stood still.
+    /// How long something takes that begins now, and would take so long if the disk never stood
+    /// still.
     pub(crate) fn takes_ns(&self, ns: u64) -> u64 {
         let now_ns = self.world.now_ns();
         if self.stalls.every_ns == 0 {
@@ -67,7 +70,8 @@ impl Disk {
 }
 
 impl Known {
-    /// The one at this place, of those that are not over; no caller asks for one without those before it.
+    /// The one at this place, of those that are not over; no caller asks for one without those
+    /// before it.
     fn stall(&mut self, place: usize, stalls: Stalls) -> (u64, u64) {
         if let Some(stall) = self.stalls.get(place) {
             return *stall;
@@ -105,7 +109,8 @@ mod tests {
         assert_eq!(at(begin_ns + 10 * MS, MS), 21 * MS, "what is left of it");
         assert_eq!(at(begin_ns + 10 * MS, 0), 20 * MS);
         assert_eq!(at(end_ns, MS), MS, "over");
-        // One in each stretch: a task that works for seventy stretches' worth meets about a hundred of them.
+        // One in each stretch: a task that works for seventy stretches' worth meets about a hundred
+        // of them.
         let long = at(end_ns, 7_000 * MS) / MS;
         assert!((9_900..10_100).contains(&long), "{long}");
         // Far behind it, there is nothing to catch up with.

@@ -1,17 +1,18 @@
-//! Everything in a scenario that can be turned, by its name in the file: `model.cores`, `cheap.rate`.
+//! Everything in a scenario that can be set, by its name in the file: `model.cores`, `cheap.rate`.
 //!
-//! A file is read by turning one knob after the other, and so a knob on a command line means what it means in a
-//! file, has the same bounds, and is refused with the same words. A knob has one value. What has several
-//! in a file, such as the mean and the 99th percentile of a sync, is several knobs:
+//! A file is read by setting one knob after the other, so a knob on a command line means what it
+//! means in a file, has the same bounds, and is refused with the same words. A knob has one value.
+//! What has several in a file, such as the mean and the 99th percentile of a sync, is several
+//! knobs:
 //!
 //! ```text
-//!   model.sync_ms = 2           always so long
+//!   model.sync_ms = 2           the same each time
 //!   model.sync_ms.mean = 2      on average, and the percentile stays
 //!   model.sync_ms.p99 = 9
 //! ```
 //!
-//! What is wrong with several knobs together is not said by the one that was turned last (it may be on its way
-//! somewhere), but before the scenario is run.
+//! What is wrong with several knobs together is checked before the scenario is run, not when one is
+//! set: the next may put it right.
 
 use std::ops::RangeInclusive;
 
@@ -84,11 +85,11 @@ pub const KNOBS: &[Knob] = &[
         scenario.model.stalls.length_ns = given.ns(0.001..=HOUR_MS)?;
         Ok(())
     }),
-    knob("members", "who vote", |scenario, given| {
+    knob("members", "members that vote", |scenario, given| {
         scenario.model.members = given.whole(1..=MEMBERS_MAX)? as usize;
         Ok(())
     }),
-    knob("learners", "who keep the log and do not vote", |scenario, given| {
+    knob("learners", "members that keep the log and do not vote", |scenario, given| {
         scenario.model.learners = given.whole(0..=MEMBERS_MAX)? as usize;
         Ok(())
     }),
@@ -131,7 +132,7 @@ pub const KNOBS: &[Knob] = &[
         scenario.model.snapshot_count = Some(given.whole(0..=1_000_000_000)?);
         Ok(())
     }),
-    knob("watchers.synced", "so many hear of each write", |scenario, given| {
+    knob("watchers.synced", "watchers that are notified of each write", |scenario, given| {
         scenario.model.watchers.synced = given.whole(0..=1_000_000)?;
         Ok(())
     }),
@@ -159,7 +160,7 @@ pub const KNOBS: &[Knob] = &[
         scenario.model.auth.enabled = given.truth()?;
         Ok(())
     }),
-    knob("auth.logins_per_s", "users who come with passwords", |scenario, given| {
+    knob("auth.logins_per_s", "logins with a password", |scenario, given| {
         given.whole_of_it()?;
         scenario.model.auth.logins_per_s = given.number(0.0..=1e6)?;
         Ok(())
@@ -185,8 +186,8 @@ struct KnobValue<'v> {
 }
 
 impl Scenario {
-    /// Turns a knob: `model.FIELD`, `keys.FIELD`, `CLASS.FIELD`, `seconds` or `seed`. A value is written as in a
-    /// file; a text needs no quotation marks.
+    /// Turns a knob: `model.FIELD`, `keys.FIELD`, `CLASS.FIELD`, `seconds` or `seed`. A value is
+    /// written as in a file; a text needs no quotation marks.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let as_text = || Value::String(value.to_owned());
         let table = format!("value = {value}").parse::<Table>().ok();

@@ -1,7 +1,7 @@
 //! Messages on their way from one member to another.
 //!
-//! A connection keeps messages in order. So one that is slow holds up those behind it, and there need be only one
-//! task that waits: for the first of them.
+//! A connection keeps messages in order. So one that is slow holds up those behind it, and there
+//! need be only one task that waits: for the first of them.
 //!
 //! ```text
 //!   sent       1   2 3          4

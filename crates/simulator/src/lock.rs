@@ -1,8 +1,9 @@
 //! Locks in virtual time, with the rules of the real ones.
 //!
-//! The rules are not written down a second time: behind each lock here is a [`LockState`], the same state machine
-//! that the locks of [`clearlane_contention`] run on threads. It is told which task arrives and leaves at which time,
-//! and says which one to wake; a thread that is woken looks for itself whether it is inside, and so does a process.
+//! The rules are not written down a second time: behind each lock here is a [`LockState`], the same
+//! state machine that the locks of [`clearlane_contention`] run on threads. It is told which task
+//! arrives and leaves at which time, and says which one to wake; a thread that is woken looks for
+//! itself whether it is inside, and so does a process.
 //!
 //! A mutex is a lock that no task takes to read.
 
@@ -41,7 +42,7 @@ struct Inner {
 /// The longest time that a task was inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// The task.
+    /// The label of the task.
     pub label: TaskLabel,
     /// To do what.
     pub mode: LockMode,
@@ -62,7 +63,8 @@ pub struct LockAccounting {
     pub blame: BTreeMap<BlameKey, Blame>,
 }
 
-/// Which task waited, to do what, and behind which: behind one that held the lock, or that waited for it, too.
+/// Which task waited, to do what, and behind which: behind one that held the lock, or that waited
+/// for it, too.
 pub type BlameKey = (TaskLabel, LockMode, TaskLabel, BlockerState);
 
 /// Waits of one kind, together.
@@ -78,12 +80,12 @@ impl Lock {
     /// A lock that no task holds.
     pub fn new(world: &World, name: &'static str) -> Lock {
         let (world, spent) = (world.clone(), TimeKind::named(world, name));
-        let (gate, waiting, lanes, figures, longest_hold) = Default::default();
+        let (state, waiting, lanes, figures, longest_hold) = Default::default();
         Lock(Rc::new(Inner {
             world,
             name,
             spent,
-            state: gate,
+            state,
             waiting,
             lanes,
             accounting: figures,
@@ -132,10 +134,10 @@ impl Lock {
         }
     }
 
-    /// The task that stands in front of a waiting one, if that task is recorded.
+    /// The blocker of a waiting task, if that blocker is recorded.
     fn lane_before(&self, ticket: Ticket) -> Option<Lane> {
-        let gate = self.0.state.borrow();
-        let waiting = gate.waiters().find(|waiting| waiting.waiter.ticket == ticket)?;
+        let state = self.0.state.borrow();
+        let waiting = state.waiters().find(|waiting| waiting.waiter.ticket == ticket)?;
         self.0.lanes.borrow().get(&waiting.blocker?.ticket).copied()
     }
 
@@ -169,7 +171,7 @@ impl Lock {
 
 /// On the way in.
 #[derive(Debug)]
-#[must_use = "only who awaits it goes in"]
+#[must_use = "the lock is taken only if it is awaited"]
 pub struct Acquire {
     lock: Lock,
     actor: TaskLabel,
@@ -219,7 +221,7 @@ impl Future for Acquire {
 
 /// Inside. Dropping it leaves the lock.
 #[derive(Debug)]
-#[must_use = "who drops it has left"]
+#[must_use = "the lock is left when it is dropped"]
 pub struct LockGuard {
     lock: Lock,
     ticket: Ticket,
@@ -238,10 +240,10 @@ impl Drop for LockGuard {
     fn drop(&mut self) {
         let inner = &self.lock.0;
         let now_ns = inner.world.now_ns();
-        let mut gate = inner.state.borrow_mut();
-        let left = gate.release(self.ticket, self.mode, now_ns);
+        let mut state = inner.state.borrow_mut();
+        let left = state.release(self.ticket, self.mode, now_ns);
         let mut figures = inner.accounting.borrow_mut();
-        for stretch in gate.take_blocked_intervals() {
+        for stretch in state.take_blocked_intervals() {
             figures.add(stretch);
         }
         if let Some(lane) = inner.lanes.borrow_mut().remove(&self.ticket) {

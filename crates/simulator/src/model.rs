@@ -1,44 +1,8 @@
-//! The machines and what runs on them beside the requests: the table `[model]` of a scenario.
+//! The table `[model]` of a scenario: the machines, and what runs on them beside the requests.
 //!
-//! ```toml
-//! [model]                      # all of it may be left out
-//! cores = 4                    # of each machine
-//! quantum_ms = 3               # so long a core works for one before another has its turn: as calibrated, if left out
-//! commit_interval_ms = 100     # between two commits of the backend
-//! batch_limit = 10_000         # so many pending operations are committed at once
-//! apply_gap_max = 5_000        # more is not taken, if so much is committed and not applied
-//! sync_ms = 0.9                # of the log: as calibrated, if left out
-//! disk_mb_per_s = 200          # what is written to the log takes so long beside its sync; nothing, if left out
-//! commit_sync_ms = { mean = 1.2, p99 = 4 }     # of the backend
-//! stalls.every_s = 10          # once in so much time the disk stands still; never, if 0
-//! stalls.ms = 100              # for so long
-//!
-//! members = 3                  # who vote; the first leads. 1 if left out
-//! learners = 1                 # who do not; behind the others
-//! round_trip_ms = 0.5          # between any two of them
-//! round_trips_ms.1-3 = 30      # and between these two
-//! clients = "spread"           # they are dealt to all who vote; or all to the "leader"
-//! connect.expensive = 4        # this class to member 4, or "leader", or "spread"
-//! client_round_trip_ms = 0.2   # between a client and its member
-//! clients_apart = true         # they have machines of their own, and cost the members nothing
-//!
-//! snapshot_count = 10_000      # entries between two snapshots of the applier; 0 is never
-//! watchers.synced = 3          # so many hear of each write
-//! watchers.lagging = 1         # so many begin behind,
-//! watchers.behind = 20_000     #   by so many revisions,
-//! watchers.every_s = 60        #   each time that so much has passed; once after a second, if 0
-//! compaction.every_s = 300     # what was overwritten since is removed; never, if 0
-//! backup.every_s = 3600        # the file is sent to somebody
-//! defrag.every_s = 3600        # and this is made smaller
-//! auth.enabled = true          # each request asks whether it may
-//! auth.logins_per_s = 50       # and users come with passwords,
-//! auth.bcrypt_ms = 60          #   each of which takes so long to be checked,
-//! auth.inside_lock = true      #   under a lock or not; as in the era, if left out
-//! ```
-//!
-//! All of the background is the first member's, but for compactions.
-//!
-//! Times are always the same, or have a mean and a 99th percentile ([`Spread`]).
+//! `docs/scenarios.md` lists every field with an example. All of the background is the first
+//! member's, but for compactions. Times are always the same, or have a mean and a 99th percentile
+//! ([`Spread`]).
 
 use std::collections::BTreeMap;
 
@@ -106,7 +70,7 @@ pub struct Model {
 /// A disk stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stalls {
-    /// Once in so much time; never if 0.
+    /// The time between two of them; none if 0.
     pub every_ns: u64,
     /// For so long, which is less.
     pub length_ns: u64,
@@ -121,7 +85,7 @@ impl Default for Stalls {
 /// The watchers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watchers {
-    /// So many hear of each write.
+    /// Number of watchers that are notified of each write.
     pub synced: u64,
     /// So many begin behind.
     pub lagging: u64,

@@ -1,7 +1,7 @@
 //! Several runs, on as many processors as there are.
 //!
-//! A run has one thread, and nothing in common with another run. So eras, and the points of a sweep, are run side by
-//! side, and come out as if they had been run one after the other.
+//! A run has one thread, and nothing in common with another run. So eras, and the points of a
+//! sweep, are run side by side, and come out as if they had been run one after the other.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,8 @@ pub fn run_all(scenario: &Scenario, builds: &[Build]) -> Vec<RunOutcome> {
     run_each(&runs, |outcome| outcome, |_| ())
 }
 
-/// Makes each of these runs, keeps of each what is wanted of it, and tells meanwhile how much of all is done, up to 1.
+/// Makes each of these runs, keeps of each what is wanted of it, and tells meanwhile how much of
+/// all is done, up to 1.
 pub fn run_each<T: Send>(
     runs: &[(&Scenario, &Build)],
     keep: impl Fn(RunOutcome) -> T + Sync,
@@ -31,7 +32,7 @@ pub fn run_each<T: Send>(
     let next = AtomicUsize::new(0);
     let shares = Mutex::new(vec![0.0; runs.len()]);
     let tell_of = |at: usize, share: f64| {
-        let mut shares = shares.lock().expect("nobody panics with it");
+        let mut shares = shares.lock().expect("no thread panics with it");
         shares[at] = share;
         tell(shares.iter().sum::<f64>() / runs.len() as f64);
     };
@@ -45,12 +46,12 @@ pub fn run_each<T: Send>(
                     let kept = keep(run_with_progress(scenario, build, |share| tell_of(at, share)));
                     // One that was refused is done, too.
                     tell_of(at, 1.0);
-                    done.lock().expect("nobody panics with it").push((at, kept));
+                    done.lock().expect("no thread panics with it").push((at, kept));
                 }
             });
         }
     });
-    let mut done = done.into_inner().expect("nobody panics with it");
+    let mut done = done.into_inner().expect("no thread panics with it");
     done.sort_by_key(|(at, _)| *at);
     done.into_iter().map(|(_, kept)| kept).collect()
 }

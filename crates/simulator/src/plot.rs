@@ -1,7 +1,7 @@
 //! Curves over a number, in a terminal and as a picture.
 //!
-//! Latencies of one sweep easily lie three powers of ten apart. Where they do, the axis shows powers; an axis of
-//! equal distances would show one curve, and a floor.
+//! Latencies of one sweep easily lie three powers of ten apart. Where they do, the axis shows
+//! powers; an axis of equal distances would show one curve, and a floor.
 
 use std::fmt::Write as _;
 
@@ -69,8 +69,8 @@ impl<'s> Plot<'s> {
     }
 }
 
-/// The points of an era that are there: where they stand, from 0 to 1, the value, and the latency. Values stand at
-/// equal distances, whether they grow by sums or by factors.
+/// The points of an era that are there: where they stand, from 0 to 1, the value, and the latency.
+/// Values stand at equal distances, whether they grow by sums or by factors.
 fn curve(sweep: &Sweep, era: usize) -> impl Iterator<Item = (f64, f64, f64)> + Clone {
     let last = sweep.rows.len().saturating_sub(1).max(1) as f64;
     let rows = sweep.rows.iter().enumerate();

@@ -1,7 +1,6 @@
 //! How a write comes into the logs of a quorum, as rounds: without terms, votes and lost messages.
 //!
-//! The first member leads, for as long as the model runs. What its clients and the other members propose while
-//! it is busy is the next batch:
+//! The first member leads. What is proposed while it is busy is the next batch:
 //!
 //! ```text
 //!   leader      ├ encode ┤├─── sync ───┤                ├ apply ──▶ answer
@@ -10,17 +9,10 @@
 //!   member 3             └─── network ──────▶├─ sync ─┤─ network ─▶
 //! ```
 //!
-//! The leader syncs while the others do. An entry is committed when most of the voting members have synced it; a
-//! leader of etcd must be one of them, since it looks at no answer before its own sync is over. Learners keep
-//! the log, and are not counted.
-//!
-//! A request that waits for an entry has spent its time as the last members did: from when the batch was sent, the
-//! path that completed the quorum, be it the leader's own disk, or a network, another member's disk and the network
-//! again.
-//!
-//! # Left out
-//!
-//! Elections, snapshots for members that are behind, limits on what is under way, and messages that are lost.
+//! An entry is committed when a majority of the voting members has synced it; a leader of etcd must
+//! be one of them. Learners keep the log and are not counted. A waiting request has spent its time
+//! as the path that completed the quorum did. Left out: elections, snapshots for members that are
+//! behind, and limits on what is under way.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -208,7 +200,8 @@ impl Cluster {
         }
     }
 
-    /// The leader hears that a batch is in one more log. The rest of the time that this took was the network's.
+    /// The leader learns that a batch is in one more log. The rest of the time that this took was
+    /// the network's.
     pub(crate) fn hears_of(&self, place: usize, batch: &Rc<Batch>, mut path: Account) {
         let took_ns = self.world().now_ns() - batch.sent_ns;
         path.cut_to(took_ns);

@@ -1,17 +1,17 @@
 //! How fresh is fresh enough? The round that a linearizable read waits for.
 //!
 //! ```text
-//!   readers     │ │  │         │    │          one round for all who came before it began;
-//!   reads       ├─ round ──────┤├─ round ─────  who comes meanwhile is in the next one
+//!   readers     │ │  │         │    │          one round for all that came before it began;
+//!   reads       ├─ round ──────┤├─ round ─────  reads that come meanwhile are in the next one
 //!                \      /       \      /
 //!   members       ▶────▶         ▶────▶         "do you still follow me?": most must say yes
 //! ```
 //!
-//! The leader notes what is committed, and hears from a quorum that it still leads. Another member asks the
-//! leader to do that. Both then wait until so much is applied where the reader is. In ours a
-//! member that is alone asks no other; etcd sends the question through raft all the same, which costs a turn of it.
-//! And in ours a member that asks [has said with it](../../raft-log/src/driver/question.rs) that it follows: of
-//! three, that is enough.
+//! The leader notes what is committed, and learns from a quorum that it still leads. Another member
+//! asks the leader to do that. Both then wait until so much is applied where the reader is. In ours
+//! a member that is alone asks no other; etcd sends the question through raft all the same, which
+//! costs a turn of it. And in ours a member that asks [has said with
+//! it](../../raft-log/src/driver/question.rs) that it follows: of three, that is enough.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -119,7 +119,7 @@ impl Cluster {
         self.link(place, LEADER).send(Message::Follows { round, path });
     }
 
-    /// The leader hears it. What was neither waited for nor computed was the network's time.
+    /// The leader gets it. What was neither waited for nor computed was the network's time.
     pub(crate) fn is_followed(&self, round: &QuorumRound, mut path: Account) {
         match round.missing.get() {
             0 => {}

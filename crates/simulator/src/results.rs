@@ -13,8 +13,8 @@ use crate::era::Era;
 use crate::lock::{Hold, LockAccounting};
 use crate::timeline::Timeline;
 
-/// Of each class the slowest requests are kept whole: so many, of which those beyond the 99th percentile are
-/// told apart.
+/// Of each class the slowest requests are kept whole: so many, of which those beyond the 99th
+/// percentile are told apart.
 const SLOWEST: usize = 4096;
 
 /// What tables and JSON tell of a distribution.
@@ -261,9 +261,9 @@ impl LockResults {
         self.longest = self.longest.into_iter().chain(longest).max_by_key(|hold| hold.ns);
     }
 
-    /// The task in whose name it was held, for most of the time that this class waited for it. Most of what its
-    /// requests spent on it, `spent_ns`, may be time that a worker waited in the name of others; then it is the task
-    /// that was in the way of any other.
+    /// The task in whose name it was held, for most of the time that this class waited for it. Most
+    /// of what its requests spent on it, `spent_ns`, may be time that a worker waited for others;
+    /// then it is the task that was in the way of any other.
     fn culprit(&self, class: &str, spent_ns: u64) -> Option<&'static str> {
         let mut to_class = BTreeMap::<&'static str, f64>::new();
         for ((waiter, _, front, stance), blame) in &self.accounting.blame {

@@ -3,8 +3,8 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// A source of numbers. Each user of chance has one of its own, so that one that draws more often does not
-/// change what another one draws.
+/// A source of numbers. Each user of chance has one of its own, so that one that draws more often
+/// does not change what another one draws.
 #[derive(Debug)]
 pub struct Rng(StdRng);
 

@@ -1,9 +1,10 @@
-//! What is asked of a member, and by which classes: a workload of [`clearlane_loadgen`], and a machine.
+//! What is asked of a member, and by which classes: a workload of [`clearlane_loadgen`], and a
+//! machine.
 //!
-//! The real driver and the model take the same file, and the same requests are due at the same times. What a
-//! request asks for is taken from the workload, too, but for which keys: the model has no keys, only numbers
-//! of them and their sizes. The machine is in the file, too, in a table that the driver leaves out:
-//! [`model`](crate::model).
+//! The real driver and the model take the same file, and the same requests are due at the same
+//! times. What a request asks for is taken from the workload, too, but for which keys: the model
+//! has no keys, only numbers of them and their sizes. The machine is in the file, too, in a table
+//! that the driver leaves out: [`model`](crate::model).
 
 use clearlane_contention::TaskLabel;
 use clearlane_loadgen::Result;
@@ -28,7 +29,8 @@ pub struct Scenario {
     pub workload: Workload,
     /// Of the machine, for server and client together.
     pub cores: usize,
-    /// How long a core works for one before it makes way for another; as the costs have it if left out.
+    /// How long a core works for one before it makes way for another; as the costs have it if left
+    /// out.
     pub quantum_ns: Option<u64>,
     /// Decides when requests are due, and their sizes.
     pub seed: u64,
@@ -74,7 +76,9 @@ impl Scenario {
             )));
         }
         if model.auth.logins_per_s > 0.0 && !model.auth.enabled {
-            return Err(wrong("`auth.logins_per_s`: nobody logs in unless `auth.enabled` is true"));
+            return Err(wrong(
+                "`auth.logins_per_s`: there are no logins unless `auth.enabled` is true",
+            ));
         }
         for ((one, other), spread) in &model.round_trips {
             let name = format!("round_trips_ms.{one}-{other}");

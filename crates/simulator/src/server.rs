@@ -1,7 +1,8 @@
 //! One member: its machine, its locks, and the workers in it, one batch after the other.
 //!
-//! What an era does between the locks is in [`era`](crate::era), a file for each. The locks bear the names that
-//! they have in the code. What members do together is in [`cluster`](crate::cluster).
+//! What an era does between the locks is in [`era`](crate::era), a file for each. The locks bear
+//! the names that they have in the code. What members do together is in
+//! [`cluster`](crate::cluster).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};

@@ -18,7 +18,8 @@ macro_rules! shipped {
     };
 }
 
-/// What simulator and driver have in common, and what only a simulator can show. A test holds that none is missing.
+/// What simulator and driver have in common, and what only a simulator can show. A test holds that
+/// none is missing.
 const SHIPPED: &[&[Shipped]] = &[
     &shipped!("../../loadgen/workloads/": "convoy" "head-of-line" "head-of-line-large" "head-of-line-often"),
     &shipped!("../scenarios/": "alibaba" "alibaba-small" "compaction" "cross-zone" "five-members" "kubernetes-5000-nodes" "kubernetes-list-storm" "lagging-watcher" "large-values" "learner" "login-storm" "pr-10523" "pr-9384" "pr-9384-small" "rising-writes" "rising-writes-small" "slow-disk"),

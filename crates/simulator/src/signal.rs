@@ -42,7 +42,7 @@ impl Signal {
 
 /// A wait for a [`Signal`].
 #[derive(Debug)]
-#[must_use = "only who awaits it waits"]
+#[must_use = "it waits only if it is awaited"]
 pub struct SignalWait<'s>(&'s Inner);
 
 impl Future for SignalWait<'_> {
@@ -75,7 +75,7 @@ impl<T> Clone for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// An empty one.
+    /// A queue without entries.
     pub fn new(world: &World) -> Queue<T> {
         let (work, worker) = (RefCell::new(Vec::new()), Cell::new(None));
         Queue(Rc::new(Line { world: world.clone(), work, worker }))
@@ -107,7 +107,7 @@ impl<T> Queue<T> {
 
 /// A worker that waits for work.
 #[derive(Debug)]
-#[must_use = "only who awaits it gets work"]
+#[must_use = "work is taken only if it is awaited"]
 pub struct Drain<'q, T>(&'q Line<T>);
 
 impl<T> Future for Drain<'_, T> {

@@ -1,14 +1,8 @@
-//! A task that takes steps, and where its time goes.
+//! A task that takes steps, and an account of where its time goes: the sum is the time that passed.
 //!
-//! Every step of a model is a step of a request, or of a worker in the background. The one that takes it
-//! carries a [`SimTask`], which does the step and writes down how long it took, and for what. At the end nothing is
-//! left over: the sum is the time that has passed.
-//!
-//! # Waiting for a worker
-//!
-//! A put waits for the applier, and the applier for a lock. "Waited for the applier" would be true and of no
-//! use. So a task that waits for a worker spends its time on what the worker spends it on meanwhile: if that waits
-//! 90 ms for `readTx`, the put has waited 90 ms for `readTx`.
+//! A step is one of a request or of a background worker. A task that waits for a worker spends its
+//! time on what the worker spends it on meanwhile: if the applier waits 90 ms for `readTx`, the put
+//! that waits for the applier has waited 90 ms for `readTx`.
 //!
 //! ```text
 //!   applier   │ running │ readTx ░░░░░░░░░░░░░░░░░ │ running │
@@ -74,7 +68,7 @@ impl TimeAccount {
 }
 
 impl SimTask {
-    /// Begins now, in the name of this class: a task that works for others.
+    /// Begins now, under the label of this class: a task that works for others.
     pub fn new(world: &World, cores: &Cores, actor: TaskLabel) -> SimTask {
         SimTask::with_kind(world, cores, actor, LaneKind::Work)
     }
@@ -101,7 +95,7 @@ impl SimTask {
         self.label
     }
 
-    /// A worker does something in the name of another.
+    /// A worker does something for another task.
     pub fn set_label(&mut self, actor: TaskLabel) {
         self.label = actor;
     }
@@ -173,8 +167,9 @@ impl SimTask {
         self.idle_ns = ns;
     }
 
-    /// Waits until threads have what they are to do. It takes so long on a machine that is awake, and so much longer on one
-    /// that sleeps; and most of the way there it is when it has had nothing to do for a doze.
+    /// Waits until threads have what they are to do. It takes so long on a machine that is awake,
+    /// and so much longer on one that sleeps; and most of the way there it is when it has had
+    /// nothing to do for a doze.
     pub(crate) async fn wakes(&mut self, awake_ns: u64, wakeups_ns: u64, doze_ns: u64) {
         let depth = match self.idle_ns {
             None => 0.0,
@@ -201,9 +196,9 @@ impl SimTask {
         self.time_account.add(TimeKind::NETWORK, ns);
     }
 
-    /// Waits until a worker has done something, and spends its time as the worker does. What cannot be told
-    /// apart, because a step of the worker's had begun before, or the worker was about something else, is put
-    /// down to `name`.
+    /// Waits until a worker has done something, and spends its time as the worker does. What cannot
+    /// be told apart, because a step of the worker's had begun before, or the worker was about
+    /// something else, is put down to `name`.
     pub async fn worker(&mut self, name: TimeKind, worker: &TimeAccount, done: &Signal) {
         let (begin_ns, before) = (self.world.now_ns(), worker.account());
         done.wait().await;
@@ -211,12 +206,12 @@ impl SimTask {
         self.spent_as(name, worker, spent, begin_ns, self.world.now_ns());
     }
 
-    /// From then to then another task spent this in the name of this one. A step of that task may have begun before;
-    /// and what cannot be told apart is put down to `name`.
+    /// From then to then another task spent this, and this one waited for it. A step of that task
+    /// may have begun before; and what cannot be told apart is put down to `name`.
     pub(crate) fn spent_as(
         &mut self,
         name: TimeKind,
-        who: &TimeAccount,
+        worker: &TimeAccount,
         mut spent: Account,
         from_ns: u64,
         to_ns: u64,
@@ -228,7 +223,7 @@ impl SimTask {
         spent[name] += to_ns - from_ns - spent.total_ns();
         if let Some(lane) = self.lane {
             let recorder = self.world.recorder();
-            let behind = who.lane.map(|lane| recorder.name(lane));
+            let behind = worker.lane.map(|lane| recorder.name(lane));
             let of = name.name(&self.world).to_owned();
             recorder.add(lane, || Activity::Wait { resource: of, blocker: behind }, from_ns, to_ns);
         }

@@ -1,22 +1,23 @@
-//! How long something takes, when it does not always take the same: syncs of a disk, messages on a network.
+//! How long something takes, when it does not always take the same: syncs of a disk, messages on a
+//! network.
 //!
-//! Such times have a floor and a long tail: most are near each other, and a few take ten times as long. A
-//! lognormal distribution is like that (the logarithms are spread like a bell), and it is known by
-//! two figures that every monitoring has, the mean and the 99th percentile.
+//! Such times have a floor and a long tail: most are near each other, and a few take ten times as
+//! long. A lognormal distribution is like that (the logarithms are normally distributed), and it is
+//! known by two figures that every monitoring has, the mean and the 99th percentile.
 //!
 //! ```text
 //!   ln p99  = mu + 2.326 sigma             so   ln (p99 / mean) = 2.326 sigma - sigma² / 2
 //!   ln mean = mu + sigma² / 2
 //! ```
 //!
-//! That has a solution up to a 99th percentile of 14.97 times the mean: beyond it, one in a hundred could not
-//! be so much without the mean being more.
+//! That has a solution up to a 99th percentile of 14.97 times the mean: beyond it, one in a hundred
+//! could not be so much without the mean being more.
 
 use std::f64::consts::TAU;
 
 use crate::Rng;
 
-/// The 99th percentile of the bell, in standard deviations.
+/// The 99th percentile of the normal distribution, in standard deviations.
 const NORMAL_P99: f64 = 2.326_347_874;
 
 /// A 99th percentile is at most so many times the mean.
@@ -97,15 +98,15 @@ impl Times {
         Times { mu, sigma, always_ns, rng: chance }
     }
 
-    /// The next one.
+    /// Draws a time.
     pub fn next_ns(&mut self) -> u64 {
         if let Some(ns) = self.always_ns {
             return ns;
         }
-        // A point of the bell out of two draws, after Box and Muller.
+        // A normally distributed number out of two draws, after Box and Muller.
         let far = (-2.0 * (1.0 - self.rng.unit()).ln()).sqrt();
-        let bell = far * (TAU * self.rng.unit()).cos();
-        (self.mu + self.sigma * bell).exp() as u64
+        let normal = far * (TAU * self.rng.unit()).cos();
+        (self.mu + self.sigma * normal).exp() as u64
     }
 }
 

@@ -1,13 +1,14 @@
 //! Does the model say what the machine does?
 //!
-//! The same load runs on the real server several times, and in the model with the same seeds. What counts are the
-//! medians over the runs. A machine that others use is not the same twice, so a prediction also counts as right
-//! if it lies among what the real runs have shown.
+//! The same load runs on the real server several times, and in the model with the same seeds. What
+//! counts are the medians over the runs. A machine that others use is not the same twice, so a
+//! prediction also counts as right if it lies among what the real runs have shown.
 //!
-//! * A [figure] is near enough if it is within 25 % (p50) or 40 % (p99) of the real median, or within the spread of
-//!   the real runs.
-//! * A [`Ranking`] asks for each two eras which of them is slower. Where every real run of the one is slower than
-//!   all of the other, and the medians are apart by more than a [`TIE`], the model must say the same.
+//! * A [figure] is near enough if it is within 25 % (p50) or 40 % (p99) of the real median, or
+//!   within the spread of the real runs.
+//! * A [`Ranking`] asks for each two eras which of them is slower. Where every real run of the one
+//!   is slower than all of the other, and the medians are apart by more than a [`TIE`], the model
+//!   must say the same.
 //!
 //! [figure]: LatencyComparison
 
@@ -84,7 +85,7 @@ impl LatencyComparison {
 /// Two eras, of which one is clearly slower in reality.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ranking {
-    /// The slower one.
+    /// The era that is slower.
     pub slower: Era,
     /// The quicker one.
     pub quicker: Era,

@@ -1,27 +1,18 @@
 //! Virtual time, and the processes that live in it.
 //!
-//! # The idea
-//!
-//! A process is an `async` function. Where it would wait in reality, for time to pass, for a core or for a
-//! lock, it awaits; and what it awaits is not a thing of an operating system but a place in a list here. So
-//! the model of a request reads from top to bottom like the code that it is a model of.
+//! A process is an `async` function. What it awaits (time, a core, a lock) is an entry in a list
+//! here.
 //!
 //! ```text
-//!   calendar   (time, order) → process     who goes on when                    a heap
-//!   ready      processes                   who goes on now, in this order      a queue
-//!   processes  suspended functions         where each of them stands
+//!   calendar   (time, order) → process     which goes on when                    a heap
+//!   ready      processes                   which go on now, in this order        a queue
+//!   processes  suspended functions         where each of them is
 //! ```
 //!
-//! [`World::run`] lets the ready processes go on, one after the other; when none is ready, the time jumps to the
-//! next entry of the calendar. A process that is going on is never interrupted and takes no time: time
-//! passes only between two steps.
-//!
-//! # What holds
-//!
-//! * The same start gives the same run: two entries of one time go in the order in which they were made, and
-//!   there is no thread, no clock and no hash map anywhere.
-//! * A process waits for one thing at a time. So no process can be woken for something that it does not wait
-//!   for any more, and there is nothing to be cancelled.
+//! [`World::run`] lets the ready processes go on in turn; when none is ready, the time jumps to the
+//! next entry of the calendar. A step of a process is not interrupted and takes no time. Entries of
+//! one time go in the order in which they were made, so the same start gives the same run. A
+//! process waits for one thing at a time, so there is nothing to cancel.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -146,8 +137,8 @@ impl World {
         self.0.now_ns.set(self.now_ns().max(until_ns));
     }
 
-    /// Every process is dropped, in the middle of whatever it does. A world that has processes holds them, and they
-    /// hold it: without an end it would never be given back.
+    /// Every process is dropped, in the middle of whatever it does. A world that has processes
+    /// holds them, and they hold it: without an end it would never be given back.
     pub fn end(&self) {
         let processes = self.0.processes.take();
         drop(processes);
@@ -172,7 +163,7 @@ impl World {
 
     fn go_on(&self, id: ProcessId) {
         let process = self.0.processes.borrow_mut()[id.0 as usize].take();
-        let mut process = process.expect("only who is there is woken, and by one thing");
+        let mut process = process.expect("only an existing process is woken, and by one thing");
         self.0.steps.set(self.0.steps.get() + 1);
         self.0.going_on.set(Some(id));
         let step = process.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -211,7 +202,7 @@ impl fmt::Debug for World {
 
 /// Time that passes.
 #[derive(Debug)]
-#[must_use = "time passes only for who awaits it"]
+#[must_use = "time passes only if it is awaited"]
 pub struct Sleep<'w> {
     world: &'w World,
     until_ns: u64,

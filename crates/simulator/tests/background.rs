@@ -1,4 +1,5 @@
-//! What is done in the background, and which requests stand still for it: by hand where that can be done.
+//! What is done in the background, and which requests stand still for it: by hand where that can be
+//! done.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -58,8 +59,8 @@ fn longest_ms(results: &Results, name: &str) -> f64 {
     lock(results, name).longest.map_or(0.0, |hold| hold.ns as f64 / 1e6)
 }
 
-/// A watcher that is 20,000 behind: 20,000 + 19,000 + ... + 1,000 are read, as #22265 has counted. At 800 ns each
-/// that is 168 ms with the lock held; 165 ms were measured.
+/// A watcher that is 20,000 behind: 20,000 + 19,000 + ... + 1,000 are read, as #22265 has counted.
+/// At 800 ns each that is 168 ms with the lock held; 165 ms were measured.
 #[test]
 fn a_watcher_that_is_behind_is_read_to_again_and_again() {
     let knobs = [("model.watchers.lagging", "1"), ("model.watchers.behind", "20000")];
@@ -88,8 +89,8 @@ fn many_watchers_take_turns() {
     assert!((4..=6).contains(&passes), "{passes}");
 }
 
-/// 100,000 revisions, none of which goes: ten batches of 8 ms with 100 ms between them, or a hundred of 0.8 with
-/// 10 ms; and before that the index, 6 ms in one piece or in many.
+/// 100,000 revisions, none of which goes: ten batches of 8 ms with 100 ms between them, or a
+/// hundred of 0.8 with 10 ms; and before that the index, 6 ms in one piece or in many.
 #[test]
 fn a_compaction_stops_for_long_or_often() {
     let knobs = [("model.compaction.every_s", "15"), ("model.cores", "1")];
@@ -124,8 +125,8 @@ fn a_file_that_is_written_anew_stops_everybody_or_nobody() {
     }
 }
 
-/// Row a of what still blocks in etcd today: a long read holds `store` to its end, the applier's snapshot needs it
-/// alone, and each request that comes then waits for both.
+/// Row a of what still blocks in etcd today: a long read holds `store` to its end, the applier's
+/// snapshot needs it alone, and each request that comes then waits for both.
 #[test]
 fn a_snapshot_of_the_applier_waits_for_every_read() {
     let text = format!(
@@ -162,8 +163,8 @@ fn a_snapshot_of_the_applier_waits_for_every_read() {
     assert!(read < 0.1 && put < 0.1, "{read} {put}");
 }
 
-/// A password takes 55 ms, and no two are checked at once where a lock is held: 18 a second, as #11735 has found.
-/// On 16 cores there is room for 290 without.
+/// A password takes 55 ms, and no two are checked at once where a lock is held: 18 a second, as
+/// #11735 has found. On 16 cores there is room for 290 without.
 #[test]
 fn passwords_are_checked_one_after_the_other_or_side_by_side() {
     let knobs = |logins, inside| {
@@ -187,7 +188,8 @@ fn passwords_are_checked_one_after_the_other_or_side_by_side() {
     assert!((880..=910).contains(&answers) && ms > 10_000.0, "{answers} {ms}");
 }
 
-/// In 3.0 a linearizable read is in the log; and it writes, so that there is always something to commit.
+/// In 3.0 a linearizable read is in the log; and it writes, so that there is always something to
+/// commit.
 #[test]
 fn reads_of_era_3_0_are_entries_of_the_log() {
     let knobs = [("read.rate", "50"), ("read.consistency", "linearizable"), ("model.sync_ms", "7")];
@@ -199,5 +201,5 @@ fn reads_of_era_3_0_are_entries_of_the_log() {
         (hold.label.name(), hold.ns > 1_000_000)
     };
     assert_eq!(holder(Era::V3_0), ("commit", true));
-    assert!(!holder(Era::V3_1).1, "nobody writes, and nothing is committed");
+    assert!(!holder(Era::V3_1).1, "there are no writes, and nothing is committed");
 }

@@ -1,7 +1,8 @@
 //! Costs of the real server, alive, and what they predict of it.
 //!
-//! How near predictions are is not tested here: on a machine that does other things at the same time they cannot be.
-//! What is tested is that all of it works, and that what comes out is possible.
+//! How near predictions are is not tested here: on a machine that does other things at the same
+//! time they cannot be. What is tested is that all of it works, and that what comes out is
+//! possible.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

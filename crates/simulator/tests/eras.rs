@@ -45,7 +45,8 @@ fn the_same_seed_is_the_same_run() {
     assert_eq!(tables.len(), 100, "another seed is another run");
 }
 
-/// The history, in one table: from 3.4 on an expensive read keeps no other from its way, before that all.
+/// The history, in one table: from 3.4 on an expensive read keeps no other from its way, before
+/// that all.
 #[test]
 fn eras_stop_others_as_they_did() {
     let with = scenario(30, 1);
@@ -77,8 +78,8 @@ fn the_table_names_who_is_to_blame() {
     assert!(!ours.contains("held"), "there is no lock: {ours}");
 }
 
-/// A request that has locks to wait for is not let do so on a network thread: in the old eras all but reads of a
-/// single key, in ours what takes long.
+/// A request that has locks to wait for is not let do so on a network thread: in the old eras all
+/// but reads of a single key, in ours what takes long.
 #[test]
 fn another_thread_reads_what_is_more_than_a_key() {
     let costs = Costs { pool_ns: 50_000_000, ..Costs::BY_HAND };
@@ -110,14 +111,16 @@ fn who_writes_often_finds_threads_awake() {
         let results = run(&scenario, &Build::new(Era::Clearlane, costs.clone())).unwrap();
         results.classes[0].latency_ms(0.5).unwrap()
     };
-    // A second later all of them sleep, and a tenth of one later almost half; less, if something was committed meanwhile.
+    // A second later all of them sleep, and a tenth of one later almost half; less, if something
+    // was committed meanwhile.
     let [seldom, often, at_once] = [1, 10, 1_000].map(median_ms);
     assert!((57.0..61.0).contains(&seldom), "{seldom}");
     assert!((22.0..37.0).contains(&often), "{often}");
     assert!((7.0..12.0).contains(&at_once), "{at_once}");
 }
 
-/// A disk that stands still keeps every put waiting. Reads wait where a commit has `readTx` meanwhile, and in ours they do not.
+/// A disk that stands still keeps every put waiting. Reads wait where a commit has `readTx`
+/// meanwhile, and in ours they do not.
 #[test]
 fn a_disk_that_stands_still_stops_reads_of_old_eras() {
     let text = "seconds = 20\n[keys]\ncount = 1000\nsize = 16\nvalue = 16\n\
@@ -135,7 +138,8 @@ fn a_disk_that_stands_still_stops_reads_of_old_eras() {
     }
 }
 
-/// A read of 3.0 that must be fresh is in the log, and waits for its disk; one that need not be does not, and in 3.1 neither.
+/// A read of 3.0 that must be fresh is in the log, and waits for its disk; one that need not be
+/// does not, and in 3.1 neither.
 #[test]
 fn a_fresh_read_of_the_first_era_is_a_write() {
     let costs = Costs { log_sync: Spread::constant(7_000_000), ..Costs::BY_HAND };
@@ -174,8 +178,8 @@ fn eras_have_the_names_of_the_flag() {
     assert_eq!("3.3".parse::<Era>().unwrap_err().to_string(), words);
 }
 
-/// The convoy, moment by moment: the commit of 3.2 wants the lock that the expensive read has, and the cheap reads
-/// stand behind the commit.
+/// The convoy, moment by moment: the commit of 3.2 wants the lock that the expensive read has, and
+/// the cheap reads stand behind the commit.
 #[test]
 fn a_timeline_shows_who_stood_in_front() {
     let mut scenario = Scenario::new(workload(HEAD_OF_LINE).unwrap());
@@ -199,7 +203,10 @@ fn a_timeline_shows_who_stood_in_front() {
         "{picture}"
     );
     let ours = results(&scenario, Era::Clearlane).timeline;
-    assert!(!terminal::draw(&ours, style).lines().any(|line| line.contains("░░")), "nobody waits");
+    assert!(
+        !terminal::draw(&ours, style).lines().any(|line| line.contains("░░")),
+        "no request waits"
+    );
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! From metrics to a scenario: recorded ones, those of a server that runs, and what else may answer.
+//! From metrics to a scenario: recorded ones, those of a server that runs, and what else may
+//! answer.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -67,7 +68,8 @@ fn recorded_metrics_of_every_version_make_scenarios_that_run() {
     }
 }
 
-/// What the recording was made with: 60 puts of 544 bytes and 200 ranges of 10 and 50 of 1 key per second.
+/// What the recording was made with: 60 puts of 544 bytes and 200 ranges of 10 and 50 of 1 key per
+/// second.
 #[test]
 fn the_load_of_a_recording_is_found_again() {
     let reading = reading("3.7.1", 9.034);
@@ -220,7 +222,7 @@ fn who_answers_something_else_is_told_from_a_server() {
             "the page broke off",
         ),
         (vec![b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n\xff".to_vec()], "is no text"),
-        (vec![ok(&first), ok(&first)], "nobody asked it for anything in"),
+        (vec![ok(&first), ok(&first)], "it had no requests in"),
         (
             vec![ok(&recorded("etcd-3.4-second.txt")), ok(&first)],
             "was started anew between the two",
@@ -285,7 +287,8 @@ impl Signed {
         self.directory.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// A server with this certificate, which wants one of the same authority, and gives these answers.
+    /// A server with this certificate, which wants one of the same authority, and gives these
+    /// answers.
     fn answering(&self, answers: Vec<Vec<u8>>) -> String {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.authority.as_bytes()).unwrap()).unwrap();
@@ -344,7 +347,7 @@ fn who_wants_certificates_is_shown_them() {
 
 #[test]
 fn who_is_asked_must_be_a_server() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let closed_port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     for (arguments, expected) in [
         (vec![], "<URL>"),
         (
@@ -352,7 +355,7 @@ fn who_is_asked_must_be_a_server() {
             "read over http or https, not ftp; say one such as http://127.0.0.1:2379",
         ),
         (vec!["http://"], "it is no URL"),
-        (vec![nobody.as_str()], "nobody can be reached there: Connection refused"),
+        (vec![closed_port.as_str()], "no server can be reached there: Connection refused"),
         (vec!["there", "--seconds", "0"], "0 is not in 1..=3600"),
         (vec!["there", "--cert", "a.pem"], "--key <FILE>"),
     ] {

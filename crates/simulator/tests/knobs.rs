@@ -100,7 +100,7 @@ fn what_is_wrong_is_said_in_one_line() {
         ),
         (
             "auth.logins_per_s = 5",
-            "`auth.logins_per_s`: nobody logs in unless `auth.enabled` is true".to_owned(),
+            "`auth.logins_per_s`: there are no logins unless `auth.enabled` is true".to_owned(),
         ),
         (
             "stalls.every_s = 1\nstalls.ms = 1000",

@@ -15,9 +15,9 @@ use clearlane_simulator::{Cores, Lock, SimTask, World};
 ///   cheap                ░░░░░░░░░░░░░░░░ ░░░░░├─────┤    reads in both for 5
 /// ```
 ///
-/// The cheap read could share `index` with the expensive one, but the put waits before it and turns it away.
-/// When the put leaves `index` it takes `readTx` in the same moment, before the cheap read is awake: that one
-/// waits a second time.
+/// The cheap read could share `index` with the expensive one, but the put waits before it and turns
+/// it away. When the put leaves `index` it takes `readTx` in the same moment, before the cheap read
+/// is awake: that one waits a second time.
 #[test]
 fn a_small_convoy_by_hand() {
     let world = World::new();
@@ -78,7 +78,8 @@ fn a_small_convoy_by_hand() {
     );
     let [cheap, expensive, put] = ["cheap", "expensive", "put"].map(TaskLabel::named);
     let blame = index.accounting().blame;
-    let waited = |who, mode, behind, stance| blame.get(&(who, mode, behind, stance)).map(|b| b.ns);
+    let waited =
+        |waiter, mode, behind, stance| blame.get(&(waiter, mode, behind, stance)).map(|b| b.ns);
     assert_eq!(waited(put, LockMode::Write, expensive, BlockerState::Holding), Some(90_000));
     assert_eq!(waited(cheap, LockMode::Read, put, BlockerState::Waiting), Some(80_000));
     assert_eq!(waited(cheap, LockMode::Read, put, BlockerState::Holding), Some(10_000));

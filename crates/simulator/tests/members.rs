@@ -1,4 +1,5 @@
-//! Several members, by hand: what rounds cost when nothing costs anything but syncs and the network.
+//! Several members, by hand: what rounds cost when nothing costs anything but syncs and the
+//! network.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -64,7 +65,8 @@ fn free() -> Costs {
     }
 }
 
-/// The times of a put, a linearizable and a serializable read, and what the put and the read wait for.
+/// The times of a put, a linearizable and a serializable read, and what the put and the read wait
+/// for.
 fn found(knobs: &[(&str, &str)], era: Era) -> (Vec<f64>, Results) {
     let mut scenario = Scenario::parse(LOAD).unwrap();
     knobs.iter().for_each(|(name, value)| scenario.set(name, value).unwrap());
@@ -73,7 +75,8 @@ fn found(knobs: &[(&str, &str)], era: Era) -> (Vec<f64>, Results) {
         let class = results.classes.iter().find(|class| class.name == name).unwrap();
         assert_eq!(class.answers(), 10, "{name}");
         let middle = class.latency_ms(0.5).unwrap();
-        // To the three figures that a histogram has; and what takes no time is counted as a microsecond.
+        // To the three figures that a histogram has; and what takes no time is counted as a
+        // microsecond.
         (middle * 100.0).round() / 100.0
     };
     let times = ["put", "fresh", "past"].map(ms).to_vec();
@@ -133,8 +136,8 @@ fn at_another_member_everything_goes_by_the_leader() {
     let at = |member: &'static str, era| {
         found(&[("model.connect.put", member), ("model.connect.fresh", member)], era).0
     };
-    // There, the quorum, and the news that it is committed: 0.5 + 2 + 0.5. A read asks the leader, which asks
-    // a quorum: 0.5 + 1 + 0.5.
+    // There, the quorum, and the news that it is committed: 0.5 + 2 + 0.5. A read asks the leader,
+    // which asks a quorum: 0.5 + 1 + 0.5.
     assert_eq!(at("2", Era::V3_5), [3.0, 2.0, 0.0]);
     assert_eq!(at("3", Era::V3_5), [4.0, 3.0, 0.0]);
     // In ours the leader and the member that asks are the quorum: 0.5 + 0.5.

@@ -1,4 +1,5 @@
-//! Each scenario that is shipped, in every era, in a shortened form: does it show what it says on top?
+//! Each scenario that is shipped, in every era, in a shortened form: does it show what it says on
+//! top?
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -117,7 +118,8 @@ fn alibaba() {
     }
 }
 
-/// Big reads: before 3.4 others wait for as long as one takes. Later they do not, and published were 90 % less.
+/// Big reads: before 3.4 others wait for as long as one takes. Later they do not, and published
+/// were 90 % less.
 #[test]
 fn pr_9384_and_pr_10523() {
     for (name, big, small, seconds) in

@@ -67,12 +67,12 @@ impl Stage for OnSimulated {
             let (actor, mode) = (party.task, party.mode);
             Holds { actor, mode }
         };
-        self.lock.with_state(|gate| gate.holders().map(to_line).collect())
+        self.lock.with_state(|state| state.holders().map(to_line).collect())
     }
 
     fn waits(&self) -> Vec<Waits> {
-        self.lock.with_state(|gate| {
-            let waits = gate.waiters().map(|waiting| {
+        self.lock.with_state(|state| {
+            let waits = state.waiters().map(|waiting| {
                 let front = waiting.blocker.expect("waking takes no time here");
                 let (actor, mode) = (waiting.waiter.task, waiting.waiter.mode);
                 Waits { actor, mode, front: front.task, stance: front.state }

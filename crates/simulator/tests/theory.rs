@@ -22,7 +22,7 @@ struct Found {
 impl Found {
     fn changes(&mut self, now_ns: u64, by: i64) {
         self.there_ns += self.there as f64 * (now_ns - self.changed_ns) as f64;
-        self.there = self.there.checked_add_signed(by).expect("nobody leaves who did not come");
+        self.there = self.there.checked_add_signed(by).expect("only a request that came leaves");
         self.changed_ns = now_ns;
     }
 }
@@ -77,8 +77,8 @@ fn equal_services_wait_as_m_d_1() {
     little(&found);
 }
 
-/// With short turns each computation gets a share of the processor, and stays as long on average as in a line, if the
-/// services are exponential.
+/// With short turns each computation gets a share of the processor, and stays as long on average as
+/// in a line, if the services are exponential.
 #[test]
 fn turns_share_a_processor() {
     let mut works = Rng::new(7, 1);
@@ -87,8 +87,8 @@ fn turns_share_a_processor() {
     little(&found);
 }
 
-/// Little's law: the number that is there on average is the number that arrives per second times how long each stays.
-/// A computation that is still there at the end is not in the second figure.
+/// Little's law: the number that is there on average is the number that arrives per second times
+/// how long each stays. A computation that is still there at the end is not in the second figure.
 fn little(found: &Found) {
     let time_ns = found.changed_ns as f64;
     let (there, rate) = (found.there_ns / time_ns, found.arrived as f64 / time_ns);

@@ -20,7 +20,7 @@ fn said(line: &str) -> String {
     let output = tool(line);
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{line}: {errors}");
-    assert_eq!(errors, "", "nobody watches: no progress");
+    assert_eq!(errors, "", "no terminal: no progress");
     String::from_utf8(output.stdout).unwrap()
 }
 

@@ -7,7 +7,8 @@ use tempfile::TempDir;
 use crate::member::{Member, eventually};
 use crate::{Error, Result};
 
-/// Members in one process, each with its threads, its directory and its ports. They are counted from 0.
+/// Members in one process, each with its threads, its directory and its ports. They are counted
+/// from 0.
 ///
 /// ```
 /// use clearlane_test_server::TestCluster;
@@ -87,8 +88,8 @@ impl TestCluster {
         self.member_mut(member)?.stop().await
     }
 
-    /// Starts a member again, with its data, and stops it before if it runs. Waits for a leader only
-    /// if enough members run to have one.
+    /// Starts a member again, with its data, and stops it before if it runs. Waits for a leader
+    /// only if enough members run to have one.
     pub async fn restart(&mut self, member: usize) -> Result<()> {
         let found = self.member_mut(member)?;
         found.stop().await?;

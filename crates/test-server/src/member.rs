@@ -133,7 +133,7 @@ impl Drop for Member {
     fn drop(&mut self) {
         if let Some(running) = self.running.take() {
             // Nothing is written from here on, so the directory may go. The rest may need the very
-            // thread that drops this, to hear that its connection ends: no caller waits for that.
+            // thread that drops this, to notice that its connection ends: no caller waits for that.
             running.server_threads.stop();
             std::thread::spawn(|| running.stop());
         }

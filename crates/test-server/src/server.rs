@@ -6,6 +6,18 @@ use clearlane_client::{Client, Options};
 use crate::{Result, TestCluster};
 
 /// A server that stops, and whose data goes, when this does.
+///
+/// ```
+/// use clearlane_test_server::TestServer;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> clearlane_test_server::Result<()> {
+/// let server = TestServer::start().await?;
+/// let client = server.client().await?;
+/// client.put("greeting", "hello").await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct TestServer {
     /// A cluster of one.

@@ -3,7 +3,7 @@
 //! Commit, a step of compaction, lease expiry: each is a function that is called, and is told what
 //! time it is. The server calls it from its threads; the cluster simulation calls it in an order
 //! that a seed decides, and can repeat. One clock read in between, and a failure that was found
-//! once can never be found again.
+//! once cannot be repeated.
 //!
 //! Tests are free: the rule looks at `src` without what exists in tests only. So is rung 0, whose
 //! locks measure time for a living. Of what is above rung 4, the rule holds for the parts that the

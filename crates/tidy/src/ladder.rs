@@ -1,21 +1,14 @@
 //! Dependencies between our crates only go down.
 //!
-//! Each crate says in `[package.metadata.clearlane]` on which rung of the ladder it stands, or that
-//! it stands beside the ladder and why:
-//!
-//! ```text
-//!   3  mvcc ───────┐            rung = 3
-//!   2  backend ◀───┘  ┐         rung = 2
-//!   1  engine ◀───────┘         rung = 1       tidy, benches    beside = "..."
-//!   0  proto, contention, net
-//! ```
+//! Each crate says in `[package.metadata.clearlane]` on which rung of the ladder it is (`rung =
+//! 3`), or that it is beside the ladder and why (`beside = "..."`).
 //!
 //! * A crate on a rung uses crates of strictly lower rungs, and nothing beside the ladder. That
 //!   holds for its tests and its build script, too: a test that needs a higher crate is a test of
 //!   the higher crate.
 //! * A crate beside the ladder may use every crate.
 //!
-//! Why so strict? One edge upwards, and no crate can be read alone any more.
+//! So each crate can be read with those below it alone.
 
 use crate::manifests::{self, Crate, CratePosition, Dependency};
 use crate::{Repository, Violation};

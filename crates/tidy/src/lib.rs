@@ -1,33 +1,18 @@
-//! Does the repository keep its own rules? The rules that a machine can check, as tests.
+//! The rules of this repository that a machine can check, as tests beside rustfmt and clippy.
 //!
-//! # Why tests
-//!
-//! A style guide that is not enforced describes the code of two years ago. rustfmt and clippy hold
-//! what is true of any Rust program; what is special to this one is held here, and `cargo test` is
-//! the place where each developer looks anyway.
-//!
-//! # How
-//!
-//! A [`Repository`] is every text file below the top, in memory. A [`Rule`] is a function from a
-//! repository to [`Violation`]s. `tests/repository.rs` runs the [`RULES`] on this repository. The
-//! tests of a rule plant a violation in a repository of three lines, and expect to be told.
-//!
-//! | module | what it holds |
+//! | module | what it checks |
 //! |---|---|
 //! | [`ladder`] | dependencies between our crates only go down |
-//! | [`manifests`] | one version of each dependency; lints inherited; the name of a crate is its directory |
-//! | [`determinism`] | rungs 1 to 4 start no thread, read no clock, draw no random number |
-//! | [`sources`] | a doc on the first line; at most 800 lines; no drawer for leftovers |
-//! | [`leftovers`] | nothing unfinished; no lint switched off and no test skipped without a reason |
+//! | [`manifests`] | one version of a dependency; lints inherited; a crate has its folder's name |
+//! | [`determinism`] | crates that must be deterministic start no thread and read no clock |
+//! | [`sources`] | a doc on the first line; the length of files; no module for leftovers |
+//! | [`leftovers`] | nothing unfinished; no lint switched off, no test skipped without a reason |
 //! | [`links`] | links in Markdown lead somewhere |
 //! | [`indexes`] | decisions, examples and benches can be found and run |
-//! | [`layout`] | what lies at the top level; no path of a developer's machine |
+//! | [`layout`] | what is at the top level; no path of a developer's machine |
 //!
-//! # What is left out
-//!
-//! The rules read text, not syntax trees: [`rust`](mod@rust) knows comments, strings and test
-//! modules, and nothing more. So a rule can be outwitted, by a renamed import for instance. It is
-//! there to remind, and a reviewer reads the rest.
+//! A [`Rule`] is a function from a [`Repository`], all text files in memory, to [`Violation`]s. It
+//! reads text, not syntax trees ([`rust`](mod@rust)): a renamed import can outwit it.
 
 pub mod repository;
 pub mod rust;
@@ -44,7 +29,7 @@ use std::fmt;
 
 pub use repository::{File, Repository};
 
-/// A rule looks at the whole repository and tells what is wrong with it.
+/// A rule looks at the whole repository and reports what is wrong with it.
 pub type Rule = fn(&Repository) -> Vec<Violation>;
 
 /// All rules, by name.

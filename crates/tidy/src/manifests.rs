@@ -3,7 +3,8 @@
 //! * A dependency is named with its version once, in `[workspace.dependencies]` of the root; crates
 //!   say `workspace = true`. So there is one version of each, and one place to change it.
 //! * The lints of the root hold for every crate.
-//! * A crate in `crates/name` is called `clearlane-name` (but the program `clearlane`), and is a member of the workspace.
+//! * A crate in `crates/name` is called `clearlane-name` (but the program `clearlane`), and is a
+//!   member of the workspace.
 //!
 //! The other modules ask here for a crate's rung and dependencies.
 

@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 use clearlane_tidy::{RULES, Repository, Rule};
 
 static REPOSITORY: LazyLock<Repository> = LazyLock::new(|| {
-    // Asked when the test runs: two checkouts that share a target directory share this program, too.
+    // Asked when the test runs: two checkouts that share a target directory share this program,
+    // too.
     let tidy = std::env::var("CARGO_MANIFEST_DIR").expect("cargo tells where the crate is");
     Repository::load(&Path::new(&tidy).join("../..")).expect("the repository can be read")
 });

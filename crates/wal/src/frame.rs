@@ -1,6 +1,4 @@
-//! How records lie in a segment, and how to tell a torn one from a damaged one.
-//!
-//! # The frame
+//! How records lie in a segment, and how a torn record is told from a damaged one.
 //!
 //! ```text
 //!   0        8                                  multiple of 8
@@ -11,30 +9,9 @@
 //!           say how many, otherwise that byte is 0.
 //! ```
 //!
-//! A length never crosses a sector, because frames begin at multiples of 8. A length of zero means
+//! A length does not cross a sector, because frames begin at multiples of 8. A length of zero means
 //! that nothing was written from here on: segments are allocated ahead and full of zeros.
-//!
-//! # Torn, or damaged?
-//!
-//! The last segment can end in what a power cut left of a write: some of its sectors, in no order.
-//! That was never acknowledged, and is cut away. Anything else that does not fit means that bytes
-//! changed which *were* acknowledged, and the log is refused. The two are told apart by what a lost
-//! sector looks like, all zero:
-//!
-//! | found in the last segment | verdict |
-//! |---|---|
-//! | a length of zero, and all that follows is zero | the end |
-//! | a length of zero, zeros up to the end of its sector, then something | torn: the sector was lost |
-//! | a length of zero, and something else in its sector | damaged |
-//! | a length whose first byte and number of zeros disagree | damaged |
-//! | a frame that reaches beyond the file | torn: the file's new length was lost |
-//! | a record that does not fit, and a whole sector of it is zero | torn |
-//! | any other record that does not fit | damaged |
-//!
-//! Before a frame counts as torn, there is one more question: does the record that begins behind
-//! the length end by itself, with the crc that is due? Then it was written whole, and the length or the
-//! zeros were changed later: damaged. In an earlier segment nothing can be torn, because it was
-//! synced before the next was begun.
+//! `docs/log.md` has the table of what counts as torn and what as damaged.
 
 use crate::files::SECTOR;
 use crate::wire::{Record, RecordKind};
@@ -114,7 +91,8 @@ impl Frame {
 }
 
 impl SegmentBytes {
-    /// Looks at the frame that begins at `offset` in `bytes`, a multiple of 8; `crc` is the sum so far.
+    /// Looks at the frame that begins at `offset` in `bytes`, a multiple of 8; `crc` is the sum so
+    /// far.
     pub(super) fn read_frame(&self, offset: u64, crc: u32) -> FrameResult<'_> {
         let rest = self.bytes_from(offset);
         let Some(field) = rest.first_chunk() else {

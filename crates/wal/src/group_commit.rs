@@ -1,43 +1,24 @@
-//! How does one sync serve all waiting appends?
+//! One sync for all waiting appends: what is handed over while a batch is synced is the next batch.
 //!
-//! # The problem
+//! [`GroupCommit`] keeps the account and no more: [`submit`](GroupCommit::submit) an append,
+//! [`take_batch`](GroupCommit::take_batch), [`finish_batch`](GroupCommit::finish_batch). In
+//! between, [`Batch::write`] needs the log, not the group. A simulation does this in one thread and
+//! lets some of its time pass between write and finish; [`run_writer`] is the thread of a server.
 //!
-//! A sync takes as long as thousands of appends, and it takes that long for one append or for all
-//! of them. So no append may have a sync to itself while others wait.
-//!
-//! # The idea
-//!
-//! While a sync runs, whatever is handed over *gathers*. When it is done, all that has gathered is
-//! the next batch, gets written, and gets one sync. Nothing sets a time to wait for others or a
-//! size: the sync itself is the pause in which the next batch grows, longer on a slow disk.
-//!
-//! ```text
-//!   handed over   1     2 3    4 5 6 7 8       9
-//!   batch         1 ─ sync ──┤ 2..4 ─ sync ──┤ 5..9 ─ sync ──┤
-//!   durable                  1               4               9
-//! ```
-//!
-//! # Without threads
-//!
-//! [`GroupCommit`] is that bookkeeping and no more: [`submit`](GroupCommit::submit),
-//! [`begin`](GroupCommit::take_batch) a batch, [`finish`](GroupCommit::finish_batch) it. In between the batch is
-//! on its own: [`Batch::write`] needs the log, not the group. A simulation does this in one thread,
-//! and lets some of its time pass between write and finish. [`run_writer`] does it in a thread of a
-//! server, with a channel for a queue.
-//!
-//! # What holds
-//!
-//! * Tickets are counted from 1, in the order of submission, and become durable in that order.
-//! * One batch is on its way at a time.
-//! * An append is written as a whole, and a batch that fails has no successor.
+//! * Appends are numbered from 1, in the order of submission, and become durable in that order.
+//! * One batch is on its way at a time. After a batch that fails there is none.
+//! * An append is written as a whole.
 //! * What gathers is bounded by the submitter: raft limits the proposals that are not committed.
+//!
+//! `docs/log.md` draws it.
 
 use std::sync::mpsc::Receiver;
 
 use super::{Append, Wal};
 use crate::error::Result;
 
-/// The number of an append: the first that is submitted is 1. Durable up to 0 means that nothing is.
+/// The number of an append: the first that is submitted is 1. Durable up to 0 means that nothing
+/// is.
 pub type AppendNumber = u64;
 
 /// Appends that gather while a batch is on its way.
@@ -109,7 +90,7 @@ impl Batch {
         self.appends.len()
     }
 
-    /// Never: a batch is begun for something.
+    /// Whether it has no append. [`GroupCommit::take_batch`] returns none of that kind.
     pub fn is_empty(&self) -> bool {
         self.appends.is_empty()
     }

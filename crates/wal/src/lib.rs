@@ -1,81 +1,18 @@
-//! How do records become a log that survives, and what is found in it again?
+//! The write-ahead log: what is appended and synced survives a power cut.
 //!
-//! # The idea
-//!
-//! A log is a directory of *segments*, each a file of records, and only the last is written to. The
-//! records that matter are entries, states and snapshots; each segment begins with what a reader
-//! must know that starts there.
-//!
-//! ```text
-//!   wal/0000000000000000-0000000000000000.wal
-//!        crc 0 │ metadata │ snapshot 0 │ entry 1 │ state │ entry 2 │ entry 3 │ state │
-//!   wal/0000000000000001-0000000000000004.wal
-//!        crc c │ metadata │ state │ entry 4 │ snapshot 3 │ entry 5 │ 0000000000000000...
-//! ```
-//!
-//! The crc of a record is that of all data from the beginning of the log to its end. One number
-//! that runs through all segments: no record and no segment can be lost, doubled, exchanged or
-//! taken from elsewhere without a sum that does not fit.
-//!
-//! # Reading on
-//!
-//! | file | its question |
-//! |---|---|
-//! | [`wire`] | how does an entry, a state, a change of members look as bytes? |
-//! | [`files`] | what is asked of a disk, and what may it do? |
-//! | `segment_name` | which segment holds which index? |
-//! | `frame` | how does a record lie in a segment; is it torn, or damaged? |
-//! | `log_validator` | what must a log not say? |
-//! | `scan` | what do segments hold, from the first record to the last? |
-//! | `open` | from which snapshot can one start, and what follows it? |
-//! | `writer` | how does an append get to the disk? |
-//! | `segment_length` | is the last segment as long as it was made? |
-//! | [`group_commit`] | how does one sync serve all waiting appends? |
-//!
-//! # What holds
+//! A log is a directory of segments, files of records of which only the last is written to. Bytes,
+//! names and record types are etcd's (`server/storage/wal`).
 //!
 //! * What was appended before a [`sync`](Wal::sync) that returned is there after a power cut, in
 //!   order. Of what came later, a beginning may be there.
-//! * A log that does not fit is refused, with file and offset, and stays as it was.
-//! * The last segment may end in a torn write. That is cut off; see `open`.
-//! * What would be refused when read is refused when written, before anything is.
-//! * Each segment that is in use is locked, against another process and against this one.
-//! * After a failed write or sync, every call returns that failure.
+//! * A log that does not fit is refused, with file and offset, and stays as it was. A torn write at
+//!   the end of the last segment is cut off.
+//! * What would be refused when it is read is refused before it is written.
+//! * Each segment in use is locked, against other processes and within this one.
+//! * After a failed write or sync, every later append, sync and purge returns that failure.
 //!
-//! # What the format cannot tell
-//!
-//! The rules and the reader of frames catch every single bit that flips in a record, except for
-//! these. In all of them the record and what follows it are taken for torn, and cut:
-//!
-//! 1. **A length becomes zero at the end of a sector.** The length has one bit set, it flips, and
-//!    the 8 bytes of the length are the last of a sector. That is what a power cut leaves that lost
-//!    this sector and kept the next.
-//! 2. **A record that does not fit and has a sector of zeros.** Its value may have held that many
-//!    zeros from the start, or the flipped bit was the only one in its part of a sector.
-//!
-//! Both need the *last* segment: in earlier ones nothing can be torn. Larger damages that cannot be
-//! told, either:
-//!
-//! 3. **The last records are missing** from the last segment, as whole sectors of zeros or because
-//!    the file was cut. A disk that lies about a sync looks like a power cut before it. That the file
-//!    was cut is [noticed](Wal::short_tail), and what was in it is not.
-//! 4. **The newest segments are missing**, or the whole directory is an older copy.
-//! 5. **The oldest segments are missing**, which is what a purge leaves. It is noticed if the
-//!    snapshot from which one starts lay there.
-//! 6. **Damage that keeps the sum.** Of changes over more than 32 bits, one in 4 billion fits.
-//!
-//! `tests/suite/damage.rs` flips every bit and expects exactly the first two; each of the others up to 5
-//! has a test that shows it.
-//!
-//! # What etcd does that is left out
-//!
-//! * It prepares the next segment's file while the current one fills. Here the cut makes it: a few
-//!   milliseconds, once in 64 MB.
-//! * It writes pages of 4096 bytes. Here a write is whatever has gathered.
-//! * Its reader accepts entries out of order as long as a slice holds them, states that fall, and
-//!   anything behind a length of zero. Ours refuses what raft could not have written.
-//! * It cannot say that the start snapshot is missing when it opens a log to write. Here that is an
-//!   error always.
+//! `docs/log.md` has the format, the damage that the format cannot tell, and what differs from
+//! etcd.
 
 pub mod wire;
 pub mod files;
@@ -124,16 +61,16 @@ impl Default for Options {
     }
 }
 
-/// What the log leaves free when it allocates ahead: the store needs room, too, above all to give some
-/// back.
+/// What the log leaves free when it allocates ahead: the store needs room, too, above all to give
+/// some back.
 const FREE_BYTES_MIN: u64 = 64 << 20;
-/// What it keeps for itself all the same, behind its end: a delete, too, is an entry, and a disk that is
-/// full is one on which a client wants to delete.
+/// What it keeps for itself all the same, behind its end: a delete, too, is an entry, and a disk
+/// that is full is one on which a client wants to delete.
 const RESERVE_BYTES_MAX: u64 = 2 << 20;
 
 impl Options {
-    /// Allocates a segment that ends here as far as there is room, and a reserve in any case; says how far.
-    /// It gets its whole length all the same, unless the file system refuses even that.
+    /// Allocates a segment that ends here as far as there is room, and a reserve in any case; says
+    /// how far. It gets its whole length all the same, unless the file system refuses even that.
     fn preallocate(
         &self,
         files: &dyn FileSystem,
@@ -164,8 +101,8 @@ impl Options {
     }
 }
 
-/// Allocates up to there; if the free disk space was taken, the file grows as it is written. Says how far
-/// there is room.
+/// Allocates up to there; if the free disk space was taken, the file grows as it is written. Says
+/// how far there is room.
 fn allocate(file: &mut dyn File, length: u64) -> io::Result<u64> {
     match file.allocate(length) {
         Ok(()) => Ok(length),

@@ -1,32 +1,15 @@
-//! What a log must not say: the rules that neither a reader nor a writer lets anyone break.
+//! The rules of a log's content, checked for every record that is read and before every write.
 //!
-//! # Why
+//! The crc of a record covers its data only. One bit turns the type "entry" (2) into "state" (3),
+//! and the crc still fits; what does not fit then is the content.
 //!
-//! The crc of a record covers its data and nothing else. The type of a record could change from
-//! "entry" (2) to "state" (3) by one bit, and the crc would fit. What does not fit then is the
-//! content: raft's numbers follow rules, and a state that was an entry breaks one of them.
+//! * An entry: its index is at most one more than the last, and above what is committed. Its term
+//!   is at least 1 and not below that of the entry before it. A change of configuration has data.
+//! * A state: term and commit do not fall; a vote stays in its term. Term 0 has no vote and no
+//!   commit; what is committed is in the log.
+//! * A snapshot does not contradict a committed entry.
 //!
-//! | of | rule |
-//! |---|---|
-//! | an entry | its index is at most one more than the last, and above what is committed |
-//! | | its term is at least 1, and not below that of the entry before it |
-//! | | a change of configuration has data |
-//! | a state | term and commit do not fall; a vote stays in its term |
-//! | | term 0 has no vote and no commit; what is committed is in the log |
-//! | a snapshot | it does not contradict a committed entry |
-//!
-//! The same rules stand before every write: what would be refused when it is read is not written.
-//!
-//! # Snapshots
-//!
-//! A snapshot that a member makes of its own state lies within its log and changes nothing here. One
-//! that it received lies beyond the log, or replaces entries that never were committed: then
-//! the log begins anew behind it.
-//!
-//! ```text
-//!   entries 1 2 3 4 5   snapshot 3         entries go on with 6
-//!   entries 1 2 3 4 5   snapshot 9         entries go on with 10
-//! ```
+//! See `docs/log.md`.
 
 use crate::wire::{Entry, EntryKind, HardState, WalSnapshot};
 
@@ -117,7 +100,14 @@ impl LogValidator {
         Ok(())
     }
 
-    /// Takes a snapshot; whether the log begins anew behind it.
+    /// Takes a snapshot; whether the log begins anew behind it. One that a member made of its own
+    /// state lies within its log and changes nothing. Behind one that it received, which lies
+    /// beyond the log or replaces entries that were not committed, the log begins anew:
+    ///
+    /// ```text
+    ///   entries 1 2 3 4 5   snapshot 3         entries go on with 6
+    ///   entries 1 2 3 4 5   snapshot 9         entries go on with 10
+    /// ```
     pub(super) fn accept_snapshot(&mut self, snapshot: &WalSnapshot) -> Result<bool, String> {
         let WalSnapshot { index, term, .. } = snapshot;
         let is_committed = *index <= self.hard_state.commit;

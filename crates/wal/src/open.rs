@@ -1,46 +1,14 @@
-//! Finding a log: which segments there are, what they hold, and what to do with a torn end.
+//! Opening a log: which segments there are, what follows a snapshot, and the repair of a torn end.
 //!
-//! # From where
+//! A member starts from a snapshot, a record that says "the store has everything up to index i".
+//! [`valid_snapshots`] lists those that a start may choose from; [`read`] or [`Wal::open`] reads
+//! what follows one of them, from the last segment that begins at its index or before.
 //!
-//! A member starts from a snapshot: a record that says "the engine has everything up to index i".
-//! [`valid_snapshots`] lists those that a start may choose from, and [`read`] or
-//! [`Wal::open`] reads what follows one of them.
+//! [`read`] ignores a torn end. [`Wal::open`] repairs it, in one step where etcd repairs and opens
+//! again: see `repair_tail`.
 //!
-//! ```text
-//!   segment  0-0                 1-101                 2-201
-//!            1 ......... 100     101 ... S(150) ..200   201 ... S(220) ... 260
-//!   from S(150)                  └── read ────────────────────────────────▶
-//!   from S(220)                                        └── read ──────────▶
-//! ```
-//!
-//! A snapshot counts if the last state says that its index is committed. A record of a received
-//! snapshot is written before the state that covers it, and if the power failed in between, the
-//! snapshot never was taken.
-//!
-//! Such a record stays where it is, and later the log may grow past its index by entries. It must not
-//! count then: the store that it speaks of is gone. What tells it apart is what follows it. Behind a
-//! snapshot that was taken no entry at its index or below is ever written.
-//!
-//! ```text
-//!   1 2 3 │ S(9) │ 10 11        taken; 4 to 9 are in the store that was received
-//!   1 2 3 │ S(9) │ 4 5 ... 12   never taken
-//!   1 2 3'│ S(3) │ 4 5          taken; entry 3' is of another term, and void
-//! ```
-//!
-//! Where the log begins anew behind a snapshot that was taken, what lies before is void or has a
-//! gap. A start in front of it is refused.
-//!
-//! # A torn end
-//!
-//! [`read`] ignores it. [`Wal::open`] cuts it off: the segment as it was found goes to
-//! `<segment>.broken` first, without the zeros at its end, so that an operator may look at it. The
-//! segment is cut behind its last record and made long again, which leaves zeros there, and synced.
-//! etcd does the same in two steps, a repair and a second opening, and leaves the segment short.
-//!
-//! A segment that was [shorter than it was made](super::ShortTail) gets its length back, and is told of once.
-//!
-//! Why zeros must be on disk before anything is appended: otherwise what is torn now could lie
-//! behind the new records after the next power cut, and pass for damage, or worse, for records.
+//! A start in front of a place where the log begins anew, behind a snapshot that was taken, is
+//! refused: what lies before that place is void or has a gap.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,6 +32,17 @@ pub fn exists(files: &dyn FileSystem, dir: &Path) -> Result<bool> {
 
 /// The snapshots from which a start may choose, in the order in which they were recorded. All
 /// segments are read, and none is changed.
+///
+/// A snapshot counts if the last state says that its index is committed, and no entry at its index
+/// or below follows it. The record of a received snapshot is written before the state that covers
+/// it. If the power failed in between, the snapshot was not taken, but its record stays, and the
+/// log may grow past its index by entries:
+///
+/// ```text
+///   1 2 3 │ S(9) │ 10 11        taken; 4 to 9 are in the store that was received
+///   1 2 3 │ S(9) │ 4 5 ... 12   not taken
+///   1 2 3'│ S(3) │ 4 5          taken; entry 3' is of another term, and void
+/// ```
 pub fn valid_snapshots(files: &dyn FileSystem, dir: &Path) -> Result<Vec<WalSnapshot>> {
     let segments = open_to_read(files, dir, &segment_names(files, dir)?)?;
     let mut found = Vec::new();
@@ -209,7 +188,8 @@ fn read_contents(
                 entries.truncate(place);
                 entries.push(entry);
             }
-            // What was read behind it was void when it was written, though it lies behind the start.
+            // What was read behind it was void when it was written, though it lies behind the
+            // start.
             ScannedRecord::Entry(_) => entries.clear(),
             ScannedRecord::State(new) => state = new,
             ScannedRecord::Snapshot { snapshot, restarts_log: anew } => {
@@ -239,8 +219,13 @@ fn read_contents(
     Ok((Contents { metadata: end.metadata, hard_state: state, snapshots, entries }, end))
 }
 
-/// Makes what was read the end of the log, on disk. If the last segment is shorter than it was made, both
-/// lengths come back.
+/// Makes what was read the end of the log, on disk. If the last segment is shorter than it was
+/// made, it gets its length back, and both lengths are returned.
+///
+/// A torn end is copied to `<segment>.broken` first, as far as it was written, for the operator.
+/// Then the segment is cut behind its last record, made long again, which leaves zeros there, and
+/// synced. The zeros must be on disk before anything is appended: what is torn now could otherwise
+/// lie behind the new records after the next power cut, and be read as damage or as records.
 fn repair_tail(
     files: &dyn FileSystem,
     dir: &Path,

@@ -2,10 +2,10 @@
 //!
 //! The sum runs on from segment to segment, and each begins with a record that says what it is by
 //! then, and with the metadata. So a segment that is missing, exchanged or taken from another log
-//! does not fit. What is read passes the [rules](super::log_validator) before anyone sees it.
+//! does not fit. What is read passes the [rules](super::log_validator) before the caller sees it.
 //!
-//! A segment is looked at [through a window](super::segment_window), so that a start needs memory for a piece
-//! of the log and not for 64 MB of it.
+//! A segment is looked at [through a window](super::segment_window), so that a start needs memory
+//! for a piece of the log and not for 64 MB of it.
 
 use std::path::PathBuf;
 

@@ -1,14 +1,17 @@
-//! How long the last segment is at least: what tells one that was cut from one that never was longer.
+//! How long the last segment is at least: what tells one that was cut from one that never was
+//! longer.
 //!
-//! A segment is made as long as it is to become, with zeros behind its records; where the disk has no room, it
-//! is so long all the same, and sparse. A cut to what is in it comes when it is full. So the last segment is
-//! never shorter than [`Options::segment_bytes`](super::Options), and one that is has lost its end to
-//! something else: a repair of the file system, a copy that was broken off. What was in it cannot be told.
+//! A segment is made as long as it is to become, with zeros behind its records; where the disk has
+//! no room, it is so long all the same, and sparse. A cut to what is in it comes when it is full.
+//! So the last segment is never shorter than [`Options::segment_bytes`](super::Options), and one
+//! that is has lost its end to something else: a repair of the file system, a copy that was broken
+//! off. What was in it cannot be told.
 //!
-//! That holds for logs that were made or opened by a program that keeps to it, and the file `length` beside
-//! the segments says so, and how long they are. It is written when the last segment has that length on disk,
-//! and taken away before a repair cuts the segment, or if the file system refuses to make one so long. Without
-//! it, as in logs of etcd and of earlier versions, no length is expected.
+//! That holds for logs that were made or opened by a program that keeps to it, and the file
+//! `length` beside the segments says so, and how long they are. It is written when the last segment
+//! has that length on disk, and taken away before a repair cuts the segment, or if the file system
+//! refuses to make one so long. Without it, as in logs of etcd and of earlier versions, no length
+//! is expected.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};

@@ -8,10 +8,10 @@
 //!                         and grows if it has no other way to hold it
 //! ```
 //!
-//! A piece can show that a record is whole. What a record is that does not fit, torn or damaged, takes
-//! all that follows to tell, so the window then grows until it [shows the rest](Window::reaches_end).
-//! That the log has ended is the usual thing, and is known without: behind
-//! [`written`](Window::written) all is zero.
+//! A piece can show that a record is whole. What a record is that does not fit, torn or damaged,
+//! takes all that follows to tell, so the window then grows until it [shows the
+//! rest](Window::reaches_end). That the log has ended is the usual thing, and is known without:
+//! behind [`written`](Window::written) all is zero.
 
 use std::io;
 
@@ -54,8 +54,8 @@ impl<'a> Window<'a> {
         self.written
     }
 
-    /// What is found at an offset that is not before the window; nothing if the window shows too little
-    /// to tell.
+    /// What is found at an offset that is not before the window; nothing if the window shows too
+    /// little to tell.
     pub(super) fn read_frame(&self, offset: u64, crc: u32) -> Option<FrameResult<'_>> {
         // Bytes too few for a length are no end.
         let room = self.length.saturating_sub(offset);

@@ -2,28 +2,16 @@
 //!
 //! ```text
 //!   append ── check rules ── encode into the buffer ── (128 KiB: write, no sync)
-//!   sync   ── write the rest ── segment full? ─ no ─ reserve room ── sync
+//!   sync   ── write the rest ── segment full? ─ no ─ reserve space ── sync
 //!                                             └ yes ─ cut
 //! ```
 //!
-//! # The cut
+//! * A segment is full when what was written reaches its size. It may be longer by one batch, and
+//!   by more while the disk has no space for another segment.
+//! * The first failed write or sync is the last operation: it is kept, and every later one returns
+//!   it. Linux drops pages that it could not write and reports that once; a second sync would lie.
 //!
-//! A segment is full when what was written reaches its size; it may be longer by one batch, and by more
-//! while the disk has no room for another. Then, in this order, each step on disk before the next:
-//!
-//! 1. The old segment is cut to what was written, and synced: this is the sync that was asked for.
-//! 2. The new one is made under a temporary name, locked, made long, and gets its head: the sum so
-//!    far, the metadata, the last state. It is synced.
-//! 3. It gets its name, and the directory is synced.
-//!
-//! Killed between any two, there is a log that ends where the old segment ends, and perhaps a
-//! temporary file, which is removed when the log is opened.
-//!
-//! # Failure
-//!
-//! After a failed write or sync it is not known what is on disk. Linux drops the pages that it could
-//! not write and reports that once, so that a second sync would succeed and lie. So the first
-//! failure is the last operation: it is kept, and every later call returns it.
+//! `docs/log.md` draws the cut; its steps are at `Wal::cut`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -39,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::files::FileSystem;
 use crate::wire::{Entry, HardState, Metadata, Record, RecordKind, WalSnapshot};
 
-/// What is written at once before anyone asks for a sync.
+/// At this number of bytes the buffer is written, without waiting for a sync.
 const BUFFER_MAX: usize = 128 << 10;
 
 /// A log that is open to append to it.
@@ -303,12 +291,13 @@ impl Wal {
         if self.end.offset + reserve / 2 > self.last_segment.reserved {
             let allocated = allocate(&mut *self.last_segment.file, self.end.offset + reserve);
             self.last_segment.reserved =
-                self.latch_error(allocated, "reserve room")?.max(self.last_segment.reserved);
+                self.latch_error(allocated, "reserve space")?.max(self.last_segment.reserved);
         }
         Ok(())
     }
 
-    /// Whether the segment is full, and there is room for another: if not, this one still has a reserve.
+    /// Whether the segment is full, and there is room for another: if not, this one still has a
+    /// reserve.
     fn should_cut(&self) -> bool {
         let WalDir { files, dir, options } = &self.wal_dir;
         // What was reserved and not used is given back by the cut.
@@ -317,7 +306,16 @@ impl Wal {
             && files.free_space(dir).saturating_add(given_back) >= 2 * options.reserve()
     }
 
-    /// Ends the segment and begins the next.
+    /// Ends the segment and begins the next. Each step is on disk before the next one:
+    ///
+    /// 1. The old segment is cut to what was written, and synced. This is the sync that was asked
+    ///    for.
+    /// 2. The new one is made under a temporary name, locked, made long, and gets its head (the sum
+    ///    so far, the metadata, the last state). It is synced.
+    /// 3. It gets its name, and the directory is synced.
+    ///
+    /// After a crash between any two, the log ends where the old segment ends, and a temporary file
+    /// may be left, which is removed when the log is opened.
     fn cut(&mut self) -> Result<()> {
         let file = &mut self.last_segment.file;
         let trimmed = file.set_length(self.end.offset).and_then(|()| file.sync());

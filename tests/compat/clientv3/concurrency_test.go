@@ -115,7 +115,7 @@ func TestMutexTriedAndLost(t *testing.T) {
 	equal(t, guarded(), false)
 	check(t, other.Unlock(ctx))
 
-	// Who gives up leaves the queue.
+	// A client that gives up leaves the queue.
 	third := session(t, client)
 	check(t, concurrency.NewMutex(second, "lock").Lock(ctx))
 	hasty, cancel := context.WithTimeout(ctx, 200*time.Millisecond)

@@ -27,7 +27,7 @@ func rounds(t *testing.T) int {
 	return count
 }
 
-// crowd makes watches on streams of one connection, all at once. Each watch must hear of one put.
+// crowd makes watches on streams of one connection, all at once. Each watch must see one put.
 func crowd(t *testing.T, client *clientv3.Client, streams, watches int) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -69,7 +69,7 @@ func crowd(t *testing.T, client *clientv3.Client, streams, watches int) {
 		within(ctx, &heard)
 	}
 	if ctx.Err() != nil {
-		t.Fatalf("%d watches on each of %d streams: not all were made and heard", watches, streams)
+		t.Fatalf("%d watches on each of %d streams: not all were made and saw the put", watches, streams)
 	}
 	cancel()
 	streaming.Wait()

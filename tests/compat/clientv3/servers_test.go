@@ -7,7 +7,7 @@
 //	          kill(0)   -> as by a power cut
 //	          run(0)    -> back, on the same ports and the same data
 //
-// Nobody sleeps for luck: eventually asks again until it is so.
+// No test sleeps for a fixed time: eventually asks again until it is so.
 package clientv3
 
 import (
@@ -167,7 +167,7 @@ func (c *cluster) urls() []string {
 func (c *cluster) leader() int {
 	c.t.Helper()
 	leader := -1
-	eventually(c.t, "somebody leads", func() bool {
+	eventually(c.t, "a member leads", func() bool {
 		for at, m := range c.members {
 			if m.process == nil {
 				continue

@@ -75,7 +75,7 @@ func TestLeasingAnswersFromItsCache(t *testing.T) {
 	equal(t, value(t, kv, "key"), "1")
 	equal(t, keys(t, client, "leases/"), "leases/key")
 	c.kill(0)
-	// Nobody else may write it now, so nobody needs to be asked.
+	// No other client may write it now, so the server need not be asked.
 	equal(t, value(t, kv, "key"), "1")
 	c.run(0)
 	put(t, kv, "key", "2")

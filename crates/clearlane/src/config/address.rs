@@ -8,7 +8,7 @@
 //!   https://..., unixs://...     with TLS
 //! ```
 //!
-//! An address is kept as it was written, for clients are told it so.
+//! An address is kept as it was written, for clients get it in that form.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use clearlane_net::listener::{BindAddress, ListenAddress};
 
-/// An address.
+/// An address of etcd's syntax, as above.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     text: String,
@@ -52,7 +52,7 @@ pub fn listen_addresses(urls: &[Url]) -> Result<Vec<ListenAddress>, String> {
 }
 
 impl Url {
-    /// Reads one. What is wrong is said in etcd's words.
+    /// Reads one. Errors have etcd's text.
     pub fn parse(text: &str) -> Result<Url, String> {
         let text = text.trim();
         let scheme_is = "URL scheme must be http, https, unix, or unixs";

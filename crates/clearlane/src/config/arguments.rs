@@ -5,7 +5,7 @@
 //! | `-name=a`, `--name=a` | a value |
 //! | `-name a` | the same, unless the flag is a switch |
 //! | `--switch` | on; `--switch false` would leave `false` over |
-//! | `--` | all flags are said |
+//! | `--` | the end of the flags |
 //! | `a`, `-` | no flag: from here on nothing is one |
 //!
 //! A flag that is repeated has its last value. A value may begin with a dash. Each value is checked
@@ -20,7 +20,7 @@ use super::value::ValueKind;
 /// Values by the names of their flags.
 pub(crate) type FlagValues = BTreeMap<&'static str, String>;
 
-/// What a command line says.
+/// What a command line has.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct CommandLine {
     /// Values, the last of each flag.
@@ -82,7 +82,7 @@ fn name_in(argument: &str) -> Option<&str> {
     }
 }
 
-/// Says what is wrong with a value, and where it came from.
+/// An error about a value, with its source.
 pub(super) fn check_value(flag: &Flag, value: &str, source: &str) -> Result<(), ConfigError> {
     flag.kind.check(value).map_err(|wrong| {
         ConfigError::value(format!("invalid value \"{value}\" for {source}: {wrong}"))

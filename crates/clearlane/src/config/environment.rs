@@ -1,7 +1,7 @@
 //! The environment: `ETCD_` and the flag's name in capitals.
 //!
-//! A flag that is set in both ways is refused: the operator believes that each setting counts, and for
-//! one of the two it would not. An empty variable is none.
+//! A flag that is set in both ways is refused: the operator believes that each setting counts, and
+//! for one of the two it would not. An empty variable is none.
 
 use super::arguments::{FlagValues, check_value};
 use super::error::ConfigError;
@@ -37,7 +37,7 @@ pub(super) fn read(
     Ok(values)
 }
 
-/// Puts together what the command line and the environment say.
+/// Merges the values of the command line and the environment.
 pub(super) fn merge(
     mut flags: FlagValues,
     variables: FlagValues,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What is said, and with which status the process ends.
+/// The text, and the status with which the process ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     message: String,
@@ -21,7 +21,7 @@ impl ConfigError {
         ConfigError { message: words, status: 2, shows_usage: false }
     }
 
-    /// What was said does not fit together.
+    /// The settings do not fit together.
     pub(crate) fn fatal(words: impl Into<String>) -> ConfigError {
         ConfigError { message: words.into(), status: 1, shows_usage: false }
     }
@@ -31,7 +31,7 @@ impl ConfigError {
         self.status
     }
 
-    /// Whether a look at the usage would help.
+    /// Whether the usage is printed, too.
     pub fn shows_usage(&self) -> bool {
         self.shows_usage
     }

@@ -1,8 +1,8 @@
 //! Which features are on? `--feature-gates=A=true,B=false`.
 //!
-//! etcd gives what is new a gate of its own, until it is trusted: alpha is off by default, beta is on.
-//! `AllAlpha` and `AllBeta` are all gates of that kind, but for those that are named themselves,
-//! wherever they stand in the list:
+//! etcd gives what is new a gate of its own, until it is trusted: alpha is off by default, beta is
+//! on. `AllAlpha` and `AllBeta` are all gates of that kind, but for those that are named
+//! themselves, wherever they stand in the list:
 //!
 //! ```text
 //!   AllAlpha=true,LeaseCheckpoint=false     all of alpha but one
@@ -31,7 +31,7 @@ pub struct FeatureGate {
 /// What a gate does here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateEffect {
-    /// What it says.
+    /// Its effect, as a sentence.
     Switchable(&'static str),
     /// Nothing: it is as if it were always on, or off. Why.
     Fixed(bool, &'static str),
@@ -48,7 +48,7 @@ pub const FEATURE_GATES: [FeatureGate; 9] = [
     gate("LeaseCheckpointPersist", false, Fixed(true, "a checkpoint is always on disk, too")),
     gate("PriorityRequest", false, Fixed(false, "requests come in turn")),
     gate("SetMemberLocalAddr", false, Fixed(false, "the system chooses the address")),
-    gate("StopGRPCServiceOnDefrag", false, Fixed(false, "a defragmentation stops nobody")),
+    gate("StopGRPCServiceOnDefrag", false, Fixed(false, "a defragmentation stops no service")),
     gate("TxnModeWriteWithSharedBuffer", true, Fixed(true, "it is the era's to say: see --era")),
 ];
 
@@ -56,14 +56,14 @@ const fn gate(name: &'static str, is_beta: bool, effect: GateEffect) -> FeatureG
     FeatureGate { name, is_beta, effect }
 }
 
-/// What was said of gates.
+/// The gates that were set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeatureGates {
     values: BTreeMap<&'static str, bool>,
 }
 
 impl FeatureGates {
-    /// Reads what was said, or tells in etcd's words what is wrong with it.
+    /// Reads the value of the flag. Errors have etcd's text.
     pub fn parse(text: &str) -> Result<FeatureGates, String> {
         let mut said = BTreeMap::new();
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -92,7 +92,7 @@ impl FeatureGates {
         }
     }
 
-    /// Whether a feature is on: as was said of it, or of all of its kind, or as it is by default.
+    /// Whether a feature is on: as it was set, or all of its kind were, or as it is by default.
     pub fn is_on(&self, name: &str) -> bool {
         let is_beta = FEATURE_GATES.iter().any(|gate| gate.name == name && gate.is_beta);
         let kind = if is_beta { "AllBeta" } else { "AllAlpha" };
@@ -100,7 +100,7 @@ impl FeatureGates {
         said.copied().unwrap_or(is_beta)
     }
 
-    /// What was said by name, and is otherwise here.
+    /// A warning for each gate that was set by name and has another state here.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         FEATURE_GATES.iter().filter_map(|gate| {
             let said = *self.values.get(gate.name)?;

@@ -40,9 +40,9 @@ pub struct Config {
     pub listen_clients: Vec<ListenAddress>,
     /// Where else they are, to have HTTP apart from gRPC.
     pub listen_clients_http: Vec<ListenAddress>,
-    /// What clients are told, as it was written.
+    /// The addresses that clients are told to use, as they were written.
     pub advertise_clients: Vec<String>,
-    /// Where other members are heard.
+    /// Where connections of other members are accepted.
     pub listen_peers: Vec<ListenAddress>,
     /// Certificates, and which clients may connect.
     pub tls: tls::TlsConfig,
@@ -56,9 +56,9 @@ pub struct Config {
     pub limits: Limits,
     /// What is answered that is not gRPC.
     pub http: HttpConfig,
-    /// So many threads serve clients; 0 if it depends on the machine.
+    /// Number of threads that serve clients; 0 if it depends on the machine.
     pub net_threads: usize,
-    /// A call that takes longer is told of in the log.
+    /// A call that takes longer is logged.
     pub slow_request_threshold: Duration,
     /// What connections are held to.
     pub connections: ConnectionConfig,
@@ -72,14 +72,14 @@ pub struct Config {
     pub log: LogConfig,
     /// Where a timeline is written.
     pub timeline: Option<PathBuf>,
-    /// What is to be told when there is a log.
+    /// Warnings to write when there is a log.
     pub warnings: Vec<String>,
 }
 
-/// What a member does by itself, and what it minds.
+/// What a member does by itself, and what it checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackgroundConfig {
-    /// Between two notes to a watcher that has no events.
+    /// Between two progress notices to a watcher that has no events.
     pub progress_interval: Duration,
     /// Whether a change of members that could cost the quorum is refused.
     pub is_strict: bool,
@@ -109,7 +109,7 @@ pub struct BootstrapConfig {
 /// How the log and its raft are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaftConfig {
-    /// Between two signs of life of a leader: raft's tick.
+    /// Between two heartbeats of a leader: raft's tick.
     pub heartbeat: Duration,
     /// Until a silent leader is given up.
     pub election_timeout: Duration,
@@ -117,9 +117,9 @@ pub struct RaftConfig {
     pub snapshot_count: u64,
     /// Entries that are kept behind such a note.
     pub catch_up_entries: u64,
-    /// So many segments of the log are kept, if there is a bound.
+    /// Number of segments of the log that are kept, if there is a bound.
     pub segments_max: Option<usize>,
-    /// So many learners there may be.
+    /// Number of learners that there may be.
     pub learners_max: usize,
 }
 
@@ -128,21 +128,21 @@ pub struct RaftConfig {
 pub struct StoreConfig {
     /// What has the data on disk.
     pub engine: EngineKind,
-    /// So much of what is on disk it has in memory.
+    /// Bytes of the engine's cache.
     pub engine_cache_bytes: usize,
-    /// Which generation of the read path.
+    /// Which era of the read path.
     pub eras: EraConfig,
-    /// So much data is taken; 0 is etcd's default, and below 0 there is no limit.
+    /// Bytes of data that are taken; 0 is etcd's default, and below 0 there is no limit.
     pub quota_bytes: i64,
     /// Between two commits.
     pub batch_interval: Duration,
-    /// So many changes are committed at once.
+    /// Number of changes that are committed at once.
     pub batch_limit: u64,
     /// How a compaction works.
     pub compactions: CompactionConfig,
 }
 
-/// Which generation of the read path is used: a preset, or its parts.
+/// Which era of the read path is used: a preset, or its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EraConfig {
     /// How a linearizable read is made one.
@@ -180,7 +180,7 @@ pub struct LogConfig {
 pub enum LogFormat {
     /// One JSON object.
     Json,
-    /// For people.
+    /// Text to read.
     Console,
 }
 
@@ -404,7 +404,7 @@ fn connections(typed: &FlagReader<'_>) -> Result<ConnectionConfig, ConfigError> 
 /// What bcrypt can do.
 const BCRYPT_COSTS: RangeInclusive<u64> = 4..=31;
 
-/// As in etcd, what cannot be is told, and the default is taken.
+/// As in etcd, for a cost that bcrypt does not have the default is taken, with a warning.
 fn bcrypt_cost(typed: &FlagReader<'_>, warnings: &mut Vec<String>) -> u32 {
     let cost = typed.count("bcrypt-cost");
     if !BCRYPT_COSTS.contains(&cost) {
@@ -430,7 +430,7 @@ fn checks(typed: &FlagReader<'_>, gates: &FeatureGates) -> Result<CorruptionChec
     })
 }
 
-/// A place at a desk has eight bits for the thread.
+/// The id of a request has eight bits for its queue.
 const NET_THREADS_MAX: usize = 64;
 
 fn ignored_flag_warnings(values: &FlagValues) -> impl Iterator<Item = String> {

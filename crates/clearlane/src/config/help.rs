@@ -26,7 +26,7 @@ Usage:
     Work on data of a member; each shows its own flags with --help.
 ";
 
-/// Everything there is to say.
+/// The whole help: usage and all flags.
 pub fn help() -> String {
     let mut out = USAGE.to_owned();
     for section in SECTIONS {

@@ -1,46 +1,17 @@
-//! What does this member's owner want? Flags, environment and config file become one [`Config`].
+//! Flags, environment and config file become one [`Config`]. All flags: `docs/flags.md`.
 //!
-//! # The problem
-//!
-//! Scripts, systemd units and manifests that start etcd exist by the thousand, and each passes other
-//! flags. A server that takes etcd's place must take all of them, in Go's syntax. It will not honour
-//! all of them. The worst it could do then is to say nothing: the operator would believe that the data
-//! has a quota, or that the clients' traffic is encrypted.
-//!
-//! # The idea
-//!
-//! One [`table`] of flags, and everything is made from it: what the parsers know, what the help and
-//! the docs say, what is warned about.
+//! Scripts that start etcd pass any of its flags, so all are taken, in Go's syntax. Parsers, help
+//! and docs are made from one [`table`].
 //!
 //! ```text
 //!   command line ─┐                    checked, one
-//!   environment ──┼─▶ name → text ─┬─▶ by one ──────────▶ Config, whose fields have types
+//!   environment ──┼─▶ name → text ─┬─▶ by one ──────────▶ Config, with typed fields
 //!   config file ──┘                └─▶ not honoured, and not the default: a warning each
 //! ```
 //!
-//! | file | its question |
-//! |---|---|
-//! | [`table`] | which flags are there? |
-//! | [`value`] | how are values written? |
-//! | [`address`] | how are addresses written? |
-//! | [`feature_gates`] | which features are on? |
-//! | `arguments` | what does a command line say? |
-//! | `environment` | what does the environment say? |
-//! | `file` | what does a config file say? |
-//! | `security` | which certificates are there, and do they fit the addresses? |
-//! | `typed` | what does it all mean, and does it fit together? |
-//! | [`help`] | how is it told? |
-//!
-//! # What holds
-//!
-//! * What is wrong is told in one line that names the flag, the value, and what is allowed.
-//! * No value is looked at before all of it was checked; nothing here touches a disk but the config
-//!   file, and that through a function that the caller gives.
-//! * No input may panic.
-//!
-//! # What etcd does that is left out
-//!
-//! Unknown keys of a config file are ignored there; here they are told.
+//! * An error is one line that names the flag, the value, and what is allowed. No input may panic.
+//! * No value is used before all were checked, and no file but the config file is read here.
+//! * An unknown key of a config file is a warning; etcd ignores it.
 
 pub mod table;
 pub mod value;

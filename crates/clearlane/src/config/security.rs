@@ -2,16 +2,16 @@
 //!
 //! What cannot be meant is refused, and what etcd only warns about is warned about:
 //!
-//! | said | so |
+//! | set | result |
 //! |---|---|
 //! | an https address, and no certificate | refused |
 //! | half of a pair | refused |
 //! | which clients may connect, and no authority to check it | refused |
-//! | members are told https and listen to http, or the other way round | refused |
+//! | https for members that listen to http, or the other way round | refused |
 //! | a certificate, and an http address | a warning: it is not used there |
 //! | a certificate, and one to be made | a warning: none is made |
 //!
-//! Where etcd would look at clients' certificates with the authorities that the system trusts, since
+//! Where etcd would check clients' certificates with the authorities that the system trusts, since
 //! none are named, any owner of a bought certificate could connect. Here that is refused.
 
 use std::path::Path;
@@ -166,7 +166,9 @@ fn require_trusted_ca(
     match wants.into_iter().chain(asked).next() {
         Some(name) if !has_one => {
             let trusted = flags.trusted_ca;
-            Err(config_error(format!("--{name} needs --{trusted}: who signs these certificates?")))
+            Err(config_error(format!(
+                "--{name} needs --{trusted}: the authority of these certificates"
+            )))
         }
         _ => Ok(()),
     }
@@ -232,7 +234,8 @@ fn self_signed(
     })
 }
 
-/// A client that gets an address must find there what it says. A proxy may stand in between.
+/// An advertised address with TLS needs a listener with TLS, and one without needs one without. For
+/// clients a mismatch is only a warning: a proxy may stand in between.
 fn check_advertised_schemes(typed: &FlagReader<'_>, flags: &TlsFlags) -> Result<(), String> {
     let (listen, advertise) = (typed.urls(flags.listen), typed.urls(flags.advertise));
     let missing = advertise.iter().find(|told| {

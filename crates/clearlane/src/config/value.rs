@@ -8,8 +8,8 @@
 //! | gates | `InitialCorruptCheck=true,AllBeta=false` |
 //! | addresses | `http://127.0.0.1:2379,unix:///run/clearlane.sock` |
 //!
-//! A value is checked where it comes in, so that the message can say from where it came. Later it is
-//! read without doubt.
+//! A value is checked where it comes in, so that the message can name its source. Later it is
+//! read without a check.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub enum ValueKind {
     Number,
     /// A whole number that is not below zero.
     Count,
-    /// A time.
+    /// A length of time, in Go's syntax.
     Duration,
     /// Addresses, with commas in between.
     Urls,

@@ -18,11 +18,11 @@ pub enum Error {
     /// It was written by a newer program.
     #[error("{path}: the data is of format {found}, and this program knows formats up to {known}")]
     NewerFormat {
-        /// The file that says so.
+        /// The file with the version.
         path: PathBuf,
-        /// What it says.
+        /// The version in it.
         found: String,
-        /// What is known.
+        /// The newest version that is known.
         known: u32,
     },
     /// It was written by etcd.
@@ -34,7 +34,7 @@ pub enum Error {
     Etcd {
         /// The data directory.
         dir: PathBuf,
-        /// What says so.
+        /// The file that shows it.
         found: String,
     },
     /// The same, as one file.
@@ -80,7 +80,7 @@ pub enum Error {
         /// The other.
         other: String,
     },
-    /// Its own entry says something else than its own flag.
+    /// Its own entry differs from its own flag.
     #[error(
         "--initial-cluster has {name}={listed} but missing from --initial-advertise-peer-urls, \
          which has {own}"
@@ -94,7 +94,7 @@ pub enum Error {
         own: String,
     },
     /// None of the others has answered.
-    #[error("cannot join: no member of --initial-cluster says who is a member: {0}")]
+    #[error("cannot join: no member of --initial-cluster answers with the members: {0}")]
     NoPeerAnswered(String),
     /// The cluster does not know it.
     #[error(

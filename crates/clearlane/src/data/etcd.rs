@@ -5,7 +5,8 @@
 //!   etcd's                   member/wal/*.wal   member/snap/db (bbolt), *.snap, *.snap.db
 //! ```
 //!
-//! The log is the same in both, so it says nothing. A member of ours writes `format` before anything else.
+//! The log is the same in both, so it is not checked. A member of ours writes `format` before
+//! anything else.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -13,11 +14,12 @@ use std::path::Path;
 
 use super::error::{Error, Result};
 
-/// What a meta page of bbolt says first, in the byte order of the machine that wrote it.
+/// The magic number of a meta page of bbolt, in the byte order of the machine that wrote it.
 const MAGIC: u32 = 0xED0C_DAED;
 /// The header of a page, which is before that.
 const PAGE_HEADER: u64 = 16;
-/// The first two pages are meta pages, and pages are as long as those of the machine that wrote the file.
+/// The first two pages are meta pages, and pages are as long as those of the machine that wrote the
+/// file.
 const PAGES: [u64; 5] = [0, 4 << 10, 8 << 10, 16 << 10, 64 << 10];
 
 /// Refuses a data directory that is etcd's.
@@ -28,7 +30,8 @@ pub(crate) fn reject_etcd_data(data_dir: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a snapshot that is etcd's: what `etcdctl snapshot save` has fetched from it, or its database.
+/// Refuses a snapshot that is etcd's: what `etcdctl snapshot save` has fetched from it, or its
+/// database.
 pub(crate) fn reject_etcd_snapshot(path: &Path, file: &mut File) -> Result<()> {
     let is_etcds = is_bbolt(file)?;
     file.rewind()?;

@@ -1,8 +1,8 @@
-//! The mark that says how a member's data is written.
+//! The file with the version of a member's data.
 //!
 //! A program must not open what a newer one has written: it would read what it understands and lose
-//! the rest. So the first thing that lies in a member's directory is a number, and one that is higher
-//! than ours is refused.
+//! the rest. So the first thing that lies in a member's directory is a number, and one that is
+//! higher than ours is refused.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use super::error::{Error, Result};
 /// How this program writes: 1 is the log and the buckets of etcd 3.7 in an engine of ours.
 const FORMAT: u32 = 1;
 
-/// Checks the mark of a member's directory, or makes it.
+/// Checks the version of a member's directory, or writes it.
 pub(super) fn check(member_dir: &Path) -> Result<()> {
     let path = member_dir.join("format");
     let found = match fs::read_to_string(&path) {
@@ -29,7 +29,7 @@ pub(super) fn check(member_dir: &Path) -> Result<()> {
     }
 }
 
-/// Under another name first: a mark that is half written would be one that is refused.
+/// Under another name first: a half-written file would be refused.
 fn write(member_dir: &Path, path: &Path) -> io::Result<()> {
     let half = member_dir.join("format.tmp");
     let mut file = File::create(&half)?;

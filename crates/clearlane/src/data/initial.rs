@@ -106,8 +106,8 @@ impl InitialCluster {
         Ok(())
     }
 
-    /// Asks the others for the members, and finds this one among them by its addresses. Says, too, whether
-    /// it is to learn only.
+    /// Asks the others for the members, and finds this one among them by its addresses. Returns,
+    /// too, whether it is a learner.
     pub(super) fn find_in_cluster(
         &self,
         name: &str,
@@ -125,7 +125,7 @@ impl InitialCluster {
                 said.iter().filter_map(|said| said.as_ref().err()).map(String::as_str).collect();
             return Err(Error::NoPeerAnswered(why.join("; ")));
         }
-        // A member that is behind may not have heard of this one yet: one that has is enough.
+        // A member that is behind may not know this one yet: one that does is enough.
         let mut failed = None;
         for found in answers {
             match self.matches(found, own) {

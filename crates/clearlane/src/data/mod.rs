@@ -1,25 +1,14 @@
-//! A member's data, and how it begins: for the first time, together with others, or again.
+//! A member's data, and how it starts: in a new cluster, in one that it joins, or again. Here are
+//! `data-dir/member/format` (the version of the rest), `wal/` (unless `--wal-dir` says where) and
+//! `snap/` (the store, and raft snapshots on their way in).
 //!
-//! # What lies where
-//!
-//! ```text
-//!   data-dir/member/format   the version of all that follows
-//!   data-dir/member/wal/     the write-ahead log, unless it was given a directory of its own
-//!   data-dir/member/snap/    the store, and copies of others' stores on their way in
-//! ```
-//!
-//! # Which beginning is it?
-//!
-//! | the log | the state | so |
-//! |---|---|---|
-//! | is there | | go on with what is on disk; the first members are not asked for again |
-//! | is not | `new` | the first members are those of `--initial-cluster`, and this is one of them |
-//! | is not | `existing` | ask the others for the members: one of those has this one's addresses |
-//!
-//! In a new cluster no member talks to another before the first election: from the same flags all work
-//! out the same numbers and write the same first entries. A flag that differs gives another cluster,
-//! whose calls are refused. In an existing cluster, this member was added under a number that
-//! only the others know.
+//! * If the log exists, the member goes on with what is on disk, and `--initial-cluster` is not
+//!   used.
+//! * In a new cluster no member talks to another before the first election: from the same flags
+//!   each derives the same ids and writes the same first entries. Other flags give another cluster,
+//!   whose calls are refused.
+//! * In an existing cluster it asks the others for the members. One of those has this one's
+//!   addresses, and the id under which it was added.
 
 mod error;
 pub(crate) mod etcd;
@@ -69,7 +58,7 @@ pub struct MemberConfig {
     pub cluster_token: String,
     /// Whether the cluster is new.
     pub initial_cluster_state: InitialClusterState,
-    /// Goes on alone: all other members are removed, without asking them.
+    /// Goes on as the only member: all others are removed, without asking them.
     pub force_new_cluster: bool,
     /// Which era's store it is.
     pub parts: StoreParts,
@@ -83,15 +72,15 @@ pub struct MemberConfig {
     pub wal: wal::Options,
     /// How a linearizable read is made one.
     pub read_mode: ReadMode,
-    /// So many learners there may be, at all members alike.
+    /// Number of learners that there may be, at all members alike.
     pub learners_max: usize,
-    /// A leader says that it is there so often.
+    /// The interval of a leader's heartbeats.
     pub heartbeat: Duration,
-    /// A member that has not heard of one for so long wants to lead.
+    /// How long a member gets no heartbeat until it begins an election.
     pub election_timeout: Duration,
-    /// After so many entries the log is shortened.
+    /// Number of entries after which the log is compacted.
     pub snapshot_count: u64,
-    /// So many are kept for members that are a little behind.
+    /// Number of entries that are kept for members that are a little behind.
     pub catch_up_entries: u64,
     /// How large the store may become; 0 is the default, below is no limit.
     pub quota_bytes: i64,
@@ -99,18 +88,18 @@ pub struct MemberConfig {
     pub dialer: Dialer,
     /// How a compaction works.
     pub compactions: CompactionConfig,
-    /// An entry that takes longer to apply is told of in the log.
+    /// An entry that takes longer to apply is logged.
     pub slow_apply_threshold: Duration,
-    /// How often members are told what is left of long leases; never, if it is none.
+    /// How often members are told what is left of long leases, if that is on.
     pub lease_checkpoint_interval: Option<Duration>,
 }
 
 /// A member that runs, and what its network needs: see [`peer::Peers::start`].
 #[derive(Debug)]
 pub struct OpenedMember {
-    /// The member.
+    /// The threads of the member.
     pub threads: Arc<ServerThreads>,
-    /// The network's ends.
+    /// The parts of the transport that its network needs.
     pub transport: TransportParts,
 }
 
@@ -171,8 +160,8 @@ impl MemberConfig {
         self.prepare().map(drop)
     }
 
-    /// What is on disk when this returns is a member's. One that has just joined has been told whether it
-    /// is to learn only.
+    /// What is on disk when this returns is a member's. One that has just joined knows whether it
+    /// is a learner.
     fn prepare(&self) -> Result<(StorageConfig, Option<bool>)> {
         self.check_not_etcd_data()?;
         create_dir_synced(&self.member_dir())?;

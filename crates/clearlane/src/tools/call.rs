@@ -5,8 +5,8 @@
 //!   https://host:port                          TLS, and the certificate is checked
 //!   unix://path, unixs://path                  a socket in the file system, without TLS or with it
 //!   --cacert ca.crt                            by this authority, not by those of the system
-//!   --cert me.crt --key me.key                 and the member sees who asks
-//!   --insecure-skip-tls-verify                 whoever answers is believed
+//!   --cert me.crt --key me.key                 and the member sees the name
+//!   --insecure-skip-tls-verify                 any server is trusted
 //! ```
 
 use clearlane_net::tls::protocol::ProtocolConfig;
@@ -18,10 +18,10 @@ use crate::config::table::{Flag, flag};
 use crate::config::value::ValueKind::{Switch, Text};
 
 pub(super) const FLAGS: &[Flag] = &[
-    flag("cacert", Text, "", "Who signs members' certificates; else the system's authorities."),
+    flag("cacert", Text, "", "The authority of members' certificates; else the system's."),
     flag("cert", Text, "", "The certificate that is shown."),
     flag("key", Text, "", "Its key."),
-    flag("insecure-skip-tls-verify", Switch, "false", "Believe whoever answers."),
+    flag("insecure-skip-tls-verify", Switch, "false", "Trust any server that answers."),
 ];
 
 /// Connects to the member at an address.

@@ -3,15 +3,16 @@
 //! | command | what it does |
 //! |---|---|
 //! | [`snapshot save`](save) | asks a member for its store, as a file |
-//! | [`snapshot status`](status) | says what is in such a file |
+//! | [`snapshot status`](status) | shows what is in such a file |
 //! | [`snapshot restore`](restore) | makes a new member's data of it |
 //! | [`defrag`] | rewrites the store of a member that does not run, without what was deleted |
 //! | [`wal dump`](wal_dump) | prints a log |
-//! | `version` | says which version this is |
+//! | `version` | prints the version |
 //!
 //! The one that calls a member does it with the flags of etcdctl: see [`call`].
 //!
-//! Flags are written as everywhere, but may also follow the words that are none, as in etcd's tools.
+//! Flags are written as everywhere, but may also follow the words that are none, as in etcd's
+//! tools.
 
 mod call;
 mod defrag;

@@ -1,21 +1,16 @@
-//! `snapshot restore`: a new member's data, of a store that was saved.
+//! `snapshot restore`: a new member's data, made from a saved store.
 //!
-//! What was saved belonged to members that are not these. So what says which members there are goes, and how
-//! far the store had come in their log; keys, leases and users stay. The new cluster begins with the
-//! first entries of its own log, which say which members it has: run this for each of them, with the
-//! same file and the same `--initial-cluster`.
+//! The saved store belonged to other members. So the list of members and the position in their log
+//! are removed; keys, leases and users stay. The new cluster begins with the first entries of its
+//! own log, which name its members: run this for each of them, with the same file and the same
+//! `--initial-cluster`.
 //!
-//! # Clients that have seen more
+//! Clients may have seen revisions that the file does not have, and would see the same revision
+//! twice, with different contents. `--bump-revision` begins further on, and `--mark-compacted`
+//! compacts all before that, so that watchers are notified to begin anew.
 //!
-//! A file is of some time ago, and clients may have seen revisions that it does not have. They would
-//! see the same revision twice, with different contents. `--bump-revision` begins further on, behind
-//! whatever a client can have seen, and `--mark-compacted` compacts all before that, so that watchers
-//! are notified to begin anew.
-//!
-//! # If it is interrupted
-//!
-//! The store is filled in a directory beside the data directory, called `.restoring`, and gets its
-//! place when it is whole. The log is written last, at once.
+//! The store is filled in a directory `.restoring` beside the data directory, which is renamed when
+//! it is whole. The log is written last.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -51,13 +46,13 @@ pub(super) const TOOL: Tool = Tool {
         flag("initial-advertise-peer-urls", Text, "http://localhost:2380", "Of this member."),
         flag("skip-hash-check", Switch, "false", "For a file that has no sum."),
         flag("bump-revision", Count, "0", "Begin so many revisions further on."),
-        flag("mark-compacted", Switch, "false", "Nobody can go back before that."),
+        flag("mark-compacted", Switch, "false", "No read or watcher can begin before that."),
         flag("engine", OneOf(&["redb", "sled"]), "redb", "What has the data on disk."),
     ],
     action: restore,
 };
 
-/// Which key says that a compaction is wanted, and how far the store has come in its log.
+/// The key of a scheduled compaction, and those of the position in the log.
 const SCHEDULED: &[u8] = b"scheduledCompactRev";
 const PROGRESS: [&[u8]; 3] = [b"consistent_index", b"term", b"confState"];
 
@@ -147,8 +142,9 @@ fn reset_cluster_and_revision(
     }
     if bump > 0 {
         now = now.checked_add(bump).ok_or("there is no revision so far on")?;
-        // A store is at the revision of its last record. The end of a key that no client can name is
-        // seen by no client, and goes with the next compaction. (etcd puts such a key, which stays.)
+        // A store is at the revision of its last record. The end of a key that no client can name
+        // is seen by no client, and goes with the next compaction. (etcd puts such a key, which
+        // stays.)
         txn.put(Bucket::Key, &Revision::new(now, 0).tombstone_key(), b"")?;
         if marks {
             txn.put(Bucket::Meta, SCHEDULED, &Revision::new(now, 0).put_key())?;

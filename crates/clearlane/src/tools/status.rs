@@ -1,7 +1,7 @@
 //! `snapshot status`: what is in a file.
 //!
-//! To know that, the file is restored, into a directory beside it that goes again. So a file that can be
-//! described can be restored.
+//! To know that, the file is restored, into a directory beside it that goes again. So a file that
+//! can be described can be restored.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -28,7 +28,7 @@ fn status(asked: &ToolArguments) -> Result<String, BoxError> {
     Ok(format!("{}, {} bytes\n", described?, file.metadata()?.len()))
 }
 
-/// Opens a snapshot of ours, or says which file it was.
+/// Opens a snapshot of ours. An error names the file.
 pub(super) fn open_file(path: &Path) -> Result<File, BoxError> {
     let mut file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
     etcd::reject_etcd_snapshot(path, &mut file)?;

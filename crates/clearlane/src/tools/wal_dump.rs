@@ -16,7 +16,7 @@ use super::{BoxError, Tool, ToolArguments};
 pub(super) const TOOL: Tool =
     Tool { name: &["wal", "dump"], positional_names: &["DIR"], flags: &[], action: dump };
 
-/// A request is cut off behind so many letters.
+/// Number of characters behind which a request is cut off.
 const REQUEST_CHARS_MAX: usize = 160;
 
 fn dump(asked: &ToolArguments) -> Result<String, BoxError> {

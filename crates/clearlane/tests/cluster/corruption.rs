@@ -77,7 +77,7 @@ async fn with_a_spoilt_follower() -> (TestCluster, String) {
     (lab, follower)
 }
 
-/// A member's hands, for what the program does by itself.
+/// A handle to a member, for what the program does by itself.
 fn handle(lab: &TestCluster, name: &str) -> Server {
     let member = Server::new(&lab.running[name].node, Limits::default());
     tokio::spawn(member.requests().clone().run());
@@ -117,7 +117,7 @@ fn a_spoilt_member_does_not_begin_to_serve() {
 }
 
 #[test]
-fn nobody_to_compare_with_is_no_fault() {
+fn no_member_to_compare_with_is_no_fault() {
     block_on(async {
         let mut lab = cluster().await;
         let leader = lab.leader().await;

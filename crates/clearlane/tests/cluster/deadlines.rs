@@ -1,4 +1,4 @@
-//! Clients that say how long they wait, at a cluster that cannot answer.
+//! Clients that send how long they wait, to a cluster that cannot answer.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 const OK: &str = "0";
 const DEADLINE_EXCEEDED: &str = "4";
 
-/// A client that tells how long it waits, and then waits for what comes back. Tonic's gives up by
+/// A client that sends how long it waits, and then waits for what comes back. Tonic's gives up by
 /// itself.
 struct Client {
     requests: SendRequest<Bytes>,
@@ -87,7 +87,8 @@ fn a_request_ends_with_its_clients_patience() {
         // What needs no other member is answered.
         let old = RangeRequest { serializable: true, ..read };
         let begun = Instant::now();
-        // Unless the machine has so much else to do that even this takes longer than its client waits.
+        // Unless the machine has so much else to do that even this takes longer than its client
+        // waits.
         while client.call("/etcdserverpb.KV/Range", &old).await != OK {
             assert!(begun.elapsed() < 100 * PATIENCE, "never answered");
         }

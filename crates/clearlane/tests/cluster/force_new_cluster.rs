@@ -1,4 +1,4 @@
-//! One that goes on alone.
+//! A member that goes on as the only one.
 
 use std::fs;
 

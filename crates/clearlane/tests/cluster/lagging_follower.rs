@@ -66,8 +66,8 @@ async fn fill(lab: &TestCluster, name: &str, keys: usize) -> i64 {
     revision
 }
 
-/// The compaction of the old store has steps left when the raft snapshot is installed. None of them may be run
-/// on the new store, which goes on with what its own mark says.
+/// The compaction of the old store has steps left when the raft snapshot is installed. None of them
+/// may be run on the new store, which goes on from its own mark.
 #[test]
 fn it_installs_a_snapshot_while_a_compaction_is_under_way() {
     let mut lab = TestCluster::new(&["a", "b", "c"]);

@@ -20,7 +20,11 @@ fn any_member_answers_for_the_leader() {
             let told = lease.lease_time_to_live(LeaseTimeToLiveRequest { id: 7, keys: true });
             let told = told.await.unwrap().into_inner();
             assert_eq!((told.id, told.granted_ttl), (7, 60), "{name}");
-            assert_eq!(told.header.unwrap().member_id, lab.id(&name), "who was asked answers");
+            assert_eq!(
+                told.header.unwrap().member_id,
+                lab.id(&name),
+                "the member that was asked answers"
+            );
             for (id, ttl) in [(7, 60), (8, 0)] {
                 let asked = tokio_stream::once(LeaseKeepAliveRequest { id });
                 let mut answers = lease.lease_keep_alive(asked).await.unwrap().into_inner();

@@ -1,4 +1,4 @@
-//! Several members that talk to each other over sockets, and clients of theirs.
+//! Several members that are connected by sockets, and their clients.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Members come, learn, vote, and go.
+//! Members are added, as learners and voters, and removed.
 
 use clearlane::data::{InitialClusterState, MemberConfig};
 use clearlane_proto::etcdserverpb::{
@@ -35,8 +35,8 @@ fn a_learner_joins_and_is_promoted_through_a_follower() {
         let words = "etcdserver: can only promote a learner member which is in sync with leader";
         assert_eq!((early.code(), early.message()), (Code::FailedPrecondition, words));
 
-        // It has found its number, and knows what it is before any member has spoken to it; after a start
-        // without having heard anything, too.
+        // It has found its id, and knows what it is before any member has sent to it; after a start
+        // before anything was received, too.
         for _ in 0..2 {
             let start = MemberConfig {
                 initial_cluster_state: InitialClusterState::Existing,
@@ -62,7 +62,7 @@ fn a_learner_joins_and_is_promoted_through_a_follower() {
 }
 
 #[test]
-fn who_joins_to_vote_is_no_learner_meanwhile() {
+fn a_joining_voter_is_no_learner_meanwhile() {
     let mut lab = TestCluster::started(&["a"]);
     block_on(async {
         lab.leader().await;
@@ -81,10 +81,10 @@ fn who_joins_to_vote_is_no_learner_meanwhile() {
     });
 }
 
-/// A reader at the only voter asks no other member. That must end before another can be elected: before raft
-/// counts it, which is when the raft loop hears of the change.
+/// A reader at the only voter asks no other member. That must end before another can be elected:
+/// before raft counts it, which is when the raft loop gets the change.
 #[test]
-fn who_is_no_longer_alone_asks_again() {
+fn a_member_that_is_no_longer_the_only_one_asks_again() {
     let mut lab = TestCluster::started(&["a"]);
     block_on(async {
         eventually("that it is alone", || lab.node("a").is_sole_voter_caught_up().then_some(()))
@@ -127,7 +127,7 @@ fn who_is_no_longer_alone_asks_again() {
 }
 
 #[test]
-fn who_is_removed_stops() {
+fn a_removed_member_stops() {
     let mut lab = TestCluster::started(&["a", "b", "c"]);
     block_on(async {
         let gone = lab.followers().await.remove(0);
@@ -144,9 +144,9 @@ fn who_is_removed_stops() {
     });
 }
 
-/// It was away when it was removed, and is told when it comes back.
+/// It was away when it was removed, and is notified when it comes back.
 #[test]
-fn who_was_removed_while_away_is_told() {
+fn a_member_removed_while_away_is_notified() {
     let mut lab = TestCluster::started(&["a", "b", "c"]);
     block_on(async {
         let gone = lab.followers().await.remove(0);

@@ -1,4 +1,4 @@
-//! What members count of each other, on the page of metrics.
+//! Metrics of the connections between members.
 
 use clearlane_rpc::metrics::{MetricsOptions, RpcMetrics};
 use clearlane_server::Server;

@@ -8,11 +8,11 @@ use tokio::net::TcpStream;
 
 use crate::test_cluster::{TestCluster, block_on};
 
-/// More than enough for an answer, and less than the pause that clients are asked for.
+/// More than enough for an answer, and less than the pause that clients must keep.
 const A_WHILE: Duration = Duration::from_secs(3);
 
 #[test]
-fn who_pings_too_often_is_sent_away_and_told_why() {
+fn a_client_that_pings_too_often_is_disconnected_with_the_reason() {
     let lab = TestCluster::started(&["a"]);
     block_on(async {
         lab.leader().await;

@@ -1,4 +1,4 @@
-//! Members that speak with TLS: which caller is one of them, and which is not.
+//! Members with TLS: which caller is let in, and which is not.
 
 use clearlane::data::Error;
 use clearlane_net::tls::TlsInfo;
@@ -85,7 +85,7 @@ fn a_member_of_another_authority_is_kept_out() {
     });
 }
 
-/// It believes the others, and shows them nothing.
+/// It trusts the others, and shows them no certificate.
 #[test]
 fn a_member_without_a_certificate_is_kept_out() {
     let (mut lab, ca, _dir) = of_one_authority(&THREE);
@@ -106,13 +106,14 @@ fn a_member_of_another_name_is_kept_out() {
     });
 }
 
-/// Where it listens it is at home, but what it shows when it calls is good for another address.
+/// Its server certificate is for its address, its client certificate for another.
 #[test]
 fn a_member_from_elsewhere_is_kept_out() {
     let (mut lab, ca, _dir) = of_one_authority(&THREE);
     lab.client_tls.insert("c".to_owned(), ca.caller(ca.pair("away", &["10.9.8.7"])));
     is_kept_out_until(lab, |lab| {
-        // With `--peer-skip-client-san-verification` it may come. The others have to hear of that.
+        // With `--peer-skip-client-san-verification` it may connect. The others are restarted with
+        // it.
         for name in ["a", "b"] {
             lab.tls.get_mut(name).unwrap().checks_address = false;
             block_on(lab.kill(name));

@@ -1,7 +1,7 @@
 //! Members in one process, each with its threads, its directory and its ports.
 //!
-//! A member is reached as a client reaches it. What a client cannot see, such as who leads in whose
-//! eyes, is looked up in the node.
+//! A member is called as a client calls it. What a client cannot see, such as which leader a member
+//! knows, is read from its threads.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clearlane::data::{InitialCluster, InitialClusterState, MemberConfig};
 use clearlane_backend::Era;
 use clearlane_net::listener::Listener;
-use clearlane_net::tls::acceptor::ListenerKind as Whose;
+use clearlane_net::tls::acceptor::ListenerKind;
 use clearlane_net::tls::protocol::ProtocolConfig;
 use clearlane_net::tls::{Dialer, TlsAcceptor, TlsInfo};
 use clearlane_peer::{Peers, PeersConfig};
@@ -28,11 +28,11 @@ use tempfile::TempDir;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-/// Members tick faster than in life. They wait as long as there for each other, or those of a machine
-/// that stands still for half a second would look as if they had gone.
+/// Members tick faster than by default. They wait for each other as long as by default, or those of
+/// a machine that stands still for half a second would count as gone.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
 pub(crate) const ELECTION: Duration = Duration::from_secs(1);
-/// Nothing that is waited for takes so long, but on a machine that does not run at all.
+/// Longer than anything that is waited for, but on a machine that does not run at all.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A member that runs.
@@ -51,7 +51,7 @@ pub(crate) struct TestCluster {
     pub(crate) running: BTreeMap<String, RunningMember>,
     /// Changes how the next member starts.
     pub(crate) tune: fn(&mut MemberConfig),
-    /// What each member has to say about TLS; those that are not here speak without.
+    /// The TLS settings of each member; those that are not here have none.
     pub(crate) tls: BTreeMap<String, TlsInfo>,
     /// What those show to the members that they call, if it is something else.
     pub(crate) client_tls: BTreeMap<String, TlsInfo>,
@@ -155,7 +155,9 @@ impl TestCluster {
 
     fn incoming(&self, name: &str) -> Option<Arc<TlsAcceptor>> {
         let side = self.tls.get(name)?;
-        Some(Arc::new(TlsAcceptor::new(Whose::Peer, side, &ProtocolConfig::default()).unwrap()))
+        Some(Arc::new(
+            TlsAcceptor::new(ListenerKind::Peer, side, &ProtocolConfig::default()).unwrap(),
+        ))
     }
 
     fn outgoing(&self, name: &str) -> Dialer {

@@ -41,7 +41,7 @@ fn another_cluster_is_refused() {
 
 /// A member that was started with another token is of another cluster: no member follows it.
 #[test]
-fn a_member_of_another_cluster_disturbs_nobody() {
+fn a_member_of_another_cluster_disturbs_no_member() {
     let mut lab = TestCluster::new(&["a", "b", "c"]);
     lab.start("a");
     lab.start("b");
@@ -60,7 +60,7 @@ fn a_member_of_another_cluster_disturbs_nobody() {
 }
 
 #[test]
-fn who_was_not_added_cannot_join() {
+fn a_member_that_was_not_added_cannot_join() {
     let mut lab = TestCluster::started(&["a"]);
     block_on(async { lab.leader().await });
     lab.bind("b");

@@ -15,10 +15,10 @@ fn everything(start_revision: i64) -> WatchRequest {
     WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
 }
 
-/// Watchers from now on are there before the raft snapshot, in all likelihood, and get behind by it;
-/// watchers of the past may read it in either store.
+/// Watchers from now on are there before the raft snapshot, in all likelihood, and get behind by
+/// it; watchers of the past may read it in either store.
 #[test]
-fn nobody_misses_what_lies_between_a_store_and_its_copy() {
+fn no_watcher_misses_what_lies_between_a_store_and_its_copy() {
     let mut lab = TestCluster::new(&["a", "b", "c"]);
     lab.tune = |start| (start.snapshot_count, start.catch_up_entries) = (50, 10);
     for name in ["a", "b", "c"] {
@@ -42,7 +42,7 @@ fn nobody_misses_what_lies_between_a_store_and_its_copy() {
         }
         let told = client.watch(UnboundedReceiverStream::new(receiver)).await;
         let mut told = told.unwrap().into_inner();
-        // The revision that each watcher is to be told next.
+        // The revision that each watcher gets next.
         let mut next = [0, 0];
         lab.put(&leader, "last", "1").await;
         let last = lab.node(&leader).store().begin_read().revision();

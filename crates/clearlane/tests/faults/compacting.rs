@@ -1,7 +1,9 @@
-//! A member gets a raft snapshot while it compacts its store: the process goes on, and its data are the others'.
+//! A member gets a raft snapshot while it compacts its store: the process goes on, and its data are
+//! the others'.
 //!
-//! By default a round is short. `CLEARLANE_ROUNDS` says how many, and then each has 300,000 keys and, while the
-//! follower is away, 25,000 entries, which is beyond what the log keeps with default flags.
+//! By default a round is short. `CLEARLANE_ROUNDS` sets how many, and then each has 300,000 keys
+//! and, while the follower is away, 25,000 entries, which is beyond what the log keeps with default
+//! flags.
 
 use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
@@ -31,7 +33,8 @@ struct Load {
 }
 
 impl Load {
-    /// The log keeps 5,000 entries behind a snapshot record: a follower that lacks more gets a raft snapshot.
+    /// The log keeps 5,000 entries behind a snapshot record: a follower that lacks more gets a raft
+    /// snapshot.
     fn new(snapshot_count: u64) -> Load {
         match env_number("CLEARLANE_ROUNDS") {
             Some(rounds) => Load { rounds, keys: 300_000, entries: 25_000 },
@@ -63,7 +66,7 @@ impl Writer {
         }
     }
 
-    /// Puts all keys, in entries of so many puts.
+    /// Puts all keys, in entries with this number of puts.
     async fn fill(&self, keys: usize, puts: usize, value: &str) {
         let mut writers = JoinSet::new();
         for writer in 0..WRITERS {
@@ -185,9 +188,10 @@ async fn a_member_is_replaced_while_all_are_compacting() {
     }
 }
 
-/// A member that joins has nothing of what the others have before it is told. It serves no client until then.
+/// A member that joins has nothing of what the others have before it is sent to it. It serves no
+/// client until then.
 #[tokio::test]
-async fn a_member_that_joins_serves_nobody_before_it_knows_what_the_others_have() {
+async fn a_member_that_joins_serves_no_client_before_it_has_what_the_others_have() {
     let dir = tempfile::tempdir().unwrap();
     let keys = 3_000;
     let mut members = cluster(dir.path(), &[]).await;

@@ -1,7 +1,8 @@
-//! A disk that gets full: writes are refused, reads go on, and when there is room again all goes on.
+//! A disk that gets full: writes are refused, reads go on, and when there is free space again all
+//! goes on.
 //!
-//! The disk is one in memory, which takes the right to mount one; without it the test says that it has
-//! looked at nothing.
+//! The disk is one in memory, which takes the right to mount one; without it the test prints that
+//! it has checked nothing.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -20,9 +21,10 @@ use tonic::{Code, Status};
 
 use crate::program::{Program, TIMEOUT, kv_with_timeout, members, short_pause};
 
-/// So many puts follow on each other before the test waits until they are committed. With more a fast
-/// machine, or a thread that stands still, could lead to a disk that has no free space for the next commit
-/// before a thread looks at it, or to a member that sees afterwards that there was free space for more.
+/// Number of puts that follow on each other before the test waits until they are committed. With
+/// more a fast machine, or a thread that stands still, could lead to a disk that has no free space
+/// for the next commit before a thread looks at it, or to a member that sees afterwards that there
+/// was free space for more.
 const BATCH: usize = 50;
 
 /// A disk of some megabytes.
@@ -52,11 +54,12 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A member that runs on a disk of its own, but for what it says; none if this user may not mount one.
+/// A member that runs on a disk of its own, but for its log output; none if this user may not
+/// mount one.
 async fn member_on(dir: &Path, megabytes: u64) -> Option<(SmallDisk, Program)> {
     let Some(disk) = SmallDisk::mount(dir, megabytes) else {
         // Past the harness, which shows what a test prints only if it fails.
-        let words = b"SKIPPED: nobody here may mount a disk in memory; nothing was checked\n";
+        let words = b"SKIPPED: this process may not mount a disk in memory; nothing was checked\n";
         std::io::stderr().write_all(words).unwrap();
         return None;
     };
@@ -82,7 +85,7 @@ async fn count(
     Ok(client.range(range).await?.into_inner())
 }
 
-/// Puts until it is refused; says what was acknowledged, and how it was refused.
+/// Puts until it is refused; returns what was acknowledged, and how it was refused.
 async fn put_all(client: &mut KvClient<Channel>, from: usize) -> (usize, Status) {
     for number in from.. {
         if let Err(status) = client.put(put(number)).await {
@@ -111,7 +114,7 @@ async fn has_alarm(member: &Program) -> bool {
     !client.alarm(AlarmRequest::default()).await.unwrap().into_inner().alarms.is_empty()
 }
 
-/// How often the store has been committed, as the member says.
+/// How often the store has been committed, by the member's metrics.
 fn commits(member: &Program) -> u64 {
     let mut stream = TcpStream::connect(("127.0.0.1", member.client)).unwrap();
     let words = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -167,7 +170,7 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
         assert_eq!(count(&mut client, serializable).await.unwrap().count, written as i64);
     }
     assert_eq!(client.put(put(written)).await.unwrap_err().code(), Code::ResourceExhausted);
-    // The log has kept room for what makes room.
+    // The log has kept space for what frees space.
     for number in 0..written / 2 {
         let gone = DeleteRangeRequest { key: put(number).key, ..Default::default() };
         let deleted = client.delete_range(gone).await;
@@ -188,7 +191,8 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
     assert_eq!(count(&mut client, false).await.unwrap().count, (written - written / 2 + 1) as i64);
 }
 
-/// The last bytes go while clients write. Whether it can go on or not: what it has acknowledged is there.
+/// The last bytes go while clients write. Whether it can go on or not: what it has acknowledged is
+/// there.
 #[tokio::test]
 async fn a_disk_that_is_full_at_once_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,9 +1,10 @@
-//! A request that takes long to apply costs no member its leadership: the term stays, no request fails because the
-//! leader has changed, and raft ticks in time; the same in each old era while expensive reads hold its locks.
+//! A request that takes long to apply costs no member its leadership: the term stays, no request
+//! fails because the leader has changed, and raft ticks in time; the same in each old era while
+//! expensive reads hold its locks.
 //!
-//! `CLEARLANE_KEYS=500000` makes it as heavy as it should be. `CLEARLANE_TICK_MAX_MS=20` fails it if a tick of raft is
-//! later by more than that than a thread of the test which does nothing but sleep and wake: a machine that lends its
-//! cores to others holds up both.
+//! `CLEARLANE_KEYS=500000` makes it as heavy as it should be. `CLEARLANE_TICK_MAX_MS=20` fails it
+//! if a tick of raft is later by more than that than a thread of the test which does nothing but
+//! sleep and wake: a machine that lends its cores to others holds up both.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -93,8 +94,8 @@ fn ten_compares() -> TxnRequest {
     TxnRequest { compare: vec![compare; 10], success: vec![own], ..TxnRequest::default() }
 }
 
-/// Small puts and fresh reads at a member, one after the other, until told to stop. Returns what was refused, and
-/// the longest time that one took.
+/// Small puts and fresh reads at a member, one after the other, until told to stop. Returns what
+/// was refused, and the longest time that one took.
 async fn light(
     mut kv: KvClient<Channel>,
     name: usize,
@@ -125,7 +126,8 @@ fn metric(member: &Program, name: &str) -> f64 {
     line.unwrap_or_else(|| panic!("no {name}")).trim().parse().unwrap()
 }
 
-/// Prints by how much ticks were late, and fails if that is more than the sleeper was and what is asked for.
+/// Prints by how much ticks were late, and fails if that is more than the sleeper was and what is
+/// asked for.
 fn check_tick_lateness(what: &str, members: &[Program], sleeper: &Sleeper) {
     let late = |member| 1000.0 * metric(member, "clearlane_raft_tick_lateness_max_seconds");
     let late: Vec<f64> = members.iter().map(late).collect();
@@ -169,7 +171,8 @@ async fn a_request_that_takes_long_to_apply_costs_no_leadership() {
     for (what, request) in [("10 sorted ranges", ten_ranges()), ("10 compares", ten_compares())] {
         let begin = Instant::now();
         if let Err(status) = heavy.txn(request).await {
-            // As in etcd it may be told so while it is still being applied; it is applied all the same.
+            // As in etcd it may be told so while it is still being applied; it is applied all the
+            // same.
             assert_eq!(status.message(), "etcdserver: request timed out", "{what}");
             while heavy.put(put("behind".into(), "v".into())).await.is_err() {}
         }

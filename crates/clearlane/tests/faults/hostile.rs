@@ -1,4 +1,4 @@
-//! Clients that mean no good, or are broken: whatever they do, others are served as before, and the memory
+//! Hostile and broken clients: whatever they do, other clients are served as before, and the memory
 //! stays within bounds.
 //!
 //! For 10,000 idle connections: `CLEARLANE_IDLE=10000`, where so many files may be open.
@@ -21,10 +21,10 @@ use crate::{SeededRng, env_number};
 
 /// What none of them may cost.
 const BYTES_MAX: u64 = 128 << 20;
-/// What a connection may cost that says nothing, and one that has begun to speak.
+/// What a connection may cost on which nothing was sent, and one that has begun a request.
 const SILENT_BYTES_MAX: u64 = 8 << 10;
 const SPOKEN_BYTES_MAX: u64 = 48 << 10;
-/// So long another client may wait while they are there, on a machine that has much else to do.
+/// How long another client may wait while they are there, on a machine that has much else to do.
 const WAIT_MAX: Duration = Duration::from_secs(15);
 /// How an HTTP/2 connection begins, with empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -103,7 +103,7 @@ async fn bytes_without_meaning_end_their_own_connection() {
             1 => drop(bytes.splice(0..0, PREFACE.iter().copied())),
             _ => drop(bytes.splice(0..0, *b"POST /v3/kv/put HTTP/1.1\r\n")),
         }
-        // The server may have had enough before all is sent.
+        // The server may close it before all is sent.
         let _ = connection.write_all(&bytes);
     }
     others_are_served(&mut member, before).await;
@@ -120,7 +120,7 @@ async fn connections_that_say_nothing_cost_little() {
     others_are_served(&mut member, None).await;
     allowed += wanted * SILENT_BYTES_MAX;
     takes_at_most(&member, before, allowed).await;
-    // Those that have begun to speak, too.
+    // Those that have begun a request, too.
     let spoken: Vec<_> = (0..wanted.min(2000))
         .map(|_| {
             let mut connection = raw(&member);
@@ -135,7 +135,7 @@ async fn connections_that_say_nothing_cost_little() {
 
 /// Streams that begin and never go on: the head of a call, and nothing behind it.
 #[tokio::test]
-async fn calls_that_are_never_finished_hold_up_nobody() {
+async fn calls_that_are_never_finished_hold_up_no_other() {
     let (_dir, mut member) = started().await;
     let before = member.resident();
     let mut half_open = Vec::new();
@@ -211,7 +211,7 @@ async fn a_watcher_that_never_reads_is_not_waited_for() {
 
 /// A reader that asks for much and takes nothing of it.
 #[tokio::test]
-async fn an_answer_that_nobody_takes_is_not_kept_whole() {
+async fn an_answer_that_is_not_taken_is_not_kept_whole() {
     let (_dir, mut member) = started().await;
     let mut client = kv_with_timeout(member.client).await;
     for number in 0..100 {
@@ -220,15 +220,16 @@ async fn an_answer_that_nobody_takes_is_not_kept_whole() {
     let before = member.resident();
     let range = r#"{"key":"cg==","range_end":"cw=="}"#;
     let lazy: Vec<_> = (0..20).map(|_| asked(&member, "/v3/kv/range", range)).collect();
-    // There is room for what is kept of answers, for the engine's cache, 64 MiB each, and for a record on its way
-    // to each of them; their answers have 2.8 GB.
+    // There is memory for what is kept of answers, for the engine's cache, 64 MiB each, and for a
+    // record on its way to each of them; their answers have 2.8 GB.
     others_are_served(&mut member, before.map(|before| before + BYTES_MAX)).await;
-    // These are made whole, a few at a time, and no request waits for that. Each takes what its answer does.
+    // These are made whole, a few at a time, and no request waits for that. Each takes what its
+    // answer does.
     let txn = format!(r#"{{"success":[{{"request_range":{range}}}]}}"#);
     let txns: Vec<_> = (0..4).map(|_| asked(&member, "/v3/kv/txn", &txn)).collect();
     others_are_served(&mut member, before.map(|before| before + (1 << 30))).await;
     drop(txns);
-    // One that hangs up is let go of.
+    // The memory of a closed one is freed.
     drop(lazy);
     let mut one = raw(&member);
     one.set_read_timeout(Some(TIMEOUT)).unwrap();

@@ -1,8 +1,9 @@
-//! Each of three members in turn is stopped, killed, and cut off, under load with compactions and leases: no process
-//! ends by itself, only a fault of the leader changes the leader, and all hold the same.
+//! Each of three members in turn is stopped, killed, and cut off, under load with compactions and
+//! leases: no process ends by itself, only a fault of the leader changes the leader, and all hold
+//! the same.
 //!
-//! By default each fault comes once. `CLEARLANE_ROUNDS` says how many come, and then leaders are judged, too, which a
-//! machine with other work does not allow.
+//! By default each fault comes once. `CLEARLANE_ROUNDS` sets how many come, and then leaders are
+//! checked, too, which a machine with other work does not allow.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -45,7 +46,7 @@ struct BackgroundClients {
     compactions: AtomicU64,
 }
 
-/// What all members say of their leader, once they say the same.
+/// The leader that all members know, once it is the same.
 async fn wait_for_agreed_leader(members: &mut [Program]) -> (u64, u64) {
     let begin = Instant::now();
     loop {
@@ -95,8 +96,8 @@ async fn keep_alive(port: u16, id: i64) -> Result<i64, Status> {
     reply.map(|reply| reply.ttl).ok_or_else(|| Status::unavailable("no reply"))
 }
 
-/// Grants a lease and keeps it alive at one member after the other, until told to stop. It must live, unless no member
-/// has answered for as long as its TTL; returns the longest such time.
+/// Grants a lease and keeps it alive at one member after the other, until stopped. It must live,
+/// unless no member has answered for as long as its TTL; returns the longest such time.
 async fn hold_lease(others: Arc<BackgroundClients>, id: i64) -> Duration {
     let port = |turn: usize| others.ports[turn % others.ports.len()];
     let mut turn = id as usize;

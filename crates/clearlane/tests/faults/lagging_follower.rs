@@ -1,4 +1,5 @@
-//! A member that was away for long gets a copy of the store, while clients write: do they feel it?
+//! A member that was away for long gets a copy of the store, while clients write: how long do puts
+//! take?
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,8 @@ async fn put(client: &mut KvClient<Channel>, key: String) -> Duration {
     let begin = Instant::now();
     let value = value_of(&key).into();
     let put = PutRequest { key: key.into(), value, ..PutRequest::default() };
-    // Another member may lead meanwhile, or none for a while, on a machine that has much else to do.
+    // Another member may lead meanwhile, or none for a while, on a machine that has much else to
+    // do.
     while let Err(status) = client.put(put.clone()).await {
         let is_late = matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded);
         assert!(is_late && begin.elapsed() < TIMEOUT, "{status}");
@@ -27,7 +29,7 @@ async fn put(client: &mut KvClient<Channel>, key: String) -> Duration {
     begin.elapsed()
 }
 
-/// Puts so many keys, with many at a time.
+/// Puts this number of keys, with many at a time.
 async fn fill(client: &KvClient<Channel>, count: u64) {
     let mut fillers = JoinSet::new();
     for filler in 0..64 {
@@ -41,7 +43,7 @@ async fn fill(client: &KvClient<Channel>, count: u64) {
     fillers.join_all().await;
 }
 
-/// Puts at their own times until `ends` says so; how long each took, sorted.
+/// Puts at their own times until `ends` is set; how long each took, sorted.
 async fn timed(client: &KvClient<Channel>, mut ends: impl FnMut(usize) -> bool) -> Vec<Duration> {
     let mut puts = JoinSet::new();
     let mut clock = tokio::time::interval(INTERVAL);
@@ -83,12 +85,12 @@ async fn a_member_far_behind_gets_a_copy_beside_the_writes() {
     let waits = async {
         while members[away].ready().await.raft_applied_index < target {
             assert!(begin.elapsed() < TIMEOUT, "it is behind: {}", members[away].log());
-            // To ask without a pause is a load of its own, which the puts would feel.
+            // To ask without a pause is a load of its own, which would slow the puts.
             short_pause().await;
         }
         told.send_replace(Some(begin.elapsed()));
     };
-    // As many as before at least, for a p99 that says something.
+    // As many as before at least, for a p99 that means something.
     let ends = |number: usize| number >= 1000 && caught_up.borrow_and_update().is_some();
     let (beside, ()) = tokio::join!(timed(&client, ends), waits);
     let took = told.borrow().unwrap();

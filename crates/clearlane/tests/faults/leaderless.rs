@@ -1,5 +1,5 @@
-//! A leader is killed while clients write through another member: what the leader has taken along times out with
-//! etcd's words, nothing else is lost, and the next leader takes what comes then.
+//! A leader is killed while clients write through another member: what the leader has taken along
+//! times out with etcd's words, nothing else is lost, and the next leader takes what comes then.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,8 @@ use tonic::{Code, Status};
 
 use crate::program::{Program, TIMEOUT, kv_with_timeout, leader_of, members, short_pause};
 
-/// A request that is lost waits for seven seconds; on a machine that has much else to do, some more.
+/// A request that is lost waits for seven seconds; on a machine that has much else to do, some
+/// more.
 const LONGEST: Duration = Duration::from_millis(12_000);
 const WRITERS: u32 = 32;
 
@@ -29,8 +30,8 @@ struct WriteOutcome {
     longest: Duration,
 }
 
-/// What is refused was lost with the leader: by the words that say so, or, if the members needed long to elect another,
-/// by those that say that its connection broke, or just that it took too long.
+/// What is refused was lost with the leader: by the text for that, or, if the members needed long
+/// to elect another, by the text for a broken connection, or just for a time-out.
 fn is_lost(status: &Status) -> bool {
     let is_lost = status.code() == Code::Unavailable
         && status.message().starts_with("etcdserver: request timed out");

@@ -1,7 +1,8 @@
-//! The links between members, through which all that they say goes, and which can be cut.
+//! The links between members, through which all their messages go, and which can be cut.
 //!
-//! Each member is found at a port of this process, which passes connections on. Of a connection that is cut nothing
-//! is lost and nothing arrives, as of a cable that is plugged in again before TCP gives up.
+//! Each member is found at a port of this process, which passes connections on. Of a connection
+//! that is cut nothing is lost and nothing arrives, as with a cable that is plugged in again before
+//! TCP gives up.
 
 use std::fs;
 use std::sync::{Arc, Mutex};
@@ -45,7 +46,7 @@ impl PeerProxies {
         PeerProxies { cut, pids }
     }
 
-    /// Starts a member, whose connections are told from others' by its process.
+    /// Starts a member. Its connections are recognised by its process.
     pub(crate) fn start(&self, at: usize, member: &mut Program) {
         member.start();
         self.pids.lock().unwrap()[at] = member.pid();

@@ -1,8 +1,6 @@
-//! Members that are killed, disks that get full, clients that mean no good: what was acknowledged is there,
-//! and others are served.
-//!
-//! Programs, not parts of one: a kill ends a process with all that it had in memory. A run is short here;
-//! for a long one:
+//! Members that are killed, disks that get full, hostile clients: what was acknowledged is there,
+//! and other clients are served. The members are processes: a kill ends one with all that it had in
+//! memory. For longer runs:
 //!
 //! ```text
 //! CLEARLANE_KILLS=200 cargo test --release -p clearlane --test faults alone -- --nocapture
@@ -38,12 +36,12 @@ mod writers;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// A number that the environment may say.
+/// A number that the environment may set.
 fn env_number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a whole number"))
 }
 
-/// Draws numbers; says how to draw the same again.
+/// Draws numbers; prints how to draw the same again.
 struct SeededRng(StdRng);
 
 impl SeededRng {

@@ -11,9 +11,9 @@ use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use clearlane_proto::etcdserverpb::{HashKvRequest, StatusRequest, StatusResponse};
 use tonic::transport::{Channel, Endpoint};
 
-/// Nothing that is waited for takes so long, but on a machine that does not run at all.
+/// Longer than anything that is waited for, but on a machine that does not run at all.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two looks.
+/// Between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A member, running or not.
@@ -105,7 +105,7 @@ impl Program {
         self.flags.truncate(self.flags.len() - 2);
     }
 
-    /// Ends the process, which hears nothing of it.
+    /// Ends the process with SIGKILL.
     pub(crate) fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().unwrap();
@@ -118,7 +118,7 @@ impl Program {
         self.process.as_mut().is_some_and(|process| process.try_wait().unwrap().is_none())
     }
 
-    /// So many bytes of memory it has, as Linux says.
+    /// Bytes of memory of the process, as Linux shows them.
     pub(crate) fn resident(&self) -> Option<u64> {
         let pid = self.process.as_ref()?.id();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -126,7 +126,7 @@ impl Program {
         Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
     }
 
-    /// What it has said.
+    /// What it has logged.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.join(format!("{}.log", self.name))).unwrap()
     }
@@ -135,7 +135,7 @@ impl Program {
         format!("http://127.0.0.1:{}", self.client)
     }
 
-    /// Waits until it serves; says its state.
+    /// Waits until it serves; returns its state.
     pub(crate) async fn ready(&mut self) -> StatusResponse {
         let begin = Instant::now();
         loop {
@@ -167,7 +167,7 @@ impl Drop for Program {
     }
 }
 
-/// Waits until one of them leads, as it says itself; says which.
+/// Waits until one of them leads by its own status; returns which.
 pub(crate) async fn leader_of(members: &mut [Program]) -> usize {
     let begin = Instant::now();
     loop {
@@ -177,13 +177,13 @@ pub(crate) async fn leader_of(members: &mut [Program]) -> usize {
                 return at;
             }
         }
-        assert!(begin.elapsed() < TIMEOUT, "nobody leads: {}", members[0].log());
+        assert!(begin.elapsed() < TIMEOUT, "no member leads: {}", members[0].log());
         short_pause().await;
     }
 }
 
-/// A connection to a member, with a time-out for its requests: what a leader has taken along must not
-/// look as if no other were there for so long.
+/// A connection to a member, with a time-out for its requests: what a leader has taken along must
+/// not look as if no other were there for so long.
 pub(crate) async fn connect(port: u16) -> Result<Channel, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap();
     let timeout = Duration::from_millis(500);
@@ -201,7 +201,7 @@ pub(crate) async fn kv_with_timeout(port: u16) -> KvClient<Channel> {
     client.max_decoding_message_size(usize::MAX)
 }
 
-/// Waits a moment before the next look at something that takes its time.
+/// Waits shortly before something is checked again.
 pub(crate) async fn short_pause() {
     tokio::time::sleep(POLL_INTERVAL).await;
 }

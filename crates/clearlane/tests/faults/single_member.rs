@@ -1,4 +1,4 @@
-//! A member that is alone is killed again and again, while clients write.
+//! The only member of a cluster is killed again and again, while clients write.
 
 use std::sync::atomic::Ordering::SeqCst;
 

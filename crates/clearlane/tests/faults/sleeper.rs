@@ -1,4 +1,4 @@
-//! A thread beside the members, which tells how late the machine lets threads be.
+//! A thread beside the members, which measures how late the machine lets threads be.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use clearlane_net::sched::SchedClass;
 
-/// A thread with the raft loop's scheduling that sleeps and wakes: how late the machine lets such a thread be.
+/// A thread with the raft loop's scheduling that sleeps and wakes: how late the machine lets such a
+/// thread be.
 pub(crate) struct Sleeper {
     latest_us: Arc<AtomicU64>,
 }
 
 impl Sleeper {
-    /// Between two times that it wakes. Ten times as often as raft ticks, so that it meets what a tick meets.
+    /// Between two times that it wakes. Ten times as often as raft ticks, so that it meets what a
+    /// tick meets.
     const PAUSE: Duration = Duration::from_millis(10);
 
     /// Runs until it is dropped.

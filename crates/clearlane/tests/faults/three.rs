@@ -65,7 +65,7 @@ async fn three_members_lose_nothing_and_agree() {
         led.last()
     );
     if let Some(longest) = led.last() {
-        // A short run beside others says little of time; a long one is a measurement.
+        // A short run beside others measures little of time; a long one is a measurement.
         let bound = if env_number("CLEARLANE_SECONDS").is_some() { 2 } else { 30 };
         assert!(*longest <= bound * ELECTION, "{led:?}");
     }

@@ -1,5 +1,5 @@
-//! Clients that write new keys for ever, wherever a member answers, and remember what was acknowledged;
-//! and others that look whether the past comes back.
+//! Clients that write new keys for ever, wherever a member answers, and remember what was
+//! acknowledged; and others that check that revisions do not go back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
@@ -33,7 +33,7 @@ pub(crate) struct Writers {
 }
 
 impl Writers {
-    /// So many of each, each at one of the members at a time.
+    /// This number of each, each at one of the members at a time.
     pub(crate) fn start(ports: &[u16], writers: usize, readers: usize) -> Writers {
         let seen = Arc::new(WriterProgress {
             started_at: Instant::now(),
@@ -63,11 +63,11 @@ impl Writers {
 }
 
 impl WriterProgress {
-    /// Waits until a put is acknowledged that was begun after now; says how long it took.
+    /// Waits until a put is acknowledged that was begun after now; returns how long it took.
     pub(crate) async fn wait_for_recovery(&self) -> std::time::Duration {
         let begin = self.started_at.elapsed();
         while u128::from(self.newest_put_started_us.load(SeqCst)) < begin.as_micros() {
-            assert!(self.started_at.elapsed() - begin < TIMEOUT, "nobody can write");
+            assert!(self.started_at.elapsed() - begin < TIMEOUT, "no client can write");
             short_pause().await;
         }
         self.started_at.elapsed() - begin
@@ -136,7 +136,7 @@ async fn write(
     acknowledged
 }
 
-/// A value that shows whose it is.
+/// A value that shows which writer put it.
 pub(crate) fn value_of(key: &str) -> String {
     format!("{key}={}", "v".repeat(100))
 }

@@ -184,8 +184,9 @@ fn dechunked(mut body: &str) -> String {
     }
 }
 
-/// A service with streams that needs nothing: it says 60 seconds for every lease but number 13. With
-/// metadata `never-ends` its stream goes on when the client has said all, as that of watchers does.
+/// A service with streams that needs nothing: it answers 60 seconds for every lease but number 13.
+/// With metadata `never-ends` its stream goes on when the client has sent all, as that of watchers
+/// does.
 #[derive(Clone, Copy, Debug)]
 struct Echo;
 

@@ -1,7 +1,7 @@
 //! Where another answer than etcd's recorded one is right, line by line, each with its reason.
 //!
-//! Some are etcd's, too, when it is asked again: what depends on how long something took. The others
-//! are ours on purpose, and there etcd's own answer would be wrong from us.
+//! Some are etcd's, too, when it is asked again: what depends on how long something took. The
+//! others are ours on purpose, and there etcd's own answer would be wrong from us.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -148,8 +148,8 @@ fn failure(code: &str, message: &str) -> Failure {
     Failure { code: code.to_owned(), message: message.to_owned() }
 }
 
-/// What is expected in a step: what etcd answered, unless something else is right. `is_ours` tells
-/// which server answered this time.
+/// What is expected in a step: what etcd answered, unless something else is right. `is_ours` is
+/// whether our server answered this time.
 pub(crate) fn expected(
     scenario: &str,
     step: u64,

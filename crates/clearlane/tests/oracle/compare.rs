@@ -1,14 +1,15 @@
-//! Is ours what etcd said? What may differ is levelled first, on both sides; the rest must be equal.
+//! Compares our answers with etcd's. What may differ is levelled first, on both sides; the rest
+//! must be equal.
 
 use serde_json::Value;
 
-/// Up to so many records, etcd's sort leaves those that compare equal as they are.
+/// Number of records up to which etcd's sort leaves those that compare equal as they are.
 const STABLE: usize = 12;
 
-/// So many seconds of a lease may have passed more on one side than on the other.
+/// By how many seconds the rest of a lease may differ between the two sides.
 const SECONDS_APART: i64 = 2;
 
-/// Longer values are cut in what is told about a difference.
+/// Longer values are cut in the text of a difference.
 const SHOWN_MAX: usize = 120;
 
 /// Takes away what depends on time, on the layout of files, or on the order of a Go map.
@@ -39,7 +40,7 @@ pub(crate) fn level(method: &str, etcds: &mut Value, ours: &mut Value) {
     }
 }
 
-/// Removes a field that must be there, but whose value says nothing.
+/// Removes a field that must be there, but may have any value.
 fn take_from_both(name: &str, etcds: &mut Value, ours: &mut Value) {
     if let (Value::Object(etcds), Value::Object(ours)) = (etcds, ours)
         && etcds.contains_key(name)
@@ -59,8 +60,8 @@ fn sort_both(name: &str, etcds: &mut Value, ours: &mut Value) {
     }
 }
 
-/// Go writes messages with one space between fields, or two, or one that does not break: no client shall
-/// rely on it.
+/// Go writes messages with one space between fields, or two, or one that does not break: no client
+/// shall rely on it.
 pub(crate) fn one_space(value: &mut Value) {
     match value {
         Value::String(text) => *text = text.replace('\u{a0}', " ").replace("  ", " "),
@@ -138,7 +139,7 @@ fn find(place: &str, etcds: Option<&Value>, ours: Option<&Value>, found: &mut Ve
     }
 }
 
-/// A value as a person wants to read it.
+/// A value as short text.
 fn shown(value: Option<&Value>) -> String {
     let Some(value) = value else { return "nothing".to_owned() };
     cut(&value.to_string())

@@ -1,4 +1,5 @@
-//! etcd itself, as a process: what the replay must agree with before it judges another server.
+//! etcd itself, as a process: the replay must find no difference there before it checks another
+//! server.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;

@@ -1,31 +1,17 @@
 //! etcd's recorded answers, replayed against our server over real sockets.
 //!
-//! # What is done
-//!
 //! The recordings lie in `crates/proto/oracle`, with a page on their format. For each, a server
-//! starts on an empty directory, and whatever was asked of etcd is asked of it: calls, streams,
-//! plain HTTP, restarts.
+//! starts on an empty directory and gets the recorded requests: calls, streams, plain HTTP,
+//! restarts. The client has no generated code: it finds methods by their path and makes messages by
+//! the `.proto` files. Whole replies are compared, with the ids of cluster and member, which are
+//! made of the same addresses; errors by code and text.
 //!
-//! ```text
-//!   recording ─ request ─▶ JSON → bytes ─▶ socket ─▶ our server
-//!             ─ reply ──▶ equal? ◀─ JSON ◀─ bytes ◀─ socket ◀─┘
-//! ```
+//! Not compared literally: what [`compare::level`] lists (sizes of files, remaining seconds, lists
+//! without an order); ids that a server chooses ([`names`]); how [`streams`] are cut, where that
+//! means nothing; and what differs on purpose, which is in [`accepted`], line by line.
 //!
-//! The client has no generated code in it: it finds methods by their path, and makes messages by
-//! what the `.proto` files say. Whole replies are compared, headers with the ids of cluster and
-//! member included, which are etcd's because they are made of the same addresses. Errors are
-//! compared by code and by words, to the letter.
-//!
-//! # What is not compared literally
-//!
-//! [`compare::level`] says what: sizes of files, remaining seconds, lists that have no order.
-//! [`names`] are ids that a server chooses. [`streams`] are put together where their cuts mean
-//! nothing. And what we do in another way on purpose is in [`accepted`], line by line.
-//!
-//! # The judge is judged
-//!
-//! An ignored test runs the same against etcd's own program: what is a difference here would be one
-//! there, too.
+//! An ignored test replays the recordings against etcd's own program: a difference there is a fault
+//! of this test.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -45,13 +31,12 @@ use clearlane_backend::Era;
 use replay::Difference;
 use served::ServerKind;
 
-/// So many differences are told; the first ones explain the others.
+/// Number of differences that are printed; the first ones explain the others.
 const PRINTED_DIFFERENCES_MAX: usize = 15;
 
-/// Runs a scenario.
-fn run(scenario: &str, whose: ServerKind) -> Vec<Difference> {
+fn run(scenario: &str, kind: ServerKind) -> Vec<Difference> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(replay::replay(scenario, whose))
+    runtime.block_on(replay::replay(scenario, kind))
 }
 
 fn told(differences: &[Difference]) -> String {
@@ -136,7 +121,7 @@ fn every_era_answers_alike() {
     }
 }
 
-/// The replay may judge others if it finds no fault with etcd. By hand:
+/// The replay is right if it finds no difference at etcd itself. By hand:
 ///
 /// ```text
 /// CLEARLANE_ETCD=.../etcd cargo test -p clearlane --test oracle -- --ignored

@@ -11,7 +11,8 @@
 //!   4 Open(Watch) · 5 Send(to 4, create) · 6 Call(Put) · 7 Cancel(4)
 //! ```
 //!
-//! A field that this does not know is an error: nothing that was recorded is passed over in silence.
+//! A field that this does not know is an error: nothing that was recorded is passed over in
+//! silence.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -50,11 +51,11 @@ pub(crate) enum Action {
     Call(Call),
     /// A stream begins.
     OpenStream(Stream),
-    /// The client says something on the stream of that step.
+    /// The client sends something on the stream of that step.
     Send(u64, Value),
-    /// The client has nothing more to say on it.
+    /// The client ends its side of it.
     HalfClose(u64),
-    /// The client does not want it any longer.
+    /// The client cancels it.
     Cancel(u64),
     Http(Http),
     Restart,
@@ -80,7 +81,7 @@ pub(crate) struct Call {
     pub(crate) outcome: Outcome,
     /// It was answered only when that step had been done.
     pub(crate) answered_after: Option<u64>,
-    /// The client waits for so long and no longer.
+    /// The client waits for this long and no longer.
     pub(crate) deadline: Option<Duration>,
 }
 
@@ -133,7 +134,7 @@ pub(crate) fn folder() -> std::path::PathBuf {
 
 fn steps_of(line: Value) -> Vec<Step> {
     let mut line = Fields::of(line);
-    // Remarks for people.
+    // Remarks.
     let note = line.text("note").unwrap_or_default();
     line.take("scenario");
     let number = line.number("step");
@@ -309,6 +310,6 @@ impl Fields {
     }
 
     fn assert_empty(&self, step: u64) {
-        assert!(self.0.is_empty(), "step {step} has fields that nobody reads: {:?}", self.0);
+        assert!(self.0.is_empty(), "step {step} has fields that are not read: {:?}", self.0);
     }
 }

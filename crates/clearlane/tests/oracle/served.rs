@@ -1,4 +1,4 @@
-//! The server that a scenario talks to: ours, in this process, on a port that is free.
+//! The server that a scenario calls: ours, in this process, on a port that is free.
 //!
 //! Or etcd, if the replay itself is in question.
 
@@ -38,7 +38,7 @@ pub(crate) struct MemberSpec {
     pub(crate) name: &'static str,
     pub(crate) peer_url: String,
     pub(crate) peer_listen: SocketAddr,
-    /// What it tells clients. No process listens there.
+    /// Its advertised client URL. No process listens there.
     pub(crate) client_url: &'static str,
     pub(crate) initial_cluster: String,
     pub(crate) state: &'static str,
@@ -82,8 +82,8 @@ impl MemberSpec {
 }
 
 /// etcd's quota is of its file, in pages; ours of keys and values. This one says yes and no where
-/// etcd's 2 MiB did: there is room for the third put of 500 kB (1,500,593 B with what else is there),
-/// and when those are in, for none at all (the least takes 1,500,694).
+/// etcd's 2 MiB did: there is capacity for the third put of 500 kB (1,500,593 B with what else is
+/// there), and when those are in, for none at all (the least takes 1,500,694).
 const OUR_QUOTA: i64 = 1_500_640;
 
 /// A server and its data.
@@ -104,11 +104,11 @@ enum ServerProcess {
 impl ServerProcess {
     async fn start(
         dir: &Path,
-        whose: &ServerKind,
+        kind: &ServerKind,
         place: &MemberSpec,
         flags: &[String],
     ) -> Result<ServerProcess, String> {
-        let running = match whose {
+        let running = match kind {
             ServerKind::Clearlane(era) => {
                 start_clearlane(dir, *era, place, flags).map_err(|error| error.to_string())?
             }
@@ -201,14 +201,14 @@ impl RecordedFlags {
 impl RunningServer {
     /// On a new data directory.
     pub(crate) async fn start(
-        whose: ServerKind,
+        kind: ServerKind,
         place: MemberSpec,
         flags: Vec<String>,
     ) -> Result<RunningServer, String> {
         let dir = tempfile::tempdir().unwrap();
-        let running = ServerProcess::start(dir.path(), &whose, &place, &flags).await?;
+        let running = ServerProcess::start(dir.path(), &kind, &place, &flags).await?;
         let channel = connect(running.address()).await;
-        Ok(RunningServer { dir, kind: whose, member_spec: place, flags, running, channel })
+        Ok(RunningServer { dir, kind, member_spec: place, flags, running, channel })
     }
 
     pub(crate) fn channel(&self) -> Channel {
@@ -227,8 +227,8 @@ impl RunningServer {
         &self.kind
     }
 
-    /// Waits until what a compaction has to remove is gone. etcd does not tell when that is; it needs
-    /// less than the recorder's patience.
+    /// Waits until what a compaction has to remove is gone. etcd does not tell when that is; it
+    /// needs less time than the recorder waits.
     pub(crate) async fn wait_until_compacted(&self, revision: i64) {
         match &self.running {
             ServerProcess::Clearlane { node, .. } => {

@@ -1,9 +1,9 @@
 //! Messages of a stream, as they are compared.
 //!
-//! How a server cuts what it has to say into messages is its own business where the protocol leaves
-//! it that: the chunks of a streamed range, the fragments of a long watch response. They are put
-//! together again before they are compared. Progress is reported from time to time; being told the
-//! same twice is being told once.
+//! How a server cuts its answers into messages is not compared where the protocol leaves that open:
+//! the chunks of a streamed range, the fragments of a long watch response. They are put together
+//! again before they are compared. Progress is reported from time to time; the same report twice
+//! counts as one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ pub(crate) fn whole(path: &str, parts: &[Value]) -> Value {
     }
 }
 
-/// The records of all parts, and what the last one says of them. What another says is under `early`.
+/// The records of all parts, and the fields of the last one. Those of another are under `early`.
 fn whole_range(parts: &[Value]) -> Value {
     let mut whole = Map::new();
     let mut records = Vec::new();
@@ -52,7 +52,8 @@ fn whole_range(parts: &[Value]) -> Value {
 /// * each part says how much comes behind it, the hash at the end not counted,
 /// * the hash is that of all before it.
 ///
-/// The recorded file itself was not kept; that it satisfies this was seen when etcd was asked again.
+/// The recorded file itself was not kept; that it satisfies this was seen when etcd was asked
+/// again.
 fn whole_snapshot(parts: &[Value]) -> Value {
     let versions: BTreeSet<String> =
         parts.iter().map(|part| part["version"].as_str().unwrap_or("none").to_owned()).collect();
@@ -77,7 +78,7 @@ fn blob(part: &Value) -> Option<Vec<u8>> {
     STANDARD.decode(part["blob"].as_str()?).ok()
 }
 
-/// The messages of a watch stream, complete ones only, fragments joined, each progress told once.
+/// The messages of a watch stream, complete ones only, fragments joined, each progress once.
 ///
 /// `before` is the last message before these. They are in the order in which they came for one
 /// watcher; watchers follow each other by their ids.
@@ -138,7 +139,7 @@ pub(crate) fn joined(responses: Vec<Value>) -> Vec<Value> {
     joined
 }
 
-/// How many events these responses tell of.
+/// How many events these responses have.
 pub(crate) fn events_in(responses: &[Value]) -> usize {
     responses.iter().filter_map(|response| response["events"].as_array()).map(Vec::len).sum()
 }

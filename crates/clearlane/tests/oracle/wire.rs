@@ -81,7 +81,7 @@ pub(crate) async fn call(
     }
 }
 
-/// What a member says of itself; nothing if it does not answer.
+/// The status of a member; nothing if it does not answer.
 pub(crate) async fn status(channel: Channel) -> Value {
     let path = "/etcdserverpb.Maintenance/Status".to_owned();
     let method = Methods::new().get(&path);
@@ -98,7 +98,7 @@ pub(crate) enum Event {
 
 /// A stream under way.
 pub(crate) struct ClientStream {
-    /// Until the client has nothing more to say.
+    /// Until the client ends its side.
     sends: Option<mpsc::UnboundedSender<Bytes>>,
     events: mpsc::UnboundedReceiver<Event>,
     task: JoinHandle<()>,
@@ -121,7 +121,7 @@ impl ClientStream {
     }
 
     pub(crate) fn send(&mut self, request: &Value) {
-        // A stream that has ended hears no more; that it has is told as an event.
+        // A stream that has ended takes no more; its end comes as an event.
         let _ = self.sends.as_ref().unwrap().send(encode(&self.method, request));
         if !self.method.is_client_streaming() {
             self.half_close();
@@ -132,7 +132,7 @@ impl ClientStream {
         self.sends = None;
     }
 
-    /// Goes away, as a client does that lost interest.
+    /// Cancels the stream, as a client does.
     pub(crate) fn cancel(&mut self) {
         self.task.abort();
     }

@@ -63,7 +63,7 @@ impl Authority {
         pair
     }
 
-    /// A list that says that the last pair is good no more.
+    /// A list that revokes the last pair.
     pub(crate) fn revoke_last(&self) -> FlagPath {
         let revoked = RevokedCertParams {
             serial_number: SerialNumber::from(self.serial.get()),

@@ -21,7 +21,7 @@ fn both_protocols_come_through_one_port() {
         let stream = lab.stream(&["http/1.1"]).await.unwrap();
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
         assert!(get(stream, "/version").await.contains("\"etcdserver\":\"3.7.1\""));
-        // One that says nothing about protocols speaks HTTP/1.1.
+        // One that names no protocols speaks HTTP/1.1.
         let stream = lab.stream(&[]).await.unwrap();
         assert!(get(stream, "/health").await.contains("\"health\":\"true\""));
         assert!(lab.stream(&["gopher"]).await.is_err());
@@ -95,7 +95,7 @@ fn only_some_are_allowed() {
         for (host, is_allowed) in
             [("one.hosts.example", true), ("*.hosts.example", true), ("two.hosts.example", false)]
         {
-            let caller = by_host.ca.caller(by_host.ca.pair("someone", &[host]));
+            let caller = by_host.ca.caller(by_host.ca.pair("client", &[host]));
             assert_eq!(by_host.put(&caller).await.is_ok(), is_allowed, "{host}");
         }
     });
@@ -133,7 +133,7 @@ fn versions_are_those_that_were_asked_for() {
 
 /// A client that connects and sends nothing, or half of a hello, holds up no other client.
 #[test]
-fn half_open_handshakes_disturb_nobody() {
+fn half_open_handshakes_disturb_no_other() {
     let lab = TlsTestServer::new(|_, _| {});
     block_on(async {
         let mut half_open = Vec::new();

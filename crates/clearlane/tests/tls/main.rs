@@ -1,4 +1,5 @@
-//! TLS, as clients see it: which client is let in, which is not, and which clients that disturbs.
+//! TLS, as clients see it: which client is let in, which is not, and that others are served
+//! meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -29,7 +29,7 @@ fn program(arguments: &[&str]) -> Command {
     program
 }
 
-/// A member that runs, and what it says.
+/// A member that runs, and what it logs.
 struct Running {
     process: Child,
     lines: Receiver<String>,
@@ -77,7 +77,7 @@ impl Drop for Running {
     }
 }
 
-/// What a start says that ends.
+/// What a start writes that ends.
 fn refused(data_dir: &Path, more: &[&str]) -> String {
     let mut program = program(&BY_DEFAULT);
     program.arg(format!("--data-dir={}", data_dir.display())).args(more);
@@ -123,7 +123,7 @@ fn a_certificate_is_made_and_used_again() {
 }
 
 #[test]
-fn who_is_refused_is_told_of() {
+fn a_refused_client_is_logged() {
     let dir = tempfile::tempdir().unwrap();
     let ca = Authority::new(dir.path(), "ca");
     let pair = ca.pair("server", &["127.0.0.1", "localhost"]);
@@ -139,7 +139,7 @@ fn who_is_refused_is_told_of() {
     block_on(async {
         let stream = TcpStream::connect(&address).await.unwrap();
         let own = stream.local_addr().unwrap().to_string();
-        // In TLS 1.3 a client is done before it is looked at.
+        // In TLS 1.3 a client is done before its certificate is checked.
         let stream = handshake(stream, ca.certificate(), &["h2"]).await.unwrap();
         let line = running.line("rejected connection on client endpoint");
         assert_eq!(line["level"], "warn");

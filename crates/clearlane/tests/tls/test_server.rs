@@ -9,7 +9,7 @@ use clearlane::data;
 use clearlane_backend::Era;
 use clearlane_net::listener::BindAddress;
 use clearlane_net::listener::Listener;
-use clearlane_net::tls::acceptor::ListenerKind as Whose;
+use clearlane_net::tls::acceptor::ListenerKind;
 use clearlane_net::tls::protocol::ProtocolConfig;
 use clearlane_net::tls::{Dialer, TlsAcceptor, TlsInfo};
 use clearlane_proto::etcdserverpb::PutRequest;
@@ -30,7 +30,7 @@ use tonic::transport::Channel;
 
 use crate::authority::Authority;
 
-/// Nothing that is waited for takes nearly so long.
+/// Much longer than anything that is waited for.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A member that is served with TLS.
@@ -42,7 +42,7 @@ pub(crate) struct TlsTestServer {
 }
 
 impl TlsTestServer {
-    /// How a server with a certificate of its authority is set up, `change` has the say.
+    /// How a server with a certificate of its authority is set up, `change` sets the rest.
     pub(crate) fn new(change: impl FnOnce(&Authority, &mut TlsInfo)) -> TlsTestServer {
         TlsTestServer::with(ProtocolConfig::default(), false, change)
     }
@@ -57,7 +57,7 @@ impl TlsTestServer {
         let own = ca.pair("server", &["127.0.0.1", "localhost"]);
         let mut side = TlsInfo { server_certificate: Some(own), ..TlsInfo::default() };
         change(&ca, &mut side);
-        let tls = Arc::new(TlsAcceptor::new(Whose::Client, &side, &protocol).unwrap());
+        let tls = Arc::new(TlsAcceptor::new(ListenerKind::Client, &side, &protocol).unwrap());
         let data = dir.path().join("data");
         let node = data::open_single_member(&data, Era::Clearlane.into(), "a", "http://a:1");
         let node = Arc::new(node.unwrap());
@@ -86,7 +86,7 @@ impl TlsTestServer {
         put(channel).await.map_err(|status| status.to_string())
     }
 
-    /// A TLS connection that says which protocols it speaks.
+    /// A TLS connection that offers these protocols.
     pub(crate) async fn stream(&self, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(self.address()).await?;
         handshake(stream, self.ca.certificate(), protocols).await
@@ -101,7 +101,7 @@ impl Drop for TlsTestServer {
     }
 }
 
-/// Nothing of ours: what any client does that believes an authority.
+/// Nothing of ours: what any client does that trusts an authority.
 pub(crate) async fn handshake(
     stream: TcpStream,
     ca: &Path,

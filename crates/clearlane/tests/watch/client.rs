@@ -128,7 +128,7 @@ impl Stream {
         self.requests.send(WatchRequest { request_union: None }).unwrap();
     }
 
-    /// Has no more to ask, but listens.
+    /// Ends the requests, and reads on.
     pub(crate) fn half_close(mut self) -> Stream {
         self.requests = mpsc::unbounded_channel().0;
         self
@@ -146,7 +146,7 @@ impl Stream {
         }
     }
 
-    /// Reads until the events of so many revisions have come; they must rise from here on.
+    /// Reads until the events of this number of revisions have come; they must rise from here on.
     pub(crate) async fn revisions(&mut self, from: i64, up_to: i64) {
         let mut next = from;
         while next <= up_to {
@@ -164,7 +164,7 @@ pub(crate) fn of_key(key: &str) -> WatchCreateRequest {
     WatchCreateRequest { key: key.to_owned().into(), ..WatchCreateRequest::default() }
 }
 
-/// A watcher of all keys that begin like this letter.
+/// A watcher of all keys that begin with this letter.
 pub(crate) fn of_letter(letter: u8) -> WatchCreateRequest {
     let (key, range_end) = (vec![letter].into(), vec![letter + 1].into());
     WatchCreateRequest { key, range_end, ..WatchCreateRequest::default() }

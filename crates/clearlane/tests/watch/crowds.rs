@@ -1,4 +1,4 @@
-//! Many watchers, slow ones, and those that go without a word: no other watcher notices.
+//! Many watchers, slow ones, and those that disconnect: other watchers get their events in time.
 
 use std::time::Duration;
 
@@ -54,10 +54,10 @@ fn a_thousand_watchers_of_one_key() {
     });
 }
 
-/// A stream that is not read keeps a bounded part of what it is told; a stream beside it, of the same
-/// key, is prompt, and in the end the slow one is told everything, too.
+/// A stream that is not read keeps a bounded number of events; a stream beside it, of the same
+/// key, is prompt, and in the end the slow one gets everything, too.
 #[test]
-fn a_slow_reader_disturbs_nobody() {
+fn a_slow_reader_disturbs_no_other() {
     for era in [Era::Clearlane, Era::V3_5] {
         let dir = tempfile::tempdir().unwrap();
         let running = Running::start(dir.path(), era);
@@ -67,7 +67,7 @@ fn a_slow_reader_disturbs_nobody() {
             let mut prompt = other.watcher(of_key("a")).await;
             let mut last = 1;
             let value = vec![7; 100_000];
-            // The socket takes some, the outbox takes some; then it falls behind.
+            // The socket takes some, the channel takes some; then it is unsynced.
             while running.figures().unsynced == 0 {
                 last = other.put("a", value.clone()).await;
                 prompt.revisions(last, last).await;
@@ -101,7 +101,7 @@ fn whoever_goes_without_a_word_leaves_nothing() {
             }
             writer.put(&format!("a{round}"), "1").await;
             if round % 2 == 0 {
-                // One has heard of all by now, and others have not.
+                // One has received all by now, and others have not.
                 streams[0].next().await;
             }
             drop(streams);

@@ -1,4 +1,5 @@
-//! Watching over real sockets: what a stream says, in every era, and what many streams cost others.
+//! Watching over real sockets: what a stream sends, in every era, and what many streams cost
+//! others.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

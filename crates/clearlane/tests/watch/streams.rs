@@ -1,4 +1,4 @@
-//! What a stream says, to the letter, in every era.
+//! What a stream sends, to the byte, in every era.
 
 use std::time::Duration;
 
@@ -117,7 +117,7 @@ fn numbers_are_chosen_by_either_side() {
             assert!(refused.created && refused.canceled, "{words}");
             assert_eq!((refused.watch_id, refused.cancel_reason.as_str()), (-1, words));
         }
-        // An unknown one is passed over, as is a request that says nothing.
+        // An unknown one is skipped, as is an empty request.
         stream.cancel(99);
         stream.say_nothing();
         stream.cancel(7);
@@ -211,12 +211,12 @@ fn what_is_compacted_ends_a_watcher_after_it_was_made() {
 }
 
 #[test]
-fn who_starts_in_the_future_hears_nothing_before() {
+fn a_watcher_from_a_future_revision_gets_nothing_before() {
     in_every_era(async |running| {
         let mut client = running.client().await;
         let mut stream =
             client.watcher(WatchCreateRequest { start_revision: 4, ..of_key("a") }).await;
-        // It has not begun, so there is no progress to tell; and none without watchers.
+        // It has not begun, so there is no progress to report; and none without watchers.
         stream.progress();
         for value in ["1", "2", "3"] {
             client.put("a", value).await;
@@ -253,7 +253,7 @@ fn notices_of_progress_follow_the_store() {
             stream.create(WatchCreateRequest { progress_notify: true, ..of_key("a") });
             assert!(stream.next().await.created && stream.next().await.created);
             for expected in [1, 2, 3] {
-                // One that was on its way may say the revision before.
+                // One that was on its way may have the revision before.
                 loop {
                     let notice = stream.next().await;
                     assert_eq!((notice.watch_id, notice.events.len()), (1, 0));
@@ -268,10 +268,10 @@ fn notices_of_progress_follow_the_store() {
     }
 }
 
-/// One delete of three records of 700 kB, each told with what was there before, is more than a
+/// One delete of three records of 700 kB, each with what was there before, is more than a
 /// message should have: it is cut, if the client allows it.
 #[test]
-fn a_long_response_is_cut_for_who_can_put_it_together() {
+fn a_long_response_is_cut_if_the_client_takes_fragments() {
     in_every_era(async |running| {
         let mut client = running.client().await;
         for key in ["f1", "f2", "f3"] {

@@ -70,7 +70,8 @@ pub(crate) struct Client {
     requests: SendRequest<Bytes>,
 }
 
-/// What came back: the head, the bytes behind it, and where gRPC says how the call went.
+/// What came back: the head, the bytes behind it, and the place where gRPC has the status of the
+/// call.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) http: StatusCode,

@@ -129,7 +129,8 @@ fn a_message_is_unpacked_up_to_the_limit() {
     with_server(async |running| {
         let mut client = running.client().await;
         let words = format!("grpc: received message after decompression larger than max {LIMIT}");
-        // A gibibyte of zeros, in members that together are gzip, and the smallest that is too long.
+        // A gibibyte of zeros, in members that together are gzip, and the smallest that is too
+        // long.
         let mut bomb = Vec::new();
         let mebibyte = gzip(&vec![0; 1 << 20]);
         (0..1024).for_each(|_| bomb.extend_from_slice(&mebibyte));

@@ -11,7 +11,7 @@ use crate::client::{Reply, frame, with_server};
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const LIMIT: usize = 3 << 19;
-/// A message may be so much longer than what goes into the log.
+/// How much longer a message may be than what goes into the log.
 const OVERHEAD: usize = 512 << 10;
 const OK: &str = "0";
 const RESOURCE_EXHAUSTED: &str = "8";
@@ -24,8 +24,8 @@ fn is_too_large(reply: &Reply) -> bool {
     (&reply.code[..], &reply.message[..]) == ("3", "etcdserver: request is too large")
 }
 
-/// The longest value that fits into an entry. Its header has an id, which begins with the last 16 bits
-/// of the member's.
+/// The longest value that fits into an entry. Its header has an id, which begins with the last 16
+/// bits of the member's.
 fn longest(member: u64, entry: impl Fn(usize) -> InternalRaftRequest) -> usize {
     let header = Some(RequestHeader { id: member << 48 | 1 << 40, ..RequestHeader::default() });
     let length =

@@ -139,7 +139,7 @@ impl Get {
 pub struct GetReply {
     /// The member that has answered, and at which revision of the store.
     pub header: ResponseHeader,
-    /// The records.
+    /// The records, in the order that was asked for.
     pub kvs: Vec<KeyValue>,
     /// Whether a limit has cut some off.
     pub more: bool,

@@ -8,8 +8,8 @@
 //! | from one up to another, without that | the first | the other |
 //! | from one on | the first | one byte 0 |
 //!
-//! A prefix is a range: from itself up to the first key that comes after all that begin with it, which
-//! is the prefix with its last byte one larger. A last byte of 255 cannot be, and falls away.
+//! A prefix is a range: from itself up to the first key that comes after all that begin with it,
+//! which is the prefix with its last byte one larger. A last byte of 255 cannot be, and falls away.
 
 use bytes::Bytes;
 

@@ -1,21 +1,15 @@
-//! A range of any size, piece by piece.
+//! A range of any size, piece by piece, so that neither side needs the memory for all of it.
 //!
-//! One answer with a million records needs the memory for a million records, twice, and a message that
-//! long. So the server (since etcd 3.7) sends a range in pieces, and the reader takes them as it goes.
-//!
-//! # One moment, whoever answers
-//!
-//! The revision is settled before the first piece. All pieces are of that revision, and if an endpoint
-//! fails in the middle, another goes on from the key behind the last one that came:
+//! The revision is settled before the first piece. If an endpoint fails in the middle, another goes
+//! on from the key behind the last one that came:
 //!
 //! ```text
 //!   server 1:   a b c d ╳               at revision 17
 //!   server 2:           e f g h         from "d\0" on, at revision 17
 //! ```
 //!
-//! A server that knows no pieces is asked for pages, one behind the other, with the same result.
-//!
-//! If a compaction overtakes the reader, it gets the error [`Error::Compacted`].
+//! A server without streamed ranges (etcd before 3.7) is asked for pages, with the same result. If
+//! a compaction overtakes the reader, it gets [`Error::Compacted`].
 
 use std::collections::VecDeque;
 
@@ -166,8 +160,8 @@ impl RangeStream {
 }
 
 impl Client {
-    /// Reads a range of any size, in the order of keys. A single key, a count and a sorted range have
-    /// no pieces: those are for [`get`](Client::get), and refused here.
+    /// Reads a range of any size, in the order of keys. A single key, a count and a sorted range
+    /// have no pieces: those are for [`get`](Client::get), and refused here.
     pub async fn get_stream(&self, what: impl Into<Get>) -> Result<RangeStream> {
         let request = what.into().request;
         let is_sorted = request.sort_target != 0 || request.sort_order > 1;

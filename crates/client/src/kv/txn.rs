@@ -6,9 +6,9 @@
 //!   else   get lock
 //! ```
 //!
-//! A transaction may be a step of another. What is not possible is a second look: a decision that needs
-//! what was read in the same transaction. For that, read first, decide, and let the comparison be that
-//! the key still has the `mod_revision` that was read.
+//! A transaction may be a step of another. What is not possible is a second look: a decision that
+//! needs what was read in the same transaction. For that, read first, decide, and let the
+//! comparison be that the key still has the `mod_revision` that was read.
 
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};

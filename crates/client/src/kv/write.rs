@@ -51,7 +51,7 @@ impl Put {
         self
     }
 
-    /// Tells what was there before.
+    /// The reply has what was there before.
     pub fn prev_kv(mut self) -> Put {
         self.request.prev_kv = true;
         self
@@ -100,7 +100,7 @@ impl Delete {
         Delete::new(Keys::prefix(prefix))
     }
 
-    /// Tells what was there before.
+    /// The reply has what was there before.
     pub fn prev_kv(mut self) -> Delete {
         self.request.prev_kv = true;
         self
@@ -110,7 +110,8 @@ impl Delete {
 /// What a deletion has done.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeleteReply {
-    /// The member that has answered, and the revision: that of the deletion, if anything was deleted.
+    /// The member that has answered, and the revision: that of the deletion, if anything was
+    /// deleted.
     pub header: ResponseHeader,
     /// So many keys.
     pub deleted: i64,

@@ -1,28 +1,17 @@
 //! Keeping a lease alive in the background, and knowing when that has failed.
 //!
-//! # The problem
-//!
-//! A lock is held by a lease. If the lease ends, another client gets the lock, and the
-//! holder should know *before* that. But a client that hears nothing does not know whether the lease
-//! has ended, or only the network.
-//!
-//! # The idea
-//!
-//! The lease lives at least until the time at which the last good request was *sent*, and its whole
-//! time after that: the server has received it later than that. That moment is the deadline. As long as
-//! a request succeeds before it, all is well, through whichever endpoint. When it passes, the lease
-//! counts as lost, whatever comes later.
+//! A lease lives at least its whole time from when the last good request was *sent*: the server
+//! received it later. When that deadline passes, the lease counts as lost, whatever comes later. So
+//! the holder of a lock knows it before another client can have the lock.
 //!
 //! ```text
-//!   sent ╷───────────── ttl ─────────────▶╷ deadline, as the client counts
-//!        │ received ╷───────────── ttl ───┼─────▶╷ the server's
-//!        │          │  sent again, ╳      │      │
-//!        ▼          ▼  again ╳, again ╳   ▼      ▼
-//!        ──────────────────────────────── lost ── gone: nobody else has the lock before this
+//!   sent ╷───────────── ttl ─────────────▶╷ deadline, as the client counts: lost
+//!        │ received ╷───────────── ttl ───┼─────▶╷ the server's: gone
+//!        ▼          ▼  sent again ╳, ╳, ╳  ▼      ▼
 //! ```
 //!
-//! A third of the time passes between two requests, so that there are two more attempts before it is
-//! too late; an attempt that fails is repeated at once, at another endpoint.
+//! A third of the time passes between two requests, so two more attempts fit before the deadline;
+//! one that fails is repeated at once, at another endpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,15 +45,15 @@ pub enum LeaseEnd {
     Rejected(String),
 }
 
-/// What the task has told last.
+/// What the task has reported last.
 #[derive(Clone, Debug)]
 enum KeepAliveState {
     Alive { until: Instant, ttl: Duration },
     Ended(LeaseEnd),
 }
 
-/// Keeps a lease alive until it is dropped. It does not revoke the lease then: that lives on for its
-/// time, so that a program may restart in between.
+/// Keeps a lease alive until it is dropped. It does not revoke the lease then: that lives on for
+/// its time, so that a program may restart in between.
 #[derive(Debug)]
 pub struct KeepAlive {
     id: i64,
@@ -159,7 +148,7 @@ impl KeepAliveTask {
                 Err(Error::LeaseNotFound) => KeepAliveState::Ended(LeaseEnd::NotFound),
                 Err(Error::TimedOut(_)) => KeepAliveState::Ended(LeaseEnd::Unreachable),
                 Err(error) => {
-                    // It lives on for what is left, and its keeper is told now.
+                    // It lives on for what is left, and its keeper is notified now.
                     KeepAliveState::Ended(LeaseEnd::Rejected(error.to_string()))
                 }
             };

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 /// A lease that was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Its number.
+    /// The number by which requests name it.
     pub id: i64,
     /// It ends so long after it was kept alive last. A server may give more than was asked for.
     pub ttl: Duration,
@@ -70,7 +70,8 @@ impl Client {
         self.call(CallPolicy::WRITE, LeaseRevokeRequest { id }, send).await.map(drop)
     }
 
-    /// What is left of a lease, and its keys if they are wanted. [`Error::LeaseNotFound`] if it is gone.
+    /// What is left of a lease, and its keys if they are wanted. [`Error::LeaseNotFound`] if it is
+    /// gone.
     pub async fn lease_time_to_live(&self, id: i64, keys: bool) -> Result<TimeToLive> {
         let request = LeaseTimeToLiveRequest { id, keys };
         let send =

@@ -1,37 +1,17 @@
-//! What happens to keys, as it happens: every event once, in order, whatever becomes of the connection.
+//! Watches: every event once and in order, across failures of connections and members.
 //!
-//! # The problem
+//! Revisions are the same at all members, so a [`Watch`] resumes elsewhere at the revision behind
+//! the last one that it handed on.
 //!
-//! A watch is a stream that lives for months, and no connection does. When it breaks, events go on
-//! happening. A client that only opens another stream has missed some and does not know it; one that reads
-//! the keys anew does not know what happened in between.
+//! * Events of a revision are handed on together. Fragments of a message are put together first; if
+//!   the connection breaks in the middle, all of them are asked for again.
+//! * [`Client::watch`] returns once the server has said at which revision the watch begins: what is
+//!   written afterwards is seen, also after a failure.
+//! * A progress notice moves the revision forward, too.
 //!
-//! # The idea
-//!
-//! Every event has a revision, and revisions are the same at all members. So the watch remembers the
-//! revision behind the last one that it has handed on, and asks the next member to begin there:
-//!
-//! ```text
-//!   member a:  5 6 7 ╳
-//!   member b:          (from 8)  8 9 10 ...        the reader sees 5 6 7 8 9 10 ...
-//! ```
-//!
-//! Three things make that exact.
-//!
-//! * *All events of a revision belong together.* They come in one message, unless that would be too
-//!   long: then in fragments, of which all but the last say so. Fragments are put together before
-//!   anything is handed on; if the connection breaks in the middle, they are asked for again, all.
-//! * *A watch from now on has a beginning, too.* The server says at which revision it has begun, and
-//!   from then on it is a watch from that revision. [`Client::watch`] returns when that is settled: what
-//!   is written afterwards is seen.
-//! * *Silence moves on as well.* A notice of progress says that all up to a revision has been sent.
-//!
-//! # What ends it
-//!
-//! A revision that was compacted away cannot be sent by anybody. If that overtakes a watch, because it
-//! was away or is slow, it ends with [`Error::Compacted`]: read the keys, and
-//! watch from the revision behind that of the answer. Missing permission ends it as well. Dropping it
-//! cancels it at the server. A member that loses its leader does not end it: the client moves on.
+//! A watch ends with [`Error::Compacted`] if its next revision was compacted, and when permission
+//! is missing. Dropping it cancels it at the server. A member that loses its leader does not end
+//! it: the client tries another. See `docs/client.md`.
 
 mod task;
 
@@ -87,7 +67,7 @@ impl WatchKeys {
         self
     }
 
-    /// Tells what was there before each event, unless that is compacted away.
+    /// Brings what was there before each event, unless that is compacted away.
     pub fn prev_kv(mut self) -> WatchKeys {
         self.create.prev_kv = true;
         self
@@ -105,8 +85,8 @@ impl WatchKeys {
         self
     }
 
-    /// The server says now and then (every ten minutes, if it was not configured otherwise) how far it
-    /// has come while nothing happens: see [`Watch::next_batch`].
+    /// The server says now and then (every ten minutes, if it was not configured otherwise) how far
+    /// it has come while nothing happens: see [`Watch::next_batch`].
     pub fn progress(mut self) -> WatchKeys {
         self.create.progress_notify = true;
         self
@@ -192,7 +172,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next event. Waits for it, however long that takes. `None` behind an error, which is the last.
+    /// The next event. Waits for it, however long that takes. `None` behind an error, which is the
+    /// last.
     pub async fn next(&mut self) -> Option<Result<Event>> {
         loop {
             if let Some(event) = self.buffered.pop_front() {

@@ -95,7 +95,7 @@ impl WatchTask {
         let create = WatchRequest { request_union: Some(create) };
         let send = move |channel, request: Request<()>| {
             let (requests, receiver) = mpsc::unbounded_channel();
-            // Some servers say nothing before they have heard something.
+            // Some servers say nothing before they have got something.
             let _ = requests.send(create.clone());
             let (head, extensions, ()) = request.into_parts();
             let outgoing = UnboundedReceiverStream::new(receiver);

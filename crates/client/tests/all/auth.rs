@@ -40,8 +40,8 @@ async fn who_is_not_let_in_is_told_so() {
     let wrong = Options::new().user("root", "guess");
     let error = Client::connect([&endpoint], wrong).await.unwrap_err();
     assert!(matches!(error, Error::AuthFailed), "{error:?}");
-    let nobody = Client::connect([&endpoint], Options::new()).await.unwrap();
-    let error = nobody.get("a").await.unwrap_err();
+    let anonymous = Client::connect([&endpoint], Options::new()).await.unwrap();
+    let error = anonymous.get("a").await.unwrap_err();
     assert!(matches!(error, Error::Unauthenticated(_)), "{error:?}");
 }
 

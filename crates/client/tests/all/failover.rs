@@ -1,4 +1,4 @@
-//! Endpoints fail. What may be asked elsewhere is; what may not is told.
+//! Endpoints fail. What may be sent elsewhere is; what may not is an error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -152,7 +152,8 @@ struct Writer {
 
 impl Writer {
     async fn start(endpoints: Vec<String>) -> Writer {
-        // A client that asks a follower whose leader has just died does not want to wait for its time-out.
+        // A client that asks a follower whose leader has just died does not want to wait for its
+        // time-out.
         let options = Options::new().request_timeout(Duration::from_millis(500));
         let client = Client::connect(endpoints, options).await.unwrap();
         let done = Arc::new(AtomicU64::new(0));
@@ -191,7 +192,7 @@ async fn a_watch_sees_everything_once_while_each_member_fails_in_turn() {
     }
     writer.task.abort();
     let last = client.put("k", "last").await.unwrap().revision();
-    // What happened is what a new watch of all of it is told.
+    // What happened is what a new watch of all of it gets.
     let from_begin = WatchKeys::prefix("k").from_revision(watches[0].start_revision());
     let mut whole = client.watch(from_begin).await.unwrap();
     let happened = revisions(&mut whole, last).await;

@@ -60,10 +60,10 @@ async fn a_get_has_many_options() {
 async fn a_transaction_decides_and_may_hold_another() {
     let server = TestServer::start().await.unwrap();
     let client = server.client().await.unwrap();
-    let acquire = |who: &str| {
+    let acquire = |owner: &str| {
         Txn::new()
             .when(Compare::missing("lock"))
-            .then(Put::new("lock", who))
+            .then(Put::new("lock", owner))
             .or_else(Get::from("lock"))
     };
     let first = client.txn(acquire("me")).await.unwrap();
@@ -181,7 +181,7 @@ async fn errors_have_types() {
     assert!(matches!(unkept, Err(Error::KeyNotFound)), "{unkept:?}");
     let nameless = client.put("", "x").await;
     assert!(matches!(nameless, Err(Error::InvalidArgument(_))), "{nameless:?}");
-    // Too large for the store, and too large to be heard at all.
+    // Too large for the store, and too large to be received at all.
     for bytes in [1_600_000, 3 << 20] {
         let large = client.put("a", vec![7; bytes]).await;
         assert!(matches!(large, Err(Error::RequestTooLarge)), "{large:?}");

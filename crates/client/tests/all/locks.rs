@@ -18,7 +18,7 @@ async fn a_lock_has_one_holder() {
     let (mine, yours) = (lease(&client).await, lease(&client).await);
     let lock = client.lock("door", mine).await.unwrap();
     let again = client.lock("door", mine).await.unwrap();
-    assert_eq!(lock.key(), again.key(), "whoever has it gets it");
+    assert_eq!(lock.key(), again.key(), "the holder of a lock gets it again");
     let waiting = tokio::spawn({
         let client = client.clone();
         async move { client.lock("door", yours).await }
@@ -108,7 +108,7 @@ async fn who_waits_for_a_lock_is_told_when_his_member_fails() {
     with_timeout(waiting).await.unwrap().unwrap();
     let leader = client.campaign("boss", mine, "me again").await.unwrap();
     leader.proclaim("and again").await.unwrap();
-    // Nothing is told twice, though streams have begun anew in between.
+    // Nothing is reported twice, though streams have begun anew in between.
     let mut said = Vec::new();
     while said.last().is_none_or(|last| last != "and again") {
         said.push(with_timeout(observe.next()).await.unwrap().value);

@@ -22,7 +22,7 @@ pub(crate) enum ProxyState {
 pub(crate) struct Proxy {
     address: SocketAddr,
     /// And how often it was cut: a connection ends with the cut that it lives to see, even if the
-    /// cable is whole again by the time that anybody looks.
+    /// cable is whole again by the time that the test looks.
     state: Arc<watch::Sender<(ProxyState, u64)>>,
     task: JoinHandle<()>,
 }

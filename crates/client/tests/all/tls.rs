@@ -33,7 +33,8 @@ impl Authority {
     }
 }
 
-/// A server under this name. It answers little, but that is an answer. It wants a certificate of its clients if there is an authority.
+/// A server under this name. It answers little, but that is an answer. It wants a certificate of
+/// its clients if there is an authority.
 async fn serve(authority: &Authority, name: &str, clients: Option<&Authority>) -> SocketAddr {
     let (certificate, key) = authority.sign(name);
     let mut tls = ServerTlsConfig::new().identity(Identity::from_pem(certificate, key));

@@ -180,5 +180,5 @@ async fn dropping_a_watch_cancels_it_at_the_server() {
     let other = client.watch("b").await.unwrap();
     assert_eq!(watchers(&server.endpoint()).await, "2");
     drop((one, other));
-    wait_until("nobody watches", async || watchers(&server.endpoint()).await == "0").await;
+    wait_until("no client watches", async || watchers(&server.endpoint()).await == "0").await;
 }

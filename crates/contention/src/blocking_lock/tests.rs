@@ -1,5 +1,5 @@
-//! What the clock says of threads that are blocked at the inner lock. The test itself takes it, as a
-//! thread that lost its processor inside would.
+//! What the clock says of threads that are blocked at the inner lock. The test itself takes it, as
+//! a thread that lost its processor inside would.
 
 use std::sync::mpsc::channel;
 
@@ -8,7 +8,7 @@ use super::*;
 const BLOCKED_NS: u64 = 1_000_000;
 
 fn new_lock() -> BlockingLock {
-    BlockingLock::new(Arc::new(LockMetrics::new("door")), Arc::default())
+    BlockingLock::new(Arc::new(LockMetrics::new("lock")), Arc::default())
 }
 
 /// Holds the inner lock for a while; returns when it gave it back.
@@ -88,6 +88,6 @@ fn a_thread_knows_its_longest_wait_and_for_whom() {
     let (wait, all_ns, again) = told.recv().expect("it was told");
     let holder = Some(TaskLabel::named("holder"));
     let front = holder.map(|holder| (holder, BlockerState::Holding));
-    assert_eq!(wait, Some(LockWait { lock: "door", waited_ns: all_ns, blocker: front, holder }));
+    assert_eq!(wait, Some(LockWait { lock: "lock", waited_ns: all_ns, blocker: front, holder }));
     assert_eq!(again, None);
 }

@@ -1,5 +1,5 @@
-//! The rules that the scripts of `tests/scripts` do not reach: the turn kept for a writer that waited too
-//! long, the times of the stretches, and the invariants under random use.
+//! The rules that the scripts of `tests/scripts` do not reach: the turn kept for a writer that
+//! waited too long, the times of the stretches, and the invariants under random use.
 
 use std::collections::BTreeMap;
 
@@ -15,59 +15,59 @@ fn ticket_of(arrival: AcquireResult) -> Ticket {
 
 #[test]
 fn a_running_writer_overtakes_one_that_is_being_woken() {
-    let mut gate = LockState::new();
-    let first = ticket_of(gate.acquire(ACTOR, LockMode::Write, 0));
-    let second = ticket_of(gate.acquire(ACTOR, LockMode::Write, 10));
-    assert_eq!(gate.release(first, LockMode::Write, 20).wake, [second]);
+    let mut state = LockState::new();
+    let first = ticket_of(state.acquire(ACTOR, LockMode::Write, 0));
+    let second = ticket_of(state.acquire(ACTOR, LockMode::Write, 10));
+    assert_eq!(state.release(first, LockMode::Write, 20).wake, [second]);
 
-    let third = gate.acquire(ACTOR, LockMode::Write, 21);
+    let third = state.acquire(ACTOR, LockMode::Write, 21);
     assert!(third.is_acquired);
-    assert!(!gate.poll(second, 30), "it came too late and keeps its place");
-    assert_eq!(gate.release(third.ticket, LockMode::Write, 40).wake, [second]);
-    assert!(gate.poll(second, 41));
+    assert!(!state.poll(second, 30), "it came too late and keeps its place");
+    assert_eq!(state.release(third.ticket, LockMode::Write, 40).wake, [second]);
+    assert!(state.poll(second, 41));
 }
 
 #[test]
 fn the_turn_is_kept_for_a_writer_that_queued_too_long() {
-    let mut gate = LockState::new();
-    let first = ticket_of(gate.acquire(ACTOR, LockMode::Write, 0));
-    let second = ticket_of(gate.acquire(ACTOR, LockMode::Write, 10));
+    let mut state = LockState::new();
+    let first = ticket_of(state.acquire(ACTOR, LockMode::Write, 0));
+    let second = ticket_of(state.acquire(ACTOR, LockMode::Write, 10));
     let leave_ns = 10 + HANDOVER_AFTER_NS;
-    gate.release(first, LockMode::Write, leave_ns);
+    state.release(first, LockMode::Write, leave_ns);
 
-    assert!(!gate.acquire(ACTOR, LockMode::Write, leave_ns + 1).is_acquired);
-    assert_eq!(gate.try_acquire(ACTOR, LockMode::Write, leave_ns + 1), None);
-    assert!(gate.poll(second, leave_ns + 2));
+    assert!(!state.acquire(ACTOR, LockMode::Write, leave_ns + 1).is_acquired);
+    assert_eq!(state.try_acquire(ACTOR, LockMode::Write, leave_ns + 1), None);
+    assert!(state.poll(second, leave_ns + 2));
 }
 
 #[test]
 fn readers_go_in_until_the_next_writer_is_awake() {
-    let mut gate = LockState::new();
-    let first = ticket_of(gate.acquire(ACTOR, LockMode::Write, 0));
-    let second = ticket_of(gate.acquire(ACTOR, LockMode::Write, 0));
-    gate.release(first, LockMode::Write, 2 * HANDOVER_AFTER_NS);
+    let mut state = LockState::new();
+    let first = ticket_of(state.acquire(ACTOR, LockMode::Write, 0));
+    let second = ticket_of(state.acquire(ACTOR, LockMode::Write, 0));
+    state.release(first, LockMode::Write, 2 * HANDOVER_AFTER_NS);
 
     // The turn is kept for the second writer, but it has not taken it yet.
-    assert!(gate.acquire(ACTOR, LockMode::Read, 2 * HANDOVER_AFTER_NS + 1).is_acquired);
-    assert!(!gate.poll(second, 2 * HANDOVER_AFTER_NS + 2), "now it waits for the reader");
-    assert!(!gate.acquire(ACTOR, LockMode::Read, 2 * HANDOVER_AFTER_NS + 3).is_acquired);
+    assert!(state.acquire(ACTOR, LockMode::Read, 2 * HANDOVER_AFTER_NS + 1).is_acquired);
+    assert!(!state.poll(second, 2 * HANDOVER_AFTER_NS + 2), "now it waits for the reader");
+    assert!(!state.acquire(ACTOR, LockMode::Read, 2 * HANDOVER_AFTER_NS + 3).is_acquired);
 }
 
 /// The picture at the top of the module.
 #[test]
 fn stretches_tell_who_stood_in_front_and_when() {
     let [r1, w1, r2, w2] = ["r1", "w1", "r2", "w2"].map(TaskLabel::named);
-    let mut gate = LockState::new();
-    let r1_ticket = ticket_of(gate.acquire(r1, LockMode::Read, 1));
-    let w1_ticket = ticket_of(gate.acquire(w1, LockMode::Write, 2));
-    let r2_ticket = ticket_of(gate.acquire(r2, LockMode::Read, 3));
-    let w2_ticket = ticket_of(gate.acquire(w2, LockMode::Write, 4));
-    gate.release(r1_ticket, LockMode::Read, 5);
-    gate.release(w1_ticket, LockMode::Write, 6);
-    assert!(!gate.poll(w2_ticket, 6));
-    gate.release(r2_ticket, LockMode::Read, 7);
+    let mut state = LockState::new();
+    let r1_ticket = ticket_of(state.acquire(r1, LockMode::Read, 1));
+    let w1_ticket = ticket_of(state.acquire(w1, LockMode::Write, 2));
+    let r2_ticket = ticket_of(state.acquire(r2, LockMode::Read, 3));
+    let w2_ticket = ticket_of(state.acquire(w2, LockMode::Write, 4));
+    state.release(r1_ticket, LockMode::Read, 5);
+    state.release(w1_ticket, LockMode::Write, 6);
+    assert!(!state.poll(w2_ticket, 6));
+    state.release(r2_ticket, LockMode::Read, 7);
 
-    let told = gate.take_blocked_intervals().into_iter().map(|stretch| {
+    let told = state.take_blocked_intervals().into_iter().map(|stretch| {
         let BlockedInterval { waiter, blocker: front, start_ns, end_ns, .. } = stretch;
         (waiter, front.task, front.state, start_ns, end_ns)
     });
@@ -80,16 +80,16 @@ fn stretches_tell_who_stood_in_front_and_when() {
         (w2, r2, BlockerState::Holding, 6, 7),
     ];
     assert_eq!(told.collect::<Vec<_>>(), expected);
-    assert_eq!(gate.take_blocked_intervals(), [], "taken once");
+    assert_eq!(state.take_blocked_intervals(), [], "taken once");
 }
 
 #[test]
 #[should_panic(expected = "only a reader inside can leave")]
 fn a_waiting_reader_cannot_leave() {
-    let mut gate = LockState::new();
-    gate.acquire(ACTOR, LockMode::Write, 0);
-    let reader = ticket_of(gate.acquire(ACTOR, LockMode::Read, 1));
-    gate.release(reader, LockMode::Read, 2);
+    let mut state = LockState::new();
+    state.acquire(ACTOR, LockMode::Write, 0);
+    let reader = ticket_of(state.acquire(ACTOR, LockMode::Read, 1));
+    state.release(reader, LockMode::Read, 2);
 }
 
 /// Random use by up to twelve parties, with the invariants checked after each step.

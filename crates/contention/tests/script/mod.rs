@@ -1,7 +1,7 @@
-//! The language of the scripts about the order of entry, and what must be there to run one.
+//! The language of the scripts about the order of entry, and what runs one.
 //!
-//! A script names actors and says what each does; after each block it prints which actors hold the lock and
-//! which wait behind which:
+//! A script names actors and says what each does. After each block it prints which actors hold the
+//! lock and which wait behind which:
 //!
 //! ```text
 //! r1: read
@@ -11,12 +11,8 @@
 //! waits w1 write behind r1 (holding)
 //! ```
 //!
-//! Commands: `<actor>: read`, `write`, `try_read`, `try_write`, `release`; and `blame`, which
-//! prints for every waiter how many stretches it waited behind which blocker.
-//!
-//! A [`Stage`] is anything that these actors can act on: a real lock with threads, the bare rules
-//! in made-up time, a simulated lock. The same files run on each and must print the same. So
-//! nothing here knows of threads or clocks.
+//! Commands: `<actor>: read`, `write`, `try_read`, `try_write`, `release`; and `blame`. The files
+//! run on every [`Stage`] and must print the same, so nothing here knows of threads or clocks.
 
 use std::error::Error;
 
@@ -71,7 +67,7 @@ impl<S: Stage> Runner for Script<S> {
             return Ok(self.blame());
         }
         let actor =
-            TaskLabel::named(context.prefix.as_deref().ok_or("who? write `actor: command`")?);
+            TaskLabel::named(context.prefix.as_deref().ok_or("no actor; write `actor: command`")?);
         match command.name.as_str() {
             "read" => self.0.ask(actor, LockMode::Read),
             "write" => self.0.ask(actor, LockMode::Write),

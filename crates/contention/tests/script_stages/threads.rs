@@ -89,8 +89,8 @@ impl ThreadStage {
                 self.pending.remove(&actor);
                 answer = answer.or((actor == told).then_some(holds));
             }
-            // Only after the answers: an actor let in by an answered release must not be found in an
-            // older list.
+            // Only after the answers: an actor let in by an answered release must not be found in
+            // an older list.
             let waiting: BTreeSet<TaskLabel> =
                 self.lock.waiting().iter().map(|waiting| waiting.waiter).collect();
             if self.pending.is_subset(&waiting) {

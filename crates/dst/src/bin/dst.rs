@@ -6,9 +6,9 @@
 //!   cargo run --release -p clearlane-dst --bin dst -- --seeds 0..100 --bug lost-vote
 //! ```
 //!
-//! Seeds are independent, so they run on as many threads as there are processors; each is alone in its
-//! thread. Ends with status 1 if a rule was broken, and with 2 if the arguments are wrong. With a
-//! planted bug it is the other way round: status 1 means that no seed has found it.
+//! Seeds are independent, so they run on as many threads as there are processors; each is alone in
+//! its thread. Ends with status 1 if a rule was broken, and with 2 if the arguments are wrong. With
+//! a planted bug it is the other way round: status 1 means that no seed has found it.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "what it finds goes to a terminal")]
 

@@ -1,10 +1,10 @@
-//! A write that a client was told of survives: in the log that was committed, and in every store that
-//! has applied it.
+//! A write that a client was told of survives: in the log that was committed, and in every store
+//! that has applied it.
 //!
-//! At the end each acknowledged request must be an entry that made the revision which the client was
-//! told. And whenever a member has applied something, has started, or has got a raft snapshot, all that its
-//! store holds is compared with what the log up to there makes of a plain map: a store that has lost
-//! or changed something has lost what was reported to a client.
+//! At the end each acknowledged request must be an entry that made the revision which the client
+//! was told. And whenever a member has applied something, has started, or has got a raft snapshot,
+//! all that its store holds is compared with what the log up to there makes of a plain map: a store
+//! that has lost or changed something has lost what was reported to a client.
 
 use super::committed_model::CommittedModel;
 use super::{Rule, Violation};

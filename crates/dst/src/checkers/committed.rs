@@ -1,8 +1,8 @@
 //! What is committed never changes, and each member applies all of it, in order, once.
 //!
 //! The first member that applies an index says what is there: term, kind and bytes. From then on
-//! every other one must find the same, and so must a member that comes back from a crash and applies
-//! it again, on a store that did not have it yet.
+//! every other one must find the same, and so must a member that comes back from a crash and
+//! applies it again, on a store that did not have it yet.
 //!
 //! Where a member stands is what its store says when it starts, and when a copy of another's store
 //! takes the place of its own. In between it goes on by one.
@@ -13,7 +13,7 @@ use clearlane_wal::Entry;
 
 use super::{Rule, Violation};
 
-/// The log, as far as anybody has applied it.
+/// The log, as far as any member has applied it.
 #[derive(Debug, Default)]
 pub struct Committed {
     entries: BTreeMap<u64, Entry>,
@@ -27,7 +27,8 @@ impl Committed {
         self.applied_index.insert(member, index);
         let newest = self.newest();
         if index > newest {
-            let seen = format!("{member} begins at {index}, and nobody has gone beyond {newest}");
+            let seen =
+                format!("{member} begins at {index}, and no member has gone beyond {newest}");
             return Err(Violation::new(Rule::Committed, seen));
         }
         Ok(())
@@ -59,7 +60,7 @@ impl Committed {
         self.applied_index.get(&member).copied().unwrap_or(0)
     }
 
-    /// How far anybody has come.
+    /// The highest index that any member has applied.
     pub fn newest(&self) -> u64 {
         self.entries.keys().next_back().copied().unwrap_or(0)
     }
@@ -100,6 +101,6 @@ mod tests {
         for wrong in [entry(2, 1, "x"), entry(2, 2, "b"), entry(1, 1, "a"), entry(3, 1, "c")] {
             assert_eq!(applied(wrong).unwrap_err().rule, Rule::Committed);
         }
-        assert!(Committed::default().on_store_opened(1, 5).is_err(), "nobody was at 5");
+        assert!(Committed::default().on_store_opened(1, 5).is_err(), "no member was at 5");
     }
 }

@@ -1,8 +1,8 @@
 //! What the committed entries make of a plain map.
 //!
 //! The entries come as the bytes that are in the log, each once, in order, from whichever member
-//! applies them first. They are decoded again here and applied to the plain [`StoreModel`], so that it is
-//! known what any store must hold at any revision, without asking a store.
+//! applies them first. They are decoded again here and applied to the plain [`StoreModel`], so that
+//! it is known what any store must hold at any revision, without asking a store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -95,12 +95,12 @@ impl CommittedModel {
         self.leases_by_index.insert(index, self.leases.clone());
     }
 
-    /// The leases of every member that has applied so much, and the keys of tenants.
+    /// The leases of every member that has applied so much, and the keys of lease clients.
     pub fn leases_at(&self, index: u64) -> Option<&LeaseModel> {
         self.leases_by_index.range(..=index).next_back().map(|(_, tenancy)| tenancy)
     }
 
-    /// The revisions that tenants have made.
+    /// The revisions that lease clients have made.
     pub fn lease_revisions(&self) -> &BTreeSet<i64> {
         &self.lease_revisions
     }
@@ -182,7 +182,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_is_found_and_what_comes_twice() {
+    fn what_no_client_asked_for_is_found_and_what_comes_twice() {
         let garbage = Entry { index: 5, data: "?".into(), ..Entry::default() };
         assert_eq!(committed_model().add(&garbage).unwrap_err().rule, Rule::Committed);
         let again = entry(5, Some((12, put("a"))));

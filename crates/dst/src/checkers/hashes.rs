@@ -1,8 +1,8 @@
 //! Members that have applied the same have the same `HashKV`.
 //!
-//! It is the check that etcd's users run on a live cluster, over keys, values and all history that is
-//! kept. Two sums may be compared if both stores were compacted at the same revision; stores that
-//! have applied the same index were.
+//! It is the check that etcd's users run on a live cluster, over keys, values and all history that
+//! is kept. Two sums may be compared if both stores were compacted at the same revision; stores
+//! that have applied the same index were.
 
 use std::collections::BTreeMap;
 

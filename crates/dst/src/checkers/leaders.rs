@@ -1,7 +1,7 @@
 //! A term has one leader.
 //!
-//! Everything that raft promises stands on this. The leader decides alone what comes next in the log;
-//! two leaders in one term give one index two meanings under one name.
+//! Everything that raft guarantees rests on this. The leader decides alone what comes next in the
+//! log; two leaders in one term give one index two meanings under one name.
 
 use std::collections::BTreeMap;
 

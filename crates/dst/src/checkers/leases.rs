@@ -1,15 +1,15 @@
-//! Members that have applied the same have the same leases, on which the same keys hang; and a lease
-//! that is kept alive does not end.
+//! Members that have applied the same have the same leases, on which the same keys hang; and a
+//! lease that is kept alive does not end.
 //!
 //! What each member has is compared with what the log makes of plain maps, whenever it has applied
 //! something, has started, or has got a copy. A lease is in three places (the member's memory, its
-//! record, and the records of its keys), and a crash between two of them, or an entry that is applied
-//! again on a store that is older, would show as a difference.
+//! record, and the records of its keys), and a crash between two of them, or an entry that is
+//! applied again on a store that is older, would show as a difference.
 //!
-//! For the second rule a tenant must be notified that a lease lives on. It counts from the moment at
-//! which it *asked*: the leader that has answered led at some time after that, and the next leader
-//! begins later. Clocks run up to so much faster than they should, and the lease may end by so much
-//! earlier.
+//! For the second rule a lease client must be notified that a lease lives on. It counts from the
+//! moment at which it *asked*: the leader that has answered led at some time after that, and the
+//! next leader begins later. Clocks run up to so much faster than they should, and the lease may
+//! end by so much earlier.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,12 +19,12 @@ use super::{Rule, Violation};
 use crate::event_queue::{Micros, SECOND};
 use crate::lease_model::{LeaseModel, ModelLease};
 
-/// What was promised to tenants.
+/// What lease clients were told, and count on.
 #[derive(Debug, Default)]
 pub struct LeasePromises {
     /// Until when each lease lives, under any leader.
     deadlines: BTreeMap<i64, Micros>,
-    /// The requests by which tenants end leases themselves.
+    /// The requests by which lease clients end leases themselves.
     client_revokes: BTreeSet<u64>,
     /// How often a lease was kept alive.
     keep_alive_count: u64,
@@ -33,13 +33,13 @@ pub struct LeasePromises {
 }
 
 impl LeasePromises {
-    /// A tenant ends a lease itself, by this request.
+    /// A lease client ends a lease itself, by this request.
     pub fn expect_revoke(&mut self, request: u64) {
         self.client_revokes.insert(request);
     }
 
-    /// A tenant has asked at this time to keep a lease alive, and was told that it lives so many
-    /// seconds. No clock is faster than so many parts of a million.
+    /// A lease client has asked at this time to keep a lease alive, and was answered that it lives
+    /// this number of seconds. No clock is faster than this number of parts of a million.
     pub fn on_keep_alive(&mut self, id: i64, asked: Micros, ttl: i64, drift_ppm_max: u64) {
         let lives = ttl.unsigned_abs() * SECOND * 1_000_000 / (1_000_000 + drift_ppm_max);
         let until = self.deadlines.entry(id).or_default();
@@ -67,7 +67,7 @@ impl LeasePromises {
     }
 }
 
-/// A member that has applied so much has these leases, and its store these keys of tenants.
+/// A member that has applied so much has these leases, and its store these keys of lease clients.
 pub fn check_leases(
     member: u64,
     index: u64,
@@ -133,7 +133,7 @@ mod tests {
         };
         assert_eq!(promises().on_revoke(9 * SECOND, 1, 7), Ok(()));
         assert_eq!(promises().on_revoke(9 * SECOND - 1, 1, 7).unwrap_err().rule, Rule::Leases);
-        assert_eq!(promises().on_revoke(0, 1, 8), Ok(()), "nobody was promised anything");
+        assert_eq!(promises().on_revoke(0, 1, 8), Ok(()), "no lease client counts on it");
         let mut own = promises();
         own.expect_revoke(1);
         assert_eq!(own.on_revoke(0, 1, 7), Ok(()));

@@ -1,47 +1,16 @@
-//! Could one store, that does one thing after the other, have told clients all this?
+//! Whether one store that does one thing after the other could have given all these replies.
 //!
-//! # The problem
+//! A history is *linearizable* if each operation can be given a moment between its beginning and
+//! its end so that a plain map, in that order, gives the same replies. Each reply carries the
+//! store's revision, and so claims its place: a change with reply 7 led from 6 to 7, and what
+//! changed nothing and got 7 happened between 7 and 8. Two things are checked:
 //!
-//! A history is *linearizable* if each operation can be given a moment between its beginning and its
-//! end so that a plain map, doing them in the order of their moments, would have given the same
-//! replies. To find such an order is hard in general: there are as many as permutations.
+//! 1. **Time.** Nothing has ended before something began whose place is earlier.
+//! 2. **Values.** A plain map goes through the places, and must give every reply as it was given,
+//!    with the records' revisions and versions in it.
 //!
-//! # The idea
-//!
-//! Each reply carries the store's revision, and so claims its place: a change with reply 7 is what led
-//! from 6 to 7, and what changed nothing and was told 7 happened between 7 and 8. There is nothing to
-//! search for, only a claim to be checked:
-//!
-//! ```text
-//!   place         6  │ change │ 7    looks at 7     │ change │ 8
-//!   operations       │ put a  │      read, read     │   ?    │      read
-//! ```
-//!
-//! 1. **Time.** Nothing has ended before something began whose place is earlier. After a client was notified of
-//!    revision 8 at noon, no other client may read revision 7 in the afternoon.
-//! 2. **Values.** A plain map goes through the places, and must give every reply as it was given, with
-//!    the records' revisions and versions in it.
-//!
-//! A wrong revision does not help a wrong store: the claim would contradict the clock or the map. It
-//! may make a history fail that would pass without revisions. That is wanted; clients compare them.
-//!
-//! # The gaps
-//!
-//! An *open* operation has no reply and thus no place: it happened at any time after it began, or
-//! never. It is needed where a revision has no change, the `?` above. Values name their operations, so
-//! mostly some read has seen which operation it was: a record says which revision put it. What is left is searched
-//! for, gap by gap, among the open operations that began before anything that is placed later has
-//! ended, and that do change something there; with backtracking, and a memory of what has failed.
-//!
-//! When a member answers no client for long, there may be fifty gaps in a row and sixty operations for
-//! them, and too many ways to try. So the search takes *hints*: what the cluster itself says has made a
-//! revision is tried first. A hint proves nothing and need not be true. If the order that it leads to
-//! agrees with clock and values, that is an order, wherever it came from; if not, others are tried.
-//!
-//! # What is left out
-//!
-//! Whether the cluster is the plain map's only user. It is here, but for tenants, whose revisions the
-//! checker is given: any other revision that no client asked for is a gap that nothing fills.
+//! A revision that no reply claims is a *gap*, for which an open operation is searched: see
+//! `docs/dst.md`. Assumed: clients and lease clients, whose revisions are given, are all users.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,14 +18,14 @@ use super::{Rule, Violation};
 use crate::event_queue::Micros;
 use crate::history::{Operation, Reply, Request, StoreModel};
 
-/// So many gaps are tried to be filled in one way or another. With good hints each gap needs one try.
+/// The most tries to fill gaps in one way or another. With good hints each gap needs one try.
 const TRIES_MAX: usize = 20_000;
 
 /// Which operation is said to have made a revision.
 pub type Hints = BTreeMap<i64, usize>;
 
-/// Says what is wrong with a history, if it is not linearizable. `others` are the revisions that were
-/// made by other users, under keys that no operation looks at.
+/// Says what is wrong with a history, if it is not linearizable. `others` are the revisions that
+/// were made by other users, under keys that no operation looks at.
 pub fn check(
     operations: &[Operation],
     hints: &Hints,
@@ -234,9 +203,9 @@ impl<'h> RevisionOrder<'h> {
     ) -> Result<(), Violation> {
         let modified = state.records.values().map(|record| record.mod_revision).collect();
         let situation = (revision, used.iter().copied().collect(), modified);
-        let nobody = violation(format!("nobody has made revision {revision}"));
+        let unclaimed = violation(format!("no operation has made revision {revision}"));
         if self.failed.contains(&situation) {
-            return Err(nobody);
+            return Err(unclaimed);
         }
         // The first way is the likeliest, and what is wrong with it is the best report.
         let mut told = None;
@@ -258,7 +227,7 @@ impl<'h> RevisionOrder<'h> {
             used.remove(&number);
         }
         self.failed.insert(situation);
-        Err(told.unwrap_or(nobody))
+        Err(told.unwrap_or(unclaimed))
     }
 
     /// The operations that may have made a revision, the likeliest first.

@@ -1,8 +1,9 @@
 //! All members agree which members belong to the cluster.
 //!
-//! There are two accounts of it in each member. Raft has one, and counts majorities by it; the store has
-//! the other, in a table that clients may ask for. Both are changed by entries of the log, so members that
-//! have applied the same must have the same in both. If they do not, two majorities need not overlap.
+//! There are two accounts of it in each member. Raft has one, and counts majorities by it; the
+//! store has the other, in a table that clients may ask for. Both are changed by entries of the
+//! log, so members that have applied the same must have the same in both. If they do not, two
+//! majorities need not overlap.
 
 use std::collections::BTreeMap;
 

@@ -1,24 +1,12 @@
-//! What must never happen, whatever else does. One file for each rule.
+//! The rules that must hold, one file for each; `docs/dst.md` has the table.
 //!
-//! Some look at what clients were told and at nothing else: whatever the cluster believes of itself,
-//! that is what it is for. The others look inside, and find what clients would notice only much later,
-//! if at all.
+//! [`linearizability`] looks only at what clients were answered, and [`serializable`] at old reads
+//! and what was committed. The others look inside of the members too, and find mistakes that
+//! clients would notice much later or not at all: [`acknowledged`], [`committed`], [`leaders`],
+//! [`revisions`], [`hashes`], [`members`], [`leases`], [`requests`].
 //!
-//! | file | what breaks the rule |
-//! |---|---|
-//! | [`linearizability`] | a client is told what no single store could have told it |
-//! | [`serializable`] | a read that may be old shows what never was |
-//! | [`acknowledged`] | a write that a client was told of is gone |
-//! | [`committed`] | two members apply different entries at one index, or one twice, or leave one out |
-//! | [`leaders`] | two members lead in one term |
-//! | [`revisions`] | a revision is left out, or comes twice |
-//! | [`hashes`] | two stores that have applied the same differ |
-//! | [`members`] | two members disagree which members belong to the cluster |
-//! | [`leases`] | two members disagree about leases, or one ends that is kept alive |
-//! | [`requests`] | a request is proposed or completed twice, or before it is applied |
-//!
-//! [`committed_model`] is no rule: it is what the committed entries make of a plain map, for the others to
-//! compare with.
+//! [`committed_model`] is no rule: it is what the committed entries make of a plain map, for the
+//! others to compare with.
 
 pub mod linearizability;
 pub mod committed_model;

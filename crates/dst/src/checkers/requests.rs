@@ -1,5 +1,5 @@
-//! What becomes of a request on its way through a member: it is proposed once at most, it gets one outcome at most,
-//! and none before the member shows what it has done.
+//! What becomes of a request on its way through a member: it is proposed once at most, it gets one
+//! outcome at most, and none before the member shows what it has done.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! Revisions rise by one, and an index of the log stands for the same revision everywhere.
 //!
-//! Watchers count on the first: a watcher that has seen revision 7 and is notified of 9 has missed something. The
-//! second is what makes a revision mean something beyond the member that named it.
+//! Watchers count on the first: a watcher that has seen revision 7 and is notified of 9 has missed
+//! something. The second is what makes a revision mean something beyond the member that named it.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! A serializable read may be old, but what it shows was true once: all of it, at one revision.
 //!
-//! A member answers it from what it has, without asking anybody, also when it was cut off an hour
-//! ago. It must still be a *prefix* of what was committed: the state at the revision that the reply
-//! names, and not a mixture, and nothing that was never committed.
+//! A member answers it from what it has, without asking another member, also when it was cut off an
+//! hour ago. It must still be a *prefix* of what was committed: the state at the revision that the
+//! reply names, and not a mixture, and nothing that was never committed.
 
 use super::committed_model::CommittedModel;
 use super::{Rule, Violation};

@@ -28,9 +28,9 @@ pub(super) const LAST_CLIENT: u64 = 0;
 pub(super) enum RequestWaiter {
     /// A client.
     Operation(usize),
-    /// A tenant that keeps a lease alive, and since when it waits.
+    /// A lease client that keeps a lease alive, and since when it waits.
     KeepAlive { lease: i64, since: Micros },
-    /// A tenant that wants something else, perhaps the end of a lease.
+    /// A lease client that wants something else, perhaps the end of a lease.
     LeaseOp { is_revoke: bool },
     /// None.
     Ignored,
@@ -143,7 +143,7 @@ impl Cluster {
             LAST_CLIENT => client.final_put(),
             _ => client.request(),
         };
-        let patience = client.timeout();
+        let timeout = client.timeout();
         let now = self.events.now();
         let operation = self.clients.history.invoke(now, id, member, request);
         if let Some(client) = self.clients.clients.get_mut(&id) {
@@ -153,7 +153,7 @@ impl Cluster {
         self.trace_line(format_args!("client {id} wants #{operation} from {member}: {request:?}"));
         let wait = self.client_delay();
         self.events.schedule(wait, Event::RequestArrives(operation));
-        self.events.schedule(patience, Event::ClientTimeout(operation));
+        self.events.schedule(timeout, Event::ClientTimeout(operation));
     }
 
     /// Clients know the addresses of all members, running or not.
@@ -243,7 +243,8 @@ impl Cluster {
         }
     }
 
-    /// A turn of a net thread: what was submitted goes to the raft loop, and requests hear their outcomes.
+    /// A turn of a net thread: what was submitted goes to the raft loop, and requests hear their
+    /// outcomes.
     pub(super) fn poll_net(&mut self, id: u64, is_round: bool) -> CheckResult {
         let now = self.events.now();
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
@@ -359,7 +360,7 @@ impl Cluster {
         }
         client.on_outcome(&operation.request, &OperationOutcome::Unknown);
         let pause = client.pause();
-        self.trace_line(format_args!("client {id} loses its patience with #{number}"));
+        self.trace_line(format_args!("client {id} stops waiting for #{number}"));
         let wait = self.client_delay();
         self.plan(member, wait, Step::CancelRequest(number));
         self.events.schedule(pause, Event::ClientRequest(id));

@@ -83,8 +83,8 @@ impl Cluster {
         let Some(down) = planned else { return Err(member_failed(id, error)) };
         self.trace_line(format_args!("{id} stops: {error}"));
         self.metrics.disk_errors += 1;
-        // With its machine: what a failed sync has lost is still in the system's memory, and a member that
-        // reads it there takes it for written.
+        // With its machine: what a failed sync has lost is still in the system's memory, and a
+        // member that reads it there takes it for written.
         self.crash(id, true);
         self.events.schedule(down, Event::Start(id));
         Ok(())
@@ -161,8 +161,8 @@ impl Cluster {
                 self.with_machine(member, |machine| machine.plan_disk_error(operation, down));
             }
             Fault::Partition(cut, lasts) => self.partition(&cut, lasts),
-            Fault::Network(weather, lasts) => {
-                self.network.faults = weather;
+            Fault::Network(faults, lasts) => {
+                self.network.faults = faults;
                 self.events.schedule(lasts, Event::EndNetworkFaults);
             }
             Fault::SlowDisk { member, write, duration: lasts } => {

@@ -1,9 +1,10 @@
-//! Tenants: they take leases, hang keys on them, keep some alive for a while, and let go.
+//! Clients that take leases, hang keys on them, keep some alive for a while, and let go.
 //!
-//! None waits for an answer. Whether a grant or a put came to anything is seen in the log; what matters
-//! is that all members make the same of it. Only a client that keeps a lease alive gets a reply, and it is
-//! a promise: see [`leases`](crate::checkers::leases). This is done as the server does it: the member must
-//! take itself for the leader, a read must be let go, and then the lease is renewed at once.
+//! None waits for an answer. Whether a grant or a put came to anything is seen in the log; what
+//! matters is that all members make the same of it. Only a client that keeps a lease alive gets a
+//! reply, and it is a promise: see [`leases`](crate::checkers::leases). This is done as the server
+//! does it: the member must take itself for the leader, a read must be let go, and then the lease
+//! is renewed at once.
 
 use clearlane_lease::Renewal;
 use clearlane_server::replica::ReplicaInput as RaftInput;
@@ -17,10 +18,10 @@ use crate::machine::Machine;
 use crate::proposals::{Proposal, encode};
 use crate::rng::Rng;
 
-/// So many of the newest leases are used.
+/// Number of the newest leases that are used.
 const LEASES_IN_USE: u64 = 4;
 
-/// All tenants.
+/// All lease clients.
 #[derive(Debug)]
 pub(super) struct LeaseClients {
     pause_max: Micros,
@@ -52,7 +53,7 @@ impl Cluster {
         self.events.schedule(wait, Event::LeaseClient);
     }
 
-    /// A tenant does something somewhere.
+    /// A lease client does something somewhere.
     pub(super) fn run_lease_client(&mut self) -> CheckResult {
         if self.quiet.clients_stopped {
             return Ok(());
@@ -61,22 +62,22 @@ impl Cluster {
         let up = self.machines.values().filter(|machine| machine.running.is_some());
         let up: Vec<u64> = up.map(|machine| machine.id).collect();
         let Some(member) = self.lease_clients.rng.choose(&up).copied() else { return Ok(()) };
-        let tenants = &mut self.lease_clients;
-        let act = match tenants.rng.between(0, 9) {
+        let clients = &mut self.lease_clients;
+        let act = match clients.rng.between(0, 9) {
             0..=1 => {
-                tenants.newest_lease += 1;
-                let ttl = tenants.rng.between(2, 8) as i64;
-                LeaseOp::Grant { id: tenants.newest_lease as i64, ttl }
+                clients.newest_lease += 1;
+                let ttl = clients.rng.between(2, 8) as i64;
+                LeaseOp::Grant { id: clients.newest_lease as i64, ttl }
             }
             2..=5 => {
-                let key = format!("{LEASE_KEY_PREFIX}{}", tenants.rng.between(1, 6));
-                let lease = if tenants.rng.permille(900) { tenants.recent_lease() } else { 0 };
+                let key = format!("{LEASE_KEY_PREFIX}{}", clients.rng.between(1, 6));
+                let lease = if clients.rng.permille(900) { clients.recent_lease() } else { 0 };
                 LeaseOp::Put { key, lease }
             }
-            6 => LeaseOp::Revoke(tenants.recent_lease()),
+            6 => LeaseOp::Revoke(clients.recent_lease()),
             _ => return self.keep_alive(),
         };
-        self.trace_line(format_args!("a tenant wants from {member}: {act:?}"));
+        self.trace_line(format_args!("a lease client asks {member}: {act:?}"));
         self.propose_lease_op(member, act)
     }
 
@@ -86,7 +87,7 @@ impl Cluster {
             self.machines.values().filter(|it| it.is_leader()).map(|it| it.id).collect();
         let Some(member) = self.lease_clients.rng.choose(&leads).copied() else { return Ok(()) };
         let (lease, now) = (self.lease_clients.recent_lease(), self.events.now());
-        self.trace_line(format_args!("a tenant wants from {member}: keep {lease} alive"));
+        self.trace_line(format_args!("a lease client asks {member}: keep {lease} alive"));
         self.submit(member, RequestWaiter::KeepAlive { lease, since: now }, RaftInput::ReadIndex);
         Ok(())
     }

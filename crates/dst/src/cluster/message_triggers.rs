@@ -1,12 +1,12 @@
 //! Faults that wait for a certain message, and strike when it is on its way.
 //!
-//! Some mistakes show only if two things happen within milliseconds, and to hit them by chance takes
-//! thousands of seeds. What is known to be delicate is therefore lain in wait for:
+//! Some mistakes show only if two things happen within milliseconds, and to hit them by chance
+//! takes thousands of seeds. What is known to be delicate is therefore lain in wait for:
 //!
-//! * **A leader hands over** and is cut off from all others right then. It does not hear that there is
-//!   another leader; what it still answers must be true.
-//! * **A member votes** and loses its power right then, and the candidate it has voted for does not get through to
-//!   the others. When it comes back it must not vote again in that term.
+//! * **A leader hands over** and is cut off from all others right then. It does not hear that there
+//!   is another leader; what it still answers must be true.
+//! * **A member votes** and loses its power right then, and the candidate it has voted for does not
+//!   get through to the others. When it comes back it must not vote again in that term.
 
 use clearlane_raft::Message;
 
@@ -19,7 +19,8 @@ use crate::network::Partition;
 pub(super) struct MessageTriggers {
     /// For a leader that hands over: for how long it will be cut off.
     pub(super) on_leader_transfer: Option<(u64, Micros)>,
-    /// For any member's vote: for how long the voter is down, and the candidate that gets it is cut off.
+    /// For any member's vote: for how long the voter is down, and the candidate that gets it is cut
+    /// off.
     pub(super) on_vote: Option<(Micros, Micros)>,
 }
 

@@ -1,30 +1,17 @@
-//! The cluster: members, clients, faults and the judge, around one queue of events.
-//!
-//! # The idea
-//!
-//! A member's core only takes inputs and says what is to be done. In the server threads, sockets and a
-//! disk do it; here it becomes events. Between a batch being handed out and the disk having it lies time
-//! in which anything may happen, and the same is true of a message, an answer, a tick, and a commit of
-//! the store. So all that threads could do to each other, the seed does here.
+//! The cluster: members, clients, faults and checkers, around one queue of events.
 //!
 //! ```text
 //!                    ┌────────────── events ◀──────────────┐
 //!                    ▼                                     │
-//!   arrive, tick, written, ask ──▶ Core ──▶ poll ──▶ send, write, answer, ...
-//!                                              │
-//!                                              ▼
-//!                                            judge
+//!   arrive, tick, written, ask ──▶ Replica ──▶ poll ──▶ send, write, answer, ...
+//!                                              └──▶ checkers
 //! ```
 //!
-//! | file | what it does |
-//! |---|---|
-//! | [`ready`] | polls, and turns outputs into events |
-//! | [`snapshot_transfer`] | copies of stores, in pieces, over links that break |
-//! | [`client_pool`] | clients |
-//! | [`lease_clients`] | clients that have leases |
-//! | [`fault_injection`] | faults, starts and crashes |
-//! | [`message_triggers`] | faults that wait for a certain message |
-//! | [`quiet`] | the end, at which all must be well |
+//! [`ready`] polls a member's replica and turns its outputs into events, at moments drawn from the
+//! seed. [`snapshot_transfer`] carries copies of stores, in pieces, over links that break;
+//! [`client_pool`] and [`lease_clients`] are the clients. [`fault_injection`] has faults, starts
+//! and crashes, [`message_triggers`] the faults that wait for a certain message, [`quiet`] the end,
+//! at which all must be well. See `docs/dst.md`.
 
 mod message_triggers;
 mod ready;
@@ -78,9 +65,9 @@ enum Event {
     RequestArrives(usize),
     /// A client is told.
     ReplyArrives(usize, OperationOutcome),
-    /// A client loses its patience.
+    /// A client stops waiting.
     ClientTimeout(usize),
-    /// A tenant does something.
+    /// A lease client does something.
     LeaseClient,
     /// Something goes wrong.
     Fault,
@@ -90,7 +77,7 @@ enum Event {
     PowerCut(u64, Micros),
     /// Links are whole again.
     RestoreLinks(Vec<Link>),
-    /// The weather is as usual again.
+    /// The network is as usual again.
     EndNetworkFaults,
     /// Nothing more goes wrong.
     EndFaults,
@@ -143,8 +130,8 @@ impl MemberEvent {
             MemberEvent::Compact => "compacts",
             MemberEvent::SnapshotSent(_, true) => "hears that a copy has arrived",
             MemberEvent::SnapshotSent(_, false) => "hears that a copy has not arrived",
-            MemberEvent::Unreachable(_) => "hears that somebody is out of reach",
-            MemberEvent::CancelRequest(_) => "hears that somebody gives up",
+            MemberEvent::Unreachable(_) => "hears that a member is out of reach",
+            MemberEvent::CancelRequest(_) => "hears that a client gives up",
         }
     }
 }
@@ -242,7 +229,7 @@ impl Cluster {
         let mut network = Network::new(chance.split());
         network.faults = terms.network_faults;
         let users = ClientPool::new(&terms, &mut chance);
-        let tenants = LeaseClients::new(chance.split());
+        let lease_clients = LeaseClients::new(chance.split());
         let mut cluster = Cluster {
             bug: order.bug,
             events: EventQueue::default(),
@@ -254,7 +241,7 @@ impl Cluster {
             machines: BTreeMap::new(),
             snapshot_transfers: BTreeMap::new(),
             clients: users,
-            lease_clients: tenants,
+            lease_clients,
             checker: InvariantChecker::default(),
             quiet: QuietPhase::default(),
             message_triggers: MessageTriggers::default(),

@@ -2,8 +2,8 @@
 //!
 //! All links are whole, all disks fast, all clocks right, and every member runs. Clients go on for
 //! a while and then rest. One last write must come through, and in the end all members must have
-//! applied the same, with the same hash. All of it within a minute: that is six times what the longest
-//! time-outs add up to.
+//! applied the same, with the same hash. All of it within a minute: that is six times what the
+//! longest time-outs add up to.
 
 use std::sync::Arc;
 
@@ -39,7 +39,8 @@ impl Cluster {
         self.quiet.since = Some(now);
         self.network.restore_all();
         self.config.network_faults = NetworkFaults::HEALTHY;
-        // In the old eras each entry is a turn: at 300 ms each, what has gathered takes longer than the end lasts.
+        // In the old eras each entry is a turn: at 300 ms each, what has gathered takes longer than
+        // the end lasts.
         self.config.apply_delay_max = self.config.apply_delay_max.min(APPLY_WHEN_QUIET);
         self.message_triggers = MessageTriggers::default();
         for machine in self.machines.values_mut() {
@@ -87,8 +88,8 @@ impl Cluster {
         self.events.schedule(0, Event::ClientRequest(LAST_CLIENT));
     }
 
-    /// A member that has left and has not heard of it is switched off, as its owner would do. One that has heard
-    /// of it still tells the others, and stops by itself.
+    /// A member that has left and has not heard of it is switched off, as its owner would do. One
+    /// that has heard of it still tells the others, and stops by itself.
     fn stop_removed_members(&mut self) {
         let newest = self.machines.values().filter_map(Machine::applier);
         let Some(newest) = newest.max_by_key(|core| core.applied_position().index) else { return };
@@ -102,8 +103,9 @@ impl Cluster {
         }
     }
 
-    /// Of two voters one was removed, and the removal was committed by it alone: the other lost its power before
-    /// it wrote that down, and counts two voters, of which one is stopped for good. etcd comes to the same end.
+    /// Of two voters one was removed, and the removal was committed by it alone: the other lost its
+    /// power before it wrote that down, and counts two voters, of which one is stopped for good.
+    /// etcd comes to the same end.
     fn has_lost_quorum(&self) -> bool {
         let is_gone = |id| self.machines.get(id).is_some_and(|machine| machine.is_removed);
         let here = self.machines.values().filter(|machine| !machine.is_removed);

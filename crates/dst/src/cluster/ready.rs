@@ -1,4 +1,4 @@
-//! Polls a core, shows the judge what it did, and turns what is to be done into events.
+//! Polls a replica, shows the checkers what it did, and turns what is to be done into events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,7 +104,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The barrier wants to be polled when its clock says so.
+    /// Polls the ReadIndex queue again when that is due by the member's clock.
     fn plan_wake(&mut self, id: u64) {
         let now = self.events.now();
         let Some(machine) = self.machines.get_mut(&id) else { return };
@@ -208,8 +208,9 @@ impl Cluster {
         self.check_leases(id, index)?;
         let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
         let compacts = compacts || running.is_some_and(|running| !running.compactions.is_empty());
-        // The hashes of all members at the same indexes, so that there is something to compare. But for one oddity
-        // of etcd's: without any key, a hash counts what a compaction has not removed yet.
+        // The hashes of all members at the same indexes, so that there is something to compare. But
+        // for one oddity of etcd's: without any key, a hash counts what a compaction has not
+        // removed yet.
         if index.is_multiple_of(4) && !(compacts && holds.records.is_empty()) {
             let hash = hash_kv(store).map_err(|error| member_failed(id, &error))?;
             self.checker.check_hash(id, index, hash)?;

@@ -1,8 +1,8 @@
 //! Copies of stores on their way from one member to another.
 //!
 //! The sender's stream is cut into pieces of any size, which arrive in order. Between two pieces
-//! anything can happen: the link is cut, one of the two crashes, the stream breaks for no reason. The
-//! sender hears what has become of it, and may be told that it broke although it arrived.
+//! anything can happen: the link is cut, one of the two crashes, the stream breaks for no reason.
+//! The sender hears what has become of it, and may be told that it broke although it arrived.
 
 use bytes::Bytes;
 use clearlane_raft::Message;

@@ -1,23 +1,17 @@
-//! The file below redb, which touches nothing until the store has been opened well.
+//! The file below redb, unchanged on disk until the store has been opened well.
 //!
-//! redb repairs while it opens: it may rewrite its header before it finds out that the rest of
-//! the file is damaged beyond repair. A store that is refused must stay as it was, so that an
-//! operator can still copy it, or hand it to an expert. This layer therefore keeps
-//! all that redb writes during an open in memory, shows it in reads, and lets it through, in the
-//! order in which it came and with every sync, once the open has succeeded.
+//! redb repairs while it opens: it may rewrite its header before it finds damage beyond repair. A
+//! refused store must stay as it was, so what redb writes during an open is kept in memory, and let
+//! through once the open has succeeded.
 //!
 //! ```text
 //!   redb     write A · sync · write B · sync · "opened"│ write C
-//!   kept     A, sync, B, sync ────────────────────────▶│
 //!   disk                             A · sync · B · sync · C
 //! ```
 //!
-//! # Invariants
-//!
 //! * Before [`DeferredBackend::release`], the file's bytes and length do not change.
 //! * A read shows every write before it, released or not.
-//! * The disk sees the same writes and syncs in the same order as without this layer, so it takes
-//!   nothing away from redb's crash safety.
+//! * The disk sees the same writes and syncs in the same order as without this layer.
 
 use std::io;
 use std::ops::Bound;

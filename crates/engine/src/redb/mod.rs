@@ -1,37 +1,17 @@
-//! The `redb` engine: a copy-on-write B+tree in one file. The default.
+//! The `redb` engine, the default: a copy-on-write B+tree in one file, with one writer. What bbolt
+//! is to etcd.
 //!
-//! redb is what bbolt is to etcd: one file of pages, one writer, and readers that the writer never
-//! waits for. A write never changes a page that is committed. It copies the leaf, and every branch
-//! on the way up to the root, and a commit makes the new root valid by writing one of two slots in
-//! the file's header.
-//!
-//! ```text
-//!   header: slot A ──▶ root 1 ──┬──▶ leaf 1
-//!           slot B ──▶ root 2 ─┐└──▶ leaf 2       a snapshot that holds root 1 still reads
-//!                              ├───▶ leaf 1       leaf 2; its page is used again when the
-//!                              └───▶ leaf 2'      last such snapshot is gone
-//! ```
-//!
-//! # What a snapshot costs
-//!
-//! Taking one opens redb's read transaction and, once, the tables of all ten buckets, so that a
-//! read afterwards is a descent in a tree and never a look-up of a table's name. Holding one costs
-//! the pages that commits replace meanwhile: they cannot be used again, so the file grows.
-//!
-//! # Writing
-//!
-//! redb has a table per bucket. A put opens its table, and closes it again: that takes a quarter
-//! of the time of the put itself (0.4 of 1.6 µs), which is not worth a self-referencing transaction
-//! that keeps tables open. [`put_all`](crate::WriteTxn::put_all) opens the table once.
-//!
-//! Our own table `clearlane` keeps one number, [`size_in_use`](crate::Engine::size_in_use), written
-//! in the same transaction as the records it counts.
-//!
-//! # Invariants
+//! A commit copies the changed leaves and the branches above them, and makes the new root valid by
+//! writing one of two slots in the file's header. A snapshot keeps its root's pages, so the file
+//! grows while one is held. Each bucket is a table; our own table `clearlane` keeps
+//! [`size_in_use`](crate::Engine::size_in_use), written in the transaction whose records it counts.
 //!
 //! * A commit is synced before it returns (redb's `Durability::Immediate`).
-//! * A file that redb refuses, or whose tables are not ours, is left as it was: see [`deferred_backend`](mod@deferred_backend).
+//! * A file that redb refuses, or whose tables are not ours, is left as it was: see
+//!   [`deferred_backend`](mod@deferred_backend).
 //! * All ten tables exist from the store's first commit on.
+//!
+//! See `docs/engine.md` and `docs/decisions/engine-redb-quick-repair.md`.
 
 mod deferred_backend;
 mod nowait_file;
@@ -184,7 +164,7 @@ fn open_file(path: &Path, new: bool) -> Result<NowaitFile> {
     let file = OpenOptions::new().read(true).write(true).create_new(new).open(path);
     match file {
         Ok(file) => NowaitFile::new(file).map_err(|error| open_error(path, error)),
-        // The marker promises this file.
+        // The marker names this file.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(corrupt(path, "the file is missing".to_owned()))
         }

@@ -1,18 +1,17 @@
 //! The store's file, of which a read can be had *only if it waits for no disk*.
 //!
-//! The system keeps pages of the file in memory, and those that no thread has read for a while it takes out again.
-//! Reading such a *cold* page takes a tenth of a millisecond from a disk at rest, and as long as a sync from one that
-//! is busy with it. Inside [`without_waiting`](crate::try_read_cached) that is not done: Linux is asked for what it has
-//! (`RWF_NOWAIT`), and if that is not all, the whole read ends there.
+//! The system keeps pages of the file in memory, and takes out those that were not read for a
+//! while. Reading such a *cold* page takes a tenth of a millisecond from a disk at rest, and as
+//! long as a sync from one that is busy with it. Inside [`try_read_cached`](crate::try_read_cached)
+//! that is not done: Linux is asked for what it has (`RWF_NOWAIT`), and if that is not all, the
+//! whole read ends there.
 //!
 //! ```text
 //!   redb's own cache ──no──▶ the system's, asked ──all of it──▶ as ever
-//!                                                └─not all───▶ Cold: unwinds to without_waiting
+//!                                                └─not all───▶ NotCached: ends the read
 //! ```
 //!
-//! # Limits
-//!
-//! Systems other than Linux, and file systems that do not know the question, are read as ever.
+//! Other systems, and file systems that do not support the flag, are read as ever.
 
 use std::fs::File;
 use std::io;
@@ -29,7 +28,10 @@ use crate::cached_read;
 pub(super) struct NowaitFile {
     backend: FileBackend,
     /// The same open file.
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nobody can be asked"))]
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(dead_code, reason = "only Linux says what is in memory")
+    )]
     file: File,
     /// It is unknown what is in memory: it is read as ever.
     is_unsupported: AtomicBool,

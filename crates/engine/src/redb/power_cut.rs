@@ -56,14 +56,14 @@ fn open(disk: &SimulatedDisk, seed: u64) -> Result<Arc<RedbStore>> {
 
 /// Commits until the power fails; returns the last commit that was acknowledged.
 fn commit_until_the_power_fails(store: &Arc<RedbStore>, seed: u64) -> u64 {
-    let gate = Arc::new(WriterLock::default());
+    let lock = Arc::new(WriterLock::default());
     let mut acknowledged = commit_number(&*store.snapshot().unwrap());
     let last = acknowledged + COMMITS_MAX;
     while acknowledged < last {
-        match commit(store, &gate, seed, acknowledged + 1) {
+        match commit(store, &lock, seed, acknowledged + 1) {
             Ok(()) => acknowledged += 1,
             Err(_) => {
-                let refused = gate.acquire().map(drop);
+                let refused = lock.acquire().map(drop);
                 assert!(matches!(refused, Ok(()) | Err(Error::Failed)));
                 break;
             }
@@ -72,8 +72,8 @@ fn commit_until_the_power_fails(store: &Arc<RedbStore>, seed: u64) -> u64 {
     acknowledged
 }
 
-fn commit(store: &Arc<RedbStore>, gate: &Arc<WriterLock>, seed: u64, number: u64) -> Result<()> {
-    let mut txn = store.begin_write(gate.acquire()?)?;
+fn commit(store: &Arc<RedbStore>, lock: &Arc<WriterLock>, seed: u64, number: u64) -> Result<()> {
+    let mut txn = store.begin_write(lock.acquire()?)?;
     apply_all(&changes_of(seed, number), &mut *txn)?;
     txn.commit()
 }
@@ -158,12 +158,12 @@ fn a_disk_that_sometimes_does_not_sync_is_caught() {
 fn a_store_whose_commit_failed_takes_no_more_writes() {
     let disk = SimulatedDisk::with_contents(new_store());
     let store = open(&disk, 1).unwrap();
-    let gate = Arc::new(WriterLock::default());
-    commit(&store, &gate, 1, 1).unwrap();
+    let lock = Arc::new(WriterLock::default());
+    commit(&store, &lock, 1, 1).unwrap();
     assert!(disk.operations() > 0);
     let before = store.snapshot().unwrap();
     disk.fail_after(0);
-    assert!(matches!(commit(&store, &gate, 1, 2), Err(Error::Storage(_))));
-    assert!(matches!(gate.acquire(), Err(Error::Failed)));
+    assert!(matches!(commit(&store, &lock, 1, 2), Err(Error::Storage(_))));
+    assert!(matches!(lock.acquire(), Err(Error::Failed)));
     model_after(1, 1).assert_same(&*before, "what was open before the failure");
 }

@@ -1,11 +1,9 @@
 //! A disk in memory on which the power can fail.
 //!
-//! A real disk promises nothing about writes that were not synced: when the power fails, each may
-//! be there or not, in any order, and a long one by parts. This disk keeps what was synced apart
-//! from what was not, counts every write, change of length and sync, and fails at the one that it
-//! was told. From then on nothing reaches it. [`SimulatedDisk::after_power_cut`] is the disk that
-//! the machine finds when it starts again: what was synced, and of the rest, sector by sector,
-//! what the seed says.
+//! What was synced is kept apart from what was not. The disk counts writes, changes of length and
+//! syncs, and fails at the one that it was set to; from then on nothing reaches it.
+//! [`SimulatedDisk::after_power_cut`] is the disk that the machine finds when it starts again: what
+//! was synced, and of the rest, sector by sector, what the seed says.
 //!
 //! ```text
 //!   write A ─ write B ─ sync ─ write C ─ write D (2 sectors) ─✂
@@ -13,8 +11,7 @@
 //!                                                  C, which came first, is missing
 //! ```
 //!
-//! A disk that [lies](SimulatedDisk::lying) says of some syncs that they are done and has done
-//! nothing.
+//! A disk that [lies](SimulatedDisk::lying) reports some syncs as done and has done nothing.
 
 use std::io;
 use std::sync::Arc;

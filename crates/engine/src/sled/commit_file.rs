@@ -1,24 +1,18 @@
-//! Our own witness of how far a sled store got, and how it was closed.
+//! A file of our own that says how far a sled store got, and how it was closed.
 //!
-//! sled takes a log that ends early for one that was cut by a crash: it drops the rest and goes
-//! on. That is right for what was never flushed, and wrong for a commit that was acknowledged.
-//! Only code outside sled can tell the two apart, so each commit's number is written to a
-//! small file after the flush, and compared with the tree's own when the store is opened.
+//! sled takes a log that ends early for one that a crash cut, and goes on without the rest. So each
+//! commit's number is written here after the flush, and compared with the tree's own at opening.
+//! Files that are not as sled left them are opened as a copy first:
+//! `docs/decisions/engine-sled.md`.
 //!
 //! ```text
-//!   bytes 0..8    number of the last acknowledged commit
+//!   bytes 0..8    number of the last acknowledged commit       (numbers are big endian)
 //!   bytes 8..16   length of sled's log when it was closed; 0 while the store is open
 //!   bytes 16..20  crc32c of the names and bytes of sled's files when it was closed
-//!   bytes 20..24  crc32c of those            (numbers are big endian)
+//!   bytes 20..24  crc32c of those
 //! ```
 //!
-//! Whether the files are as sled left them decides whether sled may open them without trying a copy
-//! first: it repairs while it opens, and what is refused must stay as it was. A length alone does
-//! not tell; a bit can flip in its place. So all files are read when the store is closed and when it
-//! is opened, which costs as much as reading them takes.
-//!
-//! The file is not synced: a sync would double the cost of a commit. After a power cut the number
-//! may be an older one, which can hide a loss but never invents one.
+//! Not synced: that would double a commit's cost. A power cut can hide a loss, not invent one.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
@@ -50,7 +44,8 @@ pub(super) struct CommitFile {
     is_removed_on_drop: bool,
 }
 
-/// What sled's files were when sled had closed them. [`FilesChecksum::STILL_OPEN`] while it has not.
+/// What sled's files were when sled had closed them. [`FilesChecksum::STILL_OPEN`] while it has
+/// not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FilesChecksum {
     log_length: u64,

@@ -1,59 +1,18 @@
-//! The `sled` engine: a log-structured tree, and how to give it snapshots.
+//! The `sled` engine: a log-structured tree, and how to give it snapshots, which sled 0.34 lacks.
 //!
-//! sled 0.34 has one ordered map, atomic batches, and iterators that see whatever changes while
-//! they run. It has no snapshots. This module makes them from what sled has, with two rules.
+//! All buckets share one tree (the bucket is the key's first byte): a sled batch is atomic within
+//! one. `docs/engine.md` has an example, `docs/decisions/engine-sled.md` what this engine cannot
+//! promise.
 //!
-//! *The writer keeps its changes to itself until it commits.* A write transaction is a map in
-//! memory, laid over the tree for its own reads. A commit applies it as one atomic batch and
-//! flushes. All ten buckets share one tree (the bucket is the first byte of the key), because a
-//! batch is atomic within a tree only.
-//!
-//! *Before the batch is applied, the values that it replaces are put on record.* A snapshot is a
-//! commit number S. It reads the tree, which may hold newer values, and then asks the record: the
-//! value that the first commit after S replaced is what S saw ([`undo_log`]).
-//!
-//! # A worked example
-//!
-//! ```text
-//!   commit            tree            record: (key, commit) → value before
-//!   1  put a=1        a=1
-//!   snapshot S=1
-//!   2  put a=2 b=5    a=2 b=5         (a,2)→1  (b,2)→none
-//!   3  del a          b=5             (a,2)→1  (a,3)→2  (b,2)→none
-//!
-//!   S reads a: tree says nothing; first record above 1 is (a,2)→1     ⇒ a=1
-//!   S reads b: tree says 5;       first record above 1 is (b,2)→none  ⇒ no b
-//!   S scans:   tree gives b=5; record gives a=1 and takes b away      ⇒ a=1
-//! ```
-//!
-//! A scan goes in chunks: read a chunk from the tree, then lay the record over the stretch of
-//! keys that the chunk covers. When the last snapshot older than commit 2 is dropped, (a,2) and
-//! (b,2) are dropped with it.
-//!
-//! # What a snapshot costs
-//!
-//! Taking one is a counter. Holding one costs memory: the old value of every key that changes
-//! while it is open. Records of bucket `key` are written once, so for them that is the keys alone,
-//! until compaction deletes them.
-//!
-//! # Invariants
-//!
-//! * The record of a commit is complete before the tree changes, and readers ask the tree first:
-//!   so no reader sees a change of a later commit, however the two interleave.
+//! * A write transaction keeps its changes in memory until it commits: one atomic batch, and a
+//!   flush.
+//! * The values that a batch replaces are in the [`undo_log`] before the tree changes, and a reader
+//!   asks the tree first: so it sees no change of a later commit, however the two interleave.
 //! * One batch carries the records, the size in use and the commit's number.
-//! * After every commit its number is also written to a file of our own ([`commit_file`]). A tree that
-//!   comes back with a smaller number has lost an acknowledged commit, and is refused.
-//! * sled repairs while it opens, so a store whose files are not, to the byte, as sled left them
-//!   when it was closed is first opened as a copy ([`trial_copy`]); what cannot be opened stays as it was.
-//!
-//! # What it does not promise
-//!
-//! sled 0.34 has reports of damage after abrupt stops (sled #1533, #1166), and its author works on
-//! a successor. Our crash test kills it hundreds of times and finds every acknowledged commit. But
-//! sled's flush is no `fsync`: we sync its log ourselves at every commit, and cannot sync the files
-//! under `blobs/`, in which it puts what is too large for the log. After a power cut, a commit with
-//! large values may be gone. `docs/decisions/engine-sled.md` has the findings. sled also runs
-//! threads of its own, so a simulation on this engine is not deterministic.
+//! * After a commit its number is also in the [`commit_file`]. A tree that comes back with a
+//!   smaller number has lost an acknowledged commit, and is refused.
+//! * sled repairs while it opens, so a store that is not, to the byte, as sled left it when it was
+//!   closed is first opened as a copy ([`trial_copy`]); what cannot be opened stays as it was.
 
 mod tree;
 mod open;

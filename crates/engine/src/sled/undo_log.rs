@@ -1,18 +1,15 @@
 //! What snapshots remember: the values that later commits replaced.
 //!
-//! One ordered map from (key, commit) to the value that the key had *before* that commit. The
-//! value that a snapshot of commit S sees is the one that the first commit after S replaced: the
-//! entry with the smallest commit above S. If there is none, no commit has changed the key since,
-//! and the store's own value is right.
+//! One ordered map from (key, commit) to the value that the key had before that commit. A snapshot
+//! of commit S sees the entry with the smallest commit above S; if there is none, the store's own
+//! value.
 //!
-//! # Invariants
-//!
-//! * The entries of a commit are complete before its first change reaches the store, and they
-//!   stay until no snapshot older than the commit is open. A reader that asks the store first and
-//!   this map second is therefore never misled: if the store answered with a change, the entry
-//!   that undoes it is here.
-//! * A snapshot is registered with the number of the last commit that *completed*; the entries of
-//!   a commit under way are above it.
+//! * The entries of a commit are complete before its first change reaches the store, and stay until
+//!   no snapshot older than the commit is open. A reader that asks the store first and this map
+//!   second gets the right value: if the store answered with a change, the entry that undoes it is
+//!   here.
+//! * A snapshot is registered with the number of the last commit that completed; the entries of a
+//!   commit under way are above it.
 //! * The map is persistent: a reader takes its root under the lock and searches without it.
 
 use std::collections::{BTreeMap, VecDeque};

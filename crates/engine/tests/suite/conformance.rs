@@ -1,4 +1,4 @@
-//! One suite for all engines: every promise of the crate, as a test of that name.
+//! One suite for all engines: every guarantee of the crate, as a test of that name.
 
 use std::ops::ControlFlow;
 

@@ -1,4 +1,4 @@
-//! The suites that hold all engines to the promises of the crate.
+//! The suites that hold all engines to the guarantees of the crate.
 //!
 //! One binary, so that it is linked once. The crash test is another one: it starts processes, and
 //! a process that is being started holds copies of all open files, locks included, for a moment.

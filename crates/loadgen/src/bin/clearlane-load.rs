@@ -1,14 +1,15 @@
 //! Fills a server with keys, and runs workloads against it, from the command line.
 //!
 //! ```text
-//!   clearlane-load fill crates/loadgen/workloads/head-of-line.toml --endpoint http://127.0.0.1:2379
+//!   clearlane-load fill crates/loadgen/workloads/head-of-line.toml --connections 4
 //!   clearlane-load run crates/loadgen/workloads/head-of-line.toml --json with.json
 //!   clearlane-load run crates/loadgen/workloads/head-of-line.toml --without expensive
 //!   clearlane-load keys --count 1000000 --key-size 32 --value-size 64
 //! ```
 //!
-//! Results go to the standard output, progress to the standard error if that is a terminal. Ends with
-//! status 1 if something went wrong or no class has answers, and with 2 if the arguments are wrong.
+//! Results go to the standard output, progress to the standard error if that is a terminal. Ends
+//! with status 1 if something went wrong or no class has answers, and with 2 if the arguments are
+//! wrong.
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};

@@ -1,4 +1,5 @@
-//! The fields of one table of a file: each is asked for by name, and says in one line what is wrong.
+//! The fields of one table of a file: each is asked for by name, and says in one line what is
+//! wrong.
 
 use std::ops::RangeInclusive;
 

@@ -1,37 +1,11 @@
-//! What is asked for: a key space, and classes of requests with their rates.
+//! A workload file: a key space, and classes of requests with their rates.
 //!
-//! ```toml
-//! seconds = 30                     # how long requests are due, 1 to 86,400
+//! `docs/scenarios.md` has the format, with an example. A class has connections of its own: a
+//! request that shares one with a large answer waits for its bytes at every server. A table
+//! `[model]` describes machines for the simulator, which reads it; the driver ignores it.
 //!
-//! [keys]                           # what `clearlane-load fill` makes
-//! count = 100_000
-//! size = 256                       # bytes of each key
-//! value = 1024                     # or { min = 1024, max = 32768 }: each size as likely
-//! prefix = "/load/"                # may be left out
-//!
-//! [[class]]
-//! name = "cheap"
-//! operation = "range"              # range, put, delete or txn
-//! rate = 100                       # per second, on average
-//! arrivals = "poisson"             # or "constant", which it is if left out
-//! connections = 4                  # 1 if left out
-//! keys = 10                        # range: from some key so many; 1 asks for the key alone
-//! limit = 5                        # range: at most so many of them; may be left out
-//! consistency = "linearizable"     # range: or "serializable"
-//! ```
-//!
-//! * A **put** writes some key. `value` is as in `[keys]`, which is what it is if left out.
-//! * A **delete** takes away `keys` keys in a row, one if left out.
-//! * A **txn** asks whether some key is there: if so it puts that one and those behind it, `keys` in all,
-//!   and if not, it reads it.
-//!
-//! Every class has connections of its own. A request that shares one with a large answer waits for its bytes,
-//! at every server; a workload that is to measure that makes it one class.
-//!
-//! A table `[model]` may be there, too. It describes machines for the simulator, which reads it as strictly; the
-//! driver runs on those that it has.
-//!
-//! A file is read strictly. What is misspelt would be left out, and what is left out would be measured.
+//! A file is read strictly, since a misspelt line would otherwise be left out unnoticed, and the
+//! rest would be measured.
 
 mod set_field;
 pub mod fields;
@@ -51,7 +25,7 @@ pub struct Workload {
     pub seconds: u64,
     /// Which keys there are.
     pub space: KeySpace,
-    /// In the order of the file; never empty.
+    /// In the order of the file; at least one.
     pub classes: Vec<Class>,
 }
 
@@ -60,8 +34,8 @@ pub struct Workload {
 pub struct Class {
     /// What it is called in results.
     pub name: String,
-    /// Its place in the file. It decides, with the seed, when requests are due, so that a class does not
-    /// change when others are left out.
+    /// Its place in the file. It decides, with the seed, when requests are due, so that a class
+    /// does not change when others are left out.
     pub index: u64,
     /// What a request does.
     pub operation: Operation,

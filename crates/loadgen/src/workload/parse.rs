@@ -1,7 +1,7 @@
 //! From the text of a file to a workload, or to one line that says why not.
 //!
-//! The bounds are those of etcd as it is shipped, where it has them: a request has at most 1.5 MiB, and
-//! a transaction at most 128 operations.
+//! The bounds are those of etcd as it is shipped, where it has them: a request has at most 1.5 MiB,
+//! and a transaction at most 128 operations.
 
 use toml::{Table, Value};
 

@@ -1,7 +1,7 @@
 //! One field of a workload is changed, by its name: `seconds`, `keys.count` or `cheap.rate`.
 //!
-//! To ask "what if", a user changes a field and runs the workload again. The changed field is written back as
-//! the table that it was read from, and read as strictly as a file.
+//! To ask "what if", a user changes a field and runs the workload again. The changed field is
+//! written back as the table that it was read from, and read as strictly as a file.
 
 use toml::{Table, Value};
 
@@ -12,7 +12,8 @@ use crate::keys::{KeySpace, Sizes};
 use crate::{Error, Result};
 
 impl Workload {
-    /// Changes a field: of the file (`seconds`), of its keys (`keys.count`), or of a class (`cheap.rate`).
+    /// Changes a field: of the file (`seconds`), of its keys (`keys.count`), or of a class
+    /// (`cheap.rate`).
     pub fn set(&mut self, name: &str, value: Value) -> Result<()> {
         match name.split_once('.') {
             None if name == "seconds" => {

@@ -1,8 +1,8 @@
 //! How Linux is asked: the one place of the project with `unsafe` in it.
 //!
-//! There is a call that reads how this thread is scheduled and one that changes it, and no crate that we know of hands
-//! them out for slices. Both take a struct of numbers that begins with its own size: [the
-//! decision](../../../../docs/decisions/turns-one-unsafe-place.md).
+//! There is a call that reads how this thread is scheduled and one that changes it, and no crate
+//! that we know of hands them out for slices. Both take a struct of numbers that begins with its
+//! own size: [the decision](../../../../docs/decisions/turns-one-unsafe-place.md).
 
 #![allow(unsafe_code, reason = "two calls that no safe crate has; see above")]
 
@@ -13,27 +13,30 @@ use libc::{SYS_sched_getattr, SYS_sched_setattr, c_long, sched_attr};
 
 /// Slices of a thread that answers: the shortest that Linux gives.
 pub(crate) const SHORT_SLICE_NS: u64 = 100_000;
-/// So far a thread that computes for long steps back: with each step its share is to that of another as 4 is to 5.
+/// How much nicer a thread that computes for long is: with each step its share is to that of
+/// another as 4 is to 5, with five a third.
 pub(crate) const BATCH_NICE_STEPS: i32 = 5;
-/// A thread that is so nice makes way for all others.
+/// The lowest priority.
 pub(crate) const NICE_MAX: i32 = 19;
 
 /// Of one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SchedAttributes {
-    /// How far it steps back, from -20 to 19.
+    /// Its nice value, from -20 to 19.
     pub(crate) nice: i32,
-    /// How long it wants to run at a time; 0 is what the system thinks best.
+    /// The length of its slices; 0 is the system's default.
     pub(crate) slice_ns: u64,
 }
 
-/// What holds for this thread, if the system says so, and it has not been given another policy than the usual one.
+/// What holds for this thread, if it can be read, and it has not been given another policy than the
+/// usual one.
 #[cfg(test)]
 pub(crate) fn current() -> Option<SchedAttributes> {
     get().ok().filter(is_usual).map(|attributes| attributes_of(&attributes))
 }
 
-/// Changes what holds for this thread, and says whether it did: not if it has been given another policy.
+/// Changes what holds for this thread, and returns whether it did: not if it has been given another
+/// policy.
 pub(crate) fn update(change: impl FnOnce(&mut SchedAttributes)) -> io::Result<bool> {
     let mut attributes = get()?;
     if !is_usual(&attributes) {
@@ -65,8 +68,8 @@ fn get() -> io::Result<sched_attr> {
         sched_deadline: 0,
         sched_period: 0,
     };
-    // SAFETY: The second argument points to a struct that is ours alone and has the size that the third one says; no more
-    // is written. Thread 0 is the one that calls.
+    // SAFETY: The second argument points to a struct that is ours alone and has the size that the
+    // third one says; no more is written. Thread 0 is the one that calls.
     let done = unsafe {
         libc::syscall(
             SYS_sched_getattr,
@@ -80,8 +83,9 @@ fn get() -> io::Result<sched_attr> {
 }
 
 fn set(mut attributes: sched_attr) -> io::Result<()> {
-    // SAFETY: The second argument points to a struct that is ours alone and begins with its own size. It is read, and
-    // at most that size is written, by a system that knows only of smaller ones.
+    // SAFETY: The second argument points to a struct that is ours alone and begins with its own
+    // size. It is read, and at most that size is written, by a system that knows only of smaller
+    // ones.
     let done =
         unsafe { libc::syscall(SYS_sched_setattr, 0 as c_long, &raw mut attributes, 0 as c_long) };
     check_syscall(done)

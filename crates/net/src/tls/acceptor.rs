@@ -1,20 +1,14 @@
-//! Incoming connections. From a connection to a TLS stream, or to a line in the log.
+//! Incoming connections: from a connection to a TLS stream, or to the line `rejected connection on
+//! … endpoint` in the log.
 //!
-//! ```text
-//!   connection ─▶ hello ─▶ handshake ─▶ address ─▶ stream, and the client's name
-//!        └───────────┴─────────┴───────────┴─▶ "rejected connection on … endpoint"
-//! ```
+//! Hello, handshake and the check of the address together have ten seconds; etcd sets no limit. A
+//! client that connects and sends nothing costs a task and a file descriptor until then.
 //!
-//! All of it together has ten seconds. A client that connects and sends nothing costs a task and a
-//! file until then, and no other client waits behind it. etcd sets no limit.
-//!
-//! # The address of a member
-//!
-//! A member's certificate says where it is at home. One that was stolen shall be of no use elsewhere:
-//! a certificate with addresses must have the one from which its owner calls, and one with hosts must
-//! have one that leads to it, by a look into the DNS in either direction. A certificate without any
-//! is good everywhere, and `--peer-skip-client-san-verification` makes them all so. Clients are at
-//! home anywhere: they are not asked.
+//! A member's certificate is checked against the address that it calls from, so that a stolen one
+//! is of no use elsewhere: if it has addresses, one of them must be the caller's, or one of its
+//! hosts must lead to it, by DNS in either direction. A certificate without any passes, and with
+//! `--peer-skip-client-san-verification` each does. Clients' are not checked so. All checks are
+//! listed in `docs/tls.md`.
 
 use std::fmt;
 use std::io;
@@ -38,7 +32,7 @@ use super::protocol::ProtocolConfig;
 use super::verifiers::{CertificatePolicy, ClientVerifier};
 use super::{Error, messages, self_signed};
 
-/// So long a handshake may take.
+/// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The common name in a client's certificate: among the extensions of its requests.
@@ -94,7 +88,7 @@ impl TlsAcceptor {
         })
     }
 
-    /// Accepts a connection, or says in the log why not.
+    /// Accepts a connection, or logs why not.
     pub async fn accept<C>(
         &self,
         connection: C,
@@ -253,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_is_not_waited_for() {
+    fn a_silent_client_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let made = SelfSignedConfig {
             flag: "auto-tls",

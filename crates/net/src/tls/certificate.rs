@@ -1,6 +1,6 @@
-//! What does a certificate say? Its owner's name, the hosts and addresses that it is for, its number.
+//! What is in a certificate: its owner's name, the hosts and addresses that it is for, its number.
 //!
-//! Whether it is to be believed is rustls's business, and was looked at before.
+//! Whether it is trusted is checked by rustls before.
 
 use std::net::IpAddr;
 use std::time::SystemTime;
@@ -13,7 +13,7 @@ use x509_cert::der::{self, Any, Decode, Tag, Tagged};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// What a certificate says.
+/// What is in a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CertificateInfo {
     /// The last common name, as Go has it; empty if there is none.

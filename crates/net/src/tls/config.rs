@@ -1,4 +1,4 @@
-//! What did the owner say? Files and rules, by the flags that name them.
+//! What the operator has set: files and rules, by the flags that name them.
 
 use std::path::PathBuf;
 
@@ -73,7 +73,7 @@ pub struct SelfSignedConfig {
     pub dir: PathBuf,
     /// For which hosts and addresses.
     pub hosts: Vec<String>,
-    /// So long it holds.
+    /// How long it holds.
     pub years: u64,
 }
 

@@ -1,9 +1,9 @@
-//! How is a member called? A URL in, a channel out; with TLS if the URL says so, over a network or
+//! Connections to members: a URL in, a channel out; with TLS if the URL has it, over a network or
 //! over a socket in the file system.
 //!
-//! The server that answers must show a certificate of an authority that is trusted, for the host or address
-//! in the URL. Without `--peer-trusted-ca-file` those authorities are trusted that the system trusts.
-//! Members that make their certificates themselves believe each other.
+//! The server that answers must show a certificate of an authority that is trusted, for the host or
+//! address in the URL. Without `--peer-trusted-ca-file` those authorities are trusted that the
+//! system trusts. Members that make their certificates themselves trust any certificate.
 
 use std::io;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ impl Dialer {
         };
         if side.trusted_ca.is_none() && side.self_signed.is_none() && system_roots().is_empty() {
             tracing::warn!(
-                "the system trusts no authorities, and none are named: nobody is called"
+                "the system trusts no authorities, and none are named: no connection is made"
             );
             return Ok(Dialer::default());
         }
@@ -64,7 +64,7 @@ impl Dialer {
         Ok(Dialer(Some(Arc::new(FileBacked::new(files, build)?))))
     }
 
-    /// Connects. What goes wrong is told without the address.
+    /// Connects. An error does not contain the address.
     pub async fn connect(&self, url: &str) -> Result<Channel, String> {
         self.connect_with(url, |endpoint| endpoint).await
     }
@@ -95,8 +95,8 @@ impl Dialer {
                     .connect_with_connector(Connector { target: to, tls })
                     .await
             }
-            // For tonic it is a connection like any other. Asked for `https` it would want to do the
-            // TLS itself, if any crate of the program has it built with that.
+            // For tonic it is a connection like any other. Asked for `https` it would want to do
+            // the TLS itself, if any crate of the program has it built with that.
             "https" => {
                 let endpoint = endpoint(format!("http://{rest}"))?;
                 endpoint.connect_with_connector(Connector { target: DialTarget::Host, tls }).await

@@ -1,20 +1,14 @@
-//! Has a file changed? Certificates live for weeks, and members for months.
+//! A value made from files, made again when one of them has changed: certificates are replaced
+//! while a member runs.
 //!
-//! etcd reads its certificate at each handshake. Here a handshake only asks the file system whether
-//! the files are still the same: time, length and number. Only then they are read, all of them, for
-//! they belong together.
+//! A handshake asks the file system for time, length and number of each file. If one differs, all
+//! are read again, for they belong together; if what they hold cannot be used, the old value stays,
+//! and the log says so once for each change. A program that replaces a certificate and its key
+//! writes one first: in between the two do not match, and the next handshake finds both. See
+//! `docs/tls.md`.
 //!
-//! ```text
-//!   handshake ─▶ stamps the same? ── yes ─▶ the configuration that is there
-//!                      │ no
-//!                      └─▶ read all ── good ─▶ the new configuration
-//!                              └── bad ──▶ a line in the log, and the one that is there
-//! ```
-//!
-//! A program that replaces a certificate and its key writes one of them first. In between they do not match:
-//! that is the bad case, and the next handshake finds both. A bad state is reported once.
-//!
-//! etcd reads authorities once, at its start. Here they are among the files.
+//! etcd reads its certificate at each handshake, and authorities once, at its start. Here they are
+//! among the files.
 
 use std::fmt;
 use std::fs;
@@ -57,8 +51,8 @@ impl<T: Send + Sync + 'static> FileBacked<T> {
         Ok(FileBacked { files, build, current: now, reload_permit: Arc::new(Semaphore::new(1)) })
     }
 
-    /// The value, made anew if a file has changed. A disk may take its time: the thread that asks goes on meanwhile,
-    /// for it has other connections, and in a member it is the one of raft.
+    /// The value, made anew if a file has changed. A disk may take its time: the thread that asks
+    /// goes on meanwhile, for it has other connections, and in a member it is the one of raft.
     pub(super) async fn get(self: &Arc<Self>) -> io::Result<Arc<T>> {
         let watched = Arc::clone(self);
         // One at a time: a disk that hangs is not to have all threads.

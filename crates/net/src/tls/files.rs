@@ -1,7 +1,7 @@
 //! What is in the files, and what is wrong with them?
 //!
-//! All are PEM; a list of revoked certificates may be DER too, as etcd wants it. Whatever is wrong is
-//! reported with the flag that names the file: an operator has a dozen of them.
+//! All are PEM; a list of revoked certificates may be DER too, as etcd wants it. Whatever is wrong
+//! is reported with the flag that names the file: an operator has a dozen of them.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What is said of a handshake that failed? Where etcd's users look for words of Go, those words.
+//! Texts for a handshake that failed: Go's, where etcd's users look for those.
 
 use std::io::{self, ErrorKind};
 

@@ -1,7 +1,7 @@
 //! Which versions and ciphers are there? Those of rustls, by the names that etcd's users know.
 //!
-//! `--cipher-suites` chooses among the ciphers of TLS 1.2. Those of TLS 1.3 are all good, and Go has
-//! them always: here it is the same, so that a list that etcd took means the same to us.
+//! `--cipher-suites` chooses among the ciphers of TLS 1.2. Those of TLS 1.3 are all good, and Go
+//! has them always: here it is the same, so that a list that etcd took means the same to us.
 
 use std::sync::Arc;
 

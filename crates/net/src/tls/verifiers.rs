@@ -6,7 +6,7 @@
 //!
 //! As in etcd, a list of revoked certificates counts by numbers alone, for all authorities, and for
 //! each certificate of the chain that was sent. The signer of the list is not checked: it is a file
-//! of this member's owner.
+//! of this member's operator.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

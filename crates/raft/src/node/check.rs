@@ -1,19 +1,16 @@
-//! What a peer may send.
+//! What a peer may send: messages that raft would not survive are refused before raft gets them.
 //!
-//! Raft trusts what it is told. A heartbeat that commits what this member does not have, an append
-//! with a gap, a question without an id: each stops the process in raft's own code, by an assertion
-//! or by an index out of range. So what comes from outside is looked at first, and what raft would
-//! not survive is refused. Lies that are well-formed remain possible: this is a guard against
-//! damage and bugs, not against a member that wants to do harm.
-//!
-//! # What holds behind these checks
+//! A heartbeat that commits what this member does not have, an append with a gap, or a question
+//! without an id stops the process in raft's own code. This is a guard against damage and bugs, not
+//! against a member that wants to do harm: a false message that is well-formed passes. Behind these
+//! checks:
 //!
 //! * A message is to this member, from another member, and of a kind that members send.
-//! * It has a term, but for the two kinds that are forwarded to the leader.
-//! * Entries of an append follow each other without a gap, with terms that do not fall and are not
+//! * It has a term, except the two kinds that are forwarded to the leader.
+//! * Entries of an append follow each other without a gap; their terms do not fall and are not
 //!   above the message's. The entry before them has a term if it has an index: raft takes the term
 //!   0 for "beyond the end", and would find it equal.
-//! * Nothing is said to be committed or stored that cannot be.
+//! * No index is said to be committed or stored that cannot be.
 
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use raft::{Raft, StateRole};
@@ -25,7 +22,7 @@ use clearlane_wal::ConfState;
 /// What is wrong.
 type CheckResult = std::result::Result<(), &'static str>;
 
-/// Terms and indexes from outside are below this, so that counting on never overflows.
+/// Terms and indexes from outside are below this, so that adding one does not overflow.
 pub(super) const NUMBER_MAX: u64 = 1 << 62;
 
 /// The longest id of a read.
@@ -47,7 +44,7 @@ pub(super) fn check_form(message: &Message) -> CheckResult {
             | MessageType::MsgCheckQuorum
     );
     ensure(!local, "a kind that members do not send")?;
-    ensure(message.from != 0, "it is from nobody")?;
+    ensure(message.from != 0, "it is from member 0")?;
     let numbers = [message.term, message.index, message.log_term, message.commit];
     let more = [message.commit_term, message.reject_hint];
     let sane = numbers.iter().chain(&more).all(|number| *number <= NUMBER_MAX);
@@ -94,7 +91,7 @@ fn check_read(message: &Message) -> CheckResult {
     check_context(&message.entries[0].data)
 }
 
-/// The id of a read. An empty one would never be answered: that is how other heartbeats look.
+/// The id of a read. An empty one would not be answered: that is how other heartbeats look.
 pub(super) fn check_context(context: &[u8]) -> CheckResult {
     ensure((1..=CONTEXT_BYTES_MAX).contains(&context.len()), "not the id of a read")
 }
@@ -129,7 +126,7 @@ pub(super) fn check_conf_state(conf_state: &ConfState) -> CheckResult {
     for ids in [voters, learners, outgoing, next] {
         let mut sorted = ids.clone();
         sorted.sort_unstable();
-        ensure(!sorted.contains(&0), "nobody is a member")?;
+        ensure(!sorted.contains(&0), "0 is a member")?;
         ensure(sorted.windows(2).all(|pair| pair[0] != pair[1]), "a member twice")?;
     }
     let in_none = |ids: &[u64], others: &[&Vec<u64>]| {

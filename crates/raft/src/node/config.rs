@@ -13,25 +13,25 @@ use clearlane_wal::{Entry, HardState};
 pub struct RaftNodeConfig {
     /// Its id, which is not 0.
     pub id: u64,
-    /// A follower waits for so many ticks, or up to twice as many, before it wants to lead.
+    /// Number of ticks, or up to twice as many, for which a follower waits before it campaigns.
     pub election_ticks: usize,
-    /// A leader says that it is there every so many ticks.
+    /// Number of ticks between two heartbeats of a leader.
     pub heartbeat_ticks: usize,
-    /// So many appends to a follower may be on their way.
+    /// The most appends to one follower that are on their way.
     pub inflight_max: usize,
-    /// So many bytes of entries one message has, or a single entry that is larger.
+    /// The most bytes of entries in one message, unless a single entry is larger.
     pub message_bytes_max: u64,
-    /// So many bytes may be proposed and not committed; forwarded and not sent; taken from the
+    /// The most bytes that are proposed and not committed; forwarded and not sent; taken from the
     /// leader and not on disk.
     pub uncommitted_bytes_max: u64,
-    /// So many entries may be proposed and not committed: small ones cost more than their bytes.
+    /// The most entries that are proposed and not committed: small ones cost more than their bytes.
     pub uncommitted_entries_max: u64,
-    /// So many bytes of entries are handed out to be applied at a time.
+    /// The most bytes of entries that are handed out to be applied at a time.
     pub committed_bytes_max: u64,
-    /// So many questions for the commit index may wait for an answer.
+    /// The most questions for the commit index that wait for an answer.
     pub reads_max: usize,
-    /// A follower's question for the commit index counts as its word that it follows: see `question.rs`. etcd
-    /// asks again.
+    /// A follower's question for the commit index counts as its acknowledgement of the leader: see
+    /// `read_index_answer.rs`. etcd asks again.
     pub read_index_counts_as_ack: bool,
     /// Where election time-outs come from, together with the id.
     pub seed: u64,
@@ -147,8 +147,9 @@ impl RecoveredState {
             let commit = hard_state.commit;
             return damaged(format!("{commit} is committed, and the log ends at {}", before.0));
         }
-        // Entries are written before the state that names their term, and a power cut may come between.
-        // In that term this member has said nothing yet, for what it says waits until both are on disk.
+        // Entries are written before the state that names their term, and a power cut may come
+        // between. In that term this member has said nothing yet, for what it says waits until both
+        // are on disk.
         if hard_state.term < before.1 {
             (hard_state.term, hard_state.vote) = (before.1, 0);
         }

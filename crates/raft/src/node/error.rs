@@ -10,7 +10,7 @@ pub enum Error {
     /// No member leads, as far as this member knows.
     #[error("there is no leader")]
     NoLeader,
-    /// So much is on its way that no more is taken.
+    /// What is on its way has reached its bound.
     #[error("too much is proposed and not committed yet, or asked and not answered")]
     QueueFull,
     /// Leadership is being handed over.
@@ -25,7 +25,7 @@ pub enum Error {
     #[error("not a change that the members allow: {0}")]
     InvalidConfChange(String),
     /// It comes from a node that is no member.
-    #[error("a message from {0}, who is not a member")]
+    #[error("a message from {0}, which is not a member")]
     UnknownPeer(u64),
 
     // The process must stop.

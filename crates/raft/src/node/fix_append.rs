@@ -1,14 +1,14 @@
 //! Puts an append where its entries begin.
 //!
-//! With `batch_append` raft adds entries to an append for the same member that is waiting to leave. It
-//! looks whether they follow on what is in it, but not when there is nothing in it. An append without
-//! entries is usual: it says how much is committed. If the member has refused something meanwhile, raft
-//! goes back to an earlier place, and that is where the entries come from:
+//! With `batch_append` raft adds entries to an append for the same member that is waiting to leave.
+//! It looks whether they follow on what is in it, but not when there is nothing in it. An append
+//! without entries is usual: it says how much is committed. If the member has refused something
+//! meanwhile, raft goes back to an earlier place, and that is where the entries come from:
 //!
 //! ```text
 //!   waiting to leave       at 120, no entries
 //!   refused: goes back     entries 116..120
-//!   leaves                 at 120, entries 116..120     whoever believes that has a log with a gap
+//!   leaves                 at 120, entries 116..120     a receiver that believes that has a gap
 //!   mended                 at 115, entries 116..120
 //! ```
 //!

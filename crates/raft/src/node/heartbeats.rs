@@ -1,27 +1,25 @@
-//! Of the heartbeats that leave together for a member, one is enough; and of the answers to heartbeats.
+//! Of the heartbeats, or answers to heartbeats, that leave together for a member, one is enough.
 //!
-//! Each question about a read index makes raft send a heartbeat to every member, with the question's name
-//! in it. Members ask at the same time when there is much to read:
+//! Each question for a read index makes raft send a heartbeat with its id to every member:
 //!
 //! ```text
 //!   this poll   asks 7 (member 2), 8 (member 3), 9 (this one)
 //!   for 2       heartbeat 7, heartbeat 8, heartbeat 9         leaves: heartbeat 9
-//!   for 3       heartbeat 7, heartbeat 8, heartbeat 9         leaves: heartbeat 9
 //! ```
 //!
-//! Raft keeps the questions in the order in which they were asked, and an acknowledgement of one counts for
-//! all before it: a member that followed this leader when 9 had been asked did so when 7 had been.
+//! Raft keeps the questions in the order in which they were asked, and an acknowledgement of one
+//! counts for all before it: a member that followed this leader when 9 had been asked did so when 7
+//! had been.
 //!
-//! Answers matter more than they look. A member that was stopped finds thousands of heartbeats waiting, and to each
-//! answer of a member that is behind, raft reads a message's worth of entries from the log and sends them again. A
-//! leader that read a megabyte a thousand times missed its own ticks for five seconds.
+//! To each answer of a member that lags, raft sends a message's worth of entries again, and a
+//! member that was stopped has thousands of heartbeats to answer.
 
 use raft::eraftpb::MessageType;
 
 use super::Message;
 
-/// Takes out the heartbeats that a later one to the same member makes needless. The messages are in the
-/// order of the members.
+/// Takes out the heartbeats that a later one to the same member makes needless. The messages are in
+/// the order of the members.
 pub(super) fn keep_last_heartbeats(messages: &mut Vec<Message>) {
     let mut later: Option<(MessageType, u64, u64)> = None;
     let mut reversed = std::mem::take(messages);

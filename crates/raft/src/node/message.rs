@@ -48,7 +48,7 @@ impl Message {
         self.0.get_msg_type() == MessageType::MsgAppend && !self.0.entries.is_empty()
     }
 
-    /// About so many bytes it takes while it waits somewhere.
+    /// About how many bytes it takes while it waits to be sent.
     pub fn bytes(&self) -> u64 {
         let entries = self.0.entries.iter().map(|entry| entry.data.len() as u64 + 64);
         64 + entries.sum::<u64>()

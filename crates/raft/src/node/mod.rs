@@ -1,51 +1,17 @@
-//! Raft as a state machine that does nothing itself.
+//! tikv's `raft` as a state machine without disk, network and clock; etcd's `raftNode`.
 //!
-//! # The idea
+//! Inputs go in by calls, and [`ready`](RaftNode::ready) says what the owner has to append, send
+//! and apply; the owner reports with [`on_persisted`](RaftNode::on_persisted) and
+//! [`on_applied`](RaftNode::on_applied). Election time-outs are drawn from the seed and the id.
 //!
-//! tikv's `raft` decides which member leads and what is committed. It has no network, no disk and no clock,
-//! and this driver adds none: inputs go in by calls, and [`effects`](RaftNode::ready) says what is
-//! to be done. So the code that the server runs with threads, sockets and a disk is the code that
-//! a simulated cluster runs in one thread, under a seed.
-//!
-//! ```text
-//!   tick, message, proposal, read ──▶ ┌────────┐ ──▶ append to the log ── durable ─▶ persisted
-//!   persisted(n), applied(i) ───────▶ │ Driver │ ──▶ send
-//!                                     └────────┘ ──▶ apply ───────────── applied ──▶ applied
-//! ```
-//!
-//! # Nobody waits for the disk who need not
-//!
-//! An append gets a number, and raft goes on while it is on its way to the disk. A leader's
-//! messages may leave at once: followers write while the leader does. What a follower has to say
-//! about an append ("I have it", "you have my vote") must not be said before it is true, so such
-//! messages stay here until [`persisted`](RaftNode::on_persisted) has been told the number.
-//!
-//! # Chance
-//!
-//! Raft draws election time-outs from the thread's own generator, and so would be different in
-//! each run. The driver overwrites the time-out behind every call, and draws another, from its
-//! seed and its id, whenever term, role or leader have changed.
-//!
-//! # Where raft would stop the process
-//!
-//! Raft 0.7 asserts what its authors thought impossible. The driver keeps these from it:
-//!
-//! * Messages that it would not survive; see `check.rs`.
-//! * An election by a member whose disk does not have all of its log, or that is taking over
-//!   another's store. Raft assumes that a candidate has written everything before; but
-//!   the only voter need not ask, and a member that installs a store has a gap behind what is applied.
-//! * A leader that is no voter any more. It would look for its own progress at the next commit. It
-//!   steps down when the change is applied, and the others elect another.
-//! * Figures of the owner that cannot be: errors, and the owner must stop.
-//!
-//! # Invariants
-//!
-//! * A message that speaks of something leaves only when that is durable.
+//! * A message that speaks of something leaves only when that is durable. A leader's appends may
+//!   leave at once: followers write while the leader does.
 //! * Committed entries come out in order, each once, and only those that are in this member's log.
-//! * Everything that waits here is bounded, and what does not fit is an error: what is proposed and
-//!   not committed by bytes and by number, what is forwarded or on its way to the disk by bytes,
-//!   reads by number, what is sent to a follower and not acknowledged by number and size of
-//!   messages.
+//! * What waits here is bounded, and what does not fit is an error: see [`RaftNodeConfig`].
+//! * Raft 0.7 stops the process at what its authors thought impossible. Messages that it would not
+//!   survive are refused (`check.rs`), and so are figures of the owner that cannot be.
+//!
+//! See `docs/raft-and-apply.md`.
 
 mod rng;
 mod check;
@@ -127,8 +93,8 @@ impl RaftNode {
         Ok(driver)
     }
 
-    /// A tick of the clock has passed. One that would begin an election is left out while the disk does not have
-    /// all of the log: the first tick that may begins it.
+    /// A tick of the clock has passed. One that would begin an election is left out while the disk
+    /// does not have all of the log: the first tick that may begins it.
     pub fn tick(&mut self) {
         let raft = &self.raw_node.raft;
         let begins_election = raft.state != StateRole::Leader
@@ -140,8 +106,8 @@ impl RaftNode {
         self.update_election_timeout();
     }
 
-    /// Wants to lead, without waiting for the time-out. Nothing happens if the member does not vote,
-    /// or its disk is behind.
+    /// Wants to lead, without waiting for the time-out. Nothing happens if the member does not
+    /// vote, or its disk is behind.
     pub fn campaign(&mut self) {
         if self.can_campaign() {
             // It fails for a member that may not, which then does not lead.
@@ -150,19 +116,24 @@ impl RaftNode {
         self.update_election_timeout();
     }
 
+    /// Raft assumes that a candidate has written all of its log. But the only voter need not ask
+    /// for a vote before it leads, and a member that installs a store has a gap behind what is
+    /// applied.
     fn can_campaign(&self) -> bool {
         let is_installing = self.installing_index.is_some();
         self.raw_node.raft.promotable() && !self.pending_appends.has_log_changes() && !is_installing
     }
 
-    /// A message has come. What raft cannot use now it drops in silence, proposals too: a client that has
-    /// sent some tries again. After an error nothing has changed, and another message may be fine.
+    /// A message has come. What raft cannot use now it drops in silence, proposals too: a client
+    /// that has sent some tries again. After an error nothing has changed, and another message may
+    /// be fine.
     pub fn step(&mut self, message: Message) -> Result<()> {
         self.check_message(&message)?;
         let from = message.from();
         let kind = message.0.get_msg_type();
         let leads = self.raw_node.raft.state == StateRole::Leader;
-        // A member that does not lead would forward it with the sender's term, which raft asserts not to do.
+        // A member that does not lead would forward it with the sender's term, which raft asserts
+        // not to do.
         let lost = kind == MessageType::MsgTransferLeader && !leads;
         if lost || (kind == MessageType::MsgTimeoutNow && !leads && !self.can_campaign()) {
             return Ok(());
@@ -171,7 +142,8 @@ impl RaftNode {
             return Ok(());
         }
         match kind {
-            // Raft would forward both under the name of their first sender, which is not the connection's.
+            // Raft would forward both under the name of their first sender, which is not the
+            // connection's.
             MessageType::MsgPropose if !leads => return self.propose_forwarded(&message),
             MessageType::MsgReadIndex if !leads => return Ok(()),
             _ => {}
@@ -189,7 +161,7 @@ impl RaftNode {
         let raft = &self.raw_node.raft;
         let nonsense = |words: &str| Err(Error::InvalidMessage(format!("{message}: {words}")));
         if message.to() != raft.id {
-            return nonsense("it is for somebody else");
+            return nonsense("it is for another member");
         }
         let asked = self.pending_appends.durable_term() >= raft.term;
         let shape = check::check_form(&message.0);
@@ -215,7 +187,7 @@ impl RaftNode {
         }
     }
 
-    /// Whether so many bytes more may be proposed.
+    /// Whether this number of bytes may be proposed, too.
     fn check_proposal_capacity(&self, bytes: u64) -> Result<()> {
         let log = &self.raw_node.raft.raft_log;
         let entries = log.last_index() - log.committed.min(log.persisted);
@@ -252,8 +224,8 @@ impl RaftNode {
         self.propose_entry(EntryKind::ConfChangeV2, data)
     }
 
-    /// Forwards what another member has forwarded to this one, which does not lead any more, as if it were this
-    /// one's own. It is dropped if no leader is known.
+    /// Forwards what another member has forwarded to this one, which does not lead any more, as if
+    /// it were this one's own. It is dropped if no leader is known.
     fn propose_forwarded(&mut self, proposal: &Message) -> Result<()> {
         for (kind, data) in proposal.proposed_entries() {
             match self.propose_entry(kind, data) {
@@ -289,9 +261,9 @@ impl RaftNode {
         }
     }
 
-    /// Asks how far the log is committed. The answer is among the effects, some day or never: raft
+    /// Asks how far the log is committed. The answer is in a later [`Ready`], or does not come: raft
     /// forgets the question if there is no leader, or it has not committed anything in its term.
-    /// `context` has 1 to 64 bytes and must never have been used before, by any member.
+    /// `context` has 1 to 64 bytes and must not have been used before, by any member.
     pub fn read_index(&mut self, context: Vec<u8>) -> Result<()> {
         check::check_context(&context).map_err(|words| Error::InvalidMessage(words.to_owned()))?;
         self.check_read_capacity()?;
@@ -300,8 +272,8 @@ impl RaftNode {
         Ok(())
     }
 
-    /// Hands leadership to another member, if this one leads and the other votes. A follower's raft would ask its
-    /// leader under the other member's name.
+    /// Hands leadership to another member, if this one leads and the other votes. A follower's raft
+    /// would ask its leader under the other member's name.
     pub fn transfer_leader(&mut self, to: u64) {
         if to != 0 && self.raw_node.raft.state == StateRole::Leader {
             self.raw_node.transfer_leader(to);
@@ -322,8 +294,8 @@ impl RaftNode {
         self.update_election_timeout();
     }
 
-    /// An append is durable, and with it all before. Numbers may be told late or twice; one that was never handed
-    /// out is an error.
+    /// An append is durable, and with it all before. Numbers may be told late or twice; one that
+    /// was never handed out is an error.
     pub fn on_persisted(&mut self, number: u64) -> Result<()> {
         if number > self.pending_appends.newest_ready() {
             return Err(Error::Fatal(format!("append {number} is durable and was never made")));
@@ -340,8 +312,9 @@ impl RaftNode {
         self.update_election_timeout();
     }
 
-    /// The store that came with a raft snapshot is installed: what it contains is applied. Until then this member
-    /// votes and acknowledges what is durable, and does not campaign. Its append is durable before.
+    /// The store that came with a raft snapshot is installed: what it contains is applied. Until
+    /// then this member votes and acknowledges what is durable, and does not campaign. Its append
+    /// is durable before.
     pub fn on_installed(&mut self, index: u64) -> Result<()> {
         self.installing_index = self.installing_index.filter(|newest| *newest > index);
         self.on_applied(index)
@@ -373,11 +346,14 @@ impl RaftNode {
     }
 
     /// Tells raft of changes that are applied now. Several make a joint configuration, in which the
-    /// old voters and the new ones must agree; the leader then proposes by itself to leave it, which
-    /// is an entry of kind [`EntryKind::ConfChangeV2`] without data, and no changes at all here.
+    /// old voters and the new ones must agree; the leader then proposes by itself to leave it,
+    /// which is an entry of kind [`EntryKind::ConfChangeV2`] without data, and no changes at all
+    /// here.
     pub fn apply_conf_changes(&mut self, changes: &[ConfChange]) -> Result<ConfState> {
         let changed = self.raw_node.apply_conf_change(&convert::changes_to_raft(changes));
         let raft = &mut self.raw_node.raft;
+        // A leader that does not vote any more would look for its own progress at the next commit,
+        // and raft asserts that there is one.
         if !raft.promotable() && raft.state != StateRole::Follower {
             let term = raft.term;
             raft.become_follower(term, 0);
@@ -406,8 +382,8 @@ impl RaftNode {
         self.raw_node.mut_store().release(up_to.min(applied));
     }
 
-    /// Up to where entries would have to be released, for those between there and `up_to` to have no more
-    /// than so many bytes.
+    /// Up to where entries would have to be released, for those between there and `up_to` to have
+    /// no more than so many bytes.
     pub fn release_index_for_bytes(&self, up_to: u64, bytes: u64) -> u64 {
         self.raw_node.store().release_index_for_bytes(up_to, bytes)
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A ready that writes nothing, or only a commit index, joins the append before it. So there are
-//! never more elements than appends, however long the disk takes.
+//! no more elements than appends, however long the disk takes.
 
 use std::collections::VecDeque;
 

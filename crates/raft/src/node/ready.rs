@@ -8,13 +8,14 @@ use clearlane_wal::{Entry, HardState};
 #[derive(Debug, Default)]
 pub struct Ready {
     /// Goes to the write-ahead log; when it is durable,
-    /// [`RaftNode::on_persisted`](super::RaftNode::on_persisted) is told its number. Appends are made durable
-    /// in the order of their numbers.
+    /// [`RaftNode::on_persisted`](super::RaftNode::on_persisted) is told its number. Appends are
+    /// made durable in the order of their numbers.
     pub append: Option<ReadyAppend>,
     /// To be sent now, also while the append is under way. What is for one member is in order.
     pub messages: Vec<Message>,
-    /// To be applied, in order; then [`RaftNode::on_applied`](super::RaftNode::on_applied). A change of the
-    /// members goes to [`RaftNode::apply_conf_change`](super::RaftNode::apply_conf_change) before that.
+    /// To be applied, in order; then [`RaftNode::on_applied`](super::RaftNode::on_applied). A
+    /// change of the members goes to
+    /// [`RaftNode::apply_conf_change`](super::RaftNode::apply_conf_change) before that.
     pub committed_entries: Vec<Entry>,
     /// Reads that may be answered once the index is applied.
     pub read_states: Vec<ReadState>,
@@ -65,7 +66,7 @@ pub enum Role {
     /// Follows a leader, or waits for one.
     #[default]
     Follower,
-    /// Asks whether it would be elected, without disturbing anybody.
+    /// Asks whether it would be elected, without disturbing a leader.
     PreCandidate,
     /// Asks to be elected.
     Candidate,

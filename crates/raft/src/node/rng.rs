@@ -1,6 +1,6 @@
 //! Random numbers from a seed, for election time-outs.
 
-/// A generator that yields the same numbers for the same seed, everywhere and always.
+/// A generator that yields the same numbers for the same seed, on every machine.
 #[derive(Clone, Debug)]
 pub(super) struct Rng(u64);
 

@@ -1,10 +1,10 @@
 //! A time that does not go back, made of one that may.
 //!
-//! Time-outs are told the time by the caller. It should come from a clock that only goes forward, but
-//! a virtual machine that was moved, or a caller's mistake, can take it back. A round that is due at
-//! 10:00:07 would then wait for an hour. So a step back is taken out: time stands still for one call
-//! and goes on from there. How long the step took is not known. That does not matter to a time-out,
-//! and is all that matters to a lease; so the step is reported.
+//! Time-outs are told the time by the caller. It should come from a clock that only goes forward,
+//! but a virtual machine that was moved, or a caller's mistake, can take it back. A round that is
+//! due at 10:00:07 would then wait for an hour. So a step back is taken out: time stands still for
+//! one call and goes on from there. How long the step took is not known. That does not matter to a
+//! time-out, and is all that matters to a lease; so the step is reported.
 //!
 //! ```text
 //!   told     5 s   6 s   2 s   3 s
@@ -25,7 +25,7 @@ pub(crate) struct SteadyClock {
 /// What time it is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClockReading {
-    /// Never less than before.
+    /// Not less than before.
     pub(crate) now: Duration,
     /// Since the last moment the clock has been behind it.
     pub(crate) has_stepped_back: bool,

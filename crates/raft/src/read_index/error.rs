@@ -1,9 +1,9 @@
 //! Why a read was not let go on, grouped by what must act.
 
-/// The result of an operation of a barrier.
+/// The result of an operation of a ReadIndex queue.
 pub type Result<T> = std::result::Result<T, ReadIndexError>;
 
-/// What a barrier answers to a reader that may not go on.
+/// Why a reader is not released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReadIndexError {
     // The client must try again, or elsewhere: etcd's words, for clients compare them.

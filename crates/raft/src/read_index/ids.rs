@@ -1,17 +1,4 @@
-//! Ids that are never used twice, made without asking anybody.
-//!
-//! # The problem
-//!
-//! A member asks raft a question and gets the answer later, perhaps much later, and from another
-//! member. The id is all that says which question an answer belongs to. So an id must not be used
-//! twice: not by two members, which answer through the same leader; not by a member before and after
-//! a restart, for an answer can be on its way all that time; and not by a retry. That last one looks
-//! harmless and is not: etcd had it wrong until 2026 (issue 20418), and `tests/read_index_stale.rs` shows how
-//! a read became stale by it.
-//!
-//! # The idea
-//!
-//! etcd's layout, for clients and tools see such ids:
+//! Request ids that are not used twice, made without a message to another member. etcd's `idutil`.
 //!
 //! ```text
 //!   63           48 47                            8 7         0
@@ -22,25 +9,10 @@
 //!                   └───────── one number, plus 1 each time ────┘
 //! ```
 //!
-//! The counter carries into the milliseconds. A member that hands out less than 256 ids in a
-//! millisecond, on average since it started, is never ahead of the clock, and one that starts later
-//! begins above everything that was handed out before.
-//!
-//! For example, member `0x1234` that starts at millisecond 1 hands out `0x1234_0000_0000_0101`, then
-//! `…0102`. It is raft's context for a read, as eight bytes in big endian, and the id in the header of
-//! every proposal.
-//!
-//! # What is assumed
-//!
-//! * No two members of a cluster agree in the low 16 bits of their ids and start in the same
-//!   millisecond. Ids of members are hashes; etcd makes the same bet.
-//! * Between two starts of a member the wall clock gains at least a millisecond per 256 ids. A
-//!   clock that was set back breaks that. A caller that does not want to rely on it remembers a floor and
-//!   gives it to [`above`](RequestIdGenerator::starting_above): an id that nothing handed out before has passed. Two
-//!   are at hand: a number that is stored from time to time and lies well ahead, or, for proposals
-//!   alone, the highest id of this member in the log.
-//! * Less than 2^48 ids are handed out. The milliseconds wrap after 34 years, next in 2039; then a
-//!   floor of before must not be used any more.
+//! An id is raft's context of a read, as eight bytes in big endian, and the id in the header of
+//! each proposal. It is all that says which question an answer belongs to, and the answer may come
+//! late and from another member. [`RequestIdGenerator`] says what is assumed; see
+//! `docs/read-index.md`.
 
 /// What is below the member's part of an id.
 const SUFFIX_MASK: u64 = (1 << 48) - 1;
@@ -48,6 +20,19 @@ const MILLISECONDS_MASK: u64 = (1 << 40) - 1;
 const COUNTER_BITS: u32 = 8;
 
 /// The ids of one member, from one start to the next.
+///
+/// The counter carries into the milliseconds. A member that hands out less than 256 ids in a
+/// millisecond, on average since it started, is not ahead of the clock, and starts again above all
+/// of them. Assumed:
+///
+/// * No two members of a cluster agree in the low 16 bits of their ids and start in the same
+///   millisecond. Ids of members are hashes; etcd assumes the same.
+/// * Between two starts the wall clock gains at least a millisecond per 256 ids. A caller that does
+///   not rely on it gives a floor to [`starting_above`](RequestIdGenerator::starting_above): a
+///   stored number well ahead of all ids, or, for proposals alone, the highest id of this member in
+///   the log.
+/// * Less than 2^48 ids are handed out. The milliseconds wrap after 34 years, next in 2039; then a
+///   floor of before must not be used any more.
 #[derive(Debug)]
 pub struct RequestIdGenerator {
     prefix: u64,
@@ -62,8 +47,8 @@ impl RequestIdGenerator {
         RequestIdGenerator { prefix: member << 48, suffix }
     }
 
-    /// Begins above `floor`, if that is an id of this member and the clock has not got there. A floor
-    /// of another member says nothing.
+    /// Begins above `floor`, if that is an id of this member and the clock has not got there. A
+    /// floor of another member says nothing.
     #[must_use]
     pub fn starting_above(mut self, floor: u64) -> RequestIdGenerator {
         if floor & !SUFFIX_MASK == self.prefix {
@@ -79,7 +64,8 @@ impl RequestIdGenerator {
         self.prefix | (self.suffix & SUFFIX_MASK)
     }
 
-    /// Whether an id can be one of this member's. Another member's has the same prefix once in 65,536 times.
+    /// Whether an id can be one of this member's. Another member's has the same prefix once in
+    /// 65,536 times.
     pub fn can_be_own(&self, id: u64) -> bool {
         id & !SUFFIX_MASK == self.prefix
     }

@@ -1,36 +1,17 @@
-//! What a barrier is told, and what it answers: the modes share this.
+//! The contract between a ReadIndex queue, in any mode, and the thread that owns it.
 //!
-//! # How it is driven
+//! That is best the thread that drives raft. After each batch of inputs it polls, and again at
+//! [`next_poll`](ReadIndexQueue::next_poll) if nothing happens before; a poll returns what is to be
+//! done.
 //!
-//! One thread owns a barrier, best the one that drives raft. It adds readers, tells what happened, and
-//! polls; a poll says what is to be done. After each batch of inputs comes a poll, and another at
-//! [`next_poll`](ReadIndexQueue::next_poll) if nothing happens before.
-//!
-//! ```text
-//!   client threads              the thread of raft
-//!                        ┌───────────────────────────────┐
-//!   reader 7 ───────────▶│ read(7)                       │
-//!                        │ poll(now) ──▶ Ask context     │───▶ raft: read_index(context)
-//!                        │ hear(Answered context, index) │◀─── raft: read state
-//!                        │ hear(Applied index)           │◀─── apply
-//!   readers 7, 8, 9 ◀────│ poll(now) ──▶ Go index [7 8 9]│
-//!                        └───────────────────────────────┘
-//! ```
-//!
-//! # What the caller keeps to
-//!
-//! * Actions are carried out in the order in which they come, and after the poll that gave them.
-//!   (Carrying one out late is safe, early is not: a reader that comes after a poll has no part in what
-//!   that poll asked.)
-//! * Of what raft reports at once, a change of leader is told before answers to reads.
-//! * [`ReadIndexEvent::Committed`] is told before the messages that carry that commit index to followers
-//!   leave: a lease read must know what any member could have acknowledged.
-//! * [`ReadIndexEvent::Applied`] is told after what was applied can be seen by readers.
-//! * `now` is looked up after the last reader was added, and before the poll. Under a lease a reader is
-//!   let go because no other member could lead at `now`; that must be a time when the reader was there, or a
-//!   thread that is held up between the two answers from the past.
-//! * `now` counts from any fixed moment, on a clock that goes forward. A step back is survived: see
-//!   `clock.rs`.
+//! * Actions are carried out in their order, and not before the poll that gave them has returned.
+//! * Of what raft reports at once, a change of leader is passed on before answers to reads.
+//! * [`ReadIndexEvent::Committed`] is passed on before the messages with that commit index leave: a
+//!   lease read must know what any member could have acknowledged.
+//! * [`ReadIndexEvent::Applied`] is passed on when readers can see what was applied.
+//! * `now` is read after the last reader was added and before the poll, from a clock that goes
+//!   forward; a step back is survived (`clock.rs`). Under a lease a reader is released because no
+//!   other member could lead at `now`, which must be a time at which the reader was there.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -46,11 +27,12 @@ impl<T: Copy + Eq + Hash + Debug + Send + 'static> Reader for T {}
 
 /// Holds reads back until what they would see is fresh enough.
 pub trait ReadIndexQueue<T: Reader>: Debug + Send {
-    /// A reader comes. It will be in one [`ReadIndexAction::Release`] or [`ReadIndexAction::Fail`], unless it is cancelled.
+    /// A reader comes. It will be in one [`ReadIndexAction::Release`] or [`ReadIndexAction::Fail`],
+    /// unless it is cancelled.
     fn enqueue(&mut self, reader: T) -> Result<()>;
 
-    /// The reader gives up. If it was waiting, no action will name it. If not, the answer is under way: an
-    /// action that names it was polled, or will be by the next poll.
+    /// The reader gives up. If it was waiting, no action will name it. If not, the answer is under
+    /// way: an action that names it was polled, or will be by the next poll.
     fn cancel(&mut self, reader: T) -> bool;
 
     /// Something happened.
@@ -62,18 +44,19 @@ pub trait ReadIndexQueue<T: Reader>: Debug + Send {
     /// When to poll again if nothing happens before.
     fn next_poll(&self) -> Option<Duration>;
 
-    /// The least index that a reader waits for this member to apply, if one does. [`ReadIndexEvent::Applied`] may be
-    /// told late as long as it says less.
+    /// The least index that a reader waits for this member to apply, if one does.
+    /// [`ReadIndexEvent::Applied`] may be told late as long as it says less.
     fn awaited_index(&self) -> Option<u64>;
 
     /// What was done so far.
     fn metrics(&self) -> ReadIndexMetrics;
 }
 
-/// What a barrier is told.
+/// What the owner reports to the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadIndexEvent {
-    /// raft answers a question of [`ReadIndexAction::RequestReadIndex`], or the entry of an [`ReadIndexAction::Propose`] was applied.
+    /// raft answers a question of [`ReadIndexAction::RequestReadIndex`], or the entry of an
+    /// [`ReadIndexAction::Propose`] was applied.
     Answered {
         /// Of the question or the entry.
         context: u64,
@@ -174,18 +157,19 @@ pub struct ReadIndexConfig {
     pub member_id: u64,
     /// How long a follower that hears nothing from its leader waits, at least.
     pub election_timeout: Duration,
-    /// How often raft is told that time has passed. A follower counts ticks, and the first may come at
-    /// once; so it waits up to a tick less than the election time-out.
+    /// How often raft is told that time has passed. A follower counts ticks, and the first may come
+    /// at once; so it waits up to a tick less than the election time-out.
     pub tick_interval: Duration,
-    /// What the clocks of two members may differ by over an election time-out, and a lease is shorter.
+    /// What the clocks of two members may differ by over an election time-out, and a lease is
+    /// shorter.
     pub drift_margin: Duration,
     /// How many readers may wait.
     pub readers_max: usize,
 }
 
 impl ReadIndexConfig {
-    /// etcd's defaults: an election time-out of a second, ticks of 100 ms. The margin is a tenth of the
-    /// time-out, and 65,536 readers may wait.
+    /// etcd's defaults: an election time-out of a second, ticks of 100 ms. The margin is a tenth of
+    /// the time-out, and 65,536 readers may wait.
     pub fn new(member: u64) -> ReadIndexConfig {
         ReadIndexConfig {
             member_id: member,
@@ -215,8 +199,8 @@ impl ReadIndexConfig {
 pub struct ReadIndexMetrics {
     /// Readers that wait.
     pub waiting: usize,
-    /// Places that they take, and that departed readers still take. At most twice as many as may wait, and
-    /// a few; right after a reader gave up, twice as many as do wait.
+    /// Places that they take, and that departed readers still take. At most twice as many as may
+    /// wait, and a few; right after a reader gave up, twice as many as do wait.
     pub queue_entries: usize,
     /// Rounds that were begun.
     pub requests: u64,

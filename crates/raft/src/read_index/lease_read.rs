@@ -1,52 +1,18 @@
 //! Mode `lease`: the leader answers by itself while it knows that no other member can lead.
 //!
-//! # The story
+//! A quorum that answered a round does not vote for another member until an election time-out after
+//! the question. The lease counts from when the question was *asked*: election time-out − tick −
+//! margin. Under it a reader gets the commit index of now, at once; without it, it gets a round,
+//! which renews it.
 //!
-//! A round proves that this member led when it asked. It proves a little more: each of the quorum that
-//! answered has heard from its leader after the question, and will not vote for another one until its
-//! election time-out is over. As any new leader needs one of them, there is none until then. For that
-//! long a read needs no round at all: the leader's commit index of *now* covers every write that was
-//! acknowledged.
+//! The lease is dropped when leader or term change or no leader is known, when the clock goes back,
+//! and when a transfer of leadership begins. After a transfer has begun there is none for the rest
+//! of the term: the member that is to take over does not wait for a time-out, and the message to it
+//! may be on its way for long.
 //!
-//! ```text
-//!   this leader   ask ───────▶ answer
-//!                 ├── lease: election time-out − tick − margin ──┤      no reads without a round
-//!                 │     reads go on at once                      │      ┄┄┄┄┄┄┄┄▶
-//!   a follower      heard ├─────── will not vote: time-out − up to a tick ────┤ may elect another
-//!                                                                └─ margin ─┘
-//! ```
-//!
-//! The lease counts from when the question was *asked*, not from when the answer came: a follower's
-//! promise may be as old as the question. When it has run out, the next reader makes a round, as in mode
-//! `read-index`, and the round renews it. A member that does not lead makes rounds only.
-//!
-//! # What it costs, and what is assumed
-//!
-//! One round per lease, whatever the load: no round trip for a read, almost always. The price is an
-//! assumption that rounds do not need, and **if it is broken, reads are stale**:
-//!
-//! 1. *Clocks run alike.* Over an election time-out those of two members differ by less than the
-//!    margin. A machine that is suspended has a clock that stood still, if it is the wrong clock: `now` must
-//!    come from one that counts on, such as Linux's `CLOCK_BOOTTIME`.
-//! 2. *A follower refuses to vote while it hears its leader*: raft's check-quorum is on at all members.
-//! 3. *Ticks that were missed are not made up for.* A follower that was stopped for a second and then is
-//!    told of ten ticks at once forgets its promise in no time.
-//! 4. *A member that starts does not vote for an election time-out.* Its promise was in memory.
-//!
-//! `tests/read_index_lease.rs` breaks each of 1 and 4, and shows the stale read.
-//!
-//! # When it is dropped
-//!
-//! Another leader, another term, no leader; the clock goes back; a transfer of leadership begins. The
-//! last one is special: the member that is to take over is told not to wait for any time-out. That
-//! message may be on its way for long, after the transfer was given up too. So after a transfer has
-//! begun there is no lease for the rest of the term, and what was asked before gives none.
-//!
-//! # What raft does that is not used
-//!
-//! raft has an option of this kind, which trusts check-quorum: a leader steps down if it has not heard
-//! from a quorum for an election time-out. But it looks once per time-out, so a leader that was cut off
-//! just after looking serves for nearly two. etcd does not use that option, either.
+//! **If one of four assumptions about clocks and votes is broken, reads are stale**:
+//! `docs/read-index.md` lists them. Neither etcd nor this crate uses raft's own lease option, which
+//! lasts too long.
 
 use std::time::Duration;
 
@@ -88,16 +54,16 @@ impl<T: Reader> LeaseRead<T> {
 
     fn serve_under_lease(&mut self, now: Duration) {
         let good = self.lease_until.is_some_and(|until| now < until);
-        let room = &mut self.quorum_read.waiters;
-        if good && !room.is_queue_empty() {
+        let waiters = &mut self.quorum_read.waiters;
+        if good && !waiters.is_queue_empty() {
             assert!(
                 self.quorum_read.is_leader() && !self.is_transferring,
                 "only a leader for sure has a lease"
             );
-            let room = &mut self.quorum_read.waiters;
-            room.metrics.lease_reads += 1;
-            let group = room.take_queue();
-            room.wait_for_index(self.committed, group);
+            let waiters = &mut self.quorum_read.waiters;
+            waiters.metrics.lease_reads += 1;
+            let group = waiters.take_queue();
+            waiters.wait_for_index(self.committed, group);
         }
     }
 }

@@ -1,34 +1,14 @@
-//! Mode `log`: each read is an entry of the log, and goes on when that is applied. etcd 3.0.
+//! Mode `log`: each read is an entry of the log, and is released when that is applied. etcd 3.0.
 //!
-//! # The story
+//! The log is an order of everything that happens, and a deposed leader cannot commit an entry, so
+//! a read that stands in it sees what stands before it. It costs what a write costs, less the
+//! change of the store; `docs/read-index.md` has the figures.
 //!
-//! The log is an order of everything that happens. A read that stands in it sees what stands before it,
-//! and no deposed leader can commit it. That is the simplest linearizable read there is, and needs no
-//! thought about terms, quorums or clocks.
+//! As in etcd 3.0, an entry is proposed once. If raft loses it, its reader fails after 7 s. A
+//! change of leader fails no reader, because the entry may be committed all the same.
 //!
-//! ```text
-//!   reader 1  propose ── append, sync ──▶ quorum ──▶ committed ──▶ applied ▶ go
-//!   reader 2   propose ─ append, sync ──▶ quorum ──▶ committed ───▶ applied ▶ go
-//!   log        ... put │ read 1 │ read 2 │ put │ read 3 ...
-//! ```
-//!
-//! # What it costs
-//!
-//! A read costs what a write costs, less the change of the store: an entry of some hundred bytes in
-//! the log of every member, a share in a sync of a quorum, and a place in the line in which all writes
-//! are applied. An expensive read behind a thousand puts waits for them, and they for it. Bytes
-//! written to serve reads bring snapshots nearer, too. All of that went with ReadIndex.
-//!
-//! # As in etcd 3.0
-//!
-//! An entry is proposed once. If raft loses it, as it may when the leader changes, its reader fails
-//! after 7 s. A change of leader fails no reader, for the entry may be committed all the same.
-//!
-//! # What etcd does that is left out
-//!
-//! etcd 3.0 reads at the moment when the entry is applied, on the apply thread. Here the reader is let
-//! go then, and reads when it comes to it: at least as fresh. etcd has two more texts for a time-out, for
-//! when it suspects a lost leader or a lost connection; those are the member's, as for writes.
+//! etcd 3.0 reads at the moment when the entry is applied, on the apply thread. Here the reader is
+//! released then, and reads later: at least as fresh.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -58,9 +38,14 @@ impl<T: Reader> LogRead<T> {
         }
     }
 
-    fn propose(&mut self, seat: QueuedReader<T>, deadline: Duration, ids: &mut RequestIdGenerator) {
-        let (context, reader) = (ids.next(), seat.reader);
-        self.proposed.push(ProposedRead { context, deadline, queued_reader: seat });
+    fn propose(
+        &mut self,
+        queued: QueuedReader<T>,
+        deadline: Duration,
+        ids: &mut RequestIdGenerator,
+    ) {
+        let (context, reader) = (ids.next(), queued.reader);
+        self.proposed.push(ProposedRead { context, deadline, queued_reader: queued });
         self.waiters.metrics.proposed_entries += 1;
         self.waiters.push_action(ReadIndexAction::Propose { context, reader });
     }
@@ -177,10 +162,10 @@ impl<T: Reader> ReadIndexQueue<T> for LogRead<T> {
             .waiters
             .take_queue()
             .into_iter()
-            .partition(|seat| self.waiters.readers.is_waiting(seat));
+            .partition(|queued| self.waiters.readers.is_waiting(queued));
         self.waiters.readers.subtract_stale(gone.len());
-        for seat in waiting {
-            self.propose(seat, deadline, ids);
+        for queued in waiting {
+            self.propose(queued, deadline, ids);
         }
         self.waiters.take_actions()
     }

@@ -1,56 +1,17 @@
-//! Mode `read-index`: one round at a time, and all waiting readers share the next. etcd from 3.1 on.
+//! Mode `read-index`: one round at a time, and waiting readers share the next. etcd from 3.1 on.
 //!
-//! # The story
-//!
-//! A linearizable read must see every write that was acknowledged before it came. A member that has
-//! been cut off does not know what was acknowledged, and a leader may have been deposed without
-//! knowing it. But a leader that asks a quorum "do you still follow me?" and is told yes was the leader
-//! when it asked, so its commit index of that time covers all that was acknowledged until then. That is
-//! ReadIndex: a round of heartbeats instead of an entry in the log. Nothing is written, nothing synced.
-//!
-//! The round costs a round trip, and asking for each read would cost a thousand readers a thousand
-//! rounds. But the answer is as good for every reader that came before the question. So:
-//!
-//! ```text
-//!   reader 1   ▶┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄▶ go
-//!   round 1     ask ──────▶ answer, 10 is applied
-//!   reader 2       ▶┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄▶ go      not in round 1:
-//!   reader 3           ▶┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄▶ go      they came after it was asked
-//!   round 2                  ask ──────▶ answer ┄┄▶ 12 is applied
-//!   reader 4                       ▶┄┄┄┄┄┄┄ ...            waits for round 3
-//! ```
-//!
-//! A reader waits for one and a half round trips on average, two at most. However many there are, there
-//! is one round at a time, which grows as the load does.
-//!
-//! # When many read
-//!
-//! Then the rounds themselves become the load: each is a dozen messages among three members, and that
-//! costs more than the reads. So behind a round that has served many, the next one gathers for as long as
-//! that one took, at most 2 ms: half as many rounds, for a wait that a member which has so much to do
-//! would make its clients wait anyway. A reader that is alone, or one of a few, never waits for others.
-//!
-//! # What ends a round
-//!
-//! | | |
-//! |---|---|
-//! | an answer to one of its ids | its readers wait until this member has applied that index |
-//! | a leader appears, or another one, or another term | they fail at once: what was asked is lost |
-//! | 7 s | they fail |
-//!
-//! That no leader is known ends nothing: one may come. Readers that wait for the next round are not
-//! touched by any of this, as in etcd; so the last of them may wait for two time-outs.
-//!
-//! # Invariants
+//! A round asks raft for an index that covers all that was acknowledged before it was asked; raft
+//! has the leader ask a quorum. A round ends with an answer to one of its ids, when a leader
+//! appears or leader or term change (its readers fail at once: what was asked is lost), or after
+//! 7 s. That no leader is known ends nothing: one may come. Readers that wait for the next round
+//! stay, as in etcd, so the last of them may wait for two time-outs.
 //!
 //! * At most one round is in flight.
-//! * A reader is let go by the answer to a question that was asked after it came.
-//! * Each reader is let go, or fails, once.
+//! * A reader is released by the answer to a question that was asked after it came.
+//! * Each reader is released, or fails, once.
 //!
-//! # What etcd does that is left out
-//!
-//! etcd's loop waits for the applied index before it begins the next round, so a slow apply keeps
-//! rounds from being asked. Here the wait is behind the round, and the next one goes out meanwhile.
+//! Unlike in etcd, the next round does not wait for the applied index of the last. See
+//! `docs/read-index.md`.
 
 use std::time::Duration;
 
@@ -63,9 +24,11 @@ use super::interface::{
 use super::request::ReadIndexRequest;
 use super::waiters::Waiters;
 
-/// A round with so many readers has served many.
+/// A round with at least this number of readers makes the next one gather.
 const LARGE_REQUEST_READERS: usize = 8;
-/// The longest that they gather.
+/// The longest time that a round gathers; less if the round before took less. It halves the rounds,
+/// each a dozen messages among three members, of a member on which their cost exceeds that of the
+/// reads.
 const BATCH_WAIT_MAX: Duration = Duration::from_millis(2);
 
 /// Rounds, one after the other.
@@ -122,7 +85,7 @@ impl<T: Reader> QuorumRead<T> {
         };
         let round = self.in_flight.take()?;
         let waiting =
-            round.group.iter().filter(|seat| self.waiters.readers.is_waiting(seat)).count();
+            round.group.iter().filter(|queued| self.waiters.readers.is_waiting(queued)).count();
         self.large_request_sent_at = asked_at.filter(|_| waiting >= LARGE_REQUEST_READERS);
         self.waiters.wait_for_index(index, round.group);
         asked_at
@@ -167,7 +130,7 @@ impl<T: Reader> QuorumRead<T> {
         now: Duration,
         ids: &mut RequestIdGenerator,
     ) {
-        if !round.group.iter().any(|seat| self.waiters.readers.is_waiting(seat)) {
+        if !round.group.iter().any(|queued| self.waiters.readers.is_waiting(queued)) {
             self.waiters.readers.release(round.group);
             return;
         }

@@ -1,26 +1,17 @@
-//! Waiting readers: readers by name, and groups of them that go on together.
+//! Waiting readers by name, and groups of them that are released together.
 //!
-//! # The problem
-//!
-//! A thousand readers wait for one round, and are woken as one. Meanwhile any of them may give up,
-//! and must leave nothing behind: a client that asks and hangs up in a loop would fill the memory of
-//! a member whose round takes long. But to look for one reader in a list of a thousand, for each of a
-//! thousand that hang up, is a million steps.
-//!
-//! # The idea
-//!
-//! Each reader gets a *seat number*, and no two the same. A group is a plain list of (seat, reader). The
-//! table of seats says which readers still wait. Giving up is taking one's seat out of the table; the entry in
-//! the list has become *stale*, which the code that reads the list sees by the number.
+//! Each reader gets a number that is not used again. A group is a list of (number, reader), and a
+//! table says which number each waiting reader has. A reader that gives up leaves the table; its
+//! entry in the list is *stale*, which is seen by the number:
 //!
 //! ```text
-//!   seats   a ─▶ 1   c ─▶ 3   b ─▶ 4           (b, seat 2, gave up and came again)
+//!   table   a ─▶ 1   c ─▶ 3   b ─▶ 4           (b, number 2, gave up and came again)
 //!   group   (1, a)   (2, b)   (3, c)   (4, b)
 //!                      └─ stale: the table says 4
 //! ```
 //!
-//! If more entries are stale than not when a reader gives up, all lists are swept. So there are never more
-//! stale entries than readers may wait, and a few, and a reader that gives up pays for two steps on
+//! When a reader gives up while more entries are stale than not, all lists are swept. So there are
+//! no more stale entries than readers may wait, and a few, and giving up takes two steps on
 //! average.
 
 use std::collections::HashMap;
@@ -41,10 +32,10 @@ pub(crate) struct QueuedReader<T> {
     pub(crate) reader: T,
 }
 
-/// The table of seats.
+/// The readers that wait, with their numbers.
 #[derive(Debug)]
 pub(crate) struct ReaderTable<T> {
-    /// Looked up, never walked: its order is not to be relied on.
+    /// Looked up and not walked: its order is not to be relied on.
     numbers: HashMap<T, u64>,
     last_number: u64,
     stale_entries: usize,
@@ -75,17 +66,17 @@ impl<T: Copy + Eq + Hash> ReaderTable<T> {
         found
     }
 
-    pub(crate) fn is_waiting(&self, seat: &QueuedReader<T>) -> bool {
-        self.numbers.get(&seat.reader) == Some(&seat.number)
+    pub(crate) fn is_waiting(&self, queued: &QueuedReader<T>) -> bool {
+        self.numbers.get(&queued.reader) == Some(&queued.number)
     }
 
     /// Those of the group that still wait. They wait no longer.
     pub(crate) fn release(&mut self, group: Group<T>) -> Vec<T> {
         let mut released = Vec::with_capacity(group.len());
-        for seat in group {
-            if self.is_waiting(&seat) {
-                self.numbers.remove(&seat.reader);
-                released.push(seat.reader);
+        for queued in group {
+            if self.is_waiting(&queued) {
+                self.numbers.remove(&queued.reader);
+                released.push(queued.reader);
             } else {
                 self.stale_entries -= 1;
             }
@@ -100,11 +91,11 @@ impl<T: Copy + Eq + Hash> ReaderTable<T> {
 
     pub(crate) fn sweep(&mut self, group: &mut Group<T>) {
         let before = group.len();
-        group.retain(|seat| self.is_waiting(seat));
+        group.retain(|queued| self.is_waiting(queued));
         self.subtract_stale(before - group.len());
     }
 
-    /// So many stale entries were found and dropped.
+    /// This number of stale entries was found and dropped.
     pub(crate) fn subtract_stale(&mut self, entries: usize) {
         self.stale_entries -= entries;
     }

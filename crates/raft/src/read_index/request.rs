@@ -1,34 +1,17 @@
-//! One round: a question to raft for a whole group of readers, asked until it is answered.
+//! One round: a question to raft for a group of readers, asked until it is answered.
 //!
-//! # The problem
+//! raft drops a question without a word if it knows no leader or has no commit in its term, and the
+//! network may lose it. So a question is asked again 500 ms after the last one, and at once when
+//! the term has its first commit, each time with a *fresh* id; after 7 s (etcd's default) the round
+//! ends.
 //!
-//! raft drops a question without a word if it knows no leader, if the leader has committed nothing in
-//! its term yet, or if the network loses it. The waiting reader cannot tell that from
-//! slowness. So a question is asked again, and each time with a *fresh* id:
+//! * An answer to any of the round's ids ends it: all its readers came before the first was asked.
+//! * For the same reason no reader joins a round in flight, not even at a retry.
+//! * A retry does not use an id again. An acknowledgement of the first question that comes late
+//!   would count for the second, and for every question before it in the leader's queue (etcd's
+//!   issue 20418; `tests/read_index_stale.rs` plays it).
 //!
-//! ```text
-//!   asked      A              B (500 ms later)
-//!              │              │
-//!   raft       ╳ dropped      ├──── heartbeats that carry B ───▶ quorum ──▶ answer B
-//!
-//!   round {A, B}: an answer to any of its ids ends it, an answer to another id does not
-//! ```
-//!
-//! An answer to A is as good as one to B, for all readers of the round came before A was asked. That
-//! is also why no reader may join a round that is in flight, not even at a retry: an answer to A says
-//! nothing of a reader that came after A.
-//!
-//! # Why a retry must not use A again
-//!
-//! The id goes out with heartbeats, and the acknowledgements that come back are all the proof there is
-//! that a quorum still followed this leader *after* the question. An acknowledgement of the first A that
-//! comes late would count for the second, and for every question that stands before it in the
-//! leader's queue. This was etcd's issue 20418; `tests/read_index_stale.rs` stages it.
-//!
-//! # Time
-//!
-//! A question is repeated 500 ms after the last one, and at once when the term has its first commit.
-//! A round ends with a time-out after 7 s (etcd's default). The retries are bounded by that: about 14.
+//! `docs/read-index.md` draws both.
 
 use std::time::Duration;
 
@@ -90,7 +73,8 @@ impl<T> ReadIndexRequest<T> {
         self.retry_at.min(self.deadline)
     }
 
-    /// Whether this is the id of one of the round's questions; and when that was asked, if it is known.
+    /// Whether this is the id of one of the round's questions; and when that was asked, if it is
+    /// known.
     pub(crate) fn sent_at(&self, context: u64) -> Option<Option<Duration>> {
         let question = self.attempts.iter().find(|question| question.context == context);
         question.map(|question| question.sent_at)

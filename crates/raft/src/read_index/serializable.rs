@@ -2,16 +2,17 @@
 //!
 //! # The story
 //!
-//! A client that can live with a past state says so in its request, and then any member answers from
-//! what it has, a learner or one that is cut off, too. What it sees was the state of the store at some
-//! time; how long ago is not said.
+//! A client that can live with a past state says so in its request, and then any member answers
+//! from what it has, a learner or one that is cut off, too. What it sees was the state of the store
+//! at some time; how long ago is not said.
 //!
 //! ```text
 //!   reader  ▶ go        no round, no entry, no wait
 //! ```
 //!
-//! A member need not take such a request through a barrier at all. This mode is the floor against
-//! which the others are measured, and it makes the difference visible: the same scripts run over it.
+//! A member need not take such a request through a ReadIndex queue at all. This mode is the floor
+//! against which the others are measured, and it makes the difference visible: the same scripts run
+//! over it.
 
 use std::time::Duration;
 

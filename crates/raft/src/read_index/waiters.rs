@@ -1,16 +1,17 @@
-//! The room in which readers wait: what all modes have in common.
+//! The readers that wait, and what they wait for: what all modes have in common.
 //!
 //! ```text
 //!   read ──▶ queue ──▶ (the mode: a round, entries, a lease) ──▶ behind ──▶ Go
 //!             │                        │                           │
-//!             until it is this         until somebody has said       until this member has
+//!             until it is this         until the mode has found      until this member has
 //!             group's turn             which index is fresh enough   applied up to there
 //! ```
 //!
-//! A mode takes the queue when it is its turn, and comes back with an index. From there on all modes
-//! are the same: the group waits *behind* an index. These waits are kept in a map ordered by index,
-//! and everything up to the applied index goes at once. There is no time-out here, as in etcd: an
-//! answer to "how far?" does not grow old, and how long to wait for it is the client's to decide.
+//! A mode takes the queue when it is its turn, and comes back with an index. From there on all
+//! modes are the same: the group waits *behind* an index. These waits are kept in a map ordered by
+//! index, and everything up to the applied index goes at once. There is no time-out here, as in
+//! etcd: an answer to "how far?" does not grow old, and how long to wait for it is the client's to
+//! decide.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -53,13 +54,13 @@ impl<T: Copy + Eq + Hash> Waiters<T> {
         if self.is_stopped {
             return Err(ReadIndexError::Stopped);
         }
-        let seat = self.readers.register(reader)?;
-        self.queue.push(seat);
+        let queued = self.readers.register(reader)?;
+        self.queue.push(queued);
         Ok(())
     }
 
-    /// The reader gives up. Where many have, the entries that they left are swept out of the room, and
-    /// by `sweep_mode` out of what the mode holds.
+    /// The reader gives up. Where many have, the entries that they left are swept out of the queue,
+    /// and by `sweep_mode` out of what the mode holds.
     pub(crate) fn cancel(
         &mut self,
         reader: T,
@@ -132,12 +133,12 @@ impl<T: Copy + Eq + Hash> Waiters<T> {
     /// Every waiting reader, and every one in the mode's `rest`, fails; no reader enters any more.
     pub(crate) fn stop(&mut self, rest: Group<T>) {
         self.is_stopped = true;
-        let mut everybody = rest;
+        let mut all = rest;
         for group in std::mem::take(&mut self.waiting_by_index).into_values() {
-            everybody.extend(group);
+            all.extend(group);
         }
-        everybody.append(&mut self.queue);
-        self.fail(ReadIndexError::Stopped, everybody);
+        all.append(&mut self.queue);
+        self.fail(ReadIndexError::Stopped, all);
     }
 
     pub(crate) fn read_clock(&mut self, now: Duration) -> ClockReading {

@@ -64,7 +64,7 @@ pub(crate) struct Cluster {
     lines: Vec<String>,
     pub(crate) digest: DefaultHasher,
     leaders: BTreeMap<u64, u64>,
-    /// Everything that anybody has applied.
+    /// Everything that any member has applied.
     pub(crate) committed: BTreeMap<u64, Entry>,
     reads: BTreeMap<Vec<u8>, u64>,
 }
@@ -190,7 +190,7 @@ impl Cluster {
             let store = self.members[&id].store.clone();
             assert!(
                 store.position.index >= message.snapshot_position().index,
-                "less than promised"
+                "a snapshot is older than it was announced"
             );
             message.set_snapshot_position(&store.position);
             copy = Some(store);
@@ -232,7 +232,7 @@ impl Cluster {
         true
     }
 
-    /// Writes up to so many appends.
+    /// Writes up to this number of appends.
     pub(crate) fn persist(&mut self, id: u64, count: usize) {
         for _ in 0..count {
             if !self.is_up(id) || !self.write(id) {

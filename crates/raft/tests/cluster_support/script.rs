@@ -1,15 +1,12 @@
-//! The commands of golden scripts over a cluster.
-//!
-//! `cluster 3` makes one in which the members know each other; `seed=`, `inflight=`, `uncommitted=`,
-//! `message=`, `reads=`, `questions=` set what [`Settings`] say. Then:
+//! The commands of golden scripts over a cluster. `cluster 3` makes one in which the members know
+//! each other; `seed=`, `inflight=`, `uncommitted=`, `entries=`, `message=`, `reads=`, `questions=`
+//! set its `RaftNodeConfig`. Then:
 //!
 //! ```text
-//!   pass 3              three ticks for everybody, everything delivered behind each
-//!   tick 1 5            five ticks for member 1 alone
-//!   run                 delivers until nothing is on its way
-//!   deliver 1-2 1       delivers one message of that edge; without a number, all that are there
-//!   lose 1-2, double 1-2, pool
-//!   cut 1 2, isolate 1, heal
+//!   pass 3                     three ticks for all members, everything delivered behind each
+//!   tick 1 5, run              five ticks for member 1; delivers until nothing is on its way
+//!   deliver 1-2 1              delivers one message of that edge; without a number, all there are
+//!   lose 1-2, double 1-2, pool, cut 1 2, isolate 1, heal
 //!   slow 1, fast 1, persist 1 2        the disk of member 1; writes two appends
 //!   propose 1 a, change 1 add 4, changes 1 add 4 remove 1, read 1 r1, transfer 1 2, campaign 1
 //!   sync 1 release=7, release 1 7, sent 1 3 lost, unreachable 1 3
@@ -108,10 +105,12 @@ impl ClusterRunner {
     fn disk(&mut self, words: &[&str]) -> Result<bool, Box<dyn Error>> {
         let cluster = &mut self.cluster;
         match words {
-            ["slow", id] => cluster.members.get_mut(&id.parse()?).ok_or("who?")?.slow = true,
+            ["slow", id] => {
+                cluster.members.get_mut(&id.parse()?).ok_or("no such member")?.slow = true
+            }
             ["fast", id] => {
                 let id = id.parse()?;
-                cluster.members.get_mut(&id).ok_or("who?")?.slow = false;
+                cluster.members.get_mut(&id).ok_or("no such member")?.slow = false;
                 cluster.persist(id, usize::MAX);
             }
             ["persist", id] => cluster.persist(id.parse()?, usize::MAX),

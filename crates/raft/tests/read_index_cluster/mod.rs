@@ -1,13 +1,14 @@
-//! A cluster of members, as much of it as reads need: which member leads which, a log that is a number, and raft
-//! 0.7's way of answering read index questions, with a network that delays what a test tells it to.
+//! A cluster of members, as much of it as reads need: which member leads which, a log that is a
+//! number, and raft 0.7's way of answering read index questions, with a network that delays what a
+//! test tells it to.
 //!
-//! Each member has a real barrier. What is modelled is raft:
+//! Each member has a real ReadIndex queue. What is modelled is raft:
 //!
-//! * A leader keeps questions in the order in which they came, each with its commit index of that time, and
-//!   sends heartbeats that carry the question's context. A second question with a context that is
-//!   waiting is ignored.
-//! * A member acknowledges a heartbeat of its own term. When a quorum has acknowledged a context, the leader
-//!   answers that question *and all before it*.
+//! * A leader keeps questions in the order in which they came, each with its commit index of that
+//!   time, and sends heartbeats that carry the question's context. A second question with a context
+//!   that is waiting is ignored.
+//! * A member acknowledges a heartbeat of its own term. When a quorum has acknowledged a context,
+//!   the leader answers that question *and all before it*.
 //! * A follower's question goes to the member it takes for the leader, and the answer comes back.
 //!
 //! A cut member keeps its old term, and so does a leader that was deposed: it does not know.
@@ -66,7 +67,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Tells the barrier what raft knows.
+    /// Reports to the ReadIndex queue what raft knows.
     fn report_state(&mut self) {
         let (leader, term, index) = (self.leader, self.term, self.commit);
         self.barrier.handle_event(ReadIndexEvent::Leader { leader, term });
@@ -83,7 +84,8 @@ struct Question {
 }
 
 impl Cluster {
-    /// So many members, of which 1 leads in term 1, and all have applied entry 1.
+    /// A cluster of this number of members, of which 1 leads in term 1, and all have applied entry
+    /// 1.
     pub(crate) fn new(members: u64, mode: ReadMode, planted: PlantedBug) -> Cluster {
         let member = |number| Member {
             barrier: mode.new_queue(ReadIndexConfig::new(number)),
@@ -102,8 +104,8 @@ impl Cluster {
         Cluster { mode, planted, now: Duration::ZERO, members, messages, blocked_links: held }
     }
 
-    /// The member stops and starts: waiting readers are gone. If it led it leads no more, and knows no member
-    /// that does.
+    /// The member stops and starts: waiting readers are gone. If it led it leads no more, and knows
+    /// no member that does.
     pub(crate) fn restart(&mut self, number: u64, ids: RequestIdGenerator) {
         let barrier = self.mode.new_queue(ReadIndexConfig::new(number));
         let member = self.member(number);
@@ -119,7 +121,7 @@ impl Cluster {
     }
 
     pub(crate) fn read(&mut self, member: u64, reader: u64) {
-        self.member(member).barrier.enqueue(reader).expect("there is room");
+        self.member(member).barrier.enqueue(reader).expect("the queue takes it");
         self.poll(member);
     }
 
@@ -133,8 +135,8 @@ impl Cluster {
         gone.iter().find(|(name, _)| *name == reader).map(|(_, outcome)| *outcome)
     }
 
-    /// These members elect one of them, and commit an entry. The others hear nothing of it. A client has
-    /// the entry acknowledged: from now on every later reader must see it.
+    /// These members elect one of them, and commit an entry. The others hear nothing of it. A
+    /// client has the entry acknowledged: from now on every later reader must see it.
     pub(crate) fn elect_and_write(&mut self, leader: u64, voters: &[u64]) -> u64 {
         assert!(voters.len() > self.members.len() / 2 && voters.contains(&leader), "a quorum");
         let newest = self.members.values().map(|member| (member.term, member.commit)).max();

@@ -1,7 +1,7 @@
-//! A plain barrier: one list of readers with what each waits for, walked for everything.
+//! A plain ReadIndex queue: one list of readers with what each waits for, walked for everything.
 //!
-//! It is written from the rules and not from the code: no seats, no groups, no map by index, nothing that
-//! is swept. It must say the same, action by action.
+//! It is written from the rules and not from the code: no numbers, no groups, no map by index,
+//! nothing that is swept. It must say the same, action by action.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Which requests are allowed? The host that a request names, and the page it comes from.
 //!
-//! A browser that was lured to a page can be made to ask any address, one's own machine included.
-//! Two lists stand against it, and each is open unless its owner closes it:
+//! A page in a browser can send requests to any address, its user's own machine included. Two lists
+//! prevent that, and each is open unless the operator sets it:
 //!
-//! * **Hosts**: under which names this server may be asked. A page of a stranger can let its own name
+//! * **Hosts**: under which names this server may be asked. A foreign page can let its own name
 //!   point to our address (DNS rebinding), but then the request names *its* host. An encrypted
 //!   connection needs no such list: that name is not in our certificate.
 //! * **Origins**: which pages may read our answers (CORS). The browser asks, and obeys.

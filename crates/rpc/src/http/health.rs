@@ -1,20 +1,13 @@
-//! Is this member well? etcd's two generations of answers.
+//! The health pages of etcd: `/health`, the old one, and `/livez` and `/readyz`. See
+//! `docs/http.md`.
 //!
-//! `/health` is the old one: a line of JSON about everything at once, alarms, leader, and a read.
-//! Kubernetes asks two questions instead, because what to do differs. `/livez`: shall I restart it?
-//! Only if it cannot read what it has. `/readyz`: shall I send it requests? Not without a leader,
-//! not to a learner, not if its data may be wrong. A full disk is a reason for neither.
+//! `/health` is a line of JSON about alarms, leader and a read together. `/livez` says whether a
+//! restart would help: it checks that the store can be read. `/readyz` says whether the member
+//! should get requests: not without a leader, not on a learner, not if its data may be wrong. A
+//! full disk fails neither of the two.
 //!
-//! ```text
-//!                       /livez   /readyz   /health
-//!   data_corruption                 x         x     alarm CORRUPT (/health: any alarm)
-//!   serializable_read     x         x               a read of what is here
-//!   linearizable_read               x         x     the same, once this member is up to date
-//!   non_learner                     x
-//! ```
-//!
-//! Each check has an address of its own below these, and `?exclude=` leaves one out. A failure says
-//! which check failed and why; `?verbose` tells of those that did not, too.
+//! Each check has a path of its own below these, `?exclude=` leaves one out, and `?verbose` lists
+//! those that passed, too.
 
 use std::fmt::Write as _;
 
@@ -145,7 +138,7 @@ impl HttpService {
         }
     }
 
-    /// Whether this member has no voice.
+    /// Whether this member does not vote.
     fn is_learner(&self) -> bool {
         let node = self.server.threads();
         node.members().get(node.metadata().node_id).is_some_and(|member| member.is_learner)

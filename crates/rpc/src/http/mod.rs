@@ -1,34 +1,18 @@
-//! What can be had without gRPC? Version, health and metrics, and the API in JSON.
+//! What is answered without gRPC: version, health, metrics, and the API in JSON. See
+//! `docs/http.md`.
 //!
-//! # The problem
-//!
-//! A probe, a load balancer, a dashboard and a shell script do not speak gRPC. They ask the port
-//! that they know, in plain HTTP, and read a status code and a line of text.
-//!
-//! # The idea
-//!
-//! [`HttpService`] is a function from a request to a response, for one network thread. It does not
-//! know how connections are accepted or whether they are encrypted: the server of the port hands over
-//! what is not gRPC, and [`serve`] is a plain listener for a port that has nothing else.
+//! [`HttpService`] is a function from a request to a response, for one network thread. The server
+//! of a port passes on to it what is not gRPC, and [`serve`] listens on a port that has nothing
+//! else.
 //!
 //! ```text
-//!   port ── is it gRPC? ── yes ──▶ services ◀────────────┐ a call in the same process
-//!              │ no                                      │
-//!              └──▶ Endpoints ── /v3/…      ──▶ gateway ─┘
-//!                       │─────── /health, /livez, /readyz   health
-//!                       │─────── /metrics                   metrics
-//!                       └─────── /version
+//!   port ── is it gRPC? ── yes ──▶ services ◀────────────────┐ a call in the same process
+//!              └─ no ──▶ HttpService ── /v3/…      gateway ──┘
+//!                             └── /health, /livez, /readyz, /metrics, /version
 //! ```
 //!
-//! # What holds
-//!
-//! * A request cannot use more memory than its limits say: see `gateway`.
-//! * A probe gets an answer in time: what a check waits for has a time-out.
-//! * Nothing here changes a member but through the services.
-//!
-//! # Left out
-//!
-//! Streams over a websocket, and etcd's pages for debugging (`/debug/…`): those show a Go runtime.
+//! A check waits no longer than its time-out. The memory of a request is bounded in `gateway`. Left
+//! out: streams over a websocket, and `/debug/…`, which shows a Go runtime.
 
 mod access;
 mod gateway;
@@ -58,7 +42,7 @@ use crate::metrics::{self, RpcMetrics, ThreadMetrics};
 pub struct HttpServiceConfig {
     /// Which clients may ask, from where.
     pub access_control: AccessControl,
-    /// How long a check waits for a fresh read.
+    /// How long a check waits for a linearizable read.
     pub read_timeout: Duration,
 }
 
@@ -92,8 +76,8 @@ impl HttpService {
         HttpService { server: member, metrics, thread, gateway: None, config: settings }
     }
 
-    /// The same, and the API in JSON. A call that takes longer than `slow` is told of in the
-    /// log, and a read that takes longer than its second part.
+    /// The same, and the API in JSON. A call that takes longer than `slow` is logged, and so is a
+    /// read that takes longer than its second part.
     pub fn with_gateway(mut self, services: Routes, slow: (Duration, Duration)) -> HttpService {
         let (member, thread) = (self.server.clone(), self.thread.clone());
         self.gateway = Some(Gateway::new(member, services, thread, slow));
@@ -185,7 +169,7 @@ fn text(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Respo
     response
 }
 
-/// A refusal: a line that no browser shall take for a page.
+/// A refusal: a line of text, marked so that a browser does not take it for a page.
 fn error_response(status: StatusCode, why: &str) -> Response<Body> {
     let mut response = text(status, PLAIN, format!("{why}\n"));
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

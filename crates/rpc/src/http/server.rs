@@ -1,6 +1,6 @@
 //! A listener for HTTP/1.1 and nothing else, on a port of its own, with TLS or without.
 //!
-//! It is what metrics get that shall not be on the port of the clients. Everything runs on the
+//! It is for metrics that shall not be on the port of the clients. Everything runs on the
 //! runtime that polls it; a connection that asks nothing for a while is closed.
 
 use std::convert::Infallible;
@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{EncryptedConnection, HttpService};
 
-/// A client has so long to send the head of a request.
+/// How long a client may take to send the head of a request.
 const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves connections until it is dropped.
@@ -36,7 +36,7 @@ pub async fn serve(listener: TcpListener, tls: Option<Arc<TlsAcceptor>>, endpoin
     }
 }
 
-/// Serves one connection to its end. How it ended is the client's business.
+/// Serves one connection to its end. How it ended is not reported.
 async fn serve_connection(
     connection: TcpStream,
     tls: Option<Arc<TlsAcceptor>>,
@@ -58,8 +58,8 @@ where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut http = http1::Builder::new();
-    // A client that closes its half may still wait for an answer, or may be gone. For one answer it does not
-    // matter; a stream without a reader must end.
+    // A client that closes its half may still wait for an answer, or may be gone. For one answer it
+    // does not matter; a stream without a reader must end.
     let has_streams = endpoints.gateway.is_some();
     http.timer(TokioTimer::new())
         .header_read_timeout(REQUEST_HEAD_TIMEOUT)

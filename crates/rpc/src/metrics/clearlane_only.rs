@@ -1,8 +1,8 @@
 //! What etcd does not measure: the era, what was not in memory, what the log has lost, and how long
 //! threads waited for each lock.
 //!
-//! The locks keep finer histograms than a page can show, with buckets that are a sixteenth wide. They
-//! are put together into buckets that double, from a microsecond on.
+//! The locks keep finer histograms than a page can show, with buckets that are a sixteenth wide.
+//! They are put together into buckets that double, from a microsecond on.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(super) fn write(page: &mut MetricsPage, sources: &MetricSources<'_>) {
         Duration::from_nanos(figures.tick_lateness_max.load(Ordering::Relaxed)).as_secs_f64();
     page.gauge("clearlane_raft_tick_lateness_max_seconds", help, most);
     let report = sources.server.threads().locks().report();
-    let waits = "How long it took to get a lock. Who did not wait is counted as 0.";
+    let waits = "Time until a lock was acquired. One acquired without a wait counts as 0.";
     write_locks(page, &report, "clearlane_lock_wait_seconds", waits, |mode| &mode.waits);
     let holds = "How long a lock was held.";
     write_locks(page, &report, "clearlane_lock_hold_seconds", holds, |mode| &mode.holds);

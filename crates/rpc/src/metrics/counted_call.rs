@@ -1,8 +1,8 @@
 //! Counts a call from outside: what goes into a service, and what comes out.
 //!
 //! tonic's services show neither how many messages a stream had nor how it ended; the frames that
-//! pass by do. [`call`] wraps the bodies of a request and of its response, and looks at the heads of
-//! the frames: 5 bytes each, wherever the pieces are cut.
+//! pass by do. [`call`] wraps the bodies of a request and of its response, and looks at the heads
+//! of the frames: 5 bytes each, wherever the pieces are cut.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -85,9 +85,9 @@ where
 #[derive(Debug, Default)]
 struct MessageScanner {
     head: [u8; 5],
-    /// So much of a head has come.
+    /// How much of a head has come.
     head_len: usize,
-    /// So much of a message is still to come.
+    /// How much of a message is still to come.
     message_left: usize,
 }
 

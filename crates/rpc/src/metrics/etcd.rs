@@ -1,20 +1,5 @@
-//! etcd's figures, from the parts that know them here.
-//!
-//! Where the way of measuring differs:
-//!
-//! | name | here |
-//! |---|---|
-//! | `etcd_server_apply_duration_seconds` | a batch of entries is timed, and divided by their number; `op` is always `entry` |
-//! | `etcd_mvcc_range_total` | calls of Range; the ranges within transactions are not counted |
-//! | `etcd_server_request_duration_seconds`, `etcd_server_range_duration_seconds` | from the call to its answer, with the waits |
-//! | `etcd_debugging_mvcc_events_total` | responses that were sent to watchers; one has many events |
-//! | `etcd_debugging_mvcc_pending_events_total` | revisions that were not handed on yet |
-//! | hash, defragment, snapshot durations | of the calls that asked for them |
-//! | `etcd_debugging_lease_*_total` | calls that this member answered; etcd counts on every member |
-//! | `etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds` | one step of a compaction |
-//! | `etcd_mvcc_db_total_size_in_bytes` | what the quota is compared with: bytes of keys and values at their height since the last defragmentation |
-//! | `etcd_server_client_requests_total` | the version is not looked at: a header per request is not worth it |
-//! | `etcd_server_go_version` | there is none |
+//! etcd's metrics, from the parts that know them here. `docs/http.md` lists where they are measured
+//! in another way than etcd's.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -46,7 +31,7 @@ pub(super) fn write(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     write_rpcs(page, sources);
 }
 
-/// What a state of the store says.
+/// What is read from one state of the store.
 fn write_state(page: &mut MetricsPage, state: &dyn ReadTxn) {
     let help = "The current revision of store.";
     page.gauge("etcd_debugging_mvcc_current_revision", help, state.revision());

@@ -1,32 +1,12 @@
-//! How is it doing, in numbers? The page that Prometheus reads.
+//! The page that Prometheus reads: `docs/http.md`.
 //!
-//! # The problem
+//! Names, types and labels are etcd's, so that its dashboards and alerts work; those of our own
+//! begin with `clearlane_`. What another part knows already is read from it when the page is
+//! requested: the store, the server's threads, locks, the process. What remains to be counted on
+//! the path of a request is in [`thread`]: additions to memory that no other thread writes to.
 //!
-//! There are dashboards, alerts and tests for etcd, and all of them ask for names. A server that
-//! calls its leader's age differently has no dashboard. And there are things to see here that etcd
-//! does not measure.
-//!
-//! # The idea
-//!
-//! The names, types and labels are etcd's; ours begin with `clearlane_`. Nothing is collected that
-//! lies somewhere already: the page is written when it is asked for, and the part that knows is asked then.
-//!
-//! ```text
-//!                      ┌─ store      revision, sizes, alarms, members
-//!   GET /metrics ──▶ page ─ node     what its threads have counted
-//!                      ├─ threads    rpcs, summed over the network threads    thread
-//!                      ├─ locks      who waited, how long
-//!                      └─ process    memory, files
-//! ```
-//!
-//! What remains to be counted on the way of a request is in [`thread`]: a few additions to memory
-//! that no other thread writes to.
-//!
-//! # What differs
-//!
-//! Some of etcd's figures are of parts that are not here: a store of version 2, a proxy, pages of
-//! bbolt. They are on the page, and stay zero, so that a query for a name finds it:
-//! [`not_measured`]. What etcd measures elsewhere than we do, [`etcd`] tells case by case.
+//! [`not_measured`] has etcd's names of parts that are not here (a store of version 2, a proxy,
+//! pages of bbolt), which stay zero so that a query for the name finds it.
 
 mod not_measured;
 mod etcd;
@@ -79,7 +59,7 @@ impl RpcMetrics {
         thread
     }
 
-    /// The page.
+    /// Reads all metrics and writes the page.
     pub fn render(&self, member: &Server) -> String {
         let threads = self.threads.lock().clone();
         let mut page = MetricsPage::default();

@@ -1,8 +1,9 @@
 //! What does etcd count that is not here?
 //!
-//! Names of parts that this server does not have, such as bbolt's pages or a proxy, and of a few that
-//! it has and does not measure: transactions that are open, raft snapshots being installed. A query for
-//! one finds it, and it is zero. That is not a measurement: `docs/clearlane-and-etcd.md` says so, too.
+//! Names of parts that this server does not have, such as bbolt's pages or a proxy, and of a few
+//! that it has and does not measure: transactions that are open, raft snapshots being installed. A
+//! query for one finds it, and it is zero. That is not a measurement: see
+//! `docs/clearlane-and-etcd.md`.
 
 use super::page::{MetricsPage, PrometheusHistogram, doubling};
 

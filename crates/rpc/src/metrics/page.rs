@@ -6,8 +6,8 @@
 //!   etcd_server_has_leader 1
 //! ```
 //!
-//! The samples of a family stand together, behind its head. A histogram is a counter per bound, each
-//! with all values up to the bound, then the sum and the count.
+//! The samples of a family stand together, behind its head. A histogram is a counter per bound,
+//! each with all values up to the bound, then the sum and the count.
 
 use std::fmt::{Display, Write as _};
 use std::time::Duration;
@@ -97,7 +97,7 @@ impl Family<'_> {
     }
 }
 
-/// A histogram at one moment.
+/// The values of a histogram.
 #[derive(Debug, Default)]
 pub(super) struct PrometheusHistogram {
     /// Bounds, and how many are in the bucket below each.

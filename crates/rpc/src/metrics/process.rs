@@ -1,7 +1,7 @@
-//! What does the operating system say of this process?
+//! What the operating system knows of this process.
 //!
-//! Linux tells in `/proc`. Elsewhere what cannot be known is not shown, but for the start, which is
-//! then the time of the first query.
+//! Linux shows it in `/proc`. Elsewhere what cannot be known is not shown, but for the start, which
+//! is then the time of the first query.
 
 use std::fs;
 use std::sync::LazyLock;

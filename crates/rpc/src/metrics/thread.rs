@@ -1,27 +1,12 @@
-//! What does one network thread count?
+//! The counters of one network thread. A query for the metrics page sums them over the threads.
 //!
-//! # The problem
+//! A request is counted in five places. A counter that all threads write to is a cache line that
+//! travels between cores at each count, which costs more than the look-up of a key. Here a counter
+//! has one writer, so counting is a load, an addition and a store, without a locked instruction;
+//! the counters of one rpc lie together, apart from other threads'.
 //!
-//! A server answers half a million requests in a second, and each is to be counted in five places. A
-//! counter that all threads write to is a cache line that travels between cores at each count, and
-//! that costs more than looking a key up.
-//!
-//! # The idea
-//!
-//! Each thread has its own counters, and a query for the metrics sums them up. A counter has one
-//! writer, so counting is a load, an addition and a store, with no locked instruction; what is
-//! counted for one rpc lies together, apart from what others write.
-//!
-//! ```text
-//!   thread 0   Range │ started received sent OK │ …     Put │ …      } one line of cache each
-//!   thread 1   Range │ started received sent OK │ …     Put │ …
-//!                          └───────── summed when somebody asks
-//! ```
-//!
-//! # What holds
-//!
-//! Only its own thread counts on a [`ThreadMetrics`]. Another one would break no memory, but counts
-//! would be lost.
+//! Only its own thread counts on a [`ThreadMetrics`]. Another thread would break no memory, but
+//! counts would be lost. The decision: `docs/decisions/server-metrics.md`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};

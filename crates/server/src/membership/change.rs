@@ -8,7 +8,8 @@
 //! | update | `UpdateNode` | the member with its new addresses |
 //! | remove | `RemoveNode` | none |
 //!
-//! A cluster that begins writes its first members as such changes, too: [`MemberChange::initial_conf_change`].
+//! A cluster that begins writes its first members as such changes, too:
+//! [`MemberChange::initial_conf_change`].
 
 use clearlane_wal::{ConfChange, ConfChangeKind, MemberContext};
 

@@ -5,10 +5,10 @@
 //!   cluster   the numbers of its first members, ascending, 8 bytes each, big endian
 //! ```
 //!
-//! Members that are there from the beginning have the token and no time: each of them works out
-//! the same numbers from the same flags, and so finds out whether it belongs to the cluster that it
-//! talks to. A member that is added later has no token, and the time, so that it may come back under a new
-//! number after it was removed.
+//! Members that are there from the beginning have the token and no time: each of them works out the
+//! same numbers from the same flags, and so finds out whether it belongs to the cluster that it
+//! talks to. A member that is added later has no token, and the time, so that it may come back
+//! under a new number after it was removed.
 //!
 //! Nothing secret hangs on these numbers. That SHA-1 is broken does not matter here, and another
 //! hash would give the same flags other numbers than etcd gives them.

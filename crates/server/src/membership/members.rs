@@ -15,7 +15,7 @@ use super::rejection::MembershipRejection;
 use crate::applied_position::AppliedPosition;
 use crate::error::{Error, Result};
 
-/// So many learners a cluster has, unless its members were told otherwise.
+/// Number of learners that a cluster may have by default.
 pub const LEARNERS_MAX: usize = 1;
 
 /// What comes of a check.

@@ -1,8 +1,8 @@
 //! Which addresses a member may have: etcd's rules.
 //!
-//! `http://host:port` or `https://host:port`, without a path; or `unix://` and `unixs://` with a name
-//! of a socket. A member has at least one, and they are kept in order, for its number is a hash of
-//! them.
+//! `http://host:port` or `https://host:port`, without a path; or `unix://` and `unixs://` with a
+//! name of a socket. A member has at least one, and they are kept in order, for its number is a
+//! hash of them.
 
 use super::rejection::MembershipRejection;
 

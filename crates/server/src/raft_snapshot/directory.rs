@@ -1,48 +1,17 @@
-//! Stores in directories, and one small file that says which of them is the current one.
+//! Stores in numbered directories, and marks: small files, each of which names a store.
 //!
 //! ```text
-//!   snap/                       current:
-//!   ├── current                   clearlane-vault 1
-//!   ├── 7310.copy                 store 4
-//!   ├── lock
-//!   ├── store.4/                7310.copy:
-//!   ├── store.5/                  clearlane-vault 1
-//!   └── store.6/                  store 5          (6 is being received: nothing names it)
+//!   snap/current      "store 4": the current store      snap/store.4/   snap/store.5/
+//!   snap/7310.copy    "store 5": the copy at 7,310      snap/store.6/   without a mark: received
 //! ```
 //!
-//! No store is ever moved. It is in use, by open reads and by the engine's own threads, and these
-//! would look for their files where the directory was. What moves is a mark of two lines, from a name
-//! to another, and that is one rename:
+//! A store is not moved. A copy is kept by renaming `mark.new` to `7310.copy`, and promoted by
+//! renaming that to `current`. A crash at any step: `docs/copies.md`.
 //!
-//! | step | mark |
-//! |---|---|
-//! | a copy is kept | `mark.new` → `7310.copy` |
-//! | it is promoted | `7310.copy` → `current` |
-//!
-//! A rename happens or does not, also when the process is killed. It is on disk when the directory is
-//! synced, and before that a power cut may undo it. So each rename and each removal of a mark is synced
-//! before the next step begins, and above all before a store is removed which the mark on disk might
-//! still name. A process that was killed between the two leaves names of which its successor cannot
-//! know whether the disk has them: so the directory is synced when the vault is opened.
-//!
-//! # After a crash at any step
-//!
-//! ```text
-//!   stage    make store.6 ✂                                     nothing names store.6: removed
-//!   keep     write mark.new ✂ rename ✂ sync                     removed, or the copy at its index
-//!   promote  rename over current ✂ sync ✂ remove store.4 ✂      the old store or the new one
-//!   discard  remove mark ✂ sync ✂ remove store.5 ✂              a copy, or a store without a name
-//! ```
-//!
-//! What a name stands for is whole in each row, and what has no name is removed at the next start.
-//!
-//! # Invariants
-//!
-//! * A mark names a store whose data is on disk: engines sync their commits, and the names of the
-//!   directories that they make.
-//! * The number of a store is used once.
-//! * One vault has the directory: the file `lock` says so, and holds the lock.
-//! * A directory with stores and without `current` was not left so by us. It is refused.
+//! * Each rename and removal of a mark is synced before the next step begins.
+//! * A mark names a store whose data is on disk: engines sync what they commit, and names.
+//! * One [`DiskStoreDir`] has the directory: it holds a lock on the file `lock`.
+//! * A directory with stores and without `current` is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -78,7 +47,7 @@ pub struct DiskStoreDir {
 struct OpenStores {
     /// Keeps the directory to ourselves.
     _lock: Box<dyn File>,
-    /// The number of the next store.
+    /// The number of the next store: above those of all stores and marks found at the opening.
     next: u64,
     /// Which store is open. Weak: it closes when it is not used any more.
     engines: BTreeMap<u64, Weak<dyn Engine>>,

@@ -9,10 +9,10 @@ pub enum Error {
     /// The message that is to go with the copy is none that says "take a copy".
     #[error("{0} is no snapshot")]
     NotSnapshot(String),
-    /// Raft has promised more than the store has.
-    #[error("the store is at {has}, and {promised} was promised")]
+    /// Raft needs more than the store has.
+    #[error("the store is at {has}, and raft needs {promised}")]
     StoreTooOld {
-        /// What raft has promised.
+        /// What raft needs.
         promised: u64,
         /// Where the store is.
         has: u64,

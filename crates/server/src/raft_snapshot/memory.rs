@@ -1,5 +1,5 @@
-//! Stores that live as long as their vault: for a simulated member, which crashes and comes back
-//! while the vault stays. What was committed is what survives.
+//! Stores that live as long as their directory: for a simulated member, which crashes and comes
+//! back while the directory stays. What was committed is what survives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::store_dir::{StagedStore, StoreDir};
 
-/// A vault in memory.
+/// A store directory in memory.
 #[derive(Debug, Default)]
 pub struct MemoryStoreDir {
     stores: Mutex<MemoryStores>,
@@ -23,7 +23,7 @@ struct MemoryStores {
 }
 
 impl MemoryStoreDir {
-    /// A vault with nothing in it.
+    /// One with nothing in it.
     pub fn new() -> MemoryStoreDir {
         MemoryStoreDir::default()
     }

@@ -1,8 +1,8 @@
 //! The receiving side: chunks of any size become a copy that is whole, or nothing.
 //!
-//! A store is staged when the header has come and makes sense, and filled from then on. It goes when
-//! anything is wrong, and when the receiver is dropped before its end, as happens when a connection
-//! breaks. So no other code has to clean up behind a transfer.
+//! A store is staged when the header has come and makes sense, and filled from then on. It goes
+//! when anything is wrong, and when the receiver is dropped before its end, as happens when a
+//! connection breaks. So no other code has to clean up behind a transfer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,12 +37,12 @@ struct RecordImport {
     staging: StagingGuard,
 }
 
-/// A copy that is whole, kept by the vault, and of the position that the message names.
+/// A copy that is whole, kept by the store directory, and of the position that the message names.
 #[derive(Debug)]
 pub struct ReceivedSnapshot {
     /// What raft is to be told.
     pub message: Message,
-    /// The index under which the vault keeps the copy.
+    /// The index under which the store directory keeps the copy.
     pub index: u64,
 }
 
@@ -74,7 +74,8 @@ impl SnapshotReceiver {
         Box::new(RecordImport { message, importer, staging }).feed(records)
     }
 
-    /// The copy has come to its end. It is checked and kept, or an error says what is wrong with it.
+    /// The copy has come to its end. It is checked and kept, or an error says what is wrong with
+    /// it.
     pub fn finish(mut self) -> Result<ReceivedSnapshot> {
         match std::mem::replace(&mut self.state, ReceiverState::Failed) {
             ReceiverState::Records(records) => records.finish(),

@@ -1,7 +1,7 @@
 //! The sending side: a message and a store, as chunks of bytes.
 //!
 //! ```text
-//!   magic (16), version (1) │ length (4) │ the message │ crc32c of all before (4) │ the records' stream
+//!   magic (16), version (1) │ length (4) │ the message │ crc32c of these (4) │ records
 //! ```
 //!
 //! The records' stream is the [engine's](clearlane_engine::stream), with its own sums.
@@ -28,8 +28,9 @@ pub struct SnapshotSender {
 }
 
 impl SnapshotSender {
-    /// Starts to send the store that an exporter copies, with a message that raft wants to have sent
-    /// with a copy. The message that arrives says of which position the copy is: what the copy says.
+    /// Starts to send the store that an exporter copies, with a message that raft wants to have
+    /// sent with a copy. The message that arrives says of which position the copy is: what the copy
+    /// says.
     pub fn new(exporter: Exporter, mut message: Message) -> Result<SnapshotSender> {
         if !message.is_snapshot() {
             return Err(Error::NotSnapshot(message.to_string()));

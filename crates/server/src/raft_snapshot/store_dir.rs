@@ -1,4 +1,4 @@
-//! What is asked of the place where a member's stores lie.
+//! The interface of the place where a member's stores lie.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use clearlane_engine::{Engine, Result};
 /// Where the stores of a member lie: the current one, and copies that came from others.
 ///
 /// All of it may be called from several threads. Errors are those of engines and their directories:
-/// a failed [`stage`](StoreDir::stage) costs a transfer, a failed [`promote`](StoreDir::promote) the member.
+/// a failed [`stage`](StoreDir::stage) costs a transfer, a failed [`promote`](StoreDir::promote)
+/// the member.
 pub trait StoreDir: Send + Sync + Debug {
     /// The current store; an empty one is made if there is none.
     fn open(&self) -> Result<Arc<dyn Engine>>;
@@ -33,16 +34,17 @@ pub trait StoreDir: Send + Sync + Debug {
     /// Discards the raft snapshot at `index`. If there is none, that is fine.
     fn discard(&self, index: u64) -> Result<()>;
 
-    /// So many bytes may still be written to the disk that the stores are on. Without bound, if that
-    /// is not known.
+    /// So many bytes may still be written to the disk that the stores are on. Without bound, if
+    /// that is not known.
     fn free_space(&self) -> u64;
 
-    /// Removes what transfers have left that a crash has interrupted, and stores that were replaced.
-    /// What is in use stays.
+    /// Removes what transfers have left that a crash has interrupted, and stores that were
+    /// replaced. What is in use stays.
     fn remove_leftovers(&self) -> Result<()>;
 }
 
-/// A store that is being filled. It has no name yet, only a number that no other store ever had.
+/// A store that is being filled. It has no name yet, only a number that no other store in the
+/// directory has.
 #[derive(Debug)]
 pub struct StagedStore {
     /// The number.

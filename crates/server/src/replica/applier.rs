@@ -1,8 +1,10 @@
-//! The apply half of a member: committed entries, in order and each once, become states of the store.
+//! The apply half of a member: committed entries, in order and each once, become states of the
+//! store.
 //!
-//! The apply loop gives it [work](ToApply) and lets it take a step; a step ends where a request may take long,
-//! so that what stands before such a request is answered first, and what stands behind it waits for nothing but
-//! it. etcd's counterpart is `EtcdServer.applyAll`, which answers after each entry.
+//! The apply loop gives it [work](ToApply) and lets it take a step; a step ends where a request may
+//! take long, so that what stands before such a request is answered first, and what stands behind
+//! it waits for nothing but it. etcd's counterpart is `EtcdServer.applyAll`, which answers after
+//! each entry.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,8 +28,8 @@ use crate::membership::Members;
 
 /// Entries of one step: their outcomes leave at its end.
 const STEP_MAX: usize = 4096;
-/// In the old eras, where each entry waits for the locks of the era: as in etcd, its outcome does not wait for those
-/// of the entries behind it.
+/// In the old eras, where each entry waits for the locks of the era: as in etcd, its outcome does
+/// not wait for those of the entries behind it.
 const OLD_ERA_STEP_MAX: usize = 1;
 
 /// The apply half of a member.
@@ -108,7 +110,8 @@ impl Applier {
         !self.queue.is_empty()
     }
 
-    /// Does some of the work, and says what the owner has to do then. After an error the process stops.
+    /// Does some of the work, and says what the owner has to do then. After an error the process
+    /// stops.
     pub fn step(&mut self) -> Result<ApplyReady> {
         let work = if self.completes_before_apply() { None } else { self.queue.pop_front() };
         match work {

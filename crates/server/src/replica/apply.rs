@@ -1,13 +1,15 @@
 //! What an entry does to the store.
 //!
-//! Each entry ends one transaction of the store, also if it changes nothing or is refused (puts in a row end one
-//! together), and the transaction says how far the store has come with it. So a state of the store and its place
-//! in the log are never apart: see [`progress`](crate::applied_position). What all members must decide alike is decided
+//! Each entry ends one transaction of the store, also if it changes nothing or is refused (puts in
+//! a row end one together), and the transaction says how far the store has come with it. So a state
+//! of the store and its place in the log are never apart: see
+//! [`applied_position`](crate::applied_position). What all members must decide alike is decided
 //! from the store's state and the entry alone.
 //!
-//! Puts that follow each other become visible together, a [`PutBatch`] at a time: to publish a state costs more than
-//! to put a key. Their outcomes leave at the end of a step, so no client can tell. In the old eras each put is a
-//! run of its own, for readers wait for the locks that a run holds.
+//! Puts that follow each other become visible together, a [`PutBatch`] at a time: to publish a
+//! state costs more than to put a key. Their outcomes leave at the end of a step, so no client can
+//! tell. In the old eras each put is a batch of its own, for readers wait for the locks that a
+//! batch holds.
 
 use std::sync::Arc;
 

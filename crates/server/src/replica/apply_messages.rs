@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   raft loop ── ToApply: committed entries, a raft snapshot to install ──▶ apply loop
-//!             ◀── Applied: index, members, alarms, an installed snapshot ──
+//!             ◀── ApplyReport: index, members, alarms, an installed snapshot ─
 //! ```
 //!
-//! Both directions are in order and lose nothing. What the apply loop says may be heard late, and then several
-//! at once: [`ApplyReport::merge`] makes one of two.
+//! Both directions are in order and lose nothing. What the apply loop says may come late, and
+//! then several at once: [`ApplyReport::merge`] makes one of two.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::membership::Members;
 pub enum ToApply {
     /// Committed entries, the next ones.
     Entries(VecDeque<Entry>),
-    /// The store of this position, which came with a raft snapshot, takes the place of the one at hand. The
-    /// log has a record of it.
+    /// The store of this position, which came with a raft snapshot, takes the place of the one at
+    /// hand. The log has a record of it.
     Install(LogPosition),
 }
 
@@ -71,8 +71,9 @@ impl ApplyReport {
         self.is_removed |= later.is_removed;
     }
 
-    /// Whether the raft loop must hear it at once: it decides something there, or has reached an index that
-    /// is [awaited](super::Replica::awaited_index). Anything else can wait until it has something to do.
+    /// Whether the raft loop must get it at once: it decides something there, or has reached an
+    /// index that is [awaited](super::Replica::awaited_index). Anything else can wait until it has
+    /// something to do.
     pub fn is_urgent(&self, awaited: u64) -> bool {
         self.index >= awaited
             || self.installed.is_some()

@@ -1,4 +1,5 @@
-//! Faults that a programmer could make, planted on purpose: the deterministic cluster must find each.
+//! Faults that a programmer could make, planted on purpose: the deterministic cluster must find
+//! each.
 //!
 //! They are compiled in only with the feature `planted-bugs`, and do nothing until
 //! [`Replica::plant_bug`] is called.
@@ -48,7 +49,7 @@ pub enum Bug {
     ApplyTwice,
     /// A put is answered when the apply loop gets it, and applied later.
     ReplyBeforeApply,
-    /// Raft hears of a change of members after it has heard that its entry is applied.
+    /// Raft is told of a change of members after it was told that its entry is applied.
     ConfStateTooLate,
     /// Raft goes on behind a snapshot that the apply loop has not installed yet.
     InstallNotAwaited,
@@ -145,7 +146,7 @@ impl Replica {
         if self.has_bug(Bug::ReusedReadId) { self.planted.last_read_context } else { context }
     }
 
-    /// What raft hears of what is applied.
+    /// What raft is told of what is applied.
     pub(super) fn spoil_apply_report(&mut self, mut applied: ApplyReport) -> ApplyReport {
         if self.has_bug(Bug::ConfStateTooLate) {
             let late = std::mem::take(&mut applied.conf_changes);

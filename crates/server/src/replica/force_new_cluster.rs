@@ -1,10 +1,7 @@
-//! What is left when a majority is gone for good: one member goes on with its data, alone.
+//! A majority is gone for good, and one member goes on as a cluster of one: etcd's
+//! `--force-new-cluster`.
 //!
-//! # The idea
-//!
-//! A cluster of three of which two disks are lost cannot even decide to become a cluster of one. But
-//! the operator with the third disk may decide it for them. Its log gets a few more entries, as if they had
-//! been agreed on:
+//! Its log gets a few more entries, as if they had been agreed on:
 //!
 //! ```text
 //!   log       1 … 40 committed │ 41 42 not committed
@@ -12,12 +9,10 @@
 //!                              │ 42 remove one other │ 43 remove the next   all committed
 //! ```
 //!
-//! What was not committed is dropped: it was not acknowledged to any client. The entries are applied at the start as
-//! all others, so the table of members, raft and the marks of removed members come out right by
-//! themselves, and a crash in the middle changes nothing.
-//!
-//! The others must never come back: they would not know that they were removed, and be two clusters
-//! of one number.
+//! What was not committed is dropped: it was not acknowledged to any client. The entries are
+//! applied at the start as all others are, so the table of members, raft and the marks of removed
+//! members come out right. The operator must not start the others again: they do not know that
+//! they were removed, and would be a second cluster of the same id.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -102,7 +97,7 @@ impl CommittedMembers {
         self.learners.remove(&id);
     }
 
-    /// An entry that is not applied yet. One that will be refused is heard all the same: to remove
+    /// An entry that is not applied yet. One that will be refused counts all the same: to remove
     /// a member that is not there is refused, too.
     fn apply(&mut self, entry: &Entry) -> Result<()> {
         if entry.kind != EntryKind::ConfChange {

@@ -1,4 +1,4 @@
-//! What a member's raft half is told, and asked for.
+//! The inputs of a member's raft half.
 
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_raft as raft;
@@ -97,8 +97,8 @@ impl Replica {
         }
     }
 
-    /// Whether a change is possible as far as this member knows; when it is applied it is checked again. Only
-    /// the leader knows how far a learner has come.
+    /// Whether a change is possible as far as this member knows; when it is applied it is checked
+    /// again. Only the leader knows how far a learner has come.
     fn check_change(&self, change: &MemberChange) -> std::result::Result<(), MemberChangeError> {
         let MemberChange::Promote { id } = *change else {
             return Ok(self.members.check(&change.to_conf_change(0))?);

@@ -1,9 +1,9 @@
 //! What a leader does about leases: it begins their time, and proposes what is due.
 //!
-//! Whatever it proposes is an entry like any other: a leader elected meanwhile applies it, or it is lost
-//! with this member's leadership. It must not get to the *next* leader by being forwarded, as raft does
-//! with the proposals of a follower: that leader has given the lease its time again. So nothing is
-//! proposed unless raft leads now, and in the term in which the leases' time was begun.
+//! Whatever it proposes is an entry like any other: a leader elected meanwhile applies it, or it is
+//! lost with this member's leadership. It must not get to the *next* leader by being forwarded, as
+//! raft does with the proposals of a follower: that leader has given the lease its time again. So
+//! nothing is proposed unless raft leads now, and in the term in which the leases' time was begun.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use super::Replica;
 use crate::requests::lease::ID_MASK;
 
 impl Replica {
-    /// A lease without an id gets one: in the log it must have it, for all members to give it the same.
+    /// A lease without an id gets one: in the log it must have it, for all members to give it the
+    /// same.
     pub(super) fn assign_lease_id(&mut self, request: &mut InternalRaftRequest) {
         if let Some(grant) = &mut request.lease_grant {
             while grant.id == 0 {

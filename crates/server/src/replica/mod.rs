@@ -1,9 +1,10 @@
 //! One member, as two state machines: the raft half and the apply half.
 //!
-//! [`Replica`] is what the raft loop drives: raft, the write-ahead log's queue, reads, proposals. [`Applier`] is
-//! what the apply loop drives: it turns committed entries into states of the store. They talk by [`ToApply`]
-//! and [`ApplyReport`], in order. Neither starts a thread, reads a clock or opens a file but the store's: the
-//! server runs them on threads, the simulated cluster as steps in any order that threads allow.
+//! [`Replica`] is what the raft loop drives: raft, the write-ahead log's queue, reads, proposals.
+//! [`Applier`] is what the apply loop drives: it turns committed entries into states of the store.
+//! They talk by [`ToApply`] and [`ApplyReport`], in order. Neither starts a thread, reads a clock
+//! or opens a file but the store's: the server runs them on threads, the simulated cluster as steps
+//! in any order that threads allow.
 //!
 //! * A message that speaks of something leaves after that is on disk (the driver sees to it).
 //! * A write is answered after this member has applied it. Before, a quorum has synced it.
@@ -77,11 +78,11 @@ use crate::raft_snapshot::{ReceivedSnapshot, StoreDir};
 
 /// Committed entries that may wait to be applied. More proposals are refused: etcd's number.
 const APPLY_GAP_MAX: u64 = 5000;
-/// Ticks for which a member goes on that was removed: its last messages tell the others that the removal is
-/// committed. If it led one other voter, that one has no quorum until it hears so.
+/// Ticks for which a member goes on that was removed: its last messages tell the others that the
+/// removal is committed. If it led one other voter, that one has no quorum until it knows.
 const TICKS_AFTER_REMOVAL: usize = 10;
-/// Bytes of committed entries that may wait to be applied. A leader takes no more proposals, and a follower no more
-/// entries from its leader, which sends them again.
+/// Bytes of committed entries that may wait to be applied. A leader takes no more proposals, and a
+/// follower no more entries from its leader, which sends them again.
 const APPLY_BYTES_MAX: u64 = 256 << 20;
 
 /// The raft half of a member.
@@ -111,7 +112,7 @@ pub struct Replica {
     queued_proposals: QueuedProposals,
     proposed_alarm: Option<ProposedAlarm>,
     sole_voter: SoleVoter,
-    /// What the barrier and the outputs were told last.
+    /// What was published last, to the ReadIndex queue too.
     last_reported: LastReported,
     /// Up to where readers must see, and since when that is known, where it is not applied yet.
     pending_read_indexes: BTreeMap<u64, Duration>,
@@ -128,9 +129,11 @@ pub struct Replica {
     /// What the apply loop was given: the last index of each part, and its bytes.
     unapplied: VecDeque<(u64, u64)>,
     unapplied_bytes: u64,
-    /// The position of the last raft snapshot that raft has taken: what was changed before counts no more.
+    /// The position of the last raft snapshot that raft has taken: what was changed before counts
+    /// no more.
     snapshot_index: u64,
-    /// Committed at the start, and not applied yet: then a sole voter need not wait for others to lead.
+    /// Committed at the start, and not applied yet: then a sole voter need not wait for others to
+    /// lead.
     committed_at_start: Option<u64>,
     /// Copies that have come, for the next poll.
     received_snapshots: Vec<ReceivedSnapshot>,
@@ -180,7 +183,7 @@ impl Replica {
     /// A message has come from another member. An error says that raft cannot use it, and nothing
     /// has changed.
     pub fn receive(&mut self, message: Message) -> raft::Result<()> {
-        // What it had promised to a leader's lease before it was started was in memory only.
+        // What it had granted to a leader's lease before it was started was in memory only.
         if self.ticks_before_vote > 0 && message.is_vote_request() {
             return Ok(());
         }
@@ -206,7 +209,8 @@ impl Replica {
         self.raft.leadership().leader != 0 && self.raft.lead_transferee().is_none()
     }
 
-    /// Whether so much waits for the apply loop that no more may be proposed, here or by a member that forwards.
+    /// Whether so much waits for the apply loop that no more may be proposed, here or by a member
+    /// that forwards.
     fn apply_is_behind(&self) -> bool {
         let gap = self.raft.committed_index().saturating_sub(self.applied.0);
         gap > APPLY_GAP_MAX || self.unapplied_bytes > APPLY_BYTES_MAX
@@ -334,7 +338,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Before raft hears that its entry is applied: it lets no other change be proposed until then.
+    /// Before raft is told that its entry is applied: it lets no other change be proposed until
+    /// then.
     fn handle_conf_change(&mut self, applied: AppliedConfChange) -> Result<()> {
         let AppliedConfChange { index, change, conf_state: members } = applied;
         if index <= self.snapshot_index {
@@ -363,8 +368,8 @@ impl Replica {
         Ok(self.raft.on_installed(position.index)?)
     }
 
-    /// Asks for a commit of the store if the log has grown long without one: it could never be shortened. Once:
-    /// a commit is a sync.
+    /// Asks for a commit of the store if the log has grown long without one: it could never be
+    /// shortened. Once: a commit is a sync.
     fn count_applied(&mut self, index: u64) {
         while let Some((_, bytes)) = self.unapplied.pop_front_if(|(last, _)| *last <= index) {
             self.unapplied_bytes -= bytes;
@@ -406,8 +411,9 @@ impl Replica {
     fn handle_received_snapshot(&mut self, copy: ReceivedSnapshot) -> Result<()> {
         let index = copy.index;
         if !self.store_dir.kept_indexes()?.contains(&index) {
-            // Another of the same index was refused or installed, and they were one in the vault.
-            // Raft must not take what is not there: its record in the log could not be undone.
+            // Another of the same index was refused or installed, and they were one in the store
+            // directory. Raft must not take what is not there: its record in the log could not be
+            // undone.
             return Ok(());
         }
         self.offered_snapshots.insert(index);
@@ -415,8 +421,9 @@ impl Replica {
         Ok(())
     }
 
-    /// Offers raft the copies that have come. When it takes one its members are those of the snapshot: what the
-    /// apply loop says of earlier changes counts no more from there on, and that is noted with the append.
+    /// Offers raft the copies that have come. When it takes one its members are those of the
+    /// snapshot: what the apply loop says of earlier changes counts no more from there on, and that
+    /// is noted with the append.
     fn step_received_snapshots(&mut self) -> Result<()> {
         for copy in std::mem::take(&mut self.received_snapshots) {
             match self.raft.step(copy.message) {
@@ -473,8 +480,8 @@ impl Replica {
         self.read_index.next_poll().into_iter().chain(self.next_lease_due()).min()
     }
 
-    /// The index that something waits for to be applied; `u64::MAX` if nothing does. What the apply loop says
-    /// below it is [not urgent](ApplyReport::is_urgent).
+    /// The index that something waits for to be applied; `u64::MAX` if nothing does. What the apply
+    /// loop says below it is [not urgent](ApplyReport::is_urgent).
     pub fn awaited_index(&self) -> u64 {
         self.read_index
             .awaited_index()
@@ -581,7 +588,7 @@ impl Replica {
         }
     }
 
-    /// Carries out what the barrier wants. Says whether raft has something to do now.
+    /// Carries out what the ReadIndex queue wants. Says whether raft has something to do now.
     fn run_read_actions(&mut self, now: Duration) -> bool {
         let mut asked = false;
         for action in self.read_index.poll(now, &mut self.ids) {
@@ -591,7 +598,7 @@ impl Replica {
                     asked = true;
                 }
                 ReadIndexAction::Propose { context, .. } => {
-                    // Lost or refused: the barrier's time-out sees to it.
+                    // Lost or refused: the ReadIndex queue asks again after its time-out.
                     let _ = self.raft.propose(log_read(context));
                     asked = true;
                 }
@@ -614,7 +621,7 @@ impl Replica {
 
     fn request_read_index(&mut self, context: u64) {
         let Some(context) = self.spoil_read_request(context) else { return };
-        // Refused or forgotten by raft: the barrier asks again.
+        // Refused or forgotten by raft: the ReadIndex queue asks again.
         let _ = self.raft.read_index(context.to_be_bytes().to_vec());
     }
 
@@ -633,8 +640,8 @@ impl Replica {
         self.raft.applied_index()
     }
 
-    /// Raft's members, as far as the apply loop has said; `None` while a raft snapshot is being installed, of
-    /// which raft has the members already.
+    /// Raft's members, as far as the apply loop has said; `None` while a raft snapshot is being
+    /// installed, of which raft has the members already.
     pub fn conf_state(&self) -> Option<&ConfState> {
         Some(&self.conf_state).filter(|_| self.applied.0 >= self.snapshot_index)
     }
@@ -679,7 +686,7 @@ impl Replica {
         self.ids.last()
     }
 
-    /// What the barrier has done so far.
+    /// What the ReadIndex queue has done so far.
     pub fn read_index_metrics(&self) -> ReadIndexMetrics {
         self.read_index.metrics()
     }

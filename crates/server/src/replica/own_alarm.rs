@@ -1,8 +1,9 @@
 //! The NOSPACE alarm that a member raises and takes back by itself.
 //!
-//! No request waits for such a proposal, and raft may lose it with its leader. So it is proposed again for as
-//! long as its cause lasts, but not beside one that may still be applied: only after an election time-out, or
-//! when there is another leader or term. One that is applied is not under way any more.
+//! No request waits for such a proposal, and raft may lose it with its leader. So it is proposed
+//! again for as long as its cause lasts, but not beside one that may still be applied: only after
+//! an election time-out, or when there is another leader or term. One that is applied is not under
+//! way any more.
 
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ pub(super) struct ProposedAlarm {
 }
 
 impl Replica {
-    /// Proposes to raise or to take back an alarm of this member, unless that is under way. What raft does not
-    /// take is proposed with the next call.
+    /// Proposes to raise or to take back an alarm of this member, unless that is under way. What
+    /// raft does not take is proposed with the next call.
     pub fn propose_alarm(&mut self, request: InternalRaftRequest) {
         let leadership = self.raft.leadership();
         let (leader, term, now) = (leadership.leader, leadership.term, self.now);

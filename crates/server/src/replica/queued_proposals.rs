@@ -1,7 +1,8 @@
 //! Proposals that wait for a leader.
 //!
-//! While no leader is known, or this one hands leadership over, a proposal waits here, as in etcd, until there
-//! is a leader or its request has gone. It has no id yet and raft has not seen it; so it is proposed once.
+//! While no leader is known, or this one hands leadership over, a proposal waits here, as in etcd,
+//! until there is a leader or its request has gone. It has no id yet and raft has not seen it; so
+//! it is proposed once.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! What comes out of a member's two halves, and the order in which it is carried out.
 //!
-//! A server carries it out with threads, a simulated member with events; the order is the same, because it is
-//! here. Each line of it that matters for correctness says why.
+//! A server carries it out with threads, a simulated member with events; the order is the same,
+//! because it is here. Each line of it that matters for correctness says why.
 
 use std::sync::Arc;
 
@@ -24,11 +24,12 @@ pub type Completions = Vec<(RequestId, RequestOutcome)>;
 pub struct ReplicaReady {
     /// To be sent now. What is for one member stays in order.
     pub messages: Vec<Message>,
-    /// Each says "take a copy of the store", and is sent with one: see [`copies`](crate::raft_snapshot).
-    /// What has become of it comes back as [`Input::CopySent`](super::ReplicaInput::RaftSnapshotSent).
+    /// Each says "take a copy of the store", and is sent with one: see
+    /// [`raft_snapshot`](crate::raft_snapshot). What has become of it comes back as
+    /// [`RaftSnapshotSent`](super::ReplicaInput::RaftSnapshotSent).
     pub raft_snapshots: Vec<Message>,
     /// Goes to the write-ahead log, and what has become of it comes back as
-    /// [`Input::Written`](super::ReplicaInput::WalWritten). There is no next one before that.
+    /// [`WalWritten`](super::ReplicaInput::WalWritten). There is no next one before that.
     pub wal_batch: Option<Batch>,
     /// For the apply loop, in order.
     pub to_apply: Vec<ToApply>,
@@ -42,7 +43,7 @@ pub struct ReplicaReady {
     pub is_commit_due: bool,
     /// This member was removed, has told the others, and stops.
     pub is_stopping: bool,
-    /// Whether [this member is alone](super::Replica::is_sole_voter_caught_up).
+    /// Whether [no other member need be asked](super::Replica::is_sole_voter_caught_up).
     pub is_sole_voter_caught_up: bool,
     /// Which request was proposed under which id, for checkers.
     #[cfg(feature = "planted-bugs")]
@@ -54,7 +55,7 @@ pub struct ReplicaReady {
 
 /// Carries out what the raft half says.
 pub trait ReplicaReadyHandler {
-    /// Whether this member is alone from now on.
+    /// Whether this member is the sole voter, and caught up, from now on.
     fn set_sole_voter_caught_up(&mut self, is_alone: bool);
     /// Sends a message.
     fn send(&mut self, message: Message);
@@ -79,8 +80,8 @@ pub trait ReplicaReadyHandler {
 impl ReplicaReady {
     /// Carries it out.
     pub fn dispatch(self, effects: &mut impl ReplicaReadyHandler) {
-        // Before anything of this goes to another member: a member that is elected by it, or has a vote by it,
-        // may acknowledge what this one has not applied.
+        // Before anything of this goes to another member: a member that is elected by it, or has a
+        // vote by it, may acknowledge what this one has not applied.
         effects.set_sole_voter_caught_up(self.is_sole_voter_caught_up);
         if let Some(batch) = self.wal_batch {
             effects.write_wal(batch);
@@ -152,7 +153,8 @@ pub struct NewStore {
 pub trait ApplyReadyHandler {
     /// Publishes another store, and moves what watches the old one.
     fn replace_store(&mut self, new: NewStore);
-    /// Publishes how far this member has applied the log, its members and alarms; tells the raft loop.
+    /// Publishes how far this member has applied the log, its members and alarms; tells the raft
+    /// loop.
     fn publish_applied(&mut self, applied: ApplyReport);
     /// Lets the time of leases begin.
     fn granted(&mut self, leases: Vec<i64>);
@@ -179,7 +181,8 @@ impl ApplyReady {
         }
         // Before outcomes: a client that asks at once must find what was applied.
         effects.publish_applied(self.report);
-        // Not when the step began: an entry before the grant may have taken longer than the lease lives.
+        // Not when the step began: an entry before the grant may have taken longer than the lease
+        // lives.
         if !self.granted.is_empty() {
             effects.granted(self.granted);
         }

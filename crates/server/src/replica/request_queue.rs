@@ -1,21 +1,14 @@
 //! The requests of one net thread that wait for the raft loop or the apply loop.
 //!
-//! A request takes a slot, and its [`ReplicaInput`] goes to the raft loop together with all others of the same turn of
-//! the runtime. Outcomes come back in bulk, and each wakes the task that waits at its slot. The queue is a state
-//! machine: it reads no clock and wakes no thread, so a simulated member has the same one.
+//! A request takes a slot, and its [`ReplicaInput`] goes to the raft loop together with all others
+//! of the same turn of the runtime. Outcomes come back in bulk, and each wakes the task that waits
+//! at its slot. The queue is a state machine: it reads no clock and wakes no thread, so a simulated
+//! member has the same one.
 //!
-//! * A slot is used again when its request has gone. Its generation tells requests apart: an outcome for an
-//!   earlier one is dropped, and each request gets one outcome at most.
-//! * A request without an outcome gets one after [`ROUNDS_MAX`] rounds, or when its deadline has passed. A timer
-//!   for each would cost more than most answers; so requests remember in which round of half a second they came,
-//!   and all are looked through at its end. Only a deadline within the round at hand makes that earlier:
-//!
-//! ```text
-//!   rounds      │ . . . . . . . . . │ . . . . . . . . . │
-//!   submitted       a  b      c
-//!   deadlines       ├──────────────────────────────▶ a   found at the second line: looked at its end
-//!                      ├────▶ b                          looked at then
-//! ```
+//! * A slot is used again when its request has gone. Its generation tells requests apart: an
+//!   outcome for an earlier one is dropped, and each request gets one outcome at most.
+//! * A request without an outcome gets one after [`ROUNDS_MAX`] rounds, or when its deadline has
+//!   passed.
 
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -27,17 +20,18 @@ use super::{MemberChangeError, ProposalResult, ReplicaInput};
 
 /// Length of a round.
 pub const ROUND_LENGTH: Duration = Duration::from_millis(500);
-/// Rounds that a request waits: at least etcd's time-out with its default settings, 5 s and twice an election
-/// time-out.
+/// Rounds that a request waits: at least etcd's time-out with its default settings, 5 s and twice
+/// an election time-out.
 const ROUNDS_MAX: u32 = 15;
 /// Slots of one queue.
 const SLOTS_MAX: u32 = 1 << 24;
-/// Shortest time between two looks for deadlines.
+/// Shortest time between two checks of deadlines.
 const DEADLINE_CHECK_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// The deadline of a request that has none.
 pub const NO_DEADLINE: u64 = u64::MAX;
 
-/// A request that waits: its queue, its slot there, and which of the requests that had this slot it is.
+/// A request that waits: its queue, its slot there, and which of the requests that had this slot it
+/// is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId {
     /// The queue's number.
@@ -57,8 +51,8 @@ pub enum RequestOutcome {
     NotProposed(raft::Error),
     /// The members do not allow the change.
     ChangeRejected(MemberChangeError),
-    /// Of a read: this member has applied enough. How long that took, once it was known how much that
-    /// is.
+    /// Of a read: this member has applied enough. How long that took, once it was known how much
+    /// that is.
     ReadReady(Duration),
     /// Of a read: why not.
     ReadFailed(read_index::ReadIndexError),
@@ -164,8 +158,8 @@ impl RequestQueue {
         }
     }
 
-    /// The request has gone, with its outcome or without. Its slot is free. Says whether that is the first
-    /// input since they were [taken](RequestQueue::drain_inputs).
+    /// The request has gone, with its outcome or without. Its slot is free. Says whether that is
+    /// the first input since they were [taken](RequestQueue::drain_inputs).
     pub fn release(&mut self, id: RequestId) -> bool {
         let there = std::mem::take(&mut self.slots[id.slot as usize].state);
         self.free.push(id.slot);
@@ -191,7 +185,8 @@ impl RequestQueue {
         there.generation == id.generation && matches!(there.state, SlotState::Done(_))
     }
 
-    /// When to [look](RequestQueue::check_deadlines), because a deadline passes before the round is over.
+    /// When to call [`check_deadlines`](RequestQueue::check_deadlines), because a deadline passes
+    /// before the round is over.
     pub fn next_check_ns(&self) -> Option<u64> {
         let look_ns = self
             .next_deadline_ns
@@ -207,6 +202,16 @@ impl RequestQueue {
     }
 
     /// Ends the wait of each request that has waited too long.
+    ///
+    /// A timer for each would cost more than most answers. So requests remember in which round they
+    /// came, and all are looked through at the end of a round. Only a deadline within the round at
+    /// hand makes that earlier:
+    ///
+    /// ```text
+    ///   rounds      │ . . . . . . . . . │ . . . . . . . . . │
+    ///   deadlines       ├──────────────────────────────▶ a   known from the second line on
+    ///                      ├────▶ b                          known at once
+    /// ```
     pub fn check_deadlines(&mut self, now_ns: u64) {
         (self.next_deadline_ns, self.last_check_ns) = (NO_DEADLINE, now_ns);
         for (slot, there) in self.slots.iter_mut().enumerate() {

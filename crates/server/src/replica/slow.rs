@@ -1,9 +1,9 @@
-//! Entries that take long to apply: what stands behind one waits as long, so each that took longer than a limit
-//! is reported with what it was.
+//! Entries that take long to apply: what stands behind one waits as long, so each that took longer
+//! than a limit is reported with what it was.
 //!
-//! The apply half reads no clock. Its owner may hand it a [`ApplyTimer`]; a simulated member has none. Nothing
-//! that is done depends on what it shows. It is read once for each entry: the end of one is the beginning of the
-//! next.
+//! The apply half reads no clock. Its owner may hand it a [`ApplyTimer`]; a simulated member has
+//! none. Nothing that is done depends on what it shows. It is read once for each entry: the end of
+//! one is the beginning of the next.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
 //! Whether a read need ask no other member, because none could have acknowledged a write.
 //!
-//! If this member leads and is the only member, it alone acknowledges writes, and does so when it has applied
-//! them. What others may have acknowledged while they were members was committed before this member became the
-//! only one; so that must be applied here. Learners are told what is committed, and one that is promoted by an
-//! entry that is not applied here yet may acknowledge: beside learners all that is committed must be applied.
+//! If this member leads and is the only member, it alone acknowledges writes, and does so when it
+//! has applied them. What others may have acknowledged while they were members was committed before
+//! this member became the only one; so that must be applied here. Learners are told what is
+//! committed, and one that is promoted by an entry that is not applied here yet may acknowledge:
+//! beside learners all that is committed must be applied.
 
 use clearlane_raft::Role;
 
@@ -23,9 +24,9 @@ impl SoleVoter {
 }
 
 impl Replica {
-    /// Whether this member leads, no other votes, an entry of its term is applied, and with it all that another
-    /// member may have acknowledged. Then all that was ever acknowledged is applied here, and no other can be
-    /// elected before this member has let go.
+    /// Whether this member leads, no other votes, an entry of its term is applied, and with it all
+    /// that another member may have acknowledged. Then all that was ever acknowledged is applied
+    /// here, and no other can be elected before this member has let go.
     pub(super) fn is_sole_voter_caught_up(&mut self) -> bool {
         let leadership = self.raft.leadership();
         let (applied, term) = self.applied;

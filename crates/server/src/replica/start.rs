@@ -1,23 +1,18 @@
-//! How a member begins: for the first time, and ever after.
+//! How a member begins: for the first time, and after each stop.
 //!
-//! # Which state is the right one?
-//!
-//! On disk are a log, a store, and perhaps copies that other members have sent. Which of them
-//! belong together is what the log says: it has a record of each position at which a state of the
-//! store was known to be durable.
+//! On disk are a log, a store, and perhaps copies from other members. Which of them belong together
+//! is what the log says: it has a record of each position at which a state of the store was known
+//! to be durable. With S for the newest one:
 //!
 //! ```text
-//!   the newest record S      the store                           so
-//!   S ≤ store                has come further since              it is the state; go on behind it
-//!   S > store                a copy at S is there                a crash came between the record of
-//!                                                                an installation and its end: end it
-//!   S > store                no copy at S                        the store is older than the log: an
-//!                                                                error, for entries are missing
+//!   S ≤ store                          the store has come further: go on behind it
+//!   S > store, a copy at S is there    a crash came during an installation: end it
+//!   S > store, no copy at S            entries are missing: an error
 //! ```
 //!
-//! Everything behind the store's position is read from the log and applied again when raft says
-//! that it is committed. What lies before is not needed for this member, but perhaps for another,
-//! which a few entries bring up to date more cheaply than a copy of the store; so some is read, too.
+//! What lies behind the store's position is read from the log, and applied when raft says that it
+//! is committed. Of what lies before some is read, too, for members that a few entries bring up to
+//! date. See `docs/copies.md`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -49,9 +44,9 @@ use crate::raft_snapshot::{self, StoreDir};
 /// How a compaction works: a step, and a rest behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactionConfig {
-    /// So many keys or records in one step.
+    /// Number of keys or records in one step.
     pub batch: usize,
-    /// So long is the rest.
+    /// Length of the rest.
     pub pause: Duration,
 }
 
@@ -66,7 +61,7 @@ impl Default for CompactionConfig {
 pub struct ReplicaConfig {
     /// Raft's. The id in it is not used: the log knows whose it is.
     pub raft: raft::RaftNodeConfig,
-    /// The barrier's. Nor is the member's id in it.
+    /// The ReadIndex queue's. The member's id in it is not used either.
     pub read_index: read_index::ReadIndexConfig,
     /// How a linearizable read is made one.
     pub read_mode: ReadMode,
@@ -78,16 +73,17 @@ pub struct ReplicaConfig {
     pub catch_up_entries: u64,
     /// They have at most so many bytes.
     pub catch_up_bytes: u64,
-    /// How large the store may become, as [`Quota`](crate::quota::Quota) takes it. The core does not
-    /// ask: see [`node`](crate::threads).
+    /// How large the store may become, as [`Quota`](crate::quota::Quota) takes it. The replica does
+    /// not ask: see [`threads`](crate::threads).
     pub quota_bytes: i64,
     /// How often the leader tells the others how much is left of each lease; never, if it is none.
     pub lease_checkpoint_interval: Option<Duration>,
     /// The time of the start, in milliseconds since 1970: ids begin with it.
     pub unix_ms: u64,
-    /// Whether a member that joins others was notified that it is to learn only; nothing if no member was asked.
+    /// Whether a member that joins others was notified that it is to learn only; nothing if no
+    /// member was asked.
     pub joins_as_learner: Option<bool>,
-    /// How a compaction works. The core runs none: see [`node`](crate::threads).
+    /// How a compaction works. The replica runs none: see [`threads`](crate::threads).
     pub compaction: CompactionConfig,
     /// Finds the entries that take long to apply, if that is to be measured.
     pub apply_timer: Option<ApplyTimer>,
@@ -114,7 +110,7 @@ impl ReplicaConfig {
     }
 }
 
-/// What a member stands on.
+/// Where a member keeps its log and its stores, and how.
 #[derive(Clone)]
 pub struct StorageConfig {
     /// Where the log's files are.
@@ -129,7 +125,7 @@ pub struct StorageConfig {
     pub parts: StoreParts,
     /// When the store commits.
     pub backend: Config,
-    /// So many learners the cluster has; the same number at all members.
+    /// Number of learners that the cluster may have; the same at all members.
     pub learners_max: usize,
     /// The workers that share the work of restoring.
     pub workers: Arc<dyn Workers + Send + Sync>,
@@ -185,7 +181,7 @@ pub(super) struct OpenedStore {
 }
 
 /// Makes the log of a new member. The first members of a cluster begin with the same entries, which
-/// add all of them; a member that joins begins with none, and hears of everything from the others.
+/// add all of them; a member that joins begins with none, and gets everything from the others.
 pub fn bootstrap(ground: &StorageConfig, metadata: Metadata, first: &[Member]) -> Result<()> {
     let mut first: Vec<&Member> = first.iter().collect();
     first.sort_by_key(|member| member.id);
@@ -228,7 +224,7 @@ pub fn start(
     settings.raft.read_index_counts_as_ack = ground.parts.era == Era::Clearlane;
     let Contents { hard_state: state, entries, .. } = contents;
     commit_up_to(progress.index, &mut wal, state)?;
-    // A member that has neither voted nor seen a term has promised nothing.
+    // A member that has neither voted nor seen a term has granted nothing.
     let was_running = state.vote != 0 || state.term > 1;
     let ids = ids_above(&entries, metadata.node_id, settings.unix_ms);
     let found = RecoveredState { store_position: progress.position(), hard_state: state, entries };
@@ -309,9 +305,9 @@ pub(super) fn proposal_id(kind: EntryKind, data: Bytes) -> Option<u64> {
 
 /// Tells the log that what the store has is committed.
 ///
-/// It may not know: a commit index alone is not synced. Raft would not tell it before the next entry
-/// is committed, and until then a record of the store's position, which is beyond what the log knows
-/// to be committed, would not count, while a purge went by it.
+/// It may not know: a commit index alone is not synced. Raft would not tell it before the next
+/// entry is committed, and until then a record of the store's position, which is beyond what the
+/// log knows to be committed, would not count, while a purge went by it.
 fn commit_up_to(index: u64, wal: &mut Wal, state: HardState) -> Result<()> {
     let last = wal.last_index();
     if last < index {
@@ -351,8 +347,8 @@ fn open_wal(
     let far_enough = snapshots.iter().rfind(|snapshot| snapshot.index <= behind);
     let earlier = far_enough.or(snapshots.first()).filter(|at| at.index < newest.index);
     // Between the two a copy may have been installed; then the entries have a gap, and the older
-    // ones are of no use. Or a segment that they need is gone. Whatever else is wrong, a failed sync
-    // above all, does not become right by another attempt.
+    // ones are of no use. Or a segment that they need is gone. Whatever else is wrong, a failed
+    // sync above all, does not become right by another attempt.
     match earlier.map(open) {
         None | Some(Err(Refused(_) | NoSnapshot { .. } | Corrupt { .. })) => Ok(open(newest)?),
         Some(opened) => Ok(opened?),

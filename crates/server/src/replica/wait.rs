@@ -1,8 +1,8 @@
 //! The proposals that wait for their entry to be applied: etcd's `wait`.
 //!
-//! The raft loop registers a request before raft has its proposal, and the apply loop takes it when the entry
-//! is applied; so both hold the table, each for as long as it takes to change a map. A proposal is taken once:
-//! what an entry answers a second time finds no request.
+//! The raft loop registers a request before raft has its proposal, and the apply loop takes it when
+//! the entry is applied; so both hold the table, each for as long as it takes to change a map. A
+//! proposal is taken once: what an entry answers a second time finds no request.
 
 use std::collections::HashMap;
 

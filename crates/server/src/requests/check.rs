@@ -1,21 +1,13 @@
-//! What can be told of a request before it is proposed.
+//! What can be told of a request before it is proposed, without the store.
 //!
-//! A request in the log is applied by every member, and cannot be taken out again. So what is
-//! wrong in itself, whatever the store holds, is refused here, by the member that was asked. The
-//! order in which things are looked at is etcd's: a request that is wrong twice gets the answer that
-//! etcd would give.
+//! A request in the log is applied by every member, and cannot be taken out again. So what is wrong
+//! in itself is refused here, by the member that was asked. The checks are made in etcd's order: a
+//! request that is wrong twice gets the answer that etcd would give.
 //!
-//! # A budget for operations
-//!
-//! The longest of a transaction's three lists may have 128 elements, and what is left of the 128 is
-//! the budget of each transaction inside of it:
-//!
-//! ```text
-//!   100 operations, one of them a transaction of 28     100 + 28: fine
-//!   100 operations, one of them a transaction of 29     refused
-//! ```
-//!
-//! With a larger `--max-txn-ops`, [`TXNS_DEEP_MAX`] is a bound of its own on transactions in each other.
+//! A transaction inside of another has as its budget of operations what the longest of the outer
+//! one's three lists has left over of `--max-txn-ops`: with 128, a hundred operations of which one
+//! is a transaction of 28 are served, and with one of 29 they are refused. [`TXNS_DEEP_MAX`] bounds
+//! how deep transactions lie in each other.
 
 use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
@@ -50,7 +42,8 @@ impl Default for Limits {
 /// Whether a client's request may be proposed. Its header counts: it is a part of the entry. So
 /// there must be one with an id that is as long as the one that the entry gets.
 ///
-/// The mark of a log read, a range without a key, comes from the member itself and not through here.
+/// The mark of a log read, a range without a key, comes from the member itself and not through
+/// here.
 pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), RequestRejection> {
     if let Some(request) = &request.range {
         range(request)?;
@@ -73,7 +66,7 @@ pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), Reque
     }
 }
 
-/// How long an entry is whose lease, if it grants one, has an id.
+/// How long an entry is once the lease that it grants, if it does, has an id.
 fn entry_len(request: &InternalRaftRequest) -> usize {
     match (&request.lease_grant, &request.header) {
         (Some(grant), Some(header)) if grant.id == 0 => {
@@ -86,8 +79,8 @@ fn entry_len(request: &InternalRaftRequest) -> usize {
     }
 }
 
-/// Whether a range can be sent in pages. Of another order than that of the keys etcd looks only at the
-/// direction: a target without one is served.
+/// Whether a range can be sent in pages. Of another order than that of the keys etcd looks only at
+/// the direction: a target without one is served.
 pub fn range_stream(request: &RangeRequest) -> Result<(), RequestRejection> {
     let has_direction = request.sort_order() != SortOrder::None;
     let has_order = has_direction && super::range::has_order(request);

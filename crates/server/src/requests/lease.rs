@@ -1,12 +1,12 @@
 //! Leases: granted, revoked, and how much is left of them.
 //!
-//! What a lease is, and when it expires, is described in [`clearlane_lease`]. Here are the entries that
-//! change what all members agree on. A revocation deletes the keys and the lease's record in one
-//! transaction of the store, so that its keys go at one revision, and a crash finds all of it or
-//! nothing.
+//! What a lease is, and when it expires, is described in [`clearlane_lease`]. Here are the entries
+//! that change what all members agree on. A revocation deletes the keys and the lease's record in
+//! one transaction of the store, so that its keys go at one revision, and a crash finds all of it
+//! or nothing.
 //!
-//! An entry names the lease and not when it ends: that matters only to a member that leads, and begins when the
-//! grant can be seen.
+//! An entry names the lease and not when it ends: that matters only to a member that leads, and
+//! begins when the grant can be seen.
 
 use clearlane_lease::{Checkpoint, Lessor};
 use clearlane_mvcc::{Store, WriteTxn};

@@ -1,50 +1,16 @@
-//! What does a request do? From an entry of the log to changes of the store and an answer.
+//! What a request does: from an entry of the log to changes of the store and an answer, in etcd's
+//! words. etcd's counterpart is `etcdserver/apply`; which request does what:
+//! `docs/raft-and-apply.md`.
 //!
-//! # The problem
+//! [`check`](mod@check) refuses, before a request is proposed, what is wrong whatever the store
+//! holds; [`apply`] carries out an entry; [`range`](mod@range) also serves reads without one.
 //!
-//! All members apply the same entries in the same order, and must come to the same store. Clients
-//! must get etcd's answers, its revisions and its words. And a crash may lie between any two
-//! entries: what an entry did and that it was applied become durable together.
-//!
-//! # The idea
-//!
-//! ```text
-//!   check    before it is proposed: what is wrong whatever the store holds
-//!     │ log
-//!   apply    one entry, one write transaction of the store, which ends with the entry's Progress
-//!     │                          (puts in a row may share one: see the core)
-//!     ├─ put, delete range       in that transaction
-//!     ├─ txn                     compares and permits first, on a read; then in that transaction
-//!     ├─ compaction              the store's own transaction that schedules it
-//!     └─ range without a key     the mark of a log read: changes nothing
-//! ```
-//!
-//! A refusal, too, ends a transaction. Nothing has changed then but how far the store has come in
-//! the log.
-//!
-//! # The parts, in reading order
-//!
-//! * [`check`](mod@check): what can be told without the store.
-//! * [`overlap`]: does a transaction touch a key twice?
-//! * [`range`](mod@range): sorted, filtered, cut off; for the log and for reads without it.
-//! * [`write`](mod@write): a put and a delete.
-//! * [`compare`] and [`txn`]: if, then, else.
-//! * [`lease`]: granted, revoked.
-//! * [`rejection`]: etcd's words.
-//!
-//! # What holds
-//!
-//! * [`apply`] ends exactly one write transaction, unless it fails. Then the member stops, and the
-//!   entry is applied after the next start.
-//! * A refused request has changed nothing.
-//! * Nothing here asks a clock or draws a number: the answer depends on the store, the leases and
-//!   the entry.
-//!
-//! # What is not here
-//!
-//! A header has its revision only; which member answers, for which cluster and in which term, is for the
-//! server to add. An entry whose request neither this module nor the core knows stops the member, as
-//! an entry from the future stops etcd.
+//! * [`apply`] ends exactly one write transaction, with the entry's [`AppliedPosition`], unless it
+//!   fails. Then the member stops, and the entry is applied after the next start.
+//! * A refused request has changed nothing but that position.
+//! * The answer depends on the store, the leases and the entry: no clock, no random number.
+//! * A header has its revision only; the server adds the member, the cluster and the term.
+//! * An entry known neither here nor in [`replica`](crate::replica) stops the member.
 
 pub mod check;
 mod compare;
@@ -191,7 +157,8 @@ pub(crate) fn apply_put(
     split_error(put(txn, has_lease, request).map(AppliedResponse::Put))
 }
 
-/// Does one thing in a write transaction. What it refuses it must refuse before it changes anything.
+/// Does one thing in a write transaction. What it refuses it must refuse before it changes
+/// anything.
 fn in_transaction(
     store: &dyn Store<AppliedPosition>,
     progress: AppliedPosition,

@@ -1,8 +1,6 @@
-//! Does a transaction put a key twice, or put what it deletes?
-//!
-//! All changes of a transaction have one revision, and at one revision a key has one record. So
-//! etcd refuses what would give it two, before it is proposed. Which combinations, is its own rule
-//! and a part of the API:
+//! Does a transaction put a key twice, or put what it deletes? At one revision a key has one
+//! record, so etcd refuses that before it is proposed. Which combinations, is etcd's rule and a
+//! part of the API:
 //!
 //! ```text
 //!   put k, put k               refused        in both lists of one transaction: fine
@@ -13,13 +11,6 @@
 //!   txn{put k}, txn{delete k}  fine           only what came before is compared
 //!   delete k.. (open), put k   fine           an open end is taken for the key 00
 //! ```
-//!
-//! # The idea
-//!
-//! For each list: which keys are put, which are deleted. The deletes of a level count from its
-//! beginning, nested transactions follow in their order, and the level's own puts come last. Deletes
-//! that overlap are joined, so that a key is looked up in the logarithm of their number, however
-//! many a client sends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -30,6 +21,10 @@ use clearlane_proto::etcdserverpb::request_op::Request;
 use super::rejection::RequestRejection;
 
 /// What a list of operations touches.
+///
+/// The deletes of a level count from its beginning, nested transactions follow in their order, and
+/// the level's own puts come last. Deletes that overlap are joined, so that a key is looked up in
+/// the logarithm of their number, however many a client sends.
 #[derive(Debug, Default)]
 pub(crate) struct TouchedKeys<'r> {
     puts: BTreeSet<&'r [u8]>,

@@ -1,37 +1,17 @@
 //! A range: from the records that the store finds to what the client asked for.
 //!
-//! # The problem
-//!
-//! The store knows one order, that of the keys, and one limit. A client may sort by five targets in
-//! two directions, leave out what is older or newer than some revision, and have the values left
-//! out, or everything but the number of keys.
-//!
-//! # The idea
-//!
 //! ```text
 //!   store ─ records in key order ─▶ filters ─▶ sort ─▶ limit ─▶ keys only ─▶ answer
 //!     └──── count: keys of the range, before all of that ──────────────────▶
 //! ```
 //!
-//! What can be left to the store is: a plain range reads no record that is not in the answer. Behind
-//! a filter, or for an order that the client asked for, everything must be read. It makes no
-//! difference where the records come from: a view, one of etcd's read transactions, or the open
-//! write transaction of a [transaction](super::txn).
+//! A plain range reads no record that is not in the answer; behind a filter or another order all
+//! are read. `more` says that the limit cut something off behind the filters.
 //!
-//! # What holds
-//!
-//! * `count` is before filters and limit. `more` says that the limit cut something off behind the
-//!   filters.
 //! * The revision in the header is the current one, also for a read of the past.
-//! * The sort is stable: what compares equal comes in the order of the keys, in both directions.
-//! * A target without an order sorts ascending, but only what the limit has left, and one more. This
-//!   is etcd's, and clients see it.
-//!
-//! # What etcd does that is left out
-//!
-//! It sorts with Go's `sort.Sort`, which is stable for twelve records and mixes ties from there on
-//! in a way that depends on Go's release. No client can rest on that, and with a stable order a
-//! repeated read has the same first page.
+//! * The sort is stable: ties come in the order of the keys, in both directions. etcd's ties, above
+//!   twelve records, depend on the release of Go.
+//! * A target without an order sorts ascending what the limit has left, and one more, as in etcd.
 
 use std::cmp::Ordering;
 

@@ -27,7 +27,8 @@ pub enum RequestRejection {
     /// There is no such order, or no such target to sort by.
     #[error("etcdserver: invalid sort option")]
     InvalidSortOption,
-    /// A range cannot be streamed in another order than that of the keys, if the order has a direction.
+    /// A range cannot be streamed in another order than that of the keys, if the order has a
+    /// direction.
     #[error("RangeStream does not support custom sort orders")]
     StreamOrder,
     /// Nor with a filter.
@@ -73,7 +74,7 @@ pub enum RequestRejection {
     UnknownAlarmAction,
 }
 
-/// Why there is no answer: the client hears about it, or the member stops.
+/// Why there is no answer: the client is told, or the member stops.
 #[derive(Debug)]
 pub(crate) enum ApplyError {
     Rejected(RequestRejection),

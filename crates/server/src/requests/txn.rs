@@ -1,46 +1,17 @@
-//! A transaction: compare, then do one of two lists, all of it or nothing.
+//! A transaction: compare, then run one of two lists, all of it or nothing.
 //!
-//! # The problem
-//!
-//! What a write transaction of the store has changed cannot be taken back. So whatever may be
-//! refused must be refused before the first change, although the operations run one after the
-//! other, and each sees what those before it did.
-//!
-//! # The idea
-//!
-//! Three passes. The first two only read, and both look at the state before the transaction:
+//! What a write transaction of the store has changed cannot be taken back. So there are three
+//! passes, and whatever may be refused is refused in the first two, which read the state before the
+//! transaction:
 //!
 //! ```text
-//!   plan    ask the compares, of nested transactions, too     ─▶ which list runs, at each level
-//!   permit  what runs, in its order: revisions that are read,
-//!           leases, keys to keep something of                 ─▶ or refused, nothing has changed
-//!   run     do it, in one write transaction                   ─▶ one answer per operation
+//!   plan    asks the compares, of nested transactions, too    ─▶ which list runs, at each level
+//!   check   looks at what runs, in its order                  ─▶ or refused, nothing has changed
+//!   run     does it, in one write transaction                 ─▶ one answer per operation
 //! ```
 //!
-//! A nested transaction's compares thus know nothing of what is put in front of them:
-//!
-//! ```text
-//!   put w=1
-//!   txn  if value of w is 1    w is not there yet: the else list runs
-//! ```
-//!
-//! In the eras of etcd the first two passes hold the lock that etcd holds for them
-//! ([`Store::begin_read_for_writer`](clearlane_mvcc::Store::begin_read_for_writer)), and let it go before the
-//! write transaction is opened. No other thread writes in between: there is one applier.
-//!
-//! # What holds
-//!
-//! * A range with a revision is measured by the revision before the transaction, and only on the
-//!   list that runs. A negative revision counts as one, and is compacted; a plain range takes it for
-//!   the current one.
-//! * The answer of a nested transaction has an empty header, all others have the revision that they
-//!   have seen or made.
-//!
-//! # What etcd does that is left out
-//!
-//! Its check for overlaps ([`overlap`](super::overlap)) does not see a delete "from `k` on", so a
-//! put that keeps the old value of a key may come behind the delete of that key. etcd's members stop
-//! there, all of them. Here the put is refused, like any that has nothing to keep.
+//! The answer of a nested transaction has an empty header; all others have the revision that they
+//! have seen or made. The rules in detail: `TxnPlan`.
 
 use clearlane_mvcc::{ReadTxn, WriteTxn};
 use clearlane_proto::etcdserverpb::request_op::Request;
@@ -89,6 +60,14 @@ fn run_on_snapshot(
 }
 
 /// What of a transaction runs.
+///
+/// The compares of a nested transaction know nothing of what is put in front of them: all are asked
+/// of the state before the transaction, and so is the revision of a range, only on the list that
+/// runs. A negative revision is compacted there; in a plain range it stands for the current one.
+///
+/// In the eras of etcd planning and checking hold the lock that etcd holds for them
+/// ([`Store::begin_read_for_writer`](clearlane_mvcc::Store::begin_read_for_writer)), and let it go
+/// before the write transaction is opened. No other thread writes in between: there is one applier.
 #[derive(Debug)]
 pub(crate) struct TxnPlan<'r> {
     succeeded: bool,
@@ -179,7 +158,11 @@ fn fatal_error(stop: ApplyError) -> Error {
     }
 }
 
-/// The walk that permits.
+/// The walk over what runs that refuses what cannot be done.
+///
+/// The check for [overlaps](super::overlap) does not see a delete "from `k` on", so a put that
+/// keeps the old value of a key may come behind the delete of that key. etcd's members stop there,
+/// all of them. Here the put is refused, like any that has nothing to keep.
 struct PlanChecker<'t, 'r> {
     /// The state before the transaction.
     read: &'t (dyn ReadTxn + 't),

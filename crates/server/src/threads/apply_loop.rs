@@ -1,8 +1,9 @@
-//! The apply loop: applies what the raft loop hands over, publishes it, and completes the requests that wait for it.
+//! The apply loop: applies what the raft loop hands over, publishes it, and completes the requests
+//! that wait for it.
 //!
-//! It is the only thread that writes to the store, and may wait as long as the store takes: for locks in the old
-//! eras, for the committer when too much is pending. Neither delays a tick or a message of raft. etcd's
-//! counterpart is the goroutine of `EtcdServer.run` that calls `applyAll`.
+//! It is the only thread that writes to the store, and may wait as long as the store takes: for
+//! locks in the old eras, for the committer when too much is pending. Neither delays a tick or a
+//! message of raft. etcd's counterpart is the goroutine of `EtcdServer.run` that calls `applyAll`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,7 +26,8 @@ use crate::trace::StepKind;
 
 /// Old states that go together to the thread that drops them, which need not be woken for each.
 const DROPPED_STATES_MAX: usize = 256;
-/// Fewer wait for others no longer than this: each keeps records in memory that no reader needs any more.
+/// Fewer wait for others no longer than this: each keeps records in memory that no reader needs any
+/// more.
 const DROPPED_STATES_WAIT: Duration = Duration::from_millis(100);
 
 /// Carries out what the apply half says. A thread that has gone has failed, and said so.
@@ -98,7 +100,8 @@ pub(super) fn run(
     }
 }
 
-/// The threads that tell watchers end with this one, which is the one that wakes them, also if it panics.
+/// The threads that tell watchers end with this one, which is the one that wakes them, also if it
+/// panics.
 struct WatchCloser<'s>(&'s ServerState);
 
 impl Drop for WatchCloser<'_> {

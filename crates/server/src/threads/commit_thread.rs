@@ -31,8 +31,8 @@ pub(super) enum CommitCommand {
 
 struct CommitThread<'s> {
     state: &'s ServerState,
-    /// The store that has scheduled `jobs`. It changes by a message, in order with them: the published store
-    /// may be another one already, and its compactions are not these.
+    /// The store that has scheduled `jobs`. It changes by a message, in order with them: the
+    /// published store may be another one already, and its compactions are not these.
     store: Arc<dyn Store<AppliedPosition>>,
     engine: Arc<dyn Engine>,
     compaction_config: CompactionConfig,
@@ -154,8 +154,8 @@ impl CommitThread<'_> {
         Ok(ReplicaInput::StoreCommitted(AppliedPosition::read(&*self.engine.snapshot()?)?))
     }
 
-    /// Whether there is room for a commit. Where one is about to begin, an answer that was right a moment
-    /// ago is not enough: others write to the disk, too.
+    /// Whether there is room for a commit. Where one is about to begin, an answer that was right a
+    /// moment ago is not enough: others write to the disk, too.
     fn has_space_for_commit(&mut self, begins_one: bool) -> bool {
         match begins_one || !self.jobs.is_empty() {
             true => self.disk_space_monitor.check(self.state),
@@ -188,7 +188,8 @@ impl CommitThread<'_> {
         Ok(false)
     }
 
-    /// One step, however often the thread is woken for something else. Says whether it has committed.
+    /// One step, however often the thread is woken for something else. Says whether it has
+    /// committed.
     fn run_compaction_step(&mut self) -> Result<bool> {
         if self.start.elapsed() < self.next_step {
             return Ok(false);

@@ -1,7 +1,7 @@
 //! Outcomes on their way from the raft loop and the apply loop to the net threads.
 //!
-//! To wake a thread costs more than to answer a small request, so a loop gathers what it has for each net
-//! thread, and wakes each once.
+//! To wake a thread costs more than to answer a small request, so a loop gathers what it has for
+//! each net thread, and wakes each once.
 
 use std::sync::Arc;
 

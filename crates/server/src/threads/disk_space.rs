@@ -1,37 +1,18 @@
-//! Is there room on the disk, and what if there is none?
+//! Free space on the disk: NOSPACE before it is gone, waiting when it is. See
+//! `docs/maintenance.md`.
 //!
-//! # The problem
-//!
-//! A disk gets full while others write to it, or because it was not watched. Then a commit of the store
-//! fails in its middle, and an engine whose write has failed is of no use until it is opened again; the
-//! log cannot take the alarm that would stop the cluster from growing.
-//!
-//! # The idea
-//!
-//! Look ahead. The thread that commits asks the file system how much is left, and compares it with what
-//! the next commit needs: about twice what has come through the log since the last one.
+//! The commit thread compares what is free with what the next commit needs: twice what has come
+//! through the log since the last one, and 4 MiB.
 //!
 //! ```text
 //!   free   ────────────────────────────────────────────────────────────▶ 0
-//!               what a commit needs + 16 MiB      what it needs + 4 MiB
-//!      all is well      │   low: NOSPACE, writes are  │  no commit is begun; what is applied stays
-//!                       │   refused, room can be made │  in memory, and in the log
+//!               12 MiB more than a commit needs        what a commit needs
+//!      all is well    │   low: NOSPACE, writes are       │  no commit is begun; what is applied
+//!                     │   refused, deletes are not       │  stays in memory, and in the log
 //! ```
 //!
-//! The alarm is the same as that of the [quota](crate::quota): puts are refused by every member, and
-//! deletes and compactions are let through. It is taken back by the member that has raised it, when the
-//! disk has twice the room; one that was raised before a restart, or for the quota, is taken back by a
-//! person.
-//!
-//! The log keeps two megabytes for itself behind its end, so that what makes room can be written to it.
-//! Should it meet the end of the disk all the same, its thread [waits](DiskSpace::retry_while_full) and writes again:
-//! nothing it was given is lost, and a waiting request is notified after a while that it took too long. Reads
-//! need neither the log nor a commit, and go on. If it leads, it hands over to a member that can write.
-//!
-//! # What it does not do
-//!
-//! Another process may take the last bytes in the middle of a commit. Then the member stops, and says
-//! why; what was answered is in the log.
+//! The log's thread [waits](DiskSpace::retry_while_full) on a full disk, and writes again. A commit
+//! that fails in the middle, because another process took the last bytes, stops the member.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,8 +28,9 @@ use super::raft_loop_queue::RaftLoopEvent;
 const COMMIT_RESERVE_BYTES: u64 = 4 << 20;
 /// So much more, and the disk is not low.
 const LOW_SPACE_MARGIN_BYTES: u64 = 12 << 20;
-/// The store lets no more than this wait for a commit, and one transaction: [`clearlane_backend::Config`].
-/// What the log has taken beside that was refused when it was applied.
+/// The store lets no more than this wait for a commit, and one transaction:
+/// [`clearlane_backend::Config`]. What the log has taken beside that was refused when it was
+/// applied.
 const PENDING_BYTES_MAX: u64 = 80 << 20;
 /// What a removed record may cost in a compaction's step: a page of its own.
 const REMOVED_RECORD_BYTES_MAX: u64 = 16 << 10;
@@ -98,14 +80,15 @@ impl DiskSpace {
         *self.phase.lock() = MonitorPhase::Running;
     }
 
-    /// From now on no thread waits.
+    /// From now on no thread waits for room.
     pub(super) fn stop(&self) {
         *self.phase.lock() = MonitorPhase::Stopping;
         self.changed.notify_all();
     }
 
     /// Writes, again and again while the disk is full. What is written must not depend on what an
-    /// attempt before has left.
+    /// attempt before has left. A request that waits for it ends with a time-out; reads need
+    /// neither the log nor a commit, and go on.
     pub(super) fn retry_while_full(
         &self,
         mut write: impl FnMut() -> io::Result<()>,
@@ -139,7 +122,7 @@ impl DiskSpace {
     }
 }
 
-/// The look of the thread that commits.
+/// The view that the commit thread has of the disk.
 #[derive(Debug)]
 pub(super) struct DiskSpaceMonitor {
     last_check: Option<Instant>,
@@ -162,8 +145,8 @@ impl DiskSpaceMonitor {
         }
     }
 
-    /// So many records a step of a compaction may remove: few while there is little room, after another
-    /// look.
+    /// So many records a step of a compaction may remove: few while there is little room, after
+    /// another look.
     pub(super) fn compaction_batch_max(&mut self, shared: &ServerState, batch: usize) -> usize {
         if !shared.disk_space.is_low() {
             return batch;
@@ -209,8 +192,8 @@ impl DiskSpaceMonitor {
         self.has_space_for_commit
     }
 
-    /// What the log had taken at the last look is committed, but for what was not applied yet, and that
-    /// is little.
+    /// What the log had taken at the last look is committed, but for what was not applied yet, and
+    /// that is little.
     pub(super) fn record_commit(&mut self) {
         self.committed_bytes = self.log_bytes;
     }

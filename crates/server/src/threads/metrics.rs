@@ -1,8 +1,8 @@
 //! What have the threads of a member counted? Figures for monitoring.
 //!
-//! Each figure has one thread that writes it, at a moment when that thread has just done something
-//! that costs far more, and anybody may read it at any time. Nothing waits for anything, and what is
-//! read is no snapshot: two figures may be of different moments.
+//! Each figure is an atomic number. It is written by a thread that has just done something that
+//! costs far more, and may be read by any thread, without waiting. What is read is no snapshot: two
+//! figures may be of different moments.
 //!
 //! Figures count from the start of the process. What is stored (revision, sizes, members) is no
 //! figure: ask the store.
@@ -42,7 +42,7 @@ pub struct DurationHistogram {
 }
 
 impl DurationHistogram {
-    /// So many buckets with a bound.
+    /// Number of buckets with a bound.
     pub fn new(first: Duration, bounded: usize) -> DurationHistogram {
         let first_ns = u64::try_from(first.as_nanos()).unwrap_or(u64::MAX).max(1);
         let counts = (0..=bounded).map(|_| AtomicU64::new(0)).collect();

@@ -11,10 +11,6 @@
 //!      └── outcomes, in bulk ── │ apply loop │              │ commit thread │ store, compaction
 //!                               └────────────┘              └───────────────┘
 //! ```
-//!
-//! Each thread owns what it works on, and they talk in batches: while one is busy, what is for it gathers. Beside
-//! them there are threads for [what takes long](ReadPool) to read, and for watchers. A thread that fails says so by
-//! [`ServerThreads::failure`], and everything stops: no request is answered any more.
 
 mod apply_loop;
 mod commit_thread;
@@ -78,16 +74,16 @@ use crate::response_memory::ResponseMemory;
 use crate::trace::TraceRecorder;
 use crate::watch::WatchServer;
 
-/// So many threads read what takes long.
+/// Number of threads that read what takes long.
 const READ_POOL_THREADS: usize = 2;
-/// So many wait for the disk with what is small.
+/// Number of threads that wait for the disk for small reads.
 const UNCACHED_POOL_THREADS: usize = 4;
 
 /// The store that answers, behind what may be exchanged at any time.
 pub type CurrentStore = ArcSwap<Arc<dyn Store<AppliedPosition>>>;
 
-/// Brings messages to other members. It lives on the raft loop, and must not block it: what cannot be sent is
-/// dropped.
+/// Brings messages to other members. It lives on the raft loop, and must not block it: what cannot
+/// be sent is dropped.
 pub trait Network: Send {
     /// Sends a message to the member it is for, or gives it back. If it gets lost later
     /// [`ServerThreads::report_unreachable`] is told.
@@ -97,14 +93,15 @@ pub trait Network: Send {
     /// [`ServerThreads::report_raft_snapshot`].
     fn send_raft_snapshot(&mut self, message: Message, store: Arc<dyn Store<AppliedPosition>>);
 
-    /// Waits until something has arrived for the raft loop, but not longer than this. Meanwhile the thread is the
-    /// network's: what was sent since the last time leaves here, and what comes in arrives here.
+    /// Waits until something has arrived for the raft loop, but not longer than this. Meanwhile the
+    /// thread is the network's: what was sent since the last time leaves here, and what comes in
+    /// arrives here.
     fn wait(&mut self, arrivals: RaftLoopWaiter<'_>, timeout: Duration) {
         arrivals.wait(timeout);
     }
 }
 
-/// For a member that is alone.
+/// For the only member of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct NoNetwork;
 
@@ -117,6 +114,11 @@ impl Network for NoNetwork {
 }
 
 /// A running member.
+///
+/// Each thread owns what it works on, and they talk in batches: while one is busy, what is for it
+/// gathers. Beside those of the picture there are threads for [what takes long](ReadPool) to read,
+/// and for watchers. A thread that fails says so by [`ServerThreads::failure`], and everything
+/// stops: no request is answered any more.
 #[derive(Debug)]
 pub struct ServerThreads {
     state: Arc<ServerState>,
@@ -141,7 +143,7 @@ struct ServerState {
     metadata: Metadata,
     watch_server: Arc<WatchServer>,
     leases: Arc<Lessor>,
-    /// From here the core's time counts.
+    /// From here the replica's time counts.
     start: Instant,
     members: watch::Sender<Arc<Members>>,
     store_dir: Arc<dyn StoreDir>,
@@ -158,12 +160,12 @@ struct ServerState {
     files: Arc<dyn FileSystem>,
     wal_dir: PathBuf,
     election_timeout: Duration,
-    /// Whether a reader need not ask when no other member votes: the old eras always do, and a member configured
-    /// for another way to be fresh uses that.
+    /// Whether a reader need not ask when no other member votes: the old eras always do, and a
+    /// member configured for another way to be fresh uses that.
     can_skip_read_index: bool,
 }
 
-/// What anybody may look at, at any time.
+/// What any thread may read at any time.
 #[derive(Debug, Default)]
 pub struct Status {
     leader: AtomicU64,
@@ -172,7 +174,7 @@ pub struct Status {
     applied_term: AtomicU64,
     committed: AtomicU64,
     is_learner: AtomicBool,
-    /// See [`ReplicaReady::is_sole_voter_caught_up`](crate::replica::ReplicaReady::is_sole_voter_caught_up).
+    /// See [`ReplicaReady`](crate::replica::ReplicaReady::is_sole_voter_caught_up).
     is_sole_voter_caught_up: AtomicBool,
     /// On the clock of [`ServerThreads::now`].
     leader_elected_ns: AtomicU64,
@@ -215,8 +217,8 @@ impl Status {
         Duration::from_nanos(self.leader_lost_ns.load(Ordering::Relaxed))
     }
 
-    /// A member that joins is not among them before it has applied the entry that adds it. Until then
-    /// it is what it was told.
+    /// A member that joins is not among them before it has applied the entry that adds it. Until
+    /// then it is what it was told.
     fn set_members(&self, members: &Members, this: u64) {
         if let Some(member) = members.get(this) {
             self.is_learner.store(member.is_learner, Ordering::Relaxed);
@@ -226,8 +228,8 @@ impl Status {
     /// Before anything is applied.
     fn init_is_learner(&self, core: &Replica, members: &Members, joins_as_learner: Option<bool>) {
         let is_new = members.is_empty() && core.committed() == 0;
-        // A new member that was started again before it heard of others does not know what it is: a learner
-        // must not answer as if it voted.
+        // A new member that was started again before it knew of others does not know what it is: a
+        // learner must not answer as if it voted.
         let is_learner = is_new && joins_as_learner.unwrap_or(true);
         self.is_learner.store(is_learner, Ordering::Relaxed);
         self.set_members(members, core.metadata().node_id);
@@ -329,7 +331,8 @@ impl ServerThreads {
         Ok(ServerThreads { state: shared, threads, uncached_readers: Once::new(), failure })
     }
 
-    /// A place for the requests of one thread. Its [task](RequestChannel::run) must run on that thread.
+    /// A place for the requests of one thread. Its [task](RequestChannel::run) must run on that
+    /// thread.
     pub fn request_channel(&self) -> RequestChannel {
         RequestChannel::new(&self.state)
     }
@@ -344,7 +347,7 @@ impl ServerThreads {
         &self.state.leases
     }
 
-    /// What time it is for the core, and for the leases.
+    /// What time it is for the replica, and for the leases.
     pub fn now(&self) -> Duration {
         self.state.start.elapsed()
     }
@@ -384,7 +387,8 @@ impl ServerThreads {
         self.state.leadership.subscribe()
     }
 
-    /// Up to which revision compactions have done their work since the start, for callers that wait.
+    /// Up to which revision compactions have done their work since the start, for callers that
+    /// wait.
     pub fn compacted(&self) -> watch::Receiver<i64> {
         self.state.compacted.subscribe()
     }
@@ -404,7 +408,8 @@ impl ServerThreads {
         self.state.disk_space.is_low()
     }
 
-    /// Refuses what would commit the store, or write so much beside it, if the disk has no room for that.
+    /// Refuses what would commit the store, or write so much beside it, if the disk has no room for
+    /// that.
     pub fn require_disk_space(&self, bytes: u64) -> std::result::Result<(), RequestRejection> {
         let has_room = || self.state.store_dir.free_space() >= bytes;
         match !self.state.disk_space.forbids_commits() && has_room() {
@@ -424,8 +429,8 @@ impl ServerThreads {
         self.state.raft_queue.push([ReplicaInput::TransferLeader(to)]);
     }
 
-    /// Rewrites the store without the space of what was deleted. It takes long, and blocks no thread
-    /// but the caller in the default era.
+    /// Rewrites the store without the space of what was deleted. It takes long, and blocks no
+    /// thread but the caller in the default era.
     pub fn defragment(&self) -> Result<()> {
         let store = self.store();
         store.defragment()?;
@@ -448,8 +453,9 @@ impl ServerThreads {
         &self.state.read_pool
     }
 
-    /// For what is small, and must wait for the disk. Its threads come with the first such read: the allocator gives
-    /// each two megabytes, which a member that has all in memory need not spend.
+    /// For what is small, and must wait for the disk. Its threads come with the first such read:
+    /// the allocator gives each two megabytes, which a member that has all in memory need not
+    /// spend.
     pub fn uncached_pool(&self) -> &ReadPool {
         self.uncached_readers.call_once(|| {
             for number in 0..UNCACHED_POOL_THREADS {
@@ -473,7 +479,8 @@ impl ServerThreads {
     }
 
     /// A copy of another member's store is here, whole. It came through a
-    /// [`Receiver`](crate::raft_snapshot::SnapshotReceiver) over this member's [`vault`](ServerThreads::store_dir).
+    /// [`Receiver`](crate::raft_snapshot::SnapshotReceiver) over this member's
+    /// [`store_dir`](ServerThreads::store_dir).
     pub fn receive_raft_snapshot(&self, copy: ReceivedSnapshot) {
         self.state.raft_queue.push([ReplicaInput::RaftSnapshot(Box::new(copy))]);
     }
@@ -483,8 +490,8 @@ impl ServerThreads {
         self.state.raft_queue.push([ReplicaInput::RaftSnapshotSent { to, is_delivered: arrived }]);
     }
 
-    /// Whether all that was acknowledged is applied here, and no other member need be asked: this member leads and
-    /// is the only voter.
+    /// Whether all that was acknowledged is applied here, and no other member need be asked: this
+    /// member leads and is the only voter.
     pub fn is_sole_voter_caught_up(&self) -> bool {
         self.state.can_skip_read_index
             && self.state.status.is_sole_voter_caught_up.load(Ordering::Acquire)

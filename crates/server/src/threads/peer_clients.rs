@@ -1,8 +1,8 @@
-//! Asking other members: what one cannot answer alone, and what is known of them.
+//! Asking other members for what one cannot answer by itself, and what is known of them.
 //!
 //! A promotion is for the leader to decide, a lease is kept by the leader, a hash is compared with
-//! those of all members. Such questions go from member to member outside of raft. The code that carries
-//! messages carries them, too; to this crate it is [`PeerClients`].
+//! those of all members. Such questions go from member to member outside of raft. The code that
+//! carries messages carries them, too; to this crate it is [`PeerClients`].
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -52,8 +52,8 @@ pub trait PeerClients: Send + Sync + Debug {
     /// Asks a member, which should be the leader, to promote a learner.
     fn promote(&self, leader: u64, learner: u64) -> PeerFuture<'_, Vec<Member>>;
 
-    /// Asks a member, which should be the leader, to let a lease begin its time anew. The answer is in
-    /// seconds, and 0 if there is no such lease.
+    /// Asks a member, which should be the leader, to let a lease begin its time anew. The answer is
+    /// in seconds, and 0 if there is no such lease.
     fn renew_lease(&self, leader: u64, lease: i64) -> PeerFuture<'_, i64>;
 
     /// Asks a member, which should be the leader, how it stands with a lease.

@@ -1,7 +1,8 @@
-//! The raft loop: takes what has gathered, lets the raft half of the member do its work, and carries out what that
-//! says. While it has nothing to do its thread is the [network's](super::Network).
+//! The raft loop: takes what has gathered, lets the raft half of the member do its work, and
+//! carries out what that says. While it has nothing to do its thread is the
+//! [network's](super::Network).
 //!
-//! It touches no store and no lock of an era, so a tick is late only if the machine is: see
+//! It touches no store and no lock of an era, so no read or write of the store delays a tick: see
 //! `clearlane_raft_tick_lateness_seconds`. etcd's counterpart is `raftNode.start`.
 
 use std::sync::Arc;
@@ -143,7 +144,8 @@ impl RaftLoop<'_> {
         Ok(())
     }
 
-    /// Ticks that were missed are not made up for: a follower would forget its promise.
+    /// Ticks that were missed are not made up for: a follower could vote before a leader's lease is
+    /// over.
     fn tick(&mut self, late: Duration) {
         let figures = &self.state.metrics;
         figures.record_tick(late);
@@ -166,8 +168,8 @@ impl RaftLoop<'_> {
         }
     }
 
-    /// A leader's heartbeat goes out with each tick. One that is late by more than another tick may cost
-    /// it its leadership.
+    /// A leader's heartbeat goes out with each tick. One that is late by more than another tick may
+    /// cost it its leadership.
     fn check_heartbeat_lateness(&self, late: Duration) {
         let leadership = self.replica.leadership();
         let others = self.replica.members().iter().count().saturating_sub(1);
@@ -194,9 +196,9 @@ impl RaftLoop<'_> {
         }
     }
 
-    /// A disk that is nearly full does, too. When it has room again, the member takes back what it has
-    /// raised. What it has proposed may be applied late; so only what was raised can be seen to have been
-    /// taken back.
+    /// A disk that is nearly full does, too. When it has room again, the member takes back what it
+    /// has raised. What it has proposed may be applied late; so only what was raised can be seen to
+    /// have been taken back.
     fn update_nospace_alarm(&mut self) {
         let member = self.replica.metadata().node_id;
         let is_raised = self.replica.alarms().is_raised_by(member, AlarmType::Nospace);

@@ -1,8 +1,9 @@
-//! What the raft loop is told: a list that gathers while it works.
+//! The events for the raft loop: a list that gathers while it works.
 //!
-//! The first thing in an empty list wakes the raft loop, if it sleeps, and nothing else does. *How* it is woken is
-//! its own business: it [sleeps](RaftLoopWaiter) in a future, on whatever it has to run futures with. What the apply
-//! loop has done wakes it only if that [is urgent](ApplyReport::is_urgent), and is taken along otherwise.
+//! The first thing in an empty list wakes the raft loop, if it sleeps, and nothing else does. *How*
+//! it is woken is its own business: it [sleeps](RaftLoopWaiter) in a future, on whatever it has to
+//! run futures with. What the apply loop has done wakes it only if that [is
+//! urgent](ApplyReport::is_urgent), and is taken along otherwise.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -122,7 +123,8 @@ impl RaftLoopQueue {
         }
     }
 
-    /// All that has gathered, in front what the apply loop has done. No input wakes the raft loop for a while.
+    /// All that has gathered, in front what the apply loop has done. No input wakes the raft loop
+    /// for a while.
     pub(super) fn drain(&self) -> (Option<Box<ApplyReport>>, Vec<RaftLoopEvent>) {
         let mut gathering = self.queued.lock();
         gathering.waker = None;

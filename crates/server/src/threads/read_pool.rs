@@ -1,11 +1,11 @@
 //! The read pool: a few threads for what takes long to read.
 //!
-//! A network thread that reads twenty thousand records answers no other request meanwhile. Such work is
-//! left here. There are few threads, so that expensive reads never take the whole machine: the next
-//! one waits, and what waits is only a request.
+//! A network thread that reads twenty thousand records answers no other request meanwhile. Such
+//! work is left here. There are few threads, so that expensive reads take no more than these: the
+//! next one waits, and what waits is only a request.
 //!
-//! A second pool has what is small and not in memory. Its threads wait for the disk, and behind a long read it would
-//! wait for that, too.
+//! A second pool has what is small and not in memory. Its threads wait for the disk, and behind a
+//! long read it would wait for that, too.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,7 +13,7 @@ use std::fmt;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-/// Work that waits, and the door at which the threads do.
+/// Jobs, and the condition variable on which the pool's threads wait for one.
 #[derive(Default)]
 pub struct ReadPool {
     queue: Mutex<JobQueue>,
@@ -22,8 +22,8 @@ pub struct ReadPool {
 
 #[derive(Default)]
 struct JobQueue {
-    /// What begins, and what goes on: they take turns, or an answer that is being sent would stand still behind
-    /// many that have not begun.
+    /// What begins, and what goes on: they take turns, or an answer that is being sent would stand
+    /// still behind many that have not begun.
     new_jobs: VecDeque<Job>,
     continued_jobs: VecDeque<Job>,
     prefers_new_job: bool,

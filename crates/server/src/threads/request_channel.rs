@@ -1,8 +1,9 @@
 //! A net thread's [queue of requests](RequestQueue), and the task that empties it.
 //!
-//! Requests that are read from sockets in one turn of the runtime are submitted one after the other, and behind
-//! them runs the desk's task and sends them to the raft loop. Outcomes come back the same way: the raft loop and
-//! the apply loop wake a net thread once for all that they have, and the task wakes those that wait.
+//! Requests that are read from sockets in one turn of the runtime are submitted one after the
+//! other, and behind them runs the channel's task and sends them to the raft loop. Outcomes come
+//! back the same way: the raft loop and the apply loop wake a net thread once for all that they
+//! have, and the task wakes those that wait.
 //!
 //! ```text
 //!   one turn     read a, submit │ read b, submit │ read c, submit │ task: send [a b c]
@@ -52,8 +53,8 @@ impl RequestChannel {
         RequestChannel { state: Arc::clone(shared), queue: table, deadline_ns: NO_DEADLINE }
     }
 
-    /// The same for a client that waits until then only, on the clock of the [locks](now_ns). What is
-    /// submitted here has its outcome a hundredth of a second later at the latest.
+    /// The same for a client that waits until then only, on the clock of the [locks](now_ns). What
+    /// is submitted here has its outcome a hundredth of a second later at the latest.
     pub fn with_deadline(&self, until_ns: u64) -> RequestChannel {
         RequestChannel {
             state: Arc::clone(&self.state),
@@ -90,7 +91,7 @@ impl RequestChannel {
         PendingRequest { queue: Arc::clone(&self.queue), id }
     }
 
-    /// The desk's task. It ends when it is dropped.
+    /// The channel's task. It ends when it is dropped.
     pub async fn run(self) {
         let mut rounds = tokio::time::interval(ROUND_LENGTH);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);

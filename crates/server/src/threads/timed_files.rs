@@ -1,7 +1,7 @@
 //! How long do writes and syncs of the log take? Files that look at the clock, and wait for room.
 //!
-//! The log itself must not know what time it is, since the simulated cluster runs it; so the clock is
-//! put under it. So is the patience of a log whose disk is [full](super::disk_space): what could not be
+//! The log itself must not read a clock, since the simulated cluster runs it; so the clock is put
+//! under it. So is the waiting of a log whose disk is [full](super::disk_space): what could not be
 //! written is written again, at the same place.
 
 use std::io;

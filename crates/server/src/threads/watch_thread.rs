@@ -1,26 +1,18 @@
-//! The threads that tell watchers: one hands on what was written, one reads what a watcher missed.
-//!
-//! # The way of a change
+//! The threads that notify watchers: one delivers changes, one reads what a watcher missed.
 //!
 //! ```text
-//!   apply loop        applies, answers writers, then publishes: an append to the hub's queue
-//!   delivery thread   takes it out of the queue ─▶ the outboxes of all who watch the key
+//!   apply loop        applies, answers writers, then appends to the watchable store's queue
+//!   delivery thread   takes it out of the queue ─▶ the channels of the streams that watch the key
 //!   net threads       are woken once for all their streams, and send
 //! ```
 //!
-//! The apply loop does not wait for the others. The queue is the watchable store's own, and bounded: when
-//! delivery is so far behind that it would grow beyond that, what waits is thrown away and each watcher
-//! reads it in the store, which is the second thread's work. See [`clearlane_mvcc::watch`].
+//! Two threads, because a step of catching up may take a millisecond or more, and synced watchers
+//! should not wait for unsynced ones. The bounded queue: [`clearlane_mvcc::watch`],
+//! `docs/watch.md`.
 //!
-//! Two threads, because a step of catching up may take a millisecond or more, and watchers that are up to
-//! date should not wait for those that are not.
-//!
-//! # The clock of the old eras
-//!
-//! There, writers notify the watchers themselves, and what is left are etcd's two loops: victims are
-//! tried again every 10 ms, and watchers that are behind are synchronised every 100 ms. When a round has
-//! helped a watcher and others are left, the next one comes as soon as the round took long itself.
-//! Without streams no thread is woken.
+//! In the old eras writers notify the watchers, and what is left are etcd's two loops: victims are
+//! tried again every 10 ms, unsynced watchers read every 100 ms, or sooner if a round has helped
+//! some and left others. Without streams the clock wakes no thread.
 
 use std::time::{Duration, Instant};
 
@@ -32,12 +24,12 @@ use super::ServerState;
 use crate::error::Result;
 use crate::task_labels::{CATCH_UP, WATCH};
 
-/// etcd's: so often victims are tried again.
+/// etcd's pause between two attempts to send to victims.
 const VICTIM_RETRY_INTERVAL: Duration = Duration::from_millis(10);
-/// etcd's: so often watchers that are behind are synchronised.
+/// etcd's pause between two rounds for unsynced watchers.
 const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Wakes a thread. It remembers that it was rung.
+/// Wakes a thread. A notification that comes while it works ends its next wait at once.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadSignal {
     state: Mutex<SignalState>,
@@ -59,13 +51,13 @@ impl ThreadSignal {
         }
     }
 
-    /// Rings for the last time.
+    /// Wakes the thread for the last time.
     pub(crate) fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_one();
     }
 
-    /// Waits until it rings, or for so long. Says no when it is over.
+    /// Waits until it is notified, but not longer than this. False once it is closed.
     fn wait(&self, at_most: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         if !state.is_set && !state.is_closed {

@@ -1,41 +1,15 @@
-//! What happened when? A recording of a member, to be switched on and off while it runs.
+//! A recording of what a member does, switched on and off while it runs: `docs/head-of-line.md`.
 //!
-//! # The problem
+//! Noted are requests with their stages, by the thread that answers them; steps of workers, by
+//! their [`ThreadTrace`]s; waits for locks and holds, by the locks. A request that begins while
+//! something is recorded gets a number, and a thread takes locks for it [under this
+//! number](clearlane_contention::TaskLabel::enter_numbered). [`timeline`] joins the notes by it.
 //!
-//! [Stages](crate::request_trace) say of one slow request where its time went, and the [locks](clearlane_contention) how much
-//! waiting there was in all. Neither shows how it came: which expensive read had the lock, which put waited behind
-//! it, and which request came behind the put. That takes the times of all of them on one axis.
-//!
-//! # The idea
-//!
-//! Three kinds of notes are taken, each by the code that knows it anyway:
-//!
-//! | note | by whom | what it costs while nothing is recorded |
-//! |---|---|---|
-//! | a request, with its stages | the thread that answers it, at its end, from its [trace](crate::request_trace::RequestTrace) | one relaxed load when it begins |
-//! | a step of a worker | the threads of [`node`](crate::threads), by their [`ThreadTrace`]s | one relaxed load a step |
-//! | a wait for a lock, and a hold | the locks | one relaxed load each |
-//!
-//! What binds them is a *number*: a request that begins while something is recorded gets one, and a thread that takes
-//! locks for it takes them [as the one with this number](clearlane_contention::TaskLabel::enter_numbered). When the recording
-//! ends, [`timeline`] makes a [timeline](clearlane_contention::timeline) of the notes, in the format of the simulator.
-//!
-//! ```text
-//!   requests ──┐
-//!   workers  ──┴▶ fresh ──┐ gather, now and then
-//!   locks ──────▶ tape  ──┴▶ film: the newest so many ──▶ develop ──▶ timeline
-//! ```
-//!
-//! # What holds
-//!
-//! * Memory is bounded: of the film the oldest notes are forgotten, and what comes faster than it is gathered is
-//!   lost. Both are counted.
-//! * A thread that takes a note waits only for other threads that take one.
-//!
-//! # Left out
-//!
-//! Holds of less than five microseconds; requests that are cancelled, or that began before the recording; calls other than those of KV; what the
-//! network does. A processor that is busy with others shows as running.
+//! * While nothing is recorded, each costs one relaxed load.
+//! * Memory is bounded: the oldest notes are overwritten, and what comes faster than it is
+//!   [collected](TraceRecorder::collect) is lost. Both are counted.
+//! * A thread that takes a note waits only for others that take one, and for a collection to take
+//!   them over.
 
 pub mod timeline;
 
@@ -49,16 +23,21 @@ use parking_lot::Mutex;
 
 use crate::request_trace::RequestTrace;
 
-/// Between two gatherings, so many events of locks.
+/// Lock events that are kept between two collections.
 const LOCK_EVENTS_MAX: usize = 32 << 10;
-/// And so many other notes.
+/// Other notes that are kept between two collections.
 const NEW_EVENTS_MAX: usize = 64 << 10;
 
-/// A shorter hold is no note: a read of 20,000 records takes a lock 20,000 times, and would push all else out of
-/// the film. A thread that waited for one has a note of that.
+/// A shorter hold is not noted: a read of 20,000 records takes a lock 20,000 times, and would push
+/// all else out of the buffer. A wait for such a hold is noted.
 const HOLD_MIN_NS: u64 = 5_000;
 
-/// Records, or does not. See the module documentation.
+/// Records, while it is switched on.
+///
+/// ```text
+///   requests, workers ─▶ new_events ────┐ collect, every few hundredths of a second
+///   locks ─────────────▶ lock_recorder ─┴▶ events: the newest ── stop ──▶ timeline
+/// ```
 #[derive(Debug)]
 pub struct TraceRecorder {
     is_on: AtomicBool,
@@ -67,7 +46,7 @@ pub struct TraceRecorder {
     locks: Registry,
     new_events: Mutex<Vec<TraceEvent>>,
     buffer: Mutex<Option<TraceBuffer>>,
-    /// Notes for which there was no room in `fresh`.
+    /// Notes for which there was no room in `new_events`.
     lost: AtomicU64,
 }
 
@@ -152,7 +131,8 @@ impl TraceRecorder {
         self.is_on.load(Relaxed)
     }
 
-    /// Begins, unless it has begun. The newest so many notes are kept, of what is [gathered](Self::collect).
+    /// Begins, unless it has begun. The newest so many notes are kept, of what is
+    /// [gathered](Self::collect).
     pub fn start(&self, notes_max: usize) {
         let mut film = self.buffer.lock();
         if film.is_some() {
@@ -173,8 +153,8 @@ impl TraceRecorder {
         self.is_on.store(true, Relaxed);
     }
 
-    /// Takes what is new into the film. To be called every few hundredths of a second while something is
-    /// recorded: what does not fit in between is lost.
+    /// Takes what is new into the buffer. To be called every few hundredths of a second while
+    /// something is recorded: what does not fit in between is lost.
     pub fn collect(&self) {
         if let Some(film) = &mut *self.buffer.lock() {
             let fresh = std::mem::take(&mut *self.new_events.lock());
@@ -386,7 +366,7 @@ mod tests {
         let oldest = format!("get #{}", first + 70);
         assert!(lanes.iter().all(|(lane, _)| *lane != oldest), "{lanes:?}");
 
-        // Tapes are exchanged in time, and a film that is not gathered is bounded.
+        // Lock recorders are exchanged in time, and a buffer that is not collected is bounded.
         recording.start(usize::MAX);
         for _ in 0..3 * LOCK_EVENTS_MAX {
             hold(&lock);

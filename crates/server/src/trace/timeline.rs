@@ -1,24 +1,15 @@
 //! From notes to a timeline: which task is which, and which one blocked which.
 //!
-//! A lock knows actors and numbers, and a request its number and its class. Only at the end is it known that the
-//! reader with number 17 has brought twenty thousand records; so it is called `long range #17` from its beginning
-//! on, also where others wait behind it.
+//! A lock knows labels and numbers, and a request its number and its class. Only at the end is it
+//! known that the reader with number 17 has brought twenty thousand records: it is `long range #17`
+//! from its beginning on, also where others wait behind it.
 //!
-//! In front of a wait stands "a range that has the lock". Which one? Of those that had it at that moment the one that
-//! came first: that is the one the [lock](clearlane_contention::rules) means. One that has it to this day is in
-//! no note, and then the timeline says "range", which is all that is known.
+//! Of a wait it is noted only that a range, say, has the lock. Of the ranges that had it at that
+//! moment the one that came first is named: it is the one that the
+//! [lock](clearlane_contention::rules) means. One that has it until the recording ends is in no
+//! note, and then the timeline says "range".
 //!
-//! ```text
-//!   notes                                       timeline
-//!   request 17: long range, backend 86 ms       long range #17  ██████████████████
-//!   range 17 held readTx                                        ‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗
-//!   applier waited for readTx behind a range    applier           ░░░░░░░░░░░░░░░░█   behind long range #17
-//!   applier ran                                 put #18          ░░░░░░░░░░░░░░░░░░   behind applier
-//!   request 18: put, apply 85 ms
-//! ```
-//!
-//! A request notes that it was at work from here to there, and the lock that it waited in between. The time of
-//! the wait is taken out of the work, so that a lane does one thing at a time.
+//! The time of a wait is taken out of the request's work, so that a lane does one thing at a time.
 
 use std::collections::HashMap;
 
@@ -43,6 +34,15 @@ fn waiter_id((actor, number): LockParticipant) -> WaiterId {
 }
 
 /// Makes a timeline of notes.
+///
+/// ```text
+///   notes                                      timeline
+///   request 17: long range, backend 86 ms      long range #17  ██████████████████
+///   range 17 held readTx                                       ‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗
+///   applier waited for readTx behind a range   applier           ░░░░░░░░░░░░░░░░█  behind #17
+///   applier ran                                put #18          ░░░░░░░░░░░░░░░░░░  behind applier
+///   request 18: put, apply 85 ms
+/// ```
 pub fn build(notes: &[TraceEvent]) -> Timeline {
     let known = EventIndex::new(notes);
     let mut spans = Vec::new();
@@ -131,7 +131,8 @@ impl EventIndex {
         self.requests.get(&number).cloned().unwrap_or_else(unknown)
     }
 
-    /// The stages of a request follow each other; those in which it may have waited for locks are one.
+    /// The stages of a request follow each other; those in which it may have waited for locks are
+    /// one.
     fn add_request_spans(&self, card: &RequestTrace, spans: &mut Vec<Span>) {
         let Some((lane, kind)) = self.requests.get(&card.number()) else { return };
         let waits = self.wait_intervals.get(&(None, card.number()));

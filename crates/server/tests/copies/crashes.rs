@@ -1,8 +1,8 @@
-//! The process is killed, or the power goes, at each step that a vault makes.
+//! The process is killed, or the power goes, at each step that a store directory makes.
 //!
 //! The marks lie on a simulated disk, which loses what a real one may lose; the stores are real
-//! directories, for a store is on disk when its engine says so. Whatever happens when, a vault that
-//! is opened again has the stores from before the step or from behind it, and goes on.
+//! directories, for a store is on disk when its engine says so. Whatever happens when, a directory
+//! that is opened again has the stores from before the step or from behind it, and goes on.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -39,9 +39,9 @@ fn clean(disk: &SimulatedDisk, dir: &Path) -> (u64, Vec<u64>) {
     read_stores(disk, dir)
 }
 
-/// Runs `step` on a vault that `prepare` has made, with the end at each of its operations, by a
-/// kill and by power cuts of several seeds. `expect` is told what is found, and whether the step was
-/// reported as done.
+/// Runs `step` on a store directory that `prepare` has made, with the end at each of its
+/// operations, by a kill and by power cuts of several seeds. `expect` is told what is found, and
+/// whether the step was reported as done.
 fn at_every_operation(
     prepare: impl Fn(&Arc<dyn StoreDir>),
     step: impl Fn(&Arc<dyn StoreDir>) -> bool,
@@ -186,7 +186,8 @@ fn a_discarded_copy_is_whole_or_gone() {
 
 #[test]
 fn an_installation_ends_where_the_log_says_wherever_it_was_killed() {
-    // The log has the record of a copy at 8, synced: whatever happens behind it, the start ends at 8.
+    // The log has the record of a copy at 8, synced: whatever happens behind it, the start ends at
+    // 8.
     at_every_operation(
         |vault| {
             with_store_at_3(vault);

@@ -1,4 +1,4 @@
-//! What a vault does while nothing goes wrong around it, and what it refuses.
+//! What a store directory does while nothing goes wrong around it, and what it refuses.
 
 use std::fs;
 use std::path::Path;
@@ -56,7 +56,7 @@ fn copies_are_kept_promoted_and_discarded() {
 }
 
 #[test]
-fn a_store_that_was_replaced_can_be_read_as_long_as_somebody_does() {
+fn a_store_that_was_replaced_stays_until_its_last_read_ends() {
     for kind in DURABLE {
         let dir = tempfile::tempdir().unwrap();
         let vault = open_store_dir(dir.path(), kind).unwrap();
@@ -71,7 +71,7 @@ fn a_store_that_was_replaced_can_be_read_as_long_as_somebody_does() {
         assert!(view.last_key(Bucket::Key).unwrap().is_some());
         drop(view);
         vault.remove_leftovers().unwrap();
-        assert!(!dir.path().join("store.0").exists(), "{kind}: nobody reads it");
+        assert!(!dir.path().join("store.0").exists(), "{kind}: no read is open");
         assert_eq!(index_of(&*new), 8);
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn fill(store: &dyn Store<AppliedPosition>, to: u64, bytes: usize) {
         let mut txn = store.begin_write().unwrap();
         let value = vec![index as u8; bytes];
         txn.put(format!("key {index}").as_bytes(), &value, 0).unwrap();
-        txn.set(Bucket::Members, b"1", "somebody".into()).unwrap();
+        txn.set(Bucket::Members, b"1", "a member".into()).unwrap();
         txn.end(AppliedPosition { index, term: 3, conf_state: Arc::new(members()) }).unwrap();
     }
     store.commit().unwrap();
@@ -49,7 +49,7 @@ pub(crate) fn filled(to: u64, bytes: usize) -> Box<dyn Store<AppliedPosition>> {
     store
 }
 
-/// "You are so far behind that you need the store at `promised` or later": from 1 to 2, in term 3.
+/// Member 2 needs the store at `promised` or later: from 1 to 2, in term 3.
 pub(crate) fn message(promised: u64) -> Message {
     // Fields 1 to 4: a snapshot, to, from, term.
     let mut message = Message::decode(&[8, 7, 16, 2, 24, 1, 32, 3]).unwrap();
@@ -104,7 +104,7 @@ pub(crate) fn index_of(engine: &dyn Engine) -> u64 {
     AppliedPosition::read(&*engine.snapshot().unwrap()).unwrap().index
 }
 
-/// A vault that counts what is staged, and what has become of it.
+/// A store directory that counts what is staged, and what has become of it.
 #[derive(Debug, Default)]
 pub(crate) struct CountingStoreDir {
     pub(crate) store_dir: MemoryStoreDir,

@@ -51,7 +51,7 @@ fn one_that_is_lost_leaves_nothing_behind_and_is_proposed_again() {
 fn one_that_went_with_its_leader_goes_to_the_next() {
     let mut lab = ReplicaCluster::new(3, settings());
     let leader = lab.leader();
-    // It appends the alarm, of which the others never hear.
+    // It appends the alarm, which the others do not get.
     lab.isolated.push(leader);
     propose_repeatedly(&mut lab, leader, 10);
     lab.deliver_all();
@@ -72,7 +72,7 @@ fn one_that_went_with_its_leader_goes_to_the_next() {
     assert!(is_raised(&mut lab, leader, leader) && is_raised(&mut lab, next, leader));
 }
 
-/// A person has disarmed the alarm, and its cause is still there.
+/// An operator has disarmed the alarm, and its cause is still there.
 #[test]
 fn one_that_was_taken_back_is_raised_again_at_once() {
     let mut lab = ReplicaCluster::new(1, settings());

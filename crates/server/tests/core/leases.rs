@@ -1,5 +1,5 @@
-//! Leases in a cluster: all members have the same, only the leader knows when they end, and a change
-//! of leaders takes nothing from them.
+//! Leases in a cluster: all members have the same, only the leader knows when they end, and a
+//! change of leaders takes nothing from them.
 
 use clearlane_lease::{LeaseState, Renewal};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, LeaseGrantRequest, LeaseRevokeRequest};
@@ -57,7 +57,7 @@ fn renew(lab: &mut ReplicaCluster, at: u64, lease: i64) -> Renewal {
 }
 
 #[test]
-fn whoever_is_asked_all_members_have_the_same() {
+fn a_lease_from_any_member_is_the_same_everywhere() {
     let mut lab = ReplicaCluster::new(3, settings());
     lab.leader();
     let AppliedResponse::LeaseGrant(granted) = propose_and_apply(&mut lab, 1, grant(0, 60)) else {
@@ -86,7 +86,7 @@ fn whoever_is_asked_all_members_have_the_same() {
 }
 
 #[test]
-fn who_is_not_kept_alive_goes_everywhere_at_one_revision() {
+fn an_expired_lease_goes_everywhere_at_one_revision() {
     let mut lab = ReplicaCluster::new(3, settings());
     let leader = lab.leader();
     propose_and_apply(&mut lab, leader, grant(7, 3));

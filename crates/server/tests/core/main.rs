@@ -1,4 +1,4 @@
-//! One member and a few, step by step: what the core promises, each on its own.
+//! One member and a few, step by step: what the two halves guarantee, each on its own.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

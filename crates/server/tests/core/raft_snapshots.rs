@@ -116,7 +116,7 @@ fn a_snapshot_without_its_copy_is_refused() {
 }
 
 /// Two leaders send copies of one index. Raft refuses the first, of a leader that was replaced, and
-/// with it goes what both have in the vault.
+/// with it goes what both have in the store directory.
 #[test]
 fn a_copy_that_went_with_another_is_not_installed() {
     let (mut lab, old) = one_far_behind();
@@ -144,8 +144,8 @@ fn a_copy_that_went_with_another_is_not_installed() {
     assert_eq!(lab.host(3).get("k99").0.as_deref(), Some("v"));
 }
 
-/// The process was killed when the record of an installation was written and not synced. At the next
-/// start something fails, step by step later, and then the power.
+/// The process was killed when the record of an installation was written and not synced. At the
+/// next start something fails, step by step later, and then the power.
 #[test]
 fn an_installation_is_not_finished_because_of_a_record_that_may_be_lost() {
     for step in 1.. {

@@ -56,7 +56,8 @@ fn readers_go_at_a_member_that_comes_back_with_everything() {
     }
 }
 
-/// Raft gives it up after some ticks, and the other is elected all the same if it hears of it then.
+/// Raft gives it up after some ticks, and the other is elected all the same if it gets the message
+/// then.
 #[test]
 fn a_transfer_that_ends_before_the_next_poll_takes_the_lease() {
     let mut lab = in_mode(ReadMode::Lease);
@@ -78,7 +79,7 @@ fn a_transfer_that_ends_before_the_next_poll_takes_the_lease() {
     }
     core.read(3);
     lab.poll(leader);
-    assert_eq!(lab.host(leader).reads, [], "nobody goes without a round");
+    assert_eq!(lab.host(leader).reads, [], "no read goes without a round");
     lab.deliver_all();
     assert_ne!(lab.leader(), leader, "it was told to be elected");
 }
@@ -97,14 +98,15 @@ fn a_reader_that_waits_for_this_member_alone_is_told_since_when() {
         lab.call(id, |core| core.read(1));
         lab.deliver_all();
         assert_eq!(std::mem::take(&mut lab.host(id).reads), [ReadOutcome::Ready(vec![1])]);
-        // No time passes here but by ticks, and a follower hears with the next one what is committed.
+        // No time passes here but by ticks, and a follower hears with the next one what is
+        // committed.
         assert_eq!(lab.host(id).applying, Some(Duration::ZERO), "at {id}, {leader} leads");
     }
 }
 
 /// Reads that come together go together, by one round.
 #[test]
-fn one_round_serves_all_who_wait() {
+fn one_round_serves_all_waiting_reads() {
     let mut lab = in_mode(ReadMode::ReadIndex);
     let leader = lab.leader();
     for reader in 0..100 {
@@ -149,7 +151,7 @@ fn a_leader_that_is_cut_off_answers_no_reads() {
 }
 
 #[test]
-fn who_gives_up_hears_nothing() {
+fn a_cancelled_read_gets_no_outcome() {
     let mut lab = in_mode(ReadMode::ReadIndex);
     let leader = lab.leader();
     lab.host(leader).replica().read(1);

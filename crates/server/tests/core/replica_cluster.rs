@@ -1,7 +1,7 @@
 //! A few members on a bench: nothing happens unless a test lets it.
 //!
-//! Messages lie in a pool until they are delivered. A log is written at once, and a crash loses what
-//! the disk has not synced and what the store has not committed.
+//! Messages lie in a pool until they are delivered. A log is written at once, and a crash loses
+//! what the disk has not synced and what the store has not committed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -169,8 +169,8 @@ impl ReplicaCluster {
         self.start(id);
     }
 
-    /// A member that is being made when the power fails, at an operation of its disk. Says whether it
-    /// has a log then.
+    /// A member that is being made when the power fails, at an operation of its disk. Says whether
+    /// it has a log then.
     pub(crate) fn add_with_power_cut_at(&mut self, id: u64, operation: u64, seed: u64) -> bool {
         let mut bench = ReplicaHost::new(id);
         bench.disk.fail_at(operation, Fault::PowerCut);
@@ -313,7 +313,7 @@ impl ReplicaCluster {
             }
             self.tick(1);
         }
-        panic!("nobody leads");
+        panic!("no member leads");
     }
 
     /// Proposes at a member and waits for the answer.
@@ -329,7 +329,7 @@ impl ReplicaCluster {
     ) -> ProposalResult {
         let request = self.call(id, |core| core.propose(request));
         self.deliver_all();
-        // A follower hears with the next heartbeat that it is committed.
+        // A follower learns with the next heartbeat that it is committed.
         for _ in 0..20 {
             if let Some(answer) = self.host(id).results.remove(&request) {
                 return answer;

@@ -117,8 +117,8 @@ fn a_store_that_is_older_than_the_log_is_refused() {
 }
 
 /// A commit index alone is not synced. So a member that was killed may have a store that is further
-/// than its log is committed, and if nothing is written any more, the log does not learn it. What is
-/// recorded of the store then must count at the next start: the log goes by it.
+/// than its log is committed, and if nothing is written any more, the log does not learn it. What
+/// is recorded of the store then must count at the next start: the log goes by it.
 #[test]
 fn a_record_of_the_store_counts_although_the_commit_index_was_lost() {
     let mut lab = ReplicaCluster::new(3, settings());
@@ -229,9 +229,9 @@ fn a_whole_cluster_comes_back() {
     }
 }
 
-/// It has promised its leader not to vote, and has forgotten it.
+/// It may have granted its leader a lease, and has no record of it.
 #[test]
-fn a_member_that_comes_back_votes_for_nobody_at_first() {
+fn a_member_that_comes_back_does_not_vote_at_first() {
     let mut lab = ReplicaCluster::new(3, settings());
     let leader = lab.leader();
     lab.put(leader, "a", "1");
@@ -250,8 +250,8 @@ fn a_member_that_comes_back_votes_for_nobody_at_first() {
     assert_eq!(lab.host(third).get("a").0.as_deref(), Some("2"));
 }
 
-/// The clock was set back, or stands still. Entries from before come out of the log again, and are no
-/// answer to what is proposed now.
+/// The clock was set back, or stands still. Entries from before come out of the log again, and are
+/// no answer to what is proposed now.
 #[test]
 fn new_requests_have_other_ids_than_those_in_the_log() {
     let mut lab = ReplicaCluster::new(1, settings());

@@ -28,7 +28,7 @@ fn the_only_member_answers_itself() {
 }
 
 #[test]
-fn whoever_is_asked_the_write_is_the_same_everywhere() {
+fn a_write_at_any_member_is_the_same_everywhere() {
     let mut lab = ReplicaCluster::new(3, settings());
     let leader = lab.leader();
     for id in 1..=3 {
@@ -38,7 +38,7 @@ fn whoever_is_asked_the_write_is_the_same_everywhere() {
     for id in 1..=3 {
         let bench = lab.host(id);
         assert_eq!(bench.get("k2"), (Some("v".to_owned()), 4), "at {id}, {leader} leads");
-        assert!(bench.results.is_empty(), "nobody is answered who has not asked");
+        assert!(bench.results.is_empty(), "no result without a proposal");
         assert_eq!(bench.replica().applied_position().conf_state.voters, [1, 2, 3]);
     }
 }
@@ -125,7 +125,8 @@ fn too_many_requests_while_the_apply_loop_is_behind() {
     }
 }
 
-/// In an old era each put waits for the locks of the era; its outcome does not wait for those of the next ones.
+/// In an old era each put waits for the locks of the era; its outcome does not wait for those of
+/// the next ones.
 #[test]
 fn puts_of_an_old_era_are_answered_one_by_one() {
     for (era, expected) in [(Era::Clearlane, vec![3]), (Era::V3_2, vec![1, 1, 1])] {
@@ -145,7 +146,7 @@ fn puts_of_an_old_era_are_answered_one_by_one() {
 }
 
 #[test]
-fn who_has_given_up_is_not_answered() {
+fn a_cancelled_write_is_not_answered() {
     let mut lab = ReplicaCluster::new(1, settings());
     lab.leader();
     let bench = lab.host(1);
@@ -156,7 +157,8 @@ fn who_has_given_up_is_not_answered() {
     assert!(lab.host(1).results.is_empty());
 }
 
-/// A leader that hands over takes nothing: what comes meanwhile waits for the next one, and is proposed once.
+/// A leader that hands over takes nothing: what comes meanwhile waits for the next one, and is
+/// proposed once.
 #[test]
 fn a_proposal_waits_while_leadership_is_handed_over() {
     let mut lab = ReplicaCluster::new(3, settings());

@@ -1,26 +1,16 @@
 //! Requests against etcd itself: recorded calls, replayed, must be answered as etcd did.
 //!
-//! # The recordings
-//!
-//! They lie in `crates/proto/oracle`, with a page on their format. Replayed are those that need the
-//! key space and little else:
-//!
 //! ```text
 //!   recording ─ request ─▶ check ─▶ entry, encoded and decoded ─▶ apply ─▶ our reply ─┐
 //!                  └─────▶ check ─▶ range or read-only txn, on a view ───▶ our reply ─┤
 //!             ─ reply, without what only a whole member knows ────────────────────────┴▶ equal
 //! ```
 //!
-//! Requests and replies are compared as protobuf's JSON, which is what was recorded; the names of
-//! all fields come from our own descriptors, so nothing is passed over because this test does not
-//! know it.
-//!
-//! # What is not compared literally
-//!
-//! * The order among records that compare equal in a sort, above twelve records: etcd's sort is not
-//!   stable there. That they are the same records, and in the order of what is sorted by, is.
-//! * The code of an error, for the server has that; its words are compared.
-//! * The remaining seconds of a lease: here is no clock.
+//! The recordings lie in `crates/proto/oracle`, with a page on their format. Replayed are those
+//! that need the key space and little else. What is compared is protobuf's JSON, with the names of
+//! all fields from our descriptors. Not compared literally: the order of ties in a sort of more
+//! than twelve records (see `ties`), the code of an error (its words are), and the remaining
+//! seconds of a lease, for there is no clock here.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

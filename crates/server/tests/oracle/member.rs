@@ -1,7 +1,7 @@
 //! As much of a member as the recordings need: a store, requests, and leases without a clock.
 //!
-//! What writes takes the way through a log: it is checked, encoded, decoded, and applied as the next
-//! entry. What only reads takes the server's way: it is checked and answered on a view.
+//! What writes takes the way through a log: it is checked, encoded, decoded, and applied as the
+//! next entry. What only reads takes the server's way: it is checked and answered on a view.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! What was overwritten is removed.
 //!
-//! A compaction begins as an entry of the log: from then on no request may read what is older. The rest is a job: the
-//! index is walked to find what must stay, and then the backend goes through its revisions, a batch after the
-//! other with a pause between them.
+//! A compaction begins as an entry of the log: from then on no request may read what is older. The
+//! rest is a job: the index is walked to find what must stay, and then the backend goes through its
+//! revisions, a batch after the other with a pause between them.
 //!
 //! ```text
 //!   applier   ├ begins ┤  put  put  put ...

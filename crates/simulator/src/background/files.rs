@@ -8,8 +8,8 @@ use crate::era::{EraBackground as _, SimulatedEra as _};
 use crate::sim_task::SimTask;
 
 impl Cluster {
-    /// For the client that asked for a snapshot. The backend commits first, with all that this stops. The copy is
-    /// then made inside a read transaction of the engine, and stops no request.
+    /// For the client that asked for a snapshot. The backend commits first, with all that this
+    /// stops. The copy is then made inside a read transaction of the engine, and stops no request.
     pub(super) async fn backs_up(self) {
         let member = self.member(LEADER);
         let mut trip = SimTask::new(self.world(), &member.cores, TaskLabel::named("backup"));

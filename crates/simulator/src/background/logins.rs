@@ -1,7 +1,7 @@
 //! Users come with passwords.
 //!
-//! To check one takes long on purpose, so that a client cannot try many. A request that holds a lock meanwhile lets
-//! all others wait for as long as a client that guesses passwords should.
+//! To check one takes long on purpose, so that a client cannot try many. A request that holds a
+//! lock meanwhile lets all others wait for as long as a client that guesses passwords should.
 
 use clearlane_contention::TaskLabel;
 use clearlane_loadgen::arrivals::{Schedule, Spacing};

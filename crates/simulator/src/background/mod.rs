@@ -1,15 +1,17 @@
-//! What a member does beside requests: watchers that are behind, compactions, copies of the file, passwords.
+//! What a member does beside requests: watchers that are behind, compactions, copies of the file,
+//! passwords.
 //!
 //! ```text
 //!   watchers     every 100 ms, while one is behind    reads what was missed
-//!   compaction   an entry of the log, and then a job  removes what was overwritten, a batch after the other
-//!   backup       now and then                         sends the file to somebody
+//!   compaction   an entry of the log, and then a job  removes what was overwritten, in batches
+//!   backup       now and then                         sends the file to a client
 //!   defrag       now and then                         writes the file anew
-//!   logins       as users come                        checks passwords, which is meant to take long
+//!   logins       as users come                        checks passwords, slow on purpose
 //! ```
 //!
-//! When something is done, and how much of it, is here. What is held meanwhile is in the [eras](crate::era): most
-//! of the stories that users tell of a member that stands still are told by that.
+//! When something is done, and how much of it, is here. What is held meanwhile is in the
+//! [eras](crate::era): most reports of a member that stands still are explained
+//! by that.
 
 mod compaction;
 mod files;

@@ -1,8 +1,9 @@
 //! Watchers that are behind.
 //!
-//! A watcher that begins at an old revision, or whose client was too slow, must be brought what it missed. Every
-//! 100 ms etcd takes up to 512 of them, reads *everything* since the oldest revision that one of them
-//! waits for, and gives each of them up to 1,000 revisions of it. What it has read beyond that it reads again:
+//! A watcher that begins at an old revision, or whose client was too slow, must be brought what it
+//! missed. Every 100 ms etcd takes up to 512 of them, reads *everything* since the oldest revision
+//! that one of them waits for, and gives each of them up to 1,000 revisions of it. What it has read
+//! beyond that it reads again:
 //!
 //! ```text
 //!   20,000 behind    reads 20,000, gives 1,000
@@ -10,7 +11,8 @@
 //!                    ...                          210,000 read to give 20,000
 //! ```
 //!
-//! Meanwhile it holds the lock that the end of each write needs. Ours reads what it gives, under no lock.
+//! Meanwhile it holds the lock that the end of each write needs. Ours reads what it gives, under no
+//! lock.
 
 use std::collections::VecDeque;
 
@@ -78,7 +80,7 @@ impl Cluster {
         self.model().watchers.behind + self.member(LEADER).revisions.get()
     }
 
-    /// Some of them come forward. A watcher that is not done by then stands in line again.
+    /// Some of them come forward. A watcher that is not done by then is queued again.
     async fn passes(&self, trip: &mut SimTask, behind: &mut VecDeque<Group>) {
         let (member, revision) = (self.member(LEADER), self.revision());
         let mut room = AT_ONCE;

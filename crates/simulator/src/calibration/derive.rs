@@ -1,26 +1,12 @@
-//! From what was seen of a server to what things cost in it.
+//! From what was measured of a server to what things cost in it.
 //!
-//! Each load differs in one thing from another, and so do the costs:
+//! Each load differs in one thing from another, and the difference is a cost; `docs/scenarios.md`
+//! lists the loads. What happens inside the locks is told from the rest by how long `store` was
+//! held, which a read of the old eras does from its first key to its last. In Clearlane's era no
+//! lock says so, and the shares are taken to be those of 3.2: the records are the same, and so is
+//! the work on them.
 //!
-//! ```text
-//!   one key                          a request
-//!   the same, linearizable           + a turn of raft
-//!   one of 20,000 keys               + the walk over them
-//!   ten keys                         + a thread of the pool, in the old eras
-//!   10,000 records of 152 bytes      + 9,999 records, 1.5 MB        ┐ two equations,
-//!   16,000 records of 1 KiB          + 15,999 records, 18 MB        ┘ two unknowns
-//!   one key, seldom, rarely          + waking a machine that has fallen asleep
-//!   puts, few and many               + an entry of the log, an apply, a share of a commit, and a commit;
-//!                                      a sync, and waking a machine that has fallen asleep
-//!   large puts                       + bytes, in the log (which a put waits for) and in a commit
-//!   reads beside many puts           + a copy of what is pending, in 3.4
-//! ```
-//!
-//! What happens inside the locks is told from the rest by how long `store` was held, which each read of the old eras
-//! does from its first key to its last. In ours no lock says so, and the shares are taken to be those of 3.2: the
-//! records are the same, and so is what becomes of them.
-//!
-//! What no such load shows (a scan for watchers, the copy of a file) stays as it is reckoned by hand.
+//! What no such load shows (a scan for watchers, the copy of a file) stays as estimated by hand.
 
 use super::queue::Puts;
 use super::sleep::WakeupCosts;
@@ -45,13 +31,15 @@ pub const FEW: f64 = 10.0;
 pub const WALKED: f64 = 20_000.0;
 /// Puts beside which reads copy what is pending, per second.
 pub const PUTS_BESIDE: f64 = 1_000.0;
-/// Small reads, per second; if they are few; and if they are so few that most find a machine that sleeps.
+/// Small reads, per second; if they are few; and if they are so few that most find a machine that
+/// sleeps.
 pub const OFTEN: f64 = 2_000.0;
 /// See [`OFTEN`].
 pub const SELDOM: f64 = 300.0;
 /// See [`OFTEN`].
 pub const RARELY: f64 = 25.0;
-/// Seen on timelines of the real server: of seven threads that wake beside busy ones, one waits for its turn.
+/// Seen on timelines of the real server: of seven threads that wake beside busy ones, one waits for
+/// its turn.
 const IMPATIENCE: f64 = 0.85;
 /// Whatever is said to be computed for a sync, so much of it is waiting for the disk.
 const SYNC_WAITS: f64 = 0.1;
@@ -215,7 +203,8 @@ fn share(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { (part / whole).clamp(0.0, 1.0) } else { 1.0 }
 }
 
-/// Which part of what a record, and a byte, costs a read is done while `store` is held: in an era that has it.
+/// Which part of what a record, and a byte, costs a read is done while `store` is held: in an era
+/// that has it.
 pub fn reading(seen: &EraMeasurements) -> (f64, f64) {
     let whole = Each::of(seen.point.server_ns, seen.many.server_ns, seen.large.server_ns);
     let held =
@@ -317,7 +306,8 @@ fn sent_waits(seen: &EraMeasurements, costs: &Costs, known: DeriveInputs) -> Spr
     Spread::around(per_mib(large.median_ns), per_mib(large.p99_ns))
 }
 
-/// What a put, and what a commit, take of the processor: there are as many commits, however many puts.
+/// What a put, and what a commit, take of the processor: there are as many commits, however many
+/// puts.
 fn put_and_commit(seen: &EraMeasurements) -> (f64, f64) {
     let EraMeasurements { put, puts, .. } = seen;
     if puts.per_commit <= put.per_commit {
@@ -333,7 +323,8 @@ fn put_and_commit(seen: &EraMeasurements) -> (f64, f64) {
 fn with_writes(seen: &EraMeasurements, costs: Costs, known: DeriveInputs) -> Costs {
     let EraMeasurements { put, puts, large_put, .. } = seen;
     let (each, commit) = put_and_commit(seen);
-    // What syncs compute is in it, too: at least half of the time that a commit takes is the disk's.
+    // What syncs compute is in it, too: at least half of the time that a commit takes is the
+    // disk's.
     let commit = commit.min(put.commit.map_or(0.0, |whole| whole.mean_ns / 2.0));
     let beyond = (each - costs.request_ns as f64).max(0.0);
     let applied = puts.applied_ns.min(beyond);
@@ -372,8 +363,8 @@ fn with_writes(seen: &EraMeasurements, costs: Costs, known: DeriveInputs) -> Cos
     }
 }
 
-/// How long the log waits for its disk, and what a put has beside it: each is found with the help of the other. If there were
-/// no syncs, they take so long.
+/// How long the log waits for its disk, and what a put has beside it: each is found with the help
+/// of the other. If there were no syncs, they take so long.
 fn log_sync_and_wakeups(
     seen: &EraMeasurements,
     sleep: WakeupCosts,
@@ -384,8 +375,8 @@ fn log_sync_and_wakeups(
     let Some(sync) = puts.sync else {
         return (if_none, WriteWakeups::of(seen, sleep, put, if_none));
     };
-    // A server counts to a sync what the system computes for it, which is part of an entry here; and on a machine that
-    // sleeps, how long it takes to wake. So it is taken from many puts.
+    // A server counts to a sync what the system computes for it, which is part of an entry here;
+    // and on a machine that sleeps, how long it takes to wake. So it is taken from many puts.
     let mean_ns = (sync.mean_ns - put.sync_ns).max(sync.mean_ns * SYNC_WAITS);
     let wakeups = WriteWakeups::of(seen, sleep, put, MeasuredTimes { mean_ns, ..sync }.spread());
     let tail_ns = (puts.p99_ns - puts.median_ns).max(0.0);
@@ -404,8 +395,8 @@ struct Put {
     sync_ns: f64,
 }
 
-/// Threads that hand a put to each other, beside those of any request: on a machine that is awake, and how much longer they
-/// take on one that sleeps.
+/// Threads that hand a put to each other, beside those of any request: on a machine that is awake,
+/// and how much longer they take on one that sleeps.
 #[derive(Clone, Copy, Debug)]
 struct WriteWakeups {
     awake_ns: f64,
@@ -597,7 +588,8 @@ mod tests {
         let mut put_in = put_in;
         let found_costs = found.clone();
         for ((name, found), (_, put_in)) in found.fields().into_iter().zip(put_in.fields()) {
-            // What is tried in a queue is found by trying, of puts that take more than a millisecond.
+            // What is tried in a queue is found by trying, of puts that take more than a
+            // millisecond.
             let is_tried = ["write_awake_ns", "write_wakeups_ns", "log_sync_ns"].contains(&name);
             let (ns, share) = if is_tried { (10_000.0, 0.02) } else { (2.0, 0.01) };
             let near =

@@ -1,29 +1,18 @@
 //! What things cost on a machine: measured there, kept in a file.
 //!
-//! # The problem
-//!
-//! A model of queues knows which task waits for which. For how long, it knows only if it is given what a read, a copy
-//! or a sync costs; and if that is a guess, the result is the guess.
-//!
-//! # The idea
-//!
-//! The real server is measured, in each era, with small loads that differ in one thing each. From how much processor
-//! time more one load takes than another, from how long its locks are held, and from how long its disk takes, the
-//! costs [follow](mod@derive). Figures of the whole (how long a read takes beside an expensive one) are not among
-//! them: those are for the model to predict, and for a [validation](crate::validation) to compare.
-//!
-//! # The file
+//! The real server is measured, in each era, with small loads that differ in one thing each; the
+//! costs [follow](mod@derive) from processor time, from how long locks are held, and from the disk.
+//! How long a read takes beside an expensive one is not among them: that is for the model to
+//! predict, and for a [validation](crate::validation) to compare. See `docs/simulator.md`.
 //!
 //! ```toml
-//! machine = "AMD EPYC, 2 cores, Linux 6.18"       # for whoever wonders
-//!
+//! machine = "AMD EPYC, 2 cores, Linux 6.18"       # a note for the reader
 //! ["3.2"]                                         # an era
 //! request_ns = 41_000                             # all of `Costs`, by name
 //! log_sync_ns = { mean = 600_000, p99 = 1_900_000 }
 //! ```
 //!
-//! An era that is not in it costs what the one before it does. What comes with the program is from one machine, named
-//! in [the file](Calibration::shipped).
+//! An era that is not in the file costs what the one before it does.
 
 pub mod derive;
 mod queue;
@@ -40,8 +29,8 @@ use crate::spread::Spread;
 
 const SHIPPED: &str = include_str!("../../costs/epyc-2-cores.toml");
 
-/// A member that is alone shows what a turn of raft costs a read only if it takes one: in 3.0 a read goes through the
-/// log, and ours asks no member.
+/// A member that is alone shows what a turn of raft costs a read only if it takes one: in 3.0 a
+/// read goes through the log, and ours asks no member.
 const HAS_TURNS: [Era; 4] = [Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5];
 
 /// What is above or below it is no measured cost: a minute.
@@ -73,10 +62,11 @@ impl Calibration {
         costs.clone()
     }
 
-    /// How threads wake for a write, what an entry of the log costs, and how log and backend are synced is the same in all eras. How
-    /// an answer is sent and what a commit computes is the same in all but ours, which sends long answers while it reads,
-    /// and puts into the file at the end what others put there as they apply. What has disturbed one era is left out by
-    /// taking the middle of all that are alike.
+    /// How threads wake for a write, what an entry of the log costs, and how log and backend are
+    /// synced is the same in all eras. How an answer is sent and what a commit computes is the same
+    /// in all but ours, which sends long answers while it reads, and puts into the file at the end
+    /// what others put there as they apply. What has disturbed one era is left out by taking the
+    /// middle of all that are alike.
     #[must_use]
     pub fn of_one_machine(mut self) -> Calibration {
         let every: &dyn Fn(Era) -> bool = &|_| true;
@@ -134,8 +124,9 @@ impl Calibration {
         )
     }
 
-    /// What an entry of the log costs, if a commit takes so much for an operation: by the old eras, and by ours. What one
-    /// era gives to the one it has taken from the other, and their sum is what was seen of a put.
+    /// What an entry of the log costs, if a commit takes so much for an operation: by the old eras,
+    /// and by ours. What one era gives to the one it has taken from the other, and their sum is
+    /// what was seen of a put.
     fn log_entry_ns(&self, commit_op_ns: [u64; 2]) -> u64 {
         let left = |(era, costs): (&Era, &Costs)| {
             let both = costs.log_entry_ns + costs.commit_op_ns;
@@ -156,7 +147,8 @@ impl Calibration {
         if in_pieces {
             return (each, self.middle_spread(&is_one, &|costs| costs.sent_waits));
         }
-        // As of a put: what one era sends for less it has waited for, and the sum is what was seen of a long answer.
+        // As of a put: what one era sends for less it has waited for, and the sum is what was seen
+        // of a long answer.
         let [sent_record, sent_byte_ns, received_byte_ns] = each;
         let sent_record_ns = sent_record as u64;
         let waits = |of: fn(Spread) -> f64| {
@@ -183,7 +175,8 @@ impl Calibration {
         Spread::around(median, self.middle(is_one, &p99))
     }
 
-    /// What a turn of raft costs a fresh read, in the middle of those eras that take one when they are alone.
+    /// What a turn of raft costs a fresh read, in the middle of those eras that take one when they
+    /// are alone.
     fn turn(&self) -> Option<(u64, u64)> {
         let is_one = |era: Era| HAS_TURNS.contains(&era);
         self.eras.keys().any(|era| is_one(*era)).then(|| {
@@ -359,8 +352,8 @@ mod tests {
         }
     }
 
-    /// What a put costs is dealt out between the log and a commit, and each of these is what it is in the middle of those
-    /// that are alike.
+    /// What a put costs is dealt out between the log and a commit, and each of these is what it is
+    /// in the middle of those that are alike.
     #[test]
     fn commits_of_ours_are_its_own_and_a_put_costs_what_it_did() {
         let with = |commit_ns, commit_op_ns, both| Costs {
@@ -390,7 +383,8 @@ mod tests {
         }
     }
 
-    /// Where what is computed for a long answer was seen as more, less was left for waiting. Together they take as long.
+    /// Where what is computed for a long answer was seen as more, less was left for waiting.
+    /// Together they take as long.
     #[test]
     fn a_long_answer_takes_what_it_took() {
         let with = |sent_byte_ns, waits_ns| Costs {

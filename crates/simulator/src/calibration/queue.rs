@@ -1,9 +1,10 @@
 //! What becomes of puts that come by chance: a trial of the log.
 //!
-//! A put that comes while the log syncs waits for that sync, and for the next one. So a sync that takes long keeps
-//! many waiting, and the slowest hundredth of puts is not the slowest hundredth of syncs: at a thousand puts a second
-//! one sync of 10 ms is felt by eleven of them. And a put that comes after a while without puts finds threads that
-//! sleep. Neither has a formula that is short; but a log is a small queue, and can be tried.
+//! A put that comes while the log syncs waits for that sync, and for the next one. So a sync that
+//! takes long keeps many waiting, and the slowest hundredth of puts is not the slowest hundredth of
+//! syncs: at a thousand puts a second one sync of 10 ms is felt by eleven of them. And a put that
+//! comes after a while without puts finds threads that sleep. Neither has a formula that is short;
+//! but a log is a small queue, and can be tried.
 
 use super::sleep::WakeupCosts;
 use crate::Rng;
@@ -30,7 +31,8 @@ pub(super) struct Puts {
     pub(super) entry_ns: f64,
 }
 
-/// So long, and of the slowest: a put from when it comes until it is in the log, or a request without what is computed.
+/// So long, and of the slowest: a put from when it comes until it is in the log, or a request
+/// without what is computed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Took {
     pub(super) median_ns: f64,
@@ -69,7 +71,8 @@ impl Puts {
         Took { median_ns, tail_ns: took[PUTS * 99 / 100] - median_ns }
     }
 
-    /// Syncs with this mean, so spread that the slowest hundredth of puts is so much later than most.
+    /// Syncs with this mean, so spread that the slowest hundredth of puts is so much later than
+    /// most.
     pub(super) fn syncs(&self, mean_ns: f64, tail_ns: f64) -> Spread {
         // In files they are whole nanoseconds.
         let mean_ns = mean_ns.max(1_000.0);
@@ -118,7 +121,8 @@ mod tests {
     fn many_feel_a_slow_sync() {
         let took = AWAKE.with(Spread { mean_ns: 100e3, p99_ns: Some(1e6) });
         assert!(took.tail_ns > 1.3e6, "{took:?}");
-        // By hand: syncs follow each other without a gap, and a put during one waits for half of it and for the next.
+        // By hand: syncs follow each other without a gap, and a put during one waits for half of it
+        // and for the next.
         let took = Puts { entry_ns: 0.0, ..AWAKE }.with(Spread::constant(10_000_000));
         assert!((14.8e6..15.2e6).contains(&took.median_ns), "{took:?}");
         assert!((4.7e6..5.0e6).contains(&took.tail_ns), "{took:?}");
@@ -126,7 +130,8 @@ mod tests {
 
     #[test]
     fn who_comes_late_finds_threads_that_sleep() {
-        // By hand: 1 / (1 + rate * doze) is a half on average, and the median of 1 - 2^-(gap / mean gap) is a half, too.
+        // By hand: 1 / (1 + rate * doze) is a half on average, and the median of 1 - 2^-(gap / mean
+        // gap) is a half, too.
         let sleep = WakeupCosts { doze_ns: 1e6, ..AWAKE.sleep };
         let puts = Puts { write_wakeups_ns: 1e6, sleep, entry_ns: 0.0, ..AWAKE };
         let took = puts.with(Spread::constant(0));

@@ -1,24 +1,17 @@
-//! How deep does a machine sleep, and after how long?
+//! How deep a machine sleeps, and after how long.
 //!
-//! Threads hand a request to each other, and that takes its time also if all of them are awake. On a machine that has had
-//! nothing to do it takes longer, and the longer it had nothing to do, the longer it takes. So what a request takes beyond what
-//! is computed for it depends on how many there are:
+//! What a request takes beyond what is computed for it is the time to wake threads, and that grows
+//! with the time that the machine had nothing to do, so it depends on the rate of requests:
 //!
 //! ```text
 //!   beyond    │ *
-//!             │   *
-//!             │        *
-//!             │               *                        *        awake
+//!             │        *      *                        *        awake
 //!             └─rarely──seldom───────────────────────often───▶ requests a second
 //! ```
 //!
-//! Two rates would show only that there is less and less of it. With three there is one curve that goes through all of them:
-//! a part that is always there, one that is there on a machine that sleeps, and how long it takes to fall asleep. The first
-//! is spread, since threads that are awake may still have to wait for a turn.
-//!
-//! Requests come by chance, so some find a machine that was busy a moment ago, and others do not. The median of them finds
-//! it as deep asleep as it is after the median of the gaps between them, which is `ln 2` of the mean. For the slowest
-//! hundredth there is no such formula, so they are drawn.
+//! Three rates fix one curve: a part that is always there, one of a machine that sleeps, and how
+//! long it takes to fall asleep. The median request finds the machine as asleep as after the median
+//! gap (`ln 2` of the mean); for the slowest hundredth no such formula exists, so gaps are drawn.
 
 use super::derive::{EraMeasurements, LoadMeasurement, OFTEN, RARELY, SELDOM, middle};
 use super::queue::Took;
@@ -68,8 +61,8 @@ impl WakeupCosts {
         WakeupCosts::through(medians, p99s - medians[1] - medians[2])
     }
 
-    /// Requests that come rarely, seldom and often have such medians; and by how much the slowest hundredths of the last two
-    /// are later than most of them, that is so much in all.
+    /// Requests that come rarely, seldom and often have such medians; and by how much the slowest
+    /// hundredths of the last two are later than most of them, that is so much in all.
     fn through(medians: [f64; 3], tails_ns: f64) -> WakeupCosts {
         let mut curve = WakeupCosts::curve(medians);
         let mut found = curve;
@@ -189,7 +182,8 @@ mod tests {
         }
     }
 
-    /// The middle of what eras show; and a machine that never sleeps, or one that shows nonsense, has no wakeups.
+    /// The middle of what eras show; and a machine that never sleeps, or one that shows nonsense,
+    /// has no wakeups.
     #[test]
     fn one_era_that_was_disturbed_counts_for_nothing() {
         let (server_ns, client_ns) = (5e4, 7e4);

@@ -1,8 +1,9 @@
 //! Ours: a read loads a pointer, and needs nothing else.
 //!
-//! What is behind it never changes. So there is no lock that a read could hold, and none that it could wait for;
-//! what is left to wait for is a core. How many keys there are in a range the index knows without a walk. What
-//! is done in the background has a view of its own, and is in no request's way either.
+//! What is behind it never changes. So there is no lock that a read could hold, and none that it
+//! could wait for; what is left to wait for is a core. How many keys there are in a range the index
+//! knows without a walk. What is done in the background has a view of its own, and is in no
+//! request's way either.
 
 use super::{
     Missed, Range, Write, apply_ns, copy_ns, index_ns, more_pending, records_ns, remove_ns,

@@ -1,8 +1,8 @@
 //! etcd 3.4 on: a read holds `readTx` only for as long as it takes to copy what is pending.
 //!
-//! So a slow read keeps no write waiting at its end. It still holds `store`, which only compactions and
-//! snapshots need alone, and the index while it walks. From 3.5 on reads share a copy, as long as nothing was
-//! written since it was made.
+//! So a slow read keeps no write waiting at its end. It still holds `store`, which only compactions
+//! and snapshots need alone, and the index while it walks. From 3.5 on reads share a copy, as long
+//! as nothing was written since it was made.
 
 use super::read_tx::committing;
 use super::{Range, records_ns, remove_ns, walk_ns};
@@ -35,7 +35,8 @@ pub(super) async fn range(member: &Member, trip: &mut SimTask, range: Range, cop
     drop(store);
 }
 
-/// The index is copied in a moment, and then looked through with its lock taken anew for every few keys.
+/// The index is copied in a moment, and then looked through with its lock taken anew for every few
+/// keys.
 pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u64) {
     const AT_ONCE: u64 = 256;
     for begin in (0..keys).step_by(AT_ONCE as usize) {
@@ -45,7 +46,8 @@ pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u6
     }
 }
 
-/// Batches are small, with a pause after each, and each is committed: many short stops instead of few long ones.
+/// Batches are small, with a pause after each, and each is committed: many short stops instead of
+/// few long ones.
 pub(super) async fn compacts_batch(member: &Member, trip: &mut SimTask, all: u64, gone: u64) {
     let batch_tx = trip.write(&member.locks.batch_tx).await;
     trip.run(remove_ns(member, all, gone)).await;

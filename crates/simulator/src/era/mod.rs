@@ -1,8 +1,9 @@
 //! The read paths of etcd's history, and ours: what is done under which lock.
 //!
-//! Each era is a few short programs, in a file of its own: how a range is read, how a write is applied, how
-//! the backend commits, and what is done in the [background]. Their steps bear the names of the locks in the code, and are in its order. What is
-//! the same in all of them, from the socket to the applier, is in [`cluster`](crate::cluster).
+//! Each era is a few short programs, in a file of its own: how a range is read, how a write is
+//! applied, how the backend commits, and what is done in the [background]. Their steps bear the
+//! names of the locks in the code, and are in its order. What is the same in all of them, from the
+//! socket to the applier, is in [`cluster`](crate::cluster).
 //!
 //! What an era has in common with the one before it is in the file of the older one.
 
@@ -203,7 +204,7 @@ fn copy_ns(member: &Member, bytes: u64) -> u64 {
     times(bytes, member.build.costs.copy_byte_ns)
 }
 
-/// Watchers that are not behind hear of a write.
+/// Watchers that are not behind are notified of a write.
 fn notify_ns(member: &Member, write: Write) -> u64 {
     member.build.costs.notify_ns * member.model.watchers.synced * write.keys
 }

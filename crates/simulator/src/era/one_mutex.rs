@@ -1,8 +1,8 @@
 //! etcd 3.1: reads and writes take the same two mutexes, for their whole length.
 //!
-//! There is one transaction of the engine, which reads go through as well. The request that is inside keeps out all
-//! others: another read, a write, the timer's commit with its sync, the copy of the file, and watchers that are
-//! behind while what they missed is read.
+//! There is one transaction of the engine, which reads go through as well. The request that is
+//! inside keeps out all others: another read, a write, the timer's commit with its sync, the copy
+//! of the file, and watchers that are behind while what they missed is read.
 
 use super::{
     Missed, Range, Write, apply_ns, copy_ns, index_ns, more_pending, notify_ns, records_ns,

@@ -1,8 +1,8 @@
 //! etcd 3.2 and 3.3: reads share `readTx`, and hold it to their ends.
 //!
-//! Reads no longer wait for each other, nor for a write that is under way. But the end of each write needs
-//! `readTx` alone, for a moment, to show what it has written. It waits for the slowest reader, and a request
-//! that comes behind it waits for it: the convoy.
+//! Reads no longer wait for each other, nor for a write that is under way. But the end of each
+//! write needs `readTx` alone, for a moment, to show what it has written. It waits for the slowest
+//! reader, and a request that comes behind it waits for it: the convoy.
 
 use super::{
     Missed, Range, Write, apply_ns, copy_ns, index_ns, more_pending, notify_ns, records_ns,
@@ -82,7 +82,8 @@ pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut SimTask, m
     drop((read_tx, rev_mu, watchable));
 }
 
-/// A compaction begins. `store` alone: so it waits for every read that is open, in 3.4 and later, too.
+/// A compaction begins. `store` alone: so it waits for every read that is open, in 3.4 and later,
+/// too.
 pub(super) async fn begins_compaction(member: &Member, trip: &mut SimTask) {
     let store = trip.write(&member.locks.store).await;
     let rev_mu = trip.write(&member.locks.rev_mu).await;

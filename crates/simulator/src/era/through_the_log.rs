@@ -1,12 +1,12 @@
 //! etcd 3.0: a linearizable read is an entry of the log, and all reads write.
 //!
-//! A read that must not be late is proposed like a write, synced to the disks of a quorum, and answered by the
-//! applier when its turn comes. So each of them stands behind every write, and every write behind each of them.
-//! A serializable read spares itself that.
+//! A read that must not be late is proposed like a write, synced to the disks of a quorum, and
+//! answered by the applier when its turn comes. So each of them stands behind every write, and
+//! every write behind each of them. A serializable read spares itself that.
 //!
-//! Inside, all take the same two mutexes for their whole length, as in [3.1](super::one_mutex). And a request that
-//! begins notes how far the log is applied, though it only reads: so the backend has something to commit even
-//! if no request writes.
+//! Inside, all take the same two mutexes for their whole length, as in [3.1](super::one_mutex). And
+//! a request that begins notes how far the log is applied, though it only reads: so the backend has
+//! something to commit even if no request writes.
 
 use super::{Range, Write, one_mutex};
 use crate::server::Member;

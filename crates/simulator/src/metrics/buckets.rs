@@ -1,7 +1,7 @@
 //! A histogram of Prometheus: how many were at most so much.
 //!
-//! Its mean is exact. A percentile is only known to lie between two bounds, and is taken where it would be if
-//! those in between lay evenly there.
+//! Its mean is exact. A percentile is only known to lie between two bounds, and is taken where it
+//! would be if those in between lay evenly there.
 
 use super::page::{Page, Sample};
 
@@ -15,7 +15,8 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// The one of that name, all those of its labels together; nothing if it is not there, or has none.
+    /// The one of that name, all those of its labels together; nothing if it is not there, or has
+    /// none.
     pub fn of(page: &Page, name: &str) -> Option<Buckets> {
         let sum = |part| page.sum(&format!("{name}_{part}"), |_| true);
         let mut buckets = Buckets { at_most: Vec::new(), sum_s: sum("sum")?, count: sum("count")? };
@@ -69,12 +70,14 @@ impl Buckets {
         1e3 * low
     }
 
-    /// How many took longer than the last bound that is at most so much, and about how long they took on average.
+    /// How many took longer than the last bound that is at most so much, and about how long they
+    /// took on average.
     pub fn beyond(&self, ms: f64) -> Option<(f64, f64)> {
         let (mut low, mut below, mut found, mut sum_s) = (0.0, 0.0, 0.0, 0.0);
         for (bound, count) in &self.at_most {
             if 1e3 * bound > ms {
-                // In the middle between two bounds; of what took longer than any, the last one is all that is known.
+                // In the middle between two bounds; of what took longer than any, the last one is
+                // all that is known.
                 let middle = if bound.is_finite() { f64::midpoint(low, *bound) } else { low };
                 (found, sum_s) = (found + count - below, sum_s + (count - below) * middle);
             }
@@ -119,7 +122,7 @@ mod tests {
         assert_eq!(
             between.beyond(3.9),
             Some((40.0, 3.0)),
-            "who lies between two bounds has the lower one"
+            "a value between two bounds has the lower one"
         );
         assert_eq!(second.since(Some(&second)), None);
         assert_eq!(second.since(None), Some(second));

@@ -101,9 +101,7 @@ pub enum MetricsDeltaError {
     #[error("the server was started anew between the two readings; ask once more")]
     Restarted,
     /// There is no load to make a scenario of.
-    #[error(
-        "nobody asked it for anything in {0:.1} s; ask for longer (--seconds), or while it has a load"
-    )]
+    #[error("it had no requests in {0:.1} s; ask for longer (--seconds), or while it has a load")]
     NoLoad(f64),
     /// Metrics without those that are needed.
     #[error(

@@ -15,7 +15,7 @@ pub struct Page {
     samples: BTreeMap<String, Vec<Sample>>,
 }
 
-/// A line.
+/// A sample: one line of a page of metrics.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     labels: Vec<(String, String)>,

@@ -1,4 +1,5 @@
-//! A scenario out of a reading, with a remark beside each number: was it counted, estimated, or is it a default?
+//! A scenario out of a reading, with a remark beside each number: was it counted, estimated, or is
+//! it a default?
 //!
 //! ```text
 //!   rate = 221.4                  # counted
@@ -6,7 +7,8 @@
 //!   consistency = "linearizable"  # default: metrics do not tell
 //! ```
 //!
-//! The file is for a user that knows more about the cluster than its metrics do, and will change it.
+//! The file is for a user that knows more about the cluster than its metrics do, and will change
+//! it.
 
 use std::fmt::Write as _;
 
@@ -53,14 +55,14 @@ fn line(setting: &str, remark: &str) -> String {
 
 fn head(reading: &MetricsDelta, place: &str) -> String {
     let version = reading.version.as_deref().unwrap_or("of an unknown version");
-    let (who, era) = match &reading.era {
+    let (program, era) = match &reading.era {
         Some(era) => (format!("Clearlane (etcd {version})"), era.as_str()),
         None => (format!("etcd {version}"), era_of(reading.version.as_deref())),
     };
     let against =
         if era == "clearlane" { "3.5,clearlane".to_owned() } else { format!("{era},clearlane") };
     let mut head = format!(
-        "# The load of {who} at {place}, as its metrics told it within {:.1} s.\n#\n\
+        "# The load of {program} at {place}, as its metrics told it within {:.1} s.\n#\n\
          # Behind each number stands whether it was counted, estimated, or is a default. Change what you know\n\
          # better, and ask:\n#   clearlane-sim compare THIS-FILE --era {against}\n",
         reading.seconds
@@ -258,18 +260,18 @@ fn model(reading: &MetricsDelta) -> String {
     model + &background(reading) + &members(reading)
 }
 
-/// The watchers that hear of writes, and the logins.
+/// The watchers that are notified of writes, and the logins.
 fn background(reading: &MetricsDelta) -> String {
     let mut text = String::new();
     let writes = reading.rates.puts_applied.unwrap_or(0.0) + reading.rates.delete;
-    let hear =
+    let notified =
         reading.events.filter(|_| writes > 0.0).map_or(0.0, |events| (events / writes).round());
-    if hear >= 1.0 {
+    if notified >= 1.0 {
         let remark = "estimated: events to watchers, by writes";
-        text += &line(&format!("watchers.synced = {:.0}", hear.min(WATCHERS_MAX)), remark);
+        text += &line(&format!("watchers.synced = {:.0}", notified.min(WATCHERS_MAX)), remark);
     }
     if reading.logins > 0.0 {
-        text += &line("auth.enabled = true", "somebody logs in");
+        text += &line("auth.enabled = true", "there were logins");
         let rate = figures(reading.logins.min(LOGINS_MAX));
         text += &line(&format!("auth.logins_per_s = {rate}"), "counted");
     }

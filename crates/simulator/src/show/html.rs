@@ -1,31 +1,18 @@
-//! As a page that opens in any browser, on its own: no network, nothing to install.
+//! A timeline as a page that opens in any browser on its own: no network, nothing to install.
 //!
-//! One timeline or several on one axis of time, so that two eras can be compared moment by moment. The page
-//! zooms and pans, names the task that stands in front of a wait when it is pointed at, and goes there.
-//!
-//! # What is where
-//!
-//! A browser draws a hundred thousand rectangles slowly and a canvas quickly, so what is seen is a canvas, on which a
-//! script draws the part that is visible: `page/model.js` finds it, `page/paint.js` draws it. A canvas says nothing
-//! to a reader that cannot see it; so the blame of each class and the longest waits are written as tables here,
-//! before any script runs, and the script says what is chosen in words, too.
-//!
-//! Spans are rows of numbers that point into a table of names:
+//! A script draws the visible part of one timeline or several on a canvas, since a browser draws a
+//! hundred thousand rectangles slowly (`page/model.js` finds it, `page/paint.js` draws it). A
+//! canvas cannot be read aloud, so the blame of each class and the longest waits are tables,
+//! written here. Spans are rows of numbers that point into a table of names:
 //!
 //! ```text
 //!   names   ["put #3", "readTx", "list #1"]
-//!   spans   [0, 2, 1, 2, 1000, 36000, ...]     put #3 waits for readTx behind list #1, from 1000 for 36000
+//!   spans   [0, 2, 1, 2, 1000, 36000, ...]   put #3 waits for readTx behind list #1, from 1000
 //! ```
 //!
-//! # Times
-//!
-//! Timelines that overlap are shown at their own times. Those that do not, as of a model and a server, each begin
-//! at the left; then the page says so.
-//!
-//! # Names come from files
-//!
-//! A lane may be called `</script>`. In the markup names are escaped, in the data a `<` is written as `\u003c`,
-//! and the script makes text of them, never markup. A policy in the page's head forbids it to load anything.
+//! * Timelines that do not overlap in time each begin at the left; then the page says so.
+//! * Names come from files: they are escaped in markup, `<` is `\u003c` in the data, and the script
+//!   makes text of them. A policy in the page's head forbids it to load anything.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -73,7 +60,8 @@ pub fn page(timelines: &[(&str, &Timeline)]) -> String {
     filled(BODY, &parts)
 }
 
-/// Puts the parts where the page has their names in double braces. What was put in is not looked at again.
+/// Puts the parts where the page has their names in double braces. What was put in is not looked at
+/// again.
 fn filled(page: &str, parts: &[(&str, String)]) -> String {
     let mut pieces = page.split("{{");
     let mut filled = pieces.next().unwrap_or_default().to_owned();
@@ -153,7 +141,7 @@ fn blame_table(out: &mut String, blames: &[ClassBlame]) {
     *out += "<table class=blame><caption>Where the time of each class went</caption><thead><tr>\
         <th scope=col>class<th scope=col>lanes<th scope=col>mean<th scope=col>running\
         <th scope=col>waiting for a core<th scope=col>disk<th scope=col>network\
-        <th scope=col>waiting for somebody<tbody>\n";
+        <th scope=col>waiting for another<tbody>\n";
     for blame in blames {
         let share = |ns: u64| 100.0 * ns as f64 / blame.total_ns.max(1) as f64;
         let sum = |wanted: &Cause| blame.causes.iter().find(|(cause, _)| cause == wanted);
@@ -194,11 +182,11 @@ fn waits_table(out: &mut String, panel: usize, timeline: &Timeline) {
         timeline.spans.iter().enumerate().filter(|(_, span)| super::waits(span)).collect();
     waits.sort_by_key(|(_, span)| Reverse(span.to_ns - span.from_ns));
     if waits.is_empty() {
-        *out += "<p>Nobody waits for anybody.</p>\n";
+        *out += "<p>There are no waits.</p>\n";
         return;
     }
     *out += "<table class=longest><caption>The longest waits</caption><thead><tr>\
-        <th scope=col>who<th scope=col>how long<th scope=col>for what<tbody>\n";
+        <th scope=col>lane<th scope=col>how long<th scope=col>for what<tbody>\n";
     for (number, span) in waits.into_iter().take(WAITS_MAX) {
         let _ = writeln!(
             out,
@@ -261,6 +249,6 @@ mod tests {
         assert_eq!(zeros([&a, &b]), (vec![Some(1_000_000), Some(1_000_000)], true));
         assert_eq!(zeros([&a, &far]), (vec![Some(1_000_000), Some(9_000_000)], false));
         // Nothing was recorded: a page all the same.
-        assert!(super::page(&[("t", &Timeline::default())]).contains("Nobody waits"));
+        assert!(super::page(&[("t", &Timeline::default())]).contains("There are no waits"));
     }
 }

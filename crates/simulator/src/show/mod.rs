@@ -29,7 +29,8 @@ fn waits(span: &Span) -> bool {
     matches!(span.activity, Activity::Wait { .. })
 }
 
-/// The locks that a task has at some time. A task that waits for something else waits for what others do for it.
+/// The locks that a task has at some time. A task that waits for something else waits for what
+/// others do for it.
 fn locks(timeline: &Timeline) -> BTreeSet<&str> {
     let held = timeline.spans.iter().filter_map(|span| match &span.activity {
         Activity::Hold { resource: of } => Some(of.as_str()),

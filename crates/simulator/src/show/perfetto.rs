@@ -1,7 +1,7 @@
 //! For the Perfetto UI, and chrome://tracing: the JSON format of trace events.
 //!
-//! A track for each lane, and one for each lock, which shows every task that has it. An arrow goes from the
-//! task that stood in front to the one that waited, where the wait ends.
+//! A track for each lane, and one for each lock, which shows every task that has it. An arrow goes
+//! from the task that stood in front to the one that waited, where the wait ends.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
-//! As a picture: reads blue, writes green, a task that is blocked by a lock red and striped, so that it is not the
-//! colour alone that tells; a task that waits for a worker grey and striped the other way. Pointing at a bar says
-//! what it is.
+//! As a picture: reads blue, writes green, a task that is blocked by a lock red and striped, so
+//! that it is not the colour alone that tells; a task that waits for a worker grey and striped the
+//! other way. Pointing at a bar says what it is.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -53,7 +53,8 @@ pub fn draw(timeline: &Timeline) -> String {
         for span in own {
             let (left, right) = (x(span.from_ns), x(span.to_ns));
             let drawn = &mut drawn[usize::from(matches!(span.activity, Activity::Hold { .. }))];
-            // What is too narrow to be seen has no place in the file, if something is there already.
+            // What is too narrow to be seen has no place in the file, if something is there
+            // already.
             if right - left < LEAST && right < *drawn + LEAST {
                 continue;
             }

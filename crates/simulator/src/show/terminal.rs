@@ -45,7 +45,7 @@ pub fn draw(timeline: &Timeline, style: Style) -> String {
     if shown.len() < lanes.len() {
         let _ = writeln!(picture, "and {} more", lanes.len() - shown.len());
     }
-    picture + "█ runs  ░ waits for somebody  ▒ waits for a core  ≈ disk  · network\n"
+    picture + "█ runs  ░ waits for another  ▒ waits for a core  ≈ disk  · network\n"
 }
 
 /// A cell shows what took most of its time.

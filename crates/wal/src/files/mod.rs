@@ -1,31 +1,16 @@
-//! What do we ask of a disk, and what may it do to us?
+//! What the log needs of a file system, with a real one and a simulated one behind the same trait.
 //!
-//! # The problem
+//! Nothing else in this crate calls the system's file functions: [`OsFileSystem`] does, and
+//! [`SimulatedDisk`] fails or loses its power at any operation a test chooses. The contract of
+//! both:
 //!
-//! A log is as good as its worst moment: the one between a write and its sync, or between a rename
-//! and the directory's sync. No test can cut the power of a real machine at each of those moments.
-//! So nothing in this crate calls the system's file functions, except [`OsFileSystem`], and everything
-//! else talks to [`FileSystem`]. [`SimulatedDisk`] is the other implementation: it lives in memory, and
-//! at any operation it fails, or loses its power and then all that a real disk is allowed to lose.
-//!
-//! # The contract
-//!
-//! | | is on disk when |
-//! |---|---|
-//! | bytes and length of a file | [`File::sync`] of that file returned |
-//! | a name: created, renamed, removed | [`FileSystem::sync_dir`] of its directory returned |
-//! | anything else | perhaps: all of it, parts of it, in any order |
-//!
-//! A sector of 512 bytes is written as a whole or not at all. Of several unsynced writes to one
-//! sector the disk has the first few, never a later one without an earlier: what goes to the disk
-//! is the system's copy of the sector at some moment.
-//!
-//! ```text
-//!   write A ── write B ── sync ── write C ── rename x→y ── write D ─✂
-//!   certain: A, B        perhaps: C, D by sectors; x or y or both or neither
-//! ```
-//!
-//! A lock belongs to an open file and goes with it, whatever happens to the file's name.
+//! * Bytes and length of a file are on disk when [`File::sync`] of that file has returned.
+//! * A name (created, renamed, removed) is on disk when [`FileSystem::sync_dir`] of its directory
+//!   has returned.
+//! * Anything else is perhaps on disk: all of it, parts of it, in any order.
+//! * A sector of 512 bytes is written as a whole or not at all. Of several unsynced writes to one
+//!   sector the disk has the first few, and none without those before it.
+//! * A lock belongs to an open file and goes with it, whatever happens to the file's name.
 
 mod os_files;
 mod simulated;
@@ -69,8 +54,8 @@ pub trait FileSystem: fmt::Debug + Send + Sync {
     /// Returns when the names in a directory are on disk.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// So many bytes may still be written to the disk that a directory is on. Without bound, if the
-    /// file system does not say.
+    /// How many bytes may still be written to the disk that a directory is on. Without bound, if
+    /// the file system does not say.
     fn free_space(&self, dir: &Path) -> u64;
 }
 

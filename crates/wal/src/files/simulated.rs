@@ -1,36 +1,15 @@
-//! A disk in memory on which operations fail and the power goes, as a seed says.
+//! A disk in memory that fails, stalls or loses its power at operations that a test chooses.
 //!
-//! # The model
+//! A file is a *node*; a name leads to it. Both are kept twice, as a program sees them and as they
+//! are on the medium; between the two lies the list of what was done since the last sync. The
+//! contract of [`FileSystem`] is in the [module above](super); what a power cut may leave, at
+//! [`SimulatedDisk::after_power_cut`].
 //!
-//! A file is a *node*; a name leads to it. Both are kept twice: as a program sees them, and as they
-//! are on the medium. What lies between the two is a list of what was done since the last sync.
-//!
-//! ```text
-//!   program   seen: bytes      ◀── synced bytes + every change since
-//!   medium    synced: bytes    ── power cut ──▶ synced bytes + some changes, by sectors
-//! ```
-//!
-//! [`SimulatedDisk::after_power_cut`] makes the disk that the machine finds when it starts again:
-//!
-//! * Of the changes of length, the first few happened, the file system being in order about those.
-//! * Each sector has had the first few of the writes that touched it. So a long write may be torn,
-//!   and a later write be there while an earlier one, to another sector, is missing.
-//! * Each change of a name happened or not, independently of the others.
-//!
-//! [`SimulatedDisk::after_kill`] is the disk after the process died and the machine did not: all
-//! that was written is there, and no lock is held any more. What was not synced still is not.
-//!
-//! # Faults
-//!
-//! Operations are counted from 1: writes, changes of length, syncs, changes of names, in one row.
-//! [`SimulatedDisk::fail_at`] says what happens at one of them. A disk can also
-//! [lie](SimulatedDisk::skip_syncs): skip syncs and report success. That is how a test of tests begins.
-//!
-//! # No clock
-//!
-//! A disk that stalls makes others wait, but there is no time here. An operation *costs* instead:
-//! [`SimulatedDisk::take_cost`] says how many microseconds those since the last call would have
-//! taken, and a simulation lets that much of its time pass before it tells anyone.
+//! * Operations are counted from 1 in one row: writes, changes of length, syncs, changes of names.
+//!   [`SimulatedDisk::fail_at`] says what happens at one of them.
+//! * [`SimulatedDisk::skip_syncs`] makes a disk that lies: with it a test shows that it can fail.
+//! * There is no clock. An operation has a cost in microseconds, which a simulation takes with
+//!   [`SimulatedDisk::take_cost`] and lets pass before it reports the operation as done.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -152,7 +131,8 @@ impl SimulatedDisk {
         std::mem::take(&mut self.state.lock().cost_us)
     }
 
-    /// The disk after the process died, and the machine did not.
+    /// The disk after the process died, and the machine did not: all that was written is there, and
+    /// no lock is held any more. What was not synced still is not.
     pub fn after_kill(&self) -> SimulatedDisk {
         let state = self.state.lock();
         let after = DiskState {
@@ -168,6 +148,12 @@ impl SimulatedDisk {
     }
 
     /// The disk when the power is back. Everything on it is synced.
+    ///
+    /// * Of the changes of a file's length, the first few happened, because a file system keeps
+    ///   their order.
+    /// * Each sector has had the first few of the writes that touched it. So a long write may be
+    ///   torn, and a later write be there while an earlier one, to another sector, is missing.
+    /// * Each change of a name happened or not, independently of the others.
     pub fn after_power_cut(&self, seed: u64) -> SimulatedDisk {
         let mut rng = StdRng::seed_from_u64(seed);
         let state = self.state.lock();
@@ -466,7 +452,7 @@ impl FileSystem for SimulatedDisk {
         Ok(())
     }
 
-    /// It is never full.
+    /// It has no bound.
     fn free_space(&self, _dir: &Path) -> u64 {
         u64::MAX
     }

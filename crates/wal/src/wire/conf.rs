@@ -56,8 +56,8 @@ impl ConfState {
 }
 
 impl ConfState {
-    /// The members after a change of one of them, sorted. Raft makes the same of it, and its driver is the
-    /// place that compares. `None` if no voter would be left, or two configurations overlap.
+    /// The members after a change of one of them, sorted. Raft makes the same of it, and its driver
+    /// is the place that compares. `None` if no voter would be left, or two configurations overlap.
     pub fn after_change(&self, change: &ConfChange) -> Option<ConfState> {
         let mut after = self.clone();
         let id = change.node_id;

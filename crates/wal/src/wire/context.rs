@@ -1,22 +1,14 @@
 //! What a change of members carries beside raft's ids: the member's description, in JSON.
 //!
-//! Every member applies this text to its own table of members, so all must read the same. We write
-//! what Go's encoder writes for etcd's structs: no spaces, keys in the order of the struct, what is
-//! empty left out or not as the struct says, and `<`, `>`, `&` as `\u003c`, `\u003e`, `\u0026`.
+//! Every member applies this text to its own table of members, so all must read the same. The text
+//! is what Go's encoder writes for etcd's structs: no spaces, keys in the order of the struct, what
+//! is empty left out or not as the struct says, and `<`, `>`, `&` as `\u003c`, `\u003e`, `\u0026`.
 //!
 //! ```text
 //!   a new voter     {"id":7,"peerURLs":["http://a:2380"],"name":"a"}
 //!   a new learner   {"id":7,"peerURLs":["http://a:2380"],"isLearner":true}
 //!   a promotion     {"id":7,"peerURLs":null,"isPromote":true}
 //! ```
-//!
-//! | key | written |
-//! |---|---|
-//! | `id` | always |
-//! | `peerURLs` | always; `null` if there are none |
-//! | `isLearner` | if true |
-//! | `name`, `clientURLs` | if not empty |
-//! | `isPromote` | if the proposer says either way: `None` is not written |
 //!
 //! Reading takes what has these keys, ignores others as Go does, and refuses a key whose value is
 //! of another type.

@@ -17,6 +17,21 @@ pub enum EntryKind {
 }
 
 /// One place of the log.
+///
+/// ```
+/// use clearlane_wal::wire::{Entry, EntryKind};
+///
+/// let entry = Entry { kind: EntryKind::Normal, term: 2, index: 300, data: "hi".into() };
+/// let bytes = [
+///     0x08, 0, //          field 1, varint: the kind, although it is 0
+///     0x10, 2, //          field 2: the term
+///     0x18, 0xac, 0x02, // field 3: 300 = 0b10_0101100, seven bits a byte, lowest first
+///     0x22, 2, b'h', b'i', // field 4, length and bytes
+/// ];
+/// assert_eq!(entry.encode(), bytes);
+/// assert_eq!(Entry::decode(&bytes)?, entry);
+/// # Ok::<(), clearlane_wal::wire::DecodeError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// What the data is.

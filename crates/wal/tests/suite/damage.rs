@@ -1,7 +1,7 @@
 //! Every way to damage a log: cut it at every byte, flip every bit, take segments away.
 //!
 //! What must come of it: the log opens to a beginning of what it held, or it is refused. And a flip
-//! may only lose what was synced where the list of `wal` says that the format cannot tell.
+//! may only lose what was synced where the list in `docs/log.md` says that the format cannot tell.
 
 use clearlane_wal::files::SimulatedDisk;
 use clearlane_wal::{Contents, read, valid_snapshots};

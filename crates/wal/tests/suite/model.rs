@@ -10,12 +10,12 @@ use crate::support::*;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Appends so many entries of this size.
+    /// Appends this number of entries of this size.
     Append {
         count: u8,
         size: u16,
     },
-    /// Replaces so many of those that are not committed, in a new term.
+    /// Replaces this number of those that are not committed, in a new term.
     Replace {
         count: u8,
     },
@@ -23,7 +23,7 @@ enum Step {
         more: u8,
     },
     Vote {
-        who: u8,
+        member: u8,
     },
     Snapshot {
         back: u8,
@@ -42,7 +42,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (1..5_u8, 0..300_u16).prop_map(|(count, size)| Step::Append { count, size }),
         1 => (1..5_u8).prop_map(|count| Step::Replace { count }),
         2 => (0..6_u8).prop_map(|more| Step::Commit { more }),
-        1 => (0..4_u8).prop_map(|who| Step::Vote { who }),
+        1 => (0..4_u8).prop_map(|member| Step::Vote { member }),
         1 => (0..8_u8).prop_map(|back| Step::Snapshot { back }),
         1 => (1..9_u8).prop_map(|beyond| Step::Receive { beyond }),
         1 => Just(Step::Purge),
@@ -118,8 +118,8 @@ impl Race {
                 model.state.commit = model.last().min(model.state.commit + u64::from(more));
                 wal.save(&[], Some(&model.state)).unwrap();
             }
-            Step::Vote { who } => {
-                model.state = state(model.state.term + 1, who.into(), model.state.commit);
+            Step::Vote { member } => {
+                model.state = state(model.state.term + 1, member.into(), model.state.commit);
                 wal.save(&[], Some(&model.state)).unwrap();
             }
             Step::Snapshot { back } => {

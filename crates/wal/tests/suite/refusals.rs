@@ -27,8 +27,8 @@ fn what_does_not_follow_is_not_written() {
         let refused = wal.save(&entries, new.as_ref());
         assert!(matches!(refused, Err(Error::Refused(_))), "{entries:?} {new:?}");
     }
-    let nobody = WalSnapshot { index: 2, term: 2, conf_state: None };
-    assert!(matches!(wal.save_snapshot(&nobody), Err(Error::Refused(_))));
+    let without_members = WalSnapshot { index: 2, term: 2, conf_state: None };
+    assert!(matches!(wal.save_snapshot(&without_members), Err(Error::Refused(_))));
     wal.sync().unwrap();
     assert_eq!(contents_of(&disk), before);
     wal.save(&[entry(2, 3, "good")], None).unwrap();

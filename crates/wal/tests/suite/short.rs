@@ -83,7 +83,8 @@ fn a_later_segment_is_told_of_too() {
     assert_eq!(open().0.short_tail(), None);
 }
 
-/// By an earlier version, on a disk that was full: it may be of any length, and is given the usual one.
+/// By an earlier version, on a disk that was full: it may be of any length, and is given the usual
+/// one.
 #[test]
 fn of_a_log_without_a_length_none_is_expected() {
     let disk = log();

@@ -67,7 +67,8 @@ impl Cluster {
         at
     }
 
-    /// Starts a prepared member that the others know: all that were prepared so far are in the cluster.
+    /// Starts a prepared member that the others know: all that were prepared so far are in the
+    /// cluster.
     pub fn join(&mut self, at: usize) {
         self.members[at].initial = [self.initial_cluster(), "existing".to_owned()];
         self.spawn(at);
@@ -143,7 +144,7 @@ impl Cluster {
     pub async fn leader(&self) -> usize {
         let running = (0..self.members.len()).filter(|at| self.members[*at].process.is_some());
         let running: Vec<_> = running.collect();
-        until("the members agree who leads", || async {
+        until("the members agree on a leader", || async {
             let mut leader = None;
             let mut told = Vec::new();
             for at in &running {
@@ -235,5 +236,5 @@ fn patient() -> ConnectOptions {
 }
 
 async fn connect(urls: &[String], options: ConnectOptions) -> Client {
-    Client::connect(urls, Some(options)).await.expect("connecting waits for nobody")
+    Client::connect(urls, Some(options)).await.expect("connecting does not wait for a server")
 }

@@ -1,35 +1,18 @@
-//! Servers for the tests of a client that we did not write.
+//! Servers for the tests of a client that we did not write: the real program, over real sockets.
 //!
-//! # The problem
-//!
-//! Whoever moves from etcd to Clearlane brings along a client, and the client brings habits: the options
-//! that it always sets, what it does with an empty field, which words of an error it looks for. Our own
-//! tests know none of that. So a client from outside is let loose on the real program, over real sockets.
-//!
-//! # The idea
-//!
-//! The program is named by the variable `CLEARLANE`. It may as well be etcd's: what a test expects must be
-//! true of both, or the test is wrong. A [`Cluster`] is one program or several, on ports of their own,
-//! with their data in a directory that goes away with it.
+//! The program is named by the variable `CLEARLANE`. It may be etcd's: what a test expects must be
+//! true of both. A [`Cluster`] is one program or several, on ports of their own:
 //!
 //! ```text
-//!   test ──▶ Cluster::one()    ──▶ m0 :20114 (clients) :20115 (peers)   data and log in a new directory
-//!   test ──▶ Cluster::three()  ──▶ m0, m1, m2
-//!              │ stop(1)       ──▶ m1 is killed, as by a power cut
-//!              │ start(1)      ──▶ m1 is back, on the same ports and the same data
-//!              └ dropped       ──▶ all of them are killed; if the test failed, the ends of their logs are
-//!                                  shown
+//!   Cluster::one()    ──▶ m0 :20114 (clients) :20115 (peers)   data and log in a new directory
+//!   Cluster::three()  ──▶ m0, m1, m2
+//!     │ stop(1)       ──▶ m1 is killed, as by a power cut
+//!     │ start(1)      ──▶ m1 is back, on the same ports and the same data
+//!     └ dropped       ──▶ all are killed; if the test failed, the ends of their logs are shown
 //! ```
 //!
-//! # What always holds
-//!
-//! * A test has its own servers, so it knows every revision beforehand.
-//! * Nobody sleeps for luck: [`until`] asks again until it is so, and says after [`PATIENCE`] what it was
-//!   waiting for.
-//!
-//! # What is left out
-//!
-//! TLS, and everything that is no business of a client: what is on the disk, what is in the log.
+//! A test has its own servers, so it knows every revision beforehand. Instead of sleeping for a
+//! time, [`until`] asks again, for [`PATIENCE`] at most.
 
 mod cluster;
 mod ports;

@@ -1,4 +1,4 @@
-//! What etcd has no flag for: which generation of its read path is used, and what can be seen of it.
+//! What etcd has no flag for: which era of the read path is used, and what is recorded of it.
 
 use super::{Flag, flag};
 use crate::config::value::ValueKind::{Count, OneOf, Text};
@@ -40,18 +40,18 @@ pub(super) const ERAS: &[Flag] = &[
         "engine-cache-bytes",
         Count,
         "67108864",
-        "So much of the data the engine has in memory; the system keeps the file's pages, too.",
+        "Bytes of the data that the engine has in memory; the system keeps the file's pages, too.",
     ),
     flag(
         "net-threads",
         Count,
         "0",
-        "So many threads serve clients; if it is 0, half as many as there are cores, and at most 4.",
+        "Number of threads that serve clients; 0 is half the number of cores, and at most 4.",
     ),
     flag(
         "timeline",
         Text,
         "",
-        "Records who waited for whom, for this file; SIGUSR1 ends and writes it, or begins anew.",
+        "Records which thread waited for which, in this file; SIGUSR1 ends it or begins anew.",
     ),
 ];

@@ -10,8 +10,18 @@ pub(super) const MEMBER: &[Flag] = &[
     flag("data-dir", Text, "", "Where its data lies; ${name}.etcd if nothing is said."),
     flag("wal-dir", Text, "", "Where its log lies, if not in the data directory."),
     flag("listen-client-urls", Urls, "http://localhost:2379", "Where clients are served."),
-    flag("advertise-client-urls", Urls, "http://localhost:2379", "What clients are told."),
-    flag("listen-peer-urls", Urls, "http://localhost:2380", "Where other members are heard."),
+    flag(
+        "advertise-client-urls",
+        Urls,
+        "http://localhost:2379",
+        "The addresses that clients are told to use.",
+    ),
+    flag(
+        "listen-peer-urls",
+        Urls,
+        "http://localhost:2380",
+        "Where connections of other members are accepted.",
+    ),
     flag(
         "listen-client-http-urls",
         Urls,
@@ -42,14 +52,14 @@ pub(super) const CLUSTER: &[Flag] = &[
     ),
     flag("initial-cluster-token", Text, "etcd-cluster", "Tells clusters of equal members apart."),
     flag("strict-reconfig-check", Switch, "true", "Refuse changes that would cost the quorum."),
-    flag("max-learners", Count, "1", "So many learners the cluster may have."),
+    flag("max-learners", Count, "1", "Number of learners that the cluster may have."),
 ];
 
 pub(super) const RAFT: &[Flag] = &[
-    flag("heartbeat-interval", Count, "100", "Milliseconds between a leader's signs of life."),
+    flag("heartbeat-interval", Count, "100", "Milliseconds between a leader's heartbeats."),
     flag("election-timeout", Count, "1000", "Milliseconds until a silent leader is given up."),
     flag("initial-election-tick-advance", Switch, "true", "Shorten the first election.")
-        .ignored("a member that is alone leads at once, others wait for a whole time-out"),
+        .ignored("a sole voter leads at once, others wait for a whole time-out"),
     flag("pre-vote", Switch, "true", "Ask before an election whether it could be won.")
         .ignored("it is always asked"),
     flag("snapshot-count", Count, "10000", "Applied entries between two notes in the log."),
@@ -63,14 +73,15 @@ pub(super) const RAFT: &[Flag] = &[
         .ignored("connections are watched by the transport"),
     flag("raft-write-timeout", Duration, "5s", "Until a stuck connection of a member is given up.")
         .ignored("connections are watched by the transport"),
-    flag("max-wals", Count, "5", "So many segments of the log are kept; 0 keeps all."),
-    flag("max-snapshots", Count, "5", "So many snapshot files are kept.")
+    flag("max-wals", Count, "5", "Number of segments of the log that are kept; 0 keeps all."),
+    flag("max-snapshots", Count, "5", "Number of snapshot files that are kept.")
         .ignored("the store is its own snapshot"),
 ];
 
 pub(super) const DISCOVERY: &[Flag] = &[
     flag("discovery-token", Text, "", "The token of a discovery.").ignored(NO_DISCOVERY),
-    flag("discovery-endpoints", Text, "", "Who knows the members.").ignored(NO_DISCOVERY),
+    flag("discovery-endpoints", Text, "", "The servers that know the members.")
+        .ignored(NO_DISCOVERY),
     flag("discovery-dial-timeout", Duration, "2s", "Of a discovery.").ignored(NO_DISCOVERY),
     flag("discovery-request-timeout", Duration, "5s", "Of a discovery.").ignored(NO_DISCOVERY),
     flag("discovery-keepalive-time", Duration, "2s", "Of a discovery.").ignored(NO_DISCOVERY),

@@ -8,10 +8,15 @@ pub(super) const STORE: &[Flag] = &[
         "quota-backend-bytes",
         Number,
         "0",
-        "So much data is taken; 0 is 2 GiB, below 0 no limit.",
+        "Bytes of data that are taken; 0 is 2 GiB, below 0 no limit.",
     ),
     flag("backend-batch-interval", Duration, "0s", "Between two commits; 0 is 100 ms."),
-    flag("backend-batch-limit", Count, "0", "So many changes are committed at once; 0 is 10,000."),
+    flag(
+        "backend-batch-limit",
+        Count,
+        "0",
+        "Number of changes that are committed at once; 0 is 10,000.",
+    ),
     flag("backend-bbolt-freelist-type", OneOf(&["map", "array"]), "map", "How bbolt counts pages.")
         .ignored("there is no bbolt"),
     flag("memory-mlock", Switch, "false", "Keep the data in memory.")
@@ -21,13 +26,33 @@ pub(super) const STORE: &[Flag] = &[
 ];
 
 pub(super) const REQUESTS: &[Flag] = &[
-    flag("max-txn-ops", Count, "128", "So many operations a transaction has."),
-    flag("max-request-bytes", Count, "1572864", "So long a request is, as an entry of the log."),
-    flag("max-concurrent-streams", Count, "4294967295", "So many streams a connection has."),
+    flag("max-txn-ops", Count, "128", "Number of operations that a transaction may have."),
+    flag(
+        "max-request-bytes",
+        Count,
+        "1572864",
+        "Bytes that a request may have, as an entry of the log.",
+    ),
+    flag(
+        "max-concurrent-streams",
+        Count,
+        "4294967295",
+        "Number of streams that a connection may have.",
+    ),
     flag("grpc-keepalive-min-time", Duration, "5s", "Between two pings of a client, at least."),
-    flag("grpc-keepalive-interval", Duration, "2h0m0s", "Until a silent client is asked."),
-    flag("grpc-keepalive-timeout", Duration, "20s", "Until a client that was asked is given up."),
-    flag("watch-progress-notify-interval", Duration, "10m0s", "Between two notes to a watcher."),
+    flag("grpc-keepalive-interval", Duration, "2h0m0s", "Until a silent client is sent a ping."),
+    flag(
+        "grpc-keepalive-timeout",
+        Duration,
+        "20s",
+        "Until a client that does not answer the ping is given up.",
+    ),
+    flag(
+        "watch-progress-notify-interval",
+        Duration,
+        "10m0s",
+        "Between two progress notices to a watcher.",
+    ),
     flag("warning-apply-duration", Duration, "100ms", "What takes longer to apply is logged."),
     flag("warning-unary-request-duration", Duration, "300ms", "What takes longer is logged."),
 ];
@@ -39,12 +64,12 @@ pub(super) const COMPACTION: &[Flag] = &[
         "periodic",
         "Whether the retention is a time or a number of revisions.",
     ),
-    flag("auto-compaction-retention", Text, "0", "So much of the past is kept; 0 keeps all."),
-    flag("compaction-batch-limit", Count, "1000", "So many revisions in one step."),
+    flag("auto-compaction-retention", Text, "0", "How much of the past is kept; 0 keeps all."),
+    flag("compaction-batch-limit", Count, "1000", "Number of revisions in one step."),
     flag("compaction-sleep-interval", Duration, "10ms", "Rest behind each step."),
     flag("compact-hash-check-time", Duration, "1m0s", "Between two checks behind compactions."),
     flag("corrupt-check-time", Duration, "0s", "Between two checks; 0 is never."),
-    flag("downgrade-check-time", Duration, "5s", "Between two looks at a downgrade.")
+    flag("downgrade-check-time", Duration, "5s", "Between two checks for a downgrade.")
         .ignored("there is no older version to go to"),
     flag("feature-gates", Gates, "", "Features on and off: A=true,B=false."),
 ];

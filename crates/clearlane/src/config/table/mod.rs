@@ -9,8 +9,8 @@
 //!    └─────────▶ docs/flags.md   (a test compares)
 //! ```
 //!
-//! A flag of etcd is never unknown here: etcd's command line starts a member.
-//! But a flag that changes nothing must say so. [`FlagStatus::Ignored`] does, in the help, in the docs,
+//! All flags of etcd are known here, so that etcd's command line starts a member.
+//! A flag that changes nothing is [`FlagStatus::Ignored`], which is shown in the help, in the docs,
 //! and as a warning when it is set to something else than its default.
 
 mod cluster;
@@ -36,7 +36,7 @@ pub struct Flag {
     pub status: FlagStatus,
 }
 
-/// Whether a flag does what it says.
+/// Whether a flag has an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlagStatus {
     /// It does.
@@ -50,7 +50,7 @@ pub enum FlagStatus {
 pub struct Section {
     /// What they are about.
     pub title: &'static str,
-    /// The flags.
+    /// In the order of the help.
     pub flags: &'static [Flag],
 }
 
@@ -99,7 +99,7 @@ impl Flag {
     }
 }
 
-/// One that does what it says.
+/// A flag that is honoured.
 pub(crate) const fn flag(
     name: &'static str,
     kind: ValueKind,

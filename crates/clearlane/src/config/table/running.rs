@@ -1,9 +1,9 @@
-//! What is reported, and where, while it runs: HTTP, logs, traces. And what has no better place.
+//! HTTP, logs, traces, and flags of no other section.
 
 use super::{Flag, flag};
 use crate::config::value::ValueKind::{Number, OneOf, Switch, Text};
 
-const NO_ROTATION: &str = "logs are not rotated; leave that to who collects them";
+const NO_ROTATION: &str = "logs are not rotated; leave that to the collector of the logs";
 const NO_TRACING: &str = "there is no tracing";
 
 pub(super) const HTTP: &[Flag] = &[
@@ -16,7 +16,7 @@ pub(super) const HTTP: &[Flag] = &[
 ];
 
 pub(super) const LOGGING: &[Flag] = &[
-    flag("logger", OneOf(&["zap"]), "zap", "Whose format logs have. There is one."),
+    flag("logger", OneOf(&["zap"]), "zap", "The logger whose format logs have. There is one."),
     flag("log-outputs", Text, "default", "default and stderr, stdout, or files; a list."),
     flag(
         "log-level",
@@ -38,14 +38,15 @@ pub(super) const LOGGING: &[Flag] = &[
 pub(super) const TRACING: &[Flag] = &[
     flag("enable-distributed-tracing", Switch, "false", "Send traces.").ignored(NO_TRACING),
     flag("distributed-tracing-address", Text, "localhost:4317", "Where to.").ignored(NO_TRACING),
-    flag("distributed-tracing-service-name", Text, "etcd", "As whom.").ignored(NO_TRACING),
+    flag("distributed-tracing-service-name", Text, "etcd", "The name of the service.")
+        .ignored(NO_TRACING),
     flag("distributed-tracing-instance-id", Text, "", "As which one.").ignored(NO_TRACING),
-    flag("distributed-tracing-sampling-rate", Number, "0", "Of a million requests, so many.")
+    flag("distributed-tracing-sampling-rate", Number, "0", "How many of a million requests.")
         .ignored(NO_TRACING),
 ];
 
 pub(super) const UNSAFE: &[Flag] = &[
-    flag("force-new-cluster", Switch, "false", "Go on alone with what is here."),
+    flag("force-new-cluster", Switch, "false", "Go on as the only member, with what is here."),
     flag("unsafe-no-fsync", Switch, "false", "Lose data when the power fails.")
         .ignored("what is acknowledged is on disk"),
 ];

@@ -1,16 +1,21 @@
-//! Which clients and peers may connect, and which authority says so.
+//! Which clients and peers may connect: certificates, authorities, tokens.
 
 use super::{Flag, flag};
 use crate::config::value::ValueKind::{Count, OneOf, Switch, Text};
 
-/// Where etcd calls itself, we do not.
+/// Why flags for connections of etcd to itself have no effect.
 const NO_SELF_CALLS: &str = "requests in JSON are answered without a connection to oneself";
 const NO_AUTH: &str = "authentication cannot be switched on yet";
 
 pub(super) const TLS: &[Flag] = &[
     flag("cert-file", Text, "", "The certificate for clients, and those between it and its CA."),
     flag("key-file", Text, "", "Its key."),
-    flag("trusted-ca-file", Text, "", "Who signs clients' certificates: then they need one."),
+    flag(
+        "trusted-ca-file",
+        Text,
+        "",
+        "The authority that signs clients' certificates: then they need one.",
+    ),
     flag("client-cert-auth", Switch, "false", "Clients need a certificate of --trusted-ca-file."),
     flag("client-crl-file", Text, "", "Clients' certificates that are revoked."),
     flag("client-cert-file", Text, "", "What the member itself shows as a client.")
@@ -28,14 +33,19 @@ pub(super) const TLS: &[Flag] = &[
         "",
         "Only clients whose certificate has one of these.",
     ),
-    flag("auto-tls", Switch, "false", "Make a certificate for clients, signed by nobody."),
+    flag("auto-tls", Switch, "false", "Make a self-signed certificate for clients."),
     flag("peer-cert-file", Text, "", "The certificate for other members."),
     flag("peer-key-file", Text, "", "Its key."),
-    flag("peer-trusted-ca-file", Text, "", "Who signs members' certificates: then they need one."),
+    flag(
+        "peer-trusted-ca-file",
+        Text,
+        "",
+        "The authority that signs members' certificates: then they need one.",
+    ),
     flag("peer-client-cert-auth", Switch, "false", "Members need one of --peer-trusted-ca-file."),
     flag("peer-client-cert-file", Text, "", "What is shown to members that are called."),
     flag("peer-client-key-file", Text, "", "Its key."),
-    flag("peer-auto-tls", Switch, "false", "Make a certificate for members, signed by nobody."),
+    flag("peer-auto-tls", Switch, "false", "Make a self-signed certificate for members."),
     flag(
         "peer-cert-allowed-cn",
         Text,
@@ -59,5 +69,5 @@ pub(super) const TLS: &[Flag] = &[
 pub(super) const AUTH: &[Flag] = &[
     flag("auth-token", Text, "simple", "What kind of token: simple, or jwt,...").ignored(NO_AUTH),
     flag("auth-token-ttl", Count, "300", "Seconds that a simple token holds.").ignored(NO_AUTH),
-    flag("bcrypt-cost", Count, "10", "How dear it is to try passwords."),
+    flag("bcrypt-cost", Count, "10", "How much work it is to hash a password."),
 ];

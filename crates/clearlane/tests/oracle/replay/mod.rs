@@ -20,7 +20,7 @@ use crate::served::{MemberSpec, RunningServer, ServerKind};
 use crate::wire::{self, Methods, PATIENCE};
 use crate::{accepted, etcd, http, names::Names};
 
-/// A client listens for so long for unexpected answers, before it goes away.
+/// How long a client waits for unexpected answers, before it goes away.
 const EXTRA_MESSAGE_WAIT: Duration = Duration::from_millis(50);
 
 /// In the recordings.
@@ -58,7 +58,7 @@ struct Replayer<'a> {
 }
 
 /// Replays a scenario to its end.
-pub(crate) async fn replay(scenario: &str, whose: ServerKind) -> Vec<Difference> {
+pub(crate) async fn replay(scenario: &str, kind: ServerKind) -> Vec<Difference> {
     let recording = recording::read(scenario);
     let has_second = recording.steps.iter().any(|step| matches!(step.action, Action::StartLearner));
     let place = if has_second {
@@ -66,8 +66,8 @@ pub(crate) async fn replay(scenario: &str, whose: ServerKind) -> Vec<Difference>
     } else {
         MemberSpec::recorded_member()
     };
-    let as_ours = matches!(whose, ServerKind::Clearlane(_));
-    let served = match RunningServer::start(whose, place, recording.flags).await {
+    let as_ours = matches!(kind, ServerKind::Clearlane(_));
+    let served = match RunningServer::start(kind, place, recording.flags).await {
         Ok(served) => served,
         Err(what) => return vec![Difference { step: 0, what }],
     };
@@ -100,7 +100,7 @@ impl Replayer<'_> {
         self.differences.push(Difference { step, what: what.into() });
     }
 
-    /// Where servers have to reach each other, they are where there is room, and have other ids.
+    /// Where servers have to reach each other, they have free ports, and other ids.
     async fn name_places(&mut self) {
         let header = &self.range(json!({"key": "AA=="})).await["header"];
         for (recorded, field) in [(CLUSTER_ID, "cluster_id"), (MEMBER_ID, "member_id")] {
@@ -153,7 +153,7 @@ impl Replayer<'_> {
             Action::Http(http) => self.http(number, http).await,
             Action::Restart => self.served = self.served.restart().await.unwrap(),
             Action::Sleep(time) => {
-                // A stream that has something to say tells when the time is over.
+                // A stream that has something to send shows when the time is over.
                 if !self.streams.values().any(|open| open.expects_message_after(number)) {
                     tokio::time::sleep(time).await;
                 }
@@ -205,7 +205,7 @@ impl Replayer<'_> {
         }
     }
 
-    /// A member hears of what it is now after the member that made it that.
+    /// A member learns its new role after the member that changed it.
     async fn until_it_learns(&mut self, number: u64, is_learner: bool) {
         let Some(learner) = self.learner.as_ref().map(RunningServer::channel) else { return };
         let heard = async {

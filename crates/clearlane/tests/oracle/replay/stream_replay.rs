@@ -10,7 +10,7 @@ use crate::recording::Stream;
 use crate::wire::{ClientStream, Event};
 use crate::{accepted, streams};
 
-/// How long a stream may take to say what is expected of it.
+/// How long a stream may take to send what is expected of it.
 const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A stream under way.
@@ -21,7 +21,7 @@ pub(super) struct OpenStream {
     last: Option<Value>,
     /// The client has gone away.
     is_cancelled: bool,
-    /// It said other things than expected, or nothing: it is not waited for any longer.
+    /// It sent other things than expected, or nothing: it is not waited for any longer.
     is_broken: bool,
 }
 
@@ -62,11 +62,11 @@ impl Replayer<'_> {
         open.conversation.cancel();
         open.is_cancelled = true;
         if let Some(event) = too_much {
-            self.differs(number, format!("nobody expected {}", cut(&format!("{event:?}"))));
+            self.differs(number, format!("not expected: {}", cut(&format!("{event:?}"))));
         }
     }
 
-    /// Behind a step: all that etcd had said by then must be said.
+    /// Behind a step: all that etcd had sent by then must have come.
     pub(super) async fn settle(&mut self, number: u64) {
         for pending in std::mem::take(&mut self.pending) {
             if pending.call.answered_after == Some(number) {

@@ -41,7 +41,7 @@ impl HistoryBuilder {
 
     fn fails(self, why: &str) {
         let told = check(self.history.operations(), &Hints::new())
-            .expect_err("nobody could have told that");
+            .expect_err("no single store could have answered that");
         assert!(told.description.contains(why), "{told}");
     }
 }
@@ -129,7 +129,7 @@ fn a_read_from_the_future_fails() {
     HistoryBuilder::new()
         .done(0, 1, read(), read_reply(2, record("a", 2, 2, 1)))
         .open(2, put("a"))
-        .fails("nobody has made revision 2");
+        .fails("no operation has made revision 2");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_write_that_happened_twice_fails() {
         .done(0, 1, put("a"), changed_reply(2, vec![]))
         .done(2, 3, put("b"), changed_reply(3, record("a", 2, 2, 1)))
         .done(4, 5, read(), read_reply(4, record("a", 2, 4, 3)))
-        .fails("nobody has made revision 4");
+        .fails("no operation has made revision 4");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn open_operations_may_have_happened_or_not() {
         .passes();
     begin()
         .done(1, 2, read(), read_reply(4, record("a", 2, 4, 3)))
-        .fails("nobody has made revision");
+        .fails("no operation has made revision");
 }
 
 #[test]
@@ -201,13 +201,13 @@ fn gaps_are_filled_with_what_fits() {
             .done(2, 3, read(), read_reply(3, record("b", 2, 3, 2)))
     };
     swapped("a").passes();
-    swapped("x").fails("nobody has made revision 3");
+    swapped("x").fails("no operation has made revision 3");
     // Two deletes that fill one gap, and one that began too late for it.
     HistoryBuilder::new()
         .done(0, 1, put("a"), changed_reply(2, vec![]))
         .done(2, 3, read(), read_reply(3, vec![]))
         .open(4, delete())
-        .fails("nobody has made revision 3");
+        .fails("no operation has made revision 3");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn an_open_operation_happens_once() {
         .open(0, put("a"))
         .done(1, 2, delete(), changed_reply(3, record("a", 2, 2, 1)))
         .done(3, 4, read(), read_reply(4, record("a", 4, 4, 1)))
-        .fails("nobody has made revision 4");
+        .fails("no operation has made revision 4");
 }
 
 #[test]
@@ -228,8 +228,9 @@ fn serializable_reads_are_not_asked() {
         .passes();
 }
 
-/// Clients of a plain map: each operation takes its turn at some moment between its beginning and its
-/// end, and `told_permille` of them are reported. With the operation that has made each revision.
+/// Clients of a plain map: each operation takes its turn at some moment between its beginning and
+/// its end, and `told_permille` of them are reported. With the operation that has made each
+/// revision.
 fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hints) {
     let mut chance = Rng::new(seed);
     let habits = ClientConfig { keys: 3, ..ClientConfig::random(&mut chance) };
@@ -240,22 +241,22 @@ fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hint
     // What clients wait for: not done yet, or done and not told.
     let mut asked: BTreeMap<usize, (usize, Option<Reply>)> = BTreeMap::new();
     for now in 0..steps as Micros {
-        let who = chance.between(0, clients.len() as u64 - 1) as usize;
-        let client = &mut clients[who];
-        match asked.remove(&who) {
+        let actor = chance.between(0, clients.len() as u64 - 1) as usize;
+        let client = &mut clients[actor];
+        match asked.remove(&actor) {
             None => {
                 let mut request = client.request();
                 if let Request::Read { serializable, .. } = &mut request {
                     *serializable = false;
                 }
-                asked.insert(who, (history.invoke(now, client.id, 1, request), None));
+                asked.insert(actor, (history.invoke(now, client.id, 1, request), None));
             }
             Some((number, None)) if told_permille == 1000 || chance.permille(900) => {
                 let reply = state.apply(&history.operations()[number].request);
                 if reply.changed {
                     hints.insert(reply.revision, number);
                 }
-                asked.insert(who, (number, Some(reply)));
+                asked.insert(actor, (number, Some(reply)));
             }
             // It will never happen, or has happened and is never told.
             Some((number, None)) => {
@@ -311,20 +312,20 @@ proptest! {
     }
 
     #[test]
-    fn nearly_nobody_is_told_and_hints_help(seed in any::<u64>()) {
+    fn few_replies_are_reported_and_hints_help(seed in any::<u64>()) {
         let (history, hints) = linear_history(seed, 1000, 150);
         check(history.operations(), &hints).unwrap();
     }
 
     #[test]
-    fn wrong_hints_harm_nobody(seed in any::<u64>()) {
+    fn wrong_hints_do_no_harm(seed in any::<u64>()) {
         let (history, hints) = linear_history(seed, 400, 900);
         let wrong = hints.iter().map(|(revision, number)| (revision + 1, *number)).collect();
         check(history.operations(), &wrong).unwrap();
     }
 
-    /// Every result is reported: of what is open, the checker may think that it happened, or did not, and
-    /// either may explain the change.
+    /// Every result is reported: of what is open, the checker may think that it happened, or did
+    /// not, and either may explain the change.
     #[test]
     fn one_changed_reply_fails(seed in any::<u64>()) {
         let (history, hints) = linear_history(seed, 400, 1000);
@@ -357,6 +358,9 @@ fn revisions_of_others_have_no_operation() {
     };
     told(&[2, 4, 5]).unwrap();
     for wrong in [&[][..], &[2, 4], &[4, 5]] {
-        assert!(told(wrong).unwrap_err().description.contains("nobody has made"), "{wrong:?}");
+        assert!(
+            told(wrong).unwrap_err().description.contains("no operation has made"),
+            "{wrong:?}"
+        );
     }
 }

@@ -45,7 +45,7 @@ fn what_is_cold_is_not_waited_for() {
     let mut page = [0; 4096];
     let mut is_cold = |offset| try_read_cached(|| pages.read(offset, &mut page)).is_err();
     let cold = [3, 5, 7, 9, 11].map(|place| place << 20).into_iter().find(|at| is_cold(*at));
-    let cold = cold.expect("five pages that nobody has read were in memory");
+    let cold = cold.expect("five pages that were not read before were in memory");
 
     let mut page = [0; 4096];
     pages.read(cold, &mut page).unwrap();

@@ -1,7 +1,7 @@
 //! Which path is which rpc? The table, and what the descriptors say about each.
 //!
-//! etcd's `.proto` files carry the paths as options; ours do not carry options of others. That no
-//! rpc is forgotten is a test's business.
+//! etcd's `.proto` files carry the paths as options; ours do not carry options of others. A test
+//! checks that no rpc is missing.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -108,7 +108,8 @@ mod tests {
 
     use super::*;
 
-    /// RangeStream has no path in etcd either; health is gRPC's own, and peers do not come this way.
+    /// RangeStream has no path in etcd either; health is gRPC's own, and peers do not come this
+    /// way.
     #[test]
     fn every_rpc_has_a_path() {
         let pool = DescriptorPool::decode(clearlane_proto::DESCRIPTORS).unwrap();

@@ -12,7 +12,7 @@ use tonic::Status;
 #[derive(Debug, Default)]
 pub(super) struct JsonSplitter {
     gathered: BytesMut,
-    /// So many bytes of what is gathered were looked at.
+    /// How many of the gathered bytes were scanned.
     seen: usize,
     depth: usize,
     is_in_string: bool,

@@ -1,43 +1,24 @@
 //! The JSON of a large message, made piece by piece from the pieces of its bytes.
 //!
-//! # The problem
+//! The text has the order of the bytes, so the transcoder needs to remember only which messages and
+//! lists are open, and what of a number or a value was cut off at the end of the last piece (at
+//! most two bytes of a base64 value).
 //!
-//! A range may find more than this process has memory for. Its bytes come a piece at a time, and
-//! [`json`](super::json) would need all of them before it writes a letter: the bytes, a tree of values
-//! made of them, and the text.
+//! * The text is that of [`json::of_message`](super::json::of_message), byte for byte: a test
+//!   compares.
+//! * Beside the current piece the memory is that of the open messages and of one string: strings
+//!   here are names, which a request brought, and no values.
+//! * A call of [`transcode`](JsonTranscoder::transcode) makes about [`CHUNK_BYTES`] of text.
 //!
-//! # The idea
-//!
-//! What comes first in the bytes comes first in the text. So a walk needs to remember only where it
-//! is: which messages are open, whether a list is, and what of a number or a value was cut off at the
-//! end of the last piece.
-//!
-//! ```text
-//!   bytes   12 0a │ 0a 02 61 │ 62 2a 04 ..          cut anywhere
-//!           kvs 10  key 2 a     b value 4
-//!   text    ,"kvs":[{"key":"  YWI=","value":"...    open: RangeResponse [ KeyValue
-//! ```
-//!
-//! Of a value, three bytes are four letters of base64, and at most two bytes wait for the next piece.
-//!
-//! # What holds
-//!
-//! * The text is that of [`json::of_message`](super::json::of_message), byte for byte: a test compares.
-//! * Beside the piece at hand the memory is that of the open messages, and of one string: those are
-//!   names, which a request brought, and no values.
-//! * A call of [`transcode`](JsonTranscoder::transcode) makes about [`CHUNK_BYTES`] of text, however large what it is given.
-//!
-//! # Left out
-//!
-//! Fields in another order than that of their numbers, and kinds of fields that no answer has: packed
-//! numbers, fractions, maps. Both are refused: what is read here was encoded by this program.
+//! Refused are fields in another order than that of their numbers, and kinds of fields that no
+//! answer has (packed numbers, fractions, maps): what is read here was encoded by this program.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use bytes::{Buf, Bytes};
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 use tonic::Status;
 
-/// About so much is made at a time.
+/// About how many bytes of text are made at a time.
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
 
 /// How a field lies in the bytes, beside its number.
@@ -48,13 +29,19 @@ mod wire {
     pub(super) const FOUR_BYTES: u64 = 5;
 }
 
-/// Where in a message we are.
+/// The position in a message. The bytes may be cut anywhere:
+///
+/// ```text
+///   bytes   12 0a │ 0a 02 61 │ 62 2a 04 ..
+///           kvs 10  key 2 a     b value 4
+///   text    ,"kvs":[{"key":"  YWI=","value":"...    open: RangeResponse [ KeyValue
+/// ```
 #[derive(Debug)]
 pub(super) struct JsonTranscoder {
-    /// The outermost first; none when all is said.
+    /// The outermost first; none when the message is complete.
     open: Vec<OpenMessage>,
     state: TranscodeState,
-    /// So many bytes lie behind us.
+    /// How many bytes were read.
     at: u64,
     /// What of a number has come.
     number: u64,
@@ -79,14 +66,14 @@ enum TranscodeState {
     Key,
     Number(Option<FieldDescriptor>),
     Length(Option<FieldDescriptor>),
-    /// A value, and what of it does not yet fill four letters.
+    /// A value, and what of it does not yet fill four characters of base64.
     Bytes(u64, Vec<u8>),
     Text(u64, Vec<u8>),
     Unknown(u64),
 }
 
 impl JsonTranscoder {
-    /// At the beginning of a message of so many bytes.
+    /// At the beginning of a message of `length` bytes.
     pub(super) fn new(kind: MessageDescriptor, length: u64) -> JsonTranscoder {
         let mut walk = JsonTranscoder {
             open: Vec::new(),
@@ -173,7 +160,8 @@ impl JsonTranscoder {
         some
     }
 
-    /// A number of up to ten bytes; nothing if it was cut off, and then it goes on with the next call.
+    /// A number of up to ten bytes; nothing if it was cut off, and then it goes on with the next
+    /// call.
     fn number(&mut self, bytes: &mut Bytes) -> Result<Option<u64>, Status> {
         while bytes.has_remaining() {
             let byte = bytes.get_u8();
@@ -211,7 +199,7 @@ impl JsonTranscoder {
         }
     }
 
-    /// So many bytes belong to the message that is open, or something is wrong.
+    /// Checks that this number of bytes belongs to the open message.
     fn check_length(&self, length: u64) -> Result<u64, Status> {
         match self.innermost().end - self.at >= length {
             true => Ok(length),
@@ -344,7 +332,7 @@ fn is_left_out(field: &FieldDescriptor) -> bool {
     !field.is_list() && !field.supports_presence()
 }
 
-/// Adds what of a value fills letters; at its end all of it.
+/// Adds what of a value fills characters of base64; at its end all of it.
 fn write_base64(waiting: &mut Vec<u8>, mut some: &[u8], is_last: bool, text: &mut Vec<u8>) {
     if !waiting.is_empty() {
         let missing = (3 - waiting.len()).min(some.len());

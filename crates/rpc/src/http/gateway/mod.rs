@@ -1,60 +1,18 @@
-//! The API for clients that have only HTTP and JSON.
+//! The API for clients that have only HTTP and JSON, as etcd's gateway: `docs/http.md`.
 //!
-//! # The idea
+//! A POST to the path of an rpc is translated from JSON by the descriptors of the `.proto` files,
+//! goes through the same services as a gRPC call, as frames of bytes, and the frames that come back
+//! are translated to JSON. Of a stream each message is one line `{"result":…}`, an error a last
+//! line `{"error":…}`.
 //!
-//! A POST to the address of an rpc carries its request as JSON. It is translated by the descriptors
-//! that the `.proto` files compile to, called through the same services that gRPC clients reach, with
-//! a frame of bytes as if it came from the network, and the frames that come back are translated the
-//! other way. So the gateway knows no service, only names, and every service is behind it the day it
-//! is registered.
+//! * A JSON request, or one message of a request stream, has at most [`JSON_BYTES_MAX`] bytes.
+//! * An answer of more than 64 KiB is translated by a [`json_transcoder`] while the client takes
+//!   it. The calls of KV do not go through tonic's services: a range that is neither sorted nor
+//!   filtered is read from the store meanwhile.
+//! * An error after the first byte breaks the connection off (HTTP/1) or resets the stream
+//!   (HTTP/2).
 //!
-//! ```text
-//!   POST /v3/kv/put {"key":"YQ=="}
-//!        │ bindings   /kv/put is etcdserverpb.KV/Put
-//!        │ json       {"key":"YQ=="} → 0a 01 61
-//!        │ frames     → 00 00000003 0a 01 61
-//!        ▼ services
-//!        │ frames     00 00000011 … → …, then the status
-//!        ▼ json       → {"header":{"revision":"2",…}}
-//! ```
-//!
-//! # How JSON stands for a message
-//!
-//! Fields have the names of the `.proto` files (the request may use lowerCamel as well), what has its
-//! default value is left out, 64-bit numbers are strings, because a JavaScript number has 53 bits,
-//! bytes are base64, enums are names. A request is read more generously than an answer is written:
-//! numbers or strings, unknown fields are skipped.
-//!
-//! # Large answers
-//!
-//! A small answer is translated whole, and its length is said. One of more than 64 KiB is translated
-//! by a [json_transcoder] while the client takes it, so its text is never in memory as a whole. That alone
-//! would not bound a range, whose service has its answer in one piece. So the calls that go past the
-//! services from [connections](crate::router) do it from here, too, and what a range finds is read from
-//! the store as the text goes out:
-//!
-//! ```text
-//!   store ── 64 KiB of records ──▶ encoded ── 64 KiB ──▶ text ── as fast as the client takes it ──▶
-//! ```
-//!
-//! If reading fails then, the response has begun. It ends without its end, which is a broken
-//! connection for HTTP/1 and a reset stream for HTTP/2.
-//!
-//! # Streams
-//!
-//! A stream is answered with one line per message, `{"result":…}`, as long as the connection lives. If
-//! it fails, the last line is `{"error":…}`. A request stream is one JSON object behind the other.
-//!
-//! # What holds
-//!
-//! A JSON request has at most [`JSON_BYTES_MAX`] bytes, and one message of a request stream, too. What it
-//! becomes is bounded once more by the services. A range takes a megabyte or two, whatever it finds, if
-//! it is neither sorted nor filtered. Other answers are in memory as gRPC's are: once, until the client
-//! has taken them, and encoded in the read pool, which does a few at a time.
-//!
-//! # Left out
-//!
-//! The words for malformed JSON are not etcd's, which are those of Go's decoder; the code is.
+//! Error texts for malformed JSON are not etcd's, which are those of Go's decoder; the codes are.
 
 mod bindings;
 mod frame_decoder;
@@ -78,8 +36,8 @@ use crate::kv::{self, CallHead, KvMethods};
 use crate::metrics::{RpcMethod as Rpc, ThreadMetrics, counted_call};
 use crate::router::{ClientInfo, RemoteAddress};
 
-/// So many bytes of JSON are one message at most: what fits into the 2 MiB of a gRPC message, as
-/// base64, with room for names and white space.
+/// The most bytes of JSON of one message: what fits into the 2 MiB of a gRPC message, as base64,
+/// and space for names and white space.
 const JSON_BYTES_MAX: usize = 4 << 20;
 
 const JSON: &str = "application/json";
@@ -143,7 +101,8 @@ impl Gateway {
         if let Some((kind, method)) = self.kv_methods.find(binding.rpc) {
             let message = request::message(body, binding).await?;
             let (member, head) = (self.server.clone(), metadata(&parts.headers));
-            // A certificate's name is not the user's here, as in etcd: the gateway asks for a token.
+            // A certificate's name is not the user's here, as in etcd: the gateway asks for a
+            // token.
             let (caller, slow) =
                 (ClientInfo::without_tls(RemoteAddress::Gateway), self.slow_thresholds);
             let asker =
@@ -213,7 +172,7 @@ fn json_response(status: StatusCode, body: Body) -> Response<Body> {
     response
 }
 
-/// A response that says why not.
+/// A response with an error.
 fn error_response(status: &Status) -> Response<Body> {
     let body = Body::new(http_body_util::Full::from(json::of_status(status)));
     json_response(http_status(status.code()), body)

@@ -35,11 +35,11 @@ pub(super) async fn message(body: Body, binding: &'static Binding) -> Result<Byt
     json::to_message(&binding.input, &json.to_bytes())
 }
 
-/// A stream of requests, and the word that it was cut off: then its client has gone, and the answers
-/// have no reader. A request stream that ends well may have answers for long.
+/// A stream of requests, and the signal that it was cut off: then its client has gone, and the
+/// answers have no reader. A request stream that ends well may still get answers for a long time.
 ///
-/// The first message is waited for, so that what is wrong with it can be told in the status of the
-/// response.
+/// The first message is waited for, so that what is wrong with it can be reported in the status of
+/// the response.
 pub(super) async fn stream(
     body: Body,
     binding: &'static Binding,

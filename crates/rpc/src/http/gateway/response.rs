@@ -1,9 +1,10 @@
 //! From the answer of a call to an HTTP response.
 //!
-//! A gRPC answer always has HTTP status 200; how it went is in the trailers behind the last message,
-//! or among the headers if there is no message. An HTTP client wants to know first. So the first
-//! message or the status, whatever comes earlier, is waited for before the response begins. A large
-//! message is not waited for to its end: its first piece says that all is well so far.
+//! A gRPC answer always has HTTP status 200; how it went is in the trailers behind the last
+//! message, or among the headers if there is no message. An HTTP client needs that in the status
+//! line. So the first message or the status, whatever comes earlier, is waited for before the
+//! response begins. A large message is not waited for to its end: its first piece shows that there
+//! is no error so far.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -32,7 +33,7 @@ pub(super) async fn single(
         return Ok(json_response(StatusCode::OK, Body::new(large)));
     }
     let json = messages.next().await.unwrap_or_else(|| Err(Status::unknown("no answer")))?;
-    // What follows is the status, which may still say that it went wrong.
+    // What follows is the status, which may still be an error.
     if let Some(more) = messages.next().await {
         more?;
     }
@@ -83,7 +84,7 @@ impl ResponseMessages {
             None => return Ok(None),
         };
         match frame_len(&piece)? {
-            // A head comes in one piece; one that does not is not worth a way of its own.
+            // A head comes in one piece; if it does not, the message is translated whole.
             Some(length) if length > CHUNK_BYTES => {
                 piece.advance(FRAME_HEAD_BYTES);
                 let walk = JsonTranscoder::new(self.binding.output.clone(), length as u64);
@@ -152,7 +153,7 @@ struct LargeResponseBody {
     /// What of the message has come and is not translated.
     piece: Bytes,
     transcoder: JsonTranscoder,
-    /// Some text has just gone: now it is the others' turn.
+    /// Some text has just gone: the task yields before the next.
     yields_next: bool,
 }
 

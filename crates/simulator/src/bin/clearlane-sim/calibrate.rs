@@ -19,7 +19,8 @@ use crate::real::windows::{EraWindows, measure_eras};
 use crate::real::{Program, arguments, cores, machine};
 use crate::text::{print_line, print_progress, write};
 
-/// What is known of one era only: where reading ends and sending begins is seen in 3.2, and what a copy costs in 3.4.
+/// What is known of one era only: where reading ends and sending begins is seen in 3.2, and what a
+/// copy costs in 3.4.
 const ORDER: [Era; 6] = [Era::V3_2, Era::V3_4, Era::V3_0, Era::V3_1, Era::V3_5, Era::Clearlane];
 
 /// Which part of what a record, and a byte, costs is reading, if 3.2 was not asked.

@@ -8,7 +8,7 @@ use crate::scenario_arguments::{ScenarioArguments, with_scenario};
 use crate::text::print_line;
 
 pub(crate) fn command() -> Command {
-    let about = "Runs a scenario in two eras, and says what became of whom";
+    let about = "Runs a scenario in two eras, and says what changed for each class";
     with_scenario(Command::new("compare").about(about), &[Era::V3_2, Era::Clearlane])
 }
 

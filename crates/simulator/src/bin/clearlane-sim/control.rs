@@ -1,19 +1,17 @@
-//! What is the machine like just now, compared with when costs were measured?
+//! What a machine is like just now, compared with when its costs were measured.
 //!
-//! A machine that is lent changes from one minute to the next, and not in one thing: its threads take longer to wake
-//! when its host is late to give them a core, records take longer to read when others use its caches, and its disk is
-//! slower when others write. A read path has no say in any of that. So all three are measured anew beside each run,
-//! with loads so small that no request in them waits for another:
+//! A virtual machine changes from one minute to the next: how long threads take to wake, records to
+//! be read, and the disk to sync. So all three are measured anew beside each run, with loads so
+//! small that no request in them waits for another:
 //!
 //! ```text
-//!   small reads, seldom          what changes in it is threads that wake
-//!   puts, seldom                 and what is more is the disk, and threads that wake for it
+//!   small reads, seldom          threads that wake
+//!   puts, seldom                 the disk, and threads that wake for it
 //!   one long read at a time      records; only where the scenario has long reads
 //! ```
 //!
-//! Each is compared with the same load in the model, and the model of that run is told. What requests do to each other
-//! is not in it: that is for the model to predict. The median of a class that has the machine to itself for most of the
-//! time is told more than predicted, then.
+//! Each is compared with the same load in the model, and the model of that run is given the ratios.
+//! What requests do to each other is not in them: that is for the model to predict.
 
 use std::time::Duration;
 
@@ -36,7 +34,8 @@ const SECONDS: u64 = 3;
 const LONG_READS: f64 = 1.0;
 /// See [`LONG_READS`].
 const LONG_SECONDS: u64 = 3;
-/// In the model they take so many times as long: there it is for nothing, and a median of three is anything.
+/// In the model they take so many times as long: there it is for nothing, and a median of three is
+/// anything.
 const IN_THE_MODEL: u64 = 20;
 /// What has more records shows what records cost.
 const LONG: u64 = 1_000;
@@ -181,8 +180,8 @@ impl Control {
     }
 }
 
-/// How many times as long as the costs say something takes that is part of these latencies, if they have this median: the
-/// rest of it is what is left if it takes no time.
+/// How many times as long as the costs say something takes that is part of these latencies, if they
+/// have this median: the rest of it is what is left if it takes no time.
 fn times(median_ms: f64, in_the_model: impl Fn(f64) -> Result<f64, String>) -> Result<f64, String> {
     let (rest_ms, by_the_costs_ms) = (in_the_model(0.0)?, in_the_model(1.0)?);
     Ok(match by_the_costs_ms > rest_ms {

@@ -1,9 +1,9 @@
 //! Do costs give back what they were made from?
 //!
-//! Costs are differences, and the model adds them up again. What it makes of the very loads of the calibration should
-//! be what was seen of them: where it is not, either a cost was disturbed in the minute in which it was measured, or the model
-//! does something else than the server. In that case no prediction can be trusted that has to do with it, and it is
-//! better to know before.
+//! Costs are differences, and the model adds them up again. What it makes of the very loads of the
+//! calibration should be what was seen of them: where it is not, either a cost was disturbed in the
+//! minute in which it was measured, or the model does something else than the server. In that case
+//! no prediction can be trusted that has to do with it, and it is better to know before.
 
 use std::fmt::Write as _;
 

@@ -1,6 +1,7 @@
 //! The tool: runs workloads in the model, says which request waited for which, and shows it.
 //!
-//! Each subcommand is a file: what it can be told, and what it does. This one knows only their list.
+//! Each subcommand is a file: what it can be told, and what it does. This one knows only their
+//! list.
 
 mod scenario_arguments;
 mod calibrate;
@@ -38,7 +39,7 @@ const SUBCOMMANDS: [Subcommand; 8] = [
 
 fn command() -> Command {
     Command::new("clearlane-sim")
-        .about("Who waits for whom? A model of etcd's read path, in virtual time")
+        .about("Which request waits for which? A model of etcd's read path, in virtual time")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .arg_required_else_help(true)

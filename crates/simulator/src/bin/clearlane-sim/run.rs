@@ -22,7 +22,7 @@ pub(crate) fn command() -> Command {
                 .long("timeline")
                 .value_name("FILE")
                 .value_parser(value_parser!(PathBuf))
-                .help("Records who did what into a file; of several eras, the first"),
+                .help("Records which thread did what into a file; of several eras, the first"),
         )
         .arg(time("from").default_value("900").help("Records from then on"))
         .arg(time("for").default_value("200").help("Records for so long"))

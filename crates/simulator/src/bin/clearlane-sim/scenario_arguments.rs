@@ -1,4 +1,5 @@
-//! What is asked of several subcommands: a scenario, what is changed in it, and in which eras it runs.
+//! What is asked of several subcommands: a scenario, what is changed in it, and in which eras it
+//! runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -128,7 +129,7 @@ impl ScenarioArguments {
         let progress = Mutex::new(Progress::of(&self.name));
         let builds: Vec<Build> = eras.iter().map(|era| self.build(*era)).collect();
         let runs: Vec<_> = scenarios.iter().copied().zip(&builds).collect();
-        run_each(&runs, keep, |share| progress.lock().expect("nobody panics with it").say(share))
+        run_each(&runs, keep, |share| progress.lock().expect("no thread panics with it").say(share))
     }
 
     fn build(&self, era: Era) -> Build {

@@ -125,7 +125,8 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     Ok(())
 }
 
-/// The real server runs here, as the only member and beside its clients. A scenario that is about another machine cannot.
+/// The real server runs here, as the only member and beside its clients. A scenario that is about
+/// another machine cannot.
 fn fits(scenario: &Scenario) -> Result<(), String> {
     let (model, here) = (&scenario.model, Model::default());
     // Two is what a file has that says nothing of them.
@@ -186,7 +187,8 @@ impl Trial<'_> {
                 let done = (seed - 1) * eras.len() as u64 + turn.len() as u64;
                 progress.say(done as f64 / (self.runs * eras.len() as u64) as f64);
             }
-            // One for all eras, but for the disk, which is another one in each run: what would be an error of the model for one of them must not pass for the machine.
+            // One for all eras, but for the disk, which is another one in each run: what would be
+            // an error of the model for one of them must not pass for the machine.
             let pace = Pace::middle(&turn.iter().map(|run| run.pace).collect::<Vec<_>>());
             for (era, RealRun { report, stalls, .. }) in eras.iter().zip(&turn) {
                 let model = self.predicted(*era, seed, pace, *stalls).map_err(of(*era))?;
@@ -205,8 +207,8 @@ impl Trial<'_> {
         Ok(Bench { era, server, control })
     }
 
-    /// One run on the real server, and the pace of the machine around it. That the driver is late beside a long answer is
-    /// part of what is compared.
+    /// One run on the real server, and the pace of the machine around it. That the driver is late
+    /// beside a long answer is part of what is compared.
     fn once(&self, bench: &Bench, seed: u64) -> Result<(RealRun, Noise), String> {
         let Bench { server, control, .. } = bench;
         let before = control.small(server, seed)?;

@@ -5,7 +5,7 @@
 // the first span that reaches into a stretch of time is found by halving, though spans may overlap.
 
 const RUN = 0, CORE = 1, WAIT = 2, DISK = 3, NETWORK = 4, HOLD = 5;
-// A wait for what somebody does for others: shown in another way than a wait for what somebody has.
+// A wait for the work of a worker: shown in another way than a wait for a lock.
 const HELPED = 6;
 const COLUMNS = 6;
 const LOCK_ROWS_MAX = 6;
@@ -128,7 +128,7 @@ class Panel {
     this.rows = [];
     const groups = new Map();
     for (const lane of this.lanes.values()) {
-      // Who only has locks is seen there.
+      // A lane that only has locks is seen there.
       if (lane.spans.every((span) => this.what[span] === HOLD)) continue;
       if (!groups.has(lane.group)) groups.set(lane.group, []);
       groups.get(lane.group).push(lane);
@@ -146,7 +146,7 @@ class Panel {
     this.height = this.tops[this.tops.length - 1];
   }
 
-  // Who shares a lock is shown side by side.
+  // Lanes that share a lock are shown side by side.
   layLock(lock) {
     const layers = share(Array.from(lock.spans), (span) => this.from[span], (span) => this.to[span], LOCK_ROWS_MAX);
     layers.forEach((spans, at) => {
@@ -172,7 +172,7 @@ class Panel {
     return this.rowOfSpan.get(span);
   }
 
-  // Who had a lock in between, and for how long of it, the longest first.
+  // The lanes that had a lock in between, and for how long of it, the longest first.
   holders(span) {
     const lock = this.locks.get(this.of[span]);
     const shares = new Map();
@@ -189,7 +189,7 @@ class Panel {
     return Array.from(shares.values()).sort((a, b) => b.time - a.time);
   }
 
-  // What whoever stands in front does when the wait begins.
+  // What the blocking lane does when the wait begins.
   front(span) {
     const lane = this.lanes.get(this.behind[span]);
     if (!lane) return undefined;

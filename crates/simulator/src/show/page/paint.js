@@ -208,7 +208,7 @@ class Painter {
     context.globalAlpha = 1;
   }
 
-  // Who shares a row is named in it, where there is room.
+  // A lane that shares a row is named in it, where there is room.
   paintNames(context, row, place) {
     context.textAlign = 'left';
     const { view } = this;
@@ -249,7 +249,7 @@ class Painter {
     context.restore();
   }
 
-  // Outlines, and an arrow from whoever stands in front to the wait.
+  // Outlines, and an arrow from the blocker to the wait.
   paintParty(context, party, scrolled, height) {
     const { panel } = this;
     context.strokeStyle = palette.chosen;

@@ -22,7 +22,7 @@ function doing(panel, span) {
   }
 }
 
-// One line on the span, and for a wait who is to blame: in front, in front of that one, and who had it.
+// One line on the span, and for a wait what is to blame: the blocker, its blocker, and the holder.
 function tell(panel, span) {
   const took = time(panel.to[span] - panel.from[span]);
   const lines = [`${panel.names[panel.lane[span]]} ${doing(panel, span)} for ${took}`];
@@ -41,7 +41,7 @@ function chain(panel, span) {
   for (let front = panel.front(span); front !== undefined && !known.has(front); front = panel.front(front)) {
     const isWait = panel.what[front] === WAIT;
     const behind = isWait && panel.behind[front] >= 0 ? ` behind ${panel.names[panel.behind[front]]}` : '';
-    words += `, who ${doing(panel, front)}${behind}`;
+    words += `, which ${doing(panel, front)}${behind}`;
     known.add(front);
     if (!isWait || known.size > CHAIN_MAX) break;
   }

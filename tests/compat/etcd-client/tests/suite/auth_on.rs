@@ -1,7 +1,7 @@
 //! Authentication while it is switched on.
 //!
-//! All of it is ignored for now: our server keeps users and roles, and answers `Unimplemented` to the
-//! request that switches authentication on. Against etcd these tests pass.
+//! All of it is ignored for now: our server keeps users and roles, and answers `Unimplemented` to
+//! the request that switches authentication on. Against etcd these tests pass.
 
 use clearlane_compat_etcd_client::{Cluster, assert_refused};
 use etcd_client::{
@@ -14,7 +14,8 @@ const DENIED: &str = "etcdserver: permission denied";
 const NO_NAME: &str = "etcdserver: user name is empty";
 const WRONG: &str = "etcdserver: authentication failed, invalid user ID or password";
 
-/// A server with `root`, and `ann`, who reads everything below `r/` and reads and writes below `rw/`.
+/// A server with `root`, and the user `ann`, which reads everything below `r/` and reads and writes
+/// below `rw/`.
 async fn locked(flags: &[&str]) -> (Cluster, Client) {
     let cluster = Cluster::of(1, flags).await;
     let mut client = cluster.client().await;
@@ -63,10 +64,10 @@ async fn who_may_come_in() {
         let refused = Client::connect(cluster.client_urls(), Some(options)).await;
         assert_refused(refused.map(|_| ()), Code::InvalidArgument, WRONG);
     }
-    let mut nobody = cluster.client().await;
-    assert_refused(nobody.put("key", "1", None).await, Code::InvalidArgument, NO_NAME);
-    assert_refused(nobody.user_list().await, Code::InvalidArgument, NO_NAME);
-    let answer = nobody.auth_client().authenticate("ann".into(), "secret".into()).await.unwrap();
+    let mut anonymous = cluster.client().await;
+    assert_refused(anonymous.put("key", "1", None).await, Code::InvalidArgument, NO_NAME);
+    assert_refused(anonymous.user_list().await, Code::InvalidArgument, NO_NAME);
+    let answer = anonymous.auth_client().authenticate("ann".into(), "secret".into()).await.unwrap();
     assert!(!answer.token().is_empty());
 }
 
@@ -122,8 +123,8 @@ async fn who_may_administer() {
 
     root.user_change_password("ann", "other").await.unwrap();
     root.auth_disable().await.unwrap();
-    let mut nobody = cluster.client().await;
-    assert_eq!(nobody.get("other", None).await.unwrap().count(), 1);
+    let mut anonymous = cluster.client().await;
+    assert_eq!(anonymous.get("other", None).await.unwrap().count(), 1);
 }
 
 #[tokio::test]

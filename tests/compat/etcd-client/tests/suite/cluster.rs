@@ -173,7 +173,7 @@ async fn a_member_that_was_removed_is_not_missed() {
     })
     .await;
     assert_eq!(removed.members().len(), 2);
-    // It notices, and serves nobody any more.
+    // It notices, and serves no client any more.
     let mut former = cluster.client_of(gone).await;
     let refuses = async {
         while former.put("key", "1", None).await.is_ok() {

@@ -13,8 +13,8 @@ use tonic::transport::Endpoint;
 use tonic::transport::channel::Change;
 use tower::util::BoxCloneSyncService;
 
-/// What a client is told when nobody is there.
-fn nobody(answer: Result<etcd_client::GetResponse, Error>) -> bool {
+/// What a client is told when no server is there.
+fn is_unreachable(answer: Result<etcd_client::GetResponse, Error>) -> bool {
     matches!(answer, Err(Error::GRpcStatus(_) | Error::TransportError(_)))
 }
 
@@ -64,7 +64,7 @@ async fn pings_keep_a_quiet_connection() {
     let mut client = cluster.client_with(options).await;
     let mut watch = client.watch("key", None).await.unwrap();
     assert!(next(&mut watch).await.created());
-    // Two pings fall into this silence; whoever minded them would end the stream.
+    // Two pings fall into this silence; a server that counts them as too many would end the stream.
     let silence = tokio::time::timeout(Duration::from_secs(11), watch.message()).await;
     assert!(silence.is_err(), "{silence:?}");
     client.put("key", "1", None).await.unwrap();
@@ -154,7 +154,7 @@ async fn a_server_that_comes_back_is_found() {
         cluster.client_with(ConnectOptions::new().with_timeout(Duration::from_secs(5))).await;
     client.put("key", "1", None).await.unwrap();
     cluster.stop(0);
-    assert!(nobody(soon("an answer", client.get("key", None)).await));
+    assert!(is_unreachable(soon("an answer", client.get("key", None)).await));
     cluster.start(0).await;
     let got = until("the server is found", || {
         let mut client = client.clone();

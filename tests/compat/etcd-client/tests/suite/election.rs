@@ -1,4 +1,4 @@
-//! Elections: campaign, proclaim, observe, resign, and who leads next.
+//! Elections: campaign, proclaim, observe, resign, and which candidate leads next.
 
 use clearlane_compat_etcd_client::{Cluster, assert_refused, soon, until};
 use etcd_client::{
@@ -87,14 +87,14 @@ async fn the_leader_may_say_something_else() {
     let kv = leader.kv().unwrap();
     assert_eq!((kv.value(), kv.lease(), kv.create_revision()), (&b"uno"[..], 1, 2));
 
-    // Somebody else may not.
+    // Another client may not.
     let other = LeaderKey::new().with_name("name").with_key("name/2").with_rev(2).with_lease(2);
     let options = ProclaimOptions::new().with_leader(other);
     let refused = client.proclaim("dos", Some(options)).await;
     assert_refused(refused, Code::Unknown, "election: not leader");
-    let nobody = client.election_client().proclaim("dos", None).await;
+    let not_leader = client.election_client().proclaim("dos", None).await;
     let words = "\"leader\" field must be provided";
-    assert_refused(nobody, Code::Unknown, words);
+    assert_refused(not_leader, Code::Unknown, words);
 }
 
 #[tokio::test]
@@ -118,9 +118,9 @@ async fn who_resigns_is_followed_by_the_next() {
     let late = ProclaimOptions::new().with_leader(first);
     let refused = client.proclaim("uno", Some(late)).await;
     assert_refused(refused, Code::Unknown, "election: not leader");
-    let nobody = client.election_client().resign(None).await;
+    let not_leader = client.election_client().resign(None).await;
     let words = "\"leader\" field must be provided";
-    assert_refused(nobody, Code::Unknown, words);
+    assert_refused(not_leader, Code::Unknown, words);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Leases: granting, keeping, asking, revoking, and what happens when nobody keeps them.
+//! Leases: granting, keeping, asking, revoking, and what happens when they are not kept alive.
 
 use std::time::{Duration, Instant};
 
@@ -158,7 +158,7 @@ async fn over_when_nobody_keeps_it() {
     assert_eq!(client.get("kept", None).await.unwrap().count(), 1);
     assert_eq!(next(&mut watch).await.events()[0].event_type(), EventType::Delete);
     assert_eq!(client.lease_time_to_live(7, None).await.unwrap().ttl(), -1);
-    // Now nobody keeps that one either.
+    // Now that one is not kept alive either.
     until("the second lease is over", || {
         let mut client = client.clone();
         async move { (client.get("kept", None).await.unwrap().count() == 0).then_some(()) }

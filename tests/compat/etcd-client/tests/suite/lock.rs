@@ -1,4 +1,4 @@
-//! Locks: one holder, a queue behind it, and leases that let go for those who cannot.
+//! Locks: one holder, a queue behind it, and leases that let go for clients that cannot.
 
 use std::time::Duration;
 

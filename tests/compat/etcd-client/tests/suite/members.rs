@@ -130,7 +130,7 @@ async fn alone_a_member_tells_what_it_knew() {
     for gone in (0..3).filter(|at| *at != alone) {
         cluster.stop(gone);
     }
-    // Who wants a leader is told that there is none.
+    // A request that wants a leader is told that there is none.
     let ended = soon("the watch ends", watch.message()).await;
     let words = "etcdserver: no leader";
     match ended {
@@ -144,7 +144,7 @@ async fn alone_a_member_tells_what_it_knew() {
     }
     let refused = demanding.get("key", None).await;
     assert_refused(refused, Code::Unavailable, words);
-    // Who is content with what was known is served.
+    // A request that is content with what was known is served.
     let mut content = cluster.client_of(alone).await;
     let old = GetOptions::new().with_serializable();
     assert_eq!(content.get("key", Some(old)).await.unwrap().count(), 1);

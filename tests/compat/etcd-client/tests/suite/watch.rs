@@ -313,7 +313,7 @@ async fn both_halves_apart() {
     assert_eq!(message(&mut receiver).await.watch_id(), -1);
     sender.cancel(3).await.unwrap();
     assert!(message(&mut receiver).await.canceled());
-    // Who asks for nothing more may still listen.
+    // A client that asks for nothing more may still listen.
     drop(sender);
     client.put("b", "1", None).await.unwrap();
     client.put("a", "1", None).await.unwrap();

@@ -77,7 +77,7 @@ async fn fetched(address: &Address, files: &Files) -> Result<String, String> {
     // As in a URL, an address of IPv6 has brackets.
     let host = address.host.trim_start_matches('[').trim_end_matches(']');
     let stream = TcpStream::connect((host, address.port)).await;
-    let stream = stream.map_err(|error| format!("nobody can be reached there: {error}"))?;
+    let stream = stream.map_err(|error| format!("no server can be reached there: {error}"))?;
     match address.is_tls {
         true => ask(tls::connect(stream, host, files).await?, address).await,
         false => ask(stream, address).await,

@@ -39,7 +39,9 @@ pub(crate) fn command() -> Command {
         )
         .args([
             path("out").help("Where the scenario goes; to standard output, if left out"),
-            path("cacert").help("Who is trusted behind https; if left out, whom the system trusts"),
+            path("cacert").help(
+                "Certificates trusted behind https; if left out, those that the system trusts",
+            ),
             path("cert").requires("key").help("Our certificate, if the server wants one"),
             path("key").requires("cert").help("Its key"),
         ])

@@ -1,7 +1,8 @@
 //! What is there to know of a disk before a server writes to it.
 //!
-//! On what kind of file system a directory lies: in memory a sync costs nothing, and the user that measures it there
-//! should know. And how much of a sync is computing: a server sees only how long it takes as a whole.
+//! On what kind of file system a directory lies: in memory a sync costs nothing, and the user that
+//! measures it there should know. And how much of a sync is computing: a server sees only how long
+//! it takes as a whole.
 
 use std::fs;
 use std::io::{self, Seek, Write};
@@ -32,7 +33,8 @@ const ENTRY: [u8; 200] = [b'e'; 200];
 /// For a processor time that is counted in hundredths of a second.
 const SYNCS: u64 = 2_000;
 
-/// What a sync of a small entry computes, if they come as often as puts: in nanoseconds, of this process.
+/// What a sync of a small entry computes, if they come as often as puts: in nanoseconds, of this
+/// process.
 pub(crate) fn sync_ns(directory: &Path) -> Result<f64, String> {
     let own = Process::open(process::id()).map_err(|error| error.to_string())?;
     let used = || own.usage().map(|used| used.processor).map_err(|error| error.to_string());

@@ -1,8 +1,9 @@
-//! An interrupted measurement leaves nothing behind: no server that runs on, no gigabyte among the temporary files.
+//! An interrupted measurement leaves nothing behind: no server that runs on, no gigabyte among the
+//! temporary files.
 //!
-//! A signal ends a program where it stands, and nothing that would be done when values are dropped is done. So what
-//! would be left is noted in one place, and a thread that waits for signals clears it away before it lets the signal
-//! have its way.
+//! A signal ends a program where it stands, and nothing that would be done when values are dropped
+//! is done. So what would be left is noted in one place, and a thread that waits for signals clears
+//! it away before it lets the signal have its way.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -92,8 +93,8 @@ fn watch() {
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
     std::thread::spawn(move || {
         for signal in signals.forever() {
-            // All of it is held till the end: no thread starts a server meanwhile, and no thread that misses its
-            // own ends the program before its data is gone.
+            // All of it is held till the end: no thread starts a server meanwhile, and no thread
+            // that misses its own ends the program before its data is gone.
             let all = lock(&ALL);
             let mut leftovers: Vec<_> = all.iter().map(|leftover| lock(leftover)).collect();
             leftovers.iter_mut().for_each(|leftover| leftover.clear());

@@ -1,13 +1,15 @@
 //! Did the machine have time for what was measured on it?
 //!
-//! A virtual machine has no cores but is lent them. When its host has others to serve, a thread that computes for a
-//! millisecond takes two, and one that wakes comes late; and what was measured then is true of that minute only. Four
-//! signs tell: the host's own word for what it has [withheld](ProcessorTime), how late the driver of a load sent what was
-//! due, if it had nothing else to do, how far the machine is after a long load from [how it
-//! was](Noise::drift) before it, and for how long its [disk stood still](DiskStalls).
+//! A virtual machine has no cores but is lent them. When its host has others to serve, a thread
+//! that computes for a millisecond takes two, and one that wakes comes late; and what was measured
+//! then is true of that minute only. Four signs tell: the host's own word for what it has
+//! [withheld](ProcessorTime), how late the driver of a load sent what was due, if it had nothing
+//! else to do, how far the machine is after a long load from [how it was](Noise::drift) before it,
+//! and for how long its [disk stood still](DiskStalls).
 //!
-//! Such times last for seconds or for minutes. So what was disturbed is measured again when they are over, which
-//! [`RetryBudget`] waits for: with a thread that takes naps, and looks how late it wakes.
+//! Such times last for seconds or for minutes. So what was disturbed is measured again when they
+//! are over, which [`RetryBudget`] waits for: with a thread that takes naps, and looks how late it
+//! wakes.
 
 use std::fmt;
 use std::fs;
@@ -26,7 +28,8 @@ const LATE_MAX_MS: f64 = 1.5;
 /// A share by which a small read may take longer, or less long, than it did.
 const DRIFT_MAX: f64 = 0.15;
 
-/// A disk that takes a millisecond or less for a sync, and then so long for one, did something else.
+/// A disk that takes a millisecond or less for a sync, and then so long for one, did something
+/// else.
 const STOOD_MAX_MS: f64 = 16.0;
 /// For a disk that is slow, so many times as long as for most.
 const STOOD_TIMES: f64 = 20.0;
@@ -59,7 +62,8 @@ impl ProcessorTime {
         ProcessorTime::parse(&text).ok_or_else(|| "/proc/stat is not as on Linux".to_owned())
     }
 
-    /// The first line: user, nice, system, idle, waiting for disks, interrupts of two kinds, stolen.
+    /// The first line: user, nice, system, idle, waiting for disks, interrupts of two kinds,
+    /// stolen.
     fn parse(text: &str) -> Option<ProcessorTime> {
         let line = text.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Vec<u64> =
@@ -83,7 +87,8 @@ impl ProcessorTime {
 pub(crate) struct Noise {
     /// The share of the time that was wanted and not given.
     pub(crate) stolen: f64,
-    /// How late the driver was at most for 99 of 100 requests; 0 if its own work would have kept it.
+    /// How late the driver was at most for 99 of 100 requests; 0 if its own work would have kept
+    /// it.
     pub(crate) late_ms: f64,
     /// By which share a small read took longer, or less long, after it than before.
     pub(crate) drift: f64,
@@ -105,9 +110,10 @@ impl Noise {
     }
 }
 
-/// Syncs of a server's log that took far longer than all others, between two looks at its metrics. A disk that is shared
-/// stands still for a tenth of a second now and then, whatever is asked of it. A commit of the backend would not do as a
-/// sign: it waits for readers, too, and that is what is measured.
+/// Syncs of a server's log that took far longer than all others, between two looks at its metrics.
+/// A disk that is shared stands still for a tenth of a second now and then, whatever is asked of
+/// it. A commit of the backend would not do as a sign: it waits for readers, too, and that is what
+/// is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct DiskStalls {
     count: f64,
@@ -125,8 +131,8 @@ impl DiskStalls {
         Some(DiskStalls { count, mean_ms, longest_ms: syncs.quantile_ms(1.0) })
     }
 
-    /// How the model's disk is to behave, if the two looks were so far apart. Like the pace of threads this is given
-    /// and not predicted. Which requests it keeps waiting is not given.
+    /// How the model's disk is to behave, if the two looks were so far apart. Like the pace of
+    /// threads this is given and not predicted. Which requests it keeps waiting is not given.
     pub(crate) fn stalls(self, apart: Duration) -> Stalls {
         let every_ns = apart.as_nanos() as f64 / self.count;
         let length_ns = (self.mean_ms * 1e6).min(STOOD_SHARE_MAX * every_ns);
@@ -153,8 +159,9 @@ impl RetryBudget {
         RetryBudget { left }
     }
 
-    /// Measures, and if that was disturbed and there is patience left, waits for calm and measures again, twice at most, so
-    /// that one bad minute does not take the patience of all others. The calmest counts, whatever it has shown.
+    /// Measures, and if that was disturbed and there is patience left, waits for calm and measures
+    /// again, twice at most, so that one bad minute does not take the patience of all others. The
+    /// calmest counts, whatever it has shown.
     pub(crate) fn least_noisy<T>(
         &mut self,
         mut once: impl FnMut() -> Result<(T, Noise), String>,

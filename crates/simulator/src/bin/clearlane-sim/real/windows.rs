@@ -1,7 +1,7 @@
 //! The loads of a calibration, and what a server has shown while each of them ran.
 //!
-//! All of them are small: a machine that has nothing to do for most of the time shows what things cost, and not
-//! how long they wait for each other.
+//! All of them are small: a machine that has nothing to do for most of the time shows what things
+//! cost, and not how long they wait for each other.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -52,7 +52,8 @@ const WARM_UP_SECONDS: u64 = 2;
 /// For long, since processor time is counted in hundredths of a second.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Puts show the tail of the disk, and one in a hundred of too few is anything; of long reads there are few a second.
+/// Puts show the tail of the disk, and one in a hundred of too few is anything; of long reads there
+/// are few a second.
 const LONGER: u64 = 2;
 /// And of those that come rarely, even fewer.
 const LONGEST: u64 = 3;
@@ -69,8 +70,8 @@ impl Load {
         Load { is_light: keys <= FEW, ..load }
     }
 
-    /// Small reads of three kinds, at the same time: what one kind takes beyond another is little beside how much longer
-    /// all of them take from one minute to the next.
+    /// Small reads of three kinds, at the same time: what one kind takes beyond another is little
+    /// beside how much longer all of them take from one minute to the next.
     fn seldom() -> Load {
         let rate = SELDOM / 3.0;
         let fresh = ("fresh-seldom", reads(1.0, ""));
@@ -104,7 +105,8 @@ impl Load {
             false => (SMALL_KEYS, SMALL_VALUE, "/small/"),
         };
         let Load { name, rate, what, .. } = self;
-        // Two long answers that meet would wait for each other, and that is not what one of them costs.
+        // Two long answers that meet would wait for each other, and that is not what one of them
+        // costs.
         let arrivals = if self.is_light { "poisson" } else { "constant" };
         let mut text = format!("seconds = {seconds}\n[keys]\ncount = {count}\nsize = {KEY}\n");
         let _ = writeln!(text, "value = {value}\nprefix = \"{prefix}\"");
@@ -137,7 +139,8 @@ struct Bench {
 
 const SERIALIZABLE: &str = "consistency = \"serializable\"\n";
 
-/// Has the loads of a calibration, one after the other; those between which costs are differences follow each other.
+/// Has the loads of a calibration, one after the other; those between which costs are differences
+/// follow each other.
 pub(crate) fn loads() -> Vec<Vec<Load>> {
     let puts = ("puts-beside", format!("operation = \"put\"\nrate = {PUTS_BESIDE}\n"));
     let (one, large) = (SERIALIZABLE, format!("operation = \"put\"\nvalue = {PUT_VALUE}\n"));
@@ -152,7 +155,8 @@ pub(crate) fn loads() -> Vec<Vec<Load>> {
         ],
         vec![
             Load::range("many", 10.0, MANY, SERIALIZABLE).long(),
-            // As seldom as they come where they hurt: at three a second, those of 3.2 take 10 to 20 % less.
+            // As seldom as they come where they hurt: at three a second, those of 3.2 take 10 to 20
+            // % less.
             Load { times: LONGER, ..Load::range("long", 1.0, LONG, SERIALIZABLE).large().long() },
         ],
         vec![
@@ -181,10 +185,11 @@ pub(crate) struct EraWindows {
     pub(crate) noise: Noise,
 }
 
-/// Measures a server of each era, with each load in so many turns of so many seconds; `tell` hears how far it is, up to 1.
+/// Measures a server of each era, with each load in so many turns of so many seconds; `tell` is
+/// given how far it is, up to 1.
 ///
-/// Eras take turns, and what counts is the middle: a machine that is lent may be half as quick in the next minute, and
-/// that must not look like what tells one era from another.
+/// Eras take turns, and what counts is the middle: a machine that is lent may be half as quick in
+/// the next minute, and that must not look like what tells one era from another.
 pub(crate) fn measure_eras(
     program: &Program,
     eras: &[Era],
@@ -298,7 +303,8 @@ impl Bench {
         EraWindows { era: self.era, measurements: seen, windows, noise: self.noise }
     }
 
-    /// One for each class. What the server has used, and what it says of itself, is that of all of them.
+    /// One for each class. What the server has used, and what it says of itself, is that of all of
+    /// them.
     fn windows(
         &self,
         load: &Load,
@@ -327,7 +333,8 @@ impl Bench {
         let window = LoadMeasurement {
             server_ns: server.max(0.0) * 1e9 / answers,
             client_ns: (after - before).as_secs_f64() * 1e9 / answers,
-            // A driver has a look at the keys before it begins, and of long reads there are only a few.
+            // A driver has a look at the keys before it begins, and of long reads there are only a
+            // few.
             store_held_ns: seen.held("store", None).0 / answers,
             read_tx_held_ns: match seen.held("readTx", Some("read")) {
                 (_, 0.0) => 0.0,
