@@ -41,7 +41,7 @@ impl BenchConfig {
         let engine = variable("CLEARLANE_ENGINE").unwrap_or_else(|| "redb".to_owned());
         let window = number("CLEARLANE_WINDOW_MS", if quick { 40 } else { 1_600 })?;
         Ok(BenchConfig {
-            eras: eras,
+            eras,
             engine: engine.parse().map_err(|error: clearlane_engine::Error| error.to_string())?,
             repetitions: number("CLEARLANE_REPETITIONS", if quick { 1 } else { 5 })? as usize,
             window: Duration::from_millis(window),

@@ -1,18 +1,17 @@
-//! What a cheap read and a put suffer beside one expensive read: `cargo bench --bench
-//! head_of_line`.
+//! Head-of-line blocking: what a cheap read and a put suffer beside one expensive read.
 //!
-//! In each of five eras, on the default engine: a store of records of 1 KiB; 8 clients that read 10
-//! records each, 200 times a second in all; one that puts 1 KiB, 250 times a second; a commit every
-//! 100 ms; random arrivals. Over that: `calm`, nothing; `expensive`, one thread that reads 20,000
-//! records in a loop; `spin`, one that keeps a core as busy without the store.
+//! ```text
+//! cargo bench --bench head_of_line
+//! ```
 //!
-//! **Timed:** from when an operation was due to its end; what is queued when a window ends counts
-//! with its wait so far and is not served. **Kept out:** filling the store, and the expensive read.
-//! Windows are shuffled and repeated. `docs/backend.md` has the figures and how to read them.
-//!
-//! Results are in `target/head_of_line/`. Environment: `CLEARLANE_ERAS` (`3.2,clearlane`),
-//! `CLEARLANE_ENGINE`, `CLEARLANE_REPETITIONS` (5), `CLEARLANE_WINDOW_MS` (1600),
-//! `CLEARLANE_TIMELINES=1`.
+//! For each era, on records of 1 KiB: the clients of `Class` at random times, which do not depend
+//! on what became of earlier operations, a commit every 100 ms, and one `Load` beside them.
+//! **Timed:** from the moment an operation was due to its end. What is still queued when a window
+//! ends counts with its wait so far, and not as served. **Kept out:** filling the store, and the
+//! expensive read. The windows of all eras and loads are shuffled and repeated; the summary gives
+//! the median over the repetitions up to the 99th percentile, and beyond that takes them together.
+//! Results: `target/head_of_line/`, and criterion's report. Settings: `BenchConfig`. Figures:
+//! `docs/backend.md`.
 
 #![allow(clippy::print_stderr, reason = "a bench reports its progress to the terminal")]
 
@@ -34,7 +33,7 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use summary::{Cell, Summary};
 
-/// So much of a timeline is kept: more than there is in a window.
+/// Number of events that a timeline keeps: more than there are in a window.
 const TRACE_EVENTS_MAX: usize = 1_000_000;
 
 fn main() {

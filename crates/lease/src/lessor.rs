@@ -24,8 +24,8 @@ use clearlane_mvcc::{KeyLeases, LeasedKey, ReadTxn, WriteTxn};
 use clearlane_proto::{Message, leasepb};
 
 use crate::error::{Error, LeaseRejection, Result};
+use crate::expiry::{Due, ExpirySchedule};
 use crate::lease_map::{Checkpoint, Lease, LeaseMap, LeaseState, NEVER, ttl_duration};
-use crate::schedule::{Due, ExpirySchedule};
 
 /// Number of keys that [`Lessor::keys`] lists under the lock at once.
 const KEYS_PER_PAGE: usize = 1024;

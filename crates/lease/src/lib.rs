@@ -15,14 +15,14 @@
 //! `docs/lease.md` has the whole story.
 
 pub mod lease_map;
-pub mod schedule;
+pub mod expiry;
 pub mod lessor;
 mod error;
 
 pub use error::{Error, LeaseRejection, Result};
+pub use expiry::Due;
 pub use lease_map::{Checkpoint, LeaseState};
 pub use lessor::{Config, LeaseTtl, Lessor, Renewal};
-pub use schedule::Due;
 
 /// The most seconds that a lease may be granted with: etcd's.
 pub const TTL_MAX: i64 = 9_000_000_000;

@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use clearlane_lease::schedule::{PROPOSED_MAX, REVOKED_PER_SECOND, SCAN_INTERVAL};
+use clearlane_lease::expiry::{PROPOSED_MAX, REVOKED_PER_SECOND, SCAN_INTERVAL};
 use clearlane_lease::{Config, Renewal};
 use support::TestLessor;
 

@@ -19,6 +19,7 @@ pub mod cluster;
 pub mod context;
 pub mod election;
 mod gzip;
+pub(crate) mod gateway;
 pub mod health;
 pub mod http;
 pub mod interceptors;

@@ -21,6 +21,7 @@ mod frame;
 mod segment_length;
 mod segment_name;
 mod open;
+mod repair;
 mod log_validator;
 mod scan;
 mod segment_window;

@@ -27,8 +27,8 @@ use tokio_rustls::server::TlsStream;
 
 use super::certificate::CertificateInfo;
 use super::config::{CertificateFiles, FlagPath, TlsInfo};
-use super::file_backed::FileBacked;
 use super::protocol::ProtocolConfig;
+use super::reload::FileBacked;
 use super::verifiers::{CertificatePolicy, ClientVerifier};
 use super::{Error, messages, self_signed};
 

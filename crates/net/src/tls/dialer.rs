@@ -24,8 +24,8 @@ use tower_service::Service;
 
 use super::acceptor::{certificate_policy, server_certificate};
 use super::config::{CertificateFiles, FlagPath, TlsInfo};
-use super::file_backed::FileBacked;
 use super::protocol::ProtocolConfig;
+use super::reload::FileBacked;
 use super::verifiers::ServerVerifier;
 use super::{Error, messages};
 use crate::listener::ByteStream;

@@ -21,7 +21,7 @@ pub mod protocol;
 mod verifiers;
 mod self_signed;
 pub mod config;
-mod file_backed;
+mod reload;
 mod messages;
 
 use std::path::PathBuf;

@@ -15,7 +15,6 @@
 //! out: streams over a websocket, and `/debug/…`, which shows a Go runtime.
 
 mod access;
-mod gateway;
 mod health;
 mod server;
 
@@ -32,8 +31,8 @@ use tonic::body::Body;
 use tonic::service::Routes;
 
 pub use self::access::{AccessControl, EncryptedConnection};
-use self::gateway::Gateway;
 pub use self::server::serve;
+use crate::gateway::Gateway;
 use crate::maintenance::{ETCD_VERSION, STORAGE_VERSION};
 use crate::metrics::{self, RpcMetrics, ThreadMetrics};
 
@@ -109,7 +108,7 @@ impl HttpService {
     async fn route(&self, request: Request<Body>) -> Response<Body> {
         let path = request.uri().path();
         if let Some(gateway) = &self.gateway
-            && gateway::path_of_rpc(path).is_some()
+            && crate::gateway::path_of_rpc(path).is_some()
         {
             return gateway.handle(request).await;
         }

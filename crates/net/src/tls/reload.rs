@@ -93,7 +93,7 @@ fn file_stamps(files: &[PathBuf]) -> Vec<FileStamp> {
 
 impl<T> fmt::Debug for FileBacked<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watched").field("files", &self.files).finish_non_exhaustive()
+        f.debug_struct("FileBacked").field("files", &self.files).finish_non_exhaustive()
     }
 }
 

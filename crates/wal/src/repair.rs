@@ -1,0 +1,88 @@
+//! The repair of a log's torn end, when it is opened to be appended to (etcd: `wal.Repair`).
+
+use std::path::{Path, PathBuf};
+
+use super::scan::{OpenSegment, ScanEnd};
+use super::{Options, segment_length};
+use crate::error::{Error, Result};
+use crate::files::FileSystem;
+
+/// Makes what was read the end of the log, on disk. If the last segment is shorter than it was
+/// made, it gets its length back, and both lengths are returned.
+///
+/// A torn end is copied to `<segment>.broken` first, as far as it was written, for the operator.
+/// Then the segment is cut behind its last record, made long again, which leaves zeros there, and
+/// synced. The zeros must be on disk before anything is appended: what is torn now could otherwise
+/// lie behind the new records after the next power cut, and be read as damage or as records.
+pub(super) fn repair_tail(
+    files: &dyn FileSystem,
+    dir: &Path,
+    segments: &mut [OpenSegment],
+    end: &ScanEnd,
+    options: &Options,
+) -> Result<Option<(u64, u64)>> {
+    let Some(tail) = segments.last_mut() else { return Ok(None) };
+    let unread = |source| Error::path(dir, "find how long its last segment is", source);
+    let mut expected = segment_length::read(files, dir).map_err(unread)?;
+    let found = tail.file.length().map_err(unread)?;
+    let lost = expected.filter(|expected| found < *expected).map(|expected| (expected, found));
+    if end.written > end.offset {
+        save_broken_segment(files, tail, end.written)?;
+    }
+    let failed = |source| Error::path(&tail.path, "cut off its torn end", source);
+    if end.written > end.offset {
+        // Killed behind the cut, the segment is short, and nothing is lost.
+        segment_length::clear(files, dir).map_err(failed)?;
+        expected = None;
+        tail.file.set_length(end.offset).map_err(failed)?;
+    }
+    // Behind the end there are zeros at most, and room that is kept.
+    tail.reserved = options.preallocate(files, dir, &mut *tail.file, end.offset).map_err(failed)?;
+    // What was read may be in the system's memory only, if the process before died and did not
+    // sync. The same goes for the names.
+    tail.file.sync().map_err(failed)?;
+    let kept = match (options.has_full_length(&*tail.file).map_err(failed)?, expected) {
+        (true, Some(expected)) if expected == options.segment_bytes => Ok(()),
+        (true, _) => segment_length::write(files, dir, options.segment_bytes),
+        (false, Some(_)) => segment_length::clear(files, dir),
+        (false, None) => Ok(()),
+    };
+    kept.map_err(|source| Error::path(dir, "keep the length of its last segment", source))?;
+    remove_leftovers(files, dir)?;
+    Ok(lost)
+}
+
+/// Removes what the making of a segment has left, and sees to it that all names are on disk.
+fn remove_leftovers(files: &dyn FileSystem, dir: &Path) -> Result<()> {
+    let removed =
+        |path: &PathBuf| files.remove(path).map_err(|e| Error::path(path, "remove it", e));
+    let found = files.list(dir).map_err(|source| Error::path(dir, "list it", source))?;
+    let leftovers = found.iter().filter(|name| super::TEMPORARY_NAMES.contains(&name.as_str()));
+    leftovers.map(|name| dir.join(name)).try_for_each(|path| removed(&path))?;
+    for dir in [Some(dir), dir.parent()].into_iter().flatten() {
+        files.sync_dir(dir).map_err(|source| Error::path(dir, "sync it", source))?;
+    }
+    Ok(())
+}
+
+/// Copies a segment with a torn end aside.
+fn save_broken_segment(files: &dyn FileSystem, tail: &OpenSegment, written: u64) -> Result<()> {
+    let bytes = || {
+        let mut bytes = vec![0; usize::try_from(written).map_err(std::io::Error::other)?];
+        tail.file.read_at(0, &mut bytes).map(|()| bytes)
+    };
+    let bytes = bytes().map_err(|source| Error::path(&tail.path, "read it", source))?;
+    let mut path = tail.path.clone().into_os_string();
+    path.push(".broken");
+    let path = PathBuf::from(path);
+    let copy = || {
+        match files.remove(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = files.create(&path)?;
+        file.write_at(0, &bytes)?;
+        file.sync()
+    };
+    copy().map_err(|source| Error::path(&path, "copy a torn segment to it", source))
+}
