@@ -6,7 +6,7 @@
 //!
 //! **Timed:** opening a read transaction and dropping it again, with 0, 100, 1,000 and 10,000 puts
 //! pending (visible, not committed). **Kept out:** the puts. No other thread runs, so no lock is
-//! ever waited for: this is the price that every read pays on a quiet server.
+//! contended: this is the price that every read pays on a quiet server.
 //!
 //! Era 3.5 appears twice: `3.5` finds the copy that an earlier read made, `3.5-stale` comes
 //! first after a write and makes the copy.
@@ -22,7 +22,7 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 const PENDING: [u64; 4] = [0, 100, 1_000, 10_000];
 const COMMITTED: u64 = 10_000;
 
-/// A store with so many puts pending, which nothing commits.
+/// A store with this number of puts pending, which nothing commits.
 fn store_with_pending(era: Era, pending: u64) -> Store {
     let config = Config { batch_limit: u64::MAX, ..Config::default() };
     let store = Store::open(era, EngineKind::Redb, config);
@@ -49,7 +49,7 @@ fn open(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Every read comes first after a write, so the cached copy never fits.
+/// Every read comes first after a write, so the cached copy is out of date.
 fn open_after_a_write(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("read_tx_open");
     group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));

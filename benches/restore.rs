@@ -1,15 +1,17 @@
-//! How long a start takes: from a closed file to the first read.
+//! How long a member is away when it is started again: from a closed file to the first read.
 //!
-//! `cargo bench --bench restore` (a minute); `-- --leases` attaches every key to a lease, `--
-//! --test` runs each once, with few keys. A store on redb has 1,000,000 keys of 32 random bytes,
-//! put once each, with values of 64 bytes; another has values of 256. Both are in the system's file
-//! cache.
+//! ```text
+//! cargo bench --bench restore                # about a minute
+//! cargo bench --bench restore -- --leases    # the same, with every key attached to a lease
+//! cargo bench --bench restore -- --test      # each once, with few keys
+//! ```
 //!
-//! **Timed:** opening the engine, restoring the index, and one read, with one worker and with two,
-//! for both indexes, each in a process of its own. Printed are medians of the time that passed and
-//! of processor time (in steps of 10 ms), and the highest resident set of all runs, with the
-//! engine's cache of up to 256 MiB. **Kept out:** making the store, starting the process, dropping
-//! the index.
+//! 1,000,000 keys of 32 random bytes on redb, put once each, with values of 64 or 256 bytes, in the
+//! system's cache of files. **Timed:** opening the engine, restoring the index, and one read, with
+//! one worker and with two, for both indexes; each run is a process of its own. Printed are medians
+//! of elapsed time and of processor time (in steps of 10 ms), and the highest resident set, in
+//! which the engine's cache of up to 256 MiB is included. **Kept out:** making the store, starting
+//! the process, and dropping what was restored.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
@@ -49,7 +51,7 @@ fn main() {
     let is = |word: &str| arguments.iter().any(|argument| argument == word);
     let (keys, rounds) = if is("--test") { (2_000, 1) } else { (KEYS, ROUNDS) };
     for value_size in [64, 256] {
-        let directory = TempDir::new().expect("the system has a place for temporary files");
+        let directory = TempDir::new().expect("the system has a directory for temporary files");
         let store = directory.path().join("store");
         fill(&store, keys, value_size, is("--leases"));
         for index in ["persistent", "locked"] {
@@ -82,7 +84,7 @@ fn fill(path: &Path, keys: u64, value_size: usize, attached: bool) {
                 (record_key(number + 2), record.encode_to_vec())
             })
             .collect();
-        let mut txn = engine.begin_write().expect("no other thread writes");
+        let mut txn = engine.begin_write().expect("no other transaction writes");
         let mut pairs = records.iter().map(|(key, record)| (&key[..], &record[..]));
         txn.put_all(Bucket::Key, &mut pairs).expect("a new store takes writes");
         txn.commit().expect("a new store commits");
@@ -177,8 +179,8 @@ fn run_store(
     start: Instant,
 ) -> (Duration, Duration) {
     let save_nothing = PreCommit::new(|(): &(), _| Ok(()));
-    let ground = StoreConfig::new(Arc::clone(engine), Config::default(), save_nothing, ());
-    let store = SnapshotStore::open(StoreConfig { workers, ..ground });
+    let store_config = StoreConfig::new(Arc::clone(engine), Config::default(), save_nothing, ());
+    let store = SnapshotStore::open(StoreConfig { workers, ..store_config });
     let (store, opened) = store.expect("the store can be restored");
     let restored = start.elapsed();
     let key = key(keys / 2);
@@ -217,7 +219,7 @@ fn check(leases: usize, keys: u64) {
     assert!([0, keys as usize].contains(&leases), "{leases} of {keys} keys have a lease");
 }
 
-/// So many threads, this one included, that take jobs from one list.
+/// Number of threads, this one included, that take jobs from one list.
 struct Threads(usize);
 
 impl Workers for Threads {

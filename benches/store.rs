@@ -80,7 +80,7 @@ pub fn value(size: usize) -> Bytes {
 }
 
 /// Where a bench may leave files: `target/NAME`. `target_tmp` is cargo's `CARGO_TARGET_TMPDIR`, the
-/// one directory in `target` that a bench is told of.
+/// one directory in `target` whose path cargo gives to a bench.
 pub fn results_directory(target_tmp: &str, name: &str) -> PathBuf {
     let directory = Path::new(target_tmp).with_file_name(name);
     std::fs::create_dir_all(&directory).unwrap_or_else(|error| fail(&error));
@@ -88,7 +88,7 @@ pub fn results_directory(target_tmp: &str, name: &str) -> PathBuf {
 }
 
 /// Ends the bench with one line.
-#[allow(clippy::print_stderr, reason = "a bench tells its user why it stops")]
+#[allow(clippy::print_stderr, reason = "a bench reports why it stops")]
 pub fn fail(error: &dyn std::fmt::Display) -> ! {
     eprintln!("error: {error}");
     std::process::exit(2);

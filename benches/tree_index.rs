@@ -1,18 +1,18 @@
 //! What the two tree indexes cost, in time and in memory, and what a walk does to a put.
 //!
-//! `cargo bench --bench tree_index`; with `-- report`, only the parts that are timed by hand. Keys
-//! of 32 random bytes, 10 thousand and 1 million, each put once, with mimalloc.
+//! `cargo bench --bench tree_index`; with `-- report` only the parts that are timed by hand.
 //!
-//! **Timed** by criterion: `get`, `range` of 100 and 20,000 keys, `count` of all, of an interval
-//! and at an old revision, `page` (100 keys and a count), `snapshot` (taken and dropped), `put` to
-//! a key that is there. **Kept out** of `put`: compactions, so that a key has two revisions at
-//! most. By hand: puts per second with no, some and many views; the p99 of a put, due 20,000 times
-//! a second, `calm`, beside a thread that spins (`spin`) and one that walks over all keys (`walk`:
-//! what it costs beyond `spin` is the design); a restore; dropping the last view; a put to a key of
-//! 50,000 revisions.
+//! Keys of 32 random bytes, 10 thousand and 1 million of them, each put once, with mimalloc.
+//! `locked` has a registry that keeps metrics, `persistent` publishes its snapshots in an
+//! `ArcSwap`.
 //!
-//! **Memory** per key is the growth of the resident set of a process of its own, divided by the
-//! keys.
+//! **Timed** by criterion: [`time_reads`], and `put` to a random key that is there; **kept out** of
+//! it: a compaction now and then, so that a key has two revisions at most. **Timed** by hand: puts
+//! per second, with no snapshot, one after every 100 puts, and one after every put, the drop of the
+//! one before included; the p99 of a put beside a walk ([`print_p99`]); the restore from two runs;
+//! the drop of the last snapshot; puts to a key with 50,000 revisions. **Memory** per key is the
+//! growth of the resident set of a process of its own by the puts, with one revision each and with
+//! two.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
@@ -39,7 +39,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const INDEX_KINDS: [&str; 2] = ["locked", "persistent"];
 const MILLION: u64 = 1_000_000;
-/// Between the moments when two puts are due while something else goes on beside them.
+/// From one put that is due to the next, while something else goes on beside them.
 const PUT_INTERVAL: Duration = Duration::from_micros(50);
 
 fn main() {
@@ -97,28 +97,31 @@ fn fill(index: &mut impl TreeIndex, keys: u64) {
     }
 }
 
-/// Everything that criterion times, for one design.
+/// Everything that criterion times, for one index.
 fn time<I: TreeIndex>(
     group: &mut BenchmarkGroup<'_, WallTime>,
-    design: &str,
+    index_kind: &str,
     mut index: I,
     keys: u64,
 ) {
     fill(&mut index, keys);
-    time_reads(group, design, &index.snapshot(), keys);
-    group.bench_function(format!("snapshot/{design}"), |bencher| {
+    time_reads(group, index_kind, &index.snapshot(), keys);
+    group.bench_function(format!("snapshot/{index_kind}"), |bencher| {
         bencher.iter(|| drop(black_box(index.snapshot())));
     });
     let mut main = keys;
-    group.bench_function(format!("put/{design}"), |bencher| {
+    group.bench_function(format!("put/{index_kind}"), |bencher| {
         bencher.iter_custom(|iterations| time_puts(&mut index, keys, &mut main, iterations));
     });
 }
 
+/// `get` of a random key; `range` of 100 and of 20,000 keys from a random one on, visiting key and
+/// version; `count` over all keys, over a random interval and at an old revision; `page`, the first
+/// 100 keys of a random interval and the count of all. (`snapshot`, above, takes one and drops it.)
 fn time_reads<V: IndexSnapshot>(
     group: &mut BenchmarkGroup<'_, WallTime>,
-    design: &str,
-    view: &V,
+    index_kind: &str,
+    snapshot: &V,
     keys: u64,
 ) {
     let mut seed = 0;
@@ -127,31 +130,31 @@ fn time_reads<V: IndexSnapshot>(
         scramble(seed) % keys
     };
     let now = keys as i64;
-    group.bench_function(format!("get/{design}"), |bencher| {
-        bencher.iter(|| view.get(&key(next()), now));
+    group.bench_function(format!("get/{index_kind}"), |bencher| {
+        bencher.iter(|| snapshot.get(&key(next()), now));
     });
     for length in [100, 20_000].into_iter().filter(|length| *length <= keys) {
-        group.bench_function(format!("range_{length}/{design}"), |bencher| {
-            bencher.iter(|| walk_some(view, &key(next()), now, length));
+        group.bench_function(format!("range_{length}/{index_kind}"), |bencher| {
+            bencher.iter(|| walk_some(snapshot, &key(next()), now, length));
         });
     }
-    group.bench_function(format!("count_all/{design}"), |bencher| {
-        bencher.iter(|| view.count(KeyRange::ALL, now));
+    group.bench_function(format!("count_all/{index_kind}"), |bencher| {
+        bencher.iter(|| snapshot.count(KeyRange::ALL, now));
     });
-    group.bench_function(format!("count_interval/{design}"), |bencher| {
-        bencher.iter(|| view.count(interval(&[key(next()), key(next())]), now));
+    group.bench_function(format!("count_interval/{index_kind}"), |bencher| {
+        bencher.iter(|| snapshot.count(interval(&[key(next()), key(next())]), now));
     });
-    group.bench_function(format!("count_all_at_an_old_revision/{design}"), |bencher| {
-        bencher.iter(|| view.count(KeyRange::ALL, now / 2));
+    group.bench_function(format!("count_all_at_an_old_revision/{index_kind}"), |bencher| {
+        bencher.iter(|| snapshot.count(KeyRange::ALL, now / 2));
     });
-    group.bench_function(format!("page_100/{design}"), |bencher| {
+    group.bench_function(format!("page_100/{index_kind}"), |bencher| {
         bencher.iter(|| {
             let ends = [key(next()), key(next())];
             let mut visit = |key: &[u8], version: Version| {
                 black_box((key, version));
                 ControlFlow::Continue(())
             };
-            view.revisions(interval(&ends), now, 100, &mut visit)
+            snapshot.revisions(interval(&ends), now, 100, &mut visit)
         });
     });
 }
@@ -161,9 +164,9 @@ fn interval(ends: &[[u8; 32]; 2]) -> KeyRange<'_> {
     KeyRange::new(a.min(b), a.max(b))
 }
 
-fn walk_some(view: &impl IndexSnapshot, from: &[u8], at: i64, length: u64) {
+fn walk_some(snapshot: &impl IndexSnapshot, from: &[u8], at: i64, length: u64) {
     let mut left = length;
-    view.walk(KeyRange::starting_at(from), at, &mut |key, version| {
+    snapshot.walk(KeyRange::starting_at(from), at, &mut |key, version| {
         black_box((key, version));
         left -= 1;
         if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -202,14 +205,14 @@ fn report(keys: u64) {
     print_p99("persistent", PersistentIndex::default(), keys);
     print_restore(keys);
     print_hot_key(keys / 20);
-    for design in INDEX_KINDS {
+    for index_kind in INDEX_KINDS {
         for revisions in [1, 2] {
-            print_memory(design, keys, revisions);
+            print_memory(index_kind, keys, revisions);
         }
     }
 }
 
-/// Puts per second of `persistent`, and how they depend on views.
+/// Puts per second of `persistent`, and how they depend on snapshots.
 fn print_rates(keys: u64) {
     for every in [None, Some(100), Some(1)] {
         let mut index = PersistentIndex::default();
@@ -236,13 +239,16 @@ fn print_rates(keys: u64) {
             (main - first) as f64 / start.elapsed().as_secs_f64()
         };
         let (new, there) = (rate(&mut { new }), rate(&mut { there }));
-        let every = every.map_or("no view".to_owned(), |every| format!("a view every {every}"));
+        let every =
+            every.map_or("no snapshot".to_owned(), |every| format!("a snapshot every {every}"));
         println!("persistent, {keys} keys, {every}: {new:.0} new keys/s, {there:.0} puts/s");
     }
 }
 
-/// What a put suffers from another thread, in one design.
-fn print_p99<I: TreeIndex>(design: &str, mut index: I, keys: u64)
+/// What another thread costs a put, in one index: on a thread alone (`calm`), beside a thread that
+/// spins (`spin`), and beside one that walks over all keys in a loop (`walk`), at 20,000 puts per
+/// second. What `walk` costs beyond `spin` is the price of the index.
+fn print_p99<I: TreeIndex>(index_kind: &str, mut index: I, keys: u64)
 where
     I::Snapshot: Sync,
 {
@@ -271,7 +277,7 @@ where
     });
     let ratio = walk as f64 / spin.max(1) as f64;
     println!(
-        "{design}, {keys} keys, p99 of a put: calm {calm} ns, spin {spin} ns, walk {walk} ns, \
+        "{index_kind}, {keys} keys, p99 of a put: calm {calm} ns, spin {spin} ns, walk {walk} ns, \
          walk/spin {ratio:.2}"
     );
 }
@@ -285,8 +291,8 @@ fn run_disturbance<V: IndexSnapshot>(how: &str, published: &ArcSwap<V>, stop: &A
     }
 }
 
-/// The p99 of puts that are due at a fixed rate, each with a view published after it: from the
-/// moment when it was due, so that a stall counts for all that queue behind it. What is queued
+/// The p99 of puts that are due at a fixed rate, each with a snapshot published after it: from
+/// when it was due, so that a stall counts for all that queue behind it. What is queued
 /// when the window ends counts with its wait so far. In nanoseconds.
 fn put_latency<I: TreeIndex>(
     index: &mut I,
@@ -319,7 +325,7 @@ fn put_latency<I: TreeIndex>(
 /// From records in the order of revisions to an index, with two runs made at the same time.
 fn print_restore(keys: u64) {
     let start = Instant::now();
-    let stretch = |numbers: std::ops::Range<u64>| {
+    let build_run = |numbers: std::ops::Range<u64>| {
         let mut builder = SortedRunBuilder::default();
         for number in numbers {
             let modified = revision(number + 1);
@@ -335,7 +341,7 @@ fn print_restore(keys: u64) {
     };
     let runs = std::thread::scope(|scope| {
         let halves = [0..keys / 2, keys / 2..keys];
-        let threads = halves.map(|half| scope.spawn(|| stretch(half)));
+        let threads = halves.map(|half| scope.spawn(|| build_run(half)));
         threads.map(|thread| thread.join().expect("a run is made without a panic")).into()
     });
     let sorted = start.elapsed();
@@ -345,47 +351,49 @@ fn print_restore(keys: u64) {
     drop(index);
     let dropped = start.elapsed() - restored;
     println!("persistent, {keys} keys: restored in {restored:.0?} (runs {sorted:.0?})");
-    println!("persistent, {keys} keys: the last view dropped in {dropped:.1?}");
+    println!("persistent, {keys} keys: the last snapshot dropped in {dropped:.1?}");
 }
 
-/// A key that is put again and again, among few others, and a view after each put.
+/// A key that is put again and again, among few others, and a snapshot after each put.
 fn print_hot_key(revisions: u64) {
     let mut index = PersistentIndex::default();
-    let mut view = index.snapshot();
+    let mut snapshot = index.snapshot();
     let mut start = Instant::now();
     for main in 0..2 * revisions {
         if main == revisions {
             start = Instant::now();
         }
         index.put(b"hot", revision(main + 1), EncodedLen::of(9));
-        view = index.snapshot();
+        snapshot = index.snapshot();
     }
     let per_put = start.elapsed() / revisions as u32;
-    black_box(view);
+    black_box(snapshot);
     println!(
-        "persistent, one key from {revisions} revisions on: {per_put:.0?} for a put and a view"
+        "persistent, one key from {revisions} revisions on: {per_put:.0?} for a put and a snapshot"
     );
 }
 
 /// Has another process fill an index, and prints by how much that one grew.
-fn print_memory(design: &str, keys: u64, revisions: u64) {
+fn print_memory(index_kind: &str, keys: u64, revisions: u64) {
     let program = std::env::current_exe().expect("this program has a path");
     let (keys_word, revisions_word) = (keys.to_string(), revisions.to_string());
     let output = Command::new(program)
-        .args(["--fill", design, &keys_word, &revisions_word])
+        .args(["--fill", index_kind, &keys_word, &revisions_word])
         .output()
         .expect("this program can be started again");
     let growth: f64 = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap_or(f64::NAN);
     let (per_key, megabytes) = (growth / keys as f64, growth / 1e6);
-    println!("{design}, {keys} keys, {revisions} revisions: {per_key:.0} B/key, {megabytes:.0} MB");
+    println!(
+        "{index_kind}, {keys} keys, {revisions} revisions: {per_key:.0} B/key, {megabytes:.0} MB"
+    );
 }
 
 /// What that process does.
 fn print_growth(arguments: &[String]) {
-    let [design, keys, revisions] = arguments else { panic!("a design and two numbers") };
+    let [index_kind, keys, revisions] = arguments else { panic!("an index and two numbers") };
     let (keys, revisions) = (keys.parse(), revisions.parse());
     let (keys, revisions) = (keys.expect("a number of keys"), revisions.expect("a number"));
-    let growth = match design.as_str() {
+    let growth = match index_kind.as_str() {
         "locked" => growth(locked(), keys, revisions),
         _ => growth(PersistentIndex::default(), keys, revisions),
     };

@@ -1,15 +1,13 @@
-//! Three members in one terminal: press 1, 2 or 3 to pull a member's plug, and again to put it
-//! back.
+//! Three members in one terminal: press 1, 2 or 3 to stop a member, and again to restart it.
 //!
 //! ```text
 //! cargo run --release --example cluster
 //! ```
 //!
 //! A client writes five times a second meanwhile. With one member down writes go on, after a short
-//! gap if it was the leader; with two down they stop, since the one that is left may not decide
-//! alone.
+//! gap if it was the leader; with two down they stop, since the one that is left is no majority.
 //!
-//! When this is no terminal it prints lines, and takes keys as lines:
+//! Without a terminal it prints lines, and takes keys as lines:
 //!
 //! ```text
 //! (sleep 3; echo 1; sleep 5; echo 1; sleep 3; echo q) | cargo run --release --example cluster
@@ -31,7 +29,7 @@ use tokio::time::interval;
 const MEMBERS: usize = 3;
 const BETWEEN_WRITES: Duration = Duration::from_millis(200);
 
-/// What has become of the writes.
+/// How many writes were done, and the longest time without one.
 struct Writes {
     done: u64,
     failed: u64,
@@ -51,7 +49,7 @@ impl Writes {
     }
 }
 
-/// Writes for ever: each at its time, whatever has become of those before.
+/// Writes until the program ends, each at its time, whether or not those before are done.
 async fn write(client: Client, writes: Arc<Mutex<Writes>>) {
     let mut ticks = interval(BETWEEN_WRITES);
     for number in 0_u64.. {
@@ -59,18 +57,18 @@ async fn write(client: Client, writes: Arc<Mutex<Writes>>) {
         let (client, writes) = (client.clone(), Arc::clone(&writes));
         tokio::spawn(async move {
             let is_done = client.put("number", number.to_string()).await.is_ok();
-            writes.lock().expect("no thread panics with it").count(is_done);
+            writes.lock().expect("no thread panics while it holds this lock").count(is_done);
         });
     }
 }
 
-/// What each member that runs says of itself.
+/// The status of each member that is running and answers.
 async fn member_statuses(cluster: &TestCluster, clients: &[Client]) -> Vec<Option<StatusResponse>> {
-    let mut told = Vec::new();
+    let mut statuses = Vec::new();
     for (member, client) in clients.iter().enumerate() {
-        told.push(if cluster.is_running(member) { client.status().await.ok() } else { None });
+        statuses.push(if cluster.is_running(member) { client.status().await.ok() } else { None });
     }
-    told
+    statuses
 }
 
 fn is_leader(status: &StatusResponse) -> bool {
@@ -108,7 +106,7 @@ fn draw_screen(members: &[Option<StatusResponse>], writes: &Writes) {
     let gap = since.max(longest).as_millis();
     page += &format!(
         "\r\n{} writes, {} without an answer; the last {} ms ago; longest gap {gap} ms\r\n\r\n\
-         1 2 3: plug or unplug a member    q: quit\r\n",
+         1 2 3: stop or restart a member    q: quit\r\n",
         writes.done,
         writes.failed,
         since.as_millis(),
@@ -116,7 +114,7 @@ fn draw_screen(members: &[Option<StatusResponse>], writes: &Writes) {
     print!("{page}");
 }
 
-/// The same for a log.
+/// The same as one line.
 fn print_summary(members: &[Option<StatusResponse>], writes: &Writes) {
     let role = |status: &Option<StatusResponse>| match status {
         None => "down",
@@ -163,7 +161,7 @@ impl Drop for RawTerminal {
     }
 }
 
-/// Keys, as they are pressed. Their end is that of the input.
+/// Keys, as they are pressed. They end with the input.
 fn keys() -> mpsc::UnboundedReceiver<u8> {
     let (pressed, keys) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
@@ -188,7 +186,7 @@ async fn show(cluster: &mut TestCluster, on_screen: bool) -> Result<(), Box<dyn 
         tokio::select! {
             _ = ticks.tick() => {
                 let members = member_statuses(cluster, &each).await;
-                let writes = writes.lock().expect("no thread panics with it");
+                let writes = writes.lock().expect("no thread panics while it holds this lock");
                 if on_screen { draw_screen(&members, &writes) } else { print_summary(&members, &writes) }
             }
             key = keys.recv() => match key {

@@ -1,1 +1,1 @@
-//! The examples live beside this file, one each; this library only holds the package together.
+//! The examples are the files beside this one; a package needs a library or a program.

@@ -1,4 +1,4 @@
-//! Nothing is overwritten: a key as it was at every revision, until a compaction takes the past.
+//! Nothing is overwritten: a key as it was at every revision, until a compaction removes the past.
 //!
 //! ```text
 //! cargo run --release --example old_revision
@@ -12,8 +12,8 @@ use clearlane_mvcc::{RangeOptions, StoreConfig};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memory = std::sync::Arc::new(MemoryEngine::new()); // On disk it is the same.
-    let ground = StoreConfig::new(memory, Config::default(), PreCommit::none(), ());
-    let (store, _) = clearlane_mvcc::open(Era::Clearlane.into(), ground)?;
+    let config = StoreConfig::new(memory, Config::default(), PreCommit::none(), ());
+    let (store, _) = clearlane_mvcc::open(Era::Clearlane.into(), config)?;
     let colour = KeyRange::new(b"colour", b"colour\0"); // A range of this one key.
     for change in ["red", "green", "delete", "blue"] {
         let mut write = store.begin_write()?;

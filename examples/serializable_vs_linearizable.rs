@@ -1,5 +1,4 @@
-//! A linearizable read asks the cluster how far it has come; a serializable one takes what is
-//! there.
+//! A linearizable read first asks the cluster what is committed; a serializable one reads at once.
 //!
 //! ```text
 //! cargo run --release --example server &
@@ -12,7 +11,7 @@ use std::time::Instant;
 
 use clearlane_client::{Client, Get, Options};
 
-/// So many reads one behind the other.
+/// Number of reads of each kind, one after the other.
 const READS: u32 = 2_000;
 
 #[tokio::main(flavor = "current_thread")]

@@ -1,16 +1,17 @@
-//! How long a member takes that missed 200,000 entries, and what the others feel of it.
+//! How long a member needs that was away for 200,000 entries, and what that costs the others.
 //!
-//! `cargo bench --bench catch_up` runs three rounds, two minutes; `-- --test` one small round. With
-//! `CLEARLANE_THIRD_DIR=/dev/shm` the third member's files are elsewhere: by default all three
-//! members share a disk, and wait for one another's syncs. Three members in one process, with
-//! etcd's defaults; 2,000 puts of 256 B per second come to the leader, at random. The phases:
-//! `before` (the third is away), `start` (it opens its files), `during` (it gets a copy and the
-//! entries behind it), `after`, and `spin` (as `after`, with cores as busy as in `during`).
+//! ```text
+//! cargo bench --bench catch_up                       # three rounds, about two minutes
+//! cargo bench --bench catch_up -- --test             # once, with little of everything
+//! CLEARLANE_THIRD_DIR=/dev/shm cargo bench ...       # the third member's files are somewhere else
+//! ```
 //!
-//! **Timed:** puts, from when they are due to their answers; and the third, from its return until
-//! the copy was begun, was whole, was its store, and until it was level with the leader. **Kept
-//! out:** the 200,000 entries. Medians are in `target/catch_up/summary.json`. Fails unless there is
-//! one copy.
+//! Of three members the third stops, misses 200,000 entries, and comes back when the log has
+//! forgotten them. **Timed** are 2,000 open-loop puts of 256 B per second, from when they are due
+//! to their answers, by phases (see [`measure`]), and the third's return: until the raft snapshot
+//! was begun, was whole, was its store, and until it was level with the leader. **Kept out:** the
+//! 200,000 entries. The set-up is in `cluster.rs`. Figures are medians over the rounds, and go to
+//! the terminal and to `target/catch_up/summary.json`.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
@@ -79,7 +80,7 @@ fn main() {
     report.finish(quick);
 }
 
-/// Where the third member lies.
+/// Where the third member's files are.
 fn third_directory() -> TempDir {
     match std::env::var_os("CLEARLANE_THIRD_DIR") {
         Some(parent) => TempDir::new_in(PathBuf::from(parent)),
@@ -88,6 +89,20 @@ fn third_directory() -> TempDir {
     .expect("there is a place for temporary files")
 }
 
+/// One round. The phases follow each other, with the same open-loop puts:
+///
+/// * `before`: the third is away.
+/// * `start`: it comes back, and opens its log and its old store.
+/// * `during`: it gets a raft snapshot, and the entries after it. The phase ends when the third has
+///   applied what the leader has.
+/// * `after`: the third follows like the other.
+/// * `spin`: as `after`, beside threads that keep processors as busy as the snapshot's thread and
+///   the third's core did, for as long as `during` took. What `during` costs beyond `spin` is not
+///   the price of the processors.
+///
+/// The third's log, of which 64 MB are allocated anew at its start, and the store that it receives
+/// are on the same disk as the logs of the others, and wait for one another's syncs, which is not
+/// so in a real cluster: `CLEARLANE_THIRD_DIR` tells that apart.
 fn measure(size: &BenchSize, round: u64, report: &mut Report) {
     let (directory, third) = (TempDir::new().expect(HEALTHY), third_directory());
     let BenchSize { snapshot_count, catch_up_entries, window, .. } = *size;
@@ -144,14 +159,14 @@ fn with_burners(shares: &[f64], work: impl FnOnce()) {
     });
 }
 
-/// That it was what the bench is about.
+/// Fails if there was not exactly one raft snapshot, behind what the third had missed.
 fn check<'c>(
     visit: &ThirdMemberRun,
     copies: &'c [SnapshotTimes],
     left_at: u64,
 ) -> &'c SnapshotTimes {
     let [copy] = copies else { panic!("one copy is enough, and there were {}", copies.len()) };
-    assert_eq!(visit.installed.len(), 1, "the copy took the store's place");
+    assert_eq!(visit.installed.len(), 1, "the copy has replaced the store");
     assert!(copy.index > left_at, "the copy has what was missed");
     copy
 }

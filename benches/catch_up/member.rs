@@ -8,7 +8,7 @@
 //!     └───────────────── written, committed ───────────────────────┘
 //! ```
 //!
-//! What old views of the store cost when they are dropped is paid by the commit thread, too.
+//! Old states of the store are dropped by the commit thread, too.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ pub(crate) struct Member {
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
-/// A new member's ground, in a directory that is there.
+/// A new member's files, in a directory that is there.
 pub(crate) fn storage_config(directory: &Path) -> StorageConfig {
     let vault = open_store_dir(directory);
     StorageConfig {
@@ -99,9 +99,9 @@ fn open_store_dir(directory: &Path) -> Arc<dyn StoreDir> {
 }
 
 /// Makes the log of one of three members.
-pub(crate) fn bootstrap_member(ground: &StorageConfig, id: u64) {
+pub(crate) fn bootstrap_member(storage: &StorageConfig, id: u64) {
     let first: Vec<_> = (1..=3).map(member_description).collect();
-    bootstrap(ground, Metadata { node_id: id, cluster_id: 77 }, &first).expect(HEALTHY);
+    bootstrap(storage, Metadata { node_id: id, cluster_id: 77 }, &first).expect(HEALTHY);
 }
 
 fn member_description(id: u64) -> membership::Member {
@@ -113,11 +113,11 @@ impl Member {
     /// Starts it with what its directory has.
     pub(crate) fn start(
         id: u64,
-        ground: StorageConfig,
+        storage: StorageConfig,
         settings: ReplicaConfig,
         inbox: &EventSender,
     ) -> Member {
-        let (core, applier, wal) = start(ground, settings).expect(HEALTHY);
+        let (core, applier, wal) = start(storage, settings).expect(HEALTHY);
         let (to_disk, disk_jobs) = mpsc::channel();
         let (to_commits, commit_jobs) = mpsc::channel();
         let (store, engine) = (Arc::clone(applier.store()), Arc::clone(applier.engine()));

@@ -8,7 +8,11 @@ use clearlane_engine::EngineKind;
 use crate::group_name;
 use crate::load::{Class, Load};
 
-/// The settings of one run.
+/// The settings of one run. From the environment: `CLEARLANE_ERAS` (`3.2,clearlane`),
+/// `CLEARLANE_ENGINE` (`sled`), `CLEARLANE_REPETITIONS` (5), `CLEARLANE_WINDOW_MS` (1600). With
+/// `CLEARLANE_TIMELINES=1` the first window of each era beside the expensive read is recorded into
+/// `timeline-ERA.jsonl` beside the summary, for `clearlane-sim show`; its figures are a little
+/// higher for that.
 #[derive(Debug)]
 pub(crate) struct BenchConfig {
     pub(crate) eras: Vec<Era>,

@@ -35,7 +35,7 @@ pub(crate) struct BenchStore {
     began: Instant,
 }
 
-/// What one class of operations met in one window.
+/// What was measured of one class of operations in one window.
 #[derive(Debug)]
 pub(crate) struct ClassTimes {
     pub(crate) latency: Histogram<u64>,
@@ -69,7 +69,7 @@ impl ClassTimes {
         }
     }
 
-    /// What two clients met.
+    /// The times of two clients together.
     fn merged_with(mut self, other: ClassTimes) -> ClassTimes {
         let same = "all histograms have the same bounds";
         self.latency.add(&other.latency).expect(same);
@@ -198,8 +198,8 @@ impl BenchStore {
         }
     }
 
-    /// Runs an operation at every arrival and notes what it met, from the moment it was due. One
-    /// that is still queued when the window ends is noted with the time it has waited so far.
+    /// Runs an operation at every arrival and records its times, from the moment it was due. One
+    /// that is still queued when the window ends is recorded with the time it has waited so far.
     fn measure(
         &self,
         class: Class,

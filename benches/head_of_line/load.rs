@@ -9,8 +9,13 @@ use rand::{RngExt, SeedableRng};
 /// What goes on beside the measured operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
+    /// Nothing.
     Idle,
+    /// A thread that keeps a core as busy as the expensive read does, without touching the store:
+    /// what this costs is the price of the busy core.
     Spin,
+    /// A thread that reads 20,000 records, again and again. What this costs beyond `Spin` is the
+    /// era's doing, and the memory bandwidth and allocations of the read itself.
     Expensive,
 }
 
@@ -59,8 +64,8 @@ impl Class {
         }
     }
 
-    /// How many clients issue them. Reads come from several, so that one that stands still does not
-    /// hold back the next; puts from one, as a server has one applier.
+    /// How many clients issue them. Reads come from several, so that one that waits does not hold
+    /// back the next; puts from one, as a server has one applier.
     pub(crate) fn clients(self) -> u64 {
         match self {
             Class::CheapRead => 8,
@@ -69,10 +74,10 @@ impl Class {
     }
 }
 
-/// Waiting gives the core away until shortly before the time, because sleeping is inexact.
+/// A client sleeps until this long before an arrival and spins then, because sleeping is inexact.
 const SPIN_BEFORE: Duration = Duration::from_micros(80);
 
-/// Open-loop arrivals: exponential gaps from a seed, independent of how operations fare.
+/// Open-loop arrivals: exponential gaps from a seed, independent of how long operations take.
 pub(crate) struct Arrivals {
     gaps: SmallRng,
     /// Apart from the gaps, which must not depend on what is done in between.

@@ -1,5 +1,5 @@
 //! A store with what a server has around it: a thread that puts, one that commits, one that drops
-//! old views.
+//! old states.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ pub(crate) type Entry = u64;
 
 /// How often the commit thread looks at the time; a tick commits every 100 ms.
 const COMMIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// So many old views are handed on together to be dropped.
+/// Number of old states that are handed on together to be dropped.
 const RETIRED_BATCH: usize = 64;
 const HEALTHY: &str = "a healthy store takes writes and commits";
 
@@ -42,13 +42,13 @@ impl BenchStore {
         let pre_commit = PreCommit::new(|entry: &Entry, put| {
             put(Bucket::Meta, b"consistent_index", &entry.to_be_bytes())
         });
-        let ground = StoreConfig::new(engine, Config::default(), pre_commit, 0);
-        let opened = clearlane_mvcc::open(StoreParts::from(era), ground);
+        let store_config = StoreConfig::new(engine, Config::default(), pre_commit, 0);
+        let opened = clearlane_mvcc::open(StoreParts::from(era), store_config);
         let (store, _) = opened.expect("an empty engine can be opened");
         BenchStore { era, store: Arc::from(store), began: Instant::now(), _directory: directory }
     }
 
-    /// Puts each of these keys, so many in a transaction, and commits.
+    /// Puts each of these keys, `per_transaction` in a transaction, and commits.
     pub(crate) fn fill(
         &self,
         keys: impl Iterator<Item = impl AsRef<[u8]>>,
@@ -91,10 +91,10 @@ pub(crate) struct Writer<'s> {
 }
 
 impl<'s> Writer<'s> {
-    /// A writer, and the other end of where its old views go.
+    /// A writer, and the other end of the channel of its old states.
     pub(crate) fn new(
         stage: &'s BenchStore,
-        hub: Option<&'s dyn WatchableStore>,
+        watchable_store: Option<&'s dyn WatchableStore>,
         commit_due: &'s ThreadSignal,
     ) -> (Writer<'s>, Receiver<Vec<DroppedStates>>) {
         let (drops, dropped) = std::sync::mpsc::channel();
@@ -102,7 +102,7 @@ impl<'s> Writer<'s> {
         (
             Writer {
                 stage,
-                watchable_store: hub,
+                watchable_store,
                 commit_due,
                 entry: 0,
                 dropped_states: retired,
@@ -112,16 +112,16 @@ impl<'s> Writer<'s> {
         )
     }
 
-    /// One put in a transaction of its own. Returns the store's revision behind it, and when the
-    /// client could be answered: as in a server, what watchers get comes behind that.
+    /// One put in a transaction of its own. Returns the store's revision after it, and when the
+    /// client could be answered: as in a server, watchers are notified after that.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> (i64, Instant) {
         self.entry += 1;
         let mut txn = self.stage.store.begin_write().expect(HEALTHY);
         txn.put(key, value, 0).expect(HEALTHY);
         let ended = txn.end(self.entry).expect(HEALTHY);
         let answered = Instant::now();
-        if let Some(hub) = self.watchable_store {
-            hub.publish(ended.revision, ended.changes);
+        if let Some(watchable_store) = self.watchable_store {
+            watchable_store.publish(ended.revision, ended.changes);
         }
         if ended.commit_due {
             self.commit_due.notify();
@@ -150,7 +150,7 @@ impl ThreadSignal {
         }
     }
 
-    /// Sleeps until it is notified, but not for long. Says whether it was.
+    /// Sleeps until the signal is set, but not for long. Says whether it was.
     pub(crate) fn wait(&self, longest: Duration) -> bool {
         let mut rung = self.is_set.lock();
         if !*rung {

@@ -1,4 +1,14 @@
 //! One window: open-loop puts, and all other work on threads beside them.
+//!
+//! Arrivals are random and do not depend on what became of the ones before, and the thread that
+//! puts spins until one is due. **Timed** is from then until the transaction has ended and its
+//! client could be answered; publishing it to the watchers comes after that, as in a server, and
+//! delays the next put only. What is queued when a window ends counts with its wait so far and is
+//! not served. What puts waited for locks is shown apart: a busy processor does not hide that.
+//!
+//! `spin` is a window without watchers, beside threads that keep the processor as busy as those of
+//! the window named after it. What watchers cost beyond `spin` is the price of the era's way to
+//! notify them; on two cores the rest is the price of the core.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -33,10 +43,10 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Whether a taker should go on that has something to wait for.
+    /// Whether a consumer should go on that has something to wait for.
     pub(crate) fn should_continue(&self, waits: bool) -> bool {
         let patient = self.start.elapsed() < DELIVERY_TIMEOUT;
-        assert!(patient || !waits, "what is published is told in the end");
+        assert!(patient || !waits, "what is published is delivered in the end");
         !self.over.load(Ordering::Relaxed) && (waits || !self.window_over.load(Ordering::Acquire))
     }
 }
@@ -45,9 +55,9 @@ impl Progress {
 pub(crate) struct WindowResult<T> {
     pub(crate) puts: OpenLoopTimes,
     pub(crate) consumed: Vec<T>,
-    /// From the first put until everything was told.
+    /// From the first put until everything was delivered.
     pub(crate) elapsed: Duration,
-    /// How long each thread was on a processor that delivers, catches up or takes.
+    /// How long each thread was on a processor that delivers, synchronises or takes.
     pub(crate) processor_times: Vec<Duration>,
 }
 
@@ -69,11 +79,11 @@ impl Drop for StopOnDrop<'_> {
 }
 
 impl LoadWindow<'_> {
-    /// Plays a window. `put` makes the put of a number; each of `takers` has a thread.
+    /// Plays a window. `put` makes the put of a number; each of `consumers` has a thread.
     pub(crate) fn run<T: Send>(
         &self,
         mut put: impl FnMut(&mut Writer<'_>, usize) -> (i64, Instant),
-        takers: Vec<impl FnOnce(&Progress) -> T + Send>,
+        consumers: Vec<impl FnOnce(&Progress) -> T + Send>,
     ) -> WindowResult<T> {
         let progress = Progress {
             start: Instant::now() + START_DELAY,
@@ -82,8 +92,8 @@ impl LoadWindow<'_> {
             over: AtomicBool::new(false),
         };
         let (progress, commit_due) = (&progress, &ThreadSignal::default());
-        let hub = &*self.watch_threads.watchable_store;
-        let (mut writer, old_views) = Writer::new(self.store, Some(hub), commit_due);
+        let watchable_store = &*self.watch_threads.watchable_store;
+        let (mut writer, old_views) = Writer::new(self.store, Some(watchable_store), commit_due);
         let no_panic = "a thread of the bench does not panic";
         std::thread::scope(|threads| {
             let _ends = StopOnDrop(progress);
@@ -97,7 +107,7 @@ impl LoadWindow<'_> {
             for share in self.busy_shares {
                 threads.spawn(move || burn(*share, over));
             }
-            let takers: Vec<_> = takers
+            let consumers: Vec<_> = consumers
                 .into_iter()
                 .map(|take| threads.spawn(move || (take(progress), processor_time())))
                 .collect();
@@ -108,7 +118,7 @@ impl LoadWindow<'_> {
             });
             drop(writer);
             progress.window_over.store(true, Ordering::Release);
-            let took = takers.into_iter().map(|taker| taker.join().expect(no_panic));
+            let took = consumers.into_iter().map(|consumer| consumer.join().expect(no_panic));
             let (took, mut processor): (Vec<T>, Vec<Duration>) = took.unzip();
             let time = progress.start.elapsed();
             progress.over.store(true, Ordering::Relaxed);

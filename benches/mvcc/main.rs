@@ -1,17 +1,16 @@
 //! What the store costs, and what watchers cost the puts.
 //!
-//! `cargo bench --bench mvcc` runs all parts, in the default era and 3.5; `-- all` every era, `--
-//! 3.1` one, `-- puts` one part, `-- --test` each once. Medians over rounds, in
-//! `target/mvcc/PART.json`.
+//! ```text
+//! cargo bench --bench mvcc                    # all parts, the default era and 3.5: some minutes
+//! cargo bench --bench mvcc -- all             # puts and ranges in every era; or: 3.1, 3.2 ...
+//! cargo bench --bench mvcc -- puts            # one part; or: ranges, fan_out, lagging
+//! cargo bench --bench mvcc -- --test          # each once, with little of everything
+//! ```
 //!
-//! * `puts`: **timed** are puts of 256 B to 100,000 keys, to the end of the last put and to the end
-//!   of the commit behind it, with a watchable store and without. **Kept out:** each key's first
-//!   put.
-//! * `ranges`: **timed** is a range from call to answer: values of 1 KiB; pages and counts of a
-//!   million keys, at the head and at an old revision. **Kept out:** dropping the answer.
-//! * `fan_out`, `lagging`: **timed** is a put from when it is due (2,000 a second, random) until
-//!   its transaction has ended, beside up to a thousand watchers of its key, or one that is 200,000
-//!   revisions behind. What puts cost beyond `spin`, a window of equally busy cores, is the design.
+//! What is timed is at the head of each part: `puts.rs`, `ranges.rs`, `fan_out.rs`, `unsynced.rs`
+//! (`lagging`); the open-loop window of the last two is in `load_window.rs`. Stores are on redb, in
+//! the system's directory for temporary files. Eras take turns in one process, and figures are
+//! medians over the rounds. They go to the terminal and to `target/mvcc/PART.json`.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 

@@ -1,4 +1,8 @@
 //! What a range costs: by how much it finds, at the head and in the past.
+//!
+//! **Timed** is a range from its call to its answer, of values of 1 KiB, and pages and counts in a
+//! store of a million keys, at the head and at a revision before every tenth key was put again.
+//! **Kept out:** dropping the answer.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +54,7 @@ const RANGE_CASES: [RangeCase; 5] = [
 struct FilledStore {
     store: BenchStore,
     keys: u64,
-    /// What was put behind this revision was put for the second time.
+    /// What was put after this revision was put for the second time.
     old_revision: i64,
 }
 
@@ -119,7 +123,7 @@ fn time_range(
     met
 }
 
-/// Keys that lie in the order of their numbers, thirty-two bytes each.
+/// Keys in the order of their numbers, thirty-two bytes each.
 fn key(number: u64) -> Vec<u8> {
     format!("/registry/things/name-{number:010}").into_bytes()
 }

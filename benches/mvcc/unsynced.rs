@@ -1,4 +1,8 @@
-//! Puts beside a watcher that begins at the beginning.
+//! 2,000 puts per second beside a watcher that starts at revision 2 in a store of 200,000
+//! revisions.
+//!
+//! It watches every key, or a single one, and stays when it is synced. `load_window.rs` tells what
+//! is timed, `fan_out.rs` which threads the watchers have.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,7 +22,7 @@ use crate::pace::Schedule;
 use crate::report::Report;
 use crate::watch_threads::{Streams, WatchThreads};
 
-/// Each key has so many revisions before the first window.
+/// Number of revisions of each key before the first window.
 const REVISIONS_PER_KEY: i64 = 10;
 /// The revision of the first put to a new store.
 const FIRST_REVISION: i64 = 2;
@@ -51,7 +55,7 @@ impl StoreWithHistory {
         StoreWithHistory { store: stage, watch_threads: watching, keys }
     }
 
-    /// One window. What became of the watchers, if there were some.
+    /// One window, and how far its watchers came.
     fn run(
         &self,
         watched: WatchedRange,
@@ -66,15 +70,15 @@ impl StoreWithHistory {
             WatchedRange::OneKey => Some(WatchedKeys::Single(Bytes::from(self.keys[0].clone()))),
             WatchedRange::Everything => Some(WatchedKeys::From(Bytes::new())),
         };
-        let takers = keys
+        let consumers = keys
             .into_iter()
             .map(|keys| |progress: &Progress| UnsyncedWatcher::new(watching, keys).run(progress));
-        let takers = takers.collect();
+        let consumers = consumers.collect();
         let put_one = |writer: &mut crate::bench_store::Writer<'_>, _| {
             writer.put(&self.keys[choices.random_range(1..self.keys.len())], &value)
         };
         LoadWindow { store: stage, watch_threads: watching, schedule, busy_shares: burners }
-            .run(put_one, takers)
+            .run(put_one, consumers)
     }
 }
 
@@ -114,21 +118,21 @@ fn window_metrics(played: &WindowResult<LagTimes>) -> Vec<(&'static str, f64)> {
     figures
 }
 
-/// What a watcher met.
+/// How far a watcher came.
 #[derive(Default)]
 struct LagTimes {
     events: u64,
-    /// How long it took, if it has caught up.
+    /// How long it took, if it was synced.
     caught_up: Option<Duration>,
 }
 
-/// Watches from the first revision on, and stays when it has caught up.
+/// Watches from the first revision on, and stays when it is synced.
 struct UnsyncedWatcher<'w> {
     streams: Streams<'w>,
     request: WatchRequest,
-    /// What it must be told next: a revision, or of a single key a version.
+    /// What must be delivered next: a revision, or of a single key a version.
     next: i64,
-    /// What it must have been told to have caught up.
+    /// What must have been delivered for it to be synced.
     last: i64,
     began: Instant,
 }
@@ -173,14 +177,14 @@ fn check(response: &Response, request: &WatchRequest, next: &mut i64) -> u64 {
     for event in &**events {
         let (clearlane_mvcc::Change::Put(record) | clearlane_mvcc::Change::Delete(record)) =
             &event.change;
-        let told = match &request.keys {
+        let delivered = match &request.keys {
             WatchedKeys::Single(key) => {
                 assert_eq!(record.key, *key, "nothing was asked of another key");
                 record.version
             }
             _ => revision_of(event),
         };
-        assert_eq!(told, *next, "each event comes once, and in order");
+        assert_eq!(delivered, *next, "each event comes once, and in order");
         *next += 1;
     }
     events.len() as u64

@@ -18,9 +18,9 @@ use crate::pace::processor_time;
 const VICTIM_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// How often it synchronises.
 const SYNC_INTERVAL: Duration = Duration::from_millis(100);
-/// A thread that sleeps looks so often whether all is over.
+/// How often a thread that sleeps checks whether all is over.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// So many bytes of responses are taken at once.
+/// Number of bytes of responses that are taken at once.
 const POLL_BYTES_MAX: usize = 256 << 10;
 
 /// A watchable store, and the signals of the threads that work for it.
@@ -41,9 +41,10 @@ impl WatchThreads {
             WatchWork::SyncWatchers => signals.1.notify(),
         });
         let store = Arc::clone(&stage.store);
-        let hub = store.open_watchable_store(WatchConfig::default(), &Registry::new(), wake);
+        let watchable_store =
+            store.open_watchable_store(WatchConfig::default(), &Registry::new(), wake);
         WatchThreads {
-            watchable_store: hub,
+            watchable_store,
             era: stage.era,
             delivery_signal: deliver,
             sync_signal: catch_up,
@@ -67,7 +68,7 @@ impl WatchThreads {
         processor_time()
     }
 
-    /// The same for the watchers that are behind.
+    /// The same for the unsynced watchers.
     pub(crate) fn run_sync(&self, over: &AtomicBool) -> Duration {
         while !over.load(Ordering::Relaxed) {
             let more = self.watchable_store.sync_watchers().expect("a healthy store can be read");
@@ -113,9 +114,9 @@ impl<'w> Streams<'w> {
     /// Opens a stream with these watchers.
     pub(crate) fn open(&mut self, requests: impl Iterator<Item = WatchRequest>) {
         let name = self.streams.len() as u64;
-        let takers: Arc<dyn StreamConsumer> = Arc::<Ready>::clone(&self.ready);
+        let consumer: Arc<dyn StreamConsumer> = Arc::<Ready>::clone(&self.ready);
         let stream =
-            WatchStream::open(Arc::clone(&self.watch_threads.watchable_store), takers, name);
+            WatchStream::open(Arc::clone(&self.watch_threads.watchable_store), consumer, name);
         requests.for_each(|request| stream.watch(request));
         self.streams.push(stream);
     }

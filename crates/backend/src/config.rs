@@ -1,4 +1,4 @@
-//! The settings of a backend, with etcd's defaults.
+//! The settings of a backend.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,12 +8,13 @@ use clearlane_engine::Bucket;
 
 use crate::error::Result;
 
-/// When to commit, and where to count lock time.
+/// When to commit, and where to count lock time. The defaults are etcd's, where etcd has the
+/// setting.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// A tick commits when this much time has passed since the last one that did.
+    /// [`commit_if_due`](crate::Backend::commit_if_due) commits what is pending once in this time.
     pub batch_interval: Duration,
-    /// So many pending operations are committed without waiting for the interval.
+    /// Number of pending operations that are committed before the interval is over.
     pub batch_limit: u64,
     /// Era `clearlane` only: with more than this many pending bytes, the next write
     /// transaction waits for a commit. It bounds memory when the disk is slower than the writes.

@@ -14,7 +14,7 @@ pub enum Era {
     V3_1,
     /// etcd 3.2 and 3.3: a read-write lock and a buffer of what is pending.
     V3_2,
-    /// etcd 3.4: every read copies the buffer, then needs no lock.
+    /// etcd 3.4: every read copies the buffer under the lock, then releases it.
     V3_4,
     /// etcd 3.5 and later: reads between two writes share one copy.
     V3_5,

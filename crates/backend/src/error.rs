@@ -1,4 +1,4 @@
-//! What a backend reports, grouped by who must act.
+//! What a backend reports, grouped by the party that must act.
 
 use bytes::Bytes;
 
@@ -8,7 +8,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// What a backend reports.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    // The person who started the program must act.
+    // The operator must act.
     /// No era has this name.
     #[error("unknown era \"{name}\": allowed are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane")]
     UnknownEra {
@@ -17,7 +17,7 @@ pub enum Error {
     },
 
     // The caller has a bug; nothing was changed.
-    /// A record of bucket `key` must lie behind every record before it.
+    /// A record of bucket `key` must be above every record before it.
     #[error("record {key:?} is not above {last:?}: bucket key takes records in revision order")]
     OutOfOrder {
         /// The record's key.

@@ -1,8 +1,8 @@
 //! The interface that all five eras share: open a read, open the write, commit, maintain.
 //!
-//! What sits above (`mvcc`) is written against these traits alone, and the same golden scripts
-//! run over every implementation of them. Which lock each call takes, and for how long, is what
-//! the five eras differ in: that story is on top of each era's own file.
+//! What sits above (`mvcc`) is written against these traits alone, and the same golden scripts run
+//! over every implementation of them. Which lock each call takes, and for how long, is what the
+//! five eras differ in: each era's own file says so first.
 
 use std::fmt::Debug;
 use std::ops::{ControlFlow, Deref};
@@ -51,7 +51,7 @@ pub type RangeVisitor<'v> = dyn FnMut(&[u8], Value<'_>) -> ControlFlow<()> + 'v;
 
 /// An open read transaction: one state of the store, which does not change while it is open.
 ///
-/// It ends when it is dropped. What it keeps others from doing until then is the era's story.
+/// It ends when it is dropped. What waits for it until then differs by era (`docs/eras.md`).
 pub trait ReadTx {
     /// The value under `key`, if there is one.
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
@@ -85,9 +85,9 @@ impl<R: ReadTx + ?Sized> ReadTx for Box<R> {
 ///
 /// [`end`](WriteTx::end) makes the changes visible to readers that open from then on, all at
 /// once. They become durable with a later commit. Dropping the transaction without ending it is
-/// a bug that the backend answers by refusing every later write.
+/// a bug: the backend refuses every later write.
 pub trait WriteTx<T>: ReadTx {
-    /// Stores a record. In bucket `key`, records come in rising order and are never overwritten. The
+    /// Stores a record. In bucket `key`, a record that is not above all others is refused. The
     /// value should own its buffer: a slice of a larger one keeps all of that alive.
     fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()>;
 
@@ -99,22 +99,22 @@ pub trait WriteTx<T>: ReadTx {
     /// era `clearlane`, is published in one pointer together with it.
     fn end(self: Box<Self>, payload: T) -> Result<WriteTxResult>;
 
-    /// What the transaction before this one said of the state that it reached.
+    /// The payload of the state that this transaction began with.
     fn payload(&self) -> &T;
 }
 
 /// What the end of a write transaction leaves to its caller.
 #[derive(Debug)]
-#[must_use = "retired views cost time where they are dropped: choose the place"]
+#[must_use = "replaced states cost time where they are dropped: choose the thread"]
 pub struct WriteTxResult {
-    /// The views that this transaction kept alive and that are current no more.
+    /// The states that this transaction kept alive and that are current no more.
     pub dropped_states: DroppedStates,
-    /// So much is pending that the thread that runs the commits should run one now.
+    /// The batch limit is reached: the thread that runs the commits should run one now.
     pub commit_due: bool,
 }
 
-/// Views that are current no more, if the era has views. Dropping the last reference to a view
-/// may free much memory, so an applier hands them to another thread.
+/// States that are current no more, if the era has immutable states. Dropping the last reference to
+/// one may free much memory, so an applier hands them to another thread.
 #[derive(Debug)]
 pub struct DroppedStates {
     /// Of any era and any payload: all that is left to do with them is to drop them.
@@ -127,15 +127,15 @@ pub(crate) trait AnyState: Debug + Send + Sync {}
 impl<T: Debug + Send + Sync> AnyState for T {}
 
 impl DroppedStates {
-    /// For eras without views.
+    /// For eras whose reads share what the writer changes.
     pub fn none() -> DroppedStates {
         DroppedStates { _states: [None, None] }
     }
 
-    /// The view that a transaction began with, and the one that it replaced: two different ones if
+    /// The state that a transaction began with, and the one that it replaced: two different ones if
     /// a commit came in between.
-    pub(crate) fn of(base: Arc<dyn AnyState>, replaced: Arc<dyn AnyState>) -> DroppedStates {
-        DroppedStates { _states: [Some(base), Some(replaced)] }
+    pub(crate) fn of(begun_with: Arc<dyn AnyState>, replaced: Arc<dyn AnyState>) -> DroppedStates {
+        DroppedStates { _states: [Some(begun_with), Some(replaced)] }
     }
 }
 
@@ -152,9 +152,9 @@ pub struct Sizes {
 
 /// A store that batches writes and lets readers see them before they are committed.
 ///
-/// It has no thread and no clock: its owner calls [`commit_if_due`](Backend::commit_if_due) with the time,
-/// and runs [`remove`](Backend::remove) and [`defragment`](Backend::defragment) on a thread of
-/// its choice.
+/// It has no thread and no clock: its owner calls [`commit_if_due`](Backend::commit_if_due) with
+/// the time, and runs [`remove`](Backend::remove) and [`defragment`](Backend::defragment) on a
+/// thread of its choice.
 pub trait Backend<T>: Send + Sync + Debug {
     /// Which of the five eras this is.
     fn era(&self) -> Era;
@@ -162,28 +162,33 @@ pub trait Backend<T>: Send + Sync + Debug {
     /// Opens a read transaction.
     fn begin_read(&self) -> Box<dyn ReadTx + '_>;
 
-    /// Opens a read transaction for the writer's own compares, which it ends before it writes.
-    /// Era 3.5 saves the copy of the buffer here; the others know no difference.
+    /// Opens a read transaction for the writer's own compares. Nothing else writes meanwhile, so
+    /// era 3.5 makes no copy of the buffer for it and holds `readTx` to its end, as era 3.2 does;
+    /// in the others it is a read like any other. The writer must drop it before it opens its write
+    /// transaction, whose opening (eras 3.0, 3.1) or end (3.2, 3.5) would wait for it.
     fn begin_read_for_writer(&self) -> Box<dyn ReadTx + '_> {
         self.begin_read()
     }
 
-    /// Opens the plain read transaction, which in eras 3.2 to 3.5 holds `readTx` to its end.
-    /// It is what etcd takes to this day to hash the store, to let a watcher catch up, and to look
-    /// up users and permissions. Eras 3.1 and `clearlane` have one kind of read.
+    /// Opens the read transaction that in eras 3.2 to 3.5 holds `readTx` to its end (etcd:
+    /// `ReadTx`). etcd takes it to this day to hash the store, to read what an unsynced watcher
+    /// missed, and to look up users and permissions. Eras 3.1 and `clearlane` have one kind of
+    /// read.
     fn begin_locked_read(&self) -> Box<dyn ReadTx + '_> {
         self.begin_read()
     }
 
-    /// Opens the write transaction, once the one before has ended.
+    /// Opens the write transaction, once the one before has ended. Era `clearlane`: with more than
+    /// `pending_bytes_max` pending it first waits for a commit, or makes one.
     fn begin_write(&self) -> Result<Box<dyn WriteTx<T> + '_>>;
 
-    /// Commits if the batch interval has passed since the last tick that did, as each era's
-    /// generation of etcd decides. Says whether a commit was made. `now` counts from any fixed
-    /// moment and never goes back.
+    /// Commits what is pending if the batch interval is over, and starts the next interval. Era
+    /// `clearlane` also commits here once the batch limit is reached; the others do so at the end
+    /// of a write transaction. Says whether a commit was made. `now` counts from any fixed moment,
+    /// and must not go back.
     fn commit_if_due(&self, now: Duration) -> Result<bool>;
 
-    /// Commits what is pending, now.
+    /// Commits what is pending, whether or not the interval is over.
     fn commit(&self) -> Result<()>;
 
     /// Removes records of bucket `key` that compaction found to be superfluous. They are gone
@@ -194,8 +199,8 @@ pub trait Backend<T>: Send + Sync + Debug {
     /// Rewrites the store without the space of removed records.
     fn defragment(&self) -> Result<()>;
 
-    /// Commits, then starts a consistent copy of the store that may be taken out in chunks while
-    /// everything else goes on.
+    /// Commits, then starts a consistent copy of the store, which is taken out in chunks and holds
+    /// no lock of the backend.
     fn snapshot(&self) -> Result<Exporter>;
 
     /// The sizes.

@@ -1,11 +1,12 @@
-//! Which thread stands still, and behind which other? Every situation is staged in every era.
+//! Which thread stands still, and behind which other? Every situation is set up in every era.
 //!
-//! A situation is a cast of threads that enter one after the other. Each is watched until it
-//! stands still: at the place where its part ends, at a lock, or because it is done. What is
-//! found of the last one is the answer. The whole table is `tests/golden/blocking`.
+//! A situation is a list of operations, each on a thread of its own; they start one after the
+//! other. Each thread is watched until it stands still: where its operation pauses, at a lock, or
+//! because it is done. What is found of the last one is the result. The whole table is
+//! `tests/golden/blocking`.
 //!
-//! To write the table anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-backend --test
-//! blocking`. Then read the difference: only what you can explain may be committed.
+//! To write the table anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-backend --test blocking`.
+//! Then read the difference: only what you can explain may be committed.
 
 // With that feature the pointer of era clearlane works inside the model checker alone.
 #![cfg(not(feature = "shuttle"))]
@@ -28,18 +29,18 @@ use support::blocked_threads::{Barrier, OpenOnDrop, ThreadStatus, watch};
 use support::hooked_engine::{EngineCall, HookedEngine};
 use support::{Entry, SetOnDrop, batches, memory_engine};
 
-/// What a thread does. The first six stand still in the middle of it.
+/// What a thread does. The first six pause in the middle of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
-    /// Has opened a read, and takes its time.
+    /// Has opened a read, and pauses.
     ExpensiveRead,
-    /// Has opened the plain read, as a hash does, and takes its time.
+    /// Has opened a locked read, as a hash does, and pauses.
     PlainRead,
     /// Looks at the first of many records.
     Ranging,
     /// Has opened the write transaction, and has not ended it.
     OpenWrite,
-    /// Has told the engine to write and sync, which takes its time.
+    /// Has begun a commit, and pauses in the engine's sync.
     Syncing,
     /// Has begun to rewrite the store.
     Rewriting,
@@ -111,15 +112,19 @@ fn put(backend: &dyn Backend<Entry>, record: &str) {
     drop(tx.end(2).unwrap());
 }
 
-/// What is staged. The last of the cast is the one whose way is asked about.
+/// What is set up. The status of the last operation's thread is the result.
 struct Situation {
     title: &'static str,
     pending: bool,
     operations: &'static [Operation],
 }
 
-const fn situation(title: &'static str, pending: bool, cast: &'static [Operation]) -> Situation {
-    Situation { title, pending, operations: cast }
+const fn situation(
+    title: &'static str,
+    pending: bool,
+    operations: &'static [Operation],
+) -> Situation {
+    Situation { title, pending, operations }
 }
 
 const SITUATIONS: [Situation; 22] = [
@@ -171,10 +176,10 @@ const SITUATIONS: [Situation; 22] = [
     situation("commit beside an open write", true, &[Operation::OpenWrite, Operation::Commit]),
 ];
 
-/// The one situation in which era clearlane lets a thread wait.
+/// The one situation of the table in which a thread waits in era clearlane.
 const SECOND_COMMIT: &str = "commit beside a commit that syncs";
 
-/// Stages a situation, and says how the last of the cast was found.
+/// Sets up a situation, and says how the thread of its last operation was found.
 fn run_situation(era: Era, situation: &Situation) -> String {
     let barrier = Arc::new(Barrier::default());
     let locks = Registry::new();
@@ -196,11 +201,11 @@ fn run_situation(era: Era, situation: &Situation) -> String {
     match found {
         ThreadStatus::Finished => "goes on".to_owned(),
         ThreadStatus::Blocked(words) => words,
-        ThreadStatus::AtBarrier => panic!("{}: nobody stops the last of the cast", situation.title),
+        ThreadStatus::AtBarrier => panic!("{}: the last operation does not pause", situation.title),
     }
 }
 
-/// An engine that stops the threads that are to stand still in it.
+/// An engine that stops the threads that are to pause in it.
 fn blocking_engine(barrier: &Arc<Barrier>) -> Arc<HookedEngine> {
     let barrier = Arc::clone(barrier);
     let (syncing, rewriting) = (Operation::Syncing.actor(), Operation::Rewriting.actor());
@@ -236,7 +241,7 @@ fn table() -> String {
 }
 
 #[test]
-fn every_situation_in_every_design() {
+fn every_situation_in_every_era() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/blocking");
     let found = table();
     if std::env::var("UPDATE_GOLDENFILES").is_ok_and(|update| update == "1") {
@@ -247,7 +252,7 @@ fn every_situation_in_every_design() {
 }
 
 #[test]
-fn in_design_clearlane_only_a_second_commit_waits() {
+fn in_era_clearlane_only_a_second_commit_waits() {
     for situation in &SITUATIONS {
         let found = run_situation(Era::Clearlane, situation);
         if situation.title == SECOND_COMMIT {
@@ -258,8 +263,8 @@ fn in_design_clearlane_only_a_second_commit_waits() {
     }
 }
 
-/// The situation of `read behind that put` in the moment it ends: the reader that was turned away
-/// goes in as soon as the writer leaves the lock, so it must find all of the transaction.
+/// The situation `read behind that put` when it ends: the reader that waited behind the writer gets
+/// the lock as soon as the writer releases it, so it must find all of the transaction.
 #[test]
 fn a_reader_behind_the_end_of_a_write_sees_its_puts_and_its_deletes() {
     for era in Era::DISTINCT_STORES {
@@ -346,17 +351,17 @@ fn held_by(reports: &[LockReport], actor: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn in_design_clearlane_reads_and_puts_share_no_lock() {
+fn in_era_clearlane_reads_and_puts_share_no_lock() {
     let reports = lock_reports_of_a_mixed_load(Era::Clearlane);
     assert_eq!(held_by(&reports, "read"), [""; 0]);
     assert_eq!(held_by(&reports, "put"), ["writer"]);
     assert_eq!(held_by(&reports, "commit"), ["committer", "removals"]);
     let blamed: Vec<_> = reports.iter().flat_map(|report| &report.blame).collect();
-    assert!(blamed.is_empty(), "nobody has waited: {blamed:?}");
+    assert!(blamed.is_empty(), "no thread has waited: {blamed:?}");
 }
 
 #[test]
-fn in_design_3_2_the_same_figures_show_reads_and_puts_at_one_lock() {
+fn in_era_3_2_the_same_figures_show_reads_and_puts_at_one_lock() {
     let reports = lock_reports_of_a_mixed_load(Era::V3_2);
     assert_eq!(held_by(&reports, "read"), ["readTx", "txMu"]);
     assert_eq!(held_by(&reports, "put"), ["batchTx", "readTx"]);

@@ -109,7 +109,11 @@ impl Race<'_> {
         assert!(seen.newest >= newest_at_least, "batch {newest_at_least} was acknowledged");
         assert!(seen.oldest > removed, "batch {} was removed up to {removed}", seen.oldest);
         let asked = self.removal_requested.load(SeqCst);
-        assert!(seen.oldest <= asked + 1, "nobody asked to remove more than {asked}");
+        assert!(
+            seen.oldest <= asked + 1,
+            "batch {} is gone, removal was requested up to {asked}",
+            asked + 1
+        );
         self.stay_open(&*tx, &seen, random);
         seen.newest
     }
@@ -143,7 +147,7 @@ fn config(seed: u64) -> Config {
 }
 
 fn run(era: Era, engine: Arc<dyn Engine>, seed: u64) {
-    let _told = OnPanic(format!("era {era} on {}, seed {seed}", engine.kind()));
+    let _run = OnPanic(format!("era {era} on {}, seed {seed}", engine.kind()));
     let backend = support::open(era, Arc::clone(&engine), config(seed));
     let race = Race {
         backend: &*backend,
@@ -178,32 +182,32 @@ fn run_seeds(era: Era) {
 }
 
 #[test]
-fn design_3_1_shows_whole_batches_that_stay() {
+fn era_3_1_shows_whole_batches_that_stay() {
     run_seeds(Era::V3_1);
 }
 
 #[test]
-fn design_3_2_shows_whole_batches_that_stay() {
+fn era_3_2_shows_whole_batches_that_stay() {
     run_seeds(Era::V3_2);
 }
 
 #[test]
-fn design_3_4_shows_whole_batches_that_stay() {
+fn era_3_4_shows_whole_batches_that_stay() {
     run_seeds(Era::V3_4);
 }
 
 #[test]
-fn design_3_5_shows_whole_batches_that_stay() {
+fn era_3_5_shows_whole_batches_that_stay() {
     run_seeds(Era::V3_5);
 }
 
 #[test]
-fn design_clearlane_shows_whole_batches_that_stay() {
+fn era_clearlane_shows_whole_batches_that_stay() {
     run_seeds(Era::Clearlane);
 }
 
 #[test]
-fn the_payload_of_a_view_always_belongs_to_its_records() {
+fn the_payload_of_a_read_belongs_to_its_records() {
     let hook = support::save_consistent_index();
     let backend = SnapshotBackend::open(memory_engine(), Config::default(), hook, 0).unwrap();
     let finished = AtomicBool::new(false);

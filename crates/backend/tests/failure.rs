@@ -60,7 +60,7 @@ fn assert_refuses(backend: &dyn Backend<Entry>, words: &str) {
     }
 }
 
-/// Readers see whole batches up to `newest`; in era 3.1 they are told what failed.
+/// Readers see whole batches up to `newest`; in era 3.1 they report what failed.
 fn assert_shows(backend: &dyn Backend<Entry>, newest: Entry, words: &str) {
     let tx = backend.begin_read();
     if backend.era() == Era::V3_1 {
@@ -145,7 +145,7 @@ fn a_put_that_fails_in_the_engine_ends_the_writes_and_shows_nothing_of_its_trans
 }
 
 #[test]
-fn a_put_that_fails_in_the_engine_fails_the_commit_of_design_clearlane() {
+fn a_put_that_fails_in_the_engine_fails_the_commit_of_era_clearlane() {
     let engine = failing_engine(EngineCall::Put, 2);
     let era = Era::Clearlane;
     let backend = support::open(era, Arc::clone(&engine) as _, Config::default());
@@ -227,7 +227,7 @@ fn a_dropped_write_shows_nothing_and_ends_the_writes() {
 }
 
 #[test]
-fn who_waits_for_a_write_that_is_dropped_gets_none() {
+fn a_write_that_waited_for_one_that_is_dropped_is_refused() {
     for era in Era::DISTINCT_STORES {
         let (barrier, locks) = (Barrier::default(), Registry::new());
         let config = Config { locks: locks.clone(), ..Config::default() };
@@ -320,7 +320,7 @@ fn a_put_over_the_bound_waits_for_the_commit_under_way() {
 }
 
 #[test]
-fn design_clearlane_reports_that_a_commit_is_due_and_the_next_tick_makes_it() {
+fn era_clearlane_reports_that_a_commit_is_due_and_the_next_tick_makes_it() {
     let config = Config { batch_limit: 3, ..Config::default() };
     let backend = support::open(Era::Clearlane, memory_engine(), config);
     let due = (1..=4).map(|number| write_1000_bytes(&*backend, number)).collect::<Vec<_>>();
@@ -334,12 +334,12 @@ fn design_clearlane_reports_that_a_commit_is_due_and_the_next_tick_makes_it() {
 }
 
 #[test]
-fn the_other_designs_commit_at_the_limit_themselves() {
+fn the_other_eras_commit_at_the_limit_themselves() {
     for era in [Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5] {
         let config = Config { batch_limit: 3, ..Config::default() };
         let backend = support::open(era, memory_engine(), config);
         let pending = |number| {
-            assert!(!write_1000_bytes(&*backend, number), "nothing is left to others");
+            assert!(!write_1000_bytes(&*backend, number), "no commit is left to another thread");
             backend.sizes().unwrap().pending_ops
         };
         assert_eq!((1..=4).map(pending).collect::<Vec<_>>(), [1, 2, 0, 1], "{era}");

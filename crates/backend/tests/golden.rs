@@ -1,8 +1,8 @@
 //! Golden scripts: the same text from all five eras and from the plain model.
 //!
 //! `tests/golden/sequential` has one thing happen after the other and runs over all six.
-//! `tests/golden/open_readers` keeps readers open while writers go on, which eras 3.1 and 3.2
-//! cannot do by design; it runs over the other four.
+//! `tests/golden/open_readers` keeps readers open while writes go on, which in eras 3.1 and 3.2
+//! would wait for the readers; it runs over the other four.
 //!
 //! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-backend --test
 //! golden`. Then read the difference: only what you can explain may be committed.
@@ -145,10 +145,10 @@ struct Sequential {
 }
 
 impl Sequential {
-    fn new(ground: TestedBackend) -> Sequential {
+    fn new(tested: TestedBackend) -> Sequential {
         let config = Config::default();
-        let backend = Some(ground.open(config.clone()));
-        Sequential { tested: ground, config, backend, entry: 0 }
+        let backend = Some(tested.open(config.clone()));
+        Sequential { tested, config, backend, entry: 0 }
     }
 
     fn reopen(&mut self) -> Outcome {
@@ -184,9 +184,9 @@ struct OpenReaders {
 }
 
 impl OpenReaders {
-    /// The backend is leaked: readers of some eras borrow it, and a test may keep it forever.
-    fn new(ground: &TestedBackend) -> OpenReaders {
-        let backend = Box::leak(ground.open(Config::default()));
+    /// The backend is leaked: readers of some eras borrow it, and a test may keep it.
+    fn new(tested: &TestedBackend) -> OpenReaders {
+        let backend = Box::leak(tested.open(Config::default()));
         OpenReaders { backend, readers: BTreeMap::new(), entry: 0 }
     }
 }
@@ -214,7 +214,7 @@ impl Runner for OpenReaders {
 
 fn run_all<R: Runner>(
     folder: &str,
-    grounds: &[TestedBackend],
+    all_tested: &[TestedBackend],
     runner: impl Fn(&TestedBackend) -> R,
 ) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(folder);
@@ -223,21 +223,21 @@ fn run_all<R: Runner>(
     scripts.sort();
     assert!(scripts.len() > 3, "the scripts are there");
     for script in scripts {
-        for ground in grounds {
-            let outcome = goldenscript::run(&mut runner(ground), &script);
+        for tested in all_tested {
+            let outcome = goldenscript::run(&mut runner(tested), &script);
             outcome.unwrap_or_else(|error| {
-                panic!("{} over {}: {error}", script.display(), ground.name())
+                panic!("{} over {}: {error}", script.display(), tested.name())
             });
         }
     }
 }
 
 #[test]
-fn sequential_scripts_print_the_same_over_all_designs_and_the_model() {
-    for ground in TestedBackend::all() {
-        run_all("sequential", &[ground], |ground| {
+fn sequential_scripts_print_the_same_over_all_eras_and_the_model() {
+    for tested in TestedBackend::all() {
+        run_all("sequential", &[tested], |tested| {
             // Each script starts on an engine of its own.
-            let fresh = match ground {
+            let fresh = match tested {
                 TestedBackend::OfEra(era, _) => TestedBackend::OfEra(*era, memory_engine()),
                 TestedBackend::Model(_) => TestedBackend::Model(Arc::default()),
             };
@@ -247,13 +247,13 @@ fn sequential_scripts_print_the_same_over_all_designs_and_the_model() {
 }
 
 #[test]
-fn scripts_with_open_readers_print_the_same_where_readers_may_stay() {
-    let mut grounds = TestedBackend::all();
-    grounds.retain(TestedBackend::allows_open_readers);
-    assert_eq!(grounds.len(), 4);
-    for ground in grounds {
-        run_all("open_readers", &[ground], |ground| {
-            let fresh = match ground {
+fn scripts_with_open_readers_print_the_same_where_readers_may_stay_open() {
+    let mut all_tested = TestedBackend::all();
+    all_tested.retain(TestedBackend::allows_open_readers);
+    assert_eq!(all_tested.len(), 4);
+    for tested in all_tested {
+        run_all("open_readers", &[tested], |tested| {
+            let fresh = match tested {
                 TestedBackend::OfEra(era, _) => TestedBackend::OfEra(*era, memory_engine()),
                 TestedBackend::Model(_) => TestedBackend::Model(Arc::default()),
             };

@@ -1,8 +1,8 @@
 //! Every era raced against the plain model, over random operations.
 //!
-//! After every operation, what readers see and what the engine has committed are compared in
-//! full. Eras commit by themselves at different moments (some at every delete, some at the
-//! batch limit); whenever the engine shows that one did, the model is told to commit as well.
+//! After every operation, what readers see and what the engine has committed are compared in full.
+//! Eras commit by themselves at different moments (some at every delete, some at the batch limit);
+//! whenever the engine shows that one did, the model commits as well.
 
 // With that feature the pointer of era clearlane works inside the model checker alone.
 #![cfg(not(feature = "shuttle"))]
@@ -113,11 +113,11 @@ struct Race {
 }
 
 impl Race {
-    fn start(era: Era, config: Config, ground: EngineSource) -> Race {
+    fn start(era: Era, config: Config, source: EngineSource) -> Race {
         let (model_durable, now) = (Arc::default(), Duration::ZERO);
         let (open, entry, next_record) = (None, 0, 1);
         let mut race =
-            Race { era, config, source: ground, model_durable, open, entry, next_record, now };
+            Race { era, config, source: source, model_durable, open, entry, next_record, now };
         race.reopen();
         // From here on every store has a consistent index, so that a commit is seen by it.
         race.run(&Operation::Write(Vec::new()));
@@ -168,7 +168,7 @@ impl Race {
             tx
         });
         let [before, expected] = sides.each_ref().map(|tx| *tx.payload());
-        assert_eq!(before, expected, "what the transaction before has said");
+        assert_eq!(before, expected, "the payload of the transaction before");
         for change in changes {
             let outcomes = sides.each_mut().map(|tx| apply(&mut **tx, change, next_record));
             assert_eq!(outcomes[0], outcomes[1]);
@@ -271,14 +271,14 @@ fn import(mut exporter: Exporter) -> Map {
 }
 
 /// Races every era over random operations, and shows the fewest that fail.
-fn race_all(cases: u32, operations: usize, config: &Config, ground: fn() -> EngineSource) {
+fn race_all(cases: u32, operations: usize, config: &Config, source: fn() -> EngineSource) {
     for era in Era::DISTINCT_STORES {
-        let _told = support::OnPanic(format!("era {era}"));
+        let _run = support::OnPanic(format!("era {era}"));
         let settings =
             test_runner::Config { cases, failure_persistence: None, ..Default::default() };
         let outcome =
             TestRunner::new(settings).run(&vec(operation(), 1..operations), |operations| {
-                let mut race = Race::start(era, config.clone(), ground());
+                let mut race = Race::start(era, config.clone(), source());
                 operations.iter().for_each(|operation| race.run(operation));
                 Ok(())
             });
@@ -291,21 +291,21 @@ fn in_memory() -> EngineSource {
 }
 
 #[test]
-fn designs_do_as_the_model_does() {
+fn eras_do_as_the_model_does() {
     race_all(40, 40, &Config::default(), in_memory);
 }
 
 #[test]
-fn designs_do_as_the_model_does_with_a_low_batch_limit() {
+fn eras_do_as_the_model_does_with_a_low_batch_limit() {
     race_all(40, 40, &Config { batch_limit: 4, ..Config::default() }, in_memory);
 }
 
 #[test]
-fn designs_do_as_the_model_does_with_few_pending_bytes() {
+fn eras_do_as_the_model_does_with_few_pending_bytes() {
     race_all(20, 40, &Config { pending_bytes_max: 600, ..Config::default() }, in_memory);
 }
 
 #[test]
-fn designs_do_as_the_model_does_on_redb() {
+fn eras_do_as_the_model_does_on_redb() {
     race_all(3, 20, &Config::default(), || EngineSource::Redb(tempfile::tempdir().unwrap()));
 }

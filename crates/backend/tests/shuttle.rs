@@ -5,8 +5,8 @@
 //! With the feature, every load and every replacement of the published pointer is a point where
 //! shuttle may switch to another task; it runs them one at a time, in an order that a seed
 //! decides. The named locks and the engine stop a real thread, which would stop all tasks. So
-//! there is one applier and one committer, and neither ever finds a lock taken: the one that they
-//! share, over the removals, is held across no such point.
+//! there is one applier and one committer, and neither finds a lock taken: the one that they share,
+//! over the removals, is held across no such point.
 //!
 //! What tasks share besides is read and written in one go, so these are all the places at which
 //! their order can matter.

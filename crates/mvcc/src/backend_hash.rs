@@ -1,45 +1,17 @@
-//! Does a backend hold what it held? A checksum over every bucket.
+//! A checksum over every bucket of a backend: whether it still holds what it held, byte by byte.
 //!
-//! # The problem
+//! [`HashKV`](crate::hash) compares members by their keys. This sum also covers leases, users,
+//! alarms and members, for an operator that has restored or defragmented a store, or suspects a
+//! disk. It is for one member: buckets may differ where keys agree, for example when one compacts
+//! later.
 //!
-//! [`HashKV`](crate::hash) answers whether two members agree on the keys. It says nothing about
-//! leases, users, alarms or the list of members, and it passes over records on purpose. An operator who
-//! has restored a snapshot, defragmented, or suspects a disk wants to know about everything: is this still
-//! the same store, byte by byte?
+//! A CRC-32C over all buckets in the order of their names, each name before its records, so that a
+//! record that moves to another bucket is noticed. Left out are `consistent_index`, `term` and
+//! `storageVersion`: they say how far this member's log was at the last commit, and which layout
+//! its files have. Each commit may change them.
 //!
-//! # The idea
-//!
-//! A CRC-32C over all buckets in the order of their names. The name of a bucket goes in before its
-//! records, so that a record which moves to another bucket is noticed:
-//!
-//! ```text
-//!   "alarm"                                      no records
-//!   "auth"   authEnabled 1   authRevision 7      each key, then its value
-//!   ...
-//!   "key"    2.0 <record>   3.0 <record>
-//!   ...
-//!   "meta"   scheduledCompactRev 2               but not consistent_index, term, storageVersion
-//! ```
-//!
-//! The three that are left out say how far this member's log was when it last committed and which
-//! layout its files have, not what the store holds: after each commit they may be others.
-//!
-//! # In steps, on one state
-//!
-//! The job owns a read transaction of any era, so it sees one state, pending records included,
-//! however many steps it takes. Which threads wait meanwhile depends on the transaction's era. In
-//! era `clearlane` none does. In eras 3.1 and 3.2 an open read holds a lock, and the
-//! writer waits until the job is dropped.
-//!
-//! What a [pre-commit hook](clearlane_backend::PreCommit) stores is not there before the commit.
-//! If the hook stores more than the three, commit first, and the sums before and after a commit
-//! are the same again.
-//!
-//! # What etcd does here
-//!
-//! It commits, and then walks the whole file in one call. As here, the sum is for one member: the
-//! buckets of two members that agree on all keys may still differ, for example because the
-//! compaction of one of them is not done yet.
+//! The job owns a read transaction of any era, and so sees one state in however many steps: which
+//! threads wait meanwhile is the era's matter. In etcd it is one call, after a commit.
 
 use clearlane_backend::ReadTx;
 use clearlane_engine::{Bucket, KeyRange};
@@ -51,6 +23,10 @@ use crate::kv_hasher::visit_chunk;
 const IGNORED_META_KEYS: [&[u8]; 3] = [b"consistent_index", b"term", b"storageVersion"];
 
 /// A checksum over everything, under way.
+///
+/// What a [pre-commit hook](clearlane_backend::PreCommit) stores is not there before the commit. If
+/// the hook stores more than the three keys that are left out, commit first, and the sums before
+/// and after a commit are the same again.
 #[derive(Debug)]
 pub struct BackendHashJob<R> {
     tx: R,
@@ -67,8 +43,8 @@ impl<R: ReadTx> BackendHashJob<R> {
         BackendHashJob { tx, buckets: &Bucket::ALL, from: None, sum: 0 }
     }
 
-    /// Goes on by at most so many records (at least one). The sum, once it is there. After an error
-    /// the step may be tried again.
+    /// Goes on by at most `budget` records (at least one). The sum, once it is there. After an
+    /// error the step may be tried again.
     pub fn step(&mut self, budget: usize) -> Result<Option<u32>> {
         let mut left = budget.max(1);
         while let Some((&bucket, others)) = self.buckets.split_first() {

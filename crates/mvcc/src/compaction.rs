@@ -1,32 +1,17 @@
-//! Compaction: dropping the past, beside everything else.
-//!
-//! A compaction at a revision leaves, of each key, what a read at that revision needs, and drops
-//! what is older. It is scheduled by one entry and done by a job, in steps that the caller
-//! paces:
+//! Compaction: dropping what no read at a revision or later needs, in steps that the caller paces.
 //!
 //! ```text
-//!   apply    compact 7: mark "scheduled 7", nobody reads below 7 from here on
+//!   apply    compact 7: mark "scheduled 7"; reads below 7 are refused from here on
 //!   job      index ─ index ─ index ─ records ─ records ─ records ─ mark "finished 7"
 //! ```
 //!
-//! Which locks the parts take is what the eras differ in:
+//! The locks that the parts take differ by era: see the table in `docs/mvcc.md`.
 //!
-//! | part | default era | 3.4, 3.5 | 3.2 | 3.1 |
-//! |---|---|---|---|---|
-//! | scheduling | `store`, like a put | `store` and `revMu` alone, and a commit with its sync | as 3.4, and the index part, too | as 3.2, with the one `store` |
-//! | index | `store`, for some keys at a time | `treeIndex`, key by key | `treeIndex`, for the whole walk | as 3.2 |
-//! | looking for records | none: in a view | `batchTx`, some records at a time | as 3.4 | as 3.4 |
-//! | removing them | none: the committer's | `batchTx` and `readTx` with a commit | as 3.4 | `batchTx` |
-//!
-//! # Invariants
-//!
-//! * No record is removed before the scheduled mark is durable: after a crash the job starts anew
-//!   and finds out again what to keep.
-//! * The finished mark is committed with the last removal or later.
-//! * A view that was opened before keeps finding all its records: removals reach the engine, and
-//!   the view has its own snapshot of that.
-//! * One job is at work at a time. It has a *turn*, which ends when it is done or dropped; what a
-//!   dropped one has left is done by the next, or after a restart.
+//! Invariants:
+//! * No record is removed before the scheduled mark is durable: after a crash the job starts anew.
+//!   The finished mark is committed with the last removal or later.
+//! * A read that was opened before finds its records (but not through the index under a lock).
+//! * One job is at work at a time, until it is done or dropped; the next one does what is left.
 
 use std::sync::{Arc, Weak};
 
@@ -50,7 +35,7 @@ pub struct CompactionJob {
     is_hash_complete: bool,
     /// The store that has scheduled it.
     store: Arc<()>,
-    /// Held while it is this job's turn.
+    /// Held while this job is at work.
     running: Option<Arc<()>>,
     /// Records that it has removed.
     removed: u64,
@@ -64,7 +49,7 @@ enum Phase {
     Index(IndexCompaction),
     Records {
         from: Vec<u8>,
-        fold: KvHasher,
+        hasher: KvHasher,
     },
     Finished,
 }
@@ -83,18 +68,19 @@ impl CompactionJob {
     /// From the index to the records: what is to be kept is known now.
     fn begin_records(&mut self) {
         if let Phase::Index(compaction) = std::mem::replace(&mut self.phase, Phase::Finished) {
-            let fold = KvHasher::new(self.at, self.previous, compaction.into_kept());
-            self.phase = Phase::Records { from: Vec::new(), fold };
+            let hasher = KvHasher::new(self.at, self.previous, compaction.into_kept());
+            self.phase = Phase::Records { from: Vec::new(), hasher };
         }
     }
 }
 
-/// What a store knows of its compactions, under the lock `compactions`, which is held for moments.
+/// What a store knows of its compactions, under the lock `compactions`, which is held for single
+/// calls.
 #[derive(Debug)]
 pub(crate) struct CompactionTracker {
     /// Tells this store's jobs from another's.
     store: Arc<()>,
-    /// The turn of the job that is at work, for as long as the job has it.
+    /// That of the job that is at work.
     running: Weak<()>,
     /// The highest revision at which a job has begun to work.
     newest_started: i64,
@@ -154,7 +140,7 @@ impl CompactionTracker {
         self.hashes.all().to_vec()
     }
 
-    /// Gives the job its turn, if it is not another job's.
+    /// Lets the job work, if no other job does.
     fn start(&mut self, job: &mut CompactionJob) -> Result<()> {
         if self.running.strong_count() > 0 {
             return Err(Error::CompactionBusy);
@@ -177,7 +163,7 @@ impl CompactionTracker {
     }
 }
 
-/// What a job asks of its store.
+/// The steps of a job, as its store makes them.
 pub(crate) trait CompactionStore {
     fn compactions(&self) -> &Mutex<CompactionTracker>;
 
@@ -189,12 +175,12 @@ pub(crate) trait CompactionStore {
     /// Commits the scheduled mark, unless that is done.
     fn commit_scheduled_revision(&self) -> Result<()>;
 
-    /// Removes what may go of the next stretch of records; returns how many went, and the record key
-    /// behind it.
+    /// Removes what may go of the next chunk of records; returns how many went, and the record key
+    /// after it.
     fn remove_chunk(
         &self,
         from: &[u8],
-        fold: &mut KvHasher,
+        hasher: &mut KvHasher,
         budget: usize,
     ) -> Result<(usize, Option<Vec<u8>>)>;
 
@@ -227,13 +213,13 @@ pub(crate) fn run_step(
                 job.begin_records();
             }
         }
-        Phase::Records { from, fold } => {
-            let (removed, next) = store.remove_chunk(from, fold, budget)?;
+        Phase::Records { from, hasher } => {
+            let (removed, next) = store.remove_chunk(from, hasher, budget)?;
             job.removed += removed as u64;
             match next {
                 Some(next) => *from = next,
                 None => {
-                    let hash = fold.result();
+                    let hash = hasher.result();
                     let finished = store.compactions().lock().newest_finished.max(job.at);
                     store.save_finished_revision(finished)?;
                     store.compactions().lock().finish(job, hash);
@@ -246,16 +232,16 @@ pub(crate) fn run_step(
     Ok(matches!(job.phase, Phase::Finished))
 }
 
-/// What may go of the next stretch of records, and the record key behind it.
+/// What may go of the next chunk of records, and the record key after it.
 pub(crate) fn removable_records(
     tx: &dyn ReadTx,
     from: &[u8],
-    fold: &mut KvHasher,
+    hasher: &mut KvHasher,
     budget: usize,
 ) -> Result<(Vec<Bytes>, Option<Vec<u8>>)> {
     let mut removals = Vec::new();
-    let next = fold.add_chunk(tx, from, budget, |fold, key, revision| {
-        if !fold.keeps(revision) {
+    let next = hasher.add_chunk(tx, from, budget, |hasher, key, revision| {
+        if !hasher.keeps(revision) {
             removals.push(Bytes::copy_from_slice(key));
         }
     })?;

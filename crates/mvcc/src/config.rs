@@ -9,17 +9,17 @@ use clearlane_engine::Engine;
 use crate::interface::{KeyLeases, NoLeases};
 use crate::workers::{SerialWorkers, Workers};
 
-/// What a store stands on: where its records are, and who else must know of them.
+/// Where the records of a store are, and which parts of the process must be notified of them.
 pub struct StoreConfig<'w, A> {
     /// The records.
     pub engine: Arc<dyn Engine>,
     /// When to commit, and where to count lock time.
     pub config: Config,
-    /// Saves with each commit what `applied` says of the state that becomes durable.
+    /// Saves with each commit the consistent index of the state that becomes durable.
     pub pre_commit: PreCommit<A>,
     /// Describes what the engine holds.
     pub consistent_index: A,
-    /// Is told of each changed key on which lease it hangs.
+    /// Is notified to which lease each changed key is attached.
     pub leases: Arc<dyn KeyLeases>,
     /// The threads that share the work of restoring.
     pub workers: &'w dyn Workers,

@@ -1,9 +1,9 @@
-//! What a store answers when it cannot do what was asked, grouped by who must act.
+//! The errors of a store, grouped by the party that must act.
 
 /// The result of a store's operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What a store reports.
+/// Why a store cannot do what was asked.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     // The client must act: etcd's words, for clients compare them.

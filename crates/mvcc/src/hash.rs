@@ -1,33 +1,17 @@
-//! Do two members hold the same? A checksum over the records that matter.
+//! `HashKV`: whether two members hold the same, by a checksum over the records that matter.
 //!
-//! # The idea
+//! A CRC-32C over the records that a reader at revision R could still need, key and value, in the
+//! order of bucket `key`. Members that have applied the same entries must agree, also if one has
+//! compacted and the other has not yet: records that a compaction may delete are passed over.
 //!
-//! `HashKV` at a revision is a CRC-32C over the records that a reader at that revision could still
-//! need, key and value, in the order in which they lie in bucket `key`. Members that have applied
-//! the same entries must agree on it. What makes it delicate is compaction: a member that has
-//! deleted old records and one that is about to must get the same sum, so records that a
-//! compaction may delete are passed over even while they are still there.
+//! Three oddities are etcd's, and kept so that the sums agree: what to keep is computed at R and
+//! not at the compact revision; if it names nothing at all, nothing is passed over; and a revision
+//! below 0 may be asked for, which is the sum of no records.
 //!
-//! ```text
-//!   asked at R, compacted at C
-//!
-//!   revision     1 ......... C ........ R ........ now
-//!   counted      only what     all       nothing
-//!                Keep(R)
-//!                names; no
-//!                tombstone at C
-//! ```
-//!
-//! Three oddities are etcd's, and kept so that the sums agree: Keep is computed at R and not at C;
-//! if it names nothing at all, nothing is passed over; and a revision below 0 may be asked for,
-//! which is the sum of no records.
-//!
-//! # In steps
-//!
-//! A [`HashJob`] holds a read and walks index and records a stretch at a time; its caller
-//! decides when to pause. In the default era the read is a view: no lock is held, so it holds up
-//! no write however long it takes. In the older ones it is the plain read transaction, whose lock
-//! `readTx` is held from the first step to the last, and every write waits at its end.
+//! A [`HashJob`] keeps one read open and walks index and records a chunk at a time. In the default
+//! era that read takes no lock. In the old eras it is the plain read transaction: it holds `readTx`
+//! (3.1: `batchTx`) from the first step to the last, and each write waits for it. See
+//! `docs/mvcc.md`.
 
 use crate::error::Result;
 use crate::interface::HashJob;
@@ -44,7 +28,7 @@ pub(crate) struct HashKvJob<M> {
     progress: HashProgress<M>,
 }
 
-/// What it reads is let go of as soon as the result is there.
+/// The read is dropped as soon as the result is there.
 #[derive(Debug)]
 enum HashProgress<M> {
     Running { read_txn: M, at: i64, phase: Phase },
@@ -56,20 +40,20 @@ enum Phase {
     /// Asking the index what to keep, from a key on.
     Keep { from: Vec<u8>, keep: Vec<Revision> },
     /// Adding records, from a record key on.
-    Records { from: Vec<u8>, fold: KvHasher },
+    Records { from: Vec<u8>, hasher: KvHasher },
 }
 
 impl<M: Moment> HashKvJob<M> {
     /// A hash at `asked`, or at the current revision if it is 0.
-    pub(crate) fn new(moment: M, asked: i64) -> Result<HashKvJob<M>> {
-        let revision = moment.revision();
+    pub(crate) fn new(read_txn: M, asked: i64) -> Result<HashKvJob<M>> {
+        let revision = read_txn.revision();
         if asked < 0 {
-            let nothing = KvHasher::new(asked, moment.compact_revision(), Vec::new());
+            let nothing = KvHasher::new(asked, read_txn.compact_revision(), Vec::new());
             return Ok(HashKvJob::done(nothing.result(), revision));
         }
-        let at = revision_to_read(revision, moment.compact_revision(), asked)?;
+        let at = revision_to_read(revision, read_txn.compact_revision(), asked)?;
         let phase = Phase::Keep { from: Vec::new(), keep: Vec::new() };
-        Ok(HashKvJob { revision, progress: HashProgress::Running { read_txn: moment, at, phase } })
+        Ok(HashKvJob { revision, progress: HashProgress::Running { read_txn, at, phase } })
     }
 
     /// One that is known already; the current revision is this one.
@@ -84,11 +68,11 @@ impl<M: Moment> HashJob for HashKvJob<M> {
     }
 
     fn step(&mut self, budget: usize) -> Result<Option<HashKv>> {
-        let (moment, at, phase) = match &mut self.progress {
-            HashProgress::Running { read_txn: moment, at, phase } => (moment, *at, phase),
+        let (read_txn, at, phase) = match &mut self.progress {
+            HashProgress::Running { read_txn, at, phase } => (read_txn, *at, phase),
             HashProgress::Done(hash) => return Ok(Some(*hash)),
         };
-        if let Some(hash) = phase.step(moment, at, budget.max(1))? {
+        if let Some(hash) = phase.step(read_txn, at, budget.max(1))? {
             self.progress = HashProgress::Done(hash);
             return Ok(Some(hash));
         }
@@ -97,22 +81,22 @@ impl<M: Moment> HashJob for HashKvJob<M> {
 }
 
 impl Phase {
-    fn step(&mut self, moment: &impl Moment, at: i64, budget: usize) -> Result<Option<HashKv>> {
+    fn step(&mut self, read_txn: &impl Moment, at: i64, budget: usize) -> Result<Option<HashKv>> {
         match self {
             Phase::Keep { from, keep } => {
-                if let Some(next) = moment.index().keep(at, from, budget, keep) {
+                if let Some(next) = read_txn.index().keep(at, from, budget, keep) {
                     *from = next;
                     return Ok(None);
                 }
-                check_not_compacted(moment.index(), at)?;
+                check_not_compacted(read_txn.index(), at)?;
                 keep.sort_unstable();
-                let fold = KvHasher::new(at, moment.compact_revision(), std::mem::take(keep));
-                *self = Phase::Records { from: Vec::new(), fold };
+                let hasher = KvHasher::new(at, read_txn.compact_revision(), std::mem::take(keep));
+                *self = Phase::Records { from: Vec::new(), hasher };
             }
-            Phase::Records { from, fold } => {
-                match fold.add_chunk(moment.tx(), from, budget, |_, _, _| {})? {
+            Phase::Records { from, hasher } => {
+                match hasher.add_chunk(read_txn.tx(), from, budget, |_, _, _| {})? {
                     Some(next) => *from = next,
-                    None => return Ok(Some(fold.result())),
+                    None => return Ok(Some(hasher.result())),
                 }
             }
         }

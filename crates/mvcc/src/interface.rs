@@ -1,11 +1,16 @@
-//! The interface that the stores of all eras share.
+//! The interface that the stores of all eras share. In etcd: `KV`.
 //!
-//! The layer above (the member, watchers, leases) is written against these traits, and the same
-//! golden scripts run over every store. Which locks a call takes, and which threads stand still meanwhile,
-//! is what the eras differ in: that story is on top of each store's own file.
+//! The layers above (server, watching, leases) are written against these traits, and the same
+//! golden scripts run over every store. Which locks a call takes, and which threads stand still
+//! meanwhile, is what the eras differ in: `docs/mvcc.md`. The store of the default era offers more,
+//! see [`SnapshotStore`](crate::SnapshotStore).
 //!
-//! The store of the default era has more to offer than the traits: a read that is no allocation
-//! and may be sent to another thread. See [`SnapshotStore`](crate::SnapshotStore).
+//! Invariants, in every era:
+//! * An empty store is at revision 1. A write transaction that changes anything adds 1, or 1 for
+//!   each of its [revisions](WriteTxn::begin_next_revision).
+//! * Every revision that a read's index names has its record in the same read.
+//! * Below the compact revision nothing is answered; at it, everything is. (With the index under a
+//!   lock, a compaction above its revision ends a read that is open: [`Error::Compacted`].)
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -23,13 +28,13 @@ use crate::compaction::CompactionJob;
 use crate::error::{Error, Result};
 use crate::kv_hasher::HashKv;
 
-/// What a crate above needs of `A`.
+/// What the server saves with each commit, see [`Store`].
 pub trait ConsistentIndex: Clone + Debug + Send + Sync + 'static {}
 
 impl<A: Clone + Debug + Send + Sync + 'static> ConsistentIndex for A {}
 
-/// A store of any era. `A` is what the crate above says of each state: etcd's consistent index and
-/// term.
+/// A store of any era. `A` is what the crate above gives for each state: etcd's consistent index
+/// and term.
 pub trait Store<A>: Send + Sync + Debug {
     /// Which era's transactions it has.
     fn era(&self) -> Era;
@@ -37,8 +42,8 @@ pub trait Store<A>: Send + Sync + Debug {
     /// Opens a read. It shows one state until it is dropped.
     fn begin_read(&self) -> Box<dyn ReadTxn + '_>;
 
-    /// Opens a read that may be kept for long and handed to another thread: no thread stands still for
-    /// it. The old eras have none.
+    /// Opens a read that may be kept for long and handed to another thread: it holds no lock. The
+    /// old eras have none.
     fn begin_snapshot_read(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
         None
     }
@@ -56,7 +61,7 @@ pub trait Store<A>: Send + Sync + Debug {
     /// that is dropped leaves its work to the next one.
     fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, TxnResult)>;
 
-    /// Goes on with a compaction, by about so many keys or records. Says whether it is done.
+    /// Goes on with a compaction, by about `budget` keys or records. Says whether it is done.
     fn compact_step(&self, job: &mut CompactionJob, budget: usize) -> Result<bool>;
 
     /// A hash of the store at a revision (the current one if it is 0), as a job.
@@ -70,7 +75,7 @@ pub trait Store<A>: Send + Sync + Debug {
     fn commit(&self) -> Result<()>;
 
     /// Commits what is pending if the batch interval has passed, and says whether it did. `now`
-    /// counts from any fixed moment and never goes back.
+    /// counts from any fixed point and does not go back.
     fn commit_if_due(&self, now: Duration) -> Result<bool>;
 
     /// Rewrites what is on disk without the space of removed records.
@@ -79,12 +84,12 @@ pub trait Store<A>: Send + Sync + Debug {
     /// Commits, then starts a consistent copy that may be taken out in chunks.
     fn snapshot(&self) -> Result<Exporter>;
 
-    /// The sizes.
+    /// The sizes of the backend below.
     fn sizes(&self) -> Result<Sizes>;
 }
 
-/// An open read: one state of the store. It ends when it is dropped; what it keeps others from
-/// doing until then is the era's story.
+/// An open read: one state of the store. It ends when it is dropped; which locks it holds until
+/// then differs by era.
 pub trait ReadTxn {
     /// The current revision, as of this state.
     fn revision(&self) -> i64;
@@ -102,9 +107,9 @@ pub trait ReadTxn {
         visit: &mut RecordVisitor<'_>,
     ) -> Result<u64>;
 
-    /// How long the records are that [`visit_records`](ReadTxn::visit_records) would find, without reading them: calls
-    /// `visit` for each, until it breaks. Says how many keys there are in the range; nothing if the index
-    /// does not know a length, or has to be locked for it.
+    /// How long the records are that [`visit_records`](ReadTxn::visit_records) would find, without
+    /// reading them: calls `visit` for each, until it breaks. Says how many keys there are in the
+    /// range; nothing if the index does not know a length, or has to be locked for it.
     fn visit_record_lengths(
         &self,
         _range: KeyRange<'_>,
@@ -156,8 +161,9 @@ pub trait WriteTxn<A> {
     /// Calls `visit` for all that lies in another bucket, this transaction's changes included.
     fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()>;
 
-    /// Ends a revision and begins the next, in the same transaction: what both have changed becomes visible together,
-    /// and one state is published for the two. Says whether it has: in the old eras a transaction has one revision.
+    /// Ends a revision and begins the next, in the same transaction: what both have changed becomes
+    /// visible together, and one state is published for the two. Says whether it has: in the old
+    /// eras a transaction has one revision.
     fn begin_next_revision(&mut self) -> bool;
 
     /// Ends the transaction: everything becomes visible at once. `applied` describes the state.
@@ -175,7 +181,7 @@ pub trait HashJob {
     /// The current revision of the state that it sums.
     fn revision(&self) -> i64;
 
-    /// Goes on by about so many keys or records. The result, once it is there.
+    /// Goes on by about `budget` keys or records. The result, once it is there.
     fn step(&mut self, budget: usize) -> Result<Option<HashKv>>;
 }
 
@@ -184,12 +190,12 @@ pub trait HashJob {
 pub struct RangeOptions {
     /// The revision to read at; the current one if it is not above 0.
     pub revision: i64,
-    /// At most so many records; all if it is not above 0.
+    /// The largest number of records; all if it is not above 0.
     pub limit: i64,
     /// No records, only how many keys there are.
     pub count_only: bool,
-    /// How many keys there are is not asked: where it has to be walked for, no walk is made. What is said
-    /// instead means nothing.
+    /// How many keys there are is not asked: where it has to be walked for, no walk is made. The
+    /// count then means nothing.
     pub skip_count: bool,
 }
 
@@ -202,7 +208,7 @@ pub struct RangeRecords {
     pub count: u64,
 }
 
-/// One change of a write transaction, as watchers are told of it.
+/// One change of a write transaction, as watchers are notified of it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// The key has this record now.
@@ -223,16 +229,16 @@ pub struct TxnResult {
     /// What is to be dropped where it does not matter how long that takes. The old eras have
     /// nothing of the kind.
     pub dropped_states: DroppedStates,
-    /// So much is pending that the thread that runs the commits should run one now.
+    /// Enough is pending that the thread that runs the commits should run one now.
     pub commit_due: bool,
 }
 
 /// The layer that must know to which lease a key is attached: the lessor, a crate above.
 ///
-/// The store tells it at the end of each write transaction, change by change and in their order,
+/// The store notifies it at the end of each write transaction, change by change and in their order,
 /// before a reader can see the new state. Another transaction cannot end meanwhile.
 pub trait KeyLeases: Send + Sync + Debug {
-    /// From now on the key hangs on this lease, and on no other; on none if it is 0.
+    /// From now on the key is attached to this lease, and to no other; to none if it is 0.
     fn attach(&self, key: &Bytes, lease: i64);
 }
 

@@ -20,7 +20,7 @@ const STORED_HASHES_MAX: usize = 10;
 pub struct HashKv {
     /// The checksum.
     pub hash: u32,
-    /// Sums are only to be compared if this is equal.
+    /// Sums are to be compared only if this is equal.
     pub compact_revision: i64,
     /// The revision up to which records count.
     pub hash_revision: i64,
@@ -48,7 +48,7 @@ impl HashStorage {
     }
 }
 
-/// The sum, record by record.
+/// The sum over the records so far.
 #[derive(Debug)]
 pub(crate) struct KvHasher {
     sum: u32,
@@ -118,7 +118,7 @@ impl KvHasher {
     }
 }
 
-/// Visits up to `budget` records of a range. Returns the key of the one behind, `None` if that was
+/// Visits up to `budget` records of a range. Returns the key of the next one, `None` if that was
 /// all.
 pub(crate) fn visit_chunk(
     tx: &dyn ReadTx,

@@ -24,7 +24,12 @@ pub struct StoreParts {
     pub index: IndexKind,
 }
 
-/// The two tree indexes.
+/// The two tree indexes. Each can be chosen with each era, to see what it alone costs.
+///
+/// With [`Persistent`](IndexKind::Persistent) in an old era no walk stops a put; all other locks
+/// stay. With [`Locked`](IndexKind::Locked) in the default era the state's index is a handle on the
+/// one tree: a walk holds up a put, and a read does not outlast a compaction above its revision. It
+/// then answers that the revision was compacted, and shows no past of which a part is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexKind {
     /// etcd's: one tree under one lock.
@@ -47,7 +52,7 @@ impl From<Era> for StoreParts {
 /// Opens the store that an engine holds, of these parts, and restores its index.
 pub fn open<A: ConsistentIndex>(
     parts: StoreParts,
-    ground: StoreConfig<'_, A>,
+    store_config: StoreConfig<'_, A>,
 ) -> Result<(Box<dyn WatchableKv<A>>, RecoveryInfo)> {
     match parts.index {
         IndexKind::Locked => {
@@ -55,31 +60,34 @@ pub fn open<A: ConsistentIndex>(
                 Era::V3_0 | Era::V3_1 | Era::V3_2 => CompactionLock::WholeWalk,
                 _ => CompactionLock::PerKey,
             };
-            let index = LockedIndex::new(&ground.config.locks, lock);
-            open_with(parts.era, ground, index)
+            let index = LockedIndex::new(&store_config.config.locks, lock);
+            open_with(parts.era, store_config, index)
         }
-        IndexKind::Persistent => open_with(parts.era, ground, PersistentIndex::default()),
+        IndexKind::Persistent => open_with(parts.era, store_config, PersistentIndex::default()),
     }
 }
 
 fn open_with<A: ConsistentIndex, I: TreeIndex>(
     era: Era,
-    ground: StoreConfig<'_, A>,
+    store_config: StoreConfig<'_, A>,
     index: I,
 ) -> Result<(Box<dyn WatchableKv<A>>, RecoveryInfo)> {
     Ok(match era {
         Era::V3_0 | Era::V3_1 => {
-            let (store, opened) =
-                EtcdStore::<A, I, OneMutex<I::Snapshot>>::open_with_index(era, ground, index)?;
+            let (store, opened) = EtcdStore::<A, I, OneMutex<I::Snapshot>>::open_with_index(
+                era,
+                store_config,
+                index,
+            )?;
             (Box::new(store), opened)
         }
         Era::V3_2 | Era::V3_4 | Era::V3_5 => {
             let (store, opened) =
-                EtcdStore::<A, I, RevMu<I::Snapshot>>::open_with_index(era, ground, index)?;
+                EtcdStore::<A, I, RevMu<I::Snapshot>>::open_with_index(era, store_config, index)?;
             (Box::new(store), opened)
         }
         Era::Clearlane => {
-            let (store, opened) = SnapshotStore::open_with_index(ground, index)?;
+            let (store, opened) = SnapshotStore::open_with_index(store_config, index)?;
             (Box::new(store), opened)
         }
     })

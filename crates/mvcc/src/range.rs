@@ -4,13 +4,11 @@
 //!   (a..d, revision 7)  ──index──▶  4.0 6.1 7.0  ──backend──▶  the records
 //! ```
 //!
-//! Every era reads in these two steps, and in all of them what the index says and what the backend
-//! has must be of one moment. How they see to that is their own story; the steps are here.
-//!
-//! A snapshot of the index is walked and the records are fetched on the way, [a few names at a
-//! time](crate::record_fetch). The index under a lock
-//! is walked first, and the records are fetched behind that, as etcd does: no put
-//! should wait for the disk as well.
+//! Every era reads in these two steps, on an index and records of the same state; how a store keeps
+//! the two together is its own matter. A snapshot of the index is walked and the records are
+//! fetched on the way, [a few names at a time](crate::record_fetch). The index under a lock is
+//! walked first and the records are fetched after it, as etcd does: no put should wait for the disk
+//! as well.
 
 use std::ops::ControlFlow;
 
@@ -50,26 +48,26 @@ pub(crate) fn revision_to_read(current: i64, compacted: i64, asked: i64) -> Resu
 
 /// The records of a range of keys as they are stored, one after the other until `visit` breaks.
 pub(crate) fn visit_records<M: Moment>(
-    moment: &M,
+    read_txn: &M,
     range: KeyRange<'_>,
     options: RangeOptions,
     visit: &mut RecordVisitor<'_>,
 ) -> Result<u64> {
-    let at = revision_to_read(moment.revision(), moment.compact_revision(), options.revision)?;
-    visit_records_of(moment.index(), moment.tx(), range, at, options, visit)
+    let at = revision_to_read(read_txn.revision(), read_txn.compact_revision(), options.revision)?;
+    visit_records_of(read_txn.index(), read_txn.tx(), range, at, options, visit)
 }
 
 /// The lengths of the records of a range, as far as a snapshot of the index knows them.
 pub(crate) fn visit_record_lengths<M: Moment>(
-    moment: &M,
+    read_txn: &M,
     range: KeyRange<'_>,
     options: RangeOptions,
     visit: &mut LengthVisitor<'_>,
 ) -> Result<Option<u64>> {
-    let at = revision_to_read(moment.revision(), moment.compact_revision(), options.revision)?;
+    let at = revision_to_read(read_txn.revision(), read_txn.compact_revision(), options.revision)?;
     let limit = if options.limit > 0 { options.limit as u64 } else { u64::MAX };
     let (mut is_known, mut left) = (true, limit);
-    moment.index().walk(range, at, &mut |_, version| {
+    read_txn.index().walk(range, at, &mut |_, version| {
         let length = version.record_len();
         is_known = length.is_some();
         left -= 1;
@@ -79,7 +77,7 @@ pub(crate) fn visit_record_lengths<M: Moment>(
         }
     });
     Ok(is_known.then(|| match left {
-        0 => moment.index().count(range, at),
+        0 => read_txn.index().count(range, at),
         left => limit - left,
     }))
 }
@@ -143,13 +141,13 @@ fn visit_records_of<V: IndexSnapshot>(
         index.revisions(range, at, limit, &mut |_, version| name(version))
     };
     if flow?.is_continue() {
-        // If it breaks, it does so behind the last record that was named.
+        // If it breaks, it does so after the last record that was named.
         let _ = fetch.fetch_requested()?;
     }
     Ok(count)
 }
 
-/// Asked behind a walk: whether it saw all that there was at `at`, or a compaction was there first.
+/// Called after a walk: whether it saw all that there was at `at`, or a compaction was there first.
 pub(crate) fn check_not_compacted(index: &impl IndexSnapshot, at: i64) -> Result<()> {
     if index.is_compacted_above(at) { Err(Error::Compacted) } else { Ok(()) }
 }

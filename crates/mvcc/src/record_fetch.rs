@@ -1,27 +1,17 @@
 //! Fetching records that the index has named: one by one, or those that lie side by side in one go.
 //!
-//! # The problem
-//!
-//! Records lie in the order in which they were written, and a range names them in the order of the keys.
-//! To find one of them, the engine descends from the root of its tree to a page. But a client that has loaded
-//! keys in their order has the records in that order, too: three, ten or fifty on one page, and the engine
-//! would come down to the same page again and again.
-//!
-//! # The idea
+//! Records lie in the order in which they were written, and a range names them in key order. A
+//! client that has loaded keys in their order has the records in that order, too: many on one page,
+//! to which the engine would descend again for each. So some names are gathered before the first
+//! fetch. Where revisions rise with small gaps they are scanned, and all others are looked up:
 //!
 //! ```text
 //!   named by the index    4.0 5.0 6.0 7.0   31.0   9.0   12.0 13.0 15.0 16.0
 //!                         └─── one scan ──┘  get   get   └──── one scan ───┘
 //! ```
 //!
-//! A little of what the index names is gathered before the first record is fetched. Where revisions rise
-//! without a gap worth mentioning, they are scanned; all others are looked up, and those behind a gap that turns
-//! out to be long. Nothing is read beyond what `visit` wants, but for what lies in a gap.
-//!
-//! # What holds
-//!
-//! * Records are visited in the order in which they were named.
-//! * One that is named and not there is damage, and an error.
+//! Invariants: records are visited in the order in which they were named, and none is read beyond
+//! what `visit` wants but those in a gap. One that is named and not there is damage, and an error.
 
 use std::ops::ControlFlow;
 
@@ -33,14 +23,14 @@ use crate::error::{Error, Result};
 use crate::interface::RecordVisitor;
 use crate::revision::Revision;
 
-/// So many names are gathered first, and at most so many later: a reader that breaks off early should not have
-/// walked far for nothing.
+/// Number of names that are gathered first, and at most later: a reader that breaks off early
+/// should not have walked far for nothing.
 const BATCH_SIZES: (usize, usize) = (16, 256);
 /// A scan costs about as much as two lookups before it finds anything.
 const SCAN_MIN: usize = 4;
 /// A record in between is cheaper to skip than to descend again.
 const REVISION_GAP_MAX: i64 = 2;
-/// But not so many of them in a row: one transaction may have deleted a million keys.
+/// But not more of them in a row: one transaction may have deleted a million keys.
 const SKIPPED_RECORDS_MAX: usize = 4;
 
 /// Gathers names, and fetches what they name.
@@ -103,7 +93,7 @@ impl<'f, 'v> RecordFetcher<'f, 'v> {
                     skipped += 1;
                     return ControlFlow::Continue(());
                 }
-                // It lies far behind, or is not there.
+                // It is far away, or not there.
                 Some(wanted) if **wanted != *key => return ControlFlow::Break(()),
                 Some(_) => {}
             }
@@ -133,8 +123,8 @@ fn scan_len(named: &[Revision]) -> usize {
     if length < SCAN_MIN { 1 } else { length }
 }
 
-/// The record that the index named, as it is stored. It is there: one moment has every record that its
-/// index names.
+/// The record that the index named, as it is stored. A state has every record that its index names:
+/// a missing one is damage.
 pub(crate) fn get_record(tx: &dyn ReadTx, modified: Revision) -> Result<Bytes> {
     let bytes = tx.get(Bucket::Key, &modified.put_key())?;
     bytes.ok_or_else(|| Error::Damaged(format!("no record of revision {modified}")))

@@ -1,13 +1,7 @@
-//! When was it written? Revisions, and the record keys that sort as they do.
+//! Revisions, and the record keys that sort as they do.
 //!
-//! # The idea
-//!
-//! The store counts its write transactions: that is the *main* revision. A transaction may make
-//! several changes, so each change has a *sub* revision as well, from 0 up. No two changes share a
-//! [`Revision`], and a later change always has the greater one.
-//!
-//! A change is stored as a record of its own under its revision, never over an older one. The
-//! record's key is the revision in bytes that sort as revisions do:
+//! A write transaction has a *main* revision, and each change of it a *sub* revision from 0 up. A
+//! change is a record of its own, under its revision in bytes that sort as revisions do:
 //!
 //! ```text
 //!   put of revision 5.1          00 00 00 00 00 00 00 05  5f  00 00 00 00 00 00 00 01
@@ -15,24 +9,15 @@
 //!   tombstone of revision 5.1    the same 17 bytes, and then 74, a 't'
 //! ```
 //!
-//! A delete leaves a record too, its *tombstone*. The mark at the end tells the two apart without
-//! a look at the value; it changes no order, for no put has the revision of a tombstone.
-//!
-//! # Invariants
-//!
-//! * `a < b` as revisions exactly if `a < b` as record keys. That needs numbers that are not
-//!   negative, so nothing else is encoded, and nothing else is accepted when decoding.
-//! * A record key is built and kept in place, without an allocation.
-//!
-//! # Where it is used
-//!
-//! Above, [`key_index`](crate::key_index) lists the revisions of one key. Below, the records
-//! of bucket `key` lie under these bytes, as they do in etcd.
+//! Invariant: `a < b` as revisions exactly if `a < b` as record keys. That needs numbers that are
+//! not negative: nothing else is encoded, and nothing else is accepted when decoding. The `t` tells
+//! a delete without a look at the value, and changes no order: a put and a tombstone share no
+//! revision. The bytes are those of etcd's bucket `key`. See `docs/mvcc.md`.
 
 use std::fmt;
 use std::ops::Deref;
 
-/// The place of one change in the history of the store: ordered by `main`, then by `sub`.
+/// The number of one change in the history of the store: ordered by `main`, then by `sub`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision {
     /// Which write transaction.
@@ -113,7 +98,7 @@ impl Deref for RevisionKey {
     }
 }
 
-/// What a record says about its key.
+/// Whether a record is a put or a tombstone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
     /// The key has a value from here on.

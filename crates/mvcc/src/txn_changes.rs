@@ -4,7 +4,7 @@
 //!   at revision 6:  put a=1    ──▶ record 7.0   a, created 7, version 1
 //!                   put b=2    ──▶ record 7.1   b, created 3, version 5
 //!                   delete c   ──▶ record 7.2t  c
-//!   end             the store is at revision 7: all three, or for an older view none
+//!   end             the store is at revision 7: all three, or in an older read none
 //! ```
 //!
 //! One main revision for the whole transaction, a sub revision for each change. The transaction
@@ -26,7 +26,8 @@ use crate::range::{decoded_range, revision_to_read};
 use crate::revision::Revision;
 use crate::tree_index::{IndexSnapshot, TreeIndex};
 
-/// The changes of a transaction so far. Index and backend are handed in by the caller that locks them.
+/// The changes of a transaction so far. Index and backend are handed in by the caller that locks
+/// them.
 #[derive(Debug)]
 pub(crate) struct TxnChanges {
     /// The revision that the transaction began with.
@@ -122,7 +123,7 @@ impl TxnChanges {
         decoded_range(&index.snapshot(), tx, range, at, options)
     }
 
-    /// Tells the keeper of leases on which one each changed key hangs now.
+    /// Notifies the lessor to which lease each changed key is attached now.
     pub(crate) fn attach(&self, leases: &dyn KeyLeases) {
         for change in &self.changes {
             match change {
@@ -145,7 +146,7 @@ impl TxnChanges {
     }
 }
 
-/// Records and the marks of compaction are the store's alone: a caller that writes them beside it has a bug.
+/// Only the store writes records and the marks of compaction: a caller that does has a bug.
 pub(crate) fn assert_not_owned_by_store(bucket: Bucket, key: &[u8]) {
     let ours = bucket == Bucket::Key
         || bucket == Bucket::Meta && [SCHEDULED_COMPACT_KEY, FINISHED_COMPACT_KEY].contains(&key);

@@ -1,9 +1,8 @@
 //! The caller's threads.
 //!
-//! Some work is too much for one thread: a restore reads every record of the store, and no client can
-//! be served before it is done. But this crate starts no threads, so that a simulation may decide
-//! what runs when. So it cuts such work into jobs that do not know of each other, and the
-//! caller says on which threads they run: that is a [`Workers`].
+//! This crate starts no threads, so that a simulation may decide what runs when. Work that is too
+//! much for one thread, such as a restore, is cut into jobs that do not know of each other, and the
+//! caller runs them on threads of its own: that is a [`Workers`].
 //!
 //! ```text
 //!   this crate                             the caller
@@ -12,39 +11,35 @@
 //!   join ◀────────────── all have ended ──────────────────────────────┘
 //! ```
 //!
-//! A job writes its outcome where no other job writes, so no lock is needed, and the outcome of all
-//! does not depend on which was first.
-//!
-//! # Example
-//!
-//! Two threads that take jobs from one list:
-//!
-//! ```
-//! use clearlane_mvcc::{Job, Workers};
-//!
-//! struct TwoThreads;
-//!
-//! impl Workers for TwoThreads {
-//!     fn parallelism(&self) -> usize {
-//!         2
-//!     }
-//!
-//!     fn run_all(&self, jobs: Vec<Job<'_>>) {
-//!         let jobs = std::sync::Mutex::new(jobs.into_iter());
-//!         let next = || jobs.lock().expect("a thread that takes a job cannot panic").next();
-//!         let work = || std::iter::from_fn(next).for_each(|job| job());
-//!         std::thread::scope(|scope| {
-//!             scope.spawn(work);
-//!             work();
-//!         });
-//!     }
-//! }
-//! ```
+//! A job writes its outcome where no other job writes: it needs no lock, and the outcome of all
+//! does not depend on their order.
 
-/// A piece of work. It waits for no other.
+/// A piece of work. It does not wait for another job.
 pub type Job<'j> = Box<dyn FnOnce() + Send + 'j>;
 
-/// Runs jobs.
+/// Runs jobs. Two threads that take jobs from one list:
+///
+/// ```
+/// use clearlane_mvcc::{Job, Workers};
+///
+/// struct TwoThreads;
+///
+/// impl Workers for TwoThreads {
+///     fn parallelism(&self) -> usize {
+///         2
+///     }
+///
+///     fn run_all(&self, jobs: Vec<Job<'_>>) {
+///         let jobs = std::sync::Mutex::new(jobs.into_iter());
+///         let next = || jobs.lock().expect("a thread that takes a job cannot panic").next();
+///         let work = || std::iter::from_fn(next).for_each(|job| job());
+///         std::thread::scope(|scope| {
+///             scope.spawn(work);
+///             work();
+///         });
+///     }
+/// }
+/// ```
 pub trait Workers {
     /// How many jobs run at the same time, to know into how many pieces work is worth cutting.
     fn parallelism(&self) -> usize;

@@ -1,4 +1,5 @@
-//! Which job's turn is it? Jobs that wait, that are dropped, and that belong elsewhere, in every store.
+//! Which job works: jobs that wait, that are dropped, and that belong to another store, in every
+//! store.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -73,9 +74,9 @@ fn one_job_at_a_time_until_it_is_done() {
 }
 
 #[test]
-fn a_job_that_is_dropped_is_in_nobodys_way() {
+fn a_job_that_is_dropped_does_not_block_the_next() {
     for parts in all_parts() {
-        // Dropped behind so many steps: not begun, in the index, among the records.
+        // Dropped after this number of steps: not begun, in the index, among the records.
         for steps in 0..5 {
             let store = store(parts);
             let mut dropped = schedule(&*store, 4);
@@ -138,7 +139,7 @@ fn a_job_of_another_store_is_refused() {
     }
 }
 
-/// Until 3.3 the index is walked in one go while all requests wait for `store`; since 3.4 by the job.
+/// Until 3.3 the index is walked in one go with `store` held exclusively; since 3.4 by the job.
 #[test]
 fn the_index_is_compacted_where_etcd_does_it() {
     for era in Era::DISTINCT_STORES {
@@ -162,23 +163,26 @@ fn the_index_is_compacted_where_etcd_does_it() {
     }
 }
 
-/// The index under a lock is the same tree for all views: what a compaction took is gone.
+/// The index under a lock is the same tree for all reads: what a compaction took is gone.
 #[test]
-fn a_view_of_the_locked_index_says_when_it_was_compacted() {
+fn a_read_through_the_locked_index_says_when_it_was_compacted() {
     let store = store(StoreParts { era: Era::Clearlane, index: IndexKind::Locked });
-    let view = store.begin_read();
+    let read_txn = store.begin_read();
     let mut hash_job = store.hash(9).unwrap();
     put(&*store);
     let mut job = schedule(&*store, 10);
-    assert_eq!(view.range(KeyRange::ALL, RangeOptions::default()).unwrap().records[0].version, 8);
+    assert_eq!(
+        read_txn.range(KeyRange::ALL, RangeOptions::default()).unwrap().records[0].version,
+        8
+    );
     finish(&*store, &mut job);
     for count_only in [false, true] {
         let options = RangeOptions { count_only, ..RangeOptions::default() };
-        assert!(matches!(view.range(KeyRange::ALL, options), Err(Error::Compacted)));
+        assert!(matches!(read_txn.range(KeyRange::ALL, options), Err(Error::Compacted)));
     }
     assert!(matches!(hash_job.step(9), Err(Error::Compacted)));
     let options = RangeOptions { revision: 10, ..RangeOptions::default() };
-    assert!(matches!(view.range(KeyRange::ALL, options), Err(Error::FutureRevision)));
+    assert!(matches!(read_txn.range(KeyRange::ALL, options), Err(Error::FutureRevision)));
     assert_eq!(store.begin_read().range(KeyRange::ALL, options).unwrap().records[0].version, 9);
 }
 

@@ -1,5 +1,5 @@
-//! Restoring: however the records are cut and whichever thread reads them, the index is the one that the puts
-//! have built, the leases are those of the newest records, and damage is named.
+//! Restoring: however the records are cut and whichever thread reads them, the index is the one
+//! that the puts have built, the leases are those of the newest records, and damage is named.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -51,7 +51,7 @@ impl Workers for ReversedWorkers {
 }
 
 const WHOLE: Partitioning = Partitioning { parts: 1, records_max: usize::MAX };
-/// From one stretch to one for each record.
+/// From one part to one for each record.
 const CUTS: [Partitioning; 6] = [
     Partitioning { parts: 1, records_max: 1 },
     Partitioning { parts: 2, records_max: usize::MAX },
@@ -225,7 +225,7 @@ fn locked() -> LockedIndex {
     LockedIndex::new(&Registry::new(), CompactionLock::PerKey)
 }
 
-/// All that an index says at a revision: keys with versions, two counts, and what a hash keeps.
+/// All that an index has at a revision: keys with versions, two counts, and what a hash keeps.
 type IndexContents = (Vec<(Vec<u8>, Version)>, [u64; 2], Vec<Revision>);
 
 fn contents_at(view: &impl IndexSnapshot, at: i64) -> IndexContents {
@@ -243,8 +243,8 @@ fn contents_at(view: &impl IndexSnapshot, at: i64) -> IndexContents {
     (found, [all, some], kept)
 }
 
-/// What both say must be the same. Of versions that are not the newest any more, one of them may not know how
-/// long the record is.
+/// Both must have the same. Of versions that are not the newest any more, one of them may not know
+/// how long the record is.
 fn assert_same(view: &impl IndexSnapshot, expected: &impl IndexSnapshot, at: i64, world: &World) {
     let (mut said, mut expected) = (contents_at(view, at), contents_at(expected, at));
     for ((_, one), (_, other)) in said.0.iter_mut().zip(&mut expected.0) {
@@ -380,7 +380,7 @@ fn restore_error(world: &World) -> String {
     first
 }
 
-/// A way to spoil a record, and what is said of it.
+/// A way to damage a record, and the error for it.
 type Damage = (fn(&mut World, Revision), &'static str);
 
 const DAMAGES: [Damage; 8] = [

@@ -1,11 +1,11 @@
 //! Golden scripts over the stores: one scenario per file.
 //!
 //! Those in `tests/golden/store` run over every era with either index, and must print the same.
-//! Two folders beside it have what the eras differ in: views that stay open on one thread, and
-//! what a crash leaves of a compaction that was only scheduled.
+//! Two folders beside it have what the eras differ in: reads that stay open on one thread, and what
+//! a crash leaves of a compaction that was only scheduled.
 //!
-//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-mvcc --test store`.
-//! Then read the difference.
+//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-mvcc --test
+//! store`. Then read the difference.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,12 +1,12 @@
-//! Which thread stands still, and behind which other? Every situation is staged in the store of every era.
+//! Which thread waits, and for which other: each situation is staged in the store of every era.
 //!
-//! A situation is a cast of threads that enter one after the other. Each is watched until it
-//! stands still: at the place where its part ends, at a lock, or because it is done. What is found
-//! of the last one is the answer. The whole table is `tests/golden/store_blocking`; the backend
-//! has another one, for the locks below these.
+//! A situation is a list of operations, each on a thread of its own, that begin one after the
+//! other. Each is watched until it stands still: where its part ends, at a lock, or because it is
+//! done. How the last one is found is the answer. The whole table is `tests/golden/store_blocking`;
+//! the backend has another one, for the locks below these.
 //!
-//! Each stage has a store, its hub, and two watchers of all keys: one is in step, the other starts
-//! at revision 1 and has been told nothing yet.
+//! Each stage has a store, its watchable store, and two watchers of all keys: one is synced, the
+//! other starts at revision 1 and no event was delivered to it yet.
 //!
 //! To write the table anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-mvcc --test
 //! store_blocking`. Then read the difference: only what you can explain may be committed.
@@ -39,25 +39,25 @@ use clearlane_mvcc::{
 };
 use hooked_engine::{EngineCall, HookedEngine};
 
-/// So many changes are committed at once. A put alone does not get there.
+/// Number of changes that are committed at once. A put alone does not get there.
 const BATCH_LIMIT: u64 = 4;
 
 /// What a thread does. The first seven stand still in the middle of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
-    /// Has opened a read, and takes its time.
+    /// Has opened a read, and stands still.
     ExpensiveRead,
-    /// Has begun a hash, and takes its time.
+    /// Has begun a hash, and stands still.
     Hash,
     /// Has opened the write transaction, and has not ended it.
     OpenWrite,
-    /// Ends a write transaction that fills the batch. If that commits, the sync takes its time.
+    /// Ends a write transaction that fills the batch. If that commits, it stands still in the sync.
     EndingWrite,
-    /// The timer's commit syncs, which takes its time.
+    /// The timer's commit, standing still in the sync.
     Syncing,
-    /// Schedules a compaction. If that commits, the sync takes its time.
+    /// Schedules a compaction. If that commits, it stands still in the sync.
     Scheduling,
-    /// Catches up for the watcher that is behind. In the middle of the records it takes its time.
+    /// Reads for the unsynced watcher, and stands still in the middle of the records.
     CatchingUp,
     CheapRead,
     Put,
@@ -70,11 +70,11 @@ enum Operation {
     CompactionJob,
     /// Makes another watcher.
     Watch,
-    /// Ends the watcher that is in step.
+    /// Ends the synced watcher.
     Cancel,
-    /// Asks how far the watcher is that is in step.
+    /// Requests the progress of the synced watcher.
     Progress,
-    /// Hands on what was published, or tries again who had no room.
+    /// Delivers what was published, or retries the victims.
     Deliver,
 }
 
@@ -155,7 +155,7 @@ fn everything_from(start: i64) -> WatchRequest {
     WatchRequest { start_revision: start, ..WatchRequest::new(WatchedKeys::From(Bytes::new())) }
 }
 
-/// What is staged. The last of the cast is the one whose way is asked about.
+/// What is staged: how does the last operation get on?
 struct Situation {
     title: &'static str,
     operations: &'static [Operation],
@@ -270,7 +270,7 @@ const SITUATIONS: &[Situation] = &[
 const ENDING_WRITE_AND_WATCH: &[Operation] = &[Operation::EndingWrite, Operation::Watch];
 const SCHEDULING_AND_WATCH: &[Operation] = &[Operation::Scheduling, Operation::Watch];
 
-/// A store with its watchers, and what its cast needs.
+/// A store with its watchers, and what the operations need.
 struct StoreWithWatchers {
     store: Arc<dyn WatchableKv<()>>,
     watchable_store: Arc<dyn WatchableStore>,
@@ -290,13 +290,14 @@ impl StoreWithWatchers {
         let store = open(parts, StoreConfig::new(engine, config, PreCommit::none(), ())).unwrap().0;
         let store: Arc<dyn WatchableKv<()>> = Arc::from(store);
         let watching = WatchConfig::default();
-        let hub = Arc::clone(&store).open_watchable_store(watching, &locks, Box::new(|_| {}));
-        let stream = || WatchStream::open(Arc::clone(&hub), Arc::new(|| {}), 0);
+        let watchable_store =
+            Arc::clone(&store).open_watchable_store(watching, &locks, Box::new(|_| {}));
+        let stream = || WatchStream::open(Arc::clone(&watchable_store), Arc::new(|| {}), 0);
         let (in_step, behind) = (stream(), stream());
         let job = Mutex::default();
         let stage = StoreWithWatchers {
             store,
-            watchable_store: hub,
+            watchable_store,
             synced: in_step,
             unsynced: behind,
             barrier,
@@ -319,7 +320,7 @@ impl StoreWithWatchers {
         self.unsynced.watch(everything_from(1));
     }
 
-    /// A write transaction, and what its writer does behind it.
+    /// A write transaction, and what its writer does after it.
     fn put(&self, changes: u64) {
         let mut txn = self.store.begin_write().unwrap();
         (0..changes).for_each(|change| txn.put(&[b'a', change as u8], b"value", 0).unwrap());
@@ -334,8 +335,8 @@ fn blocking_engine(barrier: &Arc<Barrier>, cast: &[Operation]) -> Arc<dyn Engine
     let stopped: Vec<TaskLabel> =
         cast.iter().filter(|part| part.stops_in_a_commit()).map(|part| part.actor()).collect();
     let (catching_up, read) = (Operation::CatchingUp.actor(), AtomicU64::new(0));
-    HookedEngine::new(move |moment| {
-        let stops = match moment {
+    HookedEngine::new(move |operation| {
+        let stops = match operation {
             EngineCall::Commit => stopped.contains(&TaskLabel::current()),
             EngineCall::Read => {
                 TaskLabel::current() == catching_up && read.fetch_add(1, Ordering::SeqCst) == 1
@@ -349,7 +350,7 @@ fn blocking_engine(barrier: &Arc<Barrier>, cast: &[Operation]) -> Arc<dyn Engine
     })
 }
 
-/// Stages a situation, and says how the last of the cast was found. `look` is called then, while
+/// Stages a situation, and says how the last operation was found. `look` is called then, while
 /// the stopped threads stand still.
 fn run_situation(
     era: Era,
@@ -456,7 +457,8 @@ fn the_table_of_eras_is_what_threads_show() {
     assert!(chapter.contains(&table), "docs/eras.md should have these rows:\n{table}");
 }
 
-/// A second writer would, and a second commit; but there is one of each.
+/// A second writer would wait for `store`, and a second commit for the first; each situation has
+/// one of each.
 #[test]
 fn in_the_default_era_no_staged_operation_waits() {
     for situation in SITUATIONS {
@@ -469,7 +471,7 @@ fn in_the_default_era_no_staged_operation_waits() {
     }
 }
 
-/// The revisions that a stream's watcher was told of since the last call.
+/// The revisions that were delivered to a stream's watcher since the last call.
 fn delivered_revisions(stream: &WatchStream) -> Vec<i64> {
     let mut revisions = Vec::new();
     for response in stream.poll_responses(usize::MAX).unwrap() {
@@ -483,7 +485,7 @@ fn delivered_revisions(stream: &WatchStream) -> Vec<i64> {
 }
 
 #[test]
-fn who_is_in_step_is_told_while_another_catches_up() {
+fn a_synced_watcher_gets_its_events_beside_a_step_for_an_unsynced_one() {
     let cast = [Operation::CatchingUp, Operation::Put, Operation::Deliver];
     for era in Era::DISTINCT_STORES {
         let mut at_once = Vec::new();
@@ -499,7 +501,7 @@ fn who_is_in_step_is_told_while_another_catches_up() {
         assert_eq!(
             delivered_revisions(&stage.unsynced),
             [2, 3, 4, 5, 6],
-            "{era}: the one that was behind"
+            "{era}: the one that was unsynced"
         );
     }
 }

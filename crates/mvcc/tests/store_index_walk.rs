@@ -1,8 +1,9 @@
 //! One thread counts all keys of a big store, over and over; another puts.
 //!
-//! No thread is made to stand still here. In the old eras it takes a few rounds until a put has waited
-//! behind a count, and the figures of the locks say so; in the default era it never does. (That
-//! no thread waits for a walk that stands still is shown in `tests/index/standing_walk.rs`.)
+//! No thread is made to stand still here. In the old eras it takes a few rounds until a put has
+//! waited for a count, and the metrics of the locks show it; in the default era no put of the run
+//! does. (That no put waits for a walk that stands still is shown in
+//! `tests/index/blocked_walk.rs`.)
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,18 +17,18 @@ use clearlane_engine::{Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{RangeOptions, Store, StoreConfig, StoreParts, open};
 
 const KEYS: u64 = 100_000;
-/// So many counts are enough for a put to have met one.
+/// Number of counts that are enough for a put to have met one.
 const COUNTS_MAX: u64 = 2_000;
-/// So many counts a put is beside in the default era.
+/// Number of counts beside which puts run in the default era.
 const COUNTS: u64 = 20;
 
 fn open_on(engine: &Arc<dyn Engine>, era: Era, locks: &Registry) -> Box<dyn Store<()>> {
     let config = Config { locks: locks.clone(), ..Config::default() };
-    let ground = StoreConfig::new(Arc::clone(engine), config, PreCommit::none(), ());
-    open(StoreParts::from(era), ground).unwrap().0
+    let store_config = StoreConfig::new(Arc::clone(engine), config, PreCommit::none(), ());
+    open(StoreParts::from(era), store_config).unwrap().0
 }
 
-/// An engine with the records of so many keys.
+/// An engine with the records of a number of keys.
 fn filled() -> Arc<dyn Engine> {
     let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
     let store = open_on(&engine, Era::Clearlane, &Registry::new());
@@ -38,7 +39,7 @@ fn filled() -> Arc<dyn Engine> {
     engine
 }
 
-/// Whether a put has waited for this lock behind a thread that counts.
+/// Whether a put has waited for this lock, held by a thread that counts.
 fn put_has_waited(locks: &Registry, lock: Option<&str>) -> bool {
     let (put, counting) = (TaskLabel::named("put"), TaskLabel::named("counting"));
     let reports = locks.report();
@@ -56,7 +57,7 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Counts and puts until it is `enough`, which is told how many counts there were.
+/// Counts and puts until it is `enough`, which gets the number of counts so far.
 fn count_and_put(store: &dyn Store<()>, enough: impl Fn(u64) -> bool) {
     let (finished, counts) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|threads| {

@@ -1,4 +1,4 @@
-//! When is the lessor notified? In every store before a reader can see the new state.
+//! In every store the lessor is notified before a reader can see the new state.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_mvcc::{KeyLeases, RangeOptions, Store, StoreConfig, StoreParts, WatchableKv, open};
 use support::all_parts;
 
-/// Notes what it is told, and at which revision the store can be read then.
+/// Notes each notification, and at which revision the store can be read then.
 #[derive(Debug, Default)]
 struct RecordingLeases {
     store: OnceLock<Weak<dyn Store<()>>>,
@@ -32,8 +32,8 @@ impl KeyLeases for RecordingLeases {
 fn attachments_of(parts: StoreParts) -> Vec<(Bytes, i64, i64)> {
     let (engine, noting) = (Arc::new(MemoryEngine::new()), Arc::new(RecordingLeases::default()));
     let leases: Arc<dyn KeyLeases> = Arc::<RecordingLeases>::clone(&noting);
-    let ground = StoreConfig::new(engine, Config::default(), PreCommit::none(), ());
-    let opened = open(parts, StoreConfig { leases, ..ground }).unwrap();
+    let store_config = StoreConfig::new(engine, Config::default(), PreCommit::none(), ());
+    let opened = open(parts, StoreConfig { leases, ..store_config }).unwrap();
     let store: Arc<dyn Store<()>> = Arc::<dyn WatchableKv<()>>::from(opened.0);
     noting.store.set(Arc::downgrade(&store)).unwrap();
     let mut txn = store.begin_write().unwrap();

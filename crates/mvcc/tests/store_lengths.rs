@@ -1,4 +1,4 @@
-//! How long records are: what the index says is what the records have.
+//! How long records are: the index has the lengths of the records.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,21 +16,22 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 fn open_on(engine: &Arc<dyn Engine>) -> Box<dyn Store<()>> {
-    let ground = StoreConfig::new(Arc::clone(engine), Config::default(), PreCommit::none(), ());
-    open(StoreParts::from(Era::Clearlane), ground).unwrap().0
+    let store_config =
+        StoreConfig::new(Arc::clone(engine), Config::default(), PreCommit::none(), ());
+    open(StoreParts::from(Era::Clearlane), store_config).unwrap().0
 }
 
 /// How many keys there are, and how long the records of some.
 type Lengths = (u64, Vec<usize>);
 
 /// Lengths that the index says, and those of the records.
-fn both(view: &dyn ReadTxn, options: RangeOptions) -> (Option<Lengths>, Lengths) {
+fn both(read_txn: &dyn ReadTxn, options: RangeOptions) -> (Option<Lengths>, Lengths) {
     let (mut said, mut read) = (Vec::new(), Vec::new());
-    let said_count = view.visit_record_lengths(KeyRange::ALL, options, &mut |length| {
+    let said_count = read_txn.visit_record_lengths(KeyRange::ALL, options, &mut |length| {
         said.push(length);
         ControlFlow::Continue(())
     });
-    let count = view.visit_records(KeyRange::ALL, options, &mut |record| {
+    let count = read_txn.visit_records(KeyRange::ALL, options, &mut |record| {
         read.push(record.len());
         ControlFlow::Continue(())
     });
@@ -69,12 +70,12 @@ fn lengths_are_those_of_the_records() {
             drop(store);
             store = open_on(&engine);
         }
-        let view = store.begin_read();
+        let read_txn = store.begin_read();
         let limit = chance.random_range(0..9);
-        let (said, read) = both(&*view, RangeOptions { limit, ..RangeOptions::default() });
+        let (said, read) = both(&*read_txn, RangeOptions { limit, ..RangeOptions::default() });
         assert_eq!(said, Some(read), "the newest are known");
         let revision = chance.random_range(compacted..=now);
-        let (said, read) = both(&*view, RangeOptions { revision, ..RangeOptions::default() });
+        let (said, read) = both(&*read_txn, RangeOptions { revision, ..RangeOptions::default() });
         known += u64::from(said.is_some());
         assert!(said.is_none() || said == Some(read), "at {revision}");
     }

@@ -1,6 +1,6 @@
 //! Every store against a plain model: a whole map for every revision.
 //!
-//! Views that stay open are kept where they hold up no other call, for a history is played by one thread.
+//! Reads that stay open are kept where they hold up no other call, for one thread plays a history.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -105,11 +105,11 @@ struct World {
     parts: StoreParts,
     engine: Arc<dyn Engine>,
     store: Arc<dyn WatchableKv<Model>>,
-    /// The same, if it has views that may stay open.
+    /// The same, if it has reads that may stay open.
     snapshot_store: Option<Arc<SnapshotStore<Model>>>,
     model: Model,
     job: Option<CompactionJob>,
-    views: Vec<(StoreReadTxn<Model>, Model)>,
+    open_reads: Vec<(StoreReadTxn<Model>, Model)>,
 }
 
 /// The payload is the model itself, and each commit hands it to a cell: so the test knows which
@@ -124,21 +124,24 @@ fn open(parts: StoreParts, engine: &Arc<dyn Engine>, durable: &Durable) -> OpenS
         noted.lock().unwrap().clone_from(model);
         Ok(())
     });
-    let ground = StoreConfig::new(Arc::clone(engine), Config::default(), hook, model);
+    let store_config = StoreConfig::new(Arc::clone(engine), Config::default(), hook, model);
     if parts == StoreParts::from(Era::Clearlane) {
-        let (store, opened) = SnapshotStore::open(ground).unwrap();
+        let (store, opened) = SnapshotStore::open(store_config).unwrap();
         let store = Arc::new(store);
         return (Arc::<SnapshotStore<Model>>::clone(&store), Some(store), opened);
     }
-    let (store, opened) = clearlane_mvcc::open(parts, ground).unwrap();
+    let (store, opened) = clearlane_mvcc::open(parts, store_config).unwrap();
     (Arc::from(store), None, opened)
 }
 
-fn check(view: &dyn ReadTxn, model: &Model) {
-    assert_eq!((view.revision(), view.compact_revision()), (model.revision(), model.compacted));
+fn check(read_txn: &dyn ReadTxn, model: &Model) {
+    assert_eq!(
+        (read_txn.revision(), read_txn.compact_revision()),
+        (model.revision(), model.compacted)
+    );
     for revision in 1..=model.revision() + 1 {
         let options = RangeOptions { revision, ..RangeOptions::default() };
-        let found = view.range(KeyRange::ALL, options);
+        let found = read_txn.range(KeyRange::ALL, options);
         if revision > model.revision() {
             assert!(matches!(found, Err(Error::FutureRevision)));
         } else if revision < model.compacted {
@@ -155,7 +158,7 @@ fn check(view: &dyn ReadTxn, model: &Model) {
             assert_eq!(map, model.maps[revision as usize], "at revision {revision}");
             assert_eq!(answer.count, map.len() as u64);
             let page = RangeOptions { limit: 2, ..options };
-            let page = view.range(KeyRange::new(&[2], &[6]), page).unwrap();
+            let page = read_txn.range(KeyRange::new(&[2], &[6]), page).unwrap();
             let within = map.range(2..6).count();
             assert_eq!((page.records.len(), page.count), (within.min(2), within as u64));
         }
@@ -176,16 +179,16 @@ impl World {
             }
             Operation::Commit => self.store.commit().unwrap(),
             Operation::View => {
-                let views = self
+                let open_reads = self
                     .snapshot_store
                     .iter()
                     .map(|store| (store.begin_read(), self.model.clone()));
-                self.views.extend(views);
+                self.open_reads.extend(open_reads);
             }
             Operation::Crash => {
-                self.views.clear();
+                self.open_reads.clear();
                 let model = durable.lock().unwrap().clone();
-                // The old store lets go of the engine first.
+                // The old store is dropped first, and with it its handle on the engine.
                 let empty: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
                 (self.store, self.snapshot_store, _) = open(self.parts, &empty, durable);
                 let opened;
@@ -196,7 +199,7 @@ impl World {
         }
         check(&*self.store.begin_read(), &self.model);
         check(&*self.store.begin_read_for_writer(), &self.model);
-        self.views.iter().for_each(|(view, model)| check(view, model));
+        self.open_reads.iter().for_each(|(read_txn, model)| check(read_txn, model));
     }
 
     fn txn(&mut self, changes: &[RandomChange]) {
@@ -244,8 +247,8 @@ proptest! {
             let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
             let durable = Arc::new(std::sync::Mutex::new(Model::new()));
             let (store, viewed, _) = open(parts, &engine, &durable);
-            let (model, job, views) = (Model::new(), None, Vec::new());
-            let mut world = World { parts, engine, store, snapshot_store: viewed, model, job, views };
+            let (model, job, open_reads) = (Model::new(), None, Vec::new());
+            let mut world = World { parts, engine, store, snapshot_store: viewed, model, job, open_reads };
             for operation in &operations {
                 world.run(operation, &durable);
             }

@@ -1,4 +1,5 @@
-//! What others keep beside the records goes with a transaction: seen together, durable together.
+//! What other crates keep beside the records goes with a transaction: seen together, durable
+//! together.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

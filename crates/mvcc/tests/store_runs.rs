@@ -1,4 +1,4 @@
-//! Several revisions in one transaction, and each in its own: no reader may be able to tell which it was.
+//! Several revisions in one transaction, and each in its own: a reader finds no difference.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,8 +15,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 fn store(engine: &Arc<dyn Engine>, era: Era) -> Box<dyn Store<()>> {
-    let ground = StoreConfig::new(Arc::clone(engine), Config::default(), PreCommit::none(), ());
-    open(StoreParts::from(era), ground).unwrap().0
+    let store_config =
+        StoreConfig::new(Arc::clone(engine), Config::default(), PreCommit::none(), ());
+    open(StoreParts::from(era), store_config).unwrap().0
 }
 
 /// What one revision does.
@@ -48,15 +49,15 @@ fn run(step: &Step, txn: &mut dyn WriteTxn<()>) -> String {
 
 /// All that can be read of each revision, and the hash.
 fn contents(store: &dyn Store<()>) -> Vec<String> {
-    let view = store.begin_read();
+    let read_txn = store.begin_read();
     let at = |revision| RangeOptions { revision, ..RangeOptions::default() };
-    let mut told: Vec<_> = (1..=view.revision())
-        .map(|revision| format!("{:?}", view.range(KeyRange::ALL, at(revision)).unwrap()))
+    let mut contents: Vec<_> = (1..=read_txn.revision())
+        .map(|revision| format!("{:?}", read_txn.range(KeyRange::ALL, at(revision)).unwrap()))
         .collect();
     let mut job = store.hash(0).unwrap();
     let hash = std::iter::repeat_with(|| job.step(100).unwrap()).flatten().next();
-    told.push(format!("{:?}", hash.unwrap()));
-    told
+    contents.push(format!("{:?}", hash.unwrap()));
+    contents
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A store stops on doubt: what was half done is never shown, and nothing is written behind it.
+//! A store stops after a failure: what was half done is not shown, and nothing is written after it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

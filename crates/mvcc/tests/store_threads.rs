@@ -1,6 +1,6 @@
 //! Readers, a writer, compactions and commits at once, in every store.
 //!
-//! Two keys are always written together. Whatever a reader sees, it sees both of one transaction;
+//! Two keys are written together. Whatever a reader sees, it sees both of one transaction;
 //! and what it has seen it sees again, for as long as its read is open.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -57,7 +57,7 @@ fn check(answer: &RangeRecords, revision: i64) {
     assert!(answer.records.iter().all(|kv| kv.mod_revision == revision));
 }
 
-/// Looks at the newest state and at an older one. `false` if a compaction was faster, which a store
+/// Reads the newest state and an older one. `false` if a compaction was faster, which a store
 /// may let happen if its index is one tree for all.
 fn check_reads(read: &dyn ReadTxn, may_be_compacted: bool) -> bool {
     let revision = read.revision();

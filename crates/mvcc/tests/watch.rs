@@ -5,14 +5,14 @@
 //!
 //! | | default era | old eras, as etcd |
 //! |---|---|---|
-//! | when a watcher is told | once it is handed on, behind the write's answer | before the write ends |
-//! | an outbox is full with | so many bytes | so many responses: 1,024 until 3.2, then 128 |
-//! | who finds it full | falls behind, and keeps a revision | is a victim, and keeps its events |
-//! | catching up goes by | the step's records and bytes | 1,000 revisions for each of 512 watchers |
+//! | events are delivered | after the write's answer | before the write ends |
+//! | a channel is full at | a number of bytes | 1,024 responses until 3.2, then 128 |
+//! | its watcher then | is unsynced, and keeps a revision | is a victim, and keeps its events |
+//! | a step reads | records and bytes up to a bound | 1,000 revisions for each of 512 watchers |
 //! | the record before is fetched | with the event | when the response is sent |
 //!
-//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-mvcc --test watch`.
-//! Then read the difference.
+//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-mvcc --test
+//! watch`. Then read the difference.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -45,7 +45,7 @@ fn is_old(parts: &StoreParts) -> bool {
 }
 
 #[test]
-fn what_all_hubs_have_in_common() {
+fn what_all_watchable_stores_have_in_common() {
     run("watch", all_parts());
 }
 
@@ -60,7 +60,7 @@ fn what_only_the_old_eras_do() {
 }
 
 #[test]
-fn an_outbox_of_the_old_eras_takes_so_many_responses() {
+fn a_channel_of_the_old_eras_is_bounded_by_responses() {
     for parts in all_parts().into_iter().filter(is_old) {
         let expected = if parts.era <= Era::V3_2 { 1024 } else { 128 };
         assert_eq!(WatchRunner::new(parts).responses_of_a_full_channel(), expected, "{parts:?}");

@@ -1,10 +1,11 @@
 //! Watchers beside everything else that a store does, at once, in every store.
 //!
-//! A writer, readers, hashes, commits, compactions, deliveries, rounds of catching up, and clients
-//! that come, ask, and go: whatever locks there are, all are taken from all sides. It must come to
-//! an end; if it does not, a watchdog says which thread waits for which. And each watcher is sent each event
-//! once, in order, and with all of its transaction: the watchers that stay through it all from the first
-//! to the last, those that come and go without a gap, or that a compaction was there first.
+//! A writer, readers, hashes, commits, compactions, deliveries, steps for unsynced watchers, and
+//! clients that come, ask, and go: whatever locks there are, all are taken from all sides. It must
+//! come to an end; if it does not, a watchdog says which thread waits for which. And each watcher
+//! is sent each event once, in order, and with all of its transaction: the watchers that stay
+//! through it all from the first to the last, those that come and go without a gap, or that a
+//! compaction was there first.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -30,13 +31,13 @@ use clearlane_mvcc::{
 };
 use support::all_parts;
 
-/// Revisions 2 to so many.
+/// The newest revision in the end; the first is 2.
 const LAST: i64 = 300;
 /// All of a run takes a second or two.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What happens at a revision, in order: `a` is put always, `b` comes and goes. Nothing ever happened
-/// at revision 1.
+/// What happens at a revision, in order: `a` is put in each, `b` comes and goes. Nothing happens at
+/// revision 1.
 fn happens(revision: i64, only_b: bool) -> Vec<(&'static [u8], bool)> {
     if revision < 2 {
         return Vec::new();
@@ -51,10 +52,10 @@ fn happens(revision: i64, only_b: bool) -> Vec<(&'static [u8], bool)> {
     changes
 }
 
-/// What a watcher was told, followed event by event.
+/// What was delivered to a watcher, followed event by event.
 #[derive(Debug)]
 struct WatcherProgress {
-    /// Everything below was told. None until the watcher is made, if it starts with "now".
+    /// Everything below was delivered. None until the watcher is made, if it starts with "now".
     next: Option<i64>,
     only_b: bool,
     compacted: bool,
@@ -77,7 +78,7 @@ impl WatcherProgress {
     }
 
     fn check_response(&mut self, response: &Response) {
-        assert!(!self.compacted, "{response:?} behind the end");
+        assert!(!self.compacted, "{response:?} after the end");
         match &response.kind {
             ResponseKind::Created => self.next = self.next.or(Some(response.revision + 1)),
             ResponseKind::Events { events, .. } => {
@@ -90,7 +91,7 @@ impl WatcherProgress {
                 let mut passed = next..=response.revision;
                 assert!(
                     passed.all(|revision| happens(revision, self.only_b).is_empty()),
-                    "progress at {}, but {next} was not told",
+                    "progress at {}, but {next} was not delivered",
                     response.revision
                 );
             }
@@ -109,8 +110,8 @@ impl WatcherProgress {
         while happens(next, self.only_b).is_empty() {
             next += 1;
         }
-        let told: Vec<(&[u8], bool)> = events.iter().map(change).collect();
-        assert_eq!((revision(&events[0]), told), (next, happens(next, self.only_b)));
+        let delivered: Vec<(&[u8], bool)> = events.iter().map(change).collect();
+        assert_eq!((revision(&events[0]), delivered), (next, happens(next, self.only_b)));
         self.next = Some(next + 1);
     }
 }
@@ -152,18 +153,20 @@ impl Drop for FinishOnPanic<'_> {
 impl Scene {
     fn new(parts: StoreParts, locks: &Registry) -> Scene {
         let config = Config { batch_limit: 40, locks: locks.clone(), ..Config::default() };
-        let ground = StoreConfig::new(Arc::new(MemoryEngine::new()), config, PreCommit::none(), ());
-        let store: Arc<dyn WatchableKv<()>> = Arc::from(open(parts, ground).unwrap().0);
-        // Small enough that watchers fall behind, and the queue overflows.
+        let store_config =
+            StoreConfig::new(Arc::new(MemoryEngine::new()), config, PreCommit::none(), ());
+        let store: Arc<dyn WatchableKv<()>> = Arc::from(open(parts, store_config).unwrap().0);
+        // Small enough that channels fill up, and the queue overflows.
         let watching = WatchConfig {
             stream_bytes_max: 2000,
             queue_bytes_max: 4000,
             sync_step_records: 10,
             ..WatchConfig::default()
         };
-        let hub = Arc::clone(&store).open_watchable_store(watching, locks, Box::new(|_| {}));
-        let (finished, told) = (AtomicBool::new(false), AtomicI64::new(0));
-        Scene { parts, store, watchable_store: hub, finished, delivered_revision: told }
+        let watchable_store =
+            Arc::clone(&store).open_watchable_store(watching, locks, Box::new(|_| {}));
+        let (finished, delivered) = (AtomicBool::new(false), AtomicI64::new(0));
+        Scene { parts, store, watchable_store, finished, delivered_revision: delivered }
     }
 
     fn stream(&self) -> WatchStream {
@@ -202,7 +205,7 @@ impl Scene {
     fn read(&self) {
         match self.store.begin_read().range(KeyRange::ALL, RangeOptions::default()) {
             Ok(answer) => assert!(answer.count <= 2),
-            // A view of the one tree may be overtaken.
+            // A read through the one tree may be overtaken.
             Err(Error::Compacted) => {
                 assert_eq!(self.parts.era, Era::Clearlane);
                 assert_eq!(self.parts.index, IndexKind::Locked);
@@ -237,32 +240,33 @@ impl Scene {
 
     /// The watchers that stay. Returns when they were sent everything.
     fn run_lasting_watchers(&self, staying: &[(WatchStream, WatchRequest)]) {
-        let mut told: Vec<WatcherProgress> =
+        let mut delivered: Vec<WatcherProgress> =
             staying.iter().map(|(_, request)| WatcherProgress::of(request)).collect();
         self.until_finished("staying", || {
-            for ((stream, _), told) in staying.iter().zip(&mut told) {
+            for ((stream, _), delivered) in staying.iter().zip(&mut delivered) {
                 stream
                     .poll_responses(500)
                     .unwrap()
                     .iter()
-                    .for_each(|response| told.check_response(response));
+                    .for_each(|response| delivered.check_response(response));
                 stream.notify_progress();
-                assert!(!told.compacted, "nobody who stays is overtaken");
+                assert!(!delivered.compacted, "no watcher that stays is overtaken");
             }
-            let least = told.iter().map(WatcherProgress::up_to).min().unwrap();
+            let least = delivered.iter().map(WatcherProgress::up_to).min().unwrap();
             self.delivered_revision.store(least, Ordering::SeqCst);
-            if told.iter().all(WatcherProgress::is_all) {
+            if delivered.iter().all(WatcherProgress::is_all) {
                 self.finished.store(true, Ordering::SeqCst);
             }
         });
     }
 
-    /// One that comes, perhaps with an old revision, asks, listens for a while and goes.
+    /// A watcher that comes, perhaps with an old revision, asks for progress, stays for a while and
+    /// goes.
     fn run_passing_watcher(&self, visit: i64) {
         let now = self.store.begin_read().revision();
         let start = if visit % 4 == 0 { 0 } else { (now - visit % 50).max(1) };
         let request = WatchRequest { start_revision: start, ..request(visit % 3 == 0) };
-        let (stream, mut told) = (self.stream(), WatcherProgress::of(&request));
+        let (stream, mut delivered) = (self.stream(), WatcherProgress::of(&request));
         stream.watch(request);
         for ask in 0..visit % 20 {
             if ask % 5 == 0 {
@@ -272,15 +276,15 @@ impl Scene {
                 .poll_responses(300)
                 .unwrap()
                 .iter()
-                .for_each(|response| told.check_response(response));
+                .for_each(|response| delivered.check_response(response));
             thread::yield_now();
         }
         if visit % 2 == 0 {
             stream.cancel(0);
             let rest = stream.poll_responses(usize::MAX).unwrap();
-            rest.iter().for_each(|response| told.check_response(response));
+            rest.iter().for_each(|response| delivered.check_response(response));
             let end = rest.last().map(|response| &response.kind);
-            assert!(told.compacted || end == Some(&ResponseKind::Canceled), "{rest:?}");
+            assert!(delivered.compacted || end == Some(&ResponseKind::Canceled), "{rest:?}");
         }
     }
 }
@@ -341,7 +345,7 @@ fn play(parts: StoreParts, locks: &Registry) {
 }
 
 #[test]
-fn each_watcher_is_told_each_event_once_and_in_order() {
+fn each_watcher_gets_each_event_once_and_in_order() {
     for parts in all_parts() {
         let locks = Registry::new();
         let (alive, ended) = channel::<()>();
@@ -350,7 +354,7 @@ fn each_watcher_is_told_each_event_once_and_in_order() {
             let _alive = alive;
             play(parts, &of_the_play);
         });
-        // Nothing is ever sent: the play ends by dropping its side.
+        // Nothing is sent: the run ends by dropping its side.
         if ended.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Timeout) {
             panic!("{parts:?} does not end; waiting are {:?}", locks.waiting());
         }

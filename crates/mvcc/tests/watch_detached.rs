@@ -1,8 +1,8 @@
 //! A store is replaced by one that has come further: its watchers move, in every era.
 //!
-//! Two stores get the same transactions, as two members do, and one of them gets more. Where a
-//! watcher stands when it moves must not matter: it is told everything once and in order, or that
-//! what it should be told next is compacted.
+//! Two stores get the same transactions, as two members do, and one of them gets more. The sync
+//! state of a watcher when it moves must not matter: everything is delivered to it once and in
+//! order, or that the next revision is compacted.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ use clearlane_mvcc::watch::{
 };
 use clearlane_mvcc::{Change, StoreConfig, WatchableKv, open};
 
-/// One store after the other, and the hub through which streams reach both.
+/// One store after the other, and the watchable store through which streams reach both.
 struct World {
     era: Era,
     config: WatchConfig,
@@ -29,8 +29,8 @@ struct World {
 
 fn empty(era: Era) -> Arc<dyn WatchableKv<()>> {
     let engine = Arc::new(MemoryEngine::new());
-    let ground = StoreConfig::new(engine, Config::default(), PreCommit::none(), ());
-    Arc::from(open(era.into(), ground).unwrap().0)
+    let store_config = StoreConfig::new(engine, Config::default(), PreCommit::none(), ());
+    Arc::from(open(era.into(), store_config).unwrap().0)
 }
 
 /// Puts a key at a revision.
@@ -45,8 +45,14 @@ fn put(store: &dyn WatchableKv<()>, revision: i64) -> Vec<Change> {
 impl World {
     fn new(era: Era, config: WatchConfig) -> World {
         let (store, locks) = (empty(era), Registry::new());
-        let hub = Arc::clone(&store).open_watchable_store(config, &locks, Box::new(|_| {}));
-        World { era, config, store, watchable_store: Arc::new(CurrentHub::new(hub, &locks)) }
+        let watchable_store =
+            Arc::clone(&store).open_watchable_store(config, &locks, Box::new(|_| {}));
+        World {
+            era,
+            config,
+            store,
+            watchable_store: Arc::new(CurrentHub::new(watchable_store, &locks)),
+        }
     }
 
     fn stream(&self) -> WatchStream {
@@ -64,7 +70,7 @@ impl World {
         while self.watchable_store.sync_watchers().unwrap() {}
     }
 
-    /// A copy that has come up to a revision, and is compacted, takes the store's place.
+    /// A copy that has come up to a revision, and is compacted, replaces the store.
     fn replace(&mut self, up_to: i64, compacted: Option<i64>) {
         self.store = empty(self.era);
         (2..=up_to).for_each(|revision| drop(put(&*self.store, revision)));
@@ -86,30 +92,31 @@ fn watcher(id: WatchId, start: i64) -> WatchRequest {
     WatchRequest { id, start_revision: start, ..WatchRequest::new(keys) }
 }
 
-/// The revisions that a watcher was told; behind them, negative, the compaction that ended it.
+/// The revisions that were delivered to a watcher; after them, negative, the compaction that ended
+/// it.
 fn delivered_revisions(responses: &[Response], id: WatchId) -> Vec<i64> {
-    let mut told = Vec::new();
+    let mut delivered = Vec::new();
     for response in responses.iter().filter(|response| response.id == id) {
         match &response.kind {
             ResponseKind::Events { events, .. } => {
-                told.extend(events.iter().map(|event| match &event.change {
+                delivered.extend(events.iter().map(|event| match &event.change {
                     Change::Put(record) | Change::Delete(record) => record.mod_revision,
                 }));
             }
-            ResponseKind::Compacted(at) => told.push(-at),
+            ResponseKind::Compacted(at) => delivered.push(-at),
             _ => {}
         }
     }
-    told
+    delivered
 }
 
 #[test]
-fn everybody_is_told_everything_once_wherever_he_stood() {
+fn each_watcher_gets_everything_once_from_any_sync_state() {
     for era in Era::DISTINCT_STORES {
         let mut world = World::new(era, WatchConfig::default());
         let stream = world.stream();
         world.put(2..=10);
-        // 1 is in step, 2 behind and has not read, 3 waits for what the copy has, 4 for later.
+        // 1 is synced, 2 unsynced and has not read, 3 waits for what the copy has, 4 for later.
         stream.watch(watcher(1, 0));
         world.settle();
         world.put(11..=12);
@@ -117,12 +124,12 @@ fn everybody_is_told_everything_once_wherever_he_stood() {
         stream.watch(watcher(2, 5));
         stream.watch(watcher(3, 15));
         stream.watch(watcher(4, 22));
-        // This is published and not handed on. (In the old eras the writer has told it.)
+        // This is published and not handed on. (In the old eras the writer has delivered it.)
         world.put(13..=13);
         world.replace(20, None);
         let figures = world.watchable_store.metrics();
         assert_eq!((figures.streams, figures.watchers), (1, 4), "{era:?}");
-        // Writers of the new store do not wait for a watcher to catch up.
+        // Writers of the new store do not wait for a watcher to be synced.
         world.put(21..=23);
         world.settle();
         world.put(24..=24);
@@ -140,9 +147,9 @@ fn everybody_is_told_everything_once_wherever_he_stood() {
     }
 }
 
-/// The outbox is full and stays so over the move: what did not find room comes from the new store.
+/// The channel is full and stays so over the move: what it refused comes from the new store.
 #[test]
-fn a_full_outbox_moves_with_its_watcher() {
+fn a_full_channel_moves_with_its_watcher() {
     for era in Era::DISTINCT_STORES {
         let config = WatchConfig { stream_bytes_max: 2000, ..WatchConfig::default() };
         let mut world = World::new(era, config);
@@ -168,7 +175,7 @@ fn a_full_outbox_moves_with_its_watcher() {
 }
 
 #[test]
-fn who_should_be_told_what_the_copy_has_compacted_is_told_that() {
+fn a_watcher_whose_next_revision_the_copy_has_compacted_is_ended() {
     for era in Era::DISTINCT_STORES {
         let mut world = World::new(era, WatchConfig::default());
         let stream = world.stream();

@@ -1,11 +1,12 @@
 //! Watching against a plain model: a list of all revisions with their changes.
 //!
-//! Random operations run on a store, its hub and a few streams, with bounds so small that outboxes
-//! and the queue are full most of the time. Whatever comes out of a stream is held against the
-//! list at once: each watcher must be sent what the list has for it, in order, whole revisions,
-//! nothing twice and nothing left out. At the end everything settles, and no watcher may lack anything.
+//! Random operations run on a store, its watchers and a few streams, with bounds so small that
+//! channels and the queue are full most of the time. Whatever comes out of a stream is held against
+//! the list at once: each watcher must be sent what the list has for it, in order, whole revisions,
+//! nothing twice and nothing left out. At the end everything settles, and no watcher may lack
+//! anything.
 //!
-//! What the model knows of a watcher is `next`: all below is told, or was none of its business.
+//! What the model knows of a watcher is `next`: all below is delivered, or was not wanted.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -143,12 +144,12 @@ fn config() -> impl Strategy<Value = WatchConfig> {
 #[derive(Clone, Debug)]
 struct ExpectedWatcher {
     request: WatchRequest,
-    /// The first revision of which nothing was told.
+    /// The first revision of which nothing was delivered.
     next: i64,
-    /// The newest revision that was said to it, events or not.
+    /// The newest revision in its responses, events or not.
     newest_revision: i64,
     created: bool,
-    /// Its end was asked for. Events that were told before may still come out.
+    /// Its end was asked for. Events that were added before may still come out.
     canceled: bool,
 }
 
@@ -204,7 +205,7 @@ impl World {
                 .unwrap()
                 .0;
         let store = Arc::new(store);
-        let hub = SnapshotWatchableStore::new(
+        let watchable_store = SnapshotWatchableStore::new(
             Arc::clone(&store),
             config,
             &Registry::new(),
@@ -212,7 +213,7 @@ impl World {
         );
         World {
             store,
-            watchable_store: Arc::new(hub),
+            watchable_store: Arc::new(watchable_store),
             clients: (0..STREAMS).map(|_| None).collect(),
             unpublished: Vec::new(),
             history: BTreeMap::new(),
@@ -302,7 +303,7 @@ impl World {
 
     fn watch(&mut self, number: usize, start: Start, request: &WatchRequest) {
         let now = self.revision();
-        // What is compacted ends a watcher as soon as it catches up: which of the two came first
+        // What is compacted ends a watcher as soon as it is read for: which of the two came first
         // the client cannot know, so the number must not be asked for again before that is seen.
         self.take(number, usize::MAX);
         let Some(client) = &mut self.clients[number] else { return };
@@ -409,8 +410,8 @@ impl World {
         }
         if matches!(response.kind, ResponseKind::Compacted(_) | ResponseKind::Canceled) {
             // Nothing may come after this: whatever has this number then is another watcher.
-            let place = client.watchers.iter().position(|(id, _)| *id == response.id).unwrap();
-            client.watchers.remove(place);
+            let position = client.watchers.iter().position(|(id, _)| *id == response.id).unwrap();
+            client.watchers.remove(position);
         }
     }
 
@@ -453,7 +454,7 @@ impl World {
         changes.filter(wants).collect()
     }
 
-    /// Everything up to a revision was told, and the watcher's start is no more than that.
+    /// Everything up to a revision was delivered, and the watcher's start is no more than that.
     fn check_nothing_missed(&self, watcher: &ExpectedWatcher, revision: i64) {
         assert!(watcher.created && watcher.request.start_revision <= revision, "{watcher:?}");
         assert!(revision <= self.revision());
@@ -461,9 +462,11 @@ impl World {
     }
 
     fn check_progress(&self, client: &mut Client, response: &Response) {
-        let place =
+        let position =
             client.progress_requested_at.iter().position(|asked| *asked <= response.revision);
-        client.progress_requested_at.remove(place.expect("nobody has asked, or not yet"));
+        client
+            .progress_requested_at
+            .remove(position.expect("no progress was requested, or not yet"));
         for (_, watcher) in &client.watchers {
             // Those that are not created yet came after it. A canceled one is out of the question.
             if watcher.created && !watcher.canceled {
@@ -540,7 +543,7 @@ proptest! {
     })]
 
     #[test]
-    fn watchers_are_told_what_the_list_has(
+    fn watchers_get_what_the_list_has(
         config in config(),
         operations in prop::collection::vec(operation(), 1..120),
     ) {

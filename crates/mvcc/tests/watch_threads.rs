@@ -1,11 +1,11 @@
 //! Watching with real threads: no thread may miss a wake-up, and no watcher an event.
 //!
-//! One thread writes at full speed and publishes, one delivers, one catches up, one compacts, and
+//! One thread writes at full speed and publishes, one delivers, one synchronises, one compacts, and
 //! a few consumers make watchers and take responses: at once, a few bytes at a time, or stopping
-//! for a while. Each thread sleeps until woken; what the watchable store forgets to wake makes the test hang, and
-//! then a deadline ends it with the figures.
+//! for a while. Each thread sleeps until woken; what the watchable store forgets to wake makes the
+//! test hang, and then a deadline ends it with the figures.
 //!
-//! The transactions are such that what a watcher must be told follows from its keys and the
+//! The transactions are such that what must be delivered to a watcher follows from its keys and the
 //! revision alone: revision R puts the keys R mod [`KEYS`], R + 1 mod [`KEYS`], ... and the value
 //! is R.
 
@@ -38,7 +38,7 @@ const WATCHERS_PER_CONSUMER: usize = 24;
 /// Far more than it takes. A hang is reported then.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A bell that remembers that it was rung.
+/// A signal that stays set until a thread has waited for it.
 #[derive(Clone, Default)]
 struct WakeFlag(Arc<(Mutex<bool>, Condvar)>);
 
@@ -48,7 +48,7 @@ impl WakeFlag {
         self.0.1.notify_all();
     }
 
-    /// Sleeps until it rings or has rung. Says no if the deadline comes first.
+    /// Sleeps until it is set. `false` if the deadline comes first.
     fn wait(&self, until: Instant) -> bool {
         let mut rung = self.0.0.lock().unwrap();
         while !*rung {
@@ -81,7 +81,7 @@ struct World {
     /// It has risen.
     risen: Condvar,
     finished: AtomicBool,
-    /// A compaction leaves so many revisions.
+    /// Number of revisions that a compaction leaves.
     kept: i64,
     deadline: Instant,
 }
@@ -110,13 +110,13 @@ fn changes_at(revision: i64) -> i64 {
     }
 }
 
-/// What a watcher must be told of a revision, keys in order of the changes.
+/// What a watcher must get of a revision, keys in order of the changes.
 fn wanted(keys: &WatchedKeys, revision: i64) -> Vec<Bytes> {
     let changed = (0..changes_at(revision)).map(|change| key(revision + change));
     changed.filter(|key| keys.contains(key)).collect()
 }
 
-fn write(world: &World, hub: &dyn WatchableStore, compactor: &Sender<CompactionJob>) {
+fn write(world: &World, watchable_store: &dyn WatchableStore, compactor: &Sender<CompactionJob>) {
     for revision in 2..=LAST {
         let mut txn = world.store.begin_write().unwrap();
         for change in 0..changes_at(revision) {
@@ -124,7 +124,7 @@ fn write(world: &World, hub: &dyn WatchableStore, compactor: &Sender<CompactionJ
         }
         let ended = txn.end(()).unwrap();
         assert_eq!(ended.revision, revision);
-        hub.publish(revision, ended.changes);
+        watchable_store.publish(revision, ended.changes);
         *world.revision.lock().unwrap() = revision;
         world.risen.notify_all();
         if revision % 300 == 0 && revision > world.kept {
@@ -135,14 +135,14 @@ fn write(world: &World, hub: &dyn WatchableStore, compactor: &Sender<CompactionJ
     }
 }
 
-/// Does steps while there are any, and sleeps until the bell.
-fn run_steps(world: &World, bell: &WakeFlag, step: impl Fn() -> bool) {
+/// Does steps while there are any, and sleeps until the signal.
+fn run_steps(world: &World, signal: &WakeFlag, step: impl Fn() -> bool) {
     loop {
         while step() {}
         if world.finished.load(Ordering::Acquire) {
             return;
         }
-        assert!(bell.wait(world.deadline), "a thread of the hub sleeps for ever");
+        assert!(signal.wait(world.deadline), "a thread of the watchable store is not woken");
     }
 }
 
@@ -158,14 +158,14 @@ fn compact(world: &World, jobs: &Receiver<CompactionJob>) {
 enum Pace {
     Fast,
     FewBytes,
-    /// Reads nothing for so many revisions, then everything.
+    /// Reads nothing for a number of revisions, then everything.
     StopAndGo(i64),
 }
 
 #[derive(Debug)]
 struct WatcherProgress {
     keys: WatchedKeys,
-    /// The next revision to hear of.
+    /// The next revision to get.
     next: i64,
     previous: bool,
     created: bool,
@@ -205,8 +205,9 @@ impl Consumer<'_> {
             prev_kv: previous,
             ..WatchRequest::new(keys.clone())
         };
-        let told = WatcherProgress { keys, next: start, previous, created: false, is_ended: false };
-        self.watchers.insert(id, told);
+        let delivered =
+            WatcherProgress { keys, next: start, previous, created: false, is_ended: false };
+        self.watchers.insert(id, delivered);
         self.stream.watch(request);
     }
 
@@ -222,38 +223,39 @@ impl Consumer<'_> {
     }
 
     fn check_response(&mut self, response: &Response) {
-        let told = self.watchers.get_mut(&response.id).unwrap();
+        let delivered = self.watchers.get_mut(&response.id).unwrap();
         assert!(
-            !told.is_ended && told.created != (response.kind == ResponseKind::Created),
+            !delivered.is_ended && delivered.created != (response.kind == ResponseKind::Created),
             "{response:?}"
         );
         match &response.kind {
-            ResponseKind::Created => told.created = true,
+            ResponseKind::Created => delivered.created = true,
             ResponseKind::Compacted(at) => {
-                assert!(told.next < *at, "{told:?} is compacted at {at}");
+                assert!(delivered.next < *at, "{delivered:?} is compacted at {at}");
                 assert!(*at <= self.world.store.begin_read().compact_revision());
-                told.is_ended = true;
+                delivered.is_ended = true;
                 self.compacted += 1;
             }
             ResponseKind::Events { events, .. } => {
                 self.events += events.len();
-                check_events(told, events);
+                check_events(delivered, events);
             }
-            other => panic!("nobody asked for {other:?}"),
+            other => panic!("not asked for: {other:?}"),
         }
     }
 
     /// Each watcher was sent everything, or was overtaken by a compaction.
     fn has_finished(&self) -> bool {
-        let done = |told: &WatcherProgress| {
-            told.is_ended
-                || told.created
-                    && (told.next..=LAST).all(|revision| wanted(&told.keys, revision).is_empty())
+        let done = |delivered: &WatcherProgress| {
+            delivered.is_ended
+                || delivered.created
+                    && (delivered.next..=LAST)
+                        .all(|revision| wanted(&delivered.keys, revision).is_empty())
         };
         self.watchers.len() == WATCHERS_PER_CONSUMER && self.watchers.values().all(done)
     }
 
-    fn run(&mut self, bell: &WakeFlag) {
+    fn run(&mut self, signal: &WakeFlag) {
         let mut next_stop = 0;
         loop {
             let count = self.watchers.len();
@@ -275,34 +277,37 @@ impl Consumer<'_> {
             } else if count < WATCHERS_PER_CONSUMER {
                 self.world.wait_for(due);
             } else {
-                assert!(bell.wait(self.world.deadline), "{}", self.describe_missing());
+                assert!(signal.wait(self.world.deadline), "{}", self.describe_missing());
             }
         }
     }
 
     fn describe_missing(&self) -> String {
-        let lacks = self.watchers.iter().filter(|(_, told)| !told.is_ended);
+        let lacks = self.watchers.iter().filter(|(_, delivered)| !delivered.is_ended);
         format!("{:?} sleeps for ever: {:?}", self.pace, lacks.collect::<Vec<_>>())
     }
 }
 
-fn check_events(told: &mut WatcherProgress, events: &[Event]) {
+fn check_events(delivered: &mut WatcherProgress, events: &[Event]) {
     for of_revision in events.chunk_by(|a, b| record(a).mod_revision == record(b).mod_revision) {
         let revision = record(&of_revision[0]).mod_revision;
-        for skipped in told.next..revision {
-            assert!(wanted(&told.keys, skipped).is_empty(), "{told:?} has missed {skipped}");
+        for skipped in delivered.next..revision {
+            assert!(
+                wanted(&delivered.keys, skipped).is_empty(),
+                "{delivered:?} has missed {skipped}"
+            );
         }
-        assert!(revision >= told.next, "{told:?} has heard of {revision} before");
+        assert!(revision >= delivered.next, "{delivered:?} got {revision} before");
         let keys: Vec<Bytes> = of_revision.iter().map(|event| record(event).key.clone()).collect();
-        assert_eq!(keys, wanted(&told.keys, revision), "{told:?} at {revision}");
+        assert_eq!(keys, wanted(&delivered.keys, revision), "{delivered:?} at {revision}");
         for event in of_revision {
             assert_eq!(record(event).value, revision.to_string());
             if let Some(previous) = &event.prev_kv {
-                assert!(told.previous && previous.mod_revision < revision);
+                assert!(delivered.previous && previous.mod_revision < revision);
                 assert_eq!(previous.version + 1, record(event).version);
             }
         }
-        told.next = revision + 1;
+        delivered.next = revision + 1;
     }
 }
 
@@ -311,18 +316,23 @@ fn record(event: &Event) -> &clearlane_proto::mvccpb::KeyValue {
     record
 }
 
-fn consume(world: &World, hub: &Arc<dyn WatchableStore>, seed: u64, pace: Pace) -> (usize, usize) {
-    let bell = WakeFlag::default();
-    let wake = bell.clone();
-    let stream = WatchStream::open(Arc::clone(hub), Arc::new(move || wake.set()), 0);
+fn consume(
+    world: &World,
+    watchable_store: &Arc<dyn WatchableStore>,
+    seed: u64,
+    pace: Pace,
+) -> (usize, usize) {
+    let signal = WakeFlag::default();
+    let wake = signal.clone();
+    let stream = WatchStream::open(Arc::clone(watchable_store), Arc::new(move || wake.set()), 0);
     let (watchers, random) = (BTreeMap::new(), Random(seed));
     let mut consumer = Consumer { world, stream, watchers, random, pace, compacted: 0, events: 0 };
-    consumer.run(&bell);
+    consumer.run(&signal);
     (consumer.events, consumer.compacted)
 }
 
-/// Runs everything, and says how many events were told and how many watchers were overtaken by a
-/// compaction.
+/// Runs everything, and says how many events were delivered and how many watchers were overtaken by
+/// a compaction.
 fn run(config: WatchConfig, seed: u64, kept: i64) -> (usize, usize) {
     println!("seed {seed}, {config:?}");
     let store = SnapshotStore::open(StoreConfig::new(
@@ -346,33 +356,38 @@ fn run(config: WatchConfig, seed: u64, kept: i64) -> (usize, usize) {
         WatchWork::Delivery => bells[0].set(),
         WatchWork::SyncWatchers => bells[1].set(),
     });
-    let hub = SnapshotWatchableStore::new(Arc::clone(&world.store), config, &Registry::new(), wake);
-    let hub: Arc<dyn WatchableStore> = Arc::new(hub);
+    let watchable_store =
+        SnapshotWatchableStore::new(Arc::clone(&world.store), config, &Registry::new(), wake);
+    let watchable_store: Arc<dyn WatchableStore> = Arc::new(watchable_store);
     let paces = [Pace::Fast, Pace::FewBytes, Pace::StopAndGo(200), Pace::StopAndGo(900)];
-    let (world, hub) = (&world, &hub);
+    let (world, watchable_store) = (&world, &watchable_store);
     thread::scope(|scope| {
-        scope.spawn(|| run_steps(world, &deliver, || hub.deliver().unwrap()));
-        scope.spawn(|| run_steps(world, &catch_up, || hub.sync_watchers().unwrap()));
+        scope.spawn(|| run_steps(world, &deliver, || watchable_store.deliver().unwrap()));
+        scope.spawn(|| run_steps(world, &catch_up, || watchable_store.sync_watchers().unwrap()));
         scope.spawn(move || compact(world, &jobs));
-        let consume =
-            |(number, pace)| scope.spawn(move || consume(world, hub, seed * 100 + number, pace));
+        let consume = |(number, pace)| {
+            scope.spawn(move || consume(world, watchable_store, seed * 100 + number, pace))
+        };
         let consumers: Vec<_> = (0..).zip(paces).map(consume).collect();
-        scope.spawn(move || write(world, &**hub, &compactor));
-        let told: Vec<_> = consumers.into_iter().map(|consumer| consumer.join()).collect();
+        scope.spawn(move || write(world, &**watchable_store, &compactor));
+        let delivered: Vec<_> = consumers.into_iter().map(|consumer| consumer.join()).collect();
         world.finished.store(true, Ordering::Release);
         [&deliver, &catch_up].into_iter().for_each(WakeFlag::set);
-        told.into_iter().map(Result::unwrap).fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
+        delivered
+            .into_iter()
+            .map(Result::unwrap)
+            .fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
     })
 }
 
 #[test]
-fn everybody_is_told_everything_with_roomy_bounds() {
+fn each_watcher_gets_everything_with_large_bounds() {
     let (events, _) = run(WatchConfig::default(), 1, 500);
-    assert!(events > 10_000, "{events} events were told");
+    assert!(events > 10_000, "{events} events were delivered");
 }
 
 #[test]
-fn everybody_is_told_everything_with_small_bounds() {
+fn each_watcher_gets_everything_with_small_bounds() {
     for seed in 2..4 {
         let config = WatchConfig {
             stream_bytes_max: 4000,
@@ -386,7 +401,7 @@ fn everybody_is_told_everything_with_small_bounds() {
 }
 
 #[test]
-fn everybody_is_told_everything_with_tiny_bounds() {
+fn each_watcher_gets_everything_with_tiny_bounds() {
     let config = WatchConfig {
         stream_bytes_max: 1,
         queue_bytes_max: 1,

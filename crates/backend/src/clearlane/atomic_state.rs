@@ -1,9 +1,9 @@
 //! The one pointer that is published: loaded by readers, replaced by compare-and-swap.
 //!
-//! Two parties replace it, the applier and the committer, and each changes only its own part of
-//! the view. So neither may ever store a view that it made from an older one: it would take back
-//! what the other has published. [`AtomicState::update`] makes the new view from the current one
-//! and tries again if that has been replaced meanwhile.
+//! Two threads replace it, the applier and the committer, and each changes only its own part of the
+//! state. So neither may store a state that it made from an older one: it would take back what the
+//! other has published. [`AtomicState::update`] makes the new state from the current one, and tries
+//! again if that has been replaced meanwhile.
 //!
 //! With the feature `shuttle` the pointer is one that a model checker schedules around.
 
@@ -14,7 +14,7 @@ use atomic::Pointer;
 #[cfg(feature = "shuttle")]
 use scheduled::Pointer;
 
-/// A pointer to the current view.
+/// A pointer to the current state.
 #[derive(Debug)]
 pub(crate) struct AtomicState<V> {
     current: Pointer<V>,
@@ -25,12 +25,12 @@ impl<V> AtomicState<V> {
         AtomicState { current: Pointer::new(Arc::new(first)) }
     }
 
-    /// The current view. Takes no lock and waits for no thread.
+    /// The current state. In the server this is `ArcSwap::load_full`, which takes no lock.
     pub(crate) fn load(&self) -> Arc<V> {
         self.current.load()
     }
 
-    /// Replaces the current view by what `next` makes of it. Returns the view that was replaced
+    /// Replaces the current state by what `next` makes of it. Returns the state that was replaced
     /// and the new one. `next` may be called again, so it must be cheap and change nothing.
     pub(crate) fn update(&self, next: impl Fn(&V) -> V) -> (Arc<V>, Arc<V>) {
         let mut current = self.load();

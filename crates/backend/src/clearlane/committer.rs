@@ -1,4 +1,4 @@
-//! The committer's side: what is pending goes into the engine, beside the applier.
+//! The committer's side: what is pending goes into the engine, while the applier goes on.
 //!
 //! ```text
 //!   applier    ─ publish ─ publish ─ publish ─ publish ─ publish ─ publish ─▶
@@ -6,17 +6,12 @@
 //!   committer   1 freeze ┘  2 write ├──────── sync ────────┤ 3 publish
 //! ```
 //!
-//! 1. **Freeze.** One swap turns the young map into the frozen one. The view that results is a
-//!    state between two write transactions: its log, its frozen map and its payload belong
-//!    together, and it is the state that this commit makes durable.
-//! 2. **Write.** The frozen view's log and map, the removals asked for by compaction, and what
-//!    the pre-commit hook makes of the frozen view's payload go into one engine transaction,
-//!    which is synced. The applier and all readers go on; nothing they need is held.
-//! 3. **Publish.** One swap puts the engine's new snapshot into the current view and drops what
-//!    it now covers: the log up to the frozen end, and the frozen map.
-//!
-//! The committer is the only writer of the engine. Both swaps are made from the view that is
-//! current, by compare-and-swap, so no revision that the applier published is taken back.
+//! 1. **Freeze**: one swap turns the active buckets into the frozen ones. The state that results
+//!    lies between two write transactions; it is the one that this commit makes durable.
+//! 2. **Write**: its pending records, its frozen buckets, the removals that compaction asked for
+//!    and the hook's records for its payload go into one engine transaction, which is synced.
+//! 3. **Publish**: one swap puts the engine's new snapshot into the current state and drops what it
+//!    covers. Both swaps start from the current state, by compare-and-swap.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,9 +27,9 @@ use crate::error::{Error, Result};
 /// What the committer keeps from one commit to the next.
 #[derive(Debug, Default)]
 pub(crate) struct CommitterState {
-    /// When the last tick made a commit.
+    /// When the current batch interval began.
     pub(crate) interval_start: Duration,
-    /// The tally of the newest state that is durable.
+    /// The counters of the newest state that is durable.
     durable: WriteCounters,
 }
 
@@ -70,7 +65,7 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
 
     fn commit_batch(&self, committer: &mut CommitterState) -> Result<()> {
         // Taken before the freeze: every record named here was visible when its removal was
-        // asked for, so the frozen view has it and it is never written after it was removed.
+        // asked for, so the frozen state has it and it is not written after it was removed.
         let removals = std::mem::take(&mut *self.removals.lock());
         let frozen = self.freeze();
         let snapshot = self.write_frozen(&frozen, &removals)?;
@@ -142,7 +137,7 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
         self.current.update(publish);
     }
 
-    /// Puts a snapshot of the rewritten store into the current view.
+    /// Puts a snapshot of the rewritten store into the current state.
     pub(crate) fn publish_engine(&self, snapshot: Arc<dyn Snapshot>) {
         let publish = |current: &BackendState<T>| BackendState {
             snapshot: Arc::clone(&snapshot),

@@ -1,11 +1,11 @@
-//! The machinery of era `clearlane`: one pointer, one applier, one committer.
+//! Era `clearlane`: one pointer, one applier, one committer.
 //!
-//! The era's lock story is on top of [`snapshot_read_tx`](crate::clearlane::read_tx). Here are
-//! its parts, in the order in which a write meets them: [`writer`] adds to [`pending_records`] and
-//! [`pending_buckets`], a [`state`] shows them, [`atomic_state`] is the pointer to the current view, and
-//! [`committer`] moves them into the engine.
+//! [`read_tx`] has the lock protocol. The other parts, in the order in which a write uses them:
+//! [`writer`] adds to [`pending_records`] and [`pending_buckets`], a [`state`] shows them,
+//! [`atomic_state`] is the pointer to the current state, and [`committer`] moves them into the
+//! engine.
 //!
-//! Lock order: `writer` before `committer` before `removals`. A reader takes none of them.
+//! Lock order: `writer` before `committer` before `removals`. A read takes none of them.
 
 pub mod read_tx;
 pub(crate) mod writer;
@@ -46,15 +46,15 @@ pub use state::BackendState;
 const DEFRAGMENT_STEP: usize = 10_000;
 
 /// A backend of era `clearlane`. Use it through [`Backend`], or by its own methods where the
-/// view's payload is wanted.
+/// payload of a read is wanted.
 #[derive(Debug)]
 pub struct SnapshotBackend<T> {
     engine: Arc<dyn Engine>,
-    /// What readers load.
+    /// What a read loads.
     current: AtomicState<BackendState<T>>,
-    /// Lets one write transaction in at a time; the applier is alone, so it never waits here.
+    /// Held by a write transaction. With one applier there is no second thread that wants it.
     writer: Mutex<WriterState>,
-    /// Lets one commit or defragmentation touch the engine at a time.
+    /// Held while the engine is changed, so the committer is its only writer.
     committer: Mutex<CommitterState>,
     /// Records that compaction wants removed with the next commit.
     removals: Mutex<Vec<Bytes>>,
@@ -106,7 +106,7 @@ impl<T: Clone + Send + Sync + Debug> SnapshotBackend<T> {
 
     /// Starts a defragmentation whose steps the caller runs.
     pub fn begin_defragment(&self) -> Result<Defragmentation<'_, T>> {
-        // With no commit under way, all later ones tell the copy what they change.
+        // With no commit under way, what all later ones change reaches the rewritten store, too.
         let _committer = self.committer.lock();
         self.check_usable()?;
         Ok(Defragmentation { backend: self, rewrite: self.engine.begin_defragment()? })
@@ -139,7 +139,7 @@ impl<T: Clone + Send + Sync + Debug + 'static> Backend<T> for SnapshotBackend<T>
 
     fn begin_write(&self) -> Result<Box<dyn WriteTx<T> + '_>> {
         let writer = self.writer.lock();
-        // Behind the lock: the transaction that was waited for may have been dropped.
+        // After the lock is taken: the transaction before may have been dropped.
         self.check_usable()?;
         // The bound on pending bytes: wait for the commit under way, or make one.
         if self.current.load().pending_bytes() > self.config.pending_bytes_max {
@@ -209,7 +209,7 @@ impl<T: Clone + Send + Sync + Debug + 'static> Backend<T> for SnapshotBackend<T>
 
 /// A defragmentation under way. Reads, writes and commits go on between its steps; only
 /// [`finish`](Defragmentation::finish) keeps a commit waiting, for what it still has to carry
-/// over. Views that are open keep reading the file they were opened on.
+/// over. A read that is open keeps reading the file it was opened on.
 #[derive(Debug)]
 pub struct Defragmentation<'b, T> {
     backend: &'b SnapshotBackend<T>,

@@ -1,24 +1,18 @@
-//! The overlay: what is pending in the buckets that are overwritten and deleted.
+//! What is pending in the buckets that are overwritten and deleted: all but `key`.
 //!
-//! # The idea
-//!
-//! Leases, members, users and marks are few and small, but they change in place. Their pending
-//! changes live in persistent maps, where a copy costs a pointer and a change copies one path. A
-//! missing value is a tombstone: the key is deleted, whatever the engine still says.
-//!
-//! There are two maps. The applier adds to the *young* one. A commit first turns the young map
-//! into the *frozen* one (one pointer), writes that to the engine, and drops it together with
-//! publishing the engine's new snapshot (one pointer again). So a committer never has to pick
-//! single entries out of a map that the applier is changing.
+//! Two persistent maps, where a copy is one pointer and a change copies one path. A missing value
+//! is a tombstone. The applier adds to the *active* map; a commit turns it into the *frozen* one,
+//! writes that, and drops it together with publishing the engine's new snapshot.
 //!
 //! ```text
-//!   lookup order     young ──▶ frozen ──▶ engine
+//!   lookup order     active ──▶ frozen ──▶ engine
 //!
-//!   before           {a=3}     {}         a=1 b=1
-//!   freeze           {}        {a=3}      a=1 b=1
-//!   delete b         {b=✗}     {a=3}      a=1 b=1      the commit is writing a=3
-//!   commit is done   {b=✗}     {}         a=3 b=1
+//!   before           {a=3}      {}         a=1 b=1
+//!   freeze           {}         {a=3}      a=1 b=1
+//!   delete b         {b=✗}      {a=3}      a=1 b=1      the commit is writing a=3
+//!   commit is done   {b=✗}      {}         a=3 b=1
 //! ```
+//! Why two maps: `docs/decisions/backend-two-maps.md`.
 
 use std::ops::Bound;
 
@@ -49,7 +43,7 @@ impl ChangeMap {
     }
 }
 
-/// Both maps, as a view holds them.
+/// Both maps, as a state holds them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PendingBuckets {
     pub(crate) active: ChangeMap,
@@ -66,7 +60,7 @@ impl PendingBuckets {
         self.active.changes.get(&wanted).or_else(|| self.frozen.changes.get(&wanted))
     }
 
-    /// The pending changes of a range as one sorted list; the young ones win.
+    /// The pending changes of a range as one sorted list; the active ones win.
     pub(crate) fn changes_in(
         &self,
         bucket: Bucket,
@@ -104,18 +98,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_young_map_wins_and_tombstones_are_changes() {
-        let mut overlay = PendingBuckets::default();
-        overlay.frozen.insert(Bucket::Lease, "a".into(), Some("old".into()));
-        overlay.frozen.insert(Bucket::Lease, "b".into(), Some("old".into()));
-        overlay.active.insert(Bucket::Lease, "b".into(), None);
-        overlay.active.insert(Bucket::Meta, "a".into(), Some("other bucket".into()));
-        assert_eq!(overlay.get(Bucket::Lease, b"a"), Some(&Some("old".into())));
-        assert_eq!(overlay.get(Bucket::Lease, b"b"), Some(&None));
-        assert_eq!(overlay.get(Bucket::Lease, b"c"), None);
-        let all = overlay.changes_in(Bucket::Lease, KeyRange::ALL);
+    fn the_active_map_wins_and_tombstones_are_changes() {
+        let mut pending = PendingBuckets::default();
+        pending.frozen.insert(Bucket::Lease, "a".into(), Some("old".into()));
+        pending.frozen.insert(Bucket::Lease, "b".into(), Some("old".into()));
+        pending.active.insert(Bucket::Lease, "b".into(), None);
+        pending.active.insert(Bucket::Meta, "a".into(), Some("other bucket".into()));
+        assert_eq!(pending.get(Bucket::Lease, b"a"), Some(&Some("old".into())));
+        assert_eq!(pending.get(Bucket::Lease, b"b"), Some(&None));
+        assert_eq!(pending.get(Bucket::Lease, b"c"), None);
+        let all = pending.changes_in(Bucket::Lease, KeyRange::ALL);
         assert_eq!(all, vec![("a".into(), Some("old".into())), ("b".into(), None)]);
-        let part = overlay.changes_in(Bucket::Lease, KeyRange::new(b"b", b"c"));
+        let part = pending.changes_in(Bucket::Lease, KeyRange::new(b"b", b"c"));
         assert_eq!(part, vec![("b".into(), None)]);
     }
 }

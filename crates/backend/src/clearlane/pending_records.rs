@@ -1,27 +1,17 @@
-//! The pending log: records of bucket `key` that are visible but not yet in the engine.
+//! Records of bucket `key` that are visible but not yet in the engine.
 //!
-//! # The idea
-//!
-//! Records of bucket `key` are never overwritten and arrive in key order, so what is pending is a
-//! list that only grows at its end and only shrinks at its beginning. It is kept in chunks of
-//! write-once slots. A reader never asks how long the list is: the view it holds says where its
-//! part begins and ends, and all slots between are filled for good.
+//! They arrive in key order and are not overwritten: a list that grows at its end and shrinks at
+//! its beginning, in chunks of write-once slots. Each state says where its part begins and ends;
+//! every slot between is filled. Positions count records since the backend was opened, and keys
+//! rise with positions.
 //!
 //! ```text
 //!   chunk at 0          chunk at 512        chunk at 1024
 //!   [■■■■■■■■■■■■■■■]   [■■■■■■■■■■■■■■■]   [■■■■■■□□□□□□□□□]
-//!          ▲                                       ▲  ▲
-//!          begin: below it, the engine             │  the applier fills the next slot here,
-//!          of this view has the record             │  where no published view looks
-//!                                                  end of this view
+//!          ▲                                       ▲
+//!          begin: records below are in the engine  end: the applier fills the next slot here,
+//!                                                  which no published state shows
 //! ```
-//!
-//! # Invariants
-//!
-//! * Positions count records since the backend was opened; keys rise with positions.
-//! * Every slot from `begin` to `end` of a published log is filled.
-//! * A chunk takes at most [`CHUNK_BYTES`] of values and one record more, so that the chunk that
-//!   is still being filled keeps little memory from being freed after a commit.
 
 use std::sync::{Arc, OnceLock};
 
@@ -31,7 +21,8 @@ use crate::record_key::RecordKey;
 
 /// Slots of one chunk.
 const CHUNK_SLOTS: usize = 512;
-/// A chunk that holds so many bytes of values takes no further record.
+/// A chunk that holds this many bytes of values takes no further record, so that the chunk that is
+/// still being filled keeps little memory from being freed after a commit.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]
@@ -54,11 +45,11 @@ impl Chunk {
 
     fn record(&self, position: u64) -> &Record {
         let slot = (position - self.first) as usize;
-        self.slots[slot].get().expect("every position below a log's end is filled")
+        self.slots[slot].get().expect("every position below a published end is filled")
     }
 }
 
-/// The part of the pending log that one view shows. Cloning it copies a pointer.
+/// The part of the list that one state shows. Cloning it copies a pointer.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingRecords {
     chunks: Arc<[Arc<Chunk>]>,
@@ -71,12 +62,12 @@ impl PendingRecords {
         PendingRecords { chunks: Arc::new([]), begin: 0, end: 0 }
     }
 
-    /// Where the log begins; everything below is in the engine.
+    /// Where this part begins; everything below is in the engine.
     pub(crate) fn begin(&self) -> u64 {
         self.begin
     }
 
-    /// Where the log ends; a commit of this log makes everything below durable.
+    /// Where this part ends; a commit of it makes everything below durable.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
@@ -103,7 +94,7 @@ impl PendingRecords {
         self.iter_at(self.begin)
     }
 
-    /// What is left of this log when everything below `durable` is in the engine. The last chunk
+    /// What is left of this part when everything below `durable` is in the engine. The last chunk
     /// stays, because the applier is still filling it.
     pub(crate) fn without_committed(&self, durable: u64) -> PendingRecords {
         let begin = durable.clamp(self.begin, self.end);
@@ -155,13 +146,13 @@ impl PendingRecords {
         self.chunks.partition_point(|chunk| chunk.first <= position).saturating_sub(1)
     }
 
-    /// Where the part of the chunk ends that belongs to this log.
+    /// Where the slots of the chunk end that belong to this part.
     fn end_of(&self, index: usize) -> u64 {
         self.chunks.get(index + 1).map_or(self.end, |next| next.first)
     }
 }
 
-/// The applier's end of the log: fills slots that no published view shows yet.
+/// The applier's end of the list: fills slots that no published state shows yet.
 #[derive(Debug, Default)]
 pub(crate) struct RecordAppender {
     chunk: Option<Arc<Chunk>>,
@@ -170,24 +161,24 @@ pub(crate) struct RecordAppender {
 }
 
 impl RecordAppender {
-    /// Appends a record to `log`, which is the applier's own and not published yet.
-    pub(crate) fn append(&mut self, log: &mut PendingRecords, key: RecordKey, value: Bytes) {
+    /// Appends a record to `records`, which is the applier's own and not published yet.
+    pub(crate) fn append(&mut self, records: &mut PendingRecords, key: RecordKey, value: Bytes) {
         let full = self.used == CHUNK_SLOTS || self.bytes >= CHUNK_BYTES;
         let chunk = match self.chunk.take().filter(|_| !full) {
             Some(chunk) => chunk,
-            None => self.start_chunk(log),
+            None => self.start_chunk(records),
         };
         self.bytes += value.len() as u64;
         let filled = chunk.slots[self.used].set(Record { key, value });
         assert!(filled.is_ok(), "the applier alone fills slots, each once");
         self.used += 1;
-        log.end += 1;
+        records.end += 1;
         self.chunk = Some(chunk);
     }
 
-    fn start_chunk(&mut self, log: &mut PendingRecords) -> Arc<Chunk> {
-        let chunk = Arc::new(Chunk::starting_at(log.end));
-        log.chunks = log.chunks.iter().cloned().chain([Arc::clone(&chunk)]).collect();
+    fn start_chunk(&mut self, records: &mut PendingRecords) -> Arc<Chunk> {
+        let chunk = Arc::new(Chunk::starting_at(records.end));
+        records.chunks = records.chunks.iter().cloned().chain([Arc::clone(&chunk)]).collect();
         (self.used, self.bytes) = (0, 0);
         chunk
     }
@@ -205,53 +196,53 @@ mod tests {
         numbers: impl Iterator<Item = u64>,
         size: usize,
     ) -> (PendingRecords, RecordAppender) {
-        let (mut log, mut tail) = (PendingRecords::empty(), RecordAppender::default());
+        let (mut records, mut tail) = (PendingRecords::empty(), RecordAppender::default());
         for number in numbers {
-            tail.append(&mut log, key(number), Bytes::from(vec![number as u8; size]));
+            tail.append(&mut records, key(number), Bytes::from(vec![number as u8; size]));
         }
-        (log, tail)
+        (records, tail)
     }
 
     #[test]
     fn finds_every_record_and_no_other_across_chunks() {
-        let (log, _) = records_of((0..2_000).map(|number| number * 2), 1);
+        let (records, _) = records_of((0..2_000).map(|number| number * 2), 1);
         for number in 0..4_000 {
-            let found = log.find(&key(number)).is_some();
+            let found = records.find(&key(number)).is_some();
             assert_eq!(found, number % 2 == 0, "key {number}");
-            let behind = log.iter_from(&key(number)).count() as u64;
+            let behind = records.iter_from(&key(number)).count() as u64;
             assert_eq!(behind, 2_000 - number.div_ceil(2), "from {number}");
         }
-        assert!(log.find(&key(4_000)).is_none());
+        assert!(records.find(&key(4_000)).is_none());
     }
 
     #[test]
-    fn a_cut_log_shows_what_is_left_and_frees_whole_chunks() {
-        let (log, _) = records_of(0..2_000, 1);
-        let cut = log.without_committed(1_100);
+    fn a_cut_list_shows_what_is_left_and_frees_whole_chunks() {
+        let (records, _) = records_of(0..2_000, 1);
+        let cut = records.without_committed(1_100);
         assert_eq!(cut.first_key(), Some(&*key(1_100)));
         assert_eq!(cut.iter().count(), 900);
         assert_eq!(cut.chunks.len(), 2, "two of four chunks lie below the cut");
         assert!(cut.find(&key(1_099)).is_none());
-        let all = log.without_committed(2_000);
+        let all = records.without_committed(2_000);
         assert_eq!((all.first_key(), all.iter().count(), all.chunks.len()), (None, 0, 1));
         assert!(all.find(&key(7)).is_none());
-        assert_eq!(log.iter().count(), 2_000, "the log that was cut still shows everything");
+        assert_eq!(records.iter().count(), 2_000, "the list that was cut still shows everything");
     }
 
     #[test]
-    fn an_older_log_does_not_see_what_is_appended_later() {
-        let (mut log, mut tail) = records_of(0..10, 1);
-        let older = log.clone();
-        tail.append(&mut log, key(10), Bytes::new());
-        assert_eq!((older.iter().count(), log.iter().count()), (10, 11));
+    fn an_older_list_does_not_show_what_is_appended_later() {
+        let (mut records, mut tail) = records_of(0..10, 1);
+        let older = records.clone();
+        tail.append(&mut records, key(10), Bytes::new());
+        assert_eq!((older.iter().count(), records.iter().count()), (10, 11));
         assert!(older.find(&key(10)).is_none());
     }
 
     #[test]
     fn big_values_close_a_chunk_early() {
-        let (log, _) = records_of(0..10, CHUNK_BYTES as usize / 2);
-        assert_eq!(log.chunks.len(), 5, "two values fill a chunk");
-        assert_eq!(log.iter().count(), 10);
-        assert_eq!(log.without_committed(10).chunks.len(), 1);
+        let (records, _) = records_of(0..10, CHUNK_BYTES as usize / 2);
+        assert_eq!(records.chunks.len(), 5, "two values fill a chunk");
+        assert_eq!(records.iter().count(), 10);
+        assert_eq!(records.without_committed(10).chunks.len(), 1);
     }
 }

@@ -1,21 +1,17 @@
-//! The view: everything a reader needs to see one state of the store, behind one pointer.
+//! [`BackendState`]: everything a read needs to see one state of the store, behind one pointer.
 //!
 //! ```text
-//!   View ─┬─ engine    snapshot of the last commit
-//!         ├─ log       records of bucket key that came after it
-//!         ├─ overlay   changes of all other buckets that came after it
-//!         └─ payload   what the crate above says about this state (revision, index root)
+//!   BackendState ─┬─ snapshot          the engine as of the last commit
+//!                 ├─ pending_records   records of bucket key that came after it
+//!                 ├─ pending_buckets   changes of all other buckets that came after it
+//!                 └─ payload           what the crate above says about this state
 //! ```
+//! A state does not change. The applier publishes one per write transaction, the committer one or
+//! two per commit. Invariants:
 //!
-//! A view never changes. The applier publishes one per write transaction, the committer two per
-//! commit; a reader loads the pointer once and needs nothing else, so the parts it sees always
-//! belong together.
-//!
-//! # Invariants
-//!
-//! * A record of bucket `key` is either in the engine's snapshot or in the log, never in both:
-//!   keys below the log's first key are looked up in the engine, all others in the log.
-//! * A change in the overlay is newer than what the engine says about the same key.
+//! * A record of bucket `key` is not both in the snapshot and in the pending records: keys below
+//!   the first pending one are looked up in the snapshot, all others in the pending records.
+//! * A change in the pending buckets is newer than what the snapshot has under the same key.
 
 use std::sync::Arc;
 
@@ -28,7 +24,8 @@ use crate::error::Result;
 use crate::interface::{RangeVisitor, Value};
 use crate::merge;
 
-/// How much has been written since the backend was opened. Two tallies make a difference.
+/// How much has been written since the backend was opened. What is pending is the difference of
+/// two such counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WriteCounters {
     /// Write transactions, also those that changed nothing but the payload.
@@ -50,7 +47,7 @@ pub struct BackendState<T> {
     pub(crate) written: WriteCounters,
     /// The part of it that the engine's snapshot holds.
     pub(crate) durable: WriteCounters,
-    /// How often the overlay's young map has been frozen.
+    /// How often the active buckets have been frozen.
     pub(crate) freeze_count: u64,
 }
 
@@ -96,27 +93,27 @@ impl<T> BackendState<T> {
 /// A point read: pending first, then the engine.
 pub(crate) fn get_value(
     engine: &Arc<dyn Snapshot>,
-    log: &PendingRecords,
-    overlay: &PendingBuckets,
+    records: &PendingRecords,
+    buckets: &PendingBuckets,
     bucket: Bucket,
     key: &[u8],
 ) -> Result<Option<Bytes>> {
     if bucket == Bucket::Key {
-        if log.first_key().is_some_and(|first| first <= key) {
-            return Ok(log.find(key).cloned());
+        if records.first_key().is_some_and(|first| first <= key) {
+            return Ok(records.find(key).cloned());
         }
-    } else if let Some(change) = overlay.get(bucket, key) {
+    } else if let Some(change) = buckets.get(bucket, key) {
         return Ok(change.clone());
     }
     Ok(engine.get(bucket, key)?)
 }
 
-/// A range read. In bucket `key` the engine's part comes first and the log's part follows it; in
-/// the other buckets the overlay's changes are merged in.
+/// A range read. In bucket `key` the engine's part comes first and the pending records follow it;
+/// in the other buckets the pending changes are merged in.
 pub(crate) fn visit_range(
     engine: &Arc<dyn Snapshot>,
-    log: &PendingRecords,
-    overlay: &PendingBuckets,
+    records: &PendingRecords,
+    buckets: &PendingBuckets,
     bucket: Bucket,
     range: KeyRange<'_>,
     visit: &mut RangeVisitor<'_>,
@@ -125,16 +122,16 @@ pub(crate) fn visit_range(
         return Ok(());
     }
     if bucket != Bucket::Key {
-        let changes = overlay.changes_in(bucket, range);
+        let changes = buckets.changes_in(bucket, range);
         let changes = changes.iter().map(|(key, change)| (&**key, change.as_ref()));
         return merge::scan_merged(&**engine, changes, bucket, range, visit);
     }
-    if log.first_key().is_none_or(|first| range.from < first)
+    if records.first_key().is_none_or(|first| range.from < first)
         && merge::scan_engine(&**engine, bucket, range, visit)?.is_break()
     {
         return Ok(());
     }
-    for record in log.iter_from(range.from) {
+    for record in records.iter_from(range.from) {
         if !range.contains(&record.key)
             || visit(&record.key, Value::Shared(&record.value)).is_break()
         {

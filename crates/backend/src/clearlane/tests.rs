@@ -2,8 +2,8 @@
 //! stay open through all of it.
 //!
 //! One thread runs the steps one after the other, so every order is exact and can be repeated.
-//! What a reader must see is told by plain maps, copied when the reader was opened; after every
-//! step, every open reader is asked for everything again.
+//! Plain maps, copied when a reader was opened, say what it must see; after every step, every open
+//! reader reads everything again.
 
 // With that feature the pointer works inside the model checker alone.
 #![cfg(not(feature = "shuttle"))]
@@ -33,7 +33,7 @@ const SMALL: [Bucket; 3] = [Bucket::Cluster, Bucket::Lease, Bucket::Meta];
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const INDEX: (Bucket, Bytes) = (Bucket::Meta, Bytes::from_static(b"consistent_index"));
 
-/// One step of one party.
+/// One step of one thread.
 #[derive(Clone, Debug)]
 enum Step {
     OpenWrite,
@@ -74,7 +74,7 @@ fn apply(map: &mut Map, (bucket, key, value): &RecordChange) {
 struct ExpectedState {
     visible: Map,
     entry: Entry,
-    /// What each write transaction left behind, removals and the saved index apart.
+    /// The state that each write transaction reached, removals and the saved index apart.
     ended: BTreeMap<Entry, Map>,
     /// What the engine has.
     durable: Map,
@@ -86,8 +86,8 @@ struct ExpectedState {
 enum CommitProgress {
     None,
     RemovalsTaken(Vec<Bytes>),
-    Frozen { removals: Vec<Bytes>, view: Arc<BackendState<Entry>>, state: Map, entry: Entry },
-    Written { removals: Vec<Bytes>, view: Arc<BackendState<Entry>>, snapshot: Arc<dyn Snapshot> },
+    Frozen { removals: Vec<Bytes>, frozen: Arc<BackendState<Entry>>, state: Map, entry: Entry },
+    Written { removals: Vec<Bytes>, frozen: Arc<BackendState<Entry>>, snapshot: Arc<dyn Snapshot> },
 }
 
 /// The write transaction under way, and what it must see.
@@ -97,7 +97,7 @@ struct OpenWriteTx<'b> {
     changes: Vec<RecordChange>,
 }
 
-/// An open reader, and what it must see for as long as it stays.
+/// An open reader, and what it must see for as long as it is open.
 struct OpenReader {
     tx: SnapshotReadTx<Entry>,
     expected: Map,
@@ -195,7 +195,7 @@ impl<'b> World<'b> {
     fn run(&mut self, step: Step) {
         self.steps.push(step.clone());
         let published = *self.backend.begin_snapshot_read().payload();
-        // Only these reach the engine, so only behind them a crash shows something new.
+        // Only these reach the engine, so only after them a crash shows something new.
         let engine_changes = matches!(step, Step::Write | Step::FinishDefragment);
         match step {
             Step::OpenWrite | Step::Change(_) | Step::EndWrite => self.apply_step(step),
@@ -240,7 +240,7 @@ impl<'b> World<'b> {
         }
     }
 
-    /// The next step of the commit under way, as `freeze_write_publish` has them.
+    /// The next step of the commit under way, as `commit_batch` has them.
     fn commit_step(&mut self) {
         self.commit = match std::mem::replace(&mut self.commit, CommitProgress::None) {
             CommitProgress::None => {
@@ -248,17 +248,17 @@ impl<'b> World<'b> {
             }
             CommitProgress::RemovalsTaken(removals) => {
                 let (state, entry) = (self.expected.visible.clone(), self.expected.entry);
-                let view = self.backend.freeze();
-                assert_eq!(*view.payload(), entry, "what is frozen is the state of now");
-                CommitProgress::Frozen { removals, view, state, entry }
+                let frozen = self.backend.freeze();
+                assert_eq!(*frozen.payload(), entry, "the current state is frozen");
+                CommitProgress::Frozen { removals, frozen, state, entry }
             }
-            CommitProgress::Frozen { removals, view, state, entry } => {
-                let snapshot = self.backend.write_frozen(&view, &removals).unwrap();
+            CommitProgress::Frozen { removals, frozen, state, entry } => {
+                let snapshot = self.backend.write_frozen(&frozen, &removals).unwrap();
                 self.expected.on_written(state, entry, &removals);
-                CommitProgress::Written { removals, view, snapshot }
+                CommitProgress::Written { removals, frozen, snapshot }
             }
-            CommitProgress::Written { removals, view, snapshot } => {
-                self.backend.publish_durable(&view, snapshot);
+            CommitProgress::Written { removals, frozen, snapshot } => {
+                self.backend.publish_durable(&frozen, snapshot);
                 self.expected.on_published(&removals);
                 CommitProgress::None
             }
@@ -349,10 +349,10 @@ fn a_commit_leaves_nothing_pending_but_what_came_meanwhile() {
     let backend = fresh_backend();
     let changes = vec![put(Bucket::Key, "r1", "1"), put(Bucket::Lease, "a", "1")];
     let mut world = World::new(&backend, "pending".to_owned(), changes);
-    let pending = |view: &BackendState<Entry>| {
-        let overlay =
-            view.pending_buckets.active.iter().chain(view.pending_buckets.frozen.iter()).count();
-        (view.pending_records.iter().count(), overlay, view.pending_ops(), view.pending_bytes())
+    let pending = |state: &BackendState<Entry>| {
+        let buckets = &state.pending_buckets;
+        let changes = buckets.active.iter().chain(buckets.frozen.iter()).count();
+        (state.pending_records.iter().count(), changes, state.pending_ops(), state.pending_bytes())
     };
     assert_eq!(pending(&backend.current.load()), (0, 0, 0, 0));
     let overhead = RECORD_OVERHEAD + CHANGE_OVERHEAD;
@@ -435,11 +435,11 @@ fn the_same_on_redb() {
 }
 
 #[test]
-fn the_same_where_the_log_begins_a_new_chunk() {
+fn the_same_where_the_pending_records_begin_a_new_chunk() {
     (0..10).for_each(|seed| run_seed(&fresh_backend(), seed, 40, 490));
 }
 
-/// `records` of bucket `key` lie in the log before the random steps begin.
+/// `records` of bucket `key` are pending before the random steps begin.
 fn run_seed(backend: &SnapshotBackend<Entry>, seed: u64, steps: usize, records: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     let mut world = World::new(backend, format!("seed {seed}"), Vec::new());

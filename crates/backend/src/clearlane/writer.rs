@@ -1,11 +1,11 @@
-//! The applier's side: one write transaction, published as one view.
+//! The applier's side: one write transaction, published as one state.
 //!
-//! While it is open, the transaction keeps what it adds where only it looks: records in slots of
-//! the log behind the end of every published view, other changes in its own copy of the young
-//! map. Its end puts both into a new view, together with the payload, and swaps the pointer.
+//! An open transaction keeps what it adds where no read looks: records in slots behind the end of
+//! every published state, other changes in its own copy of the active buckets. Its end puts both
+//! into a new state, together with the payload, and swaps the pointer.
 //!
-//! A commit may publish meanwhile. It changes nothing that the transaction has seen, it only
-//! moves it: young changes to the frozen map, then pending changes to the engine. So the new view
+//! A commit may publish meanwhile. It changes nothing that the transaction has seen, it only moves
+//! it: active changes to the frozen buckets, then pending changes to the engine. So the new state
 //! is made from the one that is current at the end, with the transaction's part on top.
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::record_key::RecordKey;
 
 /// What a pending record takes in memory besides its key and value: a slot, and the value's buffer.
 pub(crate) const RECORD_OVERHEAD: u64 = 96;
-/// What a pending change takes besides: its place in the map, and its part of the copied paths.
+/// What a pending change takes besides: its entry in the map, and its part of the copied paths.
 pub(crate) const CHANGE_OVERHEAD: u64 = 224;
 
 /// What the applier keeps from one write transaction to the next.
@@ -47,14 +47,14 @@ impl WriterState {
 #[derive(Debug)]
 pub(crate) struct SnapshotWriteTx<'b, T: Clone + Send + Sync + std::fmt::Debug> {
     backend: &'b SnapshotBackend<T>,
-    /// Lets one writer in at a time. No reader and no commit ever takes this lock.
+    /// Held to the end of the transaction. Reads and commits do not take this lock.
     writer: MutexGuard<'b, WriterState>,
     base_state: Arc<BackendState<T>>,
-    /// The base's log with the new records behind it.
+    /// The base state's pending records with the new ones behind them.
     pending_records: PendingRecords,
-    /// The base's young map with the new changes in it, for reading.
+    /// The base state's pending buckets with the new changes in them, for reading.
     pending_buckets: PendingBuckets,
-    /// The new changes alone, to repeat if a commit has frozen the base's young map.
+    /// The new changes alone, to repeat if a commit has frozen the base state's active buckets.
     changes: Vec<(Bucket, Bytes, PendingChange)>,
     written: WriteCounters,
     ended: bool,
@@ -65,16 +65,17 @@ impl<'b, T: Clone + Send + Sync + std::fmt::Debug> SnapshotWriteTx<'b, T> {
         backend: &'b SnapshotBackend<T>,
         writer: MutexGuard<'b, WriterState>,
     ) -> Self {
-        let base = backend.current.load();
-        let (log, overlay) = (base.pending_records.clone(), base.pending_buckets.clone());
-        let written = base.written;
+        let base_state = backend.current.load();
+        let pending_records = base_state.pending_records.clone();
+        let pending_buckets = base_state.pending_buckets.clone();
+        let written = base_state.written;
         let changes = Vec::new();
         SnapshotWriteTx {
             backend,
             writer,
-            base_state: base,
-            pending_records: log,
-            pending_buckets: overlay,
+            base_state,
+            pending_records,
+            pending_buckets,
             changes,
             written,
             ended: false,
@@ -94,10 +95,10 @@ impl<'b, T: Clone + Send + Sync + std::fmt::Debug> SnapshotWriteTx<'b, T> {
         self.changes.push((bucket, key, change));
     }
 
-    /// The current view with this transaction on top. Runs again if the view is replaced before
-    /// it is published, so it only clones pointers.
+    /// The current state with this transaction on top. Runs again if that is replaced before the
+    /// new one is published, so it only clones pointers, and repeats changes after a freeze.
     fn next_state(&self, current: &BackendState<T>, payload: &T) -> BackendState<T> {
-        let young = match &self.changes {
+        let active = match &self.changes {
             changes if changes.is_empty() => current.pending_buckets.active.clone(),
             _ if current.freeze_count == self.base_state.freeze_count => {
                 self.pending_buckets.active.clone()
@@ -110,7 +111,7 @@ impl<'b, T: Clone + Send + Sync + std::fmt::Debug> SnapshotWriteTx<'b, T> {
                 .pending_records
                 .without_committed(current.pending_records.begin()),
             pending_buckets: PendingBuckets {
-                active: young,
+                active,
                 frozen: current.pending_buckets.frozen.clone(),
             },
             payload: payload.clone(),
@@ -121,11 +122,11 @@ impl<'b, T: Clone + Send + Sync + std::fmt::Debug> SnapshotWriteTx<'b, T> {
     }
 }
 
-fn reapply(changes: &[(Bucket, Bytes, PendingChange)], mut young: ChangeMap) -> ChangeMap {
+fn reapply(changes: &[(Bucket, Bytes, PendingChange)], mut active: ChangeMap) -> ChangeMap {
     for (bucket, key, change) in changes {
-        young.insert(*bucket, key.clone(), change.clone());
+        active.insert(*bucket, key.clone(), change.clone());
     }
-    young
+    active
 }
 
 impl<T: Clone + Send + Sync + std::fmt::Debug> ReadTx for SnapshotWriteTx<'_, T> {
@@ -185,10 +186,10 @@ impl<T: Clone + Send + Sync + std::fmt::Debug + 'static> WriteTx<T> for Snapshot
         self.ended = true;
         self.written.transactions += 1;
         let publish = |current: &BackendState<T>| self.next_state(current, &payload);
-        let (replaced, view) = self.backend.current.update(publish);
-        let commit_due = view.pending_ops() >= self.backend.config.batch_limit;
-        let base = Arc::clone(&self.base_state);
-        Ok(WriteTxResult { dropped_states: DroppedStates::of(base, replaced), commit_due })
+        let (replaced, published) = self.backend.current.update(publish);
+        let commit_due = published.pending_ops() >= self.backend.config.batch_limit;
+        let base_state = Arc::clone(&self.base_state);
+        Ok(WriteTxResult { dropped_states: DroppedStates::of(base_state, replaced), commit_due })
     }
 
     fn payload(&self) -> &T {

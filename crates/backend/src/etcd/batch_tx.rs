@@ -242,7 +242,7 @@ impl<T: Debug> Drop for BatchWriteTx<'_, T> {
     }
 }
 
-/// When the last tick made a commit. The timer alone looks at it, so it needs no lock.
+/// When the current batch interval began. Only the timer uses it, so it needs no lock.
 #[derive(Debug, Default)]
 pub(crate) struct CommitTimer {
     last_ns: AtomicU64,

@@ -1,25 +1,16 @@
 //! The write side of eras 3.2, 3.4 and 3.5, which have it in common and differ in how they read.
 //!
-//! # The life of a put
+//! 1. A write transaction holds `batchTx` from opening to end. A put goes into the engine's open
+//!    transaction and into the write buffer.
+//! 2. Its end takes `readTx` exclusively, merges the write buffer into the read buffer (the
+//!    *write-back*) and releases `readTx`: reads that open from then on see the puts. At the batch
+//!    limit the end also commits. If anything was deleted, it commits instead.
 //!
-//! 1. `batchTx` is taken. The put goes into the engine's open transaction and the write buffer.
-//! 2. At the end, `readTx` is taken exclusively, the write buffer is merged into the read buffer
-//!    (the *write-back*), and `readTx` is released: new readers see the put.
-//! 3. If the batch limit is reached, the end also commits. If anything was deleted, it commits
-//!    instead of writing back.
-//! 4. `batchTx` is released.
+//! A commit holds `batchTx`, and `readTx` exclusively, while the engine writes and syncs: it must
+//! replace the snapshot and empty the buffer in one step.
 //!
-//! A commit takes `batchTx` and `readTx` exclusively and keeps both while the engine writes and
-//! syncs, because it must replace the snapshot and empty the buffer as one step.
-//!
-//! Deletes: the buffer has no tombstones, so the end of a write transaction that deleted commits
-//! at once. etcd does so since its 3.4 was patched; before, readers saw the deleted record until
-//! the next commit. The lock protocol is the same, so we do it in era 3.2 as well. What etcd
-//! does besides is left out: it writes back first and releases `readTx` before the commit takes
-//! it again, and a reader that comes in between sees the transaction's puts without its deletes.
-//!
-//! How a reader holds `readTx`, and for how long, is what the three differ in: see
-//! [`v3_2_read_tx`], [`v3_4_concurrent_read_tx`] and [`v3_5_cached_read_tx`].
+//! For how long a read holds `readTx`: [`v3_2_read_tx`], [`v3_4_concurrent_read_tx`] and
+//! [`v3_5_cached_read_tx`].
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -89,7 +80,7 @@ impl<T: Debug> BufferedBackend<T> {
             self.commit_batch(batch)?;
         } else if self.era == Era::V3_2 {
             // etcd 3.2 and 3.3 ask for the lock even with nothing to commit: a barrier for all
-            // reads, every interval. From 3.4 on the timer looks first.
+            // reads, every interval. From 3.4 on the timer checks first.
             drop(self.reads.read_state.write());
         }
         Ok(needed)
@@ -115,6 +106,9 @@ impl<T: Debug> BatchOwner<T> for BufferedBackend<T> {
         if batch.pending_ops == 0 {
             return Ok(());
         }
+        // The buffer has no tombstones. etcd commits here since its 3.4 was patched; before, reads
+        // found the deleted record until the next commit. The locks are the same, so era 3.2 does
+        // it as well.
         if batch.pending_deletes > 0 {
             return self.commit_batch(batch);
         }

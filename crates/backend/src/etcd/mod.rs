@@ -1,11 +1,11 @@
 //! The backends of etcd's generations, one file for each way to read, and what they share.
 //!
-//! | lock | guards | taken exclusively by |
+//! | lock | guards | taken by |
 //! |---|---|---|
-//! | `batchTx` | the engine's write transaction, the write buffer | write transactions, commits |
-//! | `readTx` | the read buffer, the engine's snapshot | the end of a write, commits |
-//! | `txMu` | the engine's read cursor | every look into the engine, briefly |
-//! | `cache` | the shared copy of the read buffer (era 3.5) | the reader that makes the copy |
+//! | `batchTx` | the engine's write transaction, the write buffer | writes, commits; 3.1: reads |
+//! | `readTx` | the read buffer, the engine's snapshot | shared: reads; else: write ends, commits |
+//! | `txMu` | the engine's read cursor | 3.2: each look; 3.4, 3.5: the opening of a cursor |
+//! | `cache` | the shared copy of the read buffer | 3.5: a read that opens: look-up, first copy |
 //!
 //! Lock order: `batchTx`, then `readTx`, then `cache` or `txMu`. Era 3.1 has `batchTx` alone.
 

@@ -9,11 +9,11 @@ use clearlane_engine::Snapshot;
 
 use crate::etcd::tx_buffer::TxReadBuffer;
 
-/// What the lock `readTx` guards: all that a reader needs.
+/// What the lock `readTx` guards: all that a read needs.
 #[derive(Debug)]
 pub(super) struct ReadState {
     pub(super) buffer: TxReadBuffer,
-    /// Rises whenever the buffer changes, so that a copy knows whether it is out of date.
+    /// Rises whenever the buffer changes: a copy of another version is out of date.
     pub(super) version: u64,
     pub(super) snapshot: Arc<dyn Snapshot>,
 }
@@ -28,7 +28,8 @@ pub(super) struct ReadBufferCache {
 #[derive(Debug)]
 pub(super) struct ReadTxLocks {
     pub(super) read_state: RwLock<ReadState>,
-    /// Guards the read cursor of the engine, for one look at a time.
+    /// Guards the engine's read cursor. Era 3.2 holds it for each `get` and `range`, eras 3.4 and
+    /// 3.5 only while a cursor is opened.
     pub(super) tx_mu: Mutex<()>,
     pub(super) cache: Mutex<ReadBufferCache>,
 }

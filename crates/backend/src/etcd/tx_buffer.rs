@@ -1,6 +1,6 @@
 //! The two buffers of eras 3.2 to 3.5: what a write transaction collects, and what readers see.
 //!
-//! bbolt shows uncommitted changes only through its one open write transaction. So that readers
+//! bbolt shows uncommitted changes only through its one open write transaction. So that reads
 //! need not share it, each put is also noted in a *write buffer*. The end of the write
 //! transaction merges that into the *read buffer*, and from then on readers find the records
 //! there until a commit has put them into the engine and empties it.

@@ -1,38 +1,18 @@
-//! Era 3.1 (etcd 3.0 and 3.1): reads and writes share one mutex.
+//! Era 3.1 (etcd 3.0 and 3.1): reads and writes share one mutex, `batchTx`.
 //!
-//! # Who holds what
-//!
-//! There is one lock, `batchTx`.
-//!
-//! * **A read** holds it from opening to end, and reads through the engine's open write
-//!   transaction, which is why it sees what is not committed yet.
-//! * **A write transaction** holds it from opening to end; at the batch limit the end commits,
-//!   with the lock held.
-//! * **A commit** holds it while the engine writes and syncs.
-//!
-//! # The convoy
+//! * **A read** and **a write transaction** hold it from opening to end. A read goes through the
+//!   engine's open write transaction: so it sees what is not committed yet, and fails once that
+//!   transaction is lost, after a failed commit.
+//! * **A commit** holds it while the engine writes and syncs. At the batch limit the end of a write
+//!   transaction commits.
 //!
 //! ```text
-//!   time ─────────────────────────────────────────────────────────────▶
 //!   expensive read  ▶━━━━━━━━━━━━ holds batchTx ━━━━━━━━━━━━▶
-//!   put                 ·········· waits for batchTx ·········▪
-//!   cheap read             ······· waits for batchTx ··········▪
-//!   cheap read                  ·· waits for batchTx ···········▪
-//!   commit                         waits for batchTx ············▶━ sync ━▶
-//!
-//!   ▪ runs   · stands still
+//!   cheap read             ······· waits for batchTx ········▪
+//!   commit                      ·· waits for batchTx ·········▶━ sync ━▶
 //! ```
 //!
-//! Everything waits for everything. A second cheap read could run beside the first expensive one
-//! without harm, but a mutex does not know that both only read.
-//!
-//! Because reads go through the engine's write transaction, they fail once that is lost: after a
-//! failed commit this era answers no more reads, where the others still show what was visible.
-//!
-//! # What etcd does here that is left out
-//!
-//! In etcd 3.0 and 3.1 the store above holds a second mutex (`store.mu`) over the same time. It
-//! belongs to the crate above this one, and waits for the same holders.
+//! What follows from it: `docs/backend.md`.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -1,32 +1,17 @@
-//! Era 3.2 (etcd 3.2 and 3.3): `ReadTx`, a read-write lock held to the end of the read.
+//! Era 3.2 (etcd 3.2 and 3.3): `ReadTx`, the lock `readTx` held shared to the end of the read.
 //!
-//! # Who holds what
-//!
-//! * **A read** holds `readTx` shared, from opening to end, so reads no longer wait for each
-//!   other. It looks into the read buffer, then into the engine's snapshot (`txMu` held for each
-//!   look).
-//! * **The end of a write transaction** needs `readTx` exclusively, to write back.
-//! * **A commit** needs `readTx` exclusively, sync included; and the 100 ms timer asks for it
-//!   even when nothing is pending.
-//!
-//! # The convoy
-//!
-//! `readTx` prefers writers: once a writer waits, readers that come later stand behind it. So one
-//! slow reader stops the next put, and the put that waits stops every later read, though all of
-//! them only want what the slow reader is also allowed to do.
+//! * **A read** holds `readTx` shared from opening to end, and `txMu` for each `get` or `range`
+//!   that goes to the engine's snapshot.
+//! * **The end of a write transaction** and **a commit** (sync included) take `readTx` exclusively,
+//!   with `batchTx` held. The timer asks for it every interval, even with nothing pending.
+//! * While a writer waits for `readTx`, reads that come later wait behind it: the convoy.
 //!
 //! ```text
-//!   time ──────────────────────────────────────────────────────────────▶
 //!   expensive read  ▶━━━━━━━━━ holds readTx shared ━━━━━━━━━▶
-//!   cheap read        ▪ runs beside it
 //!   put                  ······ waits for readTx exclusive ··▪   (holds batchTx all the while)
 //!   cheap read              ··· waits behind the put ·········▪
-//!   cheap read                · waits behind the put ·········▪
-//!   next put                    waits for batchTx ············ ·▪
 //! ```
-//!
-//! Against era 3.1 the first cheap read has won, and the other threads have lost nothing. Under a
-//! steady stream of puts there is hardly ever a moment without one waiting.
+//! What follows from it: `docs/backend.md`.
 
 use bytes::Bytes;
 use clearlane_contention::{Mutex, RwLockReadGuard};

@@ -1,31 +1,17 @@
 //! Era 3.4: `ConcurrentReadTx`, the buffer is copied when the read opens.
 //!
-//! # Who holds what
-//!
-//! * **Opening a read** holds `readTx` shared while it copies the read buffer and takes a
-//!   reference to the engine's snapshot. After that **the read holds nothing** (only `txMu`, for
-//!   a moment, each time it opens a cursor in the engine).
-//! * **The end of a write transaction** needs `readTx` exclusively, as before: it waits for
-//!   copies now, not for reads.
-//! * **A commit** needs `readTx` exclusively, sync included. The old snapshot lives on until the
-//!   last read that refers to it ends: the commit waits for no reader.
-//!
-//! # The same load in this era
+//! * **Opening a read** holds `readTx` shared while it copies the read buffer and takes a reference
+//!   to the engine's snapshot. Then it holds no lock but `txMu`, while it opens a cursor.
+//! * **The end of a write transaction** takes `readTx` exclusively, with `batchTx` held. It waits
+//!   for copies and for [locked reads](crate::Backend::begin_locked_read), not for other reads.
+//! * **A commit** does the same, sync included; the last read of the old snapshot frees it.
 //!
 //! ```text
-//!   time ──────────────────────────────────────────────────────────────▶
-//!   expensive read  ▪━━━━━━━━━━━━ own copy, no lock ━━━━━━━━━━━▶
-//!   put                 ▪       ▪       ▪     ··▪       ▪
+//!   expensive read  ▪━━━━━━━━━━━━ own copy, no readTx ━━━━━━━━━▶     ▪ runs, ▪▪ copies and runs
+//!   put                 ▪       ▪       ▪     ··▪       ▪            · waits for the commit
 //!   cheap read            ▪▪      ▪▪      ▪▪  ····▪▪      ▪▪
 //!   commit                                   ▶━ sync ━▶
-//!
-//!   ▪ runs, ▪▪ copies and runs, · waits for the commit that holds readTx
 //! ```
-//!
-//! # What it costs instead
-//!
-//! Every read pays for the copy, in proportion to what is pending: with 10,000 pending writes
-//! the cheapest read copies 10,000 entries. And while a commit syncs, no read can open.
 
 use std::sync::Arc;
 
@@ -39,7 +25,7 @@ use crate::etcd::tx_buffer::TxReadBuffer;
 use crate::interface::{RangeVisitor, ReadTx};
 use crate::merge;
 
-/// An open read with its own buffer, or (era 3.5) one that is shared and never changed.
+/// An open read with its own buffer, or (era 3.5) one that is shared.
 pub(super) struct ConcurrentReadTx<'b> {
     pub(super) buffer: Arc<TxReadBuffer>,
     pub(super) snapshot: Arc<dyn Snapshot>,

@@ -1,42 +1,18 @@
 //! Era 3.5 (etcd 3.5 and later): `ConcurrentReadTx` with a cached copy of the buffer.
 //!
-//! # Who holds what
+//! As in era 3.4, but reads that open between two writes share one copy. It is behind the mutex
+//! `cache`, which is taken with `readTx` held shared: so the buffer does not change meanwhile.
+//! (A [read for the writer](crate::Backend::begin_read_for_writer) does as in era 3.2.)
 //!
-//! Everything is as in era 3.4, but a read that opens takes the last copy if the buffer has
-//! not changed since it was made. Between two writes any number of reads share one copy.
-//!
-//! The copy sits behind a mutex of its own, `cache`, which is only ever taken with `readTx` held
-//! shared. So the buffer cannot change while readers look at the cache; they only have to agree
-//! among themselves who copies:
-//!
-//! * **No copy yet:** it is made with `cache` held; others wait for it.
-//! * **Copy out of date:** `cache` is released during the copying, so that several readers may
-//!   copy at once; each stores its copy only if no other reader stored one meanwhile.
-//! * **Copy up to date:** it is shared.
-//!
-//! # The same load in this era
+//! * **No copy yet**: it is made with `cache` held. **Copy up to date**: it is shared.
+//! * **Copy out of date**: `cache` is released during the copying, so that several reads may copy
+//!   at once. Each stores its copy unless another read has stored one meanwhile.
 //!
 //! ```text
-//!   time ──────────────────────────────────────────────────────────────▶
-//!   put             ▪                        ▪
-//!   cheap read        ▪▪ copies and keeps it
-//!   cheap read           ▪  shares it
-//!   cheap read              ▪  shares it
-//!   cheap read                                 ▪▪ copies again
+//!   put             ▪                         ▪
+//!   cheap read        ▪▪ copies and keeps it    ▪▪ copies again
+//!   cheap read           ▪ shares it               ▪ shares it
 //! ```
-//!
-//! # The shared mode
-//!
-//! The applier compares before it writes (a transaction's `if`). It alone writes, so nothing can
-//! change between its compare and its write; a copy is wasted on it. For these reads
-//! [`begin_read_for_writer`](crate::Backend::begin_read_for_writer) goes back to era 3.2: `readTx` held
-//! shared to the end of the read. The applier must end that read before it opens its write
-//! transaction, or it waits for itself.
-//!
-//! # What is left
-//!
-//! A read rate below the write rate gains nothing: each read finds the copy out of date. And
-//! while a commit syncs, still no read can open.
 
 use std::sync::Arc;
 
@@ -69,7 +45,7 @@ fn cached_buffer(locks: &ReadTxLocks, state: &ReadState) -> Arc<TxReadBuffer> {
     let copy = Arc::new(state.buffer.clone());
     let mut cache = locks.cache.lock();
     let unchanged = cache.newest.as_ref().is_some_and(|(_, version)| *version == version_seen);
-    // The copy that is replaced is freed behind the lock: freeing it takes as long as copying.
+    // The copy that is replaced is freed after the lock is released: it takes as long as copying.
     let superseded =
         if unchanged { cache.newest.replace((Arc::clone(&copy), state.version)) } else { None };
     drop(cache);

@@ -1,5 +1,5 @@
 //! Watching threads until they stand still: at a place where the test stops them, at a lock, or at
-//! their end. Whatever a test says about which thread waits for which, it says at such a moment.
+//! their end. What a test says about which thread waits for which, it says at such a moment.
 
 use std::sync::{Condvar, Mutex};
 use std::thread::{self, ScopedJoinHandle};

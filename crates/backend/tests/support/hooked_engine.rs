@@ -1,4 +1,5 @@
-//! The memory engine with a word to say before a commit or a read: to stand still, or to fail.
+//! The memory engine with a hook before reads, puts, commits and defragmentations, which may block
+//! or fail.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -26,7 +27,7 @@ pub(crate) enum EngineCall {
 /// Called at each moment. It may block, and an error is what the engine reports.
 type Hook = Arc<dyn Fn(EngineCall) -> Result<()> + Send + Sync>;
 
-/// An engine that asks a hook first.
+/// An engine that calls a hook first.
 pub(crate) struct HookedEngine {
     inner: MemoryEngine,
     hook: Hook,

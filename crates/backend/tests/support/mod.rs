@@ -1,4 +1,4 @@
-//! What the backend's tests share: a plain model, words for operations, engines with a will.
+//! What the backend's tests share: a plain model, words for operations, engines with hooks.
 
 // Each test binary uses its own part of this module.
 #![allow(dead_code, reason = "shared by several test binaries, none of which uses all of it")]

@@ -1,54 +1,18 @@
 //! When to compact, if no client asks: etcd's two policies, without a clock.
 //!
-//! # The problem
+//! *periodic* keeps what a reader could have seen within the retention, *revision* keeps a number
+//! of revisions. The owner calls [`check`](AutoCompaction::check) at
+//! [`next_check`](AutoCompaction::next_check) or later. It proposes the compaction that comes back,
+//! and reports [`compacted`](AutoCompaction::compacted) or [`failed`](AutoCompaction::failed).
+//! Members that do not lead are [paused](AutoCompaction::pause), but go on taking notes.
 //!
-//! A store that is never compacted grows with every write, and most people want the same of it:
-//! keep the past of so many hours, or so many revisions, and drop what is older. A member does that
-//! by itself if it was told to (`--auto-compaction-mode`, `--auto-compaction-retention`).
-//!
-//! # The two policies
-//!
-//! * **periodic** keeps what a reader could have seen within the retention. The time of a
-//!   revision is not known afterwards, so the policy notes the current revision every tenth of an hour, or every
-//!   tenth of the retention if that is shorter. Once the notes reach back far enough it compacts at
-//!   what was current a retention ago, every hour or every retention.
-//! * **revision** keeps so many revisions. Every five minutes it compacts at the current one minus
-//!   that number.
-//!
-//! ```text
-//!   periodic, 30m: a note every 3m, a compaction every 30m
-//!
-//!   minutes    0    3    6  ...  30    33  ...  60
-//!   revision   1    4    4       17    18       40
-//!                                 │              │
-//!                                 └▶ compact 1   └▶ compact 17
-//! ```
-//!
-//! # How it is run
-//!
-//! The owner calls [`check`](AutoCompaction::check) at [`next_check`](AutoCompaction::next_check) or
-//! later. If a revision comes back, it proposes a compaction there, and reports
-//! [`compacted`](AutoCompaction::compacted) or [`failed`](AutoCompaction::failed) whenever it
-//! knows. That another request has compacted at that revision or later counts as a success.
-//!
-//! Only the leader should compact, or each member of a cluster would propose the same. The others are
-//! [paused](AutoCompaction::pause): they go on taking notes, so that the member that becomes the leader knows
-//! the past and can go on at once.
-//!
-//! # Invariants
-//!
+//! Invariants:
 //! * Until the outcome is known, no other compaction is asked for.
-//! * No revision is asked for that is known to be compacted, so a store that rests is left alone.
-//! * periodic: what is asked for was current a retention ago, or before. If ticks come late, more
-//!   is kept and never less.
-//! * After a failure the next tick asks again.
+//! * No revision is asked for that is known to be compacted.
+//! * periodic: what is asked for was current a retention ago, or before. If checks come late, more
+//!   is kept and not less.
 //!
-//! # What etcd does here
-//!
-//! Each policy is a goroutine that sleeps. Its periodic one counts its notes instead of dating them:
-//! it looks back eleven notes where ten would do, and an hour in which the process was stopped is
-//! one note like any other. Its flags let retentions through that make no sense: a duration below
-//! zero, or one for the policy `revision`, which becomes its nanoseconds. Here they are refused.
+//! In etcd: `v3compactor`; what it does otherwise is in `docs/mvcc.md`.
 
 mod periodic;
 mod retention;
@@ -58,14 +22,14 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use periodic::Periodic;
 
-/// How often the policy `revision` looks.
+/// How often the policy `revision` compacts.
 const REVISION_POLICY_INTERVAL: Duration = Duration::from_mins(5);
 
-/// A policy, and where it stands. Time counts from any fixed moment and never goes back.
+/// A policy, and its state. Time counts from any fixed point and does not go back.
 #[derive(Debug)]
 pub struct AutoCompaction {
     policy: Policy,
-    /// When to look again; `None` before the first tick.
+    /// When to check again; `None` before the first check.
     next_check: Option<Duration>,
     paused: bool,
     pending: Option<PendingCompaction>,
@@ -115,7 +79,7 @@ impl AutoCompaction {
         self.next_check.unwrap_or_default()
     }
 
-    /// Looks whether it is time, and at which revision to compact. A tick before
+    /// Whether it is time, and at which revision to compact. A check before
     /// [`next_check`](AutoCompaction::next_check) does nothing.
     pub fn check(&mut self, now: Duration, current_revision: i64) -> Option<i64> {
         if self.next_check.is_some_and(|next| now < next) {
@@ -150,14 +114,14 @@ impl AutoCompaction {
         self.pending = None;
     }
 
-    /// Asks for nothing from now on: another member leads. An outcome that is open is awaited no more;
-    /// if it comes in all the same it is heard.
+    /// Asks for nothing from now on: another member leads. An outcome that is open is awaited no
+    /// more; if it is reported all the same it counts.
     pub fn pause(&mut self) {
         self.paused = true;
         self.pending = None;
     }
 
-    /// Asks again, from the next tick on.
+    /// Asks again, from the next check on.
     pub fn resume(&mut self) {
         self.paused = false;
     }

@@ -1,27 +1,27 @@
-//! The policy that keeps the past of so many hours: notes of what was current when.
+//! The policy that keeps the past of a time: samples of which revision was current when.
 //!
-//! A note is made only when the revision has changed, so a store that rests costs nothing, and one
-//! note is kept that is as old as the retention or older:
+//! A sample is noted only when the revision has changed, so a store that rests costs nothing, and
+//! one sample is kept that is as old as the retention or older:
 //!
 //! ```text
 //!            retention
 //!          ◀──────────▶ now
-//!   notes  │  2 │  5   9  12
-//!          │    └─ younger
-//!          └─ the newest that is old enough: revision 2 was current then. Those before it are gone.
+//!   samples  │  2 │  5   9  12
+//!            │    └─ younger
+//!            └─ the newest that is old enough: revision 2 was current then
 //! ```
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Compactions are so far apart at the most.
+/// The longest time from one compaction to the next.
 const INTERVAL_MAX: Duration = Duration::from_hours(1);
-/// Notes per interval.
+/// Number of samples per interval.
 const SAMPLES_PER_INTERVAL: u32 = 10;
-/// However short the retention, no thread is to spin.
+/// However short the retention, the thread that checks must not spin.
 const SAMPLE_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
-/// The notes, and when the last compaction was.
+/// The samples, and when the last compaction was.
 #[derive(Debug)]
 pub(super) struct Periodic {
     retention: Duration,
@@ -43,7 +43,7 @@ impl Periodic {
         (self.interval() / SAMPLES_PER_INTERVAL).max(SAMPLE_INTERVAL_MIN)
     }
 
-    /// Takes a note, and says at which revision a compaction is due.
+    /// Notes the current revision, and says at which revision a compaction is due.
     pub(super) fn sample(&mut self, now: Duration, current_revision: i64) -> Option<i64> {
         if self.samples.back().is_none_or(|(_, newest)| *newest != current_revision) {
             self.samples.push_back((now, current_revision));

@@ -11,8 +11,8 @@ fn parsed(mode: &str, retention: &str) -> AutoCompaction {
     AutoCompaction::parse(mode, retention).unwrap().expect("not switched off")
 }
 
-/// Lets time go by from tick to tick, up to and including `until`; every compaction succeeds. Minute
-/// and revision of each.
+/// Lets time go by from tick to tick, up to and including `until`; every compaction succeeds.
+/// Minute and revision of each.
 fn run(
     policy: &mut AutoCompaction,
     until: Duration,
@@ -131,7 +131,11 @@ fn after_a_long_gap_more_is_kept_and_never_less() {
     let mut policy = parsed("periodic", "1h");
     assert_eq!(run(&mut policy, HOUR, steady), [(60, 1)]);
     // No call is made for five hours, while 10,000 revisions are written.
-    assert_eq!(policy.check(6 * HOUR, 10_000), Some(61), "what the last note before the gap says");
+    assert_eq!(
+        policy.check(6 * HOUR, 10_000),
+        Some(61),
+        "what was current at the last sample before the gap"
+    );
     policy.compacted(61);
     // What was written in the gap may be of its last minute.
     for minute in (6..60).step_by(6) {
@@ -188,7 +192,8 @@ fn what_others_compact_counts() {
     policy.compacted(50);
     assert_eq!(run(&mut policy, 3 * HOUR, steady), [(114, 55), (174, 115)]);
 
-    // Another request goes further than the compaction that was asked for, whose own outcome comes late.
+    // Another request goes further than the compaction that was asked for, whose own outcome comes
+    // late.
     let mut policy = parsed("revision", "10");
     assert_eq!(policy.check(Duration::ZERO, 100), None);
     assert_eq!(policy.check(5 * MINUTE, 100), Some(90));
@@ -247,9 +252,10 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Whatever happens, what is asked for is old enough, new, and alone.
+    /// Whatever happens, the revision that is asked for is old enough and new, and no other is
+    /// open.
     #[test]
-    fn periodic_keeps_what_it_promises(
+    fn periodic_keeps_its_invariants(
         hours in 1..5_u32,
         events in prop::collection::vec(event(), 1..400),
     ) {

@@ -1,4 +1,4 @@
-//! Reading in the default era: one pointer, kept for as long as one likes.
+//! Reading in the default era: one pointer, which may be kept for as long as the caller likes.
 
 use bytes::Bytes;
 use clearlane_backend::{RangeVisitor, ReadTx, SnapshotReadTx};
@@ -18,13 +18,13 @@ pub struct StoreState<A, V = PersistentSnapshot> {
     pub revision: i64,
     /// The revision up to which the past was dropped; -1 if never.
     pub compact_revision: i64,
-    /// What the crate above said when the state was reached: etcd's consistent index and term.
+    /// What the crate above gave when the state was reached: etcd's consistent index and term.
     pub consistent_index: A,
     pub(crate) index: V,
 }
 
-/// One state of the store. It does not change, and no thread waits for it. It may be sent to another
-/// thread, and cloned.
+/// One state of the store. It does not change, and holds no lock. It may be sent to another thread,
+/// and cloned.
 #[derive(Clone, Debug)]
 pub struct StoreReadTxn<A, V = PersistentSnapshot> {
     tx: SnapshotReadTx<StoreState<A, V>>,
@@ -35,7 +35,7 @@ impl<A: ConsistentIndex, V: IndexSnapshot> StoreReadTxn<A, V> {
         StoreReadTxn { tx }
     }
 
-    /// What the store said of this state.
+    /// Revisions, index and consistent index of this state.
     pub fn state(&self) -> &StoreState<A, V> {
         self.tx.payload()
     }

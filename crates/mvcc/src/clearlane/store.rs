@@ -1,37 +1,18 @@
 //! The store of the default era: everything a read needs, behind one pointer.
 //!
-//! # The idea
-//!
-//! The backend's view carries a payload, and ours is the [`StoreState`]: the current revision, the
-//! compact revision, and the index as it was then. A write transaction publishes records and state
-//! with one pointer, a read loads that pointer, and nothing it needs can change any more:
-//!
 //! ```text
-//!   current ──▶ View ─┬─ engine, log, overlay     the records
-//!                     └─ State ─┬─ revision 7     what the newest write made
-//!                               ├─ compacted 3    below it, the past is gone
-//!                               ├─ index          which record of each key, at any revision
-//!                               └─ applied        what the crate above saves with each commit
+//!   current ──▶ BackendState ─┬─ engine and pending records
+//!                             └─ StoreState: revision, compact revision, index, consistent index
 //! ```
 //!
-//! # Who holds what
+//! A write transaction publishes both with one pointer; a read loads it and takes no other lock.
+//! The mutex `store` is taken by write transactions, to their ends, and by a compaction: to be
+//! scheduled, for each step over the index, and to write the finished mark. Commits take only the
+//! backend's locks; hashes, and the search for records to remove, read a snapshot.
 //!
-//! * **A read** holds nothing, through commits, compactions and defragmentations.
-//! * **A write transaction** holds `store`, which writers and the short steps of a compaction take;
-//!   there is one writer, the applier.
-//! * **A commit** holds what the backend's committer holds, and nothing of ours.
-//! * **A compaction** takes `store` to be scheduled, for some keys at a time, and to note that it
-//!   is done. Its records are found in a view.
-//! * **A hash** holds a view.
-//!
-//! Lock order: `store`, then the backend's own, or `compactions`.
-//!
-//! # With the index of the old eras
-//!
-//! The index can be chosen apart, to see what it alone costs. With the one under a lock the
-//! pointer's index is a handle on the one tree, so a walk holds up a put after all. And a view no
-//! longer outlasts compactions: when one above its revision has begun, it answers that the revision
-//! was compacted. It never shows a past of which a part is gone.
+//! Lock order: `store`, then the backend's own, or `compactions`. Invariant: every revision that a
+//! state's index names has its record in the same state. With the index under a lock (see
+//! [`IndexKind`](crate::IndexKind)) a walk does hold up a put, and a compaction ends older reads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +41,7 @@ use crate::tree_index::{IndexCompaction, IndexSnapshot, TreeIndex};
 #[derive(Debug)]
 pub struct SnapshotStore<A, I: TreeIndex = PersistentIndex> {
     backend: SnapshotBackend<StoreState<A, I::Snapshot>>,
-    /// The lock `store` guards the writer's side of the index.
+    /// Under the lock `store`: the writer's side of the index.
     index: Mutex<I>,
     compactions: Mutex<CompactionTracker>,
     leases: Arc<dyn KeyLeases>,
@@ -68,20 +49,20 @@ pub struct SnapshotStore<A, I: TreeIndex = PersistentIndex> {
 
 impl<A: ConsistentIndex> SnapshotStore<A> {
     /// Opens the store that an engine holds and restores its index.
-    pub fn open(ground: StoreConfig<'_, A>) -> Result<(SnapshotStore<A>, RecoveryInfo)> {
-        SnapshotStore::open_with_index(ground, PersistentIndex::default())
+    pub fn open(store_config: StoreConfig<'_, A>) -> Result<(SnapshotStore<A>, RecoveryInfo)> {
+        SnapshotStore::open_with_index(store_config, PersistentIndex::default())
     }
 }
 
 impl<A: ConsistentIndex, I: TreeIndex> SnapshotStore<A, I> {
     pub(crate) fn open_with_index(
-        ground: StoreConfig<'_, A>,
+        store_config: StoreConfig<'_, A>,
         index: I,
     ) -> Result<(SnapshotStore<A, I>, RecoveryInfo)> {
         let RestoredStore { index, revision, compact_revision, compactions, recovery: opened } =
-            RestoredStore::restore(&*ground.engine, index, ground.workers)?;
+            RestoredStore::restore(&*store_config.engine, index, store_config.workers)?;
         let StoreConfig { engine, config, pre_commit, consistent_index: applied, leases, .. } =
-            ground;
+            store_config;
         let state = StoreState {
             revision,
             compact_revision,
@@ -143,11 +124,11 @@ impl<A: ConsistentIndex, I: TreeIndex> Store<A> for SnapshotStore<A, I> {
     fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, TxnResult)> {
         let index = self.index.lock();
         // The holder of the lock is the only thread that changes the state.
-        let view = self.begin_read();
-        check_compaction_revision(at, view.revision(), view.compact_revision())?;
+        let read_txn = self.begin_read();
+        check_compaction_revision(at, read_txn.revision(), read_txn.compact_revision())?;
         let mut txn = SnapshotWriteTxn::new(index, self.begin_backend_write()?, &*self.leases);
         txn.put_compact_revision(SCHEDULED_COMPACT_KEY, at)?;
-        let job = self.compactions.lock().schedule(at, view.compact_revision(), None);
+        let job = self.compactions.lock().schedule(at, read_txn.compact_revision(), None);
         Ok((job, txn.end_with_compact_revision(applied, at)?))
     }
 
@@ -208,11 +189,11 @@ impl<A: ConsistentIndex, I: TreeIndex> CompactionStore for SnapshotStore<A, I> {
     fn remove_chunk(
         &self,
         from: &[u8],
-        fold: &mut KvHasher,
+        hasher: &mut KvHasher,
         budget: usize,
     ) -> Result<(usize, Option<Vec<u8>>)> {
-        let view = self.backend.begin_snapshot_read();
-        let (removals, next) = removable_records(&view, from, fold, budget)?;
+        let read_txn = self.backend.begin_snapshot_read();
+        let (removals, next) = removable_records(&read_txn, from, hasher, budget)?;
         self.backend.remove(&removals)?;
         self.commit()?;
         Ok((removals.len(), next))

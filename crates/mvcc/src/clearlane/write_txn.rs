@@ -19,13 +19,14 @@ pub(crate) type BackendTx<'s, A, I> =
 
 /// The open write transaction.
 ///
-/// A state that is published has all nodes of the index from then on, so the first change behind it copies each node on
-/// its way. This is why several revisions may [share a transaction](WriteTxn::begin_next_revision): only the first of them pays.
+/// A state that is published has all nodes of the index from then on, so the first change after it
+/// copies each node on its way. This is why several revisions may
+/// [share a transaction](WriteTxn::begin_next_revision): only the first of them pays.
 pub struct SnapshotWriteTxn<'s, A, I: TreeIndex> {
     /// The lock `store`: one write transaction at a time.
     index: MutexGuard<'s, I>,
     tx: BackendTx<'s, A, I>,
-    /// Those of the revisions that have ended; each changes something.
+    /// The changes of the revisions that have ended, none of them empty.
     earlier_revisions: Vec<TxnChanges>,
     txn_changes: TxnChanges,
     leases: &'s dyn KeyLeases,
@@ -73,11 +74,10 @@ impl<'s, A: ConsistentIndex, I: TreeIndex> SnapshotWriteTxn<'s, A, I> {
         applied: A,
         compact_revision: i64,
     ) -> Result<TxnResult> {
-        let SnapshotWriteTxn { index, tx, earlier_revisions: earlier, txn_changes: draft, leases } =
-            self;
-        earlier.iter().for_each(|draft| draft.attach(leases));
-        draft.attach(leases);
-        let revision = draft.revision();
+        let SnapshotWriteTxn { index, tx, earlier_revisions, txn_changes, leases } = self;
+        earlier_revisions.iter().for_each(|earlier| earlier.attach(leases));
+        txn_changes.attach(leases);
+        let revision = txn_changes.revision();
         let state = StoreState {
             revision,
             compact_revision,
@@ -87,16 +87,13 @@ impl<'s, A: ConsistentIndex, I: TreeIndex> SnapshotWriteTxn<'s, A, I> {
         let ended = tx.end(state)?;
         // Held until the state is published: the next writer must find it.
         drop(index);
-        let earlier = earlier.into_iter().map(|draft| (draft.revision(), draft.into_changes()));
-        let (earlier, changes) = (earlier.collect(), draft.into_changes());
+        let earlier_revisions = earlier_revisions
+            .into_iter()
+            .map(|earlier| (earlier.revision(), earlier.into_changes()))
+            .collect();
+        let changes = txn_changes.into_changes();
         let (retired, commit_due) = (ended.dropped_states, ended.commit_due);
-        Ok(TxnResult {
-            revision,
-            changes,
-            earlier_revisions: earlier,
-            dropped_states: retired,
-            commit_due,
-        })
+        Ok(TxnResult { revision, changes, earlier_revisions, dropped_states: retired, commit_due })
     }
 
     /// Writes a mark of a compaction.
@@ -104,7 +101,7 @@ impl<'s, A: ConsistentIndex, I: TreeIndex> SnapshotWriteTxn<'s, A, I> {
         Ok(self.tx.put(Bucket::Meta, name, encode_compact_revision(revision))?)
     }
 
-    /// What the crate above said of the state that the transaction began with.
+    /// The consistent index of the state that the transaction began with.
     pub(crate) fn consistent_index(&self) -> A {
         self.tx.payload().consistent_index.clone()
     }

@@ -1,4 +1,4 @@
-//! What the generations differ in: which locks a transaction takes, in which order, how long.
+//! What the old eras differ in: which locks a transaction takes, in which order, how long.
 
 use std::fmt::Debug;
 
@@ -30,7 +30,7 @@ pub(crate) trait Protocol<V>: Debug + Send + Sync + 'static {
     /// The revisions, kept from changing while `work` looks at them.
     fn revisions<T>(&self, work: impl FnOnce(&Revisions<V>) -> T) -> T;
 
-    /// Opens a read. `open` opens the backend's, at the same moment as the revisions are read.
+    /// Opens a read. `open` opens the backend's, and the revisions do not change meanwhile.
     fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::StoreGuard<'_>, Revisions<V>, T);
 
     /// Begins a write transaction; the backend's comes next.
@@ -40,7 +40,7 @@ pub(crate) trait Protocol<V>: Debug + Send + Sync + 'static {
     /// reads from then on find `next`.
     fn publish<T>(
         &self,
-        held: Self::StoreGuard<'_>,
+        store_guard: Self::StoreGuard<'_>,
         next: Revisions<V>,
         end: impl FnOnce() -> Result<T>,
     ) -> Result<T>;

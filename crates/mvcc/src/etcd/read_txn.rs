@@ -12,21 +12,21 @@ use crate::tree_index::IndexSnapshot;
 
 /// An open read. `H` is what it holds of `store` until its end.
 pub(crate) struct EtcdReadTxn<'s, V, H> {
-    // Dropped in this order: etcd ends the backend's read before it lets go of `store`.
+    // Dropped in this order: etcd ends the backend's read before it unlocks `store`.
     tx: Box<dyn ReadTx + 's>,
     revisions: Revisions<V>,
     store_guard: H,
 }
 
 impl<'s, V, H> EtcdReadTxn<'s, V, H> {
-    pub(crate) fn new(held: H, revisions: Revisions<V>, tx: Box<dyn ReadTx + 's>) -> Self {
-        EtcdReadTxn { tx, revisions, store_guard: held }
+    pub(crate) fn new(store_guard: H, revisions: Revisions<V>, tx: Box<dyn ReadTx + 's>) -> Self {
+        EtcdReadTxn { tx, revisions, store_guard }
     }
 
-    /// Lets go of `store`, and goes on with the backend's read alone.
+    /// Unlocks `store`, and goes on with the backend's read alone.
     pub(crate) fn release_store_lock(self) -> EtcdReadTxn<'s, V, ()> {
-        let EtcdReadTxn { tx, revisions, store_guard: held } = self;
-        drop(held);
+        let EtcdReadTxn { tx, revisions, store_guard } = self;
+        drop(store_guard);
         EtcdReadTxn { tx, revisions, store_guard: () }
     }
 }

@@ -1,9 +1,9 @@
 //! The writer's side of the index, where writer and compaction reach it from different threads.
 //!
 //! etcd's index has its own lock, so it needs no other: each of the two has a handle on the tree.
-//! The persistent index has none, for in its own store a lock stands around it anyway. In a store
-//! of the old eras it gets one, `index`: a write transaction holds it to its end, a compaction for
-//! some keys at a time. No reader ever takes it.
+//! The persistent index has none, for in its own store the lock `store` stands around it anyway. In
+//! a store of the old eras it gets one, `index`: a write transaction holds it to its end, a
+//! compaction for each step over the index. Reads do not take it.
 
 use std::ops::{Deref, DerefMut};
 

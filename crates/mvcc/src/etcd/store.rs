@@ -1,42 +1,18 @@
-//! The stores of etcd's older eras: revisions and index under locks, in etcd's order.
+//! The store of etcd's eras: revisions and index under locks, in etcd's order.
 //!
-//! # The problem
+//! A read must find revisions, index and records of the same state. etcd keeps a writer from
+//! changing one while another is looked at by locks above those of the backend. How long they are
+//! held is in [`v3_1_mutex`](crate::etcd::v3_1_mutex) (3.0, 3.1) and
+//! [`v3_2_rev_mu`](crate::etcd::v3_2_rev_mu) (3.2 to 3.5); the table of locks, and which requests
+//! wait for which, are in `docs/mvcc.md`.
 //!
-//! A read must find the revisions and the records of one moment. Where they do not lie behind one
-//! pointer, a writer has to be kept from changing one while the other is looked at. etcd does so
-//! with two locks of its own above those of the backend. What they are and how long they are held
-//! is told, generation by generation, in [`one_mutex`] (3.1) and [`rev_mu`] (3.2 to 3.5).
+//! Lock order, from 3.2 on: `store`, `batchTx`, `index`, `watchable`, `revMu`, `readTx`;
+//! `treeIndex` is taken below each of them for single calls. In 3.1: `watchable`, `store`,
+//! `batchTx`, `index`. Scheduling a compaction takes `revMu` before `batchTx`: it has `store`
+//! exclusively, so no transaction is open that takes the two the other way round.
 //!
-//! # The locks, from the outermost in
-//!
-//! | lock | guards | shared by | taken exclusively by |
-//! |---|---|---|---|
-//! | `store` | that no transaction is open | reads and writes, to their ends (3.1: none) | commits for a snapshot, scheduling a compaction (3.1: all) |
-//! | `watchable` | all watchers | | the end of a write (3.1: all of it), synchronising: see [`crate::watch`] |
-//! | `batchTx` | what is pending | | write transactions, commits, removals |
-//! | `index` | the persistent index, if it was chosen | | write transactions, the steps of a compaction |
-//! | `revMu` | the revisions (3.1 has them under `store`) | reads, to be opened | the end of a write, scheduling a compaction |
-//! | `readTx` | the read buffer and the engine's snapshot | reads: in 3.2 to the end, later to be opened; hashes, to the end | write-backs, commits |
-//! | `treeIndex` | etcd's index | walks | a put, for one key; a compaction |
-//!
-//! `store` is what keeps that in order: a thread that has it alone may take `revMu` before `batchTx`, for
-//! no transaction is open that takes them the other way round.
-//!
-//! # Who waits for whom
-//!
-//! * In 3.1 every request for every other, in 3.2 the convoy of the backend's
-//!   [`read_tx`](clearlane_backend::read_tx), twice: a put that waits for a slow reader holds
-//!   `revMu`, and new readers wait for that.
-//! * From 3.4 on a read stops no request by what it holds of the backend, but it holds `store`.
-//! * A hash holds `readTx` over all records in every era from 3.2 on (`batchTx` in 3.1), so each
-//!   write waits for it at its end, with `revMu` held.
-//! * Scheduling a compaction commits and syncs with both `store` and `revMu` held. Until 3.3 the
-//!   walk over the index comes on top of that.
-//!
-//! # With the persistent index
-//!
-//! It can be chosen apart. The view is published under `revMu` together with the revision, and no
-//! walk stops a put any more. All other locks stay.
+//! The persistent index may be chosen apart ([`IndexKind`](crate::IndexKind)): its snapshot is
+//! published under `revMu` with the revision, and the writer's side gets the lock `index`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +49,7 @@ pub(crate) struct EtcdStore<A, I, P> {
     pub(super) backend: Box<dyn Backend<StorePosition<A>>>,
     pub(super) index: SharedIndex<I>,
     compactions: Mutex<CompactionTracker>,
-    /// As in etcd, the store tells its watchers itself.
+    /// As in etcd, the store notifies its watchers itself.
     pub(super) watchers: Mutex<EtcdWatchers>,
     pub(super) leases: Arc<dyn KeyLeases>,
 }
@@ -95,13 +71,13 @@ type OpenReadTxn<'s, I, P> = EtcdReadTxn<
 impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> EtcdStore<A, I, P> {
     pub(crate) fn open_with_index(
         era: Era,
-        ground: StoreConfig<'_, A>,
+        store_config: StoreConfig<'_, A>,
         index: I,
     ) -> Result<(EtcdStore<A, I, P>, RecoveryInfo)> {
         let RestoredStore { index, revision, compact_revision, compactions, recovery: opened } =
-            RestoredStore::restore(&*ground.engine, index, ground.workers)?;
+            RestoredStore::restore(&*store_config.engine, index, store_config.workers)?;
         let StoreConfig { engine, config, pre_commit, consistent_index: applied, leases, .. } =
-            ground;
+            store_config;
         let locks = config.locks.clone();
         let (current, compacted) = (revision, compact_revision);
         let first = Revisions { current, compacted, index: index.snapshot() };
@@ -124,8 +100,8 @@ impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> EtcdStore<A, I,
         &'s self,
         open: impl FnOnce(&'s dyn Backend<StorePosition<A>>) -> Box<dyn ReadTx + 's>,
     ) -> OpenReadTxn<'s, I, P> {
-        let (held, revisions, tx) = self.protocol.read(|| open(&*self.backend));
-        EtcdReadTxn::new(held, revisions, tx)
+        let (store_guard, revisions, tx) = self.protocol.read(|| open(&*self.backend));
+        EtcdReadTxn::new(store_guard, revisions, tx)
     }
 
     /// The index part of a compaction, where it is done while the compaction is scheduled. That is
@@ -169,7 +145,8 @@ impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> Store<A> for Et
                 consistent_index: applied,
             })?;
             revisions.compacted = at;
-            // etcd has the mark on disk before it goes on, and all requests wait for the sync.
+            // etcd has the mark on disk before it goes on, with `store` and `revMu` held for the
+            // sync.
             self.backend.commit()?;
             let walked = self.compact_index_while_scheduling(at);
             let job = self.compactions.lock().schedule(at, previous, walked);
@@ -192,17 +169,17 @@ impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> Store<A> for Et
         compaction::run_step(self, job, budget)
     }
 
-    /// As in etcd: `store` and `revMu` are let go of as soon as the plain read is open, and that
-    /// one is held until the hash is done.
+    /// As in etcd: `store` and `revMu` are unlocked as soon as the plain read is open, and that one
+    /// is open until the hash is done.
     fn hash(&self, revision: i64) -> Result<Box<dyn HashJob + '_>> {
         let stored = self.compactions.lock().hash_of(revision);
         Ok(Box::new(match stored {
             Some(hash) => HashKvJob::done(hash, self.begin_read().revision()),
             None => {
-                let moment = self
+                let read_txn = self
                     .begin_read_with(|backend| backend.begin_locked_read())
                     .release_store_lock();
-                HashKvJob::new(moment, revision)?
+                HashKvJob::new(read_txn, revision)?
             }
         }))
     }
@@ -251,18 +228,18 @@ impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> CompactionStore
         Ok(()) // It was committed when the compaction was scheduled.
     }
 
-    /// As in etcd, `batchTx` is held while a stretch is looked through; then while it is removed.
+    /// As in etcd, `batchTx` is held while a chunk is read; then while it is removed.
     fn remove_chunk(
         &self,
         from: &[u8],
-        fold: &mut KvHasher,
+        hasher: &mut KvHasher,
         budget: usize,
     ) -> Result<(usize, Option<Vec<u8>>)> {
         let tx = self.backend.begin_write()?;
-        let stretch = removable_records(&*tx, from, fold, budget);
+        let chunk = removable_records(&*tx, from, hasher, budget);
         let reached = tx.payload().clone();
         drop(tx.end(reached)?);
-        let (removals, next) = stretch?;
+        let (removals, next) = chunk?;
         self.backend.remove(&removals)?;
         Ok((removals.len(), next))
     }

@@ -1,14 +1,11 @@
-//! Generation 3.1 (etcd 3.0 and 3.1): `store` is a mutex, and every transaction takes it.
+//! Era 3.1 (etcd 3.0 and 3.1): `store` is a mutex, and every transaction takes it.
 //!
-//! # Who holds what
-//!
-//! * **A read** and **a write transaction** hold `store` from opening to end, and below it
-//!   `batchTx`. Two locks do here what one would do: a thread that has the first gets the second at once,
-//!   except beside a commit, a hash or a compaction's step, which take the second alone.
-//! * **A commit for a snapshot** and **scheduling a compaction** take both in the same order.
+//! Reads and write transactions hold `store` from opening to end, and below it `batchTx`. The
+//! second lock is free for the holder of the first, except beside a timer's commit, a hash or a
+//! compaction's step, which take `batchTx` alone. A commit for a snapshot and scheduling a
+//! compaction take both, in the same order. So each request waits for each other one:
 //!
 //! ```text
-//!   time ─────────────────────────────────────────────────────────────▶
 //!   expensive read  ▶━━━━━━━━━ holds store and batchTx ━━━━━━▶
 //!   put                 ·········· waits for store ···········▪
 //!   cheap read             ······· waits for store ············▪
@@ -54,12 +51,12 @@ where
 
     fn publish<T>(
         &self,
-        mut held: Self::StoreGuard<'_>,
+        mut store_guard: Self::StoreGuard<'_>,
         next: Revisions<V>,
         end: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let ended = end()?;
-        *held = next;
+        *store_guard = next;
         Ok(ended)
     }
 

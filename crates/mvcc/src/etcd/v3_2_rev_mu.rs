@@ -1,34 +1,16 @@
-//! Generations 3.2 to 3.5: `store` is shared by all transactions, `revMu` guards the revisions.
-//!
-//! # Who holds what
+//! Eras 3.2 to 3.5: `store` is shared by all transactions, `revMu` guards the revisions.
 //!
 //! * **A read** takes `store` shared, then `revMu` shared, then opens the backend's read, which
-//!   takes `readTx` shared. With both it has read the revisions and opened the records of one
-//!   moment, and it lets go of `revMu`. In era 3.2 it keeps `readTx` to its end. In 3.4 and 3.5
-//!   it does not; but *`store` is kept to the end in all of them*.
+//!   takes `readTx` shared. With both it reads the revisions and opens the records of one state,
+//!   and drops `revMu`. Era 3.2 keeps `readTx` to the end of the read, 3.4 and 3.5 do not. All keep
+//!   `store`.
 //! * **A write transaction** takes `store` shared, then `batchTx`. At its end it takes `revMu`
-//!   exclusively *before* it ends the backend's transaction: no new reader may find the new
-//!   revision without its records, or the other way round. So the write-back, and the commit if the
-//!   batch is full, are made with `revMu` held.
-//! * **A commit for a snapshot** and **scheduling a compaction** take `store` exclusively.
+//!   exclusively *before* it ends the backend's transaction, for no new reader may find the new
+//!   revision without its records. So write-back, and the commit of a full batch, hold `revMu`.
+//! * **A commit for a snapshot** and **scheduling a compaction** take `store` exclusively. The
+//!   first is made once in 10,000 entries, by the applier.
 //!
-//! # What that costs, to this day
-//!
-//! ```text
-//!   time ────────────────────────────────────────────────────────────────▶
-//!   expensive read   ▶━━━━━━━━━━ keeps store shared ━━━━━━━━━━━━▶
-//!   put, cheap read    ▪ ▪ ▪                                       ▪ ▪ ▪
-//!   commit for a           ······ waits for store, alone ·······▶━▶
-//!   snapshot
-//!   put, cheap read          ···· wait behind that ················▪
-//! ```
-//!
-//! The copied buffer of 3.4 has freed the put and the timer's commit from waiting for the reader.
-//! But once in 10,000 entries the applier commits for a snapshot, and with every compaction it
-//! schedules one: then it waits for the longest read that is open, and all requests wait for it.
-//!
-//! The second place is the end of a write: while it writes back, and perhaps commits and syncs, no
-//! read can be opened, for it holds `revMu`.
+//! Hence what is left to wait for in 3.4 and 3.5: see the picture in `docs/mvcc.md`.
 
 use clearlane_contention::{Registry, RwLock, RwLockReadGuard};
 
@@ -72,7 +54,7 @@ where
 
     fn publish<T>(
         &self,
-        held: Self::StoreGuard<'_>,
+        store_guard: Self::StoreGuard<'_>,
         next: Revisions<V>,
         end: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
@@ -80,7 +62,7 @@ where
         let ended = end()?;
         let replaced = std::mem::replace(&mut *rev_mu, next);
         drop(rev_mu);
-        drop(held);
+        drop(store_guard);
         // Freeing what only the replaced index had needs no lock.
         drop(replaced);
         Ok(ended)

@@ -1,36 +1,17 @@
-//! The hub of the old eras: everything under one lock, which every write takes.
+//! The watchable store of the old eras: all watchers under one lock, which every write takes.
 //!
-//! This is etcd's way to this day, kept so that the difference can be shown. The lock `watchable`
-//! guards all watchers, and three parties hold it for long:
+//! This is etcd's way to this day, kept so that the difference can be measured. `watchable` is held
+//! by a write transaction at its end (in 3.1 from beginning to end), while it notifies the synced
+//! watchers, writes back and perhaps commits; by a round of synchronising, every 100 ms, while it
+//! reads *every record from the oldest revision that one of up to 512 watchers has missed, to now*,
+//! with `revMu` and `readTx` held too; and by a retry of the victims, every 10 ms.
 //!
-//! * **A write transaction**, at its end (in era 3.1 from beginning to end): it tells the synced
-//!   watchers, and keeps the lock while the backend's transaction ends, write-back and perhaps a
-//!   commit included. A thousand watchers of a key are told before the next put gets on.
-//! * **A round of synchronising**, every 100 ms: it reads *every record from the oldest revision
-//!   that one of up to 512 watchers has missed, to now*, and then tells each up to 1,000 revisions
-//!   of it. It holds `revMu` and `readTx` besides. What was read and not told is read again in the
-//!   next round:
+//! Lock order in eras 3.2 to 3.5: `store` (shared), `batchTx`, `watchable`, `revMu`, `readTx`; a
+//! round begins with `watchable`. In 3.1: `watchable`, `store`, `batchTx`, for writes and rounds
+//! alike.
 //!
-//! ```text
-//!   a watcher starts 200,000 revisions back
-//!   round 1   reads 200,000 records, tells 1,000     ████████████████████ watchable held
-//!   round 2   reads 199,000 records, tells 1,000     ███████████████████
-//!   ...                                                                   put: waits, each time
-//!   round 200 reads   1,000 records, tells 1,000     █
-//! ```
-//!
-//! * **Retrying victims**, every 10 ms, for as long as it takes to look at all of them.
-//!
-//! # Lock order
-//!
-//! In eras 3.2 to 3.5: `store` (shared), `batchTx`, `watchable`, `revMu`, `readTx`; a round
-//! begins with `watchable`. In era 3.1: `watchable`, `store`, `batchTx`, for writes and rounds
-//! alike; so there a write transaction has `watchable` for its whole length.
-//!
-//! # Previous records
-//!
-//! etcd fetches them when a response is sent, one read per event and watcher. So does this hub: see
-//! [`add_previous_records`](WatchableStore::add_previous_records).
+//! Records before a change are fetched when a response is taken, one read per event and watcher, as
+//! in etcd: [`add_previous_records`](WatchableStore::add_previous_records). See `docs/watch.md`.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -57,11 +38,11 @@ use crate::watch::response::{Event, Response, ResponseKind, WatchId, WatchReques
 use crate::interface::{Change, ConsistentIndex, RangeOptions, Store};
 use crate::revision::{RecordKind, Revision, RevisionKey};
 
-/// So many responses a stream keeps: etcd's channel, until 3.2 and later.
+/// Number of responses that a stream keeps: etcd's channel, until 3.2 and later.
 const CHANNEL_RESPONSES_MAX_UNTIL_3_2: usize = 1024;
 const CHANNEL_RESPONSES_MAX: usize = 128;
 
-/// What the hub needs of a store of an old era.
+/// What the watchable store needs of a store of an old era.
 pub(crate) trait WatchSource: Send + Sync + Debug + 'static {
     fn era(&self) -> Era;
 
@@ -193,13 +174,13 @@ fn event(key: &[u8], value: &[u8]) -> Result<Event> {
 }
 
 impl<S: WatchSource> WatchableStore for EtcdWatchableStore<S> {
-    fn open_stream(&self, takers: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel> {
+    fn open_stream(&self, consumer: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel> {
         let until_3_2 = self.store.era() <= Era::V3_2;
         let responses =
             if until_3_2 { CHANNEL_RESPONSES_MAX_UNTIL_3_2 } else { CHANNEL_RESPONSES_MAX };
         let bound = ChannelCapacity::Responses(responses);
         let mut watchable = self.store.watchers().lock();
-        watchable.open(|stream| WatchChannel::new(stream, bound, &self.locks, takers, name))
+        watchable.open(|stream| WatchChannel::new(stream, bound, &self.locks, consumer, name))
     }
 
     fn watch(&self, stream: &WatchChannel, request: WatchRequest) {

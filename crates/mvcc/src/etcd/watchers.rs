@@ -1,12 +1,12 @@
-//! The watchers of an old era, and how each stands: what etcd's lock `watchable` guards.
+//! The watchers of an old era and their sync states: what etcd's lock `watchable` guards.
 //!
-//! Three groups, and etcd's names for them:
+//! Three groups, with etcd's names:
 //!
 //! * *synced*: found by the writer, through the interval tree, for each event.
-//! * *unsynced*: behind; a round of synchronising reads the records for up to 512 of them at once.
-//! * *victims*: their stream was full when they had something to tell. What they had to tell is
-//!   kept, and tried again, until there is room. (So a victim keeps its events in memory: a round
-//!   delivers up to 1,000 revisions to each watcher.)
+//! * *unsynced*: a round of synchronising reads the records for up to 512 of them at once.
+//! * *victims*: their channel was full when there were events for them. The response is kept and
+//!   tried again until the channel has capacity. (So a victim keeps events in memory: those of up
+//!   to 1,000 revisions.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use crate::watch::response::{
 };
 use crate::watch::watcher_group::WatcherGroup;
 
-/// So many watchers are synchronised in one round, as in etcd.
+/// Number of watchers that one round synchronises, as in etcd.
 const WATCHERS_PER_SYNC_MAX: usize = 512;
-/// So many revisions a watcher is told in one round, as in etcd.
+/// Number of revisions that one round delivers to a watcher, as in etcd.
 const BATCH_REVISIONS_MAX: usize = 1000;
 
 #[derive(Debug)]
 struct Watcher {
     request: WatchRequest,
-    /// Nothing below this revision is told any more.
+    /// Nothing below this revision is delivered any more.
     from: i64,
     synced: bool,
-    /// Had nothing to tell since the last notice of progress.
+    /// Had no event since the last notice of progress.
     quiet: bool,
 }
 
@@ -42,7 +42,7 @@ struct Stream {
     watch_ids: WatchIdAllocator,
 }
 
-/// What a victim has to tell, and from where it goes on if that was not all.
+/// The response that a victim waits to add, and from where it goes on if that was not all.
 #[derive(Debug)]
 struct Victim {
     response: Response,
@@ -50,7 +50,7 @@ struct Victim {
 }
 
 impl Victim {
-    /// The first revision that it has to tell.
+    /// The first revision of its response.
     fn first_revision(self) -> Option<i64> {
         let ResponseKind::Events { events, .. } = self.response.kind else { return None };
         let (Change::Put(record) | Change::Delete(record)) = &events.first()?.change;
@@ -68,22 +68,22 @@ pub(crate) struct EtcdWatchers {
     victims: BTreeMap<WatcherKey, Victim>,
 }
 
-/// The outboxes that have got something.
+/// The channels that have a new response.
 pub(crate) type ChannelsToWake = Vec<Arc<WatchChannel>>;
 
 /// Wakes the threads that serve the clients.
-pub(crate) fn wake_channels(outboxes: &ChannelsToWake) {
-    wake_all(outboxes);
+pub(crate) fn wake_channels(channels: &ChannelsToWake) {
+    wake_all(channels);
 }
 
 impl EtcdWatchers {
     pub(super) fn open(&mut self, make: impl FnOnce(u64) -> WatchChannel) -> Arc<WatchChannel> {
         self.last_stream += 1;
-        let outbox = Arc::new(make(self.last_stream));
+        let channel = Arc::new(make(self.last_stream));
         let (watchers, numbers) = (BTreeMap::new(), WatchIdAllocator::default());
-        let stream = Stream { channel: Arc::clone(&outbox), watchers, watch_ids: numbers };
+        let stream = Stream { channel: Arc::clone(&channel), watchers, watch_ids: numbers };
         self.streams.insert(self.last_stream, stream);
-        outbox
+        channel
     }
 
     pub(super) fn close(&mut self, stream: u64) {
@@ -100,7 +100,7 @@ impl EtcdWatchers {
         let mut victims = gone.victims;
         let leave = |(stream, of): (u64, Stream)| {
             let watchers = of.watchers.into_iter().map(|(id, watcher)| {
-                // What a victim has to tell is in the other store, too.
+                // The events of a victim are in the other store, too.
                 let victim = victims.remove(&WatcherKey { stream, id });
                 let next = victim.and_then(Victim::first_revision).unwrap_or(watcher.from);
                 let Watcher { request, quiet, .. } = watcher;
@@ -117,21 +117,21 @@ impl EtcdWatchers {
 
     /// Takes a watcher in. `now` is the store's revision.
     pub(super) fn attach_stream(&mut self, moving: DetachedStream, now: i64) {
-        let DetachedStream { channel: outbox, watch_ids: numbers, watchers } = moving;
-        let number = outbox.stream;
+        let DetachedStream { channel, watch_ids: numbers, watchers } = moving;
+        let number = channel.stream;
         self.last_stream = self.last_stream.max(number);
-        let mut stream = Stream { channel: outbox, watch_ids: numbers, watchers: BTreeMap::new() };
+        let mut stream = Stream { channel, watch_ids: numbers, watchers: BTreeMap::new() };
         for DetachedWatcher { id, request, next_revision: from, quiet } in watchers {
-            let (place, synced) = (WatcherKey { stream: number, id }, from > now);
+            let (key, synced) = (WatcherKey { stream: number, id }, from > now);
             if synced {
-                self.synced.insert(&request.keys, place);
+                self.synced.insert(&request.keys, key);
             } else {
-                self.unsynced.insert(place);
+                self.unsynced.insert(key);
             }
             stream.watchers.insert(id, Watcher { request, from, synced, quiet });
         }
         let was_there = self.streams.insert(number, stream).is_some();
-        assert!(!was_there, "stream {number} came to a hub that has its own");
+        assert!(!was_there, "stream {number} came to a watchable store that has its own");
     }
 
     /// Makes a watcher, or refuses. `now` is the store's revision.
@@ -142,14 +142,14 @@ impl EtcdWatchers {
             return;
         }
         let id = of.watch_ids.allocate(request.id, |id| of.watchers.contains_key(&id));
-        let place = WatcherKey { stream, id };
+        let key = WatcherKey { stream, id };
         let synced = request.start_revision == 0 || request.start_revision > now;
         let from =
             if synced { request.start_revision.max(now + 1) } else { request.start_revision };
         if synced {
-            self.synced.insert(&request.keys, place);
+            self.synced.insert(&request.keys, key);
         } else {
-            self.unsynced.insert(place);
+            self.unsynced.insert(key);
         }
         of.channel.set_needs_previous(id, request.prev_kv);
         of.watchers.insert(id, Watcher { request, from, synced, quiet: true });
@@ -163,55 +163,56 @@ impl EtcdWatchers {
         self.forget(WatcherKey { stream, id }, &watcher.request);
     }
 
-    fn forget(&mut self, place: WatcherKey, request: &WatchRequest) {
-        self.synced.remove(&request.keys, &place);
-        self.unsynced.remove(&place);
-        self.victims.remove(&place);
+    fn forget(&mut self, key: WatcherKey, request: &WatchRequest) {
+        self.synced.remove(&request.keys, &key);
+        self.unsynced.remove(&key);
+        self.victims.remove(&key);
     }
 
-    /// Tells the synced watchers what a write transaction has changed, before it ends.
+    /// Notifies the synced watchers of what a write transaction has changed, before it ends.
     pub(crate) fn notify(&mut self, revision: i64, changes: &[Change]) -> ChannelsToWake {
         let mut wanted: BTreeMap<WatcherKey, Vec<Event>> = BTreeMap::new();
         for change in changes {
             let (Change::Put(record) | Change::Delete(record)) = change;
-            self.synced.for_each_watching(&record.key, &mut |place| {
+            self.synced.for_each_watching(&record.key, &mut |key| {
                 let event = Event { change: change.clone(), prev_kv: None };
-                wanted.entry(*place).or_default().push(event);
+                wanted.entry(*key).or_default().push(event);
             });
         }
         let mut to_wake = ChannelsToWake::new();
-        for (place, events) in wanted {
-            let Some(watcher) = self.watcher(place) else { continue };
+        for (key, events) in wanted {
+            let Some(watcher) = self.watcher(key) else { continue };
             if watcher.from > revision {
                 continue;
             }
             watcher.from = revision + 1;
-            if self.notify_watcher(place, revision, events, None, &mut to_wake) {
+            if self.notify_watcher(key, revision, events, None, &mut to_wake) {
                 continue;
             }
-            let Some(watcher) = self.watcher(place) else { continue };
+            let Some(watcher) = self.watcher(key) else { continue };
             watcher.synced = false;
             let keys = watcher.request.keys.clone();
-            self.synced.remove(&keys, &place);
+            self.synced.remove(&keys, &key);
         }
         to_wake
     }
 
-    fn watcher(&mut self, place: WatcherKey) -> Option<&mut Watcher> {
-        self.streams.get_mut(&place.stream)?.watchers.get_mut(&place.id)
+    fn watcher(&mut self, key: WatcherKey) -> Option<&mut Watcher> {
+        self.streams.get_mut(&key.stream)?.watchers.get_mut(&key.id)
     }
 
-    /// Tells what the watcher wants of the events. Without room it becomes a victim, and it is no.
+    /// Adds what the watcher wants of the events to the channel. Without capacity the watcher
+    /// becomes a victim: `false`.
     fn notify_watcher(
         &mut self,
-        place: WatcherKey,
+        key: WatcherKey,
         revision: i64,
         mut events: Vec<Event>,
         rest: Option<i64>,
         to_wake: &mut ChannelsToWake,
     ) -> bool {
-        let Some(of) = self.streams.get_mut(&place.stream) else { return true };
-        let Some(watcher) = of.watchers.get_mut(&place.id) else { return true };
+        let Some(of) = self.streams.get_mut(&key.stream) else { return true };
+        let Some(watcher) = of.watchers.get_mut(&key.id) else { return true };
         events.retain(|event| watcher.request.wants(event.kind()));
         if events.is_empty() {
             return true;
@@ -219,50 +220,48 @@ impl EtcdWatchers {
         watcher.quiet = false;
         let says =
             ResponseKind::Events { events: events.into(), fragment: watcher.request.fragment };
-        let victim = Victim {
-            response: Response { id: place.id, revision, kind: says },
-            next_revision: rest,
-        };
+        let victim =
+            Victim { response: Response { id: key.id, revision, kind: says }, next_revision: rest };
         match try_push(&of.channel, victim) {
             None => {
                 to_wake.push(Arc::clone(&of.channel));
                 true
             }
             Some(victim) => {
-                self.victims.insert(place, victim);
+                self.victims.insert(key, victim);
                 false
             }
         }
     }
 
-    /// Tries again to tell what did not find room. `now` is the store's revision.
+    /// Tries again to add the responses of the victims. `now` is the store's revision.
     pub(super) fn retry_victims(&mut self, now: i64) -> ChannelsToWake {
         let mut to_wake = ChannelsToWake::new();
-        for (place, victim) in std::mem::take(&mut self.victims) {
-            let Some(of) = self.streams.get(&place.stream) else { continue };
-            let (outbox, rest) = (Arc::clone(&of.channel), victim.next_revision);
-            match try_push(&outbox, victim) {
-                Some(victim) => drop(self.victims.insert(place, victim)),
+        for (key, victim) in std::mem::take(&mut self.victims) {
+            let Some(of) = self.streams.get(&key.stream) else { continue };
+            let (channel, rest) = (Arc::clone(&of.channel), victim.next_revision);
+            match try_push(&channel, victim) {
+                Some(victim) => drop(self.victims.insert(key, victim)),
                 None => {
-                    to_wake.push(outbox);
-                    self.update_sync_state(place, rest, now);
+                    to_wake.push(channel);
+                    self.update_sync_state(key, rest, now);
                 }
             }
         }
         to_wake
     }
 
-    /// A watcher that has told what it had: synced if nothing has happened meanwhile.
-    fn update_sync_state(&mut self, place: WatcherKey, rest: Option<i64>, now: i64) {
-        let Some(watcher) = self.watcher(place) else { return };
+    /// The events of the watcher were added: synced if nothing has happened meanwhile.
+    fn update_sync_state(&mut self, key: WatcherKey, rest: Option<i64>, now: i64) {
+        let Some(watcher) = self.watcher(key) else { return };
         watcher.from = rest.unwrap_or(watcher.from);
         watcher.synced = watcher.from > now;
         let (synced, keys) = (watcher.synced, watcher.request.keys.clone());
         if synced {
-            self.unsynced.remove(&place);
-            self.synced.insert(&keys, place);
+            self.unsynced.remove(&key);
+            self.synced.insert(&keys, key);
         } else {
-            self.unsynced.insert(place);
+            self.unsynced.insert(key);
         }
     }
 
@@ -273,32 +272,27 @@ impl EtcdWatchers {
         compacted: i64,
         to_wake: &mut ChannelsToWake,
     ) -> Option<SyncRound> {
-        let places: Vec<WatcherKey> =
+        let watcher_keys: Vec<WatcherKey> =
             self.unsynced.iter().take(WATCHERS_PER_SYNC_MAX).copied().collect();
         let mut round = SyncRound { watchers: Vec::new(), from: i64::MAX };
-        for place in places {
-            let Some(from) = self.watcher(place).map(|watcher| watcher.from) else { continue };
+        for key in watcher_keys {
+            let Some(from) = self.watcher(key).map(|watcher| watcher.from) else { continue };
             if from < compacted {
-                self.cancel_compacted(place, compacted, to_wake);
+                self.cancel_compacted(key, compacted, to_wake);
             } else {
                 round.from = round.from.min(from);
-                round.watchers.push(place);
+                round.watchers.push(key);
             }
         }
         (!round.watchers.is_empty()).then_some(round)
     }
 
-    fn cancel_compacted(
-        &mut self,
-        place: WatcherKey,
-        compacted: i64,
-        to_wake: &mut ChannelsToWake,
-    ) {
-        let Some(of) = self.streams.get_mut(&place.stream) else { return };
-        let Some(watcher) = of.watchers.remove(&place.id) else { return };
-        of.channel.push_response(place.id, 0, ResponseKind::Compacted(compacted));
+    fn cancel_compacted(&mut self, key: WatcherKey, compacted: i64, to_wake: &mut ChannelsToWake) {
+        let Some(of) = self.streams.get_mut(&key.stream) else { return };
+        let Some(watcher) = of.watchers.remove(&key.id) else { return };
+        of.channel.push_response(key.id, 0, ResponseKind::Compacted(compacted));
         to_wake.push(Arc::clone(&of.channel));
-        self.forget(place, &watcher.request);
+        self.forget(key, &watcher.request);
     }
 
     /// Hands everything that happened from the round's first revision up to `now` to its watchers.
@@ -309,22 +303,22 @@ impl EtcdWatchers {
         now: i64,
         to_wake: &mut ChannelsToWake,
     ) {
-        for place in round.watchers {
-            let Some(watcher) = self.watcher(place) else { continue };
+        for key in round.watchers {
+            let Some(watcher) = self.watcher(key) else { continue };
             let (wanted, rest) = watcher.missed_events(events);
             watcher.from = now + 1;
-            self.unsynced.remove(&place);
-            if self.notify_watcher(place, now, wanted, rest, to_wake) {
-                self.update_sync_state(place, rest, now);
+            self.unsynced.remove(&key);
+            if self.notify_watcher(key, now, wanted, rest, to_wake) {
+                self.update_sync_state(key, rest, now);
             }
         }
     }
 
-    /// Tells a stream how far it is, if all its watchers are synced.
+    /// Reports the progress of a stream, if all its watchers are synced.
     pub(super) fn request_progress(&mut self, stream: u64, now: i64) {
         let Some(of) = self.streams.get(&stream) else { return };
-        let in_step = |watcher: &Watcher| watcher.synced && watcher.request.start_revision <= now;
-        if !of.watchers.is_empty() && of.watchers.values().all(in_step) {
+        let is_synced = |watcher: &Watcher| watcher.synced && watcher.request.start_revision <= now;
+        if !of.watchers.is_empty() && of.watchers.values().all(is_synced) {
             of.channel.push_response(INVALID_WATCH_ID, now, ResponseKind::Progress);
         }
     }
@@ -332,8 +326,8 @@ impl EtcdWatchers {
     pub(super) fn notify_progress(&mut self, stream: u64, now: i64) {
         let Some(of) = self.streams.get_mut(&stream) else { return };
         for (id, watcher) in &mut of.watchers {
-            let in_step = watcher.synced && watcher.request.start_revision <= now;
-            if watcher.request.progress_notify && watcher.quiet && in_step {
+            let is_synced = watcher.synced && watcher.request.start_revision <= now;
+            if watcher.request.progress_notify && watcher.quiet && is_synced {
                 of.channel.push_response(*id, now, ResponseKind::Progress);
             }
             watcher.quiet = true;
@@ -358,7 +352,7 @@ impl EtcdWatchers {
     }
 }
 
-/// Up to 512 watchers that are behind, and the first revision that one of them has missed.
+/// Up to 512 unsynced watchers, and the first revision that one of them has missed.
 #[derive(Debug)]
 pub(super) struct SyncRound {
     watchers: Vec<WatcherKey>,
@@ -386,15 +380,15 @@ impl Watcher {
     }
 }
 
-/// Tells, if there is room; else it comes back.
-fn try_push(outbox: &WatchChannel, victim: Victim) -> Option<Victim> {
-    let told = outbox.with_lock(|open| {
+/// Adds the response, if there is capacity; else the victim comes back.
+fn try_push(channel: &WatchChannel, victim: Victim) -> Option<Victim> {
+    let pushed = channel.with_lock(|open| {
         if !open.has_capacity() {
             return Some(victim);
         }
-        // The bound is the number of responses: their bytes are not looked at.
+        // The bound is the number of responses: their bytes do not count.
         open.push(victim.response, 0);
         None
     });
-    told.0
+    pushed.0
 }

@@ -27,7 +27,7 @@ where
     index: IndexWriter<'s, I>,
     tx: Box<dyn WriteTx<StorePosition<A>> + 's>,
     store_guard: P::StoreGuard<'s>,
-    /// The lock over all watchers, if this generation has it from the beginning on.
+    /// The lock over all watchers, if this era has it from the beginning on.
     watchers: Option<MutexGuard<'s, EtcdWatchers>>,
     txn_changes: TxnChanges,
 }
@@ -35,19 +35,12 @@ where
 impl<'s, A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> EtcdWriteTxn<'s, A, I, P> {
     pub(crate) fn new(store: &'s EtcdStore<A, I, P>) -> Result<Self> {
         let watchable = P::WATCHABLE_FIRST.then(|| store.watchers.lock());
-        let held = store.protocol.write();
+        let store_guard = store.protocol.write();
         let tx = store.backend.begin_write()?;
         let index = store.index.write();
-        // The thread that has `batchTx` may look at the revisions: no other thread can change them.
-        let draft = TxnChanges::new(tx.payload().revision, tx.payload().compact_revision);
-        Ok(EtcdWriteTxn {
-            store,
-            index,
-            tx,
-            store_guard: held,
-            watchers: watchable,
-            txn_changes: draft,
-        })
+        // With `batchTx` held the revisions may be read: no other thread can change them.
+        let txn_changes = TxnChanges::new(tx.payload().revision, tx.payload().compact_revision);
+        Ok(EtcdWriteTxn { store, index, tx, store_guard, watchers: watchable, txn_changes })
     }
 }
 
@@ -93,33 +86,27 @@ impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> WriteTxn<A>
     }
 
     fn end(self: Box<Self>, applied: A) -> Result<TxnResult> {
-        let EtcdWriteTxn {
-            store,
-            index,
-            tx,
-            store_guard: held,
-            watchers: watchable,
-            txn_changes: draft,
-        } = *self;
-        draft.attach(&*store.leases);
-        let (revision, compact_revision) = (draft.revision(), draft.compact_revision());
+        let EtcdWriteTxn { store, index, tx, store_guard, watchers: watchable, txn_changes } =
+            *self;
+        txn_changes.attach(&*store.leases);
+        let (revision, compact_revision) = (txn_changes.revision(), txn_changes.compact_revision());
         let reached = StorePosition { revision, compact_revision, consistent_index: applied };
-        let ended = if draft.has_changes() {
+        let ended = if txn_changes.has_changes() {
             let (current, compacted) = (revision, compact_revision);
             let next = Revisions { current, compacted, index: index.snapshot() };
             // As in etcd, watchers are notified before the end, and no other write comes between.
             let mut watchable = watchable.unwrap_or_else(|| store.watchers.lock());
-            let to_wake = watchable.notify(revision, draft.changes());
-            let ended = store.protocol.publish(held, next, || Ok(tx.end(reached)?))?;
-            // No thread is woken with a lock held.
+            let to_wake = watchable.notify(revision, txn_changes.changes());
+            let ended = store.protocol.publish(store_guard, next, || Ok(tx.end(reached)?))?;
+            // Wakes with `watchable` and `index` unlocked.
             drop((watchable, index));
             watchers::wake_channels(&to_wake);
             ended
         } else {
-            // No thread waits for a transaction that has changed nothing: `revMu` is left alone.
+            // A transaction that has changed nothing does not take `revMu`.
             tx.end(reached)?
         };
-        let changes = draft.into_changes();
+        let changes = txn_changes.into_changes();
         let (retired, commit_due) = (ended.dropped_states, ended.commit_due);
         Ok(TxnResult {
             revision,

@@ -1,9 +1,4 @@
-//! Many changes, in chunks that are shared.
-//!
-//! A hot key may have tens of thousands of revisions between two compactions, and a snapshot of
-//! the index may be taken after each. Were its history one list, each put would have to copy it,
-//! for the snapshot still needs the old one. So it is a chain of chunks of up to 64 changes, the
-//! newest in front:
+//! Many changes of a key, in chunks of up to 64 that snapshots of the index share, newest in front.
 //!
 //! ```text
 //!   now       {130 .. 140} ──┐
@@ -11,14 +6,12 @@
 //!   snapshot  {130 .. 139} ──┘
 //! ```
 //!
-//! A put copies the front chunk if a snapshot has it too, and nothing else. Each chunk knows the
-//! version and the creation of its own first change, so that neither is counted along the chain. A
-//! read at an old revision goes from chunk to chunk. That is a step per 64 changes: at 50,000 of
-//! them, 780 steps.
+//! A put copies the front chunk if a snapshot has it too, and nothing else. Each chunk knows
+//! version and creation of its first change, so neither is counted along the chain. A read at an
+//! old revision takes a step per 64 changes: at 50,000 changes, 780 steps.
 //!
-//! # Invariants
-//!
-//! * A chunk has 1 to 64 changes, and all of them are later than those of the chunks behind it.
+//! Invariants:
+//! * A chunk has 1 to 64 changes, all later than those of the chunks behind it.
 //! * Dropping a chain takes no stack in proportion to its length: see [`Drop`].
 
 use std::ops::ControlFlow;
@@ -28,13 +21,13 @@ use super::inline_history::InlineHistory;
 use super::key_change::{self, ChangeContext, KeyChange};
 use super::version::Version;
 
-/// So a copy of a chunk is one kilobyte at most.
+/// Number of changes in a chunk: a copy of a chunk is one kilobyte at most.
 const CHUNK_MAX: usize = 64;
 
 /// The front chunk of a chain.
 #[derive(Clone, Debug)]
 pub(super) struct ChunkedHistory {
-    /// What the first change of this chunk says.
+    /// Creation and version of the first change of this chunk.
     first_context: ChangeContext,
     changes: Vec<KeyChange>,
     older: Option<Arc<ChunkedHistory>>,
@@ -45,7 +38,7 @@ impl ChunkedHistory {
         ChunkedHistory { first_context: origin, changes: changes.to_vec(), older: None }
     }
 
-    /// Adds a change in front of all others; `origin` is what it says if it opens a chunk.
+    /// Adds a change in front of all others; `origin` is its context if it opens a chunk.
     pub(super) fn push(front: &mut Arc<ChunkedHistory>, origin: ChangeContext, change: KeyChange) {
         if front.changes.len() == CHUNK_MAX {
             let older = Some(Arc::clone(front));
@@ -58,7 +51,7 @@ impl ChunkedHistory {
         }
     }
 
-    /// A copy of this chunk and a change behind its last.
+    /// A copy of this chunk and a change after its last.
     fn with(&self, change: KeyChange) -> ChunkedHistory {
         let mut changes = Vec::with_capacity(self.changes.len() + 1);
         changes.extend_from_slice(&self.changes);
@@ -147,8 +140,8 @@ impl ChunkedHistory {
 }
 
 /// Left to itself, a chunk would drop the one behind it, that one the next, each in a call inside
-/// the other. So the chain is taken apart from here. It ends at the first chunk that another history
-/// still has; the last one to have it goes on.
+/// the other. So the chain is taken apart from here. It ends at the first chunk that another
+/// history still has; the last one to have it goes on.
 impl Drop for ChunkedHistory {
     fn drop(&mut self) {
         let mut next = self.older.take();

@@ -1,10 +1,4 @@
-//! One or two changes, in 24 bytes.
-//!
-//! Four shapes of history are so common that they lie in the tree's slot itself: a put; a put and
-//! another; a put and its tombstone; and a tombstone that a compaction left alone. What they need
-//! overlaps. The newest change has a revision in each. If there are two, the first is the one that
-//! created the key, so `created` is its main revision and its version is 1. If there is only one
-//! put, its version must be kept, for a compaction may have taken the puts before it:
+//! One or two changes, in 24 bytes: the four commonest shapes lie in the tree's slot itself.
 //!
 //! ```text
 //!                main (6)  created (6)  other (4)         sub (3)  payload (3)  shape (1)
@@ -14,13 +8,11 @@
 //!   {4.0t}       4         0            0                 0        none         tombstone
 //! ```
 //!
-//! There is room for one [payload], that of the newest put.
-//!
-//! The shape's byte has values to spare, so that the `enum` of short and long histories needs no
-//! byte of its own. What does not fit (a sub revision above 16 million, a version above four
-//! thousand million, a revision above 280 million million, any other shape) is a long history.
-//!
-//! [payload]: super::EncodedLen
+//! The first of two changes has created the key: `created` is its main revision, its version is 1.
+//! A single put keeps its version, for a compaction may have taken the puts before it. The shape's
+//! byte has values to spare, so that the `enum` around needs no byte of its own. Anything else (a
+//! sub revision from 2^24, a version from 2^32, a revision from 2^48, other shapes) is a chunked
+//! history.
 
 use arrayvec::ArrayVec;
 
@@ -98,7 +90,7 @@ impl InlineHistory {
         })
     }
 
-    /// The changes, and what the first of them says.
+    /// The changes, and creation and version of the first of them.
     pub(super) fn unpack(&self) -> (ChangeContext, ArrayVec<KeyChange, 2>) {
         let mut changes = ArrayVec::new();
         let version = match self.shape {

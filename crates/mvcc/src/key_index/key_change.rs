@@ -39,7 +39,7 @@ impl KeyChange {
     }
 }
 
-/// What the first change of a row says, as far as the changes before it decide that.
+/// Creation and version of the first change of a row, which the changes before it have decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChangeContext {
     pub(super) created: i64,
@@ -89,7 +89,7 @@ pub(super) fn count_up_to(changes: &[KeyChange], at: i64) -> usize {
     }
 }
 
-/// Calls `visit` for every change of a row, with what it says as a first one.
+/// Calls `visit` for every change of a row, with its context.
 pub(super) fn for_each(
     origin: ChangeContext,
     changes: &[KeyChange],

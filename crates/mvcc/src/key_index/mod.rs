@@ -1,69 +1,18 @@
-//! What happened to one key? Its puts and deletes, and what a compaction leaves of them.
+//! The history of one key: its puts and tombstones, and what a compaction leaves of them.
 //!
-//! # The idea
+//! A history is a list of changes, each with its [`Revision`]. Tombstones cut it into
+//! *generations*. A compaction at R leaves the newest change that is not after R, and all that
+//! follow; if that change is a tombstone, it stays only if its revision is R itself. What `HashKV`
+//! counts follows the same rule, but for tombstones: [`KeyIndex::kept_by_hash`].
 //!
-//! The history of a key is the list of its changes, each with its [`Revision`]. A delete is a
-//! change too, a *tombstone*. Tombstones cut the list into *generations*: a generation begins when
-//! the key is created, and ends with the tombstone that deletes it. The version of a value counts
-//! the puts of its generation, and the revision that created the key is the first one of it.
-//!
-//! # One key's life
-//!
-//! `foo` is put at revision 2, put at 4, deleted at 6, created again at 8, put at 9. (All were
-//! first in their transactions: their sub revisions are 0.)
-//!
-//! ```text
-//!  revision     1     2     3     4     5     6     7     8     9
-//!  change             put         put         tomb        put   put
-//!               ──────╞═══ generation 1 ══════╡───────────╞═ generation 2 ══
-//!  version            1     1     2     2     -     -     1     2
-//!  created            2     2     2     2     -     -     8     8
-//! ```
-//!
-//! A read at 5 sees the put of 4, version 2, created at 2. A read at 7 sees nothing.
-//!
-//! Compactions now drop the past, one after the other. A compaction *at* R leaves what a read at
-//! R or later needs: the newest change that is not after R, and all that follow. If that change is
-//! a tombstone, no read needs it. It is dropped, except when its revision is R itself: then it
-//! stays until the next compaction.
-//!
-//! ```text
-//!                 what is left
-//!                 {2.0 4.0 6.0t} {8.0 9.0}
-//!  compact at 3   {2.0 4.0 6.0t} {8.0 9.0}      2 is what a read at 3 sees
-//!  compact at 5   {4.0 6.0t} {8.0 9.0}          4 still has version 2, created at 2
-//!  compact at 6   {6.0t} {8.0 9.0}              the tombstone of the revision itself
-//!  compact at 7   {8.0 9.0}                     now it goes
-//!  compact at 9   {9.0}                         version 2, created at 8
-//! ```
-//!
-//! Had the key been deleted at 10, a compaction at 11 would leave nothing, and the key would leave
-//! the index.
-//!
-//! [`HashKV`](KeyIndex::kept_by_hash) asks the same question as a compaction, which change is
-//! the newest that is not after R, but never counts a tombstone, not even one at R.
-//!
-//! # What is kept, and how small
-//!
-//! The index has one history for each key, so its size counts. Most keys have one or two
-//! revisions; those fit in 24 bytes, in place (`inline_history.rs`). Longer histories are shared by
-//! the versions of the index in chunks of 64 changes (`chunked_history.rs`), so that a change to
-//! a key with 50,000 revisions costs what a change to one with 64 costs. Neither keeps versions and
-//! creations for each change: those of the first that is left are enough to count from.
-//!
-//! # Invariants
-//!
-//! * A history has at least one change, and their revisions rise.
-//! * No two tombstones follow each other: what is absent cannot be deleted.
+//! Invariants:
+//! * A history has at least one change, and revisions rise. No two tombstones follow each other.
 //! * The answer for a revision is changed by no later change, and by no compaction at or below it.
 //!
-//! # Left out
-//!
-//! etcd speaks of "the first generation that ends at R or later, or the last one", and looks for
-//! the newest change up to R in that one. The rule above says the same with one search, as long as
-//! one transaction changes a key once, which etcd demands of its clients. Should a transaction
-//! delete a key and put it again, ours keeps the put. And etcd keeps an empty generation behind a
-//! tombstone, which tells nothing that the tombstone does not.
+//! One or two changes lie in 24 bytes (`inline_history.rs`), more of them in chunks of 64 that the
+//! states of the index share (`chunked_history.rs`). Versions and creations are not kept per
+//! change: those of the first change that is left are enough to count from. In etcd: `keyIndex`.
+//! See `docs/mvcc.md` for a key's life in pictures.
 
 mod key_change;
 mod chunked_history;
@@ -155,7 +104,7 @@ impl KeyIndex {
         Some(ended)
     }
 
-    /// Adds a change behind all others; `origin` is what it says as the first of a chunk.
+    /// Adds a change after all others; `origin` is its context as the first of a chunk.
     fn push(&mut self, origin: ChangeContext, change: KeyChange) {
         let newest = self.newest();
         let (newest, revision) = (newest.revision(), change.revision());
@@ -215,7 +164,7 @@ impl KeyIndex {
         newest.map(|newest| newest.revision())
     }
 
-    /// What a hash at `at` keeps of what is at or below it: never a tombstone.
+    /// What a hash at `at` keeps of what is at or below it: no tombstone.
     pub fn kept_by_hash(&self, at: i64) -> Option<Revision> {
         let newest = self.newest_at(at).filter(|newest| newest.kind == RecordKind::Put);
         newest.map(|newest| newest.revision())
@@ -300,7 +249,7 @@ impl KeyIndex {
         }
     }
 
-    /// Calls `visit` for every change, the oldest first, with what it says as a first one.
+    /// Calls `visit` for every change, the oldest first, with its context.
     fn for_each(&self, visit: &mut dyn FnMut(KeyChange, ChangeContext)) {
         match &self.0 {
             Representation::Inline(short) => {
@@ -312,7 +261,7 @@ impl KeyIndex {
     }
 }
 
-/// A life of the key, as far as it is left.
+/// From a creation of the key to its tombstone, as far as it is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generation {
     /// The main revision that created the key; 0 if only the tombstone is left.
@@ -340,7 +289,7 @@ impl Generation {
     }
 }
 
-/// `{4.0 6.0t} {8.0 9.0}`: as in the essay on top.
+/// `{4.0 6.0t} {8.0 9.0}`: the generations, as in `docs/mvcc.md`.
 impl fmt::Display for KeyIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let generations = self.generations().into_iter().map(|generation| {
@@ -384,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_put_behind_a_delete_in_one_transaction_is_kept() {
+    fn a_put_after_a_delete_in_one_transaction_is_kept() {
         let mut history = KeyIndex::new(Revision::new(2, 0), EncodedLen::of(5));
         history.tombstone(Revision::new(3, 0));
         let put = history.put(Revision::new(3, 1), EncodedLen::of(6));

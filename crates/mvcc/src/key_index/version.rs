@@ -5,7 +5,7 @@ use prost::encoding::{encoded_len_varint, key_len};
 use super::encoded_len::EncodedLen;
 use crate::revision::Revision;
 
-/// One value of a key: where its record is, and what it says besides the value.
+/// One value of a key: where its record is, and what the record has besides the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The revision of the put, under which the record lies.
@@ -14,7 +14,7 @@ pub struct Version {
     pub created: i64,
     /// How many puts there were since then, this one included.
     pub version: i64,
-    /// How long its record is, but for what is said here.
+    /// The length of its record without the three numbers of this version.
     pub encoded_len: EncodedLen,
 }
 

@@ -1,47 +1,18 @@
 //! At start: from the records back to the index.
 //!
-//! The index is kept in memory only. Every record says which key it belongs to and which version
-//! of it, so reading bucket `key` once brings the index back, and with it the revision that the
-//! store had reached and the leases that its keys are attached to. No client is served before that is
-//! done, so it is done by as many threads as the caller has ([`Workers`]).
+//! The index is in memory only. Every record says which key it belongs to and which version of it,
+//! so one read of bucket `key`, without the values, brings the index back, with it the revision
+//! that the store had reached and the leases of its keys. No client is served before that is done,
+//! so the work is cut into jobs for the caller's threads ([`Workers`]): by revision (`parts.rs`,
+//! `part_reader.rs`), then by key (see [`SortedRun`](crate::tree_index::SortedRun)).
 //!
-//! # The idea
-//!
-//! Records lie in the order of revisions, the index wants keys in their order. So the work is cut
-//! twice, first by revision and then by key, and each piece is a job that needs no other:
-//!
-//! ```text
-//!   bucket `key`      2.0 b  3.0 a  4.0 c │ 5.0 a  6.0 b  7.0t a │ 8.0 c  9.0 b
-//!                                         │                      │
-//!   cut by revision   {a: 3.0}              {a: 5.0 7.0t}          {b: 9.0}
-//!   sorted by key     {b: 2.0}              {b: 6.0}               {c: 8.0}
-//!                     {c: 4.0}
-//!                  ───────────────────────────────────────────────────────
-//!   cut by key        {a: 3.0 5.0 7.0t}   │   {b: 2.0 6.0 9.0} {c: 4.0 8.0}
-//!   joined            a part of the tree  │   the next part
-//! ```
-//!
-//! The first half is in `stretches.rs` (how to cut what has not been counted) and in `reading.rs`
-//! (what a stretch tells). The second half is the index's, see [`SortedRun`](crate::tree_index::SortedRun).
-//!
-//! Values are skipped, not read: they may be all of the data.
-//!
-//! # Leases
-//!
-//! A key is attached to the lease of its newest put, and a tombstone detaches it. That newest
-//! change may be in any later stretch. But the index knows it: an attachment counts if the index
-//! says that its record is the key's current version. So a stretch notes attachments only, keys
-//! without a lease are not noted, and no order matters.
-//!
-//! # Damage
+//! A part notes each attachment to a lease; it counts if the index says that its record is the
+//! key's current version. So neither detachments nor the order of parts matter.
 //!
 //! A record that cannot have been written ends the restore, with the same error however many
-//! threads there are: that of the lowest record that is damaged.
-//!
-//! # What etcd does
-//!
-//! etcd reads 10,000 records at a time in one goroutine, while another one puts them into the tree,
-//! by a search for each key that a small cache does not have.
+//! threads there are: that of the lowest damaged record. In etcd one goroutine reads 10,000 records
+//! at a time and another one fills the tree. See `docs/mvcc.md` and
+//! `docs/decisions/mvcc-restore.md`.
 
 mod part_reader;
 mod parts;
@@ -65,7 +36,7 @@ const FIRST_REVISION: i64 = 1;
 /// The compact revision of a store that was never compacted.
 const NEVER_COMPACTED: i64 = -1;
 
-/// Attachments that one job looks up.
+/// Number of attachments that one job looks up.
 const ATTACHMENTS_PER_JOB: usize = 1 << 14;
 
 /// A key that is attached to a lease.
@@ -77,7 +48,7 @@ pub struct LeasedKey {
     pub lease: i64,
 }
 
-/// What the records tell.
+/// What a restore has found.
 #[derive(Debug)]
 pub struct RestoredIndex<I: TreeIndex> {
     /// The index that was given, with every key that the records have.
@@ -174,18 +145,18 @@ impl<I: TreeIndex> RestoredStore<I> {
 
 /// The attachments that are those of the keys' current versions, in the order of keys.
 fn current_leases(
-    view: &impl IndexSnapshot,
+    index: &impl IndexSnapshot,
     mut attachments: Vec<LeaseAttachment>,
     workers: &dyn Workers,
 ) -> Vec<LeasedKey> {
     attachments.sort_by(|a, b| a.key.cmp(&b.key));
     let current = |attachment: &LeaseAttachment| {
-        let version = view.get(&attachment.key, i64::MAX)?;
+        let version = index.get(&attachment.key, i64::MAX)?;
         let key = || Bytes::copy_from_slice(&attachment.key);
         let is_newest = version.modified == attachment.revision;
         is_newest.then(|| LeasedKey { key: key(), lease: attachment.lease })
     };
-    let pieces = attachments.chunks(ATTACHMENTS_PER_JOB).collect();
-    let current = |piece: &[LeaseAttachment]| piece.iter().filter_map(current).collect::<Vec<_>>();
-    workers::map(workers, pieces, current).into_iter().flatten().collect()
+    let chunks = attachments.chunks(ATTACHMENTS_PER_JOB).collect();
+    let current = |chunk: &[LeaseAttachment]| chunk.iter().filter_map(current).collect::<Vec<_>>();
+    workers::map(workers, chunks, current).into_iter().flatten().collect()
 }

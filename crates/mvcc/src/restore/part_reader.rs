@@ -1,8 +1,8 @@
-//! What one stretch of records tells: the histories of its keys, and who is attached to a lease.
+//! Reading one part of the records: the histories of its keys, and which are attached to a lease.
 //!
-//! Each record is checked before the index hears of it. The index takes for granted that revisions
-//! rise and that numbers can be counted on, because the writers see to that; a file that
-//! another program has written, or a disk, may say anything.
+//! Each record is checked before it comes into the index. The index takes for granted that
+//! revisions rise and that numbers can be counted on, because the writers see to that; a file that
+//! another program has written, or a damaged disk, may have anything.
 
 use prost::Message;
 
@@ -14,17 +14,17 @@ use crate::tree_index::{Key, SortedRun, SortedRunBuilder};
 /// Numbers above this one count nothing that has happened, and counting on from them would end.
 pub(super) const REVISION_MAX: i64 = 1 << 62;
 
-/// What a stretch has told.
+/// What was read of a part.
 #[derive(Debug)]
 pub(super) struct PartContents {
     pub(super) run: SortedRun,
     /// The newest main revision, 0 if there was no record.
     pub(super) newest: i64,
-    /// The attachments of the stretch's last version of each key, in the order of keys.
+    /// The attachments of the part's last version of each key, in the order of keys.
     pub(super) attachments: Vec<LeaseAttachment>,
 }
 
-/// A put that has attached its key to a lease. Whether it still is, the index knows.
+/// A put that has attached its key to a lease. Whether the key still is, the index knows.
 #[derive(Debug)]
 pub(super) struct LeaseAttachment {
     pub(super) key: Key,
@@ -45,7 +45,7 @@ struct RecordHeader {
     lease: i64,
 }
 
-/// A stretch that is being read.
+/// A part that is being read.
 #[derive(Debug, Default)]
 pub(super) struct PartReader {
     builder: SortedRunBuilder,
@@ -110,7 +110,7 @@ impl PartReader {
         Ok(())
     }
 
-    /// What was told.
+    /// What was read.
     pub(super) fn finish(self) -> PartContents {
         let newest = self.last_revision.map_or(0, |revision| revision.main);
         let attachments = last_of_each_key(self.attachments);

@@ -1,33 +1,18 @@
-//! Cutting the records into stretches when their number is unknown.
+//! Cutting the records into parts when their number is unknown.
 //!
-//! The first and the last record say which main revisions there may be, and that range is cut
-//! into equal pieces. But revisions are not records. One transaction may have written thousands of
-//! them, and a compaction leaves gaps: in a store of old keys and busy ones, nearly all records lie
-//! in the last hundredth of the revisions, which is one piece.
-//!
-//! So a stretch is read up to a number of records. Where there are more, it stops, and what is left
-//! of it is cut into pieces in turn:
+//! First and last record give the range of revisions, cut into equal parts. But revisions are not
+//! records: one transaction may have written thousands, and a compaction leaves gaps. So a part is
+//! read up to a number of records, and what is left is cut again:
 //!
 //! ```text
-//!   revisions    2                                                  101
 //!   records      |    |      |      |           |   ||||||||||||||||||
 //!   first round  ├───────────┼────────────┼────────────┼────────────┤   at most 6 records each
-//!                   read         read         read       read ┄┄┄┄┄┄
 //!   second                                                   ├─┼─┼─┼─┤
 //! ```
 //!
-//! Each round narrows what is left, so there are few rounds.
-//!
-//! # Invariants
-//!
-//! * The stretches of a round, and what was read before, cover every key that there can be in the
-//!   bucket, in order, and each one once. That holds for damaged keys too: the cuts are byte
-//!   strings, of eight bytes, and need not be valid keys.
-//! * Two records of one revision, which is damage, are in the same stretch, where that is noticed.
-//!
-//! # Limits
-//!
-//! One transaction that made more changes than a stretch may have is read by one worker.
+//! Invariants: the parts of a round, and what was read before, cover each possible key of the
+//! bucket once, in order, damaged ones too (a cut is any eight bytes). Two records of one revision,
+//! which is damage, are in one part, where it is noticed.
 
 use std::ops::ControlFlow;
 
@@ -37,19 +22,18 @@ use super::part_reader::{PartContents, PartReader};
 use crate::error::Result;
 use crate::workers::{self, Workers};
 
-/// How the records are cut into stretches. What is restored does not depend on it.
+/// How the records are cut into parts. What is restored does not depend on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Partitioning {
-    /// Into how many stretches the revisions are cut; and what is left of each that was too long,
-    /// too.
+    /// Into how many parts the revisions are cut; and what is left of each that was too long, too.
     pub parts: usize,
-    /// After so many records a stretch is too long: what is left is cut again.
+    /// Number of records after which a part is too long: what is left is cut again.
     pub records_max: usize,
 }
 
 impl Partitioning {
-    /// Several pieces for each worker, for one has more to do than another. Shorter stretches
-    /// would make more runs to join, longer ones would leave workers without work.
+    /// Several parts for each worker, for one has more to do than another. Shorter parts would make
+    /// more runs to join, longer ones would leave workers without work.
     pub fn for_workers(workers: &dyn Workers) -> Partitioning {
         Partitioning { parts: workers.parallelism() * 4, records_max: 1 << 18 }
     }
@@ -60,11 +44,11 @@ impl Partitioning {
 struct RecordKeyRange {
     /// The first key.
     from: Vec<u8>,
-    /// The main revision behind the last one; `None` at the end of the bucket.
+    /// The main revision after the last one; `None` at the end of the bucket.
     to: Option<u64>,
 }
 
-/// A stretch, before and after.
+/// A part, before and after it is read.
 enum Part {
     Unread(RecordKeyRange),
     Read(PartContents),
@@ -77,13 +61,12 @@ pub(super) fn read_all(
     cut: Partitioning,
 ) -> Result<Vec<PartContents>> {
     let Some((all, last)) = whole_bucket(snapshot)? else { return Ok(Vec::new()) };
-    let unread =
-        |stretch: RecordKeyRange| stretch.split(cut.parts, last).into_iter().map(Part::Unread);
+    let unread = |keys: RecordKeyRange| keys.split(cut.parts, last).into_iter().map(Part::Unread);
     let mut parts: Vec<Part> = unread(all).collect();
     let mut damage = None;
     while parts.iter().any(|part| matches!(part, Part::Unread(_))) {
         let outcomes = workers::map(workers, parts, |part| match part {
-            Part::Unread(stretch) => read_part(snapshot, &stretch, cut.records_max),
+            Part::Unread(keys) => read_part(snapshot, &keys, cut.records_max),
             Part::Read(read) => Ok((read, None)),
         });
         parts = Vec::new();
@@ -94,8 +77,8 @@ pub(super) fn read_all(
                     parts.extend(rest.into_iter().flat_map(unread));
                 }
                 Err(error) => {
-                    // What lies behind does not matter any more; what is left before it does, for
-                    // there may be an error that is lower.
+                    // What comes after it does not matter any more; what is left before it does,
+                    // for there may be an error that is lower.
                     damage = Some(error);
                     break;
                 }
@@ -122,7 +105,7 @@ fn whole_bucket(snapshot: &dyn Snapshot) -> Result<Option<(RecordKeyRange, u64)>
     Ok(ends.map(|(from, last)| (RecordKeyRange { from, to: None }, main_revision_of(&last))))
 }
 
-/// The main revision in a record key, or what stands there in a damaged one.
+/// The main revision in a record key, or what is there in a damaged one.
 fn main_revision_of(key: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     let len = key.len().min(bytes.len());
@@ -131,7 +114,7 @@ fn main_revision_of(key: &[u8]) -> u64 {
 }
 
 impl RecordKeyRange {
-    /// In up to so many pieces that have the same number of main revisions; `last` is the last
+    /// Up to `pieces` ranges that have the same number of main revisions; `last` is the last
     /// one of the bucket.
     fn split(mut self, pieces: usize, last: u64) -> Vec<RecordKeyRange> {
         let first = main_revision_of(&self.from);
@@ -139,30 +122,30 @@ impl RecordKeyRange {
         let pieces = (pieces as u64).max(1);
         let width = (last.saturating_sub(first) / pieces).saturating_add(1);
         let cuts = (1..pieces).map_while(|at| first.checked_add(width.checked_mul(at)?));
-        let mut stretches = Vec::new();
+        let mut ranges = Vec::new();
         for to in cuts.take_while(|cut| *cut <= last) {
             let from = std::mem::replace(&mut self.from, to.to_be_bytes().to_vec());
-            stretches.push(RecordKeyRange { from, to: Some(to) });
+            ranges.push(RecordKeyRange { from, to: Some(to) });
         }
-        stretches.push(self);
-        stretches
+        ranges.push(self);
+        ranges
     }
 }
 
-/// Reads up to so many records of a stretch. Says what is left.
+/// Reads up to `records_max` records of a part. Returns what is left.
 fn read_part(
     snapshot: &dyn Snapshot,
-    stretch: &RecordKeyRange,
+    keys: &RecordKeyRange,
     records_max: usize,
 ) -> Result<(PartContents, Option<RecordKeyRange>)> {
-    let to = stretch.to.map(u64::to_be_bytes);
-    let range = KeyRange { from: &stretch.from, to: to.as_ref().map(|to| &to[..]) };
+    let to = keys.to.map(u64::to_be_bytes);
+    let range = KeyRange { from: &keys.from, to: to.as_ref().map(|to| &to[..]) };
     let mut reading = PartReader::default();
     let mut rest = None;
     let mut outcome = Ok(());
     let scanned = snapshot.scan(Bucket::Key, range, &mut |key, value| {
         if reading.records() >= records_max.max(1) && !reading.is_same_revision(key) {
-            rest = Some(RecordKeyRange { from: key.to_vec(), to: stretch.to });
+            rest = Some(RecordKeyRange { from: key.to_vec(), to: keys.to });
             return ControlFlow::Break(());
         }
         outcome = reading.add(key, value);
@@ -204,8 +187,8 @@ mod tests {
             for pair in cut.windows(2) {
                 prop_assert_eq!(pair[0].to.map(u64::to_be_bytes), pair[1].from.first_chunk().copied());
             }
-            for stretch in cut {
-                prop_assert!(stretch.to.is_none_or(|to| stretch.from[..] < to.to_be_bytes()[..]));
+            for keys in cut {
+                prop_assert!(keys.to.is_none_or(|to| keys.from[..] < to.to_be_bytes()[..]));
             }
         }
     }
@@ -214,7 +197,7 @@ mod tests {
     fn pieces_have_as_many_revisions() {
         let cut = record_key_range(&2_u64.to_be_bytes(), None).split(4, 101);
         assert_eq!(
-            cut.iter().map(|stretch| stretch.to).collect::<Vec<_>>(),
+            cut.iter().map(|keys| keys.to).collect::<Vec<_>>(),
             [Some(27), Some(52), Some(77), None,]
         );
         assert_eq!(

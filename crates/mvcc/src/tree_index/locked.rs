@@ -1,32 +1,17 @@
-//! etcd's index: one tree, one readers-writer lock.
+//! etcd's index: one tree under one readers-writer lock, `treeIndex`.
 //!
-//! Reads share the lock `treeIndex`, and hold it for as long as they walk. A put takes it alone,
-//! for one key. Each is quick on a quiet server. But a count over all keys of a big store walks for
-//! tens of milliseconds; a put that comes meanwhile waits for its end; and since a waiting writer
-//! turns later readers away, every other read waits with it.
+//! A walk shares the lock for as long as it takes; a put takes it alone, for one key. So a put
+//! waits for the walk before it, and later reads wait behind the put. A page is walked to the end
+//! of its range as well: the limit cuts what is collected, and the rest is counted. See
+//! `docs/mvcc.md`.
 //!
-//! ```text
-//!   count over all   ████████████████████████████ holds the lock
-//!   put                    ░░░░░░░░░░░░░░░░░░░░░░█ waits for the count
-//!   read of one key           ░░░░░░░░░░░░░░░░░░░░█ waits for the put
-//! ```
+//! The tree is `imbl`'s ordered map because etcd compacts over a clone since 3.4, and a clone must
+//! be cheap here as it is there: `docs/decisions/mvcc-locked-map.md`.
 //!
-//! etcd has it that way to this day, also for a page: the limit cuts what is collected, and the
-//! walk goes on to count the rest.
-//!
-//! # Compaction
-//!
-//! A compaction must look at every key, and etcd has done so in two ways, see [`CompactionLock`]:
-//! up to 3.3 in one walk with the lock held, since 3.4 over a clone of the tree, taking the lock
-//! for each key. The clone is cheap, for nodes are shared until they change. So that it is cheap
-//! here, too, the tree is `imbl`'s ordered map, a B-tree that can do that, and not one of the
-//! standard library, whose clone copies every key while all other threads wait.
-//!
-//! # Invariants
-//!
+//! Invariants:
 //! * A walk sees one state of the tree, for nothing changes while it holds the lock.
-//! * Two calls may see different states: a view is only a handle. What it says about a revision is
-//!   changed by nothing but a compaction above it, and it knows of that
+//! * Two calls may see different states: a snapshot is only a handle. What it says about a revision
+//!   is changed by nothing but a compaction above it, and it knows of that
 //!   ([`is_compacted_above`](IndexSnapshot::is_compacted_above)).
 
 use std::ops::{Bound, ControlFlow};
@@ -64,7 +49,7 @@ pub struct LockedIndex {
 }
 
 impl LockedIndex {
-    /// An empty index whose lock has its figures in the registry.
+    /// An empty index whose lock has its metrics in the registry.
     pub fn new(registry: &Registry, compaction_lock: CompactionLock) -> LockedIndex {
         let tree = Arc::new(RwLock::new(registry, "treeIndex", Tree::new()));
         LockedIndex { tree, compacted: Arc::new(AtomicI64::new(0)), compaction_lock }
@@ -197,7 +182,7 @@ impl TreeIndex for LockedIndex {
     }
 
     fn restore(&mut self, runs: Vec<SortedRun>, workers: &dyn Workers) {
-        // Built outside of the lock, and put there with it.
+        // Built without the lock, and then swapped in.
         let parts = SortedRun::merge(runs, PART_KEYS, workers, |part| part);
         let restored: Tree = parts.into_iter().flatten().collect();
         let before = std::mem::replace(&mut *self.tree.write(), restored);

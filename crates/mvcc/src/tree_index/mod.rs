@@ -1,58 +1,18 @@
-//! Which keys, and where are their records? The index over all keys.
-//!
-//! # The problem
-//!
-//! Records lie under revisions, but people ask for keys: "all of `/pods/` as of revision 7". The
-//! *tree index* answers with the versions, and so with the revisions, under which the backend has
-//! the records. It holds every key in memory, in order, each with its
+//! The index over all keys: every key in memory, in order, each with its
 //! [history](crate::key_index).
 //!
-//! Every put changes this tree and every read walks it. A read that walks 20,000 keys takes a while,
-//! and the question of this module is what happens to a put that comes along meanwhile:
+//! Two implementations: in [`locked`], etcd's tree under the lock `treeIndex`, a walk and a put
+//! wait for each other; in [`persistent`] a walk goes over a snapshot, and neither waits for the
+//! other. [`TreeIndex`] is the writer's side. It hands out the readers' side, [`IndexSnapshot`], to
+//! any number of threads. Which revision is current, and which are compacted, the caller knows.
 //!
-//! | design | etcd | a walk and a put at the same time |
-//! |---|---|---|
-//! | [`locked`] | all versions | one waits for the other: a tree under one readers-writer lock |
-//! | [`persistent`] | ours | neither waits: the walk goes over a snapshot that never changes |
-//!
-//! # The interface
-//!
-//! [`TreeIndex`] is the one writer's side: [`put`](TreeIndex::put),
-//! [`tombstone`](TreeIndex::tombstone), compaction, restoring. [`snapshot`](TreeIndex::snapshot) hands out
-//! a reader's side, [`IndexSnapshot`], to any number of threads. Both are told the revision they work
-//! at, as a number, and it is the caller who knows which is the current one and which are
-//! compacted.
-//!
-//! # Example
-//!
-//! ```
-//! use std::ops::ControlFlow;
-//! use clearlane_engine::KeyRange;
-//! use clearlane_mvcc::{EncodedLen, IndexSnapshot, PersistentIndex, Revision, TreeIndex};
-//!
-//! let mut index = PersistentIndex::default();
-//! index.put(b"a", Revision::new(2, 0), EncodedLen::of(7));
-//! index.put(b"b", Revision::new(3, 0), EncodedLen::of(7));
-//! index.tombstone(b"a", Revision::new(4, 0));
-//!
-//! let view = index.snapshot();
-//! assert_eq!(view.count(KeyRange::ALL, 3), 2);
-//! assert_eq!(view.count(KeyRange::ALL, 4), 1);
-//! view.walk(KeyRange::ALL, 4, &mut |key, version| {
-//!     assert_eq!((key, version.modified), (&b"b"[..], Revision::new(3, 0)));
-//!     ControlFlow::Continue(())
-//! });
-//! ```
-//!
-//! # Invariants, the same for both designs
-//!
-//! * Revisions only rise: what a view says about revision `at` can be changed by nothing but a
-//!   compaction above `at`.
-//! * A compaction at `at` changes no answer for `at` or any later revision.
+//! Invariants of both:
+//! * Revisions only rise: what a snapshot says about revision `at` is changed by nothing but a
+//!   compaction above `at`. A compaction at `at` changes no answer for `at` or later.
 //! * A key without any history left is not in the tree.
 //!
-//! What differs: a view of [`persistent`] also outlasts compactions, and knows nothing of what was
-//! put after it was taken. A view of [`locked`] is a handle on the one tree that there is.
+//! A snapshot of [`persistent`] also outlasts compactions, and has nothing that was put after it.
+//! One of [`locked`] is a handle on the one tree. In etcd: `treeIndex`. See `docs/mvcc.md`.
 
 mod key;
 mod sorted_run;
@@ -77,10 +37,10 @@ pub type VersionVisitor<'v> = dyn FnMut(&[u8], Version) -> ControlFlow<()> + 'v;
 /// What a walk over changes calls for each. `Break` ends the walk.
 pub type ChangeVisitor<'v> = dyn FnMut(Revision, RecordKind) -> ControlFlow<()> + 'v;
 
-/// A reader's side of the index. `at` is always a main revision, all of whose changes count.
+/// A reader's side of the index. `at` is a main revision, all of whose changes count.
 pub trait IndexSnapshot: Clone + Debug + Send + Sync {
-    /// Whether this is a handle on a tree that goes on changing, and a walk holds up who changes
-    /// it. Then a visitor should not do what takes long.
+    /// Whether this is a handle on a tree that goes on changing, and a walk holds up each change.
+    /// Then a visitor should not do what takes long.
     const IS_LIVE: bool;
 
     /// The version of `key` that is valid at `at`, if it has a value then.
@@ -106,12 +66,13 @@ pub trait IndexSnapshot: Clone + Debug + Send + Sync {
     /// until it breaks: key by key, and the newest change of a key first.
     fn changes_since(&self, range: KeyRange<'_>, since: i64, visit: &mut ChangeVisitor<'_>);
 
-    /// Whether a compaction above `at` has begun to take from this view what it showed at `at`. To
-    /// be asked behind a walk, whose answer may lack versions if so. Never so with a snapshot.
+    /// Whether a compaction above `at` has begun to remove what this showed at `at`. To be asked
+    /// after a walk, whose answer may lack versions if so. A snapshot that is not live says
+    /// `false`.
     fn is_compacted_above(&self, at: i64) -> bool;
 
     /// What `HashKV` at `at` must not pass over below the compact revision: appends the revision
-    /// of each key's version at `at`, tombstones never among them. Starts at the key `from` (the
+    /// of each key's version at `at`, but no tombstone. Starts at the key `from` (the
     /// empty key is the first of all), looks at `keys_max` keys or a few more, and returns the key
     /// to go on from; `None` when that was all. In key order, so not in order of revisions.
     fn keep(
@@ -124,33 +85,52 @@ pub trait IndexSnapshot: Clone + Debug + Send + Sync {
 }
 
 /// The writer's side of the index.
+///
+/// ```
+/// use std::ops::ControlFlow;
+/// use clearlane_engine::KeyRange;
+/// use clearlane_mvcc::{EncodedLen, IndexSnapshot, PersistentIndex, Revision, TreeIndex};
+///
+/// let mut index = PersistentIndex::default();
+/// index.put(b"a", Revision::new(2, 0), EncodedLen::of(7));
+/// index.put(b"b", Revision::new(3, 0), EncodedLen::of(7));
+/// index.tombstone(b"a", Revision::new(4, 0));
+///
+/// let view = index.snapshot();
+/// assert_eq!(view.count(KeyRange::ALL, 3), 2);
+/// assert_eq!(view.count(KeyRange::ALL, 4), 1);
+/// view.walk(KeyRange::ALL, 4, &mut |key, version| {
+///     assert_eq!((key, version.modified), (&b"b"[..], Revision::new(3, 0)));
+///     ControlFlow::Continue(())
+/// });
+/// ```
 pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
     /// What readers get.
     type Snapshot: IndexSnapshot + 'static;
 
-    /// The state of now, to read from.
+    /// The current state, to read from.
     fn snapshot(&self) -> Self::Snapshot;
 
-    /// A second writer's side of the same tree, if the design has a lock of its own that keeps the
+    /// A second writer's side of the same tree, if the index has a lock of its own that keeps the
     /// two apart.
     fn clone_handle(&self) -> Option<Self>;
 
-    /// The key has a value from `revision` on, whose record has so much beside what the index says.
-    /// Returns the version, as the record must have it.
+    /// The key has a value from `revision` on; `payload` is the length of its record without the
+    /// numbers that the index knows. Returns the version, as the record must have it.
     fn put(&mut self, key: &[u8], revision: Revision, payload: EncodedLen) -> Version;
 
     /// The key has no value from `revision` on. Returns the version that ended; `None` if there
     /// was none, and then nothing has changed and no tombstone is to be written.
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version>;
 
-    /// Fills the index, which is empty, with the records of a store: see [`SortedRun`]. The runs come
-    /// in the order of their revisions, and workers share the work of joining them.
+    /// Fills the index, which is empty, with the records of a store: see [`SortedRun`]. The runs
+    /// come in the order of their revisions, and workers share the work of joining them.
     fn restore(&mut self, runs: Vec<SortedRun>, workers: &dyn Workers);
 
     /// Prepares a compaction that leaves nothing that is not needed to read at `at` or later.
     fn begin_compaction(&self, at: i64) -> IndexCompaction;
 
-    /// Goes on with a compaction, by `keys_max` keys or a few more where the design has steps.
+    /// Goes on with a compaction, by `keys_max` keys or a few more where the index has steps.
     /// Returns whether that was all. Puts and tombstones above its revision may come in between.
     fn compact_step(&mut self, compaction: &mut IndexCompaction, keys_max: usize) -> bool;
 }
@@ -160,7 +140,7 @@ pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
 #[derive(Debug)]
 pub struct IndexCompaction {
     at: i64,
-    /// What the design `locked` walks over.
+    /// What the index `locked` walks over.
     clone: tree_clone::TreeClone,
     /// The key to go on from; `None` when there is none.
     next: Option<Vec<u8>>,

@@ -1,27 +1,17 @@
-//! Restoring the index: records in the order of revisions, keys in the order of keys.
-//!
-//! At start the store reads its records, in the order in which they were written. The index wants
-//! them by key. Putting them in one after the other would search the tree once per record. It is
-//! faster to sort first and then to build the tree from left to right, and sorting is work that
-//! many threads can share. They do so twice. First each takes a stretch of revisions and makes a
-//! *run* of it, which is sorted by key. Then all runs are cut at the same keys, and each thread takes
-//! what the runs have between two cuts, joins it, and builds that part of the index:
+//! Restoring the index: from records in the order of revisions to keys in their order.
 //!
 //! ```text
-//!   records 2.0 b, 3.0 a, 4.0 c      RunBuilder ──▶ Run  a: 3.0  │ b: 2.0   c: 4.0
-//!   records 5.0 a, 6.0 b, 7.0 a (t)  RunBuilder ──▶ Run  a: 5.0 7.0t │ b: 6.0
-//!                                                                │
-//!   joined                                        a: 3.0 5.0 7.0t│ b: 2.0 6.0  c: 4.0
+//!   records 2.0 b, 3.0 a, 4.0 c      builder ──▶ run  a: 3.0         │ b: 2.0   c: 4.0
+//!   records 5.0 a, 6.0 b, 7.0 a (t)  builder ──▶ run  a: 5.0 7.0t    │ b: 6.0
+//!   joined                                            a: 3.0 5.0 7.0t│ b: 2.0 6.0  c: 4.0
 //! ```
 //!
-//! Where to cut is decided by a sample of the keys, so that the parts are about equal. Parts are
-//! small enough for the processor's cache, and when one is joined, its pieces of the runs are given
-//! back: the sorted records and the index never take memory side by side for all keys.
-//!
-//! The first record of a key says which version it is and which revision created the key: a
-//! compaction may have taken what was before. The later ones are counted from there. A tombstone
-//! with no put before it says nothing (a compaction at its revision has left it), and a key that
-//! has nothing else does not come into the index.
+//! Each worker makes a run, sorted by key, of a part of the records. Then all runs are cut at the
+//! same keys, found by a sample, and each worker joins what they have between two cuts. A part fits
+//! in the processor's cache, and its pieces of the runs are freed when it is joined: the sorted
+//! records and the index are not in memory side by side for all keys. Versions count from the first
+//! record of a key, for a compaction may have taken what was before; a tombstone without a put
+//! before it says nothing, and a key that has nothing else does not come into the index.
 
 use std::cmp::Ordering;
 
@@ -30,17 +20,17 @@ use crate::key_index::{KeyIndex, Version};
 use crate::revision::Revision;
 use crate::workers::{self, Workers};
 
-/// A part is to have about so many keys: two megabytes.
+/// Number of keys that a part is to have, about: two megabytes.
 pub(super) const PART_KEYS: usize = 1 << 15;
 /// More parts than that would be many small pieces.
 const PARTS_MAX: usize = 256;
-/// Keys that are looked at for each part, to find where it ends.
+/// Number of keys that are sampled for each part, to find where it ends.
 const SAMPLES_PER_PART: usize = 16;
 
 /// Keys that rise, each with its history.
 pub(super) type SortedKeys = Vec<(Key, KeyIndex)>;
 
-/// Takes the records of a stretch, in the order of their revisions.
+/// Takes the records of a part, in the order of their revisions.
 #[derive(Debug, Default)]
 pub struct SortedRunBuilder {
     records: SortedKeys,
@@ -48,12 +38,12 @@ pub struct SortedRunBuilder {
 }
 
 impl SortedRunBuilder {
-    /// With room for so many records.
+    /// With capacity for this number of records.
     pub fn with_capacity(records: usize) -> SortedRunBuilder {
         SortedRunBuilder { records: Vec::with_capacity(records), newest: Revision::default() }
     }
 
-    /// The record of a put, which says all that a version has.
+    /// The record of a put, which has all that a version has.
     pub fn put(&mut self, key: &[u8], version: Version) {
         self.newest = version.modified;
         self.records.push((Key::new(key), KeyIndex::from_version(version)));
@@ -81,7 +71,7 @@ impl SortedRunBuilder {
     }
 }
 
-/// The histories of a stretch of revisions, in key order.
+/// The histories of a part of the revisions, in key order.
 #[derive(Debug, Default)]
 pub struct SortedRun {
     keys: SortedKeys,
@@ -139,7 +129,7 @@ fn part_boundaries(runs: &[SortedRun], part_keys: usize) -> Vec<Key> {
     (1..parts).map(|part| sample[part * sample.len() / parts].clone()).collect()
 }
 
-/// What lies before the first cut, between each two, and behind the last.
+/// What lies before the first cut, between each two, and after the last.
 fn split_at_boundaries(mut histories: SortedKeys, cuts: &[Key]) -> Vec<SortedKeys> {
     let mut pieces = Vec::with_capacity(cuts.len() + 1);
     for cut in cuts.iter().rev() {

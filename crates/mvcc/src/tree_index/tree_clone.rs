@@ -5,7 +5,6 @@ use imbl::OrdMap;
 use super::key::Key;
 use crate::key_index::KeyIndex;
 
-/// The tree.
 pub(super) type Tree = OrdMap<Key, KeyIndex>;
 
 /// The clone to walk over, if the compaction locks for each key.

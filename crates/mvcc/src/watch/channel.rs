@@ -1,18 +1,17 @@
-//! One client's stream: what its watchers have told and the client has not taken yet.
+//! One client's channel: the responses of its watchers that the client has not taken yet.
 //!
 //! Many watchers may share a stream, as they share a connection, and their responses leave it in
-//! the order in which they came in. What is added faster than it is taken stays in the stream's
-//! *outbox*, and that has a bound: a full outbox takes no more events, and a caller that has one to add
-//! must remember where it stopped and come back later.
+//! the order in which they came in. The channel is bounded: a full one takes no more events, and a
+//! caller that has one to add must remember where it stopped and come back later.
 //!
 //! ```text
-//!   watchers ──▶ outbox [created 0][events 0][events 1][canceled 1] ──▶ client
-//!                 up to `bytes_max`, then events are refused; at half of it, "there is room again"
+//!   watchers ──▶ [created 0][events 0][events 1][canceled 1] ──▶ client
+//!                up to the capacity, then events are refused; at half of it, "capacity again"
 //! ```
 //!
-//! Only events are refused, and notices of progress are left out. A client that asks for something
-//! gets its answer, so what else is in the outbox is bounded by what the client asks for without
-//! reading.
+//! Only events are refused, and notices of progress are left out. A request of the client gets its
+//! answer, so what else is in the channel is bounded by what the client asks for without reading.
+//! In etcd: `watchStream.ch`.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -25,18 +24,20 @@ use crate::watch::response::{Response, ResponseKind, WatchId};
 /// What a response takes besides its events.
 const RESPONSE_BYTES: usize = 128;
 
-/// The threads that take the responses of some streams, and sleep when there are none. They are notified by
-/// the thread that hands on a transaction, and woken once, however many of their streams it was for: to
-/// wake a thread takes longer than to tell a watcher. Neither call may call back into a stream.
+/// The threads that take the responses of some streams, and sleep when there are none. They are
+/// notified by the thread that delivers a transaction, and woken once, however many of their
+/// streams it was for: to wake a thread takes longer than to add a response. Neither call may call
+/// back into a stream.
 pub trait StreamConsumer: Send + Sync {
     /// The stream of this name has something. No thread need be woken for it yet.
     fn mark_ready(&self, name: u64);
 
-    /// Some streams were made ready: the sleeping thread is to be woken. It may be called for nothing.
+    /// Some streams were made ready: the sleeping thread is to be woken. It may be called for
+    /// nothing.
     fn wake(&self);
 }
 
-/// For callers that have a single stream, or look at all of them when they are woken.
+/// For callers that have a single stream, or check all of them when they are woken.
 impl<F: Fn() + Send + Sync> StreamConsumer for F {
     fn mark_ready(&self, _name: u64) {}
 
@@ -45,33 +46,34 @@ impl<F: Fn() + Send + Sync> StreamConsumer for F {
     }
 }
 
-/// Tells the takers of these streams, and wakes each of them once, or hardly more often.
-pub(crate) fn wake_all(outboxes: &[Arc<WatchChannel>]) {
+/// Notifies the consumers of these channels, and wakes each of them once, or hardly more often.
+pub(crate) fn wake_all(channels: &[Arc<WatchChannel>]) {
     let mut woken: Vec<&Arc<dyn StreamConsumer>> = Vec::new();
-    for outbox in outboxes {
-        outbox.consumer.mark_ready(outbox.token);
-        let is_known = |takers: &&&Arc<dyn StreamConsumer>| Arc::ptr_eq(takers, &outbox.consumer);
-        // Not all: where each stream has takers of its own, that would be too many to look at.
+    for channel in channels {
+        channel.consumer.mark_ready(channel.token);
+        let is_known =
+            |consumer: &&&Arc<dyn StreamConsumer>| Arc::ptr_eq(consumer, &channel.consumer);
+        // Not all: where each stream has a consumer of its own, those would be too many to compare.
         if woken.iter().rev().take(RECENT_CONSUMERS_MAX).find(is_known).is_none() {
-            woken.push(&outbox.consumer);
+            woken.push(&channel.consumer);
         }
     }
-    woken.into_iter().for_each(|takers| takers.wake());
+    woken.into_iter().for_each(|consumer| consumer.wake());
 }
 
-/// So many takers are remembered as being woken already.
+/// Number of consumers that are remembered as being woken already.
 const RECENT_CONSUMERS_MAX: usize = 8;
 
-/// What an outbox takes before it is full.
+/// How much a channel takes before it is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChannelCapacity {
-    /// So many bytes of responses.
+    /// Bytes of responses.
     Bytes(usize),
-    /// So many responses with events, whatever their size: etcd's channel.
+    /// Number of responses with events, whatever their size: etcd's channel.
     Responses(usize),
 }
 
-/// A watcher's place. By stream first, so that those of a stream come one after the other.
+/// A watcher of a store. By stream first, so that those of a stream come one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WatcherKey {
     pub(crate) stream: u64,
@@ -80,12 +82,12 @@ pub(crate) struct WatcherKey {
 
 /// The responses that wait for the client, and their bound.
 pub struct WatchChannel {
-    /// Which stream of the hub it is.
+    /// Which stream of the watchable store it is.
     pub(crate) stream: u64,
     capacity: ChannelCapacity,
     state: Mutex<ChannelState>,
     consumer: Arc<dyn StreamConsumer>,
-    /// What the takers call it.
+    /// What the consumer calls it.
     token: u64,
 }
 
@@ -106,21 +108,21 @@ impl WatchChannel {
         stream: u64,
         bound: ChannelCapacity,
         locks: &Registry,
-        takers: Arc<dyn StreamConsumer>,
+        consumer: Arc<dyn StreamConsumer>,
         name: u64,
     ) -> WatchChannel {
-        let inside = Mutex::new(locks, "watchStream", ChannelState::default());
-        WatchChannel { stream, capacity: bound, state: inside, consumer: takers, token: name }
+        let state = Mutex::new(locks, "watchStream", ChannelState::default());
+        WatchChannel { stream, capacity: bound, state, consumer, token: name }
     }
 
-    /// Whether responses of the watcher that has this number now are completed when they are taken.
+    /// Whether responses of the watcher that has this id now are completed when they are taken.
     pub(crate) fn set_needs_previous(&self, id: WatchId, completes: bool) {
-        let mut inside = self.state.lock();
+        let mut state = self.state.lock();
         if completes {
-            inside.needs_previous.insert(id);
+            state.needs_previous.insert(id);
         } else {
-            // Another watcher may have had the number.
-            inside.needs_previous.remove(&id);
+            // Another watcher may have had the id.
+            state.needs_previous.remove(&id);
         }
     }
 
@@ -128,18 +130,18 @@ impl WatchChannel {
         self.state.lock().needs_previous.contains(&id)
     }
 
-    /// Adds an answer, which always finds capacity. The caller wakes the thread that serves the client.
+    /// Adds an answer, full or not. The caller wakes the thread that serves the client.
     pub(crate) fn push_response(&self, id: WatchId, revision: i64, says: ResponseKind) {
         self.state.lock().push(Response { id, revision, kind: says }, RESPONSE_BYTES);
     }
 
-    /// Adds the events of several watchers with one hold of the lock: `tell` is called with the
-    /// outbox open. Says whether the thread that serves the client may sleep and is to be woken.
+    /// Adds the events of several watchers with one hold of the lock `watchStream`: `tell` is
+    /// called with it. Says whether the thread that serves the client may sleep and is to be woken.
     pub(crate) fn with_lock<R>(&self, tell: impl FnOnce(&mut ChannelGuard<'_>) -> R) -> (R, bool) {
-        let mut inside = self.state.lock();
-        let was_empty = inside.responses.is_empty();
-        let told = tell(&mut ChannelGuard { state: &mut inside, capacity: self.capacity });
-        (told, was_empty && !inside.responses.is_empty())
+        let mut state = self.state.lock();
+        let was_empty = state.responses.is_empty();
+        let outcome = tell(&mut ChannelGuard { state: &mut state, capacity: self.capacity });
+        (outcome, was_empty && !state.responses.is_empty())
     }
 
     pub(crate) fn wake(&self) {
@@ -149,21 +151,21 @@ impl WatchChannel {
 
     /// The next responses, and whether there is capacity again for the watchers that were refused.
     pub(crate) fn poll_responses(&self, bytes_max: usize) -> (Vec<Response>, bool) {
-        let mut inside = self.state.lock();
+        let mut state = self.state.lock();
         let mut taken = Vec::new();
         let mut left = bytes_max;
-        while let Some((_, size)) = inside.responses.front() {
+        while let Some((_, size)) = state.responses.front() {
             if *size > left && !taken.is_empty() {
                 break;
             }
             left = left.saturating_sub(*size);
-            let (response, size) = inside.responses.pop_front().expect("there is a front");
-            inside.bytes -= size;
-            inside.with_events -= usize::from(matches!(response.kind, ResponseKind::Events { .. }));
+            let (response, size) = state.responses.pop_front().expect("there is a front");
+            state.bytes -= size;
+            state.with_events -= usize::from(matches!(response.kind, ResponseKind::Events { .. }));
             taken.push(response);
         }
-        let drained = inside.has_blocked_watchers && inside.is_half_empty(self.capacity);
-        inside.has_blocked_watchers &= !drained;
+        let drained = state.has_blocked_watchers && state.is_half_empty(self.capacity);
+        state.has_blocked_watchers &= !drained;
         (taken, drained)
     }
 }
@@ -190,26 +192,27 @@ impl ChannelState {
     }
 }
 
-/// An outbox whose lock is held.
+/// A channel whose lock is held.
 pub(crate) struct ChannelGuard<'o> {
     state: &'o mut ChannelState,
     capacity: ChannelCapacity,
 }
 
 impl ChannelGuard<'_> {
-    /// Whether there is no room for events. There is in an empty outbox, whatever its bound.
+    /// Whether there is no capacity for events. An empty channel has some, whatever its bound.
     pub(crate) fn is_full(&self) -> bool {
         self.state.is_full(self.capacity)
     }
 
-    /// Whether events find room. If not, the hub is told as soon as they do.
+    /// Whether there is capacity for events. If not, the watchable store is notified as soon as
+    /// there is.
     pub(crate) fn has_capacity(&mut self) -> bool {
         let is_full = self.is_full();
         self.state.has_blocked_watchers |= is_full;
         !is_full
     }
 
-    /// Adds a response, room or not. `bytes` is what its events keep in memory that no response
+    /// Adds a response, full or not. `bytes` is what its events keep in memory that no response
     /// before it does.
     pub(crate) fn push(&mut self, response: Response, bytes: usize) {
         self.state.push(response, RESPONSE_BYTES + bytes);

@@ -1,10 +1,10 @@
 //! The watchable store that answers now: the one place where a stream finds it, also after a raft
 //! snapshot has replaced the store.
 //!
-//! A call of a stream holds the lock `watchHub` shared for as long as it takes; the replacement holds
-//! it alone, so that no stream makes a watcher in a watchable store that was left. A step of
-//! delivering or catching up does not hold it: one that is under way in the old watchable store
-//! finds no watcher there any more.
+//! A call of a stream holds the lock `watchHub` shared for as long as it takes; the replacement
+//! holds it exclusively, so that no stream makes a watcher in a watchable store that was left. A
+//! step of delivery or synchronising does not hold it: one that is under way in the old watchable
+//! store finds no watcher there any more.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::watch::detached_stream::DetachedStream;
 use crate::watch::interface::{WatchMetrics, WatchableStore};
 use crate::watch::response::{Response, WatchId, WatchRequest};
 
-/// The hub of the store that answers now.
+/// The watchable store that answers now.
 #[derive(Debug)]
 pub struct CurrentHub {
     store: RwLock<Arc<dyn WatchableStore>>,
@@ -25,16 +25,16 @@ pub struct CurrentHub {
 
 impl CurrentHub {
     /// At first it is this one.
-    pub fn new(hub: Arc<dyn WatchableStore>, locks: &Registry) -> CurrentHub {
-        CurrentHub { store: RwLock::new(locks, "watchHub", hub) }
+    pub fn new(current: Arc<dyn WatchableStore>, locks: &Registry) -> CurrentHub {
+        CurrentHub { store: RwLock::new(locks, "watchHub", current) }
     }
 
     /// From here on it is that of another store. Nothing that the other store's writers do may be
     /// published before.
     pub fn replace(&self, with: Arc<dyn WatchableStore>) {
-        let mut hub = self.store.write();
-        with.attach_streams(hub.detach_streams());
-        *hub = with;
+        let mut current = self.store.write();
+        with.attach_streams(current.detach_streams());
+        *current = with;
     }
 
     fn current(&self) -> Arc<dyn WatchableStore> {
@@ -43,8 +43,8 @@ impl CurrentHub {
 }
 
 impl WatchableStore for CurrentHub {
-    fn open_stream(&self, takers: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel> {
-        self.store.read().open_stream(takers, name)
+    fn open_stream(&self, consumer: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel> {
+        self.store.read().open_stream(consumer, name)
     }
 
     fn watch(&self, stream: &WatchChannel, request: WatchRequest) {

@@ -1,38 +1,21 @@
-//! From one hub to another: a store is replaced, its watchers stay.
+//! A stream on its way from one watchable store to another: a store is replaced, its watchers stay.
 //!
-//! # The problem
+//! The member has received a raft snapshot in place of its store: the same history, only longer,
+//! and perhaps compacted further. All that must be known of a watcher is which revision is to be
+//! delivered next; in the new store it is an unsynced watcher, or a synced one if nothing is newer.
+//! What was delivered stays in the channel, which moves with the stream, as do the ids of its
+//! watchers. If the next revision is compacted in the new store, the watcher ends as one that a
+//! compaction overtakes. A request for progress that waits for its answer is forgotten: clients ask
+//! again.
 //!
-//! A member that was away for long gets a copy of another member's store in place of its own. Its
-//! clients need not know: the copy is the same history, only longer, and perhaps compacted further.
-//! A watcher of the old store must hear of what lies between the two, once and in order, though no
-//! writer here has ever published it.
-//!
-//! # The idea
-//!
-//! It is a watcher that is behind. All that there is to know of it is which revision it is to be told
-//! next:
-//!
-//! ```text
-//!   in the old hub                               next             in the new one
-//!   in step, handed on up to R                   R + 1            behind, unless nothing is newer
-//!   in step, waits for a start S above R         S                the same
-//!   behind, has read up to R                     R + 1            the same
-//!   behind, somebody reads for it                where he began   the same; what he reads is dropped
-//!   a victim (old eras)                          what it keeps    the same; what it keeps is dropped
-//! ```
-//!
-//! What was told before stays in the outbox, which moves with it, as do the numbers of its watchers.
-//! If what it is to be told next is compacted in the copy, it ends as any watcher that a compaction
-//! overtakes.
-//!
-//! A question for progress that waits for its answer is forgotten: clients ask again.
+//! Which revision comes next for each sync state is tabled in `docs/watch.md`.
 
 use std::sync::Arc;
 
 use crate::watch::channel::WatchChannel;
 use crate::watch::response::{WatchId, WatchIdAllocator, WatchRequest};
 
-/// A stream on its way from one hub to another.
+/// A stream on its way from one watchable store to another.
 #[derive(Debug)]
 pub struct DetachedStream {
     pub(crate) channel: Arc<WatchChannel>,
@@ -45,7 +28,7 @@ pub struct DetachedStream {
 pub(crate) struct DetachedWatcher {
     pub(crate) id: WatchId,
     pub(crate) request: WatchRequest,
-    /// What it is to be told next.
+    /// The next revision to deliver.
     pub(crate) next_revision: i64,
     pub(crate) quiet: bool,
 }

@@ -13,8 +13,8 @@ use crate::watch::channel::{StreamConsumer, WatchChannel};
 use crate::watch::detached_stream::DetachedStream;
 use crate::watch::response::{Response, WatchId, WatchRequest};
 
-/// Wakes the thread that sleeps until there is something of this kind to do. Called with no lock held, and
-/// perhaps for nothing.
+/// Wakes the thread that sleeps until there is something of this kind to do. Called with none of
+/// our locks held, and perhaps for nothing.
 pub type WorkSignal = Box<dyn Fn(WatchWork) + Send + Sync>;
 
 /// What is to be done.
@@ -29,15 +29,15 @@ pub enum WatchWork {
 /// The bounds of watching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchConfig {
-    /// So many bytes of responses a stream keeps for a client that does not take them. (A single
-    /// response may be greater.)
+    /// Number of bytes of responses that a stream keeps for a client that does not take them. (A
+    /// single response may be greater.)
     pub stream_bytes_max: usize,
-    /// So many bytes of changes wait to be handed on before all watchers are sent to the store for
-    /// them instead.
+    /// Number of bytes of changes that wait to be delivered before all watchers become unsynced
+    /// instead.
     pub queue_bytes_max: usize,
-    /// So many records a step of catching up looks at.
+    /// Number of records that a step for an unsynced watcher reads.
     pub sync_step_records: usize,
-    /// So many bytes of events a step of catching up tells.
+    /// Number of bytes of events that a step for an unsynced watcher delivers.
     pub sync_step_bytes: usize,
 }
 
@@ -59,7 +59,7 @@ pub struct WatchMetrics {
     pub streams: usize,
     /// All watchers.
     pub watchers: usize,
-    /// Those of them that are behind.
+    /// Those of them that are unsynced (victims included).
     pub unsynced: usize,
     /// Revisions that were published and not handed on yet.
     pub queued: usize,
@@ -67,8 +67,9 @@ pub struct WatchMetrics {
 
 /// A store that can be watched (in etcd: `WatchableKV`).
 pub trait WatchableKv<A>: Store<A> {
-    /// Opens the watchable store above this one; there is one for each store. `signal` is called when
-    /// there is something to deliver or to catch up with; the old eras do both by the clock alone.
+    /// Opens the watchable store above this one; there is one for each store. `signal` is called
+    /// when there is something to deliver or an unsynced watcher; the old eras do both by the clock
+    /// alone.
     fn open_watchable_store(
         self: Arc<Self>,
         config: WatchConfig,
@@ -77,26 +78,27 @@ pub trait WatchableKv<A>: Store<A> {
     ) -> Arc<dyn WatchableStore>;
 }
 
-/// Where watchers and changes meet. The server calls the upper half on the streams' behalf (see
-/// [`WatchStream`](crate::watch::WatchStream)), a writer calls [`publish`](WatchableStore::publish), and the rest are steps
-/// that the caller paces, on any threads.
+/// All watchers of a store. The server calls the upper half on the streams' behalf (see
+/// [`WatchStream`](crate::watch::WatchStream)), a writer calls
+/// [`publish`](WatchableStore::publish), and the rest are steps that the caller paces, on any
+/// threads.
 pub trait WatchableStore: Send + Sync + Debug {
     /// Opens a stream.
-    fn open_stream(&self, takers: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel>;
+    fn open_stream(&self, consumer: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel>;
 
     /// Makes a watcher in a stream.
     fn watch(&self, stream: &WatchChannel, request: WatchRequest);
 
-    /// Ends a watcher, if there is such a one.
+    /// Ends a watcher, if there is one of this id.
     fn cancel(&self, stream: &WatchChannel, id: WatchId);
 
-    /// Tells a stream how far it is, if all its watchers are in step.
+    /// Reports the progress of a stream, if all its watchers are synced.
     fn request_progress(&self, stream: &WatchChannel);
 
-    /// Tells the watchers who want it, and had nothing to tell since the last call.
+    /// Reports progress to the watchers that want it and had no event since the last call.
     fn notify_progress(&self, stream: &WatchChannel);
 
-    /// The client has taken so much that there is capacity for the watchers that were refused.
+    /// The client has taken enough that there is capacity for the watchers that were refused.
     fn resume_stream(&self, stream: &WatchChannel);
 
     /// Adds what is only looked up when a response is sent: in the old eras, records before. The
@@ -116,26 +118,26 @@ pub trait WatchableStore: Send + Sync + Debug {
     /// can see it.
     fn publish_all(&self, transactions: Vec<(i64, Vec<Change>)>);
 
-    /// Hands over what one has changed.
+    /// Hands over what one write transaction has changed.
     fn publish(&self, revision: i64, changes: Vec<Change>) {
         self.publish_all(vec![(revision, changes)]);
     }
 
-    /// Hands on some of what was published. Says whether there is more.
+    /// Delivers some of what was published. Says whether there is more.
     fn deliver(&self) -> Result<bool>;
 
-    /// Does a step of catching up for a watcher that is behind and has room. Says whether there
-    /// may be more to do.
+    /// Reads and delivers a step for an unsynced watcher whose stream has capacity. Says whether
+    /// there may be more to do.
     fn sync_watchers(&self) -> Result<bool>;
 
-    /// Takes all streams out, for the hub of a store that replaces this one. What was published and
-    /// not handed on is forgotten.
+    /// Takes all streams out, for the watchable store of a store that replaces this one. What was
+    /// published and not delivered is forgotten.
     fn detach_streams(&self) -> Vec<DetachedStream>;
 
-    /// Takes streams in that have left the hub of another store, before any other stream is
-    /// opened. What they were told there was the same as it would have been here.
+    /// Takes streams in that have left another watchable store, before any other stream is opened.
+    /// What was delivered there is the same as it would have been here.
     fn attach_streams(&self, streams: Vec<DetachedStream>);
 
-    /// The figures.
+    /// How many streams and watchers there are.
     fn metrics(&self) -> WatchMetrics;
 }

@@ -1,29 +1,18 @@
-//! Which ranges contain this key? A tree of intervals with members.
+//! Which ranges contain a key: a tree of intervals with members.
 //!
-//! A store may have thousands of watchers on ranges, and each event must find those few that want
-//! it without looking at the others. The tree is ordered by where a range begins. In addition each
-//! node knows the furthest end of all ranges below it, so that a search for a key turns back where
-//! everything has ended before the key:
+//! Ordered by where a range begins. Each node knows the furthest end of all ranges below it, so
+//! that a search turns back where everything has ended before the key:
 //!
 //! ```text
-//!   looking for "m"            [g, k)  furthest z
-//!                             ╱                  ╲
-//!            [a, h)  furthest z                  [q, t)  furthest t
-//!           ╱          ╲                          begins behind m: nothing to the right of it
-//!   [a, c) furthest c   [b, z) furthest z
-//!   ended before m      contains m
+//!   looking for "m"       [g, k)  furthest z
+//!                        ╱                  ╲
+//!        [a, h)  furthest z                  [q, t)  begins after m: nothing to the right of it
+//!       ╱          ╲
+//!  [a, c) ended     [b, z) contains m
 //! ```
 //!
-//! The tree is balanced by height (an AVL tree): where one side would become two levels higher
-//! than the other, a rotation lifts it. Clients choose the ranges and their order, so a shape that
-//! is flat only with luck would not do: with numbers drawn from a known sequence, a client could
-//! choose ranges that make a list of the tree, and a search would run out of stack.
-//!
-//! # Invariants
-//!
-//! * A range is in the tree once, with at least one member.
-//! * The heights of a node's children differ by one at most.
-//! * A node's furthest end is the greatest of its own and its children's.
+//! Invariants: a range is in the tree once, with at least one member; the heights of a node's
+//! children differ by one at most; its furthest end is the greatest of its own and its children's.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -56,7 +45,9 @@ pub(super) struct Interval {
     pub(super) end: End,
 }
 
-/// Members of ranges.
+/// Members of ranges, balanced by height (an AVL tree). Clients choose the ranges and their order,
+/// so a tree that is flat only by chance would not do: with numbers from a known sequence, a client
+/// could choose ranges that make a list of it, and a search would run out of stack.
 #[derive(Debug)]
 pub(super) struct IntervalTree<T> {
     root: Link<T>,
@@ -147,7 +138,7 @@ fn find<'n, T>(mut link: &'n mut Link<T>, interval: &Interval) -> Option<&'n mut
     None
 }
 
-/// Hangs in a node whose interval the tree does not have.
+/// Adds a node whose interval the tree does not have.
 fn insert<T>(link: &mut Link<T>, new: Box<Node<T>>) {
     match link {
         None => *link = Some(new),
@@ -166,7 +157,7 @@ fn remove<T>(link: &mut Link<T>, interval: &Interval) {
         Ordering::Greater => remove(&mut node.right, interval),
         Ordering::Equal => {
             let (left, mut right) = (node.left.take(), node.right.take());
-            // The next interval takes the place, if there is one.
+            // The next interval takes its position, if there is one.
             *link = match take_first(&mut right) {
                 None => left,
                 Some(mut next) => {
@@ -215,7 +206,7 @@ fn balance<T>(link: &mut Link<T>) {
     }
 }
 
-/// Puts the left child in its parent's place, and the parent to the right of it.
+/// Puts the left child where its parent was, and the parent to the right of it.
 fn rotate_right<T>(link: &mut Link<T>) {
     let Some(mut parent) = link.take() else { return };
     *link = match parent.left.take() {
@@ -230,7 +221,7 @@ fn rotate_right<T>(link: &mut Link<T>) {
     };
 }
 
-/// Puts the right child in its parent's place, and the parent to the left of it.
+/// Puts the right child where its parent was, and the parent to the left of it.
 fn rotate_left<T>(link: &mut Link<T>) {
     let Some(mut parent) = link.take() else { return };
     *link = match parent.right.take() {

@@ -1,4 +1,4 @@
-//! What goes in and what comes out of watching: requests, events, responses.
+//! What goes into and what comes out of watching: requests, events, responses.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use super::watcher_group::WatchedKeys;
 use crate::interface::Change;
 use crate::revision::RecordKind;
 
-/// The number of a watcher in its stream.
+/// The id of a watcher in its stream.
 pub type WatchId = i64;
 
-/// Stands where a response is about no watcher: refusals, and the progress of a whole stream.
+/// For responses that are about no watcher: rejections, and the progress of a whole stream.
 pub const INVALID_WATCH_ID: WatchId = -1;
 
 /// What a watcher is asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchRequest {
-    /// Of which keys it tells.
+    /// The keys.
     pub keys: WatchedKeys,
     /// From which revision on; 0 is "what happens from now on".
     pub start_revision: i64,
-    /// Which number it gets; 0 leaves the choice to the stream.
+    /// Which id it gets; 0 leaves the choice to the stream.
     pub id: WatchId,
     /// Passes over puts.
     pub no_put: bool,
     /// Passes over deletes.
     pub no_delete: bool,
-    /// Tells what was there before, too.
+    /// Each event has the record before it, too.
     pub prev_kv: bool,
-    /// Says now and then how far it is, though nothing has happened.
+    /// Progress is reported now and then, though nothing has happened.
     pub progress_notify: bool,
     /// Whether big responses may be cut into fragments.
     pub fragment: bool,
@@ -52,7 +52,7 @@ impl WatchRequest {
         }
     }
 
-    /// Why there cannot be such a watcher in a stream where these numbers are taken. The order is
+    /// Why there cannot be such a watcher in a stream where these ids are taken. The order is
     /// etcd's: a request that is wrong twice gets the reason that etcd gives.
     pub(crate) fn rejection(&self, is_taken: impl Fn(WatchId) -> bool) -> Option<WatchError> {
         if self.start_revision < 0 {
@@ -64,7 +64,7 @@ impl WatchRequest {
         (self.id != 0 && is_taken(self.id)).then_some(WatchError::DuplicateId)
     }
 
-    /// Whether the watcher tells of such changes.
+    /// Whether the watcher wants such changes.
     pub(crate) fn wants(&self, mark: RecordKind) -> bool {
         match mark {
             RecordKind::Put => !self.no_put,
@@ -76,25 +76,25 @@ impl WatchRequest {
 /// Why a watcher was not made. Displayed in etcd's words, for clients look at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
-    /// The stream has a watcher of that number.
+    /// The stream has a watcher of that id.
     #[error("mvcc: duplicate watch ID provided on the WatchStream")]
     DuplicateId,
     /// No key can be in the range.
     #[error("mvcc: watcher range is empty")]
     EmptyRange,
-    /// No watcher ever was at a revision below 0.
+    /// The start revision is below 0.
     #[error("etcdserver: mvcc: required revision has been compacted")]
     NegativeStartRevision,
 }
 
-/// The numbers that a stream gives its watchers: counted up, and those skipped that are taken.
+/// The ids that a stream gives its watchers: counted up, and those skipped that are taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WatchIdAllocator {
     next: WatchId,
 }
 
 impl WatchIdAllocator {
-    /// The number that was asked for, or the next that is free.
+    /// The id that was asked for, or the next that is free.
     pub(crate) fn allocate(
         &mut self,
         asked: WatchId,
@@ -111,12 +111,12 @@ impl WatchIdAllocator {
     }
 }
 
-/// A change as a watcher tells it.
+/// A change, as a watcher's client gets it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// What happened.
     pub change: Change,
-    /// The record before it, for watchers who asked for that: absent if the key was created, and
+    /// The record before it, for watchers that asked for that: absent if the key was created, and
     /// if a compaction has taken it meanwhile.
     pub prev_kv: Option<KeyValue>,
 }
@@ -174,20 +174,20 @@ pub struct Response {
     pub id: WatchId,
     /// The revision of the event for watchers that are up to date; else the store's.
     pub revision: i64,
-    /// What it says.
+    /// What it reports.
     pub kind: ResponseKind,
 }
 
-/// What a response says.
+/// What a response reports.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ResponseKind {
-    /// The watcher is there. Its events come behind this.
+    /// The watcher is there. Its events come after this.
     Created,
     /// It is not, and will not be.
     Rejected(WatchError),
     /// It is no more, as its client wanted.
     Canceled,
-    /// It is no more: what it would have had to tell is compacted, up to that revision.
+    /// It is no more: what was to be delivered next is compacted, up to that revision.
     Compacted(i64),
     /// This happened: one or more whole revisions.
     Events {
@@ -196,12 +196,12 @@ pub enum ResponseKind {
         /// Whether the client can put together what is cut.
         fragment: bool,
     },
-    /// Everything up to this revision has been told.
+    /// Everything up to this revision has been delivered.
     Progress,
 }
 
-/// Cuts events into pieces of at most so many bytes on the wire, or of one event that is greater: the pieces
-/// that go into one message each, for clients that allow it.
+/// Cuts events into fragments of at most `bytes_max` bytes on the wire, or of one event that is
+/// greater: each goes into a message of its own, for clients that allow it.
 pub fn fragments(events: &[Event], bytes_max: usize) -> impl Iterator<Item = Range<usize>> {
     let mut next = 0;
     std::iter::from_fn(move || {

@@ -17,40 +17,40 @@ pub struct WatchStream {
 }
 
 impl WatchStream {
-    /// Opens a stream whose responses are taken by these. `name` is what they are told when
-    /// responses have come into its empty outbox.
+    /// Opens a stream whose responses are taken by this consumer, which is notified with `name`
+    /// when responses have come into its empty channel.
     pub fn open(
-        hub: Arc<dyn WatchableStore>,
-        takers: Arc<dyn StreamConsumer>,
+        store: Arc<dyn WatchableStore>,
+        consumer: Arc<dyn StreamConsumer>,
         name: u64,
     ) -> WatchStream {
-        let outbox = hub.open_stream(takers, name);
-        WatchStream { store: hub, channel: outbox }
+        let channel = store.open_stream(consumer, name);
+        WatchStream { store, channel }
     }
 
-    /// Makes a watcher. The outbox has the answer behind this: created or refused.
+    /// Makes a watcher. After this the channel has the answer: created or rejected.
     pub fn watch(&self, request: WatchRequest) {
         self.store.watch(&self.channel, request);
     }
 
-    /// Ends a watcher; an unknown one is passed over in silence, as etcd does.
+    /// Ends a watcher; an unknown id is ignored, as in etcd.
     pub fn cancel(&self, id: WatchId) {
         self.store.cancel(&self.channel, id);
     }
 
-    /// Asks how far the stream is. It is answered if all its watchers are up to date.
+    /// Requests the progress of the stream. It is answered if all its watchers are synced.
     pub fn request_progress(&self) {
         self.store.request_progress(&self.channel);
     }
 
-    /// Says that the interval of progress notices has passed: each watcher that wants them, is up
-    /// to date and had nothing to tell since the last call gets one.
+    /// The interval of progress notices has passed: each watcher that wants them, is synced and had
+    /// no event since the last call gets one.
     pub fn notify_progress(&self) {
         self.store.notify_progress(&self.channel);
     }
 
-    /// Takes the next responses, up to about so many bytes but at least one if there is any. After an
-    /// error they are lost, and the stream should be: the store cannot be read.
+    /// Takes the next responses, up to about `bytes_max` bytes but at least one if there is any.
+    /// After an error they are lost, and the stream should be: the store cannot be read.
     pub fn poll_responses(&self, bytes_max: usize) -> Result<Vec<Response>> {
         let (mut responses, drained) = self.channel.poll_responses(bytes_max);
         if drained {

@@ -1,4 +1,4 @@
-//! Which watchers watch this key? All watchers, by what they watch.
+//! Which watchers watch a key: all watchers, by what they watch. In etcd: `watcherGroup`.
 //!
 //! Most watchers of most stores watch a single key or a prefix. Single keys are looked up in a map;
 //! ranges are searched for in a tree of intervals.
@@ -17,7 +17,7 @@ pub enum WatchedKeys {
     Single(Bytes),
     /// The keys from the first one up to, and not including, the second.
     Range(Bytes, Bytes),
-    /// This key and all behind it.
+    /// This key and all after it.
     From(Bytes),
 }
 
@@ -36,7 +36,7 @@ impl WatchedKeys {
         }
     }
 
-    /// As a range, to search with. `single` is room for the end of a range of one key.
+    /// As a range, to search with. `single` is the memory for the end of a range of one key.
     pub(crate) fn as_range<'k>(&'k self, single: &'k mut Vec<u8>) -> KeyRange<'k> {
         match self {
             WatchedKeys::Single(key) => {

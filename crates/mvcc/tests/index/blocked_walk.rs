@@ -1,8 +1,8 @@
-//! A walk over the index stands still in its visitor. Which threads get on beside it?
+//! A walk over the index stands still in its visitor: which threads get on beside it.
 //!
-//! etcd's index is one tree under one lock, so a put waits for the walk, and a read of a single
-//! key waits behind that put. The persistent index is walked in a snapshot: no thread waits, and the
-//! walk sees nothing of what was put meanwhile.
+//! etcd's index is one tree under one lock, so a put waits for the walk, and a read of a single key
+//! waits behind that put. The persistent index is walked in a snapshot: puts and reads go on, and
+//! the walk sees nothing of what was put meanwhile.
 
 use std::ops::ControlFlow;
 use std::thread;
@@ -22,7 +22,7 @@ enum Walk {
     All,
     /// A page of one key; the rest is counted.
     Page,
-    /// All changes, as a watcher looks for them that catches up.
+    /// All changes, as they are read for an unsynced watcher.
     Changes,
 }
 
@@ -37,8 +37,8 @@ fn fill(index: &mut impl TreeIndex) {
     }
 }
 
-/// Walks, stands still at the first key, and returns how many it was shown or told of.
-fn walk(view: &impl IndexSnapshot, how: Walk, barrier: &Barrier) -> u64 {
+/// Walks, stands still at the first key, and returns how many keys or changes it visited.
+fn walk(snapshot: &impl IndexSnapshot, how: Walk, barrier: &Barrier) -> u64 {
     let mut shown = 0;
     let mut stop_at_first = || {
         shown += 1;
@@ -48,14 +48,16 @@ fn walk(view: &impl IndexSnapshot, how: Walk, barrier: &Barrier) -> u64 {
         ControlFlow::Continue(())
     };
     match how {
-        Walk::All => view.walk(KeyRange::ALL, NEWEST, &mut |_, _| stop_at_first()),
-        Walk::Page => return view.revisions(KeyRange::ALL, NEWEST, 1, &mut |_, _| stop_at_first()),
-        Walk::Changes => view.changes_since(KeyRange::ALL, 1, &mut |_, _| stop_at_first()),
+        Walk::All => snapshot.walk(KeyRange::ALL, NEWEST, &mut |_, _| stop_at_first()),
+        Walk::Page => {
+            return snapshot.revisions(KeyRange::ALL, NEWEST, 1, &mut |_, _| stop_at_first());
+        }
+        Walk::Changes => snapshot.changes_since(KeyRange::ALL, 1, &mut |_, _| stop_at_first()),
     }
     shown
 }
 
-/// How a put and, behind it, the reads of one key and of a small range were found beside a walk.
+/// How a put and, after it, the reads of one key and of a small range were found beside a walk.
 fn found_beside_a_walk(
     mut index: impl TreeIndex,
     locks: &Registry,
@@ -105,7 +107,7 @@ fn under_one_lock_a_put_waits_for_the_walk_and_readers_for_the_put() {
 }
 
 #[test]
-fn beside_a_walk_over_a_snapshot_everybody_goes_on() {
+fn beside_a_walk_over_a_snapshot_puts_and_reads_go_on() {
     for how in WALKS {
         let locks = Registry::new();
         let found = found_beside_a_walk(PersistentIndex::default(), &locks, how);

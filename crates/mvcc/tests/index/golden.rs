@@ -1,4 +1,4 @@
-//! Golden scripts over both designs and the model.
+//! Golden scripts over both tree indexes and the model.
 //!
 //! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-mvcc --test
 //! index`. Then read the difference: only what you can explain may be committed.
@@ -107,26 +107,26 @@ impl Runner for Script {
     fn run(&mut self, command: &Command, _: &Context) -> Result<String, Box<dyn Error>> {
         let words = Words::of(command);
         let at = words.number("at")?.unwrap_or(self.main);
-        let view = self.subject.view();
+        let snapshot = self.subject.view();
         Ok(match command.name.as_str() {
             "put" => self.write(RecordKind::Put, &words.words),
             "delete" => self.write(RecordKind::Tombstone, &words.words),
             "get" => {
-                let get = |key: &&str| match view.get(key.as_bytes(), at) {
+                let get = |key: &&str| match snapshot.get(key.as_bytes(), at) {
                     Some(version) => line(key, version),
                     None => format!("{key} is absent\n"),
                 };
                 words.words.iter().map(get).collect()
             }
-            "walk" => lines(view.walk(words.range(), at, usize::MAX)),
-            "count" => format!("{}\n", view.count(words.range(), at)),
+            "walk" => lines(snapshot.walk(words.range(), at, usize::MAX)),
+            "count" => format!("{}\n", snapshot.count(words.range(), at)),
             "page" => {
                 let limit = words.number("limit")?.ok_or("page takes limit=N")?;
-                let (found, count) = view.page(words.range(), at, limit as u64);
+                let (found, count) = snapshot.page(words.range(), at, limit as u64);
                 lines(found) + &format!("{count} in all\n")
             }
             "compact" => self.compact(at),
-            "hash" => revisions(&view.keep(at, 2)),
+            "hash" => revisions(&snapshot.keep(at, 2)),
             "restore" => {
                 let runs = words.number("runs")?.unwrap_or(1);
                 self.subject = self.subject.rebuild(&self.records, runs as usize);

@@ -1,5 +1,5 @@
-//! Histories of keys and the two tree indexes, against plain models and golden scripts; and who
-//! waits beside a walk.
+//! Histories of keys and the two tree indexes, against plain models and golden scripts; and which
+//! threads wait beside a walk.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 

@@ -1,4 +1,4 @@
-//! Both designs raced against the model, over random operations.
+//! Both tree indexes raced against the model, over random operations.
 
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::Revision;
@@ -40,7 +40,7 @@ fn key(number: u16) -> Vec<u8> {
     }
 }
 
-/// A design and the model, side by side, with the store's part.
+/// A tree index and the model, side by side, with the store's part.
 struct Race {
     sides: [Box<dyn TestedIndex>; 2],
     records: Vec<Record>,
@@ -121,34 +121,35 @@ impl Race {
     }
 
     fn compare(&self, range: KeyRange<'_>, at: i64, limit: u64) {
-        let [view, expected] = self.sides.each_ref().map(|side| side.view());
-        let found = view.walk(range, at, usize::MAX);
+        let [snapshot, expected] = self.sides.each_ref().map(|side| side.view());
+        let found = snapshot.walk(range, at, usize::MAX);
         assert_eq!(found, expected.walk(range, at, usize::MAX), "at {at}");
-        assert_eq!(view.count(range, at), found.len() as u64);
-        assert_eq!(view.page(range, at, limit), expected.page(range, at, limit));
+        assert_eq!(snapshot.count(range, at), found.len() as u64);
+        assert_eq!(snapshot.page(range, at, limit), expected.page(range, at, limit));
         if limit > 0 {
             let limit = limit as usize;
-            assert_eq!(view.walk(range, at, limit), expected.walk(range, at, limit));
-            assert_eq!(view.keep(at, limit), expected.keep(at, limit), "keep at {at}");
+            assert_eq!(snapshot.walk(range, at, limit), expected.walk(range, at, limit));
+            assert_eq!(snapshot.keep(at, limit), expected.keep(at, limit), "keep at {at}");
         }
         for (key, version) in found {
-            assert_eq!(view.get(&key, at), Some(version));
+            assert_eq!(snapshot.get(&key, at), Some(version));
         }
     }
 }
 
-/// Views of `persistent` stay as they were, whatever comes later.
-fn check_views_stay(operations: &[Operation]) {
+/// Snapshots of `persistent` stay as they were, whatever comes later.
+fn check_snapshots_stay(operations: &[Operation]) {
     let mut race = race(2);
-    let mut views = Vec::new();
+    let mut snapshots = Vec::new();
     for operation in operations {
-        views.push((race.sides.each_ref().map(|side| side.view()), race.main, race.compacted));
+        snapshots.push((race.sides.each_ref().map(|side| side.view()), race.main, race.compacted));
         race.run(operation);
     }
-    for ([view, expected], main, compacted) in views {
+    for ([snapshot, expected], main, compacted) in snapshots {
         for at in [compacted, (main + compacted) / 2, main, main + 1_000] {
-            let all = |view: &dyn subject::TestedSnapshot| view.page(KeyRange::ALL, at, u64::MAX);
-            assert_eq!(all(&*view), all(&*expected), "at {at}, taken at {main}");
+            let all =
+                |snapshot: &dyn subject::TestedSnapshot| snapshot.page(KeyRange::ALL, at, u64::MAX);
+            assert_eq!(all(&*snapshot), all(&*expected), "at {at}, taken at {main}");
         }
     }
 }
@@ -186,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn views_of_persistent_stay_as_they_were(operations in operations()) {
-        check_views_stay(&operations);
+    fn snapshots_of_persistent_stay_as_they_were(operations in operations()) {
+        check_snapshots_stay(&operations);
     }
 }

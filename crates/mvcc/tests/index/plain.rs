@@ -1,4 +1,4 @@
-//! The models: a list of everything that ever happened to a key, and a map of such lists.
+//! The models: a list of all changes of a key, and a map of such lists.
 //!
 //! Compaction follows the words of etcd's rule, generation by generation, and not our shorter one:
 //! that both come to the same is what the tests show.

@@ -1,4 +1,4 @@
-//! What scripts and random operations run over: both designs and the model, behind one face.
+//! What scripts and random operations run over: both tree indexes and the model, behind one trait.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use crate::plain::PlainIndex;
 pub(crate) struct Record {
     pub(crate) key: Vec<u8>,
     pub(crate) revision: Revision,
-    /// What a put's record says; a tombstone's says nothing.
+    /// Of a put; a tombstone's record has nothing but the key.
     pub(crate) version: Option<Version>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) trait TestedIndex {
     fn rebuild(&self, records: &[Record], runs: usize) -> Box<dyn TestedIndex>;
 }
 
-/// Both designs, `locked` with both ways to compact, and the model.
+/// Both tree indexes, `locked` with both ways to compact, and the model.
 pub(crate) fn all() -> Vec<(&'static str, Box<dyn TestedIndex>)> {
     let locked = |lock| Box::new(RealIndex(LockedIndex::new(&Registry::new(), lock)));
     vec![
@@ -59,10 +59,10 @@ pub(crate) fn all() -> Vec<(&'static str, Box<dyn TestedIndex>)> {
     ]
 }
 
-/// A design.
+/// A tree index.
 struct RealIndex<I>(I);
 
-/// A new index of the same design.
+/// A new index of the same kind.
 trait NewIndex: TreeIndex + 'static {
     fn new_index(&self) -> Self;
 }

@@ -1,21 +1,15 @@
 //! The store against etcd itself: recorded requests, replayed, must be answered as etcd did.
 //!
-//! # The recordings
-//!
-//! They lie in `crates/proto/oracle`, with a page on their format. Here the scenarios about
-//! `HashKV` are replayed, because a hash knows about every byte of every record: one wrong version,
-//! one record too many behind a compaction, and each later hash is another.
+//! The recordings are in `crates/proto/oracle`, with a page on their format. Those about `HashKV`
+//! are replayed, because a hash depends on every byte of every record.
 //!
 //! ```text
 //!   recording  ─ request ─▶  member: store, leases  ─▶ our reply ─┐
 //!              ─ reply, without what only a whole member knows ───┴▶ equal, field by field
 //! ```
 //!
-//! # Nothing is passed over in silence
-//!
-//! The member of this test can do what these scenarios ask for, and no more. A method, an action or a
-//! field of a request that it does not know fails the test, and so does a field that only one of
-//! the two replies has.
+//! Nothing is passed over in silence: a method, an action or a field of a request that this test's
+//! member does not know fails the test, and so does a field that only one of the two replies has.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -43,8 +37,8 @@ fn replay(scenario: &str, era: Era, budget: usize) -> (usize, usize) {
             Action::Call { method, request, outcome } => {
                 calls += 1;
                 let ours = member.call(&method, request);
-                let place = || format!("{era}: {scenario}, step {number}, budget {budget}");
-                assert_eq!(ours, outcome, "{}: {method}", place());
+                let position = || format!("{era}: {scenario}, step {number}, budget {budget}");
+                assert_eq!(ours, outcome, "{}: {method}", position());
             }
             Action::Restart => {
                 restarts += 1;

@@ -33,8 +33,8 @@ pub(crate) struct Member {
 
 fn open(parts: StoreParts, engine: &Arc<dyn Engine>) -> (Box<dyn WatchableKv<()>>, RecoveryInfo) {
     let engine = Arc::clone(engine);
-    let ground = StoreConfig::new(engine, Config::default(), PreCommit::none(), ());
-    clearlane_mvcc::open(parts, ground).unwrap()
+    let store_config = StoreConfig::new(engine, Config::default(), PreCommit::none(), ());
+    clearlane_mvcc::open(parts, store_config).unwrap()
 }
 
 fn error(error: &Error) -> Value {

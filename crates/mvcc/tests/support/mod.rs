@@ -1,4 +1,5 @@
-//! A runner for golden scripts over the store: `put a 1`, `del a b`, `range a z rev=3`, `compact 4`.
+//! A runner for golden scripts over the store: `put a 1`, `del a b`, `range a z rev=3`, `compact
+//! 4`.
 
 // Each test binary uses its own part of this module.
 #![allow(dead_code, reason = "shared by several test binaries, none of which uses all of it")]
@@ -29,7 +30,7 @@ pub(crate) fn all_parts() -> Vec<StoreParts> {
     Era::DISTINCT_STORES.into_iter().flat_map(with_both).collect()
 }
 
-/// Keeps on which lease each key hangs.
+/// Keeps to which lease each key is attached.
 #[derive(Debug, Default)]
 struct LeaseTable(Mutex<BTreeMap<Bytes, i64>>);
 
@@ -44,16 +45,16 @@ impl KeyLeases for LeaseTable {
     }
 }
 
-/// A store that runs commands, and views that stay open.
+/// A store that runs commands, and reads that stay open.
 pub(crate) struct StoreRunner {
     parts: StoreParts,
     engine: Arc<dyn Engine>,
     store: Arc<dyn WatchableKv<u64>>,
-    /// The same, if it has views that hold up no other call: a script is one thread.
+    /// The same, if it has reads that hold up no other call: a script is one thread.
     viewed: Option<Arc<SnapshotStore<u64>>>,
     leases: Arc<LeaseTable>,
     job: Option<CompactionJob>,
-    views: BTreeMap<String, StoreReadTxn<u64>>,
+    open_reads: BTreeMap<String, StoreReadTxn<u64>>,
     applied: u64,
 }
 
@@ -109,7 +110,7 @@ fn show(answer: &RangeRecords) -> String {
     out
 }
 
-/// One operation in a write transaction; a put may name a lease behind its value.
+/// One operation in a write transaction; a put may name a lease after its value.
 fn write(txn: &mut dyn WriteTxn<u64>, words: &[&str], lease: i64) -> Outcome {
     let mut single = Vec::new();
     match words {
@@ -141,7 +142,7 @@ impl StoreRunner {
             viewed,
             leases: Arc::default(),
             job: None,
-            views: BTreeMap::new(),
+            open_reads: BTreeMap::new(),
             applied: 0,
         };
         runner.reopen();
@@ -159,9 +160,14 @@ impl StoreRunner {
         Ok(out + &format!("rev={}\n", ended.revision))
     }
 
-    fn range(&self, view: Option<&String>, range: KeyRange<'_>, options: RangeOptions) -> Outcome {
-        let answer = match view {
-            Some(name) => self.views[name].range(range, options),
+    fn range(
+        &self,
+        read_name: Option<&String>,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+    ) -> Outcome {
+        let answer = match read_name {
+            Some(name) => self.open_reads[name].range(range, options),
             None => self.store.begin_read().range(range, options),
         };
         Ok(show(&answer?))
@@ -215,7 +221,7 @@ impl StoreRunner {
 
     /// Returns the keys that are attached to a lease.
     fn reopen(&mut self) -> Vec<clearlane_mvcc::LeasedKey> {
-        self.views.clear();
+        self.open_reads.clear();
         (self.job, self.viewed, self.leases) = (None, None, Arc::default());
         let empty: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         self.store = open(self.parts, &empty, &self.leases).0;
@@ -250,15 +256,15 @@ fn open(parts: StoreParts, engine: &Arc<dyn Engine>, leases: &Arc<LeaseTable>) -
     let save = PreCommit::new(|applied: &u64, put| {
         put(Bucket::Meta, b"consistent_index", &applied.to_be_bytes())
     });
-    let ground = StoreConfig::new(Arc::clone(engine), Config::default(), save, 0);
-    let ground = StoreConfig { leases: Arc::<LeaseTable>::clone(leases), ..ground };
+    let store_config = StoreConfig::new(Arc::clone(engine), Config::default(), save, 0);
+    let store_config = StoreConfig { leases: Arc::<LeaseTable>::clone(leases), ..store_config };
     if parts == StoreParts::from(Era::Clearlane) {
-        let opened = SnapshotStore::open(ground);
+        let opened = SnapshotStore::open(store_config);
         let (store, opened) = opened.expect("a sound engine opens");
         let store = Arc::new(store);
         return (Arc::<SnapshotStore<u64>>::clone(&store), Some(store), opened);
     }
-    let opened = clearlane_mvcc::open(parts, ground);
+    let opened = clearlane_mvcc::open(parts, store_config);
     let (store, opened) = opened.expect("a sound engine opens");
     (Arc::from(store), None, opened)
 }
@@ -283,8 +289,8 @@ impl Runner for StoreRunner {
                 self.txn(&operations, 0)
             }
             "view" => {
-                let viewed = self.viewed.as_ref().ok_or("this store's views hold up writers")?;
-                self.views.insert(words[0].to_owned(), viewed.begin_read());
+                let viewed = self.viewed.as_ref().ok_or("this store's reads hold up writers")?;
+                self.open_reads.insert(words[0].to_owned(), viewed.begin_read());
                 Ok(String::new())
             }
             "range" => {

@@ -13,7 +13,7 @@ use clearlane_engine::{
 /// What all snapshots of an engine have in common.
 pub(crate) struct Reads {
     count: AtomicUsize,
-    /// So many reads go well before one fails.
+    /// Number of reads that succeed before one fails.
     reads_before_failure: AtomicUsize,
     /// What the next read does first.
     before: Mutex<Option<Before>>,
@@ -33,7 +33,7 @@ impl Reads {
         self.count.swap(0, Ordering::Relaxed)
     }
 
-    /// Lets the read after so many fail, and all behind it.
+    /// Lets the read after this number fail, and all after it.
     pub(crate) fn fail_after(&self, good: usize) {
         self.reads_before_failure.store(good, Ordering::Relaxed);
     }

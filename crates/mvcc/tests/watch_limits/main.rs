@@ -1,9 +1,9 @@
-//! How much do watchers read, keep and hold up? And what if reading fails?
+//! How much is read, kept and held up for watchers, and what happens if reading fails.
 //!
-//! A watcher that is far behind must read about as much as it delivers, however slowly its client
-//! takes that. (In etcd's issue 22264 it was ten times as much, in rounds that stopped all writes.)
-//! What waits for a client that does not read must stay below a bound, and nothing may be lost
-//! when reading fails for a while.
+//! For a watcher that is far behind about as much must be read as is delivered, however slowly its
+//! client takes that. (In etcd's issue 22264 it was ten times as much, in rounds that stopped all
+//! writes.) What waits for a client that does not read must stay below a bound, and nothing may be
+//! lost when reading fails for a while.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -52,12 +52,12 @@ impl World {
         let wake = Box::new(move |_| {
             wakes.fetch_add(1, Ordering::Relaxed);
         });
-        let hub =
+        let watchable =
             SnapshotWatchableStore::new(Arc::clone(&self.store), config, &Registry::new(), wake);
-        TestWatchableStore { store: Arc::new(hub), wake_ups: woken }
+        TestWatchableStore { store: Arc::new(watchable), wake_ups: woken }
     }
 
-    /// Writes keys with values of so many bytes. Returns the revision.
+    /// Writes keys with values of `bytes` bytes. Returns the revision.
     fn put<K: AsRef<[u8]>>(&self, keys: &[K], bytes: usize) -> (i64, Vec<Change>) {
         let mut txn = self.store.begin_write().unwrap();
         let value = vec![7; bytes];
@@ -80,7 +80,7 @@ impl World {
     }
 }
 
-/// A hub and how often it has woken.
+/// A watchable store and how often it has woken.
 struct TestWatchableStore {
     store: Arc<dyn WatchableStore>,
     wake_ups: Arc<AtomicUsize>,
@@ -105,11 +105,11 @@ impl TestWatchableStore {
     }
 }
 
-/// Takes so many bytes at a time until there is nothing more.
-fn drain(hub: &TestWatchableStore, stream: &WatchStream, bytes: usize) -> Vec<Response> {
+/// Takes `bytes` at a time until there is nothing more.
+fn drain(watchable: &TestWatchableStore, stream: &WatchStream, bytes: usize) -> Vec<Response> {
     let mut all = Vec::new();
     loop {
-        hub.settle();
+        watchable.settle();
         let taken = stream.poll_responses(bytes).unwrap();
         if taken.is_empty() {
             return all;

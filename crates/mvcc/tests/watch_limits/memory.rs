@@ -1,4 +1,4 @@
-//! What is kept for clients that do not read?
+//! What is kept for clients that do not read.
 
 use clearlane_mvcc::Change;
 use clearlane_mvcc::watch::{Event, ResponseKind, WatchConfig, WatchRequest};
@@ -15,25 +15,25 @@ fn small() -> WatchConfig {
 }
 
 #[test]
-fn an_outbox_stays_below_its_bound_and_a_step() {
+fn a_channel_stays_below_its_bound_and_a_step() {
     let world = World::new();
-    let hub = world.watchable_store(small());
-    let stream = hub.stream();
+    let watchable = world.watchable_store(small());
+    let stream = watchable.stream();
     stream.watch(everything());
     for _ in 0..3000 {
-        hub.publish(world.put(&["a"], 1000));
-        hub.settle();
+        watchable.publish(world.put(&["a"], 1000));
+        watchable.settle();
     }
     let kept = stream.poll_responses(usize::MAX).unwrap();
     assert!((40_000..80_000).contains(&bytes(&kept)), "{} bytes kept", bytes(&kept));
-    assert_eq!(events(&kept).len() + events(&drain(&hub, &stream, 1)).len(), 3000);
+    assert_eq!(events(&kept).len() + events(&drain(&watchable, &stream, 1)).len(), 3000);
 }
 
 #[test]
 fn watchers_of_a_stream_count_what_they_do_not_share() {
     let world = World::new();
-    let hub = world.watchable_store(small());
-    let stream = hub.stream();
+    let watchable = world.watchable_store(small());
+    let stream = watchable.stream();
     stream.watch(WatchRequest::new(one("a")));
     stream.watch(WatchRequest::new(one("b")));
     stream.watch(WatchRequest { prev_kv: true, ..WatchRequest::new(one("c")) });
@@ -44,8 +44,8 @@ fn watchers_of_a_stream_count_what_they_do_not_share() {
             txn.put(key.as_bytes(), &vec![1; bytes], 0).unwrap();
         }
         let ended = txn.end(()).unwrap();
-        hub.publish((ended.revision, ended.changes));
-        while hub.store.deliver().unwrap() {}
+        watchable.publish((ended.revision, ended.changes));
+        while watchable.store.deliver().unwrap() {}
     }
     let kept = bytes(&stream.poll_responses(usize::MAX).unwrap());
     assert!((40_000..70_000).contains(&kept), "{kept} bytes kept");
@@ -54,17 +54,17 @@ fn watchers_of_a_stream_count_what_they_do_not_share() {
 #[test]
 fn many_watchers_of_one_key_share_its_events() {
     let world = World::new();
-    let hub = world.watchable_store(small());
-    let stream = hub.stream();
+    let watchable = world.watchable_store(small());
+    let stream = watchable.stream();
     (0..50).for_each(|_| stream.watch(WatchRequest::new(one("a"))));
     stream.poll_responses(usize::MAX).unwrap();
-    hub.publish(world.put(&["a"], 10_000));
-    hub.settle();
-    assert_eq!(hub.store.metrics().unsynced, 0, "50 times the same 10,000 bytes");
+    watchable.publish(world.put(&["a"], 10_000));
+    watchable.settle();
+    assert_eq!(watchable.store.metrics().unsynced, 0, "50 times the same 10,000 bytes");
     assert_eq!(events(&stream.poll_responses(usize::MAX).unwrap()).len(), 50);
 }
 
-/// The deletes are small. What they have deleted is not.
+/// The deletes are small, the records before them are not.
 #[test]
 fn a_step_counts_the_records_before() {
     let world = World::new();
@@ -72,13 +72,13 @@ fn a_step_counts_the_records_before() {
     (0..200).for_each(|number| drop(world.put(&[key(number)], 10_000)));
     let first = world.store.begin_read().revision() + 1;
     (0..200).for_each(|number| drop(world.delete(key(number).as_bytes())));
-    let hub = world.watchable_store(small());
-    let stream = hub.stream();
+    let watchable = world.watchable_store(small());
+    let stream = watchable.stream();
     stream.watch(WatchRequest { start_revision: first, prev_kv: true, ..everything() });
-    hub.settle();
+    watchable.settle();
     let kept = stream.poll_responses(usize::MAX).unwrap();
     assert!(bytes(&kept) < 50_000 + 20_000 + 11_000, "{} bytes kept", bytes(&kept));
-    let rest = drain(&hub, &stream, usize::MAX);
+    let rest = drain(&watchable, &stream, usize::MAX);
     assert_eq!(events(&kept).len() + events(&rest).len(), 200);
     assert!(events(&rest).iter().all(|event| event.prev_kv.is_some()));
 }
@@ -86,8 +86,8 @@ fn a_step_counts_the_records_before() {
 #[test]
 fn notices_of_progress_do_not_pile_up() {
     let world = World::new();
-    let hub = world.watchable_store(small());
-    let stream = hub.stream();
+    let watchable = world.watchable_store(small());
+    let stream = watchable.stream();
     stream.watch(WatchRequest { progress_notify: true, ..everything() });
     (0..5000).for_each(|_| stream.notify_progress());
     let kept = stream.poll_responses(usize::MAX).unwrap();
@@ -97,24 +97,24 @@ fn notices_of_progress_do_not_pile_up() {
     assert_eq!(stream.poll_responses(usize::MAX).unwrap().len(), 1, "there is room again");
 }
 
-/// 1,100 watchers of 1,000 changes: each watcher reads them in the store.
+/// 1,100 watchers of 1,000 changes: they are read in the store for each watcher.
 #[test]
 fn a_transaction_that_too_many_want_is_not_handed_on() {
     let world = World::new();
-    let hub = world.watchable_store(WatchConfig::default());
-    let (stream, other) = (hub.stream(), hub.stream());
+    let watchable = world.watchable_store(WatchConfig::default());
+    let (stream, other) = (watchable.stream(), watchable.stream());
     (0..1100).for_each(|_| stream.watch(WatchRequest { no_put: true, ..everything() }));
     other.watch(everything());
     let keys: Vec<String> = (0..1000).map(|number| format!("key-{number}")).collect();
-    let woken = hub.wake_ups();
-    hub.publish(world.put(&keys, 1));
-    let published = hub.wake_ups();
-    assert!(!hub.store.deliver().unwrap());
-    assert_eq!(hub.store.metrics().unsynced, 1101);
-    assert!(published > woken && hub.wake_ups() > published, "somebody has to catch up");
-    hub.settle();
-    assert_eq!(hub.store.metrics().unsynced, 0);
+    let woken = watchable.wake_ups();
+    watchable.publish(world.put(&keys, 1));
+    let published = watchable.wake_ups();
+    assert!(!watchable.store.deliver().unwrap());
+    assert_eq!(watchable.store.metrics().unsynced, 1101);
+    assert!(published > woken && watchable.wake_ups() > published, "the sync thread is woken");
+    watchable.settle();
+    assert_eq!(watchable.store.metrics().unsynced, 0);
     assert_eq!(events(&stream.poll_responses(usize::MAX).unwrap()).len(), 0);
-    let told = other.poll_responses(usize::MAX).unwrap();
-    assert_eq!((told.len(), events(&told).len()), (2, 1000), "in one response");
+    let delivered = other.poll_responses(usize::MAX).unwrap();
+    assert_eq!((delivered.len(), events(&delivered).len()), (2, 1000), "in one response");
 }

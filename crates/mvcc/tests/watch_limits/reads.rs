@@ -1,4 +1,4 @@
-//! How many records are read for how many events?
+//! How many records are read for how many events.
 
 use clearlane_mvcc::watch::{WatchConfig, WatchRequest, WatchedKeys};
 
@@ -30,22 +30,23 @@ fn far_behind() -> World {
     world
 }
 
-/// Events that a watcher of these keys is told from the beginning, and the reads for that.
+/// Number of events that a watcher of these keys gets from the beginning, and of reads for them.
 fn events_and_reads(
     world: &World,
     config: WatchConfig,
     keys: WatchedKeys,
     bytes: usize,
 ) -> (usize, usize) {
-    let hub = world.watchable_store(config);
-    let stream = hub.stream();
+    let watchable = world.watchable_store(config);
+    let stream = watchable.stream();
     world.reads.take_count();
     stream.watch(WatchRequest { start_revision: 1, ..WatchRequest::new(keys) });
-    let responses = drain(&hub, &stream, bytes);
-    let told = events(&responses);
-    let revisions: Vec<i64> = told.iter().map(|event| crate::memory::revision(event)).collect();
+    let responses = drain(&watchable, &stream, bytes);
+    let delivered = events(&responses);
+    let revisions: Vec<i64> =
+        delivered.iter().map(|event| crate::memory::revision(event)).collect();
     assert!(revisions.is_sorted());
-    (told.len(), world.reads.take_count())
+    (delivered.len(), world.reads.take_count())
 }
 
 fn prefix(prefix: &str) -> WatchedKeys {
@@ -65,15 +66,16 @@ fn what_is_read_is_about_what_is_delivered() {
             (10_000, 10_000),
             "five keys"
         );
-        // More in one transaction than a list takes, behind 100,000 others.
+        // More in one transaction than a list takes, after 100,000 others.
         assert_eq!(
             events_and_reads(&world, config, prefix("many-"), bytes),
             (5000, 5000),
             "many keys"
         );
         let all = BACKLOG + 5000;
-        let (told, read) = events_and_reads(&world, config, WatchedKeys::From(Bytes::new()), bytes);
-        assert_eq!(told, all, "everything");
+        let (delivered, read) =
+            events_and_reads(&world, config, WatchedKeys::From(Bytes::new()), bytes);
+        assert_eq!(delivered, all, "everything");
         // The first record of the next step is seen, and left.
         let steps = all / config.sync_step_records + 1;
         assert!((all..=all + steps).contains(&read), "{read} of {all} records read");
@@ -93,14 +95,14 @@ fn big_transactions_are_not_scanned_for_few_events() {
     }
     world.commit();
     let config = WatchConfig::default();
-    let (told, read) = events_and_reads(&world, config, one("wanted"), usize::MAX);
-    assert_eq!(told, 200);
+    let (delivered, read) = events_and_reads(&world, config, one("wanted"), usize::MAX);
+    assert_eq!(delivered, 200);
     // One step finds out, and the rest is read by a list.
-    assert!(read < config.sync_step_records + 2 * told, "{read} of 80,000 records read");
+    assert!(read < config.sync_step_records + 2 * delivered, "{read} of 80,000 records read");
 }
 
 #[test]
-fn puts_are_not_read_for_one_who_wants_none() {
+fn puts_are_not_read_for_a_watcher_that_wants_none() {
     let world = World::new();
     for number in 0..2000 {
         world.put(&["a"], 10);
@@ -109,10 +111,10 @@ fn puts_are_not_read_for_one_who_wants_none() {
         }
     }
     world.commit();
-    let hub = world.watchable_store(WatchConfig::default());
-    let stream = hub.stream();
+    let watchable = world.watchable_store(WatchConfig::default());
+    let stream = watchable.stream();
     stream.watch(WatchRequest { start_revision: 1, no_put: true, ..everything() });
-    let responses = drain(&hub, &stream, usize::MAX);
+    let responses = drain(&watchable, &stream, usize::MAX);
     assert_eq!((events(&responses).len(), world.reads.take_count()), (20, 20));
 }
 
@@ -134,19 +136,19 @@ fn bounds_of_nothing_still_allow_steps() {
 
 /// Streams take turns, and so do the watchers of a stream.
 #[test]
-fn one_who_has_much_to_read_does_not_keep_others_waiting() {
+fn a_watcher_far_behind_does_not_keep_others_waiting() {
     let world = World::new();
     world.put(&["rare"], 10);
     (0..3000).for_each(|_| drop(world.put(&["often"], 10)));
-    let hub =
+    let watchable =
         world.watchable_store(WatchConfig { sync_step_records: 10, ..WatchConfig::default() });
-    let (busy, other) = (hub.stream(), hub.stream());
+    let (busy, other) = (watchable.stream(), watchable.stream());
     (0..50).for_each(|_| busy.watch(WatchRequest { start_revision: 1, ..everything() }));
     other.watch(WatchRequest { start_revision: 1, ..WatchRequest::new(one("rare")) });
-    (0..2).for_each(|_| assert!(hub.store.sync_watchers().unwrap()));
+    (0..2).for_each(|_| assert!(watchable.store.sync_watchers().unwrap()));
     assert_eq!(events(&other.poll_responses(usize::MAX).unwrap()).len(), 1, "the other stream");
-    (0..49).for_each(|_| assert!(hub.store.sync_watchers().unwrap()));
-    let told = busy.poll_responses(usize::MAX).unwrap();
-    let of = |id| told.iter().filter(|response| response.id == id).count();
-    assert!((0..50).all(|id| of(id) == 2), "all 50 were created and told once");
+    (0..49).for_each(|_| assert!(watchable.store.sync_watchers().unwrap()));
+    let delivered = busy.poll_responses(usize::MAX).unwrap();
+    let of = |id| delivered.iter().filter(|response| response.id == id).count();
+    assert!((0..50).all(|id| of(id) == 2), "all 50 were created and got one response");
 }

@@ -1,10 +1,12 @@
-//! A runner for golden scripts over watching: `stream s`, `s: watch a c start=2`, `put a 1`, `s: take`.
+//! A runner for golden scripts over watching: `stream s`, `s: watch a c start=2`, `put a 1`, `s:
+//! take`.
 //!
-//! Unless a script says `hold`, everything is handed on and caught up with behind each command.
-//! (In the old eras the writer hands on by itself, and `publish` does nothing.)
+//! Unless a script says `hold`, everything is delivered and all watchers are synced after each
+//! command. (In the old eras the writer delivers by itself, and `publish` does nothing.)
 //!
-//! `s: take` shows each response; `s: tally` takes everything that is there, and `s: drain` all that
-//! comes until nothing does, and both say of events only how many there are (one for each revision).
+//! `s: take` shows each response; `s: tally` takes everything that is there, and `s: drain` all
+//! that comes until nothing does, and both print of events only how many there are (one for each
+//! revision).
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -24,7 +26,7 @@ use goldenscript::{Argument, Command, Context, Runner};
 
 type Outcome = Result<String, Box<dyn Error>>;
 
-/// A store, its hub, and streams by name.
+/// A store, its watchable store, and streams by name.
 pub(crate) struct WatchRunner {
     parts: StoreParts,
     locks: Registry,
@@ -40,7 +42,7 @@ pub(crate) struct WatchRunner {
 /// by the thread that wakes.)
 fn unlocked(locks: &Registry) -> impl Fn() + Send + Sync + 'static {
     let locks = locks.clone();
-    move || assert_eq!(locks.holding(), [], "held while somebody is woken")
+    move || assert_eq!(locks.holding(), [], "held while a thread is woken")
 }
 
 impl WatchRunner {
@@ -52,25 +54,25 @@ impl WatchRunner {
         let locks = Registry::new();
         let of_backend = Config { locks: locks.clone(), ..Config::default() };
         let engine = Arc::new(MemoryEngine::new());
-        let ground = StoreConfig::new(engine, of_backend, PreCommit::none(), ());
+        let store_config = StoreConfig::new(engine, of_backend, PreCommit::none(), ());
         let store: Arc<dyn WatchableKv<()>> =
-            Arc::from(open(parts, ground).expect("an empty engine opens").0);
+            Arc::from(open(parts, store_config).expect("an empty engine opens").0);
         let wake = unlocked(&locks);
-        let hub =
+        let watchable =
             Arc::clone(&store).open_watchable_store(config, &locks, Box::new(move |_| wake()));
         let (streams, unpublished) = (BTreeMap::new(), Vec::new());
         WatchRunner {
             parts,
             locks,
             store,
-            watchable_store: hub,
+            watchable_store: watchable,
             streams,
             unpublished,
             is_publishing_held: false,
         }
     }
 
-    /// How many responses with events a client finds who has taken none for long.
+    /// How many responses with events a client finds that has taken none for long.
     pub(crate) fn responses_of_a_full_channel(mut self) -> usize {
         let stream = WatchStream::open(Arc::clone(&self.watchable_store), Arc::new(|| {}), 0);
         stream.watch(WatchRequest::new(WatchedKeys::From(Bytes::new())));
@@ -102,7 +104,7 @@ impl WatchRunner {
         Ok(format!("rev={}\n", ended.revision))
     }
 
-    /// So many puts of one key, each a transaction. Says the last one's revision.
+    /// A number of puts of one key, each a transaction. Returns the last one's revision.
     fn puts(&mut self, key: &str, count: u64) -> Outcome {
         let mut last = String::new();
         for number in 1..=count {
@@ -130,7 +132,7 @@ impl WatchRunner {
         Ok(String::new())
     }
 
-    /// Everything that a stream has to tell until it has no more.
+    /// All responses of a stream until there are no more.
     fn drain(&self, stream: &WatchStream) -> Outcome {
         let mut all = Vec::new();
         loop {
@@ -243,7 +245,7 @@ fn tally(responses: &[Response]) -> Outcome {
         for event in events.iter() {
             let (Change::Put(record) | Change::Delete(record)) = &event.change;
             if revisions.last().is_some_and(|last| *last >= record.mod_revision) {
-                return Err(format!("{} is told behind {revisions:?}", show(response)).into());
+                return Err(format!("{} comes after {revisions:?}", show(response)).into());
             }
             revisions.push(record.mod_revision);
         }

@@ -1,7 +1,7 @@
-//! Which events of a transaction does a stream's outbox have already? Its watchers share them.
+//! Which events of a transaction a stream's channel has already: its watchers share them.
 //!
-//! A thousand watchers of one stream that tell of the same change keep it in memory once, so its
-//! bytes count once. But watchers that tell of different changes of the same transaction keep
+//! A thousand watchers of one stream that are sent the same change keep it in memory once, so its
+//! bytes count once. But watchers that are sent different changes of the same transaction keep
 //! different things, and one that asked for the record before keeps that too:
 //!
 //! ```text
@@ -21,7 +21,7 @@ pub(super) struct CountedEvents {
 }
 
 impl CountedEvents {
-    /// None of so many events.
+    /// None of a number of events.
     pub(super) fn new(events: usize) -> CountedEvents {
         let none = vec![0; events.div_ceil(64)];
         CountedEvents { changes: none.clone(), prev_kvs: none }

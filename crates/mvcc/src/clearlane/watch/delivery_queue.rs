@@ -1,8 +1,8 @@
-//! What was published and not handed on yet.
+//! What was published and is not delivered yet: all that a writer touches.
 //!
-//! The one place that a writer touches: it appends its changes and goes on. What waits is bounded.
-//! When the bound is passed everything that waits is thrown away, and only the revision up to which
-//! it went is noted: the store has it all, and the watchers can read it there.
+//! It appends its changes, with the lock `watchQueue`. What waits is bounded. When the bound is
+//! passed everything that waits is thrown away, and only the revision up to which it went is noted:
+//! the store has it all, and the watchers can read it there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,11 +36,11 @@ pub(super) struct DeliveryQueue {
     batches: VecDeque<TxnEvents>,
     bytes: usize,
     bytes_max: usize,
-    /// Whatever was published up to here and is not in `batches` was thrown away.
+    /// What was published up to here and is not in `batches` was thrown away.
     overflow_revision: Option<i64>,
     /// There are watchers. If not, nothing is kept.
     pub(super) has_watchers: bool,
-    /// Streams that have room again.
+    /// Streams that have capacity again.
     resumed_streams: Vec<u64>,
 }
 
@@ -57,7 +57,7 @@ impl DeliveryQueue {
         }
     }
 
-    /// Appends a transaction's changes. Says whether the thread that hands them on may sleep.
+    /// Appends a transaction's changes. Says whether the delivery thread may sleep.
     pub(super) fn publish(&mut self, revision: i64, changes: Vec<Change>) -> bool {
         if !self.has_watchers || changes.is_empty() {
             return false;

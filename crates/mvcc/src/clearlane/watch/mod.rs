@@ -1,36 +1,18 @@
-//! The watchable store of the default era: writers hand over, and no watcher holds them up.
+//! The watchable store of the default era: writers only append to a queue.
 //!
 //! ```text
-//!   writer ──publish──▶ queue ──deliver──▶ interval tree ──▶ outboxes ──▶ clients
-//!              (1)        │ full                │ full           │ room again
+//!   writer ──publish──▶ queue ──deliver──▶ interval tree ──▶ channels ──▶ clients
+//!                         │ full                │ full           │ capacity again
 //!                         ▼                     ▼                ▼
-//!                      everybody behind      that one behind ──catch_up──▶ reads a view (2)
+//!                     all are unsynced      that one unsynced ──sync_watchers──▶ reads the store
 //! ```
 //!
-//! 1. All that a writer does is append its changes to the queue. It does so after its clients are
-//!    answered, and waits for no watcher, however many there are.
-//! 2. Catching up reads a view of the store, with no lock held.
+//! A read for an unsynced watcher opens a snapshot and runs with none of these locks held.
 //!
-//! # Who holds what
-//!
-//! | lock | guards | held for |
-//! |---|---|---|
-//! | `watchDelivery` | the order in which transactions are handed on | one transaction |
-//! | `watchers` | who watches what, and how each stands | one transaction's events |
-//! | `watchQueue` | what was published | an append or a removal |
-//! | `watchStream` | one outbox | the events of one transaction for it |
-//!
-//! Order: `watchDelivery`, `watchers`, then `watchQueue` or `watchStream`.
-//!
-//! # When is a watcher in step?
-//!
-//! Making a watcher looks at the store's revision *now* with `watchers` held. It is in step if it
-//! starts behind that, and what it is handed begins at `now + 1`; else it is behind and catches up.
-//! Nothing falls between: what was published up to `now` is in the store, and what comes later goes
-//! through the queue, for the queue is told that it is watched before the store is looked at.
-//!
-//! The end of catching up is the same thought: the view that was read to its end is at revision V.
-//! If nothing above V was handed on yet, the watcher is in step from `V + 1`; else it reads again.
+//! Lock order: `watchDelivery`, `watchers`, then `watchQueue` or `watchStream`. Invariant: a
+//! watcher that becomes synced misses nothing between what it has read and what it is handed,
+//! because the queue is told that it is watched before the store's revision is looked at. In etcd:
+//! `watchableStore`, see [`etcd::watch`](crate::etcd::watch). See `docs/watch.md`.
 
 mod counted_events;
 mod delivery_queue;
@@ -58,7 +40,7 @@ use crate::watch::interface::{
 };
 use crate::watch::response::{Event, WatchId, WatchRequest};
 
-/// So many transactions are handed on by one call.
+/// Number of transactions that one call delivers.
 const TXNS_PER_DELIVERY: usize = 16;
 
 /// The watchers of a store of the default era.
@@ -73,13 +55,13 @@ pub struct SnapshotWatchableStore<A, I: TreeIndex = PersistentIndex> {
 }
 
 impl<A: ConsistentIndex, I: TreeIndex> SnapshotWatchableStore<A, I> {
-    /// A hub without watchers. `wake` is called when there is something to deliver or to catch up
-    /// with; it must not call back into the hub.
+    /// A watchable store without watchers. `wake` is called when there is something to deliver or
+    /// an unsynced watcher to read for; it must not call back into the watchable store.
     pub fn new(
         store: Arc<SnapshotStore<A, I>>,
         config: WatchConfig,
         locks: &Registry,
-        wake: WorkSignal,
+        signal: WorkSignal,
     ) -> SnapshotWatchableStore<A, I> {
         let watchers = Watchers::new(store.begin_read().revision());
         let queue = DeliveryQueue::new(config.queue_bytes_max);
@@ -90,16 +72,16 @@ impl<A: ConsistentIndex, I: TreeIndex> SnapshotWatchableStore<A, I> {
             delivery: Mutex::new(locks, "watchDelivery", ()),
             watchers: Mutex::new(locks, "watchers", watchers),
             queue: Mutex::new(locks, "watchQueue", queue),
-            signal: wake,
+            signal,
         }
     }
 
     /// The same events with the records before them, where they are wanted.
     fn with_previous_records(&self, events: &[Event], wanted: &[bool]) -> Result<Arc<[Event]>> {
-        let view = self.store.begin_read();
+        let read_txn = self.store.begin_read();
         let with_previous = events.iter().zip(wanted).map(|(event, wanted)| {
             let previous = if *wanted {
-                unsynced_reader::previous_record(&view, &event.change)?
+                unsynced_reader::previous_record(&read_txn, &event.change)?
             } else {
                 None
             };
@@ -125,7 +107,7 @@ impl<A: ConsistentIndex, I: TreeIndex> SnapshotWatchableStore<A, I> {
     fn notify(&self, batch: &TxnEvents, handed_on: &mut DeliveryResult) -> Result<()> {
         let wanted = self.watchers.lock().needs_prev_kv(&batch.events);
         let previous = if wanted.contains(&true) {
-            // What cannot be read now is not lost: it is read again by catching up.
+            // What cannot be read now is not lost: the watchers become unsynced.
             let previous = self.with_previous_records(&batch.events, &wanted);
             previous.inspect_err(|_| self.unsync_up_to(batch.revision, handed_on))?
         } else {
@@ -135,13 +117,13 @@ impl<A: ConsistentIndex, I: TreeIndex> SnapshotWatchableStore<A, I> {
         Ok(())
     }
 
-    /// Sends all watchers to the store for what was published up to a revision.
+    /// Makes all watchers read the store for what was published up to a revision.
     fn unsync_up_to(&self, up_to: i64, handed_on: &mut DeliveryResult) {
         self.watchers.lock().unsync_up_to(up_to);
         handed_on.has_overflowed = true;
     }
 
-    /// The queue forgets everything if there is no watcher left.
+    /// Empties the queue if there is no watcher left.
     fn clear_queue_if_unwatched(&self, watchers: &Watchers) {
         if watchers.is_empty() {
             self.queue.lock().clear_unwatched();
@@ -154,18 +136,18 @@ impl<A: ConsistentIndex, I: TreeIndex> WatchableKv<A> for SnapshotStore<A, I> {
         self: Arc<Self>,
         config: WatchConfig,
         locks: &Registry,
-        wake: WorkSignal,
+        signal: WorkSignal,
     ) -> Arc<dyn WatchableStore> {
-        Arc::new(SnapshotWatchableStore::new(self, config, locks, wake))
+        Arc::new(SnapshotWatchableStore::new(self, config, locks, signal))
     }
 }
 
 impl<A: ConsistentIndex, I: TreeIndex> WatchableStore for SnapshotWatchableStore<A, I> {
-    fn open_stream(&self, takers: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel> {
+    fn open_stream(&self, consumer: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel> {
         let bound = ChannelCapacity::Bytes(self.config.stream_bytes_max);
         self.watchers
             .lock()
-            .open(|stream| WatchChannel::new(stream, bound, &self.locks, takers, name))
+            .open(|stream| WatchChannel::new(stream, bound, &self.locks, consumer, name))
     }
 
     fn watch(&self, stream: &WatchChannel, request: WatchRequest) {
@@ -176,11 +158,11 @@ impl<A: ConsistentIndex, I: TreeIndex> WatchableStore for SnapshotWatchableStore
         if !was_watched {
             watchers.advance_to(now);
         }
-        let behind = watchers.watch(stream.stream, request, now);
+        let is_unsynced = watchers.watch(stream.stream, request, now);
         self.clear_queue_if_unwatched(&watchers);
         drop(watchers);
         stream.wake();
-        if behind {
+        if is_unsynced {
             (self.signal)(WatchWork::SyncWatchers);
         }
     }
@@ -232,32 +214,32 @@ impl<A: ConsistentIndex, I: TreeIndex> WatchableStore for SnapshotWatchableStore
         let more = self.deliver_queued(&mut handed_on);
         wake_all(&handed_on.to_wake);
         if handed_on.has_overflowed {
-            // The thread that catches up may be another than this one, and asleep.
+            // The thread that synchronises may be another than this one, and asleep.
             (self.signal)(WatchWork::SyncWatchers);
         }
         more
     }
 
     fn sync_watchers(&self) -> Result<bool> {
-        let turn = {
+        let task = {
             let mut watchers = self.watchers.lock();
             let drained = self.queue.lock().drain_resumed_streams();
             drained.into_iter().for_each(|stream| watchers.schedule_stream(stream));
             watchers.next_sync_task()
         };
-        let Some(mut turn) = turn else { return Ok(false) };
-        let view = self.store.begin_read();
+        let Some(mut task) = task else { return Ok(false) };
+        let read_txn = self.store.begin_read();
         let WatchConfig { sync_step_records: records, sync_step_bytes: bytes, .. } = self.config;
-        let step = match turn.reader.step(&view, &turn.request, SyncBudget { records, bytes }) {
+        let step = match task.reader.step(&read_txn, &task.request, SyncBudget { records, bytes }) {
             Ok(step) => step,
             Err(error) => {
-                self.watchers.lock().requeue_sync_task(turn);
+                self.watchers.lock().requeue_sync_task(task);
                 return Err(error);
             }
         };
-        let to_wake = self.watchers.lock().finish_sync_task(turn, step, view.revision());
-        if let Some(outbox) = to_wake {
-            outbox.wake();
+        let to_wake = self.watchers.lock().finish_sync_task(task, step, read_txn.revision());
+        if let Some(channel) = to_wake {
+            channel.wake();
         }
         Ok(true)
     }

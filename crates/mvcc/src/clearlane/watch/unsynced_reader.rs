@@ -1,48 +1,18 @@
-//! What did a watcher miss? Reading the past from a snapshot, bounded by what it delivers.
+//! What a watcher has missed: reading it from a snapshot, bounded by what is delivered.
 //!
-//! # The problem
+//! Three rules, where etcd reads everything since the oldest watcher in each round (issue 22264):
+//! 1. A step reads a snapshot, with no lock of the watchable store held.
+//! 2. What was read is not read again: a step goes on where the one before has stopped.
+//! 3. What no watcher asked for is read only if a list of the wanted revisions would cost more. A
+//!    *list* walks the index over the watched keys, then fetches record by record. A *scan* reads
+//!    the records in order, and reads at most [`SCANNED_PER_EVENT`] for each one that is wanted.
 //!
-//! A watcher that starts at an old revision, or was too slow, must be told what happened since. The
-//! records are all there, in the order of revisions, of all keys. A watcher of one key that is
-//! 200,000 revisions behind has perhaps three events among them; a watcher of everything has
-//! 200,000, far more than its client takes at a time.
-//!
-//! etcd reads the whole stretch from the oldest watcher's revision to now in each round, with the
-//! lock held that writes need, and delivers a thousand revisions of it (its issue 22264 measured
-//! 210,000 records read to deliver 20,000, in rounds that stopped all writes). Three rules keep
-//! that from happening here:
-//!
-//! 1. **No lock is held.** A step reads one moment of the store, a view.
-//! 2. **What was read is not read again.** A step goes on where the one before has stopped, and it
-//!    stops when the stream has enough.
-//! 3. **What no watcher asked for is not read.** The index knows what happened to which key.
-//!
-//! # The plan
-//!
-//! For the third rule there are two ways to read, and each is bad where the other is good:
-//!
-//! ```text
-//!   a list     walk the index over the watched keys, collect the revisions of their changes,
-//!              sort them; then fetch record by record
-//!   a scan     read the records from the watcher's revision on, pass over those of other keys
-//! ```
-//!
-//! A list costs a step per watched key and a look-up per event; a scan costs a step per record. So
-//! a scan is planned if there are fewer records than watched keys, or if the walk finds that a
-//! quarter of the records or more is wanted: then it reads at most four records for each that it
-//! delivers. A list has at most [`LIST_MAX`] revisions, the earliest ones; when they are told, the
-//! next list is made. Each walk costs as much as the first, so if all of them together would cost
-//! more than the scan, it is the scan.
-//!
-//! How many records there are is a guess: revisions are known, and how many records each of them
-//! has is what the last scan has seen. A scan that meets twice as many as it was planned for ends
-//! its plan, and the next one is made with the better guess.
-//!
-//! # Invariants
-//!
+//! Invariants:
 //! * All events of a revision are in one step.
-//! * A step that ends before everything is told leaves `next` at a revision of which nothing is
-//!   told yet.
+//! * A step that ends early leaves `next_revision` at a revision of which nothing was delivered
+//!   yet.
+//!
+//! How a plan is chosen is in `docs/watch.md`. In etcd: `syncWatchers`.
 
 use std::ops::ControlFlow;
 
@@ -58,9 +28,9 @@ use crate::revision::{RecordKind, Revision, RevisionKey};
 use crate::tree_index::IndexSnapshot;
 use crate::watch::response::{Event, WatchRequest};
 
-/// So many revisions a list has at most: all that a watcher that lags keeps in memory.
+/// Number of revisions a list has at most: all that an unsynced watcher keeps in memory.
 const LIST_MAX: usize = 4096;
-/// A scan may read so many records for each one that is wanted.
+/// Number of records that a scan may read for each one that is wanted.
 const SCANNED_PER_EVENT: u64 = 4;
 
 /// How much one step reads at most, if one revision is not more than that.
@@ -72,13 +42,13 @@ pub(super) struct SyncBudget {
     pub(super) bytes: usize,
 }
 
-/// How far a watcher is that has fallen behind.
+/// How far an unsynced watcher is.
 #[derive(Debug)]
 pub(super) struct UnsyncedReader {
-    /// The first revision that was not told.
+    /// The first revision that was not delivered.
     next_revision: i64,
     plan: Plan,
-    /// So many records a revision has, as far as was seen.
+    /// Number of records of a revision, as far as was seen.
     records_per_revision: u64,
 }
 
@@ -95,9 +65,9 @@ enum Plan {
 /// What a step found.
 #[derive(Debug, PartialEq)]
 pub(super) enum SyncStep {
-    /// What there is to tell, perhaps nothing. `done` if that was all the view has.
+    /// What there is to deliver, perhaps nothing. `done` if that was all the read transaction has.
     Events { events: Vec<Event>, done: bool },
-    /// What should have been told was compacted, up to this revision.
+    /// What should have been delivered was compacted, up to this revision.
     Compacted(i64),
 }
 
@@ -106,7 +76,7 @@ impl UnsyncedReader {
         UnsyncedReader { next_revision: next, plan: Plan::None, records_per_revision: 1 }
     }
 
-    /// The first revision that was not told.
+    /// The first revision that was not delivered.
     pub(super) fn next_revision(&self) -> i64 {
         self.next_revision
     }
@@ -114,31 +84,31 @@ impl UnsyncedReader {
     /// Goes on. After an error it may be tried again.
     pub(super) fn step<M: Moment>(
         &mut self,
-        view: &M,
+        read_txn: &M,
         request: &WatchRequest,
         budget: SyncBudget,
     ) -> Result<SyncStep> {
-        if self.next_revision < view.compact_revision() {
-            return Ok(SyncStep::Compacted(view.compact_revision()));
+        if self.next_revision < read_txn.compact_revision() {
+            return Ok(SyncStep::Compacted(read_txn.compact_revision()));
         }
-        if self.next_revision > view.revision() {
+        if self.next_revision > read_txn.revision() {
             return Ok(SyncStep::Events { events: Vec::new(), done: true });
         }
         if matches!(self.plan, Plan::None) {
-            self.make_plan(view, request);
-            if check_not_compacted(view.index(), self.next_revision).is_err() {
-                // A compaction was there before the walk. A newer view knows of it.
+            self.make_plan(read_txn, request);
+            if check_not_compacted(read_txn.index(), self.next_revision).is_err() {
+                // A compaction was there before the walk. A newer read transaction knows of it.
                 self.plan = Plan::None;
                 return Ok(SyncStep::Events { events: Vec::new(), done: false });
             }
         }
-        let reading = StepReader::new(view, request, budget);
+        let reading = StepReader::new(read_txn, request, budget);
         let events = self.execute_plan(reading);
         if events.is_err() {
             // A list has lost what it has handed out.
             self.plan = Plan::None;
         }
-        Ok(SyncStep::Events { events: events?, done: self.next_revision > view.revision() })
+        Ok(SyncStep::Events { events: events?, done: self.next_revision > read_txn.revision() })
     }
 
     fn execute_plan<M: Moment>(&mut self, mut reading: StepReader<'_, M>) -> Result<Vec<Event>> {
@@ -161,9 +131,9 @@ impl UnsyncedReader {
         Ok(reading.events)
     }
 
-    fn make_plan<M: Moment>(&mut self, view: &M, request: &WatchRequest) {
-        let index = view.index();
-        let (since, up_to) = (self.next_revision, view.revision());
+    fn make_plan<M: Moment>(&mut self, read_txn: &M, request: &WatchRequest) {
+        let index = read_txn.index();
+        let (since, up_to) = (self.next_revision, read_txn.revision());
         let revisions = up_to.abs_diff(since) + 1;
         let records = revisions.saturating_mul(self.records_per_revision);
         let mut single = Vec::new();
@@ -179,7 +149,7 @@ impl UnsyncedReader {
         };
         let mut list = EarliestChanges::default();
         index.changes_since(range, since, &mut |revision, mark| {
-            // The index under a lock may know more than this view.
+            // The index under a lock may know more than this read transaction.
             if revision.main <= up_to && request.wants(mark) {
                 list.add(revision, mark);
             }
@@ -198,7 +168,7 @@ impl UnsyncedReader {
 struct EarliestChanges {
     changes: Vec<(Revision, RecordKind)>,
     found: u64,
-    /// The earliest main revision of the changes that found no place.
+    /// The earliest main revision of the changes that were left out.
     first_omitted: Option<i64>,
 }
 
@@ -223,7 +193,7 @@ impl EarliestChanges {
         }
     }
 
-    /// The plan, and the revision up to which there is nothing to tell.
+    /// The first revision that is wanted, and the plan.
     fn into_plan(mut self, since: i64, newest: i64) -> (i64, Plan) {
         self.keep_earliest();
         let mut up_to = newest;
@@ -245,21 +215,21 @@ impl EarliestChanges {
 
 /// A step under way.
 struct StepReader<'r, M> {
-    view: &'r M,
+    read_txn: &'r M,
     request: &'r WatchRequest,
     budget: SyncBudget,
     /// Records looked at.
     records_read: usize,
     events: Vec<Event>,
-    /// So many of the events have the record before, if that is asked for.
+    /// How many of the events have the record before, if that is asked for.
     events_with_prev_kv: usize,
     bytes: usize,
 }
 
 impl<'r, M: Moment> StepReader<'r, M> {
-    fn new(view: &'r M, request: &'r WatchRequest, budget: SyncBudget) -> StepReader<'r, M> {
+    fn new(read_txn: &'r M, request: &'r WatchRequest, budget: SyncBudget) -> StepReader<'r, M> {
         StepReader {
-            view,
+            read_txn,
             request,
             budget,
             records_read: 0,
@@ -283,7 +253,7 @@ impl<'r, M: Moment> StepReader<'r, M> {
                 RecordKind::Put => revision.put_key(),
                 RecordKind::Tombstone => revision.tombstone_key(),
             };
-            match self.view.tx().get(Bucket::Key, &record)? {
+            match self.read_txn.tx().get(Bucket::Key, &record)? {
                 Some(value) => self.add(revision.main, mark, value)?,
                 None => self.check_compacted(revision)?,
             }
@@ -313,8 +283,8 @@ impl<'r, M: Moment> StepReader<'r, M> {
             (Revision::new(from, 0).put_key(), Revision::new(up_to + 1, 0).put_key());
         let mut last = from;
         let (mut next, mut outcome) = (None, Ok(()));
-        let view = self.view;
-        view.tx().range(Bucket::Key, KeyRange::new(&first, &end), &mut |key, value| {
+        let read_txn = self.read_txn;
+        read_txn.tx().range(Bucket::Key, KeyRange::new(&first, &end), &mut |key, value| {
             let (revision, mark) = match RevisionKey::decode(key) {
                 Ok(decoded) => decoded,
                 Err(error) => {
@@ -333,7 +303,7 @@ impl<'r, M: Moment> StepReader<'r, M> {
         outcome.map(|()| next)
     }
 
-    /// A step always reads something, whatever its budget.
+    /// A step reads at least one record, whatever its budget.
     fn is_budget_spent(&self) -> bool {
         self.records_read > 0
             && (self.records_read >= self.budget.records || self.bytes >= self.budget.bytes)
@@ -367,7 +337,7 @@ impl<'r, M: Moment> StepReader<'r, M> {
         while self.lacks_prev_kv() {
             let event = &mut self.events[self.events_with_prev_kv];
             self.bytes -= event.size();
-            event.prev_kv = previous_record(self.view, &event.change)?;
+            event.prev_kv = previous_record(self.read_txn, &event.change)?;
             self.bytes += event.size();
             self.events_with_prev_kv += 1;
         }
@@ -376,7 +346,7 @@ impl<'r, M: Moment> StepReader<'r, M> {
 
     /// A record that is gone must have gone with a compaction since the list was made.
     fn check_compacted(&self, revision: Revision) -> Result<()> {
-        if revision.main <= self.view.compact_revision() {
+        if revision.main <= self.read_txn.compact_revision() {
             return Ok(());
         }
         Err(Error::Damaged(format!("the index names revision {revision}, which has no record")))
@@ -384,16 +354,19 @@ impl<'r, M: Moment> StepReader<'r, M> {
 }
 
 /// The record that a change has replaced, as far as it can still be known.
-pub(super) fn previous_record<M: Moment>(view: &M, change: &Change) -> Result<Option<KeyValue>> {
+pub(super) fn previous_record<M: Moment>(
+    read_txn: &M,
+    change: &Change,
+) -> Result<Option<KeyValue>> {
     let (Change::Put(record) | Change::Delete(record)) = change;
     let before = record.mod_revision - 1;
     let created = matches!(change, Change::Put(_)) && record.create_revision > before;
-    if created || before < view.compact_revision() {
+    if created || before < read_txn.compact_revision() {
         return Ok(None);
     }
-    let found = view.index().get(&record.key, before);
-    if check_not_compacted(view.index(), before).is_err() {
+    let found = read_txn.index().get(&record.key, before);
+    if check_not_compacted(read_txn.index(), before).is_err() {
         return Ok(None);
     }
-    found.map(|version| get_key_value(view.tx(), version.modified)).transpose()
+    found.map(|version| get_key_value(read_txn.tx(), version.modified)).transpose()
 }

@@ -1,7 +1,8 @@
-//! All watchers, and how each of them stands: what the lock `watchers` guards.
+//! All watchers of the default era and their sync states: what the lock `watchers` guards.
 //!
-//! Nothing here reads the store or waits for another thread, so the lock is never held for longer than it
-//! takes to hand one transaction's events to the watchers that want them.
+//! Nothing here reads the store. With the lock held, `watchStream` is taken to add to a channel; so
+//! the lock is held for no longer than it takes to hand one transaction's events to the watchers
+//! that want them, or to look through all watchers when the queue has overflowed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,20 +17,20 @@ use crate::watch::response::{
 };
 use crate::watch::watcher_group::WatcherGroup;
 
-/// A transaction of which so many events are wanted, counted once per watcher, is not handed on.
+/// A transaction of which more events are wanted, counted once per watcher, is not handed on.
 const NOTIFICATIONS_PER_TXN_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
 struct Watcher {
-    /// Tells this watcher from a later one with the same place.
+    /// Tells this watcher from a later one with the same key.
     serial: u64,
     request: WatchRequest,
     sync_state: SyncState,
-    /// Had nothing to tell since the last notice of progress.
+    /// Had no event since the last notice of progress.
     quiet: bool,
 }
 
-/// How a watcher stands to the present.
+/// Whether a watcher is up to date.
 #[derive(Debug)]
 enum SyncState {
     /// Is handed what happens from this revision on.
@@ -45,7 +46,7 @@ struct Stream {
     channel: Arc<WatchChannel>,
     watchers: BTreeMap<WatchId, Watcher>,
     watch_ids: WatchIdAllocator,
-    /// The watchers that are behind and wait for their turn.
+    /// The unsynced watchers that wait for their turn.
     unsynced: VecDeque<WatchId>,
     /// It is among the streams whose watchers may read.
     is_ready: bool,
@@ -72,7 +73,7 @@ struct Transaction<'t> {
 #[derive(Debug, Default)]
 pub(super) struct DeliveryResult {
     pub(super) to_wake: ChannelsToWake,
-    /// Something was too much to hand on, and all watchers have to catch up.
+    /// Something was too much to hand on, and all watchers are unsynced.
     pub(super) has_overflowed: bool,
 }
 
@@ -81,21 +82,21 @@ pub(super) struct DeliveryResult {
 pub(super) struct Watchers {
     streams: BTreeMap<u64, Stream>,
     synced: WatcherGroup<WatcherKey>,
-    /// Streams with watchers that are behind, and with room.
+    /// Streams with unsynced watchers, and perhaps with capacity.
     ready_streams: VecDeque<u64>,
-    /// Everything up to here was handed on, or was never wanted.
+    /// Everything up to here was handed on, or no watcher was there for it.
     delivered_revision: i64,
-    /// Streams that wait for a word on their progress, by the store's revision when they asked.
+    /// Streams that wait for their progress, by the store's revision when it was requested.
     progress_requests: BTreeSet<(i64, u64)>,
     last_serial: u64,
     watcher_count: usize,
-    /// How many of them are not in step.
+    /// How many of them are unsynced.
     unsynced_count: usize,
-    /// The watchers that ask for the record before each change, in step or not.
+    /// The watchers that ask for the record before each change, synced or not.
     prev_kv_watchers: WatcherGroup<WatcherKey>,
 }
 
-/// The outboxes that were empty and are not any more.
+/// The channels that were empty and are not any more.
 pub(super) type ChannelsToWake = Vec<Arc<WatchChannel>>;
 
 impl Watchers {
@@ -115,16 +116,16 @@ impl Watchers {
 
     pub(super) fn open(&mut self, make: impl FnOnce(u64) -> WatchChannel) -> Arc<WatchChannel> {
         self.last_serial += 1;
-        let outbox = Arc::new(make(self.last_serial));
+        let channel = Arc::new(make(self.last_serial));
         let stream = Stream {
-            channel: Arc::clone(&outbox),
+            channel: Arc::clone(&channel),
             watchers: BTreeMap::new(),
             watch_ids: WatchIdAllocator::default(),
             unsynced: VecDeque::new(),
             is_ready: false,
         };
         self.streams.insert(self.last_serial, stream);
-        outbox
+        channel
     }
 
     pub(super) fn close(&mut self, stream: u64) {
@@ -152,22 +153,22 @@ impl Watchers {
 
     /// Takes a watcher in, at the revision `now` up to which nothing will be handed on.
     pub(super) fn attach_stream(&mut self, moving: DetachedStream, now: i64) {
-        let DetachedStream { channel: outbox, watch_ids: numbers, watchers } = moving;
-        let number = outbox.stream;
+        let DetachedStream { channel, watch_ids: numbers, watchers } = moving;
+        let number = channel.stream;
         self.last_serial = self.last_serial.max(number);
         let none = BTreeMap::new();
         let mut stream = Stream {
-            channel: outbox,
+            channel,
             watch_ids: numbers,
             watchers: none,
             unsynced: VecDeque::new(),
             is_ready: false,
         };
         for DetachedWatcher { id, request, next_revision: next, quiet } in watchers {
-            let place = WatcherKey { stream: number, id };
-            let in_step = next > now;
-            let standing = if in_step {
-                self.synced.insert(&request.keys, place);
+            let key = WatcherKey { stream: number, id };
+            let is_synced = next > now;
+            let sync_state = if is_synced {
+                self.synced.insert(&request.keys, key);
                 SyncState::Synced { from: next }
             } else {
                 stream.unsynced.push_back(id);
@@ -175,17 +176,16 @@ impl Watchers {
             };
             self.last_serial += 1;
             self.watcher_count += 1;
-            self.unsynced_count += usize::from(!in_step);
+            self.unsynced_count += usize::from(!is_synced);
             if request.prev_kv {
-                self.prev_kv_watchers.insert(&request.keys, place);
+                self.prev_kv_watchers.insert(&request.keys, key);
             }
-            stream.watchers.insert(
-                id,
-                Watcher { serial: self.last_serial, request, sync_state: standing, quiet },
-            );
+            stream
+                .watchers
+                .insert(id, Watcher { serial: self.last_serial, request, sync_state, quiet });
         }
         let was_there = self.streams.insert(number, stream).is_some();
-        assert!(!was_there, "stream {number} came to a hub that has its own");
+        assert!(!was_there, "stream {number} came to a watchable store that has its own");
         self.schedule_stream(number);
     }
 
@@ -193,20 +193,20 @@ impl Watchers {
         self.watcher_count == 0
     }
 
-    /// Which of a transaction's events are wanted with the record before them. A watcher that comes later
-    /// does not want this transaction; one that catches up meanwhile may.
+    /// Which of a transaction's events are wanted with the record before them. A watcher that comes
+    /// later does not want this transaction; one that becomes synced meanwhile may.
     pub(super) fn needs_prev_kv(&self, events: &[Event]) -> Vec<bool> {
         let wants = |event: &Event| self.prev_kv_watchers.contains(event.key());
         events.iter().map(wants).collect()
     }
 
-    /// No watcher was there to hand on to: whatever was published up to here was not kept.
+    /// No watcher was there to hand on to: what was published up to here was not kept.
     pub(super) fn advance_to(&mut self, revision: i64) {
         self.delivered_revision = self.delivered_revision.max(revision);
     }
 
     /// Makes a watcher, or refuses. `now` is a revision that the store has reached, and not below
-    /// any that was handed on. Says whether there is something to catch up with.
+    /// any that was handed on. Says whether the watcher is unsynced.
     pub(super) fn watch(&mut self, stream: u64, request: WatchRequest, now: i64) -> bool {
         let Some(of) = self.streams.get_mut(&stream) else { return false };
         if let Some(refusal) = request.rejection(|id| of.watchers.contains_key(&id)) {
@@ -214,10 +214,10 @@ impl Watchers {
             return false;
         }
         let id = of.watch_ids.allocate(request.id, |id| of.watchers.contains_key(&id));
-        let place = WatcherKey { stream, id };
-        let in_step = request.start_revision == 0 || request.start_revision > now;
-        let standing = if in_step {
-            self.synced.insert(&request.keys, place);
+        let key = WatcherKey { stream, id };
+        let is_synced = request.start_revision == 0 || request.start_revision > now;
+        let sync_state = if is_synced {
+            self.synced.insert(&request.keys, key);
             SyncState::Synced { from: request.start_revision.max(now + 1) }
         } else {
             of.unsynced.push_back(id);
@@ -225,18 +225,17 @@ impl Watchers {
         };
         self.last_serial += 1;
         self.watcher_count += 1;
-        self.unsynced_count += usize::from(!in_step);
+        self.unsynced_count += usize::from(!is_synced);
         if request.prev_kv {
-            self.prev_kv_watchers.insert(&request.keys, place);
+            self.prev_kv_watchers.insert(&request.keys, key);
         }
-        let watcher =
-            Watcher { serial: self.last_serial, request, sync_state: standing, quiet: true };
+        let watcher = Watcher { serial: self.last_serial, request, sync_state, quiet: true };
         of.watchers.insert(id, watcher);
         of.channel.push_response(id, now, ResponseKind::Created);
-        if !in_step {
+        if !is_synced {
             self.schedule_stream(stream);
         }
-        !in_step
+        !is_synced
     }
 
     pub(super) fn cancel(&mut self, stream: u64, id: WatchId, now: i64) {
@@ -247,27 +246,27 @@ impl Watchers {
         }
     }
 
-    fn remove(&mut self, place: WatcherKey) -> bool {
-        let of = self.streams.get_mut(&place.stream);
-        let Some(watcher) = of.and_then(|of| of.watchers.remove(&place.id)) else { return false };
-        self.forget(place, &watcher);
+    fn remove(&mut self, key: WatcherKey) -> bool {
+        let of = self.streams.get_mut(&key.stream);
+        let Some(watcher) = of.and_then(|of| of.watchers.remove(&key.id)) else { return false };
+        self.forget(key, &watcher);
         true
     }
 
-    fn forget(&mut self, place: WatcherKey, watcher: &Watcher) {
+    fn forget(&mut self, key: WatcherKey, watcher: &Watcher) {
         match watcher.sync_state {
-            SyncState::Synced { .. } => self.synced.remove(&watcher.request.keys, &place),
+            SyncState::Synced { .. } => self.synced.remove(&watcher.request.keys, &key),
             SyncState::Unsynced(_) | SyncState::Syncing { .. } => self.unsynced_count -= 1,
         }
         self.watcher_count -= 1;
         if watcher.request.prev_kv {
-            self.prev_kv_watchers.remove(&watcher.request.keys, &place);
+            self.prev_kv_watchers.remove(&watcher.request.keys, &key);
         }
     }
 
-    /// Hands a transaction's events to the watchers that want them. `previous` are the same events with
-    /// the records before, for the watchers that asked for that. If far too many are wanted, all are
-    /// sent to the store instead, as [`unsync_up_to`](Watchers::unsync_up_to) does.
+    /// Hands a transaction's events to the watchers that want them. `previous` are the same events
+    /// with the records before, for the watchers that asked for that. If far too many are wanted,
+    /// all watchers become unsynced instead, as with [`unsync_up_to`](Watchers::unsync_up_to).
     pub(super) fn notify(
         &mut self,
         revision: i64,
@@ -289,12 +288,13 @@ impl Watchers {
         handed_on.to_wake.extend(self.send_requested_progress());
     }
 
-    /// Which watchers may want which events, in the order of streams; nothing if that would be too much.
+    /// Which watchers may want which events, in the order of streams; nothing if that would be too
+    /// much.
     fn interested_watchers(&self, events: &[Event]) -> Option<Vec<(WatcherKey, u32)>> {
         let mut wanted: Vec<(WatcherKey, u32)> = Vec::new();
         for (number, event) in events.iter().enumerate() {
             self.synced
-                .for_each_watching(event.key(), &mut |place| wanted.push((*place, number as u32)));
+                .for_each_watching(event.key(), &mut |key| wanted.push((*key, number as u32)));
             if wanted.len() > NOTIFICATIONS_PER_TXN_MAX {
                 return None;
             }
@@ -312,38 +312,38 @@ impl Watchers {
         to_wake: &mut ChannelsToWake,
     ) {
         let Some(of) = self.streams.get_mut(&wanted[0].0.stream) else { return };
-        let outbox = Arc::clone(&of.channel);
+        let channel = Arc::clone(&of.channel);
         counted.clear();
-        let (refused, wakes) = outbox.with_lock(|open| {
+        let (refused, wakes) = channel.with_lock(|open| {
             let mut refused = Vec::new();
             for group in wanted.chunk_by(|a, b| a.0 == b.0) {
-                let place = group[0].0;
-                let Some(watcher) = of.watchers.get_mut(&place.id) else { continue };
-                if !watcher.notify(open, place.id, transaction, group, counted) {
-                    refused.push(place);
+                let key = group[0].0;
+                let Some(watcher) = of.watchers.get_mut(&key.id) else { continue };
+                if !watcher.notify(open, key.id, transaction, group, counted) {
+                    refused.push(key);
                 }
             }
             refused
         });
-        for place in refused {
-            self.mark_unsynced(place, transaction.revision);
+        for key in refused {
+            self.mark_unsynced(key, transaction.revision);
         }
         if wakes {
-            to_wake.push(outbox);
+            to_wake.push(channel);
         }
     }
 
-    /// A watcher in step is handed nothing any more, from this revision on.
-    fn mark_unsynced(&mut self, place: WatcherKey, next: i64) {
-        let Some(of) = self.streams.get_mut(&place.stream) else { return };
-        let Some(watcher) = of.watchers.get_mut(&place.id) else { return };
+    /// A synced watcher is handed nothing any more, from this revision on.
+    fn mark_unsynced(&mut self, key: WatcherKey, next: i64) {
+        let Some(of) = self.streams.get_mut(&key.stream) else { return };
+        let Some(watcher) = of.watchers.get_mut(&key.id) else { return };
         watcher.sync_state = SyncState::Unsynced(UnsyncedReader::starting_at(next));
         self.unsynced_count += 1;
-        self.synced.remove(&watcher.request.keys, &place);
-        of.unsynced.push_back(place.id);
+        self.synced.remove(&watcher.request.keys, &key);
+        of.unsynced.push_back(key.id);
     }
 
-    /// What was published up to a revision is not in the queue any more: each watcher in step must
+    /// What was published up to a revision is not in the queue any more: each synced watcher must
     /// read it in the store.
     pub(super) fn unsync_up_to(&mut self, up_to: i64) {
         let next = self.delivered_revision + 1;
@@ -357,14 +357,14 @@ impl Watchers {
                 }
             }
         }
-        for (place, next) in fallen {
-            self.mark_unsynced(place, next);
-            self.schedule_stream(place.stream);
+        for (key, next) in fallen {
+            self.mark_unsynced(key, next);
+            self.schedule_stream(key.stream);
         }
         self.delivered_revision = self.delivered_revision.max(up_to);
     }
 
-    /// A stream with a watcher that is behind may have capacity now.
+    /// A stream with an unsynced watcher may have capacity now.
     pub(super) fn schedule_stream(&mut self, stream: u64) {
         if let Some(of) = self.streams.get_mut(&stream)
             && !of.is_ready
@@ -375,12 +375,13 @@ impl Watchers {
         }
     }
 
-    /// The next watcher that is behind and has room, to read for it.
+    /// The next unsynced watcher whose stream has capacity, to read for it.
     pub(super) fn next_sync_task(&mut self) -> Option<SyncTask> {
         while let Some(stream) = self.ready_streams.pop_front() {
             let Some(of) = self.streams.get_mut(&stream) else { continue };
             of.is_ready = false;
-            // Without capacity the outbox notes that a watcher waits, and says when it has some.
+            // Without capacity the channel notes that a watcher waits, and reports when it has
+            // some.
             if !of.channel.with_lock(|open| open.has_capacity()).0 {
                 continue;
             }
@@ -393,57 +394,57 @@ impl Watchers {
         None
     }
 
-    /// Hands on what a turn has read; `revision` is the store's. Says which channels to wake.
+    /// Hands on what a turn has read; `revision` is the store's. Returns the channel to wake.
     pub(super) fn finish_sync_task(
         &mut self,
         turn: SyncTask,
         step: SyncStep,
         revision: i64,
     ) -> Option<Arc<WatchChannel>> {
-        let place = turn.key;
-        let of = self.streams.get_mut(&place.stream)?;
-        let watcher = of.watchers.get_mut(&place.id).filter(|now| now.serial == turn.serial)?;
-        let outbox = Arc::clone(&of.channel);
+        let key = turn.key;
+        let of = self.streams.get_mut(&key.stream)?;
+        let watcher = of.watchers.get_mut(&key.id).filter(|now| now.serial == turn.serial)?;
+        let channel = Arc::clone(&of.channel);
         let (events, done) = match step {
             SyncStep::Events { events, done } => (events, done),
             SyncStep::Compacted(compacted) => {
-                self.remove(place);
-                outbox.push_response(place.id, 0, ResponseKind::Compacted(compacted));
-                self.schedule_stream(place.stream);
-                return Some(outbox);
+                self.remove(key);
+                channel.push_response(key.id, 0, ResponseKind::Compacted(compacted));
+                self.schedule_stream(key.stream);
+                return Some(channel);
             }
         };
         let next = turn.reader.next_revision();
         if done && next > self.delivered_revision {
             watcher.sync_state = SyncState::Synced { from: next };
             self.unsynced_count -= 1;
-            self.synced.insert(&watcher.request.keys, place);
+            self.synced.insert(&watcher.request.keys, key);
         } else {
             watcher.sync_state = SyncState::Unsynced(turn.reader);
-            of.unsynced.push_back(place.id);
+            of.unsynced.push_back(key.id);
         }
         let fragment = watcher.request.fragment;
         let wakes = !events.is_empty() && {
             watcher.quiet = false;
             let bytes = events.iter().map(Event::size).sum();
             let says = ResponseKind::Events { events: events.into(), fragment };
-            let response = Response { id: place.id, revision, kind: says };
-            outbox.with_lock(|open| open.push(response, bytes)).1
+            let response = Response { id: key.id, revision, kind: says };
+            channel.with_lock(|open| open.push(response, bytes)).1
         };
-        self.schedule_stream(place.stream);
-        wakes.then_some(outbox)
+        self.schedule_stream(key.stream);
+        wakes.then_some(channel)
     }
 
     /// A turn that has come to nothing: it will be tried again.
     pub(super) fn requeue_sync_task(&mut self, turn: SyncTask) {
-        let SyncTask { key: place, serial, reader: catch_up, .. } = turn;
-        let Some(of) = self.streams.get_mut(&place.stream) else { return };
-        if let Some(watcher) = of.watchers.get_mut(&place.id)
+        let SyncTask { key, serial, reader, .. } = turn;
+        let Some(of) = self.streams.get_mut(&key.stream) else { return };
+        if let Some(watcher) = of.watchers.get_mut(&key.id)
             && watcher.serial == serial
         {
-            watcher.sync_state = SyncState::Unsynced(catch_up);
-            of.unsynced.push_back(place.id);
-            self.schedule_stream(place.stream);
+            watcher.sync_state = SyncState::Unsynced(reader);
+            of.unsynced.push_back(key.id);
+            self.schedule_stream(key.stream);
         }
     }
 
@@ -455,7 +456,8 @@ impl Watchers {
         self.send_requested_progress()
     }
 
-    /// Answers the watchers that asked and have been handed enough. One that is behind gets no answer.
+    /// Answers the streams whose request has been handed on. One with an unsynced watcher gets no
+    /// answer.
     fn send_requested_progress(&mut self) -> ChannelsToWake {
         let mut to_wake = ChannelsToWake::new();
         while let Some((asked_at, stream)) = self.progress_requests.first().copied()
@@ -475,8 +477,8 @@ impl Watchers {
         to_wake
     }
 
-    /// Notices for the watchers that want them. A client that does not read gets none: it has not asked,
-    /// and they would fill the memory.
+    /// Notices for the watchers that want them. A client that does not read gets none: it has not
+    /// asked, and they would fill the memory.
     pub(super) fn notify_progress(&mut self, stream: u64) {
         let Some(of) = self.streams.get_mut(&stream) else { return };
         let (watchers, handed_on) = (&mut of.watchers, self.delivered_revision);
@@ -505,18 +507,13 @@ impl Stream {
     fn next_sync_task(&mut self, stream: u64) -> Option<SyncTask> {
         while let Some(id) = self.unsynced.pop_front() {
             let Some(watcher) = self.watchers.get_mut(&id) else { continue };
-            // One that was canceled and made anew is in the row twice.
-            let SyncState::Unsynced(behind) = &watcher.sync_state else { continue };
-            let reading = SyncState::Syncing { next_revision: behind.next_revision() };
-            let standing = std::mem::replace(&mut watcher.sync_state, reading);
-            let SyncState::Unsynced(catch_up) = standing else { unreachable!("looked at above") };
+            // One that was canceled and made anew is in the queue twice.
+            let SyncState::Unsynced(reader) = &watcher.sync_state else { continue };
+            let reading = SyncState::Syncing { next_revision: reader.next_revision() };
+            let sync_state = std::mem::replace(&mut watcher.sync_state, reading);
+            let SyncState::Unsynced(reader) = sync_state else { unreachable!("looked at above") };
             let (serial, request) = (watcher.serial, watcher.request.clone());
-            return Some(SyncTask {
-                key: WatcherKey { stream, id },
-                serial,
-                request,
-                reader: catch_up,
-            });
+            return Some(SyncTask { key: WatcherKey { stream, id }, serial, request, reader });
         }
         None
     }
@@ -531,15 +528,15 @@ impl Watcher {
     fn detach(self, id: WatchId, handed_on: i64) -> DetachedWatcher {
         let next = match self.sync_state {
             SyncState::Synced { from } => from.max(handed_on + 1),
-            SyncState::Unsynced(catch_up) => catch_up.next_revision(),
+            SyncState::Unsynced(reader) => reader.next_revision(),
             SyncState::Syncing { next_revision: next } => next,
         };
         DetachedWatcher { id, request: self.request, next_revision: next, quiet: self.quiet }
     }
 
-    /// Up to which revision everything was told, if that is all that was handed on, or even more:
-    /// one that has just come or caught up is ahead of what waits in the queue. One that waits for
-    /// the future has not even begun.
+    /// Up to which revision everything was delivered, if that is all that was handed on, or even
+    /// more: one that was just made or synced is ahead of what waits in the queue. `None` if it is
+    /// unsynced, or waits for a start in the future.
     fn progress_revision(&self, handed_on: i64) -> Option<i64> {
         match self.sync_state {
             SyncState::Synced { from } if self.request.start_revision <= handed_on => {
@@ -549,7 +546,8 @@ impl Watcher {
         }
     }
 
-    /// Tells what of a transaction's events it wants. Says no if there is no room.
+    /// Adds what it wants of a transaction's events to the channel. `false` if there is no
+    /// capacity.
     fn notify(
         &mut self,
         open: &mut ChannelGuard<'_>,

@@ -1,7 +1,7 @@
 //! A whole tree from keys in order: leaves from left to right, then what lies above them.
 //!
 //! Nodes are filled to three quarters, as they would be on average had the keys come one by one:
-//! full ones would all be split by the first keys that come between.
+//! full ones would all be split by the first keys that are put between.
 //!
 //! Nearly all of the work is in the leaves. They are built by many threads, each for a part of the
 //! keys; the last leaf of a part has what is left, be it a single key. What lies above is a

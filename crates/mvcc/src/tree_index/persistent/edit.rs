@@ -1,9 +1,5 @@
 //! Changing one key: the way down, and what it does to the nodes on the way up.
 //!
-//! A node that a snapshot has, too, is copied before it is changed; one that no other tree has is
-//! changed where it is ([`Arc::make_mut`] knows). So a put after a snapshot copies one node of each
-//! level, and a second put near to the first copies what is left of its way.
-//!
 //! ```text
 //!   snapshot ──▶ root ─────┬──────────┐          put to a key of leaf 3:
 //!                          ▼          ▼          root and the second inner node are copied,
@@ -13,16 +9,10 @@
 //!                  └────▶ inner 2' ─ 3' ┘
 //! ```
 //!
-//! Copying an inner node counts up each of its children, and those counts lie in memory that is
-//! cold. That is why inner nodes are small.
-//!
-//! # Splits and joins
-//!
-//! A node that grows over its maximum is split in halves. A node that shrinks under a quarter of it
-//! is joined with a neighbour, or shares with it evenly if both are too much for one node. Keys go
-//! only in compactions, which may take most of them; without joins the tree would keep the height
-//! and the nodes of its best days, and counting would not be what it costs for the keys that are
-//! left. A quarter, not half, so that a node that was just split is not joined by the next delete.
+//! A node that a snapshot has, too, is copied before it is changed; one that no other tree has is
+//! changed where it is ([`Arc::make_mut`] knows). Copying an inner node counts up each of its
+//! children, in memory that is cold: that is why inner nodes are small. A node over its maximum is
+//! split in halves; one under a quarter of it is joined with a neighbour, see [`is_small`].
 
 use std::sync::Arc;
 
@@ -30,9 +20,9 @@ use super::node::{Child, Node, Slot, child_with, find};
 use crate::key_index::KeyIndex;
 use crate::tree_index::key::Key;
 
-/// A copy of a leaf is two kilobytes at most.
+/// Number of keys in a leaf: a copy of a leaf is two kilobytes at most.
 pub(super) const LEAF_MAX: usize = 32;
-/// A copy of an inner node counts so many children up at most.
+/// Number of children of an inner node: a copy counts each of them up.
 pub(super) const INNER_MAX: usize = 8;
 
 /// What to do with a key.
@@ -164,6 +154,10 @@ fn without<T: Clone>(items: &[T], at: usize) -> Arc<[T]> {
     items[..at].iter().chain(&items[at + 1..]).cloned().collect()
 }
 
+/// Keys are removed only by compactions, which may take most of them. Without joins the tree would
+/// keep its height and its nodes, and counting would not cost what it costs for the keys that are
+/// left. A quarter, not half, so that a node that was just split is not joined by the next delete.
+/// A node and a neighbour that are together too much for one node share their items evenly.
 fn is_small(node: &Node) -> bool {
     match node {
         Node::Leaf(slots) => slots.len() < LEAF_MAX / 4,

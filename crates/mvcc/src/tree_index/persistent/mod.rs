@@ -1,63 +1,18 @@
-//! An index whose snapshots are one pointer: no thread waits for another.
+//! The default era's index: a tree that is not changed where a reader could see it.
 //!
-//! # The idea
+//! A reader holds a pointer to a root. The writer makes a new root for each change, which shares
+//! all nodes with the old one but those on the way to the changed leaf (`edit.rs`); nodes that no
+//! snapshot has are changed in place. Each child is stored with its number of live keys, so that
+//! counting a range at the newest revision is one way down for each of its ends, and no walk. At an
+//! older revision a range is walked. The index has no lock: its writer stands behind the store's.
 //!
-//! The tree is never changed where a reader could see it. A reader holds a pointer to a root,
-//! and all that can be reached from there stays as it is. The writer makes a new root for each
-//! change, which shares everything with the old one except the way down to the changed leaf
-//! (`edit.rs`). Taking a snapshot is then cloning a pointer; and what no pointer holds any more
-//! goes away by itself, for nodes are counted.
-//!
-//! A copy for each put sounds expensive. It is not needed for each put: nodes that no snapshot has
-//! are changed in place. And a way down is short: with 8 children to an inner node and 32 keys to a
-//! leaf, a million keys are seven levels.
-//!
-//! # Counting
-//!
-//! Each child is stored with the number of its live keys, those that have a value at the newest
-//! revision. So "how many keys lie in this range?" needs one way down for each end of it, and no
-//! walk:
-//!
-//! ```text
-//!                  [ 3 | 5 | 2 ]              live keys before "k" = 3 (the first child)
-//!                 ╱      │      ╲                                  + 1 (in the leaf, "g")
-//!         [a c d]   [g k l o p]   [x z]       live keys in [k, y) = before "y" - before "k"
-//!                                                                 = 9 - 4 = 5
-//! ```
-//!
-//! A page of 100 keys with the total count costs two ways down and 100 steps. Subtrees with no live
-//! key are passed over, so many deleted keys that wait for a compaction do not make a page slow.
-//!
-//! For an older revision the counts are of no use: it is walked, which takes as long as the range
-//! is, and holds up no other thread.
-//!
-//! # Compaction
-//!
-//! What lies at or below the compact revision is changed by no put. So *planning* a compaction (what
-//! to keep, and which keys have something to drop) can be done on any view that is not older than
-//! that revision, by any thread, in any number of steps: [`PersistentSnapshot::plan_compaction`]. The
-//! writer then drops, key by key: [`PersistentIndex::apply_compaction`]. Views that are open keep
-//! what they had.
-//!
-//! # Dropping a big tree
-//!
-//! The view that is replaced by the next one shares nearly all nodes with it, and dropping it frees
-//! those few that differ. But the last view of a tree of a million keys takes tens of milliseconds
-//! to drop. It is no deeper than the tree is high, so the stack does not matter; the time does. So
-//! it is either sent to a thread where it disturbs no request, or taken apart in steps:
-//! [`PersistentSnapshot::dismantle`].
-//!
-//! # Invariants
-//!
+//! Invariants:
 //! * All leaves are at the same depth, keys rise from left to right.
 //! * A child's count of live keys is what counting them would give.
 //! * No node is empty except a root without any key, no inner node has a single child.
 //!
-//! # Left out
-//!
-//! Nodes stamped with the version that made them, and memory that the writer reclaims itself, would
-//! save counting up the children of each copied node, and are about twice as fast in the worst
-//! case. They need `unsafe` or a pool with a life of its own, and neither is easy to read.
+//! In etcd: `treeIndex`, see [`locked`](super::locked). See `docs/mvcc.md`, and for the shape of
+//! the nodes `docs/decisions/mvcc-tree-index.md`.
 
 mod build;
 mod dismantle;
@@ -79,7 +34,13 @@ use crate::key_index::{CompactionEffect, EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
 use crate::workers::Workers;
 
-/// The writer's side: the tree of now.
+/// The writer's side: the current tree.
+///
+/// A put changes nothing that lies at or below the compact revision. So *planning* a compaction
+/// (what to keep, and which keys have something to drop) can be done on any snapshot that is not
+/// older than that revision, by any thread, in any number of steps:
+/// [`PersistentSnapshot::plan_compaction`]. The writer then drops, key by key:
+/// [`PersistentIndex::apply_compaction`]. Open snapshots keep what they had.
 #[derive(Debug, Default)]
 pub struct PersistentIndex {
     current: PersistentSnapshot,
@@ -117,7 +78,11 @@ impl PersistentSnapshot {
         step
     }
 
-    /// Lets go of this snapshot step by step.
+    /// Drops this snapshot step by step.
+    ///
+    /// A snapshot that is replaced by the next one shares nearly all nodes with it, and its drop
+    /// frees the few that differ. But the last snapshot of a million keys takes milliseconds to
+    /// drop. So it is sent to a thread where it delays no request, or dropped with this.
     pub fn dismantle(self) -> Dismantling {
         Dismantling::of(self.root)
     }
@@ -290,7 +255,7 @@ impl TreeIndex for PersistentIndex {
     }
 
     fn begin_compaction(&self, at: i64) -> IndexCompaction {
-        // It needs nothing to walk over: see "Compaction" in the module's documentation.
+        // It walks over the current tree, in each step.
         IndexCompaction::new(at, TreeClone::default())
     }
 

@@ -6,7 +6,7 @@
 //!   leaf   [a][c][d][k]        [m][p]                    keys, each with its history
 //! ```
 //!
-//! A node is one allocation, exactly as large as what it holds. There is no room for growth in it:
+//! A node is one allocation, exactly as large as what it holds. It has no capacity for growth:
 //! a new key means a new leaf, of a kilobyte or two, whether or not a snapshot has the old one. At
 //! the rate at which snapshots are taken nearly every leaf would have to be copied anyway, and
 //! leaves with a third of their capacity free would cost 30 bytes for each key. Whatever does not

@@ -62,7 +62,7 @@ fn filled(range: std::ops::Range<u32>) -> PersistentIndex {
 }
 
 #[test]
-fn sizes_are_what_the_bars_count_on() {
+fn slots_and_children_have_the_sizes_that_memory_is_counted_with() {
     assert_eq!(size_of::<Slot>(), 64);
     assert_eq!(size_of::<node::Child>(), 72);
 }
@@ -98,11 +98,11 @@ proptest! {
         }
         check(&index.current.root, true);
         snapshots.push((index.snapshot(), plain));
-        for (view, plain) in snapshots {
-            check(&view.root, true);
-            prop_assert_eq!(view.count(KeyRange::ALL, i64::MAX), plain.len() as u64);
+        for (snapshot, plain) in snapshots {
+            check(&snapshot.root, true);
+            prop_assert_eq!(snapshot.count(KeyRange::ALL, i64::MAX), plain.len() as u64);
             let mut seen = Vec::new();
-            view.walk(KeyRange::ALL, i64::MAX, &mut |key, version| {
+            snapshot.walk(KeyRange::ALL, i64::MAX, &mut |key, version| {
                 seen.push((key.to_vec(), version.modified.main));
                 ControlFlow::Continue(())
             });
@@ -162,15 +162,15 @@ fn a_tree_that_lost_its_keys_is_low_again() {
     for number in (0..20_000).filter(|number| number % 1_000 != 0) {
         index.tombstone(&key(number), Revision::new(2, i64::from(number)));
     }
-    let view = index.snapshot();
+    let snapshot = index.snapshot();
     assert_eq!(compact_all(&mut index, 3, 1_000).len(), 20);
     assert!(full >= 4 && height(&index) <= 1, "{full} levels became {}", height(&index));
-    assert_eq!(view.count(KeyRange::ALL, 1), 20_000, "a view outlasts a compaction");
-    assert_eq!(view.count(KeyRange::ALL, 2), 20);
+    assert_eq!(snapshot.count(KeyRange::ALL, 1), 20_000, "a snapshot outlasts a compaction");
+    assert_eq!(snapshot.count(KeyRange::ALL, 2), 20);
 }
 
 #[test]
-fn what_nobody_else_has_is_changed_in_place() {
+fn a_node_of_one_tree_is_changed_in_place() {
     let mut index = filled(0..1_000);
     let root = |index: &PersistentIndex| match &index.current.root {
         Node::Inner(children) => children.as_ptr(),
@@ -179,18 +179,18 @@ fn what_nobody_else_has_is_changed_in_place() {
     let before = root(&index);
     index.put(&key(7), Revision::new(2, 0), EncodedLen::of(9));
     assert_eq!(root(&index), before);
-    let view = index.snapshot();
+    let snapshot = index.snapshot();
     index.put(&key(7), Revision::new(3, 0), EncodedLen::of(9));
     assert_ne!(root(&index), before);
-    assert_eq!(view.get(&key(7), 9).map(|found| found.modified.main), Some(2));
+    assert_eq!(snapshot.get(&key(7), 9).map(|found| found.modified.main), Some(2));
 }
 
 #[test]
 fn deleting_what_is_absent_copies_nothing() {
     let mut index = filled(0..1_000);
-    let view = index.snapshot();
+    let snapshot = index.snapshot();
     assert_eq!(index.tombstone(b"absent", Revision::new(2, 0)), None);
-    let same = match (&view.root, &index.current.root) {
+    let same = match (&snapshot.root, &index.current.root) {
         (Node::Inner(a), Node::Inner(b)) => std::sync::Arc::ptr_eq(a, b),
         _ => false,
     };
@@ -198,7 +198,7 @@ fn deleting_what_is_absent_copies_nothing() {
 }
 
 #[test]
-fn a_tree_is_dismantled_in_steps_and_others_keep_theirs() {
+fn a_tree_is_dismantled_in_steps_and_other_trees_keep_their_nodes() {
     let mut index = filled(0..2_000);
     let old = index.snapshot();
     for number in 0..2_000 {
@@ -206,8 +206,8 @@ fn a_tree_is_dismantled_in_steps_and_others_keep_theirs() {
     }
     let shared = index.snapshot();
     let mut steps = 0;
-    for view in [old, shared] {
-        let mut dismantling = view.dismantle();
+    for snapshot in [old, shared] {
+        let mut dismantling = snapshot.dismantle();
         while !dismantling.step(10) {
             steps += 1;
         }
