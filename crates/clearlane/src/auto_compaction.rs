@@ -8,7 +8,7 @@ use std::convert::Infallible;
 
 use clearlane_mvcc::AutoCompaction;
 use clearlane_proto::etcdserverpb::CompactionRequest;
-use clearlane_server::{RequestError, Server, requests};
+use clearlane_server::{RequestError, Server, apply};
 use tokio::time::{Instant, sleep_until};
 
 /// Goes on for as long as it is polled.
@@ -28,7 +28,7 @@ pub async fn run_auto_compaction(member: Server, mut policy: AutoCompaction) -> 
                 policy.compacted(revision);
             }
             // Another compaction was faster.
-            Err(RequestError::Rejected(requests::RequestRejection::Compacted)) => {
+            Err(RequestError::Rejected(apply::RequestRejection::Compacted)) => {
                 policy.compacted(revision)
             }
             Err(trouble) => {

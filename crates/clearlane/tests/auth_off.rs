@@ -22,7 +22,7 @@ use clearlane_proto::etcdserverpb::{
     AuthUserGrantRoleRequest, AuthUserListRequest, AuthUserRevokeRoleRequest, AuthenticateRequest,
 };
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};

@@ -19,7 +19,7 @@ use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::response_op::Response;
 use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};

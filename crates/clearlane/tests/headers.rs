@@ -19,7 +19,7 @@ use clearlane_proto::etcdserverpb::{
     TxnRequest,
 };
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use tonic::transport::{Channel, Endpoint};
 

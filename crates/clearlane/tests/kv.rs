@@ -18,7 +18,7 @@ use clearlane_proto::etcdserverpb::{
     RequestOp, TxnRequest,
 };
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};

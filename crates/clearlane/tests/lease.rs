@@ -15,7 +15,7 @@ use clearlane_proto::etcdserverpb::{
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, PutRequest, RangeRequest,
 };
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};

@@ -26,7 +26,7 @@ use clearlane_proto::etcdserverpb::{
 use clearlane_proto::grpc::health::v1::HealthCheckRequest;
 use clearlane_proto::grpc::health::v1::health_client::HealthClient;
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::snapshot_file;
 use clearlane_server::threads::ServerThreads;
 use tonic::transport::{Channel, Endpoint};

@@ -20,8 +20,8 @@ use clearlane_proto::etcdserverpb::{
     WatchCreateRequest, WatchRequest,
 };
 use clearlane_rpc::serve::RpcServer;
+use clearlane_server::apply::{Limits, RequestRejection};
 use clearlane_server::range_stream::RangeStream;
-use clearlane_server::requests::{Limits, RequestRejection};
 use clearlane_server::threads::ServerThreads;
 use clearlane_server::{RequestError, Server};
 use tonic::Code;

@@ -15,7 +15,7 @@ use clearlane_proto::etcdserverpb::{
     WatchResponse,
 };
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};

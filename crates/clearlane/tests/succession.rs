@@ -20,7 +20,7 @@ use clearlane_proto::v3electionpb::{
 use clearlane_proto::v3lockpb::lock_client::LockClient;
 use clearlane_proto::v3lockpb::{LockRequest, UnlockRequest};
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};

@@ -15,7 +15,7 @@ use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest, RangeRequest};
 use clearlane_server::Server;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::snapshot_file::SnapshotWriter;
 use serde_json::Value;
 use tonic::transport::Endpoint;

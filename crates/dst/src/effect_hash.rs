@@ -9,8 +9,8 @@ use std::hash::{Hash, Hasher};
 use std::mem::discriminant;
 
 use clearlane_raft::Message;
+use clearlane_server::apply::AppliedResponse;
 use clearlane_server::replica::{Completions, ProposalResult, RequestOutcome};
-use clearlane_server::requests::AppliedResponse;
 use clearlane_wal::Entry;
 use clearlane_wal::group_commit::Batch;
 use prost::Message as _;

@@ -2,7 +2,7 @@
 
 use clearlane_mvcc::ReadTxn;
 use clearlane_proto::etcdserverpb::{RangeResponse, ResponseHeader, response_op};
-use clearlane_server::requests::{self, AppliedResponse as Answer, RequestRejection};
+use clearlane_server::apply::{self, AppliedResponse as Answer, RequestRejection};
 
 use crate::history::{Record, Reply, Request};
 use crate::machine::to_record;
@@ -14,7 +14,7 @@ pub fn read(
     key: Option<&str>,
     serializable: bool,
 ) -> clearlane_server::Result<Result<Reply, RequestRejection>> {
-    let found = requests::range(read, &proposals::range(key, serializable))?;
+    let found = apply::range(read, &proposals::range(key, serializable))?;
     Ok(found.map(|found| range_reply(&found)))
 }
 

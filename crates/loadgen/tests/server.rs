@@ -19,7 +19,7 @@ use clearlane_loadgen::run::{RunOptions, run};
 use clearlane_loadgen::workload::Workload;
 use clearlane_loadgen::{Error, Result};
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 
 const WORKLOAD: &str = "

@@ -38,7 +38,7 @@ use clearlane_net::listener::Listener;
 use clearlane_net::tls::Dialer;
 use clearlane_proto::peerpb::peer_server::PeerServer;
 use clearlane_server::Server;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};

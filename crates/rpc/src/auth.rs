@@ -22,8 +22,8 @@ use clearlane_proto::etcdserverpb::{
     AuthUserRevokeRoleResponse, AuthenticateRequest, AuthenticateResponse, InternalRaftRequest,
     ResponseHeader,
 };
+use clearlane_server::apply::{self, AppliedResponse};
 use clearlane_server::auth_store::{self, AuthRejection};
-use clearlane_server::requests::{self, AppliedResponse};
 use clearlane_server::{RequestError, Server};
 use tonic::{Request, Response, Status};
 
@@ -84,7 +84,7 @@ impl AuthService {
 }
 
 fn to_request_error(refused: AuthRejection) -> RequestError {
-    requests::RequestRejection::from(refused).into()
+    apply::RequestRejection::from(refused).into()
 }
 
 /// As it goes into the log. It is work, on purpose, and not for a network thread.

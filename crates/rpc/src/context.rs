@@ -6,9 +6,9 @@ use clearlane_proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse,
     InternalRaftRequest, PutRequest, PutResponse, RangeRequest, TxnRequest, TxnResponse,
 };
+use clearlane_server::apply::AppliedResponse;
 use clearlane_server::range::RangeResult;
 use clearlane_server::request_trace::{RequestTrace, Stage};
-use clearlane_server::requests::AppliedResponse;
 use clearlane_server::{RequestError, Server, range};
 use http::HeaderMap;
 use tonic::Status;

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use clearlane_proto::etcdserverpb::{
     CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest,
 };
+use clearlane_server::apply::txn;
 use clearlane_server::request_trace::{RequestTrace, SlowRequestFields, Stage};
-use clearlane_server::requests::txn;
 use clearlane_server::{Server, trace};
 use http::{HeaderMap, Response};
 use hyper::body::Incoming;

@@ -17,7 +17,7 @@ use clearlane_proto::etcdserverpb::{
     LeaseRevokeResponse, LeaseStatus, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
     ResponseHeader,
 };
-use clearlane_server::requests::AppliedResponse;
+use clearlane_server::apply::AppliedResponse;
 use clearlane_server::{RequestError, Server};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};

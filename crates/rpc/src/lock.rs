@@ -8,7 +8,7 @@ use clearlane_proto::etcdserverpb::{DeleteRangeRequest, InternalRaftRequest, Ran
 use clearlane_proto::v3lockpb::lock_server::Lock;
 use clearlane_proto::v3lockpb::{LockRequest, LockResponse, UnlockRequest, UnlockResponse};
 use clearlane_server::RequestError;
-use clearlane_server::requests::AppliedResponse;
+use clearlane_server::apply::AppliedResponse;
 use tonic::{Request, Response, Status};
 
 use crate::interceptors::{RequiredRole, check_member_can_serve};

@@ -26,8 +26,8 @@ use clearlane_proto::etcdserverpb::{
     RangeResponse, RequestOp, ResponseHeader, TxnRequest, TxnResponse,
 };
 use clearlane_proto::mvccpb::KeyValue;
+use clearlane_server::apply::{self, AppliedResponse, check};
 use clearlane_server::request_trace::RequestTrace;
-use clearlane_server::requests::{self, AppliedResponse, check};
 use clearlane_server::watch::Stream;
 use clearlane_server::{RequestError, Server};
 use tokio::sync::watch;
@@ -266,7 +266,7 @@ impl LockQueue {
         check::range(&request)?;
         self.server.linearizable_read_notify_untraced().await?;
         let store = self.server.store();
-        let mut found = requests::range(&*store.begin_read(), &request)??;
+        let mut found = apply::range(&*store.begin_read(), &request)??;
         self.server.fill_header(&mut found.header);
         Ok(found)
     }

@@ -24,8 +24,8 @@ use clearlane_proto::etcdserverpb::{
     SnapshotResponse, StatusRequest, StatusResponse,
 };
 use clearlane_proto::membershippb::DowngradeInfoSetRequest;
+use clearlane_server::apply::AppliedResponse;
 use clearlane_server::downgrade::{self, downgrade_info, validate};
-use clearlane_server::requests::AppliedResponse;
 use clearlane_server::snapshot_file::SnapshotWriter;
 use clearlane_server::{RequestError, Server, checksums};
 use tokio::sync::{Semaphore, mpsc};

@@ -39,7 +39,7 @@ use clearlane_proto::grpc::health::v1::health_server::HealthServer;
 use clearlane_proto::v3electionpb::election_server::ElectionServer;
 use clearlane_proto::v3lockpb::lock_server::LockServer;
 use clearlane_server::Server;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;

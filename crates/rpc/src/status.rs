@@ -6,10 +6,10 @@
 
 use clearlane_raft::read_index::ReadIndexError as Read;
 use clearlane_server::RequestError;
+use clearlane_server::apply::{AppliedResponse, RequestRejection as Request};
 use clearlane_server::auth_store::AuthRejection as Users;
 use clearlane_server::downgrade::DowngradeRejection as Downgrade;
 use clearlane_server::membership::MembershipRejection as Members;
-use clearlane_server::requests::{AppliedResponse, RequestRejection as Request};
 use http::HeaderMap;
 use tonic::{Code, Status};
 

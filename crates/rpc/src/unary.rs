@@ -14,7 +14,7 @@ use std::pin::Pin;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use clearlane_proto::etcdserverpb::TxnRequest;
 use clearlane_proto::nested;
-use clearlane_server::requests::RequestRejection;
+use clearlane_server::apply::RequestRejection;
 use clearlane_server::{RequestError, Server};
 use http::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};

@@ -23,9 +23,9 @@ use clearlane_proto::etcdserverpb::{AlarmMember, AlarmRequest, AlarmType, Intern
 use prost::Message as _;
 
 use crate::applied_position::AppliedPosition;
+use crate::apply::RequestRejection;
 use crate::error::{Error, Result};
 use crate::quota;
-use crate::requests::RequestRejection;
 
 /// The proposal of a member with a store that is too large, or a disk that is nearly full.
 pub fn no_space(member_id: u64) -> InternalRaftRequest {

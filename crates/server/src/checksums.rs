@@ -13,9 +13,9 @@ use clearlane_engine::{Bucket, KeyRange, Snapshot};
 use clearlane_mvcc::{BackendHashJob, Error as StoreError, HashKv, Store};
 
 use crate::applied_position::AppliedPosition;
+use crate::apply::RequestRejection;
 use crate::error::Result;
 use crate::request_error::RequestError;
-use crate::requests::RequestRejection;
 
 /// Number of keys or records in one step. In the old eras the steps of a hash hold a lock anyway.
 const KEYS_PER_STEP: usize = 10_000;

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 
 use clearlane_mvcc::HashKv;
 
+use crate::apply::RequestRejection;
 use crate::request_error::RequestError;
-use crate::requests::RequestRejection;
 
 /// A hash, and how far the member was that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,8 +20,8 @@ use clearlane_proto::membershippb::DowngradeInfoSetRequest;
 use serde_json::{Value, json};
 
 use crate::applied_position::AppliedPosition;
+use crate::apply;
 use crate::error::{Error, Result};
-use crate::requests;
 
 const DOWNGRADE_KEY: &[u8] = b"downgrade";
 const CLUSTER_VERSION: &[u8] = b"clusterVersion";
@@ -110,7 +110,7 @@ pub(crate) fn apply_downgrade_info(
     let target = if request.enabled { request.ver.as_str() } else { "" };
     let text = format!("{{\"target-version\":{},\"enabled\":{}}}", json!(target), request.enabled);
     txn.set(Bucket::Cluster, DOWNGRADE_KEY, Bytes::from(text))?;
-    let header = Some(requests::header(txn.revision()));
+    let header = Some(apply::header(txn.revision()));
     Ok(DowngradeResponse { header, ..DowngradeResponse::default() })
 }
 

@@ -1,4 +1,4 @@
-//! What makes a member stop. What a client is told is in [`requests`](crate::requests).
+//! What makes a member stop. What a client is told is in [`apply`](crate::apply).
 
 /// The member cannot go on: what it has acknowledged and what it has do not agree any more, or
 /// might not. Its owner stops the process and says why.

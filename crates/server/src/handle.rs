@@ -12,6 +12,7 @@ use clearlane_raft::read_index::RequestIdGenerator;
 
 use crate::alarms;
 use crate::applied_position::AppliedPosition;
+use crate::apply::{AppliedResponse, Limits, RequestRejection, check, txn};
 use crate::deadline::within_deadline;
 use crate::membership::{Member, MemberChange};
 use crate::quota;
@@ -19,7 +20,6 @@ use crate::range;
 use crate::replica::ProposalResult;
 use crate::request_error::RequestError;
 use crate::request_trace::{RequestTrace, Stage};
-use crate::requests::{AppliedResponse, Limits, RequestRejection, check, txn};
 use crate::threads::{ReadPool, RequestChannel, RequestOutcome, ServerThreads};
 
 /// A member, for the requests of one thread.

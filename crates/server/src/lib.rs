@@ -2,13 +2,13 @@
 //! store and answers. etcd's counterpart is `server/etcdserver`. Below are the crates `raft`,
 //! `wal`, `mvcc` and `lease`, above `rpc` and `peer`.
 //!
-//! Begin with [`requests`] (what an entry does to the store), [`replica`] (one member as two state
+//! Begin with [`apply`] (what an entry does to the store), [`replica`] (one member as two state
 //! machines) and [`threads`] (which thread runs what), beside `docs/raft-and-apply.md`.
 //!
 //! * A write is answered after a quorum has it on disk and this member has applied it.
 //! * What an entry does to the store depends on the store and the entry alone.
 //! * [`replica`] starts no thread and reads no clock: the simulated cluster (`dst`) runs it, too.
-//! * An [`Error`] ends the member. What a client did wrong is a [`requests::RequestRejection`].
+//! * An [`Error`] ends the member. What a client did wrong is a [`apply::RequestRejection`].
 
 pub mod applied_position;
 pub mod alarms;
@@ -16,7 +16,7 @@ pub mod quota;
 pub mod raft_snapshot;
 pub mod replica;
 pub mod membership;
-pub mod requests;
+pub mod apply;
 pub mod threads;
 pub mod downgrade;
 pub mod auth_store;

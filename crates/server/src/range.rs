@@ -28,11 +28,11 @@ use clearlane_proto::etcdserverpb::{
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
+use crate::apply::{self, ApplyError, KeySpan, RequestRejection, check, split_error, txn};
 use crate::error::{Error, Result};
 use crate::handle::Server;
 use crate::request_error::RequestError;
 use crate::request_trace::{LockWaitMark, RequestTrace, Stage};
-use crate::requests::{self, ApplyError, KeySpan, RequestRejection, check, split_error, txn};
 use crate::streamed_range::StreamedRange;
 use crate::task_labels::{GET, RANGE, READ_TXN};
 use crate::threads::ReadPool;
@@ -52,7 +52,7 @@ pub async fn range(
     }
     let store = member.store();
     let mut found = match store.begin_snapshot_read() {
-        Some(view) if requests::range::is_plain(&request) => {
+        Some(view) if apply::range::is_plain(&request) => {
             range_rows(member, view, request, card).await?
         }
         view => {
@@ -61,8 +61,8 @@ pub async fn range(
             let work = move || {
                 let _as = task_label(&request).enter_numbered(number);
                 match &view {
-                    Some(view) => requests::range(&**view, &request),
-                    None => requests::range(&*store.begin_read(), &request),
+                    Some(view) => apply::range(&**view, &request),
+                    None => apply::range(&*store.begin_read(), &request),
                 }
             };
             RangeResult::Message(match is_one_key {

@@ -21,11 +21,11 @@ use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
+use crate::apply;
 use crate::handle::Server;
 use crate::range::{RangeMeta, RangeResult, range};
 use crate::request_error::RequestError;
 use crate::request_trace::RequestTrace;
-use crate::requests;
 
 /// Number of keys on the first page.
 const FIRST_PAGE_KEYS: i64 = 10;
@@ -54,8 +54,8 @@ enum Remaining {
 impl RangeStream {
     /// Begins. What cannot be streamed is refused at once.
     pub fn open(member: Server, request: RangeRequest) -> Result<RangeStream, RequestError> {
-        requests::check::range(&request)?;
-        requests::check::range_stream(&request)?;
+        apply::check::range(&request)?;
+        apply::check::range_stream(&request)?;
         Ok(RangeStream {
             server: member,
             remaining: Remaining::Unread(request),
@@ -69,7 +69,7 @@ impl RangeStream {
         match mem::replace(&mut self.remaining, Remaining::Done) {
             Remaining::Done => Ok(None),
             Remaining::Unread(request) if request.count_only => self.read(request).await.map(Some),
-            Remaining::Unread(request) if requests::range::has_order(&request) => {
+            Remaining::Unread(request) if apply::range::has_order(&request) => {
                 let RangeResponse { header, kvs, more, count } = self.read(request).await?;
                 self.meta = Some(RangeMeta { header, more, count });
                 Ok(Some(self.next_sorted_page(kvs.into_iter())))

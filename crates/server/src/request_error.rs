@@ -3,18 +3,18 @@
 use clearlane_raft as raft;
 use clearlane_raft::read_index;
 
+use crate::apply;
 use crate::downgrade;
 use crate::error::Error;
 use crate::membership;
 use crate::replica::MemberChangeError;
-use crate::requests;
 
 /// Why a client gets no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// The request is wrong, or does not fit what the store has.
     #[error(transparent)]
-    Rejected(#[from] requests::RequestRejection),
+    Rejected(#[from] apply::RequestRejection),
     /// The members cannot be changed like this.
     #[error(transparent)]
     Membership(#[from] membership::MembershipRejection),

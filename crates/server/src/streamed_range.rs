@@ -21,9 +21,9 @@ use clearlane_mvcc::{RangeOptions, ReadTxn};
 use clearlane_net::sched::YieldPoints;
 use clearlane_proto::etcdserverpb::RangeRequest;
 
+use crate::apply::{ApplyError, RequestRejection, split_error};
 use crate::error::{Error, Result};
 use crate::range::{RangeMeta, RangeResult, RangeRows, decode, key_span, options, range_meta};
-use crate::requests::{ApplyError, RequestRejection, split_error};
 
 /// An answer up to this size is read at once.
 const INLINE_BYTES_MAX: u64 = 256 << 10;

@@ -15,9 +15,7 @@ use clearlane_proto::etcdserverpb::{
     PutRequest, RangeRequest, RangeResponse, RequestHeader, RequestOp, ResponseHeader, TxnRequest,
 };
 use clearlane_proto::nested::decode_raft_request;
-use clearlane_server::requests::{
-    self, AppliedEntry, AppliedResponse, Limits, RequestRejection, txn,
-};
+use clearlane_server::apply::{self, AppliedEntry, AppliedResponse, Limits, RequestRejection, txn};
 use clearlane_server::{AppliedPosition, Error};
 
 struct TestStore {
@@ -51,17 +49,17 @@ impl TestStore {
         self.index += 1;
         let members = Arc::default();
         let progress = AppliedPosition { index: self.index, term: 1, conf_state: members };
-        requests::apply(&*self.store, &|id| id == 5, request, progress)
+        apply::apply(&*self.store, &|id| id == 5, request, progress)
     }
 
     fn all(&self) -> RangeResponse {
         let all = RangeRequest { range_end: "\0".into(), ..range("\0", 0) };
-        requests::range(&*self.store.begin_read(), &all).unwrap().unwrap()
+        apply::range(&*self.store.begin_read(), &all).unwrap().unwrap()
     }
 
     /// Passes the check, is refused by the store, and leaves its mark in the log alone.
     fn assert_refused(&mut self, request: &InternalRaftRequest, refused: RequestRejection) {
-        assert_eq!(requests::check(request, &Limits::default()), Ok(()), "{request:?}");
+        assert_eq!(apply::check(request, &Limits::default()), Ok(()), "{request:?}");
         let before = self.all();
         let applied = self.apply(request).unwrap();
         assert_eq!(applied.result, Err(refused), "{request:?}");
@@ -220,7 +218,7 @@ fn a_negative_revision_is_compacted_in_a_transaction() {
     let read = world.store.begin_read();
     let by_a_reader = txn::read_txn(&*read, &then([negative.clone().op()])).unwrap();
     assert_eq!(by_a_reader, Err(RequestRejection::Compacted));
-    assert_eq!(requests::range(&*read, &negative).unwrap().unwrap().kvs.len(), 1);
+    assert_eq!(apply::range(&*read, &negative).unwrap().unwrap().kvs.len(), 1);
 }
 
 /// The lease is asked for before the key, and of two operations the first one tells.
@@ -283,11 +281,11 @@ fn what_is_wrong_in_itself_is_not_proposed() {
         (then([put("a", "").op(), put("a", "").op()]).op(), RequestRejection::DuplicateKey),
         (then([put("a", "").op(), delete("a", "b").op()]).op(), RequestRejection::DuplicateKey),
     ] {
-        let check = |request| requests::check(&entry(request), &Limits::default());
+        let check = |request| apply::check(&entry(request), &Limits::default());
         let nested = then([then([request]).op()]);
         assert_eq!(check(nested), Err(refused));
     }
-    let alone = requests::check(&entry(put("", "")), &Limits::default());
+    let alone = apply::check(&entry(put("", "")), &Limits::default());
     assert_eq!(alone, Err(RequestRejection::EmptyKey));
 }
 
@@ -306,7 +304,7 @@ fn operations_have_a_budget() {
         (nested(1, 2), true),
     ] {
         let expected = if fits { Ok(()) } else { Err(RequestRejection::TooManyOps) };
-        assert_eq!(requests::check(&entry(request.clone()), &limits), expected, "{request:?}");
+        assert_eq!(apply::check(&entry(request.clone()), &limits), expected, "{request:?}");
     }
 }
 
@@ -316,13 +314,13 @@ fn transactions_lie_so_deep_and_no_deeper() {
     let deep = |levels: usize| {
         entry((1..levels).fold(then([put("a", "").op()]), |inner, _| then([inner.op()])))
     };
-    assert_eq!(requests::check(&deep(128), &Limits::default()), Ok(()));
+    assert_eq!(apply::check(&deep(128), &Limits::default()), Ok(()));
     let entry = deep(128).encode_to_vec();
     assert_eq!(decode_raft_request(entry.into()).unwrap(), deep(128));
-    assert_eq!(requests::check(&deep(129), &Limits::default()), Err(RequestRejection::TooManyOps));
+    assert_eq!(apply::check(&deep(129), &Limits::default()), Err(RequestRejection::TooManyOps));
     let many = Limits { txn_ops_max: 10_000, ..Limits::default() };
-    assert_eq!(requests::check(&deep(129), &many), Ok(()));
-    assert_eq!(requests::check(&deep(130), &many), Err(RequestRejection::TooManyOps));
+    assert_eq!(apply::check(&deep(129), &many), Ok(()));
+    assert_eq!(apply::check(&deep(130), &many), Err(RequestRejection::TooManyOps));
     assert!(decode_raft_request(deep(130).encode_to_vec().into()).is_err());
 }
 
@@ -332,9 +330,9 @@ fn an_entry_has_a_longest_length() {
     request.header = Some(RequestHeader { id: 7, ..RequestHeader::default() });
     let request_bytes_max = request.encoded_len();
     let limits = Limits { request_bytes_max, ..Limits::default() };
-    assert_eq!(requests::check(&request, &limits), Ok(()));
+    assert_eq!(apply::check(&request, &limits), Ok(()));
     let limits = Limits { request_bytes_max: request_bytes_max - 1, ..limits };
-    assert_eq!(requests::check(&request, &limits), Err(RequestRejection::RequestTooLarge));
+    assert_eq!(apply::check(&request, &limits), Err(RequestRejection::RequestTooLarge));
     assert_eq!(Limits::default().request_bytes_max, 1_572_864, "etcd's 1.5 MiB");
 }
 
@@ -350,10 +348,10 @@ fn a_lease_that_gets_its_id_later_counts_with_it() {
     let request_bytes_max = grant(i64::MAX).encoded_len();
     let limits = Limits { request_bytes_max, ..Limits::default() };
     for id in [0, i64::MAX] {
-        assert_eq!(requests::check(&grant(id), &limits), Ok(()), "{id}");
+        assert_eq!(apply::check(&grant(id), &limits), Ok(()), "{id}");
         let limits = Limits { request_bytes_max: request_bytes_max - 1, ..limits };
         assert_eq!(
-            requests::check(&grant(id), &limits),
+            apply::check(&grant(id), &limits),
             Err(RequestRejection::RequestTooLarge),
             "{id}"
         );

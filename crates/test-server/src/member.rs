@@ -12,7 +12,7 @@ use clearlane_net::listener::BindAddress;
 use clearlane_net::listener::Listener;
 use clearlane_peer::{Peers, PeersConfig};
 use clearlane_rpc::serve::{RpcConfig, RpcServer};
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use clearlane_wal as wal;
 

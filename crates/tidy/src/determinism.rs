@@ -37,7 +37,7 @@ pub const SIMULATED_PATHS: [&str; 7] = [
     "crates/server/src/replica/",
     "crates/server/src/raft_snapshot/",
     "crates/server/src/membership/",
-    "crates/server/src/requests/",
+    "crates/server/src/apply/",
     "crates/dst/src/",
 ];
 const PROGRAMS: &str = "/src/bin/";

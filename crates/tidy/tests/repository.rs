@@ -53,3 +53,21 @@ fn each_listed_path_has_files() {
         listed.filter(|listed| !paths.iter().any(|path| path.starts_with(**listed))).collect();
     assert!(missing.is_empty(), "no file at {missing:?}");
 }
+
+/// The rows of "Where things live": a crate, and what is named between backticks as a file or folder of it.
+#[test]
+fn the_map_names_files_that_exist() {
+    let map = &REPOSITORY.file("ARCHITECTURE.md").expect("it is the map").text;
+    let section = map.split("## ").find(|section| section.starts_with("Where things live"));
+    let mut named = Vec::new();
+    for row in section.expect("the section is there").lines().filter(|row| row.starts_with("| `")) {
+        let mut quoted = row.split('`').skip(1).step_by(2);
+        let krate = quoted.next().expect("a row begins with its crate");
+        let paths = quoted.filter(|word| word.ends_with(".rs") || word.ends_with('/'));
+        named
+            .extend(paths.map(|path| format!("crates/{krate}/src/{}", path.trim_end_matches('/'))));
+    }
+    assert!(named.len() > 80, "{} paths", named.len());
+    named.retain(|path| !REPOSITORY.has(path));
+    assert!(named.is_empty(), "nothing lies at {named:?}");
+}

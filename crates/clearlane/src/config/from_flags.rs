@@ -14,8 +14,8 @@ use clearlane_net::tls;
 use clearlane_raft::read_index::ReadMode;
 use clearlane_rpc::auth::BCRYPT_COST;
 use clearlane_rpc::serve::ConnectionConfig;
+use clearlane_server::apply::Limits;
 use clearlane_server::replica::CompactionConfig;
-use clearlane_server::requests::Limits;
 
 use super::address::{Url, listen_addresses};
 use super::arguments::FlagValues;

@@ -9,8 +9,8 @@ use clearlane_engine::{Bucket, EngineKind, KeyRange, Options};
 use clearlane_net::tls::Dialer;
 use clearlane_proto::etcdserverpb::{AlarmMember, AlarmType, CompactionRequest};
 use clearlane_server::Server;
+use clearlane_server::apply::Limits;
 use clearlane_server::raft_snapshot::{DiskStoreDir, StoreDir};
-use clearlane_server::requests::Limits;
 use clearlane_wal::files::OsFileSystem;
 
 use crate::test_cluster::{TestCluster, block_on, eventually, put};

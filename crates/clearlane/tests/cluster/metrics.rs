@@ -2,7 +2,7 @@
 
 use clearlane_rpc::metrics::{MetricsOptions, RpcMetrics};
 use clearlane_server::Server;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 
 use crate::test_cluster::{TestCluster, block_on, eventually};
 

@@ -21,7 +21,7 @@ use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest};
 use clearlane_rpc::serve::RpcServer;
 use clearlane_server::Error;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use clearlane_wal as wal;
 use tempfile::TempDir;

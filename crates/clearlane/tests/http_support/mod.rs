@@ -19,7 +19,7 @@ use clearlane_rpc::kv_service::KvService;
 use clearlane_rpc::metrics::{MetricsOptions, RpcMetrics};
 use clearlane_rpc::serve::RpcServer;
 use clearlane_server::Server;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use tokio_stream::{Stream, StreamExt};
 use tonic::service::Routes;

@@ -14,7 +14,7 @@ use clearlane_net::tls::Dialer;
 use clearlane_peer as peer;
 use clearlane_peer::Peers;
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use serde_json::Value;
 use tempfile::TempDir;

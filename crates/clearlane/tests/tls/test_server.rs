@@ -15,7 +15,7 @@ use clearlane_net::tls::{Dialer, TlsAcceptor, TlsInfo};
 use clearlane_proto::etcdserverpb::PutRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_rpc::serve::{RpcConfig, RpcServer};
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};

@@ -16,7 +16,7 @@ use clearlane_proto::etcdserverpb::{
 };
 use clearlane_proto::mvccpb::Event;
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;

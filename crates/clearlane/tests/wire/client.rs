@@ -9,7 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use clearlane::data;
 use clearlane_backend::Era;
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::requests::Limits;
+use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use flate2::Compression;
 use flate2::read::GzDecoder;

@@ -12,7 +12,7 @@
 use std::fmt::Write as _;
 
 use clearlane_proto::etcdserverpb::{AlarmType, RangeRequest};
-use clearlane_server::{RequestError, requests};
+use clearlane_server::{RequestError, apply};
 use http::{Response, StatusCode};
 use tonic::body::Body;
 
@@ -154,7 +154,7 @@ impl HttpService {
         let (key, range_end) = (vec![0].into(), vec![0].into());
         let one = RangeRequest { key, range_end, limit: 1, keys_only: true, ..Default::default() };
         let store = self.server.store();
-        let read = requests::range(&*store.begin_read(), &one);
+        let read = apply::range(&*store.begin_read(), &one);
         read?.map(drop).map_err(RequestError::from)
     }
 }

@@ -21,9 +21,9 @@ use clearlane_wal::{ConfChange, ConfChangeKind, Entry, EntryKind};
 use super::{AppliedConfChange, Applier, ProposalResult, RequestOutcome};
 use crate::alarms::Alarms;
 use crate::applied_position::AppliedPosition;
+use crate::apply::{self, AppliedResponse};
 use crate::error::{Error, Result};
 use crate::membership::Members;
-use crate::requests::{self, AppliedResponse};
 
 /// Puts that become visible together: a reader that comes meanwhile sees none of them yet.
 const PUT_BATCH_MAX: usize = 64;
@@ -137,7 +137,7 @@ impl Applier {
             return Ok(EntryDuration::Short);
         }
         self.end_put_batch(run)?;
-        let is_long = requests::may_take_long(&request);
+        let is_long = apply::may_take_long(&request);
         if is_long && !is_first {
             return Ok(EntryDuration::Deferred);
         }
@@ -158,7 +158,7 @@ impl Applier {
             none => none.insert(OpenPutTxn { txn: run.store.begin_write()?, puts: 0 }),
         };
         let leases = &self.leases;
-        let answer = requests::apply_put(&mut *open.txn, &|lease| leases.contains(lease), request)?;
+        let answer = apply::apply_put(&mut *open.txn, &|lease| leases.contains(lease), request)?;
         open.puts += 1;
         self.applied_position = progress;
         if open.puts == PUT_BATCH_MAX || !open.txn.begin_next_revision() {
@@ -203,7 +203,7 @@ impl Applier {
         if let Some(alarm) = &request.alarm {
             return self.apply_alarm(id, alarm, progress);
         }
-        let leased = requests::lease::apply(&*self.store, &self.leases, request, progress.clone())?;
+        let leased = apply::lease::apply(&*self.store, &self.leases, request, progress.clone())?;
         if let Some(applied) = leased {
             if let Ok(AppliedResponse::LeaseGrant(granted)) = &applied.result {
                 self.ready.granted.push(granted.id);
@@ -215,9 +215,9 @@ impl Applier {
         let leases = Arc::clone(&self.leases);
         let has_lease = |lease| leases.contains(lease);
         for _ in 1..self.apply_count() {
-            requests::apply(&*self.store, &has_lease, request, progress.clone())?;
+            apply::apply(&*self.store, &has_lease, request, progress.clone())?;
         }
-        let applied = requests::apply(&*self.store, &has_lease, request, progress.clone())?;
+        let applied = apply::apply(&*self.store, &has_lease, request, progress.clone())?;
         self.finish_txn(applied.txn_result, progress);
         self.ready.compactions.extend(applied.compaction);
         if is_log_read(request) {
@@ -237,7 +237,7 @@ impl Applier {
         // Most requests only ask.
         let mut alarms = Alarms::clone(&self.alarms);
         let answer = alarms.apply(request, &mut *txn)?;
-        let header = Some(requests::header(txn.revision()));
+        let header = Some(apply::header(txn.revision()));
         let ended = txn.end(progress.clone())?;
         self.finish_txn(ended, progress);
         if alarms != *self.alarms {

@@ -15,8 +15,8 @@ use super::{
     AppliedConfChange, Applier, ApplyReport, ProposalResult, Replica, RequestOutcome, ToApply,
 };
 use crate::applied_position::AppliedPosition;
+use crate::apply::{AppliedResponse, header};
 use crate::error::Result;
-use crate::requests::{AppliedResponse, header};
 
 /// What is planted in a half of a member, and what it has done so far.
 #[derive(Debug, Default)]

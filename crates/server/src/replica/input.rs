@@ -15,7 +15,7 @@ use crate::raft_snapshot::ReceivedSnapshot;
 /// One thing for the raft loop.
 #[derive(Debug)]
 pub enum ReplicaInput {
-    /// A request, which was [checked](crate::requests::check()), is to be proposed.
+    /// A request, which was [checked](crate::apply::check()), is to be proposed.
     Propose(Box<InternalRaftRequest>, RequestId),
     /// A change of members is to be proposed.
     ChangeMembers(MemberChange, RequestId),

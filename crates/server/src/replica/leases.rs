@@ -14,7 +14,7 @@ use clearlane_raft::{Leadership, Role};
 use prost::Message as _;
 
 use super::Replica;
-use crate::requests::lease::ID_MASK;
+use crate::apply::lease::ID_MASK;
 
 impl Replica {
     /// A lease without an id gets one: in the log it must have it, for all members to give it the

@@ -13,8 +13,8 @@ use clearlane_wal::group_commit::Batch;
 
 use super::{ApplyReport, RequestId, RequestOutcome, SlowEntry, ToApply};
 use crate::applied_position::AppliedPosition;
+use crate::apply;
 use crate::membership;
-use crate::requests;
 
 /// Outcomes for waiting requests.
 pub type Completions = Vec<(RequestId, RequestOutcome)>;
@@ -209,7 +209,7 @@ impl ApplyReady {
 #[derive(Clone, Debug)]
 pub enum ProposalResult {
     /// Of a request.
-    Request(requests::ApplyResult),
+    Request(apply::ApplyResult),
     /// Of a change of members: the members now, or why nothing has changed.
     MemberChange(std::result::Result<Vec<membership::Member>, membership::MembershipRejection>),
 }

@@ -12,8 +12,8 @@ use clearlane_proto::nested::decode_raft_request;
 use clearlane_wal::{Entry, EntryKind};
 
 use super::{Applier, ProposalResult, RequestOutcome};
+use crate::apply::describe;
 use crate::request_trace::{LockWaitMark, RequestTrace};
-use crate::requests::describe;
 
 /// A clock, and how long an entry may take by it.
 #[derive(Clone, Copy, Debug)]

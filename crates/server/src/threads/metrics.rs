@@ -15,9 +15,9 @@ use clearlane_mvcc::{Change, RangeOptions, Store};
 use clearlane_wal::Wal;
 
 use crate::applied_position::AppliedPosition;
+use crate::apply::AppliedResponse;
 use crate::error::Result;
 use crate::replica::ProposalResult;
-use crate::requests::AppliedResponse;
 
 /// How long something took, in buckets: the first up to a bound, each of the others up to twice the
 /// bound of the one before, the last without one.

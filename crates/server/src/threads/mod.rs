@@ -61,6 +61,7 @@ pub use self::sizes::StoreSizes;
 use self::timed_files::TimedFiles;
 use crate::alarms::Alarms;
 use crate::applied_position::AppliedPosition;
+use crate::apply::RequestRejection;
 use crate::error::{Error, Result};
 use crate::membership::Members;
 use crate::quota::Quota;
@@ -69,7 +70,6 @@ pub use crate::replica::RequestOutcome;
 use crate::replica::{
     Applier, ApplyReport, Replica, ReplicaConfig, ReplicaInput, StorageConfig, Wait, start,
 };
-use crate::requests::RequestRejection;
 use crate::response_memory::ResponseMemory;
 use crate::trace::TraceRecorder;
 use crate::watch::WatchServer;

@@ -68,7 +68,7 @@ impl RequestChannel {
         (self.deadline_ns != NO_DEADLINE).then_some(self.deadline_ns)
     }
 
-    /// Proposes a request that was [checked](crate::requests::check()).
+    /// Proposes a request that was [checked](crate::apply::check()).
     pub fn propose(&self, request: impl Into<Box<InternalRaftRequest>>) -> PendingRequest {
         self.submit(|id| ReplicaInput::Propose(request.into(), id))
     }

@@ -3,8 +3,8 @@
 
 use clearlane_lease::{LeaseState, Renewal};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, LeaseGrantRequest, LeaseRevokeRequest};
+use clearlane_server::apply::{AppliedResponse, RequestRejection};
 use clearlane_server::replica::ProposalResult;
-use clearlane_server::requests::{AppliedResponse, RequestRejection};
 
 use crate::replica_cluster::{ReplicaCluster, put};
 use crate::settings;

@@ -7,11 +7,11 @@ use clearlane_backend::Era;
 use clearlane_mvcc as mvcc;
 use clearlane_proto::etcdserverpb::{CompactionRequest, InternalRaftRequest};
 use clearlane_raft as raft;
+use clearlane_server::apply::{self, AppliedResponse};
 use clearlane_server::membership::{MemberChange, MembershipRejection};
 use clearlane_server::replica::{
     ApplyTimer, MemberChangeError, ProposalResult, ReplicaConfig, RequestOutcome,
 };
-use clearlane_server::requests::{self, AppliedResponse};
 
 use crate::replica_cluster::{ReplicaCluster, member, put};
 use crate::settings;
@@ -66,8 +66,7 @@ fn puts_in_a_row_are_as_any_others() {
     let (bench, mut revision) = (lab.host(1), 1);
     for (number, id) in ids.iter().enumerate() {
         match (number, bench.results.remove(id)) {
-            (70, Some(ProposalResult::Request(Err(requests::RequestRejection::LeaseNotFound)))) => {
-            }
+            (70, Some(ProposalResult::Request(Err(apply::RequestRejection::LeaseNotFound)))) => {}
             (100, Some(ProposalResult::Request(Ok(AppliedResponse::Compact(_))))) => {}
             (_, Some(ProposalResult::Request(Ok(AppliedResponse::Put(response))))) => {
                 revision += 1;

@@ -18,7 +18,7 @@ use clearlane_proto::etcdserverpb::{
     RangeRequest, RequestHeader, ResponseHeader, TxnRequest,
 };
 use clearlane_server::AppliedPosition;
-use clearlane_server::requests::{self, AppliedResponse, Limits, RequestRejection, check, txn};
+use clearlane_server::apply::{self, AppliedResponse, Limits, RequestRejection, check, txn};
 use prost_reflect::{DynamicMessage, MethodDescriptor, SerializeOptions};
 use serde_json::Value;
 
@@ -86,7 +86,7 @@ impl ReplayMember {
     pub(crate) fn value(&self, key: &[u8]) -> Bytes {
         let request = RangeRequest { key: Bytes::copy_from_slice(key), ..RangeRequest::default() };
         let read = self.store.begin_read();
-        requests::range(&*read, &request).unwrap().unwrap().kvs[0].value.clone()
+        apply::range(&*read, &request).unwrap().unwrap().kvs[0].value.clone()
     }
 
     /// Makes a call, with JSON on both sides.
@@ -143,7 +143,7 @@ impl ReplayMember {
     fn range(&self, request: &RangeRequest) -> Result<Vec<u8>, RequestRejection> {
         check::range(request)?;
         let read = self.store.begin_read();
-        Ok(requests::range(&*read, request).unwrap()?.encode_to_vec())
+        Ok(apply::range(&*read, request).unwrap()?.encode_to_vec())
     }
 
     fn read_txn(&self, request: &TxnRequest) -> Result<Vec<u8>, RequestRejection> {
@@ -156,15 +156,15 @@ impl ReplayMember {
     fn write(&mut self, mut entry: InternalRaftRequest) -> Result<Vec<u8>, RequestRejection> {
         let header = RequestHeader { id: self.index + 1, ..RequestHeader::default() };
         entry.header = Some(header);
-        requests::check(&entry, &Limits::default())?;
+        apply::check(&entry, &Limits::default())?;
         self.index += 1;
         let entry = InternalRaftRequest::decode(entry.encode_to_vec().as_slice()).unwrap();
         let progress = AppliedPosition { index: self.index, term: 2, ..AppliedPosition::default() };
         let (store, leases) = (&*self.store, &*self.leases);
-        let leased = requests::lease::apply(store, leases, &entry, progress.clone()).unwrap();
+        let leased = apply::lease::apply(store, leases, &entry, progress.clone()).unwrap();
         let has_lease = |id| leases.contains(id);
         let applied =
-            leased.unwrap_or_else(|| requests::apply(store, &has_lease, &entry, progress).unwrap());
+            leased.unwrap_or_else(|| apply::apply(store, &has_lease, &entry, progress).unwrap());
         if let Ok(AppliedResponse::LeaseGrant(granted)) = &applied.result {
             leases.start_expiry(granted.id, Duration::ZERO);
         }

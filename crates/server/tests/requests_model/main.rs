@@ -17,7 +17,7 @@ use clearlane_engine::{Engine, MemoryEngine};
 use clearlane_mvcc::{Store, StoreConfig, StoreParts};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest};
 use clearlane_server::AppliedPosition;
-use clearlane_server::requests::{self, Limits, check, txn};
+use clearlane_server::apply::{self, Limits, check, txn};
 use model::{Model, has_lease};
 use proptest::prelude::*;
 
@@ -44,7 +44,7 @@ impl StoreAndModel {
     }
 
     fn step(&mut self, request: &InternalRaftRequest) {
-        let checked = requests::check(request, &LIMITS);
+        let checked = apply::check(request, &LIMITS);
         assert_eq!(checked, self.model.check(request, LIMITS.txn_ops_max), "{request:?}");
         if checked.is_ok() {
             self.read_beside(request);
@@ -56,7 +56,7 @@ impl StoreAndModel {
     fn read_beside(&self, request: &InternalRaftRequest) {
         let read = self.store.begin_read();
         if let Some(range) = &request.range {
-            let ours = requests::range(&*read, range).unwrap();
+            let ours = apply::range(&*read, range).unwrap();
             assert_eq!(ours, self.model.range(range), "{request:?}");
         }
         if let Some(request) = request.txn.as_ref().filter(|request| txn::is_read_only(request)) {
@@ -68,7 +68,7 @@ impl StoreAndModel {
     fn apply(&mut self, request: &InternalRaftRequest) {
         self.index += 1;
         let progress = AppliedPosition { index: self.index, term: 1, ..AppliedPosition::default() };
-        let applied = requests::apply(&*self.store, &has_lease, request, progress).unwrap();
+        let applied = apply::apply(&*self.store, &has_lease, request, progress).unwrap();
         assert_eq!(applied.result, self.model.apply(request), "{request:?}");
         assert_eq!(applied.txn_result.revision, self.model.revision());
         if let Some(mut job) = applied.compaction {
@@ -79,10 +79,7 @@ impl StoreAndModel {
         assert_eq!(durable.index, self.index, "{request:?}");
         let all =
             RangeRequest { key: "\0".into(), range_end: "\0".into(), ..RangeRequest::default() };
-        assert_eq!(
-            requests::range(&*self.store.begin_read(), &all).unwrap(),
-            self.model.range(&all)
-        );
+        assert_eq!(apply::range(&*self.store.begin_read(), &all).unwrap(), self.model.range(&all));
     }
 }
 
@@ -107,13 +104,13 @@ fn the_histories_reach_both_ends_of_each_question() {
     let mut told = std::collections::BTreeSet::new();
     for _ in 0..5 {
         for request in histories.new_tree(&mut runner).unwrap().current() {
-            let outcome = requests::check(&request, &LIMITS)
-                .and_then(|()| world.model.clone().apply(&request));
+            let outcome =
+                apply::check(&request, &LIMITS).and_then(|()| world.model.clone().apply(&request));
             told.insert(outcome.map_or_else(|refused| refused.to_string(), |_| "done".into()));
             world.step(&request);
         }
     }
     // All but a request that is too large.
     assert_eq!(told.len(), 11, "{told:?}");
-    assert_eq!(check::range(&RangeRequest::default()), Err(requests::RequestRejection::EmptyKey));
+    assert_eq!(check::range(&RangeRequest::default()), Err(apply::RequestRejection::EmptyKey));
 }

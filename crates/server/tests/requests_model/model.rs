@@ -13,7 +13,7 @@ use clearlane_proto::etcdserverpb::{
     TxnRequest, TxnResponse,
 };
 use clearlane_proto::mvccpb::KeyValue;
-use clearlane_server::requests::{AppliedResponse, ApplyResult, RequestRejection};
+use clearlane_server::apply::{AppliedResponse, ApplyResult, RequestRejection};
 
 type Map = BTreeMap<Bytes, KeyValue>;
 type ModelResult<T> = Result<T, RequestRejection>;

@@ -62,7 +62,7 @@ pub const SECTIONS: &[Section] = &[
     Section { title: "Store", flags: limits::STORE },
     Section { title: "Limits of requests", flags: limits::REQUESTS },
     Section { title: "Compaction and corruption checks", flags: limits::COMPACTION },
-    Section { title: "Who reads how: Clearlane's own", flags: clearlane_only::ERAS },
+    Section { title: "Eras: Clearlane's own", flags: clearlane_only::ERAS },
     Section { title: "Security", flags: security::TLS },
     Section { title: "Authentication", flags: security::AUTH },
     Section { title: "HTTP", flags: running::HTTP },
