@@ -20,7 +20,7 @@ use clearlane_proto::etcdserverpb::{
 use clearlane_proto::nested::TXNS_DEEP_MAX;
 
 use super::lease::ID_MASK;
-use super::overlap::TouchedKeys;
+use super::check_overlap::TouchedKeys;
 use super::rejection::RequestRejection;
 
 /// How much a request may ask for.

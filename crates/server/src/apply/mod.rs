@@ -17,12 +17,12 @@ mod compare;
 pub mod describe;
 pub mod lease;
 mod slow_requests;
-mod overlap;
+mod check_overlap;
 pub mod range;
 mod rejection;
 mod key_span;
 pub mod txn;
-mod write;
+mod put_delete;
 
 use clearlane_mvcc::{CompactionJob, Store, TxnResult, WriteTxn};
 use clearlane_proto::etcdserverpb::{
@@ -124,7 +124,7 @@ pub fn apply(
         })
     } else if let Some(request) = &request.delete_range {
         in_transaction(store, progress, |txn| {
-            Ok(AppliedResponse::DeleteRange(write::delete_range(txn, request)?))
+            Ok(AppliedResponse::DeleteRange(put_delete::delete_range(txn, request)?))
         })
     } else if let Some(request) = &request.txn {
         apply_txn(store, has_lease, request, progress)
@@ -187,8 +187,8 @@ fn put(
     has_lease: &dyn Fn(i64) -> bool,
     request: &PutRequest,
 ) -> std::result::Result<PutResponse, ApplyError> {
-    write::check_lease(request, has_lease)?;
-    write::put(txn, request)
+    put_delete::check_lease(request, has_lease)?;
+    put_delete::put(txn, request)
 }
 
 fn apply_txn(

@@ -140,9 +140,9 @@ fn run_op(
 ) -> Result<Response, ApplyError> {
     Ok(match request {
         Request::RequestRange(range) => Response::ResponseRange(execute_range(txn, range)?),
-        Request::RequestPut(put) => Response::ResponsePut(write::put(txn, put)?),
+        Request::RequestPut(put) => Response::ResponsePut(put_delete::put(txn, put)?),
         Request::RequestDeleteRange(delete) => {
-            Response::ResponseDeleteRange(write::delete_range(txn, delete)?)
+            Response::ResponseDeleteRange(put_delete::delete_range(txn, delete)?)
         }
         Request::RequestTxn(_) => unreachable!("a transaction has a plan of its own"),
     })
@@ -160,7 +160,7 @@ fn fatal_error(stop: ApplyError) -> Error {
 
 /// The walk over what runs that refuses what cannot be done.
 ///
-/// The check for [overlaps](super::overlap) does not see a delete "from `k` on", so a put that
+/// The check for [overlaps](super::check_overlap) does not see a delete "from `k` on", so a put that
 /// keeps the old value of a key may come behind the delete of that key. etcd's members stop there,
 /// all of them. Here the put is refused, like any that has nothing to keep.
 struct PlanChecker<'t, 'r> {
@@ -202,8 +202,8 @@ impl<'r> PlanChecker<'_, 'r> {
     }
 
     fn check_put(&self, request: &PutRequest) -> Result<(), ApplyError> {
-        write::check_lease(request, self.has_lease)?;
-        if write::keeps_previous(request) {
+        put_delete::check_lease(request, self.has_lease)?;
+        if put_delete::keeps_previous(request) {
             let is_gone = self.deleted_from.is_some_and(|from| &request.key[..] >= from);
             if is_gone || get_record(self.read, &request.key)?.is_none() {
                 return Err(RequestRejection::KeyNotFound.into());
