@@ -116,8 +116,7 @@ impl Race {
     fn start(era: Era, config: Config, source: EngineSource) -> Race {
         let (model_durable, now) = (Arc::default(), Duration::ZERO);
         let (open, entry, next_record) = (None, 0, 1);
-        let mut race =
-            Race { era, config, source: source, model_durable, open, entry, next_record, now };
+        let mut race = Race { era, config, source, model_durable, open, entry, next_record, now };
         race.reopen();
         // From here on every store has a consistent index, so that a commit is seen by it.
         race.run(&Operation::Write(Vec::new()));

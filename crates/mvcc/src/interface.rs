@@ -138,7 +138,7 @@ pub trait WriteTxn<A> {
     /// The revision that a read in this transaction sees.
     fn revision(&self) -> i64;
 
-    /// Stores a value. A lease of 0 is none. [`Error::EmptyKey`](crate::Error::EmptyKey) changes
+    /// Stores a value. A lease of 0 is none. [`Error::EmptyKey`] changes
     /// nothing; the transaction goes on.
     fn put(&mut self, key: &[u8], value: &[u8], lease: i64) -> Result<()>;
 

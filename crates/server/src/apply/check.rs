@@ -19,8 +19,8 @@ use clearlane_proto::etcdserverpb::{
 };
 use clearlane_proto::nested::TXNS_DEEP_MAX;
 
-use super::lease::ID_MASK;
 use super::check_overlap::TouchedKeys;
+use super::lease::ID_MASK;
 use super::rejection::RequestRejection;
 
 /// How much a request may ask for.

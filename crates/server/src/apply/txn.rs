@@ -24,7 +24,7 @@ use clearlane_proto::etcdserverpb::{
 use super::compare::all_hold;
 use super::range::{execute_range, get_record};
 use super::rejection::{ApplyError, RequestRejection, split_error};
-use super::{header, key_span, write};
+use super::{header, key_span, put_delete};
 use crate::applied_position::AppliedPosition;
 use crate::error::Error;
 
