@@ -13,7 +13,7 @@ use clearlane_mvcc::{RangeOptions, StoreConfig};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memory = std::sync::Arc::new(MemoryEngine::new()); // On disk it is the same.
     let config = StoreConfig::new(memory, Config::default(), PreCommit::none(), ());
-    let (store, _) = clearlane_mvcc::open(Era::Clearlane.into(), config)?;
+    let (store, _) = clearlane_mvcc::open(Era::Clearlane, config)?;
     let colour = KeyRange::new(b"colour", b"colour\0"); // A range of this one key.
     for change in ["red", "green", "delete", "blue"] {
         let mut write = store.begin_write()?;

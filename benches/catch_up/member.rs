@@ -85,7 +85,7 @@ pub(crate) fn storage_config(directory: &Path) -> StorageConfig {
         wal_dir: directory.join("wal"),
         wal: wal::Options::default(),
         store_dir: vault,
-        parts: Era::Clearlane.into(),
+        era: Era::Clearlane,
         backend: Config::default(),
         learners_max: 1,
         workers: Arc::new(SerialWorkers),

@@ -10,7 +10,7 @@ use clearlane_backend::{Config, DroppedStates, Era, PreCommit};
 use clearlane_benches::store::fail;
 use clearlane_engine::{Bucket, EngineKind, Options};
 use clearlane_mvcc::watch::WatchableStore;
-use clearlane_mvcc::{StoreConfig, StoreParts, WatchableKv};
+use clearlane_mvcc::{StoreConfig, WatchableKv};
 use parking_lot::{Condvar, Mutex};
 use tempfile::TempDir;
 
@@ -43,7 +43,7 @@ impl BenchStore {
             put(Bucket::Meta, b"consistent_index", &entry.to_be_bytes())
         });
         let store_config = StoreConfig::new(engine, Config::default(), pre_commit, 0);
-        let opened = clearlane_mvcc::open(StoreParts::from(era), store_config);
+        let opened = clearlane_mvcc::open(era, store_config);
         let (store, _) = opened.expect("an empty engine can be opened");
         BenchStore { era, store: Arc::from(store), began: Instant::now(), _directory: directory }
     }

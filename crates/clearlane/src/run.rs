@@ -67,7 +67,7 @@ pub fn main() -> ExitCode {
         Ok(Invocation::Help) => print(&help::help()),
         Ok(Invocation::Version) => print(&version()),
         Ok(Invocation::Member(config)) => {
-            if config.store.eras.parts != Era::Clearlane.into() {
+            if config.store.era != Era::Clearlane {
                 allocator::set_old_era_purge_delay();
             }
             match run_member(&config) {
@@ -114,8 +114,8 @@ fn print_config_error(refusal: &ConfigError) -> ExitCode {
 /// What a member's start needs of its configuration.
 fn member_config(config: &Config) -> MemberConfig {
     let Config { bootstrap, raft, store, .. } = config;
-    let parts = store.eras.parts;
-    let by_default = MemberConfig::new(&config.name, &config.data_dir, "", parts);
+    let era = store.era;
+    let by_default = MemberConfig::new(&config.name, &config.data_dir, "", era);
     MemberConfig {
         wal_dir: config.wal_dir.clone(),
         peer_urls: bootstrap.advertise_peers.clone(),
@@ -131,7 +131,7 @@ fn member_config(config: &Config) -> MemberConfig {
         engine_kind: store.engine,
         engine: engine::Options { cache_bytes: store.engine_cache_bytes, ..Default::default() },
         wal: wal::Options { segments_max: raft.segments_max, ..Default::default() },
-        read_mode: store.eras.read_mode,
+        read_mode: store.read_mode,
         learners_max: raft.learners_max,
         heartbeat: raft.heartbeat,
         election_timeout: raft.election_timeout,

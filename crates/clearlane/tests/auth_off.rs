@@ -35,7 +35,7 @@ struct Running {
 impl Running {
     fn start(dir: &Path) -> Running {
         let era = Era::Clearlane;
-        let node = open_single_member(dir, era.into(), "default", "http://localhost:2380");
+        let node = open_single_member(dir, era, "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let address = "127.0.0.1:0".parse().unwrap();
         let server = RpcServer::start(&node, address, 1, Limits::default()).unwrap();

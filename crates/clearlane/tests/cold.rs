@@ -111,7 +111,7 @@ async fn committed(node: &ServerThreads) {
 #[tokio::test]
 async fn what_is_cold_is_read_by_others() {
     let dir = tempfile::tempdir().unwrap();
-    let parts = Era::Clearlane.into();
+    let parts = Era::Clearlane;
     let mut start = MemberConfig::new("m", dir.path(), "http://localhost:2380", parts);
     start.engine_kind = EngineKind::Redb;
     start.engine.cache_bytes = 1 << 20;

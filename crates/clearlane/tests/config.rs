@@ -111,7 +111,7 @@ fn lines(config: &Config) -> Vec<String> {
             "engine: {}, batch: {:?}, {}",
             store.engine, store.batch_interval, store.batch_limit
         ),
-        format!("{:?}", store.eras),
+        format!("era: {}, read_mode: {:?}", store.era, store.read_mode),
         format!("quota: {}", store.quota_bytes),
         format!("{:?}", HttpConfig { listen_metrics: Vec::new(), ..config.http.clone() }),
         format!("{limits:?}"),

@@ -52,7 +52,7 @@ fn beside_a_writer<F: Future<Output = ()>>(ask: impl Fn(Channel, Era) -> F) {
 }
 
 fn start(dir: &Path, era: Era) -> (Arc<ServerThreads>, RpcServer) {
-    let node = data::open_single_member(dir, era.into(), "default", "http://localhost:2380");
+    let node = data::open_single_member(dir, era, "default", "http://localhost:2380");
     let node = Arc::new(node.unwrap());
     let address = "127.0.0.1:0".parse().unwrap();
     let server = RpcServer::start(&node, address, 2, Limits::default()).unwrap();

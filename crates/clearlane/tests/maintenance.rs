@@ -47,7 +47,7 @@ impl Running {
     }
 
     fn of_design(dir: &Path, quota_bytes: i64, era: Era) -> Running {
-        let start = MemberConfig::new("default", dir, "http://localhost:2380", era.into());
+        let start = MemberConfig::new("default", dir, "http://localhost:2380", era);
         let opened = MemberConfig { quota_bytes, ..start }.open().unwrap();
         let address = "127.0.0.1:0".parse().unwrap();
         let server = RpcServer::start(&opened.threads, address, 2, Limits::default()).unwrap();

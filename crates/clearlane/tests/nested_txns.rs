@@ -65,7 +65,7 @@ struct Running {
 
 impl Running {
     fn start(dir: &Path, limits: Limits) -> Running {
-        let parts = Era::Clearlane.into();
+        let parts = Era::Clearlane;
         let node =
             data::open_single_member(dir, parts, "default", "http://localhost:2380").unwrap();
         let node = Arc::new(node);

@@ -36,7 +36,7 @@ struct Running {
 /// Has a connection of HTTP/2 to a server.
 fn with_connection(test: impl AsyncFnOnce(SendRequest<Bytes>)) {
     let dir = tempfile::tempdir().unwrap();
-    let parts = Era::Clearlane.into();
+    let parts = Era::Clearlane;
     let node = data::open_single_member(dir.path(), parts, "default", "http://localhost:2380");
     let node = Arc::new(node.unwrap());
     let address = "127.0.0.1:0".parse().unwrap();

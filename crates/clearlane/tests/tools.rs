@@ -51,8 +51,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 /// A member that puts `a` to `e` at the revisions 2 to 6, and what a client saves of it.
 fn make(data_dir: &Path, file: &Path) {
     let era = Era::Clearlane;
-    let node =
-        data::open_single_member(data_dir, era.into(), "old", "http://localhost:2380").unwrap();
+    let node = data::open_single_member(data_dir, era, "old", "http://localhost:2380").unwrap();
     let node = Arc::new(node);
     block_on(async {
         let member = Server::new(&node, Limits::default());

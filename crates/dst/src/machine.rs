@@ -139,7 +139,7 @@ impl Machine {
             wal_dir: Path::new(WAL_DIR).to_owned(),
             wal: terms.wal,
             store_dir: self.store_dir(),
-            parts: terms.parts,
+            era: terms.era,
             backend: Config::default(),
             learners_max: LEARNERS_MAX,
             workers: Arc::new(SerialWorkers),

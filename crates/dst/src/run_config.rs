@@ -6,7 +6,6 @@
 //! within seconds.
 
 use clearlane_backend::Era;
-use clearlane_mvcc::StoreParts;
 use clearlane_raft as raft;
 use clearlane_raft::read_index::ReadMode;
 use clearlane_server::replica::Bug;
@@ -26,7 +25,7 @@ pub struct RunConfig {
     /// How linearizable reads are made.
     pub read_mode: ReadMode,
     /// Which era's store.
-    pub parts: StoreParts,
+    pub era: Era,
     /// Raft's settings.
     pub raft: raft::RaftNodeConfig,
     /// Number of entries after which the log takes note of the store.
@@ -76,7 +75,7 @@ impl RunConfig {
         let snapshot_count = chance.log_uniform(5, 400);
         RunConfig {
             read_mode,
-            parts: era.into(),
+            era,
             raft: raft_config(chance, bug),
             snapshot_count,
             catch_up_entries: chance.between(0, snapshot_count),
@@ -106,7 +105,7 @@ impl RunConfig {
 impl RunConfig {
     /// Whether a read need ask no other member if this one is alone, as in a server.
     pub fn sole_voter_reads_locally(&self) -> bool {
-        self.read_mode == ReadMode::ReadIndex && self.parts == Era::Clearlane.into()
+        self.read_mode == ReadMode::ReadIndex && self.era == Era::Clearlane
     }
 }
 

@@ -66,7 +66,7 @@ struct RunningServer {
 impl RunningServer {
     fn start(dir: &Path, limits: Limits) -> RunningServer {
         let era = Era::Clearlane;
-        let node = data::open_single_member(dir, era.into(), "default", "http://localhost:2380");
+        let node = data::open_single_member(dir, era, "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let address = "127.0.0.1:0".parse().unwrap();
         let server = RpcServer::start(&node, address, 2, limits).unwrap();

@@ -50,7 +50,7 @@ pub use interface::{
 };
 pub use key_index::{EncodedLen, KeyIndex, Version};
 pub use kv_hasher::HashKv;
-pub use open::{IndexKind, StoreParts, open};
+pub use open::open;
 pub use restore::{LeasedKey, RecoveryInfo};
 pub use revision::{InvalidRevisionKey, RecordKind, Revision, RevisionKey};
 pub use tree_index::locked::{CompactionLock, LockedIndex};

@@ -1,6 +1,6 @@
 //! Golden scripts over the stores: one scenario per file.
 //!
-//! Those in `tests/golden/store` run over every era with either index, and must print the same.
+//! Those in `tests/golden/store` run over every era, and must print the same.
 //! Two folders beside it have what the eras differ in: reads that stay open on one thread, and what
 //! a crash leaves of a compaction that was only scheduled.
 //!
@@ -14,35 +14,34 @@ mod support;
 use std::path::Path;
 
 use clearlane_backend::Era;
-use clearlane_mvcc::StoreParts;
-use support::{StoreRunner, all_parts};
+use support::StoreRunner;
 
-fn run(folder: &str, parts: impl IntoIterator<Item = StoreParts>) {
+fn run(folder: &str, era: impl IntoIterator<Item = Era>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(folder);
     let mut scripts: Vec<_> =
         std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
     scripts.sort();
     assert!(!scripts.is_empty(), "the scripts are there");
-    for parts in parts {
+    for era in era {
         for script in &scripts {
-            let outcome = goldenscript::run(&mut StoreRunner::new(parts), script);
-            outcome.unwrap_or_else(|error| panic!("{parts:?}, {}: {error}", script.display()));
+            let outcome = goldenscript::run(&mut StoreRunner::new(era), script);
+            outcome.unwrap_or_else(|error| panic!("{era:?}, {}: {error}", script.display()));
         }
     }
 }
 
 #[test]
 fn what_all_stores_have_in_common() {
-    run("store", all_parts());
+    run("store", Era::DISTINCT_STORES);
 }
 
 #[test]
 fn what_only_the_default_era_has() {
-    run("store_of_default_era", [StoreParts::from(Era::Clearlane)]);
+    run("store_of_default_era", [Era::Clearlane]);
 }
 
 #[test]
 fn what_only_the_old_eras_have() {
-    let is_old = |parts: &StoreParts| parts.era != Era::Clearlane;
-    run("store_of_old_eras", all_parts().into_iter().filter(is_old));
+    let is_old = |era: &Era| *era != Era::Clearlane;
+    run("store_of_old_eras", Era::DISTINCT_STORES.into_iter().filter(is_old));
 }

@@ -34,9 +34,7 @@ use clearlane_engine::{Engine, KeyRange};
 use clearlane_mvcc::watch::{
     ResponseKind, WatchConfig, WatchRequest, WatchStream, WatchableStore, WatchedKeys,
 };
-use clearlane_mvcc::{
-    Change, CompactionJob, RangeOptions, StoreConfig, StoreParts, WatchableKv, open,
-};
+use clearlane_mvcc::{Change, CompactionJob, RangeOptions, StoreConfig, WatchableKv, open};
 use hooked_engine::{EngineCall, HookedEngine};
 
 /// Number of changes that are committed at once. A put alone does not get there.
@@ -285,9 +283,8 @@ impl StoreWithWatchers {
     fn new(era: Era, cast: &[Operation]) -> StoreWithWatchers {
         let (barrier, locks) = (Arc::new(Barrier::default()), Registry::new());
         let config = Config { batch_limit: BATCH_LIMIT, locks: locks.clone(), ..Config::default() };
-        let parts = StoreParts::from(era);
         let engine = blocking_engine(&barrier, cast);
-        let store = open(parts, StoreConfig::new(engine, config, PreCommit::none(), ())).unwrap().0;
+        let store = open(era, StoreConfig::new(engine, config, PreCommit::none(), ())).unwrap().0;
         let store: Arc<dyn WatchableKv<()>> = Arc::from(store);
         let watching = WatchConfig::default();
         let watchable_store =

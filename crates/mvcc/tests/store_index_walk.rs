@@ -14,7 +14,7 @@ use std::thread;
 use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_contention::{Registry, TaskLabel};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{RangeOptions, Store, StoreConfig, StoreParts, open};
+use clearlane_mvcc::{RangeOptions, Store, StoreConfig, open};
 
 const KEYS: u64 = 100_000;
 /// Number of counts that are enough for a put to have met one.
@@ -25,7 +25,7 @@ const COUNTS: u64 = 20;
 fn open_on(engine: &Arc<dyn Engine>, era: Era, locks: &Registry) -> Box<dyn Store<()>> {
     let config = Config { locks: locks.clone(), ..Config::default() };
     let store_config = StoreConfig::new(Arc::clone(engine), config, PreCommit::none(), ());
-    open(StoreParts::from(era), store_config).unwrap().0
+    open(era, store_config).unwrap().0
 }
 
 /// An engine with the records of a number of keys.

@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{RangeOptions, ReadTxn, Store, StoreConfig, StoreParts, open};
+use clearlane_mvcc::{RangeOptions, ReadTxn, Store, StoreConfig, open};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 fn open_on(engine: &Arc<dyn Engine>) -> Box<dyn Store<()>> {
     let store_config =
         StoreConfig::new(Arc::clone(engine), Config::default(), PreCommit::none(), ());
-    open(StoreParts::from(Era::Clearlane), store_config).unwrap().0
+    open(Era::Clearlane, store_config).unwrap().0
 }
 
 /// How many keys there are, and how long the records of some.

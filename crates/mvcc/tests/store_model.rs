@@ -13,7 +13,7 @@ use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
     CompactionJob, Error, RangeOptions, ReadTxn, RecoveryInfo, SnapshotStore, StoreConfig,
-    StoreParts, StoreReadTxn, WatchableKv,
+    StoreReadTxn, WatchableKv,
 };
 use proptest::prelude::*;
 
@@ -102,7 +102,7 @@ impl Model {
 
 /// The store under test, what it must show, and what a crash must leave.
 struct World {
-    parts: StoreParts,
+    era: Era,
     engine: Arc<dyn Engine>,
     store: Arc<dyn WatchableKv<Model>>,
     /// The same, if it has reads that may stay open.
@@ -118,19 +118,19 @@ type Durable = Arc<std::sync::Mutex<Model>>;
 
 type OpenStore = (Arc<dyn WatchableKv<Model>>, Option<Arc<SnapshotStore<Model>>>, RecoveryInfo);
 
-fn open(parts: StoreParts, engine: &Arc<dyn Engine>, durable: &Durable) -> OpenStore {
+fn open(era: Era, engine: &Arc<dyn Engine>, durable: &Durable) -> OpenStore {
     let (noted, model) = (Arc::clone(durable), durable.lock().unwrap().clone());
     let hook = PreCommit::new(move |model: &Model, _| {
         noted.lock().unwrap().clone_from(model);
         Ok(())
     });
     let store_config = StoreConfig::new(Arc::clone(engine), Config::default(), hook, model);
-    if parts == StoreParts::from(Era::Clearlane) {
+    if era == Era::Clearlane {
         let (store, opened) = SnapshotStore::open(store_config).unwrap();
         let store = Arc::new(store);
         return (Arc::<SnapshotStore<Model>>::clone(&store), Some(store), opened);
     }
-    let (store, opened) = clearlane_mvcc::open(parts, store_config).unwrap();
+    let (store, opened) = clearlane_mvcc::open(era, store_config).unwrap();
     (Arc::from(store), None, opened)
 }
 
@@ -190,9 +190,9 @@ impl World {
                 let model = durable.lock().unwrap().clone();
                 // The old store is dropped first, and with it its handle on the engine.
                 let empty: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-                (self.store, self.snapshot_store, _) = open(self.parts, &empty, durable);
+                (self.store, self.snapshot_store, _) = open(self.era, &empty, durable);
                 let opened;
-                (self.store, self.snapshot_store, opened) = open(self.parts, &self.engine, durable);
+                (self.store, self.snapshot_store, opened) = open(self.era, &self.engine, durable);
                 (self.model, self.job) = (model, opened.compaction);
             }
             Operation::Abandon => self.job = None,
@@ -243,12 +243,12 @@ proptest! {
     fn every_store_shows_what_the_model_shows(
         operations in prop::collection::vec(operation(), 1..60),
     ) {
-        for parts in support::all_parts() {
+        for era in Era::DISTINCT_STORES {
             let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
             let durable = Arc::new(std::sync::Mutex::new(Model::new()));
-            let (store, viewed, _) = open(parts, &engine, &durable);
+            let (store, viewed, _) = open(era, &engine, &durable);
             let (model, job, open_reads) = (Model::new(), None, Vec::new());
-            let mut world = World { parts, engine, store, snapshot_store: viewed, model, job, open_reads };
+            let mut world = World { era, engine, store, snapshot_store: viewed, model, job, open_reads };
             for operation in &operations {
                 world.run(operation, &durable);
             }

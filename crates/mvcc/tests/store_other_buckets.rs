@@ -9,14 +9,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use clearlane_backend::Era;
 use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::{Bucket, KeyRange, MemoryEngine};
-use clearlane_mvcc::{RangeOptions, Store, StoreConfig, StoreParts, open};
-use support::all_parts;
+use clearlane_mvcc::{RangeOptions, Store, StoreConfig, open};
 
-fn open_on(parts: StoreParts, engine: &Arc<MemoryEngine>) -> Box<dyn Store<()>> {
+fn open_on(era: Era, engine: &Arc<MemoryEngine>) -> Box<dyn Store<()>> {
     let engine = Arc::<MemoryEngine>::clone(engine);
-    open(parts, StoreConfig::new(engine, Config::default(), PreCommit::none(), ())).unwrap().0
+    open(era, StoreConfig::new(engine, Config::default(), PreCommit::none(), ())).unwrap().0
 }
 
 fn names(store: &dyn Store<()>, bucket: Bucket) -> Vec<Vec<u8>> {
@@ -50,22 +50,22 @@ fn write(store: &dyn Store<()>) {
 
 #[test]
 fn all_of_it_or_nothing() {
-    for parts in all_parts() {
+    for era in Era::DISTINCT_STORES {
         let engine = Arc::new(MemoryEngine::new());
-        let store = open_on(parts, &engine);
-        assert_eq!(names(&*store, Bucket::Members), [&b""[..]; 0], "{parts:?}");
+        let store = open_on(era, &engine);
+        assert_eq!(names(&*store, Bucket::Members), [&b""[..]; 0], "{era:?}");
         write(&*store);
-        assert_eq!(names(&*store, Bucket::Members), [b"7"], "{parts:?}");
+        assert_eq!(names(&*store, Bucket::Members), [b"7"], "{era:?}");
         drop(store);
-        let store = open_on(parts, &engine);
+        let store = open_on(era, &engine);
         let committed = store.begin_read().get(Bucket::Members, b"7").unwrap().is_some();
         let found = store.begin_read().range(KeyRange::ALL, RangeOptions::default()).unwrap();
-        assert_eq!(committed, found.count == 1, "{parts:?}: parted by a crash");
+        assert_eq!(committed, found.count == 1, "{era:?}: parted by a crash");
         write_again(&*store);
         store.commit().unwrap();
         drop(store);
-        let store = open_on(parts, &engine);
-        assert_eq!(names(&*store, Bucket::Alarm), [b"raised"], "{parts:?}");
+        let store = open_on(era, &engine);
+        assert_eq!(names(&*store, Bucket::Alarm), [b"raised"], "{era:?}");
     }
 }
 
@@ -81,6 +81,6 @@ fn write_again(store: &dyn Store<()>) {
 #[test]
 #[should_panic(expected = "key belongs to the store")]
 fn records_are_the_stores() {
-    let store = open_on(clearlane_backend::Era::Clearlane.into(), &Arc::default());
+    let store = open_on(clearlane_backend::Era::Clearlane, &Arc::default());
     store.begin_write().unwrap().set(Bucket::Key, b"a", Bytes::new()).unwrap();
 }

@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{Change, RangeOptions, Store, StoreConfig, StoreParts, WriteTxn, open};
+use clearlane_mvcc::{Change, RangeOptions, Store, StoreConfig, WriteTxn, open};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 fn store(engine: &Arc<dyn Engine>, era: Era) -> Box<dyn Store<()>> {
     let store_config =
         StoreConfig::new(Arc::clone(engine), Config::default(), PreCommit::none(), ());
-    open(StoreParts::from(era), store_config).unwrap().0
+    open(era, store_config).unwrap().0
 }
 
 /// What one revision does.

@@ -1,6 +1,6 @@
 //! Golden scripts over watching: one scenario per file.
 //!
-//! Those in `tests/golden/watch` run over every era with either index, and must print the same.
+//! Those in `tests/golden/watch` run over every era, and must print the same.
 //! Two folders beside it have what is different, and right so:
 //!
 //! | | default era | old eras, as etcd |
@@ -22,47 +22,45 @@ mod watch_support;
 use std::path::Path;
 
 use clearlane_backend::Era;
-use clearlane_mvcc::StoreParts;
-use support::all_parts;
 use watch_support::WatchRunner;
 
-fn run(folder: &str, parts: impl IntoIterator<Item = StoreParts>) {
+fn run(folder: &str, era: impl IntoIterator<Item = Era>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(folder);
     let mut scripts: Vec<_> =
         std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
     scripts.sort();
     assert!(!scripts.is_empty(), "the scripts are there");
-    for parts in parts {
+    for era in era {
         for script in &scripts {
-            let outcome = goldenscript::run(&mut WatchRunner::new(parts), script);
-            outcome.unwrap_or_else(|error| panic!("{parts:?}, {}: {error}", script.display()));
+            let outcome = goldenscript::run(&mut WatchRunner::new(era), script);
+            outcome.unwrap_or_else(|error| panic!("{era:?}, {}: {error}", script.display()));
         }
     }
 }
 
-fn is_old(parts: &StoreParts) -> bool {
-    parts.era != Era::Clearlane
+fn is_old(era: &Era) -> bool {
+    *era != Era::Clearlane
 }
 
 #[test]
 fn what_all_watchable_stores_have_in_common() {
-    run("watch", all_parts());
+    run("watch", Era::DISTINCT_STORES);
 }
 
 #[test]
 fn what_only_the_default_era_does() {
-    run("watch_of_default_era", all_parts().into_iter().filter(|parts| !is_old(parts)));
+    run("watch_of_default_era", Era::DISTINCT_STORES.into_iter().filter(|era| !is_old(era)));
 }
 
 #[test]
 fn what_only_the_old_eras_do() {
-    run("watch_of_old_eras", all_parts().into_iter().filter(is_old));
+    run("watch_of_old_eras", Era::DISTINCT_STORES.into_iter().filter(is_old));
 }
 
 #[test]
 fn a_channel_of_the_old_eras_is_bounded_by_responses() {
-    for parts in all_parts().into_iter().filter(is_old) {
-        let expected = if parts.era <= Era::V3_2 { 1024 } else { 128 };
-        assert_eq!(WatchRunner::new(parts).responses_of_a_full_channel(), expected, "{parts:?}");
+    for era in Era::DISTINCT_STORES.into_iter().filter(is_old) {
+        let expected = if era <= Era::V3_2 { 1024 } else { 128 };
+        assert_eq!(WatchRunner::new(era).responses_of_a_full_channel(), expected, "{era:?}");
     }
 }

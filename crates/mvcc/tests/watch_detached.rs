@@ -30,7 +30,7 @@ struct World {
 fn empty(era: Era) -> Arc<dyn WatchableKv<()>> {
     let engine = Arc::new(MemoryEngine::new());
     let store_config = StoreConfig::new(engine, Config::default(), PreCommit::none(), ());
-    Arc::from(open(era.into(), store_config).unwrap().0)
+    Arc::from(open(era, store_config).unwrap().0)
 }
 
 /// Puts a key at a revision.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use clearlane_backend::{Config, Era};
 use clearlane_engine::{Bucket, MemoryEngine};
-use clearlane_mvcc::{Store, StoreConfig, StoreParts};
+use clearlane_mvcc::{Store, StoreConfig};
 use clearlane_proto::membershippb::{Attributes, ClusterMemberAttrSetRequest};
 use clearlane_server::AppliedPosition;
 use clearlane_server::membership::{
@@ -33,8 +33,8 @@ impl MembersAndRaft {
             AppliedPosition::pre_commit(),
             AppliedPosition::default(),
         );
-        let parts = StoreParts::from(Era::Clearlane);
-        let store = clearlane_mvcc::open(parts, ground).unwrap().0;
+        let era = Era::Clearlane;
+        let store = clearlane_mvcc::open(era, ground).unwrap().0;
         let members = Members::load(&*store.begin_read(), learners_max).unwrap();
         assert!(members.is_empty());
         MembersAndRaft { store, members, index: 0 }

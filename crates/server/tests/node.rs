@@ -42,7 +42,7 @@ fn a_thread_that_panics_fails_the_member() {
         wal_dir: dir.path().join("wal"),
         wal: wal::Options::default(),
         store_dir: Arc::new(vault.unwrap()),
-        parts: Era::Clearlane.into(),
+        era: Era::Clearlane,
         backend: Default::default(),
         learners_max: membership::LEARNERS_MAX,
         workers: Arc::new(SerialWorkers),

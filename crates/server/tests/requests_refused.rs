@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use clearlane_backend::{Config, Era};
 use clearlane_engine::{Engine, MemoryEngine};
-use clearlane_mvcc::{Store, StoreConfig, StoreParts};
+use clearlane_mvcc::{Store, StoreConfig};
 use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{
@@ -35,7 +35,7 @@ impl TestStore {
             AppliedPosition::pre_commit(),
             progress.clone(),
         );
-        let (store, _) = clearlane_mvcc::open(StoreParts::from(era), ground).unwrap();
+        let (store, _) = clearlane_mvcc::open(era, ground).unwrap();
         let mut world = TestStore { engine, store, index: 0 };
         for value in ["1", "2", "3"] {
             world.apply(&entry(put("a", value))).unwrap().result.unwrap();

@@ -52,9 +52,8 @@ impl Member {
     pub(crate) fn new(name: &str, directory: &Path) -> io::Result<Member> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let peer = listener.local_addr()?;
-        let parts = Era::Clearlane.into();
-        let mut start =
-            MemberConfig::new(name, &directory.join(name), &format!("http://{peer}"), parts);
+        let peer_url = format!("http://{peer}");
+        let mut start = MemberConfig::new(name, &directory.join(name), &peer_url, Era::Clearlane);
         (start.heartbeat, start.election_timeout) = (HEARTBEAT, ELECTION);
         start.wal = wal::Options { segment_bytes: SEGMENT_BYTES, ..wal::Options::default() };
         let client = SocketAddr::from(([127, 0, 0, 1], 0));

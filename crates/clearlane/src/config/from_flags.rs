@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clearlane_backend::Era;
 use clearlane_engine::EngineKind;
-use clearlane_mvcc::{AutoCompaction, IndexKind, StoreParts};
+use clearlane_mvcc::AutoCompaction;
 use clearlane_net::listener::{BindAddress, ListenAddress};
 use clearlane_net::tls;
 use clearlane_raft::read_index::ReadMode;
@@ -131,7 +131,9 @@ pub struct StoreConfig {
     /// Bytes of the engine's cache.
     pub engine_cache_bytes: usize,
     /// Which era of the read path.
-    pub eras: EraConfig,
+    pub era: Era,
+    /// How a linearizable read is made one.
+    pub read_mode: ReadMode,
     /// Bytes of data that are taken; 0 is etcd's default, and below 0 there is no limit.
     pub quota_bytes: i64,
     /// Between two commits.
@@ -140,15 +142,6 @@ pub struct StoreConfig {
     pub batch_limit: u64,
     /// How a compaction works.
     pub compactions: CompactionConfig,
-}
-
-/// Which era of the read path is used: a preset, or its parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EraConfig {
-    /// How a linearizable read is made one.
-    pub read_mode: ReadMode,
-    /// How a read goes beside the writer, and how keys are found.
-    pub parts: StoreParts,
 }
 
 /// What is answered that is not gRPC.
@@ -524,10 +517,12 @@ fn store(typed: &FlagReader<'_>) -> Result<StoreConfig, ConfigError> {
             format!("must be at least {ENGINE_CACHE_BYTES_MIN} (set to {engine_cache_bytes})");
         return Err(ConfigError::fatal(format!("--engine-cache-bytes {least}")));
     }
+    let (era, read_mode) = era(typed);
     Ok(StoreConfig {
         engine: engine.expect("its names are those of the table"),
         engine_cache_bytes,
-        eras: era_config(typed),
+        era,
+        read_mode,
         quota_bytes: value::number(typed.text("quota-backend-bytes"))
             .expect("checked when it came"),
         batch_interval: if interval.is_zero() { by_default.batch_interval } else { interval },
@@ -556,26 +551,13 @@ fn http(typed: &FlagReader<'_>) -> Result<HttpConfig, ConfigError> {
     })
 }
 
-fn era_config(typed: &FlagReader<'_>) -> EraConfig {
+/// The era, and how its linearizable reads are made: etcd 3.0 writes each into the log.
+fn era(typed: &FlagReader<'_>) -> (Era, ReadMode) {
     let era: Era = typed.text("era").parse().unwrap_or(Era::Clearlane);
-    let read_mode = if era == Era::V3_0 { ReadMode::Log } else { ReadMode::ReadIndex };
+    let by_era = if era == Era::V3_0 { ReadMode::Log } else { ReadMode::ReadIndex };
     let mode = typed.text("read-mode");
-    let read_mode =
-        ReadMode::ALL.into_iter().find(|known| known.name() == mode).unwrap_or(read_mode);
-    let era = match typed.text("read-tx") {
-        "mutex" => Era::V3_1,
-        "read-tx" => Era::V3_2,
-        "concurrent-read-tx" => Era::V3_4,
-        "cached-read-tx" => Era::V3_5,
-        "snapshot-read-tx" => Era::Clearlane,
-        _ => era,
-    };
-    let index = match typed.text("tree-index") {
-        "locked" => IndexKind::Locked,
-        "persistent" => IndexKind::Persistent,
-        _ => StoreParts::from(era).index,
-    };
-    EraConfig { read_mode, parts: StoreParts { era, index } }
+    let chosen = ReadMode::ALL.into_iter().find(|known| known.name() == mode);
+    (era, chosen.unwrap_or(by_era))
 }
 
 fn log(typed: &FlagReader<'_>) -> LogConfig {

@@ -30,8 +30,8 @@ use std::path::Path;
 
 pub use error::ConfigError;
 pub use from_flags::{
-    BackgroundConfig, BootstrapConfig, Config, EraConfig, HttpConfig, LogConfig, LogFormat,
-    LogOutput, RaftConfig, StoreConfig,
+    BackgroundConfig, BootstrapConfig, Config, HttpConfig, LogConfig, LogFormat, LogOutput,
+    RaftConfig, StoreConfig,
 };
 
 /// What is to be done.

@@ -20,9 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use clearlane_backend::Era;
 use clearlane_contention::now_ns;
 use clearlane_engine::{EngineKind, Options};
-use clearlane_mvcc::{SerialWorkers, StoreParts};
+use clearlane_mvcc::SerialWorkers;
 use clearlane_net::tls::Dialer;
 use clearlane_peer as peer;
 use clearlane_peer::TransportParts;
@@ -61,7 +62,7 @@ pub struct MemberConfig {
     /// Goes on as the only member: all others are removed, without asking them.
     pub force_new_cluster: bool,
     /// Which era's store it is.
-    pub parts: StoreParts,
+    pub era: Era,
     /// When the store commits.
     pub backend: clearlane_backend::Config,
     /// What has the data on disk.
@@ -105,7 +106,7 @@ pub struct OpenedMember {
 
 impl MemberConfig {
     /// etcd's defaults: a cluster of one.
-    pub fn new(name: &str, data_dir: &Path, peer_url: &str, parts: StoreParts) -> MemberConfig {
+    pub fn new(name: &str, data_dir: &Path, peer_url: &str, era: Era) -> MemberConfig {
         let peer_urls = vec![peer_url.to_owned()];
         let settings = ReplicaConfig::new(0, 0);
         MemberConfig {
@@ -117,7 +118,7 @@ impl MemberConfig {
             cluster_token: "etcd-cluster".to_owned(),
             initial_cluster_state: InitialClusterState::New,
             force_new_cluster: false,
-            parts,
+            era,
             backend: Default::default(),
             engine_kind: EngineKind::Redb,
             engine: Options::default(),
@@ -216,7 +217,7 @@ impl MemberConfig {
             wal_dir: self.wal_dir(),
             wal: self.wal,
             store_dir: Arc::new(vault.map_err(clearlane_server::Error::from)?),
-            parts: self.parts,
+            era: self.era,
             backend: self.backend.clone(),
             learners_max: self.learners_max,
             workers: Arc::new(SerialWorkers),
@@ -259,11 +260,11 @@ impl MemberConfig {
 /// cluster. If there is no data yet it begins, under this name and peer address.
 pub fn open_single_member(
     data_dir: &Path,
-    parts: StoreParts,
+    era: Era,
     name: &str,
     peer_url: &str,
 ) -> Result<ServerThreads> {
-    let start = MemberConfig::new(name, data_dir, peer_url, parts);
+    let start = MemberConfig::new(name, data_dir, peer_url, era);
     Ok(ServerThreads::start(start.prepare()?.0, start.replica_config()?, Box::new(NoNetwork))?)
 }
 

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options};
-use clearlane_mvcc::{IndexKind, Revision, StoreParts};
+use clearlane_mvcc::Revision;
 use clearlane_server::raft_snapshot::{DiskStoreDir, StoreDir as _};
 use clearlane_server::snapshot_file;
 use clearlane_wal::files::OsFileSystem;
@@ -98,8 +98,8 @@ fn member_config(asked: &ToolArguments) -> Result<MemberConfig, BoxError> {
     let data_dir = asked.path("data-dir").unwrap_or_else(|| format!("{name}.etcd").into());
     let urls = asked.text("initial-advertise-peer-urls").split(',').map(str::to_owned);
     let urls: Vec<String> = urls.collect();
-    let parts = StoreParts { era: clearlane_backend::Era::Clearlane, index: IndexKind::Persistent };
-    let by_default = MemberConfig::new(name, &data_dir, "", parts);
+    let era = clearlane_backend::Era::Clearlane;
+    let by_default = MemberConfig::new(name, &data_dir, "", era);
     Ok(MemberConfig {
         wal_dir: asked.path("wal-dir"),
         initial_cluster: match asked.is_set("initial-cluster") {

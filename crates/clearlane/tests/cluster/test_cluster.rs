@@ -104,7 +104,7 @@ impl TestCluster {
     pub(crate) fn member_config(&self, name: &str) -> MemberConfig {
         let cluster: Vec<String> =
             self.peers.keys().map(|name| format!("{name}={}", self.url(name))).collect();
-        let parts = Era::Clearlane.into();
+        let parts = Era::Clearlane;
         let mut start = MemberConfig::new(name, &self.data_dir(name), &self.url(name), parts);
         start.initial_cluster = cluster.join(",").parse::<InitialCluster>().unwrap();
         (start.heartbeat, start.election_timeout) = (HEARTBEAT, ELECTION);

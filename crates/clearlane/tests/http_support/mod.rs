@@ -53,7 +53,7 @@ impl Running {
 
     fn with(settings: HttpServiceConfig, has_gateway: bool) -> Running {
         let dir = tempfile::tempdir().unwrap();
-        let parts = Era::Clearlane.into();
+        let parts = Era::Clearlane;
         let node = data::open_single_member(dir.path(), parts, "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let (stop, stopped) = tokio::sync::oneshot::channel();
@@ -254,7 +254,7 @@ pub(crate) struct Whole {
 impl Whole {
     pub(crate) fn start() -> Whole {
         let dir = tempfile::tempdir().unwrap();
-        let parts = Era::Clearlane.into();
+        let parts = Era::Clearlane;
         let node = data::open_single_member(dir.path(), parts, "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let listen = "127.0.0.1:0".parse().unwrap();

@@ -149,7 +149,7 @@ fn start_clearlane(
     place: &MemberSpec,
     flags: &[String],
 ) -> Result<ServerProcess, Box<dyn Error>> {
-    let mut start = MemberConfig::new(place.name, dir, &place.peer_url, era.into());
+    let mut start = MemberConfig::new(place.name, dir, &place.peer_url, era);
     start.initial_cluster = place.initial_cluster.parse()?;
     start.initial_cluster_state = place.state.parse()?;
     let set = RecordedFlags::from_flags(flags)?;

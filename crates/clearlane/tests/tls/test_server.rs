@@ -59,7 +59,7 @@ impl TlsTestServer {
         change(&ca, &mut side);
         let tls = Arc::new(TlsAcceptor::new(ListenerKind::Client, &side, &protocol).unwrap());
         let data = dir.path().join("data");
-        let node = data::open_single_member(&data, Era::Clearlane.into(), "a", "http://a:1");
+        let node = data::open_single_member(&data, Era::Clearlane, "a", "http://a:1");
         let node = Arc::new(node.unwrap());
         let at = BindAddress::Tcp("127.0.0.1:0".parse().unwrap());
         let listener = Listener::bind(&at).unwrap().with_tls(tls, is_plain_too);

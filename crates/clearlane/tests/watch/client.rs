@@ -38,7 +38,7 @@ impl Running {
 
     /// With this interval of notices of progress.
     pub(crate) fn with(dir: &Path, era: Era, progress: Duration) -> Running {
-        let node = data::open_single_member(dir, era.into(), "default", "http://localhost:2380");
+        let node = data::open_single_member(dir, era, "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         node.watch_server().set_progress_interval(progress);
         let address = "127.0.0.1:0".parse().unwrap();

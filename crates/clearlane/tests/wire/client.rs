@@ -30,7 +30,7 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(dir: &Path) -> Running {
-        let parts = Era::Clearlane.into();
+        let parts = Era::Clearlane;
         let node = data::open_single_member(dir, parts, "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let address = "127.0.0.1:0".parse().unwrap();

@@ -10,9 +10,7 @@ use clearlane_backend::{Config as BackendConfig, Era, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
 use clearlane_lease::{Checkpoint, Config, LeaseRejection, Lessor};
-use clearlane_mvcc::{
-    KeyLeases, RangeOptions, StoreConfig, StoreParts, WatchableKv, WriteTxn, open,
-};
+use clearlane_mvcc::{KeyLeases, RangeOptions, StoreConfig, WatchableKv, WriteTxn, open};
 
 pub(crate) struct TestLessor {
     engine: Arc<dyn Engine>,
@@ -79,8 +77,8 @@ fn restored(engine: &Arc<dyn Engine>, config: Config) -> (Arc<dyn WatchableKv<()
     let pre_commit = PreCommit::none();
     let ground = StoreConfig::new(Arc::clone(engine), BackendConfig::default(), pre_commit, ());
     let leases = Arc::clone(&lessor) as Arc<dyn KeyLeases>;
-    let parts = StoreParts::from(Era::Clearlane);
-    let (store, opened) = open(parts, StoreConfig { leases, ..ground }).unwrap();
+    let era = Era::Clearlane;
+    let (store, opened) = open(era, StoreConfig { leases, ..ground }).unwrap();
     lessor.restore(&*store.begin_read(), &opened.leases).unwrap();
     (Arc::from(store), lessor)
 }

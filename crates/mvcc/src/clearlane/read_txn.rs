@@ -8,35 +8,34 @@ use crate::error::Result;
 use crate::interface::ConsistentIndex;
 use crate::interface::{LengthVisitor, RangeOptions, RangeRecords, ReadTxn, RecordVisitor};
 use crate::range::{self, Moment};
-use crate::tree_index::IndexSnapshot;
 use crate::tree_index::persistent::PersistentSnapshot;
 
 /// What the store says about one state of the backend.
 #[derive(Clone, Debug)]
-pub struct StoreState<A, V = PersistentSnapshot> {
+pub struct StoreState<A> {
     /// The main revision of the newest change.
     pub revision: i64,
     /// The revision up to which the past was dropped; -1 if never.
     pub compact_revision: i64,
     /// What the crate above gave when the state was reached: etcd's consistent index and term.
     pub consistent_index: A,
-    pub(crate) index: V,
+    pub(crate) index: PersistentSnapshot,
 }
 
 /// One state of the store. It does not change, and holds no lock. It may be sent to another thread,
 /// and cloned.
 #[derive(Clone, Debug)]
-pub struct StoreReadTxn<A, V = PersistentSnapshot> {
-    tx: SnapshotReadTx<StoreState<A, V>>,
+pub struct StoreReadTxn<A> {
+    tx: SnapshotReadTx<StoreState<A>>,
 }
 
-impl<A: ConsistentIndex, V: IndexSnapshot> StoreReadTxn<A, V> {
-    pub(crate) fn new(tx: SnapshotReadTx<StoreState<A, V>>) -> StoreReadTxn<A, V> {
+impl<A: ConsistentIndex> StoreReadTxn<A> {
+    pub(crate) fn new(tx: SnapshotReadTx<StoreState<A>>) -> StoreReadTxn<A> {
         StoreReadTxn { tx }
     }
 
     /// Revisions, index and consistent index of this state.
-    pub fn state(&self) -> &StoreState<A, V> {
+    pub fn state(&self) -> &StoreState<A> {
         self.tx.payload()
     }
 
@@ -56,7 +55,7 @@ impl<A: ConsistentIndex, V: IndexSnapshot> StoreReadTxn<A, V> {
     }
 }
 
-impl<A: ConsistentIndex, V: IndexSnapshot> ReadTxn for StoreReadTxn<A, V> {
+impl<A: ConsistentIndex> ReadTxn for StoreReadTxn<A> {
     fn revision(&self) -> i64 {
         self.revision()
     }
@@ -92,8 +91,8 @@ impl<A: ConsistentIndex, V: IndexSnapshot> ReadTxn for StoreReadTxn<A, V> {
     }
 }
 
-impl<A: ConsistentIndex, V: IndexSnapshot> Moment for StoreReadTxn<A, V> {
-    type Index = V;
+impl<A: ConsistentIndex> Moment for StoreReadTxn<A> {
+    type Index = PersistentSnapshot;
 
     fn revision(&self) -> i64 {
         self.revision()
@@ -103,7 +102,7 @@ impl<A: ConsistentIndex, V: IndexSnapshot> Moment for StoreReadTxn<A, V> {
         self.compact_revision()
     }
 
-    fn index(&self) -> &V {
+    fn index(&self) -> &PersistentSnapshot {
         &self.state().index
     }
 

@@ -11,8 +11,7 @@
 //! backend's locks; hashes, and the search for records to remove, read a snapshot.
 //!
 //! Lock order: `store`, then the backend's own, or `compactions`. Invariant: every revision that a
-//! state's index names has its record in the same state. With the index under a lock (see
-//! [`IndexKind`](crate::IndexKind)) a walk does hold up a put, and a compaction ends older reads.
+//! state's index names has its record in the same state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,14 +34,14 @@ use crate::interface::{HashJob, KeyLeases, ReadTxn, Store, TxnResult, WriteTxn};
 use crate::kv_hasher::{HashKv, KvHasher};
 use crate::restore::{RecoveryInfo, RestoredStore};
 use crate::tree_index::persistent::PersistentIndex;
-use crate::tree_index::{IndexCompaction, IndexSnapshot, TreeIndex};
+use crate::tree_index::{IndexCompaction, TreeIndex};
 
 /// The store of the default era.
 #[derive(Debug)]
-pub struct SnapshotStore<A, I: TreeIndex = PersistentIndex> {
-    backend: SnapshotBackend<StoreState<A, I::Snapshot>>,
+pub struct SnapshotStore<A> {
+    backend: SnapshotBackend<StoreState<A>>,
     /// Under the lock `store`: the writer's side of the index.
-    index: Mutex<I>,
+    index: Mutex<PersistentIndex>,
     compactions: Mutex<CompactionTracker>,
     leases: Arc<dyn KeyLeases>,
 }
@@ -50,15 +49,7 @@ pub struct SnapshotStore<A, I: TreeIndex = PersistentIndex> {
 impl<A: ConsistentIndex> SnapshotStore<A> {
     /// Opens the store that an engine holds and restores its index.
     pub fn open(store_config: StoreConfig<'_, A>) -> Result<(SnapshotStore<A>, RecoveryInfo)> {
-        SnapshotStore::open_with_index(store_config, PersistentIndex::default())
-    }
-}
-
-impl<A: ConsistentIndex, I: TreeIndex> SnapshotStore<A, I> {
-    pub(crate) fn open_with_index(
-        store_config: StoreConfig<'_, A>,
-        index: I,
-    ) -> Result<(SnapshotStore<A, I>, RecoveryInfo)> {
+        let index = PersistentIndex::default();
         let RestoredStore { index, revision, compact_revision, compactions, recovery: opened } =
             RestoredStore::restore(&*store_config.engine, index, store_config.workers)?;
         let StoreConfig { engine, config, pre_commit, consistent_index: applied, leases, .. } =
@@ -70,7 +61,7 @@ impl<A: ConsistentIndex, I: TreeIndex> SnapshotStore<A, I> {
             index: index.snapshot(),
         };
         let locks = config.locks.clone();
-        let pre_commit = PreCommit::new(move |state: &StoreState<A, I::Snapshot>, put| {
+        let pre_commit = PreCommit::new(move |state: &StoreState<A>, put| {
             pre_commit.run(&state.consistent_index, put)
         });
         let store = SnapshotStore {
@@ -83,27 +74,27 @@ impl<A: ConsistentIndex, I: TreeIndex> SnapshotStore<A, I> {
     }
 
     /// Opens a read: one pointer. It shows the store as it is now, for as long as it is kept.
-    pub fn begin_read(&self) -> StoreReadTxn<A, I::Snapshot> {
+    pub fn begin_read(&self) -> StoreReadTxn<A> {
         StoreReadTxn::new(self.backend.begin_snapshot_read())
     }
 
     /// Opens the write transaction, once the one before has ended.
-    pub fn begin_write(&self) -> Result<SnapshotWriteTxn<'_, A, I>> {
+    pub fn begin_write(&self) -> Result<SnapshotWriteTxn<'_, A>> {
         let index = self.index.lock();
         Ok(SnapshotWriteTxn::new(index, self.begin_backend_write()?, &*self.leases))
     }
 
     /// The backend below, for a defragmentation in steps.
-    pub fn backend(&self) -> &SnapshotBackend<StoreState<A, I::Snapshot>> {
+    pub fn backend(&self) -> &SnapshotBackend<StoreState<A>> {
         &self.backend
     }
 
-    fn begin_backend_write(&self) -> Result<Box<dyn WriteTx<StoreState<A, I::Snapshot>> + '_>> {
+    fn begin_backend_write(&self) -> Result<Box<dyn WriteTx<StoreState<A>> + '_>> {
         Ok(self.backend.begin_write()?)
     }
 }
 
-impl<A: ConsistentIndex, I: TreeIndex> Store<A> for SnapshotStore<A, I> {
+impl<A: ConsistentIndex> Store<A> for SnapshotStore<A> {
     fn era(&self) -> Era {
         self.backend.era()
     }
@@ -113,8 +104,7 @@ impl<A: ConsistentIndex, I: TreeIndex> Store<A> for SnapshotStore<A, I> {
     }
 
     fn begin_snapshot_read(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
-        // A walk over the index under a lock must not be kept for long, and may meet a compaction.
-        (!<I::Snapshot as IndexSnapshot>::IS_LIVE).then(|| Arc::new(self.begin_read()) as _)
+        Some(Arc::new(self.begin_read()))
     }
 
     fn begin_write(&self) -> Result<Box<dyn WriteTxn<A> + '_>> {
@@ -169,7 +159,7 @@ impl<A: ConsistentIndex, I: TreeIndex> Store<A> for SnapshotStore<A, I> {
     }
 }
 
-impl<A: ConsistentIndex, I: TreeIndex> CompactionStore for SnapshotStore<A, I> {
+impl<A: ConsistentIndex> CompactionStore for SnapshotStore<A> {
     fn compactions(&self) -> &Mutex<CompactionTracker> {
         &self.compactions
     }

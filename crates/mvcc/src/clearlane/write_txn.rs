@@ -11,33 +11,33 @@ use crate::error::Result;
 use crate::interface::ConsistentIndex;
 use crate::interface::{KeyLeases, RangeOptions, RangeRecords, TxnResult, WriteTxn};
 use crate::tree_index::TreeIndex;
+use crate::tree_index::persistent::PersistentIndex;
 use crate::txn_changes::TxnChanges;
 use crate::txn_changes::assert_not_owned_by_store;
 
-pub(crate) type BackendTx<'s, A, I> =
-    Box<dyn clearlane_backend::WriteTx<StoreState<A, <I as TreeIndex>::Snapshot>> + 's>;
+pub(crate) type BackendTx<'s, A> = Box<dyn clearlane_backend::WriteTx<StoreState<A>> + 's>;
 
 /// The open write transaction.
 ///
 /// A state that is published has all nodes of the index from then on, so the first change after it
 /// copies each node on its way. This is why several revisions may
 /// [share a transaction](WriteTxn::begin_next_revision): only the first of them pays.
-pub struct SnapshotWriteTxn<'s, A, I: TreeIndex> {
+pub struct SnapshotWriteTxn<'s, A> {
     /// The lock `store`: one write transaction at a time.
-    index: MutexGuard<'s, I>,
-    tx: BackendTx<'s, A, I>,
+    index: MutexGuard<'s, PersistentIndex>,
+    tx: BackendTx<'s, A>,
     /// The changes of the revisions that have ended, none of them empty.
     earlier_revisions: Vec<TxnChanges>,
     txn_changes: TxnChanges,
     leases: &'s dyn KeyLeases,
 }
 
-impl<'s, A: ConsistentIndex, I: TreeIndex> SnapshotWriteTxn<'s, A, I> {
+impl<'s, A: ConsistentIndex> SnapshotWriteTxn<'s, A> {
     pub(crate) fn new(
-        index: MutexGuard<'s, I>,
-        tx: BackendTx<'s, A, I>,
+        index: MutexGuard<'s, PersistentIndex>,
+        tx: BackendTx<'s, A>,
         leases: &'s dyn KeyLeases,
-    ) -> SnapshotWriteTxn<'s, A, I> {
+    ) -> SnapshotWriteTxn<'s, A> {
         let txn_changes = TxnChanges::new(tx.payload().revision, tx.payload().compact_revision);
         SnapshotWriteTxn { index, tx, earlier_revisions: Vec::new(), txn_changes, leases }
     }
@@ -107,7 +107,7 @@ impl<'s, A: ConsistentIndex, I: TreeIndex> SnapshotWriteTxn<'s, A, I> {
     }
 }
 
-impl<A: ConsistentIndex, I: TreeIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A, I> {
+impl<A: ConsistentIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A> {
     fn revision(&self) -> i64 {
         self.revision()
     }
@@ -156,7 +156,7 @@ impl<A: ConsistentIndex, I: TreeIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A, I
     }
 }
 
-impl<A, I: TreeIndex> std::fmt::Debug for SnapshotWriteTxn<'_, A, I> {
+impl<A> std::fmt::Debug for SnapshotWriteTxn<'_, A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SnapshotWriteTxn")
             .field("txn_changes", &self.txn_changes)

@@ -5,17 +5,18 @@ use std::fmt::Debug;
 use clearlane_contention::Registry;
 
 use crate::error::Result;
+use crate::tree_index::locked::LockedIndex;
 
 /// The revisions, and the index as of the current one. (Of etcd's index it is a handle.)
 #[derive(Clone, Debug)]
-pub(crate) struct Revisions<V> {
+pub(crate) struct Revisions {
     pub(crate) current: i64,
     pub(crate) compacted: i64,
-    pub(crate) index: V,
+    pub(crate) index: LockedIndex,
 }
 
 /// The locks above the backend's.
-pub(crate) trait Protocol<V>: Debug + Send + Sync + 'static {
+pub(crate) trait Protocol: Debug + Send + Sync + 'static {
     /// `store`, as a transaction holds it from beginning to end.
     type StoreGuard<'p>: 'p
     where
@@ -25,13 +26,13 @@ pub(crate) trait Protocol<V>: Debug + Send + Sync + 'static {
     /// any other. Else it takes it at its end.
     const WATCHABLE_FIRST: bool;
 
-    fn new(locks: &Registry, first: Revisions<V>) -> Self;
+    fn new(locks: &Registry, first: Revisions) -> Self;
 
     /// The revisions, kept from changing while `work` looks at them.
-    fn revisions<T>(&self, work: impl FnOnce(&Revisions<V>) -> T) -> T;
+    fn revisions<T>(&self, work: impl FnOnce(&Revisions) -> T) -> T;
 
     /// Opens a read. `open` opens the backend's, and the revisions do not change meanwhile.
-    fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::StoreGuard<'_>, Revisions<V>, T);
+    fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::StoreGuard<'_>, Revisions, T);
 
     /// Begins a write transaction; the backend's comes next.
     fn write(&self) -> Self::StoreGuard<'_>;
@@ -41,7 +42,7 @@ pub(crate) trait Protocol<V>: Debug + Send + Sync + 'static {
     fn publish<T>(
         &self,
         store_guard: Self::StoreGuard<'_>,
-        next: Revisions<V>,
+        next: Revisions,
         end: impl FnOnce() -> Result<T>,
     ) -> Result<T>;
 
@@ -49,5 +50,5 @@ pub(crate) trait Protocol<V>: Debug + Send + Sync + 'static {
     fn with_store_locked<T>(&self, work: impl FnOnce() -> T) -> T;
 
     /// The same, to change the revisions.
-    fn change_revisions<T>(&self, work: impl FnOnce(&mut Revisions<V>) -> Result<T>) -> Result<T>;
+    fn change_revisions<T>(&self, work: impl FnOnce(&mut Revisions) -> Result<T>) -> Result<T>;
 }

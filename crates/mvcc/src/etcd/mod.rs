@@ -9,6 +9,5 @@ pub mod v3_1_mutex;
 pub mod v3_2_rev_mu;
 pub mod watch;
 mod read_txn;
-mod shared_index;
 mod watchers;
 mod write_txn;

@@ -8,30 +8,30 @@ use crate::error::Result;
 use crate::etcd::lock_protocol::Revisions;
 use crate::interface::{RangeOptions, ReadTxn, RecordVisitor};
 use crate::range::{self, Moment};
-use crate::tree_index::IndexSnapshot;
+use crate::tree_index::locked::LockedIndex;
 
 /// An open read. `H` is what it holds of `store` until its end.
-pub(crate) struct EtcdReadTxn<'s, V, H> {
+pub(crate) struct EtcdReadTxn<'s, H> {
     // Dropped in this order: etcd ends the backend's read before it unlocks `store`.
     tx: Box<dyn ReadTx + 's>,
-    revisions: Revisions<V>,
+    revisions: Revisions,
     store_guard: H,
 }
 
-impl<'s, V, H> EtcdReadTxn<'s, V, H> {
-    pub(crate) fn new(store_guard: H, revisions: Revisions<V>, tx: Box<dyn ReadTx + 's>) -> Self {
+impl<'s, H> EtcdReadTxn<'s, H> {
+    pub(crate) fn new(store_guard: H, revisions: Revisions, tx: Box<dyn ReadTx + 's>) -> Self {
         EtcdReadTxn { tx, revisions, store_guard }
     }
 
     /// Unlocks `store`, and goes on with the backend's read alone.
-    pub(crate) fn release_store_lock(self) -> EtcdReadTxn<'s, V, ()> {
+    pub(crate) fn release_store_lock(self) -> EtcdReadTxn<'s, ()> {
         let EtcdReadTxn { tx, revisions, store_guard } = self;
         drop(store_guard);
         EtcdReadTxn { tx, revisions, store_guard: () }
     }
 }
 
-impl<V: IndexSnapshot, H> ReadTxn for EtcdReadTxn<'_, V, H> {
+impl<H> ReadTxn for EtcdReadTxn<'_, H> {
     fn revision(&self) -> i64 {
         self.revisions.current
     }
@@ -58,8 +58,8 @@ impl<V: IndexSnapshot, H> ReadTxn for EtcdReadTxn<'_, V, H> {
     }
 }
 
-impl<V: IndexSnapshot, H> Moment for EtcdReadTxn<'_, V, H> {
-    type Index = V;
+impl<H> Moment for EtcdReadTxn<'_, H> {
+    type Index = LockedIndex;
 
     fn revision(&self) -> i64 {
         self.revisions.current
@@ -69,7 +69,7 @@ impl<V: IndexSnapshot, H> Moment for EtcdReadTxn<'_, V, H> {
         self.revisions.compacted
     }
 
-    fn index(&self) -> &V {
+    fn index(&self) -> &LockedIndex {
         &self.revisions.index
     }
 

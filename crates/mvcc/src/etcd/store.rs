@@ -6,13 +6,10 @@
 //! [`v3_2_rev_mu`](crate::etcd::v3_2_rev_mu) (3.2 to 3.5); the table of locks, and which requests
 //! wait for which, are in `docs/mvcc.md`.
 //!
-//! Lock order, from 3.2 on: `store`, `batchTx`, `index`, `watchable`, `revMu`, `readTx`;
+//! Lock order, from 3.2 on: `store`, `batchTx`, `watchable`, `revMu`, `readTx`;
 //! `treeIndex` is taken below each of them for single calls. In 3.1: `watchable`, `store`,
-//! `batchTx`, `index`. Scheduling a compaction takes `revMu` before `batchTx`: it has `store`
+//! `batchTx`. Scheduling a compaction takes `revMu` before `batchTx`: it has `store`
 //! exclusively, so no transaction is open that takes the two the other way round.
-//!
-//! The persistent index may be chosen apart ([`IndexKind`](crate::IndexKind)): its snapshot is
-//! published under `revMu` with the revision, and the writer's side gets the lock `index`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +29,6 @@ use crate::config::StoreConfig;
 use crate::error::Result;
 use crate::etcd::lock_protocol::{Protocol, Revisions};
 use crate::etcd::read_txn::EtcdReadTxn;
-use crate::etcd::shared_index::SharedIndex;
 use crate::etcd::watchers::EtcdWatchers;
 use crate::etcd::write_txn::EtcdWriteTxn;
 use crate::hash::HashKvJob;
@@ -40,14 +36,15 @@ use crate::interface::ConsistentIndex;
 use crate::interface::{HashJob, KeyLeases, ReadTxn, Store, TxnResult, WriteTxn};
 use crate::kv_hasher::{HashKv, KvHasher};
 use crate::restore::{RecoveryInfo, RestoredStore};
-use crate::tree_index::{IndexCompaction, IndexSnapshot, TreeIndex};
+use crate::tree_index::locked::{CompactionLock, LockedIndex};
+use crate::tree_index::{IndexCompaction, TreeIndex};
 
 /// The store of an old era.
 #[derive(Debug)]
-pub(crate) struct EtcdStore<A, I, P> {
+pub(crate) struct EtcdStore<A, P> {
     pub(super) protocol: P,
     pub(super) backend: Box<dyn Backend<StorePosition<A>>>,
-    pub(super) index: SharedIndex<I>,
+    pub(super) index: LockedIndex,
     compactions: Mutex<CompactionTracker>,
     /// As in etcd, the store notifies its watchers itself.
     pub(super) watchers: Mutex<EtcdWatchers>,
@@ -62,18 +59,18 @@ pub(crate) struct StorePosition<A> {
     pub(super) consistent_index: A,
 }
 
-type OpenReadTxn<'s, I, P> = EtcdReadTxn<
-    's,
-    <I as TreeIndex>::Snapshot,
-    <P as Protocol<<I as TreeIndex>::Snapshot>>::StoreGuard<'s>,
->;
+type OpenReadTxn<'s, P> = EtcdReadTxn<'s, <P as Protocol>::StoreGuard<'s>>;
 
-impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> EtcdStore<A, I, P> {
-    pub(crate) fn open_with_index(
+impl<A: ConsistentIndex, P: Protocol> EtcdStore<A, P> {
+    pub(crate) fn open(
         era: Era,
         store_config: StoreConfig<'_, A>,
-        index: I,
-    ) -> Result<(EtcdStore<A, I, P>, RecoveryInfo)> {
+    ) -> Result<(EtcdStore<A, P>, RecoveryInfo)> {
+        let compaction_lock = match era {
+            Era::V3_0 | Era::V3_1 | Era::V3_2 => CompactionLock::WholeWalk,
+            _ => CompactionLock::PerKey,
+        };
+        let index = LockedIndex::new(&store_config.config.locks, compaction_lock);
         let RestoredStore { index, revision, compact_revision, compactions, recovery: opened } =
             RestoredStore::restore(&*store_config.engine, index, store_config.workers)?;
         let StoreConfig { engine, config, pre_commit, consistent_index: applied, leases, .. } =
@@ -88,7 +85,7 @@ impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> EtcdStore<A, I,
         let store = EtcdStore {
             protocol: P::new(&locks, first),
             backend: era.open(engine, config, pre_commit, reached)?,
-            index: SharedIndex::new(index, &locks),
+            index,
             compactions: Mutex::new(&locks, "compactions", compactions),
             watchers: Mutex::new(&locks, "watchable", EtcdWatchers::default()),
             leases,
@@ -99,7 +96,7 @@ impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> EtcdStore<A, I,
     fn begin_read_with<'s>(
         &'s self,
         open: impl FnOnce(&'s dyn Backend<StorePosition<A>>) -> Box<dyn ReadTx + 's>,
-    ) -> OpenReadTxn<'s, I, P> {
+    ) -> OpenReadTxn<'s, P> {
         let (store_guard, revisions, tx) = self.protocol.read(|| open(&*self.backend));
         EtcdReadTxn::new(store_guard, revisions, tx)
     }
@@ -107,7 +104,7 @@ impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> EtcdStore<A, I,
     /// The index part of a compaction, where it is done while the compaction is scheduled. That is
     /// etcd's way until 3.3.
     fn compact_index_while_scheduling(&self, at: i64) -> Option<IndexCompaction> {
-        let at_once = I::Snapshot::IS_LIVE && self.backend.era() < Era::V3_4;
+        let at_once = self.backend.era() < Era::V3_4;
         at_once.then(|| {
             let mut compaction = self.begin_index_compaction(at);
             while !self.compact_index_step(&mut compaction, usize::MAX) {}
@@ -116,7 +113,7 @@ impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> EtcdStore<A, I,
     }
 }
 
-impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> Store<A> for EtcdStore<A, I, P> {
+impl<A: ConsistentIndex, P: Protocol> Store<A> for EtcdStore<A, P> {
     fn era(&self) -> Era {
         self.backend.era()
     }
@@ -209,19 +206,17 @@ impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> Store<A> for Et
     }
 }
 
-impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> CompactionStore
-    for EtcdStore<A, I, P>
-{
+impl<A: ConsistentIndex, P: Protocol> CompactionStore for EtcdStore<A, P> {
     fn compactions(&self) -> &Mutex<CompactionTracker> {
         &self.compactions
     }
 
     fn begin_index_compaction(&self, at: i64) -> IndexCompaction {
-        self.index.write().begin_compaction(at)
+        self.index.clone().begin_compaction(at)
     }
 
     fn compact_index_step(&self, compaction: &mut IndexCompaction, keys_max: usize) -> bool {
-        self.index.write().compact_step(compaction, keys_max)
+        self.index.clone().compact_step(compaction, keys_max)
     }
 
     fn commit_scheduled_revision(&self) -> Result<()> {

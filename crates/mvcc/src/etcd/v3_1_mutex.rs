@@ -19,27 +19,24 @@ use crate::etcd::lock_protocol::{Protocol, Revisions};
 
 /// The lock of etcd 3.0 and 3.1.
 #[derive(Debug)]
-pub(crate) struct OneMutex<V> {
-    store: Mutex<Revisions<V>>,
+pub(crate) struct OneMutex {
+    store: Mutex<Revisions>,
 }
 
-impl<V> Protocol<V> for OneMutex<V>
-where
-    V: Clone + std::fmt::Debug + Send + Sync + 'static,
-{
-    type StoreGuard<'p> = MutexGuard<'p, Revisions<V>>;
+impl Protocol for OneMutex {
+    type StoreGuard<'p> = MutexGuard<'p, Revisions>;
 
     const WATCHABLE_FIRST: bool = true;
 
-    fn new(locks: &Registry, first: Revisions<V>) -> OneMutex<V> {
+    fn new(locks: &Registry, first: Revisions) -> OneMutex {
         OneMutex { store: Mutex::new(locks, "store", first) }
     }
 
-    fn revisions<T>(&self, work: impl FnOnce(&Revisions<V>) -> T) -> T {
+    fn revisions<T>(&self, work: impl FnOnce(&Revisions) -> T) -> T {
         work(&self.store.lock())
     }
 
-    fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::StoreGuard<'_>, Revisions<V>, T) {
+    fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::StoreGuard<'_>, Revisions, T) {
         let store = self.store.lock();
         let (revisions, opened) = (store.clone(), open());
         (store, revisions, opened)
@@ -52,7 +49,7 @@ where
     fn publish<T>(
         &self,
         mut store_guard: Self::StoreGuard<'_>,
-        next: Revisions<V>,
+        next: Revisions,
         end: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let ended = end()?;
@@ -65,7 +62,7 @@ where
         work()
     }
 
-    fn change_revisions<T>(&self, work: impl FnOnce(&mut Revisions<V>) -> Result<T>) -> Result<T> {
+    fn change_revisions<T>(&self, work: impl FnOnce(&mut Revisions) -> Result<T>) -> Result<T> {
         work(&mut self.store.lock())
     }
 }

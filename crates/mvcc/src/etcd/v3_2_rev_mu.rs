@@ -19,29 +19,26 @@ use crate::etcd::lock_protocol::{Protocol, Revisions};
 
 /// The locks of etcd since 3.2.
 #[derive(Debug)]
-pub(crate) struct RevMu<V> {
+pub(crate) struct RevMu {
     store: RwLock<()>,
-    rev_mu: RwLock<Revisions<V>>,
+    rev_mu: RwLock<Revisions>,
 }
 
-impl<V> Protocol<V> for RevMu<V>
-where
-    V: Clone + std::fmt::Debug + Send + Sync + 'static,
-{
+impl Protocol for RevMu {
     type StoreGuard<'p> = RwLockReadGuard<'p, ()>;
 
     const WATCHABLE_FIRST: bool = false;
 
-    fn new(locks: &Registry, first: Revisions<V>) -> RevMu<V> {
+    fn new(locks: &Registry, first: Revisions) -> RevMu {
         let (store, rev_mu) = (RwLock::new(locks, "store", ()), RwLock::new(locks, "revMu", first));
         RevMu { store, rev_mu }
     }
 
-    fn revisions<T>(&self, work: impl FnOnce(&Revisions<V>) -> T) -> T {
+    fn revisions<T>(&self, work: impl FnOnce(&Revisions) -> T) -> T {
         work(&self.rev_mu.read())
     }
 
-    fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::StoreGuard<'_>, Revisions<V>, T) {
+    fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::StoreGuard<'_>, Revisions, T) {
         let store = self.store.read();
         let rev_mu = self.rev_mu.read();
         let opened = open();
@@ -55,7 +52,7 @@ where
     fn publish<T>(
         &self,
         store_guard: Self::StoreGuard<'_>,
-        next: Revisions<V>,
+        next: Revisions,
         end: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let mut rev_mu = self.rev_mu.write();
@@ -73,7 +70,7 @@ where
         work()
     }
 
-    fn change_revisions<T>(&self, work: impl FnOnce(&mut Revisions<V>) -> Result<T>) -> Result<T> {
+    fn change_revisions<T>(&self, work: impl FnOnce(&mut Revisions) -> Result<T>) -> Result<T> {
         let _store = self.store.write();
         work(&mut self.rev_mu.write())
     }

@@ -27,7 +27,6 @@ use crate::error::{Error, Result};
 use crate::etcd::lock_protocol::Protocol;
 use crate::etcd::store::EtcdStore;
 use crate::etcd::watchers::{ChannelsToWake, EtcdWatchers, wake_channels};
-use crate::tree_index::TreeIndex;
 use crate::watch::channel::StreamConsumer;
 use crate::watch::channel::{ChannelCapacity, WatchChannel};
 use crate::watch::detached_stream::DetachedStream;
@@ -60,9 +59,7 @@ pub(crate) trait WatchSource: Send + Sync + Debug + 'static {
     fn record_at(&self, key: &[u8], revision: i64) -> Result<Option<KeyValue>>;
 }
 
-impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> WatchSource
-    for EtcdStore<A, I, P>
-{
+impl<A: ConsistentIndex, P: Protocol> WatchSource for EtcdStore<A, P> {
     fn era(&self) -> Era {
         self.backend.era()
     }
@@ -86,9 +83,7 @@ impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> WatchSource
     }
 }
 
-impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> WatchableKv<A>
-    for EtcdStore<A, I, P>
-{
+impl<A: ConsistentIndex, P: Protocol> WatchableKv<A> for EtcdStore<A, P> {
     fn open_watchable_store(
         self: Arc<Self>,
         _config: WatchConfig,

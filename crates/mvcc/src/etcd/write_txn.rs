@@ -7,24 +7,23 @@ use clearlane_engine::{Bucket, KeyRange};
 
 use crate::error::Result;
 use crate::etcd::lock_protocol::{Protocol, Revisions};
-use crate::etcd::shared_index::IndexWriter;
 use crate::etcd::store::{EtcdStore, StorePosition};
 use crate::etcd::watchers::{self, EtcdWatchers};
 use crate::interface::ConsistentIndex;
 use crate::interface::{RangeOptions, RangeRecords, TxnResult, WriteTxn};
 use crate::tree_index::TreeIndex;
+use crate::tree_index::locked::LockedIndex;
 use crate::txn_changes::TxnChanges;
 use crate::txn_changes::assert_not_owned_by_store;
 
 /// The open write transaction.
-pub(crate) struct EtcdWriteTxn<'s, A, I, P>
+pub(crate) struct EtcdWriteTxn<'s, A, P>
 where
-    I: TreeIndex,
-    P: Protocol<I::Snapshot>,
+    P: Protocol,
 {
-    store: &'s EtcdStore<A, I, P>,
+    store: &'s EtcdStore<A, P>,
     // Dropped in this order, the reverse of that in which they were taken.
-    index: IndexWriter<'s, I>,
+    index: LockedIndex,
     tx: Box<dyn WriteTx<StorePosition<A>> + 's>,
     store_guard: P::StoreGuard<'s>,
     /// The lock over all watchers, if this era has it from the beginning on.
@@ -32,35 +31,33 @@ where
     txn_changes: TxnChanges,
 }
 
-impl<'s, A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> EtcdWriteTxn<'s, A, I, P> {
-    pub(crate) fn new(store: &'s EtcdStore<A, I, P>) -> Result<Self> {
+impl<'s, A: ConsistentIndex, P: Protocol> EtcdWriteTxn<'s, A, P> {
+    pub(crate) fn new(store: &'s EtcdStore<A, P>) -> Result<Self> {
         let watchable = P::WATCHABLE_FIRST.then(|| store.watchers.lock());
         let store_guard = store.protocol.write();
         let tx = store.backend.begin_write()?;
-        let index = store.index.write();
+        let index = store.index.clone();
         // With `batchTx` held the revisions may be read: no other thread can change them.
         let txn_changes = TxnChanges::new(tx.payload().revision, tx.payload().compact_revision);
         Ok(EtcdWriteTxn { store, index, tx, store_guard, watchers: watchable, txn_changes })
     }
 }
 
-impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> WriteTxn<A>
-    for EtcdWriteTxn<'_, A, I, P>
-{
+impl<A: ConsistentIndex, P: Protocol> WriteTxn<A> for EtcdWriteTxn<'_, A, P> {
     fn revision(&self) -> i64 {
         self.txn_changes.revision()
     }
 
     fn put(&mut self, key: &[u8], value: &[u8], lease: i64) -> Result<()> {
-        self.txn_changes.put(&mut *self.index, &mut *self.tx, key, value, lease)
+        self.txn_changes.put(&mut self.index, &mut *self.tx, key, value, lease)
     }
 
     fn delete_range(&mut self, range: KeyRange<'_>) -> Result<u64> {
-        self.txn_changes.delete_range(&mut *self.index, &mut *self.tx, range)
+        self.txn_changes.delete_range(&mut self.index, &mut *self.tx, range)
     }
 
     fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
-        self.txn_changes.range(&*self.index, &*self.tx, range, options)
+        self.txn_changes.range(&self.index, &*self.tx, range, options)
     }
 
     fn set(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {
@@ -98,8 +95,8 @@ impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> WriteTxn<A>
             let mut watchable = watchable.unwrap_or_else(|| store.watchers.lock());
             let to_wake = watchable.notify(revision, txn_changes.changes());
             let ended = store.protocol.publish(store_guard, next, || Ok(tx.end(reached)?))?;
-            // Wakes with `watchable` and `index` unlocked.
-            drop((watchable, index));
+            // Wakes with `watchable` unlocked.
+            drop(watchable);
             watchers::wake_channels(&to_wake);
             ended
         } else {

@@ -164,10 +164,6 @@ impl TreeIndex for LockedIndex {
         self.clone()
     }
 
-    fn clone_handle(&self) -> Option<LockedIndex> {
-        Some(self.clone())
-    }
-
     fn put(&mut self, key: &[u8], revision: Revision, payload: EncodedLen) -> Version {
         let mut tree = self.tree.write();
         if let Some(history) = tree.get_mut(key) {

@@ -111,10 +111,6 @@ pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
     /// The current state, to read from.
     fn snapshot(&self) -> Self::Snapshot;
 
-    /// A second writer's side of the same tree, if the index has a lock of its own that keeps the
-    /// two apart.
-    fn clone_handle(&self) -> Option<Self>;
-
     /// The key has a value from `revision` on; `payload` is the length of its record without the
     /// numbers that the index knows. Returns the version, as the record must have it.
     fn put(&mut self, key: &[u8], revision: Revision, payload: EncodedLen) -> Version;

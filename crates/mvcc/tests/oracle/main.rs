@@ -30,7 +30,7 @@ const SCENARIOS: [&str; 6] =
 fn replay(scenario: &str, era: Era, budget: usize) -> (usize, usize) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/oracle");
     let steps = recording::read(&folder.join(format!("{scenario}.jsonl")));
-    let mut member = Member::new(era.into(), budget);
+    let mut member = Member::new(era, budget);
     let (mut calls, mut restarts) = (0, 0);
     for Step { number, action: taken } in steps {
         match taken {

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use clearlane_backend::Era;
 use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    Change, Error, LeasedKey, RecoveryInfo, Store, StoreConfig, StoreParts, TxnResult, WatchableKv,
-    WriteTxn,
+    Change, Error, LeasedKey, RecoveryInfo, Store, StoreConfig, TxnResult, WatchableKv, WriteTxn,
 };
 use serde_json::{Map, Value, json};
 
@@ -24,17 +24,17 @@ type Outcome = Result<Value, Value>;
 /// A member, for one scenario.
 pub(crate) struct Member {
     engine: Arc<dyn Engine>,
-    parts: StoreParts,
+    era: Era,
     store: Box<dyn Store<()>>,
     /// The keys that are attached to each lease.
     leases: BTreeMap<i64, BTreeSet<Bytes>>,
     budget: usize,
 }
 
-fn open(parts: StoreParts, engine: &Arc<dyn Engine>) -> (Box<dyn WatchableKv<()>>, RecoveryInfo) {
+fn open(era: Era, engine: &Arc<dyn Engine>) -> (Box<dyn WatchableKv<()>>, RecoveryInfo) {
     let engine = Arc::clone(engine);
     let store_config = StoreConfig::new(engine, Config::default(), PreCommit::none(), ());
-    clearlane_mvcc::open(parts, store_config).unwrap()
+    clearlane_mvcc::open(era, store_config).unwrap()
 }
 
 fn error(error: &Error) -> Value {
@@ -95,10 +95,10 @@ fn operation(txn: &mut dyn WriteTxn<()>, mut request: Fields) -> Value {
 }
 
 impl Member {
-    pub(crate) fn new(parts: StoreParts, budget: usize) -> Member {
+    pub(crate) fn new(era: Era, budget: usize) -> Member {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-        let store = open(parts, &engine).0;
-        Member { parts, engine, store, leases: BTreeMap::new(), budget }
+        let store = open(era, &engine).0;
+        Member { era, engine, store, leases: BTreeMap::new(), budget }
     }
 
     pub(crate) fn call(&mut self, method: &str, request: Fields) -> Outcome {
@@ -124,8 +124,8 @@ impl Member {
         self.store.commit().unwrap();
         // An engine has one store at a time: the old one goes first.
         let nowhere: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-        self.store = open(self.parts, &nowhere).0;
-        let (store, opened) = open(self.parts, &self.engine);
+        self.store = open(self.era, &nowhere).0;
+        let (store, opened) = open(self.era, &self.engine);
         self.store = store;
         assert!(opened.compaction.is_none(), "every compaction had come to its end");
         let found: BTreeSet<(i64, Bytes)> =

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    CompactionJob, HashKv, IndexKind, KeyLeases, RangeOptions, RangeRecords, RecoveryInfo,
-    SnapshotStore, StoreConfig, StoreParts, StoreReadTxn, WatchableKv, WriteTxn,
+    CompactionJob, HashKv, KeyLeases, RangeOptions, RangeRecords, RecoveryInfo, SnapshotStore,
+    StoreConfig, StoreReadTxn, WatchableKv, WriteTxn,
 };
 use goldenscript::{Argument, Command, Context, Runner};
 
@@ -22,13 +22,6 @@ type Outcome = Result<String, Box<dyn Error>>;
 
 /// Small steps, so that every job takes several.
 const BUDGET: usize = 3;
-
-/// Every era with either index.
-pub(crate) fn all_parts() -> Vec<StoreParts> {
-    let both = [IndexKind::Locked, IndexKind::Persistent];
-    let with_both = |era| both.map(|index| StoreParts { era, index });
-    Era::DISTINCT_STORES.into_iter().flat_map(with_both).collect()
-}
 
 /// Keeps to which lease each key is attached.
 #[derive(Debug, Default)]
@@ -47,7 +40,7 @@ impl KeyLeases for LeaseTable {
 
 /// A store that runs commands, and reads that stay open.
 pub(crate) struct StoreRunner {
-    parts: StoreParts,
+    era: Era,
     engine: Arc<dyn Engine>,
     store: Arc<dyn WatchableKv<u64>>,
     /// The same, if it has reads that hold up no other call: a script is one thread.
@@ -132,11 +125,11 @@ fn write(txn: &mut dyn WriteTxn<u64>, words: &[&str], lease: i64) -> Outcome {
 
 impl StoreRunner {
     /// A store of these parts, empty.
-    pub(crate) fn new(parts: StoreParts) -> StoreRunner {
+    pub(crate) fn new(era: Era) -> StoreRunner {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-        let (store, viewed, _) = open(parts, &engine, &Arc::default());
+        let (store, viewed, _) = open(era, &engine, &Arc::default());
         let mut runner = StoreRunner {
-            parts,
+            era,
             engine,
             store,
             viewed,
@@ -224,8 +217,8 @@ impl StoreRunner {
         self.open_reads.clear();
         (self.job, self.viewed, self.leases) = (None, None, Arc::default());
         let empty: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-        self.store = open(self.parts, &empty, &self.leases).0;
-        let (store, viewed, opened) = open(self.parts, &self.engine, &self.leases);
+        self.store = open(self.era, &empty, &self.leases).0;
+        let (store, viewed, opened) = open(self.era, &self.engine, &self.leases);
         (self.store, self.viewed, self.job) = (store, viewed, opened.compaction);
         opened.leases.iter().for_each(|found| self.leases.attach(&found.key, found.lease));
         opened.leases
@@ -252,19 +245,19 @@ impl StoreRunner {
 
 type OpenStore = (Arc<dyn WatchableKv<u64>>, Option<Arc<SnapshotStore<u64>>>, RecoveryInfo);
 
-fn open(parts: StoreParts, engine: &Arc<dyn Engine>, leases: &Arc<LeaseTable>) -> OpenStore {
+fn open(era: Era, engine: &Arc<dyn Engine>, leases: &Arc<LeaseTable>) -> OpenStore {
     let save = PreCommit::new(|applied: &u64, put| {
         put(Bucket::Meta, b"consistent_index", &applied.to_be_bytes())
     });
     let store_config = StoreConfig::new(Arc::clone(engine), Config::default(), save, 0);
     let store_config = StoreConfig { leases: Arc::<LeaseTable>::clone(leases), ..store_config };
-    if parts == StoreParts::from(Era::Clearlane) {
+    if era == Era::Clearlane {
         let opened = SnapshotStore::open(store_config);
         let (store, opened) = opened.expect("a sound engine opens");
         let store = Arc::new(store);
         return (Arc::<SnapshotStore<u64>>::clone(&store), Some(store), opened);
     }
-    let opened = clearlane_mvcc::open(parts, store_config);
+    let opened = clearlane_mvcc::open(era, store_config);
     let (store, opened) = opened.expect("a sound engine opens");
     (Arc::from(store), None, opened)
 }

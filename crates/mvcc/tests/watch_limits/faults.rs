@@ -178,8 +178,7 @@ fn a_record_before_that_cannot_be_read_is_an_error() {
     let engine = CountingEngine::new();
     let reads = Arc::clone(&engine.reads);
     let store_config = StoreConfig::new(Arc::new(engine), Config::default(), PreCommit::none(), ());
-    let store: Arc<dyn WatchableKv<()>> =
-        Arc::from(open(Era::V3_5.into(), store_config).unwrap().0);
+    let store: Arc<dyn WatchableKv<()>> = Arc::from(open(Era::V3_5, store_config).unwrap().0);
     let put = || {
         let mut txn = store.begin_write().unwrap();
         txn.put(b"a", b"", 0).unwrap();

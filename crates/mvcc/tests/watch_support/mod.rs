@@ -14,6 +14,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use clearlane_backend::Era;
 use clearlane_backend::{Config, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::{KeyRange, MemoryEngine};
@@ -21,14 +22,14 @@ use clearlane_mvcc::watch::{
     Event, INVALID_WATCH_ID, Response, ResponseKind, WatchConfig, WatchId, WatchRequest,
     WatchStream, WatchableStore, WatchedKeys,
 };
-use clearlane_mvcc::{Change, StoreConfig, StoreParts, WatchableKv, open};
+use clearlane_mvcc::{Change, StoreConfig, WatchableKv, open};
 use goldenscript::{Argument, Command, Context, Runner};
 
 type Outcome = Result<String, Box<dyn Error>>;
 
 /// A store, its watchable store, and streams by name.
 pub(crate) struct WatchRunner {
-    parts: StoreParts,
+    era: Era,
     locks: Registry,
     store: Arc<dyn WatchableKv<()>>,
     watchable_store: Arc<dyn WatchableStore>,
@@ -46,23 +47,23 @@ fn unlocked(locks: &Registry) -> impl Fn() + Send + Sync + 'static {
 }
 
 impl WatchRunner {
-    pub(crate) fn new(parts: StoreParts) -> WatchRunner {
-        WatchRunner::with(parts, WatchConfig::default())
+    pub(crate) fn new(era: Era) -> WatchRunner {
+        WatchRunner::with(era, WatchConfig::default())
     }
 
-    fn with(parts: StoreParts, config: WatchConfig) -> WatchRunner {
+    fn with(era: Era, config: WatchConfig) -> WatchRunner {
         let locks = Registry::new();
         let of_backend = Config { locks: locks.clone(), ..Config::default() };
         let engine = Arc::new(MemoryEngine::new());
         let store_config = StoreConfig::new(engine, of_backend, PreCommit::none(), ());
         let store: Arc<dyn WatchableKv<()>> =
-            Arc::from(open(parts, store_config).expect("an empty engine opens").0);
+            Arc::from(open(era, store_config).expect("an empty engine opens").0);
         let wake = unlocked(&locks);
         let watchable =
             Arc::clone(&store).open_watchable_store(config, &locks, Box::new(move |_| wake()));
         let (streams, unpublished) = (BTreeMap::new(), Vec::new());
         WatchRunner {
-            parts,
+            era,
             locks,
             store,
             watchable_store: watchable,
@@ -300,7 +301,7 @@ impl Runner for WatchRunner {
                     sync_step_records: bound("records")?.unwrap_or(usual.sync_step_records),
                     sync_step_bytes: bound("bytes")?.unwrap_or(usual.sync_step_bytes),
                 };
-                *self = WatchRunner::with(self.parts, config);
+                *self = WatchRunner::with(self.era, config);
                 Ok(String::new())
             }
             "stream" => {

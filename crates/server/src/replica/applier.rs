@@ -72,7 +72,7 @@ impl Applier {
         let mut out = ApplyReady { compactions, ..ApplyReady::default() };
         // It may have stopped before it could be told.
         out.report.is_removed = members.is_removed(metadata.node_id);
-        let step_max = match ground.parts.era {
+        let step_max = match ground.era {
             Era::Clearlane => STEP_MAX,
             _ => OLD_ERA_STEP_MAX,
         };

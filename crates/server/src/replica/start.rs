@@ -23,7 +23,7 @@ use bytes::Bytes;
 use clearlane_backend::{Config, Era};
 use clearlane_engine::Engine;
 use clearlane_lease::{self as lease, Lessor};
-use clearlane_mvcc::{self as mvcc, KeyLeases, StoreParts, WatchableKv, Workers};
+use clearlane_mvcc::{self as mvcc, KeyLeases, WatchableKv, Workers};
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft as raft;
 use clearlane_raft::read_index;
@@ -122,7 +122,7 @@ pub struct StorageConfig {
     /// Where the stores are.
     pub store_dir: Arc<dyn StoreDir>,
     /// Which era's store it is.
-    pub parts: StoreParts,
+    pub era: Era,
     /// When the store commits.
     pub backend: Config,
     /// Number of learners that the cluster may have; the same at all members.
@@ -157,7 +157,7 @@ impl StorageConfig {
             leases: Arc::clone(leases) as Arc<dyn KeyLeases>,
             workers: &*self.workers,
         };
-        let (store, opened) = mvcc::open(self.parts, ground)?;
+        let (store, opened) = mvcc::open(self.era, ground)?;
         leases.restore(&*store.begin_read(), &opened.leases)?;
         let members = Arc::new(Members::load(&*store.begin_read(), self.learners_max)?);
         let alarms = Arc::new(Alarms::load(&*store.begin_read())?);
@@ -221,7 +221,7 @@ pub fn start(
     let stopwatch = settings.apply_timer;
     (settings.raft.id, settings.read_index.member_id) = (metadata.node_id, metadata.node_id);
     // The old eras ask as etcd does.
-    settings.raft.read_index_counts_as_ack = ground.parts.era == Era::Clearlane;
+    settings.raft.read_index_counts_as_ack = ground.era == Era::Clearlane;
     let Contents { hard_state: state, entries, .. } = contents;
     commit_up_to(progress.index, &mut wal, state)?;
     // A member that has neither voted nor seen a term has granted nothing.

@@ -38,7 +38,7 @@ use arc_swap::ArcSwap;
 use clearlane_backend::Era;
 use clearlane_contention::Registry;
 use clearlane_lease::Lessor;
-use clearlane_mvcc::{Store, StoreParts};
+use clearlane_mvcc::Store;
 use clearlane_net::sched::SchedClass;
 use clearlane_raft::read_index::ReadMode;
 use clearlane_raft::{Leadership, Message};
@@ -277,13 +277,11 @@ impl ServerThreads {
         let ground = StorageConfig { files: Arc::clone(&files), ..ground };
         let wal_dir = ground.wal_dir.clone();
         let joins_as_learner = settings.joins_as_learner;
-        let reads_alone =
-            settings.read_mode == ReadMode::ReadIndex && ground.parts.era == Era::Clearlane;
+        let reads_alone = settings.read_mode == ReadMode::ReadIndex && ground.era == Era::Clearlane;
         let (quota, compactions) = (Quota::new(settings.quota_bytes), settings.compaction);
         let election_timeout =
             tick * u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
-        let (vault, readers_turn) =
-            (Arc::clone(&ground.store_dir), reader_sched_class(ground.parts));
+        let (vault, readers_turn) = (Arc::clone(&ground.store_dir), reader_sched_class(ground.era));
         let (core, applier, wal) = start(ground, settings)?;
         figures.init(&**applier.store(), &wal)?;
         let commits = CommitThreadInit::new(&core, &applier, batch_interval, compactions);
@@ -589,8 +587,8 @@ impl Drop for ServerThreads {
 }
 
 /// A reader that has no lock while it reads blocks no other thread for long if it is put off.
-fn reader_sched_class(parts: StoreParts) -> SchedClass {
-    if parts == StoreParts::from(Era::Clearlane) { SchedClass::Batch } else { SchedClass::Normal }
+fn reader_sched_class(era: Era) -> SchedClass {
+    if era == Era::Clearlane { SchedClass::Batch } else { SchedClass::Normal }
 }
 
 /// Starts a thread that reads what takes long.

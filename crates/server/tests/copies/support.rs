@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use clearlane_backend::{Config, Era};
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{Store, StoreConfig, StoreParts};
+use clearlane_mvcc::{Store, StoreConfig};
 use clearlane_raft::LogPosition;
 use clearlane_raft::Message;
 use clearlane_server::AppliedPosition;
@@ -25,8 +25,8 @@ pub(crate) fn open_store(engine: Arc<dyn Engine>) -> Box<dyn Store<AppliedPositi
     let progress = AppliedPosition::read(&*engine.snapshot().unwrap()).unwrap();
     let ground =
         StoreConfig::new(engine, Config::default(), AppliedPosition::pre_commit(), progress);
-    let parts = StoreParts::from(Era::Clearlane);
-    clearlane_mvcc::open(parts, ground).unwrap().0
+    let era = Era::Clearlane;
+    clearlane_mvcc::open(era, ground).unwrap().0
 }
 
 /// Applies entries up to `to` of term 3: each is a put of so many bytes.

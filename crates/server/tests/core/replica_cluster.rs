@@ -102,7 +102,7 @@ impl ReplicaHost {
             wal_dir: Path::new(DIR).to_owned(),
             wal: Options { segment_bytes: 4096, segments_max: Some(2) },
             store_dir: Arc::clone(&self.store_dir) as _,
-            parts: self.era.into(),
+            era: self.era,
             backend: Config::default(),
             learners_max: 1,
             workers: Arc::new(SerialWorkers),

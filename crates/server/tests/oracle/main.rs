@@ -35,7 +35,7 @@ const SCENARIOS: [(&str, usize); 6] = [
 /// Replays a scenario in an era. How many calls there were.
 fn replay(scenario: &str, era: Era) -> usize {
     let pool = recording::pool();
-    let mut member = ReplayMember::new(era.into());
+    let mut member = ReplayMember::new(era);
     let mut calls = 0;
     for step in recording::read(scenario) {
         let place = format!("{era}: {scenario}, step {}", step.number);

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_backend::Config;
+use clearlane_backend::Era;
 use clearlane_contention::Registry;
 use clearlane_engine::{Engine, MemoryEngine};
 use clearlane_lease::{Config as LeaseConfig, Lessor};
-use clearlane_mvcc::{KeyLeases, SerialWorkers, Store, StoreConfig, StoreParts};
+use clearlane_mvcc::{KeyLeases, SerialWorkers, Store, StoreConfig};
 use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::{
     CompactionRequest, InternalRaftRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
@@ -31,7 +32,7 @@ const MESSAGE_MAX: usize = 2 << 20;
 /// A member, for one scenario.
 pub(crate) struct ReplayMember {
     engine: Arc<dyn Engine>,
-    parts: StoreParts,
+    era: Era,
     store: Box<dyn Store<AppliedPosition>>,
     leases: Arc<Lessor>,
     /// How many entries were applied.
@@ -39,7 +40,7 @@ pub(crate) struct ReplayMember {
 }
 
 fn open(
-    parts: StoreParts,
+    era: Era,
     engine: &Arc<dyn Engine>,
     leases: &Arc<Lessor>,
 ) -> Box<dyn Store<AppliedPosition>> {
@@ -51,19 +52,19 @@ fn open(
         leases: Arc::clone(leases) as Arc<dyn KeyLeases>,
         workers: &SerialWorkers,
     };
-    let (store, opened) = clearlane_mvcc::open(parts, ground).unwrap();
+    let (store, opened) = clearlane_mvcc::open(era, ground).unwrap();
     assert!(opened.compaction.is_none(), "every compaction had come to its end");
     leases.restore(&*store.begin_read(), &opened.leases).unwrap();
     store
 }
 
 impl ReplayMember {
-    pub(crate) fn new(parts: StoreParts) -> ReplayMember {
+    pub(crate) fn new(era: Era) -> ReplayMember {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let config = LeaseConfig::new(Duration::from_secs(1));
         let leases = Arc::new(Lessor::new(config, &Registry::new()));
-        let store = open(parts, &engine, &leases);
-        ReplayMember { engine, parts, store, leases, index: 0 }
+        let store = open(era, &engine, &leases);
+        ReplayMember { engine, era, store, leases, index: 0 }
     }
 
     /// Stops in an orderly way, and starts on the same data.
@@ -71,8 +72,8 @@ impl ReplayMember {
         self.store.commit().unwrap();
         // An engine has one store at a time: the old one goes first.
         let nowhere: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-        self.store = open(self.parts, &nowhere, &self.leases);
-        self.store = open(self.parts, &self.engine, &self.leases);
+        self.store = open(self.era, &nowhere, &self.leases);
+        self.store = open(self.era, &self.engine, &self.leases);
     }
 
     /// Every entry has left its mark, the refused ones, too.

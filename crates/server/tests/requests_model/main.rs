@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use clearlane_backend::{Config, Era};
 use clearlane_engine::{Engine, MemoryEngine};
-use clearlane_mvcc::{Store, StoreConfig, StoreParts};
+use clearlane_mvcc::{Store, StoreConfig};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest};
 use clearlane_server::AppliedPosition;
 use clearlane_server::apply::{self, Limits, check, txn};
@@ -39,7 +39,7 @@ impl StoreAndModel {
             AppliedPosition::pre_commit(),
             AppliedPosition::default(),
         );
-        let (store, _) = clearlane_mvcc::open(StoreParts::from(era), ground).unwrap();
+        let (store, _) = clearlane_mvcc::open(era, ground).unwrap();
         StoreAndModel { engine, store, model: Model::new(), index: 0 }
     }
 

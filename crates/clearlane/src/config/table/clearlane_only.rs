@@ -8,32 +8,13 @@ pub(super) const ERAS: &[Flag] = &[
         "era",
         OneOf(&["3.0", "3.1", "3.2", "3.4", "3.5", "clearlane"]),
         "clearlane",
-        "The read path of which etcd; the next three flags change parts of it.",
+        "The read path of which etcd.",
     ),
     flag(
         "read-mode",
         OneOf(&["", "log", "read-index", "lease", "serializable"]),
         "",
         "How a linearizable read is made one; the era's if nothing is said.",
-    ),
-    flag(
-        "read-tx",
-        OneOf(&[
-            "",
-            "mutex",
-            "read-tx",
-            "concurrent-read-tx",
-            "cached-read-tx",
-            "snapshot-read-tx",
-        ]),
-        "",
-        "How a read goes beside the writer; the era's if nothing is said.",
-    ),
-    flag(
-        "tree-index",
-        OneOf(&["", "locked", "persistent"]),
-        "",
-        "How keys are found; the era's if nothing is said.",
     ),
     flag("engine", OneOf(&["redb", "sled", "memory"]), "redb", "What has the data on disk."),
     flag(

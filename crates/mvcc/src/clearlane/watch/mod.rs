@@ -30,8 +30,6 @@ use crate::clearlane::store::SnapshotStore;
 use crate::error::Result;
 use crate::interface::Change;
 use crate::interface::ConsistentIndex;
-use crate::tree_index::TreeIndex;
-use crate::tree_index::persistent::PersistentIndex;
 use crate::watch::channel::StreamConsumer;
 use crate::watch::channel::{ChannelCapacity, WatchChannel, wake_all};
 use crate::watch::detached_stream::DetachedStream;
@@ -44,8 +42,8 @@ use crate::watch::response::{Event, WatchId, WatchRequest};
 const TXNS_PER_DELIVERY: usize = 16;
 
 /// The watchers of a store of the default era.
-pub struct SnapshotWatchableStore<A, I: TreeIndex = PersistentIndex> {
-    store: Arc<SnapshotStore<A, I>>,
+pub struct SnapshotWatchableStore<A> {
+    store: Arc<SnapshotStore<A>>,
     config: WatchConfig,
     locks: Registry,
     delivery: Mutex<()>,
@@ -54,15 +52,15 @@ pub struct SnapshotWatchableStore<A, I: TreeIndex = PersistentIndex> {
     signal: WorkSignal,
 }
 
-impl<A: ConsistentIndex, I: TreeIndex> SnapshotWatchableStore<A, I> {
+impl<A: ConsistentIndex> SnapshotWatchableStore<A> {
     /// A watchable store without watchers. `wake` is called when there is something to deliver or
     /// an unsynced watcher to read for; it must not call back into the watchable store.
     pub fn new(
-        store: Arc<SnapshotStore<A, I>>,
+        store: Arc<SnapshotStore<A>>,
         config: WatchConfig,
         locks: &Registry,
         signal: WorkSignal,
-    ) -> SnapshotWatchableStore<A, I> {
+    ) -> SnapshotWatchableStore<A> {
         let watchers = Watchers::new(store.begin_read().revision());
         let queue = DeliveryQueue::new(config.queue_bytes_max);
         SnapshotWatchableStore {
@@ -131,7 +129,7 @@ impl<A: ConsistentIndex, I: TreeIndex> SnapshotWatchableStore<A, I> {
     }
 }
 
-impl<A: ConsistentIndex, I: TreeIndex> WatchableKv<A> for SnapshotStore<A, I> {
+impl<A: ConsistentIndex> WatchableKv<A> for SnapshotStore<A> {
     fn open_watchable_store(
         self: Arc<Self>,
         config: WatchConfig,
@@ -142,7 +140,7 @@ impl<A: ConsistentIndex, I: TreeIndex> WatchableKv<A> for SnapshotStore<A, I> {
     }
 }
 
-impl<A: ConsistentIndex, I: TreeIndex> WatchableStore for SnapshotWatchableStore<A, I> {
+impl<A: ConsistentIndex> WatchableStore for SnapshotWatchableStore<A> {
     fn open_stream(&self, consumer: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel> {
         let bound = ChannelCapacity::Bytes(self.config.stream_bytes_max);
         self.watchers
@@ -268,7 +266,7 @@ impl<A: ConsistentIndex, I: TreeIndex> WatchableStore for SnapshotWatchableStore
     }
 }
 
-impl<A, I: TreeIndex> std::fmt::Debug for SnapshotWatchableStore<A, I> {
+impl<A> std::fmt::Debug for SnapshotWatchableStore<A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SnapshotWatchableStore")
             .field("config", &self.config)

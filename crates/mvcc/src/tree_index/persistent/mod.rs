@@ -214,10 +214,6 @@ impl TreeIndex for PersistentIndex {
         self.current.clone()
     }
 
-    fn clone_handle(&self) -> Option<PersistentIndex> {
-        None
-    }
-
     fn put(&mut self, key: &[u8], revision: Revision, payload: EncodedLen) -> Version {
         self.advance(revision);
         let mut made = Version {
