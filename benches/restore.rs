@@ -26,8 +26,8 @@ use clearlane_contention::Registry;
 use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options};
 use clearlane_mvcc::restore::{Partitioning, restore};
 use clearlane_mvcc::{
-    CompactionLock, IndexSnapshot, Job, LockedIndex, RangeOptions, SnapshotStore, StoreConfig,
-    TreeIndex, Workers,
+    CompactionLock, IndexSnapshot, Job, LockedIndex, RangeOptions, ReadTxn, SnapshotStore,
+    StoreConfig, TreeIndex, Workers,
 };
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;

@@ -14,7 +14,6 @@
 //! In the end `append` and `bare`, and the two of `group`, take turns and their medians are
 //! printed, because a shared disk changes more from one minute to the next than these differ.
 
-use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -22,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clearlane_wal::files::{File, FileSystem, OsFileSystem};
-use clearlane_wal::group_commit::run_writer;
+use clearlane_wal::group_commit::{Batch, GroupCommit};
 use clearlane_wal::{Append, Options, Wal};
 use clearlane_wal::{Entry, EntryKind, HardState, Metadata};
 use criterion::measurement::WallTime;
@@ -54,7 +53,8 @@ impl BenchWal {
         let home = tempfile::tempdir().expect("a temporary directory");
         let options = Options { segments_max: None, ..Options::default() };
         let dir = home.path().join("wal");
-        let wal = Wal::create(Arc::new(OsFileSystem), &dir, Metadata::default(), options);
+        let files = Arc::new(OsFileSystem);
+        let wal = Wal::create(files, &dir, Metadata::default(), options, &[], None);
         let wal = wal.expect("an empty directory takes a log");
         BenchWal { wal, next: 1, value: vec![7; VALUE_SIZE].into(), directory: home }
     }
@@ -211,31 +211,32 @@ fn many_writers(log: &mut BenchWal, count: u64, each: u64) -> Duration {
     let (first, value) = (log.next, log.value.clone());
     log.next += count;
     let wal = &mut log.wal;
-    let (sender, appends) = mpsc::channel();
-    let (told, durable) = mpsc::channel();
+    let (to_log, batches) = mpsc::channel::<Batch>();
+    let (from_log, written) = mpsc::channel();
     let start = Instant::now();
     thread::scope(|threads| {
-        let tell = move |ticket| told.send(ticket).expect("the writers wait");
-        let server = threads.spawn(move || run_writer(wal, &appends, tell));
-        // How many entries each append has on its way, oldest first.
-        let mut on_the_way = VecDeque::new();
-        let (mut proposed, mut done, mut durable_appends) = (0, 0, 0);
+        threads.spawn(move || {
+            for batch in batches {
+                from_log.send(batch.write(wal)).expect("the writers wait");
+            }
+        });
+        let mut group = GroupCommit::default();
+        let mut done = 0;
         while done < count {
             let until = (done + WRITERS).min(count);
-            while proposed < until {
-                let next = (proposed + each).min(until);
-                let entries = (proposed..next).map(|number| entry(first + number, &value));
+            while done < until {
+                let next = (done + each).min(until);
+                let entries = (done..next).map(|number| entry(first + number, &value));
                 let append = Append { entries: entries.collect(), ..Append::default() };
-                sender.send(append).expect("the log serves until the end");
-                on_the_way.push_back(next - proposed);
-                proposed = next;
+                group.submit(append).expect("a healthy disk");
+                done = next;
             }
-            let tickets = durable.recv().expect("the log serves until the end");
-            let now: u64 = on_the_way.drain(..(tickets - durable_appends) as usize).sum();
-            (done, durable_appends) = (done + now, tickets);
+            let batch = group.take_batch().expect("no batch is on its way");
+            to_log.send(batch).expect("the log serves until the end");
+            let written = written.recv().expect("the log serves until the end");
+            group.finish_batch(written).expect("a healthy disk");
         }
-        drop(sender);
-        server.join().expect("no panic").expect("a healthy disk");
+        drop(to_log);
     });
     start.elapsed()
 }

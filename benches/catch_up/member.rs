@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use clearlane_backend::{Config, DroppedStates, Era};
 use clearlane_engine::{EngineKind, Options};
-use clearlane_mvcc::SerialWorkers;
 use clearlane_raft::Message;
 use clearlane_server::AppliedPosition;
 use clearlane_server::membership;
@@ -88,7 +87,6 @@ pub(crate) fn storage_config(directory: &Path) -> StorageConfig {
         era: Era::Clearlane,
         backend: Config::default(),
         learners_max: 1,
-        workers: Arc::new(SerialWorkers),
     }
 }
 

@@ -121,7 +121,7 @@ impl<'s> Writer<'s> {
         let ended = txn.end(self.entry).expect(HEALTHY);
         let answered = Instant::now();
         if let Some(watchable_store) = self.watchable_store {
-            watchable_store.publish(ended.revision, ended.changes);
+            watchable_store.publish_all(vec![(ended.revision, ended.changes)]);
         }
         if ended.commit_due {
             self.commit_due.notify();

@@ -16,7 +16,7 @@ pub async fn run_auto_compaction(member: Server, mut policy: AutoCompaction) -> 
     let begin = Instant::now();
     loop {
         sleep_until(begin + policy.next_check()).await;
-        match is_leader(&member) {
+        match member.is_leader() {
             true => policy.resume(),
             false => policy.pause(),
         }
@@ -37,9 +37,4 @@ pub async fn run_auto_compaction(member: Server, mut policy: AutoCompaction) -> 
             }
         }
     }
-}
-
-fn is_leader(member: &Server) -> bool {
-    let node = member.threads();
-    node.status().leader() == node.metadata().node_id
 }

@@ -73,7 +73,7 @@ pub async fn run_periodic_checks(member: Server, every: Duration) -> Infallible 
     tracing::info!("local-member-id" = id, interval = ?every, "enabled corruption checking");
     loop {
         sleep(every).await;
-        if !is_leader(&member) {
+        if !member.is_leader() {
             continue;
         }
         match periodic_check(&member).await {
@@ -103,7 +103,7 @@ pub async fn run_compaction_checks(member: Server, every: Duration) -> Infallibl
     let mut checked = 0;
     loop {
         sleep(every).await;
-        if is_leader(&member) {
+        if member.is_leader() {
             checked = checked.max(compaction_check(&member, checked).await);
         }
     }
@@ -137,11 +137,6 @@ async fn compaction_check(member: &Server, checked: i64) -> i64 {
     }
     tracing::info!("number-of-hashes-checked" = looked, "finished compaction hash check");
     found
-}
-
-fn is_leader(member: &Server) -> bool {
-    let node = member.threads();
-    node.status().leader() == node.metadata().node_id
 }
 
 /// Of this member, at its newest revision.

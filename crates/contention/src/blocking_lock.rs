@@ -110,13 +110,6 @@ impl BlockingLock {
         BlockingLockGuard { lock: self, ticket: arrival.ticket, mode, number }
     }
 
-    /// Goes in if that takes no waiting.
-    pub(crate) fn try_acquire(&self, mode: LockMode) -> Option<BlockingLockGuard<'_>> {
-        let (actor, number) = TaskLabel::current_numbered();
-        let ticket = self.inner.lock().state.try_acquire(actor, mode, now_ns())?;
-        Some(BlockingLockGuard { lock: self, ticket, mode, number })
-    }
-
     /// The holders.
     pub(crate) fn holders(&self) -> Vec<Acquisition> {
         self.inner.lock().state.holders().copied().collect()

@@ -3,8 +3,8 @@
 //! Log-linear, as in HdrHistogram: every power of two is cut into [`BUCKETS_PER_POWER`] buckets of
 //! equal width. Recording is a shift to find the bucket, two atomic additions and a maximum.
 //!
-//! * A percentile is not below the exact one, and above it by less than 1/16 (6.25 %) of it.
-//! * Count, mean and max are exact. The count is the sum of the buckets: no second counter can
+//! * The end of a bucket is not below its values, and above them by less than 1/16 (6.25 %).
+//! * Count, sum and max are exact. The count is the sum of the buckets: no second counter can
 //!   differ.
 //! * A snapshot taken while others record may see the bucket of a value and not yet its share of
 //!   the sum.
@@ -83,7 +83,7 @@ impl Default for Histogram {
     }
 }
 
-/// The contents of a [`Histogram`] at one moment: a plain value to ask, merge and subtract.
+/// The contents of a [`Histogram`] at one moment: a plain value to ask and merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistogramSnapshot {
     buckets: Vec<u64>,
@@ -108,30 +108,6 @@ impl HistogramSnapshot {
         self.max
     }
 
-    /// The arithmetic mean, 0 if there is no value.
-    pub fn mean(&self) -> f64 {
-        if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
-    }
-
-    /// The value that `percent` of all values do not exceed (nearest rank), rounded up to the end
-    /// of its bucket; 0 if there is no value.
-    ///
-    /// # Panics
-    ///
-    /// If `percent` is not within 0 and 100.
-    pub fn percentile(&self, percent: f64) -> u64 {
-        assert!((0.0..=100.0).contains(&percent), "percentile {percent}");
-        let rank = (self.count as f64 * percent / 100.0).ceil().max(1.0) as u64;
-        let mut seen = 0;
-        for (bucket, count) in self.buckets.iter().enumerate() {
-            seen += count;
-            if seen >= rank {
-                return last_value_of(bucket).min(self.max);
-            }
-        }
-        self.max
-    }
-
     /// Adds the values of another snapshot.
     pub fn merge(&mut self, other: &HistogramSnapshot) {
         for (mine, others) in self.buckets.iter_mut().zip(&other.buckets) {
@@ -140,20 +116,6 @@ impl HistogramSnapshot {
         self.count += other.count;
         self.sum = self.sum.saturating_add(other.sum);
         self.max = self.max.max(other.max);
-    }
-
-    /// What was recorded after `earlier` was taken of the same histogram. The largest of these
-    /// values is known only to its bucket, so `max` is that bucket's end.
-    pub fn since(&self, earlier: &HistogramSnapshot) -> HistogramSnapshot {
-        let pairs = self.buckets.iter().zip(&earlier.buckets);
-        let buckets: Vec<u64> = pairs.map(|(now, then)| now.saturating_sub(*then)).collect();
-        let highest = buckets.iter().rposition(|count| *count > 0);
-        HistogramSnapshot {
-            count: buckets.iter().sum(),
-            sum: self.sum.saturating_sub(earlier.sum),
-            max: highest.map_or(0, |bucket| last_value_of(bucket).min(self.max)),
-            buckets,
-        }
     }
 
     /// The buckets that hold something, as (largest value of the bucket, count): what a metrics

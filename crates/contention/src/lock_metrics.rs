@@ -42,13 +42,6 @@ pub struct ModeReport {
     pub holders: Vec<LockHolder>,
 }
 
-impl ModeReport {
-    /// The longest hold and its actor.
-    pub fn longest_hold(&self) -> Option<&LockHolder> {
-        self.holders.first()
-    }
-}
-
 /// An actor that was seen holding a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockHolder {

@@ -21,7 +21,6 @@ use std::{
 use crate::{
     LockMode, Registry,
     blocking_lock::{BlockingLock, BlockingLockGuard},
-    registry::{self, HoldingTask, WaitingTask},
 };
 
 /// A named mutex. See the module documentation.
@@ -43,34 +42,9 @@ impl<T> Mutex<T> {
         self.guard(self.lock.acquire(LockMode::Write))
     }
 
-    /// Takes the lock if no thread holds it or has it kept for them.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.lock.try_acquire(LockMode::Write).map(|stay| self.guard(stay))
-    }
-
-    /// The data, without locking: the borrow proves that no other thread is there.
-    pub fn get_mut(&mut self) -> &mut T {
-        self.data.get_mut()
-    }
-
-    /// The data, when the lock is no longer needed.
-    pub fn into_inner(self) -> T {
-        self.data.into_inner()
-    }
-
     /// The name under which reports have it.
     pub fn name(&self) -> &'static str {
         self.lock.metrics.name
-    }
-
-    /// The holder right now.
-    pub fn holding(&self) -> Vec<HoldingTask> {
-        registry::holding(&self.lock)
-    }
-
-    /// The waiters right now.
-    pub fn waiting(&self) -> Vec<WaitingTask> {
-        registry::waiting(&self.lock)
     }
 
     #[inline]

@@ -29,7 +29,7 @@ use crate::{
 /// let report = &registry.report()[0];
 /// assert_eq!(report.name, "readTx");
 /// assert_eq!(report.write.acquisitions, 1);
-/// assert_eq!(report.write.longest_hold().map(|hold| hold.task.name()), Some("put"));
+/// assert_eq!(report.write.holders[0].task.name(), "put");
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
@@ -46,8 +46,6 @@ pub struct HoldingTask {
     pub holder: TaskLabel,
     /// To do what.
     pub mode: LockMode,
-    /// Since when, on the clock of [`crate::now_ns`].
-    pub since_ns: u64,
 }
 
 /// A thread that waits for a lock right now, and its blocker.
@@ -59,12 +57,8 @@ pub struct WaitingTask {
     pub waiter: TaskLabel,
     /// To do what.
     pub mode: LockMode,
-    /// Since when, on the clock of [`crate::now_ns`].
-    pub since_ns: u64,
     /// The label of the blocker: see [`BlockerState`].
     pub blocker: TaskLabel,
-    /// To do what.
-    pub blocker_mode: LockMode,
     /// Whether that one holds the lock or is itself a writer that waits.
     pub blocker_state: BlockerState,
 }
@@ -166,26 +160,22 @@ impl RegisteredLocks {
     }
 }
 
-pub(crate) fn holding(blocking_lock: &BlockingLock) -> Vec<HoldingTask> {
+fn holding(blocking_lock: &BlockingLock) -> Vec<HoldingTask> {
     let lock = blocking_lock.metrics.name;
-    let to_holding = |party: Acquisition| {
-        let Acquisition { task: holder, mode, since_ns, .. } = party;
-        HoldingTask { lock, holder, mode, since_ns }
-    };
+    let to_holding =
+        |party: Acquisition| HoldingTask { lock, holder: party.task, mode: party.mode };
     blocking_lock.holders().into_iter().map(to_holding).collect()
 }
 
-pub(crate) fn waiting(blocking_lock: &BlockingLock) -> Vec<WaitingTask> {
+fn waiting(blocking_lock: &BlockingLock) -> Vec<WaitingTask> {
     let lock = blocking_lock.metrics.name;
     let to_waiting = |waiting: rules::BlockedAcquisition| {
-        let Acquisition { task: waiter, mode, since_ns, .. } = waiting.waiter;
+        let Acquisition { task: waiter, mode, .. } = waiting.waiter;
         waiting.blocker.map(|front| WaitingTask {
             lock,
             waiter,
             mode,
-            since_ns,
             blocker: front.task,
-            blocker_mode: front.mode,
             blocker_state: front.state,
         })
     };

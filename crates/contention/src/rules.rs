@@ -149,11 +149,6 @@ struct Waiter {
 }
 
 impl LockState {
-    /// A lock with no thread there.
-    pub fn new() -> LockState {
-        LockState::default()
-    }
-
     /// A thread wants to go in.
     #[inline]
     pub fn acquire(&mut self, actor: TaskLabel, mode: LockMode, now_ns: u64) -> AcquireResult {
@@ -165,15 +160,6 @@ impl LockState {
             LockMode::Write => self.acquire_write(party),
         };
         AcquireResult { ticket, is_acquired: inside }
-    }
-
-    /// A thread wants to go in, but not to wait.
-    pub fn try_acquire(&mut self, actor: TaskLabel, mode: LockMode, now_ns: u64) -> Option<Ticket> {
-        let free = match mode {
-            LockMode::Read => self.writer.is_none(),
-            LockMode::Write => self.is_writer_slot_free() && self.readers.is_empty(),
-        };
-        free.then(|| self.acquire(actor, mode, now_ns).ticket)
     }
 
     /// A waiter is awake and asks whether it is inside by now. A writer that the turn is

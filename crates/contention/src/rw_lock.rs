@@ -19,7 +19,6 @@ use std::{
 use crate::{
     LockMode, Registry,
     blocking_lock::{BlockingLock, BlockingLockGuard},
-    registry::{self, HoldingTask, WaitingTask},
 };
 
 /// A named readers-writer lock. See the module documentation.
@@ -47,40 +46,9 @@ impl<T> RwLock<T> {
         self.write_guard(self.lock.acquire(LockMode::Write))
     }
 
-    /// Shares the lock if no writer holds it or waits for it.
-    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        self.lock.try_acquire(LockMode::Read).map(|stay| self.read_guard(stay))
-    }
-
-    /// Takes the lock if no thread holds it or has it kept for them.
-    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        self.lock.try_acquire(LockMode::Write).map(|stay| self.write_guard(stay))
-    }
-
-    /// The data, without locking: the borrow proves that no other thread is there.
-    pub fn get_mut(&mut self) -> &mut T {
-        self.data.get_mut()
-    }
-
-    /// The data, when the lock is no longer needed.
-    pub fn into_inner(self) -> T {
-        self.data.into_inner()
-    }
-
     /// The name under which reports have it.
     pub fn name(&self) -> &'static str {
         self.lock.metrics.name
-    }
-
-    /// The holders right now, the first to enter first.
-    pub fn holding(&self) -> Vec<HoldingTask> {
-        registry::holding(&self.lock)
-    }
-
-    /// The waiters right now: the writer that is next, the readers it turned away, the
-    /// writers behind it.
-    pub fn waiting(&self) -> Vec<WaitingTask> {
-        registry::waiting(&self.lock)
     }
 
     #[inline]

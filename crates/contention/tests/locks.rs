@@ -96,7 +96,7 @@ fn a_wait_is_the_sum_of_its_blame_and_of_waking_up() {
     assert!(0 < blamed && blamed <= waited, "blamed {blamed} of {waited}");
     assert_eq!(report.read.waits.max(), waited);
     assert_eq!(report.read.waits.count(), 2, "the expensive read counts as a wait of 0");
-    assert_eq!(report.read.waits.percentile(50.0), 0);
+    assert_eq!(report.read.waits.buckets().next(), Some((0, 1)));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn the_longest_hold_knows_its_holder() {
     hold("expensive_read", 2 * cheap_ns + 1_000_000);
 
     let report = report_of(&registry, "readTx");
-    let longest = report.read.longest_hold().unwrap();
+    let longest = report.read.holders[0];
     assert_eq!(longest.task.name(), "expensive_read");
     assert_eq!(longest.longest_ns, report.read.holds.max());
     let holders: Vec<&str> = report.read.holders.iter().map(|it| it.task.name()).collect();
@@ -134,7 +134,7 @@ fn a_hold_that_still_lasts_is_reported() {
 
     let report = report_of(&registry, "batchTx");
     assert_eq!((report.write.acquisitions, report.write.holds.count()), (1, 0));
-    let holder = report.write.longest_hold().unwrap();
+    let holder = report.write.holders[0];
     assert_eq!((holder.task.name(), holder.count), ("commit", 1));
     assert!(holder.longest_ns > 900_000, "{holder:?}");
     assert_eq!(registry.holding()[0].holder.name(), "commit");
@@ -169,7 +169,7 @@ fn writers_exclude_everybody() {
         }
     });
     assert_eq!(*lock.read(), (9_000, 9_000));
-    assert_eq!(mutex.into_inner(), 9_000);
+    assert_eq!(*mutex.lock(), 9_000);
     let report = report_of(&registry, "pair");
     assert_eq!((report.read.acquisitions, report.write.acquisitions), (9_001, 9_000));
     assert!(registry.waiting().is_empty());
@@ -192,7 +192,7 @@ fn a_panic_releases_the_lock_and_leaves_the_data() {
         panic!("on purpose");
     }));
     assert!(caught.is_err());
-    assert!(lock.try_write().is_some());
+    drop(lock.write());
 }
 
 #[test]

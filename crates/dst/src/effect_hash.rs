@@ -56,7 +56,7 @@ impl EffectHash {
 
     /// A member gives a batch to its write-ahead log.
     pub fn on_append(&mut self, now: Micros, id: u64, batch: &Batch) {
-        (b'w', now, id, batch.len()).hash(&mut self.0);
+        (b'w', now, id, batch.appends().len()).hash(&mut self.0);
         for append in batch.appends() {
             append.snapshot.as_ref().map(|snapshot| snapshot.encode()).hash(&mut self.0);
             self.hash_entries(&append.entries);

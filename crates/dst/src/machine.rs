@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clearlane_backend::Config;
 use clearlane_engine::KeyRange;
-use clearlane_mvcc::{CompactionJob, HashKv, RangeOptions, SerialWorkers, Store};
+use clearlane_mvcc::{CompactionJob, HashKv, RangeOptions, Store};
 use clearlane_raft::read_index;
 use clearlane_raft::{Leadership, Role};
 use clearlane_server::AppliedPosition;
@@ -142,7 +142,6 @@ impl Machine {
             era: terms.era,
             backend: Config::default(),
             learners_max: LEARNERS_MAX,
-            workers: Arc::new(SerialWorkers),
         }
     }
 

@@ -60,11 +60,6 @@ impl Bucket {
         }
     }
 
-    /// The bucket of that name.
-    pub fn from_name(name: &str) -> Option<Bucket> {
-        Bucket::ALL.into_iter().find(|bucket| bucket.name() == name)
-    }
-
     /// The position in [`Bucket::ALL`].
     pub const fn index(self) -> usize {
         self as usize
@@ -79,9 +74,7 @@ mod tests {
     fn order_index_and_names_agree() {
         for (position, bucket) in Bucket::ALL.into_iter().enumerate() {
             assert_eq!(bucket.index(), position);
-            assert_eq!(Bucket::from_name(bucket.name()), Some(bucket));
         }
         assert!(Bucket::ALL.windows(2).all(|pair| pair[0].name() < pair[1].name()));
-        assert_eq!(Bucket::from_name("keys"), None);
     }
 }

@@ -98,11 +98,6 @@ impl Lessor {
         Lessor { config, state, attached_keys: AtomicUsize::new(0) }
     }
 
-    /// How they are kept.
-    pub fn config(&self) -> Config {
-        self.config
-    }
-
     /// All that was there is forgotten, and what a store has takes its place. There is no leader
     /// yet.
     pub fn restore(&self, store: &(dyn ReadTxn + '_), keys: &[LeasedKey]) -> Result<()> {
@@ -238,11 +233,6 @@ impl Lessor {
                 (lease.expiry, lease.queued_at, lease.checkpoint_at) = (NEVER, None, None);
             }
         }
-    }
-
-    /// Whether this member believes that it leads, and thus knows when leases end.
-    pub fn is_leading(&self) -> bool {
-        self.state.lock().schedule.is_some()
     }
 
     /// Lets a lease begin its time anew.

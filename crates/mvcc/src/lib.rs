@@ -54,9 +54,7 @@ pub use open::open;
 pub use restore::{LeasedKey, RecoveryInfo};
 pub use revision::{InvalidRevisionKey, RecordKind, Revision, RevisionKey};
 pub use tree_index::locked::{CompactionLock, LockedIndex};
-pub use tree_index::persistent::{
-    CompactionPlan, Dismantling, PersistentIndex, PersistentSnapshot,
-};
+pub use tree_index::persistent::{PersistentIndex, PersistentSnapshot};
 pub use tree_index::{
     ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, SortedRunBuilder, TreeIndex,
     VersionVisitor,

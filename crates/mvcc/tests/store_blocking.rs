@@ -322,7 +322,7 @@ impl StoreWithWatchers {
         let mut txn = self.store.begin_write().unwrap();
         (0..changes).for_each(|change| txn.put(&[b'a', change as u8], b"value", 0).unwrap());
         let ended = txn.end(()).unwrap();
-        self.watchable_store.publish(ended.revision, ended.changes);
+        self.watchable_store.publish_all(vec![(ended.revision, ended.changes)]);
     }
 }
 

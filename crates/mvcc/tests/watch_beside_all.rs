@@ -194,7 +194,7 @@ impl Scene {
             }
             let ended = txn.end(()).unwrap();
             assert_eq!(ended.revision, revision);
-            self.watchable_store.publish(revision, ended.changes);
+            self.watchable_store.publish_all(vec![(revision, ended.changes)]);
         }
     }
 

@@ -61,7 +61,7 @@ impl World {
 
     fn put(&self, revisions: RangeInclusive<i64>) {
         for revision in revisions {
-            self.watchable_store.publish(revision, put(&*self.store, revision));
+            self.watchable_store.publish_all(vec![(revision, put(&*self.store, revision))]);
         }
     }
 

@@ -286,7 +286,7 @@ impl World {
     fn publish(&mut self, count: usize) {
         let count = count.min(self.unpublished.len());
         for (revision, changes) in self.unpublished.drain(..count) {
-            self.watchable_store.publish(revision, changes);
+            self.watchable_store.publish_all(vec![(revision, changes)]);
         }
     }
 

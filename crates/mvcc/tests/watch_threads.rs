@@ -124,7 +124,7 @@ fn write(world: &World, watchable_store: &dyn WatchableStore, compactor: &Sender
         }
         let ended = txn.end(()).unwrap();
         assert_eq!(ended.revision, revision);
-        watchable_store.publish(revision, ended.changes);
+        watchable_store.publish_all(vec![(revision, ended.changes)]);
         *world.revision.lock().unwrap() = revision;
         world.risen.notify_all();
         if revision % 300 == 0 && revision > world.kept {

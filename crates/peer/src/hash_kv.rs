@@ -9,7 +9,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use clearlane_mvcc::HashKv;
@@ -22,13 +21,12 @@ use clearlane_server::corruption::{MemberHash, PeerHash};
 use clearlane_server::threads::ServerThreads;
 use clearlane_server::{RequestError, Server};
 use futures_util::future::join_all;
-use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tonic::{Request, Status};
 
 use super::headers::{PeerHeaders, status_of};
-use super::remote_peer::connect;
+use super::remote_peer::{connect, run_on_thread};
 
 /// Works out a hash for another member.
 pub(super) async fn handle_hash_kv(
@@ -86,13 +84,7 @@ pub fn fetch_from_peers(
             PeerHash { id, result: said.unwrap_or(Err(RequestError::TimedOut)) }
         }
     });
-    let work = || {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        Ok(runtime.block_on(join_all(asked)))
-    };
-    // The caller may have a runtime of its own, and must not start another on that thread.
-    let joined = thread::scope(|scope| scope.spawn(work).join());
-    joined.unwrap_or_else(|_| Err(io::Error::other("the asking thread has panicked")))
+    run_on_thread(|| join_all(asked))
 }
 
 /// At the first address that can be reached.

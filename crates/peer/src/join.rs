@@ -1,7 +1,6 @@
 //! Asking a running cluster for its members, before this member's threads run.
 
 use std::io;
-use std::thread;
 use std::time::Duration;
 
 use clearlane_net::tls::Dialer;
@@ -9,10 +8,9 @@ use clearlane_proto::peerpb::MembersRequest;
 use clearlane_proto::peerpb::peer_client::PeerClient;
 use clearlane_server::membership::Member;
 use clearlane_server::membership::from_proto;
-use tokio::runtime::Builder;
 use tokio::time::timeout;
 
-use super::remote_peer::connect;
+use super::remote_peer::{connect, run_on_thread};
 
 /// How long one member may take to answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
@@ -31,13 +29,7 @@ pub fn fetch_cluster(
     urls: &[String],
     outgoing: &Dialer,
 ) -> io::Result<Vec<Result<ClusterInfo, String>>> {
-    let work = || {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        Ok(runtime.block_on(fetch_from_all(urls, outgoing)))
-    };
-    // The caller may have a runtime of its own, and must not start another on that thread.
-    let joined = thread::scope(|scope| scope.spawn(work).join());
-    joined.unwrap_or_else(|_| Err(io::Error::other("the asking thread has panicked")))
+    run_on_thread(|| fetch_from_all(urls, outgoing))
 }
 
 async fn fetch_from_all(urls: &[String], outgoing: &Dialer) -> Vec<Result<ClusterInfo, String>> {

@@ -49,7 +49,6 @@ use self::client::GrpcPeerClients;
 use self::headers::PeerHeaders;
 use self::listener::PeerConnection;
 use self::peer_table::{PeerTable, PeerTableUpdater};
-pub use self::remote_peer::PeerMetrics;
 use self::service::PeerService;
 use self::transport::StoppedRuntime;
 pub use self::transport::{PeerTransport, TransportParts, new_transport};
@@ -153,11 +152,6 @@ impl Peers {
     /// and has applied that: from then on it knows all that was committed before it started.
     pub fn published(&self) -> watch::Receiver<bool> {
         self.published.clone()
-    }
-
-    /// What is known of each connection.
-    pub fn metrics(&self) -> Vec<PeerMetrics> {
-        self.table.metrics()
     }
 
     /// From now on nothing is sent to this member, and nothing from it is taken, as if the network

@@ -14,7 +14,7 @@ use clearlane_server::threads::PeerTraffic;
 use tokio::sync::mpsc::Receiver;
 
 use super::PeerContext;
-use super::remote_peer::{Peer, PeerMetrics};
+use super::remote_peer::Peer;
 use super::stream;
 
 /// Number of unknown members that are remembered.
@@ -32,10 +32,6 @@ pub(super) struct PeerTable {
 impl PeerTable {
     pub(super) fn get(&self, id: u64) -> Option<Arc<Peer>> {
         self.peers.load().get(&id).cloned()
-    }
-
-    pub(super) fn metrics(&self) -> Vec<PeerMetrics> {
-        self.peers.load().values().map(|link| link.metrics()).collect()
     }
 
     pub(super) fn traffic(&self) -> Vec<PeerTraffic> {

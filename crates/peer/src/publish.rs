@@ -44,8 +44,7 @@ pub(super) async fn publish(
             }
             continue;
         }
-        let own = member.threads().metadata().node_id;
-        if member.threads().status().leader() == own {
+        if member.is_leader() {
             let said = member.set_cluster_version(membership::CLUSTER_VERSION);
             let _ = timeout(ATTEMPT_TIMEOUT, said).await;
         }

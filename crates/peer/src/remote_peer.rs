@@ -1,7 +1,9 @@
 //! One other member: the queues to it, and what is known of the way there.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clearlane_net::CONNECTION_WINDOW_BYTES;
@@ -9,6 +11,7 @@ use clearlane_net::tls::Dialer;
 use clearlane_raft::Message;
 use clearlane_server::threads::{DurationHistogram, PeerTraffic};
 use parking_lot::Mutex;
+use tokio::runtime::Builder;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 use tonic::transport::{Channel, Endpoint};
@@ -28,7 +31,6 @@ pub(super) struct Peer {
     pub(super) bulk: StreamQueue,
     /// There while the urgent stream is.
     connection: Mutex<Option<ActiveConnection>>,
-    round_trip_us: AtomicU64,
     round_trips: Arc<DurationHistogram>,
     received_bytes: AtomicU64,
     disconnects: AtomicU64,
@@ -41,23 +43,6 @@ pub(super) struct Peer {
 struct ActiveConnection {
     since: Instant,
     channel: Channel,
-}
-
-/// What is known of the way to a member.
-#[derive(Clone, Debug)]
-pub struct PeerMetrics {
-    /// The member's id.
-    pub id: u64,
-    /// Since when messages get there; `None` while they do not.
-    pub active_since: Option<Instant>,
-    /// How long a ping took last.
-    pub round_trip: Duration,
-    /// Bytes of messages that were given to a stream, about.
-    pub sent_bytes: u64,
-    /// Raft snapshots that have arrived there.
-    pub snapshots_sent: u64,
-    /// Messages that were dropped, because the queue was full or the peer was not there.
-    pub dropped: u64,
 }
 
 impl Peer {
@@ -74,7 +59,6 @@ impl Peer {
             urgent,
             bulk: long,
             connection: Mutex::default(),
-            round_trip_us: AtomicU64::new(0),
             // As in etcd: from 0.1 ms to 3.3 s.
             round_trips: Arc::new(DurationHistogram::new(Duration::from_micros(100), 16)),
             received_bytes: AtomicU64::new(0),
@@ -136,7 +120,6 @@ impl Peer {
 
     pub(super) fn record_round_trip(&self, round_trip: Duration) {
         self.round_trips.record(round_trip);
-        self.round_trip_us.store(round_trip.as_micros() as u64, Ordering::Relaxed);
     }
 
     pub(super) fn count_snapshot_sent(&self) {
@@ -153,33 +136,19 @@ impl Peer {
     }
 
     pub(super) fn traffic(&self) -> PeerTraffic {
-        let PeerMetrics {
-            id, active_since, sent_bytes, snapshots_sent: copies_sent, dropped, ..
-        } = self.metrics();
-        PeerTraffic {
-            id,
-            is_active: active_since.is_some(),
-            disconnects: self.disconnects.load(Ordering::Relaxed),
-            sent_bytes,
-            received_bytes: self.received_bytes.load(Ordering::Relaxed),
-            dropped_messages: dropped,
-            raft_snapshots_sent: copies_sent,
-            round_trips: Arc::clone(&self.round_trips),
-        }
-    }
-
-    pub(super) fn metrics(&self) -> PeerMetrics {
         let queues = [&self.urgent, &self.bulk];
         let sum = |figure: fn(&StreamQueue) -> &AtomicU64| {
             queues.iter().map(|queue| figure(queue).load(Ordering::Relaxed)).sum()
         };
-        PeerMetrics {
+        PeerTraffic {
             id: self.id,
-            active_since: self.active_since(),
-            round_trip: Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed)),
+            is_active: self.active_since().is_some(),
+            disconnects: self.disconnects.load(Ordering::Relaxed),
             sent_bytes: sum(|queue| &queue.sent),
-            snapshots_sent: self.snapshots_sent.load(Ordering::Relaxed),
-            dropped: sum(|queue| &queue.dropped),
+            received_bytes: self.received_bytes.load(Ordering::Relaxed),
+            dropped_messages: sum(|queue| &queue.dropped),
+            raft_snapshots_sent: self.snapshots_sent.load(Ordering::Relaxed),
+            round_trips: Arc::clone(&self.round_trips),
         }
     }
 }
@@ -254,4 +223,17 @@ pub(super) async fn connect(url: &str, outgoing: &Dialer) -> Result<Channel, Str
             .keep_alive_while_idle(true)
     };
     outgoing.connect_with(url, tune).await
+}
+
+/// Asks on a thread of its own, to the end: the caller may have a runtime, and must not start
+/// another on its thread.
+pub(super) fn run_on_thread<F: Future<Output: Send>>(
+    ask: impl FnOnce() -> F + Send,
+) -> io::Result<F::Output> {
+    let work = || {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        Ok(runtime.block_on(ask()))
+    };
+    let joined = thread::scope(|scope| scope.spawn(work).join());
+    joined.unwrap_or_else(|_| Err(io::Error::other("the asking thread has panicked")))
 }

@@ -15,7 +15,7 @@
 
 pub mod nested;
 
-pub use prost::{DecodeError, EncodeError, Message};
+pub use prost::{DecodeError, Message};
 
 /// The compiled `.proto` files as an encoded `google.protobuf.FileDescriptorSet`: every message,
 /// field, enum and service with the names that the files give them, imports before their users,

@@ -155,24 +155,18 @@ pub(crate) fn unwrap_data(kind: eraftpb::EntryType, data: &Bytes) -> Option<Byte
     (length > 0 && bare.len() == length).then(|| data.slice_ref(bare))
 }
 
-/// What changes mean to raft: one is made at once, several by way of a joint configuration, none at
-/// all leaves it. A change of no member is passed over.
-pub(crate) fn changes_to_raft(changes: &[ConfChange]) -> eraftpb::ConfChangeV2 {
-    let single = |change: &ConfChange| {
-        let mut single = eraftpb::ConfChangeSingle::default();
-        let kind = match change.kind {
-            ConfChangeKind::AddNode => eraftpb::ConfChangeType::AddNode,
-            ConfChangeKind::RemoveNode => eraftpb::ConfChangeType::RemoveNode,
-            ConfChangeKind::AddLearnerNode => eraftpb::ConfChangeType::AddLearnerNode,
-            ConfChangeKind::UpdateNode => return single,
-        };
-        single.set_change_type(kind);
-        single.set_node_id(change.node_id);
-        single
+/// What a change means to raft: nothing if only addresses change.
+pub(crate) fn change_to_raft(change: &ConfChange) -> Option<eraftpb::ConfChange> {
+    let kind = match change.kind {
+        ConfChangeKind::AddNode => eraftpb::ConfChangeType::AddNode,
+        ConfChangeKind::RemoveNode => eraftpb::ConfChangeType::RemoveNode,
+        ConfChangeKind::AddLearnerNode => eraftpb::ConfChangeType::AddLearnerNode,
+        ConfChangeKind::UpdateNode => return None,
     };
-    let mut to_raft = eraftpb::ConfChangeV2::default();
-    to_raft.set_changes(changes.iter().map(single).collect());
-    to_raft
+    let mut to_raft = eraftpb::ConfChange::default();
+    to_raft.set_change_type(kind);
+    to_raft.set_node_id(change.node_id);
+    Some(to_raft)
 }
 
 pub(crate) fn proposal_message(kind: EntryKind, data: Bytes) -> eraftpb::Message {

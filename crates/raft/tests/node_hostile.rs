@@ -31,15 +31,10 @@ fn member(id: u64) -> RaftNode {
 /// What its owner does with what a driver says.
 fn handle_ready(driver: &mut RaftNode, effects: Ready, writes: bool) -> Vec<Message> {
     for entry in &effects.committed_entries {
-        let _ = match entry.kind {
-            EntryKind::Normal => continue,
-            EntryKind::ConfChange => {
-                driver.apply_conf_change(disk::decode_change(&entry.data).as_ref())
-            }
-            EntryKind::ConfChangeV2 => {
-                driver.apply_conf_changes(&disk::decode_changes(&entry.data).unwrap_or_default())
-            }
-        };
+        // A server refuses several changes at once.
+        if entry.kind == EntryKind::ConfChange {
+            let _ = driver.apply_conf_change(disk::decode_change(&entry.data).as_ref());
+        }
     }
     if let Some(last) = effects.committed_entries.last() {
         driver.on_applied(last.index).unwrap();
@@ -74,6 +69,8 @@ prop_compose! {
             Just(b"x".to_vec()),
             proptest::collection::vec(any::<u8>(), 0..8),
             (0..4u8, 0..5u8).prop_map(|(kind, id)| vec![0x7a, 4, 0x10, kind, 0x18, id]),
+            // Several changes in one entry, which only etcd's raft library writes.
+            (0..4u8, 0..5u8).prop_map(|(kind, id)| vec![0x12, 0, 0x7a, 4, 0x10, kind, 0x18, id]),
         ],
     ) -> eraftpb::Entry {
         let mut entry = eraftpb::Entry::default();
@@ -204,7 +201,7 @@ fn mutate(message: &mut eraftpb::Message, part: u8, to: u64) {
 /// What an owner may call at any time. What is nonsense is an error.
 fn call(driver: &mut RaftNode, what: u8, number: u64) {
     let id = number % 5;
-    match what % 12 {
+    match what % 11 {
         0 => drop(driver.on_applied(number)),
         1 => {
             let members = ConfState { voters: vec![1, 2, 3], ..ConfState::default() };
@@ -223,8 +220,7 @@ fn call(driver: &mut RaftNode, what: u8, number: u64) {
         8 => {
             drop(driver.propose_conf_change(vec![0x10, (number % 4) as u8, 0x18, id as u8].into()))
         }
-        9 => drop(driver.propose_conf_changes(vec![0xff; id as usize].into())),
-        10 => driver.campaign(),
+        9 => driver.campaign(),
         _ => {
             let change = disk::decode_change(&[0x10, (number % 4) as u8, 0x18, id as u8]);
             drop(driver.apply_conf_change(change.as_ref()));

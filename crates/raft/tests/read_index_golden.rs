@@ -171,7 +171,6 @@ impl Runner for TestQueue {
                 self.handle_event(ReadIndexEvent::Committed { index: numbers(command)?[0] })
             }
             "applied" => self.handle_event(ReadIndexEvent::Applied { index: numbers(command)?[0] }),
-            "stop" => self.handle_event(ReadIndexEvent::Stopped),
             "next" => format!("{:?}\n", self.queue.next_poll()),
             "figures" => format!("{:?}\n", self.queue.metrics()),
             other => return Err(format!("no command {other:?}").into()),

@@ -42,11 +42,6 @@ impl RequestContext {
         self.server.within_deadline(work).await.map_err(|trouble| status::from_error(&trouble))
     }
 
-    /// The call's deadline, if it has one.
-    pub fn deadline_ns(&self) -> Option<u64> {
-        self.server.deadline_ns()
-    }
-
     /// A learner answers only reads that may be stale.
     pub(crate) fn check_not_learner(&self) -> Result<(), Status> {
         match self.server.threads().status().is_learner() {

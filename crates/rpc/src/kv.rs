@@ -10,6 +10,7 @@ use bytes::Bytes;
 use clearlane_proto::etcdserverpb::{
     CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest,
 };
+use clearlane_server::apply::describe::write_keys;
 use clearlane_server::apply::txn;
 use clearlane_server::request_trace::{RequestTrace, SlowRequestFields, Stage};
 use clearlane_server::{Server, trace};
@@ -163,8 +164,8 @@ async fn execute(
             );
             let found = errand.range(request).await;
             count = found.as_ref().map_or(0, |found| found.record_count());
-            let answer =
-                found.and_then(|found| range_body::response(asker, errand.deadline_ns(), found));
+            let answer = found
+                .and_then(|found| range_body::response(asker, errand.server.deadline_ns(), found));
             (answer, said)
         }
         KvMethod::Put => {
@@ -275,23 +276,14 @@ impl RequestSummary {
     }
 }
 
-/// A range of keys.
-fn keys(key: &[u8], end: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "key:\"{}\"", key.escape_ascii())?;
-    match end.is_empty() {
-        true => Ok(()),
-        false => write!(f, " range_end:\"{}\"", end.escape_ascii()),
-    }
-}
-
 impl fmt::Display for RequestSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RequestSummary::Range(key, end, limit) => {
-                keys(key, end, f)?;
+                write_keys(key, end, f)?;
                 if *limit == 0 { Ok(()) } else { write!(f, " limit:{limit}") }
             }
-            RequestSummary::Delete(key, end) => keys(key, end, f),
+            RequestSummary::Delete(key, end) => write_keys(key, end, f),
             RequestSummary::Put(key, size) => {
                 write!(f, "key:\"{}\" value_size:{size}", key.escape_ascii())
             }

@@ -1,22 +1,26 @@
-//! The service KV of tonic: what of it does not go through [`kv`](crate::kv), which is RangeStream.
+//! The method of etcd's service KV that goes through tonic: RangeStream. [`kv`](crate::kv) answers
+//! the others.
 
+use std::convert::Infallible;
+use std::future::Future;
 use std::pin::Pin;
+use std::task::{Context, Poll};
 
-use clearlane_proto::etcdserverpb::kv_server::Kv;
-use clearlane_proto::etcdserverpb::{
-    CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
-    PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
-};
+use clearlane_proto::etcdserverpb::{RangeRequest, RangeStreamResponse};
 use clearlane_server::Server;
 use clearlane_server::range_stream::RangeStream;
 use tokio_stream::Stream;
+use tonic::body::Body;
+use tonic::server::{Grpc, NamedService, ServerStreamingService};
 use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+use tower_service::Service;
 
 use crate::context::RequestContext;
 use crate::status;
 
 /// The pages of a range.
-pub type PageStream = Pin<Box<dyn Stream<Item = Result<RangeStreamResponse, Status>> + Send>>;
+type PageStream = Pin<Box<dyn Stream<Item = Result<RangeStreamResponse, Status>> + Send>>;
 
 /// Reads the next page when the one before has gone.
 fn pages(range: RangeStream) -> PageStream {
@@ -44,60 +48,45 @@ impl KvService {
         KvService { server: member }
     }
 
-    fn context<M>(&self, request: &Request<M>) -> Result<RequestContext, Status> {
-        RequestContext::start(&self.server, request.metadata().as_ref())
-    }
-}
-
-#[tonic::async_trait]
-impl Kv for KvService {
-    type RangeStreamStream = PageStream;
-
-    async fn range(
-        &self,
-        request: Request<RangeRequest>,
-    ) -> Result<Response<RangeResponse>, Status> {
-        let found = self.context(&request)?.range(request.into_inner()).await?;
-        found
-            .read_all(&self.server)
-            .await
-            .map(Response::new)
-            .map_err(|trouble| status::from_error(&trouble))
-    }
-
-    async fn range_stream(
-        &self,
-        request: Request<RangeRequest>,
-    ) -> Result<Response<PageStream>, Status> {
-        let errand = self.context(&request)?;
+    fn range_stream(&self, request: Request<RangeRequest>) -> Result<Response<PageStream>, Status> {
+        let errand = RequestContext::start(&self.server, request.metadata().as_ref())?;
         errand.check_not_learner()?;
         let opened = RangeStream::open(errand.server, request.into_inner());
         Ok(Response::new(pages(opened.map_err(|trouble| status::from_error(&trouble))?)))
     }
+}
 
-    async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
-        let mut errand = self.context(&request)?;
-        errand.put(request.into_inner()).await.map(Response::new)
+impl NamedService for KvService {
+    const NAME: &'static str = "etcdserverpb.KV";
+}
+
+/// The [router](crate::router) passes on no other method of KV.
+impl Service<http::Request<Body>> for KvService {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
     }
 
-    async fn delete_range(
-        &self,
-        request: Request<DeleteRangeRequest>,
-    ) -> Result<Response<DeleteRangeResponse>, Status> {
-        let mut errand = self.context(&request)?;
-        errand.delete_range(request.into_inner()).await.map(Response::new)
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        if request.uri().path() != "/etcdserverpb.KV/RangeStream" {
+            let status = Status::unimplemented("");
+            return Box::pin(std::future::ready(Ok(status.into_http())));
+        }
+        let service = self.clone();
+        let codec = ProstCodec::default();
+        Box::pin(async move { Ok(Grpc::new(codec).server_streaming(service, request).await) })
     }
+}
 
-    async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
-        let mut errand = self.context(&request)?;
-        errand.txn(request.into_inner()).await.map(Response::new)
-    }
+impl ServerStreamingService<RangeRequest> for KvService {
+    type Response = RangeStreamResponse;
+    type ResponseStream = PageStream;
+    type Future = std::future::Ready<Result<Response<PageStream>, Status>>;
 
-    async fn compact(
-        &self,
-        request: Request<CompactionRequest>,
-    ) -> Result<Response<CompactionResponse>, Status> {
-        let mut errand = self.context(&request)?;
-        errand.compact(request.into_inner()).await.map(Response::new)
+    fn call(&mut self, request: Request<RangeRequest>) -> Self::Future {
+        std::future::ready(self.range_stream(request))
     }
 }

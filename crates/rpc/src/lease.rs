@@ -136,10 +136,6 @@ impl LeaseService {
     }
 }
 
-fn unexpected_response(reply: &AppliedResponse) -> Status {
-    Status::internal(format!("{reply:?} answers another request"))
-}
-
 #[tonic::async_trait]
 impl Lease for LeaseService {
     type LeaseKeepAliveStream = ReceiverStream<Result<LeaseKeepAliveResponse, Status>>;
@@ -151,7 +147,7 @@ impl Lease for LeaseService {
         let lease_grant = Some(request.into_inner());
         match self.propose(InternalRaftRequest { lease_grant, ..Default::default() }).await? {
             AppliedResponse::LeaseGrant(response) => Ok(Response::new(response)),
-            reply => Err(unexpected_response(&reply)),
+            reply => Err(status::unexpected_response(&reply)),
         }
     }
 
@@ -162,7 +158,7 @@ impl Lease for LeaseService {
         let lease_revoke = Some(request.into_inner());
         match self.propose(InternalRaftRequest { lease_revoke, ..Default::default() }).await? {
             AppliedResponse::LeaseRevoke(response) => Ok(Response::new(response)),
-            reply => Err(unexpected_response(&reply)),
+            reply => Err(status::unexpected_response(&reply)),
         }
     }
 
@@ -187,7 +183,8 @@ impl Lease for LeaseService {
         _request: Request<LeaseLeasesRequest>,
     ) -> Result<Response<LeaseLeasesResponse>, Status> {
         let header = Some(self.header());
-        let leases = self.server.leases().into_iter().map(|id| LeaseStatus { id }).collect();
+        let ids = self.server.threads().leases().list();
+        let leases = ids.into_iter().map(|id| LeaseStatus { id }).collect();
         Ok(Response::new(LeaseLeasesResponse { header, leases }))
     }
 }

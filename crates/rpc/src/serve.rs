@@ -31,7 +31,6 @@ use clearlane_net::sched::{EVENT_INTERVAL, SchedClass, reset_sched_class};
 use clearlane_net::tls::TlsAcceptor;
 use clearlane_proto::etcdserverpb::auth_server::AuthServer;
 use clearlane_proto::etcdserverpb::cluster_server::ClusterServer;
-use clearlane_proto::etcdserverpb::kv_server::KvServer;
 use clearlane_proto::etcdserverpb::lease_server::LeaseServer;
 use clearlane_proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use clearlane_proto::etcdserverpb::watch_server::WatchServer;
@@ -170,19 +169,8 @@ impl RpcServer {
         threads: usize,
         limits: Limits,
     ) -> io::Result<RpcServer> {
-        RpcServer::start_with_config(node, listen, threads, limits, RpcConfig::default())
-    }
-
-    /// The same, with what is not gRPC set up by the caller.
-    pub fn start_with_config(
-        node: &Arc<ServerThreads>,
-        listen: SocketAddr,
-        threads: usize,
-        limits: Limits,
-        common: RpcConfig,
-    ) -> io::Result<RpcServer> {
-        let listener = Listener::bind(&BindAddress::Tcp(listen))?;
-        RpcServer::start_on_listeners(node, vec![listener], threads, limits, common)
+        let listeners = vec![Listener::bind(&BindAddress::Tcp(listen))?];
+        RpcServer::start_on_listeners(node, listeners, threads, limits, RpcConfig::default())
     }
 
     /// Answers the clients of these listeners, from so many threads.
@@ -335,7 +323,7 @@ fn run_net_thread(
 /// All that is answered by tonic.
 fn grpc_services(member: &Server, common: &RpcConfig, stopped: &watch::Receiver<bool>) -> Routes {
     let mut services = Routes::builder();
-    services.add_service(KvServer::new(KvService::new(member.clone())));
+    services.add_service(KvService::new(member.clone()));
     services.add_service(MaintenanceServer::new(MaintenanceService::new(member.clone())));
     let voters = |member: &Server| {
         let member = member.clone();

@@ -20,7 +20,7 @@ use crate::range;
 use crate::replica::ProposalResult;
 use crate::request_error::RequestError;
 use crate::request_trace::{RequestTrace, Stage};
-use crate::threads::{ReadPool, RequestChannel, RequestOutcome, ServerThreads};
+use crate::threads::{RequestChannel, RequestOutcome, ServerThreads};
 
 /// A member, for the requests of one thread.
 #[derive(Clone, Debug)]
@@ -98,16 +98,6 @@ impl Server {
             RequestOutcome::DeadlineExceeded => Err(RequestError::DeadlineExceeded),
             outcome => unreachable!("{outcome:?} is no answer to a reader"),
         }
-    }
-
-    /// For what takes long, or holds locks.
-    pub(crate) fn read_pool(&self) -> &ReadPool {
-        self.threads.read_pool()
-    }
-
-    /// For what is small, and not in memory.
-    pub(crate) fn uncached_pool(&self) -> &ReadPool {
-        self.threads.uncached_pool()
     }
 
     /// Has something done that takes long.
@@ -293,6 +283,11 @@ impl Server {
         header.cluster_id = metadata.cluster_id;
         header.member_id = metadata.node_id;
         header.raft_term = self.threads.status().term();
+    }
+
+    /// Whether this member leads.
+    pub fn is_leader(&self) -> bool {
+        self.threads.status().leader() == self.threads.metadata().node_id
     }
 
     /// The leader, if it is another member, and how to ask it.

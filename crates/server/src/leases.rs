@@ -71,11 +71,6 @@ impl Server {
         Ok(response)
     }
 
-    /// The ids of all leases that this member has; at a leader the one that ends first in front.
-    pub fn leases(&self) -> Vec<i64> {
-        self.threads().leases().list()
-    }
-
     /// Makes sure that this member leads, and has applied whatever was acknowledged before.
     async fn require_leader(&self) -> Result<(), RequestError> {
         match self.threads().status().leader() {

@@ -67,7 +67,9 @@ pub async fn range(
             };
             RangeResult::Message(match is_one_key {
                 true => run_small(member, card, has_locks, work).await?,
-                false => Box::pin(run_in_pool(member, member.read_pool(), card, work)).await?,
+                false => {
+                    Box::pin(run_in_pool(member, member.threads().read_pool(), card, work)).await?
+                }
             })
         }
     };
@@ -97,7 +99,7 @@ async fn range_rows(
                 let _as = task_label(&request).enter_numbered(number);
                 collect_rows(&*view, &request, INLINE_BUDGET)
             };
-            Box::pin(run_in_pool(member, member.uncached_pool(), card, gather)).await?
+            Box::pin(run_in_pool(member, member.threads().uncached_pool(), card, gather)).await?
         }
     };
     if let Some(records) = records {
@@ -107,7 +109,7 @@ async fn range_rows(
         let _as = RANGE.enter_numbered(number);
         StreamedRange::measure(view, request)
     };
-    Box::pin(run_in_pool(member, member.read_pool(), card, measure)).await
+    Box::pin(run_in_pool(member, member.threads().read_pool(), card, measure)).await
 }
 
 /// Runs a transaction that only reads.
@@ -133,7 +135,7 @@ pub async fn read_txn(
     };
     let mut response = match is_small {
         true => run_small(member, card, has_locks, work).await?,
-        false => Box::pin(run_in_pool(member, member.read_pool(), card, work)).await?,
+        false => Box::pin(run_in_pool(member, member.threads().read_pool(), card, work)).await?,
     };
     card.end_stage(Stage::Backend);
     member.fill_header(&mut response.header);
@@ -156,7 +158,7 @@ async fn run_small<T: Send + 'static>(
     }
     match read_cached(member, &work) {
         Some(done) => Ok(done??),
-        None => Box::pin(run_in_pool(member, member.uncached_pool(), card, work)).await,
+        None => Box::pin(run_in_pool(member, member.threads().uncached_pool(), card, work)).await,
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clearlane_backend::Era;
 use clearlane_engine::{EngineKind, Options};
-use clearlane_mvcc::{SerialWorkers, Store};
+use clearlane_mvcc::Store;
 use clearlane_raft::Message;
 use clearlane_server::AppliedPosition;
 use clearlane_server::membership::{self, Member};
@@ -45,7 +45,6 @@ fn a_thread_that_panics_fails_the_member() {
         era: Era::Clearlane,
         backend: Default::default(),
         learners_max: membership::LEARNERS_MAX,
-        workers: Arc::new(SerialWorkers),
     };
     let first = [1, 2].map(|id| {
         let peer_urls = vec![format!("http://localhost:{id}")];

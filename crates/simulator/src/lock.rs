@@ -160,13 +160,6 @@ impl Lock {
     pub fn with_state<T>(&self, look: impl FnOnce(&LockState) -> T) -> T {
         look(&self.0.state.borrow())
     }
-
-    /// Goes in, if that takes no waiting.
-    pub fn try_acquire(&self, actor: TaskLabel, mode: LockMode) -> Option<LockGuard> {
-        let ticket = self.0.state.borrow_mut().try_acquire(actor, mode, self.0.world.now_ns())?;
-        self.0.accounting.borrow_mut().entries += 1;
-        Some(LockGuard { lock: self.clone(), ticket, mode, waited_ns: 0 })
-    }
 }
 
 /// On the way in.

@@ -45,18 +45,6 @@ impl Stage for OnSimulated {
         self.tick();
     }
 
-    fn try_ask(&mut self, actor: TaskLabel, mode: LockMode) -> bool {
-        let Some(inside) = self.lock.try_acquire(actor, mode) else { return false };
-        let release = Signal::new(&self.world);
-        self.releases.insert(actor, release.clone());
-        self.world.spawn(async move {
-            release.wait().await;
-            drop(inside);
-        });
-        self.tick();
-        true
-    }
-
     fn release(&mut self, actor: TaskLabel) {
         self.releases.remove(&actor).expect("it holds").set();
         self.tick();

@@ -3,7 +3,7 @@
 //! [`GroupCommit`] keeps the account and no more: [`submit`](GroupCommit::submit) an append,
 //! [`take_batch`](GroupCommit::take_batch), [`finish_batch`](GroupCommit::finish_batch). In
 //! between, [`Batch::write`] needs the log, not the group. A simulation does this in one thread and
-//! lets some of its time pass between write and finish; [`run_writer`] is the thread of a server.
+//! lets some of its time pass between write and finish; a server writes in a thread of its own.
 //!
 //! * Appends are numbered from 1, in the order of submission, and become durable in that order.
 //! * One batch is on its way at a time. After a batch that fails there is none.
@@ -11,8 +11,6 @@
 //! * What gathers is bounded by the submitter: raft limits the proposals that are not committed.
 //!
 //! `docs/log.md` draws it.
-
-use std::sync::mpsc::Receiver;
 
 use super::{Append, Wal};
 use crate::error::Result;
@@ -26,17 +24,11 @@ pub type AppendNumber = u64;
 pub struct GroupCommit {
     pending: Vec<Append>,
     submitted: AppendNumber,
-    durable: AppendNumber,
     is_running: bool,
     failed: Option<crate::Error>,
 }
 
 impl GroupCommit {
-    /// A group of which nothing was submitted.
-    pub fn new() -> GroupCommit {
-        GroupCommit::default()
-    }
-
     /// Hands an append over. After a failure, returns it.
     pub fn submit(&mut self, append: Append) -> Result<AppendNumber> {
         self.failed.clone().map_or(Ok(()), Err)?;
@@ -60,19 +52,13 @@ impl GroupCommit {
     pub fn finish_batch(&mut self, written: BatchResult) -> Result<AppendNumber> {
         self.is_running = false;
         match written.result {
-            Ok(()) => self.durable = written.last,
+            Ok(()) => Ok(written.last),
             Err(error) => {
                 self.pending.clear();
                 self.failed = Some(error.clone());
-                return Err(error);
+                Err(error)
             }
         }
-        Ok(self.durable)
-    }
-
-    /// Up to where everything is durable.
-    pub fn durable(&self) -> AppendNumber {
-        self.durable
     }
 }
 
@@ -85,17 +71,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// How many appends it has.
-    pub fn len(&self) -> usize {
-        self.appends.len()
-    }
-
-    /// Whether it has no append. [`GroupCommit::take_batch`] returns none of that kind.
-    pub fn is_empty(&self) -> bool {
-        self.appends.is_empty()
-    }
-
-    /// What it has, in order.
+    /// What it has, in order: one append at least.
     pub fn appends(&self) -> &[Append] {
         &self.appends
     }
@@ -120,27 +96,4 @@ fn write_all(appends: &[Append], wal: &mut Wal) -> Result<()> {
 pub struct BatchResult {
     last: AppendNumber,
     result: Result<()>,
-}
-
-/// Writes what comes through a channel until no sender is left, and tells `durable` after
-/// each batch up to which ticket everything is on disk. Blocks: the caller gives it a thread.
-///
-/// Ends at the first failure, with what was appended but not synced in doubt: the process has to
-/// stop.
-pub fn run_writer(
-    wal: &mut Wal,
-    appends: &Receiver<Append>,
-    mut durable: impl FnMut(AppendNumber),
-) -> Result<()> {
-    let mut group = GroupCommit::new();
-    while let Ok(first) = appends.recv() {
-        group.submit(first)?;
-        for append in appends.try_iter() {
-            group.submit(append)?;
-        }
-        if let Some(batch) = group.take_batch() {
-            durable(group.finish_batch(batch.write(wal))?);
-        }
-    }
-    Ok(())
 }

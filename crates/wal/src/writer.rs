@@ -71,19 +71,9 @@ pub(super) struct LogEnd {
 }
 
 impl Wal {
-    /// Makes a log that holds nothing but the start of everything, a snapshot at index 0. It is on
-    /// disk when this returns, or not there at all.
+    /// Makes a log that begins with the start of everything, a snapshot at index 0, and has first
+    /// entries and a state, if there are some. All of it is on disk when this returns, or no log.
     pub fn create(
-        files: Arc<dyn FileSystem>,
-        dir: &Path,
-        metadata: Metadata,
-        options: Options,
-    ) -> Result<Wal> {
-        Wal::create_with(files, dir, metadata, options, &[], None)
-    }
-
-    /// The same, with first entries and a state: all of it is there, or no log.
-    pub fn create_with(
         files: Arc<dyn FileSystem>,
         dir: &Path,
         metadata: Metadata,
@@ -155,16 +145,6 @@ impl Wal {
         self.short_tail.as_ref()
     }
 
-    /// The member and cluster of the log.
-    pub fn metadata(&self) -> Metadata {
-        self.end.metadata
-    }
-
-    /// The last state that was appended.
-    pub fn hard_state(&self) -> HardState {
-        self.end.validator.hard_state()
-    }
-
     /// The index of the last entry that was appended, or of a snapshot beyond it.
     pub fn last_index(&self) -> u64 {
         self.end.validator.last_index()
@@ -175,12 +155,6 @@ impl Wal {
     /// can be learned again.
     pub fn save(&mut self, entries: &[Entry], state: Option<&HardState>) -> Result<bool> {
         self.append(None, entries, state)
-    }
-
-    /// Records a snapshot and syncs.
-    pub fn save_snapshot(&mut self, snapshot: &WalSnapshot) -> Result<()> {
-        self.append(Some(snapshot), &[], None)?;
-        self.sync()
     }
 
     /// Appends all of an [`Append`], or nothing; returns whether it needs a sync.
@@ -197,7 +171,7 @@ impl Wal {
     ) -> Result<bool> {
         self.require_not_failed()?;
         let state = state.filter(|state| !state.is_empty());
-        let old = self.hard_state();
+        let old = self.end.validator.hard_state();
         let between = snapshot.filter(|_| !entries.is_empty()).map(|snapshot| {
             let state = *state.unwrap_or(&old);
             HardState { commit: snapshot.index.max(old.commit), ..state }

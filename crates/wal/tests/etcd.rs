@@ -101,7 +101,7 @@ fn history() -> Vec<Append> {
 /// Writes the history, in segments so small that there is more than one.
 fn write_history(dir: &Path) -> Vec<Append> {
     let options = Options { segment_bytes: 1024, segments_max: None };
-    let mut wal = Wal::create(Arc::new(OsFileSystem), dir, METADATA, options).unwrap();
+    let mut wal = Wal::create(Arc::new(OsFileSystem), dir, METADATA, options, &[], None).unwrap();
     let history = history();
     for append in &history {
         wal.append_all(append).unwrap();
@@ -299,14 +299,17 @@ fn etcd_goes_on_with_its_log_as_we_write_it() {
     // The same log from our hand, with a snapshot and a cut in it, in place of etcd's.
     std::fs::rename(&dir, home.path().join("as-etcd-wrote-it")).unwrap();
     let options = Options { segment_bytes: 512, segments_max: None };
-    let mut wal = Wal::create(Arc::new(OsFileSystem), &dir, old.metadata, options).unwrap();
+    let files = Arc::new(OsFileSystem);
+    let mut wal = Wal::create(files, &dir, old.metadata, options, &[], None).unwrap();
     assert_eq!(start, WalSnapshot::default());
     wal.save(&old.entries, Some(&old.hard_state)).unwrap();
     wal.sync().unwrap();
     let (index, term) =
         old.entries.iter().find(|entry| entry.index == 2).map(|e| (e.index, e.term)).unwrap();
     let members = ConfState { voters: vec![old.metadata.node_id], ..ConfState::default() };
-    wal.save_snapshot(&WalSnapshot { index, term, conf_state: Some(members) }).unwrap();
+    let snapshot = Some(WalSnapshot { index, term, conf_state: Some(members) });
+    wal.append_all(&Append { snapshot, ..Append::default() }).unwrap();
+    wal.sync().unwrap();
     assert!(wal.segment_count() > 1);
     wal.close().unwrap();
 

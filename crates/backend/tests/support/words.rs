@@ -13,7 +13,8 @@ use super::Entry;
 pub(crate) type Outcome = Result<String, Box<dyn Error>>;
 
 fn bucket(name: &str) -> Result<Bucket, Box<dyn Error>> {
-    Bucket::from_name(name).ok_or_else(|| format!("no bucket {name:?}").into())
+    let found = Bucket::ALL.into_iter().find(|bucket| bucket.name() == name);
+    found.ok_or_else(|| format!("no bucket {name:?}").into())
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -70,11 +70,6 @@ impl Url {
         Ok(Url { text: text.to_owned(), is_secure, location: place })
     }
 
-    /// As it was written.
-    pub fn as_str(&self) -> &str {
-        &self.text
-    }
-
     /// Whether it wants TLS.
     pub fn is_secure(&self) -> bool {
         self.is_secure

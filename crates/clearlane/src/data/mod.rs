@@ -23,7 +23,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clearlane_backend::Era;
 use clearlane_contention::now_ns;
 use clearlane_engine::{EngineKind, Options};
-use clearlane_mvcc::SerialWorkers;
 use clearlane_net::tls::Dialer;
 use clearlane_peer as peer;
 use clearlane_peer::TransportParts;
@@ -220,7 +219,6 @@ impl MemberConfig {
             era: self.era,
             backend: self.backend.clone(),
             learners_max: self.learners_max,
-            workers: Arc::new(SerialWorkers),
         })
     }
 

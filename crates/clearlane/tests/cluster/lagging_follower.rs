@@ -28,8 +28,9 @@ fn it_gets_a_copy_of_the_store_while_the_leader_goes_on() {
         }
         lab.start(&away);
         let copied = || {
-            let figures = lab.running[&leader].peers.metrics();
-            figures.iter().find(|link| link.id == id).is_some_and(|link| link.snapshots_sent > 0)
+            let figures = lab.node(&leader).peer_clients().unwrap().traffic();
+            let mut links = figures.iter().filter(|link| link.id == id);
+            links.any(|link| link.raft_snapshots_sent > 0)
         };
         let mut written = 0;
         while !copied() {

@@ -38,9 +38,9 @@ fn is_kept_out_until(mut lab: TestCluster, then: impl FnOnce(&mut TestCluster)) 
         for number in 0..20 {
             lab.put("a", "k", &number.to_string()).await;
         }
-        let figures = lab.running["c"].peers.metrics();
+        let figures = lab.node("c").peer_clients().unwrap().traffic();
         assert_eq!(figures.len(), 2);
-        assert!(figures.iter().all(|to| to.active_since.is_none()), "{figures:?}");
+        assert!(figures.iter().all(|to| !to.is_active), "{figures:?}");
         assert_eq!(lab.get("b", "k").await.unwrap().as_deref(), Some("19"));
         lab.kill("c").await;
     });
@@ -173,8 +173,8 @@ fn a_member_joins_and_gets_a_copy() {
     block_on(async {
         lab.agree().await;
         let sent = || {
-            let figures = lab.running["a"].peers.metrics();
-            figures.iter().any(|figures| figures.snapshots_sent > 0).then_some(())
+            let figures = lab.node("a").peer_clients().unwrap().traffic();
+            figures.iter().any(|figures| figures.raft_snapshots_sent > 0).then_some(())
         };
         eventually("a copy", sent).await;
     });

@@ -59,8 +59,8 @@ fn no_watcher_misses_what_lies_between_a_store_and_its_copy() {
                 *next += 1;
             }
         }
-        let figures = lab.running[&leader].peers.metrics();
-        let sent = figures.iter().find(|link| link.id == id).map(|link| link.snapshots_sent);
+        let figures = lab.node(&leader).peer_clients().unwrap().traffic();
+        let sent = figures.iter().find(|link| link.id == id).map(|link| link.raft_snapshots_sent);
         assert!(sent.is_some_and(|sent| sent > 0), "it came with a copy");
         drop((told, requests));
         let watching = lab.node(&away).watch_server();

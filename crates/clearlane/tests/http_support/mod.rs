@@ -11,11 +11,9 @@ use std::time::Duration;
 
 use clearlane::data;
 use clearlane_backend::Era;
-use clearlane_proto::etcdserverpb::kv_server::KvServer;
 use clearlane_proto::etcdserverpb::lease_server::{Lease, LeaseServer};
 use clearlane_proto::etcdserverpb::*;
 use clearlane_rpc::http::{AccessControl, HttpService, HttpServiceConfig, serve};
-use clearlane_rpc::kv_service::KvService;
 use clearlane_rpc::metrics::{MetricsOptions, RpcMetrics};
 use clearlane_rpc::serve::RpcServer;
 use clearlane_server::Server;
@@ -71,8 +69,7 @@ impl Running {
                 let options = MetricsOptions { is_extensive: true };
                 let metrics = Arc::new(RpcMetrics::new(options));
                 let thread = metrics.register_thread();
-                let services = Routes::new(KvServer::new(KvService::new(member.clone())))
-                    .add_service(LeaseServer::new(Echo));
+                let services = Routes::new(LeaseServer::new(Echo));
                 let plain = HttpService::new(member, metrics, thread, Arc::new(settings));
                 let endpoints = match has_gateway {
                     true => plain

@@ -15,7 +15,7 @@ fn ticket_of(arrival: AcquireResult) -> Ticket {
 
 #[test]
 fn a_running_writer_overtakes_one_that_is_being_woken() {
-    let mut state = LockState::new();
+    let mut state = LockState::default();
     let first = ticket_of(state.acquire(ACTOR, LockMode::Write, 0));
     let second = ticket_of(state.acquire(ACTOR, LockMode::Write, 10));
     assert_eq!(state.release(first, LockMode::Write, 20).wake, [second]);
@@ -29,20 +29,19 @@ fn a_running_writer_overtakes_one_that_is_being_woken() {
 
 #[test]
 fn the_turn_is_kept_for_a_writer_that_queued_too_long() {
-    let mut state = LockState::new();
+    let mut state = LockState::default();
     let first = ticket_of(state.acquire(ACTOR, LockMode::Write, 0));
     let second = ticket_of(state.acquire(ACTOR, LockMode::Write, 10));
     let leave_ns = 10 + HANDOVER_AFTER_NS;
     state.release(first, LockMode::Write, leave_ns);
 
     assert!(!state.acquire(ACTOR, LockMode::Write, leave_ns + 1).is_acquired);
-    assert_eq!(state.try_acquire(ACTOR, LockMode::Write, leave_ns + 1), None);
     assert!(state.poll(second, leave_ns + 2));
 }
 
 #[test]
 fn readers_go_in_until_the_next_writer_is_awake() {
-    let mut state = LockState::new();
+    let mut state = LockState::default();
     let first = ticket_of(state.acquire(ACTOR, LockMode::Write, 0));
     let second = ticket_of(state.acquire(ACTOR, LockMode::Write, 0));
     state.release(first, LockMode::Write, 2 * HANDOVER_AFTER_NS);
@@ -57,7 +56,7 @@ fn readers_go_in_until_the_next_writer_is_awake() {
 #[test]
 fn stretches_tell_who_stood_in_front_and_when() {
     let [r1, w1, r2, w2] = ["r1", "w1", "r2", "w2"].map(TaskLabel::named);
-    let mut state = LockState::new();
+    let mut state = LockState::default();
     let r1_ticket = ticket_of(state.acquire(r1, LockMode::Read, 1));
     let w1_ticket = ticket_of(state.acquire(w1, LockMode::Write, 2));
     let r2_ticket = ticket_of(state.acquire(r2, LockMode::Read, 3));
@@ -86,7 +85,7 @@ fn stretches_tell_who_stood_in_front_and_when() {
 #[test]
 #[should_panic(expected = "only a reader inside can leave")]
 fn a_waiting_reader_cannot_leave() {
-    let mut state = LockState::new();
+    let mut state = LockState::default();
     state.acquire(ACTOR, LockMode::Write, 0);
     let reader = ticket_of(state.acquire(ACTOR, LockMode::Read, 1));
     state.release(reader, LockMode::Read, 2);

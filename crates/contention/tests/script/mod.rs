@@ -11,8 +11,8 @@
 //! waits w1 write behind r1 (holding)
 //! ```
 //!
-//! Commands: `<actor>: read`, `write`, `try_read`, `try_write`, `release`; and `blame`. The files
-//! run on every [`Stage`] and must print the same, so nothing here knows of threads or clocks.
+//! Commands: `<actor>: read`, `write`, `release`; and `blame`. The files run on every [`Stage`]
+//! and must print the same, so nothing here knows of threads or clocks.
 
 use std::error::Error;
 
@@ -23,9 +23,6 @@ use goldenscript::{Block, Command, Context, Runner};
 pub(crate) trait Stage {
     /// Lets an actor ask for the lock, and returns when the holders and waiters are settled.
     fn ask(&mut self, actor: TaskLabel, mode: LockMode);
-
-    /// Lets an actor ask without waiting; says whether it got the lock.
-    fn try_ask(&mut self, actor: TaskLabel, mode: LockMode) -> bool;
 
     /// Lets an actor release the lock, and returns when the holders and waiters are settled.
     fn release(&mut self, actor: TaskLabel);
@@ -71,8 +68,6 @@ impl<S: Stage> Runner for Script<S> {
         match command.name.as_str() {
             "read" => self.0.ask(actor, LockMode::Read),
             "write" => self.0.ask(actor, LockMode::Write),
-            "try_read" => return Ok(self.try_ask(actor, LockMode::Read)),
-            "try_write" => return Ok(self.try_ask(actor, LockMode::Write)),
             "release" => self.0.release(actor),
             other => return Err(format!("unknown command {other}").into()),
         }
@@ -88,10 +83,6 @@ impl<S: Stage> Runner for Script<S> {
 }
 
 impl<S: Stage> Script<S> {
-    fn try_ask(&mut self, actor: TaskLabel, mode: LockMode) -> String {
-        if self.0.try_ask(actor, mode) { "in".to_owned() } else { "refused".to_owned() }
-    }
-
     fn state(&self) -> String {
         let holds = self.0.holds().into_iter().map(|holds| {
             let Holds { actor, mode } = holds;

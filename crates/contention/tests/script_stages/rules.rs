@@ -23,13 +23,6 @@ impl Stage for RulesStage {
         self.tickets.insert(actor, (arrival.ticket, mode));
     }
 
-    fn try_ask(&mut self, actor: TaskLabel, mode: LockMode) -> bool {
-        self.now_ns += 1;
-        let ticket = self.state.try_acquire(actor, mode, self.now_ns);
-        self.tickets.extend(ticket.map(|ticket| (actor, (ticket, mode))));
-        ticket.is_some()
-    }
-
     fn release(&mut self, actor: TaskLabel) {
         self.now_ns += 1;
         let (ticket, mode) = self.tickets.remove(&actor).expect("it holds");

@@ -28,8 +28,9 @@ pub(crate) struct ThreadStage {
     tasks: BTreeMap<TaskLabel, TaskThread>,
     /// The actors that got a command and have not yet answered.
     pending: BTreeSet<TaskLabel>,
-    replies: Receiver<TaskReply>,
-    reply_to: Sender<TaskReply>,
+    /// Actors that did what they were told.
+    replies: Receiver<TaskLabel>,
+    reply_to: Sender<TaskLabel>,
 }
 
 /// A thread that acts as an actor.
@@ -41,14 +42,7 @@ struct TaskThread {
 /// What an actor is told to do.
 enum TaskCommand {
     Ask(LockMode),
-    TryAsk(LockMode),
     Release,
-}
-
-/// An actor did what it was told; whether it holds the lock now.
-struct TaskReply {
-    actor: TaskLabel,
-    holds: bool,
 }
 
 impl ThreadStage {
@@ -67,9 +61,8 @@ impl ThreadStage {
         }
     }
 
-    /// Tells an actor, waits until things have settled, and says whether it holds the lock if it
-    /// has answered.
-    fn run_command(&mut self, actor: TaskLabel, order: TaskCommand) -> Option<bool> {
+    /// Tells an actor, and waits until things have settled.
+    fn run_command(&mut self, actor: TaskLabel, order: TaskCommand) {
         let player = self.tasks.entry(actor).or_insert_with(|| {
             let (lock, answer_to) = (Arc::clone(&self.lock), self.reply_to.clone());
             let (orders, inbox) = channel();
@@ -78,23 +71,21 @@ impl ThreadStage {
         });
         assert!(self.pending.insert(actor), "{actor} still waits");
         player.commands.send(order).expect("the thread lives");
-        self.wait_until_settled(actor)
+        self.wait_until_settled();
     }
 
-    fn wait_until_settled(&mut self, told: TaskLabel) -> Option<bool> {
+    fn wait_until_settled(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(30);
-        let mut answer = None;
         loop {
-            while let Ok(TaskReply { actor, holds }) = self.replies.try_recv() {
+            while let Ok(actor) = self.replies.try_recv() {
                 self.pending.remove(&actor);
-                answer = answer.or((actor == told).then_some(holds));
             }
             // Only after the answers: an actor let in by an answered release must not be found in
             // an older list.
             let waiting: BTreeSet<TaskLabel> =
-                self.lock.waiting().iter().map(|waiting| waiting.waiter).collect();
+                self.registry.waiting().iter().map(|waiting| waiting.waiter).collect();
             if self.pending.is_subset(&waiting) {
-                return answer;
+                return;
             }
             assert!(Instant::now() < deadline, "{:?} neither hold nor wait", self.pending);
             thread::yield_now();
@@ -107,7 +98,7 @@ fn run_task(
     actor: TaskLabel,
     lock: &RwLock<()>,
     inbox: &Receiver<TaskCommand>,
-    answer_to: &Sender<TaskReply>,
+    answer_to: &Sender<TaskLabel>,
 ) {
     let _as = actor.enter();
     let mut guard = None;
@@ -115,15 +106,13 @@ fn run_task(
         guard = match order {
             TaskCommand::Ask(LockMode::Read) => Some(Guard::Read(lock.read())),
             TaskCommand::Ask(LockMode::Write) => Some(Guard::Write(lock.write())),
-            TaskCommand::TryAsk(LockMode::Read) => lock.try_read().map(Guard::Read),
-            TaskCommand::TryAsk(LockMode::Write) => lock.try_write().map(Guard::Write),
             TaskCommand::Release => {
                 drop(guard.take());
                 None
             }
         };
         // The stage may be gone already: the script has ended.
-        let _ = answer_to.send(TaskReply { actor, holds: guard.is_some() });
+        let _ = answer_to.send(actor);
     }
 }
 
@@ -139,21 +128,17 @@ impl Stage for ThreadStage {
         self.run_command(actor, TaskCommand::Ask(mode));
     }
 
-    fn try_ask(&mut self, actor: TaskLabel, mode: LockMode) -> bool {
-        self.run_command(actor, TaskCommand::TryAsk(mode)).expect("trying does not wait")
-    }
-
     fn release(&mut self, actor: TaskLabel) {
         self.run_command(actor, TaskCommand::Release);
     }
 
     fn holds(&self) -> Vec<Holds> {
-        let holds = self.lock.holding().into_iter();
+        let holds = self.registry.holding().into_iter();
         holds.map(|holding| Holds { actor: holding.holder, mode: holding.mode }).collect()
     }
 
     fn waits(&self) -> Vec<Waits> {
-        let waits = self.lock.waiting().into_iter().map(|waiting| Waits {
+        let waits = self.registry.waiting().into_iter().map(|waiting| Waits {
             actor: waiting.waiter,
             mode: waiting.mode,
             front: waiting.blocker,

@@ -35,11 +35,6 @@ impl Acknowledged {
         }
         Ok(())
     }
-
-    /// How many there were.
-    pub fn count(&self) -> usize {
-        self.writes.len()
-    }
 }
 
 /// A store that has applied so much holds what the log makes of nothing.
@@ -68,7 +63,6 @@ mod tests {
             let mut acknowledged = Acknowledged::default();
             acknowledged.acknowledge(12, 2);
             acknowledged.acknowledge(id, revision);
-            assert_eq!(acknowledged.count(), 2);
             acknowledged.check(&committed_model())
         };
         assert_eq!(told(14, 3), Ok(()));

@@ -55,11 +55,6 @@ impl Committed {
         }
     }
 
-    /// How far the member is.
-    pub fn applied_index(&self, member: u64) -> u64 {
-        self.applied_index.get(&member).copied().unwrap_or(0)
-    }
-
     /// The highest index that any member has applied.
     pub fn newest(&self) -> u64 {
         self.entries.keys().next_back().copied().unwrap_or(0)
@@ -85,7 +80,7 @@ mod tests {
         assert_eq!(committed.on_apply(1, &entry(1, 1, "a")), Ok(false));
         assert_eq!(committed.on_store_opened(3, 2), Ok(()));
         assert_eq!(committed.on_apply(3, &entry(3, 2, "c")), Ok(true));
-        assert_eq!((committed.applied_index(3), committed.newest()), (3, 3));
+        assert_eq!(committed.newest(), 3);
     }
 
     #[test]

@@ -119,11 +119,6 @@ impl CommittedModel {
     pub fn applied_request(&self, id: u64) -> Option<AppliedRequest> {
         self.requests.get(&id).copied()
     }
-
-    /// What has become of everything.
-    pub fn newest(&self) -> &StoreModel {
-        &self.state
-    }
 }
 
 #[cfg(test)]
@@ -171,7 +166,7 @@ pub(crate) mod tests {
         assert_eq!(ledger.at_index(1), Some(&StoreModel::default()));
         assert_eq!(value(ledger.at_index(3)), Some("a".into()));
         assert_eq!(value(ledger.at_revision(2)), Some("a".into()));
-        assert_eq!(value(Some(ledger.newest())), Some("b".into()));
+        assert_eq!(value(ledger.at_index(4)), Some("b".into()));
         assert_eq!((ledger.at_index(5), ledger.at_revision(4)), (None, None));
         let place = |index, revision, changed| Some(AppliedRequest { index, revision, changed });
         assert_eq!(ledger.applied_request(13), place(3, 2, false));

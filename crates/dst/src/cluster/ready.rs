@@ -261,7 +261,7 @@ impl Cluster {
     pub(super) fn write(&mut self, id: u64, batch: Batch) -> CheckResult {
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
         let Some(running) = &mut machine.running else { return Ok(()) };
-        let appends = batch.len();
+        let appends = batch.appends().len();
         let written = batch.write(&mut running.wal);
         if !machine.has_power() {
             self.on_power_failure(id);

@@ -6,7 +6,7 @@ use clearlane_engine::{Bucket, KeyRange};
 
 use crate::error::Result;
 use crate::interface::ConsistentIndex;
-use crate::interface::{LengthVisitor, RangeOptions, RangeRecords, ReadTxn, RecordVisitor};
+use crate::interface::{LengthVisitor, RangeOptions, ReadTxn, RecordVisitor};
 use crate::range::{self, Moment};
 use crate::tree_index::persistent::PersistentSnapshot;
 
@@ -47,11 +47,6 @@ impl<A: ConsistentIndex> StoreReadTxn<A> {
     /// The revision up to which the past was dropped; -1 if never.
     pub fn compact_revision(&self) -> i64 {
         self.state().compact_revision
-    }
-
-    /// The records of a range of keys.
-    pub fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
-        ReadTxn::range(self, range, options)
     }
 }
 

@@ -148,11 +148,6 @@ impl KeyIndex {
         self.newest().kind == RecordKind::Put
     }
 
-    /// The revision of the newest change, which may be a tombstone.
-    pub fn newest_revision(&self) -> Revision {
-        self.newest().revision()
-    }
-
     /// Whether there is nothing but a tombstone, so that no read finds anything.
     pub(crate) fn is_lone_tombstone(&self) -> bool {
         !self.is_live() && self.newest() == self.oldest()

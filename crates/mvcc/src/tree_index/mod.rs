@@ -148,17 +148,12 @@ impl IndexCompaction {
         IndexCompaction { at, clone, next: Some(Vec::new()), kept: Vec::new() }
     }
 
-    /// The revision up to which the past is dropped.
-    pub fn at(&self) -> i64 {
-        self.at
-    }
-
     /// Whether the index part is over.
     pub fn is_done(&self) -> bool {
         self.next.is_none()
     }
 
-    /// The revisions to keep of those at or below [`at`](Self::at), sorted. Whole when done.
+    /// The revisions to keep of those at or below the compact revision, sorted. Whole when done.
     pub fn into_kept(mut self) -> Vec<Revision> {
         assert!(self.is_done(), "a keep set is asked for before it is whole");
         self.kept.sort_unstable();

@@ -38,11 +38,6 @@ pub struct SortedRunBuilder {
 }
 
 impl SortedRunBuilder {
-    /// With capacity for this number of records.
-    pub fn with_capacity(records: usize) -> SortedRunBuilder {
-        SortedRunBuilder { records: Vec::with_capacity(records), newest: Revision::default() }
-    }
-
     /// The record of a put, which has all that a version has.
     pub fn put(&mut self, key: &[u8], version: Version) {
         self.newest = version.modified;

@@ -118,11 +118,6 @@ pub trait WatchableStore: Send + Sync + Debug {
     /// can see it.
     fn publish_all(&self, transactions: Vec<(i64, Vec<Change>)>);
 
-    /// Hands over what one write transaction has changed.
-    fn publish(&self, revision: i64, changes: Vec<Change>) {
-        self.publish_all(vec![(revision, changes)]);
-    }
-
     /// Delivers some of what was published. Says whether there is more.
     fn deliver(&self) -> Result<bool>;
 

@@ -114,7 +114,7 @@ impl<I: NewIndex> TestedIndex for RealIndex<I> {
 }
 
 fn run(records: &[Record]) -> SortedRun {
-    let mut builder = SortedRunBuilder::with_capacity(records.len());
+    let mut builder = SortedRunBuilder::default();
     for record in records {
         match record.version {
             Some(version) => builder.put(&record.key, version),

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    CompactionJob, HashKv, KeyLeases, RangeOptions, RangeRecords, RecoveryInfo, SnapshotStore,
-    StoreConfig, StoreReadTxn, WatchableKv, WriteTxn,
+    CompactionJob, HashKv, KeyLeases, RangeOptions, RangeRecords, ReadTxn, RecoveryInfo,
+    SnapshotStore, StoreConfig, StoreReadTxn, WatchableKv, WriteTxn,
 };
 use goldenscript::{Argument, Command, Context, Runner};
 

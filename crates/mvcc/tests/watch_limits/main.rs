@@ -92,7 +92,7 @@ impl TestWatchableStore {
     }
 
     fn publish(&self, (revision, changes): (i64, Vec<Change>)) {
-        self.store.publish(revision, changes);
+        self.store.publish_all(vec![(revision, changes)]);
     }
 
     fn settle(&self) {

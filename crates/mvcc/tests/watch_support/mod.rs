@@ -116,7 +116,7 @@ impl WatchRunner {
 
     fn publish(&mut self) {
         for (revision, changes) in self.unpublished.drain(..) {
-            self.watchable_store.publish(revision, changes);
+            self.watchable_store.publish_all(vec![(revision, changes)]);
         }
     }
 

@@ -26,11 +26,6 @@ impl Message {
         self.0.from
     }
 
-    /// The sender's term; 0 for those that are not bound to one.
-    pub fn term(&self) -> u64 {
-        self.0.term
-    }
-
     /// Whether it says "you are so far behind that you must take a copy of the store". It is to be
     /// sent together with that copy.
     pub fn is_snapshot(&self) -> bool {

@@ -39,7 +39,7 @@ pub use self::ready::{Leadership, ReadState, Ready, ReadyAppend, Role};
 use self::rng::Rng;
 use crate::convert::{self, RaftForm as _};
 use crate::log::{LogPosition, LogStorage};
-use clearlane_wal::{ConfChange, ConfChangeKind, ConfState, Entry, EntryKind, HardState};
+use clearlane_wal::{ConfChange, ConfState, Entry, EntryKind, HardState};
 
 /// One member's raft.
 pub struct RaftNode {
@@ -218,12 +218,6 @@ impl RaftNode {
         self.propose_entry(EntryKind::ConfChange, data)
     }
 
-    /// Proposes changes of several members at once, as etcd's raft encodes them (`ConfChangeV2`).
-    /// Without data, to leave a joint configuration.
-    pub fn propose_conf_changes(&mut self, data: Bytes) -> Result<()> {
-        self.propose_entry(EntryKind::ConfChangeV2, data)
-    }
-
     /// Forwards what another member has forwarded to this one, which does not lead any more, as if
     /// it were this one's own. It is dropped if no leader is known.
     fn propose_forwarded(&mut self, proposal: &Message) -> Result<()> {
@@ -337,20 +331,10 @@ impl RaftNode {
     /// Tells raft of a change of one member that is applied now, or was refused (`None`). Returns
     /// the members from here on.
     pub fn apply_conf_change(&mut self, change: Option<&ConfChange>) -> Result<ConfState> {
-        match change {
-            Some(change) if change.kind != ConfChangeKind::UpdateNode => {
-                self.apply_conf_changes(std::slice::from_ref(change))
-            }
-            _ => Ok(self.conf_state()),
-        }
-    }
-
-    /// Tells raft of changes that are applied now. Several make a joint configuration, in which the
-    /// old voters and the new ones must agree; the leader then proposes by itself to leave it,
-    /// which is an entry of kind [`EntryKind::ConfChangeV2`] without data, and no changes at all
-    /// here.
-    pub fn apply_conf_changes(&mut self, changes: &[ConfChange]) -> Result<ConfState> {
-        let changed = self.raw_node.apply_conf_change(&convert::changes_to_raft(changes));
+        let Some(change) = change.and_then(convert::change_to_raft) else {
+            return Ok(self.conf_state());
+        };
+        let changed = self.raw_node.apply_conf_change(&change);
         let raft = &mut self.raw_node.raft;
         // A leader that does not vote any more would look for its own progress at the next commit,
         // and raft asserts that there is one.
@@ -477,12 +461,6 @@ impl RaftNode {
     /// The member to which this member, as the leader, transfers leadership.
     pub fn lead_transferee(&self) -> Option<u64> {
         self.raw_node.raft.lead_transferee
-    }
-
-    /// Whether this member leads and has committed something in its term: before that it cannot
-    /// know what is committed, and answers no reads.
-    pub fn can_answer_reads(&self) -> bool {
-        self.raw_node.raft.state == StateRole::Leader && self.raw_node.raft.commit_to_current_term()
     }
 
     /// Up to where entries are committed, as far as this member knows.

@@ -13,9 +13,6 @@ pub enum ReadIndexError {
     /// Another member leads, or the same one in another term; what was asked is lost.
     #[error("etcdserver: leader changed")]
     LeaderChanged,
-    /// This member has been told to stop.
-    #[error("etcdserver: server stopped")]
-    Stopped,
     /// As many readers wait as may.
     #[error("etcdserver: too many requests")]
     TooManyReaders,

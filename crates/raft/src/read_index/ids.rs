@@ -64,12 +64,6 @@ impl RequestIdGenerator {
         self.prefix | (self.suffix & SUFFIX_MASK)
     }
 
-    /// Whether an id can be one of this member's. Another member's has the same prefix once in
-    /// 65,536 times.
-    pub fn can_be_own(&self, id: u64) -> bool {
-        id & !SUFFIX_MASK == self.prefix
-    }
-
     /// What was handed out last, or would be just before the first: a floor for the next start.
     pub fn last(&self) -> u64 {
         self.prefix | (self.suffix & SUFFIX_MASK)

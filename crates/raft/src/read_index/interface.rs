@@ -84,8 +84,6 @@ pub enum ReadIndexEvent {
         /// Of the last entry that is applied.
         index: u64,
     },
-    /// This member stops. All readers fail, and no new ones are taken.
-    Stopped,
 }
 
 /// What is to be done.

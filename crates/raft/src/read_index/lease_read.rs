@@ -95,9 +95,9 @@ impl<T: Reader> ReadIndexQueue<T> for LeaseRead<T> {
                 (self.lease_until, self.is_transferring) = (None, true)
             }
             ReadIndexEvent::Committed { index } => self.committed = self.committed.max(index),
-            ReadIndexEvent::FirstCommit
-            | ReadIndexEvent::Applied { .. }
-            | ReadIndexEvent::Stopped => self.quorum_read.handle_event(event),
+            ReadIndexEvent::FirstCommit | ReadIndexEvent::Applied { .. } => {
+                self.quorum_read.handle_event(event)
+            }
         }
     }
 

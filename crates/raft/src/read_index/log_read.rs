@@ -142,11 +142,6 @@ impl<T: Reader> ReadIndexQueue<T> for LogRead<T> {
                 None => self.waiters.metrics.late_answers += 1,
             },
             ReadIndexEvent::Applied { index } => self.waiters.set_applied_index(index),
-            ReadIndexEvent::Stopped => {
-                let proposed = std::mem::take(&mut self.proposed);
-                let seats = proposed.entries.into_values().map(|entry| entry.queued_reader);
-                self.waiters.stop(seats.collect());
-            }
             ReadIndexEvent::Leader { .. }
             | ReadIndexEvent::TransferStarted
             | ReadIndexEvent::FirstCommit

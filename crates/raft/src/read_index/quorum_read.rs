@@ -163,10 +163,6 @@ impl<T: Reader> ReadIndexQueue<T> for QuorumRead<T> {
                 self.in_flight.iter_mut().for_each(ReadIndexRequest::retry_now)
             }
             ReadIndexEvent::Applied { index } => self.waiters.set_applied_index(index),
-            ReadIndexEvent::Stopped => {
-                let group = self.in_flight.take().map(|round| round.group);
-                self.waiters.stop(group.unwrap_or_default());
-            }
             ReadIndexEvent::TransferStarted | ReadIndexEvent::Committed { .. } => {}
         }
     }

@@ -45,10 +45,8 @@ impl<T: Reader> ReadIndexQueue<T> for SerializableRead<T> {
     }
 
     fn handle_event(&mut self, event: ReadIndexEvent) {
-        match event {
-            ReadIndexEvent::Applied { index } => self.waiters.set_applied_index(index),
-            ReadIndexEvent::Stopped => self.waiters.stop(Vec::new()),
-            _ => {}
+        if let ReadIndexEvent::Applied { index } = event {
+            self.waiters.set_applied_index(index);
         }
     }
 

@@ -30,7 +30,6 @@ pub(crate) struct Waiters<T> {
     /// Groups by the index that they wait for.
     waiting_by_index: BTreeMap<u64, Group<T>>,
     applied_index: u64,
-    is_stopped: bool,
     clock: SteadyClock,
     actions: Vec<ReadIndexAction<T>>,
     pub(crate) metrics: ReadIndexMetrics,
@@ -43,7 +42,6 @@ impl<T: Copy + Eq + Hash> Waiters<T> {
             queue: Group::new(),
             waiting_by_index: BTreeMap::new(),
             applied_index: 0,
-            is_stopped: false,
             clock: SteadyClock::default(),
             actions: Vec::new(),
             metrics: ReadIndexMetrics::default(),
@@ -51,9 +49,6 @@ impl<T: Copy + Eq + Hash> Waiters<T> {
     }
 
     pub(crate) fn enqueue(&mut self, reader: T) -> Result<()> {
-        if self.is_stopped {
-            return Err(ReadIndexError::Stopped);
-        }
         let queued = self.readers.register(reader)?;
         self.queue.push(queued);
         Ok(())
@@ -128,17 +123,6 @@ impl<T: Copy + Eq + Hash> Waiters<T> {
             self.metrics.failed += readers.len() as u64;
             self.actions.push(ReadIndexAction::Fail { error, readers });
         }
-    }
-
-    /// Every waiting reader, and every one in the mode's `rest`, fails; no reader enters any more.
-    pub(crate) fn stop(&mut self, rest: Group<T>) {
-        self.is_stopped = true;
-        let mut all = rest;
-        for group in std::mem::take(&mut self.waiting_by_index).into_values() {
-            all.extend(group);
-        }
-        all.append(&mut self.queue);
-        self.fail(ReadIndexError::Stopped, all);
     }
 
     pub(crate) fn read_clock(&mut self, now: Duration) -> ClockReading {

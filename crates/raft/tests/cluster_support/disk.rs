@@ -82,35 +82,16 @@ pub(crate) fn encode_change(kind: ConfChangeKind, id: u64) -> Bytes {
     Bytes::from(vec![0x10, number_of(kind), 0x18, id as u8])
 }
 
-/// etcd's bytes of changes of several members: each is a field 2 with type and id.
-pub(crate) fn encode_changes(changes: &[(ConfChangeKind, u64)]) -> Bytes {
-    let single =
-        |(kind, id): &(ConfChangeKind, u64)| [0x12, 4, 0x08, number_of(*kind), 0x10, *id as u8];
-    Bytes::from(changes.iter().flat_map(single).collect::<Vec<u8>>())
-}
-
 pub(crate) fn decode_change(data: &[u8]) -> Option<ConfChange> {
     let [0x10, kind, 0x18, id] = data else { return None };
-    change(*kind, *id)
-}
-
-pub(crate) fn decode_changes(data: &[u8]) -> Option<Vec<ConfChange>> {
-    let one = |data: &[u8]| match data {
-        [0x12, 4, 0x08, kind, 0x10, id] => change(*kind, *id),
-        _ => None,
-    };
-    data.chunks(6).map(one).collect()
-}
-
-fn change(kind: u8, id: u8) -> Option<ConfChange> {
     let kinds = [
         ConfChangeKind::AddNode,
         ConfChangeKind::RemoveNode,
         ConfChangeKind::UpdateNode,
         ConfChangeKind::AddLearnerNode,
     ];
-    let kind = *kinds.get(usize::from(kind))?;
-    Some(ConfChange { id: 0, kind, node_id: u64::from(id), context: Bytes::new() })
+    let kind = *kinds.get(usize::from(*kind))?;
+    Some(ConfChange { id: 0, kind, node_id: u64::from(*id), context: Bytes::new() })
 }
 
 fn number_of(kind: ConfChangeKind) -> u8 {

@@ -276,9 +276,7 @@ impl Cluster {
             EntryKind::ConfChange => {
                 driver.apply_conf_change(disk::decode_change(&entry.data).as_ref())
             }
-            EntryKind::ConfChangeV2 => {
-                driver.apply_conf_changes(&disk::decode_changes(&entry.data).unwrap())
-            }
+            EntryKind::ConfChangeV2 => panic!("no member changes several members at once"),
         };
         let members = driver.conf_state();
         let refused = changed.err().map(|error| format!(" ({error})")).unwrap_or_default();

@@ -8,7 +8,7 @@
 //!   deliver 1-2 1              delivers one message of that edge; without a number, all there are
 //!   lose 1-2, double 1-2, pool, cut 1 2, isolate 1, heal
 //!   slow 1, fast 1, persist 1 2        the disk of member 1; writes two appends
-//!   propose 1 a, change 1 add 4, changes 1 add 4 remove 1, read 1 r1, transfer 1 2, campaign 1
+//!   propose 1 a, change 1 add 4, read 1 r1, transfer 1 2, campaign 1
 //!   sync 1 release=7, release 1 7, sent 1 3 lost, unreachable 1 3
 //!   crash 1, restart 1, start 4, status, log 1, store 1
 //! ```
@@ -149,13 +149,6 @@ impl ClusterRunner {
             ["change", id, kind, member] => {
                 let data = disk::encode_change(kind_of(kind), member.parse()?);
                 cluster.call(id.parse()?, |driver| driver.propose_conf_change(data))
-            }
-            ["changes", id, changes @ ..] => {
-                let pairs = changes.chunks(2);
-                let pairs = pairs.map(|pair| Ok((kind_of(pair[0]), pair[1].parse()?)));
-                let pairs: Result<Vec<_>, Box<dyn Error>> = pairs.collect();
-                let data = disk::encode_changes(&pairs?);
-                cluster.call(id.parse()?, |driver| driver.propose_conf_changes(data))
             }
             ["read", id, context] => cluster.read(id.parse()?, context),
             ["transfer", id, to] => {

@@ -47,7 +47,6 @@ pub(crate) struct PlainQueue {
     now: Duration,
     lease_until: Option<Duration>,
     is_transferring: bool,
-    stopped: bool,
     actions: Vec<ReadIndexAction<u64>>,
 }
 
@@ -67,7 +66,6 @@ impl PlainQueue {
             now: Duration::ZERO,
             lease_until: None,
             is_transferring: false,
-            stopped: false,
             actions: Vec::new(),
         }
     }
@@ -77,9 +75,6 @@ impl PlainQueue {
     }
 
     pub(crate) fn read(&mut self, reader: u64) -> Result<(), ReadIndexError> {
-        if self.stopped {
-            return Err(ReadIndexError::Stopped);
-        }
         if self.readers.len() >= self.config.readers_max {
             return Err(ReadIndexError::TooManyReaders);
         }
@@ -158,12 +153,6 @@ impl PlainQueue {
             }
             ReadIndexEvent::Committed { index } => self.committed = self.committed.max(index),
             ReadIndexEvent::Applied { index } => self.applied = self.applied.max(index),
-            ReadIndexEvent::Stopped => {
-                self.stopped = true;
-                self.round = None;
-                // All readers at once; the order does not matter.
-                self.fail(ReadIndexError::Stopped, |_| true);
-            }
         }
         self.release_applied();
     }

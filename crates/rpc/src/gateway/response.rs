@@ -19,9 +19,10 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 
 use super::bindings::Binding;
-use super::frame_decoder::{FRAME_HEAD_BYTES, FrameDecoder, frame_len};
+use super::frame_decoder::{FrameDecoder, frame_len};
 use super::json_transcoder::{CHUNK_BYTES, JsonTranscoder};
 use super::{json, json_response};
+use crate::unary::FRAME_HEAD_BYTES;
 
 /// The answer of one message.
 pub(super) async fn single(

@@ -104,7 +104,8 @@ fn write_delete(delete: &DeleteRangeRequest, f: &mut fmt::Formatter<'_>) -> fmt:
     f.write_str(">")
 }
 
-fn write_keys(key: &[u8], end: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// A range of keys.
+pub fn write_keys(key: &[u8], end: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "key:\"{}\"", key.escape_ascii())?;
     match end.is_empty() {
         true => Ok(()),

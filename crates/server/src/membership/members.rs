@@ -84,11 +84,6 @@ impl Members {
         self.members.get(&id)
     }
 
-    /// How many there are, with learners.
-    pub fn len(&self) -> usize {
-        self.members.len()
-    }
-
     /// Whether there are no members, as on a new member that does not know of any yet.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()

@@ -181,11 +181,6 @@ impl Applier {
         &self.members
     }
 
-    /// The alarms that are raised, as far as this member has applied the log.
-    pub fn alarms(&self) -> &Arc<Alarms> {
-        &self.alarms
-    }
-
     /// The leases, as far as this member has applied the log.
     pub fn leases(&self) -> &Arc<Lessor> {
         &self.leases

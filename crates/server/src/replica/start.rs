@@ -23,7 +23,7 @@ use bytes::Bytes;
 use clearlane_backend::{Config, Era};
 use clearlane_engine::Engine;
 use clearlane_lease::{self as lease, Lessor};
-use clearlane_mvcc::{self as mvcc, KeyLeases, WatchableKv, Workers};
+use clearlane_mvcc::{self as mvcc, KeyLeases, SerialWorkers, WatchableKv};
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft as raft;
 use clearlane_raft::read_index;
@@ -127,8 +127,6 @@ pub struct StorageConfig {
     pub backend: Config,
     /// Number of learners that the cluster may have; the same at all members.
     pub learners_max: usize,
-    /// The workers that share the work of restoring.
-    pub workers: Arc<dyn Workers + Send + Sync>,
 }
 
 impl fmt::Debug for StorageConfig {
@@ -155,7 +153,7 @@ impl StorageConfig {
             pre_commit: AppliedPosition::pre_commit(),
             consistent_index: progress.clone(),
             leases: Arc::clone(leases) as Arc<dyn KeyLeases>,
-            workers: &*self.workers,
+            workers: &SerialWorkers,
         };
         let (store, opened) = mvcc::open(self.era, ground)?;
         leases.restore(&*store.begin_read(), &opened.leases)?;
@@ -191,7 +189,7 @@ pub fn bootstrap(ground: &StorageConfig, metadata: Metadata, first: &[Member]) -
     let state = (commit > 0).then_some(HardState { term: 1, vote: 0, commit });
     let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
     // In one step: a log without them could be started, and would wait for others for ever.
-    let wal = Wal::create_with(files, dir, metadata, ground.wal, &entries, state.as_ref())?;
+    let wal = Wal::create(files, dir, metadata, ground.wal, &entries, state.as_ref())?;
     Ok(wal.close()?)
 }
 

@@ -171,7 +171,6 @@ pub struct Status {
     leader: AtomicU64,
     term: AtomicU64,
     applied: AtomicU64,
-    applied_term: AtomicU64,
     committed: AtomicU64,
     is_learner: AtomicBool,
     /// See [`ReplicaReady`](crate::replica::ReplicaReady::is_sole_voter_caught_up).
@@ -254,8 +253,7 @@ impl Status {
         self.committed.store(committed, Ordering::Relaxed);
     }
 
-    fn set_applied(&self, index: u64, term: u64) {
-        self.applied_term.store(term, Ordering::Relaxed);
+    fn set_applied(&self, index: u64) {
         self.applied.store(index, Ordering::Release);
     }
 }
@@ -654,7 +652,7 @@ impl ServerState {
         self.disk_space.start();
         self.status.set_leadership(core.leadership(), Duration::ZERO);
         self.status.set_committed(core.committed());
-        self.status.set_applied(applier.applied_position().index, applier.applied_position().term);
+        self.status.set_applied(applier.applied_position().index);
         self.status.init_is_learner(core, applier.members(), joins_as_learner);
     }
 
@@ -669,7 +667,7 @@ impl ServerState {
 
     /// Publishes what is applied: before requests are answered.
     fn publish_applied(&self, applied: &ApplyReport) {
-        self.status.set_applied(applied.index, applied.term);
+        self.status.set_applied(applied.index);
         if let Some(members) = &applied.members {
             self.status.set_members(members, self.metadata.node_id);
             self.members.send_replace(Arc::clone(members));

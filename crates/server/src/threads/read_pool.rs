@@ -88,12 +88,6 @@ impl ReadPool {
         waits
     }
 
-    /// How many jobs wait for a thread.
-    pub fn waiting_jobs(&self) -> usize {
-        let queue = self.queue.lock();
-        queue.new_jobs.len() + queue.continued_jobs.len()
-    }
-
     /// A thread of the pool, until it is stopped.
     pub(super) fn run_worker(&self) {
         let mut queue = self.queue.lock();
@@ -122,6 +116,6 @@ impl ReadPool {
 
 impl fmt::Debug for ReadPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadPool").field("waiting", &self.waiting_jobs()).finish_non_exhaustive()
+        f.debug_struct("ReadPool").finish_non_exhaustive()
     }
 }

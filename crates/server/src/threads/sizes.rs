@@ -7,7 +7,6 @@ use clearlane_backend::Sizes;
 /// The sizes as of the last commit.
 #[derive(Debug, Default)]
 pub struct StoreSizes {
-    on_disk: AtomicU64,
     in_use: AtomicU64,
     peak_in_use: AtomicU64,
 }
@@ -24,14 +23,8 @@ impl StoreSizes {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the files.
-    pub fn on_disk(&self) -> u64 {
-        self.on_disk.load(Ordering::Relaxed)
-    }
-
     /// After a commit.
     pub(super) fn update(&self, sizes: Sizes) {
-        self.on_disk.store(sizes.on_disk, Ordering::Relaxed);
         self.in_use.store(sizes.in_use, Ordering::Relaxed);
         self.peak_in_use.fetch_max(sizes.in_use, Ordering::Relaxed);
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_backend::{Config, Era};
-use clearlane_mvcc::{Change, RangeOptions, SerialWorkers};
+use clearlane_mvcc::{Change, RangeOptions};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest};
 use clearlane_raft::{Message, Role};
 use clearlane_server::membership::Member;
@@ -105,7 +105,6 @@ impl ReplicaHost {
             era: self.era,
             backend: Config::default(),
             learners_max: 1,
-            workers: Arc::new(SerialWorkers),
         }
     }
 

@@ -214,6 +214,6 @@ impl TestReplica {
     }
 
     pub(crate) fn alarms(&self) -> &Arc<Alarms> {
-        self.apply.alarms()
+        self.raft.alarms()
     }
 }

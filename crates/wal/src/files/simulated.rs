@@ -1,4 +1,4 @@
-//! A disk in memory that fails, stalls or loses its power at operations that a test chooses.
+//! A disk in memory that fails or loses its power at operations that a test chooses.
 //!
 //! A file is a *node*; a name leads to it. Both are kept twice, as a program sees them and as they
 //! are on the medium; between the two lies the list of what was done since the last sync. The
@@ -33,8 +33,6 @@ pub enum Fault {
     PowerCut,
     /// The operation fails, and whether it was done is not known. Later ones succeed.
     Error,
-    /// The operation is done, and takes this many microseconds more.
-    Stall(u64),
 }
 
 /// A disk. Clones are the same disk.
@@ -312,10 +310,6 @@ impl DiskState {
         self.cost_us += cost_us;
         match self.faults.get(&self.operation_count) {
             None => Ok(()),
-            Some(Fault::Stall(more_us)) => {
-                self.cost_us += more_us;
-                Ok(())
-            }
             Some(Fault::Error) => Err(io::Error::other("the disk reported an error")),
             Some(Fault::PowerCut) => {
                 self.is_power_off = true;

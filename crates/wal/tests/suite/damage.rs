@@ -16,7 +16,7 @@ fn one_of_each() -> Vec<(String, Vec<u8>)> {
     let change = Entry { kind: EntryKind::ConfChange, ..entry(1, 1, "change") };
     wal.save(&[change, entry(1, 2, "")], Some(&state(1, 0, 2))).unwrap();
     wal.save(&[entry(2, 3, "")], Some(&state(2, 7, 2))).unwrap();
-    wal.save_snapshot(&snapshot(2, 1)).unwrap();
+    save_snapshot(&mut wal, snapshot(2, 1)).unwrap();
     wal.save(&[entry(2, 4, "a put of something"), entry(2, 5, "")], None).unwrap();
     wal.save(&[entry(2, 6, "the last entry")], Some(&state(2, 7, 5))).unwrap();
     wal.sync().unwrap();
@@ -236,7 +236,7 @@ fn four_segments() -> Vec<(String, Vec<u8>)> {
         wal.save(&[entry(1, index, &"x".repeat(150))], Some(&state)).unwrap();
         wal.sync().unwrap();
     }
-    wal.save_snapshot(&snapshot(3, 1)).unwrap();
+    save_snapshot(&mut wal, snapshot(3, 1)).unwrap();
     wal.close().unwrap();
     let log = contents_of(&disk);
     assert_eq!(log.len(), 4);

@@ -111,7 +111,7 @@ fn two_segments_have_these_bytes() {
     wal.save(&[entry(2, 2, "")], Some(&state(2, 0x2e, 1))).unwrap();
     wal.save(&[entry(2, 3, &"v".repeat(900))], Some(&state(2, 0x2e, 2))).unwrap();
     wal.sync().unwrap();
-    wal.save_snapshot(&snapshot(2, 2)).unwrap();
+    save_snapshot(&mut wal, snapshot(2, 2)).unwrap();
     wal.save(&[entry(2, 4, "last")], None).unwrap();
     wal.close().unwrap();
     let mut text = String::new();

@@ -126,14 +126,14 @@ impl Race {
                 let index = model.state.commit.saturating_sub(back.into());
                 if index > model.start.0 {
                     model.start = (index, model.term_of(index));
-                    wal.save_snapshot(&snapshot(index, model.start.1)).unwrap();
+                    save_snapshot(wal, snapshot(index, model.start.1)).unwrap();
                 }
             }
             Step::Receive { beyond } => {
                 let index = model.last() + u64::from(beyond);
                 model.state = state(model.state.term + 1, 0, index);
                 let received = snapshot(index, model.state.term);
-                wal.save_snapshot(&received).unwrap();
+                save_snapshot(wal, received.clone()).unwrap();
                 wal.save(&[], Some(&model.state)).unwrap();
                 *model = Model {
                     base: (index, received.term),
@@ -222,6 +222,6 @@ fn a_snapshot_keeps_its_members() {
         ConfState { voters: vec![1], learners: vec![2, u64::MAX], ..Default::default() };
     let members = WalSnapshot { index: 1, term: 1, conf_state: Some(conf_state) };
     wal.save(&[entry(1, 1, "")], Some(&state(1, 0, 1))).unwrap();
-    wal.save_snapshot(&members).unwrap();
+    save_snapshot(&mut wal, members.clone()).unwrap();
     assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [WalSnapshot::default(), members]);
 }

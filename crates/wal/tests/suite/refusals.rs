@@ -28,7 +28,7 @@ fn what_does_not_follow_is_not_written() {
         assert!(matches!(refused, Err(Error::Refused(_))), "{entries:?} {new:?}");
     }
     let without_members = WalSnapshot { index: 2, term: 2, conf_state: None };
-    assert!(matches!(wal.save_snapshot(&without_members), Err(Error::Refused(_))));
+    assert!(matches!(save_snapshot(&mut wal, without_members), Err(Error::Refused(_))));
     wal.sync().unwrap();
     assert_eq!(contents_of(&disk), before);
     wal.save(&[entry(2, 3, "good")], None).unwrap();
@@ -71,7 +71,7 @@ fn what_is_not_there_is_said() {
     assert!(matches!(open(&disk, (0, 0)), Err(Error::Missing { .. })));
     let mut wal = create(&disk, options(4096)).unwrap();
     wal.save(&[entry(3, 1, "a"), entry(3, 2, "b")], Some(&state(3, 0, 2))).unwrap();
-    wal.save_snapshot(&snapshot(2, 3)).unwrap();
+    save_snapshot(&mut wal, snapshot(2, 3)).unwrap();
     wal.close().unwrap();
     let error = open(&disk, (1, 3)).unwrap_err();
     assert_eq!(error.to_string(), "/member/wal: no record of the snapshot at index 1, term 3");
@@ -85,7 +85,7 @@ fn a_snapshot_that_no_state_covers_is_not_valid() {
     let disk = disk();
     let mut wal = create(&disk, options(4096)).unwrap();
     wal.save(&[entry(1, 1, "a")], Some(&state(1, 0, 1))).unwrap();
-    wal.save_snapshot(&snapshot(9, 1)).unwrap();
+    save_snapshot(&mut wal, snapshot(9, 1)).unwrap();
     assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [WalSnapshot::default()]);
     drop(wal);
     // The log goes on where what was read ends, and the snapshot counts when it is reached.
@@ -102,7 +102,7 @@ fn a_snapshot_that_was_never_taken_does_not_count_when_the_log_has_passed_it() {
     let disk = disk();
     let mut wal = create(&disk, options(4096)).unwrap();
     wal.save(&[entry(1, 1, "a")], Some(&state(1, 0, 1))).unwrap();
-    wal.save_snapshot(&snapshot(4, 1)).unwrap();
+    save_snapshot(&mut wal, snapshot(4, 1)).unwrap();
     drop(wal);
     let (mut wal, _) = open(&disk, (0, 0)).unwrap();
     for index in 2..=6 {
@@ -114,7 +114,7 @@ fn a_snapshot_that_was_never_taken_does_not_count_when_the_log_has_passed_it() {
     let (mut wal, contents) = open(&disk, (0, 0)).unwrap();
     assert_eq!((contents.entries.len(), contents.snapshots.len()), (6, 1));
     // The member's own, made later, is another thing.
-    wal.save_snapshot(&snapshot(4, 1)).unwrap();
+    save_snapshot(&mut wal, snapshot(4, 1)).unwrap();
     wal.save(&[entry(1, 7, "c")], None).unwrap();
     assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [WalSnapshot::default(), snapshot(4, 1)]);
 }
@@ -127,7 +127,7 @@ fn a_snapshot_is_taken_below_one_that_never_was() {
         let mut wal = create(&disk, options(4096)).unwrap();
         let entries: Vec<_> = (1..=own).map(|index| entry(1, index, "own")).collect();
         wal.save(&entries, Some(&state(1, 0, 1))).unwrap();
-        wal.save_snapshot(&snapshot(9, 2)).unwrap();
+        save_snapshot(&mut wal, snapshot(9, 2)).unwrap();
         drop(wal);
         let (mut wal, _) = open(&disk, (0, 0)).unwrap();
         assert_eq!(wal.last_index(), own);
@@ -208,7 +208,7 @@ fn every_failure_is_the_last_operation() {
             wal.save(&[], None).map(drop),
             wal.sync(),
             wal.purge(1).map(drop),
-            wal.save_snapshot(&snapshot(1, 1)),
+            save_snapshot(&mut wal, snapshot(1, 1)),
             wal.close(),
         ];
         for result in later {
@@ -246,7 +246,7 @@ fn a_purge_leaves_what_a_start_needs() {
     }
     let all = wal.segment_count();
     assert_eq!(wal.purge(20).unwrap(), 0, "no snapshot is on record");
-    wal.save_snapshot(&snapshot(11, 1)).unwrap();
+    save_snapshot(&mut wal, snapshot(11, 1)).unwrap();
     let removed = wal.purge(20).unwrap();
     assert!(removed > 3);
     assert_eq!(segments(&disk, &dir()).len(), all - removed);

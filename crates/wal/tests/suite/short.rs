@@ -248,7 +248,7 @@ fn on(full: &FullFileSystem, options: Options) -> Wal {
     let files: Arc<dyn FileSystem> = Arc::new(full.clone());
     match clearlane_wal::exists(&*files, &dir()).unwrap() {
         true => Wal::open(files, &dir(), (0, 0), options).unwrap().0,
-        false => Wal::create(files, &dir(), METADATA, options).unwrap(),
+        false => Wal::create(files, &dir(), METADATA, options, &[], None).unwrap(),
     }
 }
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clearlane_wal::files::{FileSystem, SimulatedDisk};
+use clearlane_wal::{Append, Contents, Options, Wal};
 use clearlane_wal::{ConfState, Entry, EntryKind, HardState, Metadata, Result, WalSnapshot};
-use clearlane_wal::{Contents, Options, Wal};
 
 pub(crate) const METADATA: Metadata = Metadata { node_id: 0x2e, cluster_id: 0x0cd5_81f7 };
 
@@ -25,11 +25,17 @@ pub(crate) fn options(segment_bytes: u64) -> Options {
 }
 
 pub(crate) fn create(disk: &SimulatedDisk, options: Options) -> Result<Wal> {
-    Wal::create(Arc::new(disk.clone()), &dir(), METADATA, options)
+    Wal::create(Arc::new(disk.clone()), &dir(), METADATA, options, &[], None)
 }
 
 pub(crate) fn open(disk: &SimulatedDisk, start: (u64, u64)) -> Result<(Wal, Contents)> {
     Wal::open(Arc::new(disk.clone()), &dir(), start, options(4096))
+}
+
+/// Records a snapshot and syncs.
+pub(crate) fn save_snapshot(wal: &mut Wal, snapshot: WalSnapshot) -> Result<()> {
+    wal.append_all(&Append { snapshot: Some(snapshot), ..Append::default() })?;
+    wal.sync()
 }
 
 pub(crate) fn entry(term: u64, index: u64, data: &str) -> Entry {

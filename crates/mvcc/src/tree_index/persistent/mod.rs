@@ -15,7 +15,6 @@
 //! the nodes `docs/decisions/mvcc-tree-index.md`.
 
 mod build;
-mod dismantle;
 mod edit;
 mod node;
 
@@ -23,10 +22,8 @@ use std::ops::ControlFlow;
 
 use clearlane_engine::KeyRange;
 
-pub use self::dismantle::Dismantling;
 use self::edit::Edit;
 use self::node::{Node, Slot};
-use super::key::Key;
 use super::sorted_run::PART_KEYS;
 use super::tree_clone::TreeClone;
 use super::{ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, TreeIndex, VersionVisitor};
@@ -34,13 +31,7 @@ use crate::key_index::{CompactionEffect, EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
 use crate::workers::Workers;
 
-/// The writer's side: the current tree.
-///
-/// A put changes nothing that lies at or below the compact revision. So *planning* a compaction
-/// (what to keep, and which keys have something to drop) can be done on any snapshot that is not
-/// older than that revision, by any thread, in any number of steps:
-/// [`PersistentSnapshot::plan_compaction`]. The writer then drops, key by key:
-/// [`PersistentIndex::apply_compaction`]. Open snapshots keep what they had.
+/// The writer's side: the current tree. What a compaction drops here, open snapshots keep.
 #[derive(Debug, Default)]
 pub struct PersistentIndex {
     current: PersistentSnapshot,
@@ -54,39 +45,7 @@ pub struct PersistentSnapshot {
     newest: i64,
 }
 
-/// A part of a compaction: what to keep and where there is something to drop.
-#[derive(Clone, Debug)]
-pub struct CompactionPlan {
-    at: i64,
-    shortened: Vec<Key>,
-    /// The revisions to keep, of the keys that this step has looked at.
-    pub kept: Vec<Revision>,
-    /// The key with which the next step starts; `None` if this was the last.
-    pub next: Option<Vec<u8>>,
-}
-
 impl PersistentSnapshot {
-    /// Looks at `keys_max` keys from the key `from` on, for a compaction at `at`.
-    pub fn plan_compaction(&self, at: i64, from: &[u8], keys_max: usize) -> CompactionPlan {
-        let mut step = CompactionPlan { at, shortened: Vec::new(), kept: Vec::new(), next: None };
-        step.next = self.walk_step(from, keys_max, &mut |slot| {
-            step.kept.extend(slot.key_index.kept_by_compaction(at));
-            if slot.key_index.is_shortened_by(at) {
-                step.shortened.push(slot.key.clone());
-            }
-        });
-        step
-    }
-
-    /// Drops this snapshot step by step.
-    ///
-    /// A snapshot that is replaced by the next one shares nearly all nodes with it, and its drop
-    /// frees the few that differ. But the last snapshot of a million keys takes milliseconds to
-    /// drop. So it is sent to a thread where it delays no request, or dropped with this.
-    pub fn dismantle(self) -> Dismantling {
-        Dismantling::of(self.root)
-    }
-
     /// Calls `visit` for `keys_max` keys from the key `from` on. Returns the next one.
     fn walk_step(
         &self,
@@ -190,18 +149,6 @@ impl IndexSnapshot for PersistentSnapshot {
 }
 
 impl PersistentIndex {
-    /// Drops what a step of a compaction has found.
-    pub fn apply_compaction(&mut self, step: &CompactionPlan) {
-        for key in &step.shortened {
-            edit::edit(&mut self.current.root, key, &mut |history| match history
-                .map(|history| history.compact(step.at))
-            {
-                Some(CompactionEffect::Emptied) => Edit::Remove,
-                _ => Edit::Keep,
-            });
-        }
-    }
-
     fn advance(&mut self, revision: Revision) {
         self.current.newest = self.current.newest.max(revision.main);
     }
@@ -256,11 +203,22 @@ impl TreeIndex for PersistentIndex {
     }
 
     fn compact_step(&mut self, compaction: &mut IndexCompaction, keys_max: usize) -> bool {
-        if let Some(from) = compaction.next.take() {
-            let mut step = self.current.plan_compaction(compaction.at, &from, keys_max);
-            self.apply_compaction(&step);
-            compaction.kept.append(&mut step.kept);
-            compaction.next = step.next;
+        let Some(from) = compaction.next.take() else { return true };
+        let (at, kept) = (compaction.at, &mut compaction.kept);
+        let mut shortened = Vec::new();
+        compaction.next = self.current.walk_step(&from, keys_max, &mut |slot| {
+            kept.extend(slot.key_index.kept_by_compaction(at));
+            if slot.key_index.is_shortened_by(at) {
+                shortened.push(slot.key.clone());
+            }
+        });
+        for key in &shortened {
+            edit::edit(&mut self.current.root, key, &mut |history| match history
+                .map(|history| history.compact(at))
+            {
+                Some(CompactionEffect::Emptied) => Edit::Remove,
+                _ => Edit::Keep,
+            });
         }
         compaction.is_done()
     }

@@ -196,23 +196,3 @@ fn deleting_what_is_absent_copies_nothing() {
     };
     assert!(same);
 }
-
-#[test]
-fn a_tree_is_dismantled_in_steps_and_other_trees_keep_their_nodes() {
-    let mut index = filled(0..2_000);
-    let old = index.snapshot();
-    for number in 0..2_000 {
-        index.put(&key(number), Revision::new(2, i64::from(number)), EncodedLen::of(9));
-    }
-    let shared = index.snapshot();
-    let mut steps = 0;
-    for snapshot in [old, shared] {
-        let mut dismantling = snapshot.dismantle();
-        while !dismantling.step(10) {
-            steps += 1;
-        }
-    }
-    assert!(steps > 10, "{steps} steps");
-    check(&index.current.root, true);
-    assert_eq!(index.snapshot().count(KeyRange::ALL, 2), 2_000);
-}
