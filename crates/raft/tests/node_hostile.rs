@@ -547,3 +547,16 @@ fn forwarded_proposals_are_bounded() {
     drain(&mut driver, true);
     assert_eq!(driver.propose(large()), Ok(()));
 }
+
+/// Members change one at a time; a member that applied such an entry would stop.
+#[test]
+fn several_changes_in_one_proposal_are_refused() {
+    let mut driver = member(1);
+    drain(&mut driver, true);
+    let mut message = from_two(eraftpb::MessageType::MsgPropose, 0);
+    let mut entry = eraftpb::Entry::default();
+    entry.set_entry_type(eraftpb::EntryType::EntryConfChangeV2);
+    entry.set_data(vec![0x12, 0, 0x7a, 4, 0x10, 0, 0x18, 2].into());
+    message.set_entries(vec![entry].into());
+    assert_eq!(refused(&mut driver, &message), "several changes of members in one entry");
+}

@@ -70,8 +70,10 @@ fn check_proposals(message: &Message) -> CheckResult {
 }
 
 /// What may be proposed. A request without a word is what a leader begins its term with, and raft
-/// does not count its bytes.
+/// does not count its bytes. An entry that changes several members is proposed by no member: each
+/// would stop where it is applied.
 pub(super) fn check_proposal(kind: EntryType, data: &[u8]) -> CheckResult {
+    ensure(kind != EntryType::EntryConfChangeV2, "several changes of members in one entry")?;
     ensure(kind != EntryType::EntryNormal || !data.is_empty(), "a request without a word")
 }
 
