@@ -80,8 +80,8 @@ pub trait WatchableKv<A>: Store<A> {
 
 /// All watchers of a store. The server calls the upper half on the streams' behalf (see
 /// [`WatchStream`](crate::watch::WatchStream)), a writer calls
-/// [`publish`](WatchableStore::publish), and the rest are steps that the caller paces, on any
-/// threads.
+/// [`publish_all`](WatchableStore::publish_all), and the rest are steps that the caller paces, on
+/// any threads.
 pub trait WatchableStore: Send + Sync + Debug {
     /// Opens a stream.
     fn open_stream(&self, consumer: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel>;
