@@ -81,7 +81,7 @@ impl KvMethods {
 pub(crate) struct CallHead {
     pub(crate) server: Server,
     pub(crate) headers: HeaderMap,
-    pub(crate) client: crate::router::ClientInfo,
+    pub(crate) client: crate::client_info::ClientInfo,
     /// A call that takes longer is logged, and so is a read that takes longer than the second.
     pub(crate) slow_thresholds: (Duration, Duration),
 }

@@ -15,6 +15,7 @@
 //! | [`status`] | which gRPC code goes with which error |
 
 pub mod auth;
+pub mod client_info;
 pub mod cluster;
 pub mod context;
 pub mod election;

@@ -51,6 +51,7 @@ use tonic::Request;
 use tonic::service::Routes;
 
 use crate::auth::{AuthService, BCRYPT_COST};
+use crate::client_info::{ClientInfo, RemoteAddress};
 use crate::cluster::{ClusterService, ReconfigRules};
 use crate::election::ElectionService;
 use crate::health::HealthService;
@@ -62,7 +63,7 @@ use crate::lock::LockService;
 use crate::lock_queue::LockQueue;
 use crate::maintenance::MaintenanceService;
 use crate::metrics::{MetricsOptions, RpcMetrics, ThreadMetrics};
-use crate::router::{ClientInfo, RemoteAddress, Router};
+use crate::router::Router;
 use crate::watch::WatchService;
 
 /// How long no connection is accepted after a failed attempt.

@@ -32,9 +32,9 @@ use tonic::service::Routes;
 use tonic::{Code, Status};
 
 use self::bindings::Binding;
+use crate::client_info::{ClientInfo, RemoteAddress};
 use crate::kv::{self, CallHead, KvMethods};
 use crate::metrics::{RpcMethod as Rpc, ThreadMetrics, counted_call};
-use crate::router::{ClientInfo, RemoteAddress};
 
 /// The most bytes of JSON of one message: what fits into the 2 MiB of a gRPC message, as base64,
 /// and space for names and white space.
