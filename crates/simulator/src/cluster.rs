@@ -19,44 +19,27 @@ use clearlane_contention::TaskLabel;
 
 use crate::account::{Account, TimeKind};
 use crate::costs::times;
-use crate::era::{EraBackground as _, Range, ReadMode, SimulatedEra as _, Write, reads_in_pieces};
+use crate::entries::{LEADER, Message, Work};
+use crate::era::{EraBackground as _, ReadMode, SimulatedEra as _, reads_in_pieces};
 use crate::link::Link;
 use crate::lock::Lock;
 use crate::model::{Connect, Model};
-use crate::raft::{Batch, Progress, Work};
-use crate::reads::QuorumRound;
+use crate::progress::Progress;
+use crate::requests::{Range, Request, ServeOutcome, Write};
 use crate::results::ClassResults;
 use crate::scenario::{Scenario, mean_record_bytes};
-use crate::server::{Build, Member, MemberConfig, MemberTasks, Request, ServeOutcome};
+use crate::server::{Build, Member, MemberConfig, MemberTasks};
 use crate::signal::Signal;
 use crate::sim_task::{SimTask, TimeAccount};
 use crate::spread::Times;
 use crate::timeline::LaneKind;
 use crate::{Rng, World};
 
-/// The first member leads.
-pub(crate) const LEADER: usize = 0;
-
 /// A long answer is sent in pieces of this size.
 const PIECE_BYTES: u64 = 4 << 20;
 
 /// The numbers of chance that links begin with; members have those below.
 const LINKS: u64 = 1 << 32;
-
-/// What a member tells another one.
-#[derive(Debug)]
-pub(crate) enum Message {
-    /// These entries are next in the log.
-    Append(Rc<Batch>),
-    /// They are in mine: this was done meanwhile.
-    Appended { batch: Rc<Batch>, path: Account },
-    /// So much is committed.
-    Committed(u64),
-    /// Do you still follow me?
-    Heartbeat(Rc<QuorumRound>),
-    /// Yes.
-    Follows { round: Rc<QuorumRound>, path: Account },
-}
 
 /// All members. Clones are the same ones.
 #[derive(Clone)]

@@ -5,11 +5,12 @@
 //!
 //! Begin with [`world`] (time and processes); processes wait for [`cores`], a [`lock`] or a
 //! [`signal`], and a [`sim_task`] keeps an [`account`] of it; [`rng`] and [`spread`] are the
-//! sources of chance. A [`cluster`] of members, each a [`server`], is what all eras share, [`era`]
-//! what tells them apart, [`costs`] what things cost ([`calibration`] measures that, [`validation`]
-//! compares). A [`scenario`] on machines that a [`model`] describes has [`knobs`]; [`run`] runs it,
-//! [`results`] has what came of it, a [`timeline`] shows it. [`compare`], [`sweep`] and [`metrics`]
-//! ask questions; [`shipped`] is what comes with the program. See `docs/simulator.md`.
+//! sources of chance. A [`cluster`] of members, each a [`server`], takes [`requests`]; it is what
+//! all eras share, [`era`] what tells them apart, [`costs`] what things cost ([`calibration`]
+//! measures that, [`validation`] compares). A [`scenario`] on machines that a [`model`] describes
+//! has [`knobs`]; [`run`] runs it, [`results`] has what came of it, a [`timeline`] shows it.
+//! [`compare`], [`sweep`] and [`metrics`] ask questions; [`shipped`] is what comes with the
+//! program. See `docs/simulator.md`.
 
 pub mod account;
 mod background;
@@ -20,6 +21,7 @@ pub mod compare;
 pub mod cores;
 pub mod costs;
 mod disk;
+mod entries;
 pub mod era;
 pub mod knobs;
 mod link;
@@ -28,8 +30,10 @@ pub mod metrics;
 pub mod model;
 pub mod plot;
 mod raft;
+mod progress;
 mod reads;
 mod recorder;
+pub mod requests;
 pub mod results;
 pub mod run;
 pub mod scenario;

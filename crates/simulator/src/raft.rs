@@ -15,104 +15,15 @@
 //! behind, and limits on what is under way.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 
-use clearlane_contention::TaskLabel;
-
 use crate::account::{Account, TimeKind};
-use crate::cluster::{Cluster, LEADER, Message};
+use crate::cluster::Cluster;
 use crate::costs::{Costs, times};
-use crate::era::{Era, Range, Write};
+use crate::entries::{Arrived, Batch, Entry, LEADER, Message, Ticket, Work};
 use crate::signal::Signal;
 use crate::sim_task::SimTask;
-
-/// What an entry of the log says.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Work {
-    Write(Write),
-    /// In 3.0, a linearizable read.
-    Read(Range),
-    /// What was overwritten before it may go.
-    Compact,
-    /// A user has a token now.
-    Token,
-}
-
-impl Work {
-    fn bytes(&self) -> u64 {
-        match self {
-            Work::Write(write) => write.keys * write.record_bytes,
-            Work::Read(_) | Work::Compact | Work::Token => 100,
-        }
-    }
-}
-
-/// In the log.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) actor: TaskLabel,
-    pub(crate) work: Work,
-    pub(crate) ticket: Rc<Ticket>,
-}
-
-/// What a request waits for, and how it came about.
-#[derive(Debug)]
-pub(crate) struct Ticket {
-    /// At which member.
-    pub(crate) member: usize,
-    /// It is applied there.
-    pub(crate) done: Signal,
-    batch: RefCell<Option<Rc<Batch>>>,
-    /// When the applier got it, and what that had spent by then.
-    handed: Cell<(u64, Account)>,
-}
-
-/// Entries that went to the logs together.
-#[derive(Debug)]
-pub(crate) struct Batch {
-    pub(crate) entries: Vec<Entry>,
-    /// The number of the last one.
-    pub(crate) last: u64,
-    bytes: u64,
-    sent_ns: u64,
-    /// What the leader's log had spent by then.
-    spent: Account,
-    committed_ns: Cell<u64>,
-    /// From sent to committed.
-    path: Cell<Account>,
-}
-
-/// A batch that has arrived at another member: when, and what that one's log had spent by then.
-#[derive(Debug)]
-pub(crate) struct Arrived {
-    batch: Rc<Batch>,
-    spent: Account,
-}
-
-/// What the leader knows of the logs.
-#[derive(Debug, Default)]
-pub(crate) struct Progress {
-    appended: Cell<u64>,
-    /// Of the voting members: the last entry that is known to be in each one's log.
-    synced: RefCell<Vec<u64>>,
-    uncommitted: RefCell<VecDeque<Rc<Batch>>>,
-}
-
-impl Progress {
-    pub(crate) fn new(voters: usize) -> Progress {
-        Progress { synced: RefCell::new(vec![0; voters]), ..Progress::default() }
-    }
-
-    /// The last entry that most of the voting members have.
-    fn of_a_quorum(&self, leader_first: bool) -> u64 {
-        let synced = self.synced.borrow();
-        let has = |entry: u64| synced.iter().filter(|last| **last >= entry).count();
-        let by_most = synced.iter().copied().filter(|last| 2 * has(*last) > synced.len()).max();
-        let by_most = by_most.unwrap_or(0);
-        if leader_first { by_most.min(synced[LEADER]) } else { by_most }
-    }
-}
+use clearlane_backend::Era;
 
 impl Cluster {
     /// Writes an entry, from a member, and waits until it is applied there.
@@ -245,27 +156,5 @@ impl Cluster {
             }
             member.applier.enqueue(batch);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn committed(synced: &[u64], leader_first: bool) -> u64 {
-        let progress = Progress::new(synced.len());
-        *progress.synced.borrow_mut() = synced.to_vec();
-        progress.of_a_quorum(leader_first)
-    }
-
-    #[test]
-    fn most_of_those_who_vote_decide() {
-        assert_eq!(committed(&[7], true), 7);
-        assert_eq!(committed(&[7, 5, 3], true), 5);
-        assert_eq!(committed(&[7, 0, 0], true), 0);
-        assert_eq!(committed(&[9, 8, 7, 2, 1], false), 7);
-        // The leader is last: etcd waits for it.
-        assert_eq!(committed(&[2, 8, 7], false), 7);
-        assert_eq!(committed(&[2, 8, 7], true), 2);
     }
 }

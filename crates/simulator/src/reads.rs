@@ -10,27 +10,18 @@
 //! The leader notes what is committed, and learns from a quorum that it still leads. Another member
 //! asks the leader to do that. Both then wait until so much is applied where the reader is. In ours
 //! a member that is alone asks no other; etcd sends the question through raft all the same, which
-//! costs a turn of it. And in ours a member that asks [has said with
-//! it](../../raft-log/src/driver/question.rs) that it follows: of three, that is enough.
+//! costs a turn of it. And in ours a member that asks has said with it that it follows: of three, that
+//! is enough.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::account::{Account, TimeKind};
-use crate::cluster::{Cluster, LEADER, Message};
+use crate::cluster::Cluster;
+use crate::entries::{LEADER, Message, QuorumRound};
 use crate::era::{ReadMode, SimulatedEra as _};
 use crate::signal::Signal;
 use crate::sim_task::SimTask;
-
-/// The leader asks all voting members.
-#[derive(Debug)]
-pub(crate) struct QuorumRound {
-    begin_ns: u64,
-    /// Answers that are missing for a quorum.
-    missing: Cell<usize>,
-    done: Signal,
-    path: Cell<Account>,
-}
 
 impl Cluster {
     /// Waits until a read may be answered at this member.

@@ -9,9 +9,9 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use crate::account::{Account, TimeKind};
-use crate::era::Era;
 use crate::lock::{Hold, LockAccounting};
 use crate::timeline::Timeline;
+use clearlane_backend::Era;
 
 /// Of each class the slowest requests are kept whole: so many, of which those beyond the 99th
 /// percentile are told apart.

@@ -13,9 +13,10 @@ use crate::account::TimeKind;
 use crate::cluster::Cluster;
 use crate::costs::Costs;
 use crate::model::Connect;
+use crate::requests::ServeOutcome;
 use crate::results::{ClassResults, LockResults, Results};
 use crate::scenario::{Class, Scenario};
-use crate::server::{Build, ServeOutcome};
+use crate::server::Build;
 
 /// Answers have so long after the last request was due.
 const DRAIN: Duration = Duration::from_secs(30);

@@ -16,7 +16,7 @@ use toml::{Table, Value};
 use crate::Rng;
 use crate::knobs::wrong;
 use crate::model::{Connect, Model, Stalls};
-use crate::server::Request;
+use crate::requests::Request;
 use crate::spread::{P99_MAX, Spread};
 
 /// What a record has beside its key and its value, about.

@@ -13,37 +13,14 @@ use clearlane_contention::TaskLabel;
 use crate::account::TimeKind;
 use crate::costs::Costs;
 use crate::disk::Disk;
-use crate::era::Era;
+use crate::entries::{Arrived, Batch, Entry};
 use crate::lock::Lock;
 use crate::model::Model;
-use crate::raft::{Arrived, Batch, Entry};
 use crate::signal::{Queue, Signal};
 use crate::sim_task::{SimTask, TimeAccount};
 use crate::spread::Times;
 use crate::{Cores, Rng, World};
-
-/// What a request asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
-    /// Reads keys in a row.
-    Range {
-        /// How many keys there are in the range.
-        keys: u64,
-        /// How many of them are read and sent.
-        sent: u64,
-        /// Bytes of each record.
-        record_bytes: u64,
-        /// Whether the past will do.
-        serializable: bool,
-    },
-    /// Writes keys, in one entry of the log.
-    Write {
-        /// How many.
-        keys: u64,
-        /// Bytes of each record.
-        record_bytes: u64,
-    },
-}
+use clearlane_backend::Era;
 
 /// How a member is built.
 #[derive(Clone, Debug)]
@@ -59,15 +36,6 @@ impl Build {
     pub fn new(era: Era, costs: Costs) -> Build {
         Build { era, costs }
     }
-}
-
-/// What has become of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServeOutcome {
-    /// It was answered.
-    Answered,
-    /// Too much is committed and not applied: "etcdserver: too many requests".
-    Rejected,
 }
 
 /// What the eras have to do with.

@@ -12,8 +12,8 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-use crate::era::Era;
 use crate::results::{QUANTILES, Results};
+use clearlane_backend::Era;
 
 /// So many points of a range that does not say how many.
 const STEPS: usize = 8;

@@ -16,7 +16,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::era::Era;
+use clearlane_backend::Era;
 
 /// What is compared, and how near is near enough.
 pub const METRICS: [(&str, f64, f64); 2] = [("p50", 0.5, 0.25), ("p99", 0.99, 0.40)];

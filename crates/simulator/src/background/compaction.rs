@@ -13,9 +13,9 @@
 
 use clearlane_contention::TaskLabel;
 
-use crate::cluster::{Cluster, LEADER};
+use crate::cluster::Cluster;
+use crate::entries::{LEADER, Work};
 use crate::era::{Batches, EraBackground as _};
-use crate::raft::Work;
 use crate::sim_task::SimTask;
 
 impl Cluster {

@@ -2,8 +2,9 @@
 
 use clearlane_contention::TaskLabel;
 
-use crate::cluster::{Cluster, LEADER};
+use crate::cluster::Cluster;
 use crate::costs::times;
+use crate::entries::LEADER;
 use crate::era::{EraBackground as _, SimulatedEra as _};
 use crate::sim_task::SimTask;
 

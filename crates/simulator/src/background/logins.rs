@@ -6,9 +6,9 @@
 use clearlane_contention::TaskLabel;
 use clearlane_loadgen::arrivals::{Schedule, Spacing};
 
-use crate::cluster::{Cluster, LEADER};
+use crate::cluster::Cluster;
+use crate::entries::{LEADER, Work};
 use crate::era::EraBackground as _;
-use crate::raft::Work;
 use crate::sim_task::SimTask;
 
 /// The times at which they come have a seed of their own, beside those of classes.

@@ -19,8 +19,10 @@ use std::collections::VecDeque;
 use clearlane_contention::TaskLabel;
 
 use crate::account::Account;
-use crate::cluster::{Cluster, LEADER};
-use crate::era::{EraBackground as _, Missed};
+use crate::cluster::Cluster;
+use crate::entries::LEADER;
+use crate::era::EraBackground as _;
+use crate::requests::Missed;
 use crate::sim_task::SimTask;
 
 /// Between two passes.

@@ -1,8 +1,23 @@
 //! Which era does what in the background, and what it holds meanwhile.
 
-use super::{Batches, Era, Missed, Write, clearlane, concurrent, notify_ns, one_mutex, read_tx};
+use clearlane_backend::Era;
+
+use super::steps::notify_ns;
+use super::{clearlane, concurrent, one_mutex, read_tx};
+use crate::requests::{Missed, Write};
 use crate::server::Member;
 use crate::sim_task::SimTask;
+
+/// How a compaction goes through the backend.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batches {
+    /// In one batch.
+    pub(crate) revisions: u64,
+    /// After it.
+    pub(crate) pause_ns: u64,
+    /// It goes through all revisions, also those that stay.
+    pub(crate) of_all: bool,
+}
 
 /// What an era does beside requests, and what it holds meanwhile.
 pub(crate) trait EraBackground {

@@ -5,10 +5,11 @@
 //! knows without a walk. What is done in the background has a view of its own, and is in no
 //! request's way either.
 
-use super::{
-    Missed, Range, Write, apply_ns, copy_ns, index_ns, more_pending, records_ns, remove_ns,
-    scan_ns, take_pending_ns, walk_ns,
+use super::steps::{
+    apply_ns, copy_ns, index_ns, more_pending, records_ns, remove_ns, scan_ns, take_pending_ns,
+    walk_ns,
 };
+use crate::requests::{Missed, Range, Write};
 use crate::server::Member;
 use crate::sim_task::SimTask;
 

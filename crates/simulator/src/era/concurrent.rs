@@ -5,7 +5,8 @@
 //! as nothing was written since it was made.
 
 use super::read_tx::committing;
-use super::{Range, records_ns, remove_ns, walk_ns};
+use super::steps::{records_ns, remove_ns, walk_ns};
+use crate::requests::Range;
 use crate::server::Member;
 use crate::sim_task::SimTask;
 

@@ -4,10 +4,11 @@
 //! inside keeps out all others: another read, a write, the timer's commit with its sync, the copy
 //! of the file, and watchers that are behind while what they missed is read.
 
-use super::{
-    Missed, Range, Write, apply_ns, copy_ns, index_ns, more_pending, notify_ns, records_ns,
-    remove_ns, scan_ns, take_pending_ns, walk_ns,
+use super::steps::{
+    apply_ns, copy_ns, index_ns, more_pending, notify_ns, records_ns, remove_ns, scan_ns,
+    take_pending_ns, walk_ns,
 };
+use crate::requests::{Missed, Range, Write};
 use crate::server::Member;
 use crate::sim_task::SimTask;
 

@@ -4,10 +4,11 @@
 //! write needs `readTx` alone, for a moment, to show what it has written. It waits for the slowest
 //! reader, and a request that comes behind it waits for it: the convoy.
 
-use super::{
-    Missed, Range, Write, apply_ns, copy_ns, index_ns, more_pending, notify_ns, records_ns,
-    remove_ns, scan_ns, take_pending_ns, walk_ns,
+use super::steps::{
+    apply_ns, copy_ns, index_ns, more_pending, notify_ns, records_ns, remove_ns, scan_ns,
+    take_pending_ns, walk_ns,
 };
+use crate::requests::{Missed, Range, Write};
 use crate::server::Member;
 use crate::sim_task::SimTask;
 

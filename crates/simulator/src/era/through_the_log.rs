@@ -8,7 +8,8 @@
 //! a request that begins notes how far the log is applied, though it only reads: so the backend has
 //! something to commit even if no request writes.
 
-use super::{Range, Write, one_mutex};
+use super::one_mutex;
+use crate::requests::{Range, Write};
 use crate::server::Member;
 use crate::sim_task::SimTask;
 
