@@ -21,8 +21,8 @@ use http_body::Frame;
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::router::ResponseBody;
-use crate::unary::{FRAME_HEAD_BYTES, check_received_size};
+use crate::grpc_frame::{FRAME_HEAD_BYTES, check_received_size};
+use crate::response_body::ResponseBody;
 
 /// A longer message is not compressed.
 const COMPRESSED_BYTES_MAX: usize = 64 << 10;

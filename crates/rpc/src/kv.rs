@@ -12,6 +12,7 @@ use clearlane_proto::etcdserverpb::{
 };
 use clearlane_server::apply::describe::write_keys;
 use clearlane_server::apply::txn;
+use clearlane_server::range::RangeResult;
 use clearlane_server::request_trace::{RequestTrace, SlowRequestFields, Stage};
 use clearlane_server::{Server, trace};
 use http::{HeaderMap, Response};
@@ -20,7 +21,7 @@ use tonic::{Code, Status};
 
 use crate::context::RequestContext;
 use crate::metrics::{CallMetrics, RpcMethod};
-use crate::router::{ResponseBody, error_response};
+use crate::response_body::{ResponseBody, error_response};
 use crate::unary::{
     EncodedResponse, decode, decode_txn, message_response, message_response_of_any_size,
     read_message,
@@ -164,8 +165,8 @@ async fn execute(
             );
             let found = errand.range(request).await;
             count = found.as_ref().map_or(0, |found| found.record_count());
-            let answer = found
-                .and_then(|found| range_body::response(asker, errand.server.deadline_ns(), found));
+            let until_ns = errand.server.deadline_ns();
+            let answer = found.and_then(|found| range_response(asker, until_ns, found));
             (answer, said)
         }
         KvMethod::Put => {
@@ -207,6 +208,24 @@ async fn execute(
     asker.server.threads().trace().record_request(class, reads, errand.trace);
     report_if_slow(kind, asker, &said, count, &answer, (&errand.trace, &took));
     answer
+}
+
+fn range_response(
+    asker: &CallHead,
+    until_ns: Option<u64>,
+    found: RangeResult,
+) -> Result<EncodedResponse<'_>, Status> {
+    let (server, client) = (&asker.server, &asker.client);
+    match found {
+        RangeResult::Message(response) => message_response_of_any_size(server, response),
+        RangeResult::Rows(rows) => {
+            range_body::rows_response(rows, until_ns).map(EncodedResponse::Ready)
+        }
+        RangeResult::Stream(rows) => {
+            range_body::stream_response(server.threads(), &client.large_responses, rows, until_ns)
+                .map(EncodedResponse::Ready)
+        }
+    }
 }
 
 /// Logs a request that took long: as a whole, and up to its answer.

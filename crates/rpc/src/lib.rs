@@ -19,6 +19,7 @@ pub mod client_info;
 pub mod cluster;
 pub mod context;
 pub mod election;
+mod grpc_frame;
 mod gzip;
 pub(crate) mod gateway;
 pub mod health;

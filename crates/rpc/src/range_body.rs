@@ -18,11 +18,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use clearlane_net::coalescing_writer::LargeResponseGuard;
+use clearlane_net::coalescing_writer::{ActiveLargeResponses, LargeResponseGuard};
 use clearlane_net::sched::YieldPoints;
 use clearlane_server::RequestError;
 use clearlane_server::deadline::Deadline;
-use clearlane_server::range::{RangeMeta, RangeResult, RangeRows};
+use clearlane_server::range::{RangeMeta, RangeRows};
 use clearlane_server::response_memory::ResponseMemoryPermit;
 use clearlane_server::streamed_range::StreamedRange;
 use clearlane_server::threads::ServerThreads;
@@ -32,13 +32,8 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, k
 use tokio::sync::oneshot;
 use tonic::Status;
 
-use crate::kv::CallHead;
-use crate::response_body::BodyError;
-use crate::router::ResponseBody;
-use crate::unary::{
-    EncodedResponse, FRAME_HEAD_BYTES, check_message_size, message_response_of_any_size,
-    ok_response,
-};
+use crate::grpc_frame::{FRAME_HEAD_BYTES, check_message_size};
+use crate::response_body::{BodyError, ResponseBody, ok_response};
 
 /// An answer up to this size is encoded at once, and a larger one in pieces of this size.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -51,38 +46,36 @@ const KVS: u32 = 2;
 const MORE: u32 = 3;
 const COUNT: u32 = 4;
 
-/// What goes out for what a range has found.
-pub(crate) fn response(
-    asker: &CallHead,
+/// The answer of rows that are in memory.
+pub(crate) fn rows_response(
+    RangeRows { meta, records }: RangeRows,
     until_ns: Option<u64>,
-    found: RangeResult,
-) -> Result<EncodedResponse<'_>, Status> {
-    match found {
-        RangeResult::Message(response) => message_response_of_any_size(&asker.server, response),
-        RangeResult::Rows(RangeRows { meta: about, records }) => {
-            let encoded = records.iter().map(|record| field_len(record.len())).sum();
-            let RangeFrame { length, mut bytes, tail } = RangeFrame::new(&about, encoded)?;
-            let records = records.into_iter();
-            if length > CHUNK_BYTES {
-                let source = RangeSource::Records { records, bytes, tail };
-                return Ok(EncodedResponse::Ready(streamed_response(length, until_ns, source)));
-            }
-            bytes.reserve(length);
-            records.for_each(|record| encode(&record, &mut bytes));
-            bytes.put(tail);
-            Ok(EncodedResponse::Ready(ok_response(ResponseBody::Message(bytes.freeze()))))
-        }
-        RangeResult::Stream(found) => {
-            let encoded = usize::try_from(found.encoded_len()).unwrap_or(usize::MAX);
-            let RangeFrame { length, bytes, tail } = RangeFrame::new(&found.meta, encoded)?;
-            let reading = StreamedRead::start(asker, found, bytes, tail);
-            Ok(EncodedResponse::Ready(streamed_response(
-                length,
-                until_ns,
-                RangeSource::Streamed(reading),
-            )))
-        }
+) -> Result<Response<ResponseBody>, Status> {
+    let encoded = records.iter().map(|record| field_len(record.len())).sum();
+    let RangeFrame { length, mut bytes, tail } = RangeFrame::new(&meta, encoded)?;
+    let records = records.into_iter();
+    if length > CHUNK_BYTES {
+        let source = RangeSource::Records { records, bytes, tail };
+        return Ok(streamed_response(length, until_ns, source));
     }
+    bytes.reserve(length);
+    records.for_each(|record| encode(&record, &mut bytes));
+    bytes.put(tail);
+    Ok(ok_response(ResponseBody::Message(bytes.freeze())))
+}
+
+/// The answer of rows that are read while they are sent. `large_responses` are those of its
+/// connection.
+pub(crate) fn stream_response(
+    threads: &Arc<ServerThreads>,
+    large_responses: &ActiveLargeResponses,
+    rows: StreamedRange,
+    until_ns: Option<u64>,
+) -> Result<Response<ResponseBody>, Status> {
+    let encoded = usize::try_from(rows.encoded_len()).unwrap_or(usize::MAX);
+    let RangeFrame { length, bytes, tail } = RangeFrame::new(&rows.meta, encoded)?;
+    let reading = StreamedRead::start(threads, large_responses, rows, bytes, tail);
+    Ok(streamed_response(length, until_ns, RangeSource::Streamed(reading)))
 }
 
 fn streamed_response(
@@ -188,17 +181,16 @@ struct ReadBatch {
 }
 
 impl StreamedRead {
-    fn start(asker: &CallHead, found: StreamedRange, head: BytesMut, tail: Bytes) -> StreamedRead {
-        let (node, under_way) =
-            (Arc::clone(asker.server.threads()), asker.client.large_responses.start());
-        let next = Some(read_batch(&node, Box::new(found), head, tail.clone()));
-        StreamedRead {
-            batch: ReadBatch::default(),
-            next_batch: next,
-            tail,
-            threads: node,
-            active_response: under_way,
-        }
+    fn start(
+        threads: &Arc<ServerThreads>,
+        large_responses: &ActiveLargeResponses,
+        rows: StreamedRange,
+        head: BytesMut,
+        tail: Bytes,
+    ) -> StreamedRead {
+        let (threads, active_response) = (Arc::clone(threads), large_responses.start());
+        let next_batch = Some(read_batch(&threads, Box::new(rows), head, tail.clone()));
+        StreamedRead { batch: ReadBatch::default(), next_batch, tail, threads, active_response }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {

@@ -4,12 +4,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use http_body::{Body, Frame, SizeHint};
+use tonic::Status;
 
+use crate::grpc_frame::FRAME_HEAD_BYTES;
 use crate::range_body::{DeadlinePassed, StreamedRangeBody};
 use crate::status;
-use crate::unary::FRAME_HEAD_BYTES;
 
 /// A message cannot be completed: the call is cut off.
 pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -100,4 +102,16 @@ fn ok_trailers() -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"));
     trailers
+}
+
+/// An answer that is one.
+pub(crate) fn ok_response(answer: ResponseBody) -> Response<ResponseBody> {
+    let mut response = Response::new(answer);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}
+
+/// A call that went wrong: a head and nothing behind it.
+pub(crate) fn error_response(status: &Status) -> Response<ResponseBody> {
+    status.clone().into_http()
 }

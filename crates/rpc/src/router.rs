@@ -32,7 +32,7 @@ use crate::http::{EncryptedConnection, HttpService};
 use crate::interceptors;
 use crate::kv::{CallHead, KvMethods};
 use crate::metrics::{RpcMethod, ThreadMetrics, counted_call};
-pub use crate::response_body::ResponseBody;
+use crate::response_body::{ResponseBody, error_response};
 use crate::{gzip, kv};
 
 /// What answers the requests of one thread.
@@ -194,9 +194,4 @@ fn unknown_method(uri: &Uri) -> Status {
         }
         Some((service, _)) => format!("unknown service {service}"),
     })
-}
-
-/// A call that went wrong: a head and nothing behind it.
-pub(crate) fn error_response(status: &Status) -> Response<ResponseBody> {
-    status.clone().into_http()
 }

@@ -1,9 +1,5 @@
 //! A call with one message each way.
 //!
-//! ```text
-//!   on the wire     0 │ length: 4 bytes │ message
-//! ```
-//!
 //! A message that comes in one piece is decoded where it lies; its keys and values are slices of
 //! what was read from the socket, and code that keeps them must copy them. The answer is encoded
 //! once, into memory of just its length.
@@ -17,7 +13,6 @@ use clearlane_proto::nested;
 use clearlane_server::apply::RequestRejection;
 use clearlane_server::{RequestError, Server};
 use http::Response;
-use http::header::{CONTENT_TYPE, HeaderValue};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -25,14 +20,11 @@ use prost::{DecodeError, Message};
 use tonic::Status;
 
 use crate::context::RequestContext;
+use crate::grpc_frame::{FRAME_HEAD_BYTES, check_message_size, check_received_size, frame};
 use crate::gzip;
-use crate::router::ResponseBody;
+use crate::response_body::{ResponseBody, ok_response};
 use crate::status;
 
-/// What lies before a message.
-pub(super) const FRAME_HEAD_BYTES: usize = 5;
-/// As much as fits into one message.
-const MESSAGE_BYTES_MAX: u64 = i32::MAX as u64;
 /// What is encoded on the network thread.
 const INLINE_ENCODE_BYTES_MAX: usize = 1 << 20;
 
@@ -66,7 +58,7 @@ pub(super) fn message_response_of_any_size(
 ) -> Result<EncodedResponse<'_>, Status> {
     let length = message.encoded_len();
     if length <= INLINE_ENCODE_BYTES_MAX {
-        return Ok(EncodedResponse::Ready(self::message_response(message)));
+        return Ok(EncodedResponse::Ready(message_response(message)));
     }
     check_message_size(length as u64)?;
     let work = member.threads().read_pool().run(move || frame(&message));
@@ -94,16 +86,6 @@ impl EncodedResponse<'_> {
             },
         }
     }
-}
-
-/// Checks that a message may have this length.
-pub(super) fn check_message_size(length: u64) -> Result<(), Status> {
-    if length <= MESSAGE_BYTES_MAX {
-        return Ok(());
-    }
-    let why =
-        format!("grpc: trying to send message larger than max ({length} vs. {MESSAGE_BYTES_MAX})");
-    Err(Status::resource_exhausted(why))
 }
 
 /// The message of a request that has one. A client that sends more than it has announced is cut off
@@ -162,15 +144,6 @@ fn frame_len(bytes: &[u8], limit: usize) -> Result<Option<usize>, Status> {
     Ok(Some(FRAME_HEAD_BYTES + length))
 }
 
-/// Whether a message is taken that is so long on the wire.
-pub(crate) fn check_received_size(length: usize, limit: usize) -> Result<(), Status> {
-    if length <= limit {
-        return Ok(());
-    }
-    let why = format!("grpc: received message larger than max ({length} vs. {limit})");
-    Err(Status::resource_exhausted(why))
-}
-
 fn unframe(mut bytes: Bytes, limit: usize, is_packed: bool) -> Result<Bytes, Status> {
     match frame_len(&bytes, limit)? {
         Some(length) if length == bytes.len() => {
@@ -183,21 +156,4 @@ fn unframe(mut bytes: Bytes, limit: usize, is_packed: bool) -> Result<Bytes, Sta
         }
         _ => Err(Status::internal("grpc: the message ends before its length")),
     }
-}
-
-/// A message with what lies before it.
-pub(super) fn frame(message: &impl Message) -> Bytes {
-    let length = message.encoded_len();
-    let mut bytes = BytesMut::with_capacity(FRAME_HEAD_BYTES + length);
-    bytes.put_u8(0);
-    bytes.put_u32(length as u32);
-    message.encode(&mut bytes).expect("there is room for all of it");
-    bytes.freeze()
-}
-
-/// An answer that is one.
-pub(super) fn ok_response(answer: ResponseBody) -> Response<ResponseBody> {
-    let mut response = Response::new(answer);
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    response
 }

@@ -3,7 +3,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tonic::Status;
 
-use crate::unary::FRAME_HEAD_BYTES;
+use crate::grpc_frame::FRAME_HEAD_BYTES;
 
 /// A frame around a message.
 pub(super) fn frame(message: &[u8]) -> Bytes {

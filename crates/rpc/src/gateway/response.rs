@@ -22,7 +22,7 @@ use super::bindings::Binding;
 use super::frame_decoder::{FrameDecoder, frame_len};
 use super::json_transcoder::{CHUNK_BYTES, JsonTranscoder};
 use super::{json, json_response};
-use crate::unary::FRAME_HEAD_BYTES;
+use crate::grpc_frame::FRAME_HEAD_BYTES;
 
 /// The answer of one message.
 pub(super) async fn single(

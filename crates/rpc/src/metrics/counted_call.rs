@@ -20,7 +20,7 @@ use tower_service::Service;
 use super::rpcs::RpcMethod;
 use super::thread::{CallMetrics, ThreadMetrics};
 use crate::status;
-use crate::{gzip, unary};
+use crate::{grpc_frame, gzip};
 
 /// What a call is held to, which the frames that pass by show.
 #[derive(Clone, Copy, Debug)]
@@ -137,7 +137,7 @@ impl http_body::Body for CountedRequestBody {
         let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
         if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
             this.scanner.scan(data, |flag, bytes| {
-                unary::check_received_size(bytes, this.limit)?;
+                grpc_frame::check_received_size(bytes, this.limit)?;
                 if flag != 0 {
                     gzip::decompress(flag, &[], this.limit, false)?;
                 }

@@ -1,0 +1,43 @@
+//! A message of gRPC as it is on the wire, and how long it may be.
+//!
+//! ```text
+//!   flag: is it compressed? │ length: 4 bytes │ message
+//! ```
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message;
+use tonic::Status;
+
+/// What lies before a message.
+pub(crate) const FRAME_HEAD_BYTES: usize = 5;
+/// As much as fits into one message.
+const MESSAGE_BYTES_MAX: u64 = i32::MAX as u64;
+
+/// A message with what lies before it.
+pub(crate) fn frame(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut bytes = BytesMut::with_capacity(FRAME_HEAD_BYTES + length);
+    bytes.put_u8(0);
+    bytes.put_u32(length as u32);
+    message.encode(&mut bytes).expect("there is room for all of it");
+    bytes.freeze()
+}
+
+/// Checks that a message may have this length.
+pub(crate) fn check_message_size(length: u64) -> Result<(), Status> {
+    if length <= MESSAGE_BYTES_MAX {
+        return Ok(());
+    }
+    let why =
+        format!("grpc: trying to send message larger than max ({length} vs. {MESSAGE_BYTES_MAX})");
+    Err(Status::resource_exhausted(why))
+}
+
+/// Whether a message is taken that is so long on the wire.
+pub(crate) fn check_received_size(length: usize, limit: usize) -> Result<(), Status> {
+    if length <= limit {
+        return Ok(());
+    }
+    let why = format!("grpc: received message larger than max ({length} vs. {limit})");
+    Err(Status::resource_exhausted(why))
+}
