@@ -14,9 +14,9 @@
 //! `docs/mvcc.md`.
 
 use crate::error::Result;
-use crate::interface::HashJob;
+use crate::interface::{HashJob, ReadTxn};
 use crate::kv_hasher::{HashKv, KvHasher};
-use crate::range::{Moment, check_not_compacted, revision_to_read};
+use crate::range::{IndexedRead, check_not_compacted, revision_to_read};
 use crate::revision::Revision;
 use crate::tree_index::IndexSnapshot;
 
@@ -43,7 +43,7 @@ enum Phase {
     Records { from: Vec<u8>, hasher: KvHasher },
 }
 
-impl<M: Moment> HashKvJob<M> {
+impl<M: IndexedRead> HashKvJob<M> {
     /// A hash at `asked`, or at the current revision if it is 0.
     pub(crate) fn new(read_txn: M, asked: i64) -> Result<HashKvJob<M>> {
         let revision = read_txn.revision();
@@ -62,7 +62,7 @@ impl<M: Moment> HashKvJob<M> {
     }
 }
 
-impl<M: Moment> HashJob for HashKvJob<M> {
+impl<M: IndexedRead> HashJob for HashKvJob<M> {
     fn revision(&self) -> i64 {
         self.revision
     }
@@ -81,7 +81,12 @@ impl<M: Moment> HashJob for HashKvJob<M> {
 }
 
 impl Phase {
-    fn step(&mut self, read_txn: &impl Moment, at: i64, budget: usize) -> Result<Option<HashKv>> {
+    fn step(
+        &mut self,
+        read_txn: &impl IndexedRead,
+        at: i64,
+        budget: usize,
+    ) -> Result<Option<HashKv>> {
         match self {
             Phase::Keep { from, keep } => {
                 if let Some(next) = read_txn.index().keep(at, from, budget, keep) {

@@ -12,27 +12,72 @@
 
 use std::ops::ControlFlow;
 
-use clearlane_backend::ReadTx;
-use clearlane_engine::KeyRange;
+use bytes::Bytes;
+use clearlane_backend::{RangeVisitor, ReadTx};
+use clearlane_engine::{Bucket, KeyRange};
 use clearlane_proto::mvccpb::KeyValue;
 
 use crate::error::{Error, Result};
 use crate::interface::{
-    LengthVisitor, RangeOptions, RangeRecords, RecordVisitor, decode_record, decode_records,
+    LengthVisitor, RangeOptions, RangeRecords, ReadTxn, RecordVisitor, decode_record,
+    decode_records,
 };
 use crate::key_index::Version;
 use crate::record_fetch::{RecordFetcher, get_record};
 use crate::revision::Revision;
 use crate::tree_index::IndexSnapshot;
 
-/// One state of a store: revisions, index and records that belong together.
-pub(crate) trait Moment {
+/// An open read, as the ranges and steps of this crate see it. Every one is a [`ReadTxn`].
+pub(crate) trait IndexedRead {
     type Index: IndexSnapshot;
 
-    fn revision(&self) -> i64;
-    fn compact_revision(&self) -> i64;
+    /// The current and the compact revision, as of this state.
+    fn revisions(&self) -> (i64, i64);
     fn index(&self) -> &Self::Index;
     fn tx(&self) -> &dyn ReadTx;
+}
+
+impl<R: IndexedRead> ReadTxn for R {
+    fn revision(&self) -> i64 {
+        self.revisions().0
+    }
+
+    fn compact_revision(&self) -> i64 {
+        self.revisions().1
+    }
+
+    fn visit_records(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut RecordVisitor<'_>,
+    ) -> Result<u64> {
+        let (current, compacted) = self.revisions();
+        let at = revision_to_read(current, compacted, options.revision)?;
+        visit_records_of(self.index(), self.tx(), range, at, options, visit)
+    }
+
+    fn visit_record_lengths(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut LengthVisitor<'_>,
+    ) -> Result<Option<u64>> {
+        if R::Index::IS_LIVE {
+            return Ok(None);
+        }
+        let (current, compacted) = self.revisions();
+        let at = revision_to_read(current, compacted, options.revision)?;
+        Ok(visit_lengths_of(self.index(), range, at, options.limit, visit))
+    }
+
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.tx().get(bucket, key)?)
+    }
+
+    fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()> {
+        Ok(self.tx().range(bucket, KeyRange::ALL, visit)?)
+    }
 }
 
 /// The revision that a request means, if it can be read. `current` is the state's own, or one more
@@ -46,28 +91,18 @@ pub(crate) fn revision_to_read(current: i64, compacted: i64, asked: i64) -> Resu
     }
 }
 
-/// The records of a range of keys as they are stored, one after the other until `visit` breaks.
-pub(crate) fn visit_records<M: Moment>(
-    read_txn: &M,
+/// Calls `visit` for the lengths of a range's records. Says how many keys there are in the range;
+/// nothing if the index does not know a length.
+fn visit_lengths_of<V: IndexSnapshot>(
+    index: &V,
     range: KeyRange<'_>,
-    options: RangeOptions,
-    visit: &mut RecordVisitor<'_>,
-) -> Result<u64> {
-    let at = revision_to_read(read_txn.revision(), read_txn.compact_revision(), options.revision)?;
-    visit_records_of(read_txn.index(), read_txn.tx(), range, at, options, visit)
-}
-
-/// The lengths of the records of a range, as far as a snapshot of the index knows them.
-pub(crate) fn visit_record_lengths<M: Moment>(
-    read_txn: &M,
-    range: KeyRange<'_>,
-    options: RangeOptions,
+    at: i64,
+    limit: i64,
     visit: &mut LengthVisitor<'_>,
-) -> Result<Option<u64>> {
-    let at = revision_to_read(read_txn.revision(), read_txn.compact_revision(), options.revision)?;
-    let limit = if options.limit > 0 { options.limit as u64 } else { u64::MAX };
+) -> Option<u64> {
+    let limit = if limit > 0 { limit as u64 } else { u64::MAX };
     let (mut is_known, mut left) = (true, limit);
-    read_txn.index().walk(range, at, &mut |_, version| {
+    index.walk(range, at, &mut |_, version| {
         let length = version.record_len();
         is_known = length.is_some();
         left -= 1;
@@ -76,10 +111,10 @@ pub(crate) fn visit_record_lengths<M: Moment>(
             _ => ControlFlow::Break(()),
         }
     });
-    Ok(is_known.then(|| match left {
-        0 => read_txn.index().count(range, at),
+    is_known.then(|| match left {
+        0 => index.count(range, at),
         left => limit - left,
-    }))
+    })
 }
 
 /// A range of keys, with its records decoded.

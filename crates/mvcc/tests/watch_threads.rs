@@ -28,7 +28,8 @@ use clearlane_mvcc::watch::{
     WatchableStore, WatchedKeys,
 };
 use clearlane_mvcc::{
-    Change, CompactionJob, SnapshotStore, SnapshotWatchableStore, Store as _, StoreConfig,
+    Change, CompactionJob, ReadTxn as _, SnapshotStore, SnapshotWatchableStore, Store as _,
+    StoreConfig,
 };
 
 /// The newest revision in the end.

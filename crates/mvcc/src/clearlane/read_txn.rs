@@ -1,13 +1,9 @@
 //! Reading in the default era: one pointer, which may be kept for as long as the caller likes.
 
-use bytes::Bytes;
-use clearlane_backend::{RangeVisitor, ReadTx, SnapshotReadTx};
-use clearlane_engine::{Bucket, KeyRange};
+use clearlane_backend::{ReadTx, SnapshotReadTx};
 
-use crate::error::Result;
 use crate::interface::ConsistentIndex;
-use crate::interface::{LengthVisitor, RangeOptions, ReadTxn, RecordVisitor};
-use crate::range::{self, Moment};
+use crate::range::IndexedRead;
 use crate::tree_index::persistent::PersistentSnapshot;
 
 /// What the store says about one state of the backend.
@@ -38,63 +34,13 @@ impl<A: ConsistentIndex> StoreReadTxn<A> {
     pub fn state(&self) -> &StoreState<A> {
         self.tx.payload()
     }
-
-    /// The current revision, as of this state.
-    pub fn revision(&self) -> i64 {
-        self.state().revision
-    }
-
-    /// The revision up to which the past was dropped; -1 if never.
-    pub fn compact_revision(&self) -> i64 {
-        self.state().compact_revision
-    }
 }
 
-impl<A: ConsistentIndex> ReadTxn for StoreReadTxn<A> {
-    fn revision(&self) -> i64 {
-        self.revision()
-    }
-
-    fn compact_revision(&self) -> i64 {
-        self.compact_revision()
-    }
-
-    fn visit_records(
-        &self,
-        range: KeyRange<'_>,
-        options: RangeOptions,
-        visit: &mut RecordVisitor<'_>,
-    ) -> Result<u64> {
-        range::visit_records(self, range, options, visit)
-    }
-
-    fn visit_record_lengths(
-        &self,
-        range: KeyRange<'_>,
-        options: RangeOptions,
-        visit: &mut LengthVisitor<'_>,
-    ) -> Result<Option<u64>> {
-        range::visit_record_lengths(self, range, options, visit)
-    }
-
-    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        Ok(self.tx.get(bucket, key)?)
-    }
-
-    fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()> {
-        Ok(self.tx.range(bucket, KeyRange::ALL, visit)?)
-    }
-}
-
-impl<A: ConsistentIndex> Moment for StoreReadTxn<A> {
+impl<A: ConsistentIndex> IndexedRead for StoreReadTxn<A> {
     type Index = PersistentSnapshot;
 
-    fn revision(&self) -> i64 {
-        self.revision()
-    }
-
-    fn compact_revision(&self) -> i64 {
-        self.compact_revision()
+    fn revisions(&self) -> (i64, i64) {
+        (self.state().revision, self.state().compact_revision)
     }
 
     fn index(&self) -> &PersistentSnapshot {

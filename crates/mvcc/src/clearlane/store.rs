@@ -16,8 +16,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_backend::{Backend, Era, PreCommit, Sizes, SnapshotBackend, WriteTx};
-use clearlane_contention::Mutex;
+use clearlane_backend::{Backend, Era, PreCommit, Sizes, SnapshotBackend};
+use clearlane_contention::{Mutex, MutexGuard};
 use clearlane_engine::stream::Exporter;
 
 use crate::clearlane::read_txn::{StoreReadTxn, StoreState};
@@ -78,19 +78,17 @@ impl<A: ConsistentIndex> SnapshotStore<A> {
         StoreReadTxn::new(self.backend.begin_snapshot_read())
     }
 
-    /// Opens the write transaction, once the one before has ended.
-    pub fn begin_write(&self) -> Result<SnapshotWriteTxn<'_, A>> {
-        let index = self.index.lock();
-        Ok(SnapshotWriteTxn::new(index, self.begin_backend_write()?, &*self.leases))
-    }
-
     /// The backend below, for a defragmentation in steps.
     pub fn backend(&self) -> &SnapshotBackend<StoreState<A>> {
         &self.backend
     }
 
-    fn begin_backend_write(&self) -> Result<Box<dyn WriteTx<StoreState<A>> + '_>> {
-        Ok(self.backend.begin_write()?)
+    /// The write transaction, for the holder of `store`.
+    fn write_txn<'s>(
+        &'s self,
+        index: MutexGuard<'s, PersistentIndex>,
+    ) -> Result<SnapshotWriteTxn<'s, A>> {
+        Ok(SnapshotWriteTxn::new(index, self.backend.begin_write()?, &*self.leases))
     }
 }
 
@@ -108,7 +106,7 @@ impl<A: ConsistentIndex> Store<A> for SnapshotStore<A> {
     }
 
     fn begin_write(&self) -> Result<Box<dyn WriteTxn<A> + '_>> {
-        Ok(Box::new(self.begin_write()?))
+        Ok(Box::new(self.write_txn(self.index.lock())?))
     }
 
     fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, TxnResult)> {
@@ -116,7 +114,7 @@ impl<A: ConsistentIndex> Store<A> for SnapshotStore<A> {
         // The holder of the lock is the only thread that changes the state.
         let read_txn = self.begin_read();
         check_compaction_revision(at, read_txn.revision(), read_txn.compact_revision())?;
-        let mut txn = SnapshotWriteTxn::new(index, self.begin_backend_write()?, &*self.leases);
+        let mut txn = self.write_txn(index)?;
         txn.put_compact_revision(SCHEDULED_COMPACT_KEY, at)?;
         let job = self.compactions.lock().schedule(at, read_txn.compact_revision(), None);
         Ok((job, txn.end_with_compact_revision(applied, at)?))
@@ -190,7 +188,7 @@ impl<A: ConsistentIndex> CompactionStore for SnapshotStore<A> {
     }
 
     fn save_finished_revision(&self, at: i64) -> Result<()> {
-        let mut txn = self.begin_write()?;
+        let mut txn = Box::new(self.write_txn(self.index.lock())?);
         txn.put_compact_revision(FINISHED_COMPACT_KEY, at)?;
         let applied = txn.consistent_index();
         drop(txn.end(applied)?);

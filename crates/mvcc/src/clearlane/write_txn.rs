@@ -42,32 +42,6 @@ impl<'s, A: ConsistentIndex> SnapshotWriteTxn<'s, A> {
         SnapshotWriteTxn { index, tx, earlier_revisions: Vec::new(), txn_changes, leases }
     }
 
-    /// The revision that a read in this transaction sees.
-    pub fn revision(&self) -> i64 {
-        self.txn_changes.revision()
-    }
-
-    /// Stores a value. A lease of 0 is none.
-    pub fn put(&mut self, key: &[u8], value: &[u8], lease: i64) -> Result<()> {
-        self.txn_changes.put(&mut *self.index, &mut *self.tx, key, value, lease)
-    }
-
-    /// Deletes the keys of a range, and says how many there were.
-    pub fn delete_range(&mut self, range: KeyRange<'_>) -> Result<u64> {
-        self.txn_changes.delete_range(&mut *self.index, &mut *self.tx, range)
-    }
-
-    /// The records of a range of keys, this transaction's changes included.
-    pub fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
-        self.txn_changes.range(&*self.index, &*self.tx, range, options)
-    }
-
-    /// Ends the transaction: everything becomes visible at once. `applied` describes the state.
-    pub fn end(self, applied: A) -> Result<TxnResult> {
-        let compact_revision = self.txn_changes.compact_revision();
-        self.end_with_compact_revision(applied, compact_revision)
-    }
-
     /// Ends the transaction with another compact revision.
     pub(crate) fn end_with_compact_revision(
         self,
@@ -109,19 +83,19 @@ impl<'s, A: ConsistentIndex> SnapshotWriteTxn<'s, A> {
 
 impl<A: ConsistentIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A> {
     fn revision(&self) -> i64 {
-        self.revision()
+        self.txn_changes.revision()
     }
 
     fn put(&mut self, key: &[u8], value: &[u8], lease: i64) -> Result<()> {
-        self.put(key, value, lease)
+        self.txn_changes.put(&mut *self.index, &mut *self.tx, key, value, lease)
     }
 
     fn delete_range(&mut self, range: KeyRange<'_>) -> Result<u64> {
-        self.delete_range(range)
+        self.txn_changes.delete_range(&mut *self.index, &mut *self.tx, range)
     }
 
     fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
-        self.range(range, options)
+        self.txn_changes.range(&*self.index, &*self.tx, range, options)
     }
 
     fn set(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {
@@ -152,7 +126,8 @@ impl<A: ConsistentIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A> {
     }
 
     fn end(self: Box<Self>, applied: A) -> Result<TxnResult> {
-        (*self).end(applied)
+        let compact_revision = self.txn_changes.compact_revision();
+        self.end_with_compact_revision(applied, compact_revision)
     }
 }
 

@@ -1,13 +1,9 @@
 //! An open read of the old eras: the backend's, and what it holds of `store`.
 
-use bytes::Bytes;
-use clearlane_backend::{RangeVisitor, ReadTx};
-use clearlane_engine::{Bucket, KeyRange};
+use clearlane_backend::ReadTx;
 
-use crate::error::Result;
 use crate::etcd::lock_protocol::Revisions;
-use crate::interface::{RangeOptions, ReadTxn, RecordVisitor};
-use crate::range::{self, Moment};
+use crate::range::IndexedRead;
 use crate::tree_index::locked::LockedIndex;
 
 /// An open read. `H` is what it holds of `store` until its end.
@@ -31,42 +27,11 @@ impl<'s, H> EtcdReadTxn<'s, H> {
     }
 }
 
-impl<H> ReadTxn for EtcdReadTxn<'_, H> {
-    fn revision(&self) -> i64 {
-        self.revisions.current
-    }
-
-    fn compact_revision(&self) -> i64 {
-        self.revisions.compacted
-    }
-
-    fn visit_records(
-        &self,
-        range: KeyRange<'_>,
-        options: RangeOptions,
-        visit: &mut RecordVisitor<'_>,
-    ) -> Result<u64> {
-        range::visit_records(self, range, options, visit)
-    }
-
-    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        Ok(self.tx.get(bucket, key)?)
-    }
-
-    fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()> {
-        Ok(self.tx.range(bucket, KeyRange::ALL, visit)?)
-    }
-}
-
-impl<H> Moment for EtcdReadTxn<'_, H> {
+impl<H> IndexedRead for EtcdReadTxn<'_, H> {
     type Index = LockedIndex;
 
-    fn revision(&self) -> i64 {
-        self.revisions.current
-    }
-
-    fn compact_revision(&self) -> i64 {
-        self.revisions.compacted
+    fn revisions(&self) -> (i64, i64) {
+        (self.revisions.current, self.revisions.compacted)
     }
 
     fn index(&self) -> &LockedIndex {

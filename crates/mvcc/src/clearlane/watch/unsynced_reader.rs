@@ -22,8 +22,8 @@ use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
 use crate::error::{Error, Result};
-use crate::interface::Change;
-use crate::range::{Moment, check_not_compacted, get_key_value};
+use crate::interface::{Change, ReadTxn};
+use crate::range::{IndexedRead, check_not_compacted, get_key_value};
 use crate::revision::{RecordKind, Revision, RevisionKey};
 use crate::tree_index::IndexSnapshot;
 use crate::watch::response::{Event, WatchRequest};
@@ -82,7 +82,7 @@ impl UnsyncedReader {
     }
 
     /// Goes on. After an error it may be tried again.
-    pub(super) fn step<M: Moment>(
+    pub(super) fn step<M: IndexedRead>(
         &mut self,
         read_txn: &M,
         request: &WatchRequest,
@@ -111,7 +111,10 @@ impl UnsyncedReader {
         Ok(SyncStep::Events { events: events?, done: self.next_revision > read_txn.revision() })
     }
 
-    fn execute_plan<M: Moment>(&mut self, mut reading: StepReader<'_, M>) -> Result<Vec<Event>> {
+    fn execute_plan<M: IndexedRead>(
+        &mut self,
+        mut reading: StepReader<'_, M>,
+    ) -> Result<Vec<Event>> {
         let (from, planned_for) = (self.next_revision, self.records_per_revision);
         let (next, up_to) = match &mut self.plan {
             Plan::None => unreachable!("a plan has just been made"),
@@ -131,7 +134,7 @@ impl UnsyncedReader {
         Ok(reading.events)
     }
 
-    fn make_plan<M: Moment>(&mut self, read_txn: &M, request: &WatchRequest) {
+    fn make_plan<M: IndexedRead>(&mut self, read_txn: &M, request: &WatchRequest) {
         let index = read_txn.index();
         let (since, up_to) = (self.next_revision, read_txn.revision());
         let revisions = up_to.abs_diff(since) + 1;
@@ -226,7 +229,7 @@ struct StepReader<'r, M> {
     bytes: usize,
 }
 
-impl<'r, M: Moment> StepReader<'r, M> {
+impl<'r, M: IndexedRead> StepReader<'r, M> {
     fn new(read_txn: &'r M, request: &'r WatchRequest, budget: SyncBudget) -> StepReader<'r, M> {
         StepReader {
             read_txn,
@@ -354,7 +357,7 @@ impl<'r, M: Moment> StepReader<'r, M> {
 }
 
 /// The record that a change has replaced, as far as it can still be known.
-pub(super) fn previous_record<M: Moment>(
+pub(super) fn previous_record<M: IndexedRead>(
     read_txn: &M,
     change: &Change,
 ) -> Result<Option<KeyValue>> {
