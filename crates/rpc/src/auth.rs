@@ -68,15 +68,19 @@ impl AuthService {
     /// Looks at them, after all that was acknowledged before.
     async fn read_auth<T>(
         &self,
-        look: impl FnOnce(&(dyn ReadTxn + '_)) -> clearlane_server::Result<Result<T, AuthRejection>>,
-    ) -> Result<(Option<ResponseHeader>, T), Status> {
+        look: impl FnOnce(&(dyn ReadTxn + '_)) -> clearlane_server::Result<Result<T, AuthRejection>>
+        + Send
+        + 'static,
+    ) -> Result<(Option<ResponseHeader>, T), Status>
+    where
+        T: Send + 'static,
+    {
         let told = |trouble: RequestError| status::from_error(&trouble);
         self.server.linearizable_read_notify_untraced().await.map_err(told)?;
-        let store = self.server.store();
-        let read = store.begin_read();
-        let found = look(&*read).map_err(|error| told(error.into()))?;
+        let look = |read: &(dyn ReadTxn + '_)| (look(read), read.revision());
+        let (found, revision) = self.server.read_store(look).await.map_err(told)?;
+        let found = found.map_err(|error| told(error.into()))?;
         let found = found.map_err(|refused| told(to_request_error(refused)))?;
-        let revision = read.revision();
         let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
         self.server.fill_header(&mut header);
         Ok((header, found))
@@ -171,8 +175,8 @@ impl Auth for AuthService {
         request: Request<AuthUserGetRequest>,
     ) -> RpcResult<AuthUserGetResponse> {
         self.check_can_serve(&request)?;
-        let (header, user) =
-            self.read_auth(|read| auth_store::user(read, &request.get_ref().name)).await?;
+        let name = request.into_inner().name;
+        let (header, user) = self.read_auth(move |read| auth_store::user(read, &name)).await?;
         Ok(Response::new(AuthUserGetResponse { header, roles: user.roles }))
     }
 
@@ -233,8 +237,9 @@ impl Auth for AuthService {
         request: Request<AuthRoleGetRequest>,
     ) -> RpcResult<AuthRoleGetResponse> {
         self.check_can_serve(&request)?;
-        let role = &request.get_ref().role;
-        let (header, perm) = self.read_auth(|read| auth_store::permissions(read, role)).await?;
+        let role = request.into_inner().role;
+        let look = move |read: &(dyn ReadTxn + '_)| auth_store::permissions(read, &role);
+        let (header, perm) = self.read_auth(look).await?;
         Ok(Response::new(AuthRoleGetResponse { header, perm }))
     }
 

@@ -9,7 +9,7 @@ use clearlane_proto::etcdserverpb::{
 use clearlane_server::apply::AppliedResponse;
 use clearlane_server::range::RangeResult;
 use clearlane_server::request_trace::{RequestTrace, Stage};
-use clearlane_server::{RequestError, Server, range};
+use clearlane_server::{RequestError, Server};
 use http::HeaderMap;
 use tonic::Status;
 
@@ -55,7 +55,7 @@ impl RequestContext {
         if !request.serializable {
             self.check_not_learner()?;
         }
-        let found = range::range(&self.server, request, &mut self.trace).await;
+        let found = self.server.range(request, &mut self.trace).await;
         if found.is_err() {
             // What was refused has taken its time, too.
             self.trace.end_stage(Stage::Backend);

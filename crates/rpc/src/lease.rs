@@ -101,16 +101,17 @@ impl LeaseService {
         &self,
         request: &LeaseKeepAliveRequest,
     ) -> Result<LeaseKeepAliveResponse, Status> {
-        let header = Some(self.header());
+        let header = Some(self.header().await?);
         let ttl = self.with_timeout(self.renew(request.id)).await?;
         Ok(LeaseKeepAliveResponse { header, id: request.id, ttl })
     }
 
-    fn header(&self) -> ResponseHeader {
-        let revision = self.server.store().begin_read().revision();
+    async fn header(&self) -> Result<ResponseHeader, Status> {
+        let revision = self.server.store_revision().await;
+        let revision = revision.map_err(|error| status::from_error(&error))?;
         let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
         self.server.fill_header(&mut header);
-        header.unwrap_or_default()
+        Ok(header.unwrap_or_default())
     }
 
     /// Answers until the client has no more to ask, goes away, or something is wrong.
@@ -182,7 +183,7 @@ impl Lease for LeaseService {
         &self,
         _request: Request<LeaseLeasesRequest>,
     ) -> Result<Response<LeaseLeasesResponse>, Status> {
-        let header = Some(self.header());
+        let header = Some(self.header().await?);
         let ids = self.server.threads().leases().list();
         let leases = ids.into_iter().map(|id| LeaseStatus { id }).collect();
         Ok(Response::new(LeaseLeasesResponse { header, leases }))

@@ -265,8 +265,8 @@ impl LockQueue {
     pub async fn get(&self, request: RangeRequest) -> Result<RangeResponse, RequestError> {
         check::range(&request)?;
         self.server.linearizable_read_notify_untraced().await?;
-        let store = self.server.store();
-        let mut found = apply::range(&*store.begin_read(), &request)??;
+        let read = self.server.read_store(move |read| apply::range(read, &request));
+        let mut found = read.await???;
         self.server.fill_header(&mut found.header);
         Ok(found)
     }

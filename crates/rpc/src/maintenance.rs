@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clearlane_mvcc::ReadTxn;
 use clearlane_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use clearlane_proto::etcdserverpb::maintenance_server::Maintenance;
 use clearlane_proto::etcdserverpb::{
@@ -108,19 +109,21 @@ impl MaintenanceService {
     /// The full version of a target that would do.
     async fn validate(&self, target: &str) -> Result<String, RequestError> {
         self.server.linearizable_read_notify_untraced().await?;
-        let store = self.server.store();
-        Ok(validate(&*store.begin_read(), target)??)
+        let target = target.to_owned();
+        Ok(self.server.read_store(move |read| validate(read, &target)).await???)
     }
 
     /// Whether a downgrade is announced.
-    fn is_downgrade_enabled(&self) -> Result<bool, Status> {
-        let announced = downgrade_info(&*self.server.store().begin_read());
-        Ok(announced.map_err(|error| status::from_error(&error.into()))?.enabled)
+    async fn is_downgrade_enabled(&self) -> Result<bool, RequestError> {
+        let look = |read: &(dyn ReadTxn + '_)| downgrade_info(read);
+        Ok(self.server.read_store(look).await??.enabled)
     }
 
-    fn unchanged_downgrade(&self) -> DowngradeResponse {
-        let header = self.header(self.server.store().begin_read().revision());
-        DowngradeResponse { header, ..DowngradeResponse::default() }
+    async fn unchanged_downgrade(&self) -> Result<DowngradeResponse, Status> {
+        let revision = self.server.store_revision().await;
+        let revision = revision.map_err(|error| status::from_error(&error))?;
+        let header = self.header(revision);
+        Ok(DowngradeResponse { header, ..DowngradeResponse::default() })
     }
 
     async fn handle_downgrade(
@@ -128,24 +131,27 @@ impl MaintenanceService {
         request: &DowngradeRequest,
     ) -> Result<DowngradeResponse, Status> {
         let told = |trouble: RequestError| status::from_error(&trouble);
-        let mut response = match DowngradeAction::try_from(request.action) {
+        let action = DowngradeAction::try_from(request.action);
+        let is_enabled = action == Ok(DowngradeAction::Cancel)
+            && self.is_downgrade_enabled().await.map_err(told)?;
+        let mut response = match action {
             Ok(DowngradeAction::Validate) => {
                 self.validate(&request.version).await.map_err(told)?;
-                self.unchanged_downgrade()
+                self.unchanged_downgrade().await?
             }
             Ok(DowngradeAction::Enable) => {
                 let target = self.validate(&request.version).await.map_err(told)?;
                 self.set_downgrade(true, target).await?
             }
-            Ok(DowngradeAction::Cancel) if self.is_downgrade_enabled()? => {
+            Ok(DowngradeAction::Cancel) if is_enabled => {
                 self.set_downgrade(false, String::new()).await?
             }
             // There is nothing to cancel, and nothing to put into the log.
-            Ok(DowngradeAction::Cancel) => self.unchanged_downgrade(),
+            Ok(DowngradeAction::Cancel) => self.unchanged_downgrade().await?,
             Err(_) => return Err(Status::unknown("etcdserver: unknown method")),
         };
-        let store = self.server.store();
-        let version = downgrade::cluster_version(&*store.begin_read());
+        let look = |read: &(dyn ReadTxn + '_)| downgrade::cluster_version(read);
+        let version = self.server.read_store(look).await.map_err(told)?;
         let version = version.map_err(|error| told(error.into()))?;
         response.version = format!("{}.{}", version.major, version.minor);
         Ok(response)
@@ -184,13 +190,14 @@ impl Maintenance for MaintenanceService {
 
     async fn status(&self, request: Request<StatusRequest>) -> RpcResult<StatusResponse> {
         self.check_can_serve(request.metadata(), RequiredRole::Any)?;
-        let (node, store) = (self.server.threads(), self.server.store());
-        let read = store.begin_read();
-        let downgrade_info =
-            downgrade_info(&*read).map_err(|error| status::from_error(&error.into()))?;
+        let node = self.server.threads();
+        let look = |read: &(dyn ReadTxn + '_)| (downgrade_info(read), read.revision());
+        let read = self.server.read_store(look).await;
+        let (info, revision) = read.map_err(|error| status::from_error(&error))?;
+        let downgrade_info = info.map_err(|error| status::from_error(&error.into()))?;
         let (status, sizes) = (node.status(), node.sizes());
         Ok(Response::new(StatusResponse {
-            header: self.header(read.revision()),
+            header: self.header(revision),
             version: ETCD_VERSION.to_owned(),
             db_size: sizes.size().max(DB_SIZE_MIN) as i64,
             leader: status.leader(),

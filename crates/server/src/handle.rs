@@ -16,7 +16,6 @@ use crate::apply::{AppliedResponse, Limits, RequestRejection, check, txn};
 use crate::deadline::within_deadline;
 use crate::membership::{Member, MemberChange};
 use crate::quota;
-use crate::range;
 use crate::replica::ProposalResult;
 use crate::request_error::RequestError;
 use crate::request_trace::{RequestTrace, Stage};
@@ -97,17 +96,6 @@ impl Server {
             RequestOutcome::TimedOut => Err(RequestError::TimedOut),
             RequestOutcome::DeadlineExceeded => Err(RequestError::DeadlineExceeded),
             outcome => unreachable!("{outcome:?} is no answer to a reader"),
-        }
-    }
-
-    /// Has something done that takes long.
-    pub(crate) async fn run_in_read_pool<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> crate::Result<Result<T, RequestRejection>> + Send + 'static,
-    ) -> Result<T, RequestError> {
-        match self.within_deadline(self.threads.read_pool().run(work)).await? {
-            Some(done) => Ok(done??),
-            None => Err(RequestError::Stopped),
         }
     }
 
@@ -218,7 +206,7 @@ impl Server {
     ) -> Result<AppliedResponse, RequestError> {
         check::txn(&request, &self.limits)?;
         if txn::is_read_only(&request) {
-            let read = Box::pin(range::read_txn(self, request, card)).await;
+            let read = Box::pin(self.read_txn(request, card)).await;
             if read.is_err() {
                 card.end_stage(Stage::Backend);
             }

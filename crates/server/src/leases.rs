@@ -53,7 +53,7 @@ impl Server {
         self.require_leader().await?;
         // Before the keys are looked at: a change hangs its keys on leases before it can be read.
         // So the keys are those of this revision at least.
-        let revision = self.store().begin_read().revision();
+        let revision = self.store_revision().await?;
         let leases = self.threads().leases();
         let mut response =
             LeaseTimeToLiveResponse { id, ttl: TTL_OF_MISSING_LEASE, ..Default::default() };

@@ -24,6 +24,7 @@ pub mod checksums;
 pub mod corruption;
 pub mod snapshot_file;
 pub mod range;
+pub mod read_executor;
 pub mod deadline;
 pub mod streamed_range;
 pub mod response_memory;

@@ -8,18 +8,14 @@
 //! ```
 //!
 //! A read begins on the network thread, with a budget. What goes beyond it begins again in the
-//! [read pool](crate::threads::ReadPool), and is [read while it is sent](crate::streamed_range).
-//! What is small and not [cached](try_read_cached) is read by [other
-//! threads](crate::threads::ServerThreads::uncached_pool), which may wait for the disk. In the old
-//! eras a range of more than one key goes to the pool at once, and is read in one go.
+//! read pool, and is [read while it is sent](crate::streamed_range). Which thread a read runs on is
+//! the matter of [`read_executor`](crate::read_executor).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use clearlane_contention::TaskLabel;
-use clearlane_engine::try_read_cached;
 use clearlane_mvcc::{RangeOptions, ReadTxn};
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{
@@ -32,163 +28,137 @@ use crate::apply::{self, ApplyError, KeySpan, RequestRejection, check, split_err
 use crate::error::{Error, Result};
 use crate::handle::Server;
 use crate::request_error::RequestError;
-use crate::request_trace::{LockWaitMark, RequestTrace, Stage};
+use crate::request_trace::{RequestTrace, Stage};
 use crate::streamed_range::StreamedRange;
 use crate::task_labels::{GET, RANGE, READ_TXN};
-use crate::threads::ReadPool;
 
 /// What a range may find on the network thread.
 const INLINE_BUDGET: Budget = Budget { records: 128, bytes: 256 << 10 };
 
-/// Reads a range.
-pub async fn range(
-    member: &Server,
-    request: RangeRequest,
-    card: &mut RequestTrace,
-) -> std::result::Result<RangeResult, RequestError> {
-    check::range(&request)?;
-    if !request.serializable {
-        member.linearizable_read_notify(card).await?;
-    }
-    let store = member.store();
-    let mut found = match store.begin_snapshot_read() {
-        Some(view) if apply::range::is_plain(&request) => {
-            range_rows(member, view, request, card).await?
+impl Server {
+    /// Reads a range.
+    pub async fn range(
+        &self,
+        request: RangeRequest,
+        trace: &mut RequestTrace,
+    ) -> std::result::Result<RangeResult, RequestError> {
+        check::range(&request)?;
+        if !request.serializable {
+            self.linearizable_read_notify(trace).await?;
         }
-        view => {
-            let (has_locks, is_one_key) = (view.is_none(), request.range_end.is_empty());
-            let number = card.number();
-            let work = move || {
-                let _as = task_label(&request).enter_numbered(number);
-                match &view {
-                    Some(view) => apply::range(&**view, &request),
-                    None => apply::range(&*store.begin_read(), &request),
+        let mut result = match self.store().begin_snapshot_read() {
+            Some(view) if apply::range::is_plain(&request) => {
+                self.range_rows(view, request, trace).await?
+            }
+            Some(view) => RangeResult::Message(self.range_message(view, request, trace).await?),
+            None => {
+                let read = Box::pin(self.range_locked(request, trace));
+                RangeResult::Message(read.await?)
+            }
+        };
+        trace.end_stage(Stage::Backend);
+        self.fill_header(result.header_mut());
+        Ok(result)
+    }
+
+    /// A range whose records go as they are stored.
+    async fn range_rows(
+        &self,
+        view: Arc<dyn ReadTxn + Send + Sync>,
+        request: RangeRequest,
+        trace: &mut RequestTrace,
+    ) -> std::result::Result<RangeResult, RequestError> {
+        let number = trace.number();
+        let collected = {
+            let _as = task_label(&request).enter_numbered(number);
+            self.read_cached(|| collect_rows(&*view, &request, INLINE_BUDGET))
+        };
+        // What is rare is boxed, or every range would allocate the space for it.
+        let rows = match collected {
+            Some(collected) => collected??,
+            None => {
+                let (view, request) = (Arc::clone(&view), request.clone());
+                let collect = move || {
+                    let _as = task_label(&request).enter_numbered(number);
+                    collect_rows(&*view, &request, INLINE_BUDGET)
+                };
+                let pool = self.threads().uncached_pool();
+                Box::pin(self.run_in_pool(pool, trace, collect)).await?
+            }
+        };
+        if let Some(rows) = rows {
+            return Ok(RangeResult::Rows(rows));
+        }
+        let measure = move || {
+            let _as = RANGE.enter_numbered(number);
+            StreamedRange::measure(view, request)
+        };
+        Box::pin(self.run_in_pool(self.threads().read_pool(), trace, measure)).await
+    }
+
+    /// A range that is sorted, filtered, or without values.
+    async fn range_message(
+        &self,
+        view: Arc<dyn ReadTxn + Send + Sync>,
+        request: RangeRequest,
+        trace: &mut RequestTrace,
+    ) -> std::result::Result<RangeResponse, RequestError> {
+        let (is_one_key, number) = (request.range_end.is_empty(), trace.number());
+        let work = move || {
+            let _as = task_label(&request).enter_numbered(number);
+            apply::range(&*view, &request)
+        };
+        if is_one_key {
+            return self.read_small(trace, work).await;
+        }
+        Box::pin(self.run_in_pool(self.threads().read_pool(), trace, work)).await
+    }
+
+    /// A range in an old era, in one go and with its locks held.
+    async fn range_locked(
+        &self,
+        request: RangeRequest,
+        trace: &mut RequestTrace,
+    ) -> std::result::Result<RangeResponse, RequestError> {
+        let (label, number) = (task_label(&request), trace.number());
+        let work = move |read: &(dyn ReadTxn + '_)| apply::range(read, &request);
+        self.read_locked(trace, label, number, work).await
+    }
+
+    /// Runs a transaction that only reads.
+    pub async fn read_txn(
+        &self,
+        request: TxnRequest,
+        trace: &mut RequestTrace,
+    ) -> std::result::Result<TxnResponse, RequestError> {
+        if !is_serializable(&request) {
+            self.linearizable_read_notify(trace).await?;
+        }
+        let is_small = range_ops(&request).all(|range| range.range_end.is_empty());
+        let number = trace.number();
+        let mut response = match self.store().begin_snapshot_read() {
+            None => {
+                let work = move |read: &(dyn ReadTxn + '_)| txn::read_txn(read, &request);
+                Box::pin(self.read_locked(trace, *READ_TXN, number, work)).await?
+            }
+            Some(view) => {
+                let work = move || {
+                    let _as = READ_TXN.enter_numbered(number);
+                    txn::read_txn(&*view, &request)
+                };
+                match is_small {
+                    true => self.read_small(trace, work).await?,
+                    false => {
+                        let pool = self.threads().read_pool();
+                        Box::pin(self.run_in_pool(pool, trace, work)).await?
+                    }
                 }
-            };
-            RangeResult::Message(match is_one_key {
-                true => run_small(member, card, has_locks, work).await?,
-                false => {
-                    Box::pin(run_in_pool(member, member.threads().read_pool(), card, work)).await?
-                }
-            })
-        }
-    };
-    card.end_stage(Stage::Backend);
-    member.fill_header(found.header_mut());
-    Ok(found)
-}
-
-/// A range whose records go as they are stored.
-async fn range_rows(
-    member: &Server,
-    view: Arc<dyn ReadTxn + Send + Sync>,
-    request: RangeRequest,
-    card: &mut RequestTrace,
-) -> std::result::Result<RangeResult, RequestError> {
-    let number = card.number();
-    let gathered = {
-        let _as = task_label(&request).enter_numbered(number);
-        read_cached(member, || collect_rows(&*view, &request, INLINE_BUDGET))
-    };
-    // What is rare has a place of its own, or every range would make room for it.
-    let records = match gathered {
-        Some(gathered) => gathered??,
-        None => {
-            let (view, request) = (Arc::clone(&view), request.clone());
-            let gather = move || {
-                let _as = task_label(&request).enter_numbered(number);
-                collect_rows(&*view, &request, INLINE_BUDGET)
-            };
-            Box::pin(run_in_pool(member, member.threads().uncached_pool(), card, gather)).await?
-        }
-    };
-    if let Some(records) = records {
-        return Ok(RangeResult::Rows(records));
+            }
+        };
+        trace.end_stage(Stage::Backend);
+        self.fill_header(&mut response.header);
+        Ok(response)
     }
-    let measure = move || {
-        let _as = RANGE.enter_numbered(number);
-        StreamedRange::measure(view, request)
-    };
-    Box::pin(run_in_pool(member, member.threads().read_pool(), card, measure)).await
-}
-
-/// Runs a transaction that only reads.
-pub async fn read_txn(
-    member: &Server,
-    request: TxnRequest,
-    card: &mut RequestTrace,
-) -> std::result::Result<TxnResponse, RequestError> {
-    if !is_serializable(&request) {
-        member.linearizable_read_notify(card).await?;
-    }
-    let store = member.store();
-    let is_small = range_ops(&request).all(|range| range.range_end.is_empty());
-    let number = card.number();
-    let view = store.begin_snapshot_read();
-    let has_locks = view.is_none();
-    let work = move || {
-        let _as = READ_TXN.enter_numbered(number);
-        match &view {
-            Some(view) => txn::read_txn(&**view, &request),
-            None => txn::read_txn(&*store.begin_read(), &request),
-        }
-    };
-    let mut response = match is_small {
-        true => run_small(member, card, has_locks, work).await?,
-        false => Box::pin(run_in_pool(member, member.threads().read_pool(), card, work)).await?,
-    };
-    card.end_stage(Stage::Backend);
-    member.fill_header(&mut response.header);
-    Ok(response)
-}
-
-/// Reads something small: on the network thread, unless it would have to wait for the disk there.
-/// The old eras read with their locks in hand, as etcd did, and wait for the disk with them.
-async fn run_small<T: Send + 'static>(
-    member: &Server,
-    card: &mut RequestTrace,
-    has_locks: bool,
-    work: impl Fn() -> Result<std::result::Result<T, RequestRejection>> + Send + 'static,
-) -> std::result::Result<T, RequestError> {
-    if has_locks {
-        let before = LockWaitMark::now();
-        let done = work();
-        card.end_stage_with_locks(Stage::Backend, before);
-        return Ok(done??);
-    }
-    match read_cached(member, &work) {
-        Some(done) => Ok(done??),
-        None => Box::pin(run_in_pool(member, member.threads().uncached_pool(), card, work)).await,
-    }
-}
-
-/// Reads what is in memory. Nothing comes back if the disk would have to be waited for.
-fn read_cached<T>(member: &Server, read: impl FnOnce() -> T) -> Option<T> {
-    let found = try_read_cached(read).ok();
-    if found.is_none() {
-        member.threads().metrics().uncached_reads.fetch_add(1, Ordering::Relaxed);
-    }
-    found
-}
-
-/// Has something read by a pool, and writes down which locks it waited for there.
-async fn run_in_pool<T: Send + 'static>(
-    member: &Server,
-    pool: &ReadPool,
-    card: &mut RequestTrace,
-    work: impl FnOnce() -> Result<std::result::Result<T, RequestRejection>> + Send + 'static,
-) -> std::result::Result<T, RequestError> {
-    let mut stamped = *card;
-    let done = pool.run(move || {
-        stamped.end_stage(Stage::Pool);
-        let before = LockWaitMark::now();
-        let done = work();
-        stamped.end_stage_with_locks(Stage::Backend, before);
-        (done, stamped)
-    });
-    let (done, stamped) = member.within_deadline(done).await?.ok_or(RequestError::Stopped)?;
-    *card = stamped;
-    Ok(done??)
 }
 
 /// The name under which a range takes its locks.
@@ -270,7 +240,9 @@ impl RangeResult {
     ) -> std::result::Result<RangeResponse, RequestError> {
         match self {
             RangeResult::Stream(_) => {
-                member.run_in_read_pool(move || self.into_response().map(Ok)).await
+                let (pool, mut trace) = (member.threads().read_pool(), RequestTrace::start());
+                let read = move || self.into_response().map(Ok);
+                member.run_in_pool(pool, &mut trace, read).await
             }
             here => Ok(here.into_response()?),
         }

@@ -23,7 +23,7 @@ use prost::Message;
 
 use crate::apply;
 use crate::handle::Server;
-use crate::range::{RangeMeta, RangeResult, range};
+use crate::range::{RangeMeta, RangeResult};
 use crate::request_error::RequestError;
 use crate::request_trace::RequestTrace;
 
@@ -95,7 +95,7 @@ impl RangeStream {
     }
 
     async fn read(&self, page: RangeRequest) -> Result<RangeResponse, RequestError> {
-        let found: RangeResult = range(&self.server, page, &mut RequestTrace::start()).await?;
+        let found: RangeResult = self.server.range(page, &mut RequestTrace::start()).await?;
         found.read_all(&self.server).await
     }
 

@@ -1,7 +1,7 @@
 //! What is kept for clients that do not read.
 
-use clearlane_mvcc::{Change, ReadTxn as _, Store as _};
 use clearlane_mvcc::watch::{Event, ResponseKind, WatchConfig, WatchRequest};
+use clearlane_mvcc::{Change, ReadTxn as _, Store as _};
 
 use crate::{World, bytes, drain, events, everything, one};
 

@@ -153,9 +153,8 @@ impl HttpService {
         }
         let (key, range_end) = (vec![0].into(), vec![0].into());
         let one = RangeRequest { key, range_end, limit: 1, keys_only: true, ..Default::default() };
-        let store = self.server.store();
-        let read = apply::range(&*store.begin_read(), &one);
-        read?.map(drop).map_err(RequestError::from)
+        let read = self.server.read_store(move |read| apply::range(read, &one));
+        read.await??.map(drop).map_err(RequestError::from)
     }
 }
 

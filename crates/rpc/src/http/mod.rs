@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_engine::Bucket;
 use clearlane_server::Server;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Method, Request, Response, StatusCode};
@@ -119,8 +118,15 @@ impl HttpService {
                 None => self.health(request.uri().query()).await,
             },
             "/metrics" => {
-                let page = self.metrics.render(&self.server);
-                text(StatusCode::OK, metrics::CONTENT_TYPE, page)
+                let metrics = self.metrics.clone();
+                let page =
+                    self.server.run_where_locks_may_wait(move |server| metrics.render(server));
+                match page.await {
+                    Ok(page) => text(StatusCode::OK, metrics::CONTENT_TYPE, page),
+                    Err(error) => {
+                        error_response(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())
+                    }
+                }
             }
             path => match health::checks_of(path) {
                 None => error_response(StatusCode::NOT_FOUND, "404 page not found"),
@@ -133,12 +139,11 @@ impl HttpService {
     }
 
     fn version(&self) -> Response<Body> {
-        let store = self.server.store();
-        let decided = store.begin_read().get(Bucket::Cluster, b"clusterVersion");
+        let members = self.server.threads().members();
         // How the store is written follows from what the cluster's members agree on.
-        let (cluster, storage) = match decided {
-            Ok(Some(version)) => (String::from_utf8_lossy(&version).into_owned(), STORAGE_VERSION),
-            _ => ("not_decided".to_owned(), "unknown"),
+        let (cluster, storage) = match members.version() {
+            Some(version) => (version, STORAGE_VERSION),
+            None => ("not_decided", "unknown"),
         };
         let cluster = serde_json::Value::from(cluster);
         let line = format!(

@@ -1,0 +1,142 @@
+//! Where a read runs, so that a network thread waits neither for a lock nor for the disk.
+//!
+//! ```text
+//!   default era   in memory, small ──▶ this network thread
+//!                 on the disk, small ─▶ uncached pool: its threads wait for the disk
+//!                 long ───────────────▶ read pool: two threads, one job after the other
+//!   old eras      anything ───────────▶ a thread for each request, as etcd has a goroutine
+//! ```
+//!
+//! In an old era a read waits for the locks of its era, and with them in hand for the disk. Only
+//! that request waits: the network thread goes on with all others.
+
+use std::sync::atomic::Ordering;
+
+use clearlane_contention::TaskLabel;
+use clearlane_engine::try_read_cached;
+use clearlane_mvcc::{ReadTxn, Store};
+use tokio::task::spawn_blocking;
+
+use crate::applied_position::AppliedPosition;
+use crate::apply::RequestRejection;
+use crate::error::Result;
+use crate::handle::Server;
+use crate::request_error::RequestError;
+use crate::request_trace::{LockWaitMark, RequestTrace, Stage};
+use crate::threads::ReadPool;
+
+/// What a read comes to: the store may fail, and the request may ask for what there is not.
+pub(crate) type ReadResult<T> = Result<std::result::Result<T, RequestRejection>>;
+
+impl Server {
+    /// Reads something small from a state that holds no lock: on this thread, unless it would have
+    /// to wait for the disk.
+    pub(crate) async fn read_small<T: Send + 'static>(
+        &self,
+        trace: &mut RequestTrace,
+        work: impl Fn() -> ReadResult<T> + Send + 'static,
+    ) -> std::result::Result<T, RequestError> {
+        match self.read_cached(&work) {
+            Some(done) => Ok(done??),
+            None => Box::pin(self.run_in_pool(self.threads().uncached_pool(), trace, work)).await,
+        }
+    }
+
+    /// Reads what is in memory. Nothing comes back if the disk would have to be waited for.
+    pub(crate) fn read_cached<T>(&self, read: impl FnOnce() -> T) -> Option<T> {
+        let found = try_read_cached(read).ok();
+        if found.is_none() {
+            self.threads().metrics().uncached_reads.fetch_add(1, Ordering::Relaxed);
+        }
+        found
+    }
+
+    /// Runs a read in a pool, and notes in its trace which locks it has waited for there.
+    pub(crate) async fn run_in_pool<T: Send + 'static>(
+        &self,
+        pool: &ReadPool,
+        trace: &mut RequestTrace,
+        work: impl FnOnce() -> ReadResult<T> + Send + 'static,
+    ) -> std::result::Result<T, RequestError> {
+        let done = pool.run(traced(*trace, work));
+        let (done, traced) = self.within_deadline(done).await?.ok_or(RequestError::Stopped)?;
+        *trace = traced;
+        Ok(done??)
+    }
+
+    /// Reads with the locks of an old era, on a thread that may wait for them.
+    pub(crate) async fn read_locked<T: Send + 'static>(
+        &self,
+        trace: &mut RequestTrace,
+        label: TaskLabel,
+        number: u32,
+        work: impl FnOnce(&(dyn ReadTxn + '_)) -> ReadResult<T> + Send + 'static,
+    ) -> std::result::Result<T, RequestError> {
+        let store = self.store();
+        let work = traced(*trace, move || {
+            let _as = label.enter_numbered(number);
+            work(&*store.begin_read())
+        });
+        let (done, traced) = self.run_on_own_thread(work).await?;
+        *trace = traced;
+        Ok(done??)
+    }
+
+    /// Looks at the store for a moment: here, or in an old era on a thread that may wait for its
+    /// locks.
+    pub async fn read_store<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&(dyn ReadTxn + '_)) -> T + Send + 'static,
+    ) -> std::result::Result<T, RequestError> {
+        let store = self.store();
+        if !has_locks(&*store) {
+            return Ok(work(&*store.begin_read()));
+        }
+        self.run_on_own_thread(move || work(&*store.begin_read())).await
+    }
+
+    /// The store's revision, see [`Server::read_store`].
+    pub async fn store_revision(&self) -> std::result::Result<i64, RequestError> {
+        self.read_store(|read| read.revision()).await
+    }
+
+    /// Does what looks at the store and its watchers: here, or in an old era on a thread that may
+    /// wait for its locks.
+    pub async fn run_where_locks_may_wait<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Server) -> T + Send + 'static,
+    ) -> std::result::Result<T, RequestError> {
+        if !has_locks(&*self.store()) {
+            return Ok(work(self));
+        }
+        let server = self.clone();
+        self.run_on_own_thread(move || work(&server)).await
+    }
+
+    async fn run_on_own_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> std::result::Result<T, RequestError> {
+        // It fails when the runtime stops, or the work has panicked.
+        self.within_deadline(spawn_blocking(work)).await?.map_err(|_| RequestError::Stopped)
+    }
+}
+
+/// Whether a read of this store takes locks of the store and its backend.
+pub(crate) fn has_locks(store: &dyn Store<AppliedPosition>) -> bool {
+    store.era() != clearlane_backend::Era::Clearlane
+}
+
+/// The same work, which notes when it began, and which locks it waited for.
+fn traced<T>(
+    mut trace: RequestTrace,
+    work: impl FnOnce() -> ReadResult<T>,
+) -> impl FnOnce() -> (ReadResult<T>, RequestTrace) {
+    move || {
+        trace.end_stage(Stage::Pool);
+        let before = LockWaitMark::now();
+        let done = work();
+        trace.end_stage_with_locks(Stage::Backend, before);
+        (done, trace)
+    }
+}
