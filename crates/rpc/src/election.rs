@@ -83,8 +83,8 @@ impl ElectionService {
             let revision = header.revision;
             let Some(leader) = leader else {
                 let (from, end) = prefix_range(&[&name[..], b"/"].concat());
-                let stream = self.queue.watch_after(WatchedKeys::Range(from, end), revision);
-                while next_responses(&stream)
+                let mut stream = self.queue.watch_after(WatchedKeys::Range(from, end), revision);
+                while next_responses(&mut stream)
                     .await?
                     .iter()
                     .all(|told| told.kind == ResponseKind::Created)
@@ -93,11 +93,11 @@ impl ElectionService {
             };
             let key = leader.key.clone();
             changes.send(Ok(leader_response(header, leader))).await.map_err(|_| gone())?;
-            let stream = self.queue.watch_after(WatchedKeys::Single(key), revision);
+            let mut stream = self.queue.watch_after(WatchedKeys::Single(key), revision);
             let mut leads = true;
             while leads {
                 let values;
-                (values, leads) = self.next_values(&stream).await?;
+                (values, leads) = self.next_values(&mut stream).await?;
                 for value in values {
                     changes.send(Ok(value)).await.map_err(|_| gone())?;
                 }
@@ -108,7 +108,7 @@ impl ElectionService {
     /// The next values of a leader, and whether it still leads behind them.
     async fn next_values(
         &self,
-        stream: &Stream,
+        stream: &mut Stream,
     ) -> Result<(Vec<LeaderResponse>, bool), RequestError> {
         let mut values = Vec::new();
         for response in next_responses(stream).await? {

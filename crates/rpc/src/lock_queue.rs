@@ -166,7 +166,7 @@ impl LockQueue {
     /// Waits until a key is gone that was there at a revision.
     async fn wait_until_deleted(&self, key: &Bytes, revision: i64) -> Result<(), RequestError> {
         let keys = WatchedKeys::Single(key.clone());
-        let stream = self.watch.wake_set().open();
+        let mut stream = self.watch.wake_set().open();
         stream.watch(WatchRequest {
             start_revision: revision + 1,
             no_put: true,
@@ -174,7 +174,7 @@ impl LockQueue {
         });
         loop {
             // Events, or an end of the watcher: in any case the key is checked again.
-            if next_responses(&stream)
+            if next_responses(&mut stream)
                 .await?
                 .iter()
                 .any(|told| !matches!(told.kind, ResponseKind::Created))
@@ -280,7 +280,7 @@ impl LockQueue {
 }
 
 /// What comes next out of a stream of watchers.
-pub async fn next_responses(stream: &Stream) -> Result<Vec<Told>, RequestError> {
+pub async fn next_responses(stream: &mut Stream) -> Result<Vec<Told>, RequestError> {
     Ok(poll_fn(|context| stream.poll_responses(EVENT_BYTES_PER_POLL, context)).await?)
 }
 

@@ -31,6 +31,7 @@ pub mod response_memory;
 mod leases;
 pub mod range_stream;
 pub mod watch;
+mod watch_calls;
 pub mod request_trace;
 pub mod task_labels;
 pub mod trace;

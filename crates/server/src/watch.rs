@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use clearlane_backend::Era;
 use clearlane_contention::Registry;
 use clearlane_mvcc::watch::{
     CurrentHub, Response, StreamConsumer, WatchConfig, WatchId, WatchMetrics, WatchRequest,
@@ -31,6 +32,7 @@ use tokio::sync::Notify;
 use crate::applied_position::AppliedPosition;
 use crate::error::Result;
 use crate::threads::watch_thread::ThreadSignal;
+use crate::watch_calls::WatchCalls;
 
 /// etcd's `--watch-progress-notify-interval`.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10 * 60);
@@ -44,6 +46,8 @@ pub struct WatchServer {
     locks: Registry,
     streams: AtomicUsize,
     progress_interval_ms: AtomicU64,
+    /// Whether a call of a stream may wait for the locks of an old era.
+    calls_may_wait: bool,
 }
 
 /// One for each thread that notifies watchers.
@@ -73,6 +77,7 @@ impl WatchServer {
             locks: locks.clone(),
             streams: AtomicUsize::new(0),
             progress_interval_ms: AtomicU64::new(PROGRESS_INTERVAL.as_millis() as u64),
+            calls_may_wait: store.era() != Era::Clearlane,
         }
     }
 
@@ -188,12 +193,13 @@ impl WatchWakeSet {
         };
         let is_first = self.watch_server.streams.fetch_add(1, Ordering::Relaxed) == 0;
         let (hub, takers) = (Arc::clone(&self.watch_server.store), Arc::clone(&self.wake_queue));
-        let inner = WatchStream::open(hub, takers, place as u64);
+        let may_wait = self.watch_server.calls_may_wait;
+        let calls = WatchCalls::open(hub, takers, place as u64, may_wait);
         if is_first {
             // Threads that go by the clock have stopped theirs.
             self.watch_server.signals.both().into_iter().for_each(ThreadSignal::notify);
         }
-        Stream { inner, slot: place, wake_set: self.clone() }
+        Stream { calls, slot: place, wake_set: self.clone() }
     }
 
     /// The task that wakes the streams' tasks. It ends when it is dropped.
@@ -216,7 +222,7 @@ impl WatchWakeSet {
 /// One client's watchers.
 #[derive(Debug)]
 pub struct Stream {
-    inner: WatchStream,
+    calls: WatchCalls,
     slot: usize,
     wake_set: WatchWakeSet,
 }
@@ -224,33 +230,33 @@ pub struct Stream {
 impl Stream {
     /// Makes a watcher; what is taken from the stream says whether it was made.
     pub fn watch(&self, request: WatchRequest) {
-        self.inner.watch(request);
+        self.calls.call(|stream| stream.watch(request));
     }
 
     /// Ends a watcher, if there is one of this number.
     pub fn cancel(&self, id: WatchId) {
-        self.inner.cancel(id);
+        self.calls.call(move |stream| stream.cancel(id));
     }
 
     /// Asks how far the stream is: answered if all its watchers are up to date.
     pub fn request_progress(&self) {
-        self.inner.request_progress();
+        self.calls.call(WatchStream::request_progress);
     }
 
     /// The interval of progress notices has passed.
     pub fn interval_passed(&self) {
-        self.inner.notify_progress();
+        self.calls.call(WatchStream::notify_progress);
     }
 
     /// Takes what there is, up to about so many bytes, or sleeps until there is something.
     pub fn poll_responses(
-        &self,
+        &mut self,
         bytes_max: usize,
         context: &mut Context<'_>,
     ) -> Poll<Result<Vec<Response>>> {
         loop {
             self.with_slot(|sleeper| sleeper.is_notified = false);
-            let taken = self.inner.poll_responses(bytes_max)?;
+            let taken = std::task::ready!(self.calls.poll_responses(bytes_max, context))?;
             if !taken.is_empty() {
                 return Poll::Ready(Ok(taken));
             }

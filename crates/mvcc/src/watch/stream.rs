@@ -52,12 +52,28 @@ impl WatchStream {
     /// Takes the next responses, up to about `bytes_max` bytes but at least one if there is any.
     /// After an error they are lost, and the stream should be: the store cannot be read.
     pub fn poll_responses(&self, bytes_max: usize) -> Result<Vec<Response>> {
-        let (mut responses, drained) = self.channel.poll_responses(bytes_max);
+        let mut responses = self.take_responses(bytes_max);
+        self.add_previous_records(&mut responses)?;
+        Ok(responses)
+    }
+
+    /// The first half of [`poll_responses`](WatchStream::poll_responses): takes them as they are.
+    pub fn take_responses(&self, bytes_max: usize) -> Vec<Response> {
+        let (responses, drained) = self.channel.poll_responses(bytes_max);
         if drained {
             self.store.resume_stream(&self.channel);
         }
-        self.store.add_previous_records(&self.channel, &mut responses)?;
-        Ok(responses)
+        responses
+    }
+
+    /// Whether the second half has something to read from the store of an old era.
+    pub fn lacks_previous_records(&self, responses: &[Response]) -> bool {
+        responses.iter().any(|response| self.channel.needs_previous(response.id))
+    }
+
+    /// The second half: reads the records before, where they are wanted and missing.
+    pub fn add_previous_records(&self, responses: &mut [Response]) -> Result<()> {
+        self.store.add_previous_records(&self.channel, responses)
     }
 }
 

@@ -1,0 +1,187 @@
+//! How a stream of watchers calls the watchable store: at once, or in an old era on a thread that
+//! may wait for its locks.
+//!
+//! In an old era to make a watcher, to end one and to read a record before take the lock
+//! `watchable` or those of a read, which a round of synchronising or an expensive read may hold for
+//! long. In etcd a goroutine of the stream waits. Here the calls of a stream are carried out in
+//! their order by a thread that is there for as long as there are calls; the network thread goes
+//! on.
+
+use std::collections::VecDeque;
+use std::future::Future as _;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+
+use clearlane_mvcc::watch::{Response, StreamConsumer, WatchStream, WatchableStore};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use crate::error::{Error, Result};
+
+/// The stream, and which way it is called.
+#[derive(Debug)]
+pub(crate) enum WatchCalls {
+    /// No call waits for a lock that is held for long.
+    Direct(WatchStream),
+    /// Each call may.
+    Queued(QueuedCalls),
+}
+
+impl WatchCalls {
+    /// Opens a stream, see [`WatchStream::open`]. `may_wait` is whether its calls may wait for
+    /// locks.
+    pub(crate) fn open(
+        store: Arc<dyn WatchableStore>,
+        consumer: Arc<dyn StreamConsumer>,
+        name: u64,
+        may_wait: bool,
+    ) -> WatchCalls {
+        match may_wait {
+            false => WatchCalls::Direct(WatchStream::open(store, consumer, name)),
+            true => WatchCalls::Queued(QueuedCalls::open(store, consumer, name)),
+        }
+    }
+
+    /// Has a call carried out, behind those before it.
+    pub(crate) fn call(&self, call: impl FnOnce(&WatchStream) + Send + 'static) {
+        match self {
+            WatchCalls::Direct(stream) => call(stream),
+            WatchCalls::Queued(calls) => calls.push(Box::new(call)),
+        }
+    }
+
+    /// Takes what the stream has, up to about so many bytes; perhaps nothing. It is pending while
+    /// records before the changes are read.
+    pub(crate) fn poll_responses(
+        &mut self,
+        bytes_max: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Vec<Response>>> {
+        match self {
+            WatchCalls::Direct(stream) => Poll::Ready(Ok(stream.poll_responses(bytes_max)?)),
+            WatchCalls::Queued(calls) => calls.poll_responses(bytes_max, context),
+        }
+    }
+}
+
+type Call = Box<dyn FnOnce(&WatchStream) + Send>;
+
+/// A stream whose calls wait on a thread of their own.
+#[derive(Debug)]
+pub(crate) struct QueuedCalls {
+    shared: Arc<SharedCalls>,
+    runtime: Handle,
+    /// Responses whose records before are being read.
+    completing: Option<JoinHandle<Result<Vec<Response>>>>,
+}
+
+#[derive(Default)]
+struct SharedCalls {
+    /// There once the first call, which opens it, is done.
+    stream: OnceLock<WatchStream>,
+    queue: Mutex<CallQueue>,
+}
+
+#[derive(Default)]
+struct CallQueue {
+    calls: VecDeque<Call>,
+    /// A thread carries them out.
+    is_running: bool,
+}
+
+impl QueuedCalls {
+    fn open(
+        store: Arc<dyn WatchableStore>,
+        consumer: Arc<dyn StreamConsumer>,
+        name: u64,
+    ) -> QueuedCalls {
+        let queue = Mutex::new(CallQueue { calls: VecDeque::new(), is_running: true });
+        let shared = Arc::new(SharedCalls { stream: OnceLock::new(), queue });
+        let (runtime, opened) = (Handle::current(), Arc::clone(&shared));
+        runtime.spawn_blocking(move || {
+            let stream = WatchStream::open(store, Arc::clone(&consumer), name);
+            let _ = opened.stream.set(stream);
+            // The network thread may have looked before.
+            consumer.mark_ready(name);
+            consumer.wake();
+            opened.run();
+        });
+        QueuedCalls { shared, runtime, completing: None }
+    }
+
+    fn push(&self, call: Call) {
+        {
+            let mut queue = self.shared.queue.lock();
+            queue.calls.push_back(call);
+            if std::mem::replace(&mut queue.is_running, true) {
+                return;
+            }
+        }
+        let shared = Arc::clone(&self.shared);
+        self.runtime.spawn_blocking(move || shared.run());
+    }
+
+    fn poll_responses(
+        &mut self,
+        bytes_max: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Vec<Response>>> {
+        if self.completing.is_none() {
+            let Some(stream) = self.shared.stream.get() else { return Poll::Ready(Ok(Vec::new())) };
+            let mut responses = stream.take_responses(bytes_max);
+            if !stream.lacks_previous_records(&responses) {
+                return Poll::Ready(Ok(responses));
+            }
+            let shared = Arc::clone(&self.shared);
+            self.completing = Some(self.runtime.spawn_blocking(move || {
+                if let Some(stream) = shared.stream.get() {
+                    stream.add_previous_records(&mut responses)?;
+                }
+                Ok(responses)
+            }));
+        }
+        let Some(completing) = &mut self.completing else { return Poll::Ready(Ok(Vec::new())) };
+        match Pin::new(completing).poll(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(done) => {
+                self.completing = None;
+                Poll::Ready(done.unwrap_or_else(|_| {
+                    Err(Error::Panicked { thread: "a call of a watch stream".to_owned() })
+                }))
+            }
+        }
+    }
+}
+
+impl SharedCalls {
+    /// Carries out what there is to call.
+    fn run(&self) {
+        loop {
+            let call = {
+                let mut queue = self.queue.lock();
+                let call = queue.calls.pop_front();
+                queue.is_running = call.is_some();
+                call
+            };
+            let (Some(call), Some(stream)) = (call, self.stream.get()) else { return };
+            call(stream);
+        }
+    }
+}
+
+/// The stream ends behind the last call, on a thread that may wait, too: none but such a thread
+/// drops the last reference.
+impl Drop for QueuedCalls {
+    fn drop(&mut self) {
+        let shared = std::mem::take(&mut self.shared);
+        self.runtime.spawn_blocking(move || drop(shared));
+    }
+}
+
+impl std::fmt::Debug for SharedCalls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedCalls").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
