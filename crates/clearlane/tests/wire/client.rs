@@ -29,9 +29,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn start(dir: &Path) -> Running {
-        let parts = Era::Clearlane;
-        let node = data::open_single_member(dir, parts, "default", "http://localhost:2380");
+    pub(crate) fn start(dir: &Path, era: Era) -> Running {
+        let node = data::open_single_member(dir, era, "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let address = "127.0.0.1:0".parse().unwrap();
         let server = RpcServer::start(&node, address, 1, Limits::default()).unwrap();
@@ -40,6 +39,7 @@ impl Running {
 
     pub(crate) async fn client(&self) -> Client {
         let connection = TcpStream::connect(self.server.address()).await.unwrap();
+        connection.set_nodelay(true).unwrap();
         let mut builder = h2::client::Builder::new();
         builder.initial_window_size(16 << 20).initial_connection_window_size(16 << 20);
         let (requests, connection) = builder.handshake(connection).await.unwrap();
@@ -56,8 +56,13 @@ impl Running {
 
 /// Runs a test at a server of its own.
 pub(crate) fn with_server(work: impl AsyncFn(&Running)) {
+    with_server_of(Era::Clearlane, work);
+}
+
+/// The same with one of an era.
+pub(crate) fn with_server_of(era: Era, work: impl AsyncFn(&Running)) {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path());
+    let running = Running::start(dir.path(), era);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let work = async { tokio::time::timeout(DEADLINE, work(&running)).await.expect("in time") };
     runtime.block_on(work);

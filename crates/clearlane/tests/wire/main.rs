@@ -6,4 +6,5 @@ mod client;
 mod compressed;
 mod deadlines;
 mod heads;
+mod locks_held;
 mod sizes;

@@ -1,0 +1,144 @@
+//! Requests that wait for the locks of an old era keep no other request waiting.
+//!
+//! A read that is open and a snapshot that waits for it, as an expensive read and a compaction
+//! would have it, keep every later read waiting. What does not read the store is answered
+//! meanwhile, by the one network thread of the server.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clearlane_backend::Era;
+use clearlane_proto::etcdserverpb::request_op::Request;
+use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
+use clearlane_proto::etcdserverpb::{
+    PutRequest, RangeRequest, RequestOp, StatusRequest, TxnRequest, WatchCreateRequest,
+    WatchRequest,
+};
+use prost::Message;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::client::{Client, Running, frame, with_server_of};
+
+/// How often each of those is asked that must not wait.
+const ROUNDS: usize = 100;
+
+/// Calls of this era's reads: while the locks are held none of them is answered.
+fn reading_calls() -> Vec<(&'static str, Vec<u8>)> {
+    let get = RangeRequest { key: "k".into(), serializable: true, ..RangeRequest::default() };
+    let all = RangeRequest { range_end: vec![0].into(), ..get.clone() };
+    let read = RequestOp { request: Some(Request::RequestRange(get.clone())) };
+    let txn = TxnRequest { success: vec![read], ..TxnRequest::default() };
+    vec![
+        ("/etcdserverpb.KV/Range", get.encode_to_vec()),
+        ("/etcdserverpb.KV/Range", all.encode_to_vec()),
+        ("/etcdserverpb.KV/Txn", txn.encode_to_vec()),
+        ("/etcdserverpb.Maintenance/Status", StatusRequest::default().encode_to_vec()),
+    ]
+}
+
+/// A watch of a key from revision 1 on, with the records before.
+fn watch() -> Vec<u8> {
+    let create = WatchCreateRequest {
+        key: "k".into(),
+        start_revision: 1,
+        prev_kv: true,
+        ..WatchCreateRequest::default()
+    };
+    WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }.encode_to_vec()
+}
+
+async fn version(running: &Running) -> String {
+    let mut connection = TcpStream::connect(running.server.address()).await.unwrap();
+    let head = b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    connection.write_all(head).await.unwrap();
+    let mut page = String::new();
+    connection.read_to_string(&mut page).await.unwrap();
+    page
+}
+
+/// Asks what reads nothing, again and again. The 99th percentile of the times that it took.
+async fn ask_others(running: &Running, client: &mut Client) -> Duration {
+    let mut took = Vec::new();
+    for _ in 0..ROUNDS {
+        let begin = Instant::now();
+        let health = client.raw("/grpc.health.v1.Health/Check", &[], frame(0, &[])).await;
+        assert_eq!(health.code, "0", "{}", health.message);
+        took.push(begin.elapsed());
+        let begin = Instant::now();
+        assert!(version(running).await.contains("\"etcdserver\":\"3.7"));
+        took.push(begin.elapsed());
+    }
+    took.sort_unstable();
+    took[took.len() * 99 / 100]
+}
+
+/// Reads until one is not answered: the snapshot waits for the open read from then on.
+async fn wait_until_reads_wait(client: &Client) {
+    let (path, message) = reading_calls().swap_remove(0);
+    loop {
+        let (mut own, body) = (client.clone(), frame(0, &message));
+        let call = tokio::spawn(async move { own.raw(path, &[], body).await });
+        if timeout(Duration::from_millis(300), call).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn requests_beside_locks(running: &Running, era: Era) {
+    let mut client = running.client().await;
+    let put = PutRequest { key: "k".into(), value: "v".into(), ..PutRequest::default() };
+    for _ in 0..2 {
+        assert_eq!(client.call("/etcdserverpb.KV/Put", &[], &put).await.code, "0");
+    }
+    let store = running.node.store();
+    let (hold, held) = mpsc::channel::<()>();
+    let (opened, is_open) = mpsc::channel();
+    let reader = thread::spawn({
+        let store = store.clone();
+        move || {
+            let read = store.begin_read();
+            opened.send(()).unwrap();
+            let _ = held.recv();
+            drop(read);
+        }
+    });
+    is_open.recv().unwrap();
+    let snapshot = thread::spawn(move || store.commit().unwrap());
+    wait_until_reads_wait(&client).await;
+    let mut pending = Vec::new();
+    for (path, message) in reading_calls() {
+        let mut own = client.clone();
+        let call = async move { own.raw(path, &[], frame(0, &message)).await };
+        pending.push((path, tokio::spawn(call)));
+    }
+    let (watched, mut sends) = client.open("/etcdserverpb.Watch/Watch", &[]);
+    sends.send_data(frame(0, &watch()).into(), false).unwrap();
+    let p99 = ask_others(running, &mut client).await;
+    println!("era {era}: health and version take {p99:?} at p99");
+    for (path, call) in &pending {
+        assert!(!call.is_finished(), "{path} waits for the locks of era {era}");
+    }
+    drop(hold);
+    for (path, call) in pending {
+        assert_eq!(call.await.unwrap().code, "0", "{path}");
+    }
+    let mut events = watched.await.unwrap().into_body();
+    let mut seen = 0;
+    while seen < b"v".len() * 2 {
+        let data = events.data().await.unwrap().unwrap();
+        let _ = events.flow_control().release_capacity(data.len());
+        seen += data.windows(3).filter(|bytes| bytes == b"\x2a\x01v").count();
+    }
+    reader.join().unwrap();
+    snapshot.join().unwrap();
+}
+
+#[test]
+fn what_waits_for_the_locks_of_an_old_era_blocks_no_other_request() {
+    for era in [Era::V3_0, Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5] {
+        with_server_of(era, async |running| requests_beside_locks(running, era).await);
+    }
+}
