@@ -19,12 +19,11 @@ use clearlane_proto::etcdserverpb::{
     AuthUserChangePasswordResponse, AuthUserDeleteRequest, AuthUserDeleteResponse,
     AuthUserGetRequest, AuthUserGetResponse, AuthUserGrantRoleRequest, AuthUserGrantRoleResponse,
     AuthUserListRequest, AuthUserListResponse, AuthUserRevokeRoleRequest,
-    AuthUserRevokeRoleResponse, AuthenticateRequest, AuthenticateResponse, InternalRaftRequest,
-    ResponseHeader,
+    AuthUserRevokeRoleResponse, AuthenticateRequest, AuthenticateResponse, ResponseHeader,
 };
-use clearlane_server::apply::{self, AppliedResponse};
+use clearlane_server::apply;
 use clearlane_server::auth_store::{self, AuthRejection};
-use clearlane_server::{RequestError, Server};
+use clearlane_server::{Proposal, RequestError, Server};
 use tonic::{Request, Response, Status};
 
 use crate::interceptors::{RequiredRole, check_member_can_serve};
@@ -55,14 +54,12 @@ impl AuthService {
     }
 
     /// Changes users and roles.
-    async fn propose_change(
-        &self,
-        request: InternalRaftRequest,
-    ) -> Result<Option<ResponseHeader>, Status> {
-        match self.server.propose(request).await.map_err(|trouble| status::from_error(&trouble))? {
-            AppliedResponse::Auth(header) => Ok(header),
-            reply => Err(status::unexpected_response(&reply)),
-        }
+    async fn propose_change<P>(&self, request: P) -> Result<Option<ResponseHeader>, Status>
+    where
+        P: Proposal<Response = Option<ResponseHeader>>,
+    {
+        let reply = self.server.propose(request).await;
+        reply.map_err(|trouble| status::from_error(&trouble))
     }
 
     /// Looks at them, after all that was acknowledged before.
@@ -106,11 +103,9 @@ async fn hash_password(password: String, cost: u32) -> Result<String, Status> {
 
 /// A change that has nothing to prepare, and nothing but a header to answer.
 macro_rules! propose_and_answer_header {
-    ($service:expr, $request:expr, $field:ident, $response:ident) => {{
+    ($service:expr, $request:expr, $response:ident) => {{
         $service.check_can_serve(&$request)?;
-        let $field = Some($request.into_inner());
-        let request = InternalRaftRequest { $field, ..Default::default() };
-        let header = $service.propose_change(request).await?;
+        let header = $service.propose_change($request.into_inner()).await?;
         Ok(Response::new($response { header }))
     }};
 }
@@ -164,9 +159,7 @@ impl Auth for AuthService {
         if !add.options.is_some_and(|options| options.no_password) {
             add.hashed_password = hash_password(password, self.bcrypt_cost).await?;
         }
-        let auth_user_add = Some(add);
-        let request = InternalRaftRequest { auth_user_add, ..Default::default() };
-        let header = self.propose_change(request).await?;
+        let header = self.propose_change(add).await?;
         Ok(Response::new(AuthUserAddResponse { header }))
     }
 
@@ -194,7 +187,7 @@ impl Auth for AuthService {
         &self,
         request: Request<AuthUserDeleteRequest>,
     ) -> RpcResult<AuthUserDeleteResponse> {
-        propose_and_answer_header!(self, request, auth_user_delete, AuthUserDeleteResponse)
+        propose_and_answer_header!(self, request, AuthUserDeleteResponse)
     }
 
     async fn user_change_password(
@@ -205,9 +198,7 @@ impl Auth for AuthService {
         let mut change = request.into_inner();
         change.hashed_password =
             hash_password(std::mem::take(&mut change.password), self.bcrypt_cost).await?;
-        let auth_user_change_password = Some(change);
-        let request = InternalRaftRequest { auth_user_change_password, ..Default::default() };
-        let header = self.propose_change(request).await?;
+        let header = self.propose_change(change).await?;
         Ok(Response::new(AuthUserChangePasswordResponse { header }))
     }
 
@@ -215,21 +206,21 @@ impl Auth for AuthService {
         &self,
         request: Request<AuthUserGrantRoleRequest>,
     ) -> RpcResult<AuthUserGrantRoleResponse> {
-        propose_and_answer_header!(self, request, auth_user_grant_role, AuthUserGrantRoleResponse)
+        propose_and_answer_header!(self, request, AuthUserGrantRoleResponse)
     }
 
     async fn user_revoke_role(
         &self,
         request: Request<AuthUserRevokeRoleRequest>,
     ) -> RpcResult<AuthUserRevokeRoleResponse> {
-        propose_and_answer_header!(self, request, auth_user_revoke_role, AuthUserRevokeRoleResponse)
+        propose_and_answer_header!(self, request, AuthUserRevokeRoleResponse)
     }
 
     async fn role_add(
         &self,
         request: Request<AuthRoleAddRequest>,
     ) -> RpcResult<AuthRoleAddResponse> {
-        propose_and_answer_header!(self, request, auth_role_add, AuthRoleAddResponse)
+        propose_and_answer_header!(self, request, AuthRoleAddResponse)
     }
 
     async fn role_get(
@@ -257,31 +248,21 @@ impl Auth for AuthService {
         &self,
         request: Request<AuthRoleDeleteRequest>,
     ) -> RpcResult<AuthRoleDeleteResponse> {
-        propose_and_answer_header!(self, request, auth_role_delete, AuthRoleDeleteResponse)
+        propose_and_answer_header!(self, request, AuthRoleDeleteResponse)
     }
 
     async fn role_grant_permission(
         &self,
         request: Request<AuthRoleGrantPermissionRequest>,
     ) -> RpcResult<AuthRoleGrantPermissionResponse> {
-        propose_and_answer_header!(
-            self,
-            request,
-            auth_role_grant_permission,
-            AuthRoleGrantPermissionResponse
-        )
+        propose_and_answer_header!(self, request, AuthRoleGrantPermissionResponse)
     }
 
     async fn role_revoke_permission(
         &self,
         request: Request<AuthRoleRevokePermissionRequest>,
     ) -> RpcResult<AuthRoleRevokePermissionResponse> {
-        propose_and_answer_header!(
-            self,
-            request,
-            auth_role_revoke_permission,
-            AuthRoleRevokePermissionResponse
-        )
+        propose_and_answer_header!(self, request, AuthRoleRevokePermissionResponse)
     }
 }
 

@@ -3,18 +3,17 @@
 //! The calls of KV are its functions: gRPC and the JSON gateway come through [`kv`](crate::kv).
 
 use clearlane_proto::etcdserverpb::{
-    CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse,
-    InternalRaftRequest, PutRequest, PutResponse, RangeRequest, TxnRequest, TxnResponse,
+    CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
+    PutResponse, RangeRequest, TxnRequest, TxnResponse,
 };
-use clearlane_server::apply::AppliedResponse;
 use clearlane_server::range::RangeResult;
 use clearlane_server::request_trace::{RequestTrace, Stage};
-use clearlane_server::{RequestError, Server};
+use clearlane_server::{Proposal, RequestError, Server};
 use http::HeaderMap;
 use tonic::Status;
 
 use crate::interceptors::{self, RequiredRole};
-use crate::status::{self, unexpected_response};
+use crate::status;
 
 /// One call of a client: at which member, and where its time goes.
 #[derive(Debug)]
@@ -65,11 +64,7 @@ impl RequestContext {
 
     /// Puts a key.
     pub async fn put(&mut self, request: PutRequest) -> Result<PutResponse, Status> {
-        let put = Some(request);
-        match self.propose(Box::new(InternalRaftRequest { put, ..Default::default() })).await? {
-            AppliedResponse::Put(response) => Ok(response),
-            reply => Err(unexpected_response(&reply)),
-        }
+        self.propose(request).await
     }
 
     /// Deletes a range of keys.
@@ -77,24 +72,14 @@ impl RequestContext {
         &mut self,
         request: DeleteRangeRequest,
     ) -> Result<DeleteRangeResponse, Status> {
-        let delete_range = Some(request);
-        match self
-            .propose(Box::new(InternalRaftRequest { delete_range, ..Default::default() }))
-            .await?
-        {
-            AppliedResponse::DeleteRange(response) => Ok(response),
-            reply => Err(unexpected_response(&reply)),
-        }
+        self.propose(request).await
     }
 
     /// Runs a transaction.
     pub async fn txn(&mut self, request: TxnRequest) -> Result<TxnResponse, Status> {
         self.check_not_learner()?;
         let reply = self.server.txn(request, &mut self.trace).await;
-        match reply.map_err(|trouble| status::from_error(&trouble))? {
-            AppliedResponse::Txn(response) => Ok(response),
-            reply => Err(unexpected_response(&reply)),
-        }
+        reply.map_err(|trouble| status::from_error(&trouble))
     }
 
     /// Compacts the history.
@@ -105,16 +90,10 @@ impl RequestContext {
         self.check_not_learner()?;
         let reply = self.server.compact(request).await;
         self.trace.end_stage(Stage::Apply);
-        match reply.map_err(|trouble| status::from_error(&trouble))? {
-            AppliedResponse::Compact(response) => Ok(response),
-            reply => Err(unexpected_response(&reply)),
-        }
+        reply.map_err(|trouble| status::from_error(&trouble))
     }
 
-    async fn propose(
-        &mut self,
-        request: Box<InternalRaftRequest>,
-    ) -> Result<AppliedResponse, Status> {
+    async fn propose<P: Proposal>(&mut self, request: P) -> Result<P::Response, Status> {
         self.check_not_learner()?;
         let reply = self.server.propose(request).await;
         self.trace.end_stage(Stage::Apply);

@@ -12,13 +12,11 @@ use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::lease_server::Lease;
 use clearlane_proto::etcdserverpb::{
-    InternalRaftRequest, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest,
-    LeaseKeepAliveResponse, LeaseLeasesRequest, LeaseLeasesResponse, LeaseRevokeRequest,
-    LeaseRevokeResponse, LeaseStatus, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
-    ResponseHeader,
+    LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
+    LeaseLeasesRequest, LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus,
+    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader,
 };
-use clearlane_server::apply::AppliedResponse;
-use clearlane_server::{RequestError, Server};
+use clearlane_server::{Proposal, RequestError, Server};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -45,7 +43,7 @@ impl LeaseService {
         LeaseService { server: member }
     }
 
-    async fn propose(&self, request: InternalRaftRequest) -> Result<AppliedResponse, Status> {
+    async fn propose<P: Proposal>(&self, request: P) -> Result<P::Response, Status> {
         self.server.propose(request).await.map_err(|trouble| status::from_error(&trouble))
     }
 
@@ -145,22 +143,14 @@ impl Lease for LeaseService {
         &self,
         request: Request<LeaseGrantRequest>,
     ) -> Result<Response<LeaseGrantResponse>, Status> {
-        let lease_grant = Some(request.into_inner());
-        match self.propose(InternalRaftRequest { lease_grant, ..Default::default() }).await? {
-            AppliedResponse::LeaseGrant(response) => Ok(Response::new(response)),
-            reply => Err(status::unexpected_response(&reply)),
-        }
+        self.propose(request.into_inner()).await.map(Response::new)
     }
 
     async fn lease_revoke(
         &self,
         request: Request<LeaseRevokeRequest>,
     ) -> Result<Response<LeaseRevokeResponse>, Status> {
-        let lease_revoke = Some(request.into_inner());
-        match self.propose(InternalRaftRequest { lease_revoke, ..Default::default() }).await? {
-            AppliedResponse::LeaseRevoke(response) => Ok(Response::new(response)),
-            reply => Err(status::unexpected_response(&reply)),
-        }
+        self.propose(request.into_inner()).await.map(Response::new)
     }
 
     async fn lease_keep_alive(

@@ -4,11 +4,10 @@
 //! lock is held, and a transaction that compares its revision of creation does something under it.
 
 use bytes::Bytes;
-use clearlane_proto::etcdserverpb::{DeleteRangeRequest, InternalRaftRequest, RangeRequest};
+use clearlane_proto::etcdserverpb::{DeleteRangeRequest, RangeRequest};
 use clearlane_proto::v3lockpb::lock_server::Lock;
 use clearlane_proto::v3lockpb::{LockRequest, LockResponse, UnlockRequest, UnlockResponse};
 use clearlane_server::RequestError;
-use clearlane_server::apply::AppliedResponse;
 use tonic::{Request, Response, Status};
 
 use crate::interceptors::{RequiredRole, check_member_can_serve};
@@ -64,19 +63,9 @@ impl Lock for LockService {
             RequiredRole::Voter,
         )?;
         let key = request.into_inner().key;
-        let delete_range = Some(DeleteRangeRequest { key, ..DeleteRangeRequest::default() });
-        let request = InternalRaftRequest { delete_range, ..Default::default() };
-        match self
-            .queue
-            .server()
-            .propose(request)
-            .await
-            .map_err(|trouble| client_error(&trouble))?
-        {
-            AppliedResponse::DeleteRange(done) => {
-                Ok(Response::new(UnlockResponse { header: done.header }))
-            }
-            reply => Err(crate::status::unexpected_response(&reply)),
-        }
+        let request = DeleteRangeRequest { key, ..DeleteRangeRequest::default() };
+        let done = self.queue.server().propose(request).await;
+        let header = done.map_err(|trouble| client_error(&trouble))?.header;
+        Ok(Response::new(UnlockResponse { header }))
     }
 }

@@ -22,11 +22,11 @@ use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, Targe
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
 use clearlane_proto::etcdserverpb::{
-    Compare, DeleteRangeRequest, InternalRaftRequest, LeaseGrantRequest, PutRequest, RangeRequest,
-    RangeResponse, RequestOp, ResponseHeader, TxnRequest, TxnResponse,
+    Compare, DeleteRangeRequest, LeaseGrantRequest, PutRequest, RangeRequest, RangeResponse,
+    RequestOp, ResponseHeader, TxnRequest, TxnResponse,
 };
 use clearlane_proto::mvccpb::KeyValue;
-use clearlane_server::apply::{self, AppliedResponse, check};
+use clearlane_server::apply::{self, check};
 use clearlane_server::request_trace::RequestTrace;
 use clearlane_server::watch::Stream;
 use clearlane_server::{RequestError, Server};
@@ -122,12 +122,8 @@ impl LockQueue {
     }
 
     async fn grant_session_lease(&self) -> Result<i64, RequestError> {
-        let lease_grant = Some(LeaseGrantRequest { ttl: SESSION_TTL_SECONDS, id: 0 });
-        let request = InternalRaftRequest { lease_grant, ..Default::default() };
-        match self.server.propose(request).await? {
-            AppliedResponse::LeaseGrant(granted) => Ok(granted.id),
-            reply => unreachable!("{reply:?} is no answer to a grant"),
-        }
+        let grant = LeaseGrantRequest { ttl: SESSION_TTL_SECONDS, id: 0 };
+        Ok(self.server.propose(grant).await?.id)
     }
 
     /// Waits until no key is in front, and returns whether one was. A client that stops to wait
@@ -255,10 +251,7 @@ impl LockQueue {
     }
 
     async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, RequestError> {
-        match self.server.txn(request, &mut RequestTrace::start()).await? {
-            AppliedResponse::Txn(done) => Ok(done),
-            reply => unreachable!("{reply:?} is no answer to a transaction"),
-        }
+        self.server.txn(request, &mut RequestTrace::start()).await
     }
 
     /// Reads, after all that was acknowledged before.

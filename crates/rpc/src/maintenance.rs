@@ -21,11 +21,10 @@ use clearlane_proto::etcdserverpb::maintenance_server::Maintenance;
 use clearlane_proto::etcdserverpb::{
     AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DefragmentResponse,
     DowngradeRequest, DowngradeResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse,
-    InternalRaftRequest, MoveLeaderRequest, MoveLeaderResponse, ResponseHeader, SnapshotRequest,
-    SnapshotResponse, StatusRequest, StatusResponse,
+    MoveLeaderRequest, MoveLeaderResponse, ResponseHeader, SnapshotRequest, SnapshotResponse,
+    StatusRequest, StatusResponse,
 };
 use clearlane_proto::membershippb::DowngradeInfoSetRequest;
-use clearlane_server::apply::AppliedResponse;
 use clearlane_server::downgrade::{self, downgrade_info, validate};
 use clearlane_server::snapshot_file::SnapshotWriter;
 use clearlane_server::{RequestError, Server, checksums};
@@ -98,12 +97,8 @@ impl MaintenanceService {
 
     /// Announces a downgrade, or cancels it.
     async fn set_downgrade(&self, enabled: bool, ver: String) -> Result<DowngradeResponse, Status> {
-        let downgrade_info_set = Some(DowngradeInfoSetRequest { enabled, ver });
-        let request = InternalRaftRequest { downgrade_info_set, ..Default::default() };
-        match self.server.propose(request).await.map_err(|trouble| status::from_error(&trouble))? {
-            AppliedResponse::Downgrade(response) => Ok(response),
-            reply => Err(status::unexpected_response(&reply)),
-        }
+        let reply = self.server.propose(DowngradeInfoSetRequest { enabled, ver }).await;
+        reply.map_err(|trouble| status::from_error(&trouble))
     }
 
     /// The full version of a target that would do.
@@ -180,12 +175,8 @@ impl Maintenance for MaintenanceService {
 
     async fn alarm(&self, request: Request<AlarmRequest>) -> RpcResult<AlarmResponse> {
         self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
-        let alarm = Some(request.into_inner());
-        let request = InternalRaftRequest { alarm, ..Default::default() };
-        match self.server.propose(request).await.map_err(|trouble| status::from_error(&trouble))? {
-            AppliedResponse::Alarm(response) => Ok(Response::new(response)),
-            reply => Err(status::unexpected_response(&reply)),
-        }
+        let reply = self.server.propose(request.into_inner()).await;
+        reply.map(Response::new).map_err(|trouble| status::from_error(&trouble))
     }
 
     async fn status(&self, request: Request<StatusRequest>) -> RpcResult<StatusResponse> {

@@ -6,7 +6,7 @@
 
 use clearlane_raft::read_index::ReadIndexError as Read;
 use clearlane_server::RequestError;
-use clearlane_server::apply::{AppliedResponse, RequestRejection as Request};
+use clearlane_server::apply::RequestRejection as Request;
 use clearlane_server::auth_store::AuthRejection as Users;
 use clearlane_server::downgrade::DowngradeRejection as Downgrade;
 use clearlane_server::membership::MembershipRejection as Members;
@@ -46,11 +46,6 @@ pub fn deadline_exceeded_trailers() -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(2);
     from_error(&RequestError::DeadlineExceeded).add_header(&mut trailers).expect("plain words");
     trailers
-}
-
-/// A reply of another kind than the request is a bug.
-pub fn unexpected_response(reply: &AppliedResponse) -> Status {
-    Status::internal(format!("{reply:?} answers another request"))
 }
 
 fn request_code(refused: Request) -> Code {

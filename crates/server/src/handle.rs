@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use clearlane_mvcc::Store;
 use clearlane_proto::etcdserverpb::{
-    AlarmType, CompactionRequest, InternalRaftRequest, ResponseHeader, TxnRequest,
+    AlarmType, CompactionRequest, CompactionResponse, InternalRaftRequest, ResponseHeader,
+    TxnRequest, TxnResponse,
 };
 use clearlane_raft::read_index::RequestIdGenerator;
 
@@ -15,6 +16,7 @@ use crate::applied_position::AppliedPosition;
 use crate::apply::{AppliedResponse, Limits, RequestRejection, check, txn};
 use crate::deadline::within_deadline;
 use crate::membership::{Member, MemberChange};
+use crate::proposal::Proposal;
 use crate::quota;
 use crate::replica::ProposalResult;
 use crate::request_error::RequestError;
@@ -113,12 +115,13 @@ impl Server {
     }
 
     /// Sends a request through the log, and waits until it is applied here.
-    pub fn propose(
+    pub fn propose<P: Proposal>(
         &self,
-        request: impl Into<Box<InternalRaftRequest>>,
-    ) -> impl Future<Output = Result<AppliedResponse, RequestError>> + Send {
+        request: P,
+    ) -> impl Future<Output = Result<P::Response, RequestError>> + Send {
         // It has a place for every kind of request. From here on a pointer is handed on.
-        self.propose_boxed(request.into())
+        let request = Box::new(request.into_request());
+        async move { P::response_of(self.propose_boxed(request).await?) }
     }
 
     async fn propose_boxed(
@@ -168,10 +171,9 @@ impl Server {
     pub async fn compact(
         &self,
         request: CompactionRequest,
-    ) -> Result<AppliedResponse, RequestError> {
+    ) -> Result<CompactionResponse, RequestError> {
         let (at, is_physical) = (request.revision, request.physical);
-        let compaction = Some(request);
-        let reply = self.propose(InternalRaftRequest { compaction, ..Default::default() }).await?;
+        let reply = self.propose(request).await?;
         if is_physical {
             // The member's threads end with it, and then no request waits here either.
             let mut compacted = self.threads.compacted();
@@ -203,16 +205,15 @@ impl Server {
         &self,
         request: TxnRequest,
         card: &mut RequestTrace,
-    ) -> Result<AppliedResponse, RequestError> {
+    ) -> Result<TxnResponse, RequestError> {
         check::txn(&request, &self.limits)?;
         if txn::is_read_only(&request) {
             let read = Box::pin(self.read_txn(request, card)).await;
             if read.is_err() {
                 card.end_stage(Stage::Backend);
             }
-            return read.map(AppliedResponse::Txn);
+            return read;
         }
-        let request = InternalRaftRequest { txn: Some(request), ..Default::default() };
         let reply = self.propose(request).await;
         card.end_stage(Stage::Apply);
         reply

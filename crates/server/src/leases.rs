@@ -15,7 +15,7 @@
 
 use clearlane_lease::{LeaseTtl, Renewal};
 use clearlane_proto::etcdserverpb::{
-    InternalRaftRequest, LeaseCheckpoint, LeaseCheckpointRequest, LeaseTimeToLiveResponse,
+    LeaseCheckpoint, LeaseCheckpointRequest, LeaseTimeToLiveResponse,
 };
 
 use crate::handle::Server;
@@ -36,9 +36,7 @@ impl Server {
                 Renewal::CheckpointFirst(checkpoint) => {
                     let (id, remaining_ttl) = (checkpoint.id, checkpoint.remaining_ttl);
                     let checkpoints = vec![LeaseCheckpoint { id, remaining_ttl }];
-                    let lease_checkpoint = Some(LeaseCheckpointRequest { checkpoints });
-                    self.propose(InternalRaftRequest { lease_checkpoint, ..Default::default() })
-                        .await?;
+                    self.propose(LeaseCheckpointRequest { checkpoints }).await?;
                 }
             }
         }

@@ -1,0 +1,90 @@
+//! Requests that go through the log, each with the type that answers it.
+//!
+//! A net thread proposes a `PutRequest` and gets a `PutResponse`. On the way both are what the log
+//! and the apply loop have for all requests: an [`InternalRaftRequest`] and an
+//! [`AppliedResponse`].
+
+use clearlane_proto::etcdserverpb::{
+    AlarmRequest, AlarmResponse, AuthRoleAddRequest, AuthRoleDeleteRequest,
+    AuthRoleGrantPermissionRequest, AuthRoleRevokePermissionRequest, AuthUserAddRequest,
+    AuthUserChangePasswordRequest, AuthUserDeleteRequest, AuthUserGrantRoleRequest,
+    AuthUserRevokeRoleRequest, CompactionRequest, CompactionResponse, DeleteRangeRequest,
+    DeleteRangeResponse, DowngradeResponse, InternalRaftRequest, LeaseCheckpointRequest,
+    LeaseCheckpointResponse, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest,
+    LeaseRevokeResponse, PutRequest, PutResponse, ResponseHeader, TxnRequest, TxnResponse,
+};
+use clearlane_proto::membershippb::DowngradeInfoSetRequest;
+
+use crate::apply::AppliedResponse;
+use crate::error::Error;
+use crate::request_error::RequestError;
+
+/// A request that goes through the log.
+pub trait Proposal: Send {
+    /// What it is answered with once it is applied.
+    type Response;
+
+    /// As it is in the log.
+    fn into_request(self) -> InternalRaftRequest;
+
+    /// The answer, out of what may answer any request.
+    fn response_of(applied: AppliedResponse) -> Result<Self::Response, RequestError>;
+}
+
+/// Any request, for callers that do not look at the answer.
+impl Proposal for InternalRaftRequest {
+    type Response = AppliedResponse;
+
+    fn into_request(self) -> InternalRaftRequest {
+        self
+    }
+
+    fn response_of(applied: AppliedResponse) -> Result<AppliedResponse, RequestError> {
+        Ok(applied)
+    }
+}
+
+macro_rules! proposals {
+    ($($request:ty: $field:ident => $answer:ident($response:ty);)*) => {$(
+        impl Proposal for $request {
+            type Response = $response;
+
+            fn into_request(self) -> InternalRaftRequest {
+                InternalRaftRequest { $field: Some(self), ..InternalRaftRequest::default() }
+            }
+
+            fn response_of(applied: AppliedResponse) -> Result<$response, RequestError> {
+                match applied {
+                    AppliedResponse::$answer(response) => Ok(response),
+                    other => Err(unexpected(&other)),
+                }
+            }
+        }
+    )*};
+}
+
+proposals! {
+    PutRequest: put => Put(PutResponse);
+    DeleteRangeRequest: delete_range => DeleteRange(DeleteRangeResponse);
+    TxnRequest: txn => Txn(TxnResponse);
+    CompactionRequest: compaction => Compact(CompactionResponse);
+    AlarmRequest: alarm => Alarm(AlarmResponse);
+    DowngradeInfoSetRequest: downgrade_info_set => Downgrade(DowngradeResponse);
+    LeaseGrantRequest: lease_grant => LeaseGrant(LeaseGrantResponse);
+    LeaseRevokeRequest: lease_revoke => LeaseRevoke(LeaseRevokeResponse);
+    LeaseCheckpointRequest: lease_checkpoint => LeaseCheckpoint(LeaseCheckpointResponse);
+    AuthUserAddRequest: auth_user_add => Auth(Option<ResponseHeader>);
+    AuthUserDeleteRequest: auth_user_delete => Auth(Option<ResponseHeader>);
+    AuthUserChangePasswordRequest: auth_user_change_password => Auth(Option<ResponseHeader>);
+    AuthUserGrantRoleRequest: auth_user_grant_role => Auth(Option<ResponseHeader>);
+    AuthUserRevokeRoleRequest: auth_user_revoke_role => Auth(Option<ResponseHeader>);
+    AuthRoleAddRequest: auth_role_add => Auth(Option<ResponseHeader>);
+    AuthRoleDeleteRequest: auth_role_delete => Auth(Option<ResponseHeader>);
+    AuthRoleGrantPermissionRequest: auth_role_grant_permission => Auth(Option<ResponseHeader>);
+    AuthRoleRevokePermissionRequest: auth_role_revoke_permission => Auth(Option<ResponseHeader>);
+}
+
+/// An answer to another kind of request is a bug.
+fn unexpected(applied: &AppliedResponse) -> RequestError {
+    Error::damaged("an answer", format!("{applied:?} answers another request")).into()
+}
