@@ -7,7 +7,8 @@ use std::time::Duration;
 use clearlane_backend::Era;
 use clearlane_contention::Registry;
 use clearlane_mvcc::watch::{
-    Response, StreamConsumer, WatchConfig, WatchRequest, WatchStream, WatchWork, WatchableStore,
+    CurrentWatchableStore, Response, StreamConsumer, WatchConfig, WatchRequest, WatchStream,
+    WatchWork, WatchableStore,
 };
 use parking_lot::Mutex;
 
@@ -115,8 +116,11 @@ impl<'w> Streams<'w> {
     pub(crate) fn open(&mut self, requests: impl Iterator<Item = WatchRequest>) {
         let name = self.streams.len() as u64;
         let consumer: Arc<dyn StreamConsumer> = Arc::<Ready>::clone(&self.ready);
-        let stream =
-            WatchStream::open(Arc::clone(&self.watch_threads.watchable_store), consumer, name);
+        let stream = WatchStream::open(
+            CurrentWatchableStore::of(Arc::clone(&self.watch_threads.watchable_store)),
+            consumer,
+            name,
+        );
         requests.for_each(|request| stream.watch(request));
         self.streams.push(stream);
     }

@@ -32,7 +32,8 @@ use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_contention::{Registry, TaskLabel};
 use clearlane_engine::{Engine, KeyRange};
 use clearlane_mvcc::watch::{
-    ResponseKind, WatchConfig, WatchRequest, WatchStream, WatchableStore, WatchedKeys,
+    CurrentWatchableStore, ResponseKind, WatchConfig, WatchRequest, WatchStream, WatchableStore,
+    WatchedKeys,
 };
 use clearlane_mvcc::{Change, CompactionJob, RangeOptions, StoreConfig, WatchableKv, open};
 use hooked_engine::{EngineCall, HookedEngine};
@@ -289,7 +290,13 @@ impl StoreWithWatchers {
         let watching = WatchConfig::default();
         let watchable_store =
             Arc::clone(&store).open_watchable_store(watching, &locks, Box::new(|_| {}));
-        let stream = || WatchStream::open(Arc::clone(&watchable_store), Arc::new(|| {}), 0);
+        let stream = || {
+            WatchStream::open(
+                CurrentWatchableStore::of(Arc::clone(&watchable_store)),
+                Arc::new(|| {}),
+                0,
+            )
+        };
         let (in_step, behind) = (stream(), stream());
         let job = Mutex::default();
         let stage = StoreWithWatchers {

@@ -23,8 +23,8 @@ use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_contention::{Registry, TaskLabel};
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_mvcc::watch::{
-    Event, Response, ResponseKind, WatchConfig, WatchRequest, WatchStream, WatchableStore,
-    WatchedKeys,
+    CurrentWatchableStore, Event, Response, ResponseKind, WatchConfig, WatchRequest, WatchStream,
+    WatchableStore, WatchedKeys,
 };
 use clearlane_mvcc::{Change, RangeOptions, StoreConfig, WatchableKv, open};
 
@@ -166,7 +166,11 @@ impl Scene {
     }
 
     fn stream(&self) -> WatchStream {
-        WatchStream::open(Arc::clone(&self.watchable_store), Arc::new(|| {}), 0)
+        WatchStream::open(
+            CurrentWatchableStore::of(Arc::clone(&self.watchable_store)),
+            Arc::new(|| {}),
+            0,
+        )
     }
 
     /// Does it over and over, in the name of a thread.

@@ -14,8 +14,8 @@ use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::MemoryEngine;
 use clearlane_mvcc::watch::{
-    CurrentHub, Response, ResponseKind, WatchConfig, WatchId, WatchMetrics, WatchRequest,
-    WatchStream, WatchableStore, WatchedKeys,
+    CurrentWatchableStore, Response, ResponseKind, WatchConfig, WatchId, WatchMetrics,
+    WatchRequest, WatchStream, WatchedKeys,
 };
 use clearlane_mvcc::{Change, StoreConfig, WatchableKv, open};
 
@@ -24,7 +24,7 @@ struct World {
     era: Era,
     config: WatchConfig,
     store: Arc<dyn WatchableKv<()>>,
-    watchable_store: Arc<CurrentHub>,
+    watchable_store: Arc<CurrentWatchableStore>,
 }
 
 fn empty(era: Era) -> Arc<dyn WatchableKv<()>> {
@@ -51,23 +51,23 @@ impl World {
             era,
             config,
             store,
-            watchable_store: Arc::new(CurrentHub::new(watchable_store, &locks)),
+            watchable_store: Arc::new(CurrentWatchableStore::new(watchable_store, &locks)),
         }
     }
 
     fn stream(&self) -> WatchStream {
-        WatchStream::open(Arc::clone(&self.watchable_store) as _, Arc::new(|| {}), 7)
+        WatchStream::open(Arc::clone(&self.watchable_store), Arc::new(|| {}), 7)
     }
 
     fn put(&self, revisions: RangeInclusive<i64>) {
         for revision in revisions {
-            self.watchable_store.publish_all(vec![(revision, put(&*self.store, revision))]);
+            self.watchable_store.get().publish_all(vec![(revision, put(&*self.store, revision))]);
         }
     }
 
     fn settle(&self) {
-        while self.watchable_store.deliver().unwrap() {}
-        while self.watchable_store.sync_watchers().unwrap() {}
+        while self.watchable_store.get().deliver().unwrap() {}
+        while self.watchable_store.get().sync_watchers().unwrap() {}
     }
 
     /// A copy that has come up to a revision, and is compacted, replaces the store.
@@ -127,7 +127,7 @@ fn each_watcher_gets_everything_once_from_any_sync_state() {
         // This is published and not handed on. (In the old eras the writer has delivered it.)
         world.put(13..=13);
         world.replace(20, None);
-        let figures = world.watchable_store.metrics();
+        let figures = world.watchable_store.get().metrics();
         assert_eq!((figures.streams, figures.watchers), (1, 4), "{era:?}");
         // Writers of the new store do not wait for a watcher to be synced.
         world.put(21..=23);
@@ -143,7 +143,7 @@ fn each_watcher_gets_everything_once_from_any_sync_state() {
         let created = stream.poll_responses(usize::MAX).unwrap();
         assert_eq!((created[0].id, &created[0].kind), (0, &ResponseKind::Created), "{era:?}");
         drop(stream);
-        assert_eq!(world.watchable_store.metrics(), WatchMetrics::default(), "{era:?}");
+        assert_eq!(world.watchable_store.get().metrics(), WatchMetrics::default(), "{era:?}");
     }
 }
 
@@ -157,7 +157,7 @@ fn a_full_channel_moves_with_its_watcher() {
         stream.watch(watcher(1, 0));
         world.put(2..=1500);
         world.settle();
-        assert_eq!(world.watchable_store.metrics().unsynced, 1, "{era:?}");
+        assert_eq!(world.watchable_store.get().metrics().unsynced, 1, "{era:?}");
         world.replace(1600, None);
         world.settle();
         let mut responses = Vec::new();
@@ -170,7 +170,7 @@ fn a_full_channel_moves_with_its_watcher() {
             world.settle();
         }
         assert_eq!(delivered_revisions(&responses, 1), (2..=1600).collect::<Vec<_>>(), "{era:?}");
-        assert_eq!(world.watchable_store.metrics().unsynced, 0, "{era:?}");
+        assert_eq!(world.watchable_store.get().metrics().unsynced, 0, "{era:?}");
     }
 }
 
@@ -188,6 +188,6 @@ fn a_watcher_whose_next_revision_the_copy_has_compacted_is_ended() {
         let responses = stream.poll_responses(usize::MAX).unwrap();
         assert_eq!(delivered_revisions(&responses, 1), [2, 3, 4, 5, -10], "{era:?}");
         assert_eq!(delivered_revisions(&responses, 2), (10..=20).collect::<Vec<_>>(), "{era:?}");
-        assert_eq!(world.watchable_store.metrics().watchers, 1, "{era:?}");
+        assert_eq!(world.watchable_store.get().metrics().watchers, 1, "{era:?}");
     }
 }

@@ -18,8 +18,8 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_mvcc::watch::{
-    Event, INVALID_WATCH_ID, Response, ResponseKind, WatchConfig, WatchError, WatchRequest,
-    WatchStream, WatchableStore, WatchedKeys,
+    CurrentWatchableStore, Event, INVALID_WATCH_ID, Response, ResponseKind, WatchConfig,
+    WatchError, WatchRequest, WatchStream, WatchableStore, WatchedKeys,
 };
 use clearlane_mvcc::{
     Change, CompactionJob, SnapshotStore, SnapshotWatchableStore, Store as _, StoreConfig,
@@ -291,7 +291,11 @@ impl World {
     }
 
     fn open(&mut self, number: usize) {
-        let stream = WatchStream::open(Arc::clone(&self.watchable_store), Arc::new(|| {}), 0);
+        let stream = WatchStream::open(
+            CurrentWatchableStore::of(Arc::clone(&self.watchable_store)),
+            Arc::new(|| {}),
+            0,
+        );
         self.clients[number] = Some(Client {
             stream,
             watchers: Vec::new(),

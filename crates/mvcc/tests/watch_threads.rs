@@ -24,8 +24,8 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::MemoryEngine;
 use clearlane_mvcc::watch::{
-    Event, Response, ResponseKind, WatchConfig, WatchRequest, WatchStream, WatchWork,
-    WatchableStore, WatchedKeys,
+    CurrentWatchableStore, Event, Response, ResponseKind, WatchConfig, WatchRequest, WatchStream,
+    WatchWork, WatchableStore, WatchedKeys,
 };
 use clearlane_mvcc::{
     Change, CompactionJob, ReadTxn as _, SnapshotStore, SnapshotWatchableStore, Store as _,
@@ -325,7 +325,11 @@ fn consume(
 ) -> (usize, usize) {
     let signal = WakeFlag::default();
     let wake = signal.clone();
-    let stream = WatchStream::open(Arc::clone(watchable_store), Arc::new(move || wake.set()), 0);
+    let stream = WatchStream::open(
+        CurrentWatchableStore::of(Arc::clone(watchable_store)),
+        Arc::new(move || wake.set()),
+        0,
+    );
     let (watchers, random) = (BTreeMap::new(), Random(seed));
     let mut consumer = Consumer { world, stream, watchers, random, pace, compacted: 0, events: 0 };
     consumer.run(&signal);

@@ -11,7 +11,7 @@
 //! once; the streams' tasks are woken there. A client that does not read blocks no other one: its
 //! channel is bounded, and what does not fit is read from the store later
 //! ([`clearlane_mvcc::watch`]). When a raft snapshot replaces the store, the streams move to the
-//! new one: see [`CurrentHub`].
+//! new one: see [`CurrentWatchableStore`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use std::time::Duration;
 use clearlane_backend::Era;
 use clearlane_contention::Registry;
 use clearlane_mvcc::watch::{
-    CurrentHub, Response, StreamConsumer, WatchConfig, WatchId, WatchMetrics, WatchRequest,
-    WatchStream, WatchWork, WatchableStore,
+    CurrentWatchableStore, Response, StreamConsumer, WatchConfig, WatchId, WatchMetrics,
+    WatchRequest, WatchStream, WatchWork, WatchableStore,
 };
 use clearlane_mvcc::{Change, WatchableKv};
 use parking_lot::Mutex;
@@ -40,7 +40,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(10 * 60);
 /// The watchers of a member.
 #[derive(Debug)]
 pub struct WatchServer {
-    pub(crate) store: Arc<CurrentHub>,
+    pub(crate) store: Arc<CurrentWatchableStore>,
     pub(crate) signals: Arc<WatchSignals>,
     config: WatchConfig,
     locks: Registry,
@@ -71,7 +71,7 @@ impl WatchServer {
         let (config, bells) = (WatchConfig::default(), Arc::new(WatchSignals::default()));
         let hub = watchable_store(store, config, locks, &bells);
         WatchServer {
-            store: Arc::new(CurrentHub::new(hub, locks)),
+            store: Arc::new(CurrentWatchableStore::new(hub, locks)),
             signals: bells,
             config,
             locks: locks.clone(),
@@ -83,7 +83,7 @@ impl WatchServer {
 
     /// How many watchers there are, and how they are.
     pub fn metrics(&self) -> WatchMetrics {
-        self.store.metrics()
+        self.store.read().metrics()
     }
 
     /// The longest time between two responses to a watcher that wants notices of its progress.
@@ -98,7 +98,7 @@ impl WatchServer {
 
     pub(crate) fn publish(&self, changes: Vec<(i64, Vec<Change>)>) {
         if !changes.is_empty() {
-            self.store.publish_all(changes);
+            self.store.read().publish_all(changes);
         }
     }
 

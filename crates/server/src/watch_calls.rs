@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
-use clearlane_mvcc::watch::{Response, StreamConsumer, WatchStream, WatchableStore};
+use clearlane_mvcc::watch::{CurrentWatchableStore, Response, StreamConsumer, WatchStream};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -33,7 +33,7 @@ impl WatchCalls {
     /// Opens a stream, see [`WatchStream::open`]. `may_wait` is whether its calls may wait for
     /// locks.
     pub(crate) fn open(
-        store: Arc<dyn WatchableStore>,
+        store: Arc<CurrentWatchableStore>,
         consumer: Arc<dyn StreamConsumer>,
         name: u64,
         may_wait: bool,
@@ -93,7 +93,7 @@ struct CallQueue {
 
 impl QueuedCalls {
     fn open(
-        store: Arc<dyn WatchableStore>,
+        store: Arc<CurrentWatchableStore>,
         consumer: Arc<dyn StreamConsumer>,
         name: u64,
     ) -> QueuedCalls {

@@ -7,14 +7,14 @@
 //! * [`watcher_group`], `interval_tree.rs`: which watchers watch a key.
 //! * [`interface`]: [`WatchableStore`]; [`clearlane::watch`](crate::clearlane::watch) and
 //!   [`etcd::watch`](crate::etcd::watch) implement it.
-//! * [`current_hub`], [`detached_stream`]: a store is replaced, and its streams move.
+//! * [`current_store`], [`detached_stream`]: a store is replaced, and its streams move.
 //!
 //! Invariants: a watcher's responses begin with `Created` and rise in revisions; all its events of
 //! one revision are in one response; `Progress` at R comes after every event up to R. See
 //! `docs/watch.md`.
 
 pub mod channel;
-pub mod current_hub;
+pub mod current_store;
 pub mod detached_stream;
 pub mod interface;
 pub mod response;
@@ -23,7 +23,7 @@ pub mod watcher_group;
 mod interval_tree;
 
 pub use channel::{StreamConsumer, WatchChannel};
-pub use current_hub::CurrentHub;
+pub use current_store::CurrentWatchableStore;
 pub use detached_stream::DetachedStream;
 pub use interface::{
     WatchConfig, WatchMetrics, WatchWork, WatchableKv, WatchableStore, WorkSignal,

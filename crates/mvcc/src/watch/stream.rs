@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::watch::channel::{StreamConsumer, WatchChannel};
-use crate::watch::interface::WatchableStore;
+use crate::watch::current_store::CurrentWatchableStore;
 use crate::watch::response::{Response, WatchId, WatchRequest};
 
 /// A stream of watchers, for the thread that serves a client. Dropping it ends all its watchers.
 #[derive(Debug)]
 pub struct WatchStream {
-    store: Arc<dyn WatchableStore>,
+    store: Arc<CurrentWatchableStore>,
     channel: Arc<WatchChannel>,
 }
 
@@ -20,33 +20,33 @@ impl WatchStream {
     /// Opens a stream whose responses are taken by this consumer, which is notified with `name`
     /// when responses have come into its empty channel.
     pub fn open(
-        store: Arc<dyn WatchableStore>,
+        store: Arc<CurrentWatchableStore>,
         consumer: Arc<dyn StreamConsumer>,
         name: u64,
     ) -> WatchStream {
-        let channel = store.open_stream(consumer, name);
+        let channel = store.read().open_stream(consumer, name);
         WatchStream { store, channel }
     }
 
     /// Makes a watcher. After this the channel has the answer: created or rejected.
     pub fn watch(&self, request: WatchRequest) {
-        self.store.watch(&self.channel, request);
+        self.store.read().watch(&self.channel, request);
     }
 
     /// Ends a watcher; an unknown id is ignored, as in etcd.
     pub fn cancel(&self, id: WatchId) {
-        self.store.cancel(&self.channel, id);
+        self.store.read().cancel(&self.channel, id);
     }
 
     /// Requests the progress of the stream. It is answered if all its watchers are synced.
     pub fn request_progress(&self) {
-        self.store.request_progress(&self.channel);
+        self.store.read().request_progress(&self.channel);
     }
 
     /// The interval of progress notices has passed: each watcher that wants them, is synced and had
     /// no event since the last call gets one.
     pub fn notify_progress(&self) {
-        self.store.notify_progress(&self.channel);
+        self.store.read().notify_progress(&self.channel);
     }
 
     /// Takes the next responses, up to about `bytes_max` bytes but at least one if there is any.
@@ -61,7 +61,7 @@ impl WatchStream {
     pub fn take_responses(&self, bytes_max: usize) -> Vec<Response> {
         let (responses, drained) = self.channel.poll_responses(bytes_max);
         if drained {
-            self.store.resume_stream(&self.channel);
+            self.store.read().resume_stream(&self.channel);
         }
         responses
     }
@@ -73,12 +73,12 @@ impl WatchStream {
 
     /// The second half: reads the records before, where they are wanted and missing.
     pub fn add_previous_records(&self, responses: &mut [Response]) -> Result<()> {
-        self.store.add_previous_records(&self.channel, responses)
+        self.store.get().add_previous_records(&self.channel, responses)
     }
 }
 
 impl Drop for WatchStream {
     fn drop(&mut self) {
-        self.store.close_stream(&self.channel);
+        self.store.read().close_stream(&self.channel);
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_mvcc::watch::{
-    INVALID_WATCH_ID, ResponseKind, WatchConfig, WatchError, WatchRequest, WatchStream,
+    CurrentWatchableStore, INVALID_WATCH_ID, ResponseKind, WatchConfig, WatchError, WatchRequest,
+    WatchStream,
 };
 use clearlane_mvcc::{StoreConfig, WatchableKv, open};
 
@@ -190,7 +191,7 @@ fn a_record_before_that_cannot_be_read_is_an_error() {
         &Registry::new(),
         Box::new(|_| {}),
     );
-    let stream = WatchStream::open(watchable, Arc::new(|| {}), 0);
+    let stream = WatchStream::open(CurrentWatchableStore::of(watchable), Arc::new(|| {}), 0);
     stream.watch(WatchRequest { prev_kv: true, ..everything() });
     put();
     put();

@@ -20,8 +20,8 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::watch::{
-    Event, Response, ResponseKind, WatchConfig, WatchRequest, WatchStream, WatchableStore,
-    WatchedKeys,
+    CurrentWatchableStore, Event, Response, ResponseKind, WatchConfig, WatchRequest, WatchStream,
+    WatchableStore, WatchedKeys,
 };
 use clearlane_mvcc::{Change, SnapshotStore, SnapshotWatchableStore, Store as _, StoreConfig};
 
@@ -88,7 +88,7 @@ struct TestWatchableStore {
 
 impl TestWatchableStore {
     fn stream(&self) -> WatchStream {
-        WatchStream::open(Arc::clone(&self.store), Arc::new(|| {}), 0)
+        WatchStream::open(CurrentWatchableStore::of(Arc::clone(&self.store)), Arc::new(|| {}), 0)
     }
 
     fn publish(&self, (revision, changes): (i64, Vec<Change>)) {

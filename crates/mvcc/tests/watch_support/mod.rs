@@ -19,8 +19,8 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_mvcc::watch::{
-    Event, INVALID_WATCH_ID, Response, ResponseKind, WatchConfig, WatchId, WatchRequest,
-    WatchStream, WatchableStore, WatchedKeys,
+    CurrentWatchableStore, Event, INVALID_WATCH_ID, Response, ResponseKind, WatchConfig, WatchId,
+    WatchRequest, WatchStream, WatchableStore, WatchedKeys,
 };
 use clearlane_mvcc::{Change, StoreConfig, WatchableKv, open};
 use goldenscript::{Argument, Command, Context, Runner};
@@ -75,7 +75,11 @@ impl WatchRunner {
 
     /// How many responses with events a client finds that has taken none for long.
     pub(crate) fn responses_of_a_full_channel(mut self) -> usize {
-        let stream = WatchStream::open(Arc::clone(&self.watchable_store), Arc::new(|| {}), 0);
+        let stream = WatchStream::open(
+            CurrentWatchableStore::of(Arc::clone(&self.watchable_store)),
+            Arc::new(|| {}),
+            0,
+        );
         stream.watch(WatchRequest::new(WatchedKeys::From(Bytes::new())));
         self.puts("a", 1100).expect("nothing is in its way");
         let is_events = |response: &&Response| matches!(response.kind, ResponseKind::Events { .. });
@@ -306,7 +310,7 @@ impl Runner for WatchRunner {
             }
             "stream" => {
                 let stream = WatchStream::open(
-                    Arc::clone(&self.watchable_store),
+                    CurrentWatchableStore::of(Arc::clone(&self.watchable_store)),
                     Arc::new(unlocked(&self.locks)),
                     0,
                 );

@@ -17,7 +17,6 @@
 use std::time::{Duration, Instant};
 
 use clearlane_backend::Era;
-use clearlane_mvcc::watch::WatchableStore as _;
 use parking_lot::{Condvar, Mutex};
 
 use super::ServerState;
@@ -82,7 +81,7 @@ pub(super) fn deliver(shared: &ServerState) -> Result<()> {
     let clock = is_etcd_era(shared).then_some(VICTIM_RETRY_INTERVAL);
     let pause = || clock.filter(|_| watching.has_streams());
     while watching.signals.delivery.wait(pause()) {
-        while watching.store.deliver()? {
+        while watching.store.get().deliver()? {
             if watching.signals.delivery.is_closed() {
                 return Ok(());
             }
@@ -103,7 +102,7 @@ pub(super) fn sync_watchers(shared: &ServerState) -> Result<()> {
 fn sync_when_notified(shared: &ServerState) -> Result<()> {
     let watching = &shared.watch_server;
     while watching.signals.sync.wait(None) {
-        while watching.store.sync_watchers()? {
+        while watching.store.get().sync_watchers()? {
             if watching.signals.sync.is_closed() {
                 return Ok(());
             }
@@ -117,12 +116,12 @@ fn sync_periodically(shared: &ServerState) -> Result<()> {
     let watching = &shared.watch_server;
     let mut pause = SYNC_INTERVAL;
     while watching.signals.sync.wait(watching.has_streams().then_some(pause)) {
-        let behind = watching.store.metrics().unsynced;
+        let behind = watching.store.get().metrics().unsynced;
         pause = SYNC_INTERVAL;
         if behind > 0 {
             let begin = Instant::now();
-            watching.store.sync_watchers()?;
-            let left = watching.store.metrics().unsynced;
+            watching.store.get().sync_watchers()?;
+            let left = watching.store.get().metrics().unsynced;
             if left > 0 && left < behind {
                 pause = begin.elapsed();
             }
