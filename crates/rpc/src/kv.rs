@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::{
-    CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest,
+    CompactionRequest, CompactionResponse, DeleteRangeRequest, PutRequest, RangeRequest,
+    TxnRequest, TxnResponse,
 };
 use clearlane_server::apply::describe::write_keys;
-use clearlane_server::apply::txn;
+use clearlane_server::apply::txn::is_read_only;
 use clearlane_server::range::RangeResult;
 use clearlane_server::request_trace::{RequestTrace, SlowRequestFields, Stage};
-use clearlane_server::{Server, trace};
+use clearlane_server::{Proposal, Server, trace};
 use http::{HeaderMap, Response};
 use hyper::body::Incoming;
 use tonic::{Code, Status};
@@ -26,7 +27,7 @@ use crate::unary::{
     EncodedResponse, decode, decode_txn, message_response, message_response_of_any_size,
     read_message,
 };
-use crate::{gzip, range_body};
+use crate::{gzip, range_body, status};
 
 /// Number of bytes that a message may have beside the request itself: etcd's.
 const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
@@ -101,11 +102,11 @@ pub(crate) async fn handle_call(
     let limit = message_bytes_max(&asker.server);
     let answer = match RequestContext::start(&asker.server, &asker.headers) {
         Err(status) => Err(status),
-        Ok(errand) => match errand.within_deadline(read_message(body, limit, is_packed)).await {
+        Ok(context) => match context.within_deadline(read_message(body, limit, is_packed)).await {
             Err(status) | Ok(Err(status)) => Err(status),
             Ok(Ok(message)) => {
                 counted.received(message.len());
-                execute(kind, errand, message, &asker).await
+                execute(kind, context, message, &asker).await
             }
         },
     };
@@ -128,7 +129,7 @@ pub(crate) async fn handle_message(
     counted.received(message.len());
     let answer = match RequestContext::start(&asker.server, &asker.headers) {
         Err(status) => Err(status),
-        Ok(errand) => execute(kind, errand, message, &asker).await,
+        Ok(context) => execute(kind, context, message, &asker).await,
     };
     finish_call(answer, counted)
 }
@@ -150,7 +151,7 @@ fn finish_call(
 
 async fn execute(
     kind: KvMethod,
-    mut errand: RequestContext,
+    mut context: RequestContext,
     bytes: Bytes,
     asker: &CallHead,
 ) -> Result<Response<ResponseBody>, Status> {
@@ -163,21 +164,27 @@ async fn execute(
                 request.range_end.clone(),
                 request.limit,
             );
-            let found = errand.range(request).await;
+            let found = range(&mut context, request).await;
             count = found.as_ref().map_or(0, |found| found.record_count());
-            let until_ns = errand.server.deadline_ns();
+            let until_ns = context.server.deadline_ns();
             let answer = found.and_then(|found| range_response(asker, until_ns, found));
             (answer, said)
         }
         KvMethod::Put => {
             let request: PutRequest = decode(bytes)?;
             let said = RequestSummary::Put(request.key.clone(), request.value.len());
-            (errand.put(request).await.map(message_response).map(EncodedResponse::Ready), said)
+            (
+                propose(&mut context, request)
+                    .await
+                    .map(message_response)
+                    .map(EncodedResponse::Ready),
+                said,
+            )
         }
         KvMethod::DeleteRange => {
             let request: DeleteRangeRequest = decode(bytes)?;
             let said = RequestSummary::Delete(request.key.clone(), request.range_end.clone());
-            let deleted = errand.delete_range(request).await;
+            let deleted = propose(&mut context, request).await;
             let answer =
                 deleted.and_then(|response| message_response_of_any_size(&asker.server, response));
             (answer, said)
@@ -185,9 +192,9 @@ async fn execute(
         KvMethod::Txn => {
             let request = decode_txn(bytes)?;
             let (success, failure) = (request.success.len(), request.failure.len());
-            let is_read = txn::is_read_only(&request);
+            let is_read = is_read_only(&request);
             let said = RequestSummary::Txn(request.compare.len(), success, failure, is_read);
-            let done = errand.txn(request).await;
+            let done = txn(&mut context, request).await;
             let answer =
                 done.and_then(|response| message_response_of_any_size(&asker.server, response));
             (answer, said)
@@ -195,19 +202,65 @@ async fn execute(
         KvMethod::Compact => {
             let request: CompactionRequest = decode(bytes)?;
             let said = RequestSummary::Compact(request.revision);
-            (errand.compact(request).await.map(message_response).map(EncodedResponse::Ready), said)
+            (
+                compact(&mut context, request)
+                    .await
+                    .map(message_response)
+                    .map(EncodedResponse::Ready),
+                said,
+            )
         }
     };
-    let took = errand.trace;
+    let took = context.trace;
     let answer = match answer {
-        Ok(answer) => answer.resolve(&errand).await,
+        Ok(answer) => answer.resolve(&context).await,
         Err(status) => Err(status),
     };
-    errand.trace.end_stage(Stage::Sending);
+    context.trace.end_stage(Stage::Sending);
     let (class, reads) = said.trace_class(count);
-    asker.server.threads().trace().record_request(class, reads, errand.trace);
-    report_if_slow(kind, asker, &said, count, &answer, (&errand.trace, &took));
+    asker.server.threads().trace().record_request(class, reads, context.trace);
+    report_if_slow(kind, asker, &said, count, &answer, (&context.trace, &took));
     answer
+}
+
+/// Reads a range of keys.
+async fn range(context: &mut RequestContext, request: RangeRequest) -> Result<RangeResult, Status> {
+    if !request.serializable {
+        context.check_not_learner()?;
+    }
+    let result = context.server.range(request, &mut context.trace).await;
+    if result.is_err() {
+        // What was refused has taken its time, too.
+        context.trace.end_stage(Stage::Backend);
+    }
+    result.map_err(|error| status::from_error(&error))
+}
+
+/// Sends a request through the log.
+async fn propose<P: Proposal>(
+    context: &mut RequestContext,
+    request: P,
+) -> Result<P::Response, Status> {
+    context.check_not_learner()?;
+    let response = context.server.propose(request).await;
+    context.trace.end_stage(Stage::Apply);
+    response.map_err(|error| status::from_error(&error))
+}
+
+async fn txn(context: &mut RequestContext, request: TxnRequest) -> Result<TxnResponse, Status> {
+    context.check_not_learner()?;
+    let response = context.server.txn(request, &mut context.trace).await;
+    response.map_err(|error| status::from_error(&error))
+}
+
+async fn compact(
+    context: &mut RequestContext,
+    request: CompactionRequest,
+) -> Result<CompactionResponse, Status> {
+    context.check_not_learner()?;
+    let response = context.server.compact(request).await;
+    context.trace.end_stage(Stage::Apply);
+    response.map_err(|error| status::from_error(&error))
 }
 
 fn range_response(
