@@ -2,7 +2,7 @@
 //! show`.
 //!
 //! ```text
-//!   start ── recording ── SIGUSR1 ── file ── not recording ── SIGUSR1 ── recording ── SIGTERM ── file
+//!   start ─ recording ─ SIGUSR1 ─ file ─ not recording ─ SIGUSR1 ─ recording ─ SIGTERM ─ file
 //! ```
 //!
 //! [`TraceRecorder`](clearlane_server::trace::TraceRecorder) takes notes in memory, and keeps the

@@ -4,10 +4,10 @@
 //! |---|---|
 //! | [`serve`] | network threads: which has which connection |
 //! | [`router`] | one request: gRPC, gateway or HTTP |
-//! | `kv`, `unary`, `range_body`, `response_body`, `gzip` | the five calls of KV, from bytes to bytes |
+//! | `kv`, `unary`, `range_body`, `response_body`, `gzip` | KV's calls, from bytes to bytes |
 //! | [`context`] | one call: deadline, trace, and the calls of KV |
 //! | [`interceptors`] | may this member answer this call at all? |
-//! | [`kv_service`], [`watch`], [`lease`], [`cluster`], [`maintenance`], [`auth`] | etcd's services |
+//! | [`kv_service`], [`watch`], [`lease`], [`cluster`], [`maintenance`], [`auth`] | services |
 //! | [`lock`], [`election`], [`lock_queue`] | etcd's concurrency services |
 //! | [`health`] | gRPC's health service |
 //! | [`http`] | version, health, metrics, and the API in JSON |

@@ -6,7 +6,7 @@
 //! | Status | this member, whatever state it is in | short |
 //! | MoveLeader | the leader | an election |
 //! | Downgrade | the cluster, through the log | as a write |
-//! | Defragment, Hash, HashKV, Snapshot | this member, from its own store | as long as reading all of it |
+//! | Defragment, Hash, HashKV, Snapshot | this member, from its store | as reading all of it |
 //!
 //! The last four run on threads of their own, so few at a time that they do not fill the machine: a
 //! request that comes then waits.

@@ -5,7 +5,7 @@
 //! ```text
 //!                           ┌─ Range, Put, DeleteRange, Txn, Compact ─▶ kv       this module
 //!   connection ─▶ request ──┼─ other gRPC calls ─────────────────────▶ tonic    watch, lease ...
-//!                           └─ HTTP ─────────────────────────────────▶ http     health, metrics ...
+//!                           └─ HTTP ─────────────────────────────────▶ http     health, metrics
 //! ```
 //!
 //! The five calls that a busy server gets go past tonic: its router and its codec cost as much as

@@ -7,9 +7,9 @@
 //!   timer  ─▶ every 100 ms ────────────────────────────────────────────────▶ era::commit
 //! ```
 //!
-//! Each member has a machine of its own. The first leads; those behind the voting members are learners.
-//! What goes between them is a [`Message`] on a [link](crate::link); how writes come into the logs
-//! is in [`raft`](crate::raft), and how reads become fresh in [`reads`](crate::reads).
+//! Each member has a machine of its own. The first leads; those behind the voting members are
+//! learners. What goes between them is a [`Message`] on a [link](crate::link); how writes come
+//! into the logs is in [`raft`](crate::raft), how reads become fresh in [`reads`](crate::reads).
 
 use std::cell::{Cell, RefCell};
 use std::fmt;

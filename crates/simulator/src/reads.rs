@@ -10,8 +10,8 @@
 //! The leader notes what is committed, and learns from a quorum that it still leads. Another member
 //! asks the leader to do that. Both then wait until so much is applied where the reader is. In ours
 //! a member that is alone asks no other; etcd sends the question through raft all the same, which
-//! costs a turn of it. And in ours a member that asks has said with it that it follows: of three, that
-//! is enough.
+//! costs a turn of it. And in ours a member that asks has said with it that it follows: of three,
+//! that is enough.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -140,7 +140,7 @@ impl<T: Debug> Batch<T> {
     fn commit_txn(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
         self.check_usable()?;
         let mut txn = self.txn.take().expect("absent only after a failure");
-        // Taken back below. It stays if the commit panics, whose effect on the engine is then unknown.
+        // Taken back below. It stays if the commit panics: its effect on the engine is unknown.
         self.failure = Some(Error::Engine("a commit panicked".to_owned()));
         let hooked = pre_commit
             .run(&self.payload, &mut |bucket, key, value| Ok(txn.put(bucket, key, value)?));

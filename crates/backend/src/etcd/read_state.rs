@@ -1,6 +1,7 @@
 //! What the reads of 3.2 to 3.5 share with the write side: the read state and the locks around it.
 //!
-//! Lock order: `readTx`, then `cache` or `txMu`. In etcd these are fields of `readTx` and `backend`.
+//! Lock order: `readTx`, then `cache` or `txMu`. In etcd these are fields of `readTx` and
+//! `backend`.
 
 use std::sync::Arc;
 

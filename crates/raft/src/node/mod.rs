@@ -255,9 +255,9 @@ impl RaftNode {
         }
     }
 
-    /// Asks how far the log is committed. The answer is in a later [`Ready`], or does not come: raft
-    /// forgets the question if there is no leader, or it has not committed anything in its term.
-    /// `context` has 1 to 64 bytes and must not have been used before, by any member.
+    /// Asks how far the log is committed. The answer is in a later [`Ready`], or does not come:
+    /// raft forgets the question if there is no leader, or it has not committed anything in its
+    /// term. `context` has 1 to 64 bytes and must not have been used before, by any member.
     pub fn read_index(&mut self, context: Vec<u8>) -> Result<()> {
         check::check_context(&context).map_err(|words| Error::InvalidMessage(words.to_owned()))?;
         self.check_read_capacity()?;

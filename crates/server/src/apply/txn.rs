@@ -160,9 +160,9 @@ fn fatal_error(stop: ApplyError) -> Error {
 
 /// The walk over what runs that refuses what cannot be done.
 ///
-/// The check for [overlaps](super::check_overlap) does not see a delete "from `k` on", so a put that
-/// keeps the old value of a key may come behind the delete of that key. etcd's members stop there,
-/// all of them. Here the put is refused, like any that has nothing to keep.
+/// The check for [overlaps](super::check_overlap) does not see a delete "from `k` on", so a put
+/// that keeps the old value of a key may come behind the delete of that key. etcd's members stop
+/// there, all of them. Here the put is refused, like any that has nothing to keep.
 struct PlanChecker<'t, 'r> {
     /// The state before the transaction.
     read: &'t (dyn ReadTxn + 't),

@@ -86,8 +86,8 @@ fn puts_in_a_row_are_as_any_others() {
     }
 }
 
-/// etcd's bound: 5,000 entries may be committed and not applied; then proposals are refused, at the leader and
-/// at a member that forwards to it, until the apply loop has come further.
+/// etcd's bound: 5,000 entries may be committed and not applied; then proposals are refused, at the
+/// leader and at a member that forwards to it, until the apply loop has come further.
 #[test]
 fn too_many_requests_while_the_apply_loop_is_behind() {
     let mut lab = ReplicaCluster::new(3, settings());

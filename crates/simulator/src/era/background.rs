@@ -32,7 +32,7 @@ pub(crate) trait EraBackground {
 
     async fn reads_what_was_missed(self, member: &Member, trip: &mut SimTask, missed: Missed);
 
-    /// Watchers that are not behind hear of a write: inside it, or when the writer has been answered.
+    /// Watchers that are not behind hear of a write: inside it, or when the writer was answered.
     async fn tells_watchers_behind(self, member: &Member, trip: &mut SimTask, write: Write);
 
     /// The applier begins one.
@@ -52,8 +52,8 @@ pub(crate) trait EraBackground {
     /// May this user do this? Until 3.4 that is asked through the transaction of the writer.
     async fn permits(self, member: &Member, trip: &mut SimTask);
 
-    /// Is this the password? The user is looked up through the transaction of the writer, which an era that checks
-    /// inside keeps until it knows.
+    /// Is this the password? The user is looked up through the transaction of the writer,
+    /// which an era that checks inside keeps until it knows.
     async fn checks_password(
         self,
         member: &Member,

@@ -45,8 +45,8 @@ pub(crate) trait SimulatedEra {
     /// How a linearizable read becomes one.
     fn read_mode(self) -> ReadMode;
 
-    /// Whether it is read by a thread of the pool. Eras that read with locks in hand do so unless it
-    /// is a single key; ours, if it is much.
+    /// Whether it is read by a thread of the pool. Eras that read with locks in hand do so unless
+    /// it is a single key; ours, if it is much.
     fn reads_in_the_pool(self, range: Range) -> bool;
 
     async fn range(self, member: &Member, trip: &mut SimTask, range: Range);
