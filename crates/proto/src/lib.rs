@@ -35,6 +35,7 @@ macro_rules! package {
             unreachable_pub,
             rustdoc::all,
             clippy::all,
+            clippy::allow_attributes_without_reason,
             clippy::too_many_lines,
             clippy::unwrap_used,
             reason = "generated; the lints are for code written by hand"
