@@ -8,65 +8,113 @@
 //!   the higher crate.
 //! * A crate beside the ladder may use every crate.
 //!
-//! So each crate can be read with those below it alone.
+//! So each crate can be read with those below it alone. And the workspace's lints hold for all: a
+//! manifest without `[lints] workspace = true` would switch them off in silence.
 
-use crate::manifests::{self, Crate, CratePosition, Dependency};
+use toml::{Table, Value};
+
 use crate::{Repository, Violation};
+
+/// A crate of the workspace.
+#[derive(Debug)]
+pub struct Crate {
+    /// The directory, without a slash at the end.
+    pub directory: String,
+    /// Where it stands.
+    pub position: CratePosition,
+    name: String,
+    inherits_lints: bool,
+    /// The packages that it depends on, each with its table.
+    dependencies: Vec<(String, &'static str)>,
+}
+
+/// Where a crate stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CratePosition {
+    /// On the ladder: `rung = N`.
+    Rung(i64),
+    /// Beside it: `beside = "why"`.
+    Beside,
+    /// It does not say, or says it wrongly.
+    Unknown,
+}
 
 /// The rule of this module.
 pub fn check(repository: &Repository) -> Vec<Violation> {
-    let (crates, mut violations) = manifests::crates(repository);
-    for found in &crates {
-        if found.position.is_none() {
-            let message = "says nowhere where it stands; [package.metadata.clearlane] must hold \
-                           either rung = N or beside = \"why\"";
-            violations.push(Violation::new(&found.manifest(), 1, message));
+    let crates = crates(repository);
+    crates.iter().flat_map(|found| check_crate(found, &crates)).collect()
+}
+
+/// The crates that the root manifest lists. What is broken in a manifest, cargo tells.
+pub fn crates(repository: &Repository) -> Vec<Crate> {
+    let manifest = |path: &str| repository.file(path)?.text.parse::<Table>().ok();
+    let root = manifest("Cargo.toml").unwrap_or_default();
+    let members = root.get("workspace").and_then(|table| table.get("members")?.as_array());
+    let directories = members.into_iter().flatten().filter_map(Value::as_str);
+    directories
+        .filter_map(|directory| {
+            let manifest = manifest(&format!("{directory}/Cargo.toml"))?;
+            let package = manifest.get("package")?;
+            let lints = manifest.get("lints").and_then(|lints| lints.get("workspace")?.as_bool());
+            Some(Crate {
+                directory: directory.to_owned(),
+                position: position(package).unwrap_or(CratePosition::Unknown),
+                name: package.get("name")?.as_str()?.to_owned(),
+                inherits_lints: lints == Some(true),
+                dependencies: dependencies(&manifest),
+            })
+        })
+        .collect()
+}
+
+fn position(package: &Value) -> Option<CratePosition> {
+    let metadata = package.get("metadata")?.get("clearlane")?;
+    match (metadata.get("rung"), metadata.get("beside")) {
+        (Some(rung), None) => Some(CratePosition::Rung(rung.as_integer()?)),
+        (None, Some(reason)) if !reason.as_str()?.is_empty() => Some(CratePosition::Beside),
+        _ => None,
+    }
+}
+
+/// Every dependency of every table, those for one platform included.
+fn dependencies(manifest: &Table) -> Vec<(String, &'static str)> {
+    let platforms = manifest.get("target").and_then(Value::as_table);
+    let platforms = platforms.into_iter().flat_map(Table::values).filter_map(Value::as_table);
+    let mut found = Vec::new();
+    for tables in std::iter::once(manifest).chain(platforms) {
+        for kind in ["dependencies", "dev-dependencies", "build-dependencies"] {
+            for (key, value) in tables.get(kind).and_then(Value::as_table).into_iter().flatten() {
+                let name = value.get("package").and_then(Value::as_str).unwrap_or(key);
+                found.push((name.to_owned(), kind));
+            }
         }
-        violations.extend(edges(found, &crates).filter_map(|edge| edge.violation()));
     }
-    violations
+    found
 }
 
-/// One crate uses another.
-struct Edge<'a> {
-    from: &'a Crate,
-    to: &'a Crate,
-    by: &'a Dependency,
-}
-
-fn edges<'a>(from: &'a Crate, crates: &'a [Crate]) -> impl Iterator<Item = Edge<'a>> {
-    from.dependencies.iter().filter_map(move |by| {
-        let to = crates.iter().find(|to| to.name == by.name)?;
-        Some(Edge { from, to, by })
-    })
-}
-
-impl Edge<'_> {
-    fn violation(&self) -> Option<Violation> {
-        let (from, to) = (self.from.position?, self.to.position?);
-        let where_it_leads = match (from, to) {
-            (CratePosition::Beside, _) => return None,
-            (CratePosition::Rung(from), CratePosition::Rung(to)) if to < from => return None,
-            (CratePosition::Rung(_), CratePosition::Rung(to)) => format!("on rung {to}"),
+fn check_crate(from: &Crate, crates: &[Crate]) -> Vec<Violation> {
+    let mut messages = Vec::new();
+    if !from.inherits_lints {
+        messages.push("the workspace's lints do not hold; add [lints] workspace = true".to_owned());
+    }
+    if from.position == CratePosition::Unknown {
+        let message = "says nowhere where it stands; [package.metadata.clearlane] must hold \
+                       either rung = N or beside = \"why\"";
+        messages.push(message.to_owned());
+    }
+    for (name, table) in &from.dependencies {
+        let Some(to) = crates.iter().find(|to| to.name == *name) else { continue };
+        let place = match (from.position, to.position) {
+            (CratePosition::Rung(from), CratePosition::Rung(to)) if to >= from => {
+                format!("on rung {to}")
+            }
             (CratePosition::Rung(_), CratePosition::Beside) => "beside the ladder".to_owned(),
+            _ => continue,
         };
-        let CratePosition::Rung(rung) = from else { return None };
-        let message = format!(
-            "{} on rung {rung} lists {} {where_it_leads} in [{}]; {}",
-            self.from.name,
-            self.to.name,
-            self.by.table,
-            allowed_edges(rung)
-        );
-        Some(self.from.violation_at(self.by, message))
+        messages.push(format!("[{table}] lists {name} {place}; only lower rungs may be used"));
     }
-}
-
-fn allowed_edges(rung: i64) -> String {
-    match rung {
-        0 => "rung 0 uses no crate of ours".to_owned(),
-        _ => format!("from there only rungs below {rung} may be used"),
-    }
+    let manifest = format!("{}/Cargo.toml", from.directory);
+    messages.into_iter().map(|message| Violation::new(&manifest, 1, message)).collect()
 }
 
 #[cfg(test)]
@@ -77,8 +125,9 @@ mod tests {
 
     /// A manifest with this metadata and these dependency tables.
     fn manifest(name: &str, place: &str, tables: &str) -> String {
+        let lints = "[lints]\nworkspace = true\n";
         format!(
-            "[package]\nname = \"clearlane-{name}\"\n[package.metadata.clearlane]\n{place}\n{tables}"
+            "[package]\nname = \"{name}\"\n[package.metadata.clearlane]\n{place}\n{lints}{tables}"
         )
     }
 
@@ -92,58 +141,35 @@ mod tests {
         check(&repository).iter().map(ToString::to_string).collect()
     }
 
-    fn uses(table: &str, name: &str) -> String {
-        format!("[{table}]\nclearlane-{name} = {{ workspace = true }}\n")
-    }
-
     #[test]
     fn down_is_allowed_and_beside_may_use_all() {
         let low = manifest("low", "rung = 0", "");
-        let high = manifest("high", "rung = 1", &uses("dependencies", "low"));
-        let benches = manifest("benches", "beside = \"x\"", &uses("dependencies", "high"));
+        let high = manifest("high", "rung = 1", "[dependencies]\nlow.workspace = true\n");
+        let benches = manifest("benches", "beside = \"x\"", "[dependencies]\nhigh = \"1\"\n");
         assert_eq!(messages(&low, &high, &benches), [""; 0]);
     }
 
     #[test]
     fn up_level_and_beside_are_told_in_every_table() {
-        for table in ["dependencies", "dev-dependencies", "build-dependencies"] {
-            let low = manifest("low", "rung = 1", &uses(table, "high"));
-            let high = manifest("high", "rung = 1", &uses(table, "benches"));
-            let benches = manifest("benches", "beside = \"x\"", "");
-            assert_eq!(
-                messages(&low, &high, &benches),
-                [
-                    format!(
-                        "crates/low/Cargo.toml:6: clearlane-low on rung 1 lists clearlane-high on \
-                         rung 1 in [{table}]; from there only rungs below 1 may be used"
-                    ),
-                    format!(
-                        "crates/high/Cargo.toml:6: clearlane-high on rung 1 lists \
-                         clearlane-benches beside the ladder in [{table}]; from there only rungs \
-                         below 1 may be used"
-                    ),
-                ]
-            );
+        let benches = manifest("benches", "beside = \"x\"", "");
+        for table in ["dependencies", "dev-dependencies", "target.'cfg(unix)'.build-dependencies"] {
+            let renamed = format!("[{table}]\nx = {{ package = \"high\", workspace = true }}\n");
+            let low = manifest("low", "rung = 1", &renamed);
+            let high = manifest("high", "rung = 1", &format!("[{table}]\nbenches = \"1\"\n"));
+            let told = messages(&low, &high, &benches);
+            assert!(told[0].starts_with("crates/low/Cargo.toml:1: ["), "{told:?}");
+            assert!(told[0].contains("lists high on rung 1"), "{told:?}");
+            assert!(told[1].contains("lists benches beside the ladder"), "{told:?}");
         }
     }
 
     #[test]
-    fn a_renamed_dependency_is_found() {
-        let low = manifest(
-            "low",
-            "rung = 1",
-            "[dependencies]\nx = { package = \"clearlane-high\", workspace = true }\n",
-        );
-        let high = manifest("high", "rung = 2", "");
-        let benches = manifest("benches", "beside = \"x\"", "");
-        assert!(messages(&low, &high, &benches)[0].starts_with("crates/low/Cargo.toml:6: "));
-    }
-
-    #[test]
-    fn no_place_and_two_places_are_told() {
-        let low = "[package]\nname = \"clearlane-low\"\n";
+    fn missing_lints_and_no_or_two_places_are_told() {
+        let low = "[package]\nname = \"low\"\n[lints]\nworkspace = true\n";
         let high = manifest("high", "rung = 1\nbeside = \"x\"", "");
-        let benches = manifest("benches", "beside = \"\"", "");
-        assert_eq!(messages(low, &high, &benches).len(), 3);
+        let benches = manifest("benches", "beside = \"\"", "").replace("[lints]", "[lint]");
+        let told = messages(low, &high, &benches);
+        assert_eq!(told.len(), 4, "{told:?}");
+        assert!(told[2].contains("lints"), "{told:?}");
     }
 }

@@ -1,67 +1,59 @@
-//! What lies at the top level, and that nothing speaks of a developer's machine.
+//! The shape of a Rust file.
 //!
-//! The top level is the first thing that a visitor sees. It holds what this module lists, and a new
-//! entry is a decision. And no file may hold an absolute path of the machine on which it was
-//! written: it would be wrong on every other.
+//! * It begins with a doc, `//!`, of at most 15 lines: what it is for. The story is in `docs/`.
+//! * It has at most 800 lines, tests apart. (Functions: clippy counts those.)
+//! * Its comments have at most 100 characters a line. (Code: rustfmt breaks those lines.)
+//! * `unsafe` is allowed in [two files](UNSAFE_FILES). The lint can be switched off anywhere.
 
-use crate::{Repository, Violation};
+use crate::rust::{SourceViews, lines_with};
+use crate::{File, Repository, Violation};
 
-/// What may lie at the top level.
-const TOP_LEVEL: [&str; 18] = [
-    ".ci",
-    ".gitignore",
-    "ARCHITECTURE.md",
-    "CONTRIBUTING.md",
-    "Cargo.lock",
-    "Cargo.toml",
-    "LICENSE",
-    "README.md",
-    "benches",
-    "clippy.toml",
-    "crates",
-    "docs",
-    "examples",
-    "proto",
-    "rust-toolchain.toml",
-    "rustfmt.toml",
-    "target",
-    "tests",
-];
+const HEAD_LINES_MAX: usize = 15;
+const FILE_LINES_MAX: usize = 800;
+const LINE_CHARS_MAX: usize = 100;
 
-/// Directories in which people keep their work. Without the slashes, so that this file is clean.
-const HOME_DIRECTORIES: [&str; 4] = ["work", "root", "home", "Users"];
+/// Where the lint that denies `unsafe` may be switched off.
+const UNSAFE_FILES: [&str; 2] =
+    ["crates/net/src/sched/linux.rs", "crates/clearlane/src/allocator.rs"];
 
 /// The rule of this module.
 pub fn check(repository: &Repository) -> Vec<Violation> {
-    let mut violations = top_level(repository);
-    violations.extend(machine_paths(repository));
-    violations
+    let files = repository.rust_files();
+    files.flat_map(|(file, views)| check_file(file, views)).collect()
 }
 
-fn top_level(repository: &Repository) -> Vec<Violation> {
-    let strangers = repository.names_in("").filter(|name| !TOP_LEVEL.contains(name));
-    let message = format!("does not belong to the top level, which holds {}", TOP_LEVEL.join(", "));
-    strangers.map(|name| Violation::new(name, 1, message.clone())).collect()
-}
-
-fn machine_paths(repository: &Repository) -> Vec<Violation> {
-    let homes = HOME_DIRECTORIES.map(|name| format!("/{name}/"));
+fn check_file(file: &File, views: &SourceViews) -> Vec<Violation> {
     let mut violations = Vec::new();
-    for file in repository.files() {
-        for (line, at) in file.text.lines().zip(1..) {
-            if let Some(home) = homes.iter().find(|home| starts_a_path(line, home)) {
-                let message = format!("`{home}` is a path of one machine; write a relative one");
-                violations.push(Violation::new(&file.path, at, message));
-            }
+    let mut tell = |line, message| violations.push(Violation::new(&file.path, line, message));
+    let head = file.text.lines().take_while(|line| line.starts_with("//!"));
+    if head.clone().next().is_none_or(|line| line.trim() == "//!") {
+        tell(1, "the first line is no doc; start with `//!` and what the file is for".to_owned());
+    }
+    let head = head.count();
+    if head > HEAD_LINES_MAX {
+        tell(head, format!("a head of {head} lines; {HEAD_LINES_MAX} are the most"));
+    }
+    let lines = file.text.lines().count() - views.lines_in_tests;
+    if lines > FILE_LINES_MAX && !is_test(&file.path) {
+        tell(FILE_LINES_MAX, format!("{lines} lines without tests; {FILE_LINES_MAX} are the most"));
+    }
+    for (line, at) in file.text.lines().zip(1..) {
+        let characters = line.chars().count();
+        if characters > LINE_CHARS_MAX && line.trim_start().starts_with("//") {
+            tell(at, format!("{characters} characters; {LINE_CHARS_MAX} are the most"));
+        }
+    }
+    if !UNSAFE_FILES.contains(&file.path.as_str()) {
+        for at in lines_with(&views.code, "unsafe_code") {
+            tell(at, format!("`unsafe` is allowed only in {}", UNSAFE_FILES.join(", ")));
         }
     }
     violations
 }
 
-/// Whether `home` stands in the line as the beginning of a path, not as a part of a longer one.
-fn starts_a_path(line: &str, home: &str) -> bool {
-    let continues = |c: char| c.is_alphanumeric() || "._-~}".contains(c);
-    line.match_indices(home).any(|(at, _)| !line[..at].ends_with(continues))
+/// Whether the whole file is a test: in a directory `tests`, or `tests.rs` beside what it tests.
+fn is_test(path: &str) -> bool {
+    path.ends_with("/tests.rs") || path.split('/').any(|part| part == "tests")
 }
 
 #[cfg(test)]
@@ -73,20 +65,35 @@ mod tests {
     }
 
     #[test]
-    fn strangers_at_the_top_are_told() {
-        assert!(messages("notes.md", "")[0].starts_with("notes.md:1: does not belong"));
-        assert!(messages("src/lib.rs", "")[0].starts_with("src:1: does not belong"));
-        assert_eq!(messages("docs/notes.md", ""), [""; 0]);
+    fn a_head_is_there_and_short() {
+        assert_eq!(messages("crates/a/src/b.rs", &"//! What for.\n".repeat(15)), [""; 0]);
+        for text in ["", "// What for.\n", "\n//! What for.\n", "//!\n//! What for.\n"] {
+            assert!(
+                messages("benches/b.rs", text)[0].starts_with("benches/b.rs:1: the first line")
+            );
+        }
+        assert!(messages("benches/b.rs", &"//! What for.\n".repeat(16))[0].contains("of 16 lines"));
     }
 
     #[test]
-    fn machine_paths_are_told_in_any_text() {
-        for name in HOME_DIRECTORIES {
-            let text = format!("# A\n\nSee `/{name}/x`.\n");
-            assert!(messages("docs/a.md", &text)[0].starts_with("docs/a.md:3: "));
-            let text = format!("//! A.\nlet a = \"file:///{name}/x\";\n");
-            assert!(messages("crates/a/src/b.rs", &text)[0].starts_with("crates/a/src/b.rs:2: "));
-            assert_eq!(messages("docs/a.md", &format!("crates/{name}/x and ./{name}/x")), [""; 0]);
+    fn long_files_and_long_lines_are_told() {
+        let long = format!("//! What for.\n{}", "f();\n".repeat(800));
+        assert!(messages("a/b.rs", &long)[0].starts_with("a/b.rs:800: 801 lines"));
+        assert_eq!(messages("crates/a/src/b/tests.rs", &long), [""; 0]);
+        assert_eq!(messages("crates/a/tests/t.rs", &long), [""; 0]);
+        let half = "f();\n".repeat(500);
+        let tests = format!("//! What for.\n{half}#[cfg(test)]\nmod tests {{\n{half}}}\n");
+        assert_eq!(messages("crates/a/src/b.rs", &tests), [""; 0]);
+        let wide = format!("//! B.\n    // {}\n", "ä".repeat(94));
+        assert!(messages("a/b.rs", &wide)[0].starts_with("a/b.rs:2: 101 characters"));
+    }
+
+    #[test]
+    fn unsafe_code_has_its_places() {
+        let text = "//! B.\n#![allow(unsafe_code, reason = \"it is quick\")]\n";
+        assert!(messages("a/b.rs", text)[0].starts_with("a/b.rs:2: `unsafe` is allowed only in"));
+        for file in UNSAFE_FILES {
+            assert_eq!(messages(file, text), [""; 0]);
         }
     }
 }

@@ -1,29 +1,23 @@
-//! The rules of this repository that a machine can check, as tests beside rustfmt and clippy.
+//! The rules of this repository that no lint knows, as tests beside rustfmt and clippy.
 //!
 //! | module | what it checks |
 //! |---|---|
-//! | [`ladder`] | dependencies between our crates only go down |
-//! | [`manifests`] | one version of a dependency; lints inherited; a crate has its folder's name |
+//! | [`ladder`] | dependencies between our crates only go down; the workspace's lints hold |
 //! | [`determinism`] | crates that must be deterministic start no thread and read no clock |
-//! | [`sources`] | a doc on the first line; the length of files; no module for leftovers |
-//! | [`leftovers`] | nothing unfinished; no lint switched off, no test skipped without a reason |
-//! | [`links`] | links in Markdown lead somewhere |
-//! | [`indexes`] | decisions, examples and benches can be found and run |
-//! | [`layout`] | what is at the top level; no path of a developer's machine |
+//! | [`layout`] | the head of a module; the length of files and lines; where `unsafe` may be |
+//! | [`links`] | links in Markdown, and paths that docs name, lead somewhere |
+//! | [`chapters`] | the map of the code, and the steps of a request, name what exists |
 //!
 //! A [`Rule`] is a function from a [`Repository`], all text files in memory, to [`Violation`]s. It
-//! reads text, not syntax trees ([`rust`](mod@rust)): a renamed import can outwit it.
+//! reads text, not syntax trees ([`rust`](mod@rust)): a renamed import is not seen.
 
 pub mod repository;
 pub mod rust;
-pub mod manifests;
 pub mod ladder;
 pub mod determinism;
-pub mod sources;
-pub mod leftovers;
-pub mod links;
-pub mod indexes;
 pub mod layout;
+pub mod links;
+pub mod chapters;
 
 use std::fmt;
 
@@ -32,16 +26,13 @@ pub use repository::{File, Repository};
 /// A rule looks at the whole repository and reports what is wrong with it.
 pub type Rule = fn(&Repository) -> Vec<Violation>;
 
-/// All rules, by name.
-pub const RULES: [(&str, Rule); 8] = [
-    ("ladder", ladder::check),
-    ("manifests", manifests::check),
-    ("determinism", determinism::check),
-    ("sources", sources::check),
-    ("leftovers", leftovers::check),
-    ("links", links::check),
-    ("indexes", indexes::check),
-    ("layout", layout::check),
+/// All rules.
+pub const RULES: [Rule; 5] = [
+    ladder::check,
+    determinism::check,
+    layout::check,
+    links::check,
+    chapters::check,
 ];
 
 /// One place where a rule is broken. Prints as `file:line: what is wrong; what is allowed`.

@@ -1,24 +1,26 @@
-//! Links in Markdown lead somewhere.
+//! Links in Markdown lead somewhere, and so do the paths that Markdown and docs in code name.
 //!
 //! A link to a file must name a file or a directory of the repository; a link with an anchor must
 //! name a heading of that page. Links to other sites are not followed: that would need a network.
-//! Code is skipped, whether it stands in a fence or between backticks.
+//! In Markdown, code is skipped, whether it stands in a fence or between backticks. But what begins
+//! with `crates/` or `docs/` between backticks, and ends like a file, is a path from the top.
 
 use crate::{File, Repository, Violation};
 
 /// The rule of this module.
 pub fn check(repository: &Repository) -> Vec<Violation> {
-    let pages = repository.files().filter(|file| file.path.ends_with(".md"));
-    pages.flat_map(|page| check_page(repository, page)).collect()
-}
-
-fn check_page(repository: &Repository, page: &File) -> Vec<Violation> {
     let mut violations = Vec::new();
-    for (line, at) in prose(&page.text) {
-        for target in targets(&line) {
-            if let Some(message) = link_error(repository, page, target) {
-                violations.push(Violation::new(&page.path, at, message));
-            }
+    for file in repository.files() {
+        let is_page = file.path.ends_with(".md");
+        for (line, at) in prose(&file.text).filter(|_| is_page || file.rust.is_some()) {
+            let links = if is_page { targets(&line_without_code(line)) } else { Vec::new() };
+            let broken = links.iter().filter_map(|target| link_error(repository, file, target));
+            let names_paths = is_page || line.trim_start().starts_with("//");
+            let missing = paths(line).filter(|path| names_paths && !repository.has(path));
+            let missing = missing.map(|path| format!("nothing lies at `{path}`"));
+            violations.extend(
+                broken.chain(missing).map(|message| Violation::new(&file.path, at, message)),
+            );
         }
     }
     violations
@@ -44,34 +46,40 @@ fn link_error(repository: &Repository, page: &File, target: &str) -> Option<Stri
     (!known).then(|| format!("{path} has no heading `#{anchor}`; it has {}", headings.join(", ")))
 }
 
-/// The lines of a page with their numbers, code left out.
-fn prose(text: &str) -> impl Iterator<Item = (String, usize)> {
+/// The lines outside of fences, with their numbers.
+fn prose(text: &str) -> impl Iterator<Item = (&str, usize)> {
     let mut in_fence = false;
-    text.lines().zip(1..).filter_map(move |(line, at)| {
-        let fence = line.trim_start().starts_with("```");
-        in_fence ^= fence;
-        // What stands at an odd place between backticks is code.
-        let outside = || line.split('`').step_by(2).collect::<Vec<_>>().join("``");
-        (!fence && !in_fence).then(|| (outside(), at))
+    text.lines().zip(1..).filter(move |(line, _)| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_fence ^= is_fence;
+        !is_fence && !in_fence
+    })
+}
+
+/// What stands at an odd place between backticks is code.
+fn line_without_code(line: &str) -> String {
+    line.split('`').step_by(2).collect::<Vec<_>>().join("``")
+}
+
+/// The files that a line names between backticks.
+fn paths(line: &str) -> impl Iterator<Item = &str> {
+    let quoted = line.split('`').skip(1).step_by(2);
+    quoted.filter(|word| {
+        (word.starts_with("crates/") || word.starts_with("docs/"))
+            && [".rs", ".md", ".toml"].iter().any(|end| word.ends_with(end))
+            && !word.contains(['*', ' ', '<', '{'])
     })
 }
 
 /// Where the links of a line lead: `[text](target)`, `[name]: target`, and `src="target"`.
-fn targets(line: &str) -> Vec<&str> {
+fn targets(line: &str) -> Vec<String> {
     let mut targets = Vec::new();
-    let behind =
-        |mark: &'static str| line.match_indices(mark).map(move |(at, _)| &line[at + mark.len()..]);
-    for rest in behind("](") {
-        // A title may follow: [text](target "title").
-        targets.extend(rest.split([')', ' ']).next());
+    for (mark, ends) in [("](", [')', ' ']), ("src=\"", ['"'; 2]), ("href=\"", ['"'; 2])] {
+        targets.extend(line.split(mark).skip(1).filter_map(|rest| rest.split(ends).next()));
     }
-    for rest in behind("src=\"").chain(behind("href=\"")) {
-        targets.extend(rest.split('"').next());
-    }
-    if let Some((_, target)) = line.strip_prefix('[').and_then(|rest| rest.split_once("]: ")) {
-        targets.push(target.trim());
-    }
-    targets
+    let named = line.strip_prefix('[').and_then(|rest| rest.split_once("]: "));
+    targets.extend(named.map(|(_, target)| target.trim()));
+    targets.into_iter().map(str::to_owned).collect()
 }
 
 /// The path that a link in `page` names, seen from the top; `None` if it leads out at the top.
@@ -92,22 +100,16 @@ fn resolve(page: &str, link: &str) -> Option<String> {
 /// else but letters, digits and dashes. A second heading of the same text gets a number.
 fn headings(text: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
-    let mut in_fence = false;
-    for line in text.lines() {
-        in_fence ^= line.trim_start().starts_with("```");
+    for (line, _) in prose(text) {
         let title = line.trim_start_matches('#');
-        if in_fence || title == line || !title.starts_with(' ') {
+        if title == line || !title.starts_with(' ') {
             continue;
         }
         let kept = title.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
         let base: String = kept.flat_map(char::to_lowercase).collect::<String>().replace(' ', "-");
-        let mut anchor = base.clone();
-        let mut count = 0;
-        while anchors.contains(&anchor) {
-            count += 1;
-            anchor = format!("{base}-{count}");
-        }
-        anchors.push(anchor);
+        let numbered = (1..).map(|count| format!("{base}-{count}"));
+        let mut candidates = std::iter::once(base.clone()).chain(numbered);
+        anchors.extend(candidates.find(|anchor| !anchors.contains(anchor)));
     }
     anchors
 }
@@ -118,9 +120,9 @@ mod tests {
 
     const PAGE: &str = "# The store\n\n## How it's *read*: `Range`\n\n## Again\n\n## Again\n";
 
-    fn messages(text: &str) -> Vec<String> {
+    fn messages(path: &str, text: &str) -> Vec<String> {
         let repository = Repository::of([
-            ("docs/a.md", text),
+            (path, text),
             ("docs/b/page.md", PAGE),
             ("crates/x/src/lib.rs", "//! X.\n"),
         ]);
@@ -135,9 +137,10 @@ mod tests {
             "# Here\n[x](#here) [site](https://example.org/x) [m](mailto:a@example.org)",
             "[x](b/page.md \"title\")\n\n[name]: b/page.md\n<img src=\"b/page.md\">",
             "`[x](nowhere.md)`\n```\n[x](nowhere.md)\n```\n",
+            "`crates/x/src/lib.rs` `crates/y/src` `crates/*/a.rs` `docs/b/page.md`",
         ];
         for text in good {
-            assert_eq!(messages(text), [""; 0], "{text}");
+            assert_eq!(messages("docs/a.md", text), [""; 0], "{text}");
         }
     }
 
@@ -152,11 +155,16 @@ mod tests {
             "<img src=\"nowhere.svg\">",
             "[x](b/page.md#gone)",
             "[x](#gone)",
+            "`crates/x/src/gone.rs`",
         ];
         for text in bad {
-            let told = messages(&format!("# A\n\n{text}\n"));
+            let told = messages("docs/a.md", &format!("# A\n\n{text}\n"));
             assert_eq!(told.len(), 1, "{text}");
             assert!(told[0].starts_with("docs/a.md:3: "), "{text}: {told:?}");
         }
+        assert_eq!(
+            messages("crates/y/a.rs", "//! `docs/gone.md`, [x](y), `docs/b/page.md`").len(),
+            1
+        );
     }
 }
