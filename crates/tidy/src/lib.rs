@@ -3,6 +3,7 @@
 //! | module | what it checks |
 //! |---|---|
 //! | [`ladder`] | dependencies between our crates only go down; the workspace's lints hold |
+//! | [`circles`] | at most three files of a crate import each other in a circle |
 //! | [`determinism`] | crates that must be deterministic start no thread and read no clock |
 //! | [`layout`] | the head of a module; the length of files and lines; where `unsafe` may be |
 //! | [`links`] | links in Markdown, and paths that docs name, lead somewhere |
@@ -14,6 +15,7 @@
 pub mod repository;
 pub mod rust;
 pub mod ladder;
+pub mod circles;
 pub mod determinism;
 pub mod layout;
 pub mod links;
@@ -27,8 +29,9 @@ pub use repository::{File, Repository};
 pub type Rule = fn(&Repository) -> Vec<Violation>;
 
 /// All rules.
-pub const RULES: [Rule; 5] = [
+pub const RULES: [Rule; 6] = [
     ladder::check,
+    circles::check,
     determinism::check,
     layout::check,
     links::check,

@@ -1,0 +1,223 @@
+//! At most three files of one crate import each other in a circle.
+//!
+//! Files that import each other can be understood only together. What counts is a path from
+//! `crate` or `super` on, outside of tests: in a `use`, or in the midst of code. It leads to the
+//! file of the longest module that it names, so an item that a module re-exports belongs to the
+//! file of that module. What a module takes from its own children does not count, nor does a
+//! `pub use`: a parent stands for its children, and is imported by them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::rust::{SourceViews, is_name};
+use crate::{File, Repository, Violation};
+
+const CIRCLE_FILES_MAX: usize = 3;
+
+/// The rule of this module.
+pub fn check(repository: &Repository) -> Vec<Violation> {
+    let roots = repository.files().filter_map(|file| file.path.strip_suffix("src/lib.rs"));
+    let sources = roots.map(|root| format!("{root}src/"));
+    sources.flat_map(|source| check_crate(repository, &source)).collect()
+}
+
+fn check_crate(repository: &Repository, source: &str) -> Vec<Violation> {
+    let modules = Modules::of(repository.product_files(source), source);
+    let circles = Circles::of(&modules.imports());
+    let long = circles.into_iter().filter(|circle| circle.len() > CIRCLE_FILES_MAX);
+    long.map(|circle| {
+        let files: Vec<_> = circle.iter().map(|module| modules.files[*module]).collect();
+        let message = format!(
+            "{} files import each other in a circle; {CIRCLE_FILES_MAX} are the most: {}",
+            files.len(),
+            files.join(", ")
+        );
+        Violation::new(files[0], 1, message)
+    })
+    .collect()
+}
+
+/// The parts of a path, from the root of the crate on. The root itself has none.
+type ModulePath = Vec<String>;
+
+/// The modules of a crate that have a file of their own.
+#[derive(Default)]
+struct Modules<'a> {
+    files: BTreeMap<ModulePath, &'a str>,
+    /// What the code of each names.
+    paths: BTreeMap<ModulePath, Vec<ModulePath>>,
+}
+
+impl<'a> Modules<'a> {
+    fn of(files: impl Iterator<Item = (&'a File, &'a SourceViews)>, source: &str) -> Self {
+        let mut modules = Self::default();
+        for (file, views) in files {
+            let stem = file.path[source.len()..].trim_end_matches(".rs");
+            if stem == "main" || stem.starts_with("bin/") {
+                continue;
+            }
+            let mut path: ModulePath = stem.split('/').map(str::to_owned).collect();
+            path.pop_if(|last| last == "mod" || stem == "lib");
+            modules.paths.insert(path.clone(), paths(&views.code_without_tests));
+            modules.files.insert(path, &file.path);
+        }
+        modules
+    }
+
+    /// Which modules each module imports.
+    fn imports(&self) -> BTreeMap<&ModulePath, BTreeSet<&ModulePath>> {
+        let imports = self.paths.iter().map(|(from, paths)| {
+            let to = paths.iter().filter_map(|path| self.resolve(from, path));
+            (from, to.filter(|to| *to != from).collect())
+        });
+        imports.collect()
+    }
+
+    /// The module to whose file `path` leads from the module `from`.
+    fn resolve(&self, from: &ModulePath, path: &[String]) -> Option<&ModulePath> {
+        let ups = path.iter().take_while(|part| *part == "super").count();
+        let start = if ups == 0 { 0 } else { from.len().checked_sub(ups)? };
+        let mut whole = from[..start].to_vec();
+        whole.extend_from_slice(&path[ups.max(1)..]);
+        let known = (0..=whole.len()).rev();
+        let known = known.filter_map(|length| self.files.get_key_value(&whole[..length]));
+        known.map(|(module, _)| module).next()
+    }
+}
+
+/// All paths of this code that begin with `crate` or `super`, but for those of a `pub use`.
+fn paths(code: &str) -> Vec<ModulePath> {
+    let mut paths = Vec::new();
+    for (at, _) in code.match_indices("crate::").chain(code.match_indices("super::")) {
+        let before = &code[..at];
+        let statement = before.rsplit([';', '}', ']']).next().unwrap_or_default().trim();
+        let is_longer = before.ends_with(|c: char| is_name(c) || c == '$' || c == ':');
+        let is_exported = statement.starts_with("pub") && statement.ends_with(" use");
+        if !is_longer && !is_exported {
+            flatten(&[], &code[at..], &mut paths);
+        }
+    }
+    paths
+}
+
+/// Takes the tree at the beginning of `code` apart: `a::{b, c::D}` is `a::b` and `a::c::D`. Returns
+/// what is behind it.
+fn flatten<'a>(before: &[String], code: &'a str, paths: &mut Vec<ModulePath>) -> &'a str {
+    let mut path = before.to_vec();
+    let mut rest = code;
+    loop {
+        let length = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
+        path.extend((length > 0).then(|| rest[..length].to_owned()));
+        rest = &rest[length..];
+        match rest.strip_prefix("::") {
+            Some(further) => rest = further,
+            None => break,
+        }
+    }
+    let Some(mut group) = rest.strip_prefix('{').filter(|_| code.len() > rest.len()) else {
+        paths.push(path);
+        return rest;
+    };
+    while let Some((at, c)) = group.char_indices().find(|(_, c)| is_name(*c) || *c == '}') {
+        if c == '}' {
+            return &group[at + 1..];
+        }
+        group = flatten(&path, &group[at..], paths);
+        // A new name for what was imported.
+        group = group
+            .trim_start()
+            .strip_prefix("as ")
+            .map_or(group, |alias| alias.trim_start_matches(is_name));
+    }
+    ""
+}
+
+/// Tarjan's search for strongly connected components.
+struct Circles<'a, T> {
+    edges: &'a BTreeMap<T, BTreeSet<T>>,
+    /// How many nodes were seen before this one.
+    seen: BTreeMap<T, usize>,
+    stack: Vec<T>,
+    found: Vec<Vec<T>>,
+}
+
+impl<'a, T: Copy + Ord> Circles<'a, T> {
+    /// All components, in order of their nodes.
+    fn of(edges: &'a BTreeMap<T, BTreeSet<T>>) -> Vec<Vec<T>> {
+        let mut search = Self { edges, seen: BTreeMap::new(), stack: vec![], found: vec![] };
+        for node in edges.keys() {
+            if !search.seen.contains_key(node) {
+                search.visit(*node);
+            }
+        }
+        search.found.iter_mut().for_each(|circle| circle.sort());
+        search.found
+    }
+
+    fn visit(&mut self, node: T) -> usize {
+        let order = self.seen.len();
+        let mut lowest = order;
+        let height = self.stack.len();
+        self.seen.insert(node, order);
+        self.stack.push(node);
+        for to in &self.edges[&node] {
+            match self.seen.get(to) {
+                None => lowest = lowest.min(self.visit(*to)),
+                Some(seen) if self.stack.contains(to) => lowest = lowest.min(*seen),
+                Some(_) => {}
+            }
+        }
+        if lowest == order {
+            self.found.push(self.stack.split_off(height));
+        }
+        lowest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four files in a row; the last one has this text.
+    fn messages(last: &str) -> Vec<String> {
+        let repository = Repository::of([
+            ("crates/x/src/lib.rs", "//! X.\nmod a;\npub mod d;\npub use crate::a::A;\n"),
+            ("crates/x/src/a.rs", "//! A.\nuse crate::b::{self, inner::{B, C as D}};\n"),
+            ("crates/x/src/b/mod.rs", "//! B.\nuse super::c::C;\nmod inner;\n"),
+            ("crates/x/src/b/inner.rs", "//! I.\nuse bytes::Bytes;\n"),
+            ("crates/x/src/c.rs", "//! C.\nuse crate::d;\n"),
+            ("crates/x/src/d.rs", last),
+        ]);
+        check(&repository).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn four_files_in_a_circle_are_told() {
+        let told = "crates/x/src/a.rs:1: 4 files import each other in a circle; 3 are the most: \
+                    crates/x/src/a.rs, crates/x/src/b/mod.rs, crates/x/src/c.rs, \
+                    crates/x/src/d.rs";
+        for import in [
+            "use bytes::Bytes;\nuse crate::a::A;",
+            "use super::a;",
+            "fn f() {\n    use crate::{b::inner::B as D, a::{A}};\n}",
+            "pub(crate) fn f(x: super::a::A) {}",
+        ] {
+            assert_eq!(messages(&format!("//! D.\n{import}\n")), [told], "{import}");
+        }
+    }
+
+    #[test]
+    fn shorter_circles_tests_and_re_exports_pass() {
+        for import in [
+            "use crate::b;",
+            "use crate::b::inner::B;",
+            // The root re-exports it, and stands for it.
+            "use crate::{A as Other, b};",
+            "use a::A;",
+            "// use crate::a::A;",
+            "pub(crate) use crate::a::A;",
+            "#[cfg(test)]\nmod tests {\n    use crate::a::A;\n}",
+        ] {
+            assert_eq!(messages(&format!("//! D.\n{import}\n")), [""; 0], "{import}");
+        }
+    }
+}
