@@ -50,7 +50,7 @@ fn a_leader_that_does_not_ask_shows_the_past() {
 ///   4, 5         acknowledge A too; that is slow as well
 ///   3, 4, 5      elect 3, and acknowledge a write to a client
 ///   2            takes 1 for the leader, and asks B            questions at 1:  B
-///   1            has no answer to A, asks again                questions at 1:  B A  if A is reused
+///   1            has no answer to A, asks again                questions at 1:  B A if A is reused
 ///   4, 5         their acknowledgements of A arrive            A has a quorum: A and all before it
 /// ```
 fn late_acknowledgements(planted: PlantedBug) -> (Option<Result<u64, ReadIndexError>>, u64) {
