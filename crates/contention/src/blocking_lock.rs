@@ -3,7 +3,7 @@
 //! The state is behind a small inner lock, which is held for a few dozen instructions, not while a
 //! thread sleeps or works with the data. The data has an ordinary lock of its own, taken after the
 //! state let the thread in and given back before it leaves, so `try_lock` on it must succeed: the
-//! locks assert it (`docs/decisions/locks-gate-before-the-data.md`).
+//! locks assert it (`docs/locks.md`).
 //!
 //! ```text
 //! enter   clock ─▶ [inner: state.arrive] ─▶ inside? ── yes ─▶ go

@@ -3,7 +3,7 @@
 //! The marker `engine` names the engine, the format version and the generation: `data.7` is the
 //! store if the marker says 7. A defragmentation builds the next generation beside it and switches
 //! by replacing the marker in one atomic rename; a new store is announced by `engine.new` and made
-//! by renaming that. See `docs/engine.md` and `docs/decisions/engine-generations.md`.
+//! by renaming that. See `docs/engine.md`.
 //!
 //! * A directory that is refused is left exactly as it was found. Leftovers are removed by the
 //!   names that we give; an `engine.new` counts only if its text is ours, or a beginning of it.

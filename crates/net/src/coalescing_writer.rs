@@ -1,5 +1,5 @@
 //! A connection that gathers small writes into few large ones:
-//! `docs/decisions/server-large-frames.md`.
+//! `docs/head-of-line.md`.
 //!
 //! It says that it takes no vectored writes, so h2 copies small frames together, which is cheaper
 //! for answers of some hundred bytes. Frames too large for that h2 writes one by one, in two calls

@@ -11,7 +11,7 @@
 //! * An unknown field is skipped when reading and lost when the message is written again, so no
 //!   code decodes a record to pass it on.
 //! * A decoder refuses bytes nested deeper than 100 messages (etcd: 10,000). Nested transactions
-//!   are read by [`nested`], which has a bound of its own: `docs/decisions/proto-nesting.md`.
+//!   are read by [`nested`], which has a bound of its own: `docs/clearlane-and-etcd.md`.
 
 pub mod nested;
 

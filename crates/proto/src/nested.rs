@@ -3,7 +3,7 @@
 //! prost follows a message into another for 100 levels, and one transaction takes two. etcd's bound
 //! on operations allows 129 transactions in each other, so what prost refuses is read here, level
 //! by level, and no deeper than [`TXNS_DEEP_MAX`]. A hostile message costs no more stack than that:
-//! everything else in it is read by prost, with its bound. See `docs/decisions/proto-nesting.md`.
+//! everything else in it is read by prost, with its bound.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::encoding::{self, DecodeContext, WireType};

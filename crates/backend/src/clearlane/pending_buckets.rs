@@ -12,7 +12,7 @@
 //!   delete b         {b=✗}      {a=3}      a=1 b=1      the commit is writing a=3
 //!   commit is done   {b=✗}      {}         a=3 b=1
 //! ```
-//! Why two maps: `docs/decisions/backend-two-maps.md`.
+//! Why two maps: `docs/backend.md`.
 
 use std::ops::Bound;
 

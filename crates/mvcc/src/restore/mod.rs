@@ -12,7 +12,7 @@
 //! A record that cannot have been written ends the restore, with the same error however many
 //! threads there are: that of the lowest damaged record. In etcd one goroutine reads 10,000 records
 //! at a time and another one fills the tree. See `docs/mvcc.md` and
-//! `docs/decisions/mvcc-restore.md`.
+//! `docs/mvcc.md`.
 
 mod part_reader;
 mod parts;

@@ -6,7 +6,7 @@
 //! `docs/mvcc.md`.
 //!
 //! The tree is `imbl`'s ordered map because etcd compacts over a clone since 3.4, and a clone must
-//! be cheap here as it is there: `docs/decisions/mvcc-locked-map.md`.
+//! be cheap here as it is there: `docs/mvcc.md`.
 //!
 //! Invariants:
 //! * A walk sees one state of the tree, for nothing changes while it holds the lock.

@@ -2,7 +2,7 @@
 //!
 //! There is a call that reads how this thread is scheduled and one that changes it, and no crate
 //! that we know of hands them out for slices. Both take a struct of numbers that begins with its
-//! own size: [the decision](../../../../docs/decisions/turns-one-unsafe-place.md).
+//! own size: `docs/head-of-line.md`.
 
 #![allow(unsafe_code, reason = "two calls that no safe crate has; see above")]
 

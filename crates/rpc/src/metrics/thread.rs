@@ -6,7 +6,7 @@
 //! the counters of one rpc lie together, apart from other threads'.
 //!
 //! Only its own thread counts on a [`ThreadMetrics`]. Another thread would break no memory, but
-//! counts would be lost. The decision: `docs/decisions/server-metrics.md`.
+//! counts would be lost. See `docs/http.md`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
