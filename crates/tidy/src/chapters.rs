@@ -1,18 +1,33 @@
-//! The map of the code names what exists.
+//! The map of the code, and the chapters that follow a request, name what exists.
 //!
-//! A row of "Where things live" in `ARCHITECTURE.md` has a crate, and between backticks files and
-//! folders below its `src`.
+//! * A row of "Where things live" in `ARCHITECTURE.md` has a crate, and between backticks files and
+//!   folders below its `src`.
+//! * A row of "Where each step is" in a chapter of a request has a step's number, functions, the
+//!   file that has them, and what the step may wait for. Each step of the chapter has a row.
+//! * Any name between backticks in such a chapter is a word of the code.
 
+use crate::rust::contains_word;
 use crate::{File, Repository, Violation};
 
 const MAP: &str = "ARCHITECTURE.md";
+const CHAPTERS: [&str; 2] = ["docs/read-path.md", "docs/write-path.md"];
 
 /// The rule of this module.
 pub fn check(repository: &Repository) -> Vec<Violation> {
-    let Some(map) = repository.file(MAP) else {
-        return vec![Violation::new(MAP, 1, "the map of the code is missing")];
-    };
-    check_map(repository, map)
+    let missing = |path: &&str| repository.file(path).is_none();
+    let missing = [MAP].into_iter().chain(CHAPTERS).filter(missing);
+    let message = "the page is missing; correct the list of pages";
+    let mut violations: Vec<_> = missing.map(|path| Violation::new(path, 1, message)).collect();
+    violations.extend(repository.file(MAP).iter().flat_map(|map| check_map(repository, map)));
+    for chapter in CHAPTERS.iter().filter_map(|path| repository.file(path)) {
+        violations.extend(check_steps(repository, chapter));
+        violations.extend(check_names(repository, chapter));
+    }
+    violations
+}
+
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
 }
 
 fn check_map(repository: &Repository, map: &File) -> Vec<Violation> {
@@ -21,7 +36,7 @@ fn check_map(repository: &Repository, map: &File) -> Vec<Violation> {
     let section = section.take_while(|(line, _)| !line.starts_with("## "));
     let (mut named, mut violations) = (0, Vec::new());
     for (row, at) in section.filter(|(row, _)| row.starts_with("| `")) {
-        let mut quoted = row.split('`').skip(1).step_by(2);
+        let mut quoted = quoted(row);
         let source = format!("crates/{}/src", quoted.next().unwrap_or_default());
         for word in quoted.filter(|word| word.ends_with(".rs") || word.ends_with('/')) {
             named += 1;
@@ -35,4 +50,97 @@ fn check_map(repository: &Repository, map: &File) -> Vec<Violation> {
         violations.push(Violation::new(MAP, 1, "no row of `Where things live` was found"));
     }
     violations
+}
+
+fn check_steps(repository: &Repository, chapter: &File) -> Vec<Violation> {
+    let number = |line: &str, end| line.split_once(end)?.0.trim().parse::<usize>().ok();
+    let mut violations = Vec::new();
+    let mut tell = |line, message| violations.push(Violation::new(&chapter.path, line, message));
+    let mut in_table = Vec::new();
+    for (row, at) in chapter.text.lines().zip(1..).filter(|(line, _)| line.starts_with("| ")) {
+        let cells: Vec<_> = row.trim_matches('|').split('|').collect();
+        let Some(step) = number(row.trim_start_matches('|'), '|') else { continue };
+        in_table.push(step);
+        let [_, functions, file, waits] = cells[..] else {
+            tell(at, "a row has a step, functions, a file, and what it may wait for".to_owned());
+            continue;
+        };
+        let path = quoted(file).next().unwrap_or_default();
+        let code = repository.file(path).and_then(|file| file.rust.as_ref());
+        let code = code.map_or("", |views| &views.code_without_tests);
+        if quoted(functions).next().is_none() || waits.trim().is_empty() {
+            tell(at, "no function, or not what it may wait for".to_owned());
+        }
+        for name in quoted(functions) {
+            if !code.lines().any(|line| contains_word(line, &format!("fn {name}"))) {
+                tell(at, format!("`{path}` has no function `{name}`"));
+            }
+        }
+    }
+    for (line, at) in chapter.text.lines().zip(1..) {
+        if let Some(step) = number(line, '.').filter(|step| !in_table.contains(step)) {
+            tell(at, format!("step {step} has no row in the table"));
+        }
+    }
+    violations
+}
+
+fn check_names(repository: &Repository, chapter: &File) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (line, at) in chapter.text.lines().zip(1..).filter(|(line, _)| !line.starts_with("```")) {
+        for name in quoted(line).filter(|name| !name.contains(['/', ' '])) {
+            let word = name.rsplit("::").next().unwrap_or(name);
+            let mut files = repository.product_files("crates/");
+            if !files.any(|(_, views)| contains_word(&views.code_without_tests, word)) {
+                let message = format!("no code has the name `{name}`");
+                violations.push(Violation::new(&chapter.path, at, message));
+            }
+        }
+    }
+    violations
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(map: &str, chapter: &str) -> Vec<String> {
+        let repository = Repository::of([
+            (MAP, map),
+            (CHAPTERS[0], chapter),
+            (CHAPTERS[1], ""),
+            ("crates/x/src/a.rs", "//! A, not `fn gone()`.\npub(crate) fn put(a: Kept) {}\n"),
+        ]);
+        check(&repository).iter().map(ToString::to_string).collect()
+    }
+
+    const GOOD_MAP: &str = "## Where things live\n| `x` | first `a.rs` |\n";
+    const STEPS: &str = "1. `Kept` comes, and `x::put`.\n\n\
+                         | step | function | file | may wait for |\n\
+                         | 1 | `put` | `crates/x/src/a.rs` | nothing |\n";
+
+    #[test]
+    fn good_pages_pass() {
+        assert_eq!(messages(GOOD_MAP, STEPS), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_not_there_is_told() {
+        let told = messages("## Where things live\n| `x` | `b.rs`, `a/` |\n", STEPS);
+        assert_eq!(told[0], "ARCHITECTURE.md:2: nothing lies at crates/x/src/b.rs");
+        assert_eq!(told.len(), 2);
+        assert_eq!(messages("", STEPS).len(), 1);
+        for (good, bad, line) in [
+            ("| `put`", "| `gone`", 4),
+            ("src/a.rs", "src/b.rs", 4),
+            ("| nothing ", "| ", 4),
+            ("| nothing ", "", 4),
+            ("1. ", "2. ", 1),
+            ("x::put", "x::puts", 1),
+        ] {
+            let told = messages(GOOD_MAP, &STEPS.replace(good, bad));
+            assert!(told[0].starts_with(&format!("docs/read-path.md:{line}: ")), "{bad}: {told:?}");
+        }
+        assert_eq!(check(&Repository::default()).len(), 3);
+    }
 }
