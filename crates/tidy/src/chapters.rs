@@ -7,17 +7,17 @@
 //! * Any name between backticks in such a chapter is a word of the code.
 
 use crate::rust::contains_word;
-use crate::{File, Repository, Violation};
+use crate::{File, Repository, violation};
 
 const MAP: &str = "ARCHITECTURE.md";
 const CHAPTERS: [&str; 2] = ["docs/read-path.md", "docs/write-path.md"];
 
 /// The rule of this module.
-pub fn check(repository: &Repository) -> Vec<Violation> {
+pub fn check(repository: &Repository) -> Vec<String> {
     let missing = |path: &&str| repository.file(path).is_none();
     let missing = [MAP].into_iter().chain(CHAPTERS).filter(missing);
     let message = "the page is missing; correct the list of pages";
-    let mut violations: Vec<_> = missing.map(|path| Violation::new(path, 1, message)).collect();
+    let mut violations: Vec<_> = missing.map(|path| violation(path, 1, message)).collect();
     violations.extend(repository.file(MAP).iter().flat_map(|map| check_map(repository, map)));
     for chapter in CHAPTERS.iter().filter_map(|path| repository.file(path)) {
         violations.extend(check_steps(repository, chapter));
@@ -30,7 +30,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-fn check_map(repository: &Repository, map: &File) -> Vec<Violation> {
+fn check_map(repository: &Repository, map: &File) -> Vec<String> {
     let lines = map.text.lines().zip(1..);
     let section = lines.skip_while(|(line, _)| *line != "## Where things live").skip(1);
     let section = section.take_while(|(line, _)| !line.starts_with("## "));
@@ -42,20 +42,20 @@ fn check_map(repository: &Repository, map: &File) -> Vec<Violation> {
             named += 1;
             let path = format!("{source}/{}", word.trim_end_matches('/'));
             if !repository.has(&path) {
-                violations.push(Violation::new(MAP, at, format!("nothing lies at {path}")));
+                violations.push(violation(MAP, at, format!("nothing lies at {path}")));
             }
         }
     }
     if named == 0 {
-        violations.push(Violation::new(MAP, 1, "no row of `Where things live` was found"));
+        violations.push(violation(MAP, 1, "no row of `Where things live` was found"));
     }
     violations
 }
 
-fn check_steps(repository: &Repository, chapter: &File) -> Vec<Violation> {
+fn check_steps(repository: &Repository, chapter: &File) -> Vec<String> {
     let number = |line: &str, end| line.split_once(end)?.0.trim().parse::<usize>().ok();
     let mut violations = Vec::new();
-    let mut tell = |line, message| violations.push(Violation::new(&chapter.path, line, message));
+    let mut tell = |line, message| violations.push(violation(&chapter.path, line, message));
     let mut in_table = Vec::new();
     for (row, at) in chapter.text.lines().zip(1..).filter(|(line, _)| line.starts_with("| ")) {
         let cells: Vec<_> = row.trim_matches('|').split('|').collect();
@@ -85,7 +85,7 @@ fn check_steps(repository: &Repository, chapter: &File) -> Vec<Violation> {
     violations
 }
 
-fn check_names(repository: &Repository, chapter: &File) -> Vec<Violation> {
+fn check_names(repository: &Repository, chapter: &File) -> Vec<String> {
     let mut violations = Vec::new();
     for (line, at) in chapter.text.lines().zip(1..).filter(|(line, _)| !line.starts_with("```")) {
         for name in quoted(line).filter(|name| !name.contains(['/', ' '])) {
@@ -93,7 +93,7 @@ fn check_names(repository: &Repository, chapter: &File) -> Vec<Violation> {
             let mut files = repository.product_files("crates/");
             if !files.any(|(_, views)| contains_word(&views.code_without_tests, word)) {
                 let message = format!("no code has the name `{name}`");
-                violations.push(Violation::new(&chapter.path, at, message));
+                violations.push(violation(&chapter.path, at, message));
             }
         }
     }
@@ -111,7 +111,7 @@ mod tests {
             (CHAPTERS[1], ""),
             ("crates/x/src/a.rs", "//! A, not `fn gone()`.\npub(crate) fn put(a: Kept) {}\n"),
         ]);
-        check(&repository).iter().map(ToString::to_string).collect()
+        check(&repository)
     }
 
     const GOOD_MAP: &str = "## Where things live\n| `x` | first `a.rs` |\n";

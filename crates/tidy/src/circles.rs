@@ -6,32 +6,36 @@
 //! file of that module. What a module takes from its own children does not count, nor does a
 //! `pub use`: a parent stands for its children, and is imported by them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use crate::rust::{SourceViews, is_name};
-use crate::{File, Repository, Violation};
+use crate::rust::is_name;
+use crate::{Repository, violation};
 
 const CIRCLE_FILES_MAX: usize = 3;
 
 /// The rule of this module.
-pub fn check(repository: &Repository) -> Vec<Violation> {
+pub fn check(repository: &Repository) -> Vec<String> {
     let roots = repository.files().filter_map(|file| file.path.strip_suffix("src/lib.rs"));
     let sources = roots.map(|root| format!("{root}src/"));
     sources.flat_map(|source| check_crate(repository, &source)).collect()
 }
 
-fn check_crate(repository: &Repository, source: &str) -> Vec<Violation> {
-    let modules = Modules::of(repository.product_files(source), source);
-    let circles = Circles::of(&modules.imports());
-    let long = circles.into_iter().filter(|circle| circle.len() > CIRCLE_FILES_MAX);
+fn check_crate(repository: &Repository, source: &str) -> Vec<String> {
+    let modules = Modules::of(repository, source);
+    let mut search = Circles::default();
+    for module in modules.0.keys() {
+        search.visit(module, &modules);
+    }
+    let long = search.found.into_iter().filter(|circle| circle.len() > CIRCLE_FILES_MAX);
     long.map(|circle| {
-        let files: Vec<_> = circle.iter().map(|module| modules.files[*module]).collect();
+        let mut files: Vec<_> = circle.iter().map(|module| modules.0[*module].0).collect();
+        files.sort_unstable();
         let message = format!(
             "{} files import each other in a circle; {CIRCLE_FILES_MAX} are the most: {}",
             files.len(),
             files.join(", ")
         );
-        Violation::new(files[0], 1, message)
+        violation(files[0], 1, message)
     })
     .collect()
 }
@@ -39,37 +43,20 @@ fn check_crate(repository: &Repository, source: &str) -> Vec<Violation> {
 /// The parts of a path, from the root of the crate on. The root itself has none.
 type ModulePath = Vec<String>;
 
-/// The modules of a crate that have a file of their own.
-#[derive(Default)]
-struct Modules<'a> {
-    files: BTreeMap<ModulePath, &'a str>,
-    /// What the code of each names.
-    paths: BTreeMap<ModulePath, Vec<ModulePath>>,
-}
+/// The modules of a crate that have a file of their own: its path, and what its code names.
+struct Modules<'a>(BTreeMap<ModulePath, (&'a str, Vec<ModulePath>)>);
 
 impl<'a> Modules<'a> {
-    fn of(files: impl Iterator<Item = (&'a File, &'a SourceViews)>, source: &str) -> Self {
-        let mut modules = Self::default();
-        for (file, views) in files {
+    fn of(repository: &'a Repository, source: &str) -> Self {
+        let files = repository.product_files(source).filter_map(|(file, views)| {
             let stem = file.path[source.len()..].trim_end_matches(".rs");
-            if stem == "main" || stem.starts_with("bin/") {
-                continue;
-            }
-            let mut path: ModulePath = stem.split('/').map(str::to_owned).collect();
-            path.pop_if(|last| last == "mod" || stem == "lib");
-            modules.paths.insert(path.clone(), paths(&views.code_without_tests));
-            modules.files.insert(path, &file.path);
-        }
-        modules
-    }
-
-    /// Which modules each module imports.
-    fn imports(&self) -> BTreeMap<&ModulePath, BTreeSet<&ModulePath>> {
-        let imports = self.paths.iter().map(|(from, paths)| {
-            let to = paths.iter().filter_map(|path| self.resolve(from, path));
-            (from, to.filter(|to| *to != from).collect())
+            let mut module: ModulePath = stem.split('/').map(str::to_owned).collect();
+            module.pop_if(|last| last == "mod" || stem == "lib");
+            let is_program = stem == "main" || stem.starts_with("bin/");
+            let named = (file.path.as_str(), paths(&views.code_without_tests));
+            (!is_program).then_some((module, named))
         });
-        imports.collect()
+        Self(files.collect())
     }
 
     /// The module to whose file `path` leads from the module `from`.
@@ -79,7 +66,7 @@ impl<'a> Modules<'a> {
         let mut whole = from[..start].to_vec();
         whole.extend_from_slice(&path[ups.max(1)..]);
         let known = (0..=whole.len()).rev();
-        let known = known.filter_map(|length| self.files.get_key_value(&whole[..length]));
+        let known = known.filter_map(|length| self.0.get_key_value(&whole[..length]));
         known.map(|(module, _)| module).next()
     }
 }
@@ -90,8 +77,8 @@ fn paths(code: &str) -> Vec<ModulePath> {
     for (at, _) in code.match_indices("crate::").chain(code.match_indices("super::")) {
         let before = &code[..at];
         let statement = before.rsplit([';', '}', ']']).next().unwrap_or_default().trim();
-        let is_longer = before.ends_with(|c: char| is_name(c) || c == '$' || c == ':');
         let is_exported = statement.starts_with("pub") && statement.ends_with(" use");
+        let is_longer = before.ends_with(|c: char| is_name(c) || c == '$' || c == ':');
         if !is_longer && !is_exported {
             flatten(&[], &code[at..], &mut paths);
         }
@@ -102,18 +89,11 @@ fn paths(code: &str) -> Vec<ModulePath> {
 /// Takes the tree at the beginning of `code` apart: `a::{b, c::D}` is `a::b` and `a::c::D`. Returns
 /// what is behind it.
 fn flatten<'a>(before: &[String], code: &'a str, paths: &mut Vec<ModulePath>) -> &'a str {
+    let length = code.find(|c| !is_name(c) && c != ':').unwrap_or(code.len());
+    let (names, rest) = code.split_at(length);
     let mut path = before.to_vec();
-    let mut rest = code;
-    loop {
-        let length = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
-        path.extend((length > 0).then(|| rest[..length].to_owned()));
-        rest = &rest[length..];
-        match rest.strip_prefix("::") {
-            Some(further) => rest = further,
-            None => break,
-        }
-    }
-    let Some(mut group) = rest.strip_prefix('{').filter(|_| code.len() > rest.len()) else {
+    path.extend(names.split("::").filter(|name| !name.is_empty()).map(str::to_owned));
+    let Some(mut group) = rest.strip_prefix('{').filter(|_| names.ends_with("::")) else {
         paths.push(path);
         return rest;
     };
@@ -132,40 +112,27 @@ fn flatten<'a>(before: &[String], code: &'a str, paths: &mut Vec<ModulePath>) ->
 }
 
 /// Tarjan's search for strongly connected components.
-struct Circles<'a, T> {
-    edges: &'a BTreeMap<T, BTreeSet<T>>,
-    /// How many nodes were seen before this one.
-    seen: BTreeMap<T, usize>,
-    stack: Vec<T>,
-    found: Vec<Vec<T>>,
+#[derive(Default)]
+struct Circles<'a> {
+    /// How many modules were seen before this one.
+    seen: BTreeMap<&'a ModulePath, usize>,
+    stack: Vec<&'a ModulePath>,
+    found: Vec<Vec<&'a ModulePath>>,
 }
 
-impl<'a, T: Copy + Ord> Circles<'a, T> {
-    /// All components, in order of their nodes.
-    fn of(edges: &'a BTreeMap<T, BTreeSet<T>>) -> Vec<Vec<T>> {
-        let mut search = Self { edges, seen: BTreeMap::new(), stack: vec![], found: vec![] };
-        for node in edges.keys() {
-            if !search.seen.contains_key(node) {
-                search.visit(*node);
-            }
+impl<'a> Circles<'a> {
+    /// The lowest number of a module on the stack that can be reached from this one.
+    fn visit(&mut self, module: &'a ModulePath, modules: &'a Modules<'_>) -> usize {
+        let (order, height) = (self.seen.len(), self.stack.len());
+        match self.seen.get(module) {
+            Some(seen) if self.stack.contains(&module) => return *seen,
+            Some(_) => return usize::MAX,
+            None => _ = self.seen.insert(module, order),
         }
-        search.found.iter_mut().for_each(|circle| circle.sort());
-        search.found
-    }
-
-    fn visit(&mut self, node: T) -> usize {
-        let order = self.seen.len();
-        let mut lowest = order;
-        let height = self.stack.len();
-        self.seen.insert(node, order);
-        self.stack.push(node);
-        for to in &self.edges[&node] {
-            match self.seen.get(to) {
-                None => lowest = lowest.min(self.visit(*to)),
-                Some(seen) if self.stack.contains(to) => lowest = lowest.min(*seen),
-                Some(_) => {}
-            }
-        }
+        self.stack.push(module);
+        let imports = modules.0[module].1.iter().filter_map(|path| modules.resolve(module, path));
+        let lowest =
+            imports.map(|to| self.visit(to, modules)).min().map_or(order, |to| to.min(order));
         if lowest == order {
             self.found.push(self.stack.split_off(height));
         }
@@ -187,7 +154,7 @@ mod tests {
             ("crates/x/src/c.rs", "//! C.\nuse crate::d;\n"),
             ("crates/x/src/d.rs", last),
         ]);
-        check(&repository).iter().map(ToString::to_string).collect()
+        check(&repository)
     }
 
     #[test]
@@ -213,8 +180,8 @@ mod tests {
             // The root re-exports it, and stands for it.
             "use crate::{A as Other, b};",
             "use a::A;",
-            "// use crate::a::A;",
             "pub(crate) use crate::a::A;",
+            "// use crate::a::A;",
             "#[cfg(test)]\nmod tests {\n    use crate::a::A;\n}",
         ] {
             assert_eq!(messages(&format!("//! D.\n{import}\n")), [""; 0], "{import}");

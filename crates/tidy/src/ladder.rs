@@ -13,7 +13,7 @@
 
 use toml::{Table, Value};
 
-use crate::{Repository, Violation};
+use crate::{Repository, violation};
 
 /// A crate of the workspace.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub enum CratePosition {
 }
 
 /// The rule of this module.
-pub fn check(repository: &Repository) -> Vec<Violation> {
+pub fn check(repository: &Repository) -> Vec<String> {
     let crates = crates(repository);
     crates.iter().flat_map(|found| check_crate(found, &crates)).collect()
 }
@@ -92,7 +92,7 @@ fn dependencies(manifest: &Table) -> Vec<(String, &'static str)> {
     found
 }
 
-fn check_crate(from: &Crate, crates: &[Crate]) -> Vec<Violation> {
+fn check_crate(from: &Crate, crates: &[Crate]) -> Vec<String> {
     let mut messages = Vec::new();
     if !from.inherits_lints {
         messages.push("the workspace's lints do not hold; add [lints] workspace = true".to_owned());
@@ -114,7 +114,7 @@ fn check_crate(from: &Crate, crates: &[Crate]) -> Vec<Violation> {
         messages.push(format!("[{table}] lists {name} {place}; only lower rungs may be used"));
     }
     let manifest = format!("{}/Cargo.toml", from.directory);
-    messages.into_iter().map(|message| Violation::new(&manifest, 1, message)).collect()
+    messages.into_iter().map(|message| violation(&manifest, 1, message)).collect()
 }
 
 #[cfg(test)]
@@ -138,7 +138,7 @@ mod tests {
             ("crates/high/Cargo.toml", high),
             ("benches/Cargo.toml", benches),
         ]);
-        check(&repository).iter().map(ToString::to_string).collect()
+        check(&repository)
     }
 
     #[test]

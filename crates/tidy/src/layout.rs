@@ -6,7 +6,7 @@
 //! * `unsafe` is allowed in [two files](UNSAFE_FILES). The lint can be switched off anywhere.
 
 use crate::rust::{SourceViews, lines_with};
-use crate::{File, Repository, Violation};
+use crate::{File, Repository, violation};
 
 const HEAD_LINES_MAX: usize = 15;
 const FILE_LINES_MAX: usize = 800;
@@ -17,14 +17,14 @@ const UNSAFE_FILES: [&str; 2] =
     ["crates/net/src/sched/linux.rs", "crates/clearlane/src/allocator.rs"];
 
 /// The rule of this module.
-pub fn check(repository: &Repository) -> Vec<Violation> {
+pub fn check(repository: &Repository) -> Vec<String> {
     let files = repository.rust_files();
     files.flat_map(|(file, views)| check_file(file, views)).collect()
 }
 
-fn check_file(file: &File, views: &SourceViews) -> Vec<Violation> {
+fn check_file(file: &File, views: &SourceViews) -> Vec<String> {
     let mut violations = Vec::new();
-    let mut tell = |line, message| violations.push(Violation::new(&file.path, line, message));
+    let mut tell = |line, message| violations.push(violation(&file.path, line, message));
     let head = file.text.lines().take_while(|line| line.starts_with("//!"));
     if head.clone().next().is_none_or(|line| line.trim() == "//!") {
         tell(1, "the first line is no doc; start with `//!` and what the file is for".to_owned());
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     fn messages(path: &str, text: &str) -> Vec<String> {
-        check(&Repository::of([(path, text)])).iter().map(ToString::to_string).collect()
+        check(&Repository::of([(path, text)]))
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! | [`links`] | links in Markdown, and paths that docs name, lead somewhere |
 //! | [`chapters`] | the map of the code, and the steps of a request, name what exists |
 //!
-//! A [`Rule`] is a function from a [`Repository`], all text files in memory, to [`Violation`]s. It
+//! A [`Rule`] is a function from a [`Repository`], all text files in memory, to what is wrong. It
 //! reads text, not syntax trees ([`rust`](mod@rust)): a renamed import is not seen.
 
 pub mod repository;
@@ -21,12 +21,10 @@ pub mod layout;
 pub mod links;
 pub mod chapters;
 
-use std::fmt;
-
 pub use repository::{File, Repository};
 
-/// A rule looks at the whole repository and reports what is wrong with it.
-pub type Rule = fn(&Repository) -> Vec<Violation>;
+/// A rule looks at the whole repository and reports each place where it is broken.
+pub type Rule = fn(&Repository) -> Vec<String>;
 
 /// All rules.
 pub const RULES: [Rule; 6] = [
@@ -38,26 +36,8 @@ pub const RULES: [Rule; 6] = [
     chapters::check,
 ];
 
-/// One place where a rule is broken. Prints as `file:line: what is wrong; what is allowed`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Violation {
-    /// Relative to the top of the repository.
-    pub path: String,
-    /// Counted from 1. What is wrong with a whole file is said of line 1.
-    pub line: usize,
-    /// What is wrong, and what is allowed instead.
-    pub message: String,
-}
-
-impl Violation {
-    /// Something wrong at one line of a file.
-    pub fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
-        Self { path: path.to_owned(), line, message: message.into() }
-    }
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.path, self.line, self.message)
-    }
+/// What is wrong at one place, and what is allowed instead. Lines count from 1; what is wrong with
+/// a whole file is said of line 1.
+pub(crate) fn violation(path: &str, line: usize, message: impl std::fmt::Display) -> String {
+    format!("{path}:{line}: {message}")
 }

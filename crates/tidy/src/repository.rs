@@ -1,6 +1,6 @@
-//! The repository as the rules see it: paths, and the text of every text file.
+//! The repository as the rules see it: paths, and the text of every file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::{fs, io};
 
@@ -12,15 +12,13 @@ const SKIPPED: [&str; 2] = [".git", "target"];
 /// Everything below the top, but for [what git has and what was built](SKIPPED).
 #[derive(Debug, Default)]
 pub struct Repository {
-    /// Files that hold text, by path. A path is relative to the top, with `/` between its parts.
+    /// By path, which is relative to the top, with `/` between its parts.
     files: BTreeMap<String, File>,
-    /// Every file and every directory, text or not.
-    entries: BTreeSet<String>,
     /// How the paths of modules begin that exist in tests only.
     test_modules: Vec<String>,
 }
 
-/// A text file.
+/// A file. One that is not text, as a picture, has replacement characters.
 #[derive(Debug)]
 pub struct File {
     /// Relative to the top.
@@ -47,14 +45,12 @@ impl Repository {
     pub fn of<const N: usize>(files: [(&str, &str); N]) -> Self {
         let mut repository = Self::default();
         for (path, text) in files {
-            let directories = path.match_indices('/').map(|(end, _)| path[..end].to_owned());
-            repository.entries.extend(directories);
             repository.add(path.to_owned(), text.to_owned());
         }
         repository
     }
 
-    /// All text files, in order of their paths.
+    /// All files, in order of their paths.
     pub fn files(&self) -> impl Iterator<Item = &File> {
         self.files.values()
     }
@@ -71,14 +67,16 @@ impl Repository {
             .filter(move |(file, _)| file.path.starts_with(start) && !is_test(&file.path))
     }
 
-    /// The text file with this path.
+    /// The file with this path.
     pub fn file(&self, path: &str) -> Option<&File> {
         self.files.get(path)
     }
 
     /// Whether there is a file or a directory with this path. The empty path is the top.
     pub fn has(&self, path: &str) -> bool {
-        path.is_empty() || self.entries.contains(path)
+        let directory = if path.is_empty() { String::new() } else { format!("{path}/") };
+        let below = self.files.range(directory.clone()..).next();
+        self.files.contains_key(path) || below.is_some_and(|(path, _)| path.starts_with(&directory))
     }
 
     fn load_directory(&mut self, at: &Path, path: &str) -> io::Result<()> {
@@ -90,14 +88,10 @@ impl Repository {
             }
             let path = if path.is_empty() { name } else { format!("{path}/{name}") };
             if entry.file_type()?.is_dir() {
-                self.entries.insert(path.clone());
                 self.load_directory(&entry.path(), &path)?;
             } else {
-                // Whatever is not UTF-8 is a picture or the like: it exists, and has no text.
-                match String::from_utf8(fs::read(entry.path())?) {
-                    Ok(text) => self.add(path, text),
-                    Err(_) => _ = self.entries.insert(path),
-                }
+                let bytes = fs::read(entry.path())?;
+                self.add(path, String::from_utf8_lossy(&bytes).into_owned());
             }
         }
         Ok(())
@@ -110,7 +104,6 @@ impl Repository {
             self.test_modules.push(format!("{directory}/{module}.rs"));
             self.test_modules.push(format!("{directory}/{module}/"));
         }
-        self.entries.insert(path.clone());
         self.files.insert(path.clone(), File { path, text, rust });
     }
 }
