@@ -87,6 +87,7 @@ async fn wait_until_reads_wait(client: &Client) {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "a figure, for those who ask with --nocapture")]
 async fn requests_beside_locks(running: &Running, era: Era) {
     let mut client = running.client().await;
     let put = PutRequest { key: "k".into(), value: "v".into(), ..PutRequest::default() };
@@ -115,7 +116,7 @@ async fn requests_beside_locks(running: &Running, era: Era) {
         pending.push((path, tokio::spawn(call)));
     }
     let (watched, mut sends) = client.open("/etcdserverpb.Watch/Watch", &[]);
-    sends.send_data(frame(0, &watch()).into(), false).unwrap();
+    sends.send_data(frame(0, &watch()), false).unwrap();
     let p99 = ask_others(running, &mut client).await;
     println!("era {era}: health and version take {p99:?} at p99");
     for (path, call) in &pending {
