@@ -16,9 +16,10 @@ pub async fn run_auto_compaction(member: Server, mut policy: AutoCompaction) -> 
     let begin = Instant::now();
     loop {
         sleep_until(begin + policy.next_check()).await;
-        match member.is_leader() {
-            true => policy.resume(),
-            false => policy.pause(),
+        if member.is_leader() {
+            policy.resume()
+        } else {
+            policy.pause()
         }
         let current = member.store().begin_read().revision();
         let Some(revision) = policy.check(begin.elapsed(), current) else { continue };

@@ -146,8 +146,9 @@ fn peer_dialer(config: &Config) -> Result<Dialer, Error> {
     let has_files = own.is_some() || calling.is_some() || trusted.is_some() || made.is_some();
     let members = config.bootstrap.initial_cluster.to_string();
     let is_secure = members.contains("https://") || members.contains("unixs://");
-    match has_files || is_secure {
-        true => Dialer::new(&config.tls.peers, &config.tls.protocol),
-        false => Ok(Dialer::default()),
+    if has_files || is_secure {
+        Dialer::new(&config.tls.peers, &config.tls.protocol)
+    } else {
+        Ok(Dialer::default())
     }
 }

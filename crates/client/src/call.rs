@@ -176,9 +176,10 @@ impl<'a> Attempts<'a> {
     fn timed_out(&self, place: &Arc<Endpoint>) -> Error {
         place.mark_failed();
         let words = format!("{} in {:?}", place.url(), self.timeout);
-        match self.policy.is_retryable {
-            true => Error::TimedOut(words),
-            false => Error::OutcomeUnknown(format!("no answer from {words}")),
+        if self.policy.is_retryable {
+            Error::TimedOut(words)
+        } else {
+            Error::OutcomeUnknown(format!("no answer from {words}"))
         }
     }
 }

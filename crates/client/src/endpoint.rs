@@ -170,9 +170,10 @@ impl Endpoints {
 
     /// These take turns.
     pub(crate) fn from_endpoints(places: Vec<Arc<Endpoint>>) -> Result<Endpoints> {
-        match places.is_empty() {
-            true => Err(Error::Setup("a client needs at least one endpoint".to_owned())),
-            false => Ok(Endpoints { all: places, next_index: AtomicUsize::new(0) }),
+        if places.is_empty() {
+            Err(Error::Setup("a client needs at least one endpoint".to_owned()))
+        } else {
+            Ok(Endpoints { all: places, next_index: AtomicUsize::new(0) })
         }
     }
 

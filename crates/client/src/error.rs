@@ -212,9 +212,10 @@ impl StatusKind {
     pub(crate) fn from_status(status: &Status) -> StatusKind {
         let words = status.message();
         if let Some(source) = status.source() {
-            return match causes(source).any(|cause| cause.is::<tonic::ConnectError>()) {
-                true => StatusKind::NotSent,
-                false => StatusKind::Unknown,
+            return if causes(source).any(|cause| cause.is::<tonic::ConnectError>()) {
+                StatusKind::NotSent
+            } else {
+                StatusKind::Unknown
             };
         }
         match words {

@@ -116,9 +116,10 @@ impl Client {
             tail.drain(..known);
         }
         writer.flush().await?;
-        match tail[..] == sum.finalize()[..] {
-            true => Ok(copied),
-            false => Err(Error::Unexpected("a copy whose sum is wrong: it has not come whole")),
+        if tail[..] == sum.finalize()[..] {
+            Ok(copied)
+        } else {
+            Err(Error::Unexpected("a copy whose sum is wrong: it has not come whole"))
         }
     }
 }

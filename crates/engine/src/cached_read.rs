@@ -32,9 +32,8 @@ pub fn try_read_cached<T>(read: impl FnOnce() -> T) -> Result<T, NotCached> {
         let _until_here = CachedOnlyScope::start();
         panic::catch_unwind(AssertUnwindSafe(read))
     };
-    outcome.or_else(|payload| match payload.is::<NotCached>() {
-        true => Err(NotCached),
-        false => panic::resume_unwind(payload),
+    outcome.or_else(|payload| {
+        if payload.is::<NotCached>() { Err(NotCached) } else { panic::resume_unwind(payload) }
     })
 }
 

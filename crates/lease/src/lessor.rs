@@ -260,10 +260,8 @@ impl Lessor {
         let lease = state.leases.get(id)?;
         // One whose time has not begun has all of it.
         let is_begun = lease.expiry != NEVER;
-        let left = || match is_begun {
-            true => lease.expiry.saturating_sub(now).as_secs() as i64,
-            false => lease.ttl,
-        };
+        let left =
+            || if is_begun { lease.expiry.saturating_sub(now).as_secs() as i64 } else { lease.ttl };
         Some(LeaseTtl { granted: lease.ttl, remaining: state.schedule.is_some().then(left) })
     }
 

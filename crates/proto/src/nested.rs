@@ -46,9 +46,10 @@ fn raft_request(bytes: Bytes) -> Result<InternalRaftRequest, Error> {
     let (mut others, mut nested) = (BytesMut::new(), None);
     for field in Fields(bytes) {
         let field = field?;
-        match field.is_message(IN_RAFT_REQUEST) {
-            true => nested = Some(txn(field.message()?, TXNS_DEEP_MAX)?),
-            false => others.put(field.bytes),
+        if field.is_message(IN_RAFT_REQUEST) {
+            nested = Some(txn(field.message()?, TXNS_DEEP_MAX)?)
+        } else {
+            others.put(field.bytes)
         }
     }
     Ok(InternalRaftRequest { txn: nested, ..InternalRaftRequest::decode(others)? })

@@ -36,9 +36,10 @@ impl RequestContext {
 
     /// A learner answers only reads that may be stale.
     pub(crate) fn check_not_learner(&self) -> Result<(), Status> {
-        match self.server.threads().status().is_learner() {
-            true => Err(status::from_error(&RequestError::NotSupportedForLearner)),
-            false => Ok(()),
+        if self.server.threads().status().is_learner() {
+            Err(status::from_error(&RequestError::NotSupportedForLearner))
+        } else {
+            Ok(())
         }
     }
 }

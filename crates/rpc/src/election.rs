@@ -179,9 +179,10 @@ impl Election for ElectionService {
             .update_value(&place, value)
             .await
             .map_err(|trouble| client_error(&trouble))?;
-        match leads {
-            true => Ok(Response::new(ProclaimResponse { header })),
-            false => Err(Status::unknown("election: not leader")),
+        if leads {
+            Ok(Response::new(ProclaimResponse { header }))
+        } else {
+            Err(Status::unknown("election: not leader"))
         }
     }
 

@@ -32,9 +32,10 @@ impl Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        match request.get_ref().service.is_empty() {
-            true => Ok(Response::new(health_response(ServingStatus::Serving))),
-            false => Err(Status::not_found("unknown service")),
+        if request.get_ref().service.is_empty() {
+            Ok(Response::new(health_response(ServingStatus::Serving)))
+        } else {
+            Err(Status::not_found("unknown service"))
         }
     }
 
@@ -51,9 +52,10 @@ impl Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let now = match request.get_ref().service.is_empty() {
-            true => ServingStatus::Serving,
-            false => ServingStatus::ServiceUnknown,
+        let now = if request.get_ref().service.is_empty() {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::ServiceUnknown
         };
         let once = tokio_stream::once(Ok(health_response(now))).chain(tokio_stream::pending());
         Ok(Response::new(Box::pin(once)))

@@ -52,9 +52,10 @@ pub fn check_member_can_serve(
     if head.get("client-api-version").is_some_and(|version| version.to_str().is_err()) {
         return Err(status::from_error(&RequestError::InvalidApiVersion));
     }
-    match requires_leader(head) && node.status().leader() == 0 {
-        true => Err(status::from_error(&RequestError::NoLeader)),
-        false => Ok(()),
+    if requires_leader(head) && node.status().leader() == 0 {
+        Err(status::from_error(&RequestError::NoLeader))
+    } else {
+        Ok(())
     }
 }
 

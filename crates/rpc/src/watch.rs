@@ -238,9 +238,10 @@ impl WatchResponseStream {
             }
             ResponseKind::Progress => message,
             ResponseKind::Events { events, fragment } => {
-                let length_max = match fragment {
-                    true => self.server.limits().request_bytes_max + FRAGMENT_OVERHEAD_BYTES,
-                    false => usize::MAX,
+                let length_max = if fragment {
+                    self.server.limits().request_bytes_max + FRAGMENT_OVERHEAD_BYTES
+                } else {
+                    usize::MAX
                 };
                 return self.queue_events(&message, &events, length_max);
             }
@@ -273,10 +274,7 @@ fn to_proto_event(of: &mvcc::Event) -> Event {
 fn parse_create(create: WatchCreateRequest) -> mvcc::WatchRequest {
     let has_filter = |filter: FilterType| create.filters.contains(&(filter as i32));
     let (no_put, no_delete) = (has_filter(FilterType::Noput), has_filter(FilterType::Nodelete));
-    let key = match create.key.is_empty() {
-        true => Bytes::from_static(&[0]),
-        false => create.key,
-    };
+    let key = if create.key.is_empty() { Bytes::from_static(&[0]) } else { create.key };
     let keys = match &create.range_end[..] {
         [] => WatchedKeys::Single(key),
         [0] => WatchedKeys::From(key),

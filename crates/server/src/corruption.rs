@@ -230,9 +230,10 @@ pub fn compare_compaction_hashes(
 
 fn comparable_hash(own: &HashKv, other: &PeerHash) -> Result<u32, String> {
     let said = other.result.as_ref().map_err(|why| format!("no response: {why}"))?.hash_kv;
-    match said.compact_revision == own.compact_revision {
-        true => Ok(said.hash),
-        false => Err(format!("it has compacted at {}", said.compact_revision)),
+    if said.compact_revision == own.compact_revision {
+        Ok(said.hash)
+    } else {
+        Err(format!("it has compacted at {}", said.compact_revision))
     }
 }
 

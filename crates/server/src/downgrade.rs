@@ -96,9 +96,10 @@ pub fn validate(
     if minor.checked_sub(1).map(|minor| Version { major, minor }) != Some(target) {
         return Ok(Err(DowngradeRejection::InvalidTarget));
     }
-    Ok(match downgrade_info(state)?.enabled {
-        true => Err(DowngradeRejection::InProgress),
-        false => Ok(format!("{}.{}.0", target.major, target.minor)),
+    Ok(if downgrade_info(state)?.enabled {
+        Err(DowngradeRejection::InProgress)
+    } else {
+        Ok(format!("{}.{}.0", target.major, target.minor))
     })
 }
 

@@ -65,9 +65,10 @@ impl Server {
 
     /// Waits until this member has applied all that was acknowledged before.
     pub async fn linearizable_read_notify_untraced(&self) -> Result<(), RequestError> {
-        match self.threads.is_sole_voter_caught_up() {
-            true => Ok(()),
-            false => self.read_index().await.map(drop),
+        if self.threads.is_sole_voter_caught_up() {
+            Ok(())
+        } else {
+            self.read_index().await.map(drop)
         }
     }
 

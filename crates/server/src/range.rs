@@ -146,12 +146,11 @@ impl Server {
                     let _as = READ_TXN.enter_numbered(number);
                     txn::read_txn(&*view, &request)
                 };
-                match is_small {
-                    true => self.read_small(trace, work).await?,
-                    false => {
-                        let pool = self.threads().read_pool();
-                        Box::pin(self.run_in_pool(pool, trace, work)).await?
-                    }
+                if is_small {
+                    self.read_small(trace, work).await?
+                } else {
+                    let pool = self.threads().read_pool();
+                    Box::pin(self.run_in_pool(pool, trace, work)).await?
                 }
             }
         };
@@ -163,10 +162,7 @@ impl Server {
 
 /// The name under which a range takes its locks.
 fn task_label(request: &RangeRequest) -> TaskLabel {
-    match request.range_end.is_empty() {
-        true => *GET,
-        false => *RANGE,
-    }
+    if request.range_end.is_empty() { *GET } else { *RANGE }
 }
 
 /// Whether each of a transaction's ranges may be answered from what this member has.

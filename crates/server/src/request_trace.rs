@@ -246,9 +246,10 @@ impl SlowRequestReport {
         error: &str,
     ) {
         let (count, size) = (about.response_count, about.response_size);
-        let response = match error.is_empty() {
-            true => format!("range_response_count:{count} size:{size}"),
-            false => String::new(),
+        let response = if error.is_empty() {
+            format!("range_response_count:{count} size:{size}")
+        } else {
+            String::new()
         };
         tracing::warn!(
             took = ?self.trace.elapsed(),

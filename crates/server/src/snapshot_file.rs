@@ -142,11 +142,12 @@ fn stream_length(file: &mut (impl Read + Seek), checks_sum: bool) -> Result<u64>
     file.seek(SeekFrom::Start(data - LENGTH_BYTES)).map_err(read_error)?;
     file.read_exact(&mut bytes).map_err(read_error)?;
     let stream = u64::from_be_bytes(bytes);
-    match stream.checked_add(LENGTH_BYTES).map(|end| end.next_multiple_of(ALIGNMENT_BYTES))
+    if stream.checked_add(LENGTH_BYTES).map(|end| end.next_multiple_of(ALIGNMENT_BYTES))
         == Some(data)
     {
-        true => Ok(stream),
-        false => Err(damaged(format!("its stream cannot be {stream} bytes long"))),
+        Ok(stream)
+    } else {
+        Err(damaged(format!("its stream cannot be {stream} bytes long")))
     }
 }
 

@@ -39,8 +39,5 @@ actors! {
 
 /// The kind of work that a task with this label does.
 pub fn lane_kind_of(actor: TaskLabel) -> LaneKind {
-    match [&*GET, &*RANGE, &*READ_TXN].contains(&&actor) {
-        true => LaneKind::Read,
-        false => LaneKind::Work,
-    }
+    if [&*GET, &*RANGE, &*READ_TXN].contains(&&actor) { LaneKind::Read } else { LaneKind::Work }
 }

@@ -38,9 +38,10 @@ impl WatchCalls {
         name: u64,
         may_wait: bool,
     ) -> WatchCalls {
-        match may_wait {
-            false => WatchCalls::Direct(WatchStream::open(store, consumer, name)),
-            true => WatchCalls::Queued(QueuedCalls::open(store, consumer, name)),
+        if may_wait {
+            WatchCalls::Queued(QueuedCalls::open(store, consumer, name))
+        } else {
+            WatchCalls::Direct(WatchStream::open(store, consumer, name))
         }
     }
 

@@ -96,9 +96,10 @@ impl SegmentBytes {
     pub(super) fn read_frame(&self, offset: u64, crc: u32) -> FrameResult<'_> {
         let rest = self.bytes_from(offset);
         let Some(field) = rest.first_chunk() else {
-            return match rest.is_empty() {
-                true => FrameResult::End,
-                false => self.torn_or_corrupt("the file ends within a length"),
+            return if rest.is_empty() {
+                FrameResult::End
+            } else {
+                self.torn_or_corrupt("the file ends within a length")
             };
         };
         let field = u64::from_le_bytes(*field);
@@ -170,9 +171,10 @@ impl SegmentBytes {
         let body = self.slice(frame.body(), frame.body() + frame.length);
         let record = Record::decode(body).map_err(|garbage| garbage.to_string())?;
         check_crc(&record, crc)?;
-        match is_zero(self.slice(frame.body() + frame.length, frame.end())) {
-            true => Ok(record),
-            false => Err("no zeros behind a record".to_owned()),
+        if is_zero(self.slice(frame.body() + frame.length, frame.end())) {
+            Ok(record)
+        } else {
+            Err("no zeros behind a record".to_owned())
         }
     }
 
@@ -202,9 +204,10 @@ fn check_crc(record: &Record<'_>, crc: u32) -> Result<(), String> {
         (RecordKind::Crc, _) => crc,
         (_, data) => crc32c::crc32c_append(crc, data.unwrap_or_default()),
     };
-    match record.crc == due {
-        true => Ok(()),
-        false => Err(format!("crc {:08x}, where {due:08x} is due", record.crc)),
+    if record.crc == due {
+        Ok(())
+    } else {
+        Err(format!("crc {:08x}, where {due:08x} is due", record.crc))
     }
 }
 

@@ -156,9 +156,10 @@ fn open_locked(
     let open = |name: &SegmentName| {
         let path = dir.join(name.to_string());
         let mut file = files.open(&path).map_err(|e| Error::path(&path, "open it", e))?;
-        match file.try_lock().map_err(|source| Error::path(&path, "lock it", source))? {
-            true => Ok(OpenSegment { name: *name, path, file, reserved: 0 }),
-            false => Err(Error::Locked { path }),
+        if file.try_lock().map_err(|source| Error::path(&path, "lock it", source))? {
+            Ok(OpenSegment { name: *name, path, file, reserved: 0 })
+        } else {
+            Err(Error::Locked { path })
         }
     };
     names.iter().map(open).collect()

@@ -144,9 +144,10 @@ impl Scan {
         };
         let found = Metadata::decode(data).map_err(|garbage| garbage.to_string())?;
         let of = self.metadata.get_or_insert(found);
-        match *of == found {
-            true => Ok(()),
-            false => Err(format!("the metadata of another log: {found:?} after {of:?}")),
+        if *of == found {
+            Ok(())
+        } else {
+            Err(format!("the metadata of another log: {found:?} after {of:?}"))
         }
     }
 

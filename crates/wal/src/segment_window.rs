@@ -74,9 +74,10 @@ impl<'a> Window<'a> {
     /// Moves to an offset; if it is there already, shows twice as much.
     pub(super) fn widen(&mut self, offset: u64) -> io::Result<()> {
         let start = offset / SECTOR * SECTOR;
-        match start > self.start {
-            true => self.load(start, self.window_bytes),
-            false => self.load(start, 2 * self.visible.bytes.len() as u64),
+        if start > self.start {
+            self.load(start, self.window_bytes)
+        } else {
+            self.load(start, 2 * self.visible.bytes.len() as u64)
         }
     }
 

@@ -98,9 +98,10 @@ impl Url {
 }
 
 fn socket(text: &str, rest: &str) -> Result<Location, String> {
-    match rest.is_empty() || rest.contains('\0') {
-        true => Err(format!("URL names no socket: {text}")),
-        false => Ok(Location::Socket(rest.into())),
+    if rest.is_empty() || rest.contains('\0') {
+        Err(format!("URL names no socket: {text}"))
+    } else {
+        Ok(Location::Socket(rest.into()))
     }
 }
 

@@ -114,9 +114,10 @@ mod tests {
             for (flag, value, form) in said {
                 let value = if flag.kind == ValueKind::Text { value } else { flag.default.to_owned() };
                 let dashes = if form % 2 == 0 { "-" } else { "--" };
-                match form < 2 || flag.kind == ValueKind::Switch {
-                    true => arguments.push(format!("{dashes}{}={value}", flag.name)),
-                    false => arguments.extend([format!("{dashes}{}", flag.name), value.clone()]),
+                if form < 2 || flag.kind == ValueKind::Switch {
+                    arguments.push(format!("{dashes}{}={value}", flag.name))
+                } else {
+                    arguments.extend([format!("{dashes}{}", flag.name), value.clone()])
                 }
                 wanted.insert(flag.name, value);
             }

@@ -84,11 +84,12 @@ impl FeatureGates {
 
     /// What some gates need of others.
     pub fn check_dependencies(&self) -> Result<(), String> {
-        match self.is_on("LeaseCheckpointPersist") && !self.is_on("LeaseCheckpoint") {
-            true => Err("enabling feature gate LeaseCheckpointPersist requires enabling feature \
+        if self.is_on("LeaseCheckpointPersist") && !self.is_on("LeaseCheckpoint") {
+            Err("enabling feature gate LeaseCheckpointPersist requires enabling feature \
                          gate LeaseCheckpoint"
-                .to_owned()),
-            false => Ok(()),
+                .to_owned())
+        } else {
+            Ok(())
         }
     }
 

@@ -380,9 +380,10 @@ fn connections(typed: &FlagReader<'_>) -> Result<ConnectionConfig, ConfigError> 
         (typed.time("grpc-keepalive-interval")?, typed.time("grpc-keepalive-timeout")?);
     // As in etcd, which leaves both to gRPC unless there are both.
     let is_said = !keep_alive.is_zero() && !keep_alive_timeout.is_zero();
-    let (keep_alive, keep_alive_timeout) = match is_said {
-        true => (keep_alive, keep_alive_timeout),
-        false => (by_default.keep_alive_interval, by_default.keep_alive_timeout),
+    let (keep_alive, keep_alive_timeout) = if is_said {
+        (keep_alive, keep_alive_timeout)
+    } else {
+        (by_default.keep_alive_interval, by_default.keep_alive_timeout)
     };
     let streams_max = u32::try_from(typed.count("max-concurrent-streams")).unwrap_or(u32::MAX);
     let ping_pause = typed.time("grpc-keepalive-min-time")?;
@@ -440,9 +441,10 @@ fn ignored_flag_warnings(values: &FlagValues) -> impl Iterator<Item = String> {
 }
 
 fn require_non_empty<T>(list: Vec<T>, name: &str) -> Result<Vec<T>, ConfigError> {
-    match list.is_empty() {
-        true => Err(ConfigError::fatal(format!("--{name} must name at least one address"))),
-        false => Ok(list),
+    if list.is_empty() {
+        Err(ConfigError::fatal(format!("--{name} must name at least one address")))
+    } else {
+        Ok(list)
     }
 }
 
@@ -452,9 +454,10 @@ fn bootstrap(typed: &FlagReader<'_>, name: &str) -> Result<BootstrapConfig, Conf
         "initial-advertise-peer-urls",
     )?;
     let told = |error: data::Error| ConfigError::fatal(error.to_string());
-    let members = match typed.is_set("initial-cluster") {
-        true => typed.text("initial-cluster").parse().map_err(told)?,
-        false => InitialCluster::single(name, &advertise_peers),
+    let members = if typed.is_set("initial-cluster") {
+        typed.text("initial-cluster").parse().map_err(told)?
+    } else {
+        InitialCluster::single(name, &advertise_peers)
     };
     Ok(BootstrapConfig {
         advertise_peers,

@@ -138,9 +138,10 @@ fn tls_info(
             ));
         }
     }
-    let made = match is_auto && own.is_none() && secure.is_some() {
-        true => Some(self_signed(typed, flags, urls, data_dir)?),
-        false => None,
+    let made = if is_auto && own.is_none() && secure.is_some() {
+        Some(self_signed(typed, flags, urls, data_dir)?)
+    } else {
+        None
     };
     let (revoked, allowed) = (flag_path(typed, flags.crl), allowed(typed, flags)?);
     Ok(TlsInfo {

@@ -125,9 +125,10 @@ fn magnitude(digits: &str) -> Option<u64> {
         _ => (10, &lower[..]),
     };
     // Behind a prefix an underscore may come first; two in a row may not come anywhere.
-    let digits = match digits.len() < lower.len() {
-        true => digits.strip_prefix('_').unwrap_or(digits),
-        false => digits,
+    let digits = if digits.len() < lower.len() {
+        digits.strip_prefix('_').unwrap_or(digits)
+    } else {
+        digits
     };
     let groups: Vec<&str> = digits.split('_').collect();
     let are_digits = |group: &&str| !group.is_empty() && group.chars().all(|c| c.is_digit(radix));

@@ -32,9 +32,10 @@ pub(super) async fn connect(asked: &ToolArguments, endpoint: &str) -> Result<Cha
         false if is_secure => format!("https://{endpoint}"),
         false => format!("http://{endpoint}"),
     };
-    let outgoing = match url.starts_with("https://") || url.starts_with("unixs://") {
-        true => dialer(asked)?,
-        false => Dialer::default(),
+    let outgoing = if url.starts_with("https://") || url.starts_with("unixs://") {
+        dialer(asked)?
+    } else {
+        Dialer::default()
     };
     let connected = outgoing.connect(&url).await;
     Ok(connected.map_err(|why| format!("{endpoint}: {why}"))?)

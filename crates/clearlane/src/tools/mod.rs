@@ -110,9 +110,10 @@ impl Tool {
                 asked.positional.push(left.remove(0));
             }
         }
-        match asked.positional.len() == self.positional_names.len() {
-            true => Ok(Some(asked)),
-            false => Err(format!("{} takes {}", self.name.join(" "), self.positional_usage())),
+        if asked.positional.len() == self.positional_names.len() {
+            Ok(Some(asked))
+        } else {
+            Err(format!("{} takes {}", self.name.join(" "), self.positional_usage()))
         }
     }
 

@@ -79,9 +79,10 @@ impl ChecksumReader {
         if self.tail.len() < CHECKSUM_BYTES || !self.summed.is_multiple_of(SNAPSHOT_BLOCK_BYTES) {
             return Err("the snapshot ends without its sum; it was cut off".into());
         }
-        match self.sum.finalize()[..] == self.tail[..] {
-            true => Ok(self.summed + CHECKSUM_BYTES as u64),
-            false => Err("the snapshot's sum does not match; it was damaged on its way".into()),
+        if self.sum.finalize()[..] == self.tail[..] {
+            Ok(self.summed + CHECKSUM_BYTES as u64)
+        } else {
+            Err("the snapshot's sum does not match; it was damaged on its way".into())
         }
     }
 }

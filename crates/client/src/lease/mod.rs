@@ -58,9 +58,10 @@ impl Client {
         let request = LeaseGrantRequest { id, ttl: i64::try_from(whole).unwrap_or(i64::MAX) };
         let send = |channel, request| async move { stub(channel).lease_grant(request).await };
         let granted = self.call(CallPolicy::WRITE, request, send).await?;
-        match granted.error.is_empty() {
-            true => Ok(Lease { id: granted.id, ttl: seconds(granted.ttl) }),
-            false => Err(Error::from_text(&granted.error)),
+        if granted.error.is_empty() {
+            Ok(Lease { id: granted.id, ttl: seconds(granted.ttl) })
+        } else {
+            Err(Error::from_text(&granted.error))
         }
     }
 

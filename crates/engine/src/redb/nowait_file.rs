@@ -75,10 +75,7 @@ impl StorageBackend for NowaitFile {
         if !cached_read::is_cached_only() || self.is_unsupported.load(Ordering::Relaxed) {
             return self.backend.read(offset, out);
         }
-        match self.read_cached(offset, out)? {
-            true => Ok(()),
-            false => cached_read::abort_not_cached(),
-        }
+        if self.read_cached(offset, out)? { Ok(()) } else { cached_read::abort_not_cached() }
     }
 
     // The rest is as redb has it.

@@ -106,9 +106,10 @@ fn check(found: Vec<u8>, seed: u64, acknowledged: u64) -> std::result::Result<()
     }
     let model = model_after(seed, commits);
     model.assert_same(&*snapshot, &format!("seed {seed}"));
-    match store.size_in_use() == model.size() {
-        true => Ok(()),
-        false => Err(format!("size in use {}, not {}", store.size_in_use(), model.size())),
+    if store.size_in_use() == model.size() {
+        Ok(())
+    } else {
+        Err(format!("size in use {}, not {}", store.size_in_use(), model.size()))
     }
 }
 

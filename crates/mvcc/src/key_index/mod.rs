@@ -234,9 +234,12 @@ impl KeyIndex {
         from: i64,
         visit: &mut dyn FnMut(Revision, RecordKind) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let mut visit = |change: &KeyChange| match change.main >= from {
-            true => visit(change.revision(), change.kind),
-            false => ControlFlow::Continue(()),
+        let mut visit = |change: &KeyChange| {
+            if change.main >= from {
+                visit(change.revision(), change.kind)
+            } else {
+                ControlFlow::Continue(())
+            }
         };
         match &self.0 {
             Representation::Inline(short) => short.unpack().1.iter().rev().try_for_each(&mut visit),

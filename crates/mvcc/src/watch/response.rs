@@ -243,9 +243,10 @@ mod tests {
                 let record = |value| match event(value).change {
                     Change::Put(record) | Change::Delete(record) => record,
                 };
-                let change = match deleted {
-                    true => Change::Delete(record(value)),
-                    false => Change::Put(record(value)),
+                let change = if deleted {
+                    Change::Delete(record(value))
+                } else {
+                    Change::Put(record(value))
                 };
                 let event = Event { change, prev_kv: previous.map(record) };
                 let message = mvccpb::Event {

@@ -41,9 +41,10 @@ impl CertificatePolicy {
                 return Err(CertificateError::Revoked.into());
             }
         }
-        match self.allows(end_entity)? {
-            true => Ok(()),
-            false => Err(CertificateError::ApplicationVerificationFailure.into()),
+        if self.allows(end_entity)? {
+            Ok(())
+        } else {
+            Err(CertificateError::ApplicationVerificationFailure.into())
         }
     }
 

@@ -201,9 +201,10 @@ impl JsonTranscoder {
 
     /// Checks that this number of bytes belongs to the open message.
     fn check_length(&self, length: u64) -> Result<u64, Status> {
-        match self.innermost().end - self.at >= length {
-            true => Ok(length),
-            false => Err(malformed("a field that is longer than its message")),
+        if self.innermost().end - self.at >= length {
+            Ok(length)
+        } else {
+            Err(malformed("a field that is longer than its message"))
         }
     }
 
@@ -272,9 +273,10 @@ impl JsonTranscoder {
     fn check_field_order(&self, field: &FieldDescriptor) -> Result<(), Status> {
         let open = self.innermost();
         let is_next = field.number() > open.last;
-        match is_next || field.number() == open.last && open.is_in_list {
-            true => Ok(()),
-            false => Err(malformed("fields in another order than that of their numbers")),
+        if is_next || field.number() == open.last && open.is_in_list {
+            Ok(())
+        } else {
+            Err(malformed("fields in another order than that of their numbers"))
         }
     }
 

@@ -129,9 +129,10 @@ impl Gateway {
         };
         let mut services = self.services.clone();
         let answer = counted_call::call(&self.thread, method, &mut services, call, within).await;
-        match binding.is_server_streaming {
-            true => response::stream(answer, binding, cut_off).await,
-            false => response::single(answer, binding).await,
+        if binding.is_server_streaming {
+            response::stream(answer, binding, cut_off).await
+        } else {
+            response::single(answer, binding).await
         }
     }
 }

@@ -25,13 +25,13 @@ pub(super) async fn single(body: Body, binding: &'static Binding) -> Result<Body
 
 /// The message of a request that has one.
 pub(super) async fn message(body: Body, binding: &'static Binding) -> Result<Bytes, Status> {
-    let json =
-        Limited::new(body, JSON_BYTES_MAX).collect().await.map_err(|error| match error
-            .is::<LengthLimitError>(
-        ) {
-            true => too_large(JSON_BYTES_MAX),
-            false => Status::cancelled("the request was cut off"),
-        })?;
+    let json = Limited::new(body, JSON_BYTES_MAX).collect().await.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            too_large(JSON_BYTES_MAX)
+        } else {
+            Status::cancelled("the request was cut off")
+        }
+    })?;
     json::to_message(&binding.input, &json.to_bytes())
 }
 

@@ -177,9 +177,10 @@ impl LargeResponseBody {
                 },
             }
         }
-        Poll::Ready(Some(match self.transcoder.is_done() {
-            true => Err(Status::internal("more than one answer to a call that has one")),
-            false => Ok(()),
+        Poll::Ready(Some(if self.transcoder.is_done() {
+            Err(Status::internal("more than one answer to a call that has one"))
+        } else {
+            Ok(())
         }))
     }
 }

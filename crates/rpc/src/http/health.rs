@@ -124,17 +124,21 @@ impl HttpService {
         let told = |trouble: RequestError| trouble.to_string();
         match check {
             HealthCheck::DataCorruption => {
-                match self.server.threads().alarms().is_raised(AlarmType::Corrupt) {
-                    true => Err("alarm activated: CORRUPT".to_owned()),
-                    false => Ok(()),
+                if self.server.threads().alarms().is_raised(AlarmType::Corrupt) {
+                    Err("alarm activated: CORRUPT".to_owned())
+                } else {
+                    Ok(())
                 }
             }
             HealthCheck::SerializableRead => self.check_read(true).await.map_err(told),
             HealthCheck::LinearizableRead => self.check_read(false).await.map_err(told),
-            HealthCheck::NonLearner => match self.is_learner() {
-                true => Err("this member is a learner".to_owned()),
-                false => Ok(()),
-            },
+            HealthCheck::NonLearner => {
+                if self.is_learner() {
+                    Err("this member is a learner".to_owned())
+                } else {
+                    Ok(())
+                }
+            }
         }
     }
 

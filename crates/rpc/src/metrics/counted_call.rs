@@ -199,15 +199,16 @@ impl http_body::Body for CountedResponseBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = &mut *self;
-        let in_time = match this.deadline.has_passed() {
-            true => None,
-            false => match Pin::new(&mut this.body).poll_frame(context) {
+        let in_time = if this.deadline.has_passed() {
+            None
+        } else {
+            match Pin::new(&mut this.body).poll_frame(context) {
                 Poll::Ready(frame) => Some(frame),
                 Poll::Pending => {
                     ready!(this.deadline.poll(context));
                     None
                 }
-            },
+            }
         };
         let frame = in_time.unwrap_or_else(|| {
             let had_ended = std::mem::take(&mut this.body).is_end_stream();

@@ -60,9 +60,10 @@ pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), Reque
     if let Some(request) = &request.alarm {
         AlarmAction::try_from(request.action).map_err(|_| RequestRejection::UnknownAlarmAction)?;
     }
-    match entry_len(request) > limits.request_bytes_max {
-        true => Err(RequestRejection::RequestTooLarge),
-        false => Ok(()),
+    if entry_len(request) > limits.request_bytes_max {
+        Err(RequestRejection::RequestTooLarge)
+    } else {
+        Ok(())
     }
 }
 
@@ -96,10 +97,7 @@ pub fn range(request: &RangeRequest) -> Result<(), RequestRejection> {
     check_key(&request.key)?;
     let order = SortOrder::try_from(request.sort_order);
     let target = SortTarget::try_from(request.sort_target);
-    match order.is_ok() && target.is_ok() {
-        true => Ok(()),
-        false => Err(RequestRejection::InvalidSortOption),
-    }
+    if order.is_ok() && target.is_ok() { Ok(()) } else { Err(RequestRejection::InvalidSortOption) }
 }
 
 fn put(request: &PutRequest) -> Result<(), RequestRejection> {
@@ -150,8 +148,5 @@ fn check_op(op: &RequestOp, ops_max: usize, deep_max: usize) -> Result<(), Reque
 }
 
 fn check_key(key: &[u8]) -> Result<(), RequestRejection> {
-    match key.is_empty() {
-        true => Err(RequestRejection::EmptyKey),
-        false => Ok(()),
-    }
+    if key.is_empty() { Err(RequestRejection::EmptyKey) } else { Ok(()) }
 }

@@ -62,9 +62,10 @@ impl<'r> TouchedKeys<'r> {
     }
 
     fn check_put(&self, key: &[u8]) -> Result<(), RequestRejection> {
-        match self.puts.contains(key) || self.deletes.contains(key) {
-            true => Err(RequestRejection::DuplicateKey),
-            false => Ok(()),
+        if self.puts.contains(key) || self.deletes.contains(key) {
+            Err(RequestRejection::DuplicateKey)
+        } else {
+            Ok(())
         }
     }
 

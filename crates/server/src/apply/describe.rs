@@ -107,10 +107,7 @@ fn write_delete(delete: &DeleteRangeRequest, f: &mut fmt::Formatter<'_>) -> fmt:
 /// A range of keys.
 pub fn write_keys(key: &[u8], end: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "key:\"{}\"", key.escape_ascii())?;
-    match end.is_empty() {
-        true => Ok(()),
-        false => write!(f, " range_end:\"{}\"", end.escape_ascii()),
-    }
+    if end.is_empty() { Ok(()) } else { write!(f, " range_end:\"{}\"", end.escape_ascii()) }
 }
 
 fn write_compare(compare: &Compare, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -25,9 +25,10 @@ pub(crate) fn check_lease(
     request: &PutRequest,
     has_lease: &dyn Fn(i64) -> bool,
 ) -> Result<(), RequestRejection> {
-    match request.lease == 0 || has_lease(request.lease) {
-        true => Ok(()),
-        false => Err(RequestRejection::LeaseNotFound),
+    if request.lease == 0 || has_lease(request.lease) {
+        Ok(())
+    } else {
+        Err(RequestRejection::LeaseNotFound)
     }
 }
 
@@ -36,9 +37,10 @@ pub(crate) fn put(
     txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     request: &PutRequest,
 ) -> Result<PutResponse, ApplyError> {
-    let previous = match keeps_previous(request) || request.prev_kv {
-        true => get_record(txn, &request.key)?,
-        false => None,
+    let previous = if keeps_previous(request) || request.prev_kv {
+        get_record(txn, &request.key)?
+    } else {
+        None
     };
     let (mut value, mut lease) = (&request.value, request.lease);
     if keeps_previous(request) {
@@ -61,9 +63,10 @@ pub(crate) fn delete_range(
     request: &DeleteRangeRequest,
 ) -> Result<DeleteRangeResponse, ApplyError> {
     let span = KeySpan::new(&request.key, &request.range_end);
-    let prev_kvs = match request.prev_kv {
-        true => RecordSource::records(txn, span.range(), RangeOptions::default())?.records,
-        false => Vec::new(),
+    let prev_kvs = if request.prev_kv {
+        RecordSource::records(txn, span.range(), RangeOptions::default())?.records
+    } else {
+        Vec::new()
     };
     let deleted = txn.delete_range(span.range())? as i64;
     Ok(DeleteRangeResponse { header: Some(header(txn.revision())), deleted, prev_kvs })

@@ -10,9 +10,10 @@ use super::rejection::MembershipRejection;
 pub fn sorted_peer_urls(urls: &[String]) -> Result<Vec<String>, MembershipRejection> {
     let mut sorted: Vec<String> = urls.iter().map(|url| url.trim().to_owned()).collect();
     sorted.sort_unstable();
-    match !sorted.is_empty() && sorted.iter().all(|url| is_address(url)) {
-        true => Ok(sorted),
-        false => Err(MembershipRejection::BadUrls),
+    if !sorted.is_empty() && sorted.iter().all(|url| is_address(url)) {
+        Ok(sorted)
+    } else {
+        Err(MembershipRejection::BadUrls)
     }
 }
 

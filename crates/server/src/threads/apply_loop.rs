@@ -66,9 +66,10 @@ pub(super) fn run(
     applier.step()?.dispatch(&mut effects);
     loop {
         if !applier.has_work() {
-            let next = match effects.dropped_states.is_empty() {
-                true => work.recv().map_err(RecvTimeoutError::from),
-                false => work.recv_timeout(effects.drop_wait()),
+            let next = if effects.dropped_states.is_empty() {
+                work.recv().map_err(RecvTimeoutError::from)
+            } else {
+                work.recv_timeout(effects.drop_wait())
             };
             shift.end_step(if shared.wait.is_empty() {
                 StepKind::Idle

@@ -107,10 +107,8 @@ impl CommitThread<'_> {
         loop {
             // However seldom it commits, it looks at the disk.
             let look = batch_interval.min(CHECK_INTERVAL);
-            let pause = match self.jobs.is_empty() {
-                true => look,
-                false => look.min(self.compaction_config.pause),
-            };
+            let pause =
+                if self.jobs.is_empty() { look } else { look.min(self.compaction_config.pause) };
             let wanted = work.recv_timeout(pause);
             shift.end_step(StepKind::Idle);
             let commits_now = match wanted {
@@ -157,9 +155,10 @@ impl CommitThread<'_> {
     /// Whether there is room for a commit. Where one is about to begin, an answer that was right a
     /// moment ago is not enough: others write to the disk, too.
     fn has_space_for_commit(&mut self, begins_one: bool) -> bool {
-        match begins_one || !self.jobs.is_empty() {
-            true => self.disk_space_monitor.check(self.state),
-            false => self.disk_space_monitor.has_space_for_commit(self.state),
+        if begins_one || !self.jobs.is_empty() {
+            self.disk_space_monitor.check(self.state)
+        } else {
+            self.disk_space_monitor.has_space_for_commit(self.state)
         }
     }
 

@@ -163,9 +163,10 @@ impl DiskSpaceMonitor {
 
     /// Whether a commit might be begun, as of the last look; it looks again if that was long ago.
     pub(super) fn has_space_for_commit(&mut self, shared: &ServerState) -> bool {
-        match self.last_check.is_some_and(|looked| looked.elapsed() < CHECK_INTERVAL) {
-            true => self.has_space_for_commit,
-            false => self.check(shared),
+        if self.last_check.is_some_and(|looked| looked.elapsed() < CHECK_INTERVAL) {
+            self.has_space_for_commit
+        } else {
+            self.check(shared)
         }
     }
 

@@ -408,9 +408,10 @@ impl ServerThreads {
     /// that.
     pub fn require_disk_space(&self, bytes: u64) -> std::result::Result<(), RequestRejection> {
         let has_room = || self.state.store_dir.free_space() >= bytes;
-        match !self.state.disk_space.forbids_commits() && has_room() {
-            true => Ok(()),
-            false => Err(RequestRejection::NoSpace),
+        if !self.state.disk_space.forbids_commits() && has_room() {
+            Ok(())
+        } else {
+            Err(RequestRejection::NoSpace)
         }
     }
 

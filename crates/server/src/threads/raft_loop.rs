@@ -224,11 +224,10 @@ impl RaftLoop<'_> {
                 room.has_raised_alarm.store(false, Relaxed);
                 return;
             }
-            (NospaceAlarm::Raised, true) if !room.is_low() => {
-                match self.state.quota.allows(self.state.sizes.size(), 0) {
-                    true => self.replica.propose_alarm(alarms::disarm_no_space(member)),
-                    false => return,
-                }
+            (NospaceAlarm::Raised, true)
+                if !room.is_low() && self.state.quota.allows(self.state.sizes.size(), 0) =>
+            {
+                self.replica.propose_alarm(alarms::disarm_no_space(member));
             }
             _ => return,
         }
@@ -253,10 +252,7 @@ impl RaftLoop<'_> {
 impl RaftLoopHandler<'_> {
     /// What this loop waits for while nothing comes in.
     fn idle_step(&self) -> StepKind {
-        match self.is_wal_writing {
-            false => StepKind::Idle,
-            true => StepKind::WaitsFor(*LOG),
-        }
+        if self.is_wal_writing { StepKind::WaitsFor(*LOG) } else { StepKind::Idle }
     }
 }
 

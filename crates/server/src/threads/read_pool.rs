@@ -35,9 +35,10 @@ type Job = Box<dyn FnOnce() + Send>;
 impl JobQueue {
     fn next(&mut self) -> Option<Job> {
         self.prefers_new_job = !self.prefers_new_job;
-        match self.prefers_new_job {
-            true => self.new_jobs.pop_front().or_else(|| self.continued_jobs.pop_front()),
-            false => self.continued_jobs.pop_front().or_else(|| self.new_jobs.pop_front()),
+        if self.prefers_new_job {
+            self.new_jobs.pop_front().or_else(|| self.continued_jobs.pop_front())
+        } else {
+            self.continued_jobs.pop_front().or_else(|| self.new_jobs.pop_front())
         }
     }
 

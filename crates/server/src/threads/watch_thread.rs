@@ -93,10 +93,7 @@ pub(super) fn deliver(shared: &ServerState) -> Result<()> {
 /// Reads what a watcher missed, until the member ends.
 pub(super) fn sync_watchers(shared: &ServerState) -> Result<()> {
     let _as = CATCH_UP.enter();
-    match is_etcd_era(shared) {
-        true => sync_periodically(shared),
-        false => sync_when_notified(shared),
-    }
+    if is_etcd_era(shared) { sync_periodically(shared) } else { sync_when_notified(shared) }
 }
 
 fn sync_when_notified(shared: &ServerState) -> Result<()> {

@@ -185,10 +185,7 @@ impl TraceRecorder {
     /// A number for a request that begins; 0 if nothing is recorded.
     #[inline]
     pub fn next_request_number(&self) -> u32 {
-        match self.is_on() {
-            true => self.last_number.fetch_add(1, Relaxed).wrapping_add(1).max(1),
-            false => 0,
-        }
+        if self.is_on() { self.last_number.fetch_add(1, Relaxed).wrapping_add(1).max(1) } else { 0 }
     }
 
     /// A request has ended that had a number when it began.
@@ -205,9 +202,10 @@ impl TraceRecorder {
 
     fn push_event(&self, note: TraceEvent) {
         let mut fresh = self.new_events.lock();
-        match fresh.len() < NEW_EVENTS_MAX {
-            true => fresh.push(note),
-            false => _ = self.lost.fetch_add(1, Relaxed),
+        if fresh.len() < NEW_EVENTS_MAX {
+            fresh.push(note)
+        } else {
+            _ = self.lost.fetch_add(1, Relaxed)
         }
     }
 }

@@ -339,16 +339,18 @@ impl DiskState {
     }
 
     fn require_dir(&self, dir: Option<&Path>) -> io::Result<()> {
-        match dir.is_some_and(|dir| self.directories.contains(dir)) {
-            true => Ok(()),
-            false => Err(io::ErrorKind::NotFound.into()),
+        if dir.is_some_and(|dir| self.directories.contains(dir)) {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::NotFound.into())
         }
     }
 
     fn require_free(&self, path: &Path) -> io::Result<()> {
-        match self.names.contains_key(path) || self.directories.contains(path) {
-            true => Err(io::ErrorKind::AlreadyExists.into()),
-            false => Ok(()),
+        if self.names.contains_key(path) || self.directories.contains(path) {
+            Err(io::ErrorKind::AlreadyExists.into())
+        } else {
+            Ok(())
         }
     }
 

@@ -40,9 +40,10 @@ impl MemberContext {
     /// The text.
     pub fn encode(&self) -> String {
         let mut out = format!("{{\"id\":{},\"peerURLs\":", self.id);
-        match self.peer_urls.is_empty() {
-            true => out.push_str("null"),
-            false => put_list(&mut out, &self.peer_urls),
+        if self.peer_urls.is_empty() {
+            out.push_str("null")
+        } else {
+            put_list(&mut out, &self.peer_urls)
         }
         if self.is_learner {
             out.push_str(",\"isLearner\":true");

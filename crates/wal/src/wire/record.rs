@@ -47,9 +47,10 @@ impl<'a> Record<'a> {
     /// Reads a message that fills `bytes`.
     pub fn decode(bytes: &'a [u8]) -> Result<Record<'a>, DecodeError> {
         let (record, rest) = Record::decode_prefix(bytes)?;
-        match rest.is_empty() {
-            true => Ok(record),
-            false => Err(DecodeError { message: MESSAGE, what: "something follows its data" }),
+        if rest.is_empty() {
+            Ok(record)
+        } else {
+            Err(DecodeError { message: MESSAGE, what: "something follows its data" })
         }
     }
 
