@@ -182,6 +182,11 @@ impl FaultGenerator {
         self.prefer(FaultKind::TransferLeader);
     }
 
+    /// Leaders are often cut off.
+    pub fn partition_leaders_often(&mut self) {
+        self.prefer(FaultKind::PartitionLeader);
+    }
+
     fn prefer(&mut self, preferred: FaultKind) {
         self.weights.retain(|(kind, _)| *kind != preferred);
         self.weights.push((preferred, 40));

@@ -24,6 +24,7 @@ pub mod replies;
 pub mod clients;
 pub mod faults;
 pub mod checkers;
+pub mod bugs;
 pub mod invariant_checker;
 pub mod run_config;
 pub mod machine;

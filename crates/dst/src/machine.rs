@@ -22,10 +22,11 @@ use clearlane_server::replica::{
     Applier, ApplyReport, Completions, Replica, ReplicaConfig, ReplicaInput, RequestQueue,
     StorageConfig, bootstrap, start,
 };
-use clearlane_wal::Metadata;
-use clearlane_wal::Wal;
 use clearlane_wal::files::{Fault, SimulatedDisk};
+use clearlane_wal::group_commit::{Batch, BatchResult};
+use clearlane_wal::{Entry, Metadata, Wal};
 
+use crate::bugs::PlantedBug;
 use crate::checkers::requests::RequestChecker;
 use crate::event_queue::{Clock, MILLISECOND, Micros};
 use crate::history::{Record, StoreModel};
@@ -69,6 +70,10 @@ pub struct RunningMember {
     pub replica: Replica,
     /// Its apply half.
     pub applier: Applier,
+    /// What is wrong with it.
+    pub planted_bug: PlantedBug,
+    /// Entries that the apply half has got and not applied.
+    pub unapplied: VecDeque<Entry>,
     /// The requests of its clients.
     pub requests: RequestQueue,
     /// What the raft loop takes with its next turn.
@@ -152,7 +157,8 @@ impl Machine {
 
     /// Starts the member.
     pub fn start(&mut self, now: Micros, terms: &RunConfig) -> clearlane_server::Result<()> {
-        let settings = ReplicaConfig {
+        let planted_bug = PlantedBug::new(terms.bug);
+        let mut settings = ReplicaConfig {
             raft: terms.raft,
             read_index: read_index::ReadIndexConfig::new(0),
             read_mode: terms.read_mode,
@@ -163,11 +169,15 @@ impl Machine {
             lease_checkpoint_interval: terms.lease_checkpoint_interval.map(Duration::from_micros),
             ..ReplicaConfig::new(0, START_UNIX_MS + self.clock.read(now) / MILLISECOND)
         };
-        let (core, applier, wal) = start(self.storage_config(terms), settings)?;
+        planted_bug.alter_config(&mut settings);
+        let (mut core, applier, wal) = start(self.storage_config(terms), settings)?;
+        planted_bug.after_start(&mut core, terms.raft.election_ticks);
         self.incarnation += 1;
         self.running = Some(RunningMember {
             replica: core,
             applier,
+            planted_bug,
+            unapplied: VecDeque::new(),
             wal,
             requests: RequestQueue::new(0),
             raft_loop_events: Vec::new(),
@@ -220,6 +230,18 @@ impl Machine {
     /// What the disk's operations since the last call took.
     pub fn take_disk_cost(&mut self) -> Micros {
         self.disk.take_cost()
+    }
+
+    /// Writes a batch, if the member runs.
+    pub fn write(&mut self, batch: Batch) -> Option<BatchResult> {
+        let RunningMember { wal, planted_bug, .. } = self.running.as_mut()?;
+        if !planted_bug.skips_sync(&batch) {
+            return Some(batch.write(wal));
+        }
+        self.disk.skip_syncs(1);
+        let written = batch.write(wal);
+        self.disk.skip_syncs(u64::MAX);
+        Some(written)
     }
 
     /// The longest time that a batch takes to get to the disk.

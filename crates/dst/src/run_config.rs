@@ -8,9 +8,9 @@
 use clearlane_backend::Era;
 use clearlane_raft as raft;
 use clearlane_raft::read_index::ReadMode;
-use clearlane_server::replica::Bug;
 use clearlane_wal as wal;
 
+use crate::bugs::Bug;
 use crate::clients::ClientConfig;
 use crate::event_queue::{MILLISECOND, Micros, SECOND};
 use crate::network::NetworkFaults;
@@ -22,6 +22,8 @@ pub const TICK_INTERVAL: Micros = 100 * MILLISECOND;
 /// How a simulation goes.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
+    /// What is wrong with the members.
+    pub bug: Option<Bug>,
     /// How linearizable reads are made.
     pub read_mode: ReadMode,
     /// Which era's store.
@@ -60,10 +62,8 @@ impl RunConfig {
     /// The terms of a seed. A bug that needs a certain mode gets it.
     pub fn random(chance: &mut Rng, bug: Option<Bug>) -> RunConfig {
         let read_mode = match (bug, chance.between(0, 7)) {
-            (Some(Bug::LeaseKeptOverTransfer), _) => ReadMode::Lease,
-            (Some(Bug::ReusedReadId | Bug::SkippedQuorumCheck | Bug::LeaseBasedOption), _) => {
-                ReadMode::ReadIndex
-            }
+            (Some(Bug::LeaseKeptOverTransfer | Bug::LeaseTooLong), _) => ReadMode::Lease,
+            (Some(Bug::ReusedReadId | Bug::SkippedQuorumCheck), _) => ReadMode::ReadIndex,
             (_, 0..=3) => ReadMode::ReadIndex,
             (_, 4..=5) => ReadMode::Lease,
             _ => ReadMode::Log,
@@ -74,13 +74,18 @@ impl RunConfig {
         };
         let snapshot_count = chance.log_uniform(5, 400);
         RunConfig {
+            bug,
             read_mode,
             era,
-            raft: raft_config(chance, bug),
+            raft: raft_config(chance),
             snapshot_count,
             catch_up_entries: chance.between(0, snapshot_count),
             wal: wal::Options {
-                segment_bytes: chance.log_uniform(2048, 65536),
+                segment_bytes: match (bug, chance.log_uniform(2048, 65536)) {
+                    // A vote whose sync ends a segment would not be lost alone.
+                    (Some(Bug::LostVote), _) => 1 << 20,
+                    (_, drawn) => drawn,
+                },
                 segments_max: Some(chance.between(1, 4) as usize),
             },
             commit_interval_max: chance.log_uniform(10 * MILLISECOND, 4 * SECOND),
@@ -109,12 +114,11 @@ impl RunConfig {
     }
 }
 
-fn raft_config(chance: &mut Rng, bug: Option<Bug>) -> raft::RaftNodeConfig {
+fn raft_config(chance: &mut Rng) -> raft::RaftNodeConfig {
     raft::RaftNodeConfig {
         inflight_max: chance.log_uniform(2, 256) as usize,
         message_bytes_max: chance.log_uniform(64, 1 << 20),
         committed_bytes_max: chance.log_uniform(64, 1 << 20),
-        lease_based: bug == Some(Bug::LeaseBasedOption),
         ..raft::RaftNodeConfig::new(0, chance.next_u64())
     }
 }

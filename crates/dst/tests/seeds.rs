@@ -18,11 +18,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use clearlane_dst::bugs::Bug;
 use clearlane_dst::checkers::Rule;
 use clearlane_dst::cluster::SeedOptions;
 use clearlane_dst::trace::TraceOutput;
 use clearlane_dst::{Report, run};
-use clearlane_server::replica::Bug;
 
 /// Seeds, and those in a build without optimisation.
 const SEEDS: u64 = if cfg!(debug_assertions) { 4 } else { 200 };
@@ -225,8 +225,8 @@ fn lost_vote_is_found() {
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
-fn lease_based_option_is_found() {
-    assert_found(Bug::LeaseBasedOption, &[Rule::Linearizability]);
+fn lease_too_long_is_found() {
+    assert_found(Bug::LeaseTooLong, &[Rule::Linearizability]);
 }
 
 #[test]

@@ -18,10 +18,10 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use clearlane_dst::bugs::Bug;
 use clearlane_dst::cluster::SeedOptions;
 use clearlane_dst::trace::TraceOutput;
 use clearlane_dst::{Report, run};
-use clearlane_server::replica::Bug;
 
 const USAGE: &str = "\
 usage: chaos [--seeds FROM..TO | --seed N] [--members 3|5] [--bug NAME] [--trace] [--threads N]

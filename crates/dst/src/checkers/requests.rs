@@ -1,7 +1,7 @@
 //! What becomes of a request on its way through a member: it is proposed once at most, it gets one
 //! outcome at most, and none before the member shows what it has done.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clearlane_server::replica::RequestId;
 
@@ -10,15 +10,28 @@ use super::{Rule, Violation};
 /// The requests of one life of a member.
 #[derive(Debug, Default)]
 pub struct RequestChecker {
-    proposed: BTreeSet<RequestId>,
+    /// With the id of its entry.
+    proposed: BTreeMap<RequestId, u64>,
     completed: BTreeSet<RequestId>,
 }
 
 impl RequestChecker {
-    /// A request is given to raft.
-    pub fn on_propose(&mut self, member: u64, request: RequestId) -> Result<(), Violation> {
-        let is_first = self.proposed.insert(request);
-        check_first(is_first, member, request, "proposed")
+    /// A request waits for an entry. Says whether that is new.
+    pub fn on_propose(
+        &mut self,
+        member: u64,
+        request: RequestId,
+        entry: u64,
+    ) -> Result<bool, Violation> {
+        let before = self.proposed.insert(request, entry);
+        let is_same = before.is_none_or(|before| before == entry);
+        check_first(is_same, member, request, "proposed").map(|()| before.is_none())
+    }
+
+    /// The request that was proposed as this entry.
+    pub fn proposed_as(&self, entry: u64) -> Option<RequestId> {
+        let found = self.proposed.iter().find(|(_, proposed)| **proposed == entry);
+        found.map(|(request, _)| *request)
     }
 
     /// A request has its outcome. If that says a revision, the store shows this one.
@@ -61,8 +74,9 @@ mod tests {
     fn what_comes_twice_or_early_is_found() {
         let request = |slot| RequestId { queue: 0, slot, generation: 1 };
         let mut requests = RequestChecker::default();
-        assert_eq!(requests.on_propose(1, request(1)), Ok(()));
-        assert_eq!(requests.on_propose(1, request(1)).unwrap_err().rule, Rule::Requests);
+        assert_eq!(requests.on_propose(1, request(1), 7), Ok(true));
+        assert_eq!(requests.on_propose(1, request(1), 7), Ok(false));
+        assert_eq!(requests.on_propose(1, request(1), 8).unwrap_err().rule, Rule::Requests);
         assert_eq!(requests.on_complete(1, request(1), Some(5), 5), Ok(()));
         assert_eq!(requests.on_complete(1, request(1), None, 5).unwrap_err().rule, Rule::Requests);
         assert_eq!(

@@ -7,6 +7,7 @@ use clearlane_server::replica::ReplicaInput as RaftInput;
 
 use super::client_pool::RequestWaiter;
 use super::{Cluster, Event, MemberEvent, member_failed, tick_event};
+use crate::bugs::{Bug, unnoticed_transfer};
 use crate::checkers::{Rule, Violation};
 use crate::event_queue::{MILLISECOND, Micros};
 use crate::faults::{ClusterView, Fault};
@@ -34,11 +35,7 @@ impl Cluster {
             }
             return self.on_member_error(id, &error);
         }
-        let Some(running) = &mut machine.running else { return Ok(()) };
-        if let Some(bug) = self.bug {
-            running.replica.plant_bug(bug);
-            running.applier.plant_bug(bug);
-        }
+        let Some(running) = &machine.running else { return Ok(()) };
         let (index, life) = (running.applier.applied_position().index, machine.incarnation);
         let holds = client_records(&**running.applier.store())
             .map_err(|error| member_failed(id, &error))?;
@@ -208,9 +205,14 @@ impl Cluster {
         let Some(leader) = self.view().leader else { return };
         self.message_triggers.on_leader_transfer = cut.map(|lasts| (leader, lasts));
         let running = self.machines.get_mut(&leader).and_then(|machine| machine.running.as_mut());
-        if let Some(running) = running {
-            running.replica.transfer_leader(to);
+        let Some(running) = running else { return };
+        if self.config.bug == Some(Bug::LeaseKeptOverTransfer) {
+            let term = running.replica.leadership().term;
+            let message = unnoticed_transfer(leader, to, term).filter(|_| to != leader);
+            message.into_iter().for_each(|message| self.send(leader, message));
+            return;
         }
+        running.replica.transfer_leader(to);
         self.plan_poll(leader);
     }
 

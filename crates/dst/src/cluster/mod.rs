@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 
 use clearlane_raft::Message;
 use clearlane_server::AppliedPosition;
-use clearlane_server::replica::{Bug, ReplicaInput as RaftInput};
+use clearlane_server::replica::ReplicaInput as RaftInput;
 use clearlane_wal::group_commit::{Batch, BatchResult};
 
 use self::client_pool::ClientPool;
@@ -33,6 +33,7 @@ use self::lease_clients::LeaseClients;
 use self::message_triggers::MessageTriggers;
 use self::quiet::QuietPhase;
 use self::snapshot_transfer::SnapshotTransfer;
+use crate::bugs::Bug;
 use crate::checkers::{Rule, Violation};
 use crate::effect_hash::EffectHash;
 use crate::event_queue::{EventQueue, Micros, SECOND};
@@ -153,7 +154,6 @@ pub struct SeedOptions {
 #[derive(Debug)]
 pub struct Cluster {
     config: RunConfig,
-    bug: Option<Bug>,
     events: EventQueue<Event>,
     /// What has happened.
     pub trace: Trace,
@@ -223,15 +223,16 @@ impl Cluster {
         if terms.can_lose_members {
             faults.remove_members_often();
         }
-        if order.bug == Some(Bug::LeaseKeptOverTransfer) {
-            faults.transfer_often();
+        match order.bug {
+            Some(Bug::LeaseKeptOverTransfer) => faults.transfer_often(),
+            Some(Bug::LeaseTooLong) => faults.partition_leaders_often(),
+            _ => {}
         }
         let mut network = Network::new(chance.split());
         network.faults = terms.network_faults;
         let users = ClientPool::new(&terms, &mut chance);
         let lease_clients = LeaseClients::new(chance.split());
         let mut cluster = Cluster {
-            bug: order.bug,
             events: EventQueue::default(),
             trace: Trace::new(order.trace),
             effect_hash: EffectHash::default(),

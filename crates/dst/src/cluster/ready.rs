@@ -12,6 +12,7 @@ use clearlane_server::replica::{
     ReplicaInput as RaftInput, ReplicaReady, ReplicaReadyHandler, RequestOutcome, SlowEntry,
     ToApply,
 };
+use clearlane_wal::Entry;
 use clearlane_wal::group_commit::Batch;
 
 use super::{Cluster, Event, MemberEvent, member_failed};
@@ -55,11 +56,11 @@ impl Cluster {
         let time = machine.clock.elapsed(now);
         let Some(running) = &mut machine.running else { return Ok(()) };
         running.is_poll_planned = false;
-        let outputs = match poll_replica(running, time) {
+        let (outputs, rejected) = match poll_replica(running, time) {
             Ok(outputs) => outputs,
             Err(error) => return self.on_member_error(id, &error),
         };
-        self.check_raft(id, &outputs)?;
+        self.check_raft(id, &outputs, &rejected)?;
         let mut effects = ReadyHandler { cluster: self, id, verdict: Ok(()) };
         outputs.dispatch(&mut effects);
         effects.verdict?;
@@ -88,15 +89,15 @@ impl Cluster {
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
         let Some(running) = &mut machine.running else { return Ok(()) };
         running.is_apply_planned = false;
-        let outputs = match running.applier.step() {
+        let (outputs, entries) = match step_applier(running) {
             Ok(outputs) => outputs,
             Err(error) => return self.on_member_error(id, &error),
         };
         if running.applier.has_work() {
             self.plan_apply(id);
         }
-        self.effect_hash.on_apply(now, id, &outputs.entries);
-        self.check_applied(id, &outputs)?;
+        self.effect_hash.on_apply(now, id, &entries);
+        self.check_applied(id, &outputs, &entries)?;
         let mut effects = ReadyHandler { cluster: self, id, verdict: Ok(()) };
         outputs.dispatch(&mut effects);
         effects.verdict?;
@@ -118,7 +119,7 @@ impl Cluster {
         }
     }
 
-    fn check_raft(&mut self, id: u64, outputs: &ReplicaReady) -> CheckResult {
+    fn check_raft(&mut self, id: u64, outputs: &ReplicaReady, rejected: &[Error]) -> CheckResult {
         if let Some(now) = outputs.leadership {
             let (role, term, leader) = (now.role, now.term, now.leader);
             self.trace_line(format_args!("{id} {role:?} term={term} leader={leader}"));
@@ -126,21 +127,16 @@ impl Cluster {
                 self.checker.leaders.on_leader(id, term)?;
             }
         }
-        for error in &outputs.rejected_messages {
+        for error in rejected {
             self.trace_line(format_args!("{id} cannot take it: {error}"));
             // No member here sends what it could not have said.
             if matches!(error, Error::Fatal(_) | Error::InvalidMessage(_)) {
                 return Err(member_failed(id, error));
             }
         }
-        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        self.check_proposals(id)?;
+        let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
         let Some(running) = running else { return Ok(()) };
-        for (request, proposed) in &outputs.proposed {
-            running.request_checker.on_propose(id, *request)?;
-            if self.clients.on_proposed(id, *request, *proposed) {
-                self.checker.lease_promises.expect_revoke(*proposed);
-            }
-        }
         let ((told, _), index) =
             (running.replica.last_applied(), running.applier.applied_position().index);
         let in_raft = running.replica.applied_in_raft();
@@ -155,7 +151,21 @@ impl Cluster {
         }
     }
 
-    fn check_applied(&mut self, id: u64, outputs: &ApplyReady) -> CheckResult {
+    /// Which requests wait for which entries since the last turn.
+    fn check_proposals(&mut self, id: u64) -> CheckResult {
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        let Some(running) = running else { return Ok(()) };
+        for request in self.clients.requests_at(id) {
+            let Some(entry) = running.replica.wait().entry_of(request) else { continue };
+            let is_new = running.request_checker.on_propose(id, request, entry)?;
+            if is_new && self.clients.on_proposed(id, request, entry) {
+                self.checker.lease_promises.expect_revoke(entry);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_applied(&mut self, id: u64, outputs: &ApplyReady, entries: &[Entry]) -> CheckResult {
         let Some(applier) = self.machines.get(&id).and_then(|machine| machine.applier()) else {
             return Ok(());
         };
@@ -165,13 +175,12 @@ impl Cluster {
             (Arc::clone(&applier.applied_position().conf_state), applier.members().conf_state());
         let is_replaced = outputs.new_store.is_some();
         if is_replaced {
-            let first = outputs.entries.first();
-            self.checker.on_store_opened(id, first.map_or(index, |entry| entry.index - 1))?;
+            self.checker.on_store_opened(id, index)?;
             self.metrics.installed_snapshots += 1;
         }
-        self.checker.check_applied(now, id, &outputs.entries, &outputs.changes)?;
+        self.checker.check_applied(now, id, entries, &outputs.changes)?;
         self.checker.check_members(id, index, &raft, &table)?;
-        match is_replaced || !outputs.entries.is_empty() {
+        match is_replaced || !entries.is_empty() {
             true => self.check_store(id, index, &*store, !outputs.compactions.is_empty()),
             false => Ok(()),
         }
@@ -227,7 +236,10 @@ impl Cluster {
         self.checker.check_lease_state(id, index, &core.leases().lease_states(), &keys)
     }
 
-    fn send(&mut self, id: u64, message: &Message) {
+    pub(super) fn send(&mut self, id: u64, message: Message) {
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        let Some(running) = running else { return };
+        let message = &running.planted_bug.alter_sent(id, message);
         let link = (id, message.to());
         let text = message.to_string();
         self.trace_line(format_args!("sends {text}"));
@@ -260,9 +272,8 @@ impl Cluster {
     /// The disk gets to a batch. When it is done the member hears of it, a little later.
     pub(super) fn write(&mut self, id: u64, batch: Batch) -> CheckResult {
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
-        let Some(running) = &mut machine.running else { return Ok(()) };
         let appends = batch.appends().len();
-        let written = batch.write(&mut running.wal);
+        let Some(written) = machine.write(batch) else { return Ok(()) };
         if !machine.has_power() {
             self.on_power_failure(id);
             return Ok(());
@@ -349,17 +360,36 @@ impl Cluster {
 }
 
 /// What a raft loop does in a turn: it takes what has come, and polls.
+/// Returns what is to be done, and why messages could not be used.
 fn poll_replica(
     running: &mut RunningMember,
     time: Duration,
-) -> clearlane_server::Result<ReplicaReady> {
-    if let Some(applied) = running.unreported_applied.take() {
-        running.replica.handle_input(RaftInput::Applied(applied))?;
+) -> clearlane_server::Result<(ReplicaReady, Vec<Error>)> {
+    let RunningMember { replica, planted_bug, .. } = running;
+    let mut rejected = Vec::new();
+    let applied = running.unreported_applied.take().map(RaftInput::Applied);
+    let events = std::mem::take(&mut running.raft_loop_events);
+    for input in applied.into_iter().chain(events) {
+        match planted_bug.alter_input(replica, input) {
+            Some(RaftInput::Message(message)) => rejected.extend(replica.receive(message).err()),
+            Some(input) => replica.handle_input(input)?,
+            None => {}
+        }
     }
-    for input in std::mem::take(&mut running.raft_loop_events) {
-        running.replica.handle_input(input)?;
-    }
-    running.replica.poll(time)
+    let mut ready = replica.poll(time)?;
+    planted_bug.alter_ready(replica, &mut ready)?;
+    Ok((ready, rejected))
+}
+
+/// What an apply loop does in a turn, and the entries that it has applied.
+fn step_applier(running: &mut RunningMember) -> clearlane_server::Result<(ApplyReady, Vec<Entry>)> {
+    let RunningMember { applier, planted_bug, unapplied, .. } = running;
+    planted_bug.before_apply(applier, unapplied)?;
+    let mut ready = applier.step()?;
+    planted_bug.alter_applied(&mut ready);
+    let index = applier.applied_position().index;
+    let count = unapplied.partition_point(|entry| entry.index <= index);
+    Ok((ready, unapplied.drain(..count).collect()))
 }
 
 /// Carries out what a member's halves say.
@@ -397,7 +427,7 @@ impl ReplicaReadyHandler for ReadyHandler<'_> {
     }
 
     fn send(&mut self, message: Message) {
-        self.cluster.send(self.id, &message);
+        self.cluster.send(self.id, message);
     }
 
     fn send_raft_snapshot(&mut self, message: Message) {
@@ -415,7 +445,15 @@ impl ReplicaReadyHandler for ReadyHandler<'_> {
 
     fn apply(&mut self, work: ToApply) {
         if let Some(running) = self.running() {
+            let RunningMember { applier, planted_bug, request_checker, .. } = running;
+            let early = planted_bug.answer_early(&work, applier, request_checker);
+            if let ToApply::Entries(entries) = &work {
+                running.unapplied.extend(entries.iter().cloned());
+            }
             running.applier.enqueue(work);
+            if !early.is_empty() {
+                self.deliver(early);
+            }
         }
         self.cluster.plan_apply(self.id);
     }

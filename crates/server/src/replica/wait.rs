@@ -44,6 +44,11 @@ impl Wait {
         entry.is_some_and(|entry| tables.requests.remove(&entry).is_some())
     }
 
+    /// The entry that a request waits for.
+    pub fn entry_of(&self, request: RequestId) -> Option<u64> {
+        self.tables.lock().entries.get(&request).copied()
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.tables.lock().requests.len()
