@@ -35,9 +35,6 @@ pub struct RaftNodeConfig {
     pub read_index_counts_as_ack: bool,
     /// Where election time-outs come from, together with the id.
     pub seed: u64,
-    /// Raft's own option for reads under a lease, which is not safe.
-    #[cfg(feature = "planted-bugs")]
-    pub lease_based: bool,
 }
 
 impl RaftNodeConfig {
@@ -55,8 +52,6 @@ impl RaftNodeConfig {
             reads_max: 4096,
             read_index_counts_as_ack: false,
             seed,
-            #[cfg(feature = "planted-bugs")]
-            lease_based: false,
         }
     }
 
@@ -74,19 +69,9 @@ impl RaftNodeConfig {
             batch_append: true,
             max_uncommitted_size: self.uncommitted_bytes_max,
             max_committed_size_per_ready: self.committed_bytes_max,
-            read_only_option: self.read_only_option(),
+            read_only_option: ReadOnlyOption::Safe,
             ..raft::Config::default()
         }
-    }
-
-    #[cfg(not(feature = "planted-bugs"))]
-    fn read_only_option(&self) -> ReadOnlyOption {
-        ReadOnlyOption::Safe
-    }
-
-    #[cfg(feature = "planted-bugs")]
-    fn read_only_option(&self) -> ReadOnlyOption {
-        if self.lease_based { ReadOnlyOption::LeaseBased } else { ReadOnlyOption::Safe }
     }
 }
 

@@ -22,10 +22,6 @@ impl RaftNode {
     pub(super) fn answer_read_index(&mut self, question: &Message) -> bool {
         let raft = &mut self.raw_node.raft;
         let both = [raft.id, question.from()].into_iter().collect();
-        #[cfg(feature = "planted-bugs")]
-        if self.config.lease_based {
-            return false;
-        }
         let asker = raft.prs().get(question.from()).map(|it| (it.state, it.matched));
         let may = self.config.read_index_counts_as_ack
             && question.from() != raft.id

@@ -17,8 +17,6 @@ use clearlane_mvcc::{CompactionJob, WatchableKv};
 use clearlane_raft::LogPosition;
 use clearlane_wal::Metadata;
 
-#[cfg(feature = "planted-bugs")]
-use super::bugs;
 use super::start::OpenedStore;
 use super::{ApplyReady, ApplyTimer, NewStore, StorageConfig, ToApply, Wait};
 use crate::alarms::Alarms;
@@ -53,8 +51,6 @@ pub struct Applier {
     /// Entries of one step.
     step_max: usize,
     pub(super) ready: ApplyReady,
-    #[cfg(feature = "planted-bugs")]
-    pub(super) planted: bugs::PlantedBug,
 }
 
 impl Applier {
@@ -91,14 +87,11 @@ impl Applier {
             queue: VecDeque::new(),
             step_max,
             ready: out,
-            #[cfg(feature = "planted-bugs")]
-            planted: bugs::PlantedBug::default(),
         }
     }
 
     /// Takes work in. Entries that follow on others become one piece with them.
     pub fn enqueue(&mut self, work: ToApply) {
-        self.complete_early(&work);
         match (self.queue.back_mut(), work) {
             (Some(ToApply::Entries(before)), ToApply::Entries(entries)) => before.extend(entries),
             (_, work) => self.queue.push_back(work),
@@ -113,17 +106,12 @@ impl Applier {
     /// Does some of the work, and says what the owner has to do then. After an error the process
     /// stops.
     pub fn step(&mut self) -> Result<ApplyReady> {
-        let work = if self.completes_before_apply() { None } else { self.queue.pop_front() };
-        match work {
+        match self.queue.pop_front() {
             Some(ToApply::Entries(mut entries)) => {
                 // The rest of the queue is not moved: it may be long.
                 let (next, _) = entries.as_slices();
                 let count = self.apply(&next[..next.len().min(self.step_max)])?;
-                let applied = entries.drain(..count);
-                #[cfg(feature = "planted-bugs")]
-                self.ready.entries.extend(applied);
-                #[cfg(not(feature = "planted-bugs"))]
-                drop(applied);
+                entries.drain(..count);
                 if !entries.is_empty() {
                     self.queue.push_front(ToApply::Entries(entries));
                 }

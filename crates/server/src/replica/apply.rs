@@ -131,7 +131,6 @@ impl Applier {
         let id = request.header.as_ref().map_or(request.id, |header| header.id);
         if let Some(put) = &request.put
             && self.alarms.rejection(&request).is_none()
-            && !self.applies_twice()
         {
             self.apply_put(id, put, progress, run)?;
             return Ok(EntryDuration::Short);
@@ -214,9 +213,6 @@ impl Applier {
         }
         let leases = Arc::clone(&self.leases);
         let has_lease = |lease| leases.contains(lease);
-        for _ in 1..self.apply_count() {
-            apply::apply(&*self.store, &has_lease, request, progress.clone())?;
-        }
         let applied = apply::apply(&*self.store, &has_lease, request, progress.clone())?;
         self.finish_txn(applied.txn_result, progress);
         self.ready.compactions.extend(applied.compaction);
@@ -269,11 +265,7 @@ impl Applier {
     fn complete(&mut self, id: u64, answer: impl FnOnce() -> ProposalResult) {
         if let Some(request) = self.wait.remove(id) {
             self.last_completed = Some(id);
-            let answer = answer();
-            for _ in 1..self.completion_count() {
-                self.ready.completions.push((request, RequestOutcome::Applied(answer.clone())));
-            }
-            self.ready.completions.push((request, RequestOutcome::Applied(answer)));
+            self.ready.completions.push((request, RequestOutcome::Applied(answer())));
         }
     }
 

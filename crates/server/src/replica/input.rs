@@ -67,7 +67,10 @@ impl Replica {
                     self.queued_proposals.cancel(of);
                 }
             }
-            ReplicaInput::Message(message) => self.handle_message(message),
+            ReplicaInput::Message(message) => {
+                // What raft cannot use is no fault of this member.
+                let _ = self.receive(message);
+            }
             ReplicaInput::RaftSnapshot(copy) => self.handle_received_snapshot(*copy)?,
             ReplicaInput::RaftSnapshotSent { to, is_delivered: arrived } => {
                 self.handle_snapshot_sent(to, arrived)
@@ -79,13 +82,6 @@ impl Replica {
             ReplicaInput::Applied(applied) => self.handle_applied(*applied)?,
         }
         Ok(())
-    }
-
-    /// What raft cannot use is no fault of this member.
-    fn handle_message(&mut self, message: Message) {
-        let _received = self.receive(message);
-        #[cfg(feature = "planted-bugs")]
-        self.ready.rejected_messages.extend(_received.err());
     }
 
     /// Proposes, or keeps the proposal until there is a leader.

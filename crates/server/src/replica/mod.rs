@@ -17,11 +17,6 @@
 mod force_new_cluster;
 mod applier;
 mod apply;
-#[cfg(feature = "planted-bugs")]
-mod bugs;
-#[cfg(not(feature = "planted-bugs"))]
-#[path = "no_bugs.rs"]
-mod bugs;
 mod apply_messages;
 mod input;
 mod leases;
@@ -54,8 +49,6 @@ use prost::Message as _;
 
 pub use self::applier::Applier;
 pub use self::apply_messages::{AppliedConfChange, ApplyReport, ToApply};
-#[cfg(feature = "planted-bugs")]
-pub use self::bugs::Bug;
 pub use self::force_new_cluster::force_new_cluster;
 pub use self::input::ReplicaInput;
 use self::own_alarm::ProposedAlarm;
@@ -143,8 +136,6 @@ pub struct Replica {
     sending_snapshots: BTreeMap<u64, u64>,
     /// What has gathered since the last poll.
     ready: ReplicaReady,
-    #[cfg(feature = "planted-bugs")]
-    planted: bugs::PlantedBug,
 }
 
 #[derive(Debug, Default)]
@@ -233,8 +224,6 @@ impl Replica {
                 self.raft.propose_conf_change(change.to_conf_change(id).encode().into())
             }
         };
-        #[cfg(feature = "planted-bugs")]
-        self.ready.proposed.push((of, id));
         if let Err(error) = proposed {
             self.wait.cancel(of);
             self.complete(of, RequestOutcome::NotProposed(error));
@@ -282,10 +271,8 @@ impl Replica {
             match behind {
                 AfterSync::Appended(number) => self.raft.on_persisted(number)?,
                 AfterSync::Install { number, position } => {
-                    let index = position.index;
                     self.ready.to_apply.push(ToApply::Install(position));
                     self.raft.on_persisted(number)?;
-                    self.spoil_install(index)?;
                 }
                 AfterSync::Recorded(position) => {
                     let kept = position.index.saturating_sub(self.config.catch_up_entries);
@@ -311,7 +298,7 @@ impl Replica {
             members,
             alarms,
             is_removed: removed,
-        } = self.spoil_apply_report(applied);
+        } = applied;
         self.members = members.unwrap_or(Arc::clone(&self.members));
         if let Some(alarms) = alarms {
             self.alarms = alarms;
@@ -387,7 +374,6 @@ impl Replica {
         if self.wal.pending_installs().next().is_some() {
             return Ok(());
         }
-        let durable = &self.spoil_durable(durable);
         self.raft.set_durable_position(durable.position())?;
         if durable.index > self.recorded_index && self.is_snapshot_due(durable.index) {
             self.recorded_index = durable.index;
@@ -516,7 +502,7 @@ impl Replica {
         }
         for read in reads {
             if let Ok(context) = <[u8; 8]>::try_from(&read.context[..]) {
-                let context = self.spoil_read_context(u64::from_be_bytes(context));
+                let context = u64::from_be_bytes(context);
                 if read.index > self.applied.0 {
                     self.pending_read_indexes.entry(read.index).or_insert(self.now);
                 }
@@ -551,7 +537,6 @@ impl Replica {
             self.offered_snapshots.remove(&position.index);
             self.snapshot_index = position.index;
         }
-        let append = self.spoil_append(append)?;
         Ok(self.wal.append(append)?)
     }
 
@@ -572,7 +557,7 @@ impl Replica {
         let transferee = self.raft.lead_transferee();
         if transferee != self.last_reported.transferee {
             self.last_reported.transferee = transferee;
-            if transferee.is_some() && !self.keeps_lease() {
+            if transferee.is_some() {
                 self.read_index.handle_event(ReadIndexEvent::TransferStarted);
             }
         }
@@ -594,7 +579,8 @@ impl Replica {
         for action in self.read_index.poll(now, &mut self.ids) {
             match action {
                 ReadIndexAction::RequestReadIndex { context, .. } => {
-                    self.request_read_index(context);
+                    // Refused or forgotten by raft: the ReadIndex queue asks again.
+                    let _ = self.raft.read_index(context.to_be_bytes().to_vec());
                     asked = true;
                 }
                 ReadIndexAction::Propose { context, .. } => {
@@ -617,12 +603,6 @@ impl Replica {
             }
         }
         asked
-    }
-
-    fn request_read_index(&mut self, context: u64) {
-        let Some(context) = self.spoil_read_request(context) else { return };
-        // Refused or forgotten by raft: the ReadIndex queue asks again.
-        let _ = self.raft.read_index(context.to_be_bytes().to_vec());
     }
 
     /// This member and its cluster.

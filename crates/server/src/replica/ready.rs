@@ -45,12 +45,6 @@ pub struct ReplicaReady {
     pub is_stopping: bool,
     /// Whether [no other member need be asked](super::Replica::is_sole_voter_caught_up).
     pub is_sole_voter_caught_up: bool,
-    /// Which request was proposed under which id, for checkers.
-    #[cfg(feature = "planted-bugs")]
-    pub proposed: Vec<(RequestId, u64)>,
-    /// Why messages could not be used, for checkers.
-    #[cfg(feature = "planted-bugs")]
-    pub rejected_messages: Vec<clearlane_raft::Error>,
 }
 
 /// Carries out what the raft half says.
@@ -135,9 +129,6 @@ pub struct ApplyReady {
     pub dropped_states: Vec<DroppedStates>,
     /// So much is pending that the store should be committed now.
     pub is_commit_due: bool,
-    /// Every entry that was applied, for checkers.
-    #[cfg(feature = "planted-bugs")]
-    pub entries: Vec<clearlane_wal::Entry>,
 }
 
 /// A store that came from another member.

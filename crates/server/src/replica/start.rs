@@ -267,8 +267,6 @@ pub fn start(
         offered_snapshots: Default::default(),
         sending_snapshots: Default::default(),
         ready: Default::default(),
-        #[cfg(feature = "planted-bugs")]
-        planted: Default::default(),
     };
     let applier = Applier::new(metadata, ground, stopwatch, (engine, opened), leases, wait);
     Ok((core, applier, wal))
