@@ -21,7 +21,7 @@ pub async fn run_auto_compaction(member: Server, mut policy: AutoCompaction) -> 
         } else {
             policy.pause()
         }
-        let current = member.store().begin_read().revision();
+        let Ok(current) = member.store_revision().await else { continue };
         let Some(revision) = policy.check(begin.elapsed(), current) else { continue };
         match member.compact(CompactionRequest { revision, physical: false }).await {
             Ok(_) => {

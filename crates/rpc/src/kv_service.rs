@@ -49,9 +49,9 @@ impl KvService {
     }
 
     fn range_stream(&self, request: Request<RangeRequest>) -> Result<Response<PageStream>, Status> {
-        let errand = RequestContext::start(&self.server, request.metadata().as_ref())?;
-        errand.check_not_learner()?;
-        let opened = RangeStream::open(errand.server, request.into_inner());
+        let context = RequestContext::start(&self.server, request.metadata().as_ref())?;
+        context.check_not_learner()?;
+        let opened = RangeStream::open(context.server, request.into_inner());
         Ok(Response::new(pages(opened.map_err(|trouble| status::from_error(&trouble))?)))
     }
 }

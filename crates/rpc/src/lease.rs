@@ -90,7 +90,10 @@ impl LeaseService {
         &self,
         work: impl Future<Output = Result<T, RequestError>>,
     ) -> Result<T, Status> {
-        let done = timeout(REQUEST_TIMEOUT, work).await.unwrap_or(Err(RequestError::NoLeader));
+        let done = timeout(REQUEST_TIMEOUT, work).await.unwrap_or_else(|_| {
+            let has_leader = self.server.threads().status().leader() != 0;
+            Err(if has_leader { RequestError::TimedOut } else { RequestError::NoLeader })
+        });
         done.map_err(|trouble| status::from_error(&trouble))
     }
 

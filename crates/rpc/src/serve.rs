@@ -68,9 +68,10 @@ use crate::watch::WatchService;
 
 /// How long no connection is accepted after a failed attempt.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
-/// Threads of a network thread that wait: in an old era one for each read, more than clients have
-/// under way; in the default era few. They are there only as long as there is something to do.
-const WAITING_THREADS_MAX: usize = 4096;
+/// Threads of a network thread that wait: in an old era one for each read that is under way, in the
+/// default era few. They are there only as long as there is something to do; what comes when all
+/// wait is queued.
+const WAITING_THREADS_MAX: usize = 1024;
 /// What takes longer is worth a line in the log: etcd's `--warning-unary-request-duration`.
 const SLOW_REQUEST_THRESHOLD: Duration = Duration::from_millis(300);
 /// What takes longer to apply is worth a line in the log: etcd's `--warning-apply-duration`.

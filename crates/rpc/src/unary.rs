@@ -76,11 +76,11 @@ impl EncodedResponse<'_> {
     /// Waits for the pool, if it was asked.
     pub(super) async fn resolve(
         self,
-        errand: &RequestContext,
+        context: &RequestContext,
     ) -> Result<Response<ResponseBody>, Status> {
         match self {
             EncodedResponse::Ready(answer) => Ok(answer),
-            EncodedResponse::Pooled(framed) => match errand.within_deadline(framed).await? {
+            EncodedResponse::Pooled(framed) => match context.within_deadline(framed).await? {
                 Some(framed) => Ok(ok_response(ResponseBody::Message(framed))),
                 None => Err(status::from_error(&RequestError::Stopped)),
             },

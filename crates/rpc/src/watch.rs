@@ -180,6 +180,9 @@ impl WatchResponseStream {
     /// Takes the client's requests, if there are any.
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
         for _ in 0..REQUESTS_PER_POLL {
+            if self.watchers.is_full() {
+                return Ok(());
+            }
             let Some(requests) = &mut self.requests else { return Ok(()) };
             match Pin::new(requests).poll_next(context) {
                 Poll::Ready(Some(Ok(request))) => self.handle_request(request),

@@ -1,4 +1,4 @@
-//! Where a read runs, so that a network thread waits neither for a lock nor for the disk.
+//! Where a read of keys runs, so that a network thread waits neither for a lock nor for the disk.
 //!
 //! ```text
 //!   default era   in memory, small ──▶ this network thread
@@ -8,13 +8,15 @@
 //! ```
 //!
 //! In an old era a read waits for the locks of its era, and with them in hand for the disk. Only
-//! that request waits: the network thread goes on with all others.
+//! that request waits: the network thread goes on with all others. (There is a bound on threads, far
+//! above what clients have under way; beyond it requests wait for one.)
 
 use std::sync::atomic::Ordering;
 
 use clearlane_contention::TaskLabel;
 use clearlane_engine::try_read_cached;
 use clearlane_mvcc::{ReadTxn, Store};
+use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
 use crate::applied_position::AppliedPosition;
@@ -117,8 +119,15 @@ impl Server {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> std::result::Result<T, RequestError> {
+        let (done, result) = oneshot::channel();
+        spawn_blocking(move || {
+            // A request that does not wait any more takes no lock.
+            if !done.is_closed() {
+                let _ = done.send(work());
+            }
+        });
         // It fails when the runtime stops, or the work has panicked.
-        self.within_deadline(spawn_blocking(work)).await?.map_err(|_| RequestError::Stopped)
+        self.within_deadline(result).await?.map_err(|_| RequestError::Stopped)
     }
 }
 

@@ -243,9 +243,17 @@ impl Stream {
         self.calls.call(WatchStream::request_progress);
     }
 
-    /// The interval of progress notices has passed.
+    /// The interval of progress notices has passed. A stream whose calls wait goes without one.
     pub fn interval_passed(&self) {
-        self.calls.call(WatchStream::notify_progress);
+        if !self.is_full() {
+            self.calls.call(WatchStream::notify_progress);
+        }
+    }
+
+    /// Whether so many calls wait that no more requests of the client should be taken. The task that
+    /// polls for responses is woken when this is over.
+    pub fn is_full(&self) -> bool {
+        self.calls.is_full()
     }
 
     /// Takes what there is, up to about so many bytes, or sleeps until there is something.

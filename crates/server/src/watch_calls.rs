@@ -53,6 +53,15 @@ impl WatchCalls {
         }
     }
 
+    /// Whether so many calls wait that no more should be made. The stream's task is woken when this
+    /// is over.
+    pub(crate) fn is_full(&self) -> bool {
+        match self {
+            WatchCalls::Direct(_) => false,
+            WatchCalls::Queued(calls) => calls.is_full(),
+        }
+    }
+
     /// Takes what the stream has, up to about so many bytes; perhaps nothing. It is pending while
     /// records before the changes are read.
     pub(crate) fn poll_responses(
@@ -69,13 +78,37 @@ impl WatchCalls {
 
 type Call = Box<dyn FnOnce(&WatchStream) + Send>;
 
+/// Calls that may wait: with so many no more requests of the client are taken.
+const CALLS_MAX: usize = 64;
+
 /// A stream whose calls wait on a thread of their own.
 #[derive(Debug)]
 pub(crate) struct QueuedCalls {
     shared: Arc<SharedCalls>,
+    waker: StreamWaker,
     runtime: Handle,
     /// Responses whose records before are being read.
     completing: Option<JoinHandle<Result<Vec<Response>>>>,
+}
+
+/// Wakes the task of the stream.
+#[derive(Clone)]
+struct StreamWaker {
+    consumer: Arc<dyn StreamConsumer>,
+    name: u64,
+}
+
+impl StreamWaker {
+    fn wake(&self) {
+        self.consumer.mark_ready(self.name);
+        self.consumer.wake();
+    }
+}
+
+impl std::fmt::Debug for StreamWaker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StreamWaker").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 #[derive(Default)]
@@ -100,16 +133,20 @@ impl QueuedCalls {
     ) -> QueuedCalls {
         let queue = Mutex::new(CallQueue { calls: VecDeque::new(), is_running: true });
         let shared = Arc::new(SharedCalls { stream: OnceLock::new(), queue });
+        let waker = StreamWaker { consumer: Arc::clone(&consumer), name };
         let (runtime, opened) = (Handle::current(), Arc::clone(&shared));
+        let when_open = waker.clone();
         runtime.spawn_blocking(move || {
-            let stream = WatchStream::open(store, Arc::clone(&consumer), name);
-            let _ = opened.stream.set(stream);
+            let _ = opened.stream.set(WatchStream::open(store, consumer, name));
             // The network thread may have looked before.
-            consumer.mark_ready(name);
-            consumer.wake();
-            opened.run();
+            when_open.wake();
+            opened.run(&when_open);
         });
-        QueuedCalls { shared, runtime, completing: None }
+        QueuedCalls { shared, waker, runtime, completing: None }
+    }
+
+    fn is_full(&self) -> bool {
+        self.shared.queue.lock().calls.len() >= CALLS_MAX
     }
 
     fn push(&self, call: Call) {
@@ -120,8 +157,8 @@ impl QueuedCalls {
                 return;
             }
         }
-        let shared = Arc::clone(&self.shared);
-        self.runtime.spawn_blocking(move || shared.run());
+        let (shared, waker) = (Arc::clone(&self.shared), self.waker.clone());
+        self.runtime.spawn_blocking(move || shared.run(&waker));
     }
 
     fn poll_responses(
@@ -131,7 +168,8 @@ impl QueuedCalls {
     ) -> Poll<Result<Vec<Response>>> {
         if self.completing.is_none() {
             let Some(stream) = self.shared.stream.get() else { return Poll::Ready(Ok(Vec::new())) };
-            let mut responses = stream.take_responses(bytes_max);
+            // The old eras retry refused watchers by the clock, whether there is capacity or not.
+            let (mut responses, _) = stream.take_responses(bytes_max);
             if !stream.lacks_previous_records(&responses) {
                 return Poll::Ready(Ok(responses));
             }
@@ -158,22 +196,25 @@ impl QueuedCalls {
 
 impl SharedCalls {
     /// Carries out what there is to call.
-    fn run(&self) {
+    fn run(&self, waker: &StreamWaker) {
         loop {
-            let call = {
+            let (call, was_full) = {
                 let mut queue = self.queue.lock();
+                let was_full = queue.calls.len() == CALLS_MAX;
                 let call = queue.calls.pop_front();
                 queue.is_running = call.is_some();
-                call
+                (call, was_full)
             };
+            if was_full {
+                waker.wake();
+            }
             let (Some(call), Some(stream)) = (call, self.stream.get()) else { return };
             call(stream);
         }
     }
 }
 
-/// The stream ends behind the last call, on a thread that may wait, too: none but such a thread
-/// drops the last reference.
+/// The stream ends behind the last call, on a thread that may wait, too, unless the runtime ends.
 impl Drop for QueuedCalls {
     fn drop(&mut self) {
         let shared = std::mem::take(&mut self.shared);

@@ -13,8 +13,9 @@ use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
     PutRequest, RangeRequest, RequestOp, StatusRequest, TxnRequest, WatchCreateRequest,
-    WatchRequest,
+    WatchRequest, WatchResponse,
 };
+use h2::RecvStream;
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -24,6 +25,8 @@ use crate::client::{Client, Running, frame, with_server_of};
 
 /// How often each of those is asked that must not wait.
 const ROUNDS: usize = 100;
+/// Watches that one stream asks for.
+const WATCHES: usize = 200;
 
 /// Calls of this era's reads: while the locks are held none of them is answered.
 fn reading_calls() -> Vec<(&'static str, Vec<u8>)> {
@@ -75,6 +78,25 @@ async fn ask_others(running: &Running, client: &mut Client) -> Duration {
     took[took.len() * 99 / 100]
 }
 
+/// Reads responses until each watch was created and has its two events.
+async fn watched_until_all_came(mut body: RecvStream) -> (usize, usize) {
+    let (mut bytes, mut created, mut events) = (Vec::new(), 0, 0);
+    while created < WATCHES || events < 2 * WATCHES {
+        let data = body.data().await.unwrap().unwrap();
+        let _ = body.flow_control().release_capacity(data.len());
+        bytes.extend_from_slice(&data);
+        while let Some((head, rest)) = bytes.split_first_chunk::<5>() {
+            let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+            let Some(message) = rest.get(..length) else { break };
+            let response = WatchResponse::decode(message).unwrap();
+            created += usize::from(response.created);
+            events += response.events.len();
+            bytes.drain(..5 + length);
+        }
+    }
+    (created, events)
+}
+
 /// Reads until one is not answered: the snapshot waits for the open read from then on.
 async fn wait_until_reads_wait(client: &Client) {
     let (path, message) = reading_calls().swap_remove(0);
@@ -116,7 +138,10 @@ async fn requests_beside_locks(running: &Running, era: Era) {
         pending.push((path, tokio::spawn(call)));
     }
     let (watched, mut sends) = client.open("/etcdserverpb.Watch/Watch", &[]);
-    sends.send_data(frame(0, &watch()), false).unwrap();
+    // More than may be queued for the locks: the rest stays with the client until then.
+    for _ in 0..WATCHES {
+        sends.send_data(frame(0, &watch()), false).unwrap();
+    }
     let p99 = ask_others(running, &mut client).await;
     println!("era {era}: health and version take {p99:?} at p99");
     for (path, call) in &pending {
@@ -126,13 +151,8 @@ async fn requests_beside_locks(running: &Running, era: Era) {
     for (path, call) in pending {
         assert_eq!(call.await.unwrap().code, "0", "{path}");
     }
-    let mut events = watched.await.unwrap().into_body();
-    let mut seen = 0;
-    while seen < b"v".len() * 2 {
-        let data = events.data().await.unwrap().unwrap();
-        let _ = events.flow_control().release_capacity(data.len());
-        seen += data.windows(3).filter(|bytes| bytes == b"\x2a\x01v").count();
-    }
+    let (created, events) = watched_until_all_came(watched.await.unwrap().into_body()).await;
+    assert_eq!((created, events), (WATCHES, 2 * WATCHES), "era {era}");
     reader.join().unwrap();
     snapshot.join().unwrap();
 }

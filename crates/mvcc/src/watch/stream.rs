@@ -52,18 +52,18 @@ impl WatchStream {
     /// Takes the next responses, up to about `bytes_max` bytes but at least one if there is any.
     /// After an error they are lost, and the stream should be: the store cannot be read.
     pub fn poll_responses(&self, bytes_max: usize) -> Result<Vec<Response>> {
-        let mut responses = self.take_responses(bytes_max);
+        let (mut responses, drained) = self.take_responses(bytes_max);
+        if drained {
+            self.store.read().resume_stream(&self.channel);
+        }
         self.add_previous_records(&mut responses)?;
         Ok(responses)
     }
 
     /// The first half of [`poll_responses`](WatchStream::poll_responses): takes them as they are.
-    pub fn take_responses(&self, bytes_max: usize) -> Vec<Response> {
-        let (responses, drained) = self.channel.poll_responses(bytes_max);
-        if drained {
-            self.store.read().resume_stream(&self.channel);
-        }
-        responses
+    /// Says, too, whether there is capacity again for watchers that were refused.
+    pub fn take_responses(&self, bytes_max: usize) -> (Vec<Response>, bool) {
+        self.channel.poll_responses(bytes_max)
     }
 
     /// Whether the second half has something to read from the store of an old era.
