@@ -15,7 +15,7 @@
 
 use std::hint::black_box;
 
-use clearlane_simulator::calibration::Calibration;
+use clearlane_simulator::cost_file::CostFile;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::run::{run, workload};
 use clearlane_simulator::scenario::Scenario;
@@ -57,7 +57,7 @@ fn events(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("simulator");
     group.sample_size(10);
     for era in Era::ALL {
-        let build = Build::new(era, Calibration::shipped().costs(era));
+        let build = Build::new(era, CostFile::shipped().costs(era));
         let once = || run(black_box(&scenario), &build).expect("the machine can bear it");
         group.throughput(Throughput::Elements(once().steps));
         group.bench_function(era.name(), |bencher| bencher.iter(once));

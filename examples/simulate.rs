@@ -10,7 +10,7 @@
 
 use std::error::Error;
 
-use clearlane_simulator::calibration::Calibration;
+use clearlane_simulator::cost_file::CostFile;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::run::run;
 use clearlane_simulator::scenario::Scenario;
@@ -22,11 +22,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(file) => Scenario::parse(&std::fs::read_to_string(file)?)?,
         None => Shipped::find("head-of-line").ok_or("it ships")?.scenario()?,
     };
-    let calibration = Calibration::shipped();
+    let cost_file = CostFile::shipped();
     for sync_ms in ["0.5", "2", "8", "32"] {
         scenario.set("model.sync_ms", sync_ms)?;
         for era in [Era::V3_2, Era::Clearlane] {
-            let results = run(&scenario, &Build::new(era, calibration.costs(era)))?;
+            let results = run(&scenario, &Build::new(era, cost_file.costs(era)))?;
             for class in results.classes.iter().filter(|class| class.answers() > 0) {
                 let p99 = class.latency_ms(0.99).unwrap_or_default();
                 let worst = results.shares(class).first().map(|share| share.to_string());

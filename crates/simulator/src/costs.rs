@@ -5,7 +5,7 @@
 //! and for threads that sleep and must be woken, which on a virtual machine takes longer than many
 //! a request computes.
 //!
-//! Where they come from: a [calibration](crate::calibration).
+//! Where they come from: a [file](crate::cost_file) of measured costs.
 
 use crate::spread::Spread;
 
@@ -91,7 +91,7 @@ pub struct Costs {
 
 impl Costs {
     /// Round numbers, about right for one core of a server of these years: for examples that are
-    /// reckoned by hand. To run a scenario, use those of a [calibration](crate::calibration).
+    /// reckoned by hand. To run a scenario, use those of a [file](crate::cost_file).
     pub const BY_HAND: Costs = Costs {
         quantum_ns: 3_000_000,
         impatience: 0.0,
@@ -132,39 +132,64 @@ impl Costs {
         permission_ns: 1_000,
     };
 
-    /// The same where a machine that sleeps takes so many times as long to wake for a request,
-    /// whatever that asks for.
+    /// The same where a group of them is so many times as much.
     #[must_use]
-    pub fn woken_in(&self, times: f64) -> Costs {
-        Costs { wakeups_ns: (self.wakeups_ns as f64 * times) as u64, ..self.clone() }
-    }
-
-    /// The same where it takes so many times as long to read a record, and to send it.
-    #[must_use]
-    pub fn read_in(&self, times: f64) -> Costs {
-        let whole = |ns: u64| (ns as f64 * times) as u64;
-        Costs {
-            index_key_ns: whole(self.index_key_ns),
-            record_ns: whole(self.record_ns),
-            record_byte_ns: self.record_byte_ns * times,
-            sent_record_ns: whole(self.sent_record_ns),
-            sent_byte_ns: self.sent_byte_ns * times,
-            sent_waits: self.sent_waits.times(times),
-            received_byte_ns: self.received_byte_ns * times,
-            ..self.clone()
+    pub fn scaled(&self, group: CostGroup, times: f64) -> Costs {
+        let mut costs = self.clone();
+        for (name, place) in costs.fields() {
+            if group.names().contains(&name) {
+                match place {
+                    CostField::Whole(ns) => *ns = (*ns as f64 * times) as u64,
+                    CostField::Part(ns) => *ns *= times,
+                    CostField::Spread(spread) => *spread = spread.times(times),
+                }
+            }
         }
+        costs
     }
+}
 
-    /// The same where a write waits so many times as long, for its threads and for the log. What a
-    /// commit waits for is not in its latency.
-    #[must_use]
-    pub fn written_in(&self, times: f64) -> Costs {
-        let whole = |ns: u64| (ns as f64 * times) as u64;
-        Costs {
-            write_awake_ns: whole(self.write_awake_ns),
-            write_wakeups_ns: whole(self.write_wakeups_ns),
-            log_sync: self.log_sync.times(times),
-            ..self.clone()
+/// Costs that are measured together, since one plain load shows their sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CostGroup {
+    /// What server and client compute for any request.
+    Request,
+    /// Threads that wake for any request.
+    RequestWaits,
+    /// What is computed for each record of an answer.
+    Record,
+    /// What a long answer waits for.
+    RecordWaits,
+    /// What a put computes beyond a request.
+    Put,
+    /// What a put waits for beyond that: its threads, and the disk of the log.
+    PutWaits,
+}
+
+impl CostGroup {
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            CostGroup::Request => &["request_ns", "client_ns", "raft_turn_ns", "index_seek_ns"],
+            CostGroup::RequestWaits => &["awake_ns", "wakeups_ns"],
+            CostGroup::Record => &[
+                "index_key_ns",
+                "record_ns",
+                "record_byte_ns",
+                "sent_record_ns",
+                "sent_byte_ns",
+                "received_byte_ns",
+            ],
+            CostGroup::RecordWaits => &["sent_waits_ns"],
+            CostGroup::Put => &[
+                "log_entry_ns",
+                "log_byte_ns",
+                "apply_ns",
+                "buffer_op_ns",
+                "commit_ns",
+                "commit_op_ns",
+                "commit_byte_ns",
+            ],
+            CostGroup::PutWaits => &["write_awake_ns", "write_wakeups_ns", "log_sync_ns"],
         }
     }
 }
@@ -231,32 +256,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_sleeps_deeper_is_woken_later_and_computes_as_before() {
-        let costs = Costs {
-            awake: Spread { mean_ns: 200e3, p99_ns: Some(600e3) },
-            wakeups_ns: 200_000,
-            round_wakeups_ns: 40,
-            ..Costs::BY_HAND
-        };
-        assert_eq!(costs.woken_in(1.5), Costs { wakeups_ns: 300_000, ..costs.clone() });
-        assert_eq!(costs.woken_in(1.0), costs);
+    fn a_group_is_scaled_and_the_others_stay() {
+        let costs = Costs { write_awake_ns: 80, ..Costs::BY_HAND };
+        let expected =
+            Costs { write_awake_ns: 40, log_sync: Spread::constant(450_000), ..costs.clone() };
+        assert_eq!(costs.scaled(CostGroup::PutWaits, 0.5), expected);
+        let slower = costs.scaled(CostGroup::Record, 2.0);
+        assert_eq!((slower.record_ns, slower.record_byte_ns), (3_000, 0.6));
+        assert_eq!((slower.request_ns, slower.log_sync), (costs.request_ns, costs.log_sync));
     }
 
+    /// A name that is misspelt would scale nothing.
     #[test]
-    fn slower_records_and_slower_writes_leave_requests_as_they_are() {
-        let spread = Spread { mean_ns: 200e3, p99_ns: Some(600e3) };
-        let (sent_waits, log_sync, commit_sync) = (spread, spread, spread);
-        let (write_awake_ns, write_wakeups_ns) = (80, 120);
-        let costs = Costs { write_awake_ns, write_wakeups_ns, ..Costs::BY_HAND };
-        let costs = Costs { sent_waits, log_sync, commit_sync, ..costs };
-        let slower = costs.read_in(2.0);
-        assert_eq!((slower.record_ns, slower.index_key_ns), (3_000, 120));
-        assert_eq!(slower.sent_waits, spread.times(2.0));
-        assert_eq!((slower.request_ns, slower.log_sync), (costs.request_ns, spread));
-        let half = spread.times(0.5);
-        let (write_awake_ns, write_wakeups_ns) = (40, 60);
-        let expected = Costs { write_awake_ns, write_wakeups_ns, log_sync: half, ..costs.clone() };
-        assert_eq!(costs.written_in(0.5), expected);
-        assert_eq!((costs.read_in(1.0), costs.written_in(1.0)), (costs.clone(), costs));
+    fn every_name_of_a_group_is_a_cost() {
+        let mut costs = Costs::BY_HAND;
+        let known = costs.fields().map(|(name, _)| name);
+        use CostGroup::{Put, PutWaits, Record, RecordWaits, Request, RequestWaits};
+        for group in [Request, RequestWaits, Record, RecordWaits, Put, PutWaits] {
+            assert!(group.names().iter().all(|name| known.contains(name)), "{group:?}");
+        }
     }
 }

@@ -6,19 +6,19 @@
 //! Begin with [`world`] (time and processes); processes wait for [`cores`], a [`lock`] or a
 //! [`signal`], and a [`sim_task`] keeps an [`account`] of it; [`rng`] and [`spread`] are the
 //! sources of chance. A [`cluster`] of members, each a [`server`], takes [`requests`]; it is what
-//! all eras share, [`era`] what tells them apart, [`costs`] what things cost ([`calibration`]
-//! measures that, [`validation`] compares). A [`scenario`] on machines that a [`model`] describes
+//! all eras share, [`era`] what tells them apart, [`costs`] what things cost (kept in a
+//! [`cost_file`]; [`validation`] compares with the real server). A [`scenario`] on machines that a [`model`] describes
 //! has [`knobs`]; [`run`] runs it, [`results`] has what came of it, a [`timeline`] shows it.
 //! [`compare`], [`sweep`] and [`metrics`] ask questions; [`shipped`] is what comes with the
 //! program. See `docs/simulator.md`.
 
 pub mod account;
 mod background;
-pub mod calibration;
 pub mod rng;
 pub mod cluster;
 pub mod compare;
 pub mod cores;
+pub mod cost_file;
 pub mod costs;
 mod disk;
 mod entries;

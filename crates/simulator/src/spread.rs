@@ -38,28 +38,10 @@ impl Spread {
         Spread { mean_ns: ns as f64, p99_ns: None }
     }
 
-    /// With this median and this 99th percentile.
-    pub fn around(median_ns: f64, p99_ns: f64) -> Spread {
-        if p99_ns <= median_ns || median_ns <= 0.0 {
-            return Spread { mean_ns: median_ns.max(0.0), p99_ns: None };
-        }
-        // Beyond two and a third the tail would be so heavy that no mean and percentile tell of it.
-        let sigma = ((p99_ns / median_ns).ln() / NORMAL_P99).min(NORMAL_P99);
-        let mean_ns = median_ns * (sigma * sigma / 2.0).exp();
-        let p99_ns = (median_ns * (NORMAL_P99 * sigma).exp()).min(0.99 * P99_MAX * mean_ns);
-        Spread { mean_ns, p99_ns: Some(p99_ns.max(mean_ns)) }
-    }
-
     /// All of them so many times as long.
     #[must_use]
     pub fn times(self, times: f64) -> Spread {
         Spread { mean_ns: self.mean_ns * times, p99_ns: self.p99_ns.map(|ns| ns * times) }
-    }
-
-    /// Half of the times are below it.
-    pub fn median_ns(&self) -> f64 {
-        let sigma = self.sigma();
-        self.mean_ns * (-sigma * sigma / 2.0).exp()
     }
 
     /// Whether there are such times.
@@ -132,18 +114,6 @@ mod tests {
             assert!((found / p99 - 1.0).abs() < 0.06, "p99 {found} instead of {p99}");
         }
         assert!(drawn(Spread::constant(700)).iter().all(|ns| *ns == 700));
-    }
-
-    #[test]
-    fn a_median_will_do_for_a_mean() {
-        for p99 in [120_000.0, 400_000.0, 1e6] {
-            let drawn = drawn(Spread::around(1e5, p99));
-            let (median, found) =
-                (drawn[drawn.len() / 2] as f64, drawn[drawn.len() * 99 / 100] as f64);
-            assert!((median / 1e5 - 1.0).abs() < 0.02, "median {median}");
-            assert!((found / p99 - 1.0).abs() < 0.06, "p99 {found} instead of {p99}");
-        }
-        assert_eq!(Spread::around(5.0, 5.0), Spread::constant(5));
     }
 
     #[test]

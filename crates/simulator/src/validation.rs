@@ -1,28 +1,25 @@
 //! Does the model say what the machine does?
 //!
-//! The same load runs on the real server several times, and in the model with the same seeds. What
-//! counts are the medians over the runs. A machine that others use is not the same twice, so a
-//! prediction also counts as right if it lies among what the real runs have shown.
+//! The same load runs once on the real server and once in the model, with the same seed. A machine
+//! that others use is not the same twice, so what is asked is coarse:
 //!
-//! * A [figure] is near enough if it is within 25 % (p50) or 40 % (p99) of the real median, or
-//!   within the spread of the real runs.
-//! * A [`Ranking`] asks for each two eras which of them is slower. Where every real run of the one
-//!   is slower than all of the other, and the medians are apart by more than a [`TIE`], the model
-//!   must say the same.
-//!
-//! [figure]: LatencyComparison
+//! * A [figure](LatencyComparison) is near if it is within a [`FACTOR`] of the real one.
+//! * Where one era is [`CLEARLY`] slower than another on the real server, the model must say so,
+//!   too ([`Order`]).
 
 use std::fmt::Write;
 
+use clearlane_backend::Era;
 use serde_json::{Value, json};
 
-use clearlane_backend::Era;
+/// The percentiles that are compared.
+pub const METRICS: [(&str, f64); 2] = [("p50", 0.5), ("p99", 0.99)];
 
-/// What is compared, and how near is near enough.
-pub const METRICS: [(&str, f64, f64); 2] = [("p50", 0.5, 0.25), ("p99", 0.99, 0.40)];
+/// Two figures are near if neither is more than so many times the other.
+pub const FACTOR: f64 = 2.0;
 
-/// Eras whose medians are no further apart are as quick as each other.
-pub const TIE: f64 = 0.10;
+/// Two eras have an order if the one takes so many times as long as the other.
+pub const CLEARLY: f64 = 1.5;
 
 /// One percentile of one class in one era.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,60 +28,29 @@ pub struct LatencyComparison {
     pub era: Era,
     /// Of which class.
     pub class: String,
-    /// Which percentile; a place in [`METRICS`].
-    pub metric: usize,
-    /// What the real runs had, in milliseconds, in their order; at least one.
-    pub real_ms: Vec<f64>,
-    /// What the model had with the same seeds.
-    pub model_ms: Vec<f64>,
-}
-
-/// The middle one; of an even number, the mean of the two in the middle.
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() % 2 {
-        0 => (sorted[middle - 1] + sorted[middle]) / 2.0,
-        _ => sorted[middle],
-    }
-}
-
-fn bounds(values: &[f64]) -> (f64, f64) {
-    values.iter().fold((f64::INFINITY, 0.0), |(low, high), ms| (ms.min(low), ms.max(high)))
+    /// Which percentile: a name in [`METRICS`].
+    pub metric: &'static str,
+    /// On the real server, in milliseconds.
+    pub real_ms: f64,
+    /// In the model.
+    pub model_ms: f64,
 }
 
 impl LatencyComparison {
-    /// Of the real runs.
-    pub fn real(&self) -> f64 {
-        median(&self.real_ms)
+    /// How many times the real figure the model has.
+    pub fn times(&self) -> f64 {
+        self.model_ms / self.real_ms
     }
 
-    /// Of the model.
-    pub fn model(&self) -> f64 {
-        median(&self.model_ms)
-    }
-
-    /// How far the model is off, as a share of the real figure.
-    pub fn error(&self) -> f64 {
-        self.model() / self.real() - 1.0
-    }
-
-    /// Whether it lies within what the real runs have shown.
-    pub fn is_within_spread(&self) -> bool {
-        let (low, high) = bounds(&self.real_ms);
-        (low..=high).contains(&self.model())
-    }
-
-    /// Whether it is near enough.
+    /// Whether it is within the [`FACTOR`].
     pub fn is_near(&self) -> bool {
-        self.error().abs() <= METRICS[self.metric].2 || self.is_within_spread()
+        (1.0 / FACTOR..=FACTOR).contains(&self.times())
     }
 }
 
-/// Two eras, of which one is clearly slower in reality.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Ranking {
+/// Two eras, of which one is clearly slower on the real server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
     /// The era that is slower.
     pub slower: Era,
     /// The quicker one.
@@ -92,9 +58,9 @@ pub struct Ranking {
     /// Of which class.
     pub class: String,
     /// Which percentile.
-    pub metric: usize,
-    /// Whether the model has it so.
-    pub is_right: bool,
+    pub metric: &'static str,
+    /// Whether it is slower in the model, too.
+    pub agrees: bool,
 }
 
 /// What came of a scenario.
@@ -106,74 +72,81 @@ pub struct Validation {
 
 impl Validation {
     /// Which of two eras is slower, wherever that is clear.
-    pub fn rankings(&self) -> Vec<Ranking> {
-        let pairs = self.comparisons.iter().flat_map(|one| {
-            let same = move |other: &&LatencyComparison| {
-                one.class == other.class && one.metric == other.metric
+    pub fn orders(&self) -> Vec<Order> {
+        let mut orders = Vec::new();
+        for slow in &self.comparisons {
+            let same = |other: &&LatencyComparison| {
+                slow.class == other.class && slow.metric == other.metric
             };
-            self.comparisons.iter().filter(same).map(move |other| (one, other))
-        });
-        let is_clear = |(one, other): &(&LatencyComparison, &LatencyComparison)| {
-            bounds(&one.real_ms).0 > bounds(&other.real_ms).1
-                && one.real() > (1.0 + TIE) * other.real()
-        };
-        pairs
-            .filter(is_clear)
-            .map(|(slow, quick)| Ranking {
-                slower: slow.era,
-                quicker: quick.era,
-                class: slow.class.clone(),
-                metric: slow.metric,
-                is_right: slow.model() > quick.model(),
-            })
-            .collect()
+            let clearly = |other: &&LatencyComparison| slow.real_ms > CLEARLY * other.real_ms;
+            for quick in self.comparisons.iter().filter(same).filter(clearly) {
+                orders.push(Order {
+                    slower: slow.era,
+                    quicker: quick.era,
+                    class: slow.class.clone(),
+                    metric: slow.metric,
+                    agrees: slow.model_ms > quick.model_ms,
+                });
+            }
+        }
+        orders
     }
 
-    /// For people: each figure, and what is not as it should be.
+    /// For people: each figure, then what is not near, by era, and where the order differs.
     pub fn table(&self) -> String {
         let widest = self.comparisons.iter().map(|figure| figure.class.len()).max().unwrap_or(0);
         let name = widest.max("class".len());
         let mut table = format!(
-            "{:<9}  {:<name$}  {:<6} {:>9} {:>19} {:>9} {:>7}\n",
-            "era", "class", "", "real ms", "of all runs", "model ms", "off"
+            "{:<9}  {:<name$}  {:<4} {:>9} {:>9} {:>6}\n",
+            "era", "class", "", "real ms", "model ms", "times"
         );
         for figure in &self.comparisons {
-            let (low, high) = bounds(&figure.real_ms);
-            let verdict = match (figure.is_near(), figure.is_within_spread()) {
-                (true, false) => "",
-                (true, true) => "  within the runs",
-                (false, _) => "  MISS",
-            };
+            let LatencyComparison { era, class, metric, real_ms, model_ms } = figure;
             let _ = writeln!(
                 table,
-                "{:<9}  {:<name$}  {:<6} {:>9.2} {:>19} {:>9.2} {:>6.0}%{verdict}",
-                figure.era,
-                figure.class,
-                METRICS[figure.metric].0,
-                figure.real(),
-                format!("{low:.2} .. {high:.2}"),
-                figure.model(),
-                100.0 * figure.error(),
+                "{:<9}  {class:<name$}  {metric:<4} {real_ms:>9.2} {model_ms:>9.2} {:>6.2}",
+                era.name(),
+                figure.times(),
             );
         }
-        let near = self.comparisons.iter().filter(|figure| figure.is_near()).count();
-        let (rankings, all) = (self.rankings(), self.comparisons.len());
-        let right = rankings.iter().filter(|ranking| ranking.is_right).count();
-        let _ = writeln!(
-            table,
-            "{near} of {all} figures are near enough, {right} of {} rankings right",
-            rankings.len()
+        table.push('\n');
+        let mut eras: Vec<Era> = self.comparisons.iter().map(|figure| figure.era).collect();
+        eras.dedup();
+        for era in eras {
+            let _ = writeln!(table, "{}", self.nearness(era));
+        }
+        table + &self.order_lines()
+    }
+
+    /// In one line: whether the figures of an era are near, and where not.
+    fn nearness(&self, era: Era) -> String {
+        let figures: Vec<_> = self.comparisons.iter().filter(|figure| figure.era == era).collect();
+        let far = figures.iter().filter(|figure| !figure.is_near());
+        let far = far.map(|figure| {
+            format!("{} of {} is {:.2} times", figure.metric, figure.class, figure.times())
+        });
+        let (far, all) = (far.collect::<Vec<_>>(), figures.len());
+        let near = all - far.len();
+        let line = format!("era {era}: {near} of {all} figures are within a factor of {FACTOR}");
+        match far.is_empty() {
+            true => line,
+            false => format!("{line}; not {}", far.join(", not ")),
+        }
+    }
+
+    fn order_lines(&self) -> String {
+        let orders = self.orders();
+        let agree = orders.iter().filter(|order| order.agrees).count();
+        let mut lines = format!(
+            "the order of two eras agrees in {agree} of the {} cases in which it is clear\n",
+            orders.len()
         );
-        for Ranking { slower, quicker, class, metric, .. } in
-            rankings.iter().filter(|ranking| !ranking.is_right)
+        for Order { slower, quicker, class, metric, .. } in
+            orders.iter().filter(|order| !order.agrees)
         {
-            let metric = METRICS[*metric].0;
-            let _ = writeln!(
-                table,
-                "WRONG: {metric} of {class} is higher in {slower} than in {quicker}"
-            );
+            let _ = writeln!(lines, "  not {metric} of {class}: {slower} is slower than {quicker}");
         }
-        table
+        lines
     }
 
     /// For programs.
@@ -182,26 +155,22 @@ impl Validation {
             json!({
                 "era": figure.era.name(),
                 "class": figure.class,
-                "metric": METRICS[figure.metric].0,
+                "metric": figure.metric,
                 "real_ms": figure.real_ms,
                 "model_ms": figure.model_ms,
-                "error": figure.error(),
                 "near": figure.is_near(),
             })
         });
-        let rankings = self.rankings().into_iter().map(|ranking| {
+        let orders = self.orders().into_iter().map(|order| {
             json!({
-                "slower": ranking.slower.name(),
-                "quicker": ranking.quicker.name(),
-                "class": ranking.class,
-                "metric": METRICS[ranking.metric].0,
-                "right": ranking.is_right,
+                "slower": order.slower.name(),
+                "quicker": order.quicker.name(),
+                "class": order.class,
+                "metric": order.metric,
+                "agrees": order.agrees,
             })
         });
-        json!({
-            "figures": figures.collect::<Vec<_>>(),
-            "rankings": rankings.collect::<Vec<_>>(),
-        })
+        json!({ "figures": figures.collect::<Vec<_>>(), "orders": orders.collect::<Vec<_>>() })
     }
 }
 
@@ -209,43 +178,39 @@ impl Validation {
 mod tests {
     use super::*;
 
-    fn figure(era: Era, metric: usize, real_ms: &[f64], model: f64) -> LatencyComparison {
-        let (real_ms, model_ms) = (real_ms.to_vec(), vec![model]);
+    fn figure(era: Era, metric: &'static str, real_ms: f64, model_ms: f64) -> LatencyComparison {
         LatencyComparison { era, class: "cheap".to_owned(), metric, real_ms, model_ms }
     }
 
     #[test]
-    fn near_is_within_a_share_or_within_the_runs() {
-        let near = |metric, model| figure(Era::V3_2, metric, &[9.0, 10.0, 10.5], model).is_near();
-        assert_eq!([7.4, 7.6, 12.4, 12.6].map(|ms| near(0, ms)), [false, true, true, false]);
-        assert_eq!([5.9, 6.1, 13.9, 14.1].map(|ms| near(1, ms)), [false, true, true, false]);
-        let noisy = figure(Era::V3_2, 0, &[9.0, 10.0, 30.0], 29.0);
-        assert!(noisy.is_near() && noisy.is_within_spread());
-        assert!((noisy.error() - 1.9).abs() < 1e-9);
+    fn near_is_within_a_factor_of_two_either_way() {
+        let near = |model_ms| figure(Era::V3_2, "p50", 10.0, model_ms).is_near();
+        assert_eq!([4.9, 5.0, 20.0, 20.1].map(near), [false, true, true, false]);
     }
 
     #[test]
-    fn a_ranking_counts_where_it_is_clear() {
-        let figures = vec![
-            figure(Era::V3_2, 1, &[20.0, 30.0], 9.0),
-            figure(Era::V3_4, 1, &[10.0, 21.0], 8.0),
-            figure(Era::Clearlane, 1, &[5.0, 6.0], 10.0),
-            figure(Era::Clearlane, 0, &[500.0], 600.0),
-            // Apart, but as good as the same.
-            figure(Era::V3_4, 0, &[520.0], 400.0),
+    fn an_order_counts_where_it_is_clear() {
+        let comparisons = vec![
+            figure(Era::V3_2, "p99", 20.0, 9.0),
+            figure(Era::V3_4, "p99", 14.0, 11.0),
+            figure(Era::Clearlane, "p50", 400.0, 300.0),
+            figure(Era::Clearlane, "p99", 5.0, 10.0),
         ];
-        let validation = Validation { comparisons: figures };
-        let found = validation.rankings();
-        let found: Vec<_> = found.iter().map(|r| (r.slower, r.quicker, r.is_right)).collect();
+        let validation = Validation { comparisons };
+        let orders = validation.orders();
+        let orders: Vec<_> = orders.iter().map(|o| (o.slower, o.quicker, o.agrees)).collect();
         let ours = Era::Clearlane;
-        assert_eq!(found, [(Era::V3_2, ours, false), (Era::V3_4, ours, false)]);
+        // 3.2 and 3.4 are not far enough apart.
+        assert_eq!(orders, [(Era::V3_2, ours, false), (Era::V3_4, ours, true)]);
         let table = validation.table();
-        assert!(table.contains("0 of 2 rankings right"), "{table}");
-        assert!(
-            table.contains("WRONG: p99 of cheap is higher in 3.2 than in clearlane"),
-            "{table}"
-        );
-        assert_eq!(table.matches("MISS").count(), 3, "{table}");
-        assert_eq!(validation.json()["rankings"][0]["right"], json!(false));
+        for line in [
+            "era 3.2: 0 of 1 figures are within a factor of 2; not p99 of cheap is 0.45 times",
+            "era 3.4: 1 of 1 figures are within a factor of 2\n",
+            "agrees in 1 of the 2 cases in which it is clear",
+            "not p99 of cheap: 3.2 is slower than clearlane",
+        ] {
+            assert!(table.contains(line), "{line}:\n{table}");
+        }
+        assert_eq!(validation.json()["orders"][0]["agrees"], json!(false));
     }
 }

@@ -9,7 +9,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use clearlane_simulator::calibration::Calibration;
+use clearlane_simulator::cost_file::CostFile;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::parallel_runs::run_all;
 use clearlane_simulator::results::Results;
@@ -20,7 +20,7 @@ use clearlane_simulator::server::Build;
 const FILE: &str = include_str!("../scenarios/kubernetes-5000-nodes.toml");
 
 fn builds() -> Vec<Build> {
-    Era::ALL.map(|era| Build::new(era, Calibration::shipped().costs(era))).to_vec()
+    Era::ALL.map(|era| Build::new(era, CostFile::shipped().costs(era))).to_vec()
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use clearlane_loadgen::workload::Workload;
-use clearlane_simulator::calibration::Calibration;
+use clearlane_simulator::cost_file::CostFile;
 use clearlane_simulator::costs::Costs;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::results::Results;
@@ -58,7 +58,7 @@ fn blame(results: &Results, class: &str) -> String {
 
 /// With what was measured on a machine of the size that they are for.
 fn measured(name: &str, era: Era) -> Results {
-    let build = Build::new(era, Calibration::shipped().costs(era));
+    let build = Build::new(era, CostFile::shipped().costs(era));
     run(&shipped(name, &[("seconds", "60")]), &build).unwrap()
 }
 

@@ -4,12 +4,10 @@
 //! list.
 
 mod scenario_arguments;
-mod calibrate;
 mod compare;
-mod control;
 mod from_metrics;
-mod given_back;
 mod list;
+mod measure;
 mod progress;
 mod real;
 mod run;
@@ -32,7 +30,7 @@ const SUBCOMMANDS: [Subcommand; 8] = [
     (sweep::command, sweep::done),
     (from_metrics::command, from_metrics::done),
     (show::command, show::done),
-    (calibrate::command, calibrate::done),
+    (measure::command, measure::done),
     (validate::command, validate::done),
     (list::command, list::done),
 ];

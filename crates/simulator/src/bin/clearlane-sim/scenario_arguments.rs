@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use clearlane_simulator::calibration::Calibration;
+use clearlane_simulator::cost_file::CostFile;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::parallel_runs::{RunOutcome, run_each};
 use clearlane_simulator::results::Results;
@@ -25,23 +25,23 @@ pub(crate) struct ScenarioArguments {
     pub(crate) scenario: Scenario,
     pub(crate) eras: Vec<Era>,
     pub(crate) as_json: bool,
-    calibration: Calibration,
+    cost_file: CostFile,
 }
 
 /// What things cost.
-pub(crate) fn costs() -> Arg {
+fn costs() -> Arg {
     Arg::new("costs")
         .long("costs")
         .value_name("FILE")
         .value_parser(value_parser!(PathBuf))
-        .help("What things cost, from `calibrate`; those of one machine come with the program")
+        .help("What things cost, from `measure`; those of one machine come with the program")
 }
 
 /// See [`costs`].
-pub(crate) fn calibration(matches: &ArgMatches) -> Result<Calibration, String> {
-    let Some(path) = matches.get_one::<PathBuf>("costs") else { return Ok(Calibration::shipped()) };
+fn cost_file(matches: &ArgMatches) -> Result<CostFile, String> {
+    let Some(path) = matches.get_one::<PathBuf>("costs") else { return Ok(CostFile::shipped()) };
     let of = |error: String| format!("{}: {error}", path.display());
-    Calibration::parse(&read(path)?).map_err(of)
+    CostFile::parse(&read(path)?).map_err(of)
 }
 
 /// Lets a subcommand be told all that [`ScenarioArguments::of`] reads.
@@ -101,8 +101,8 @@ impl ScenarioArguments {
         scenario.check().map_err(of)?;
         let eras = matches.get_many("era").expect("it has a default").copied().collect();
         let as_json = matches.get_flag("json");
-        let calibration = calibration(matches)?;
-        Ok(ScenarioArguments { name: name.clone(), scenario, eras, as_json, calibration })
+        let cost_file = cost_file(matches)?;
+        Ok(ScenarioArguments { name: name.clone(), scenario, eras, as_json, cost_file })
     }
 
     /// Runs it in all of its eras, if all of them can be run. The progress is reported to the user.
@@ -132,8 +132,13 @@ impl ScenarioArguments {
         run_each(&runs, keep, |share| progress.lock().expect("no thread panics with it").say(share))
     }
 
+    /// Of which machine.
+    pub(crate) fn costs_are_of(&self) -> &str {
+        &self.cost_file.machine
+    }
+
     fn build(&self, era: Era) -> Build {
-        Build::new(era, self.calibration.costs(era))
+        Build::new(era, self.cost_file.costs(era))
     }
 
     /// A complaint about it.
@@ -143,7 +148,7 @@ impl ScenarioArguments {
 }
 
 /// A scenario that ships, or a file.
-pub(crate) fn text(name: &str) -> Result<String, String> {
+fn text(name: &str) -> Result<String, String> {
     let path = PathBuf::from(name);
     match Shipped::find(name) {
         Some(shipped) if !path.is_file() => Ok(shipped.text.to_owned()),

@@ -75,11 +75,6 @@ fn read_twice(address: &Address, files: &Files, seconds: u64) -> Result<MetricsD
     MetricsDelta::between(&first, &second, between).map_err(|error| error.to_string())
 }
 
-/// A page of a server of this machine.
-pub(crate) fn page(url: &str) -> Result<String, String> {
-    fetch(&url.parse()?, &Files { trusted: None, own: None })
-}
-
 fn wait(seconds: u64) {
     let mut progress = Progress::of("reading metrics");
     let (start, whole) = (Instant::now(), Duration::from_secs(seconds));

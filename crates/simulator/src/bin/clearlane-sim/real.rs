@@ -1,15 +1,12 @@
-//! The real server, for a measurement: a process with a directory of its own.
-
-mod disk;
-mod leftovers;
-pub(crate) mod noise;
-pub(crate) mod windows;
+//! The real server, for a measurement: a process with a directory of its own. Both end with the
+//! value. A program that is ended by a signal leaves the directory, and perhaps the process.
 
 use std::env;
 use std::fs::File;
-use std::net::TcpListener;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,11 +19,7 @@ use clearlane_loadgen::report::Report;
 use clearlane_loadgen::run::{RunOptions, run};
 use clearlane_loadgen::workload::Workload;
 use clearlane_simulator::era::Era;
-use clearlane_simulator::metrics::Page;
-
-use self::leftovers::ServerDirectory;
-use crate::from_metrics::page;
-use crate::text::print_progress;
+use tempfile::TempDir;
 
 /// A member that is alone leads within a second.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,24 +29,16 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct Program {
     path: PathBuf,
     directory: PathBuf,
-    /// How long to wait for calm.
-    pub(crate) retry_budget: Duration,
 }
 
 /// What [`Program::of`] reads.
-pub(crate) fn arguments() -> [Arg; 3] {
+pub(crate) fn arguments() -> [Arg; 2] {
     let path = |name: &'static str| {
         Arg::new(name).long(name).value_name("PATH").value_parser(value_parser!(PathBuf))
     };
     [
         path("server").help("The program `clearlane`; the one beside this one, if left out"),
         path("dir").help("Where it keeps its data, and so which disk counts; if left out, where temporary files are"),
-        Arg::new("patience")
-            .long("patience")
-            .value_name("MINUTES")
-            .default_value("10")
-            .value_parser(value_parser!(u64).range(0..=1440))
-            .help("So long in all, what the host had no time for is run again; the calmest counts"),
     ]
 }
 
@@ -70,8 +55,6 @@ impl Program {
             Some(path) => path.clone(),
             None => beside_this_one()?,
         };
-        let minutes: u64 = *matches.get_one("patience").expect("it has a default");
-        let patience = Duration::from_secs(60 * minutes);
         if !path.is_file() {
             return Err(format!(
                 "{}: there is no such program; `cargo build --release -p clearlane` makes it, and \
@@ -79,15 +62,7 @@ impl Program {
                 path.display()
             ));
         }
-        if let Some(warning) = disk::warning(&directory) {
-            print_progress(&warning);
-        }
-        Ok(Program { path, directory, retry_budget: patience })
-    }
-
-    /// What a sync computes where its servers keep their data.
-    pub(crate) fn sync_ns(&self) -> Result<f64, String> {
-        disk::sync_ns(&self.directory)
+        Ok(Program { path, directory })
     }
 }
 
@@ -99,24 +74,24 @@ fn beside_this_one() -> Result<PathBuf, String> {
 /// One that runs, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
-    place: ServerDirectory,
-    id: u32,
+    child: Child,
+    directory: TempDir,
     url: String,
 }
 
 impl Server {
     /// Starts one, alone, and waits until it is ready.
     pub(crate) fn start(program: &Program, era: Era) -> Result<Server, String> {
-        let here = |error: std::io::Error| format!("{}: {error}", program.directory.display());
-        let place = ServerDirectory::new(&program.directory).map_err(here)?;
+        let here = |error: io::Error| format!("{}: {error}", program.directory.display());
+        let directory = TempDir::new_in(&program.directory).map_err(here)?;
         let (client, peer) = free_ports()?;
         let url = format!("http://127.0.0.1:{client}");
-        let log = File::create(place.path().join("log")).map_err(here)?;
+        let log = File::create(directory.path().join("log")).map_err(here)?;
         let mut command = Command::new(&program.path);
         command
             .args(["--name", "measured", "--era", era.name()])
             .arg("--data-dir")
-            .arg(place.path().join("data"))
+            .arg(directory.path().join("data"))
             .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
             .args(["--listen-peer-urls", &format!("http://127.0.0.1:{peer}")])
             .args(["--initial-advertise-peer-urls", &format!("http://127.0.0.1:{peer}")])
@@ -126,16 +101,16 @@ impl Server {
             .stdout(Stdio::null())
             .stderr(log);
         let wrong = |error| format!("{}: {error}", program.path.display());
-        let id = place.start(&mut command).map_err(wrong)?;
-        let server = Server { place, id, url };
+        let child = command.spawn().map_err(wrong)?;
+        let mut server = Server { child, directory, url };
         server.wait_until_ready()?;
         Ok(server)
     }
 
-    fn wait_until_ready(&self) -> Result<(), String> {
+    fn wait_until_ready(&mut self) -> Result<(), String> {
         let begin = Instant::now();
-        while page(&format!("{}/readyz", self.url)).is_err() {
-            if let Some(status) = self.place.has_ended() {
+        while !self.is_ready().unwrap_or(false) {
+            if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(format!("the server has ended ({status}): {}", self.last_words()));
             }
             if begin.elapsed() > START_TIMEOUT {
@@ -150,20 +125,25 @@ impl Server {
         Ok(())
     }
 
-    fn last_words(&self) -> String {
-        let log = std::fs::read_to_string(self.place.path().join("log")).unwrap_or_default();
-        log.lines().next_back().unwrap_or("it has said nothing").to_owned()
+    /// Whether it says so: the first line of an HTTP answer ends with its status.
+    fn is_ready(&self) -> io::Result<bool> {
+        let address = self.url.trim_start_matches("http://");
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        write!(stream, "GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+        let mut start = [0; "HTTP/1.1 200".len()];
+        stream.read_exact(&mut start)?;
+        Ok(start.ends_with(b" 200"))
     }
 
-    /// What it tells of itself.
-    pub(crate) fn metrics(&self) -> Result<Page, String> {
-        let text = page(&format!("{}/metrics", self.url))?;
-        Page::parse(&text).map_err(|error| error.to_string())
+    fn last_words(&self) -> String {
+        let log = std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
+        log.lines().next_back().unwrap_or("it has said nothing").to_owned()
     }
 
     /// For its use of the machine.
     pub(crate) fn process(&self) -> Result<Process, String> {
-        Process::open(self.id).map_err(|error| error.to_string())
+        Process::open(self.child.id()).map_err(|error| error.to_string())
     }
 
     /// Puts keys into it.
@@ -195,9 +175,17 @@ impl Server {
     }
 }
 
+impl Drop for Server {
+    /// Nothing in its directory is worth an orderly end.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// Two of them, which are not the same.
 fn free_ports() -> Result<(u16, u16), String> {
-    let none = |error: std::io::Error| format!("no port is free: {error}");
+    let none = |error: io::Error| format!("no port is free: {error}");
     let bind = || TcpListener::bind("127.0.0.1:0").map_err(none);
     let both = (bind()?, bind()?);
     let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port());

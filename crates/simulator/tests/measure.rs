@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use clearlane_simulator::calibration::Calibration;
+use clearlane_simulator::cost_file::CostFile;
 use clearlane_simulator::costs::Costs;
 use clearlane_simulator::era::Era;
 use serde_json::Value;
@@ -35,7 +35,7 @@ fn server() -> Option<PathBuf> {
     let path = Path::new(SIMULATOR).with_file_name("clearlane");
     if !path.is_file() {
         // Past the harness, which shows what a test prints only if it fails.
-        let words = b"SKIPPED: no program `clearlane` was built; nothing was calibrated\n";
+        let words = b"SKIPPED: no program `clearlane` was built; nothing was measured\n";
         std::io::stderr().write_all(words).unwrap();
         return None;
     }
@@ -49,75 +49,44 @@ fn what_is_measured_here_can_be_used() {
     }
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("costs.toml");
-    let costs = file.to_str().unwrap();
-    let done = tool(&[
-        "calibrate",
-        "--era",
-        "3.2,clearlane",
-        "--seconds",
-        "1",
-        "--turns",
-        "1",
-        "--patience",
-        "0",
-        "--out",
-        costs,
-    ]);
+    let (costs, data) = (file.to_str().unwrap(), directory.path().join("data"));
+    fs::create_dir(&data).unwrap();
+    let dir = ["--dir", data.to_str().unwrap()];
+    let line = ["measure", "--era", "3.2,clearlane", "--seconds", "1", "--out", costs];
+    let done = tool(&[&line[..], &dir].concat());
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    let text = fs::read_to_string(&file).unwrap();
-    for load in ["one-key", "ten-keys-seldom", "long", "puts", "beside-puts"] {
-        let line = text.lines().find(|line| line.starts_with(&format!("# {load} "))).unwrap();
-        // Two percentiles of each era.
-        assert_eq!(line.split_whitespace().count(), 2 + 2 * 2, "{line}");
+    let measured = CostFile::parse(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(measured.eras.keys().copied().collect::<Vec<_>>(), [Era::V3_2, Era::Clearlane]);
+    assert!(measured.machine.contains(" cores, "), "{}", measured.machine);
+    for era in [Era::V3_2, Era::Clearlane] {
+        let (here, shipped) = (measured.costs(era), CostFile::shipped().costs(era));
+        let Costs { request_ns, client_ns, .. } = here;
+        assert!(request_ns + client_ns > 1_000, "{measured}");
+        assert!(here != shipped, "{measured}");
+        assert_eq!(here.scan_revision_ns, shipped.scan_revision_ns, "no load shows it");
     }
-    let calibration = Calibration::parse(&text).unwrap();
-    assert_eq!(calibration.eras.keys().copied().collect::<Vec<_>>(), [Era::V3_2, Era::Clearlane]);
-    assert!(calibration.machine.contains(" cores, "), "{}", calibration.machine);
-    let Costs { request_ns, client_ns, record_ns, .. } = calibration.costs(Era::V3_2);
-    assert!(request_ns + client_ns + record_ns > 1_000, "{calibration}");
-    let (ours, by_hand) = (calibration.costs(Era::Clearlane), Costs::BY_HAND);
-    assert!(ours.log_sync != by_hand.log_sync && ours.awake != by_hand.awake, "{calibration}");
-
-    let line = [
-        "validate",
-        "pr-9384-small",
-        "--era",
-        "3.2,clearlane",
-        "--runs",
-        "2",
-        "--seconds",
-        "2",
-        "--patience",
-        "0",
-    ];
-    let done = tool(&[&line[..], &["--costs", costs, "--json"]].concat());
+    let line = ["validate", "head-of-line", "--era", "3.2,clearlane", "--seconds", "2", "--json"];
+    let few = ["--set", "expensive.keys=2000", "--set", "keys.count=2000", "--costs", costs];
+    let done = tool(&[&line[..], &few, &dir].concat());
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let found: Value = serde_json::from_slice(&done.stdout).unwrap();
-    assert_eq!(found["machine"], calibration.machine.as_str());
-    let found = &found["scenarios"]["pr-9384-small"];
-    for part in ["woken_in", "written_in", "read_in"] {
-        assert_eq!(found["pace"][part].as_array().unwrap().len(), 2, "{found}");
-    }
     let figures = found["figures"].as_array().unwrap();
-    // Two eras, three classes, two percentiles, each of them from two runs.
+    // Two eras, three classes, two percentiles.
     assert_eq!(figures.len(), 12);
     for figure in figures {
-        for of in ["real_ms", "model_ms"] {
-            let runs: Vec<f64> =
-                figure[of].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
-            assert!(runs.len() == 2 && runs.iter().all(|ms| *ms > 0.0), "{figure}");
-        }
+        let ms = |of: &str| figure[of].as_f64().unwrap();
+        assert!(ms("real_ms") > 0.0 && ms("model_ms") > 0.0, "{figure}");
     }
+    assert_eq!(fs::read_dir(&data).unwrap().count(), 0, "servers leave nothing behind");
 }
 
 #[test]
 fn what_cannot_be_measured_is_told_in_a_line() {
     let server = ["--server", "/nowhere/clearlane"];
-    let words = told(&[&["calibrate"][..], &server].concat());
+    let words = told(&[&["measure"][..], &server].concat());
     assert!(words.contains("/nowhere/clearlane: there is no such program"), "{words}");
     assert!(words.contains("cargo build --release -p clearlane"), "{words}");
-    assert!(told(&["validate", "pr-9384-small", "--runs", "0"]).contains("1..=100"));
-    assert!(told(&["calibrate", "--era", "3.3"]).contains("unknown era \"3.3\""));
+    assert!(told(&["measure", "--era", "3.3"]).contains("unknown era \"3.3\""));
     assert!(
         told(&["run", "head-of-line", "--costs", "/nowhere/costs"]).contains("/nowhere/costs: ")
     );
@@ -126,10 +95,9 @@ fn what_cannot_be_measured_is_told_in_a_line() {
     fs::write(&file, "[\"3.2\"]\nrequest_ns = 3\n").unwrap();
     let words = told(&["run", "head-of-line", "--costs", file.to_str().unwrap()]);
     assert!(words.contains("era 3.2: `quantum_ns` is missing"), "{words}");
-    let Some(server) = self::server() else { return };
-    let words = told(&["validate", "alibaba", "--server", server.to_str().unwrap()]);
-    assert!(words.contains("alibaba: its table [model] describes other machines"), "{words}");
     let program = env!("CARGO_MANIFEST_DIR").to_owned() + "/Cargo.toml";
-    let words = told(&["validate", "pr-9384-small", "--server", &program]);
+    let words = told(&["validate", "learner", "--server", &program]);
+    assert!(words.contains("learner: its table [model] has members or work"), "{words}");
+    let words = told(&["measure", "--server", &program]);
     assert!(words.contains("Permission denied"), "{words}");
 }
