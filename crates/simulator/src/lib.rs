@@ -9,7 +9,7 @@
 //! all eras share, [`era`] what tells them apart, [`costs`] what things cost (kept in a
 //! [`cost_file`]; [`validation`] compares with the real server). A [`scenario`] on machines that a [`model`] describes
 //! has [`knobs`]; [`run`] runs it, [`results`] has what came of it, a [`timeline`] shows it.
-//! [`compare`], [`sweep`] and [`metrics`] ask questions; [`shipped`] is what comes with the
+//! [`compare`] and [`sweep`] ask questions; [`shipped`] is what comes with the
 //! program. See `docs/simulator.md`.
 
 pub mod account;
@@ -26,7 +26,6 @@ pub mod era;
 pub mod knobs;
 mod link;
 pub mod lock;
-pub mod metrics;
 pub mod model;
 pub mod plot;
 mod raft;

@@ -5,7 +5,6 @@
 
 mod scenario_arguments;
 mod compare;
-mod from_metrics;
 mod list;
 mod measure;
 mod progress;
@@ -24,11 +23,10 @@ use clap::{ArgMatches, Command};
 /// What can be asked for, and the function that does it.
 type Subcommand = (fn() -> Command, fn(&ArgMatches) -> Result<(), String>);
 
-const SUBCOMMANDS: [Subcommand; 8] = [
+const SUBCOMMANDS: [Subcommand; 7] = [
     (run::command, run::done),
     (compare::command, compare::done),
     (sweep::command, sweep::done),
-    (from_metrics::command, from_metrics::done),
     (show::command, show::done),
     (measure::command, measure::done),
     (validate::command, validate::done),
