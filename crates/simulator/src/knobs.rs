@@ -249,7 +249,7 @@ impl KnobValue<'_> {
 
     fn whole(&self, bounds: RangeInclusive<u64>) -> Result<u64> {
         self.whole_of_it()?;
-        // A sweep counts in fractions, and comes by whole numbers.
+        // 2.0 is 2.
         let float = self.value.as_float().filter(|float| float.fract() == 0.0 && *float >= 0.0);
         let whole = self.value.as_integer().and_then(|number| u64::try_from(number).ok());
         let number = whole.or(float.map(|float| float as u64));

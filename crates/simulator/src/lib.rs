@@ -9,8 +9,7 @@
 //! all eras share, [`era`] what tells them apart, [`costs`] what things cost (kept in a
 //! [`cost_file`]; [`validation`] compares with the real server). A [`scenario`] on machines that a [`model`] describes
 //! has [`knobs`]; [`run`] runs it, [`results`] has what came of it, a [`timeline`] shows it.
-//! [`compare`] and [`sweep`] ask questions; [`shipped`] is what comes with the
-//! program. See `docs/simulator.md`.
+//! [`compare`] sets two eras side by side; [`shipped`] is what comes with the program. See `docs/simulator.md`.
 
 pub mod account;
 mod background;
@@ -27,7 +26,6 @@ pub mod knobs;
 mod link;
 pub mod lock;
 pub mod model;
-pub mod plot;
 mod raft;
 mod progress;
 mod reads;
@@ -42,7 +40,6 @@ pub mod show;
 pub mod parallel_runs;
 pub mod signal;
 pub mod spread;
-pub mod sweep;
 pub mod sim_task;
 pub mod validation;
 pub mod world;

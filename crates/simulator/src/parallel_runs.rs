@@ -1,7 +1,7 @@
 //! Several runs, on as many processors as there are.
 //!
-//! A run has one thread, and nothing in common with another run. So eras, and the points of a
-//! sweep, are run side by side, and come out as if they had been run one after the other.
+//! A run has one thread, and nothing in common with another run. So eras are run side by side, and
+//! come out as if they had been run one after the other.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,22 +12,12 @@ use crate::run::{RunError, run_with_progress};
 use crate::scenario::Scenario;
 use crate::server::Build;
 
-/// What came of a run.
-pub type RunOutcome = Result<Results, RunError>;
-
-/// Runs it in each of these, and gives what came of it in their order.
-pub fn run_all(scenario: &Scenario, builds: &[Build]) -> Vec<RunOutcome> {
-    let runs: Vec<_> = builds.iter().map(|build| (scenario, build)).collect();
-    run_each(&runs, |outcome| outcome, |_| ())
-}
-
-/// Makes each of these runs, keeps of each what is wanted of it, and tells meanwhile how much of
-/// all is done, up to 1.
-pub fn run_each<T: Send>(
+/// Makes each of these runs, gives what came of each in their order, and tells meanwhile how much
+/// of all is done, up to 1.
+pub fn run_each(
     runs: &[(&Scenario, &Build)],
-    keep: impl Fn(RunOutcome) -> T + Sync,
     tell: impl Fn(f64) + Sync,
-) -> Vec<T> {
+) -> Vec<Result<Results, RunError>> {
     let threads = thread::available_parallelism().map_or(1, usize::from).min(runs.len());
     let next = AtomicUsize::new(0);
     let shares = Mutex::new(vec![0.0; runs.len()]);
@@ -43,17 +33,17 @@ pub fn run_each<T: Send>(
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some((scenario, build)) = runs.get(at) else { break };
-                    let kept = keep(run_with_progress(scenario, build, |share| tell_of(at, share)));
+                    let outcome = run_with_progress(scenario, build, |share| tell_of(at, share));
                     // One that was refused is done, too.
                     tell_of(at, 1.0);
-                    done.lock().expect("no thread panics with it").push((at, kept));
+                    done.lock().expect("no thread panics with it").push((at, outcome));
                 }
             });
         }
     });
     let mut done = done.into_inner().expect("no thread panics with it");
     done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, kept)| kept).collect()
+    done.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
 #[cfg(test)]
@@ -73,7 +63,8 @@ mod tests {
         let runs: Vec<_> = builds.iter().map(|build| (&scenario, build)).collect();
         let told = Mutex::new(Vec::new());
         let tell = |share| told.lock().unwrap().push(share);
-        let eras = run_each(&runs, |outcome| outcome.unwrap().era, tell);
+        let outcomes = run_each(&runs, tell);
+        let eras: Vec<Era> = outcomes.into_iter().map(|outcome| outcome.unwrap().era).collect();
         assert_eq!(eras, builds.map(|build| build.era));
         let told = told.into_inner().unwrap();
         assert!(told.is_sorted() && told.last() == Some(&1.0), "{told:?}");

@@ -106,22 +106,6 @@ fn a_comparison_says_who_removed_what() {
 }
 
 #[test]
-fn a_sweep_goes_on_behind_what_no_machine_can_bear() {
-    let directory = tempfile::tempdir().unwrap();
-    let picture = directory.path().join("sweep.svg");
-    let line =
-        "sweep cheap.rate 100..1000000:x100 head-of-line --class cheap --seconds 1 --cores 4";
-    let text = said(&format!("{line} --svg {}", picture.display()));
-    assert!(text.contains("refused"), "{text}");
-    assert!(text.contains("cheap.rate = 1000000, era 3.2: the requests need"), "{text}");
-    assert!(text.contains("p99 of cheap, ms"), "{text}");
-    assert!(fs::read_to_string(picture).unwrap().contains("<polyline"));
-    let points = json(&format!("{line} --json --era clearlane"))["points"].clone();
-    let known = |at: usize| points[at]["ms"].as_f64().is_some();
-    assert!(known(0) && known(1) && points[2]["refused"].is_string(), "{points}");
-}
-
-#[test]
 fn a_list_has_all_that_can_be_asked_for() {
     let (text, json) = (said("list"), json("list --json"));
     let eras = Era::ALL.map(|era| ("eras", era.name().to_owned()));
@@ -157,18 +141,6 @@ fn who_asks_for_what_is_not_there_hears_what_is() {
         ("run head-of-line --set cheap.rate=900000", "head-of-line: era 3.0: the requests need "),
         ("compare head-of-line --era 3.2", "--era has 1 of them; two can be compared"),
         ("compare head-of-line --era 3.1,3.2,3.4", "--era has 3 of them"),
-        ("sweep cheap.rate head-of-line", "is no range: there is no `..` in it; say FROM..TO"),
-        ("sweep cheap.rate 9..1 head-of-line", "9 is not below 1"),
-        ("sweep chip.rate 1..9 head-of-line", "there is no `chip.rate` to be set"),
-        (
-            "sweep model.cores 0..9 head-of-line",
-            "`cores` is 0; it must be a whole number from 1 to 1024",
-        ),
-        (
-            "sweep cheap.rate 1..9 head-of-line --class chip",
-            "no such class; there are expensive, cheap, put",
-        ),
-        ("sweep cheap.rate 1..9 head-of-line --metric p98", "there are p50, p90, p99, p99.9, max"),
         ("show nothing.json", "nothing.json: No such file"),
         ("show nothing --as painting", "[possible values: "),
         ("list eras", "unexpected argument 'eras'"),
@@ -195,7 +167,7 @@ fn what_is_wrong_in_a_file_is_said_with_its_name() {
         ),
     ] {
         let file = scenario(&directory, &text);
-        for command in ["run", "compare", "sweep a.rate 1..2"] {
+        for command in ["run", "compare"] {
             let told = told(&format!("{command} {file}"));
             assert!(told.contains(expected) && told.contains(&file), "{text}: {told}");
         }

@@ -32,8 +32,7 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
         let parts: serde_json::Map<_, _> = parts.into_iter().map(part).collect();
         return print_line(&format!("{:#}\n", serde_json::Value::Object(parts)));
     }
-    let titles =
-        ["Eras (--era)", "Scenarios (run NAME)", "What can be set (--set NAME=VALUE, sweep NAME)"];
+    let titles = ["Eras (--era)", "Scenarios (run NAME)", "What can be set (--set NAME=VALUE)"];
     let parts = titles.iter().zip(parts).map(|(title, (_, rows))| part(title, &rows));
     print_line(&parts.collect::<Vec<_>>().join("\n"))
 }

@@ -11,7 +11,6 @@ mod progress;
 mod real;
 mod run;
 mod show;
-mod sweep;
 mod text;
 mod validate;
 
@@ -23,10 +22,9 @@ use clap::{ArgMatches, Command};
 /// What can be asked for, and the function that does it.
 type Subcommand = (fn() -> Command, fn(&ArgMatches) -> Result<(), String>);
 
-const SUBCOMMANDS: [Subcommand; 7] = [
+const SUBCOMMANDS: [Subcommand; 6] = [
     (run::command, run::done),
     (compare::command, compare::done),
-    (sweep::command, sweep::done),
     (show::command, show::done),
     (measure::command, measure::done),
     (validate::command, validate::done),

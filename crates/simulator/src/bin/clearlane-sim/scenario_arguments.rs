@@ -1,13 +1,14 @@
 //! What is asked of several subcommands: a scenario, what is changed in it, and in which eras it
 //! runs.
 
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clearlane_simulator::cost_file::CostFile;
 use clearlane_simulator::era::Era;
-use clearlane_simulator::parallel_runs::{RunOutcome, run_each};
+use clearlane_simulator::parallel_runs::run_each;
 use clearlane_simulator::results::Results;
 use clearlane_simulator::run::{RunError, check};
 use clearlane_simulator::scenario::Scenario;
@@ -113,23 +114,13 @@ impl ScenarioArguments {
         }
         // If a timeline is asked for, it is that of the first.
         let unseen = Scenario { recorded: None, ..self.scenario.clone() };
-        let rest = vec![&unseen; self.eras.len().saturating_sub(1)];
-        let scenarios = [vec![&self.scenario], rest].concat();
-        let outcomes = self.run_each(&scenarios, &self.eras, |outcome| outcome);
-        self.eras.iter().zip(outcomes).map(|(era, outcome)| outcome.map_err(of(*era))).collect()
-    }
-
-    /// Runs what was made of it, each in its era, and keeps what is wanted of each.
-    pub(crate) fn run_each<T: Send>(
-        &self,
-        scenarios: &[&Scenario],
-        eras: &[Era],
-        keep: impl Fn(RunOutcome) -> T + Sync,
-    ) -> Vec<T> {
+        let builds: Vec<Build> = self.eras.iter().map(|era| self.build(*era)).collect();
+        let scenarios = iter::once(&self.scenario).chain(iter::repeat(&unseen));
+        let runs: Vec<_> = scenarios.zip(&builds).collect();
         let progress = Mutex::new(Progress::of(&self.name));
-        let builds: Vec<Build> = eras.iter().map(|era| self.build(*era)).collect();
-        let runs: Vec<_> = scenarios.iter().copied().zip(&builds).collect();
-        run_each(&runs, keep, |share| progress.lock().expect("no thread panics with it").say(share))
+        let tell = |share| progress.lock().expect("no thread panics with it").say(share);
+        let outcomes = run_each(&runs, tell);
+        self.eras.iter().zip(outcomes).map(|(era, outcome)| outcome.map_err(of(*era))).collect()
     }
 
     /// Of which machine.
