@@ -83,7 +83,7 @@ impl Cluster {
         let (build, model) = (Rc::new(build.clone()), Rc::new(scenario.model.clone()));
         let count = model.members + model.learners;
         let Scenario { cores, seed, .. } = *scenario;
-        let quantum_ns = scenario.quantum_ns.unwrap_or(build.costs.quantum_ns);
+        let quantum_ns = build.costs.quantum_ns;
         let (mut members, mut all_hands) = (Vec::new(), Vec::new());
         for place in 0..count {
             let applies = model.is_used(place);

@@ -83,8 +83,6 @@ pub struct Costs {
     pub notify_ns: u64,
     /// A revision is removed.
     pub remove_revision_ns: u64,
-    /// The file is copied: a byte of it.
-    pub copy_byte_ns: f64,
     /// May this user see that key?
     pub permission_ns: u64,
 }
@@ -127,8 +125,6 @@ impl Costs {
         scan_revision_ns: 800,
         notify_ns: 1_500,
         remove_revision_ns: 3_000,
-        // 4.1 GB in 15 s, etcd #20952.
-        copy_byte_ns: 3.6,
         permission_ns: 1_000,
     };
 
@@ -204,7 +200,7 @@ pub(crate) enum CostField<'c> {
 
 impl Costs {
     /// All of them, by their names in files. That of a [`Spread`] has its unit there.
-    pub(crate) fn fields(&mut self) -> [(&'static str, CostField<'_>); 35] {
+    pub(crate) fn fields(&mut self) -> [(&'static str, CostField<'_>); 34] {
         use CostField::{Part, Whole};
         [
             ("quantum_ns", Whole(&mut self.quantum_ns)),
@@ -240,7 +236,6 @@ impl Costs {
             ("scan_revision_ns", Whole(&mut self.scan_revision_ns)),
             ("notify_ns", Whole(&mut self.notify_ns)),
             ("remove_revision_ns", Whole(&mut self.remove_revision_ns)),
-            ("copy_byte_ns", Part(&mut self.copy_byte_ns)),
             ("permission_ns", Whole(&mut self.permission_ns)),
         ]
     }

@@ -53,10 +53,6 @@ pub const KNOBS: &[Knob] = &[
         scenario.cores = given.whole(1..=1024)? as usize;
         Ok(())
     }),
-    knob("quantum_ms", "a core works so long for one if another waits", |scenario, given| {
-        scenario.quantum_ns = Some(given.ns(0.001..=HOUR_MS)?);
-        Ok(())
-    }),
     knob("commit_interval_ms", "between two commits of the backend", |scenario, given| {
         scenario.model.commit_interval_ns = given.ns(0.1..=HOUR_MS)?;
         Ok(())
@@ -72,18 +68,6 @@ pub const KNOBS: &[Knob] = &[
     knob("sync_ms", "a sync of the log", |scenario, given| given.spread(&mut scenario.model.sync)),
     knob("commit_sync_ms", "a sync of the backend", |scenario, given| {
         given.spread(&mut scenario.model.commit_sync)
-    }),
-    knob("disk_mb_per_s", "what the disk of the log writes", |scenario, given| {
-        given.whole_of_it()?;
-        scenario.model.disk_mb_per_s = Some(given.number(0.1..=1e6)?);
-        Ok(())
-    }),
-    knob("stalls.every_s", "once in so much time the disk stands still", |scenario, given| {
-        given.seconds(&mut scenario.model.stalls.every_ns)
-    }),
-    knob("stalls.ms", "for so long", |scenario, given| {
-        scenario.model.stalls.length_ns = given.ns(0.001..=HOUR_MS)?;
-        Ok(())
     }),
     knob("members", "members that vote", |scenario, given| {
         scenario.model.members = given.whole(1..=MEMBERS_MAX)? as usize;
@@ -149,12 +133,6 @@ pub const KNOBS: &[Knob] = &[
     }),
     knob("compaction.every_s", "between two compactions; 0 is never", |scenario, given| {
         given.seconds(&mut scenario.model.compaction_every_ns)
-    }),
-    knob("backup.every_s", "between two copies of the file; 0 is never", |scenario, given| {
-        given.seconds(&mut scenario.model.backup_every_ns)
-    }),
-    knob("defrag.every_s", "between two defragmentations; 0 is never", |scenario, given| {
-        given.seconds(&mut scenario.model.defrag_every_ns)
     }),
     knob("auth.enabled", "each request asks whether it may", |scenario, given| {
         scenario.model.auth.enabled = given.truth()?;

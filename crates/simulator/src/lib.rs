@@ -19,7 +19,6 @@ pub mod compare;
 pub mod cores;
 pub mod cost_file;
 pub mod costs;
-mod disk;
 mod entries;
 pub mod era;
 pub mod knobs;

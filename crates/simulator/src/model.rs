@@ -33,10 +33,6 @@ pub struct Model {
     pub sync: Option<Spread>,
     /// A sync of the backend, likewise.
     pub commit_sync: Option<Spread>,
-    /// What the disk of the log writes beside syncs; beyond measure if there is none.
-    pub disk_mb_per_s: Option<f64>,
-    /// When a disk stands still.
-    pub stalls: Stalls,
     /// Voting members.
     pub members: usize,
     /// Members that do not vote.
@@ -59,27 +55,8 @@ pub struct Model {
     pub watchers: Watchers,
     /// Between two compactions; none if 0.
     pub compaction_every_ns: u64,
-    /// Between two copies of the file for a client; none if 0.
-    pub backup_every_ns: u64,
-    /// Between two times that the file is made smaller; none if 0.
-    pub defrag_every_ns: u64,
     /// Users and their passwords.
     pub auth: Auth,
-}
-
-/// A disk stands still.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stalls {
-    /// The time between two of them; none if 0.
-    pub every_ns: u64,
-    /// For so long, which is less.
-    pub length_ns: u64,
-}
-
-impl Default for Stalls {
-    fn default() -> Stalls {
-        Stalls { every_ns: 0, length_ns: 100_000_000 }
-    }
 }
 
 /// The watchers.
@@ -133,15 +110,12 @@ impl Model {
         self.connect.get(class).copied().unwrap_or(self.clients)
     }
 
-    /// The same machines with nothing to do beside requests, and disks that never stand still.
+    /// The same machines with nothing to do beside requests.
     pub(crate) fn without_background(&self) -> Model {
         Model {
-            stalls: Stalls::default(),
             snapshot_count: Some(0),
             watchers: Watchers { lagging: 0, ..self.watchers },
             compaction_every_ns: 0,
-            backup_every_ns: 0,
-            defrag_every_ns: 0,
             auth: Auth { logins_per_s: 0.0, ..self.auth },
             ..self.clone()
         }
@@ -168,8 +142,6 @@ impl Default for Model {
             apply_gap_max: 5_000,
             sync: None,
             commit_sync: None,
-            disk_mb_per_s: None,
-            stalls: Stalls::default(),
             members: 1,
             learners: 0,
             round_trip: None,
@@ -181,8 +153,6 @@ impl Default for Model {
             snapshot_count: None,
             watchers: Watchers::default(),
             compaction_every_ns: 0,
-            backup_every_ns: 0,
-            defrag_every_ns: 0,
             auth: Auth::default(),
         }
     }

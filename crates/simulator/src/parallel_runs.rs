@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn how_far_they_are_never_goes_back_and_ends_at_all_of_it() {
-        let text = Shipped::find("rising-writes-small").expect("it ships").text;
+        let text = Shipped::find("slow-disk").expect("it ships").text;
         let mut scenario = Scenario::parse(text).expect("a test reads it");
         scenario.workload.seconds = 1;
         let builds =

@@ -77,7 +77,7 @@ impl Cluster {
             for other in 1..self.members() {
                 self.link(LEADER, other).send(Message::Append(Rc::clone(&batch)));
             }
-            trip.disk(leader.log_sync_ns(batch.bytes)).await;
+            trip.disk(leader.log_sync_ns()).await;
             self.is_synced(LEADER, &batch, trip.time_account().account().since(&batch.spent));
         }
     }
@@ -98,7 +98,7 @@ impl Cluster {
                 arrived.iter().map(|Arrived { batch, .. }| batch.entries.len()).sum();
             let bytes = arrived.iter().map(|Arrived { batch, .. }| batch.bytes).sum();
             trip.run(log_entry_ns * entries as u64 + times(bytes, log_byte_ns)).await;
-            trip.disk(member.log_sync_ns(bytes)).await;
+            trip.disk(member.log_sync_ns()).await;
             for Arrived { batch, spent } in arrived {
                 let path = trip.time_account().account().since(&spent);
                 let answer = Message::Appended { batch: Rc::clone(&batch), path };

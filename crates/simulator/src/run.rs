@@ -150,7 +150,8 @@ fn check_capacity(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
     let model = scenario.model.without_background();
     // A commit is not a request's: there are so many, however many requests.
     let commit_ns = build.costs.commit_ns;
-    let build = Build::new(build.era, Costs { commit_ns: 0, ..build.costs.clone() });
+    let build =
+        Build::new(build.era, Costs { commit_ns: 0, quantum_ns: u64::MAX, ..build.costs.clone() });
     for (_, needed) in needed.iter_mut().enumerate().filter(|(place, _)| model.is_used(*place)) {
         *needed += commit_ns as f64 / model.commit_interval_ns as f64;
     }
@@ -162,8 +163,7 @@ fn check_capacity(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
         };
         for _ in 0..dealt {
             let world = World::new();
-            let (cores, quantum_ns, model) = (1, Some(u64::MAX), model.clone());
-            let alone = Scenario { cores, quantum_ns, model, ..scenario.clone() };
+            let alone = Scenario { cores: 1, model: model.clone(), ..scenario.clone() };
             let cluster = Cluster::start(&world, &alone, &build);
             let mut class = Class::new(scenario, load);
             let (connect, actor, request) = (class.connect, class.actor, class.request());

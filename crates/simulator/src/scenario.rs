@@ -15,7 +15,7 @@ use toml::{Table, Value};
 
 use crate::Rng;
 use crate::knobs::wrong;
-use crate::model::{Connect, Model, Stalls};
+use crate::model::{Connect, Model};
 use crate::requests::Request;
 use crate::spread::{P99_MAX, Spread};
 
@@ -29,9 +29,6 @@ pub struct Scenario {
     pub workload: Workload,
     /// Of the machine, for server and client together.
     pub cores: usize,
-    /// How long a core works for one before it makes way for another; as the costs have it if left
-    /// out.
-    pub quantum_ns: Option<u64>,
     /// Decides when requests are due, and their sizes.
     pub seed: u64,
     /// From when to when a timeline is recorded, in nanoseconds.
@@ -43,8 +40,7 @@ pub struct Scenario {
 impl Scenario {
     /// A workload on two cores.
     pub fn new(workload: Workload) -> Scenario {
-        let (cores, quantum_ns, model) = (2, None, Model::default());
-        Scenario { workload, cores, quantum_ns, seed: 1, recorded: None, model }
+        Scenario { workload, cores: 2, seed: 1, recorded: None, model: Model::default() }
     }
 
     /// Reads a file: a workload, and perhaps a table `[model]`.
@@ -67,14 +63,6 @@ impl Scenario {
         check_spread("commit_sync_ms", model.commit_sync)?;
         check_spread("round_trip_ms", model.round_trip)?;
         let count = model.members + model.learners;
-        let Stalls { every_ns, length_ns } = model.stalls;
-        // What is left of it must be enough to get on.
-        if every_ns > 0 && length_ns > every_ns / 10 * 9 {
-            let (ms, seconds) = (length_ns as f64 / 1e6, every_ns as f64 / 1e9);
-            return Err(wrong(format!(
-                "`stalls.ms` is {ms}, and `stalls.every_s` {seconds}; a disk may stand still for nine tenths of the time at most"
-            )));
-        }
         if model.auth.logins_per_s > 0.0 && !model.auth.enabled {
             return Err(wrong(
                 "`auth.logins_per_s`: there are no logins unless `auth.enabled` is true",

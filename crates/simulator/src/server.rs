@@ -12,7 +12,6 @@ use clearlane_contention::TaskLabel;
 
 use crate::account::TimeKind;
 use crate::costs::Costs;
-use crate::disk::Disk;
 use crate::entries::{Arrived, Batch, Entry};
 use crate::lock::Lock;
 use crate::model::Model;
@@ -45,7 +44,6 @@ pub(crate) struct Member {
     pub(crate) build: Rc<Build>,
     pub(crate) model: Rc<Model>,
     pub(crate) locks: Locks,
-    disk: Disk,
     log_syncs: RefCell<Times>,
     commit_syncs: RefCell<Times>,
     awake: RefCell<Times>,
@@ -172,7 +170,6 @@ impl Member {
         let times = |spread, purpose| RefCell::new(Times::new(spread, chance(purpose)));
         let member = Member {
             locks: Locks::new(world),
-            disk: Disk::new(world, model.stalls, place.seed, place.index),
             log_syncs: times(model.sync.unwrap_or(build.costs.log_sync), 0),
             commit_syncs: times(model.commit_sync.unwrap_or(build.costs.commit_sync), 1),
             awake: times(build.costs.awake, 2),
@@ -200,16 +197,14 @@ impl Member {
         (member, hands)
     }
 
-    /// How long it takes until so much is in the log, and synced.
-    pub(crate) fn log_sync_ns(&self, bytes: u64) -> u64 {
-        // A megabyte per second is a byte per microsecond.
-        let written_ns = self.model.disk_mb_per_s.map_or(0.0, |rate| bytes as f64 * 1e3 / rate);
-        self.disk.takes_ns(self.log_syncs.borrow_mut().next_ns() + written_ns as u64)
+    /// How long the next sync of the log takes.
+    pub(crate) fn log_sync_ns(&self) -> u64 {
+        self.log_syncs.borrow_mut().next_ns()
     }
 
     /// How long the next sync of the backend takes.
     pub(crate) fn commit_sync_ns(&self) -> u64 {
-        self.disk.takes_ns(self.commit_syncs.borrow_mut().next_ns())
+        self.commit_syncs.borrow_mut().next_ns()
     }
 
     /// How long a request waits for threads if the machine is awake.

@@ -22,7 +22,10 @@ macro_rules! shipped {
 /// none is missing.
 const SHIPPED: &[&[Shipped]] = &[
     &shipped!("../../loadgen/workloads/": "convoy" "head-of-line" "head-of-line-large" "head-of-line-often"),
-    &shipped!("../scenarios/": "alibaba" "alibaba-small" "compaction" "cross-zone" "five-members" "kubernetes-5000-nodes" "kubernetes-list-storm" "lagging-watcher" "large-values" "learner" "login-storm" "pr-10523" "pr-9384" "pr-9384-small" "rising-writes" "rising-writes-small" "slow-disk"),
+    &shipped!(
+        "../scenarios/": "alibaba" "compaction" "lagging-watcher" "learner" "login-storm" "pr-10523" "pr-9384"
+            "slow-disk"
+    ),
 ];
 
 impl Shipped {

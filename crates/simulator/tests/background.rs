@@ -37,7 +37,6 @@ fn found(knobs: &[(&str, &str)], era: Era) -> Results {
         record_byte_ns: 0.0,
         scan_revision_ns: 800,
         notify_ns: 0,
-        copy_byte_ns: 3.6,
         index_seek_ns: 0,
         index_key_ns: 60,
         ..Costs::BY_HAND
@@ -106,23 +105,6 @@ fn a_compaction_stops_for_long_or_often() {
     assert!(longest_ms(&new, "batchTx") < 1.0, "{}", new.table());
     let ours = found(&knobs, Era::Clearlane);
     assert!(ms(&ours) < 7.0 && ours.locks.is_empty(), "{}", ours.table());
-}
-
-/// 12 MB at 3.6 ns a byte.
-#[test]
-fn a_file_that_is_written_anew_stops_everybody_or_nobody() {
-    let knobs =
-        [("model.defrag.every_s", "10"), ("read.rate", "500"), ("read.arrivals", "poisson")];
-    let bytes = 100_000.0 * (32.0 + 64.0 + 24.0);
-    for era in Era::ALL {
-        let results = found(&knobs, era);
-        let worst = class(&results, "read").latency_ms(1.0).unwrap();
-        if era == Era::Clearlane {
-            assert!(worst < 1.0, "{worst}");
-        } else {
-            assert!((worst - bytes * 3.6 / 1e6).abs() < 6.0, "era {era}: {worst}");
-        }
-    }
 }
 
 /// Row a of what still blocks in etcd today: a long read holds `store` to its end, the applier's

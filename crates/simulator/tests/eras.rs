@@ -119,25 +119,6 @@ fn who_writes_often_finds_threads_awake() {
     assert!((7.0..12.0).contains(&at_once), "{at_once}");
 }
 
-/// A disk that stands still keeps every put waiting. Reads wait where a commit has `readTx`
-/// meanwhile, and in ours they do not.
-#[test]
-fn a_disk_that_stands_still_stops_reads_of_old_eras() {
-    let text = "seconds = 20\n[keys]\ncount = 1000\nsize = 16\nvalue = 16\n\
-        [[class]]\nname = \"read\"\noperation = \"range\"\nkeys = 1\nrate = 100\n\
-        [[class]]\nname = \"put\"\noperation = \"put\"\nrate = 100\n";
-    for (era, reads_wait) in [(Era::V3_2, true), (Era::V3_4, true), (Era::Clearlane, false)] {
-        let mut scenario = Scenario::new(workload(text).unwrap());
-        let calm = run(&scenario, &Build::new(era, Costs::BY_HAND)).unwrap();
-        scenario.set("model.stalls.every_s", "1").unwrap();
-        scenario.set("model.stalls.ms", "300").unwrap();
-        let stalled = run(&scenario, &Build::new(era, Costs::BY_HAND)).unwrap();
-        assert!(p99(&calm, "put") < 10.0 && p99(&calm, "read") < 10.0, "{era}");
-        assert!(p99(&stalled, "put") > 250.0, "{era}: {}", p99(&stalled, "put"));
-        assert_eq!(p99(&stalled, "read") > 150.0, reads_wait, "{era}: {}", p99(&stalled, "read"));
-    }
-}
-
 /// A read of 3.0 that must be fresh is in the log, and waits for its disk; one that need not be
 /// does not, and in 3.1 neither.
 #[test]

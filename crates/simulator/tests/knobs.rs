@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use clearlane_simulator::knobs::KNOBS;
-use clearlane_simulator::model::{Connect, Stalls};
+use clearlane_simulator::model::Connect;
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::spread::Spread;
 
@@ -20,30 +20,28 @@ fn told(model: &str) -> String {
 #[test]
 fn a_knob_on_a_command_line_is_a_field_of_a_file() {
     let file = parsed(
-        "cores = 16\nquantum_ms = 0.5\ncommit_interval_ms = 20\nbatch_limit = 500\nsync_ms = 2\n\
-         commit_sync_ms = { mean = 4, p99 = 9 }\nstalls = { every_s = 5, ms = 40.5 }",
+        "cores = 16\ncommit_interval_ms = 20\nbatch_limit = 500\nsync_ms = 2\n\
+         commit_sync_ms = { mean = 4, p99 = 9 }\nwatchers = { synced = 5, lagging = 40 }",
     );
     let mut turned = Scenario::parse(LOAD).unwrap();
     for (name, value) in [
         ("model.cores", "16"),
-        ("model.quantum_ms", "0.5"),
         ("model.commit_interval_ms", "20"),
         ("model.batch_limit", "500.0"),
         ("model.sync_ms", "2"),
         ("model.commit_sync_ms.p99", "9"),
         ("model.commit_sync_ms.mean", "4"),
-        ("model.stalls.ms", "40.5"),
-        ("model.stalls.every_s", "5"),
+        ("model.watchers.lagging", "40"),
+        ("model.watchers.synced", "5"),
     ] {
         turned.set(name, value).unwrap();
     }
-    assert_eq!((file.cores, file.quantum_ns), (16, Some(500_000)));
+    assert_eq!(file.cores, 16);
     assert_eq!((file.model.commit_interval_ns, file.model.batch_limit), (20_000_000, 500));
     assert_eq!(file.model.sync, Some(Spread::constant(2_000_000)));
-    let Stalls { every_ns, length_ns } = file.model.stalls;
-    assert_eq!((every_ns, length_ns), (5_000_000_000, 40_500_000));
+    assert_eq!((file.model.watchers.synced, file.model.watchers.lagging), (5, 40));
     assert_eq!(file.model.commit_sync, Some(Spread { mean_ns: 4e6, p99_ns: Some(9e6) }));
-    assert_eq!((turned.cores, turned.quantum_ns, turned.model), (16, Some(500_000), file.model));
+    assert_eq!((turned.cores, turned.model), (16, file.model));
 }
 
 #[test]
@@ -101,11 +99,6 @@ fn what_is_wrong_is_said_in_one_line() {
         (
             "auth.logins_per_s = 5",
             "`auth.logins_per_s`: there are no logins unless `auth.enabled` is true".to_owned(),
-        ),
-        (
-            "stalls.every_s = 1\nstalls.ms = 1000",
-            "`stalls.ms` is 1000, and `stalls.every_s` 1; a disk may stand still for nine tenths of the time at most"
-                .to_owned(),
         ),
         ("sync_ms = nan", "`sync_ms` is nan; it must be a number from 0 to 3600000".to_owned()),
         ("sync_ms = 'a'", "`sync_ms` is \"a\"; it must be a number from 0 to 3600000".to_owned()),

@@ -1,11 +1,8 @@
-//! What a member does beside requests: watchers that are behind, compactions, copies of the file,
-//! passwords.
+//! What a member does beside requests: watchers that are behind, compactions, passwords.
 //!
 //! ```text
 //!   watchers     every 100 ms, while one is behind    reads what was missed
 //!   compaction   an entry of the log, and then a job  removes what was overwritten, in batches
-//!   backup       now and then                         sends the file to a client
-//!   defrag       now and then                         writes the file anew
 //!   logins       as users come                        checks passwords, slow on purpose
 //! ```
 //!
@@ -14,11 +11,8 @@
 //! by that.
 
 mod compaction;
-mod files;
 mod logins;
 mod watchers;
-
-use std::future::Future;
 
 use crate::cluster::Cluster;
 
@@ -32,25 +26,8 @@ impl Cluster {
         if model.compaction_every_ns > 0 {
             world.spawn(own().asks_for_compactions());
         }
-        if model.backup_every_ns > 0 {
-            world.spawn(own().every(model.backup_every_ns, Cluster::backs_up));
-        }
-        if model.defrag_every_ns > 0 {
-            world.spawn(own().every(model.defrag_every_ns, Cluster::defragments));
-        }
         if model.auth.logins_per_s > 0.0 {
             world.spawn(own().lets_users_in());
-        }
-    }
-
-    /// A job again and again: so long after the last one was done.
-    async fn every<F: Future<Output = ()>>(self, ns: u64, job: impl Fn(Cluster) -> F) {
-        loop {
-            self.world().sleep(ns).await;
-            if self.is_over() {
-                return;
-            }
-            job(self.clone()).await;
         }
     }
 }

@@ -46,9 +46,6 @@ pub(crate) trait EraBackground {
     /// So many revisions are looked through, of which so many go.
     async fn compacts_batch(self, member: &Member, trip: &mut SimTask, all: u64, gone: u64);
 
-    /// The file is written anew.
-    async fn defragments(self, member: &Member, trip: &mut SimTask, bytes: u64);
-
     /// May this user do this? Until 3.4 that is asked through the transaction of the writer.
     async fn permits(self, member: &Member, trip: &mut SimTask);
 
@@ -140,14 +137,6 @@ impl EraBackground for Era {
             Era::V3_2 => read_tx::compacts_batch(member, trip, all, gone).await,
             Era::V3_4 | Era::V3_5 => concurrent::compacts_batch(member, trip, all, gone).await,
             Era::Clearlane => clearlane::compacts_batch(member, trip, gone).await,
-        }
-    }
-
-    async fn defragments(self, member: &Member, trip: &mut SimTask, bytes: u64) {
-        match self {
-            Era::V3_0 | Era::V3_1 => one_mutex::defragments(member, trip, bytes).await,
-            Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::defragments(member, trip, bytes).await,
-            Era::Clearlane => clearlane::defragments(member, trip, bytes).await,
         }
     }
 

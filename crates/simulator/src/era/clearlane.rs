@@ -6,8 +6,7 @@
 //! request's way either.
 
 use super::steps::{
-    apply_ns, copy_ns, index_ns, more_pending, records_ns, remove_ns, scan_ns, take_pending_ns,
-    walk_ns,
+    apply_ns, index_ns, more_pending, records_ns, remove_ns, scan_ns, take_pending_ns, walk_ns,
 };
 use crate::requests::{Missed, Range, Write};
 use crate::server::Member;
@@ -44,9 +43,4 @@ pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u6
 pub(super) async fn compacts_batch(member: &Member, trip: &mut SimTask, gone: u64) {
     trip.run(remove_ns(member, gone, gone)).await;
     commit(member, trip).await;
-}
-
-/// From a snapshot into a new file.
-pub(super) async fn defragments(member: &Member, trip: &mut SimTask, bytes: u64) {
-    trip.run(copy_ns(member, bytes)).await;
 }

@@ -1,12 +1,12 @@
 //! etcd 3.1: reads and writes take the same two mutexes, for their whole length.
 //!
 //! There is one transaction of the engine, which reads go through as well. The request that is
-//! inside keeps out all others: another read, a write, the timer's commit with its sync, the copy
-//! of the file, and watchers that are behind while what they missed is read.
+//! inside keeps out all others: another read, a write, the timer's commit with its sync,
+//! and watchers that are behind while what they missed is read.
 
 use super::steps::{
-    apply_ns, copy_ns, index_ns, more_pending, notify_ns, records_ns, remove_ns, scan_ns,
-    take_pending_ns, walk_ns,
+    apply_ns, index_ns, more_pending, notify_ns, records_ns, remove_ns, scan_ns, take_pending_ns,
+    walk_ns,
 };
 use crate::requests::{Missed, Range, Write};
 use crate::server::Member;
@@ -87,11 +87,5 @@ pub(super) async fn compacts_batch(member: &Member, trip: &mut SimTask, all: u64
     if member.pending.get() >= member.model.batch_limit {
         committing(member, trip).await;
     }
-    drop(batch_tx);
-}
-
-pub(super) async fn defragments(member: &Member, trip: &mut SimTask, bytes: u64) {
-    let batch_tx = trip.write(&member.locks.batch_tx).await;
-    trip.run(copy_ns(member, bytes)).await;
     drop(batch_tx);
 }

@@ -5,8 +5,8 @@
 //! reader, and a request that comes behind it waits for it: the convoy.
 
 use super::steps::{
-    apply_ns, copy_ns, index_ns, more_pending, notify_ns, records_ns, remove_ns, scan_ns,
-    take_pending_ns, walk_ns,
+    apply_ns, index_ns, more_pending, notify_ns, records_ns, remove_ns, scan_ns, take_pending_ns,
+    walk_ns,
 };
 use crate::requests::{Missed, Range, Write};
 use crate::server::Member;
@@ -114,12 +114,4 @@ pub(super) async fn compacts_batch(member: &Member, trip: &mut SimTask, all: u64
         committing(member, trip).await;
     }
     drop(batch_tx);
-}
-
-/// The file is written anew while everything else stands still; in 3.4 and later, too.
-pub(super) async fn defragments(member: &Member, trip: &mut SimTask, bytes: u64) {
-    let batch_tx = trip.write(&member.locks.batch_tx).await;
-    let read_tx = trip.write(&member.locks.read_tx).await;
-    trip.run(copy_ns(member, bytes)).await;
-    drop((read_tx, batch_tx));
 }

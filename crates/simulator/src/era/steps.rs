@@ -47,11 +47,6 @@ pub(super) fn remove_ns(member: &Member, all: u64, gone: u64) -> u64 {
     costs.scan_revision_ns * all + costs.remove_revision_ns * gone
 }
 
-/// The file is copied.
-pub(super) fn copy_ns(member: &Member, bytes: u64) -> u64 {
-    times(bytes, member.build.costs.copy_byte_ns)
-}
-
 /// Watchers that are not behind are notified of a write.
 pub(super) fn notify_ns(member: &Member, write: Write) -> u64 {
     member.build.costs.notify_ns * member.model.watchers.synced * write.keys

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{ArgMatches, Command};
 use clearlane_loadgen::report::Report;
 use clearlane_simulator::era::Era;
-use clearlane_simulator::model::{Model, Stalls};
+use clearlane_simulator::model::Model;
 use clearlane_simulator::results::Results;
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::validation::{LatencyComparison, METRICS, Validation};
@@ -60,8 +60,6 @@ fn on_this_machine(scenario: &Scenario) -> Result<Scenario, String> {
         client_round_trip_ns: 0,
         sync: None,
         commit_sync: None,
-        disk_mb_per_s: None,
-        stalls: Stalls::default(),
         ..scenario.model.clone()
     };
     if model != Model::default() {
@@ -72,7 +70,7 @@ fn on_this_machine(scenario: &Scenario) -> Result<Scenario, String> {
     if scenario.model != model || scenario.cores != cores() {
         print_progress("cores and disks are those of this machine, not those of [model]");
     }
-    Ok(Scenario { cores: cores(), quantum_ns: None, model, ..scenario.clone() })
+    Ok(Scenario { cores: cores(), model, ..scenario.clone() })
 }
 
 fn on_the_server(program: &Program, era: Era, scenario: &Scenario) -> Result<Report, String> {
