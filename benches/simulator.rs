@@ -17,7 +17,7 @@ use std::hint::black_box;
 
 use clearlane_simulator::cost_file::CostFile;
 use clearlane_simulator::era::Era;
-use clearlane_simulator::run::{run, workload};
+use clearlane_simulator::run::run;
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -52,8 +52,8 @@ const LOAD: &str = r#"
 "#;
 
 fn events(criterion: &mut Criterion) {
-    let workload = workload(LOAD).expect("it is a workload");
-    let scenario = Scenario { cores: 16, ..Scenario::new(workload) };
+    let scenario = Scenario::parse(LOAD).expect("it is a scenario");
+    let scenario = Scenario { cores: 16, ..scenario };
     let mut group = criterion.benchmark_group("simulator");
     group.sample_size(10);
     for era in Era::ALL {

@@ -36,7 +36,6 @@ pub mod scenario;
 pub mod server;
 pub mod shipped;
 pub mod show;
-pub mod parallel_runs;
 pub mod signal;
 pub mod spread;
 pub mod sim_task;

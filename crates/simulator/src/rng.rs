@@ -23,10 +23,4 @@ impl Rng {
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0.random_range(0..bound)
     }
-
-    /// Times between events that do not know of each other, so long on average.
-    pub fn exponential(&mut self, mean: f64) -> f64 {
-        // Never 0, whose logarithm is endless.
-        -(1.0 - self.unit()).ln() * mean
-    }
 }

@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::thread;
 use std::time::Duration;
 
 use clearlane_loadgen::Error;
-use clearlane_loadgen::workload::Workload;
 
 use crate::World;
 use crate::account::TimeKind;
@@ -20,9 +20,6 @@ use crate::server::Build;
 
 /// Answers have so long after the last request was due.
 const DRAIN: Duration = Duration::from_secs(30);
-
-/// It is told so often how far a run is.
-const SLICES: u64 = 200;
 
 /// A request that is alone should need no more; one that does counts as so much.
 const ALONE_NS: u64 = 60_000_000_000;
@@ -49,17 +46,18 @@ pub enum RunError {
     Invalid(#[from] Error),
 }
 
-/// Runs it.
-pub fn run(scenario: &Scenario, build: &Build) -> Result<Results, RunError> {
-    run_with_progress(scenario, build, |_| ())
+/// Runs each of these, on a thread of its own, and gives what came of them in their order. A run has
+/// nothing in common with another one.
+pub fn run_each(runs: &[(&Scenario, &Build)]) -> Vec<Result<Results, RunError>> {
+    thread::scope(|scope| {
+        let start = |&(scenario, build)| scope.spawn(move || run(scenario, build));
+        let running: Vec<_> = runs.iter().map(start).collect();
+        running.into_iter().map(|run| run.join().expect("a run does not panic")).collect()
+    })
 }
 
-/// Runs it, and tells meanwhile how much of it is done, up to 1.
-pub fn run_with_progress(
-    scenario: &Scenario,
-    build: &Build,
-    mut tell: impl FnMut(f64),
-) -> Result<Results, RunError> {
+/// Runs it.
+pub fn run(scenario: &Scenario, build: &Build) -> Result<Results, RunError> {
     check(scenario, build)?;
     let world = World::new();
     if let Some((from_ns, to_ns)) = scenario.recorded {
@@ -73,10 +71,6 @@ pub fn run_with_progress(
         let class = Class::new(scenario, load);
         world.spawn(sends(cluster.clone(), class, window_ns, Rc::clone(&results)));
         classes.push(results);
-    }
-    for slice in 1..=SLICES {
-        world.run(window_ns / SLICES * slice);
-        tell(slice as f64 / SLICES as f64);
     }
     world.run(window_ns);
     let used_ns = cluster.used_ns().into_iter().max().unwrap_or(0);
@@ -190,9 +184,4 @@ fn check_capacity(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
 
 fn names(world: &World) -> BTreeMap<TimeKind, &'static str> {
     TimeKind::all(world).map(|kind| (kind, kind.name(world))).collect()
-}
-
-/// Reads a workload.
-pub fn workload(text: &str) -> clearlane_loadgen::Result<Workload> {
-    Workload::parse(text)
 }

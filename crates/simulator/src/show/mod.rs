@@ -1,7 +1,6 @@
-//! Shows a timeline: in a terminal, as a picture, as a page to look around in, or in another tool.
+//! Shows a timeline: in a terminal, as a picture, or as a page to look around in.
 
 pub mod html;
-pub mod perfetto;
 pub mod svg;
 pub mod terminal;
 

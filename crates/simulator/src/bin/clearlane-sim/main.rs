@@ -7,7 +7,6 @@ mod scenario_arguments;
 mod compare;
 mod list;
 mod measure;
-mod progress;
 mod real;
 mod run;
 mod show;

@@ -25,9 +25,8 @@ use clearlane_simulator::run::run;
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
 
-use crate::progress::Progress;
 use crate::real::{Program, Server, arguments, cores, machine};
-use crate::text::{print_line, write};
+use crate::text::{print_line, print_progress, write};
 
 /// The keys that all loads share.
 const KEYS: &str = "[keys]\ncount = 20_000\nsize = 64\nvalue = 1024\n";
@@ -103,14 +102,12 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let seconds = *matches.get_one("seconds").expect("it has a default");
     let wanted: Vec<Era> = matches.get_many("era").expect("it has a default").copied().collect();
     let (shipped, mut eras) = (CostFile::shipped(), BTreeMap::new());
-    let mut progress = Progress::of("measure");
-    for (place, era) in wanted.iter().enumerate() {
+    for era in &wanted {
+        print_progress(&format!("era {era}"));
         let of = |error: String| format!("era {era}: {error}");
         let costs = costs(&program, *era, shipped.costs(*era), seconds).map_err(of)?;
         eras.insert(*era, costs);
-        progress.say((place + 1) as f64 / wanted.len() as f64);
     }
-    drop(progress);
     let text = CostFile { machine: machine(), eras }.to_string();
     match matches.get_one::<PathBuf>("out") {
         Some(file) => write(file, &text),

@@ -3,19 +3,16 @@
 
 use std::iter;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clearlane_simulator::cost_file::CostFile;
 use clearlane_simulator::era::Era;
-use clearlane_simulator::parallel_runs::run_each;
 use clearlane_simulator::results::Results;
-use clearlane_simulator::run::{RunError, check};
+use clearlane_simulator::run::{RunError, check, run_each};
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
 use clearlane_simulator::shipped::Shipped;
 
-use crate::progress::Progress;
 use crate::text::read;
 
 /// A scenario, as the command line has it.
@@ -106,7 +103,7 @@ impl ScenarioArguments {
         Ok(ScenarioArguments { name: name.clone(), scenario, eras, as_json, cost_file })
     }
 
-    /// Runs it in all of its eras, if all of them can be run. The progress is reported to the user.
+    /// Runs it in all of its eras, if all of them can be run.
     pub(crate) fn run(&self) -> Result<Vec<Results>, String> {
         let of = |era: Era| move |error: RunError| self.wrong(format!("era {era}: {error}"));
         for era in &self.eras {
@@ -117,9 +114,7 @@ impl ScenarioArguments {
         let builds: Vec<Build> = self.eras.iter().map(|era| self.build(*era)).collect();
         let scenarios = iter::once(&self.scenario).chain(iter::repeat(&unseen));
         let runs: Vec<_> = scenarios.zip(&builds).collect();
-        let progress = Mutex::new(Progress::of(&self.name));
-        let tell = |share| progress.lock().expect("no thread panics with it").say(share);
-        let outcomes = run_each(&runs, tell);
+        let outcomes = run_each(&runs);
         self.eras.iter().zip(outcomes).map(|(era, outcome)| outcome.map_err(of(*era))).collect()
     }
 

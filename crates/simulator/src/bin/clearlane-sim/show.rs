@@ -5,7 +5,7 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command, value_parser};
-use clearlane_simulator::show::{html, perfetto, svg, terminal};
+use clearlane_simulator::show::{html, svg, terminal};
 use clearlane_simulator::timeline::Timeline;
 
 use crate::text::{file, print_line, read};
@@ -31,11 +31,8 @@ pub(crate) fn command() -> Command {
                 .long("as")
                 .value_name("FORM")
                 .default_value("terminal")
-                .value_parser(["terminal", "svg", "html", "perfetto"])
-                .help(
-                    "For this terminal, as a picture, as a page for a browser, or for ui.perfetto.dev \
-                     and chrome://tracing",
-                ),
+                .value_parser(["terminal", "svg", "html"])
+                .help("For this terminal, as a picture, or as a page for a browser"),
         )
         .arg(time("from").help("Shows what was from then on, by the timeline's clock"))
         .arg(time("for").help("Shows so much"))
@@ -64,7 +61,6 @@ pub(crate) fn done(asked: &ArgMatches) -> Result<(), String> {
             let shown: Vec<_> = iter::once((first.as_str(), &timeline)).chain(second).collect();
             print_line(&html::page(&shown))
         }
-        "perfetto" => print_line(&format!("{}\n", perfetto::json(&timeline))),
         _ => {
             let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
             let width = usize::clamp(width.unwrap_or(120), 40, 1000) - 20;

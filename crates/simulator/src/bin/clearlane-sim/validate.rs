@@ -10,7 +10,6 @@ use clearlane_simulator::results::Results;
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::validation::{LatencyComparison, METRICS, Validation};
 
-use crate::progress::Progress;
 use crate::real::{Program, Server, arguments, cores, machine};
 use crate::scenario_arguments::{ScenarioArguments, with_scenario};
 use crate::text::{print_line, print_progress};
@@ -38,14 +37,12 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     // First: it may be more than the machine can do.
     let predicted = asked.run()?;
     let mut found = Validation::default();
-    let mut progress = Progress::of(&asked.name);
-    for (place, (era, model)) in asked.eras.iter().zip(&predicted).enumerate() {
+    for (era, model) in asked.eras.iter().zip(&predicted) {
+        print_progress(&format!("{}: era {era}, on the real server", asked.name));
         let of = |error: String| asked.wrong(format!("era {era}: {error}"));
         let report = on_the_server(&program, *era, &asked.scenario).map_err(of)?;
         found.comparisons.extend(comparisons(*era, &report, model));
-        progress.say((place + 1) as f64 / predicted.len() as f64);
     }
-    drop(progress);
     match asked.as_json {
         true => print_line(&format!("{:#}\n", found.json())),
         false => print_line(&found.table()),
