@@ -54,7 +54,7 @@ impl TimeKind {
 }
 
 /// Sums of time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Account([u64; KINDS]);
 
 impl Account {

@@ -133,11 +133,6 @@ impl Cores {
         let since_ns = free.iter().copied().max().filter(|_| free.len() == self.0.count)?;
         Some(self.0.world.now_ns() - since_ns)
     }
-
-    /// The length of the queue.
-    pub fn waiting(&self) -> usize {
-        self.0.run_queue.borrow().len()
-    }
 }
 
 /// A future that ends when a core has worked for it as long as it takes.
@@ -343,7 +338,7 @@ mod tests {
         }
         world.run(u64::MAX);
         assert_eq!(cores.used_ns(), works.iter().sum::<u64>());
-        assert_eq!((cores.waiting(), cores.0.free.borrow().len()), (0, count));
+        assert_eq!((cores.0.run_queue.borrow().len(), cores.0.free.borrow().len()), (0, count));
         ends.take()
     }
 
@@ -409,7 +404,7 @@ mod tests {
             });
         }
         world.run(u64::MAX);
-        assert_eq!((cores.waiting(), cores.0.free.borrow().len()), (0, 2));
+        assert_eq!((cores.0.run_queue.borrow().len(), cores.0.free.borrow().len()), (0, 2));
         assert_eq!(cores.used_ns(), 90_001 + 90_000 + 30_000 + 300 * 100);
         assert!(cores.0.busy.borrow().is_empty() && cores.0.woken.borrow().is_empty());
         let waits = waits.take();
@@ -451,7 +446,7 @@ mod tests {
             }
             world.run(u64::MAX);
             assert_eq!(cores.used_ns(), 124);
-            assert_eq!((cores.waiting(), cores.0.free.borrow().len()), (0, count));
+            assert_eq!((cores.0.run_queue.borrow().len(), cores.0.free.borrow().len()), (0, count));
             let ends = ends.take();
             let waited = |number| ends.iter().find(|end| end.0 == number).unwrap().2;
             // The other is all that a punctual one can wait for, and with a core for each, for

@@ -44,8 +44,6 @@ struct Inner {
 pub struct Hold {
     /// The label of the task.
     pub label: TaskLabel,
-    /// To do what.
-    pub mode: LockMode,
     /// How long.
     pub ns: u64,
 }
@@ -102,16 +100,6 @@ impl Lock {
         self.0.spent
     }
 
-    /// Goes in together with other readers.
-    pub fn read(&self, actor: TaskLabel) -> Acquire {
-        self.acquire(actor, LockMode::Read)
-    }
-
-    /// Goes in alone.
-    pub fn write(&self, actor: TaskLabel) -> Acquire {
-        self.acquire(actor, LockMode::Write)
-    }
-
     /// Goes in.
     pub fn acquire(&self, actor: TaskLabel, mode: LockMode) -> Acquire {
         self.acquire_as(actor, mode, None)
@@ -149,11 +137,6 @@ impl Lock {
     /// The longest time that a task was inside, of those that have left.
     pub fn longest_hold(&self) -> Option<Hold> {
         self.0.longest_hold.get()
-    }
-
-    /// How many wait.
-    pub fn waiting(&self) -> usize {
-        self.0.waiting.borrow().len()
     }
 
     /// Looks at its rules: which tasks are inside, and which waits behind which.
@@ -246,8 +229,8 @@ impl Drop for LockGuard {
         let held_ns = now_ns - left.acquisition.since_ns;
         figures.held_ns += held_ns;
         if inner.longest_hold.get().is_none_or(|longest| longest.ns < held_ns) {
-            let (actor, mode) = (left.acquisition.task, self.mode);
-            inner.longest_hold.set(Some(Hold { label: actor, mode, ns: held_ns }));
+            let label = left.acquisition.task;
+            inner.longest_hold.set(Some(Hold { label, ns: held_ns }));
         }
         let mut waiting = inner.waiting.borrow_mut();
         for ticket in left.wake {

@@ -53,32 +53,8 @@ pub struct ClassResults {
     pub refused: u64,
     latency: Option<Histogram<u64>>,
     account: Account,
-    /// Latency, number, and what it was spent on.
-    slowest: BinaryHeap<Reverse<(u64, u64, Kept)>>,
-}
-
-/// Kept beside a latency, which alone decides the order.
-#[derive(Clone, Debug)]
-struct Kept(Account);
-
-impl PartialEq for Kept {
-    fn eq(&self, _: &Kept) -> bool {
-        true
-    }
-}
-
-impl Eq for Kept {}
-
-impl PartialOrd for Kept {
-    fn partial_cmp(&self, other: &Kept) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Kept {
-    fn cmp(&self, _: &Kept) -> std::cmp::Ordering {
-        std::cmp::Ordering::Equal
-    }
+    /// Latency, number (no two are the same), and what it was spent on.
+    slowest: BinaryHeap<Reverse<(u64, u64, Account)>>,
 }
 
 /// A part of the time of slow requests.
@@ -118,7 +94,7 @@ impl ClassResults {
             latency.saturating_record(took_ns);
         }
         self.account += account;
-        self.slowest.push(Reverse((took_ns, number, Kept(account))));
+        self.slowest.push(Reverse((took_ns, number, account)));
         if self.slowest.len() > SLOWEST {
             self.slowest.pop();
         }
@@ -145,9 +121,7 @@ impl ClassResults {
         let mut slowest: Vec<_> = self.slowest.iter().map(|Reverse(kept)| kept).collect();
         slowest.sort_by_key(|(took_ns, number, _)| (Reverse(*took_ns), *number));
         let mut sum = Account::default();
-        for (_, _, Kept(account)) in
-            slowest.into_iter().take((self.answers() as usize).div_ceil(100))
-        {
+        for (_, _, account) in slowest.into_iter().take((self.answers() as usize).div_ceil(100)) {
             sum += *account;
         }
         sum

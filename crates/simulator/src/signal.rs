@@ -57,58 +57,39 @@ impl Future for SignalWait<'_> {
     }
 }
 
-/// Work for one process, which takes all that there is at once. Clones are the same one.
+/// Work for one process, which takes all that there is at once.
 #[derive(Debug)]
-pub struct Queue<T>(Rc<Line<T>>);
-
-#[derive(Debug)]
-struct Line<T> {
+pub struct Queue<T> {
     world: World,
     work: RefCell<Vec<T>>,
     worker: Cell<Option<ProcessId>>,
-}
-
-impl<T> Clone for Queue<T> {
-    fn clone(&self) -> Self {
-        Queue(Rc::clone(&self.0))
-    }
 }
 
 impl<T> Queue<T> {
     /// A queue without entries.
     pub fn new(world: &World) -> Queue<T> {
         let (work, worker) = (RefCell::new(Vec::new()), Cell::new(None));
-        Queue(Rc::new(Line { world: world.clone(), work, worker }))
+        Queue { world: world.clone(), work, worker }
     }
 
     /// One more. If the worker waits, it goes on.
     pub fn push(&self, work: T) {
-        self.0.work.borrow_mut().push(work);
-        if let Some(id) = self.0.worker.take() {
-            self.0.world.wake(id);
+        self.work.borrow_mut().push(work);
+        if let Some(id) = self.worker.take() {
+            self.world.wake(id);
         }
-    }
-
-    /// How much there is.
-    pub fn len(&self) -> usize {
-        self.0.work.borrow().len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// All that there is; waits until there is something.
     pub fn drain(&self) -> Drain<'_, T> {
-        Drain(&self.0)
+        Drain(self)
     }
 }
 
 /// A worker that waits for work.
 #[derive(Debug)]
 #[must_use = "work is taken only if it is awaited"]
-pub struct Drain<'q, T>(&'q Line<T>);
+pub struct Drain<'q, T>(&'q Queue<T>);
 
 impl<T> Future for Drain<'_, T> {
     type Output = Vec<T>;
