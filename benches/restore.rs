@@ -7,27 +7,27 @@
 //! ```
 //!
 //! 1,000,000 keys of 32 random bytes on redb, put once each, with values of 64 or 256 bytes, in the
-//! system's cache of files. **Timed:** opening the engine, restoring the index, and one read, with
-//! one worker and with two, for both indexes; each run is a process of its own. Printed are medians
-//! of elapsed time and of processor time (in steps of 10 ms), and the highest resident set, in
-//! which the engine's cache of up to 256 MiB is included. **Kept out:** making the store, starting
-//! the process, and dropping what was restored.
+//! system's cache of files. **Timed:** opening the engine, restoring the index, and one read, for both
+//! indexes; each run is a process of its own. Printed are medians of elapsed time and of processor
+//! time (in steps of 10 ms), and the highest resident set, in which the engine's cache of up to
+//! 256 MiB is included. **Kept out:** making the store, starting the process, and dropping what was
+//! restored.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clearlane_backend::{Config, PreCommit};
 use clearlane_benches::store::{record_key, value};
 use clearlane_contention::Registry;
 use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options};
-use clearlane_mvcc::restore::{Partitioning, restore};
+use clearlane_mvcc::restore::{RUN_RECORDS, restore};
 use clearlane_mvcc::{
-    CompactionLock, IndexSnapshot, Job, LockedIndex, RangeOptions, ReadTxn, SnapshotStore,
-    StoreConfig, TreeIndex, Workers,
+    CompactionLock, IndexSnapshot, LockedIndex, RangeOptions, ReadTxn, SnapshotStore, StoreConfig,
+    TreeIndex,
 };
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
@@ -55,11 +55,8 @@ fn main() {
         let store = directory.path().join("store");
         fill(&store, keys, value_size, is("--leases"));
         for index in ["persistent", "locked"] {
-            for workers in [1, 2] {
-                let name =
-                    format!("{keys} keys, values of {value_size} B, {index}, {workers} workers");
-                report(&name, &measure(&store, keys, index, workers, rounds));
-            }
+            let name = format!("{keys} keys, values of {value_size} B, {index}");
+            report(&name, &measure(&store, keys, index, rounds));
         }
     }
 }
@@ -112,18 +109,11 @@ fn key(number: u64) -> [u8; 32] {
 const COLUMNS: [&str; 5] = ["engine", "restore", "first read", "processors", "MB resident"];
 
 /// Starts this program again, some times. The figures of each run.
-fn measure(
-    store: &Path,
-    keys: u64,
-    index: &str,
-    workers: usize,
-    rounds: usize,
-) -> Vec<[f64; COLUMNS.len()]> {
+fn measure(store: &Path, keys: u64, index: &str, rounds: usize) -> Vec<[f64; COLUMNS.len()]> {
     let program = std::env::current_exe().expect("this program has a path");
     let round = |_| {
-        let (keys, workers) = (keys.to_string(), workers.to_string());
         let mut command = Command::new(&program);
-        command.arg(RUN).arg(store).args([&keys, index, &workers]);
+        command.arg(RUN).arg(store).args([&keys.to_string(), index]);
         let output = command.output().expect("this program can be started again");
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -153,15 +143,14 @@ fn report(name: &str, rounds: &[[f64; COLUMNS.len()]]) {
 
 /// One run: opens the store, and prints its figures.
 fn run(arguments: &[String]) {
-    let [store, keys, index, workers] = arguments else { panic!("a store and three words") };
+    let [store, keys, index] = arguments else { panic!("a store and two words") };
     let keys: u64 = keys.parse().expect("a number of keys");
-    let workers = Threads(workers.parse().expect("a number of workers"));
     let start = Instant::now();
     let engine = open(Path::new(store));
     let opened = start.elapsed();
     let (restored, read) = match index.as_str() {
-        "locked" => run_locked(&engine, keys, &workers, start),
-        _ => run_store(&engine, keys, &workers, start),
+        "locked" => run_locked(&engine, keys, start),
+        _ => run_store(&engine, keys, start),
     };
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let parts = [opened, restored - opened, read - restored].map(ms);
@@ -172,15 +161,10 @@ fn run(arguments: &[String]) {
 }
 
 /// When the store was restored, and when a key was read.
-fn run_store(
-    engine: &Arc<dyn Engine>,
-    keys: u64,
-    workers: &Threads,
-    start: Instant,
-) -> (Duration, Duration) {
+fn run_store(engine: &Arc<dyn Engine>, keys: u64, start: Instant) -> (Duration, Duration) {
     let save_nothing = PreCommit::new(|(): &(), _| Ok(()));
     let store_config = StoreConfig::new(Arc::clone(engine), Config::default(), save_nothing, ());
-    let store = SnapshotStore::open(StoreConfig { workers, ..store_config });
+    let store = SnapshotStore::open(store_config);
     let (store, opened) = store.expect("the store can be restored");
     let restored = start.elapsed();
     let key = key(keys / 2);
@@ -194,15 +178,10 @@ fn run_store(
 }
 
 /// The same with the index under a lock.
-fn run_locked(
-    engine: &Arc<dyn Engine>,
-    keys: u64,
-    workers: &Threads,
-    start: Instant,
-) -> (Duration, Duration) {
+fn run_locked(engine: &Arc<dyn Engine>, keys: u64, start: Instant) -> (Duration, Duration) {
     let snapshot = engine.snapshot().expect("an open store has a snapshot");
     let index = LockedIndex::new(&Registry::new(), CompactionLock::PerKey);
-    let restored = restore(&*snapshot, index, workers, Partitioning::for_workers(workers));
+    let restored = restore(&*snapshot, index, RUN_RECORDS);
     let restored = restored.expect("the store can be restored");
     let done = start.elapsed();
     let version = restored.index.snapshot().get(&key(keys / 2), restored.revision);
@@ -217,27 +196,6 @@ fn run_locked(
 
 fn check(leases: usize, keys: u64) {
     assert!([0, keys as usize].contains(&leases), "{leases} of {keys} keys have a lease");
-}
-
-/// Number of threads, this one included, that take jobs from one list.
-struct Threads(usize);
-
-impl Workers for Threads {
-    fn parallelism(&self) -> usize {
-        self.0
-    }
-
-    fn run_all(&self, jobs: Vec<Job<'_>>) {
-        let jobs = Mutex::new(jobs.into_iter());
-        let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let work = || std::iter::from_fn(next).for_each(|job| job());
-        std::thread::scope(|scope| {
-            for _ in 1..self.0 {
-                scope.spawn(work);
-            }
-            work();
-        });
-    }
 }
 
 /// The time that processors have worked for this process; nothing where the system does not say.

@@ -26,9 +26,10 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use clearlane_contention::Registry;
 use clearlane_engine::KeyRange;
+use clearlane_mvcc::restore::RUN_RECORDS;
 use clearlane_mvcc::{
     CompactionLock, EncodedLen, IndexSnapshot, LockedIndex, PersistentIndex, Revision,
-    SerialWorkers, SortedRunBuilder, TreeIndex, Version,
+    SortedRunBuilder, TreeIndex, Version,
 };
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion};
@@ -322,12 +323,12 @@ fn put_latency<I: TreeIndex>(
     histogram.value_at_quantile(0.99)
 }
 
-/// From records in the order of revisions to an index, with two runs made at the same time.
+/// From records in the order of revisions to an index.
 fn print_restore(keys: u64) {
     let start = Instant::now();
-    let build_run = |numbers: std::ops::Range<u64>| {
+    let build_run = |first: u64| {
         let mut builder = SortedRunBuilder::default();
-        for number in numbers {
+        for number in first..(first + RUN_RECORDS as u64).min(keys) {
             let modified = revision(number + 1);
             let version = Version {
                 modified,
@@ -339,14 +340,10 @@ fn print_restore(keys: u64) {
         }
         builder.finish()
     };
-    let runs = std::thread::scope(|scope| {
-        let halves = [0..keys / 2, keys / 2..keys];
-        let threads = halves.map(|half| scope.spawn(|| build_run(half)));
-        threads.map(|thread| thread.join().expect("a run is made without a panic")).into()
-    });
+    let runs = (0..keys).step_by(RUN_RECORDS).map(build_run).collect();
     let sorted = start.elapsed();
     let mut index = PersistentIndex::default();
-    index.restore(runs, &SerialWorkers);
+    index.restore(runs);
     let restored = start.elapsed();
     drop(index);
     let dropped = start.elapsed() - restored;

@@ -7,10 +7,9 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::Engine;
 
 use crate::interface::{KeyLeases, NoLeases};
-use crate::workers::{SerialWorkers, Workers};
 
 /// Where the records of a store are, and which parts of the process must be notified of them.
-pub struct StoreConfig<'w, A> {
+pub struct StoreConfig<A> {
     /// The records.
     pub engine: Arc<dyn Engine>,
     /// When to commit, and where to count lock time.
@@ -21,11 +20,9 @@ pub struct StoreConfig<'w, A> {
     pub consistent_index: A,
     /// Is notified to which lease each changed key is attached.
     pub leases: Arc<dyn KeyLeases>,
-    /// The threads that share the work of restoring.
-    pub workers: &'w dyn Workers,
 }
 
-impl<A: Debug> Debug for StoreConfig<'_, A> {
+impl<A: Debug> Debug for StoreConfig<A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (engine, applied) = (&self.engine, &self.consistent_index);
         f.debug_struct("StoreConfig")
@@ -35,15 +32,15 @@ impl<A: Debug> Debug for StoreConfig<'_, A> {
     }
 }
 
-impl<A> StoreConfig<'static, A> {
+impl<A> StoreConfig<A> {
     /// For a store without leases, restored by the thread that opens it.
     pub fn new(
         engine: Arc<dyn Engine>,
         config: Config,
         pre_commit: PreCommit<A>,
         applied: A,
-    ) -> StoreConfig<'static, A> {
-        let (leases, workers) = (Arc::new(NoLeases), &SerialWorkers);
-        StoreConfig { engine, config, pre_commit, consistent_index: applied, leases, workers }
+    ) -> StoreConfig<A> {
+        let leases = Arc::new(NoLeases);
+        StoreConfig { engine, config, pre_commit, consistent_index: applied, leases }
     }
 }

@@ -6,7 +6,7 @@
 //! * [`revision`], [`key_index`], [`tree_index`]: one change, one key, all keys;
 //! * [`interface`]: the store of any era. [`clearlane`] and [`etcd`] implement it, [`open()`] opens
 //!   it;
-//! * [`restore`]: from the records back to the index, with the caller's threads ([`workers`]);
+//! * [`restore`]: from the records back to the index;
 //! * [`hash`], [`backend_hash`]: whether two members, or a backend and its copy, hold the same;
 //! * [`watch`]: which watchers are notified of a change; [`auto_compaction`]: when to compact.
 //!
@@ -17,7 +17,6 @@
 pub mod revision;
 pub mod key_index;
 pub mod tree_index;
-pub mod workers;
 pub mod interface;
 pub mod hash;
 pub mod backend_hash;
@@ -60,4 +59,3 @@ pub use tree_index::{
     VersionVisitor,
 };
 pub use watch::WatchableKv;
-pub use workers::{Job, SerialWorkers, Workers};

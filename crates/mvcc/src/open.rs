@@ -15,7 +15,7 @@ use crate::watch::interface::WatchableKv;
 /// Opens the store of an era on what an engine holds, and restores its index.
 pub fn open<A: ConsistentIndex>(
     era: Era,
-    config: StoreConfig<'_, A>,
+    config: StoreConfig<A>,
 ) -> Result<(Box<dyn WatchableKv<A>>, RecoveryInfo)> {
     Ok(match era {
         Era::V3_0 | Era::V3_1 => {

@@ -1,65 +1,25 @@
-//! Restoring: however the records are cut and whichever thread reads them, the index is the one
-//! that the puts have built, the leases are those of the newest records, and damage is named.
+//! Restoring: however long the runs are, the index is the one that the puts have built, the leases
+//! are those of the newest records, and damage is named.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use clearlane_contention::Registry;
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine, Snapshot};
-use clearlane_mvcc::restore::{LeasedKey, Partitioning, RestoredIndex, restore};
+use clearlane_mvcc::restore::{LeasedKey, RUN_RECORDS, RestoredIndex, restore};
 use clearlane_mvcc::{
-    CompactionLock, EncodedLen, Error, IndexSnapshot, Job, LockedIndex, PersistentIndex, Revision,
-    SerialWorkers, TreeIndex, Version, Workers,
+    CompactionLock, EncodedLen, Error, IndexSnapshot, LockedIndex, PersistentIndex, Revision,
+    TreeIndex, Version,
 };
 use clearlane_proto::mvccpb::KeyValue;
 use proptest::prelude::*;
 use prost::Message;
 
-/// Two threads that take jobs from one list.
-struct TwoThreads;
-
-impl Workers for TwoThreads {
-    fn parallelism(&self) -> usize {
-        2
-    }
-
-    fn run_all(&self, jobs: Vec<Job<'_>>) {
-        let jobs = Mutex::new(jobs.into_iter());
-        let next = || jobs.lock().unwrap().next();
-        let work = || std::iter::from_fn(next).for_each(|job| job());
-        std::thread::scope(|scope| {
-            scope.spawn(work);
-            work();
-        });
-    }
-}
-
-/// The last job first: nothing may depend on an order.
-struct ReversedWorkers;
-
-impl Workers for ReversedWorkers {
-    fn parallelism(&self) -> usize {
-        1
-    }
-
-    fn run_all(&self, jobs: Vec<Job<'_>>) {
-        jobs.into_iter().rev().for_each(|job| job());
-    }
-}
-
-const WHOLE: Partitioning = Partitioning { parts: 1, records_max: usize::MAX };
-/// From one part to one for each record.
-const CUTS: [Partitioning; 6] = [
-    Partitioning { parts: 1, records_max: 1 },
-    Partitioning { parts: 2, records_max: usize::MAX },
-    Partitioning { parts: 2, records_max: 3 },
-    Partitioning { parts: 7, records_max: usize::MAX },
-    Partitioning { parts: 7, records_max: 1 },
-    Partitioning { parts: 1_000, records_max: 2 },
-];
+/// From a run for each record to one for all, which no test fills.
+const RUN_LENGTHS: [usize; 5] = [1, 2, 3, 20, RUN_RECORDS];
 
 /// A store as it is written: the index by its puts, the records as an engine has them.
 struct World {
@@ -259,22 +219,18 @@ fn assert_same(view: &impl IndexSnapshot, expected: &impl IndexSnapshot, at: i64
     assert_eq!(said, expected, "at {at}");
 }
 
-/// Restores in every way, and compares with the world at every revision that may be read.
+/// Restores with every length of runs, and compares with the world at every revision that may be
+/// read.
 fn check<I: TreeIndex>(world: &World, empty: fn() -> I) {
     let snapshot = world.snapshot();
-    let ways = CUTS.iter().flat_map(|cut| {
-        let workers: [&dyn Workers; 2] = [&TwoThreads, &ReversedWorkers];
-        workers.map(|workers| (workers, *cut))
-    });
-    let serial: (&dyn Workers, Partitioning) = (&SerialWorkers, WHOLE);
     // One more compaction is to keep the same.
     let at = (world.compacted + 1).max((world.compacted.max(1) + world.revision) / 2);
-    let serially = restore(&*snapshot, PersistentIndex::default(), &SerialWorkers, WHOLE);
-    let kept = compact(&mut serially.unwrap().index, at);
-    for (workers, cut) in [serial].into_iter().chain(ways) {
-        let mut restored = restore(&*snapshot, empty(), workers, cut).unwrap();
+    let whole = restore(&*snapshot, PersistentIndex::default(), RUN_RECORDS);
+    let kept = compact(&mut whole.unwrap().index, at);
+    for run_records in RUN_LENGTHS {
+        let mut restored = restore(&*snapshot, empty(), run_records).unwrap();
         check_one(world, &restored);
-        assert_eq!(compact(&mut restored.index, at), kept, "{cut:?}");
+        assert_eq!(compact(&mut restored.index, at), kept, "runs of {run_records}");
         for at in [at, world.revision] {
             let (view, expected) = (restored.index.snapshot(), world.index.snapshot());
             assert_same(&view, &expected, at, world);
@@ -322,7 +278,7 @@ fn an_empty_store_is_restored() {
 }
 
 #[test]
-fn a_hot_key_is_joined_over_many_stretches() {
+fn a_hot_key_is_merged_from_many_runs() {
     let mut world = World::new();
     for number in 0..300 {
         let change = if number % 50 == 49 { None } else { Some(i64::from(number % 7)) };
@@ -351,7 +307,7 @@ fn a_lone_tombstone_is_no_key_and_detaches() {
     world.compact(3, usize::MAX);
     assert_eq!(world.records.len(), 2, "the put of k1 and the tombstone of k0");
     check(&world, PersistentIndex::default);
-    let restored = restore(&*world.snapshot(), locked(), &TwoThreads, CUTS[0]).unwrap();
+    let restored = restore(&*world.snapshot(), locked(), 1).unwrap();
     let attached = LeasedKey { key: key(1).into(), lease: 6 };
     assert_eq!(restored.leases, [attached]);
 }
@@ -365,17 +321,16 @@ fn undamaged() -> World {
     world
 }
 
-/// The error of a restore, which is the same in all ways.
+/// The error of a restore, which is the same however long the runs are.
 fn restore_error(world: &World) -> String {
     let snapshot = world.snapshot();
-    let refused = |workers, cut| match restore(&*snapshot, locked(), workers, cut) {
+    let refused = |run_records| match restore(&*snapshot, locked(), run_records) {
         Err(Error::Damaged(detail)) => detail,
         other => panic!("{other:?}"),
     };
-    let first = refused(&SerialWorkers, WHOLE);
-    for cut in CUTS {
-        assert_eq!(refused(&TwoThreads, cut), first, "{cut:?}");
-        assert_eq!(refused(&ReversedWorkers, cut), first, "{cut:?}");
+    let first = refused(RUN_RECORDS);
+    for run_records in RUN_LENGTHS {
+        assert_eq!(refused(run_records), first, "runs of {run_records}");
     }
     first
 }

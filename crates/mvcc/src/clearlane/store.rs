@@ -48,11 +48,11 @@ pub struct SnapshotStore<A> {
 
 impl<A: ConsistentIndex> SnapshotStore<A> {
     /// Opens the store that an engine holds and restores its index.
-    pub fn open(store_config: StoreConfig<'_, A>) -> Result<(SnapshotStore<A>, RecoveryInfo)> {
+    pub fn open(store_config: StoreConfig<A>) -> Result<(SnapshotStore<A>, RecoveryInfo)> {
         let index = PersistentIndex::default();
         let RestoredStore { index, revision, compact_revision, compactions, recovery: opened } =
-            RestoredStore::restore(&*store_config.engine, index, store_config.workers)?;
-        let StoreConfig { engine, config, pre_commit, consistent_index: applied, leases, .. } =
+            RestoredStore::restore(&*store_config.engine, index)?;
+        let StoreConfig { engine, config, pre_commit, consistent_index: applied, leases } =
             store_config;
         let state = StoreState {
             revision,

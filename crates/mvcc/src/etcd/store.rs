@@ -64,7 +64,7 @@ type OpenReadTxn<'s, P> = EtcdReadTxn<'s, <P as Protocol>::StoreGuard<'s>>;
 impl<A: ConsistentIndex, P: Protocol> EtcdStore<A, P> {
     pub(crate) fn open(
         era: Era,
-        store_config: StoreConfig<'_, A>,
+        store_config: StoreConfig<A>,
     ) -> Result<(EtcdStore<A, P>, RecoveryInfo)> {
         let compaction_lock = match era {
             Era::V3_0 | Era::V3_1 | Era::V3_2 => CompactionLock::WholeWalk,
@@ -72,8 +72,8 @@ impl<A: ConsistentIndex, P: Protocol> EtcdStore<A, P> {
         };
         let index = LockedIndex::new(&store_config.config.locks, compaction_lock);
         let RestoredStore { index, revision, compact_revision, compactions, recovery: opened } =
-            RestoredStore::restore(&*store_config.engine, index, store_config.workers)?;
-        let StoreConfig { engine, config, pre_commit, consistent_index: applied, leases, .. } =
+            RestoredStore::restore(&*store_config.engine, index)?;
+        let StoreConfig { engine, config, pre_commit, consistent_index: applied, leases } =
             store_config;
         let locks = config.locks.clone();
         let (current, compacted) = (revision, compact_revision);

@@ -2,42 +2,38 @@
 //!
 //! The index is in memory only. Every record says which key it belongs to and which version of it,
 //! so one read of bucket `key`, without the values, brings the index back, with it the revision
-//! that the store had reached and the leases of its keys. No client is served before that is done,
-//! so the work is cut into jobs for the caller's threads ([`Workers`]): by revision (`parts.rs`,
-//! `part_reader.rs`), then by key (see [`SortedRun`](crate::tree_index::SortedRun)).
+//! that the store had reached and the leases of its keys.
 //!
-//! A part notes each attachment to a lease; it counts if the index says that its record is the
-//! key's current version. So neither detachments nor the order of parts matter.
+//! Records come in the order of revisions, the index wants keys in their order: the records are
+//! sorted in runs of bounded length, and the index merges the runs (see
+//! [`SortedRun`](crate::tree_index::SortedRun)).
 //!
-//! A record that cannot have been written ends the restore, with the same error however many
-//! threads there are: that of the lowest damaged record. In etcd one goroutine reads 10,000 records
-//! at a time and another one fills the tree. See `docs/mvcc.md` and
-//! `docs/mvcc.md`.
+//! The first record that cannot have been written ends the restore with an error. In etcd one
+//! goroutine reads 10,000 records at a time and another one fills the tree. See `docs/mvcc.md`.
 
-mod part_reader;
-mod parts;
+mod record_reader;
+
+use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use clearlane_engine::{Engine, Snapshot};
+use clearlane_engine::{Bucket, Engine, KeyRange, Snapshot};
 
-use self::part_reader::{LeaseAttachment, REVISION_MAX};
+use self::record_reader::{REVISION_MAX, RecordContents, RecordReader};
 use crate::compaction::{
     CompactionJob, CompactionTracker, FINISHED_COMPACT_KEY, SCHEDULED_COMPACT_KEY,
     read_compact_revision,
 };
 use crate::error::{Error, Result};
-use crate::tree_index::{IndexSnapshot, TreeIndex};
-use crate::workers::{self, Workers};
-
-pub use self::parts::Partitioning;
+use crate::tree_index::TreeIndex;
 
 /// The revision of a store in which nothing has been written.
 const FIRST_REVISION: i64 = 1;
 /// The compact revision of a store that was never compacted.
 const NEVER_COMPACTED: i64 = -1;
 
-/// Number of attachments that one job looks up.
-const ATTACHMENTS_PER_JOB: usize = 1 << 14;
+/// Number of records in a run. Longer runs take more memory while they are sorted, shorter ones
+/// are more to merge.
+pub const RUN_RECORDS: usize = 1 << 16;
 
 /// A key that is attached to a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,12 +60,12 @@ pub struct RestoredIndex<I: TreeIndex> {
     pub finished_compact_revision: i64,
 }
 
-/// Reads the whole store, but for the values, into an empty index.
+/// Reads the whole store, but for the values, into an empty index. What is restored does not
+/// depend on the length of the runs, for which the store passes [`RUN_RECORDS`].
 pub fn restore<I: TreeIndex>(
     snapshot: &dyn Snapshot,
     mut index: I,
-    workers: &dyn Workers,
-    cut: Partitioning,
+    run_records: usize,
 ) -> Result<RestoredIndex<I>> {
     let finished =
         read_compact_revision(snapshot, FINISHED_COMPACT_KEY)?.unwrap_or(NEVER_COMPACTED);
@@ -81,19 +77,11 @@ pub fn restore<I: TreeIndex>(
         return Err(Error::Damaged(format!("{compact_revision} cannot have been compacted")));
     }
 
-    let mut newest = compact_revision.max(FIRST_REVISION);
-    let (mut runs, mut attachments) = (Vec::new(), Vec::new());
-    for read in parts::read_all(snapshot, workers, cut)? {
-        newest = newest.max(read.newest);
-        runs.push(read.run);
-        attachments.extend(read.attachments);
-    }
-    index.restore(runs, workers);
-
-    let leases = current_leases(&index.snapshot(), attachments, workers);
+    let RecordContents { runs, newest, leases } = read_records(snapshot, run_records)?;
+    index.restore(runs);
     Ok(RestoredIndex {
         index,
-        revision: newest,
+        revision: newest.max(compact_revision).max(FIRST_REVISION),
         compact_revision,
         leases,
         finished_compact_revision: finished,
@@ -120,13 +108,9 @@ pub(crate) struct RestoredStore<I> {
 
 impl<I: TreeIndex> RestoredStore<I> {
     /// Reads what the engine holds, and fills the index, which is empty.
-    pub(crate) fn restore(
-        engine: &dyn Engine,
-        index: I,
-        workers: &dyn Workers,
-    ) -> Result<RestoredStore<I>> {
+    pub(crate) fn restore(engine: &dyn Engine, index: I) -> Result<RestoredStore<I>> {
         let snapshot = engine.snapshot().map_err(clearlane_backend::Error::from)?;
-        let restored = restore(&*snapshot, index, workers, Partitioning::for_workers(workers))?;
+        let restored = restore(&*snapshot, index, RUN_RECORDS)?;
         let (revision, compact_revision) = (restored.revision, restored.compact_revision);
         let compactions = CompactionTracker::new(restored.finished_compact_revision);
         let compaction = (compact_revision > restored.finished_compact_revision).then(|| {
@@ -143,20 +127,15 @@ impl<I: TreeIndex> RestoredStore<I> {
     }
 }
 
-/// The attachments that are those of the keys' current versions, in the order of keys.
-fn current_leases(
-    index: &impl IndexSnapshot,
-    mut attachments: Vec<LeaseAttachment>,
-    workers: &dyn Workers,
-) -> Vec<LeasedKey> {
-    attachments.sort_by(|a, b| a.key.cmp(&b.key));
-    let current = |attachment: &LeaseAttachment| {
-        let version = index.get(&attachment.key, i64::MAX)?;
-        let key = || Bytes::copy_from_slice(&attachment.key);
-        let is_newest = version.modified == attachment.revision;
-        is_newest.then(|| LeasedKey { key: key(), lease: attachment.lease })
-    };
-    let chunks = attachments.chunks(ATTACHMENTS_PER_JOB).collect();
-    let current = |chunk: &[LeaseAttachment]| chunk.iter().filter_map(current).collect::<Vec<_>>();
-    workers::map(workers, chunks, current).into_iter().flatten().collect()
+/// All records, from the lowest revision on.
+fn read_records(snapshot: &dyn Snapshot, run_records: usize) -> Result<RecordContents> {
+    let mut reader = RecordReader::new(run_records);
+    let mut outcome = Ok(());
+    let scanned = snapshot.scan(Bucket::Key, KeyRange::ALL, &mut |key, value| {
+        outcome = reader.add(key, value);
+        if outcome.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    scanned.map_err(clearlane_backend::Error::from)?;
+    outcome?;
+    Ok(reader.finish())
 }

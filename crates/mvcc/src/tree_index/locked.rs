@@ -22,12 +22,10 @@ use clearlane_contention::{Registry, RwLock};
 use clearlane_engine::KeyRange;
 
 use super::key::Key;
-use super::sorted_run::PART_KEYS;
 use super::tree_clone::{Tree, TreeClone};
 use super::{ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, TreeIndex, VersionVisitor};
 use crate::key_index::{CompactionEffect, EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
-use crate::workers::Workers;
 
 /// How a compaction locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,10 +175,9 @@ impl TreeIndex for LockedIndex {
         self.tree.write().get_mut(key)?.tombstone(revision)
     }
 
-    fn restore(&mut self, runs: Vec<SortedRun>, workers: &dyn Workers) {
+    fn restore(&mut self, runs: Vec<SortedRun>) {
         // Built without the lock, and then swapped in.
-        let parts = SortedRun::merge(runs, PART_KEYS, workers, |part| part);
-        let restored: Tree = parts.into_iter().flatten().collect();
+        let restored: Tree = SortedRun::merge(runs).collect();
         let before = std::mem::replace(&mut *self.tree.write(), restored);
         assert!(before.is_empty(), "an index is restored before anything is put");
     }

@@ -29,7 +29,6 @@ pub(crate) use self::key::Key;
 pub use self::sorted_run::{SortedRun, SortedRunBuilder};
 use crate::key_index::{EncodedLen, Version};
 use crate::revision::{RecordKind, Revision};
-use crate::workers::Workers;
 
 /// What a walk calls for every key that has a value, in key order. `Break` ends the walk.
 pub type VersionVisitor<'v> = dyn FnMut(&[u8], Version) -> ControlFlow<()> + 'v;
@@ -120,8 +119,8 @@ pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version>;
 
     /// Fills the index, which is empty, with the records of a store: see [`SortedRun`]. The runs
-    /// come in the order of their revisions, and workers share the work of joining them.
-    fn restore(&mut self, runs: Vec<SortedRun>, workers: &dyn Workers);
+    /// come in the order of their revisions.
+    fn restore(&mut self, runs: Vec<SortedRun>);
 
     /// Prepares a compaction that leaves nothing that is not needed to read at `at` or later.
     fn begin_compaction(&self, at: i64) -> IndexCompaction;

@@ -3,37 +3,30 @@
 //! ```text
 //!   records 2.0 b, 3.0 a, 4.0 c      builder ──▶ run  a: 3.0         │ b: 2.0   c: 4.0
 //!   records 5.0 a, 6.0 b, 7.0 a (t)  builder ──▶ run  a: 5.0 7.0t    │ b: 6.0
-//!   joined                                            a: 3.0 5.0 7.0t│ b: 2.0 6.0  c: 4.0
+//!   merged                                            a: 3.0 5.0 7.0t│ b: 2.0 6.0  c: 4.0
 //! ```
 //!
-//! Each worker makes a run, sorted by key, of a part of the records. Then all runs are cut at the
-//! same keys, found by a sample, and each worker joins what they have between two cuts. A part fits
-//! in the processor's cache, and its pieces of the runs are freed when it is joined: the sorted
-//! records and the index are not in memory side by side for all keys. Versions count from the first
-//! record of a key, for a compaction may have taken what was before; a tombstone without a put
-//! before it says nothing, and a key that has nothing else does not come into the index.
+//! A run is kept in chunks, and each chunk is freed when the merge has taken its last key: the runs
+//! and the index are not in memory side by side for all keys. Versions count from the first record
+//! of a key, for a compaction may have taken what was before; a tombstone without a put before it
+//! says nothing, and a key that has nothing else does not come into the index.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::iter::Flatten;
 
 use super::key::Key;
 use crate::key_index::{KeyIndex, Version};
 use crate::revision::Revision;
-use crate::workers::{self, Workers};
 
-/// Number of keys that a part is to have, about: two megabytes.
-pub(super) const PART_KEYS: usize = 1 << 15;
-/// More parts than that would be many small pieces.
-const PARTS_MAX: usize = 256;
-/// Number of keys that are sampled for each part, to find where it ends.
-const SAMPLES_PER_PART: usize = 16;
+/// Number of keys in a chunk of a run: some tens of kilobytes.
+const CHUNK_KEYS: usize = 1 << 10;
 
-/// Keys that rise, each with its history.
-pub(super) type SortedKeys = Vec<(Key, KeyIndex)>;
-
-/// Takes the records of a part, in the order of their revisions.
+/// Takes the records of a run, in the order of their revisions.
 #[derive(Debug, Default)]
 pub struct SortedRunBuilder {
-    records: SortedKeys,
+    records: Vec<(Key, KeyIndex)>,
     newest: Revision,
 }
 
@@ -61,144 +54,125 @@ impl SortedRunBuilder {
             }
             same
         });
-        self.records.shrink_to_fit();
-        SortedRun { keys: self.records, newest: self.newest }
+        let mut keys = self.records.into_iter();
+        let chunk = || {
+            let chunk: Vec<_> = keys.by_ref().take(CHUNK_KEYS).collect();
+            (!chunk.is_empty()).then_some(chunk)
+        };
+        SortedRun { chunks: std::iter::from_fn(chunk).collect(), newest: self.newest }
     }
 }
 
-/// The histories of a part of the revisions, in key order.
+/// The histories that some records make, in key order.
 #[derive(Debug, Default)]
 pub struct SortedRun {
-    keys: SortedKeys,
+    /// Keys that rise, each with its history.
+    chunks: Vec<Vec<(Key, KeyIndex)>>,
     newest: Revision,
 }
 
 impl SortedRun {
-    /// How many keys it has.
-    pub fn len(&self) -> usize {
-        self.keys.len()
-    }
-
-    /// Whether it has no key.
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
-
     /// The newest revision of all its records.
     pub(super) fn newest(&self) -> Revision {
         self.newest
     }
 
-    /// Joins runs that come in the order of their revisions: in parts of about `part_keys` keys
-    /// that follow each other in the order of keys. What comes back is what `finish` has made of
-    /// each part; keys that have nothing but a tombstone were left out.
-    pub(super) fn merge<T: Send>(
-        runs: Vec<SortedRun>,
-        part_keys: usize,
-        workers: &dyn Workers,
-        finish: impl Fn(SortedKeys) -> T + Sync,
-    ) -> Vec<T> {
-        let cuts = part_boundaries(&runs, part_keys);
-        let pieces = workers::map(workers, runs, |run| split_at_boundaries(run.keys, &cuts));
-        let mut parts: Vec<Vec<SortedKeys>> = Vec::new();
-        parts.resize_with(cuts.len() + 1, Vec::new);
-        for run in pieces {
-            parts.iter_mut().zip(run).for_each(|(part, piece)| part.push(piece));
-        }
-        workers::map(workers, parts, |part| {
-            let mut histories = merge_all(part);
-            histories.retain(|(_, history)| !history.is_lone_tombstone());
-            finish(histories)
-        })
-    }
-}
-
-/// The first keys of all parts but the first.
-fn part_boundaries(runs: &[SortedRun], part_keys: usize) -> Vec<Key> {
-    let keys: usize = runs.iter().map(SortedRun::len).sum();
-    let parts = keys.div_ceil(part_keys).clamp(1, PARTS_MAX);
-    let every = (keys / (parts * SAMPLES_PER_PART)).max(1);
-    let all = runs.iter().flat_map(|run| &run.keys);
-    let mut sample: Vec<&Key> = all.step_by(every).map(|(key, _)| key).collect();
-    sample.sort_unstable();
-    (1..parts).map(|part| sample[part * sample.len() / parts].clone()).collect()
-}
-
-/// What lies before the first cut, between each two, and after the last.
-fn split_at_boundaries(mut histories: SortedKeys, cuts: &[Key]) -> Vec<SortedKeys> {
-    let mut pieces = Vec::with_capacity(cuts.len() + 1);
-    for cut in cuts.iter().rev() {
-        let at = histories.partition_point(|(key, _)| key < cut);
-        pieces.push(histories.split_off(at));
-    }
-    histories.shrink_to_fit();
-    pieces.push(histories);
-    pieces.reverse();
-    pieces
-}
-
-/// All as one, neighbours first.
-fn merge_all(mut all: Vec<SortedKeys>) -> SortedKeys {
-    while all.len() > 1 {
-        let mut rest = all.into_iter();
-        let next_two = || Some(merge_two(rest.next()?, rest.next().unwrap_or_default()));
-        all = std::iter::from_fn(next_two).collect();
-    }
-    all.pop().unwrap_or_default()
-}
-
-/// Both as one; `later` has the later revisions.
-fn merge_two(earlier: SortedKeys, later: SortedKeys) -> SortedKeys {
-    if earlier.is_empty() || later.is_empty() {
-        return if later.is_empty() { earlier } else { later };
-    }
-    let mut joined = Vec::with_capacity(earlier.len() + later.len());
-    let mut later = later.into_iter().peekable();
-    for (key, mut history) in earlier {
-        while let Some((other, _)) = later.peek() {
-            match other.cmp(&key) {
-                Ordering::Less => joined.extend(later.next()),
-                Ordering::Equal => {
-                    later.next().iter().for_each(|(_, later)| history.append(later));
-                }
-                Ordering::Greater => break,
+    /// Merges runs that come in the order of their revisions: each key once, in the order of keys.
+    /// Keys that have nothing but a tombstone are left out.
+    pub(super) fn merge(runs: Vec<SortedRun>) -> impl Iterator<Item = (Key, KeyIndex)> {
+        let mut heads = BinaryHeap::with_capacity(runs.len());
+        for (run, number) in runs.into_iter().zip(0..) {
+            let mut rest = run.chunks.into_iter().flatten();
+            if let Some((key, history)) = rest.next() {
+                heads.push(RunHead { key, history, run: number, rest: Box::new(rest) });
             }
         }
-        joined.push((key, history));
+        let merged = std::iter::from_fn(move || next_key(&mut heads));
+        merged.filter(|(_, history)| !history.is_lone_tombstone())
     }
-    joined.extend(later);
-    joined
+}
+
+/// A run that is being merged: its first key, and those after it.
+struct RunHead {
+    key: Key,
+    history: KeyIndex,
+    /// Its place in the order of revisions.
+    run: usize,
+    rest: Box<Flatten<std::vec::IntoIter<Vec<(Key, KeyIndex)>>>>,
+}
+
+/// The heap has the greatest one on top, so the lowest key, and of the same keys the one with the
+/// earliest revisions, is the greatest.
+impl Ord for RunHead {
+    fn cmp(&self, other: &RunHead) -> Ordering {
+        Reverse((&self.key, self.run)).cmp(&Reverse((&other.key, other.run)))
+    }
+}
+
+impl PartialOrd for RunHead {
+    fn partial_cmp(&self, other: &RunHead) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for RunHead {
+    fn eq(&self, other: &RunHead) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for RunHead {}
+
+/// Takes the lowest key, with what every run has of it.
+fn next_key(heads: &mut BinaryHeap<RunHead>) -> Option<(Key, KeyIndex)> {
+    let (key, mut history) = take_first(heads.peek_mut()?);
+    while let Some(head) = heads.peek_mut() {
+        if head.key != key {
+            break;
+        }
+        history.append(&take_first(head).1);
+    }
+    Some((key, history))
+}
+
+/// Takes the first key of a run, which goes on with its next one; a run without another is dropped.
+fn take_first(mut head: PeekMut<'_, RunHead>) -> (Key, KeyIndex) {
+    match head.rest.next() {
+        Some((key, history)) => {
+            (std::mem::replace(&mut head.key, key), std::mem::replace(&mut head.history, history))
+        }
+        None => {
+            let head = PeekMut::pop(head);
+            (head.key, head.history)
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;
     use crate::key_index::EncodedLen;
-    use crate::workers::SerialWorkers;
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
         #[test]
-        fn parts_are_what_one_part_would_be(
+        fn merged_runs_are_what_one_run_would_be(
             // A key, and whether it is put. Few keys, so that most are in several runs.
             changes in prop::collection::vec((0..60_u8, prop::bool::weighted(0.8)), 0..300),
             run_len in 1..100_usize,
-            part_keys in 1..70_usize,
         ) {
-            let runs = || -> Vec<SortedRun> {
-                let changes: Vec<_> = changes.iter().zip(1..).collect();
-                changes.chunks(run_len).map(run).collect()
+            let changes: Vec<_> = changes.iter().zip(1..).collect();
+            let merge = |run_len| -> Vec<(Key, KeyIndex)> {
+                SortedRun::merge(changes.chunks(run_len).map(run).collect()).collect()
             };
-            let join = |part_keys| -> Vec<SortedKeys> {
-                SortedRun::merge(runs(), part_keys, &SerialWorkers, |part| part)
-            };
-            let (whole, parts) = (join(usize::MAX), join(part_keys));
-            prop_assert_eq!(whole.len(), 1);
-            prop_assert!(whole[0].windows(2).all(|pair| pair[0].0 < pair[1].0));
-            prop_assert_eq!(&parts.concat(), &whole[0]);
+            let whole = merge(usize::MAX);
+            prop_assert!(whole.windows(2).all(|pair| pair[0].0 < pair[1].0));
+            prop_assert_eq!(&merge(run_len), &whole);
         }
     }
 
@@ -223,20 +197,26 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_about_as_large() {
-        let changes: Vec<_> =
-            (0..3_000_u64).map(|number| number.wrapping_mul(0x9e37_79b9)).collect();
-        let mut builder = SortedRunBuilder::default();
-        for (number, main) in changes.iter().zip(1..) {
-            let modified = Revision::new(main, 0);
-            builder.put(
-                &number.to_le_bytes(),
-                Version { modified, created: main, version: 1, encoded_len: EncodedLen::UNKNOWN },
-            );
-        }
-        let parts =
-            SortedRun::merge(vec![builder.finish()], 300, &SerialWorkers, |part| part.len());
-        assert_eq!(parts.len(), 10);
-        assert!(parts.iter().all(|keys| (200..400).contains(keys)), "{parts:?}");
+    fn runs_of_several_chunks_are_merged() {
+        let numbers = || (0..3_000_u64).map(|number| number.wrapping_mul(0x9e37_79b9) % 2_000);
+        let changes: Vec<_> = numbers().zip(1_i64..).collect();
+        let runs = changes.chunks(1_500).map(|changes| {
+            let mut builder = SortedRunBuilder::default();
+            for (number, main) in changes {
+                let modified = Revision::new(*main, 0);
+                let (created, encoded_len) = (*main, EncodedLen::UNKNOWN);
+                let version = Version { modified, created, version: 1, encoded_len };
+                builder.put(&number.to_be_bytes(), version);
+            }
+            builder.finish()
+        });
+        let merged = SortedRun::merge(runs.collect());
+        let newest = |(key, history): (Key, KeyIndex)| {
+            (key.to_vec(), history.current().map(|version| version.modified.main))
+        };
+        let expected: BTreeMap<u64, i64> = changes.iter().copied().collect();
+        let expected =
+            expected.into_iter().map(|(key, main)| (key.to_be_bytes().to_vec(), Some(main)));
+        assert!(merged.map(newest).eq(expected));
     }
 }

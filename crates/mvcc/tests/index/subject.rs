@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use clearlane_contention::Registry;
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::{
-    CompactionLock, EncodedLen, IndexSnapshot, LockedIndex, PersistentIndex, Revision,
-    SerialWorkers, SortedRun, SortedRunBuilder, TreeIndex, Version,
+    CompactionLock, EncodedLen, IndexSnapshot, LockedIndex, PersistentIndex, Revision, SortedRun,
+    SortedRunBuilder, TreeIndex, Version,
 };
 
 use crate::plain::PlainIndex;
@@ -108,7 +108,7 @@ impl<I: NewIndex> TestedIndex for RealIndex<I> {
     fn rebuild(&self, records: &[Record], runs: usize) -> Box<dyn TestedIndex> {
         let mut index = self.0.new_index();
         let runs = records.chunks(records.len().div_ceil(runs).max(1)).map(run).collect();
-        index.restore(runs, &SerialWorkers);
+        index.restore(runs);
         Box::new(RealIndex(index))
     }
 }

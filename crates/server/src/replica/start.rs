@@ -23,7 +23,7 @@ use bytes::Bytes;
 use clearlane_backend::{Config, Era};
 use clearlane_engine::Engine;
 use clearlane_lease::{self as lease, Lessor};
-use clearlane_mvcc::{self as mvcc, KeyLeases, SerialWorkers, WatchableKv};
+use clearlane_mvcc::{self as mvcc, KeyLeases, WatchableKv};
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft as raft;
 use clearlane_raft::read_index;
@@ -153,7 +153,6 @@ impl StorageConfig {
             pre_commit: AppliedPosition::pre_commit(),
             consistent_index: progress.clone(),
             leases: Arc::clone(leases) as Arc<dyn KeyLeases>,
-            workers: &SerialWorkers,
         };
         let (store, opened) = mvcc::open(self.era, ground)?;
         leases.restore(&*store.begin_read(), &opened.leases)?;

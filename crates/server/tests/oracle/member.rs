@@ -12,7 +12,7 @@ use clearlane_backend::Era;
 use clearlane_contention::Registry;
 use clearlane_engine::{Engine, MemoryEngine};
 use clearlane_lease::{Config as LeaseConfig, Lessor};
-use clearlane_mvcc::{KeyLeases, SerialWorkers, Store, StoreConfig};
+use clearlane_mvcc::{KeyLeases, Store, StoreConfig};
 use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::{
     CompactionRequest, InternalRaftRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
@@ -50,7 +50,6 @@ fn open(
         pre_commit: AppliedPosition::pre_commit(),
         consistent_index: AppliedPosition::read(&*engine.snapshot().unwrap()).unwrap(),
         leases: Arc::clone(leases) as Arc<dyn KeyLeases>,
-        workers: &SerialWorkers,
     };
     let (store, opened) = clearlane_mvcc::open(era, ground).unwrap();
     assert!(opened.compaction.is_none(), "every compaction had come to its end");

@@ -24,12 +24,10 @@ use clearlane_engine::KeyRange;
 
 use self::edit::Edit;
 use self::node::{Node, Slot};
-use super::sorted_run::PART_KEYS;
 use super::tree_clone::TreeClone;
 use super::{ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, TreeIndex, VersionVisitor};
 use crate::key_index::{CompactionEffect, EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
-use crate::workers::Workers;
 
 /// The writer's side: the current tree. What a compaction drops here, open snapshots keep.
 #[derive(Debug, Default)]
@@ -190,11 +188,10 @@ impl TreeIndex for PersistentIndex {
         Some(ended)
     }
 
-    fn restore(&mut self, runs: Vec<SortedRun>, workers: &dyn Workers) {
+    fn restore(&mut self, runs: Vec<SortedRun>) {
         assert_eq!(self.current.root.len(), 0, "an index is restored before anything is put");
         self.current.newest = runs.iter().map(|run| run.newest().main).max().unwrap_or(0);
-        let leaves = SortedRun::merge(runs, PART_KEYS, workers, build::leaves);
-        self.current.root = build::tree(leaves.into_iter().flatten().collect());
+        self.current.root = build::tree(SortedRun::merge(runs));
     }
 
     fn begin_compaction(&self, at: i64) -> IndexCompaction {

@@ -7,7 +7,6 @@ use proptest::prelude::*;
 use super::edit::{INNER_MAX, LEAF_MAX};
 use super::*;
 use crate::tree_index::SortedRunBuilder;
-use crate::workers::SerialWorkers;
 
 /// The first and the last key below a node.
 type KeySpan<'n> = (&'n [u8], &'n [u8]);
@@ -118,7 +117,7 @@ proptest! {
             builder.put(&key(number), Version { modified, created: 3, version: 2, encoded_len: EncodedLen::of(9) });
         }
         let mut index = PersistentIndex::default();
-        index.restore(vec![builder.finish()], &SerialWorkers);
+        index.restore(vec![builder.finish()]);
         check(&index.current.root, true);
         prop_assert_eq!(index.snapshot().count(KeyRange::ALL, 5), u64::from(keys));
         for number in kept..keys {
@@ -130,8 +129,8 @@ proptest! {
 }
 
 #[test]
-fn a_tree_of_several_parts_keeps_them_too() {
-    let keys = PART_KEYS as u32 * 3 + 1;
+fn a_tree_of_several_runs_keeps_them_too() {
+    let keys = 100_000;
     let mut runs = Vec::new();
     for third in 0..3 {
         let mut builder = SortedRunBuilder::default();
@@ -150,7 +149,7 @@ fn a_tree_of_several_parts_keeps_them_too() {
         runs.push(builder.finish());
     }
     let mut index = PersistentIndex::default();
-    index.restore(runs, &SerialWorkers);
+    index.restore(runs);
     check(&index.current.root, true);
     assert_eq!(index.snapshot().count(KeyRange::ALL, 3), u64::from(keys));
 }

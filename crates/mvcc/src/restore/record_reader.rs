@@ -1,11 +1,15 @@
-//! Reading one part of the records: the histories of its keys, and which are attached to a lease.
+//! Reading the records: the histories of their keys, and which keys are attached to a lease.
 //!
 //! Each record is checked before it comes into the index. The index takes for granted that
 //! revisions rise and that numbers can be counted on, because the writers see to that; a file that
 //! another program has written, or a damaged disk, may have anything.
 
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
 use prost::Message;
 
+use super::LeasedKey;
 use crate::error::{Error, Result};
 use crate::key_index::{EncodedLen, Version};
 use crate::revision::{RecordKind, Revision, RevisionKey};
@@ -14,22 +18,15 @@ use crate::tree_index::{Key, SortedRun, SortedRunBuilder};
 /// Numbers above this one count nothing that has happened, and counting on from them would end.
 pub(super) const REVISION_MAX: i64 = 1 << 62;
 
-/// What was read of a part.
+/// What the records say.
 #[derive(Debug)]
-pub(super) struct PartContents {
-    pub(super) run: SortedRun,
+pub(super) struct RecordContents {
+    /// In the order of revisions.
+    pub(super) runs: Vec<SortedRun>,
     /// The newest main revision, 0 if there was no record.
     pub(super) newest: i64,
-    /// The attachments of the part's last version of each key, in the order of keys.
-    pub(super) attachments: Vec<LeaseAttachment>,
-}
-
-/// A put that has attached its key to a lease. Whether the key still is, the index knows.
-#[derive(Debug)]
-pub(super) struct LeaseAttachment {
-    pub(super) key: Key,
-    pub(super) revision: Revision,
-    pub(super) lease: i64,
+    /// The keys that are attached to a lease, in their order.
+    pub(super) leases: Vec<LeasedKey>,
 }
 
 /// The parts of a record that the index needs: all but the value.
@@ -45,26 +42,33 @@ struct RecordHeader {
     lease: i64,
 }
 
-/// A part that is being read.
-#[derive(Debug, Default)]
-pub(super) struct PartReader {
+/// Takes the records in the order of their revisions.
+#[derive(Debug)]
+pub(super) struct RecordReader {
+    run_records: usize,
+    runs: Vec<SortedRun>,
+    /// The run that is being made, and how many records it has.
     builder: SortedRunBuilder,
-    attachments: Vec<LeaseAttachment>,
+    builder_records: usize,
+    /// The lease of each key whose newest record so far attaches it to one.
+    leases: BTreeMap<Key, i64>,
     last_revision: Option<Revision>,
-    records: usize,
     /// Kept from record to record, for its memory.
     header: RecordHeader,
 }
 
-impl PartReader {
-    /// How many records there were.
-    pub(super) fn records(&self) -> usize {
-        self.records
-    }
-
-    /// Whether this is the key of a record of the same revision as the one before.
-    pub(super) fn is_same_revision(&self, record_key: &[u8]) -> bool {
-        self.last_revision.is_some_and(|revision| record_key.starts_with(&revision.put_key()))
+impl RecordReader {
+    /// Makes runs of so many records.
+    pub(super) fn new(run_records: usize) -> RecordReader {
+        RecordReader {
+            run_records,
+            runs: Vec::new(),
+            builder: SortedRunBuilder::default(),
+            builder_records: 0,
+            leases: BTreeMap::new(),
+            last_revision: None,
+            header: RecordHeader::default(),
+        }
     }
 
     /// The next record.
@@ -77,10 +81,13 @@ impl PartReader {
         decoded.map_err(|error| damaged_record(revision, &error.to_string()))?;
         match mark {
             RecordKind::Put => self.put(revision, value.len())?,
-            RecordKind::Tombstone => self.builder.tombstone(&self.header.key, revision),
+            RecordKind::Tombstone => self.tombstone(revision),
         }
         self.last_revision = Some(revision);
-        self.records += 1;
+        self.builder_records += 1;
+        if self.builder_records >= self.run_records {
+            self.finish_run();
+        }
         Ok(())
     }
 
@@ -103,35 +110,35 @@ impl PartReader {
         }
         let version = Version { modified, created, version, encoded_len: EncodedLen::UNKNOWN };
         self.builder.put(&self.header.key, version.with_record_len(record_len));
-        if lease != 0 {
-            let key = Key::new(&self.header.key);
-            self.attachments.push(LeaseAttachment { key, revision: modified, lease });
+        if lease == 0 {
+            self.leases.remove(&self.header.key[..]);
+        } else {
+            self.leases.insert(Key::new(&self.header.key), lease);
         }
         Ok(())
     }
 
+    fn tombstone(&mut self, revision: Revision) {
+        self.builder.tombstone(&self.header.key, revision);
+        self.leases.remove(&self.header.key[..]);
+    }
+
+    fn finish_run(&mut self) {
+        self.runs.push(std::mem::take(&mut self.builder).finish());
+        self.builder_records = 0;
+    }
+
     /// What was read.
-    pub(super) fn finish(self) -> PartContents {
+    pub(super) fn finish(mut self) -> RecordContents {
+        self.finish_run();
         let newest = self.last_revision.map_or(0, |revision| revision.main);
-        let attachments = last_of_each_key(self.attachments);
-        PartContents { run: self.builder.finish(), newest, attachments }
+        let leased =
+            |(key, lease): (Key, i64)| LeasedKey { key: Bytes::copy_from_slice(&key), lease };
+        let leases = self.leases.into_iter().map(leased).collect();
+        RecordContents { runs: self.runs, newest, leases }
     }
 }
 
 fn damaged_record(revision: Revision, detail: &str) -> Error {
     Error::Damaged(format!("the record of revision {revision}: {detail}"))
-}
-
-/// Without this, a key that is put again and again would leave as many attachments.
-fn last_of_each_key(mut attachments: Vec<LeaseAttachment>) -> Vec<LeaseAttachment> {
-    // A stable sort: those of a key stay in the order of their revisions.
-    attachments.sort_by(|a, b| a.key.cmp(&b.key));
-    attachments.dedup_by(|later, earlier| {
-        let same = later.key == earlier.key;
-        if same {
-            std::mem::swap(later, earlier);
-        }
-        same
-    });
-    attachments
 }
