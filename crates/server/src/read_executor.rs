@@ -8,8 +8,8 @@
 //! ```
 //!
 //! In an old era a read waits for the locks of its era, and with them in hand for the disk. Only
-//! that request waits: the network thread goes on with all others. (There is a bound on threads, far
-//! above what clients have under way; beyond it requests wait for one.)
+//! that request waits: the network thread goes on with all others. (There is a bound on threads;
+//! beyond it requests wait for one.)
 
 use std::sync::atomic::Ordering;
 

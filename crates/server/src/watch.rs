@@ -250,8 +250,8 @@ impl Stream {
         }
     }
 
-    /// Whether so many calls wait that no more requests of the client should be taken. The task that
-    /// polls for responses is woken when this is over.
+    /// Whether so many calls wait that no more requests of the client should be taken. The task
+    /// that polls for responses is woken when this is over.
     pub fn is_full(&self) -> bool {
         self.calls.is_full()
     }

@@ -7,9 +7,10 @@
 //! [`signal`], and a [`sim_task`] keeps an [`account`] of it; [`rng`] and [`spread`] are the
 //! sources of chance. A [`cluster`] of members, each a [`server`], takes [`requests`]; it is what
 //! all eras share, [`era`] what tells them apart, [`costs`] what things cost (kept in a
-//! [`cost_file`]; [`validation`] compares with the real server). A [`scenario`] on machines that a [`model`] describes
-//! has [`knobs`]; [`run`] runs it, [`results`] has what came of it, a [`timeline`] shows it.
-//! [`compare`] sets two eras side by side; [`shipped`] is what comes with the program. See `docs/simulator.md`.
+//! [`cost_file`]; [`validation`] compares with the real server). A [`scenario`] on machines that
+//! a [`model`] describes has [`knobs`]; [`run`] runs it, [`results`] has what came of it, a
+//! [`timeline`] shows it. [`compare`] sets two eras side by side; [`shipped`] is what comes with
+//! the program. See `docs/simulator.md`.
 
 pub mod account;
 mod background;

@@ -46,8 +46,8 @@ pub enum RunError {
     Invalid(#[from] Error),
 }
 
-/// Runs each of these, on a thread of its own, and gives what came of them in their order. A run has
-/// nothing in common with another one.
+/// Runs each of these, on a thread of its own, and gives what came of them in their order. A run
+/// has nothing in common with another one.
 pub fn run_each(runs: &[(&Scenario, &Build)]) -> Vec<Result<Results, RunError>> {
     thread::scope(|scope| {
         let start = |&(scenario, build)| scope.spawn(move || run(scenario, build));

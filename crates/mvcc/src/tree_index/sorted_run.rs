@@ -92,13 +92,16 @@ impl SortedRun {
     }
 }
 
+/// What is left of a run, chunk by chunk.
+type RunRest = Flatten<std::vec::IntoIter<Vec<(Key, KeyIndex)>>>;
+
 /// A run that is being merged: its first key, and those after it.
 struct RunHead {
     key: Key,
     history: KeyIndex,
     /// Its place in the order of revisions.
     run: usize,
-    rest: Box<Flatten<std::vec::IntoIter<Vec<(Key, KeyIndex)>>>>,
+    rest: Box<RunRest>,
 }
 
 /// The heap has the greatest one on top, so the lowest key, and of the same keys the one with the
