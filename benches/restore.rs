@@ -6,12 +6,12 @@
 //! cargo bench --bench restore -- --test      # each once, with few keys
 //! ```
 //!
-//! 1,000,000 keys of 32 random bytes on redb, put once each, with values of 64 or 256 bytes, in the
-//! system's cache of files. **Timed:** opening the engine, restoring the index, and one read, for
-//! both indexes; each run is a process of its own. Printed are medians of elapsed time and of
-//! processor time (in steps of 10 ms), and the highest resident set, in which the engine's cache of up to
-//! 256 MiB is included. **Kept out:** making the store, starting the process, and dropping what was
-//! restored.
+//! 1,000,000 keys of 32 random bytes on redb, put once each, with values of 64 or 256 bytes, in
+//! the system's cache of files. **Timed:** opening the engine, restoring the index, and one read,
+//! for both indexes; each run is a process of its own. Printed are medians of elapsed time and of
+//! processor time (in steps of 10 ms), and the highest resident set, in which the engine's cache
+//! of up to 256 MiB is included. **Kept out:** making the store, starting the process, and
+//! dropping what was restored.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
