@@ -20,7 +20,7 @@ use clearlane_contention::TaskLabel;
 use crate::account::{Account, TimeKind};
 use crate::costs::times;
 use crate::entries::{LEADER, Message, Work};
-use crate::era::{EraBackground as _, ReadMode, SimulatedEra as _, reads_in_pieces};
+use crate::era::{self, ReadMode, background};
 use crate::link::Link;
 use crate::lock::Lock;
 use crate::model::{Connect, Model};
@@ -294,8 +294,8 @@ impl Cluster {
 
     async fn range(&self, place: usize, trip: &mut SimTask, range: Range, serializable: bool) {
         let member = self.member(place);
-        let era = member.build.era;
-        if !serializable && era.read_mode() == ReadMode::Log {
+        let its_era = member.build.era;
+        if !serializable && era::read_mode(its_era) == ReadMode::Log {
             self.proposes(place, trip, Work::Read(range)).await;
             return self.sends(place, trip, range).await;
         }
@@ -303,15 +303,15 @@ impl Cluster {
             self.confirm_read(place, trip).await;
         }
         self.checks_permission(member, trip).await;
-        if era.reads_in_the_pool(range) {
+        if era::reads_in_the_pool(its_era, range) {
             let costs = &member.build.costs;
             trip.waits_for_threads(costs.pool_wakeups_ns).await;
             trip.run(costs.pool_ns).await;
         }
-        if reads_in_pieces(era) && range.is_long() {
+        if era::reads_in_pieces(its_era) && range.is_long() {
             return self.in_pieces(place, trip, range, true).await;
         }
-        era.range(member, trip, range).await;
+        era::range(member, trip, range).await;
         self.sends(place, trip, range).await;
     }
 
@@ -349,7 +349,7 @@ impl Cluster {
                 // The reading task holds no lock. Like the sending one, it steps back behind all
                 // that answer.
                 trip.set_runs_in_background(true);
-                member.build.era.range(member, trip, piece).await;
+                era::range(member, trip, piece).await;
                 trip.set_runs_in_background(false);
                 sending.wait(trip).await;
             } else {
@@ -414,18 +414,17 @@ impl Cluster {
 
     async fn apply(&self, place: usize, trip: &mut SimTask, work: Work) {
         let member = self.member(place);
-        let era = member.build.era;
         match work {
             Work::Write(write) => {
                 self.checks_permission(member, trip).await;
-                era.write(member, trip, write).await;
+                era::write(member, trip, write).await;
             }
             Work::Read(range) => {
                 self.checks_permission(member, trip).await;
-                era.range(member, trip, range).await;
+                era::range(member, trip, range).await;
             }
             Work::Compact => {
-                era.begins_compaction(member, trip).await;
+                background::begins_compaction(member, trip).await;
                 self.world().spawn(self.clone().compacts(place));
             }
             Work::Token => {}
@@ -434,20 +433,20 @@ impl Cluster {
 
     /// What the applier does when the writer was answered.
     async fn after(&self, member: &Member, trip: &mut SimTask, work: Work, applied: u64) {
-        let era = member.build.era;
         if let Work::Write(write) = work {
-            era.tells_watchers_behind(member, trip, write).await;
+            background::tells_watchers_behind(member, trip, write).await;
         }
-        let count = self.model().snapshot_count.unwrap_or(era.snapshot_count());
+        let by_default = background::snapshot_count(member.build.era);
+        let count = self.model().snapshot_count.unwrap_or(by_default);
         if count > 0 && applied.is_multiple_of(count) {
             trip.set_label(TaskLabel::named("snapshot"));
-            era.disk_snapshot(member, trip).await;
+            background::disk_snapshot(member, trip).await;
         }
     }
 
     async fn checks_permission(&self, member: &Member, trip: &mut SimTask) {
         if self.model().auth.enabled {
-            member.build.era.permits(member, trip).await;
+            background::permits(member, trip).await;
         }
     }
 
@@ -455,7 +454,7 @@ impl Cluster {
         let member = self.member(place);
         loop {
             self.world().sleep(self.model().commit_interval_ns).await;
-            member.build.era.commit(member, &mut trip).await;
+            era::commit(member, &mut trip).await;
         }
     }
 

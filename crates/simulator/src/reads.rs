@@ -19,7 +19,7 @@ use std::rc::Rc;
 use crate::account::{Account, TimeKind};
 use crate::cluster::Cluster;
 use crate::entries::{LEADER, Message, QuorumRound};
-use crate::era::{ReadMode, SimulatedEra as _};
+use crate::era::{ReadMode, read_mode};
 use crate::signal::Signal;
 use crate::sim_task::SimTask;
 
@@ -27,7 +27,7 @@ impl Cluster {
     /// Waits until a read may be answered at this member.
     pub(crate) async fn confirm_read(&self, place: usize, trip: &mut SimTask) {
         let member = self.member(place);
-        if member.build.era.read_mode() == ReadMode::ReadIndexWithShortcuts && self.members() == 1 {
+        if read_mode(member.build.era) == ReadMode::ReadIndexWithShortcuts && self.members() == 1 {
             return;
         }
         trip.waits_for_threads(member.build.costs.round_wakeups_ns).await;
@@ -67,7 +67,7 @@ impl Cluster {
     fn is_confirmed_by_request(&self, place: usize) -> bool {
         let era = self.member(place).build.era;
         let asks_and_votes = place != LEADER && place < self.voters();
-        era.read_mode() == ReadMode::ReadIndexWithShortcuts
+        read_mode(era) == ReadMode::ReadIndexWithShortcuts
             && asks_and_votes
             && self.voters() / 2 == 1
     }

@@ -23,8 +23,8 @@ macro_rules! shipped {
 const SHIPPED: &[&[Shipped]] = &[
     &shipped!("../../loadgen/workloads/": "convoy" "head-of-line" "head-of-line-large" "head-of-line-often"),
     &shipped!(
-        "../scenarios/": "alibaba" "compaction" "lagging-watcher" "learner" "login-storm" "pr-10523" "pr-9384"
-            "slow-disk"
+        "../scenarios/": "alibaba" "compaction" "lagging-watcher" "learner" "login-storm"
+            "pr-10523" "pr-9384" "slow-disk"
     ),
 ];
 

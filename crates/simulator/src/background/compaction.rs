@@ -15,7 +15,7 @@ use clearlane_contention::TaskLabel;
 
 use crate::cluster::Cluster;
 use crate::entries::{LEADER, Work};
-use crate::era::{Batches, EraBackground as _};
+use crate::era::background::{Batches, compaction_batches, compacts_batch, compacts_index};
 use crate::sim_task::SimTask;
 
 impl Cluster {
@@ -37,15 +37,14 @@ impl Cluster {
         let mut trip = SimTask::new(self.world(), &member.cores, TaskLabel::named("compaction"));
         let removed = member.revisions.get() - member.revisions_compacted.get();
         member.revisions_compacted.set(member.revisions.get());
-        let era = member.build.era;
-        era.compacts_index(member, &mut trip, self.keys()).await;
-        let Batches { revisions, pause_ns, of_all } = era.compaction_batches();
+        compacts_index(member, &mut trip, self.keys()).await;
+        let Batches { revisions, pause_ns, of_all } = compaction_batches(member.build.era);
         let all = removed + if of_all { self.keys() } else { 0 };
         for begin in (0..all).step_by(revisions as usize) {
             let end = all.min(begin + revisions);
             // Those that go are spread among those that stay.
             let gone = removed * end / all - removed * begin / all;
-            era.compacts_batch(member, &mut trip, end - begin, gone).await;
+            compacts_batch(member, &mut trip, end - begin, gone).await;
             if end < all {
                 trip.idles(pause_ns).await;
             }

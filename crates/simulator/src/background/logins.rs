@@ -8,7 +8,7 @@ use clearlane_loadgen::arrivals::{Schedule, Spacing};
 
 use crate::cluster::Cluster;
 use crate::entries::{LEADER, Work};
-use crate::era::EraBackground as _;
+use crate::era::background::{checks_password, checks_passwords_inside};
 use crate::sim_task::SimTask;
 
 /// The times at which they come have a seed of their own, beside those of classes.
@@ -30,9 +30,9 @@ impl Cluster {
         let member = self.member(LEADER);
         let mut trip = SimTask::new(self.world(), &member.cores, TaskLabel::named("login"));
         self.receive(LEADER, &mut trip).await;
-        let era = member.build.era;
-        let inside = self.model().auth.inside_lock.unwrap_or(era.checks_passwords_inside());
-        era.checks_password(member, &mut trip, self.model().auth.bcrypt_ns, inside).await;
+        let by_era = checks_passwords_inside(member.build.era);
+        let inside = self.model().auth.inside_lock.unwrap_or(by_era);
+        checks_password(member, &mut trip, self.model().auth.bcrypt_ns, inside).await;
         self.proposes(LEADER, &mut trip, Work::Token).await;
         self.send_response(&mut trip).await;
         let (took_ns, account) = trip.end();

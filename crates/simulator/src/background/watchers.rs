@@ -21,7 +21,7 @@ use clearlane_contention::TaskLabel;
 use crate::account::Account;
 use crate::cluster::Cluster;
 use crate::entries::LEADER;
-use crate::era::EraBackground as _;
+use crate::era::background::reads_what_was_missed;
 use crate::requests::Missed;
 use crate::sim_task::SimTask;
 
@@ -94,7 +94,7 @@ impl Cluster {
         let since_oldest = taken.iter().map(|group| revision - group.next).max().unwrap_or(0);
         let given = taken.iter().map(|group| group.given(revision)).max().unwrap_or(0);
         let missed = Missed { since_oldest, given, record_bytes: self.record_bytes() };
-        member.build.era.reads_what_was_missed(member, trip, missed).await;
+        reads_what_was_missed(member, trip, missed).await;
         let told: u64 = taken.iter().map(|group| group.count * group.given(revision)).sum();
         trip.run(told * member.build.costs.notify_ns).await;
         for mut group in taken {

@@ -7,7 +7,7 @@
 //!
 //! What an era has in common with the one before it is in the file of the older one.
 
-mod background;
+pub(crate) mod background;
 mod clearlane;
 mod concurrent;
 mod one_mutex;
@@ -17,7 +17,6 @@ mod through_the_log;
 
 pub use clearlane_backend::Era;
 
-pub(crate) use self::background::{Batches, EraBackground};
 use self::concurrent::BufferCopy;
 use crate::requests::{Range, Write};
 use crate::server::Member;
@@ -36,71 +35,59 @@ pub(crate) enum ReadMode {
 
 /// Whether a long answer is read piece by piece, while what was read is sent: what is read needs to
 /// stand still for so long.
-pub fn reads_in_pieces(era: Era) -> bool {
+pub(crate) fn reads_in_pieces(era: Era) -> bool {
     era == Era::Clearlane
-}
-
-/// What an era does for a request. What it does in the background is [`EraBackground`].
-pub(crate) trait SimulatedEra {
-    /// How a linearizable read becomes one.
-    fn read_mode(self) -> ReadMode;
-
-    /// Whether it is read by a thread of the pool. Eras that read with locks in hand do so unless
-    /// it is a single key; ours, if it is much.
-    fn reads_in_the_pool(self, range: Range) -> bool;
-
-    async fn range(self, member: &Member, trip: &mut SimTask, range: Range);
-
-    async fn write(self, member: &Member, trip: &mut SimTask, write: Write);
-
-    async fn commit(self, member: &Member, trip: &mut SimTask);
 }
 
 /// More records are not read on a network thread.
 const AT_ONCE: u64 = 128;
 
-impl SimulatedEra for Era {
-    fn read_mode(self) -> ReadMode {
-        match self {
-            Era::V3_0 => ReadMode::Log,
-            Era::V3_1 | Era::V3_2 | Era::V3_4 | Era::V3_5 => ReadMode::ReadIndex,
-            Era::Clearlane => ReadMode::ReadIndexWithShortcuts,
-        }
+/// How a linearizable read becomes one.
+pub(crate) fn read_mode(era: Era) -> ReadMode {
+    match era {
+        Era::V3_0 => ReadMode::Log,
+        Era::V3_1 | Era::V3_2 | Era::V3_4 | Era::V3_5 => ReadMode::ReadIndex,
+        Era::Clearlane => ReadMode::ReadIndexWithShortcuts,
     }
+}
 
-    fn reads_in_the_pool(self, range: Range) -> bool {
-        match reads_in_pieces(self) {
-            true => range.sent > AT_ONCE || range.is_long(),
-            false => range.keys > 1,
-        }
+/// Whether it is read by a thread of the pool. Eras that read with locks in hand do so unless it is
+/// a single key; ours, if it is much.
+pub(crate) fn reads_in_the_pool(era: Era, range: Range) -> bool {
+    match reads_in_pieces(era) {
+        true => range.sent > AT_ONCE || range.is_long(),
+        false => range.keys > 1,
     }
+}
 
-    async fn range(self, member: &Member, trip: &mut SimTask, range: Range) {
-        match self {
-            Era::V3_0 => through_the_log::range(member, trip, range).await,
-            Era::V3_1 => one_mutex::range(member, trip, range).await,
-            Era::V3_2 => read_tx::range(member, trip, range).await,
-            Era::V3_4 => concurrent::range(member, trip, range, BufferCopy::Own).await,
-            Era::V3_5 => concurrent::range(member, trip, range, BufferCopy::Shared).await,
-            Era::Clearlane => clearlane::range(member, trip, range).await,
-        }
+/// A range is read.
+pub(crate) async fn range(member: &Member, trip: &mut SimTask, range: Range) {
+    match member.build.era {
+        Era::V3_0 => through_the_log::range(member, trip, range).await,
+        Era::V3_1 => one_mutex::range(member, trip, range).await,
+        Era::V3_2 => read_tx::range(member, trip, range).await,
+        Era::V3_4 => concurrent::range(member, trip, range, BufferCopy::Own).await,
+        Era::V3_5 => concurrent::range(member, trip, range, BufferCopy::Shared).await,
+        Era::Clearlane => clearlane::range(member, trip, range).await,
     }
+}
 
-    async fn write(self, member: &Member, trip: &mut SimTask, write: Write) {
-        match self {
-            Era::V3_0 => through_the_log::write(member, trip, write).await,
-            Era::V3_1 => one_mutex::write(member, trip, write).await,
-            Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::write(member, trip, write).await,
-            Era::Clearlane => clearlane::write(member, trip, write).await,
-        }
+/// A write is applied.
+pub(crate) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
+    match member.build.era {
+        Era::V3_0 => through_the_log::write(member, trip, write).await,
+        Era::V3_1 => one_mutex::write(member, trip, write).await,
+        Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::write(member, trip, write).await,
+        Era::Clearlane => clearlane::write(member, trip, write).await,
     }
+}
 
-    async fn commit(self, member: &Member, trip: &mut SimTask) {
-        match self {
-            Era::V3_0 | Era::V3_1 => one_mutex::commit(member, trip).await,
-            Era::V3_2 => read_tx::commit(member, trip, read_tx::When::Always).await,
-            Era::V3_4 | Era::V3_5 => read_tx::commit(member, trip, read_tx::When::Pending).await,
-            Era::Clearlane => clearlane::commit(member, trip).await,
-        }
+/// The backend commits.
+pub(crate) async fn commit(member: &Member, trip: &mut SimTask) {
+    match member.build.era {
+        Era::V3_0 | Era::V3_1 => one_mutex::commit(member, trip).await,
+        Era::V3_2 => read_tx::commit(member, trip, read_tx::When::Always).await,
+        Era::V3_4 | Era::V3_5 => read_tx::commit(member, trip, read_tx::When::Pending).await,
+        Era::Clearlane => clearlane::commit(member, trip).await,
     }
 }

@@ -41,7 +41,8 @@ struct Load {
 
 const LOADS: [Load; 3] = [
     Load {
-        class: "operation = \"range\"\nconsistency = \"serializable\"\nrate = 400\narrivals = \"poisson\"\nconnections = 4\n",
+        class: "operation = \"range\"\nconsistency = \"serializable\"\nrate = 400\n\
+            arrivals = \"poisson\"\nconnections = 4\n",
         computed: CostGroup::Request,
         waited: CostGroup::RequestWaits,
     },
