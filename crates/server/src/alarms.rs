@@ -1,16 +1,16 @@
 //! Which alarms are raised, and what they forbid. etcd's counterpart is
 //! `server/etcdserver/api/v3alarm`.
 //!
-//! An alarm is a pair of a kind and a member. It is raised and taken back through the log, so that
-//! all members refuse the same requests from the same entry on. See `docs/maintenance.md`.
+//! An alarm is a pair of a kind and a member. It is raised and disarmed through the log, so all
+//! members refuse the same requests from the same entry on. See `docs/maintenance.md`.
 //!
 //! | raised | refused |
 //! |---|---|
 //! | `NOSPACE` | puts, transactions with a put in any list, new leases |
 //! | `CORRUPT` | whatever changes keys or leases, all transactions in the log, compactions |
 //!
-//! On disk, bucket `alarm` has an empty record for each, under the encoded pair: etcd's format. An
-//! unknown action is refused, before the log and behind it; etcd's process ends.
+//! Bucket `alarm` has an empty record for each, under the encoded pair: etcd's format. An unknown
+//! action is refused, before the log and behind it; etcd's process ends.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -27,18 +27,16 @@ use crate::apply::RequestRejection;
 use crate::error::{Error, Result};
 use crate::quota;
 
-/// The proposal of a member with a store that is too large, or a disk that is nearly full.
+/// Proposed by a member whose store is beyond its quota, or whose disk is nearly full.
 pub fn no_space(member_id: u64) -> InternalRaftRequest {
     alarm(AlarmAction::Activate, AlarmType::Nospace, member_id)
 }
 
-/// Its proposal when the disk has room again.
 pub fn disarm_no_space(member_id: u64) -> InternalRaftRequest {
     alarm(AlarmAction::Deactivate, AlarmType::Nospace, member_id)
 }
 
-/// The proposal of a leader which has found that a member has something else than the others; 0 is
-/// all of them.
+/// Proposed by a leader that has found a corrupt member; 0 stands for all members.
 pub fn corrupt(member_id: u64) -> InternalRaftRequest {
     alarm(AlarmAction::Activate, AlarmType::Corrupt, member_id)
 }
@@ -49,7 +47,6 @@ fn alarm(action: AlarmAction, kind: AlarmType, member_id: u64) -> InternalRaftRe
     InternalRaftRequest { alarm, ..InternalRaftRequest::default() }
 }
 
-/// The alarms that are raised.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Alarms {
     /// Kind and member. A kind may be one that this version has no name for.
@@ -57,7 +54,6 @@ pub struct Alarms {
 }
 
 impl Alarms {
-    /// What a state of the store says.
     pub fn load(state: &dyn ReadTxn) -> Result<Alarms> {
         let (mut raised, mut failed) = (BTreeSet::new(), None);
         state.scan(Bucket::Alarm, &mut |key, _| match AlarmMember::decode(key) {
@@ -73,22 +69,18 @@ impl Alarms {
         failed.map_or(Ok(Alarms { raised }), Err)
     }
 
-    /// All of them, by kind and member.
     pub fn iter(&self) -> impl Iterator<Item = AlarmMember> {
         self.raised.iter().map(|&(alarm, member_id)| AlarmMember { alarm, member_id })
     }
 
-    /// Whether any member has raised this one.
     pub fn is_raised(&self, kind: AlarmType) -> bool {
         self.iter().any(|alarm| alarm.alarm == kind as i32)
     }
 
-    /// Whether this member has raised it.
     pub fn is_raised_by(&self, member: u64, kind: AlarmType) -> bool {
         self.raised.contains(&(kind as i32, member))
     }
 
-    /// Whether a request may not be applied now, and why.
     pub fn rejection(&self, request: &InternalRaftRequest) -> Option<RequestRejection> {
         if self.raised.is_empty() {
             return None;
@@ -105,7 +97,7 @@ impl Alarms {
         (grows && self.is_raised(AlarmType::Nospace)).then_some(RequestRejection::NoSpace)
     }
 
-    /// Does what a request wants, and says of which alarms it spoke.
+    /// Applies an alarm request. Returns the alarms that it concerns.
     pub fn apply(
         &mut self,
         request: &AlarmRequest,

@@ -1,7 +1,8 @@
 //! How far the store has come in the log: etcd's consistent index.
 //!
-//! Each write transaction ends with an [`AppliedPosition`]. The commit that makes its changes
-//! durable writes it beside them, into etcd's three keys of bucket `meta`:
+//! Each write transaction ends with an [`AppliedPosition`], also if its entry changes nothing. The
+//! commit that makes its changes durable writes it beside them, into etcd's three keys of bucket
+//! `meta`:
 //!
 //! ```text
 //!   consistent_index   8 bytes, big endian     the last entry whose effects are here
@@ -9,9 +10,7 @@
 //!   confState          {"voters":[1,2],"learners":[3],"auto_leave":false}
 //! ```
 //!
-//! An entry that changes nothing ends a transaction, too, so that the log need not be kept for it.
-//! There is no second record of the position that could run ahead of the data. etcd writes the
-//! members only when they change, and reads them from bucket `members` at a start.
+//! etcd writes the members only when they change, and reads them from bucket `members` at a start.
 
 use std::sync::Arc;
 
@@ -27,19 +26,16 @@ const INDEX_KEY: &[u8] = b"consistent_index";
 const TERM_KEY: &[u8] = b"term";
 const CONF_STATE_KEY: &[u8] = b"confState";
 
-/// A place in the log, and the members there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AppliedPosition {
     /// The last entry that was applied; 0 before the first.
     pub index: u64,
-    /// Its term.
     pub term: u64,
-    /// The members at that entry. Shared: it seldom changes, and each entry says it.
+    /// The members at that entry, shared: each entry has them, and they seldom change.
     pub conf_state: Arc<ConfState>,
 }
 
 impl AppliedPosition {
-    /// What a state of the engine says of itself.
     pub fn read(state: &(impl Read + ?Sized)) -> Result<AppliedPosition> {
         let members = state.get(Bucket::Meta, CONF_STATE_KEY)?;
         let members = members.map(|text| parse_conf_state(&text)).transpose()?;
@@ -50,7 +46,6 @@ impl AppliedPosition {
         })
     }
 
-    /// What goes with each commit.
     pub fn pre_commit() -> PreCommit<AppliedPosition> {
         PreCommit::new(|progress: &AppliedPosition, put| {
             if progress.index == 0 {
@@ -64,7 +59,6 @@ impl AppliedPosition {
         })
     }
 
-    /// As the log speaks of it.
     pub fn position(&self) -> LogPosition {
         LogPosition { index: self.index, term: self.term, conf_state: (*self.conf_state).clone() }
     }

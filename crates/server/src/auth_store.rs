@@ -1,5 +1,4 @@
-//! Users, roles and permissions in etcd's buckets and format. etcd's counterpart is
-//! `auth.AuthStore`.
+//! Users, roles and permissions in etcd's buckets and format: etcd's `auth.AuthStore`.
 //!
 //! ```text
 //!   authUsers   alice         User { name, bcrypt of the password, roles in order, options }
@@ -7,8 +6,7 @@
 //!   auth        authRevision  8 bytes, big endian: 1, and one more with each change
 //! ```
 //!
-//! Permissions are not checked anywhere yet. So authentication cannot be switched on: a server that
-//! says it checks and does not would be worse than one that says it does not.
+//! Permissions are not checked yet, so authentication cannot be enabled.
 //!
 //! * A password is hashed before it is proposed; none gets into the log or the store.
 //! * A refused change has changed nothing, the revision neither.
@@ -34,57 +32,41 @@ use crate::error::{Error, Result};
 
 const REVISION_KEY: &[u8] = b"authRevision";
 const ROOT: &str = "root";
-/// The end of a range that has none.
+/// As the end of a range: no end.
 const OPEN_END: &[u8] = &[0];
 
-/// Why users and roles are left as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum AuthRejection {
-    /// A user must have a name.
     #[error("etcdserver: user name is empty")]
     UserEmpty,
-    /// There is one of this name.
     #[error("etcdserver: user name already exists")]
     UserExists,
-    /// There is no such user.
     #[error("etcdserver: user name not found")]
     UserNotFound,
-    /// A role must have a name.
     #[error("etcdserver: role name is empty")]
     RoleEmpty,
-    /// There is one of this name.
     #[error("etcdserver: role name already exists")]
     RoleExists,
-    /// There is no such role.
     #[error("etcdserver: role name not found")]
     RoleNotFound,
-    /// The user does not have it.
     #[error("etcdserver: role is not granted to the user")]
     RoleNotGranted,
-    /// A permission was to be granted, and there is none in the request.
     #[error("etcdserver: permission not given")]
     PermissionNotGiven,
-    /// The role does not have it.
     #[error("etcdserver: permission is not granted to the role")]
     PermissionNotGranted,
-    /// The range of a permission makes no sense.
     #[error("etcdserver: invalid auth management")]
     InvalidRange,
-    /// No user could do anything any more.
     #[error("etcdserver: root user does not exist")]
     NoRootUser,
-    /// The same.
     #[error("etcdserver: root user does not have root role")]
     NoRootRole,
-    /// Passwords are not asked for.
     #[error("etcdserver: authentication is not enabled")]
     NotEnabled,
 }
 
-/// What comes of a request.
 type AuthResult<T> = std::result::Result<T, AuthRejection>;
 
-/// What can be looked at: the store, or a transaction on it.
 trait ReadBucket {
     fn get_bytes(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
 }
@@ -125,17 +107,15 @@ fn get_revision(state: &(impl ReadBucket + ?Sized)) -> Result<u64> {
     number.map_err(|_| Error::damaged("authRevision", "it has not 8 bytes"))
 }
 
-/// How many changes there were.
 pub fn revision(state: &(dyn ReadTxn + '_)) -> Result<u64> {
     get_revision(state)
 }
 
-/// A user.
 pub fn user(state: &(dyn ReadTxn + '_), name: &str) -> Result<AuthResult<User>> {
     get_user(state, name)
 }
 
-/// A role's permissions. `root` may do everything, whatever was granted to it.
+/// `root` may do everything, whatever was granted to it.
 pub fn permissions(state: &(dyn ReadTxn + '_), role: &str) -> Result<AuthResult<Vec<Permission>>> {
     let all = || Permission {
         perm_type: Type::Readwrite as i32,
@@ -146,7 +126,6 @@ pub fn permissions(state: &(dyn ReadTxn + '_), role: &str) -> Result<AuthResult<
     Ok(found.map(|found| if role == ROOT { vec![all()] } else { found.key_permission }))
 }
 
-/// The names in a bucket of users or roles, in order.
 pub fn names(state: &(dyn ReadTxn + '_), bucket: Bucket) -> Result<Vec<String>> {
     let mut names = Vec::new();
     state.scan(bucket, &mut |name, _| {
@@ -156,14 +135,12 @@ pub fn names(state: &(dyn ReadTxn + '_), bucket: Bucket) -> Result<Vec<String>> 
     Ok(names)
 }
 
-/// Whether authentication could be switched on.
 pub fn check_can_enable(state: &(dyn ReadTxn + '_)) -> Result<AuthResult<()>> {
     let Ok(root) = get_user(state, ROOT)? else { return Ok(Err(AuthRejection::NoRootUser)) };
     let has_role = root.roles.iter().any(|role| role == ROOT);
     Ok(if has_role { Ok(()) } else { Err(AuthRejection::NoRootRole) })
 }
 
-/// Whether a request is about users and roles.
 pub(crate) fn is_auth_request(request: &InternalRaftRequest) -> bool {
     request.auth_user_add.is_some()
         || request.auth_user_delete.is_some()
@@ -176,7 +153,6 @@ pub(crate) fn is_auth_request(request: &InternalRaftRequest) -> bool {
         || request.auth_role_revoke_permission.is_some()
 }
 
-/// Applies a request that [is one](is_auth_request) of these.
 pub(crate) fn apply(
     txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     request: &InternalRaftRequest,
@@ -205,7 +181,6 @@ pub(crate) fn apply(
     }
 }
 
-/// Takes the value out of what was asked for, or returns the refusal.
 macro_rules! ok_or_return {
     ($asked:expr) => {
         match $asked {
@@ -215,7 +190,6 @@ macro_rules! ok_or_return {
     };
 }
 
-/// Changes users and roles in a transaction.
 struct AuthChange<'t, 's>(&'t mut (dyn WriteTxn<AppliedPosition> + 's));
 
 impl AuthChange<'_, '_> {
@@ -227,7 +201,6 @@ impl AuthChange<'_, '_> {
         get_role(&*self.0, name)
     }
 
-    /// The end of each change that was made.
     fn increment_revision(&mut self) -> Result<AuthResult<()>> {
         let revision = get_revision(&*self.0)? + 1;
         let bytes = Bytes::copy_from_slice(&revision.to_be_bytes());
@@ -269,7 +242,7 @@ impl AuthChange<'_, '_> {
         request: &AuthUserChangePasswordRequest,
     ) -> Result<AuthResult<()>> {
         let mut user = ok_or_return!(self.user(&request.name)?);
-        // A user that has none keeps none.
+        // A user without a password is not given one.
         if !user.options.is_some_and(|options| options.no_password) {
             user.password = decode_hash(&request.hashed_password)?;
         }
@@ -318,7 +291,6 @@ impl AuthChange<'_, '_> {
         self.increment_revision()
     }
 
-    /// Each user that has the role loses it.
     fn delete_role(&mut self, name: &str) -> Result<AuthResult<()>> {
         ok_or_return!(self.role(name)?);
         self.0.unset(Bucket::AuthRoles, name.as_bytes())?;
@@ -379,7 +351,7 @@ fn is_valid_range(granted: &Permission) -> bool {
     !key.is_empty() && (end.is_empty() || end == OPEN_END || key < end)
 }
 
-/// The text that was hashed before the request was proposed.
+/// Decodes the hash that was made before the request was proposed.
 fn decode_hash(text: &str) -> Result<Bytes> {
     let decoded = STANDARD.decode(text);
     decoded.map(Bytes::from).map_err(|error| Error::damaged("a hashed password", error.to_string()))

@@ -1,8 +1,7 @@
-//! Sums over one member's store, for comparing members or checking a suspected disk.
+//! Hashes of one member's store, for comparing members or checking a suspected disk.
 //!
-//! Both walk the whole store. They are for a thread that has time, and look at one state however
-//! long they take. What they sum is told in [`clearlane_mvcc::hash`] and
-//! [`clearlane_mvcc::backend_hash`].
+//! Both walk the whole store, in one state: they are for a thread that has time. What they cover:
+//! [`clearlane_mvcc::hash`] and [`clearlane_mvcc::backend_hash`].
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -17,10 +16,9 @@ use crate::apply::RequestRejection;
 use crate::error::Result;
 use crate::request_error::RequestError;
 
-/// Number of keys or records in one step. In the old eras the steps of a hash hold a lock anyway.
 const KEYS_PER_STEP: usize = 10_000;
 
-/// The sum of all keys at a revision, the current one if it is 0; and the current one of the same
+/// The hash of all keys at a revision (0: the current one), and the current revision of the same
 /// state.
 pub fn hash_kv(
     store: &dyn Store<AppliedPosition>,
@@ -40,8 +38,8 @@ pub fn hash_kv(
     Ok((sum, job.revision()))
 }
 
-/// The sum of everything that is on disk, after a commit; and the current revision of before: what
-/// it stands for is in the sum.
+/// The hash of everything on disk, after a commit; and the current revision before the hash is
+/// taken, which it includes.
 pub fn hash(store: &dyn Store<AppliedPosition>) -> Result<(u32, i64)> {
     let revision = store.begin_read().revision();
     let copy = store.snapshot()?;
@@ -53,7 +51,7 @@ pub fn hash(store: &dyn Store<AppliedPosition>) -> Result<(u32, i64)> {
     }
 }
 
-/// What is committed, as a read transaction that holds no lock in any era.
+/// A snapshot as a read transaction that holds no lock in any era.
 struct CommittedSnapshot(Arc<dyn Snapshot>);
 
 impl ReadTx for CommittedSnapshot {

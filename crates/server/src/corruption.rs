@@ -1,16 +1,15 @@
-//! Compares what members have, and says which one is wrong: etcd's `corrupt.go`,
+//! Compares the members' hashes, and finds the corrupt member: etcd's `corrupt.go`,
 //! `docs/maintenance.md`.
 //!
-//! * [Before a member serves](count_mismatches) it compares itself with the others, and does not
-//!   serve if it differs.
-//! * [From time to time](PeriodicCheck::find_corrupt_member) the leader compares, at its newest
-//!   revision: the first that differs from it is wrong.
-//! * [Behind compactions](compare_compaction_hashes) the leader compares what all have worked out:
-//!   the minority is wrong.
+//! * [At a start](count_mismatches) a member that differs from the others does not serve.
+//! * [Periodically](PeriodicCheck::find_corrupt_member) the leader compares, at its newest
+//!   revision: the first that differs from it is corrupt.
+//! * [After compactions](compare_compaction_hashes) the leader compares the hashes that all have
+//!   stored: the minority is corrupt.
 //!
 //! Two hashes are compared only if they are of one revision, compacted at one revision. A member
-//! that does not answer, or cannot be compared, is not called wrong. No member is asked and no
-//! clock is read here: the threads [ask](crate::threads::PeerClients), and pass on the answers.
+//! that does not answer, or cannot be compared, does not count as corrupt. The members are asked
+//! [elsewhere](crate::threads::PeerClients).
 
 use std::collections::BTreeMap;
 
@@ -19,25 +18,19 @@ use clearlane_mvcc::HashKv;
 use crate::apply::RequestRejection;
 use crate::request_error::RequestError;
 
-/// A hash, and how far the member was that has it.
+/// A member's hash, and its newest revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberHash {
-    /// Of which records what hash.
     pub hash_kv: HashKv,
-    /// The newest revision.
     pub revision: i64,
 }
 
-/// What another member has said, or why it has not.
 #[derive(Debug)]
 pub struct PeerHash {
-    /// Which member.
     pub id: u64,
-    /// What it said.
     pub result: Result<MemberHash, RequestError>,
 }
 
-/// How many of the others have other records than this member, which is about to serve.
 pub fn count_mismatches(own: &HashKv, others: &[PeerHash]) -> usize {
     let differs = |other: &&PeerHash| {
         let id = format!("{:x}", other.id);
@@ -80,34 +73,28 @@ fn warn_missing_hash(id: &str, revision: i64, why: &RequestError) {
     tracing::warn!("remote-peer-id" = id, revision, error = %why, "{words}");
 }
 
-/// What a leader has found out in one round of asking.
 #[derive(Debug)]
 pub struct PeriodicCheck<'h> {
-    /// The leader.
     pub leader: u64,
-    /// Its hash, at which the others were asked.
+    /// The leader's hash before the others were asked, at its revision.
     pub before: HashKv,
-    /// Its hash after all have answered, and this member has caught up with what was agreed then.
+    /// The leader's hash after the others have answered and it has applied what was committed then.
     pub after: MemberHash,
-    /// The others.
     pub others: &'h [PeerHash],
 }
 
 impl PeriodicCheck<'_> {
-    /// Which member must not be believed, if there is one.
     pub fn find_corrupt_member(&self) -> Option<u64> {
         let heard = |other: &PeerHash| Some((other.id, *other.result.as_ref().ok()?));
         let said: Vec<(u64, MemberHash)> = self.others.iter().filter_map(heard).collect();
         let own = self.has_changed().then_some(self.leader);
         let wrong = said.iter().filter(|(id, said)| self.is_corrupt(*id, said));
-        // All of them are told, and the first is the one.
         let wrong: Vec<u64> = wrong.map(|(id, _)| *id).collect();
         let checked = said.len();
         tracing::info!("number-of-peers-checked" = checked, "finished peer corruption check");
         own.into_iter().chain(wrong).next()
     }
 
-    /// The leader had another hash of the same a moment ago.
     fn has_changed(&self) -> bool {
         let (before, after) = (self.before, self.after.hash_kv);
         let is_same = before.hash_revision == after.hash_revision
@@ -164,19 +151,16 @@ impl PeriodicCheck<'_> {
     }
 }
 
-/// What a comparison at the revision of a compaction has come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HashCheckResult {
-    /// All members agree.
     Equal,
-    /// The members that could be compared agree, and there are others: an earlier compaction may
-    /// tell more.
+    /// The members that could be compared agree, and others did not answer: an earlier compaction
+    /// may tell more.
     Inconclusive,
-    /// These are wrong. Member 0 is all of them: there is no majority that would be right.
+    /// Member 0 stands for all members: no majority has the same hash.
     Corrupt(Vec<u64>),
 }
 
-/// Compares what members have at the revision of a compaction with what the leader has.
 pub fn compare_compaction_hashes(
     leader: u64,
     own: &HashKv,

@@ -1,7 +1,4 @@
-//! Waits for something up to the deadline of a request.
-//!
-//! The timer is made at the first poll that finds nothing: a request that is answered at once takes
-//! none.
+//! Waits up to the deadline of a request. The timer is made at the first poll that finds nothing.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -11,7 +8,7 @@ use std::time::Duration;
 use clearlane_contention::now_ns;
 use tokio::time::{Sleep, sleep};
 
-/// The deadline of a request, on the clock of the locks.
+/// On the clock of the locks.
 #[derive(Debug)]
 pub struct Deadline {
     deadline_ns: u64,
@@ -19,17 +16,15 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// At a time, or never.
     pub fn new(until_ns: Option<u64>) -> Deadline {
         Deadline { deadline_ns: until_ns.unwrap_or(u64::MAX), timer: None }
     }
 
-    /// Whether there is one, and it has passed. It takes a look at the clock.
+    /// Reads the clock.
     pub fn has_passed(&self) -> bool {
         self.deadline_ns != u64::MAX && now_ns() >= self.deadline_ns
     }
 
-    /// Is ready when it has passed, and wakes the task then.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.deadline_ns == u64::MAX {
             return Poll::Pending;
@@ -41,7 +36,6 @@ impl Deadline {
     }
 }
 
-/// What comes of some work, unless the deadline passes first.
 pub async fn within_deadline<T>(until_ns: Option<u64>, work: impl Future<Output = T>) -> Option<T> {
     let (mut work, mut deadline) = (pin!(work), Deadline::new(until_ns));
     poll_fn(|context| match work.as_mut().poll(context) {

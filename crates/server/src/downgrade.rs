@@ -1,16 +1,14 @@
-//! A cluster that is to go back to an older version: etcd's preparations for it.
+//! Preparations for a downgrade of the cluster: etcd's `validate`, `enable` and `cancel`.
 //!
-//! An operator first asks whether it is possible (*validate*), then announces it (*enable*),
-//! replaces the members one by one, or calls it off (*cancel*). The announcement goes through the
-//! log and lies in bucket `cluster`, under `downgrade`:
+//! The announcement goes through the log and is kept in bucket `cluster`, under `downgrade`:
 //! `{"target-version":"3.6.0","enabled":true}`.
 //!
 //! * The target is one minor version below the cluster's.
 //! * While one is announced there cannot be another.
 //!
-//! etcd's leader then lowers the cluster's version, and each member rewrites its store so that the
-//! older version can read it. Our files are of one version only: the announcement is kept and
-//! shown, and nothing is rewritten.
+//! etcd's leader then lowers the cluster's version, and each member rewrites its store for the
+//! older version. Our files are of one version only: the announcement is shown, and nothing is
+//! rewritten.
 
 use bytes::Bytes;
 use clearlane_engine::Bucket;
@@ -25,34 +23,27 @@ use crate::error::{Error, Result};
 
 const DOWNGRADE_KEY: &[u8] = b"downgrade";
 const CLUSTER_VERSION: &[u8] = b"clusterVersion";
-/// The version of a cluster that has none on record yet.
+/// Assumed for a cluster without a version on record.
 const NEWEST_VERSION: Version = Version { major: 3, minor: 7 };
 
-/// Why a downgrade is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DowngradeRejection {
-    /// It is no version.
     #[error("etcdserver: wrong downgrade target version format")]
     WrongFormat,
-    /// It is not the one below.
     #[error("etcdserver: invalid downgrade target version")]
     InvalidTarget,
-    /// Another one is announced.
     #[error("etcdserver: cluster has a downgrade job in progress")]
     InProgress,
 }
 
-/// The part of a version that decides which members can talk to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// 3 in 3.7.
     pub major: u64,
-    /// 7 in 3.7.
     pub minor: u64,
 }
 
 impl Version {
-    /// Of `X.Y` or `X.Y.Z`.
+    /// Takes `X.Y` or `X.Y.Z`.
     pub fn parse(text: &str) -> Option<Version> {
         let numbers: Option<Vec<u64>> = text.split('.').map(|part| part.parse().ok()).collect();
         match numbers?[..] {
@@ -62,7 +53,6 @@ impl Version {
     }
 }
 
-/// What a state of the store says of the cluster's version.
 pub fn cluster_version(state: &dyn ReadTxn) -> Result<Version> {
     let Some(text) = state.get(Bucket::Cluster, CLUSTER_VERSION)? else {
         return Ok(NEWEST_VERSION);
@@ -71,7 +61,6 @@ pub fn cluster_version(state: &dyn ReadTxn) -> Result<Version> {
     version.ok_or_else(|| Error::damaged("clusterVersion", text.escape_ascii().to_string()))
 }
 
-/// What is announced.
 pub fn downgrade_info(state: &dyn ReadTxn) -> Result<DowngradeInfo> {
     let Some(text) = state.get(Bucket::Cluster, DOWNGRADE_KEY)? else {
         return Ok(DowngradeInfo::default());
@@ -84,7 +73,7 @@ pub fn downgrade_info(state: &dyn ReadTxn) -> Result<DowngradeInfo> {
     Ok(DowngradeInfo { enabled, target_version })
 }
 
-/// Whether a downgrade to this version could be announced. Returns it in full.
+/// Whether a downgrade to this version could be announced. Returns the version in full.
 pub fn validate(
     state: &dyn ReadTxn,
     target: &str,
@@ -103,7 +92,7 @@ pub fn validate(
     })
 }
 
-/// Applies an announcement, or its end.
+/// Enables or cancels a downgrade.
 pub(crate) fn apply_downgrade_info(
     txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     request: &DowngradeInfoSetRequest,

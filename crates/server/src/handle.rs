@@ -1,4 +1,4 @@
-//! What a network thread has of a member: its request channel, and the calls that requests become.
+//! A member as a network thread uses it: its request channel, and the calls that requests become.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::request_error::RequestError;
 use crate::request_trace::{RequestTrace, Stage};
 use crate::threads::{RequestChannel, RequestOutcome, ServerThreads};
 
-/// A member, for the requests of one thread.
+/// A member, as one network thread uses it.
 #[derive(Clone, Debug)]
 pub struct Server {
     threads: Arc<ServerThreads>,
@@ -32,38 +32,33 @@ pub struct Server {
 }
 
 impl Server {
-    /// For one thread. The channel's [task](RequestChannel::run) must run there.
+    /// The channel's [task](RequestChannel::run) must run on the thread that uses this.
     pub fn new(node: &Arc<ServerThreads>, limits: Limits) -> Server {
         Server { threads: Arc::clone(node), requests: node.request_channel(), limits }
     }
 
-    /// The same for a client that waits until then only: see [`RequestChannel::with_deadline`].
+    /// The same with a deadline: see [`RequestChannel::with_deadline`].
     pub fn with_deadline(&self, until_ns: u64) -> Server {
         let (node, limits) = (Arc::clone(&self.threads), self.limits);
         Server { threads: node, requests: self.requests.with_deadline(until_ns), limits }
     }
 
-    /// The net thread's requests on their way to the loops.
     pub fn requests(&self) -> &RequestChannel {
         &self.requests
     }
 
-    /// The member.
     pub fn threads(&self) -> &Arc<ServerThreads> {
         &self.threads
     }
 
-    /// How much a request may ask for.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// The store that answers now.
     pub fn store(&self) -> Arc<dyn Store<AppliedPosition>> {
         self.threads.store()
     }
 
-    /// Waits until this member has applied all that was acknowledged before.
     pub async fn linearizable_read_notify_untraced(&self) -> Result<(), RequestError> {
         if self.threads.is_sole_voter_caught_up() {
             Ok(())
@@ -72,13 +67,12 @@ impl Server {
         }
     }
 
-    /// The same, and notes for what it has waited: for others to confirm how far the log is
-    /// committed, or for this member to apply it.
+    /// Waits until this member has applied all that was acknowledged before, and adds the waits to
+    /// the trace.
     pub async fn linearizable_read_notify(
         &self,
         card: &mut RequestTrace,
     ) -> Result<(), RequestError> {
-        // A read that asks no other member has not waited for one.
         if !self.threads.is_sole_voter_caught_up() {
             let applying = self.read_index().await?;
             card.end_read_index(applying);
@@ -86,8 +80,8 @@ impl Server {
         Ok(())
     }
 
-    /// Has the thread that speaks to raft say that this member is fresh, also where no other member
-    /// need be asked: for callers that check whether it answers.
+    /// Waits for a round of ReadIndex even if this member is the only voter: for callers that check
+    /// whether the raft loop answers.
     pub async fn force_read_index(&self) -> Result<(), RequestError> {
         self.read_index().await.map(drop)
     }
@@ -102,7 +96,6 @@ impl Server {
         }
     }
 
-    /// Waits up to the request's deadline for something that does not go through the channel.
     pub async fn within_deadline<T>(
         &self,
         work: impl Future<Output = T>,
@@ -110,17 +103,15 @@ impl Server {
         within_deadline(self.deadline_ns(), work).await.ok_or(RequestError::DeadlineExceeded)
     }
 
-    /// The request's deadline, if it has one.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.requests.deadline_ns()
     }
 
-    /// Sends a request through the log, and waits until it is applied here.
     pub fn propose<P: Proposal>(
         &self,
         request: P,
     ) -> impl Future<Output = Result<P::Response, RequestError>> + Send {
-        // It has a place for every kind of request. From here on a pointer is handed on.
+        // The struct has a field for every kind of request: moving the box is cheaper.
         let request = Box::new(request.into_request());
         async move { P::response_of(self.propose_boxed(request).await?) }
     }
@@ -146,14 +137,14 @@ impl Server {
         }
     }
 
-    /// Whether the store may take a request. If not, all members are notified of it before the
-    /// client is.
+    /// Whether the quota and the disk have room for the request. If not, the alarm is raised before
+    /// the client is told.
     async fn check_quota(&self, request: &InternalRaftRequest) -> Result<(), RequestError> {
         let (cost, size) = (quota::cost(request), self.threads.sizes().size());
         if cost == 0 {
             return Ok(());
         }
-        // The thread that has found that out raises the alarm.
+        // The commit thread raises the alarm.
         if self.threads.is_disk_low() {
             return Err(RequestRejection::NoSpace.into());
         }
@@ -162,13 +153,13 @@ impl Server {
         }
         let member = self.threads.metadata().node_id;
         if !self.threads.alarms().is_raised_by(member, AlarmType::Nospace) {
-            // Also if the alarm gets lost: the next request that asks raises it.
+            // If the alarm is lost, the next refused request raises it.
             let _ = self.requests.propose(Box::new(alarms::no_space(member))).await;
         }
         Err(RequestRejection::NoSpace.into())
     }
 
-    /// Forgets the past. A physical compaction has ended when this returns, any other has begun.
+    /// Waits for all steps of a physical compaction; any other is only scheduled.
     pub async fn compact(
         &self,
         request: CompactionRequest,
@@ -176,14 +167,13 @@ impl Server {
         let (at, is_physical) = (request.revision, request.physical);
         let reply = self.propose(request).await?;
         if is_physical {
-            // The member's threads end with it, and then no request waits here either.
+            // An error means that the member has stopped.
             let mut compacted = self.threads.compacted();
             let _ = self.within_deadline(compacted.wait_for(|done| *done >= at)).await?;
         }
         Ok(reply)
     }
 
-    /// Hands leadership to another member, and waits until another member leads.
     pub async fn move_leader(&self, to: u64) -> Result<(), RequestError> {
         let this = self.threads.metadata().node_id;
         let mut leadership = self.threads.leadership();
@@ -201,7 +191,6 @@ impl Server {
         Ok(())
     }
 
-    /// Runs a transaction; one that only reads does not go through the log.
     pub async fn txn(
         &self,
         request: TxnRequest,
@@ -220,7 +209,6 @@ impl Server {
         reply
     }
 
-    /// Changes the members.
     pub async fn change_members(&self, change: MemberChange) -> Result<Vec<Member>, RequestError> {
         let started = Instant::now();
         match self.requests.change_members(change).await {
@@ -232,8 +220,7 @@ impl Server {
         }
     }
 
-    /// Why a proposal has timed out, in etcd's words. What had been proposed when a leader was lost
-    /// is perhaps lost with it.
+    /// etcd's error for a time-out: a proposal may have been lost with the leader of its time.
     fn timeout_error(&self, started: Instant) -> RequestError {
         let (node, own) = (&self.threads, self.threads.metadata().node_id);
         let status = node.status();
@@ -266,7 +253,6 @@ impl Server {
         voters().filter(|voter| is_connected(voter.id)).count() > voters().count() / 2
     }
 
-    /// Fills in the member that answers.
     pub fn fill_header(&self, header: &mut Option<ResponseHeader>) {
         let metadata = self.threads.metadata();
         let header = header.get_or_insert_default();
@@ -275,12 +261,10 @@ impl Server {
         header.raft_term = self.threads.status().term();
     }
 
-    /// Whether this member leads.
     pub fn is_leader(&self) -> bool {
         self.threads.status().leader() == self.threads.metadata().node_id
     }
 
-    /// The leader, if it is another member, and how to ask it.
     pub fn remote_leader(&self) -> Option<(&Arc<dyn crate::threads::PeerClients>, u64)> {
         let leader = self.threads().status().leader();
         let is_another = leader != 0 && leader != self.threads().metadata().node_id;
@@ -288,7 +272,7 @@ impl Server {
     }
 }
 
-/// An id as long as those of this member's requests, which get theirs when they are proposed.
+/// As long, encoded, as the id that the request is given when it is proposed.
 fn placeholder_id(member: u64) -> u64 {
     RequestIdGenerator::new(member, u64::MAX).last()
 }

@@ -1,17 +1,13 @@
-//! What a network thread asks about leases, and does not send through the log.
+//! Lease requests of a network thread that do not go through the log.
 //!
 //! ```text
-//!   renew, time to live   the leader knows. Is this member the leader, still? A round of questions
-//!                         says so (the same that a fresh read waits for), and all that this
-//!                         member must have applied is applied then
+//!   renew, time to live   from the leader, after a round of ReadIndex
 //!   list                  what this member has, as in etcd
 //! ```
 //!
 //! Without the round, a leader that has been replaced and does not know it yet would renew a lease
-//! that its successor lets run out.
-//!
-//! Members that do not lead answer [`RequestError::NotLeader`]: the code that carries requests
-//! between members asks the leader then.
+//! that its successor lets expire. Other members answer [`RequestError::NotLeader`], and the caller
+//! asks the leader.
 
 use clearlane_lease::{LeaseTtl, Renewal};
 use clearlane_proto::etcdserverpb::{
@@ -21,11 +17,10 @@ use clearlane_proto::etcdserverpb::{
 use crate::handle::Server;
 use crate::request_error::RequestError;
 
-/// etcd's time to live of a lease that there is not.
 const TTL_OF_MISSING_LEASE: i64 = -1;
 
 impl Server {
-    /// Lets a lease begin its time anew, and says how many seconds that is; 0 if there is none.
+    /// Returns the TTL in seconds; 0 if there is no such lease.
     pub async fn renew_lease(&self, id: i64) -> Result<i64, RequestError> {
         loop {
             self.require_leader().await?;
@@ -42,15 +37,14 @@ impl Server {
         }
     }
 
-    /// How it stands with a lease, and which keys hang on it.
     pub async fn lease_time_to_live(
         &self,
         id: i64,
         keys: bool,
     ) -> Result<LeaseTimeToLiveResponse, RequestError> {
         self.require_leader().await?;
-        // Before the keys are looked at: a change hangs its keys on leases before it can be read.
-        // So the keys are those of this revision at least.
+        // Before the keys are read: a change attaches keys to leases before it can be read, so the
+        // keys are at least those of this revision.
         let revision = self.store_revision().await?;
         let leases = self.threads().leases();
         let mut response =
@@ -69,7 +63,7 @@ impl Server {
         Ok(response)
     }
 
-    /// Makes sure that this member leads, and has applied whatever was acknowledged before.
+    /// Confirms that this member leads, and waits until it has applied all that was acknowledged.
     async fn require_leader(&self) -> Result<(), RequestError> {
         match self.threads().status().leader() {
             0 => Err(RequestError::NoLeader),

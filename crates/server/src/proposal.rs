@@ -1,8 +1,5 @@
-//! Requests that go through the log, each with the type that answers it.
-//!
-//! A net thread proposes a `PutRequest` and gets a `PutResponse`. On the way both are what the log
-//! and the apply loop have for all requests: an [`InternalRaftRequest`] and an
-//! [`AppliedResponse`].
+//! Requests that go through the log, each with the type of its response. In the log and the apply
+//! loop all are an [`InternalRaftRequest`] and an [`AppliedResponse`].
 
 use clearlane_proto::etcdserverpb::{
     AlarmRequest, AlarmResponse, AuthRoleAddRequest, AuthRoleDeleteRequest,
@@ -19,19 +16,15 @@ use crate::apply::AppliedResponse;
 use crate::error::Error;
 use crate::request_error::RequestError;
 
-/// A request that goes through the log.
 pub trait Proposal: Send {
-    /// What it is answered with once it is applied.
     type Response;
 
-    /// As it is in the log.
     fn into_request(self) -> InternalRaftRequest;
 
-    /// The answer, out of what may answer any request.
     fn response_of(applied: AppliedResponse) -> Result<Self::Response, RequestError>;
 }
 
-/// Any request, for callers that do not look at the answer.
+/// For callers that do not look at the answer.
 impl Proposal for InternalRaftRequest {
     type Response = AppliedResponse;
 
@@ -84,7 +77,6 @@ proposals! {
     AuthRoleRevokePermissionRequest: auth_role_revoke_permission => Auth(Option<ResponseHeader>);
 }
 
-/// An answer to another kind of request is a bug.
 fn unexpected(applied: &AppliedResponse) -> RequestError {
     Error::damaged("an answer", format!("{applied:?} answers another request")).into()
 }

@@ -1,4 +1,4 @@
-//! What a member says of itself, and the leader of all, through the log.
+//! What a member publishes through the log: its attributes, and the leader the cluster's version.
 
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_proto::membershippb::{
@@ -10,7 +10,7 @@ use crate::request_error::RequestError;
 use crate::threads::RequestOutcome;
 
 impl Server {
-    /// Says what this member is called and where clients reach it.
+    /// Proposes this member's name and client URLs.
     pub async fn publish(&self, name: &str, client_urls: &[String]) -> Result<(), RequestError> {
         let attributes = Attributes { name: name.to_owned(), client_urls: client_urls.to_vec() };
         let cluster_member_attr_set = Some(ClusterMemberAttrSetRequest {
@@ -24,7 +24,6 @@ impl Server {
         .await
     }
 
-    /// Says which version all members speak.
     pub async fn set_cluster_version(&self, version: &str) -> Result<(), RequestError> {
         let cluster_version_set = Some(ClusterVersionSetRequest { ver: version.to_owned() });
         self.propose_unchecked(InternalRaftRequest { cluster_version_set, ..Default::default() })

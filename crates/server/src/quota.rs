@@ -6,12 +6,11 @@
 //!   otherwise              refused; the member raises NOSPACE (see `alarms`)
 //! ```
 //!
-//! The check comes before the log, with the size as of the last commit, so requests that are under
-//! way together may pass the quota. The member that finds its store beyond it after a commit raises
-//! the alarm then, also a follower.
+//! The check comes before the log, with the size as of the last commit, so concurrent requests may
+//! pass the quota. A member that finds its store beyond it after a commit raises the alarm then.
 //!
 //! The size is not that of the files: it is the bytes of all keys and values, history included, at
-//! their height since the store was last rewritten (`docs/decisions/member-quota.md`,
+//! their maximum since the store was last rewritten (`docs/decisions/member-quota.md`,
 //! `docs/maintenance.md`).
 
 use clearlane_proto::etcdserverpb::request_op::Request;
@@ -20,33 +19,30 @@ use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest, RequestOp, 
 /// etcd's default.
 const DEFAULT_BYTES: i64 = 2 << 30;
 const LEASE_COST: u64 = 64;
-/// What a put costs besides its key and value.
 const PUT_COST: u64 = 256;
 
-/// How large the store may become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     quota_bytes: i64,
 }
 
 impl Quota {
-    /// As etcd's flag says it: 0 is the default, below is none.
+    /// The value of etcd's flag: 0 is the default, below 0 is no limit.
     pub fn new(setting: i64) -> Quota {
         Quota { quota_bytes: if setting == 0 { DEFAULT_BYTES } else { setting } }
     }
 
-    /// The bytes; below 0 if there is no limit.
+    /// Below 0 if there is no limit.
     pub fn bytes(self) -> i64 {
         self.quota_bytes
     }
 
-    /// Whether a store of this size may take a request of this cost.
     pub fn allows(self, size: u64, cost: u64) -> bool {
         u64::try_from(self.quota_bytes).map_or(true, |quota| size.saturating_add(cost) < quota)
     }
 }
 
-/// What a request adds to the store, about.
+/// An estimate of the bytes that a request adds to the store.
 pub fn cost(request: &InternalRaftRequest) -> u64 {
     let put = request.put.as_ref().map_or(0, put_cost);
     let txn = request.txn.as_ref().map_or(0, txn_cost);
@@ -58,7 +54,7 @@ fn put_cost(request: &PutRequest) -> u64 {
     PUT_COST + (request.key.len() + request.value.len()) as u64
 }
 
-/// How deep transactions lie in each other is checked before.
+/// Recursive: `check` bounds how deep transactions nest.
 fn txn_cost(request: &TxnRequest) -> u64 {
     let all = |ops: &[RequestOp]| ops.iter().map(op_cost).sum::<u64>();
     all(&request.success).max(all(&request.failure))

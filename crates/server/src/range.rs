@@ -1,4 +1,4 @@
-//! The whole path of a read, up to what is handed over for encoding: `docs/read-path.md`.
+//! The path of a read, up to what is handed over for encoding: `docs/read-path.md`.
 //!
 //! ```text
 //!   client ── Range ──▶ check     is it a request at all?
@@ -7,9 +7,9 @@
 //!                        └─ read  keys → records → (sorted, filtered, cut off)
 //! ```
 //!
-//! A read begins on the network thread, with a budget. What goes beyond it begins again in the
-//! read pool, and is [read while it is sent](crate::streamed_range). Which thread a read runs on is
-//! the matter of [`read_executor`](crate::read_executor).
+//! A read begins on the network thread, with a budget. Beyond it the read begins again in the read
+//! pool, and is [read while it is sent](crate::streamed_range). Which thread a read runs on:
+//! [`read_executor`](crate::read_executor).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -32,11 +32,10 @@ use crate::request_trace::{RequestTrace, Stage};
 use crate::streamed_range::StreamedRange;
 use crate::task_labels::{GET, RANGE, READ_TXN};
 
-/// What a range may find on the network thread.
+/// What a range may read on the network thread.
 const INLINE_BUDGET: Budget = Budget { records: 128, bytes: 256 << 10 };
 
 impl Server {
-    /// Reads a range.
     pub async fn range(
         &self,
         request: RangeRequest,
@@ -61,7 +60,6 @@ impl Server {
         Ok(result)
     }
 
-    /// A range whose records go as they are stored.
     async fn range_rows(
         &self,
         view: Arc<dyn ReadTxn + Send + Sync>,
@@ -73,7 +71,6 @@ impl Server {
             let _as = task_label(&request).enter_numbered(number);
             self.read_cached(|| collect_rows(&*view, &request, INLINE_BUDGET))
         };
-        // What is rare is boxed, or every range would allocate the space for it.
         let rows = match collected {
             Some(collected) => collected??,
             None => {
@@ -96,7 +93,6 @@ impl Server {
         Box::pin(self.run_in_pool(self.threads().read_pool(), trace, measure)).await
     }
 
-    /// A range that is sorted, filtered, or without values.
     async fn range_message(
         &self,
         view: Arc<dyn ReadTxn + Send + Sync>,
@@ -114,7 +110,6 @@ impl Server {
         Box::pin(self.run_in_pool(self.threads().read_pool(), trace, work)).await
     }
 
-    /// A range in an old era, in one go and with its locks held.
     async fn range_locked(
         &self,
         request: RangeRequest,
@@ -125,7 +120,6 @@ impl Server {
         self.read_locked(trace, label, number, work).await
     }
 
-    /// Runs a transaction that only reads.
     pub async fn read_txn(
         &self,
         request: TxnRequest,
@@ -160,17 +154,14 @@ impl Server {
     }
 }
 
-/// The name under which a range takes its locks.
 fn task_label(request: &RangeRequest) -> TaskLabel {
     if request.range_end.is_empty() { *GET } else { *RANGE }
 }
 
-/// Whether each of a transaction's ranges may be answered from what this member has.
 fn is_serializable(request: &TxnRequest) -> bool {
     range_ops(request).all(|range| range.serializable)
 }
 
-/// The ranges of a transaction that has nothing else.
 fn range_ops(request: &TxnRequest) -> impl Iterator<Item = &RangeRequest> {
     let ops = request.success.iter().chain(&request.failure);
     ops.filter_map(|op| match &op.request {
@@ -179,39 +170,30 @@ fn range_ops(request: &TxnRequest) -> impl Iterator<Item = &RangeRequest> {
     })
 }
 
-/// What a range has found.
 #[derive(Debug)]
 pub enum RangeResult {
-    /// So little that it is here.
     Rows(RangeRows),
-    /// So much that it is read when it is sent.
+    /// Read in chunks while it is sent.
     Stream(StreamedRange),
     /// Sorted, filtered, or without values.
     Message(RangeResponse),
 }
 
-/// What an answer says beside its records.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RangeMeta {
-    /// The member that answers, and as of which revision.
     pub header: Option<ResponseHeader>,
-    /// Whether the limit has cut off something.
     pub more: bool,
-    /// How many keys there are in the range, whatever the limit.
     pub count: i64,
 }
 
-/// Records as they are stored, which is as they go on the wire.
+/// Records as they are stored, which is their encoding on the wire.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RangeRows {
-    /// The rest of the answer.
     pub meta: RangeMeta,
-    /// Encoded, in the order of their keys.
     pub records: Vec<Bytes>,
 }
 
 impl RangeResult {
-    /// The member that answers.
     pub fn header_mut(&mut self) -> &mut Option<ResponseHeader> {
         match self {
             RangeResult::Rows(found) => &mut found.meta.header,
@@ -220,7 +202,6 @@ impl RangeResult {
         }
     }
 
-    /// How many records there are in the answer.
     pub fn record_count(&self) -> usize {
         match self {
             RangeResult::Rows(found) => found.records.len(),
@@ -229,7 +210,6 @@ impl RangeResult {
         }
     }
 
-    /// All of it in memory, for a caller that cannot take it piece by piece.
     pub async fn read_all(
         self,
         member: &Server,
@@ -262,14 +242,13 @@ impl RangeResult {
     }
 }
 
-/// How much may be gathered.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
     records: usize,
     bytes: usize,
 }
 
-/// The records of a plain range, or none if they are beyond the budget.
+/// The records of a plain range; `None` if they exceed the budget.
 fn collect_rows(
     view: &dyn ReadTxn,
     request: &RangeRequest,

@@ -1,17 +1,16 @@
 //! A range that is sent page by page: etcd 3.7's `RangeStream`.
 //!
-//! Put together, the pages are the answer to the same range in one message, as of the first page:
-//! its header and its count go out with the last page. Each page is a read of its own at the
-//! revision of the first one. So no lock and no old state of the store is kept while a client takes
-//! its time, and the stream ends with an error if that revision is compacted meanwhile, as in etcd.
+//! Joined, the pages are the answer to the same range as of the first page; header and count go out
+//! with the last page. Each page is a read of its own at the revision of the first, so no lock and
+//! no old state is kept between pages, and the stream fails if that revision is compacted, as in
+//! etcd.
 //!
 //! A sort target without an order is the only order besides that of the keys that etcd takes here.
-//! Such a range is read and sorted at once, as `Range` does it, and then cut into pages. (etcd
-//! sorts each page for itself and goes on behind its last key, so that keys come twice or not at
-//! all.)
+//! Such a range is read and sorted at once, then cut into pages. (etcd sorts each page for itself
+//! and goes on behind its last key, so keys come twice or not at all.)
 //!
-//! The first page has ten keys. From there on a page has twice as many if the last was far below
-//! the size that a message should have, and half as many if it was far above.
+//! The first page has ten keys. A later page has twice as many if the last was far below the target
+//! size of a message, and half as many if it was far above.
 
 use std::mem;
 use std::vec::IntoIter;
@@ -30,29 +29,24 @@ use crate::request_trace::RequestTrace;
 /// Number of keys on the first page.
 const FIRST_PAGE_KEYS: i64 = 10;
 
-/// A range under way.
 #[derive(Debug)]
 pub struct RangeStream {
     server: Server,
     remaining: Remaining,
     page_keys: i64,
-    /// What the first page says of the whole range.
+    /// The header and the count as of the first page.
     meta: Option<RangeMeta>,
 }
 
-/// What is left of it.
 #[derive(Debug)]
 enum Remaining {
-    /// Records to be read.
     Unread(RangeRequest),
-    /// Records that were sorted, and are in memory.
     Sorted(IntoIter<KeyValue>),
-    /// Nothing: the last page was there.
     Done,
 }
 
 impl RangeStream {
-    /// Begins. What cannot be streamed is refused at once.
+    /// Refuses a range that cannot be streamed.
     pub fn open(member: Server, request: RangeRequest) -> Result<RangeStream, RequestError> {
         apply::check::range(&request)?;
         apply::check::range_stream(&request)?;
@@ -64,7 +58,7 @@ impl RangeStream {
         })
     }
 
-    /// The next page; nothing behind the last one.
+    /// `None` after the last page.
     pub async fn next_page(&mut self) -> Result<Option<RangeResponse>, RequestError> {
         match mem::replace(&mut self.remaining, Remaining::Done) {
             Remaining::Done => Ok(None),
@@ -99,7 +93,6 @@ impl RangeStream {
         found.read_all(&self.server).await
     }
 
-    /// A page of records that are in memory.
     fn next_sorted_page(&mut self, mut records: IntoIter<KeyValue>) -> RangeResponse {
         let keys = usize::try_from(self.page_keys).unwrap_or(usize::MAX);
         let page = records.by_ref().take(keys).collect();
@@ -110,7 +103,7 @@ impl RangeStream {
         self.make_page(page)
     }
 
-    /// Any page but the last has its records only.
+    /// Only the last page has a header and a count.
     fn make_page(&mut self, kvs: Vec<KeyValue>) -> RangeResponse {
         let page = RangeResponse { kvs, ..RangeResponse::default() };
         self.adapt_page_size(page.encoded_len());
@@ -119,7 +112,7 @@ impl RangeStream {
 
     fn make_last_page(&mut self, kvs: Vec<KeyValue>) -> RangeResponse {
         let RangeMeta { mut header, more, count } = self.meta.take().unwrap_or_default();
-        // The revision stays that of the first page; the term is the present one.
+        // The revision stays that of the first page; the term is the current one.
         self.server.fill_header(&mut header);
         RangeResponse { header, kvs, more, count }
     }
@@ -134,7 +127,7 @@ impl RangeStream {
     }
 }
 
-/// What is left behind a page: of the same revision, without waiting to be linearizable again.
+/// The range after a page: at the same revision, and serializable.
 fn remaining_request(
     request: RangeRequest,
     page: &[KeyValue],

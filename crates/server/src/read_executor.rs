@@ -7,9 +7,8 @@
 //!   old eras      anything ───────────▶ a thread for each request, as etcd has a goroutine
 //! ```
 //!
-//! In an old era a read waits for the locks of its era, and with them in hand for the disk. Only
-//! that request waits: the network thread goes on with all others. (There is a bound on threads;
-//! beyond it requests wait for one.)
+//! In an old era a read waits for the locks of its era, and with them in hand for the disk. The
+//! number of these threads is bounded.
 
 use std::sync::atomic::Ordering;
 
@@ -27,12 +26,11 @@ use crate::request_error::RequestError;
 use crate::request_trace::{LockWaitMark, RequestTrace, Stage};
 use crate::threads::ReadPool;
 
-/// What a read comes to: the store may fail, and the request may ask for what there is not.
+/// The outer error stops the member, the inner one is the client's.
 pub(crate) type ReadResult<T> = Result<std::result::Result<T, RequestRejection>>;
 
 impl Server {
-    /// Reads something small from a state that holds no lock: on this thread, unless it would have
-    /// to wait for the disk.
+    /// Reads on this thread; on a cache miss, in the uncached pool. The state must hold no lock.
     pub(crate) async fn read_small<T: Send + 'static>(
         &self,
         trace: &mut RequestTrace,
@@ -44,7 +42,7 @@ impl Server {
         }
     }
 
-    /// Reads what is in memory. Nothing comes back if the disk would have to be waited for.
+    /// `None` if the read would have to wait for the disk.
     pub(crate) fn read_cached<T>(&self, read: impl FnOnce() -> T) -> Option<T> {
         let found = try_read_cached(read).ok();
         if found.is_none() {
@@ -53,7 +51,7 @@ impl Server {
         found
     }
 
-    /// Runs a read in a pool, and notes in its trace which locks it has waited for there.
+    /// Runs a read in a pool, and adds its waits for locks to its trace.
     pub(crate) async fn run_in_pool<T: Send + 'static>(
         &self,
         pool: &ReadPool,
@@ -66,7 +64,6 @@ impl Server {
         Ok(done??)
     }
 
-    /// Reads with the locks of an old era, on a thread that may wait for them.
     pub(crate) async fn read_locked<T: Send + 'static>(
         &self,
         trace: &mut RequestTrace,
@@ -84,8 +81,7 @@ impl Server {
         Ok(done??)
     }
 
-    /// Looks at the store for a moment: here, or in an old era on a thread that may wait for its
-    /// locks.
+    /// On this thread; in an old era on a thread that may wait for the locks.
     pub async fn read_store<T: Send + 'static>(
         &self,
         work: impl FnOnce(&(dyn ReadTxn + '_)) -> T + Send + 'static,
@@ -97,13 +93,11 @@ impl Server {
         self.run_on_own_thread(move || work(&*store.begin_read())).await
     }
 
-    /// The store's revision, see [`Server::read_store`].
     pub async fn store_revision(&self) -> std::result::Result<i64, RequestError> {
         self.read_store(|read| read.revision()).await
     }
 
-    /// Does what looks at the store and its watchers: here, or in an old era on a thread that may
-    /// wait for its locks.
+    /// On this thread; in an old era on a thread that may wait for the locks.
     pub async fn run_where_locks_may_wait<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Server) -> T + Send + 'static,
@@ -121,22 +115,20 @@ impl Server {
     ) -> std::result::Result<T, RequestError> {
         let (done, result) = oneshot::channel();
         spawn_blocking(move || {
-            // A request that does not wait any more takes no lock.
+            // The request has been dropped: take no lock for it.
             if !done.is_closed() {
                 let _ = done.send(work());
             }
         });
-        // It fails when the runtime stops, or the work has panicked.
+        // An error means that the runtime stops, or that the work has panicked.
         self.within_deadline(result).await?.map_err(|_| RequestError::Stopped)
     }
 }
 
-/// Whether a read of this store takes locks of the store and its backend.
 pub(crate) fn has_locks(store: &dyn Store<AppliedPosition>) -> bool {
     store.era() != clearlane_backend::Era::Clearlane
 }
 
-/// The same work, which notes when it began, and which locks it waited for.
 fn traced<T>(
     mut trace: RequestTrace,
     work: impl FnOnce() -> ReadResult<T>,

@@ -1,12 +1,12 @@
 //! Where a slow request has spent its time: etcd's `traceutil`, with stages of our own.
 //!
-//! It is not known beforehand which request will be slow, so each carries a [`RequestTrace`], on
-//! the stack. The end of a stage costs one reading of the clock. All time since the end of the
-//! stage before belongs to it, so the stages add up to the whole.
+//! Each request carries a [`RequestTrace`] on the stack. The end of a stage costs one reading of
+//! the clock; all time since the end of the stage before belongs to it, so the stages add up to the
+//! whole.
 //!
-//! Waiting for a lock happens inside of a stage. A stage that [ends with
-//! locks](RequestTrace::end_stage_with_locks), on the thread that waited, has that time taken out,
-//! and the [holder](clearlane_contention) of the longest wait recorded.
+//! A stage that [ends with locks](RequestTrace::end_stage_with_locks), on the thread that waited,
+//! has its waits for locks taken out, and the [holder](clearlane_contention) of the longest
+//! recorded.
 //!
 //! [`RequestTrace::report_if_slow`] makes a [`SlowRequestReport`], and
 //! [`SlowRequestReport::log_slow_request`] a line of the log, in etcd's words with the stages
@@ -17,29 +17,25 @@ use std::time::Duration;
 
 use clearlane_contention::{BlockerState, LockWait, now_ns, take_longest_wait, waited_ns};
 
-/// A part of a request's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Until others had confirmed how far the log is committed.
+    /// Until the commit index was confirmed.
     ReadIndex,
-    /// Until this member had applied what it had to: the write itself, or what a read must see.
+    /// Until this member had applied the write itself, or the entries that a read must see.
     Apply,
     /// Until a thread of the pool was free.
     Pool,
-    /// Until others let go of locks.
     Locks,
-    /// To find the records that are wanted, and to get them.
+    /// Looking up and reading the records.
     Backend,
-    /// To hand over the answer.
     Sending,
 }
 
 impl Stage {
-    /// All of them, in the order in which a read comes through.
+    /// In the order in which a read passes them.
     pub const ALL: [Stage; 6] =
         [Stage::ReadIndex, Stage::Apply, Stage::Pool, Stage::Locks, Stage::Backend, Stage::Sending];
 
-    /// What it is called in a log.
     pub fn name(self) -> &'static str {
         match self {
             Stage::ReadIndex => "read index",
@@ -52,10 +48,9 @@ impl Stage {
     }
 }
 
-/// What a request carries.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestTrace {
-    /// Which request of a [recording](crate::trace); 0 if nothing is recorded.
+    /// The number in a [recording](crate::trace); 0 if nothing is recorded.
     number: u32,
     start_ns: u64,
     last_end_ns: u64,
@@ -63,14 +58,13 @@ pub struct RequestTrace {
     longest_wait: Option<LockWait>,
 }
 
-/// What a thread had waited for locks before a stage began.
+/// The locks that a thread had waited for when a stage began.
 #[derive(Clone, Copy, Debug)]
 pub struct LockWaitMark {
     waited_ns: u64,
 }
 
 impl LockWaitMark {
-    /// As it is now, on this thread.
     pub fn now() -> LockWaitMark {
         // What waited before was another request.
         take_longest_wait();
@@ -79,7 +73,6 @@ impl LockWaitMark {
 }
 
 impl RequestTrace {
-    /// Begins now.
     pub fn start() -> RequestTrace {
         RequestTrace::start_at(now_ns())
     }
@@ -95,34 +88,30 @@ impl RequestTrace {
         }
     }
 
-    /// The same with a number.
     pub fn with_number(self, number: u32) -> RequestTrace {
         RequestTrace { number, ..self }
     }
 
-    /// Its number; 0 if it has none.
+    /// 0 if it has none.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// When it began, in nanoseconds on the clock of the locks.
+    /// On the clock of the locks.
     pub fn start_ns(&self) -> u64 {
         self.start_ns
     }
 
-    /// How long a stage has taken, in nanoseconds.
     pub fn stage_ns(&self, stage: Stage) -> u64 {
         self.stage_ns[stage as usize]
     }
 
-    /// When this much time will have passed since it began, in nanoseconds on the clock of the
-    /// locks.
+    /// The time at which `time` will have passed since the start, on the clock of the locks.
     pub fn time_limit_ns(&self, time: Duration) -> u64 {
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.start_ns.saturating_add(time_ns)
     }
 
-    /// A stage is over.
     pub fn end_stage(&mut self, over: Stage) {
         self.end_stage_at(over, now_ns());
     }
@@ -132,8 +121,8 @@ impl RequestTrace {
         self.last_end_ns = now_ns;
     }
 
-    /// What a linearizable read waits for is over: at the end of it this member had to apply for so
-    /// long what others had confirmed.
+    /// Ends the wait of a linearizable read; the last part of it, `applying`, counts as
+    /// [`Stage::Apply`].
     pub fn end_read_index(&mut self, applying: Duration) {
         self.end_stage(Stage::ReadIndex);
         let applying_ns = u64::try_from(applying.as_nanos()).unwrap_or(u64::MAX);
@@ -142,8 +131,7 @@ impl RequestTrace {
         self.stage_ns[Stage::Apply as usize] += moved;
     }
 
-    /// A stage is over that was begun on this thread, and did not leave it: what it waited for
-    /// locks is counted apart.
+    /// Ends a stage that ran on this thread only: its waits for locks count as [`Stage::Locks`].
     pub fn end_stage_with_locks(&mut self, over: Stage, before: LockWaitMark) {
         self.end_stage(over);
         self.subtract_lock_wait(over, before);
@@ -157,7 +145,6 @@ impl RequestTrace {
     }
 
     fn move_to_locks(&mut self, from: Stage, waited_ns: u64, wait: Option<LockWait>) {
-        // The locks' clock and ours are one, but were not read at the same moments.
         let moved = waited_ns.min(self.stage_ns[from as usize]);
         self.stage_ns[from as usize] -= moved;
         self.stage_ns[Stage::Locks as usize] += moved;
@@ -167,13 +154,13 @@ impl RequestTrace {
         }
     }
 
-    /// How long it has taken until the last stamp.
+    /// From the start to the last stamp.
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.last_end_ns.saturating_sub(self.start_ns))
     }
 
-    /// Where an entry that took long to apply has spent its time: it began on this thread when
-    /// `before` was taken, and is over now.
+    /// The stages of an entry that took long to apply: it began on this thread when `before` was
+    /// taken, and ends now.
     pub(crate) fn entry_report(
         begun_ns: u64,
         now_ns: u64,
@@ -185,8 +172,7 @@ impl RequestTrace {
         SlowRequestReport { trace: card }
     }
 
-    /// The request is over, and was so with its last stamp. If it has taken longer than this, it is
-    /// to be reported.
+    /// A report if the time up to the last stamp exceeds the limit.
     pub fn report_if_slow(&self, limit: Duration) -> Option<SlowRequestReport> {
         (self.elapsed() > limit).then_some(SlowRequestReport { trace: *self })
     }
@@ -199,18 +185,16 @@ pub struct SlowRequestReport {
     trace: RequestTrace,
 }
 
-/// What is known of a request beside its time. Values are not among it: they may be secret.
+/// What a log line says of a request beside its time; never its values, which may be secret.
 #[derive(Clone, Copy)]
 pub struct SlowRequestFields<'a> {
-    /// Which call: `/etcdserverpb.KV/Range`.
+    /// Such as `/etcdserverpb.KV/Range`.
     pub call: &'a str,
-    /// The client that asked.
+    /// The client's address.
     pub remote: &'a str,
-    /// The request, in short.
+    /// In etcd's short form.
     pub request: &'a dyn fmt::Display,
-    /// So many records were sent.
     pub response_count: i64,
-    /// And so many bytes.
     pub response_size: usize,
 }
 
@@ -221,8 +205,7 @@ impl fmt::Debug for SlowRequestFields<'_> {
 }
 
 impl SlowRequestReport {
-    /// Warns that a call has taken long: etcd's `request stats`, past
-    /// `--warning-unary-request-duration`.
+    /// etcd's warning `request stats`, past `--warning-unary-request-duration`.
     pub fn log_slow_request(&self, about: &SlowRequestFields<'_>) {
         tracing::warn!(
             "time spent" = ?self.trace.elapsed(),
@@ -236,8 +219,8 @@ impl SlowRequestReport {
         );
     }
 
-    /// Warns that a read has taken long: past `--warning-apply-duration`, which `expected` was.
-    /// Slow writes are reported by the apply loop.
+    /// etcd's warning for a read past `--warning-apply-duration`, which `expected` was. Slow writes
+    /// are reported by the apply loop.
     pub fn log_slow_read(
         &self,
         prefix: &str,

@@ -1,26 +1,23 @@
 //! A bound on what is read ahead of clients that have not taken it yet.
 //!
-//! To hand over a small chunk of a long answer costs as much as a large one: two threads are woken.
-//! But a chunk lies in memory until its client takes it. So all answers share 64 MiB: one that gets
-//! a permit reads a large chunk, or the whole rest if that is not more; one that gets none reads a
-//! small chunk, and goes on all the same.
+//! A small chunk of a long answer costs as much to hand over as a large one: two threads are woken.
+//! But it lies in memory until its client takes it. So all answers share 64 MiB: one with a permit
+//! reads a large chunk, or the whole rest if that is not more; one without reads a small chunk.
 //!
-//! * Clients that do not take their answers cost the others speed, and no more memory than that and
-//!   a small chunk each.
-//! * An answer of a few megabytes is read whole at once: its view is not kept until the client has
-//!   taken it.
+//! * Clients that do not take their answers slow down the others, but take no more memory than that
+//!   and a small chunk each.
+//! * An answer of a few megabytes is read at once: its view is not kept until the client has taken
+//!   it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// For all answers.
 const CAPACITY_BYTES: u64 = 64 << 20;
-/// What is read at once by an answer that finds capacity, and by one that finds none.
+/// A chunk with a permit; the small one below is a chunk without.
 const LARGE_CHUNK_BYTES: u64 = 4 << 20;
 const SMALL_CHUNK_BYTES: u64 = 64 << 10;
 
-/// The memory that answers share.
 #[derive(Debug, Default)]
 pub struct ResponseMemory {
     used: AtomicU64,
@@ -34,7 +31,7 @@ pub struct ResponseMemoryPermit {
 }
 
 impl ResponseMemoryPermit {
-    /// Takes capacity for an answer of which so many bytes are left, if there is any.
+    /// `left` is what remains to be sent of the answer.
     pub fn acquire(shelf: &Arc<ResponseMemory>, left: u64) -> ResponseMemoryPermit {
         let wanted = left.min(LARGE_CHUNK_BYTES);
         let more = |taken| (taken + wanted <= CAPACITY_BYTES).then_some(taken + wanted);
@@ -45,7 +42,6 @@ impl ResponseMemoryPermit {
         }
     }
 
-    /// How much may be read at once.
     pub fn chunk_bytes(&self) -> usize {
         self.permitted.max(SMALL_CHUNK_BYTES) as usize
     }

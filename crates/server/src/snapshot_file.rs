@@ -7,11 +7,11 @@
 //!   SHA-256 of all before      32 bytes
 //! ```
 //!
-//! etcd's clients insist on that multiple and the sum, and do not look inside. The
-//! [stream](clearlane_engine::stream) takes nothing behind its end, so its length is written down.
+//! etcd's clients check that multiple and the sum. The [stream](clearlane_engine::stream) takes
+//! nothing behind its end, so its length is written down.
 //!
 //! A [`SnapshotWriter`] commits, then reads one snapshot of the engine, twice: each message says
-//! how much is still to come. [`restore`] reads the sum before it uses the data, unless told not
+//! how much is still to come. [`restore`] verifies the sum before it uses the data, unless told not
 //! to.
 
 use std::io::{self, Read, Seek, SeekFrom};
@@ -28,25 +28,22 @@ use crate::error::{Error, Result};
 
 /// No piece is longer: etcd's.
 const CHUNK_BYTES: usize = 32 << 10;
-/// What the length is a multiple of.
 const ALIGNMENT_BYTES: u64 = 512;
 const LENGTH_BYTES: u64 = 8;
 const CHECKSUM_BYTES: u64 = 32;
 
-/// Gives a store away, piece by piece.
 #[derive(Debug)]
 pub struct SnapshotWriter {
     exporter: Exporter,
-    /// What the exporter has given and the reader has not got yet.
+    /// Exported, and not returned yet.
     exported: Bytes,
     stream_length: u64,
-    /// How much is still to come before the sum.
+    /// Without the checksum.
     bytes_left: u64,
     checksum: Option<Sha256>,
 }
 
 impl SnapshotWriter {
-    /// Of the store as it is now.
     pub fn new(store: &dyn Store<AppliedPosition>) -> Result<SnapshotWriter> {
         let exporter = store.snapshot()?;
         let mut first_pass = Exporter::new(Arc::clone(exporter.snapshot()));
@@ -65,12 +62,12 @@ impl SnapshotWriter {
         })
     }
 
-    /// How much comes after what was given, the sum left out.
+    /// Bytes after what was returned, without the checksum.
     pub fn bytes_left(&self) -> u64 {
         self.bytes_left
     }
 
-    /// The next piece. The last one, when nothing is left, is the sum.
+    /// The last chunk is the checksum.
     pub fn next_chunk(&mut self) -> Result<Option<Bytes>> {
         if self.bytes_left == 0 {
             let sum = self.checksum.take();
@@ -97,8 +94,8 @@ impl SnapshotWriter {
     }
 }
 
-/// Fills an empty engine from a file, and commits. If it fails, the engine's directory is to be
-/// thrown away. Without `checks_sum` the file may lack the sum, as one that was copied from a disk.
+/// Fills an empty engine from a file, and commits. After an error the engine's directory must be
+/// removed. Without `checks_sum` the file may lack the sum, as one that was copied from a disk.
 pub fn restore(
     file: &mut (impl Read + Seek),
     engine: Arc<dyn Engine>,
@@ -112,7 +109,7 @@ pub fn restore(
     Ok(())
 }
 
-/// Where the stream ends, after a look at the sum.
+/// The length of the stream in the file, after the checksum was verified.
 fn stream_length(file: &mut (impl Read + Seek), checks_sum: bool) -> Result<u64> {
     let length = file.seek(SeekFrom::End(0)).map_err(read_error)?;
     let has_sum = length % ALIGNMENT_BYTES == CHECKSUM_BYTES;
@@ -151,7 +148,6 @@ fn stream_length(file: &mut (impl Read + Seek), checks_sum: bool) -> Result<u64>
     }
 }
 
-/// Hands out the next bytes of a file, some at a time.
 fn for_each_chunk(
     file: &mut impl Read,
     length: u64,

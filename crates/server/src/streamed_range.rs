@@ -1,14 +1,12 @@
-//! An answer that is too long to be in memory at once: measured first, then read in chunks while it
-//! is sent.
+//! An answer too long to be in memory at once: measured first, then read in chunks while it is
+//! sent.
 //!
-//! How long an answer is must be said before its first byte. The index knows the encoded length of
-//! each record, so no record is read to measure a range; where it [does not
-//! know](clearlane_mvcc::key_index::EncodedLen) one, the records are read to measure them, and read
-//! again to be sent.
+//! The length of an answer is sent before its first byte. The index knows the encoded length of
+//! each record; where it [does not](clearlane_mvcc::key_index::EncodedLen), the records are read to
+//! measure them, and again to be sent.
 //!
-//! * All chunks are read from one view, which does not change: what was measured is what is read.
-//! * An answer takes the memory of a chunk or two. [`response_memory`](crate::response_memory) says
-//!   how large one may be.
+//! * All chunks are read from one view, so what was measured is what is read.
+//! * An answer takes the memory of a chunk or two: [`response_memory`](crate::response_memory).
 //! * Between two chunks it is another answer's turn in the [pool](crate::threads::ReadPool), whose
 //!   threads have the class [`Batch`](clearlane_net::sched::SchedClass::Batch) and read in
 //!   [`YieldPoints`], so that a thread with less to do on the same core goes first.
@@ -27,22 +25,20 @@ use crate::range::{RangeMeta, RangeResult, RangeRows, decode, key_span, options,
 
 /// An answer up to this size is read at once.
 const INLINE_BYTES_MAX: u64 = 256 << 10;
-/// To find out how long a record is takes as long as to read so many bytes, if the index knows it.
+/// The cost of looking up a record's length in the index, in bytes read.
 const MEASURE_COST_BYTES: usize = 64;
 
-/// A range whose records are read when they are sent.
 pub struct StreamedRange {
-    /// The rest of the answer.
     pub meta: RangeMeta,
     txn: Arc<dyn ReadTxn + Send + Sync>,
-    /// What is left of it: it begins behind what was read last.
+    /// What remains to be read: it begins after the last key that was read.
     request: RangeRequest,
     records_left: u64,
     encoded_bytes_left: u64,
 }
 
 impl StreamedRange {
-    /// Finds out how long a plain range will be, and reads it if it is short.
+    /// Measures a plain range, and reads it at once if it is short.
     pub(crate) fn measure(
         view: Arc<dyn ReadTxn + Send + Sync>,
         request: RangeRequest,
@@ -67,17 +63,16 @@ impl StreamedRange {
         }))
     }
 
-    /// How many records are left.
     pub fn records_left(&self) -> usize {
         self.records_left as usize
     }
 
-    /// How many bytes the records that are left take, with what lies between them on the wire.
+    /// With the tags and lengths of the records on the wire.
     pub fn encoded_len(&self) -> u64 {
         self.encoded_bytes_left
     }
 
-    /// The next records, about so many bytes; nothing if there are no more.
+    /// About so many bytes, and at least one record; `None` at the end.
     pub fn next_records(&mut self, bytes: usize) -> Result<Option<Vec<Bytes>>> {
         if self.records_left == 0 {
             return Ok(None);
@@ -87,7 +82,7 @@ impl StreamedRange {
         let options = options(&self.request);
         let options = RangeOptions { limit: self.records_left as i64, skip_count: true, ..options };
         self.txn.visit_records(key_span(&self.request).range(), options, &mut |record| {
-            // One record may be larger than all of a piece.
+            // A single record may exceed the chunk.
             if record.len() > left && !piece.is_empty() {
                 return ControlFlow::Break(());
             }
@@ -113,7 +108,7 @@ impl StreamedRange {
     }
 }
 
-/// How many records a range finds, what they take, and how many keys there are.
+/// Returns the number of records, their bytes, and the number of keys in the range.
 fn measure_range(
     view: &dyn ReadTxn,
     request: &RangeRequest,
@@ -148,12 +143,11 @@ fn length_mismatch() -> Error {
     Error::damaged("the store", "the records of a range are not as long as the index says")
 }
 
-/// The first key behind this one.
 fn key_after(key: &[u8]) -> Bytes {
     [key, &[0]].concat().into()
 }
 
-/// What a record takes in an answer: its tag, its length, and itself.
+/// A record in an answer: tag, length, record.
 fn field_len(record: usize) -> u64 {
     (1 + prost::length_delimiter_len(record) + record) as u64
 }

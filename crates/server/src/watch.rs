@@ -1,5 +1,4 @@
-//! What a network thread has of watching: streams, and a wake set that wakes them. See
-//! `docs/watch.md`.
+//! Watching on a network thread: streams, and a wake set that wakes them. See `docs/watch.md`.
 //!
 //! ```text
 //!   delivery thread    channel 3, channel 7, channel 9 ──▶ wake set: [3 7 9], wake once
@@ -7,9 +6,8 @@
 //! ```
 //!
 //! To wake a thread costs more than to notify a stream. So the delivery thread leaves the numbers
-//! of the streams that have something in the [`WatchWakeSet`] of their net thread, and wakes that
-//! once; the streams' tasks are woken there. A client that does not read blocks no other one: its
-//! channel is bounded, and what does not fit is read from the store later
+//! of the streams in the [`WatchWakeSet`] of their net thread, and wakes that once. A slow client
+//! blocks no other one: its channel is bounded, and what does not fit is read from the store later
 //! ([`clearlane_mvcc::watch`]). When a raft snapshot replaces the store, the streams move to the
 //! new one: see [`CurrentWatchableStore`].
 
@@ -37,7 +35,6 @@ use crate::watch_calls::WatchCalls;
 /// etcd's `--watch-progress-notify-interval`.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
-/// The watchers of a member.
 #[derive(Debug)]
 pub struct WatchServer {
     pub(crate) store: Arc<CurrentWatchableStore>,
@@ -46,11 +43,9 @@ pub struct WatchServer {
     locks: Registry,
     streams: AtomicUsize,
     progress_interval_ms: AtomicU64,
-    /// Whether a call of a stream may wait for the locks of an old era.
     calls_may_wait: bool,
 }
 
-/// One for each thread that notifies watchers.
 #[derive(Debug, Default)]
 pub(crate) struct WatchSignals {
     pub(crate) delivery: ThreadSignal,
@@ -81,17 +76,15 @@ impl WatchServer {
         }
     }
 
-    /// How many watchers there are, and how they are.
     pub fn metrics(&self) -> WatchMetrics {
         self.store.read().metrics()
     }
 
-    /// The longest time between two responses to a watcher that wants notices of its progress.
     pub fn progress_interval(&self) -> Duration {
         Duration::from_millis(self.progress_interval_ms.load(Ordering::Relaxed))
     }
 
-    /// Sets that, for streams that are opened from now on.
+    /// Applies to streams that are opened from now on.
     pub fn set_progress_interval(&self, interval: Duration) {
         self.progress_interval_ms.store(interval.as_millis() as u64, Ordering::Relaxed);
     }
@@ -102,7 +95,6 @@ impl WatchServer {
         }
     }
 
-    /// Another store answers from here on.
     pub(crate) fn replace_store(&self, store: &Arc<dyn WatchableKv<AppliedPosition>>) {
         self.store.replace(watchable_store(store, self.config, &self.locks, &self.signals));
         self.signals.both().into_iter().for_each(ThreadSignal::notify);
@@ -112,7 +104,6 @@ impl WatchServer {
         self.streams.load(Ordering::Relaxed) > 0
     }
 
-    /// The threads that notify watchers end.
     pub(crate) fn close(&self) {
         self.signals.both().into_iter().for_each(ThreadSignal::close);
     }
@@ -132,14 +123,14 @@ fn watchable_store(
     Arc::clone(store).open_watchable_store(config, locks, Box::new(wake))
 }
 
-/// Where the streams of one thread are woken.
+/// Wakes the streams of one network thread.
 #[derive(Clone, Debug)]
 pub struct WatchWakeSet {
     watch_server: Arc<WatchServer>,
     wake_queue: Arc<WakeQueue>,
 }
 
-/// What the threads that notify watchers leave for one net thread.
+/// Filled by the threads that notify watchers, emptied by one network thread.
 #[derive(Debug, Default)]
 struct WakeQueue {
     ready: Mutex<Vec<u64>>,
@@ -157,7 +148,7 @@ impl StreamConsumer for WakeQueue {
     }
 }
 
-/// The streams of a wake set by number, each with the task that waits for it.
+/// The streams of a wake set by number.
 #[derive(Default)]
 struct StreamSlots {
     slots: Vec<StreamSlot>,
@@ -167,22 +158,21 @@ struct StreamSlots {
 #[derive(Default)]
 struct StreamSlot {
     waker: Option<Waker>,
-    /// Something has come since the task looked.
+    /// A notification came since the task last polled.
     is_notified: bool,
 }
 
 impl WatchWakeSet {
-    /// For one thread, where its [task](WatchWakeSet::run) must run.
+    /// The set's [task](WatchWakeSet::run) must run on the thread that opens its streams.
     pub fn new(watching: &Arc<WatchServer>) -> WatchWakeSet {
         WatchWakeSet { watch_server: Arc::clone(watching), wake_queue: Arc::default() }
     }
 
-    /// The watchers of the member.
     pub fn watch_server(&self) -> &Arc<WatchServer> {
         &self.watch_server
     }
 
-    /// Opens a stream. Dropping it ends its watchers.
+    /// Dropping the stream ends its watchers.
     pub fn open(&self) -> Stream {
         let place = {
             let mut streams = self.wake_queue.streams.lock();
@@ -196,13 +186,12 @@ impl WatchWakeSet {
         let may_wait = self.watch_server.calls_may_wait;
         let calls = WatchCalls::open(hub, takers, place as u64, may_wait);
         if is_first {
-            // Threads that go by the clock have stopped theirs.
             self.watch_server.signals.both().into_iter().for_each(ThreadSignal::notify);
         }
         Stream { calls, slot: place, wake_set: self.clone() }
     }
 
-    /// The task that wakes the streams' tasks. It ends when it is dropped.
+    /// Wakes the streams' tasks, until it is dropped.
     pub async fn run(self) {
         loop {
             self.wake_queue.notify.notified().await;
@@ -219,7 +208,6 @@ impl WatchWakeSet {
     }
 }
 
-/// One client's watchers.
 #[derive(Debug)]
 pub struct Stream {
     calls: WatchCalls,
@@ -228,35 +216,34 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Makes a watcher; what is taken from the stream says whether it was made.
+    /// Whether the watcher was created is told by a response.
     pub fn watch(&self, request: WatchRequest) {
         self.calls.call(|stream| stream.watch(request));
     }
 
-    /// Ends a watcher, if there is one of this number.
     pub fn cancel(&self, id: WatchId) {
         self.calls.call(move |stream| stream.cancel(id));
     }
 
-    /// Asks how far the stream is: answered if all its watchers are up to date.
+    /// Answered only if all watchers of the stream are synced.
     pub fn request_progress(&self) {
         self.calls.call(WatchStream::request_progress);
     }
 
-    /// The interval of progress notices has passed. A stream whose calls wait goes without one.
+    /// Sends progress notices, unless calls of the stream are waiting.
     pub fn interval_passed(&self) {
         if !self.is_full() {
             self.calls.call(WatchStream::notify_progress);
         }
     }
 
-    /// Whether so many calls wait that no more requests of the client should be taken. The task
-    /// that polls for responses is woken when this is over.
+    /// Whether so many calls wait that no more requests of the client should be taken. The polling
+    /// task is woken when this is over.
     pub fn is_full(&self) -> bool {
         self.calls.is_full()
     }
 
-    /// Takes what there is, up to about so many bytes, or sleeps until there is something.
+    /// Takes up to about `bytes_max`; pending until there is something.
     pub fn poll_responses(
         &mut self,
         bytes_max: usize,
@@ -287,7 +274,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         self.wake_set.watch_server.streams.fetch_sub(1, Ordering::Relaxed);
         let mut streams = self.wake_set.wake_queue.streams.lock();
-        // The stream that has the place next may be woken once for nothing.
+        // The next stream in this slot may be woken once for nothing.
         streams.slots[self.slot] = StreamSlot::default();
         streams.free.push(self.slot);
     }

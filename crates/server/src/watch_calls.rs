@@ -1,11 +1,9 @@
-//! How a stream of watchers calls the watchable store: at once, or in an old era on a thread that
-//! may wait for its locks.
+//! How a watch stream calls the watchable store: directly, or in an old era on a thread that may
+//! wait for its locks.
 //!
-//! In an old era to make a watcher, to end one and to read a record before take the lock
-//! `watchable` or those of a read, which a round of synchronising or an expensive read may hold for
-//! long. In etcd a goroutine of the stream waits. Here the calls of a stream are carried out in
-//! their order by a thread that is there for as long as there are calls; the network thread goes
-//! on.
+//! In an old era creating or cancelling a watcher and reading a previous value take the lock
+//! `watchable` or those of a read, which may be held for long. In etcd a goroutine of the stream
+//! waits. Here a thread runs the calls of a stream in order, for as long as there are calls.
 
 use std::collections::VecDeque;
 use std::future::Future as _;
@@ -20,18 +18,15 @@ use tokio::task::JoinHandle;
 
 use crate::error::{Error, Result};
 
-/// The stream, and which way it is called.
 #[derive(Debug)]
 pub(crate) enum WatchCalls {
-    /// No call waits for a lock that is held for long.
+    /// For an era in which no lock is held for long.
     Direct(WatchStream),
-    /// Each call may.
+    /// Each call may wait for locks.
     Queued(QueuedCalls),
 }
 
 impl WatchCalls {
-    /// Opens a stream, see [`WatchStream::open`]. `may_wait` is whether its calls may wait for
-    /// locks.
     pub(crate) fn open(
         store: Arc<CurrentWatchableStore>,
         consumer: Arc<dyn StreamConsumer>,
@@ -45,7 +40,7 @@ impl WatchCalls {
         }
     }
 
-    /// Has a call carried out, behind those before it.
+    /// Runs after the calls before it.
     pub(crate) fn call(&self, call: impl FnOnce(&WatchStream) + Send + 'static) {
         match self {
             WatchCalls::Direct(stream) => call(stream),
@@ -53,8 +48,7 @@ impl WatchCalls {
         }
     }
 
-    /// Whether so many calls wait that no more should be made. The stream's task is woken when this
-    /// is over.
+    /// Whether [`CALLS_MAX`] calls wait. The stream's task is woken when this is over.
     pub(crate) fn is_full(&self) -> bool {
         match self {
             WatchCalls::Direct(_) => false,
@@ -62,8 +56,7 @@ impl WatchCalls {
         }
     }
 
-    /// Takes what the stream has, up to about so many bytes; perhaps nothing. It is pending while
-    /// records before the changes are read.
+    /// Takes up to about `bytes_max`, perhaps nothing. Pending while previous values are read.
     pub(crate) fn poll_responses(
         &mut self,
         bytes_max: usize,
@@ -78,20 +71,19 @@ impl WatchCalls {
 
 type Call = Box<dyn FnOnce(&WatchStream) + Send>;
 
-/// Calls that may wait: with so many no more requests of the client are taken.
+/// With so many waiting calls no more requests of the client are taken.
 const CALLS_MAX: usize = 64;
 
-/// A stream whose calls wait on a thread of their own.
+/// A stream whose calls run on a thread of their own.
 #[derive(Debug)]
 pub(crate) struct QueuedCalls {
     shared: Arc<SharedCalls>,
     waker: StreamWaker,
     runtime: Handle,
-    /// Responses whose records before are being read.
+    /// Responses whose previous values are being read.
     completing: Option<JoinHandle<Result<Vec<Response>>>>,
 }
 
-/// Wakes the task of the stream.
 #[derive(Clone)]
 struct StreamWaker {
     consumer: Arc<dyn StreamConsumer>,
@@ -113,7 +105,7 @@ impl std::fmt::Debug for StreamWaker {
 
 #[derive(Default)]
 struct SharedCalls {
-    /// There once the first call, which opens it, is done.
+    /// Set by the first call, which opens the stream.
     stream: OnceLock<WatchStream>,
     queue: Mutex<CallQueue>,
 }
@@ -121,7 +113,7 @@ struct SharedCalls {
 #[derive(Default)]
 struct CallQueue {
     calls: VecDeque<Call>,
-    /// A thread carries them out.
+    /// A thread is running the calls.
     is_running: bool,
 }
 
@@ -195,7 +187,6 @@ impl QueuedCalls {
 }
 
 impl SharedCalls {
-    /// Carries out what there is to call.
     fn run(&self, waker: &StreamWaker) {
         loop {
             let (call, was_full) = {
@@ -214,7 +205,7 @@ impl SharedCalls {
     }
 }
 
-/// The stream ends behind the last call, on a thread that may wait, too, unless the runtime ends.
+/// Closes the stream after the last call, on a thread that may wait unless the runtime has ended.
 impl Drop for QueuedCalls {
     fn drop(&mut self) {
         let shared = std::mem::take(&mut self.shared);

@@ -1,13 +1,12 @@
-//! What can be told of a request before it is proposed, without the store.
+//! Checks of a request before it is proposed, without the store.
 //!
-//! A request in the log is applied by every member, and cannot be taken out again. So what is wrong
-//! in itself is refused here, by the member that was asked. The checks are made in etcd's order: a
-//! request that is wrong twice gets the answer that etcd would give.
+//! An entry is applied by every member, so a request that is wrong in itself is refused here. The
+//! checks are made in etcd's order: a request with two errors gets the one that etcd would give.
 //!
-//! A transaction inside of another has as its budget of operations what the longest of the outer
-//! one's three lists has left over of `--max-txn-ops`: with 128, a hundred operations of which one
-//! is a transaction of 28 are served, and with one of 29 they are refused. [`TXNS_DEEP_MAX`] bounds
-//! how deep transactions lie in each other.
+//! A nested transaction has as its budget of operations what the longest of the outer one's three
+//! lists has left over of `--max-txn-ops`: with 128, a hundred operations of which one is a
+//! transaction of 28 are served, and with one of 29 they are refused. [`TXNS_DEEP_MAX`] bounds the
+//! nesting.
 
 use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
@@ -23,27 +22,23 @@ use super::check_overlap::TouchedKeys;
 use super::lease::ID_MASK;
 use super::rejection::RequestRejection;
 
-/// How much a request may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// etcd's `--max-txn-ops`.
     pub txn_ops_max: usize,
-    /// etcd's `--max-request-bytes`: how long an entry of the log may be.
+    /// etcd's `--max-request-bytes`: bounds the length of an entry.
     pub request_bytes_max: usize,
 }
 
-/// etcd's.
 impl Default for Limits {
     fn default() -> Limits {
         Limits { txn_ops_max: 128, request_bytes_max: 3 << 19 }
     }
 }
 
-/// Whether a client's request may be proposed. Its header counts: it is a part of the entry. So
-/// there must be one with an id that is as long as the one that the entry gets.
-///
-/// The mark of a log read, a range without a key, comes from the member itself and not through
-/// here.
+/// Whether a client's request may be proposed. The header counts, as a part of the entry: the
+/// caller sets one with an id as long as that of the entry.
+/// A log read (a range without a key) is proposed by the member itself and does not come here.
 pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), RequestRejection> {
     if let Some(request) = &request.range {
         range(request)?;
@@ -67,7 +62,7 @@ pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), Reque
     }
 }
 
-/// How long an entry is once the lease that it grants, if it does, has an id.
+/// The length of the entry; a lease that is granted without an id counts with one.
 fn entry_len(request: &InternalRaftRequest) -> usize {
     match (&request.lease_grant, &request.header) {
         (Some(grant), Some(header)) if grant.id == 0 => {
@@ -80,8 +75,8 @@ fn entry_len(request: &InternalRaftRequest) -> usize {
     }
 }
 
-/// Whether a range can be sent in pages. Of another order than that of the keys etcd looks only at
-/// the direction: a target without one is served.
+/// Whether a range can be streamed. Like etcd it looks at the sort order only: a sort target
+/// without one is served.
 pub fn range_stream(request: &RangeRequest) -> Result<(), RequestRejection> {
     let has_direction = request.sort_order() != SortOrder::None;
     let has_order = has_direction && super::range::has_order(request);
@@ -92,7 +87,6 @@ pub fn range_stream(request: &RangeRequest) -> Result<(), RequestRejection> {
     }
 }
 
-/// Whether a range makes sense.
 pub fn range(request: &RangeRequest) -> Result<(), RequestRejection> {
     check_key(&request.key)?;
     let order = SortOrder::try_from(request.sort_order);
@@ -115,7 +109,6 @@ fn delete_range(request: &DeleteRangeRequest) -> Result<(), RequestRejection> {
     check_key(&request.key)
 }
 
-/// Whether a transaction makes sense.
 pub fn txn(request: &TxnRequest, limits: &Limits) -> Result<(), RequestRejection> {
     check_txn(request, limits.txn_ops_max, TXNS_DEEP_MAX)?;
     TouchedKeys::collect(&request.success)?;
@@ -123,7 +116,6 @@ pub fn txn(request: &TxnRequest, limits: &Limits) -> Result<(), RequestRejection
     Ok(())
 }
 
-/// A transaction that may have so many operations and lie so deep.
 fn check_txn(
     request: &TxnRequest,
     ops_max: usize,

@@ -1,6 +1,5 @@
 //! Does a transaction put a key twice, or put what it deletes? At one revision a key has one
-//! record, so etcd refuses that before it is proposed. Which combinations, is etcd's rule and a
-//! part of the API:
+//! record, so etcd refuses that before it is proposed. Which combinations is a part of the API:
 //!
 //! ```text
 //!   put k, put k               refused        in both lists of one transaction: fine
@@ -20,11 +19,11 @@ use clearlane_proto::etcdserverpb::request_op::Request;
 
 use super::rejection::RequestRejection;
 
-/// What a list of operations touches.
+/// The keys that a list of operations touches.
 ///
 /// The deletes of a level count from its beginning, nested transactions follow in their order, and
-/// the level's own puts come last. Deletes that overlap are joined, so that a key is looked up in
-/// the logarithm of their number, however many a client sends.
+/// the level's own puts come last. Overlapping deletes are joined, so that a lookup of a key is
+/// logarithmic in their number.
 #[derive(Debug, Default)]
 pub(crate) struct TouchedKeys<'r> {
     puts: BTreeSet<&'r [u8]>,
@@ -32,7 +31,7 @@ pub(crate) struct TouchedKeys<'r> {
 }
 
 impl<'r> TouchedKeys<'r> {
-    /// Looks through a list, and refuses it if it touches a key twice.
+    /// Returns an error if the list touches a key twice in a way that etcd refuses.
     pub(crate) fn collect(ops: &'r [RequestOp]) -> Result<TouchedKeys<'r>, RequestRejection> {
         let mut touched = TouchedKeys::default();
         let requests = || ops.iter().filter_map(|op| op.request.as_ref());
@@ -43,7 +42,6 @@ impl<'r> TouchedKeys<'r> {
         }
         for request in requests() {
             if let Request::RequestTxn(txn) = request {
-                // One of the two lists runs, so they are not compared with each other.
                 let lists =
                     [TouchedKeys::collect(&txn.success)?, TouchedKeys::collect(&txn.failure)?];
                 for list in &lists {
@@ -69,7 +67,7 @@ impl<'r> TouchedKeys<'r> {
         }
     }
 
-    /// The smaller part is added to the larger one.
+    /// Moves the smaller set into the larger one.
     fn merge(&mut self, mut other: TouchedKeys<'r>) {
         if other.puts.len() > self.puts.len() {
             std::mem::swap(&mut self.puts, &mut other.puts);
@@ -79,11 +77,10 @@ impl<'r> TouchedKeys<'r> {
     }
 }
 
-/// Keys and stretches of keys that are deleted.
 #[derive(Debug, Default)]
 struct DeletedKeys<'r> {
     keys: BTreeSet<&'r [u8]>,
-    /// From where to where; none overlaps another.
+    /// Start to end; no two overlap.
     ranges: BTreeMap<&'r [u8], &'r [u8]>,
 }
 
@@ -134,7 +131,6 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Joined stretches have the keys that any of them has, and none has its neighbour's.
         #[test]
         fn joined_stretches_have_the_same_keys(
             pairs in prop::collection::vec((0..20_u8, 0..20_u8), 0..12),

@@ -1,18 +1,15 @@
-//! The conditions of a transaction.
+//! The compares of a transaction.
 //!
 //! ```text
 //!   version of a  GREATER  1      what the store has of `a`, GREATER, what is given
 //! ```
 //!
-//! # What holds
-//!
-//! * With a `range_end`, the condition must hold for every key of the range.
+//! * With a `range_end`, the compare must hold for every key of the range.
 //! * A key that is missing, and a range without keys, compare as zero.
 //! * As a value they do not compare at all: neither EQUAL nor NOT_EQUAL holds, whatever is given.
-//! * What is given for another target than the one that is compared does not count: then zero is
-//!   given.
-//! * What a newer client might ask for and this member has no name for: an unknown target compares
-//!   as equal, and an unknown relation holds. All members must decide alike, etcd's among them.
+//! * A value given for another target than the compared one does not count: zero is compared.
+//! * As in etcd, an unknown target compares as equal, and an unknown relation holds: all members
+//!   must decide alike.
 
 use std::cmp::Ordering;
 
@@ -25,7 +22,6 @@ use super::key_span::KeySpan;
 use super::range::RecordSource;
 use super::rejection::ApplyError;
 
-/// Whether all conditions hold. They are asked in their order, up to the first that does not.
 pub(crate) fn all_hold(
     source: &(impl RecordSource + ?Sized),
     compares: &[Compare],
@@ -59,7 +55,6 @@ fn holds_for(compare: &Compare, record: &KeyValue) -> bool {
     }
 }
 
-/// How what the store has relates to what is given.
 fn relation(compare: &Compare, record: &KeyValue) -> Ordering {
     use TargetUnion as Given;
     let given = compare.target_union.as_ref();

@@ -1,6 +1,4 @@
-//! Requests in short, for a log: what was asked, without what may be secret.
-//!
-//! The form is etcd's. Of a put there is the length of its value, of a password nothing at all:
+//! Requests in etcd's short form for a log, with the length of a put's value, and no password:
 //!
 //! ```text
 //!   header:<ID:7587868> put:<key:"foo" value_size:6 >
@@ -16,7 +14,6 @@ use clearlane_proto::etcdserverpb::{
     TxnRequest,
 };
 
-/// A request of the log.
 pub fn request(request: &InternalRaftRequest) -> impl fmt::Display + '_ {
     fmt::from_fn(move |f| {
         let id = request.header.as_ref().map_or(request.id, |header| header.id);
@@ -31,7 +28,6 @@ pub fn request(request: &InternalRaftRequest) -> impl fmt::Display + '_ {
     })
 }
 
-/// A range.
 pub fn range(request: &RangeRequest) -> impl fmt::Display + '_ {
     fmt::from_fn(move |f| {
         write_keys(&request.key, &request.range_end, f)?;
@@ -44,7 +40,6 @@ pub fn range(request: &RangeRequest) -> impl fmt::Display + '_ {
     })
 }
 
-/// A transaction.
 pub fn txn(request: &TxnRequest) -> impl fmt::Display + '_ {
     fmt::from_fn(move |f| {
         for compare in &request.compare {
@@ -104,7 +99,6 @@ fn write_delete(delete: &DeleteRangeRequest, f: &mut fmt::Formatter<'_>) -> fmt:
     f.write_str(">")
 }
 
-/// A range of keys.
 pub fn write_keys(key: &[u8], end: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "key:\"{}\"", key.escape_ascii())?;
     if end.is_empty() { Ok(()) } else { write!(f, " range_end:\"{}\"", end.escape_ascii()) }
@@ -129,7 +123,7 @@ fn write_ops(list: &[RequestOp], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// The user or role that a request is about, if it names one.
+/// Field name and value of the user or role that a request names.
 fn auth_target(request: &InternalRaftRequest) -> Option<(&'static str, &str)> {
     let InternalRaftRequest {
         authenticate,
@@ -159,7 +153,7 @@ fn auth_target(request: &InternalRaftRequest) -> Option<(&'static str, &str)> {
     names.into_iter().find_map(|(kind, name)| Some((kind, name?.as_str())))
 }
 
-/// The rest: what kind it is says enough.
+/// For requests that are described by their kind alone.
 fn kind_name(request: &InternalRaftRequest) -> &'static str {
     let kinds = [
         ("range", request.range.is_some()),

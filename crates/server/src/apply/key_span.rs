@@ -1,4 +1,4 @@
-//! From a key and a `range_end` to the keys that are meant.
+//! The keys that a key and a `range_end` mean.
 //!
 //! ```text
 //!   range_end empty            the one key           [key, key 00)
@@ -6,18 +6,15 @@
 //!   otherwise                  up to the end         [key, range_end)
 //! ```
 //!
-//! A range of one key needs an end that is in no request: the key with a zero byte behind it. Most
-//! requests are about one key, and most keys are short, so that end lies on the stack.
+//! A range of one key needs an end that is in no request: the key with a zero byte behind it. For
+//! short keys it lies on the stack.
 
 use clearlane_engine::KeyRange;
 
-/// Longer keys have their end on the heap.
 const INLINE_KEY_MAX: usize = 64;
 
-/// The `range_end` that stands for "and everything behind".
 const OPEN_END: &[u8] = &[0];
 
-/// The keys that a request means.
 #[derive(Debug)]
 pub(crate) struct KeySpan<'r> {
     key: &'r [u8],
@@ -28,7 +25,7 @@ pub(crate) struct KeySpan<'r> {
 enum SpanEnd<'r> {
     Open,
     Explicit(&'r [u8]),
-    /// Behind one key: so many bytes of the buffer, the last of which is zero.
+    /// The key with a zero byte: buffer and length.
     Inline([u8; INLINE_KEY_MAX], usize),
     Heap(Vec<u8>),
 }
@@ -43,7 +40,6 @@ impl<'r> KeySpan<'r> {
         KeySpan { key, end }
     }
 
-    /// The one key.
     pub(crate) fn one_key(key: &'r [u8]) -> KeySpan<'r> {
         KeySpan { key, end: end_after(key) }
     }
@@ -68,7 +64,6 @@ fn end_after(key: &[u8]) -> SpanEnd<'static> {
     }
 }
 
-/// Whether a `range_end` stands for "and everything behind".
 pub(crate) fn is_open_end(range_end: &[u8]) -> bool {
     range_end == OPEN_END
 }

@@ -1,12 +1,8 @@
-//! Leases: granted, revoked, and how much is left of them.
+//! The entries about leases: grant, revoke, checkpoint. When a lease expires: [`clearlane_lease`].
 //!
-//! What a lease is, and when it expires, is described in [`clearlane_lease`]. Here are the entries
-//! that change what all members agree on. A revocation deletes the keys and the lease's record in
-//! one transaction of the store, so that its keys go at one revision, and a crash finds all of it
-//! or nothing.
-//!
-//! An entry names the lease and not when it ends: that matters only to a member that leads, and
-//! begins when the grant can be seen.
+//! A revocation deletes the keys and the lease's record in one transaction of the store, at one
+//! revision. An entry has no expiry: only the leader counts a lease's time, from when the grant can
+//! be seen.
 
 use clearlane_lease::{Checkpoint, Lessor};
 use clearlane_mvcc::{Store, WriteTxn};
@@ -20,10 +16,10 @@ use super::{AppliedEntry, AppliedResponse, header, in_transaction};
 use crate::applied_position::AppliedPosition;
 use crate::error::{Error, Result};
 
-/// An id that the server chooses is a positive number.
+/// Ids that the server chooses are positive.
 pub(crate) const ID_MASK: u64 = i64::MAX as u64;
 
-/// Applies an entry, if it is about leases.
+/// `None` if the request is not about leases.
 pub fn apply(
     store: &dyn Store<AppliedPosition>,
     leases: &Lessor,

@@ -1,6 +1,5 @@
-//! What a request does: from an entry of the log to changes of the store and an answer, in etcd's
-//! words. etcd's counterpart is `etcdserver/apply`; which request does what:
-//! `docs/raft-and-apply.md`.
+//! What a request does: from an entry of the log to changes of the store and a response. etcd's
+//! counterpart is `etcdserver/apply`; which request does what: `docs/raft-and-apply.md`.
 //!
 //! [`check`](mod@check) refuses, before a request is proposed, what is wrong whatever the store
 //! holds; [`apply`] carries out an entry; [`range`](mod@range) also serves reads without one.
@@ -8,7 +7,7 @@
 //! * [`apply`] ends exactly one write transaction, with the entry's [`AppliedPosition`], unless it
 //!   fails. Then the member stops, and the entry is applied after the next start.
 //! * A refused request has changed nothing but that position.
-//! * The answer depends on the store, the leases and the entry: no clock, no random number.
+//! * The response depends on the store, the leases and the entry: no clock, no random number.
 //! * A header has its revision only; the server adds the member, the cluster and the term.
 //! * An entry known neither here nor in [`replica`](crate::replica) stops the member.
 
@@ -45,35 +44,24 @@ pub use range::range;
 pub use rejection::RequestRejection;
 pub(crate) use slow_requests::may_take_long;
 
-/// What a request did.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AppliedResponse {
-    /// A key was put.
     Put(PutResponse),
-    /// Keys were deleted.
     DeleteRange(DeleteRangeResponse),
-    /// A range that went through the log; without records if it had no key.
+    /// A log read, or a range in the log; without records if it had no key.
     Range(RangeResponse),
-    /// A transaction ran.
     Txn(TxnResponse),
-    /// A compaction is scheduled.
+    /// The compaction is scheduled, not done.
     Compact(CompactionResponse),
-    /// Alarms were listed, raised or taken back.
     Alarm(AlarmResponse),
-    /// A downgrade was announced, or called off.
     Downgrade(DowngradeResponse),
-    /// Users, roles or permissions are changed.
     Auth(Option<ResponseHeader>),
-    /// A lease is granted.
     LeaseGrant(LeaseGrantResponse),
-    /// A lease is gone, with its keys.
     LeaseRevoke(LeaseRevokeResponse),
-    /// Members know how much is left of leases.
     LeaseCheckpoint(LeaseCheckpointResponse),
 }
 
 impl AppliedResponse {
-    /// How long it is on the wire.
     pub fn encoded_len(&self) -> usize {
         match self {
             AppliedResponse::Put(response) => response.encoded_len(),
@@ -93,21 +81,17 @@ impl AppliedResponse {
     }
 }
 
-/// What the client is told.
 pub type ApplyResult = std::result::Result<AppliedResponse, RequestRejection>;
 
-/// What an entry leaves.
 #[derive(Debug)]
 pub struct AppliedEntry {
-    /// For the request that waits for it.
     pub result: ApplyResult,
-    /// The end of its write transaction.
     pub txn_result: TxnResult,
-    /// The work of a compaction, which the caller must have done.
+    /// To be run by the caller.
     pub compaction: Option<CompactionJob>,
 }
 
-/// Applies an entry. `has_lease` says whether there is a lease of that name.
+/// `has_lease` says whether a lease exists.
 pub fn apply(
     store: &dyn Store<AppliedPosition>,
     has_lease: &dyn Fn(i64) -> bool,
@@ -148,7 +132,7 @@ pub fn apply(
     }
 }
 
-/// Applies a put in a transaction of the caller's, which the caller ends.
+/// Applies a put in a transaction that the caller ends.
 pub(crate) fn apply_put(
     txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     has_lease: &dyn Fn(i64) -> bool,
@@ -157,8 +141,7 @@ pub(crate) fn apply_put(
     split_error(put(txn, has_lease, request).map(AppliedResponse::Put))
 }
 
-/// Does one thing in a write transaction. What it refuses it must refuse before it changes
-/// anything.
+/// Runs one operation in a write transaction. An error must be returned before any change.
 fn in_transaction(
     store: &dyn Store<AppliedPosition>,
     progress: AppliedPosition,
@@ -229,7 +212,7 @@ fn compact(
     }
 }
 
-/// A header as far as the store knows it.
+/// Member, cluster and term are added by the server.
 pub(crate) fn header(revision: i64) -> ResponseHeader {
     ResponseHeader { revision, ..ResponseHeader::default() }
 }

@@ -1,8 +1,8 @@
 //! A put and a delete, alone or as one operation of a transaction.
 //!
-//! A put that is to keep the old value or the old lease, or to tell them, reads the record first;
-//! any other put reads nothing. The old record goes into the answer as it was read: key and value
-//! are parts of the bytes that the store had.
+//! A put with `ignore_value`, `ignore_lease` or `prev_kv` reads the record first; any other put
+//! reads nothing. The old record goes into the answer as it was read: key and value are slices of
+//! its bytes.
 
 use clearlane_mvcc::{RangeOptions, WriteTxn};
 use clearlane_proto::etcdserverpb::{
@@ -15,12 +15,11 @@ use super::range::{RecordSource, get_record};
 use super::rejection::{ApplyError, RequestRejection};
 use crate::applied_position::AppliedPosition;
 
-/// Whether a put keeps something of what is there.
 pub(crate) fn keeps_previous(request: &PutRequest) -> bool {
     request.ignore_value || request.ignore_lease
 }
 
-/// Whether the lease of a put exists. It is asked for before the key, alone and in a transaction.
+/// etcd checks the lease before the key.
 pub(crate) fn check_lease(
     request: &PutRequest,
     has_lease: &dyn Fn(i64) -> bool,
@@ -32,7 +31,7 @@ pub(crate) fn check_lease(
     }
 }
 
-/// Puts, or refuses and has changed nothing.
+/// After an error nothing has changed.
 pub(crate) fn put(
     txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     request: &PutRequest,
@@ -57,7 +56,6 @@ pub(crate) fn put(
     Ok(PutResponse { header: Some(header(txn.revision())), prev_kv })
 }
 
-/// Deletes. This cannot be refused.
 pub(crate) fn delete_range(
     txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     request: &DeleteRangeRequest,

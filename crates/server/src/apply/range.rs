@@ -27,9 +27,7 @@ use super::key_span::KeySpan;
 use super::rejection::{ApplyError, RequestRejection, split_error};
 use crate::applied_position::AppliedPosition;
 
-/// Whatever has records to read.
 pub(crate) trait RecordSource {
-    /// The revision that a read sees.
     fn revision(&self) -> i64;
 
     fn records(
@@ -67,7 +65,7 @@ impl RecordSource for dyn WriteTxn<AppliedPosition> + '_ {
     }
 }
 
-/// Answers a range. The request has passed [`check::range`](super::check::range).
+/// The request has passed [`check::range`](super::check::range).
 pub fn range(
     read: &(dyn ReadTxn + '_),
     request: &RangeRequest,
@@ -75,7 +73,6 @@ pub fn range(
     split_error(execute_range(read, request))
 }
 
-/// The record of one key.
 pub(crate) fn get_record(
     source: &(impl RecordSource + ?Sized),
     key: &[u8],
@@ -107,23 +104,22 @@ pub(crate) fn execute_range(
     })
 }
 
-/// How many records the store is to read; 0 is all.
+/// 0 is all.
 fn store_limit(request: &RangeRequest) -> i64 {
     match order(request) {
         _ if request.limit <= 0 || is_filtered(request) => 0,
         None => request.limit,
-        // One more: the sort decides which one is cut off.
+        // One more: the sort decides which record is cut off.
         Some(_) if request.sort_order() == SortOrder::None => request.limit.saturating_add(1),
         Some(_) => 0,
     }
 }
 
-/// Whether the answer's records are the store's as they are, in the order in which it reads.
+/// Whether the answer has the store's records unchanged and in key order.
 pub(crate) fn is_plain(request: &RangeRequest) -> bool {
     !request.keys_only && !is_filtered(request) && order(request).is_none()
 }
 
-/// Whether it leaves out what is too old or too new.
 pub(super) fn is_filtered(request: &RangeRequest) -> bool {
     let bounds = [
         request.min_mod_revision,
@@ -134,12 +130,11 @@ pub(super) fn is_filtered(request: &RangeRequest) -> bool {
     bounds.iter().any(|bound| *bound != 0)
 }
 
-/// Whether the request asks for another order than the store's.
 pub(crate) fn has_order(request: &RangeRequest) -> bool {
     order(request).is_some()
 }
 
-/// The order of the answer, where it is not the one that the store reads in.
+/// `None` for the order in which the store reads.
 fn order(request: &RangeRequest) -> Option<(SortTarget, SortOrder)> {
     match (request.sort_target(), request.sort_order()) {
         (SortTarget::Key, SortOrder::None | SortOrder::Ascend) => None,
@@ -148,7 +143,6 @@ fn order(request: &RangeRequest) -> Option<(SortTarget, SortOrder)> {
     }
 }
 
-/// What the store has found, beside the records.
 struct RangeAssembly<'r> {
     request: &'r RangeRequest,
     count: u64,
@@ -156,7 +150,7 @@ struct RangeAssembly<'r> {
 }
 
 impl RangeAssembly<'_> {
-    /// Makes the answer's records of the store's, and says whether the limit has cut some off.
+    /// Turns the store's records into the answer's. Returns whether the limit has cut some off.
     fn assemble(&self, records: &mut Vec<KeyValue>) -> bool {
         let request = self.request;
         if request.count_only {
@@ -206,11 +200,11 @@ fn sort(records: &mut [KeyValue], target: SortTarget, direction: SortOrder) {
     }
 }
 
-/// Leaves the value out. etcd 3.7 answers from its index then, which does not know leases; where it
-/// sorts by value it has the record.
+/// Drops the value. etcd 3.7 answers such a range from its index, which does not have leases,
+/// unless it sorts by value.
 fn clear_value(record: &mut KeyValue, keeps_lease: bool) {
     record.value = Bytes::new();
-    // The key shares the record's bytes, and would keep the value in memory.
+    // The key is a slice of the record's bytes, and would keep the value in memory.
     record.key = Bytes::copy_from_slice(&record.key);
     if !keeps_lease {
         record.lease = 0;

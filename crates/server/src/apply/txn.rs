@@ -1,8 +1,7 @@
 //! A transaction: compare, then run one of two lists, all of it or nothing.
 //!
-//! What a write transaction of the store has changed cannot be taken back. So there are three
-//! passes, and whatever may be refused is refused in the first two, which read the state before the
-//! transaction:
+//! Changes of a write transaction of the store cannot be rolled back. So there are three passes,
+//! and the first two, which read the state before the transaction, refuse whatever may be refused:
 //!
 //! ```text
 //!   plan    asks the compares, of nested transactions, too    ─▶ which list runs, at each level
@@ -10,7 +9,7 @@
 //!   run     does it, in one write transaction                 ─▶ one answer per operation
 //! ```
 //!
-//! The answer of a nested transaction has an empty header; all others have the revision that they
+//! The response of a nested transaction has an empty header; all others have the revision that they
 //! have seen or made. The rules in detail: `TxnPlan`.
 
 use clearlane_mvcc::{ReadTxn, WriteTxn};
@@ -28,14 +27,14 @@ use super::{header, key_span, put_delete};
 use crate::applied_position::AppliedPosition;
 use crate::error::Error;
 
-/// Whether a transaction can be answered without the log: all its operations are ranges, in both
-/// lists. As in etcd, one inside of it counts as a write.
+/// Whether a transaction can be answered without the log: both lists have ranges only. As in etcd,
+/// a nested transaction counts as a write.
 pub fn is_read_only(request: &TxnRequest) -> bool {
     let mut ops = request.success.iter().chain(&request.failure);
     ops.all(|op| matches!(op.request, Some(Request::RequestRange(_))))
 }
 
-/// Answers a transaction that [is read-only](is_read_only). Another one is a bug.
+/// Panics unless the transaction [is read-only](is_read_only).
 pub fn read_txn(
     read: &(dyn ReadTxn + '_),
     request: &TxnRequest,
@@ -59,25 +58,25 @@ fn run_on_snapshot(
     Ok(TxnResponse { header: Some(header(read.revision())), succeeded: plan.succeeded, responses })
 }
 
-/// What of a transaction runs.
+/// The operations that a transaction runs.
 ///
-/// The compares of a nested transaction know nothing of what is put in front of them: all are asked
-/// of the state before the transaction, and so is the revision of a range, only on the list that
-/// runs. A negative revision is compacted there; in a plain range it stands for the current one.
+/// The compares of a nested transaction see the state before the whole transaction, not the puts in
+/// front of it; so does the revision of a range, which is checked only on the list that runs. A
+/// negative revision counts as compacted there; in a plain range it is the current one.
 ///
-/// In the eras of etcd planning and checking hold the lock that etcd holds for them
-/// ([`Store::begin_read_for_writer`](clearlane_mvcc::Store::begin_read_for_writer)), and let it go
-/// before the write transaction is opened. No other thread writes in between: there is one applier.
+/// In etcd's eras planning and checking hold the lock that etcd holds for them
+/// ([`Store::begin_read_for_writer`](clearlane_mvcc::Store::begin_read_for_writer)), and release it
+/// before the write transaction begins. There is one applier, so no other write comes in between.
 #[derive(Debug)]
 pub(crate) struct TxnPlan<'r> {
     succeeded: bool,
     ops: &'r [RequestOp],
-    /// Of the transactions among the operations, in their order.
+    /// Plans of the nested transactions, in order.
     nested: Vec<TxnPlan<'r>>,
 }
 
 impl<'r> TxnPlan<'r> {
-    /// Asks the compares.
+    /// Evaluates the compares.
     pub(crate) fn new(
         read: &(dyn ReadTxn + '_),
         request: &'r TxnRequest,
@@ -92,7 +91,7 @@ impl<'r> TxnPlan<'r> {
         Ok(TxnPlan { succeeded, ops, nested })
     }
 
-    /// Whether nothing of it will be refused.
+    /// Refuses what would fail in [`TxnPlan::run`].
     pub(crate) fn check(
         &self,
         read: &(dyn ReadTxn + '_),
@@ -101,8 +100,8 @@ impl<'r> TxnPlan<'r> {
         PlanChecker { read, has_lease, deleted_from: None }.check_plan(self)
     }
 
-    /// Does it. [`TxnPlan::check`] was there, so a refusal in the middle is a request that has not
-    /// passed [`check`](super::check()), and the member stops.
+    /// Runs the plan after [`TxnPlan::check`]. A failure here is a request that has not passed
+    /// [`check`](super::check()), and the member stops.
     pub(crate) fn run(
         &self,
         txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
@@ -158,16 +157,15 @@ fn fatal_error(stop: ApplyError) -> Error {
     }
 }
 
-/// The walk over what runs that refuses what cannot be done.
+/// Refuses operations that cannot be carried out, in the order in which they run.
 ///
-/// The check for [overlaps](super::check_overlap) does not see a delete "from `k` on", so a put
-/// that keeps the old value of a key may come behind the delete of that key. etcd's members stop
-/// there, all of them. Here the put is refused, like any that has nothing to keep.
+/// The check for [overlaps](super::check_overlap) does not see an open-ended delete (from `k` on),
+/// so a put with `ignore_value` may follow the delete of its key. etcd's members all stop there.
+/// Here the put is refused, like any with `ignore_value` for a missing key.
 struct PlanChecker<'t, 'r> {
-    /// The state before the transaction.
     read: &'t (dyn ReadTxn + 't),
     has_lease: &'t dyn Fn(i64) -> bool,
-    /// From this key on all were deleted by an operation that came before.
+    /// All keys from here on were deleted by an earlier operation.
     deleted_from: Option<&'r [u8]>,
 }
 
@@ -212,7 +210,7 @@ impl<'r> PlanChecker<'_, 'r> {
         Ok(())
     }
 
-    /// Only deletes that are open at their end matter: over any other one no put gets by the check.
+    /// Only open-ended deletes matter: a put after any other delete is refused as an overlap.
     fn record_delete(&mut self, request: &'r DeleteRangeRequest) {
         if key_span::is_open_end(&request.range_end) {
             let from = &request.key[..];

@@ -1,4 +1,4 @@
-//! What may happen to a member, as the log says it.
+//! A change of one member, and its form in the log.
 //!
 //! | change | kind | context |
 //! |---|---|---|
@@ -8,8 +8,7 @@
 //! | update | `UpdateNode` | the member with its new addresses |
 //! | remove | `RemoveNode` | none |
 //!
-//! A cluster that begins writes its first members as such changes, too:
-//! [`MemberChange::initial_conf_change`].
+//! A new cluster writes its first members as such changes: [`MemberChange::initial_conf_change`].
 
 use clearlane_wal::{ConfChange, ConfChangeKind, MemberContext};
 
@@ -18,39 +17,28 @@ use super::member::Member;
 use super::rejection::MembershipRejection;
 use super::urls;
 
-/// A change of one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberChange {
-    /// A new member comes.
     Add {
-        /// Its number; see [`MemberChange::add`].
+        /// See [`MemberChange::add`].
         id: u64,
-        /// Where its peers reach it.
         peer_urls: Vec<String>,
-        /// Whether it only listens.
         is_learner: bool,
     },
-    /// A member leaves, for good.
     Remove {
-        /// Its number.
         id: u64,
     },
-    /// A member can be reached elsewhere.
     Update {
-        /// Its number.
         id: u64,
-        /// Where its peers reach it from now on.
         peer_urls: Vec<String>,
     },
-    /// A learner becomes a voter.
     Promote {
-        /// Its number.
         id: u64,
     },
 }
 
 impl MemberChange {
-    /// A new member, under the number that its addresses and the time give it.
+    /// The id is a hash of the addresses and the time.
     pub fn add(
         peer_urls: &[String],
         is_learner: bool,
@@ -61,17 +49,15 @@ impl MemberChange {
         Ok(MemberChange::Add { id, peer_urls, is_learner })
     }
 
-    /// Other addresses for a member.
     pub fn update(id: u64, peer_urls: &[String]) -> Result<MemberChange, MembershipRejection> {
         Ok(MemberChange::Update { id, peer_urls: urls::sorted_peer_urls(peer_urls)? })
     }
 
-    /// How the log of a new cluster speaks of one of its first members.
+    /// The change that adds an initial member of a new cluster.
     pub fn initial_conf_change(member: &Member) -> ConfChange {
         conf_change(0, ConfChangeKind::AddNode, member.id, Some(member.to_context(None)))
     }
 
-    /// The member that it is about.
     pub fn id(&self) -> u64 {
         match self {
             MemberChange::Add { id, .. }
@@ -81,7 +67,7 @@ impl MemberChange {
         }
     }
 
-    /// As the log says it. `request` is the number under which a request waits for it.
+    /// `request` is the id under which a request waits for the entry.
     pub fn to_conf_change(&self, request: u64) -> ConfChange {
         let id = self.id();
         let context = |peer_urls: &[String], is_learner, is_promote| {
@@ -117,7 +103,6 @@ fn conf_change(
     ConfChange { id, kind, node_id, context }
 }
 
-/// What a change means to the table, if it makes sense at all.
 #[derive(Debug)]
 pub(super) enum ParsedChange {
     Add(Member),
@@ -127,8 +112,8 @@ pub(super) enum ParsedChange {
 }
 
 impl ParsedChange {
-    /// A change whose parts contradict each other has none: raft and the table would take different
-    /// things from it.
+    /// `Err` if change and context contradict each other: raft and the table would read them
+    /// differently.
     pub(super) fn parse(change: &ConfChange) -> Result<ParsedChange, MembershipRejection> {
         if change.node_id == 0 {
             return Err(MembershipRejection::Inconsistent);

@@ -1,21 +1,18 @@
-//! The numbers of members and clusters: the first eight bytes of a SHA-1.
+//! The ids of members and clusters: the first eight bytes of a SHA-1, as in etcd.
 //!
 //! ```text
 //!   member    addresses, sorted, one behind the other │ token of the cluster │ seconds, in decimal
-//!   cluster   the numbers of its first members, ascending, 8 bytes each, big endian
+//!   cluster   the ids of its first members, ascending, 8 bytes each, big endian
 //! ```
 //!
-//! Members that are there from the beginning have the token and no time: each of them works out the
-//! same numbers from the same flags, and so finds out whether it belongs to the cluster that it
-//! talks to. A member that is added later has no token, and the time, so that it may come back
-//! under a new number after it was removed.
-//!
-//! Nothing secret hangs on these numbers. That SHA-1 is broken does not matter here, and another
-//! hash would give the same flags other numbers than etcd gives them.
+//! The first members have the token and no time: each computes the same ids from the same flags,
+//! and so finds out whether it belongs to a cluster. A member that is added later has no token, and
+//! the time, so that it may come back under a new id after it was removed. Nothing secret depends
+//! on the ids.
 
 use sha1::{Digest, Sha1};
 
-/// A member's number. The time is there for a member that is added to a running cluster.
+/// `unix_seconds` is set for a member that is added to a running cluster.
 pub fn member_id(peer_urls: &[String], token: &str, unix_seconds: Option<u64>) -> u64 {
     let mut sorted: Vec<&str> = peer_urls.iter().map(String::as_str).collect();
     sorted.sort_unstable();
@@ -30,7 +27,6 @@ pub fn member_id(peer_urls: &[String], token: &str, unix_seconds: Option<u64>) -
     first_eight(hash)
 }
 
-/// The number of the cluster that begins with these members.
 pub fn cluster_id(first: &[u64]) -> u64 {
     let mut sorted = first.to_vec();
     sorted.sort_unstable();
@@ -78,7 +74,7 @@ mod tests {
         let one = member_id(&urls(&["http://a:1", "http://b:1"]), "", Some(7));
         assert_eq!(member_id(&urls(&["http://b:1", "http://a:1"]), "", Some(7)), one);
         assert_ne!(member_id(&urls(&["http://b:1", "http://a:1"]), "", Some(8)), one);
-        // The time is text behind text: so it is in etcd.
+        // As in etcd, the time is appended to the text.
         assert_eq!(id("http://a:1", "", Some(23)), id("http://a:1", "23", None));
     }
 }

@@ -1,4 +1,4 @@
-//! The table of members: loaded from three buckets, checked against, changed by entries of the log.
+//! The table of members: loaded from three buckets, changed by entries of the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -15,20 +15,17 @@ use super::rejection::MembershipRejection;
 use crate::applied_position::AppliedPosition;
 use crate::error::{Error, Result};
 
-/// Number of learners that a cluster may have by default.
 pub const LEARNERS_MAX: usize = 1;
 
-/// What comes of a check.
 type MembershipResult<T> = std::result::Result<T, MembershipRejection>;
 
-/// Where the cluster's version lies, and each store's own mark that says the same.
+/// Key of the cluster's version, and of the same version in the store's metadata.
 const CLUSTER_VERSION: &[u8] = b"clusterVersion";
 const STORAGE_VERSION: &[u8] = b"storageVersion";
 
-/// What stands for a member that was removed.
+/// Value in the bucket of removed members.
 const REMOVED_VALUE: &[u8] = b"removed";
 
-/// The members of the cluster, the removed ones, and which version all of them speak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Members {
     members: BTreeMap<u64, Member>,
@@ -38,8 +35,8 @@ pub struct Members {
 }
 
 impl Members {
-    /// What a state of the store says. All members of a cluster must be given the same
-    /// `learners_max`, or one would take what another refuses.
+    /// `learners_max` must be the same at all members, or one would accept a change that another
+    /// refuses.
     pub fn load(state: &dyn ReadTxn, learners_max: usize) -> Result<Members> {
         let (mut members, mut removed) = (BTreeMap::new(), BTreeSet::new());
         let mut failed = None;
@@ -74,32 +71,30 @@ impl Members {
         }
     }
 
-    /// The members, in the order of their numbers.
+    /// Ascending by id.
     pub fn iter(&self) -> impl Iterator<Item = &Member> {
         self.members.values()
     }
 
-    /// One of them.
     pub fn get(&self, id: u64) -> Option<&Member> {
         self.members.get(&id)
     }
 
-    /// Whether there are no members, as on a new member that does not know of any yet.
+    /// True for a new member until it has applied a change of members.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// Whether it was a member once, and must not come back.
+    /// A removed id cannot be added again.
     pub fn is_removed(&self, id: u64) -> bool {
         self.removed.contains(&id)
     }
 
-    /// The version that all members speak, such as `3.7.0`; `None` until the first leader has said.
+    /// Such as `3.7.0`; `None` until the first leader has set it.
     pub fn version(&self) -> Option<&str> {
         self.version.as_deref()
     }
 
-    /// As raft must see it.
     pub fn conf_state(&self) -> ConfState {
         let ids = |learners: bool| {
             let members = self.iter().filter(|member| member.is_learner == learners);
@@ -108,7 +103,6 @@ impl Members {
         ConfState { voters: ids(false), learners: ids(true), ..ConfState::default() }
     }
 
-    /// Whether a change is possible, as things are now.
     pub fn check(&self, change: &ConfChange) -> MembershipResult<()> {
         self.parse_change(change).map(drop)
     }
@@ -137,7 +131,6 @@ impl Members {
         Ok(meaning)
     }
 
-    /// No two members are reached under one address.
     fn check_urls(&self, id: u64, peer_urls: &[String]) -> MembershipResult<()> {
         let mut others = self.iter().filter(|member| member.id != id);
         let taken = others.any(|member| member.peer_urls.iter().any(|url| peer_urls.contains(url)));
@@ -150,16 +143,15 @@ impl Members {
         if full { Err(MembershipRejection::TooManyLearners) } else { Ok(()) }
     }
 
-    /// Raft refuses to remove the last voter: no member would be left to add another.
+    /// Without a voter the cluster could not add a member; raft refuses the same.
     fn check_voters_without(&self, member: &Member) -> MembershipResult<()> {
         let mut others = self.iter().filter(|other| other.id != member.id);
         let left = member.is_learner || others.any(|other| !other.is_learner);
         if left { Ok(()) } else { Err(MembershipRejection::NotEnoughStarted) }
     }
 
-    /// Applies a committed change: writes it into the buckets, and returns what raft is to be told,
-    /// with [`apply_change`](clearlane_raft::RaftNode::apply_conf_change): the change, or
-    /// `None` for one that is refused.
+    /// Writes a committed change into the buckets. Returns the change for
+    /// [`apply_change`](clearlane_raft::RaftNode::apply_conf_change), or `None` if it is refused.
     pub fn apply<'c>(
         &mut self,
         change: &'c ConfChange,
@@ -189,8 +181,7 @@ impl Members {
         Ok(Ok(change))
     }
 
-    /// A member says what it is called and where clients reach it. Nothing happens if it is none
-    /// any more: it may have been removed since it said so.
+    /// Sets a member's name and client URLs. Does nothing if the member was removed meanwhile.
     pub fn set_attributes(
         &mut self,
         request: &ClusterMemberAttrSetRequest,
@@ -203,7 +194,7 @@ impl Members {
         })
     }
 
-    /// The leader says which version all members speak. The store's format has the same one.
+    /// Sets the version that the leader has determined, here and as the store's format.
     pub fn set_version(
         &mut self,
         version: &str,
@@ -244,9 +235,8 @@ fn version_text(bytes: &[u8]) -> Result<String> {
     text.map_err(|_| Error::damaged("bucket cluster", "its version is no text"))
 }
 
-/// Whether a learner has nine tenths of the leader's log, and may become a voter. Only the leader
-/// knows how far each member's log agrees with its own:
-/// [`matched`](clearlane_raft::RaftNode::match_indexes).
+/// Whether a learner has nine tenths of the leader's log. Only the leader knows how far each member
+/// has come: [`matched`](clearlane_raft::RaftNode::match_indexes).
 pub fn check_learner_ready(
     learner: u64,
     leader: u64,

@@ -30,5 +30,5 @@ pub use proto::{from_proto, to_proto};
 pub use rejection::MembershipRejection;
 pub use urls::sorted_peer_urls as addresses;
 
-/// The version that members of this program speak, as the cluster writes it down: etcd's.
+/// etcd's version that this program implements.
 pub const CLUSTER_VERSION: &str = "3.7.0";

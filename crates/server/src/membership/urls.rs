@@ -1,12 +1,11 @@
 //! Which addresses a member may have: etcd's rules.
 //!
-//! `http://host:port` or `https://host:port`, without a path; or `unix://` and `unixs://` with a
-//! name of a socket. A member has at least one, and they are kept in order, for its number is a
-//! hash of them.
+//! At least one of `http://host:port` or `https://host:port`, without a path, or `unix://` and
+//! `unixs://` with a socket's name. They are sorted, for a member's id is a hash of them.
 
 use super::rejection::MembershipRejection;
 
-/// The addresses in order and without blanks around them, if they are such.
+/// Trims and sorts the URLs.
 pub fn sorted_peer_urls(urls: &[String]) -> Result<Vec<String>, MembershipRejection> {
     let mut sorted: Vec<String> = urls.iter().map(|url| url.trim().to_owned()).collect();
     sorted.sort_unstable();
@@ -32,7 +31,7 @@ fn is_host_and_port(text: &str) -> bool {
     let authority = text.split(['?', '#']).next().unwrap_or_default();
     let Some((host, port)) = authority.rsplit_once(':') else { return false };
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    // Colons and brackets belong to the sixth version of IP, and there the one needs the other.
+    // An IPv6 address has colons, and is in brackets.
     let sane = match bare {
         Some(host) => !host.contains(['[', ']', '/', '@']),
         None => !host.contains([':', '[', ']', '/', '@']),

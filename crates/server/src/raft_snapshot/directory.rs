@@ -32,7 +32,6 @@ const LOCK: &str = "lock";
 const STORE_PREFIX: &str = "store.";
 const FORMAT: &str = "clearlane-vault 1";
 
-/// A directory of stores.
 #[derive(Debug)]
 pub struct DiskStoreDir {
     files: Arc<dyn FileSystem>,
@@ -42,22 +41,22 @@ pub struct DiskStoreDir {
     open_stores: Mutex<OpenStores>,
 }
 
-/// What this process knows of the stores, beside their marks.
+/// The state of this process; the marks are on disk.
 #[derive(Debug)]
 struct OpenStores {
-    /// Keeps the directory to ourselves.
     _lock: Box<dyn File>,
-    /// The number of the next store: above those of all stores and marks found at the opening.
+    /// The next store's number: above those of all stores and marks found when the directory was
+    /// opened.
     next: u64,
-    /// Which store is open. Weak: it closes when it is not used any more.
+    /// Weak: a store closes when it is not used any more.
     engines: BTreeMap<u64, Weak<dyn Engine>>,
-    /// Copies that this process has kept. They stay open until they are promoted or discarded.
+    /// Copies kept by this process: they stay open until they are promoted or discarded.
     kept: BTreeMap<u64, Arc<dyn Engine>>,
 }
 
 impl DiskStoreDir {
-    /// Takes a directory, and makes it if it is not there; its parent must be. The marks are
-    /// touched through `files` only; the stores are the engine's.
+    /// Creates `dir` if it is missing, but not its parent. Marks are accessed through `files`,
+    /// stores by their engine.
     pub fn new(
         files: Arc<dyn FileSystem>,
         dir: &Path,
@@ -75,7 +74,7 @@ impl DiskStoreDir {
         let there = vault.stores()?.into_iter().chain(marked);
         vault.open_stores.lock().next = there.max().map_or(0, |last| last + 1);
         if !kind.is_durable() {
-            // What was in these copies went with the process.
+            // The stores of these copies are those of a process that has ended.
             for index in vault.kept_indexes()? {
                 vault.discard(index)?;
             }
@@ -95,7 +94,7 @@ impl DiskStoreDir {
         self.files.list(&self.dir).map_err(path_error(&self.dir))
     }
 
-    /// The marks that are there, with the number of the store that each names.
+    /// The marks, and the number of the store that each names.
     fn marks(&self) -> Result<Vec<(String, u64)>> {
         let names = self.names()?.into_iter();
         let marks = names.filter(|name| name == CURRENT || snapshot_index(name).is_some());
@@ -110,7 +109,7 @@ impl DiskStoreDir {
         let path = self.path(name);
         let read = || -> io::Result<Vec<u8>> {
             let file = self.files.open_to_read(&path)?;
-            // Ours is two short lines.
+            // A mark has two short lines.
             let mut text = vec![0; file.length()?.min(1 << 10) as usize];
             file.read_at(0, &mut text)?;
             Ok(text)
@@ -121,7 +120,6 @@ impl DiskStoreDir {
         number.ok_or_else(|| Error::Corrupt { path: path.clone(), detail: detail() })
     }
 
-    /// Gives a store a name.
     fn write_mark(&self, name: &str, number: u64) -> Result<()> {
         let (new, path) = (self.path(MARK_NEW), self.path(name));
         let write = || -> io::Result<()> {
@@ -136,7 +134,7 @@ impl DiskStoreDir {
         write().map_err(path_error(&path))
     }
 
-    /// Takes a name away. The store that had it may be removed behind this.
+    /// Afterwards the store that it named may be removed.
     fn remove_mark(&self, name: &str) -> Result<()> {
         let path = self.path(name);
         let remove = || {
@@ -146,7 +144,6 @@ impl DiskStoreDir {
         remove().map_err(path_error(&path))
     }
 
-    /// The numbers of the stores that are there, ascending.
     fn stores(&self) -> Result<BTreeSet<u64>> {
         let entries = match fs::read_dir(&self.dir) {
             Ok(entries) => entries,
@@ -158,7 +155,6 @@ impl DiskStoreDir {
         Ok(names.iter().filter_map(|name| store_number(name.to_str()?)).collect())
     }
 
-    /// Opens a store, or finds that it is open.
     fn open_store(&self, shelf: &mut OpenStores, number: u64) -> Result<Arc<dyn Engine>> {
         if let Some(engine) = shelf.engines.get(&number).and_then(Weak::upgrade) {
             return Ok(engine);
@@ -168,7 +164,6 @@ impl DiskStoreDir {
         Ok(engine)
     }
 
-    /// Removes the stores without a name that are not open.
     fn remove_unnamed(&self, shelf: &mut OpenStores) -> Result<()> {
         shelf.engines.retain(|_, engine| engine.strong_count() > 0);
         let named: BTreeSet<u64> = self.marks()?.into_iter().map(|(_, number)| number).collect();
@@ -180,8 +175,8 @@ impl DiskStoreDir {
         Ok(())
     }
 
-    /// The same, where the marks are as they should be by now. What cannot be removed takes room
-    /// and does no other harm, and is tried again the next time.
+    /// Like `remove_unnamed`, but errors are only logged: leftovers take room and do no other harm,
+    /// and the next call tries again.
     fn try_remove_unnamed(&self, shelf: &mut OpenStores) {
         let _ = self.remove_unnamed(shelf);
     }
@@ -203,7 +198,7 @@ impl StoreDir for DiskStoreDir {
                 }
                 let number = shelf.next;
                 shelf.next += 1;
-                // The mark first: a store without one is taken for a mistake.
+                // The mark first: a directory with stores and without `current` is refused.
                 self.write_mark(CURRENT, number)?;
                 number
             }
@@ -222,8 +217,7 @@ impl StoreDir for DiskStoreDir {
     fn keep(&self, staged: StagedStore, index: u64) -> Result<()> {
         let mut shelf = self.open_stores.lock();
         let name = snapshot_name(index);
-        // A mark that could not be synced is there to be seen, and counts for nothing: it is made
-        // again.
+        // A mark whose sync failed can be seen but does not count: it is written again.
         if shelf.kept.contains_key(&index) && self.mark(&name)?.is_some() {
             drop(staged);
         } else {
@@ -254,7 +248,7 @@ impl StoreDir for DiskStoreDir {
         let number = self.mark(&name)?;
         let number =
             number.ok_or_else(|| Error::Storage(format!("there is no copy at {index}")))?;
-        // Opened first: what cannot be opened is not made the current one.
+        // Opened first: a store that cannot be opened does not become the current one.
         let engine = self.open_store(&mut shelf, number)?;
         let path = self.path(CURRENT);
         self.files.rename(&self.path(&name), &path).map_err(path_error(&path))?;
@@ -280,7 +274,7 @@ impl StoreDir for DiskStoreDir {
     fn remove_leftovers(&self) -> Result<()> {
         let mut shelf = self.open_stores.lock();
         if self.mark(CURRENT)?.is_none() {
-            // `open` says what is wrong, if anything is.
+            // `open` reports it.
             return Ok(());
         }
         self.remove_mark(MARK_NEW)?;
@@ -300,7 +294,7 @@ fn store_number(name: &str) -> Option<u64> {
     number(name.strip_prefix(STORE_PREFIX)?)
 }
 
-/// A number as we write it: not "+7", and not "007".
+/// Only the canonical form: not "+7", and not "007".
 fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number: &u64| number.to_string() == text)
 }
@@ -310,7 +304,7 @@ fn print_mark(store: u64) -> String {
 }
 
 fn parse_mark(text: &str) -> Option<u64> {
-    // Counting on from the greatest number would end.
+    // The next number must not overflow.
     let store = text.strip_prefix(FORMAT)?.strip_prefix("\nstore ")?.strip_suffix('\n')?;
     number(store).filter(|store| *store < u64::MAX / 2)
 }
@@ -345,7 +339,7 @@ fn remove_if_there(files: &dyn FileSystem, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a store, unless a read of it is still open: the engine's lock on the directory says so.
+/// Does nothing if a read of the store is still open: the engine holds the directory's lock then.
 fn remove_store(path: &Path) -> Result<()> {
     let handle = fs::File::open(path).map_err(path_error(path))?;
     match handle.try_lock() {

@@ -1,5 +1,5 @@
-//! Stores that live as long as their directory: for a simulated member, which crashes and comes
-//! back while the directory stays. What was committed is what survives.
+//! Stores in memory for a simulated member, which crashes and restarts while the directory stays.
+//! What was committed survives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 
 use super::store_dir::{StagedStore, StoreDir};
 
-/// A store directory in memory.
 #[derive(Debug, Default)]
 pub struct MemoryStoreDir {
     stores: Mutex<MemoryStores>,
@@ -23,7 +22,6 @@ struct MemoryStores {
 }
 
 impl MemoryStoreDir {
-    /// One with nothing in it.
     pub fn new() -> MemoryStoreDir {
         MemoryStoreDir::default()
     }

@@ -1,8 +1,7 @@
-//! The receiving side: chunks of any size become a copy that is whole, or nothing.
+//! The receiving side: chunks of any size become a complete copy, or nothing.
 //!
-//! A store is staged when the header has come and makes sense, and filled from then on. It goes
-//! when anything is wrong, and when the receiver is dropped before its end, as happens when a
-//! connection breaks. So no other code has to clean up behind a transfer.
+//! A store is staged once a valid header has come. It is abandoned on any error, and when the
+//! receiver is dropped before the end, as when a connection breaks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,45 +15,42 @@ use super::sender::{MAGIC, MESSAGE_BYTES_MAX};
 use super::store_dir::{StagedStore, StoreDir};
 use crate::applied_position::AppliedPosition;
 
-/// Takes one copy.
 pub struct SnapshotReceiver {
     store_dir: Arc<dyn StoreDir>,
     state: ReceiverState,
 }
 
 enum ReceiverState {
-    /// What came of the header.
+    /// The header so far.
     Header(BytesMut),
     Records(Box<RecordImport>),
-    /// An error was reported; nothing more is taken.
+    /// After an error nothing more is accepted.
     Failed,
 }
 
 struct RecordImport {
     message: Message,
-    /// Before the staging: a store is abandoned when it is not open any more.
+    /// Declared before the staging, so that it is dropped first: `abandon` needs a closed store.
     importer: Importer,
     staging: StagingGuard,
 }
 
-/// A copy that is whole, kept by the store directory, and of the position that the message names.
+/// A complete copy that the store directory has kept, at the position in `message`.
 #[derive(Debug)]
 pub struct ReceivedSnapshot {
-    /// What raft is to be told.
+    /// For raft.
     pub message: Message,
-    /// The index under which the store directory keeps the copy.
     pub index: u64,
 }
 
 impl SnapshotReceiver {
-    /// Waits for the first chunk.
     pub fn new(vault: Arc<dyn StoreDir>) -> SnapshotReceiver {
         SnapshotReceiver { store_dir: vault, state: ReceiverState::Header(BytesMut::new()) }
     }
 
-    /// Takes the next bytes. After an error nothing is left of the copy.
+    /// After an error nothing is left of the copy.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<()> {
-        // Whatever fails below drops what it was given.
+        // After an error below, the state stays `Failed`.
         let taken = match std::mem::replace(&mut self.state, ReceiverState::Failed) {
             ReceiverState::Header(waiting) => self.feed_header(waiting, bytes),
             ReceiverState::Records(records) => records.feed(bytes),
@@ -74,8 +70,7 @@ impl SnapshotReceiver {
         Box::new(RecordImport { message, importer, staging }).feed(records)
     }
 
-    /// The copy has come to its end. It is checked and kept, or an error says what is wrong with
-    /// it.
+    /// Checks the complete copy and keeps it.
     pub fn finish(mut self) -> Result<ReceivedSnapshot> {
         match std::mem::replace(&mut self.state, ReceiverState::Failed) {
             ReceiverState::Records(records) => records.finish(),
@@ -106,11 +101,11 @@ impl RecordImport {
     }
 }
 
-/// The message, and what follows the header; `None` if it has not come yet.
+/// The message, and the bytes after the header; `None` if the header is incomplete.
 fn parse_header(bytes: &[u8]) -> Result<Option<(Message, &[u8])>> {
     let damaged = |words: &str| Error::Damaged(words.to_owned());
     let known = bytes.len().min(MAGIC.len());
-    // Wrong from its first bytes on: say so without waiting for more.
+    // A wrong magic is reported without waiting for more.
     if bytes[..known] != MAGIC[..known] {
         return Err(damaged("it is none of this program, or of another version"));
     }
@@ -133,7 +128,7 @@ fn parse_header(bytes: &[u8]) -> Result<Option<(Message, &[u8])>> {
     Ok(Some((message, records)))
 }
 
-/// A staged store that is abandoned unless it is kept.
+/// Abandons the staged store when dropped, unless it was kept.
 struct StagingGuard {
     store_dir: Arc<dyn StoreDir>,
     staged: Option<StagedStore>,

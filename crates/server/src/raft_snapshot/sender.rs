@@ -14,12 +14,10 @@ use clearlane_raft::Message;
 use super::error::{Error, Result};
 use crate::applied_position::AppliedPosition;
 
-/// What a stream begins with.
 pub(super) const MAGIC: &[u8; 17] = b"clearlane-copy..\x01";
-/// A message with a copy has no entries. This is room for the ids of all members there could be.
+/// A snapshot message has no entries: this leaves room for the ids of all members.
 pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// Reads a store, chunk by chunk.
 #[derive(Debug)]
 pub struct SnapshotSender {
     header: Option<Bytes>,
@@ -28,9 +26,8 @@ pub struct SnapshotSender {
 }
 
 impl SnapshotSender {
-    /// Starts to send the store that an exporter copies, with a message that raft wants to have
-    /// sent with a copy. The message that arrives says of which position the copy is: what the copy
-    /// says.
+    /// `message` is raft's `MsgSnap`. It is sent with the position of the copy, which the exporter
+    /// knows, not with the one that raft put in.
     pub fn new(exporter: Exporter, mut message: Message) -> Result<SnapshotSender> {
         if !message.is_snapshot() {
             return Err(Error::NotSnapshot(message.to_string()));
@@ -46,12 +43,12 @@ impl SnapshotSender {
         Ok(SnapshotSender { header, exporter, position })
     }
 
-    /// Of which position the copy is.
+    /// Position of the copy.
     pub fn position(&self) -> &LogPosition {
         &self.position
     }
 
-    /// The next bytes to send; `None` at the end.
+    /// `None` at the end.
     pub fn next_chunk(&mut self) -> Result<Option<Bytes>> {
         match self.header.take() {
             Some(header) => Ok(Some(header)),

@@ -9,10 +9,10 @@ use crate::applied_position::AppliedPosition;
 use crate::error::{Error, Result};
 
 /// Opens the current store. `installed` is the index of the newest snapshot record of the log: if
-/// the store is older, the copy at that index takes its place. All other copies are discarded.
+/// the store is older, the copy at that index replaces it. All other copies are discarded.
 ///
-/// A store that is older than the record, and no such copy: that is an error. The log has nothing
-/// before its record, so the store cannot be brought up to it.
+/// It is an error if the store is older and there is no such copy: the log has no entries before
+/// its record.
 pub fn open_at_start(vault: &dyn StoreDir, installed: u64) -> Result<Arc<dyn Engine>> {
     vault.remove_leftovers()?;
     let mut engine = vault.open()?;

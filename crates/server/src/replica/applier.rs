@@ -1,10 +1,9 @@
 //! The apply half of a member: committed entries, in order and each once, become states of the
 //! store.
 //!
-//! The apply loop gives it [work](ToApply) and lets it take a step; a step ends where a request may
-//! take long, so that what stands before such a request is answered first, and what stands behind
-//! it waits for nothing but it. etcd's counterpart is `EtcdServer.applyAll`, which answers after
-//! each entry.
+//! The apply loop gives it [work](ToApply) and lets it take steps. A step ends before a request
+//! that may take long, so that earlier requests are answered first. etcd's counterpart is
+//! `EtcdServer.applyAll`, which answers after each entry.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,13 +23,12 @@ use crate::applied_position::AppliedPosition;
 use crate::error::{Error, Result};
 use crate::membership::Members;
 
-/// Entries of one step: their outcomes leave at its end.
+/// Completions leave at the end of a step.
 const STEP_MAX: usize = 4096;
-/// In the old eras, where each entry waits for the locks of the era: as in etcd, its outcome does
-/// not wait for those of the entries behind it.
+/// In the old eras each entry waits for the locks of the era: as in etcd, its completion does not
+/// wait for those of later entries.
 const OLD_ERA_STEP_MAX: usize = 1;
 
-/// The apply half of a member.
 #[derive(Debug)]
 pub struct Applier {
     pub(super) metadata: Metadata,
@@ -39,16 +37,15 @@ pub struct Applier {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) store: Arc<dyn WatchableKv<AppliedPosition>>,
     pub(super) members: Arc<Members>,
-    /// Shared, like the members: they seldom change, and may be looked at at any time.
+    /// Shared, like the members: they seldom change, and other threads read them.
     pub(super) alarms: Arc<Alarms>,
     pub(super) leases: Arc<Lessor>,
-    /// What is applied. The store says the same of its newest state.
+    /// The store has the same in its newest state.
     pub(super) applied_position: AppliedPosition,
     pub(super) wait: Arc<Wait>,
-    /// The proposal whose outcome was the last.
+    /// The proposal that was completed last.
     pub(super) last_completed: Option<u64>,
     queue: VecDeque<ToApply>,
-    /// Entries of one step.
     step_max: usize,
     pub(super) ready: ApplyReady,
 }
@@ -63,10 +60,10 @@ impl Applier {
         wait: Arc<Wait>,
     ) -> Applier {
         let OpenedStore { store, members, alarms, progress, compaction } = opened;
-        // Jobs that a crash has interrupted go on.
+        // Compactions that a crash has interrupted go on.
         let compactions = compaction.into_iter().collect();
         let mut out = ApplyReady { compactions, ..ApplyReady::default() };
-        // It may have stopped before it could be told.
+        // The member may have stopped before the removal was reported.
         out.report.is_removed = members.is_removed(metadata.node_id);
         let step_max = match ground.era {
             Era::Clearlane => STEP_MAX,
@@ -90,7 +87,7 @@ impl Applier {
         }
     }
 
-    /// Takes work in. Entries that follow on others become one piece with them.
+    /// Merges entries that follow each other.
     pub fn enqueue(&mut self, work: ToApply) {
         match (self.queue.back_mut(), work) {
             (Some(ToApply::Entries(before)), ToApply::Entries(entries)) => before.extend(entries),
@@ -98,13 +95,12 @@ impl Applier {
         }
     }
 
-    /// Whether there is work.
     pub fn has_work(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Does some of the work, and says what the owner has to do then. After an error the process
-    /// stops.
+    /// Does a part of the work, and returns what the owner has to do then. After an error the
+    /// process stops.
     pub fn step(&mut self) -> Result<ApplyReady> {
         match self.queue.pop_front() {
             Some(ToApply::Entries(mut entries)) => {
@@ -124,7 +120,7 @@ impl Applier {
         Ok(std::mem::take(&mut self.ready))
     }
 
-    /// The store of this position takes the place of the one at hand. The log has a record of it.
+    /// Replaces the store by the copy at this position, of which the log has a record.
     fn install(&mut self, position: LogPosition) -> Result<()> {
         let engine = self.storage.store_dir.promote(position.index)?;
         let opened = self.storage.open(&engine, &self.leases)?;
@@ -143,38 +139,34 @@ impl Applier {
         applied.installed = Some(position);
         applied.members = Some(Arc::clone(&self.members));
         applied.alarms = Some(Arc::clone(&self.alarms));
-        // Its removal may be among what it did not see.
+        // The removal may be among the entries that the copy covers.
         applied.is_removed |= self.members.is_removed(self.metadata.node_id);
         self.ready.compactions = compaction.into_iter().collect::<Vec<CompactionJob>>();
         Ok(())
     }
 
-    /// The store. It is another one after [`ApplyReady::new_store`].
+    /// Changes with [`ApplyReady::new_store`].
     pub fn store(&self) -> &Arc<dyn WatchableKv<AppliedPosition>> {
         &self.store
     }
 
-    /// The engine below the store.
     pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.engine
     }
 
-    /// What is applied.
     pub fn applied_position(&self) -> &AppliedPosition {
         &self.applied_position
     }
 
-    /// The members, as far as this member has applied the log.
     pub fn members(&self) -> &Arc<Members> {
         &self.members
     }
 
-    /// The leases, as far as this member has applied the log.
     pub fn leases(&self) -> &Arc<Lessor> {
         &self.leases
     }
 
-    /// How long an entry may take; no time at all if nothing is to be reported.
+    /// Zero if slow entries are not reported.
     pub fn slow_limit(&self) -> Duration {
         self.apply_timer.map_or(Duration::ZERO, |watch| watch.limit)
     }

@@ -1,15 +1,12 @@
 //! What an entry does to the store.
 //!
-//! Each entry ends one transaction of the store, also if it changes nothing or is refused (puts in
-//! a row end one together), and the transaction says how far the store has come with it. So a state
-//! of the store and its place in the log are never apart: see
-//! [`applied_position`](crate::applied_position). What all members must decide alike is decided
-//! from the store's state and the entry alone.
+//! Each entry ends one transaction of the store, also if it changes nothing or is refused
+//! (consecutive puts end one together), with its [`applied_position`](crate::applied_position).
+//! What all members must decide alike depends on the store's state and the entry alone.
 //!
-//! Puts that follow each other become visible together, a [`PutBatch`] at a time: to publish a
-//! state costs more than to put a key. Their outcomes leave at the end of a step, so no client can
-//! tell. In the old eras each put is a batch of its own, for readers wait for the locks that a
-//! batch holds.
+//! Consecutive puts become visible together, a [`PutBatch`] at a time: to publish a state costs
+//! more than to put a key. In the old eras each put is a batch of its own, for readers wait for the
+//! locks that a batch holds.
 
 use std::sync::Arc;
 
@@ -25,10 +22,10 @@ use crate::apply::{self, AppliedResponse};
 use crate::error::{Error, Result};
 use crate::membership::Members;
 
-/// Puts that become visible together: a reader that comes meanwhile sees none of them yet.
+/// Puts that become visible together.
 const PUT_BATCH_MAX: usize = 64;
 
-/// Puts in a row, and their open transaction.
+/// Consecutive puts in one open transaction.
 struct PutBatch<'s> {
     store: &'s dyn Store<AppliedPosition>,
     open_txn: Option<OpenPutTxn<'s>>,
@@ -39,17 +36,16 @@ struct OpenPutTxn<'s> {
     puts: usize,
 }
 
-/// How long an entry may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EntryDuration {
     Short,
     Long,
-    /// Long: it was not applied, for others of the step wait for their outcomes.
+    /// Possibly slow, and not applied: other entries of the step wait for their completions.
     Deferred,
 }
 
 impl Applier {
-    /// Applies entries up to one that may take long, or that one alone. Says how many.
+    /// Applies entries up to one that may be slow, or that one alone. Returns how many.
     pub(super) fn apply(&mut self, entries: &[Entry]) -> Result<usize> {
         let mut lap = self.start_entry_timer();
         let store = Arc::clone(&self.store);
@@ -95,7 +91,7 @@ impl Applier {
         }
         self.end_put_batch(run)?;
         match entry.kind {
-            // A new leader begins its term with it.
+            // A new leader's first entry.
             EntryKind::Normal => self.apply_empty(progress)?,
             EntryKind::ConfChange => self.apply_conf_change(entry, progress)?,
             EntryKind::ConfChangeV2 => {
@@ -122,7 +118,7 @@ impl Applier {
         let request = match decode_raft_request(entry.data.clone()) {
             Ok(request) => request,
             Err(error) => {
-                // What is before it is sound.
+                // The puts before a failed one are kept.
                 self.end_put_batch(run)?;
                 let why = format!("entry {} is no request: {error}", entry.index);
                 return Err(Error::damaged("the log", why));
@@ -144,7 +140,6 @@ impl Applier {
         Ok(if is_long { EntryDuration::Long } else { EntryDuration::Short })
     }
 
-    /// A put of a row.
     fn apply_put(
         &mut self,
         id: u64,
@@ -167,10 +162,10 @@ impl Applier {
         Ok(())
     }
 
-    /// From here on what the row has put is seen.
+    /// Commits the batch: its puts become visible.
     fn end_put_batch(&mut self, run: &mut PutBatch<'_>) -> Result<()> {
         let Some(OpenPutTxn { txn, .. }) = run.open_txn.take() else { return Ok(()) };
-        // That of the last put.
+        // The position of the last put.
         let progress = self.applied_position.clone();
         let ended = txn.end(progress.clone())?;
         self.finish_txn(ended, progress);
@@ -230,7 +225,7 @@ impl Applier {
         progress: AppliedPosition,
     ) -> Result<()> {
         let mut txn = self.store.begin_write()?;
-        // Most requests only ask.
+        // Most alarm requests only list them.
         let mut alarms = Alarms::clone(&self.alarms);
         let answer = alarms.apply(request, &mut *txn)?;
         let header = Some(apply::header(txn.revision()));
@@ -245,7 +240,7 @@ impl Applier {
         Ok(())
     }
 
-    /// What changes the table of members and is none of raft's business.
+    /// Applies what changes members without a change of raft's configuration.
     fn update_members(
         &mut self,
         id: u64,
@@ -261,7 +256,7 @@ impl Applier {
         Ok(())
     }
 
-    /// The outcome for the request that waits for this entry, if one does here.
+    /// Completes the request that waits for this entry at this member, if there is one.
     fn complete(&mut self, id: u64, answer: impl FnOnce() -> ProposalResult) {
         if let Some(request) = self.wait.remove(id) {
             self.last_completed = Some(id);
@@ -318,7 +313,7 @@ impl Applier {
     }
 }
 
-/// Whether it is a read of mode `log`: see [`log_read`](super::log_read).
+/// Whether it is a read in mode `log`: see [`log_read`](super::log_read).
 fn is_log_read(request: &InternalRaftRequest) -> bool {
     request.range.as_ref().is_some_and(|range| range.key.is_empty())
 }

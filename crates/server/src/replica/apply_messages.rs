@@ -1,12 +1,12 @@
-//! What the raft loop and the apply loop say to each other.
+//! The messages between the raft loop and the apply loop.
 //!
 //! ```text
 //!   raft loop ── ToApply: committed entries, a raft snapshot to install ──▶ apply loop
 //!             ◀── ApplyReport: index, members, alarms, an installed snapshot ─
 //! ```
 //!
-//! Both directions are in order and lose nothing. What the apply loop says may come late, and
-//! then several at once: [`ApplyReport::merge`] makes one of two.
+//! Both directions are in order and lose nothing. Reports may come late and merged:
+//! [`ApplyReport::merge`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,50 +17,41 @@ use clearlane_wal::{ConfChange, ConfState, Entry};
 use crate::alarms::Alarms;
 use crate::membership::Members;
 
-/// Work for the apply loop.
 #[derive(Debug)]
 pub enum ToApply {
-    /// Committed entries, the next ones.
+    /// Committed entries that follow those sent before.
     Entries(VecDeque<Entry>),
-    /// The store of this position, which came with a raft snapshot, takes the place of the one at
-    /// hand. The log has a record of it.
+    /// A raft snapshot that replaces the store; the log has a record of it.
     Install(LogPosition),
 }
 
-/// What the apply loop has done since it last said so.
+/// What the apply loop has done since its last report.
 #[derive(Debug, Default)]
 pub struct ApplyReport {
-    /// The last entry that is applied: the store shows it.
+    /// The last applied entry; the store shows its effects.
     pub index: u64,
-    /// Its term.
     pub term: u64,
-    /// Changes of members among the entries.
     pub conf_changes: Vec<AppliedConfChange>,
-    /// A raft snapshot that is the store now.
     pub installed: Option<LogPosition>,
-    /// Reads in mode `log` among the entries: id and index.
+    /// Id and index of each applied read in mode `log`.
     pub log_reads: Vec<(u64, u64)>,
-    /// The table of members, if it has changed.
+    /// If the members have changed.
     pub members: Option<Arc<Members>>,
-    /// A request about alarms was applied: these are raised now.
+    /// If a request about alarms was applied.
     pub alarms: Option<Arc<Alarms>>,
-    /// This member was removed.
     pub is_removed: bool,
 }
 
-/// A change of members that is applied.
 #[derive(Clone, Debug)]
 pub struct AppliedConfChange {
-    /// Its entry.
     pub index: u64,
-    /// The change, unless it was refused.
+    /// `None` if the change was refused.
     pub change: Option<ConfChange>,
-    /// The members from here on. Raft must come to the same.
+    /// The members after the change; raft must come to the same.
     pub conf_state: ConfState,
 }
 
 impl ApplyReport {
-    /// What was said later comes on top.
     pub fn merge(&mut self, later: ApplyReport) {
         (self.index, self.term) = (later.index, later.term);
         self.conf_changes.extend(later.conf_changes);
@@ -71,9 +62,8 @@ impl ApplyReport {
         self.is_removed |= later.is_removed;
     }
 
-    /// Whether the raft loop must get it at once: it decides something there, or has reached an
-    /// index that is [awaited](super::Replica::awaited_index). Anything else can wait until it has
-    /// something to do.
+    /// Whether the raft loop must get the report at once: it has to act on it, or the index is
+    /// [awaited](super::Replica::awaited_index). Any other report can wait until the loop is awake.
     pub fn is_urgent(&self, awaited: u64) -> bool {
         self.index >= awaited
             || self.installed.is_some()

@@ -1,5 +1,4 @@
-//! A majority is gone for good, and one member goes on as a cluster of one: etcd's
-//! `--force-new-cluster`.
+//! Turns one member into a cluster of one after a majority is lost: etcd's `--force-new-cluster`.
 //!
 //! Its log gets a few more entries, as if they had been agreed on:
 //!
@@ -10,9 +9,8 @@
 //! ```
 //!
 //! What was not committed is dropped: it was not acknowledged to any client. The entries are
-//! applied at the start as all others are, so the table of members, raft and the marks of removed
-//! members come out right. The operator must not start the others again: they do not know that
-//! they were removed, and would be a second cluster of the same id.
+//! applied at the start as all others are. The other members must not be started again: they do not
+//! know that they were removed, and would be a second cluster of the same id.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,8 +26,8 @@ use crate::error::{Error, Result};
 use crate::membership::MemberChange;
 use crate::raft_snapshot;
 
-/// Rewrites what lies on disk to a cluster of which this member is the only one. It must not be
-/// running. Returns the removed members.
+/// Rewrites what lies on disk to a cluster of this member alone. The member must be stopped.
+/// Returns the removed members.
 pub fn force_new_cluster(ground: &StorageConfig) -> Result<Vec<u64>> {
     let snapshots = wal::valid_snapshots(&*ground.files, &ground.wal_dir)?;
     let newest =
@@ -39,16 +37,16 @@ pub fn force_new_cluster(ground: &StorageConfig) -> Result<Vec<u64>> {
     let (mut wal, contents) = Wal::open(files, dir, start, ground.wal)?;
     warn_short_tail(&wal);
     let engine = raft_snapshot::open_at_start(&*ground.store_dir, newest.index)?;
-    // Leases are not asked for here: they come along with the store.
+    // Opening the store needs a lessor; the leases are not used.
     let leases = Lessor::new(lease::Config::new(Duration::ZERO), &ground.backend.locks);
     let opened = ground.open(&engine, &Arc::new(leases))?;
     let own = contents.metadata.node_id;
     let applied = opened.progress.index;
     let commit = contents.hard_state.commit.max(applied);
-    // An entry may be written before the state that names its term.
+    // An entry may be on disk before the hard state with its term.
     let terms = contents.entries.iter().filter(|entry| entry.index <= commit);
     let term = terms.map(|entry| entry.term).fold(contents.hard_state.term.max(1), u64::max);
-    // A vote stays in its term.
+    // A vote counts only in its term.
     let vote = if term == contents.hard_state.term { contents.hard_state.vote } else { 0 };
     let state = HardState { term, vote, commit };
     let mut known = CommittedMembers::default();
@@ -75,7 +73,6 @@ pub fn force_new_cluster(ground: &StorageConfig) -> Result<Vec<u64>> {
     Ok(others)
 }
 
-/// The members at the end of what is committed.
 #[derive(Debug, Default)]
 struct CommittedMembers {
     voters: BTreeSet<u64>,
@@ -97,8 +94,8 @@ impl CommittedMembers {
         self.learners.remove(&id);
     }
 
-    /// An entry that is not applied yet. One that will be refused counts all the same: to remove
-    /// a member that is not there is refused, too.
+    /// A committed entry that is not applied yet. It counts even if it will be refused: the removal
+    /// of a missing member is refused, too.
     fn apply(&mut self, entry: &Entry) -> Result<()> {
         if entry.kind != EntryKind::ConfChange {
             return Ok(());

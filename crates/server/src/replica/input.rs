@@ -12,42 +12,34 @@ use crate::error::Result;
 use crate::membership::{MemberChange, MembershipRejection, check_learner_ready};
 use crate::raft_snapshot::ReceivedSnapshot;
 
-/// One thing for the raft loop.
 #[derive(Debug)]
 pub enum ReplicaInput {
-    /// A request, which was [checked](crate::apply::check()), is to be proposed.
+    /// The request was [checked](crate::apply::check()).
     Propose(Box<InternalRaftRequest>, RequestId),
-    /// A change of members is to be proposed.
     ChangeMembers(MemberChange, RequestId),
     /// A read waits until this member has applied all that was acknowledged before.
     ReadIndex(RequestId),
-    /// A request has gone, and waits for nothing any more.
+    /// The request has been dropped.
     Cancel(RequestId),
-    /// A message of another member.
     Message(Message),
-    /// A copy of another member's store is here, whole.
+    /// A complete copy of another member's store.
     RaftSnapshot(Box<ReceivedSnapshot>),
-    /// A copy has arrived at a member, or has not.
     RaftSnapshotSent {
-        /// The member.
         to: u64,
-        /// Whether it has.
         is_delivered: bool,
     },
-    /// Messages to this member get lost.
     Unreachable(u64),
-    /// This member is to lead, if this one does.
+    /// Does nothing unless this member leads.
     TransferLeader(u64),
-    /// What has become of [`ReplicaReady::wal_batch`](super::ReplicaReady::wal_batch).
+    /// The result of [`ReplicaReady::wal_batch`](super::ReplicaReady::wal_batch).
     WalWritten(BatchResult),
-    /// The store was committed: its engine has this on disk.
+    /// The position that the engine has on disk.
     StoreCommitted(AppliedPosition),
-    /// What the apply loop has done.
     Applied(Box<ApplyReport>),
 }
 
 impl Replica {
-    /// Takes note of something. After an error the process stops.
+    /// After an error the process stops.
     pub fn handle_input(&mut self, input: ReplicaInput) -> Result<()> {
         match input {
             ReplicaInput::Propose(request, of) => {
@@ -68,7 +60,7 @@ impl Replica {
                 }
             }
             ReplicaInput::Message(message) => {
-                // What raft cannot use is no fault of this member.
+                // A message that raft refuses is not this member's error.
                 let _ = self.receive(message);
             }
             ReplicaInput::RaftSnapshot(copy) => self.handle_received_snapshot(*copy)?,
@@ -84,7 +76,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Proposes, or keeps the proposal until there is a leader.
+    /// Proposes, or queues the proposal until there is a leader.
     fn handle_proposal(&mut self, proposal: Proposal, of: RequestId) {
         if self.can_propose() && self.queued_proposals.is_empty() {
             self.propose(proposal, of);
@@ -93,8 +85,8 @@ impl Replica {
         }
     }
 
-    /// Whether a change is possible as far as this member knows; when it is applied it is checked
-    /// again. Only the leader knows how far a learner has come.
+    /// Whether a change is possible as far as this member knows; it is checked again when applied.
+    /// Only the leader knows how far a learner has come.
     fn check_change(&self, change: &MemberChange) -> std::result::Result<(), MemberChangeError> {
         let MemberChange::Promote { id } = *change else {
             return Ok(self.members.check(&change.to_conf_change(0))?);

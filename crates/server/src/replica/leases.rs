@@ -1,9 +1,8 @@
-//! What a leader does about leases: it begins their time, and proposes what is due.
+//! What a leader does about leases: it starts their time, and proposes revocations and checkpoints.
 //!
-//! Whatever it proposes is an entry like any other: a leader elected meanwhile applies it, or it is
-//! lost with this member's leadership. It must not get to the *next* leader by being forwarded, as
-//! raft does with the proposals of a follower: that leader has given the lease its time again. So
-//! nothing is proposed unless raft leads now, and in the term in which the leases' time was begun.
+//! Such a proposal must not be forwarded to the next leader, as raft does with a follower's: that
+//! leader has started the leases' time again. So nothing is proposed unless raft leads now, in the
+//! term in which the leases' time was started.
 
 use std::time::Duration;
 
@@ -17,8 +16,7 @@ use super::Replica;
 use crate::apply::lease::ID_MASK;
 
 impl Replica {
-    /// A lease without an id gets one: in the log it must have it, for all members to give it the
-    /// same.
+    /// Gives a lease without an id one: it must be in the log, so that all members use the same.
     pub(super) fn assign_lease_id(&mut self, request: &mut InternalRaftRequest) {
         if let Some(grant) = &mut request.lease_grant {
             while grant.id == 0 {
@@ -27,7 +25,6 @@ impl Replica {
         }
     }
 
-    /// The leader has changed, or its term.
     pub(super) fn update_lessor(&mut self, now: Leadership) {
         let leads_in = (now.role == Role::Leader).then_some(now.term);
         if leads_in != self.lease_term {
@@ -39,7 +36,7 @@ impl Replica {
         }
     }
 
-    /// Proposes what is due. Says whether raft has something to do now.
+    /// Returns whether raft has something to do now.
     pub(super) fn propose_due_leases(&mut self) -> bool {
         let leadership = self.raft.leadership();
         if leadership.role != Role::Leader || self.lease_term != Some(leadership.term) {
@@ -61,24 +58,24 @@ impl Replica {
             });
             let checkpoints = checkpoints.collect();
             let lease_checkpoint = Some(LeaseCheckpointRequest { checkpoints });
-            // The next ones say the same, and better.
+            // If it is refused: the next checkpoints replace these.
             self.propose_internal(InternalRaftRequest { lease_checkpoint, ..Default::default() });
         }
         !due.is_empty()
     }
 
-    /// Proposes what no request waits for. Says whether raft has taken it.
+    /// Proposes what no request waits for. Returns whether raft has accepted it.
     pub(super) fn propose_internal(&mut self, mut request: InternalRaftRequest) -> bool {
         request.header.get_or_insert_default().id = self.ids.next();
         self.raft.propose(request.encode_to_vec().into()).is_ok()
     }
 
-    /// How many leases have run out while this member led.
+    /// Counted while this member leads.
     pub fn leases_expired(&self) -> u64 {
         self.leases_expired
     }
 
-    /// When something will be due.
+    /// The time of the next expiry or checkpoint.
     pub(super) fn next_lease_due(&self) -> Option<Duration> {
         self.leases.next_due()
     }

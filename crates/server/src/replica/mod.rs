@@ -1,18 +1,16 @@
-//! One member, as two state machines: the raft half and the apply half.
+//! One member, as two state machines: the raft half and the apply half (`docs/raft-and-apply.md`).
 //!
-//! [`Replica`] is what the raft loop drives: raft, the write-ahead log's queue, reads, proposals.
-//! [`Applier`] is what the apply loop drives: it turns committed entries into states of the store.
-//! They talk by [`ToApply`] and [`ApplyReport`], in order. Neither starts a thread, reads a clock
-//! or opens a file but the store's: the server runs them on threads, the simulated cluster as steps
-//! in any order that threads allow.
+//! The raft loop drives [`Replica`]: raft, the write-ahead log's queue, reads, proposals. The apply
+//! loop drives [`Applier`]: committed entries become states of the store. They exchange [`ToApply`]
+//! and [`ApplyReport`], in order. Neither starts a thread, reads a clock or opens a file but the
+//! store's: the simulated cluster runs them as steps in any order that threads allow.
 //!
 //! * A message that speaks of something leaves after that is on disk (the driver sees to it).
 //! * A write is answered after this member has applied it. Before, a quorum has synced it.
 //! * Entries are applied in order, each once: one that is not the next stops the member.
-//! * Nothing in the log is let go of that the durable store does not have.
+//! * The log keeps what the durable store does not have.
 //!
-//! etcd's counterparts are `raftNode.start` and `EtcdServer.applyAll`. The story is told in
-//! `docs/raft-and-apply.md`.
+//! etcd's counterparts are `raftNode.start` and `EtcdServer.applyAll`.
 
 mod force_new_cluster;
 mod applier;
@@ -69,16 +67,15 @@ use crate::error::{Error, Result};
 use crate::membership::{self, Members};
 use crate::raft_snapshot::{ReceivedSnapshot, StoreDir};
 
-/// Committed entries that may wait to be applied. More proposals are refused: etcd's number.
+/// Committed entries not applied yet; at more, proposals are refused. etcd's number.
 const APPLY_GAP_MAX: u64 = 5000;
-/// Ticks for which a member goes on that was removed: its last messages tell the others that the
-/// removal is committed. If it led one other voter, that one has no quorum until it knows.
+/// Ticks for which a removed member goes on: its last messages tell the others that the removal is
+/// committed. If it led one other voter, that one has no quorum until it knows.
 const TICKS_AFTER_REMOVAL: usize = 10;
-/// Bytes of committed entries that may wait to be applied. A leader takes no more proposals, and a
-/// follower no more entries from its leader, which sends them again.
+/// Bytes of committed entries not applied yet. At more, a leader refuses proposals, and a follower
+/// its leader's entries, which are sent again.
 const APPLY_BYTES_MAX: u64 = 256 << 20;
 
-/// The raft half of a member.
 #[derive(Debug)]
 pub struct Replica {
     metadata: Metadata,
@@ -86,18 +83,16 @@ pub struct Replica {
     store_dir: Arc<dyn StoreDir>,
     raft: RaftNode,
     wal: WalPipeline,
-    /// As far as the apply loop has said.
+    /// Index and term, as reported by the apply loop.
     applied: (u64, u64),
-    /// Raft's members.
     conf_state: ConfState,
     members: Arc<Members>,
     alarms: Arc<Alarms>,
     leases: Arc<Lessor>,
-    /// The term in which this member has begun the leases' time, while it leads.
+    /// The term for which this leader has started the leases' time.
     lease_term: Option<u64>,
-    /// Leases that ran out while this member led.
     leases_expired: u64,
-    /// What the last poll was told.
+    /// As of the last poll.
     now: Duration,
     read_index: Box<dyn ReadIndexQueue<RequestId>>,
     ids: RequestIdGenerator,
@@ -105,36 +100,31 @@ pub struct Replica {
     queued_proposals: QueuedProposals,
     proposed_alarm: Option<ProposedAlarm>,
     sole_voter: SoleVoter,
-    /// What was published last, to the ReadIndex queue too.
+    /// Also what the ReadIndex queue was last told.
     last_reported: LastReported,
-    /// Up to where readers must see, and since when that is known, where it is not applied yet.
+    /// Read indexes that are not applied yet, with the time at which each became known.
     pending_read_indexes: BTreeMap<u64, Duration>,
-    /// Ticks until this member may vote for another.
+    /// Ticks until this member may vote.
     ticks_before_vote: usize,
-    /// This member was removed, and stops after so many ticks.
+    /// Set when this member was removed.
     ticks_before_stop: Option<usize>,
-    /// The last position that the log has on record.
+    /// The newest position recorded in the log.
     recorded_index: u64,
-    /// Bytes of the entries that were applied since.
+    /// Bytes of entries applied since `recorded_index`.
     unrecorded_bytes: u64,
-    /// The log has grown so long that a commit of the store was asked for.
     is_commit_requested: bool,
-    /// What the apply loop was given: the last index of each part, and its bytes.
+    /// Last index and bytes of each batch sent to the apply loop and not applied yet.
     unapplied: VecDeque<(u64, u64)>,
     unapplied_bytes: u64,
-    /// The position of the last raft snapshot that raft has taken: what was changed before counts
-    /// no more.
+    /// The last raft snapshot that raft has accepted: configuration changes up to here are ignored.
     snapshot_index: u64,
-    /// Committed at the start, and not applied yet: then a sole voter need not wait for others to
-    /// lead.
+    /// Entries committed at the start: once they are applied, a sole voter campaigns at once.
     committed_at_start: Option<u64>,
-    /// Copies that have come, for the next poll.
+    /// Received and not yet offered to raft.
     received_snapshots: Vec<ReceivedSnapshot>,
-    /// Copies that raft is offered, by index.
     offered_snapshots: BTreeSet<u64>,
-    /// From which index on each member that is being sent a copy will go on.
+    /// Per member that is being sent a copy, the index from which it will go on.
     sending_snapshots: BTreeMap<u64, u64>,
-    /// What has gathered since the last poll.
     ready: ReplicaReady,
 }
 
@@ -144,25 +134,21 @@ struct LastReported {
     committed: u64,
 }
 
-/// Why members cannot be changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemberChangeError {
-    /// The members do not allow it.
     #[error(transparent)]
     Rejected(#[from] membership::MembershipRejection),
-    /// Raft does not take it now.
     #[error(transparent)]
     Raft(#[from] raft::Error),
-    /// Only the leader knows whether it may be.
+    /// Only the leader knows whether a learner is ready.
     #[error("etcdserver: not leader")]
     NotLeader,
 }
 
 impl Replica {
-    /// A tick of the clock has passed.
     pub fn tick(&mut self) {
         self.ticks_before_vote = self.ticks_before_vote.saturating_sub(1);
-        // It may end a transfer, and the lease must go before the next poll.
+        // The tick may end a transfer of leadership.
         self.check_transfer();
         self.raft.tick();
         if let Some(last) = &mut self.ticks_before_stop {
@@ -171,15 +157,14 @@ impl Replica {
         }
     }
 
-    /// A message has come from another member. An error says that raft cannot use it, and nothing
-    /// has changed.
+    /// An error means that raft cannot use the message; nothing has changed.
     pub fn receive(&mut self, message: Message) -> raft::Result<()> {
-        // What it had granted to a leader's lease before it was started was in memory only.
+        // What this member granted to a leader's lease before a restart is forgotten.
         if self.ticks_before_vote > 0 && message.is_vote_request() {
             return Ok(());
         }
         if message.is_snapshot() {
-            // Raft would take it, and there would be nothing to install.
+            // Raft would accept it, and there would be no store to install.
             return Err(raft::Error::InvalidMessage(format!(
                 "{message}: its copy did not come with it"
             )));
@@ -195,19 +180,18 @@ impl Replica {
         self.raft.step(message)
     }
 
-    /// Whether a proposal would be taken now, here or by the leader to which it is forwarded.
+    /// Whether a proposal would be accepted, here or by the leader to which it is forwarded.
     pub fn can_propose(&self) -> bool {
         self.raft.leadership().leader != 0 && self.raft.lead_transferee().is_none()
     }
 
-    /// Whether so much waits for the apply loop that no more may be proposed, here or by a member
-    /// that forwards.
+    /// Whether [`APPLY_GAP_MAX`] or [`APPLY_BYTES_MAX`] is exceeded.
     fn apply_is_behind(&self) -> bool {
         let gap = self.raft.committed_index().saturating_sub(self.applied.0);
         gap > APPLY_GAP_MAX || self.unapplied_bytes > APPLY_BYTES_MAX
     }
 
-    /// Gives a proposal to raft. It may get lost; then its request waits until its time is over.
+    /// The proposal may be lost; then its request waits until it times out.
     fn propose(&mut self, proposal: Proposal, of: RequestId) {
         let is_late = self.apply_is_behind();
         let id = self.ids.next();
@@ -230,7 +214,7 @@ impl Replica {
         }
     }
 
-    /// Proposes what has waited for a leader. Says whether it has proposed anything.
+    /// Proposes what has waited for a leader. Returns whether there was anything.
     fn propose_queued(&mut self) -> bool {
         let mut has_proposed = false;
         while self.can_propose()
@@ -246,12 +230,12 @@ impl Replica {
         self.ready.completions.push((of, outcome));
     }
 
-    /// Hands leadership to another member, if it votes and this one leads.
+    /// Does nothing unless this member leads and `to` is a voter.
     pub fn transfer_leader(&mut self, to: u64) {
         self.raft.transfer_leader(to);
     }
 
-    /// Wants to lead, without waiting for the time-out: for a sole voter.
+    /// Campaigns without waiting for the election time-out, if this is the sole voter.
     fn campaign_as_sole_voter(&mut self) {
         if self.committed_at_start.take_if(|index| *index <= self.applied.0).is_some()
             && self.conf_state.voters == [self.metadata.node_id]
@@ -265,7 +249,6 @@ impl Replica {
         self.after_sync()
     }
 
-    /// What may happen now that more of the log is on disk.
     fn after_sync(&mut self) -> Result<()> {
         while let Some(behind) = self.wal.next_synced() {
             match behind {
@@ -287,7 +270,6 @@ impl Replica {
         Ok(())
     }
 
-    /// The apply loop has come further.
     fn handle_applied(&mut self, applied: ApplyReport) -> Result<()> {
         let ApplyReport {
             index,
@@ -311,7 +293,7 @@ impl Replica {
         if let Some(position) = installed {
             self.handle_installed(&position)?;
         }
-        // With entries behind the snapshot, if there are some.
+        // The entries after the snapshot, if there are some.
         self.raft.on_applied(index)?;
         for (context, index) in log_reads {
             self.read_index.handle_event(ReadIndexEvent::Answered { context, index });
@@ -325,8 +307,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Before raft is told that its entry is applied: it lets no other change be proposed until
-    /// then.
+    /// Called before raft is told that the entry is applied: until then raft refuses other changes.
     fn handle_conf_change(&mut self, applied: AppliedConfChange) -> Result<()> {
         let AppliedConfChange { index, change, conf_state: members } = applied;
         if index <= self.snapshot_index {
@@ -342,7 +323,7 @@ impl Replica {
             && !members.voters.contains(&change.node_id)
             && !members.learners.contains(&change.node_id)
         {
-            // What has become of a copy that was on its way there will not be told.
+            // The result of sending a copy to a removed member is not reported.
             self.sending_snapshots.remove(&change.node_id);
         }
         Ok(())
@@ -355,8 +336,8 @@ impl Replica {
         Ok(self.raft.on_installed(position.index)?)
     }
 
-    /// Asks for a commit of the store if the log has grown long without one: it could never be
-    /// shortened. Once: a commit is a sync.
+    /// Asks once for a commit of the store if the log has grown long without one: the log can only
+    /// be shortened up to what is durable.
     fn count_applied(&mut self, index: u64) {
         while let Some((_, bytes)) = self.unapplied.pop_front_if(|(last, _)| *last <= index) {
             self.unapplied_bytes -= bytes;
@@ -367,10 +348,9 @@ impl Replica {
         }
     }
 
-    /// The store was committed.
     fn handle_store_committed(&mut self, durable: &AppliedPosition) -> Result<()> {
         self.is_commit_requested = false;
-        // What is on its way out need not be recorded any more.
+        // A store that is about to be replaced is not recorded.
         if self.wal.pending_installs().next().is_some() {
             return Ok(());
         }
@@ -383,13 +363,12 @@ impl Replica {
         Ok(())
     }
 
-    /// Whether the log should be shortened at this index.
     fn is_snapshot_due(&self, index: u64) -> bool {
         let entries = index - self.recorded_index.min(index);
         entries >= self.config.snapshot_count || self.unrecorded_bytes >= self.config.snapshot_bytes
     }
 
-    /// Bytes of the log that the durable store does not have.
+    /// Bytes of entries that are not in the durable store.
     pub fn bytes_to_apply_again(&self) -> u64 {
         self.raft.bytes_after_durable()
     }
@@ -397,9 +376,9 @@ impl Replica {
     fn handle_received_snapshot(&mut self, copy: ReceivedSnapshot) -> Result<()> {
         let index = copy.index;
         if !self.store_dir.kept_indexes()?.contains(&index) {
-            // Another of the same index was refused or installed, and they were one in the store
-            // directory. Raft must not take what is not there: its record in the log could not be
-            // undone.
+            // A copy of the same index was refused or installed, and the store directory had one
+            // for both. Raft must not accept a snapshot without a store: its record in the log
+            // could not be undone.
             return Ok(());
         }
         self.offered_snapshots.insert(index);
@@ -407,9 +386,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Offers raft the copies that have come. When it takes one its members are those of the
-    /// snapshot: what the apply loop says of earlier changes counts no more from there on, and that
-    /// is noted with the append.
+    /// Offers raft the received copies. When it accepts one, its members are those of the snapshot:
+    /// reports of earlier changes are ignored from then on.
     fn step_received_snapshots(&mut self) -> Result<()> {
         for copy in std::mem::take(&mut self.received_snapshots) {
             match self.raft.step(copy.message) {
@@ -423,7 +401,7 @@ impl Replica {
 
     fn discard_snapshot(&mut self, index: u64) -> Result<()> {
         self.offered_snapshots.remove(&index);
-        // One of the same index may have come before, which raft has taken.
+        // Raft may have accepted an earlier copy of the same index.
         if !self.wal.pending_installs().any(|installed| installed == index) {
             self.store_dir.discard(index)?;
         }
@@ -435,9 +413,9 @@ impl Replica {
         self.raft.report_snapshot(to, arrived);
     }
 
-    /// Does what there is to do, and says what the owner has to do now. `now` counts from any fixed
-    /// moment, on a clock that goes forward; it is looked up after the last input and before this
-    /// call. After an error the process stops.
+    /// Returns what the owner has to do now. `now` counts from any fixed moment on a monotonic
+    /// clock, and is read after the last input and before this call. After an error the process
+    /// stops.
     pub fn poll(&mut self, now: Duration) -> Result<ReplicaReady> {
         self.now = now;
         // A change that removes the new leader ends the transfer.
@@ -461,13 +439,13 @@ impl Replica {
         Ok(std::mem::take(&mut self.ready))
     }
 
-    /// When to poll again if nothing happens before.
+    /// When to poll again if there is no input before.
     pub fn next_poll(&self) -> Option<Duration> {
         self.read_index.next_poll().into_iter().chain(self.next_lease_due()).min()
     }
 
-    /// The index that something waits for to be applied; `u64::MAX` if nothing does. What the apply
-    /// loop says below it is [not urgent](ApplyReport::is_urgent).
+    /// The index whose application is awaited; `u64::MAX` if none is. A report below it is
+    /// [not urgent](ApplyReport::is_urgent).
     pub fn awaited_index(&self) -> u64 {
         self.read_index
             .awaited_index()
@@ -514,7 +492,6 @@ impl Replica {
         Ok(())
     }
 
-    /// Gives committed entries to the apply loop.
     fn send_to_apply(&mut self, committed: Vec<Entry>) {
         let Some(last) = committed.last() else { return };
         let bytes = committed.iter().map(|entry| entry.data.len() as u64).sum();
@@ -548,7 +525,7 @@ impl Replica {
         self.sole_voter.reset();
         self.ready.leadership = Some(now);
         if now.role != Role::Leader {
-            // Copies that this member has sent are for the next leader to look after.
+            // The next leader sends its own copies.
             self.sending_snapshots.clear();
         }
     }
@@ -563,7 +540,6 @@ impl Replica {
         }
     }
 
-    /// What raft does not report by itself.
     fn update_read_index(&mut self) {
         self.check_transfer();
         let committed = self.raft.committed_index();
@@ -573,18 +549,18 @@ impl Replica {
         }
     }
 
-    /// Carries out what the ReadIndex queue wants. Says whether raft has something to do now.
+    /// Returns whether raft has something to do now.
     fn run_read_actions(&mut self, now: Duration) -> bool {
         let mut asked = false;
         for action in self.read_index.poll(now, &mut self.ids) {
             match action {
                 ReadIndexAction::RequestReadIndex { context, .. } => {
-                    // Refused or forgotten by raft: the ReadIndex queue asks again.
+                    // If raft refuses or drops it, the ReadIndex queue asks again.
                     let _ = self.raft.read_index(context.to_be_bytes().to_vec());
                     asked = true;
                 }
                 ReadIndexAction::Propose { context, .. } => {
-                    // Lost or refused: the ReadIndex queue asks again after its time-out.
+                    // If it is lost or refused, the ReadIndex queue asks again after its time-out.
                     let _ = self.raft.propose(log_read(context));
                     asked = true;
                 }
@@ -605,74 +581,69 @@ impl Replica {
         asked
     }
 
-    /// This member and its cluster.
     pub fn metadata(&self) -> Metadata {
         self.metadata
     }
 
-    /// The last entry that is applied, as far as the apply loop has said, and its term.
+    /// Index and term, as reported by the apply loop.
     pub fn last_applied(&self) -> (u64, u64) {
         self.applied
     }
 
-    /// The last entry that raft takes for applied: the same, or less.
+    /// At most [`last_applied`](Replica::last_applied).
     pub fn applied_in_raft(&self) -> u64 {
         self.raft.applied_index()
     }
 
-    /// Raft's members, as far as the apply loop has said; `None` while a raft snapshot is being
-    /// installed, of which raft has the members already.
+    /// Raft's members as of the last report; `None` while a raft snapshot is being installed, of
+    /// which raft has the members already.
     pub fn conf_state(&self) -> Option<&ConfState> {
         Some(&self.conf_state).filter(|_| self.applied.0 >= self.snapshot_index)
     }
 
-    /// The leader, as far as this member knows.
     pub fn leadership(&self) -> Leadership {
         self.raft.leadership()
     }
 
-    /// The table of members, as far as the apply loop has said.
+    /// As reported by the apply loop.
     pub fn members(&self) -> &Arc<Members> {
         &self.members
     }
 
-    /// The alarms that are raised, as far as the apply loop has said.
+    /// As reported by the apply loop.
     pub fn alarms(&self) -> &Arc<Alarms> {
         &self.alarms
     }
 
-    /// Requests that wait for their entry to be applied.
     pub fn wait(&self) -> &Arc<Wait> {
         &self.wait
     }
 
-    /// Up to where the log is committed, as far as this member knows.
     pub fn committed(&self) -> u64 {
         self.raft.committed_index()
     }
 
-    /// How far each other member's log is known to agree with this leader's.
+    /// Id and match index per member, as this leader knows them.
     pub fn matched(&self) -> Vec<(u64, u64)> {
         self.raft.match_indexes()
     }
 
-    /// The first and the last entry that are kept in memory.
+    /// First and last index in memory.
     pub fn log_bounds(&self) -> (u64, u64) {
         self.raft.kept_indexes()
     }
 
-    /// The newest id of a proposal or a question.
+    /// The newest id of a proposal or a read.
     pub fn last_id(&self) -> u64 {
         self.ids.last()
     }
 
-    /// What the ReadIndex queue has done so far.
     pub fn read_index_metrics(&self) -> ReadIndexMetrics {
         self.read_index.metrics()
     }
 }
 
-/// The entry of a read in mode `log`: a range over nothing, which changes nothing.
+/// The entry of a read in mode `log`: an empty range, which changes nothing.
 fn log_read(id: u64) -> Bytes {
     let header = Some(RequestHeader { id, ..RequestHeader::default() });
     let range = Some(RangeRequest::default());

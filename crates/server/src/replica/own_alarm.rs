@@ -1,9 +1,8 @@
-//! The NOSPACE alarm that a member raises and takes back by itself.
+//! The NOSPACE alarm that a member raises and disarms by itself.
 //!
-//! No request waits for such a proposal, and raft may lose it with its leader. So it is proposed
-//! again for as long as its cause lasts, but not beside one that may still be applied: only after
-//! an election time-out, or when there is another leader or term. One that is applied is not under
-//! way any more.
+//! No request waits for such a proposal, and raft may lose it. So it is proposed again for as long
+//! as its cause lasts, but only after an election time-out, or with another leader or term: not
+//! beside one that may still be applied.
 
 use std::time::Duration;
 
@@ -11,7 +10,6 @@ use clearlane_proto::etcdserverpb::InternalRaftRequest;
 
 use super::Replica;
 
-/// A proposal that may be on its way.
 #[derive(Debug)]
 pub(super) struct ProposedAlarm {
     request: InternalRaftRequest,
@@ -21,8 +19,8 @@ pub(super) struct ProposedAlarm {
 }
 
 impl Replica {
-    /// Proposes to raise or to take back an alarm of this member, unless that is under way. What
-    /// raft does not take is proposed with the next call.
+    /// Raises or disarms an alarm of this member, unless that proposal may still be applied. A
+    /// proposal that raft refuses is made again with the next call.
     pub fn propose_alarm(&mut self, request: InternalRaftRequest) {
         let leadership = self.raft.leadership();
         let (leader, term, now) = (leadership.leader, leadership.term, self.now);

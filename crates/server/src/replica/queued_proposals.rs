@@ -1,8 +1,5 @@
-//! Proposals that wait for a leader.
-//!
-//! While no leader is known, or this one hands leadership over, a proposal waits here, as in etcd,
-//! until there is a leader or its request has gone. It has no id yet and raft has not seen it; so
-//! it is proposed once.
+//! Proposals that wait for a leader, as in etcd, while none is known or leadership is being
+//! transferred. They have no id yet and raft has not seen them, so each is proposed once.
 
 use std::collections::VecDeque;
 
@@ -12,12 +9,9 @@ use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use super::RequestId;
 use crate::membership::MemberChange;
 
-/// Proposals that may wait.
 const PROPOSALS_MAX: usize = 4096;
-/// Bytes of their requests.
 const BYTES_MAX: usize = 64 << 20;
 
-/// What is to be proposed.
 #[derive(Debug)]
 pub(super) enum Proposal {
     Request(Box<InternalRaftRequest>),
@@ -33,7 +27,7 @@ impl Proposal {
     }
 }
 
-/// Proposals in the order of their arrival.
+/// In the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct QueuedProposals {
     proposals: VecDeque<(Proposal, RequestId)>,
@@ -45,7 +39,7 @@ impl QueuedProposals {
         self.proposals.is_empty()
     }
 
-    /// Takes a proposal in, if there is room; says whether there was.
+    /// Returns false if there is no room.
     pub(super) fn push(&mut self, proposal: Proposal, request: RequestId) -> bool {
         let bytes = proposal.bytes();
         let has_room = self.proposals.len() < PROPOSALS_MAX
@@ -63,7 +57,6 @@ impl QueuedProposals {
         Some((proposal, request))
     }
 
-    /// The request has gone.
     pub(super) fn cancel(&mut self, request: RequestId) {
         let gone = self.proposals.iter().position(|(_, of)| *of == request);
         if let Some((proposal, _)) = gone.and_then(|at| self.proposals.remove(at)) {

@@ -1,7 +1,5 @@
-//! What comes out of a member's two halves, and the order in which it is carried out.
-//!
-//! A server carries it out with threads, a simulated member with events; the order is the same,
-//! because it is here. Each line of it that matters for correctness says why.
+//! The output of a member's two halves, and the order in which it is carried out: the same in a
+//! server with threads and in a simulated member.
 
 use std::sync::Arc;
 
@@ -16,66 +14,52 @@ use crate::applied_position::AppliedPosition;
 use crate::apply;
 use crate::membership;
 
-/// Outcomes for waiting requests.
 pub type Completions = Vec<(RequestId, RequestOutcome)>;
 
-/// What the raft half says.
 #[derive(Debug, Default)]
 pub struct ReplicaReady {
-    /// To be sent now. What is for one member stays in order.
+    /// To be sent now, in order per member.
     pub messages: Vec<Message>,
-    /// Each says "take a copy of the store", and is sent with one: see
-    /// [`raft_snapshot`](crate::raft_snapshot). What has become of it comes back as
+    /// `MsgSnap`s, each to be sent with a copy of the store: see
+    /// [`raft_snapshot`](crate::raft_snapshot). The result comes back as
     /// [`RaftSnapshotSent`](super::ReplicaInput::RaftSnapshotSent).
     pub raft_snapshots: Vec<Message>,
-    /// Goes to the write-ahead log, and what has become of it comes back as
-    /// [`WalWritten`](super::ReplicaInput::WalWritten). There is no next one before that.
+    /// To be written to the write-ahead log. There is no next batch before its result,
+    /// [`WalWritten`](super::ReplicaInput::WalWritten).
     pub wal_batch: Option<Batch>,
-    /// For the apply loop, in order.
+    /// In order.
     pub to_apply: Vec<ToApply>,
-    /// Segments of the write-ahead log of which a start from here needs nothing may go.
+    /// Segments that a start from the newest record does not need may be removed.
     pub purge_below: Option<u64>,
-    /// The leader or the term has changed.
+    /// If the leader or the term has changed.
     pub leadership: Option<Leadership>,
-    /// Reads that may go, and requests that were refused.
+    /// Confirmed reads, and requests that were refused.
     pub completions: Completions,
     /// The log has grown so long that the store should be committed now.
     pub is_commit_due: bool,
-    /// This member was removed, has told the others, and stops.
+    /// This member was removed and has told the others.
     pub is_stopping: bool,
-    /// Whether [no other member need be asked](super::Replica::is_sole_voter_caught_up).
+    /// See [`Replica::is_sole_voter_caught_up`](super::Replica::is_sole_voter_caught_up).
     pub is_sole_voter_caught_up: bool,
 }
 
-/// Carries out what the raft half says.
 pub trait ReplicaReadyHandler {
-    /// Whether this member is the sole voter, and caught up, from now on.
     fn set_sole_voter_caught_up(&mut self, is_alone: bool);
-    /// Sends a message.
     fn send(&mut self, message: Message);
-    /// Sends a copy of the store with a message.
     fn send_raft_snapshot(&mut self, message: Message);
-    /// Gives a batch to the write-ahead log.
     fn write_wal(&mut self, batch: Batch);
-    /// Lets segments of the write-ahead log go.
     fn purge_wal(&mut self, below: u64);
-    /// Gives work to the apply loop.
     fn apply(&mut self, work: ToApply);
-    /// Publishes the leader and the term.
     fn set_leadership(&mut self, now: Leadership);
-    /// Hands outcomes to the requests that wait for them.
     fn complete(&mut self, completions: Completions);
-    /// Has the store committed.
     fn commit_store(&mut self);
-    /// This member was removed, and stops.
     fn stop(&mut self);
 }
 
 impl ReplicaReady {
-    /// Carries it out.
     pub fn dispatch(self, effects: &mut impl ReplicaReadyHandler) {
-        // Before anything of this goes to another member: a member that is elected by it, or has a
-        // vote by it, may acknowledge what this one has not applied.
+        // Before a message leaves: a member that is elected with its help may acknowledge what this
+        // one has not applied.
         effects.set_sole_voter_caught_up(self.is_sole_voter_caught_up);
         if let Some(batch) = self.wal_batch {
             effects.write_wal(batch);
@@ -95,7 +79,7 @@ impl ReplicaReady {
         if self.is_stopping {
             effects.stop();
         }
-        // Before outcomes: a client that is told of a leader finds it.
+        // Before completions: a client that is told of a leader finds it.
         if let Some(now) = self.leadership {
             effects.set_leadership(now);
         }
@@ -108,72 +92,55 @@ impl ReplicaReady {
     }
 }
 
-/// What the apply half says.
 #[derive(Debug, Default)]
 pub struct ApplyReady {
-    /// The store was replaced by another member's: this is the new one.
     pub new_store: Option<NewStore>,
-    /// For the raft loop.
     pub report: ApplyReport,
-    /// Entries that took long.
     pub slow_entries: Vec<SlowEntry>,
-    /// Leases that were granted.
     pub granted: Vec<i64>,
-    /// What has become of proposals.
     pub completions: Completions,
-    /// What has changed, by revision: for watchers.
+    /// By revision, for watchers.
     pub changes: Vec<(i64, Vec<Change>)>,
-    /// Compactions that are scheduled; their steps are to be run, one job after the other.
+    /// Scheduled compactions; their steps are run one job after the other.
     pub compactions: Vec<CompactionJob>,
-    /// To be dropped where it does not matter how long that takes.
+    /// To be dropped on a thread that may take its time.
     pub dropped_states: Vec<DroppedStates>,
     /// So much is pending that the store should be committed now.
     pub is_commit_due: bool,
 }
 
-/// A store that came from another member.
+/// A store received as a raft snapshot.
 #[derive(Clone, Debug)]
 pub struct NewStore {
-    /// The store.
     pub store: Arc<dyn WatchableKv<AppliedPosition>>,
-    /// The engine below it.
+    /// The engine below `store`.
     pub engine: Arc<dyn Engine>,
 }
 
-/// Carries out what the apply half says.
 pub trait ApplyReadyHandler {
-    /// Publishes another store, and moves what watches the old one.
+    /// Also moves the watchers of the old store.
     fn replace_store(&mut self, new: NewStore);
-    /// Publishes how far this member has applied the log, its members and alarms; tells the raft
-    /// loop.
+    /// Publishes the applied index, members and alarms, and reports to the raft loop.
     fn publish_applied(&mut self, applied: ApplyReport);
-    /// Lets the time of leases begin.
+    /// Starts the TTL of granted leases.
     fn granted(&mut self, leases: Vec<i64>);
-    /// Reports entries that took long.
     fn report_slow(&mut self, slow: Vec<SlowEntry>);
-    /// Hands outcomes to the requests that wait for them.
     fn complete(&mut self, completions: Completions);
-    /// Hands changes to watchers.
     fn publish_changes(&mut self, changes: Vec<(i64, Vec<Change>)>);
-    /// Drops what takes long to drop.
     fn drop_states(&mut self, retired: Vec<DroppedStates>);
-    /// Runs a compaction.
     fn schedule_compaction(&mut self, job: CompactionJob);
-    /// Has the store committed.
     fn commit_store(&mut self);
 }
 
 impl ApplyReady {
-    /// Carries it out.
     pub fn dispatch(self, effects: &mut impl ApplyReadyHandler) {
-        // Before the new store's changes are published, and before its index is.
+        // Before the new store's changes and its index are published.
         if let Some(new) = self.new_store {
             effects.replace_store(new);
         }
-        // Before outcomes: a client that asks at once must find what was applied.
+        // Before completions: a client that asks at once finds what was applied.
         effects.publish_applied(self.report);
-        // Not when the step began: an entry before the grant may have taken longer than the lease
-        // lives.
+        // Not at the start of the step: an earlier entry may have taken longer than the TTL.
         if !self.granted.is_empty() {
             effects.granted(self.granted);
         }
@@ -196,11 +163,9 @@ impl ApplyReady {
     }
 }
 
-/// What has become of a proposal.
 #[derive(Clone, Debug)]
 pub enum ProposalResult {
-    /// Of a request.
     Request(apply::ApplyResult),
-    /// Of a change of members: the members now, or why nothing has changed.
+    /// The members after the change, or why it was refused.
     MemberChange(std::result::Result<Vec<membership::Member>, membership::MembershipRejection>),
 }

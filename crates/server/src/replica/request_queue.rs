@@ -1,9 +1,8 @@
 //! The requests of one net thread that wait for the raft loop or the apply loop.
 //!
 //! A request takes a slot, and its [`ReplicaInput`] goes to the raft loop together with all others
-//! of the same turn of the runtime. Outcomes come back in bulk, and each wakes the task that waits
-//! at its slot. The queue is a state machine: it reads no clock and wakes no thread, so a simulated
-//! member has the same one.
+//! of the same turn of the runtime. Outcomes come back in bulk, and each wakes the task at its
+//! slot. The queue reads no clock and wakes no thread, so a simulated member has the same one.
 //!
 //! * A slot is used again when its request has gone. Its generation tells requests apart: an
 //!   outcome for an earlier one is dropped, and each request gets one outcome at most.
@@ -18,60 +17,46 @@ use clearlane_raft::read_index;
 
 use super::{MemberChangeError, ProposalResult, ReplicaInput};
 
-/// Length of a round.
 pub const ROUND_LENGTH: Duration = Duration::from_millis(500);
-/// Rounds that a request waits: at least etcd's time-out with its default settings, 5 s and twice
-/// an election time-out.
+/// At least etcd's time-out with its default settings: 5 s and twice an election time-out.
 const ROUNDS_MAX: u32 = 15;
-/// Slots of one queue.
 const SLOTS_MAX: u32 = 1 << 24;
-/// Shortest time between two checks of deadlines.
 const DEADLINE_CHECK_INTERVAL_MIN: Duration = Duration::from_millis(10);
-/// The deadline of a request that has none.
 pub const NO_DEADLINE: u64 = u64::MAX;
 
-/// A request that waits: its queue, its slot there, and which of the requests that had this slot it
-/// is.
+/// Identifies a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId {
-    /// The queue's number.
     pub queue: u8,
-    /// The slot.
     pub slot: u32,
-    /// Counts the requests of the slot.
+    /// Tells apart the requests that use the slot one after the other.
     pub generation: u32,
 }
 
-/// What has become of a request.
 #[derive(Debug)]
 pub enum RequestOutcome {
-    /// Of a proposal: it is applied, or was refused when it was.
+    /// The proposal was applied, or refused when it was to be.
     Applied(ProposalResult),
-    /// Raft does not take the proposal.
+    /// Raft refused the proposal.
     NotProposed(raft::Error),
-    /// The members do not allow the change.
     ChangeRejected(MemberChangeError),
-    /// Of a read: this member has applied enough. How long that took, once it was known how much
-    /// that is.
+    /// This member has applied enough for the read. The duration is how long that took after the
+    /// read index was known.
     ReadReady(Duration),
-    /// Of a read: why not.
     ReadFailed(read_index::ReadIndexError),
-    /// Nothing came back in time. What was proposed may still be applied.
+    /// What was proposed may still be applied.
     TimedOut,
-    /// The same, and the time was the client's.
+    /// Like `TimedOut`, by the client's deadline.
     DeadlineExceeded,
 }
 
-/// The requests of one net thread.
 #[derive(Debug)]
 pub struct RequestQueue {
     number: u8,
     round: u32,
-    /// When this round is over.
     round_ends_ns: u64,
-    /// The first deadline before that.
+    /// The first deadline within the round.
     next_deadline_ns: u64,
-    /// When all were looked through.
     last_check_ns: u64,
     inputs: Vec<ReplicaInput>,
     slots: Vec<Slot>,
@@ -81,7 +66,7 @@ pub struct RequestQueue {
 #[derive(Debug, Default)]
 struct Slot {
     generation: u32,
-    /// In which round it was submitted.
+    /// The round in which it was submitted.
     round: u32,
     deadline_ns: u64,
     state: SlotState,
@@ -96,7 +81,6 @@ enum SlotState {
 }
 
 impl RequestQueue {
-    /// A queue without requests.
     pub fn new(number: u8) -> RequestQueue {
         let (inputs, slots, free) = Default::default();
         let (round_ends_ns, soonest_ns) = (NO_DEADLINE, NO_DEADLINE);
@@ -112,8 +96,8 @@ impl RequestQueue {
         }
     }
 
-    /// Takes a request in. Says under which id, and whether it is the first since inputs were
-    /// [taken](RequestQueue::drain_inputs).
+    /// Returns the id, and whether this is the first input since the last
+    /// [`drain_inputs`](RequestQueue::drain_inputs).
     pub fn submit(
         &mut self,
         deadline_ns: u64,
@@ -140,12 +124,10 @@ impl RequestQueue {
         self.inputs.len() == 1
     }
 
-    /// What is to go to the raft loop.
     pub fn drain_inputs(&mut self) -> Vec<ReplicaInput> {
         std::mem::take(&mut self.inputs)
     }
 
-    /// The outcome of a request, if it is there; otherwise its task is woken when it comes.
     pub fn poll(&mut self, id: RequestId, context: &mut Context<'_>) -> Poll<RequestOutcome> {
         let there = &mut self.slots[id.slot as usize].state;
         match std::mem::take(there) {
@@ -158,8 +140,8 @@ impl RequestQueue {
         }
     }
 
-    /// The request has gone, with its outcome or without. Its slot is free. Says whether that is
-    /// the first input since they were [taken](RequestQueue::drain_inputs).
+    /// Frees the slot, with an outcome or without. Returns whether this is the first input since
+    /// the last [`drain_inputs`](RequestQueue::drain_inputs).
     pub fn release(&mut self, id: RequestId) -> bool {
         let there = std::mem::take(&mut self.slots[id.slot as usize].state);
         self.free.push(id.slot);
@@ -169,7 +151,7 @@ impl RequestQueue {
         }
     }
 
-    /// Outcomes have come. Those of requests that have gone, or have had theirs, are dropped.
+    /// Outcomes of requests that are gone or have one are dropped.
     pub fn complete(&mut self, completions: impl IntoIterator<Item = (RequestId, RequestOutcome)>) {
         for (id, outcome) in completions {
             let there = &mut self.slots[id.slot as usize];
@@ -179,14 +161,13 @@ impl RequestQueue {
         }
     }
 
-    /// Whether the outcome of a request is there.
     pub fn is_done(&self, id: RequestId) -> bool {
         let there = &self.slots[id.slot as usize];
         there.generation == id.generation && matches!(there.state, SlotState::Done(_))
     }
 
-    /// When to call [`check_deadlines`](RequestQueue::check_deadlines), because a deadline passes
-    /// before the round is over.
+    /// The next call of [`check_deadlines`](RequestQueue::check_deadlines) that a deadline needs
+    /// before the end of the round.
     pub fn next_check_ns(&self) -> Option<u64> {
         let look_ns = self
             .next_deadline_ns
@@ -194,18 +175,17 @@ impl RequestQueue {
         (self.next_deadline_ns != NO_DEADLINE).then_some(look_ns)
     }
 
-    /// A round is over.
     pub fn next_round(&mut self, now_ns: u64) {
         self.round += 1;
         self.round_ends_ns = now_ns + ROUND_LENGTH.as_nanos() as u64;
         self.check_deadlines(now_ns);
     }
 
-    /// Ends the wait of each request that has waited too long.
+    /// Completes each request that has waited too long.
     ///
-    /// A timer for each would cost more than most answers. So requests remember in which round they
-    /// came, and all are looked through at the end of a round. Only a deadline within the round at
-    /// hand makes that earlier:
+    /// A timer for each would cost more than most answers. So a request has the number of the round
+    /// in which it came, and all are checked at the end of a round. Only a deadline within the
+    /// current round makes that earlier:
     ///
     /// ```text
     ///   rounds      │ . . . . . . . . . │ . . . . . . . . . │

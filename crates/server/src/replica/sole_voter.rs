@@ -1,19 +1,17 @@
-//! Whether a read need ask no other member, because none could have acknowledged a write.
+//! Whether a read may skip ReadIndex, because no other member could have acknowledged a write.
 //!
-//! If this member leads and is the only member, it alone acknowledges writes, and does so when it
-//! has applied them. What others may have acknowledged while they were members was committed before
-//! this member became the only one; so that must be applied here. Learners are told what is
-//! committed, and one that is promoted by an entry that is not applied here yet may acknowledge:
-//! beside learners all that is committed must be applied.
+//! A leader that is the only member acknowledges a write when it has applied it. What others may
+//! have acknowledged was committed before this member became the only one, so that must be applied
+//! here. Learners are told what is committed, and one that is promoted by an entry not applied here
+//! yet may acknowledge: beside learners all that is committed must be applied.
 
 use clearlane_raft::Role;
 
 use super::Replica;
 
-/// Since when this member is the only one.
 #[derive(Debug, Default)]
 pub(super) struct SoleVoter {
-    /// What was committed then.
+    /// The commit index when this member became the sole voter.
     committed_at_begin: Option<u64>,
 }
 
@@ -24,9 +22,9 @@ impl SoleVoter {
 }
 
 impl Replica {
-    /// Whether this member leads, no other votes, an entry of its term is applied, and with it all
-    /// that another member may have acknowledged. Then all that was ever acknowledged is applied
-    /// here, and no other can be elected before this member has let go.
+    /// Whether this member leads, is the only voter, and has applied an entry of its term and all
+    /// that another member may have acknowledged. Then everything acknowledged is applied here, and
+    /// no other member can be elected until this one gives up leadership.
     pub(super) fn is_sole_voter_caught_up(&mut self) -> bool {
         let leadership = self.raft.leadership();
         let (applied, term) = self.applied;

@@ -1,8 +1,7 @@
-//! How a member begins: for the first time, and after each stop.
+//! How a member starts: for the first time, and after each stop. See `docs/copies.md`.
 //!
-//! On disk are a log, a store, and perhaps copies from other members. Which of them belong together
-//! is what the log says: it has a record of each position at which a state of the store was known
-//! to be durable. With S for the newest one:
+//! On disk are a log, a store, and perhaps copies from other members. The log has a record of each
+//! position at which a state of the store was known to be durable. With S for the newest one:
 //!
 //! ```text
 //!   S ≤ store                          the store has come further: go on behind it
@@ -10,9 +9,8 @@
 //!   S > store, no copy at S            entries are missing: an error
 //! ```
 //!
-//! What lies behind the store's position is read from the log, and applied when raft says that it
-//! is committed. Of what lies before some is read, too, for members that a few entries bring up to
-//! date. See `docs/copies.md`.
+//! Entries behind the store's position are read from the log, and applied when raft commits them.
+//! Some earlier ones are read, too, for slow followers.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -41,12 +39,10 @@ use crate::error::{Error, Result};
 use crate::membership::{Member, MemberChange, Members};
 use crate::raft_snapshot::{self, StoreDir};
 
-/// How a compaction works: a step, and a rest behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactionConfig {
-    /// Number of keys or records in one step.
     pub batch: usize,
-    /// Length of the rest.
+    /// Between two steps.
     pub pause: Duration,
 }
 
@@ -56,41 +52,37 @@ impl Default for CompactionConfig {
     }
 }
 
-/// How a member works.
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
-    /// Raft's. The id in it is not used: the log knows whose it is.
+    /// Its id is not used: the log has the member's.
     pub raft: raft::RaftNodeConfig,
-    /// The ReadIndex queue's. The member's id in it is not used either.
+    /// Its id is not used either.
     pub read_index: read_index::ReadIndexConfig,
-    /// How a linearizable read is made one.
     pub read_mode: ReadMode,
-    /// After so many applied entries the log takes note of the store's state and is shortened.
+    /// Applied entries after which the store's position is recorded and the log shortened.
     pub snapshot_count: u64,
-    /// After so many bytes of applied entries, too: the log is in memory from there on.
+    /// Bytes of applied entries after which the same is done: the log from there on is in memory.
     pub snapshot_bytes: u64,
-    /// So many entries are kept behind that, for members that are a little behind.
+    /// Entries kept below the recorded position for slow followers.
     pub catch_up_entries: u64,
-    /// They have at most so many bytes.
+    /// Bound on the bytes of those entries.
     pub catch_up_bytes: u64,
-    /// How large the store may become, as [`Quota`](crate::quota::Quota) takes it. The replica does
-    /// not ask: see [`threads`](crate::threads).
+    /// As [`Quota`](crate::quota::Quota) takes it. The replica does not check it: see
+    /// [`threads`](crate::threads).
     pub quota_bytes: i64,
-    /// How often the leader tells the others how much is left of each lease; never, if it is none.
+    /// `None`: no checkpoints.
     pub lease_checkpoint_interval: Option<Duration>,
-    /// The time of the start, in milliseconds since 1970: ids begin with it.
+    /// The time of the start, in milliseconds since 1970: the base of new ids.
     pub unix_ms: u64,
-    /// Whether a member that joins others was notified that it is to learn only; nothing if no
-    /// member was asked.
+    /// Whether a member that joins was told that it is a learner; `None` if no member was asked.
     pub joins_as_learner: Option<bool>,
-    /// How a compaction works. The replica runs none: see [`threads`](crate::threads).
+    /// The replica runs no compaction: see [`threads`](crate::threads).
     pub compaction: CompactionConfig,
-    /// Finds the entries that take long to apply, if that is to be measured.
+    /// `None`: slow entries are not reported.
     pub apply_timer: Option<ApplyTimer>,
 }
 
 impl ReplicaConfig {
-    /// etcd's defaults.
     pub fn new(seed: u64, unix_ms: u64) -> ReplicaConfig {
         ReplicaConfig {
             raft: raft::RaftNodeConfig::new(0, seed),
@@ -110,22 +102,16 @@ impl ReplicaConfig {
     }
 }
 
-/// Where a member keeps its log and its stores, and how.
 #[derive(Clone)]
 pub struct StorageConfig {
-    /// Where the log's files are.
     pub files: Arc<dyn FileSystem>,
-    /// The log's directory.
     pub wal_dir: PathBuf,
-    /// How the log is kept.
     pub wal: wal::Options,
-    /// Where the stores are.
     pub store_dir: Arc<dyn StoreDir>,
-    /// Which era's store it is.
     pub era: Era,
-    /// When the store commits.
+    /// Configures when the store commits.
     pub backend: Config,
-    /// Number of learners that the cluster may have; the same at all members.
+    /// The same at all members.
     pub learners_max: usize,
 }
 
@@ -140,7 +126,6 @@ impl fmt::Debug for StorageConfig {
 }
 
 impl StorageConfig {
-    /// Opens the store of an engine.
     pub(super) fn open(
         &self,
         engine: &Arc<dyn Engine>,
@@ -168,7 +153,6 @@ impl StorageConfig {
     }
 }
 
-/// A store with all that is known from its state.
 pub(super) struct OpenedStore {
     pub(super) store: Arc<dyn WatchableKv<AppliedPosition>>,
     pub(super) members: Arc<Members>,
@@ -177,8 +161,9 @@ pub(super) struct OpenedStore {
     pub(super) compaction: Option<mvcc::CompactionJob>,
 }
 
-/// Makes the log of a new member. The first members of a cluster begin with the same entries, which
-/// add all of them; a member that joins begins with none, and gets everything from the others.
+/// Creates the log of a new member. The first members of a cluster begin with the same entries,
+/// which add all of them; a member that joins begins with none, and gets everything from the
+/// others.
 pub fn bootstrap(ground: &StorageConfig, metadata: Metadata, first: &[Member]) -> Result<()> {
     let mut first: Vec<&Member> = first.iter().collect();
     first.sort_by_key(|member| member.id);
@@ -187,7 +172,8 @@ pub fn bootstrap(ground: &StorageConfig, metadata: Metadata, first: &[Member]) -
     let commit = entries.len() as u64;
     let state = (commit > 0).then_some(HardState { term: 1, vote: 0, commit });
     let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
-    // In one step: a log without them could be started, and would wait for others for ever.
+    // In one step: a log without the entries could be started, and would wait for a leader for
+    // ever.
     let wal = Wal::create(files, dir, metadata, ground.wal, &entries, state.as_ref())?;
     Ok(wal.close()?)
 }
@@ -197,7 +183,7 @@ fn add_member_entry(index: u64, member: &Member) -> Entry {
     Entry { kind: EntryKind::ConfChange, term: 1, index, data }
 }
 
-/// Begins where the member has ended, with what its disk has.
+/// Starts from what is on disk.
 pub fn start(
     ground: StorageConfig,
     mut settings: ReplicaConfig,
@@ -206,8 +192,8 @@ pub fn start(
     let newest = snapshots.iter().max_by_key(|snapshot| snapshot.index).cloned();
     let newest = newest.unwrap_or_default();
     let behind = newest.index.saturating_sub(settings.catch_up_entries);
-    // The log first: what is read of it is on disk from here on, and then a copy may take the
-    // store's place because of it.
+    // The log first: what is read of it is synced from here on, and then a copy may replace the
+    // store because of it.
     let (mut wal, contents) = open_wal(&ground, &snapshots, &newest, behind)?;
     warn_short_tail(&wal);
     let engine = raft_snapshot::open_at_start(&*ground.store_dir, newest.index)?;
@@ -217,16 +203,16 @@ pub fn start(
     let metadata = contents.metadata;
     let stopwatch = settings.apply_timer;
     (settings.raft.id, settings.read_index.member_id) = (metadata.node_id, metadata.node_id);
-    // The old eras ask as etcd does.
+    // The old eras confirm reads as etcd does.
     settings.raft.read_index_counts_as_ack = ground.era == Era::Clearlane;
     let Contents { hard_state: state, entries, .. } = contents;
     commit_up_to(progress.index, &mut wal, state)?;
-    // A member that has neither voted nor seen a term has granted nothing.
+    // A member that has neither voted nor seen a term has granted no lease.
     let was_running = state.vote != 0 || state.term > 1;
     let ids = ids_above(&entries, metadata.node_id, settings.unix_ms);
     let found = RecoveredState { store_position: progress.position(), hard_state: state, entries };
     let mut barrier = settings.read_mode.new_queue(settings.read_index);
-    // In an idle cluster there is nothing to apply, and readers must not wait for it.
+    // In an idle cluster no entry is applied, and readers must not wait for one.
     barrier.handle_event(ReadIndexEvent::Applied { index: progress.index });
     let mut driver = RaftNode::new(settings.raft, found)?;
     driver.release(driver.release_index_for_bytes(newest.index, settings.catch_up_bytes));
@@ -279,15 +265,13 @@ fn lease_config(settings: &ReplicaConfig) -> lease::Config {
     }
 }
 
-/// New ids are above those that this member's own proposals have in the log: a clock that was set
-/// back must not make two requests one.
+/// New ids are above those of this member's proposals in the log, even if the clock was set back.
 fn ids_above(entries: &[Entry], member: u64, unix_ms: u64) -> RequestIdGenerator {
     let id = |entry: &Entry| proposal_id(entry.kind, entry.data.clone());
     let ids = RequestIdGenerator::new(member, unix_ms);
     entries.iter().filter_map(id).fold(ids, RequestIdGenerator::starting_above)
 }
 
-/// The id that a proposal was given.
 pub(super) fn proposal_id(kind: EntryKind, data: Bytes) -> Option<u64> {
     match kind {
         EntryKind::Normal => {
@@ -298,11 +282,11 @@ pub(super) fn proposal_id(kind: EntryKind, data: Bytes) -> Option<u64> {
     }
 }
 
-/// Tells the log that what the store has is committed.
+/// Tells the log that all entries in the store are committed.
 ///
-/// It may not know: a commit index alone is not synced. Raft would not tell it before the next
-/// entry is committed, and until then a record of the store's position, which is beyond what the
-/// log knows to be committed, would not count, while a purge went by it.
+/// A commit index alone is not synced, so the log may lack it. Raft would not write it before the
+/// next entry is committed; until then a record of the store's position would not count, since it
+/// is beyond the log's commit index, although a purge went by it.
 fn commit_up_to(index: u64, wal: &mut Wal, state: HardState) -> Result<()> {
     let last = wal.last_index();
     if last < index {
@@ -315,7 +299,7 @@ fn commit_up_to(index: u64, wal: &mut Wal, state: HardState) -> Result<()> {
     Ok(())
 }
 
-/// Says that the log has lost its end, if it has. What was in it other members may have.
+/// Warns if the last segment is short: the entries in it may be missing.
 pub(super) fn warn_short_tail(wal: &Wal) {
     let Some(ShortTail { path, expected, found, last_index }) = wal.short_tail() else { return };
     tracing::warn!(
@@ -327,7 +311,7 @@ pub(super) fn warn_short_tail(wal: &Wal) {
     );
 }
 
-/// Opens the log at a record that leaves entries for others, if there is one, or at the newest.
+/// Opens the log at the record that keeps entries for slow followers, else at the newest.
 fn open_wal(
     ground: &StorageConfig,
     snapshots: &[WalSnapshot],
@@ -341,9 +325,9 @@ fn open_wal(
     };
     let far_enough = snapshots.iter().rfind(|snapshot| snapshot.index <= behind);
     let earlier = far_enough.or(snapshots.first()).filter(|at| at.index < newest.index);
-    // Between the two a copy may have been installed; then the entries have a gap, and the older
-    // ones are of no use. Or a segment that they need is gone. Whatever else is wrong, a failed
-    // sync above all, does not become right by another attempt.
+    // If a copy was installed between the two records, the entries have a gap and the older ones
+    // are of no use; or a segment of theirs is gone. Any other error, such as a failed sync, is
+    // returned: another attempt could hide it.
     match earlier.map(open) {
         None | Some(Err(Refused(_) | NoSnapshot { .. } | Corrupt { .. })) => Ok(open(newest)?),
         Some(opened) => Ok(opened?),

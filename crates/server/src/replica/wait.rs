@@ -1,8 +1,7 @@
 //! The proposals that wait for their entry to be applied: etcd's `wait`.
 //!
 //! The raft loop registers a request before raft has its proposal, and the apply loop takes it when
-//! the entry is applied; so both hold the table, each for as long as it takes to change a map. A
-//! proposal is taken once: what an entry answers a second time finds no request.
+//! the entry is applied, once: a second answer finds no request.
 
 use std::collections::HashMap;
 
@@ -29,7 +28,6 @@ impl Wait {
         tables.entries.insert(request, entry);
     }
 
-    /// The request that waits for an entry. It waits no longer.
     pub(super) fn remove(&self, entry: u64) -> Option<RequestId> {
         let mut tables = self.tables.lock();
         let request = tables.requests.remove(&entry)?;
@@ -37,24 +35,21 @@ impl Wait {
         Some(request)
     }
 
-    /// The request waits no longer. Says whether it did.
+    /// Returns whether the request was waiting.
     pub(super) fn cancel(&self, request: RequestId) -> bool {
         let mut tables = self.tables.lock();
         let entry = tables.entries.remove(&request);
         entry.is_some_and(|entry| tables.requests.remove(&entry).is_some())
     }
 
-    /// The entry that a request waits for.
     pub fn entry_of(&self, request: RequestId) -> Option<u64> {
         self.tables.lock().entries.get(&request).copied()
     }
 
-    /// How many wait.
     pub fn len(&self) -> usize {
         self.tables.lock().requests.len()
     }
 
-    /// Whether none waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

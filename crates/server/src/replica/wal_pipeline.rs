@@ -1,12 +1,8 @@
-//! What is on its way to the write-ahead log, and what is true when it has arrived.
-//!
-//! Three kinds of things go into the log: what raft appends, what says that a copy of another
-//! member's store counts from here on, and what says that this member's own store has come so far.
-//! Each has something that must not happen before it is on disk:
+//! Appends on their way to the write-ahead log, and what must wait until each is on disk:
 //!
 //! ```text
-//!   append            raft speaks of it
-//!   copy installed    the copy takes the store's place; raft takes it for applied when it has
+//!   append            raft is told, and speaks of it
+//!   copy installed    the copy takes the store's place; raft is told when it has
 //!   own snapshot      entries and segments below it may go
 //! ```
 
@@ -18,29 +14,26 @@ use clearlane_wal::Append;
 use clearlane_wal::group_commit::{AppendNumber, Batch, BatchResult, GroupCommit};
 use clearlane_wal::{Result, WalSnapshot};
 
-/// Appends on their way, with what comes behind them.
 #[derive(Debug, Default)]
 pub(super) struct WalPipeline {
     group: GroupCommit,
     durable: AppendNumber,
     after_sync: VecDeque<(AppendNumber, AfterSync)>,
-    /// Indexes of the snapshots that the apply loop installs.
+    /// Indexes of the snapshots that the apply loop is installing.
     installing: VecDeque<u64>,
 }
 
-/// What may happen once an append is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AfterSync {
-    /// Raft is told its number.
+    /// Raft is told that append `number` is durable.
     Appended(u64),
-    /// Raft is told its number, and the apply loop installs the snapshot of this position.
+    /// The same, and the apply loop installs the snapshot at `position`.
     Install { number: u64, position: LogPosition },
-    /// The log is not needed below this position.
+    /// Entries below the position may be removed.
     Recorded(LogPosition),
 }
 
 impl WalPipeline {
-    /// What raft wants to have written down.
     pub(super) fn append(&mut self, append: raft::ReadyAppend) -> Result<()> {
         let raft::ReadyAppend { number, install_snapshot: install, entries, hard_state, must_sync } =
             append;
@@ -50,14 +43,14 @@ impl WalPipeline {
             Some(position) => AfterSync::Install { number, position },
             None => AfterSync::Appended(number),
         };
-        // No request waits for what may be lost.
+        // An append without `must_sync` is one that no request waits for.
         if must_sync {
             self.after_sync.push_back((ticket, behind));
         }
         Ok(())
     }
 
-    /// This member's store is on disk as of a position.
+    /// Records that this member's store is durable up to a position.
     pub(super) fn record_snapshot(&mut self, position: LogPosition) -> Result<()> {
         let snapshot = Some(snapshot_record(&position));
         let ticket = self.group.submit(Append { snapshot, ..Append::default() })?;
@@ -65,18 +58,17 @@ impl WalPipeline {
         Ok(())
     }
 
-    /// What is to be written now, if there is something and nothing else is being written.
+    /// `None` while a batch is being written.
     pub(super) fn next_batch(&mut self) -> Option<Batch> {
         self.group.take_batch()
     }
 
-    /// A batch was written.
     pub(super) fn finish_batch(&mut self, written: BatchResult) -> Result<()> {
         self.durable = self.group.finish_batch(written)?;
         Ok(())
     }
 
-    /// What may happen now, one thing after the other.
+    /// The next action that the durable batches allow.
     pub(super) fn next_synced(&mut self) -> Option<AfterSync> {
         let (_, behind) = self.after_sync.pop_front_if(|(ticket, _)| *ticket <= self.durable)?;
         if let AfterSync::Install { position, .. } = &behind {
@@ -85,12 +77,10 @@ impl WalPipeline {
         Some(behind)
     }
 
-    /// The snapshot of this index is the store now.
     pub(super) fn finish_install(&mut self, index: u64) {
         self.installing.retain(|installing| *installing > index);
     }
 
-    /// The indexes of copies that are on their way to become the store.
     pub(super) fn pending_installs(&self) -> impl Iterator<Item = u64> {
         let written = self.after_sync.iter().filter_map(|(_, behind)| match behind {
             AfterSync::Install { position, .. } => Some(position.index),

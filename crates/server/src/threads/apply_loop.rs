@@ -1,9 +1,9 @@
 //! The apply loop: applies what the raft loop hands over, publishes it, and completes the requests
 //! that wait for it.
 //!
-//! It is the only thread that writes to the store, and may wait as long as the store takes: for
-//! locks in the old eras, for the committer when too much is pending. Neither delays a tick or a
-//! message of raft. etcd's counterpart is the goroutine of `EtcdServer.run` that calls `applyAll`.
+//! It is the only thread that writes to the store, and may wait for it: for locks in the old eras,
+//! for the committer when too much is pending. Neither delays a tick or a message of raft. etcd's
+//! counterpart is the goroutine of `EtcdServer.run` that calls `applyAll`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,25 +24,22 @@ use crate::replica::{
 use crate::task_labels::{APPLIER, RAFT};
 use crate::trace::StepKind;
 
-/// Old states that go together to the thread that drops them, which need not be woken for each.
+/// Old states sent in one message to the thread that drops them.
 const DROPPED_STATES_MAX: usize = 256;
-/// Fewer wait for others no longer than this: each keeps records in memory that no reader needs any
-/// more.
+/// Bounds how long fewer states wait: each keeps records in memory that no reader needs any more.
 const DROPPED_STATES_WAIT: Duration = Duration::from_millis(100);
 
-/// Carries out what the apply half says. A thread that has gone has failed, and said so.
+/// A closed channel is ignored: the thread behind it has failed and reported that.
 struct ApplyLoopHandler<'s> {
     state: &'s ServerState,
     to_commit: Sender<CommitCommand>,
     completion_batches: CompletionBatches,
-    /// Old states, for the commit thread to drop.
     dropped_states: Vec<DroppedStates>,
-    /// When the last ones went there.
     dropped_at: Duration,
     slow_limit: Duration,
 }
 
-/// Works until the raft loop has gone, and all that it has handed over is applied.
+/// Runs until the raft loop has ended and all its entries are applied.
 pub(super) fn run(
     mut applier: Applier,
     work: &Receiver<ToApply>,
@@ -62,7 +59,7 @@ pub(super) fn run(
         dropped_at,
         slow_limit,
     };
-    // What the start has found.
+    // The results of the start.
     applier.step()?.dispatch(&mut effects);
     loop {
         if !applier.has_work() {
@@ -101,8 +98,7 @@ pub(super) fn run(
     }
 }
 
-/// The threads that tell watchers end with this one, which is the one that wakes them, also if it
-/// panics.
+/// Ends the threads that notify watchers, which this thread wakes, also after a panic.
 struct WatchCloser<'s>(&'s ServerState);
 
 impl Drop for WatchCloser<'_> {
@@ -112,7 +108,7 @@ impl Drop for WatchCloser<'_> {
 }
 
 impl ApplyLoopHandler<'_> {
-    /// How long old states may wait for others.
+    /// Until [`DROPPED_STATES_WAIT`] has passed since the last message.
     fn drop_wait(&self) -> Duration {
         (self.dropped_at + DROPPED_STATES_WAIT).saturating_sub(self.state.start.elapsed())
     }

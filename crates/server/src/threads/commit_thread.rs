@@ -1,5 +1,4 @@
-//! The thread that carries what is pending in the store to the disk, and does what may take long:
-//! compactions, and dropping what is not read any more.
+//! The thread that commits the store, runs compactions, and drops old states.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,35 +17,33 @@ use crate::replica::{Applier, CompactionConfig, NewStore, Replica, ReplicaInput}
 use crate::task_labels::COMMIT;
 use crate::trace::StepKind;
 
-/// What the loops want to have done.
 #[derive(Debug)]
 pub(super) enum CommitCommand {
-    /// What is pending is much: commit now.
+    /// Much is pending: commit now.
     Commit,
     DropStates(Vec<DroppedStates>),
     Compact(CompactionJob),
-    /// A raft snapshot was installed: from here on the jobs are those of this store.
+    /// A raft snapshot was installed: later jobs are those of this store.
     StoreReplaced(NewStore),
 }
 
 struct CommitThread<'s> {
     state: &'s ServerState,
-    /// The store that has scheduled `jobs`. It changes by a message, in order with them: the
-    /// published store may be another one already, and its compactions are not these.
+    /// The store that has scheduled `jobs`. It is replaced by a message, in order with them: the
+    /// published store may be a newer one, with other compactions.
     store: Arc<dyn Store<AppliedPosition>>,
     engine: Arc<dyn Engine>,
     compaction_config: CompactionConfig,
     start: Instant,
     jobs: VecDeque<CompactionJob>,
-    /// When the job in front had its first step.
+    /// When the first job had its first step.
     job_start: Option<Instant>,
     next_step: Duration,
-    /// When the store was last asked whether it is due.
+    /// When the commit interval was last checked.
     last_tick: Duration,
     disk_space_monitor: DiskSpaceMonitor,
 }
 
-/// What the thread begins with.
 #[derive(Debug)]
 pub(super) struct CommitThreadInit {
     store: Arc<dyn Store<AppliedPosition>>,
@@ -74,7 +71,7 @@ impl CommitThreadInit {
         }
     }
 
-    /// Works until the loops have gone, and then commits once more.
+    /// Runs until the loops have ended, then commits once more.
     pub(super) fn run(self, work: &Receiver<CommitCommand>, shared: &ServerState) -> Result<()> {
         let _as = COMMIT.enter();
         let CommitThreadInit {
@@ -105,7 +102,7 @@ impl CommitThread<'_> {
         let shared = self.state;
         let mut shift = shared.trace.trace_thread(*COMMIT);
         loop {
-            // However seldom it commits, it looks at the disk.
+            // At least this often the disk's free space is checked.
             let look = batch_interval.min(CHECK_INTERVAL);
             let pause =
                 if self.jobs.is_empty() { look } else { look.min(self.compaction_config.pause) };
@@ -129,7 +126,6 @@ impl CommitThread<'_> {
             let has_committed = match (commits_now, is_due) {
                 (true, _) => self.store.commit().map(|()| true)?,
                 (false, true) => self.commit_if_due(now)?,
-                // No commit is due.
                 (false, false) => false,
             };
             if has_committed {
@@ -142,18 +138,17 @@ impl CommitThread<'_> {
         }
         match self.has_space_for_commit(true) {
             true => Ok(self.store.commit()?),
-            // It is in the log.
+            // The pending changes are in the log.
             false => Ok(()),
         }
     }
 
-    /// What the engine has on disk, for the raft loop.
     fn durable_state(&self) -> Result<ReplicaInput> {
         Ok(ReplicaInput::StoreCommitted(AppliedPosition::read(&*self.engine.snapshot()?)?))
     }
 
-    /// Whether there is room for a commit. Where one is about to begin, an answer that was right a
-    /// moment ago is not enough: others write to the disk, too.
+    /// Whether there is room for a commit. One that begins now needs a fresh check: other processes
+    /// write to the disk, too.
     fn has_space_for_commit(&mut self, begins_one: bool) -> bool {
         if begins_one || !self.jobs.is_empty() {
             self.disk_space_monitor.check(self.state)
@@ -162,13 +157,13 @@ impl CommitThread<'_> {
         }
     }
 
-    /// The interval has passed: commits what the store has, if it has anything.
+    /// Commits if the interval has passed and something is pending.
     fn commit_if_due(&mut self, now: Duration) -> Result<bool> {
         self.last_tick = now;
         Ok(self.store.commit_if_due(now)?)
     }
 
-    /// Says whether to commit now.
+    /// Returns whether to commit now.
     fn handle_command(&mut self, wanted: CommitCommand) -> Result<bool> {
         match wanted {
             CommitCommand::Commit => return Ok(true),
@@ -179,7 +174,7 @@ impl CommitThread<'_> {
                 self.job_start = None;
                 (self.store, self.engine) = (store, engine);
                 self.state.sizes.reset(self.store.sizes()?);
-                // What its compactions have left to do, if anything, comes as the next job.
+                // The rest of an unfinished compaction comes as the next job.
                 let compacted = self.store.begin_read().compact_revision();
                 self.state.compacted.send_modify(|done| *done = compacted.max(*done));
             }
@@ -187,8 +182,7 @@ impl CommitThread<'_> {
         Ok(false)
     }
 
-    /// One step, however often the thread is woken for something else. Says whether it has
-    /// committed.
+    /// One step per wake-up. Returns whether it has committed.
     fn run_compaction_step(&mut self) -> Result<bool> {
         if self.start.elapsed() < self.next_step {
             return Ok(false);
@@ -206,7 +200,7 @@ impl CommitThread<'_> {
             self.jobs.pop_front();
             self.job_start = None;
             self.state.metrics.record_compaction(begun.elapsed(), removed);
-            // The request that waits for it looks at the sizes next.
+            // The waiting request looks at the sizes next.
             self.store.commit()?;
             self.state.sizes.update(self.store.sizes()?);
             let durable = self.durable_state()?;

@@ -1,7 +1,6 @@
-//! Outcomes on their way from the raft loop and the apply loop to the net threads.
-//!
-//! To wake a thread costs more than to answer a small request, so a loop gathers what it has for
-//! each net thread, and wakes each once.
+//! Outcomes from the raft loop and the apply loop to the net threads. To wake a thread costs more
+//! than to answer a small request, so a loop gathers the outcomes for each net thread, and wakes it
+//! once.
 
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use tokio::sync::Notify;
 use super::ServerState;
 use crate::replica::Completions;
 
-/// What the loops bring to one net thread.
+/// Completions from the loops for one net thread.
 #[derive(Debug, Default)]
 pub(super) struct CompletionQueue {
     completions: Mutex<Completions>,
@@ -29,12 +28,11 @@ impl CompletionQueue {
     }
 }
 
-/// One loop's outcomes, sorted by net thread.
+/// By net thread.
 #[derive(Debug, Default)]
 pub(super) struct CompletionBatches(Vec<Completions>);
 
 impl CompletionBatches {
-    /// Hands outcomes to the net threads that wait for them.
     pub(super) fn deliver(&mut self, completions: Completions, shared: &ServerState) {
         for completion in completions {
             let queue = usize::from(completion.0.queue);

@@ -1,5 +1,4 @@
-//! Free space on the disk: NOSPACE before it is gone, waiting when it is. See
-//! `docs/maintenance.md`.
+//! Free space on the disk: NOSPACE before it is gone, waiting when it is (`docs/maintenance.md`).
 //!
 //! The commit thread compares what is free with what the next commit needs: twice what has come
 //! through the log since the last one, and 4 MiB.
@@ -24,27 +23,25 @@ use parking_lot::{Condvar, Mutex};
 use super::ServerState;
 use super::raft_loop_queue::RaftLoopEvent;
 
-/// What is left behind a commit.
+/// Bytes that a commit needs beside its data.
 const COMMIT_RESERVE_BYTES: u64 = 4 << 20;
-/// So much more, and the disk is not low.
+/// Below this much more than a commit needs the disk is low.
 const LOW_SPACE_MARGIN_BYTES: u64 = 12 << 20;
-/// The store lets no more than this wait for a commit, and one transaction:
-/// [`clearlane_backend::Config`]. What the log has taken beside that was refused when it was
-/// applied.
+/// Bound on the pending bytes, with one transaction: [`clearlane_backend::Config`]. Anything beyond
+/// that the log has taken was refused when it was applied.
 const PENDING_BYTES_MAX: u64 = 80 << 20;
-/// What a removed record may cost in a compaction's step: a page of its own.
+/// A removed record may cost a compaction step a page of its own.
 const REMOVED_RECORD_BYTES_MAX: u64 = 16 << 10;
-/// How often the file system is asked, and the log tries again.
+/// Between two checks of the free space.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What the threads know of the disk.
 #[derive(Debug, Default)]
 pub(super) struct DiskSpace {
     is_low: AtomicBool,
     are_commits_forbidden: AtomicBool,
     is_wal_waiting: AtomicBool,
-    /// This member has proposed an alarm because of it, and has not taken it back.
+    /// This member has proposed NOSPACE because of the disk, and has not disarmed it.
     pub(super) has_raised_alarm: AtomicBool,
     phase: Mutex<MonitorPhase>,
     changed: Condvar,
@@ -52,7 +49,7 @@ pub(super) struct DiskSpace {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 enum MonitorPhase {
-    /// A member that starts on a full disk should report an error, and not wait.
+    /// A member that starts on a full disk reports an error instead of waiting.
     #[default]
     Starting,
     Running,
@@ -60,35 +57,31 @@ enum MonitorPhase {
 }
 
 impl DiskSpace {
-    /// Whether the disk is nearly full.
     pub(super) fn is_low(&self) -> bool {
         self.is_low.load(Ordering::Relaxed)
     }
 
-    /// Whether a commit might not fit.
     pub(super) fn forbids_commits(&self) -> bool {
         self.are_commits_forbidden.load(Ordering::Relaxed)
     }
 
-    /// Whether the log waits for room.
     pub(super) fn is_wal_waiting(&self) -> bool {
         self.is_wal_waiting.load(Ordering::Relaxed)
     }
 
-    /// From now on the log waits for room.
     pub(super) fn start(&self) {
         *self.phase.lock() = MonitorPhase::Running;
     }
 
-    /// From now on no thread waits for room.
+    /// Ends all waits for room.
     pub(super) fn stop(&self) {
         *self.phase.lock() = MonitorPhase::Stopping;
         self.changed.notify_all();
     }
 
-    /// Writes, again and again while the disk is full. What is written must not depend on what an
-    /// attempt before has left. A request that waits for it ends with a time-out; reads need
-    /// neither the log nor a commit, and go on.
+    /// Retries a write while the disk is full; it must not depend on what a failed attempt has
+    /// left. A request that waits for it times out; reads need neither the log nor a commit, and go
+    /// on.
     pub(super) fn retry_while_full(
         &self,
         mut write: impl FnMut() -> io::Result<()>,
@@ -112,7 +105,7 @@ impl DiskSpace {
         }
     }
 
-    /// Says whether to try again.
+    /// Returns false once the member stops.
     fn wait_to_retry(&self) -> bool {
         let mut phase = self.phase.lock();
         if *phase == MonitorPhase::Running {
@@ -122,19 +115,19 @@ impl DiskSpace {
     }
 }
 
-/// The view that the commit thread has of the disk.
+/// Owned by the commit thread.
 #[derive(Debug)]
 pub(super) struct DiskSpaceMonitor {
     last_check: Option<Instant>,
     replay_bytes: u64,
-    /// How many bytes the log had taken then, and how many of them are committed.
+    /// Bytes written to the log as of the last check, and how many of them are committed.
     log_bytes: u64,
     committed_bytes: u64,
     has_space_for_commit: bool,
 }
 
 impl DiskSpaceMonitor {
-    /// So many bytes are in the log and not in the store on disk: they are applied again.
+    /// `behind`: bytes in the log and not in the durable store, which are applied again.
     pub(super) fn new(behind: u64) -> DiskSpaceMonitor {
         DiskSpaceMonitor {
             last_check: None,
@@ -145,8 +138,8 @@ impl DiskSpaceMonitor {
         }
     }
 
-    /// So many records a step of a compaction may remove: few while there is little room, after
-    /// another look.
+    /// Bound on the records that a compaction step removes, by a fresh look at the disk while it is
+    /// low.
     pub(super) fn compaction_batch_max(&mut self, shared: &ServerState, batch: usize) -> usize {
         if !shared.disk_space.is_low() {
             return batch;
@@ -155,13 +148,12 @@ impl DiskSpaceMonitor {
         batch.min(usize::try_from(spare / REMOVED_RECORD_BYTES_MAX).unwrap_or(usize::MAX))
     }
 
-    /// What the next commit needs.
     fn commit_bytes_needed(&self) -> u64 {
         2 * self.log_bytes.saturating_sub(self.committed_bytes).min(PENDING_BYTES_MAX)
             + COMMIT_RESERVE_BYTES
     }
 
-    /// Whether a commit might be begun, as of the last look; it looks again if that was long ago.
+    /// As of the last check, which is repeated after [`CHECK_INTERVAL`].
     pub(super) fn has_space_for_commit(&mut self, shared: &ServerState) -> bool {
         if self.last_check.is_some_and(|looked| looked.elapsed() < CHECK_INTERVAL) {
             self.has_space_for_commit
@@ -170,7 +162,7 @@ impl DiskSpaceMonitor {
         }
     }
 
-    /// Looks at the disk. Whether a commit may be begun at once.
+    /// Returns whether a commit may begin now.
     pub(super) fn check(&mut self, shared: &ServerState) -> bool {
         self.last_check = Some(Instant::now());
         self.log_bytes = self.replay_bytes + shared.metrics.log_bytes.load(Ordering::Relaxed);
@@ -193,8 +185,7 @@ impl DiskSpaceMonitor {
         self.has_space_for_commit
     }
 
-    /// What the log had taken at the last look is committed, but for what was not applied yet, and
-    /// that is little.
+    /// Counts the log as of the last check as committed; what of it was not applied yet is little.
     pub(super) fn record_commit(&mut self) {
         self.committed_bytes = self.log_bytes;
     }

@@ -1,11 +1,7 @@
-//! What have the threads of a member counted? Figures for monitoring.
+//! Metrics of a member's threads, from the start of the process.
 //!
-//! Each figure is an atomic number. It is written by a thread that has just done something that
-//! costs far more, and may be read by any thread, without waiting. What is read is no snapshot: two
-//! figures may be of different moments.
-//!
-//! Figures count from the start of the process. What is stored (revision, sizes, members) is no
-//! figure: ask the store.
+//! Each is an atomic number that any thread may read; two of them may be of different moments. What
+//! is stored (revision, sizes, members) is not among them: ask the store.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,8 +15,7 @@ use crate::apply::AppliedResponse;
 use crate::error::Result;
 use crate::replica::ProposalResult;
 
-/// How long something took, in buckets: the first up to a bound, each of the others up to twice the
-/// bound of the one before, the last without one.
+/// Durations in buckets with doubling bounds; the last bucket has none.
 ///
 /// ```
 /// use clearlane_server::threads::DurationHistogram;
@@ -42,20 +37,18 @@ pub struct DurationHistogram {
 }
 
 impl DurationHistogram {
-    /// Number of buckets with a bound.
+    /// `bounded` is the number of buckets with a bound.
     pub fn new(first: Duration, bounded: usize) -> DurationHistogram {
         let first_ns = u64::try_from(first.as_nanos()).unwrap_or(u64::MAX).max(1);
         let counts = (0..=bounded).map(|_| AtomicU64::new(0)).collect();
         DurationHistogram { first_ns, counts, sum_ns: AtomicU64::new(0) }
     }
 
-    /// Counts one.
     #[inline]
     pub fn record(&self, took: Duration) {
         self.record_ns(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Counts one.
     #[inline]
     pub fn record_ns(&self, took_ns: u64) {
         // It is at most first·2^k if (took-1)/first has at most k bits.
@@ -65,79 +58,62 @@ impl DurationHistogram {
         self.sum_ns.fetch_add(took_ns, Relaxed);
     }
 
-    /// The bound of the first bucket.
     pub fn first_bound(&self) -> Duration {
         Duration::from_nanos(self.first_ns)
     }
 
-    /// How many are in each bucket; the last has no bound.
+    /// Per bucket.
     pub fn counts(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
         self.counts.iter().map(|count| count.load(Relaxed))
     }
 
-    /// All of it.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum_ns.load(Relaxed))
     }
 }
 
-/// What has been counted.
 #[derive(Debug)]
 pub struct Metrics {
-    /// Syncs of the log.
     pub log_syncs: DurationHistogram,
-    /// Writes to the log.
     pub log_writes: DurationHistogram,
-    /// Bytes written to the log.
     pub log_bytes: AtomicU64,
-    /// Commits of the store.
     pub commits: DurationHistogram,
-    /// Applying an entry. It is timed by the batch, and the batch divided by its entries.
+    /// Per entry, as the time of a batch divided by its entries.
     pub applies: DurationHistogram,
-    /// Steps of compactions.
     pub compaction_steps: DurationHistogram,
-    /// Compactions, from their first step to their last.
+    /// From the first step to the last.
     pub compactions: DurationHistogram,
-    /// Records that compactions have removed.
     pub compacted_records: AtomicU64,
-    /// When the last compaction ended, in seconds since 1970; 0 if there was none.
+    /// End of the last compaction, in seconds since 1970; 0 if there was none.
     pub compacted_at: AtomicU64,
-    /// Puts that were applied.
     pub puts: AtomicU64,
-    /// Deleted keys.
     pub deletes: AtomicU64,
-    /// Transactions with more than one change.
+    /// With more than one change.
     pub txns: AtomicU64,
-    /// Bytes of keys and values that were put.
+    /// Bytes of keys and values.
     pub put_bytes: AtomicU64,
-    /// Keys that are there.
     pub keys: AtomicI64,
-    /// Times that another member than before came to lead.
+    /// Changes to another leader than before.
     pub leader_changes: AtomicU64,
     leader: AtomicU64,
-    /// Time to live of the leases that were granted by way of this member.
+    /// TTL of the leases granted through this member.
     pub lease_ttls: DurationHistogram,
-    /// Leases that ran out while this member led.
+    /// Counted while this member led.
     pub leases_expired: AtomicU64,
-    /// Proposals that wait to be applied.
     pub proposals_pending: AtomicU64,
-    /// Proposals that were refused by raft.
     pub proposals_failed: AtomicU64,
-    /// Reads of network threads that would have had to wait for the disk, and were left to others.
+    /// Reads of network threads that missed the cache and went to a pool.
     pub uncached_reads: AtomicU64,
-    /// Fresh reads that failed.
     pub reads_failed: AtomicU64,
-    /// Questions for a read index that were answered late, or not at all.
+    /// Read indexes that came late or not at all.
     pub slow_read_indexes: AtomicU64,
-    /// Entries, and reads, that took longer than `--warning-apply-duration`.
+    /// Entries and reads beyond `--warning-apply-duration`.
     pub slow_applies: AtomicU64,
-    /// By so many bytes the log's last segment was too short at the start.
+    /// Bytes that the log's last segment was too short by at the start.
     pub log_missing: AtomicU64,
-    /// Heartbeats of this leader that left later than they should have.
     pub late_heartbeats: AtomicU64,
-    /// By how much raft's ticks were late.
     pub tick_lateness: DurationHistogram,
-    /// The most of it, in nanoseconds.
+    /// The maximum, in nanoseconds.
     pub tick_lateness_max: AtomicU64,
 }
 
@@ -179,14 +155,13 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// What a start has found.
     pub(super) fn init(&self, store: &dyn Store<AppliedPosition>, wal: &Wal) -> Result<()> {
         let missing = wal.short_tail().map_or(0, |short| short.expected - short.found);
         self.log_missing.store(missing, Relaxed);
         self.count_keys(store)
     }
 
-    /// Counts the keys of a store that was opened, or put in the place of another.
+    /// Counts the keys of a store that was opened or installed.
     pub(super) fn count_keys(&self, store: &dyn Store<AppliedPosition>) -> Result<()> {
         let all = RangeOptions { count_only: true, ..RangeOptions::default() };
         let count = store.begin_read().range(KeyRange::ALL, all)?.count;
@@ -194,7 +169,6 @@ impl Metrics {
         Ok(())
     }
 
-    /// What a transaction has changed.
     pub(super) fn record_changes(&self, changes: &[Change]) {
         let (mut puts, mut put_bytes, mut born, mut died) = (0, 0, 0, 0);
         for change in changes {
@@ -216,21 +190,19 @@ impl Metrics {
         }
     }
 
-    /// A tick of raft was late by so much.
     pub(super) fn record_tick(&self, late: Duration) {
         self.tick_lateness.record(late);
         let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
         self.tick_lateness_max.fetch_max(late_ns, Relaxed);
     }
 
-    /// The current leader; 0 for none.
+    /// 0 for none.
     pub(super) fn record_leader(&self, leader: u64) {
         if leader != 0 && self.leader.swap(leader, Relaxed) != leader {
             self.leader_changes.fetch_add(1, Relaxed);
         }
     }
 
-    /// A compaction has done its work, in this time, and has removed so many records.
     pub(super) fn record_compaction(&self, took: Duration, removed: u64) {
         self.compactions.record(took);
         self.compacted_records.fetch_add(removed, Relaxed);
@@ -238,14 +210,12 @@ impl Metrics {
         self.compacted_at.store(now.as_secs(), Relaxed);
     }
 
-    /// A waiting request is notified of the outcome of its proposal.
     pub(super) fn record_completion(&self, answer: &ProposalResult) {
         if let ProposalResult::Request(Ok(AppliedResponse::LeaseGrant(granted))) = answer {
             self.lease_ttls.record(Duration::from_secs(u64::try_from(granted.ttl).unwrap_or(0)));
         }
     }
 
-    /// So many entries were applied in this time.
     pub(super) fn record_applied(&self, entries: u64, took: Duration) {
         let entries = u32::try_from(entries).unwrap_or(u32::MAX);
         if let Some(each) = took.checked_div(entries) {

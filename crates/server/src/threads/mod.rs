@@ -74,34 +74,29 @@ use crate::response_memory::ResponseMemory;
 use crate::trace::TraceRecorder;
 use crate::watch::WatchServer;
 
-/// Number of threads that read what takes long.
 const READ_POOL_THREADS: usize = 2;
-/// Number of threads that wait for the disk for small reads.
 const UNCACHED_POOL_THREADS: usize = 4;
 
-/// The store that answers, behind what may be exchanged at any time.
 pub type CurrentStore = ArcSwap<Arc<dyn Store<AppliedPosition>>>;
 
-/// Brings messages to other members. It lives on the raft loop, and must not block it: what cannot
+/// Sends messages to other members. It is called by the raft loop and must not block: what cannot
 /// be sent is dropped.
 pub trait Network: Send {
-    /// Sends a message to the member it is for, or gives it back. If it gets lost later
-    /// [`ServerThreads::report_unreachable`] is told.
+    /// Returns a message that cannot be sent. One that is lost later is reported with
+    /// [`ServerThreads::report_unreachable`].
     fn send(&mut self, message: Message) -> std::result::Result<(), Box<Message>>;
 
-    /// Sends a copy of the store with a message. What has become of it is told to
+    /// Sends a copy of the store with a message. The result is reported with
     /// [`ServerThreads::report_raft_snapshot`].
     fn send_raft_snapshot(&mut self, message: Message, store: Arc<dyn Store<AppliedPosition>>);
 
-    /// Waits until something has arrived for the raft loop, but not longer than this. Meanwhile the
-    /// thread is the network's: what was sent since the last time leaves here, and what comes in
-    /// arrives here.
+    /// Waits for input of the raft loop, at most for `timeout`. Meanwhile the thread is the
+    /// network's: it sends the queued messages and receives others.
     fn wait(&mut self, arrivals: RaftLoopWaiter<'_>, timeout: Duration) {
         arrivals.wait(timeout);
     }
 }
 
-/// For the only member of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct NoNetwork;
 
@@ -115,10 +110,9 @@ impl Network for NoNetwork {
 
 /// A running member.
 ///
-/// Each thread owns what it works on, and they talk in batches: while one is busy, what is for it
-/// gathers. Beside those of the picture there are threads for [what takes long](ReadPool) to read,
-/// and for watchers. A thread that fails says so by [`ServerThreads::failure`], and everything
-/// stops: no request is answered any more.
+/// Each thread owns its state, and they exchange batches. Beside the threads in the picture there
+/// are a [read pool](ReadPool) and two threads for watchers. A thread that fails sets
+/// [`ServerThreads::failure`], and all of them stop.
 #[derive(Debug)]
 pub struct ServerThreads {
     state: Arc<ServerState>,
@@ -127,7 +121,6 @@ pub struct ServerThreads {
     failure: watch::Receiver<Option<Arc<Error>>>,
 }
 
-/// What the threads have in common.
 #[derive(Debug)]
 struct ServerState {
     raft_queue: RaftLoopQueue,
@@ -143,7 +136,7 @@ struct ServerState {
     metadata: Metadata,
     watch_server: Arc<WatchServer>,
     leases: Arc<Lessor>,
-    /// From here the replica's time counts.
+    /// The zero of the replica's clock.
     start: Instant,
     members: watch::Sender<Arc<Members>>,
     store_dir: Arc<dyn StoreDir>,
@@ -151,7 +144,6 @@ struct ServerState {
     failure: watch::Sender<Option<Arc<Error>>>,
     alarms: ArcSwap<Alarms>,
     leadership: watch::Sender<Leadership>,
-    /// Up to which revision compactions have done their work.
     compacted: watch::Sender<i64>,
     sizes: StoreSizes,
     quota: Quota,
@@ -160,12 +152,12 @@ struct ServerState {
     files: Arc<dyn FileSystem>,
     wal_dir: PathBuf,
     election_timeout: Duration,
-    /// Whether a reader need not ask when no other member votes: the old eras always do, and a
-    /// member configured for another way to be fresh uses that.
+    /// Whether a reader may skip ReadIndex at a sole voter: not in the old eras, and not in another
+    /// read mode.
     can_skip_read_index: bool,
 }
 
-/// What any thread may read at any time.
+/// Atomics that any thread may read.
 #[derive(Debug, Default)]
 pub struct Status {
     leader: AtomicU64,
@@ -181,54 +173,50 @@ pub struct Status {
 }
 
 impl Status {
-    /// The leader; 0 if none is known.
+    /// 0 if none is known.
     pub fn leader(&self) -> u64 {
         self.leader.load(Ordering::Relaxed)
     }
 
-    /// Raft's term.
     pub fn term(&self) -> u64 {
         self.term.load(Ordering::Relaxed)
     }
 
-    /// The last entry that is applied.
     pub fn applied(&self) -> u64 {
         self.applied.load(Ordering::Acquire)
     }
 
-    /// The last entry that is committed, as far as this member knows.
+    /// As far as this member knows.
     pub fn committed(&self) -> u64 {
         self.committed.load(Ordering::Relaxed)
     }
 
-    /// Whether this member only learns.
     pub fn is_learner(&self) -> bool {
         self.is_learner.load(Ordering::Relaxed)
     }
 
-    /// When the last leader was elected.
+    /// On the clock of [`ServerThreads::now`].
     pub fn leader_elected(&self) -> Duration {
         Duration::from_nanos(self.leader_elected_ns.load(Ordering::Relaxed))
     }
 
-    /// Since when no leader is known, if none is; otherwise when the last one was lost.
+    /// The start of the current time without a leader, otherwise of the last one.
     pub fn leader_lost(&self) -> Duration {
         Duration::from_nanos(self.leader_lost_ns.load(Ordering::Relaxed))
     }
 
-    /// A member that joins is not among them before it has applied the entry that adds it. Until
-    /// then it is what it was told.
+    /// A member that joins keeps its role until it has applied the entry that adds it.
     fn set_members(&self, members: &Members, this: u64) {
         if let Some(member) = members.get(this) {
             self.is_learner.store(member.is_learner, Ordering::Relaxed);
         }
     }
 
-    /// Before anything is applied.
+    /// Called before anything is applied.
     fn init_is_learner(&self, core: &Replica, members: &Members, joins_as_learner: Option<bool>) {
         let is_new = members.is_empty() && core.committed() == 0;
-        // A new member that was started again before it knew of others does not know what it is: a
-        // learner must not answer as if it voted.
+        // Without members and without an answer this counts as a learner: a learner must not answer
+        // as if it voted.
         let is_learner = is_new && joins_as_learner.unwrap_or(true);
         self.is_learner.store(is_learner, Ordering::Relaxed);
         self.set_members(members, core.metadata().node_id);
@@ -327,85 +315,73 @@ impl ServerThreads {
         Ok(ServerThreads { state: shared, threads, uncached_readers: Once::new(), failure })
     }
 
-    /// A place for the requests of one thread. Its [task](RequestChannel::run) must run on that
-    /// thread.
+    /// The channel's [task](RequestChannel::run) must run on the thread that uses it.
     pub fn request_channel(&self) -> RequestChannel {
         RequestChannel::new(&self.state)
     }
 
-    /// The store that answers now.
+    /// Replaced when a raft snapshot is installed.
     pub fn store(&self) -> Arc<dyn Store<AppliedPosition>> {
         Arc::clone(&self.state.store.load())
     }
 
-    /// The leases.
     pub fn leases(&self) -> &Lessor {
         &self.state.leases
     }
 
-    /// What time it is for the replica, and for the leases.
+    /// The clock of the replica and the leases.
     pub fn now(&self) -> Duration {
         self.state.start.elapsed()
     }
 
-    /// The leader, and how far this member has come.
     pub fn status(&self) -> &Status {
         &self.state.status
     }
 
-    /// What its threads have counted.
     pub fn metrics(&self) -> &Metrics {
         &self.state.metrics
     }
 
-    /// The locks of its store.
     pub fn locks(&self) -> &Registry {
         &self.state.locks
     }
 
-    /// What happened when, if that is recorded.
     pub fn trace(&self) -> &TraceRecorder {
         &self.state.trace
     }
 
-    /// This member and its cluster.
     pub fn metadata(&self) -> Metadata {
         self.state.metadata
     }
 
-    /// Which alarms are raised, as far as this member has applied the log.
+    /// As far as this member has applied the log.
     pub fn alarms(&self) -> Arc<Alarms> {
         self.state.alarms.load_full()
     }
 
-    /// The leader, for callers that wait for another.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.state.leadership.subscribe()
     }
 
-    /// Up to which revision compactions have done their work since the start, for callers that
-    /// wait.
+    /// The revision up to which compactions have finished since the start.
     pub fn compacted(&self) -> watch::Receiver<i64> {
         self.state.compacted.subscribe()
     }
 
-    /// How large the store is.
     pub fn sizes(&self) -> &StoreSizes {
         &self.state.sizes
     }
 
-    /// How large it may become.
     pub fn quota(&self) -> Quota {
         self.state.quota
     }
 
-    /// Whether the disk is nearly full.
     pub fn is_disk_low(&self) -> bool {
         self.state.disk_space.is_low()
     }
 
-    /// Refuses what would commit the store, or write so much beside it, if the disk has no room for
-    /// that.
+    /// Refuses work that commits the store, or writes `bytes` beside it, if the disk lacks the
+    /// room.
     pub fn require_disk_space(&self, bytes: u64) -> std::result::Result<(), RequestRejection> {
         let has_room = || self.state.store_dir.free_space() >= bytes;
         if !self.state.disk_space.forbids_commits() && has_room() {
@@ -415,19 +391,17 @@ impl ServerThreads {
         }
     }
 
-    /// A leader that is silent for so long is not one any more.
     pub fn election_timeout(&self) -> Duration {
         self.state.election_timeout
     }
 
-    /// Asks the leader, which must be this member, to hand over to another. Whether it has shows in
-    /// [`leadership`](ServerThreads::leadership).
+    /// Only for the leader. A transfer shows in [`leadership`](ServerThreads::leadership).
     pub fn transfer_leader(&self, to: u64) {
         self.state.raft_queue.push([ReplicaInput::TransferLeader(to)]);
     }
 
-    /// Rewrites the store without the space of what was deleted. It takes long, and blocks no
-    /// thread but the caller in the default era.
+    /// Rewrites the store without the space of deleted records. It takes long; in the default era
+    /// it blocks no thread but the caller.
     pub fn defragment(&self) -> Result<()> {
         let store = self.store();
         store.defragment()?;
@@ -435,24 +409,20 @@ impl ServerThreads {
         Ok(())
     }
 
-    /// Its watchers.
     pub fn watch_server(&self) -> &Arc<WatchServer> {
         &self.state.watch_server
     }
 
-    /// Where long answers lie until they are sent.
     pub fn response_memory(&self) -> &Arc<ResponseMemory> {
         &self.state.response_memory
     }
 
-    /// For what takes long to read.
     pub fn read_pool(&self) -> &ReadPool {
         &self.state.read_pool
     }
 
-    /// For what is small, and must wait for the disk. Its threads come with the first such read:
-    /// the allocator gives each two megabytes, which a member that has all in memory need not
-    /// spend.
+    /// For small reads that wait for the disk. Its threads start with the first one: the allocator
+    /// gives each two megabytes, which a member with its store in memory need not spend.
     pub fn uncached_pool(&self) -> &ReadPool {
         self.uncached_readers.call_once(|| {
             for number in 0..UNCACHED_POOL_THREADS {
@@ -465,90 +435,83 @@ impl ServerThreads {
         &self.state.uncached_pool
     }
 
-    /// Messages of other members.
     pub fn receive(&self, messages: Vec<Message>) {
         self.state.raft_queue.push_messages(messages);
     }
 
-    /// Waits while so many messages have gathered that no more should be received.
+    /// Back-pressure: pending while too many message bytes are queued for the raft loop.
     pub async fn wait_for_capacity(&self) {
         self.state.raft_queue.wait_for_capacity().await;
     }
 
-    /// A copy of another member's store is here, whole. It came through a
-    /// [`Receiver`](crate::raft_snapshot::SnapshotReceiver) over this member's
-    /// [`store_dir`](ServerThreads::store_dir).
+    /// A complete copy of another member's store, received into this member's
+    /// [`store_dir`](ServerThreads::store_dir) by a
+    /// [`SnapshotReceiver`](crate::raft_snapshot::SnapshotReceiver).
     pub fn receive_raft_snapshot(&self, copy: ReceivedSnapshot) {
         self.state.raft_queue.push([ReplicaInput::RaftSnapshot(Box::new(copy))]);
     }
 
-    /// A copy has arrived at a member, or has not.
     pub fn report_raft_snapshot(&self, to: u64, arrived: bool) {
         self.state.raft_queue.push([ReplicaInput::RaftSnapshotSent { to, is_delivered: arrived }]);
     }
 
-    /// Whether all that was acknowledged is applied here, and no other member need be asked: this
-    /// member leads and is the only voter.
+    /// Whether everything acknowledged is applied here and a read may skip ReadIndex: this member
+    /// leads and is the only voter.
     pub fn is_sole_voter_caught_up(&self) -> bool {
         self.state.can_skip_read_index
             && self.state.status.is_sole_voter_caught_up.load(Ordering::Acquire)
     }
 
-    /// Messages to this member get lost.
     pub fn report_unreachable(&self, id: u64) {
         self.state.raft_queue.push([ReplicaInput::Unreachable(id)]);
     }
 
-    /// Another member says that this one was removed. It stops.
+    /// Another member says that this one was removed, so it stops.
     pub fn report_removed(&self) {
         self.state.raft_queue.push([RaftLoopEvent::Removed]);
     }
 
-    /// Where this member's stores lie.
     pub fn store_dir(&self) -> &Arc<dyn StoreDir> {
         &self.state.store_dir
     }
 
-    /// The members, what is known of them, and the cluster's version.
     pub fn members(&self) -> Arc<Members> {
         Arc::clone(&self.state.members.borrow())
     }
 
-    /// The same, for a caller that waits for a change.
     pub fn watch_members(&self) -> watch::Receiver<Arc<Members>> {
         self.state.members.subscribe()
     }
 
-    /// The clients that ask other members; `None` before the network is there.
+    /// `None` before [`set_peer_clients`](Self::set_peer_clients).
     pub fn peer_clients(&self) -> Option<&Arc<dyn PeerClients>> {
         self.state.peer_clients.get()
     }
 
-    /// The network is there. A second one is ignored.
+    /// A second call is ignored.
     pub fn set_peer_clients(&self, others: Arc<dyn PeerClients>) {
         let _ = self.state.peer_clients.set(others);
     }
 
-    /// Becomes something when the member cannot go on: then the process stops.
+    /// Set when the member cannot go on: then the process stops.
     pub fn failure(&self) -> watch::Receiver<Option<Arc<Error>>> {
         self.failure.clone()
     }
 
-    /// Stops the threads, in an order in which nothing that was answered is lost: what is applied
-    /// is in the log, and what is not committed to the store is applied again at the next start.
+    /// Stops the threads. No acknowledged write is lost: it is in the log, and applied again at the
+    /// next start if the store has not committed it.
     pub fn stop(&self) {
         self.state.raft_queue.push([RaftLoopEvent::Stop]);
         self.state.disk_space.stop();
         self.state.read_pool.stop();
         self.state.uncached_pool.stop();
         for thread in std::mem::take(&mut *self.threads.lock()) {
-            // One that has panicked has said so.
+            // A panic has been reported by its guard.
             let _ = thread.join();
         }
     }
 }
 
-/// Starts the threads that a request passes, but for those that read.
 fn spawn_loops(
     (core, applier, wal): (Replica, Applier, Wal),
     commits: CommitThreadInit,
@@ -585,12 +548,11 @@ impl Drop for ServerThreads {
     }
 }
 
-/// A reader that has no lock while it reads blocks no other thread for long if it is put off.
+/// A reader without locks may be preempted for long: it blocks no other thread.
 fn reader_sched_class(era: Era) -> SchedClass {
     if era == Era::Clearlane { SchedClass::Batch } else { SchedClass::Normal }
 }
 
-/// Starts a thread that reads what takes long.
 fn spawn_reader(
     number: usize,
     turn: SchedClass,
@@ -602,7 +564,7 @@ fn spawn_reader(
     })
 }
 
-/// Starts a thread that waits for the disk. It sleeps and wakes as the threads do that answer.
+/// It has the class of the threads that answer: it only sleeps and wakes.
 fn spawn_uncached_reader(
     number: usize,
     shared: &Arc<ServerState>,
@@ -613,7 +575,7 @@ fn spawn_uncached_reader(
     })
 }
 
-/// Starts a thread that reports how it failed.
+/// Its error is published as the member's failure.
 fn spawn(
     name: &str,
     turn: SchedClass,
@@ -624,7 +586,7 @@ fn spawn(
     let thread = name.to_owned();
     thread::Builder::new().name(name.to_owned()).spawn(move || {
         let guard = PanicGuard { thread, state: &shared };
-        // If the system does not agree, it is a matter of time only.
+        // The class changes timing only: an error is ignored.
         turn.apply_to_thread();
         if let Err(error) = work(&shared) {
             shared.fail(error);
@@ -633,7 +595,7 @@ fn spawn(
     })
 }
 
-/// A thread that panics fails its member: the others would wait for it for ever.
+/// A panic fails the member: other threads would wait for this one for ever.
 struct PanicGuard<'s> {
     thread: String,
     state: &'s ServerState,
@@ -648,7 +610,7 @@ impl Drop for PanicGuard<'_> {
 }
 
 impl ServerState {
-    /// Before the first thread does.
+    /// Called before the first thread starts.
     fn init_status(&self, core: &Replica, applier: &Applier, joins_as_learner: Option<bool>) {
         self.disk_space.start();
         self.status.set_leadership(core.leadership(), Duration::ZERO);
@@ -666,7 +628,7 @@ impl ServerState {
         self.raft_queue.push([RaftLoopEvent::Stop]);
     }
 
-    /// Publishes what is applied: before requests are answered.
+    /// Called before requests are completed.
     fn publish_applied(&self, applied: &ApplyReport) {
         self.status.set_applied(applied.index);
         if let Some(members) = &applied.members {

@@ -1,6 +1,5 @@
-//! The raft loop: takes what has gathered, lets the raft half of the member do its work, and
-//! carries out what that says. While it has nothing to do its thread is the
-//! [network's](super::Network).
+//! The raft loop: takes its events, polls the raft half of the member, and carries out the result.
+//! While it is idle its thread is the [network's](super::Network).
 //!
 //! It touches no store and no lock of an era, so no read or write of the store delays a tick: see
 //! `clearlane_raft_tick_lateness_seconds`. etcd's counterpart is `raftNode.start`.
@@ -27,7 +26,6 @@ use crate::replica::{
 use crate::task_labels::{LOG, RAFT};
 use crate::trace::StepKind;
 
-/// The threads that the raft loop gives work to.
 pub(super) struct Channels {
     pub(super) to_wal: Sender<WalCommand>,
     pub(super) to_apply: Sender<ToApply>,
@@ -35,41 +33,37 @@ pub(super) struct Channels {
     pub(super) network: Box<dyn Network>,
 }
 
-/// What the loop owns.
 struct RaftLoop<'s> {
     replica: Replica,
     state: &'s ServerState,
-    /// What has become of the alarm about the disk.
     nospace_alarm: NospaceAlarm,
-    /// The index that the apply loop was told to report at once.
+    /// The index for which the apply loop was asked to report at once.
     awaited_index: u64,
     tick: Duration,
 }
 
-/// Carries out what the raft half says. A thread that has gone has failed, and said so.
+/// A closed channel is ignored: the thread behind it has failed and reported that.
 struct RaftLoopHandler<'s> {
     channels: Channels,
     state: &'s ServerState,
-    /// Whether the log has a batch that is not written yet.
+    /// A batch has been sent to the log and is not written yet.
     is_wal_writing: bool,
-    /// Members to which messages could not be sent.
     unreachable: Vec<u64>,
     completion_batches: CompletionBatches,
-    /// This member was removed, and stops.
     is_stopping: bool,
 }
 
-/// An alarm that this member raises because its disk is nearly full.
+/// NOSPACE because of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NospaceAlarm {
-    /// Or it was taken back.
+    /// Also: disarmed.
     None,
-    /// Not applied yet, as far as is known.
+    /// Proposed, and not known to be applied.
     Proposed,
     Raised,
 }
 
-/// Works until it is told to stop, or something fails.
+/// Runs until the member stops or fails.
 pub(super) fn run(
     core: Replica,
     tick: Duration,
@@ -104,12 +98,12 @@ pub(super) fn run(
         this.publish_status();
         let due = this.replica.next_poll().map_or(next_tick, |poll| poll.min(next_tick));
         shift.end_step(StepKind::Running);
-        // What the network does here is not told apart from sleeping.
+        // The network's work in this time counts as sleep.
         let wait = due.saturating_sub(shared.start.elapsed());
         effects.channels.network.wait(shared.raft_queue.waiter(), wait);
         let (applied, inputs) = shared.raft_queue.drain();
         shift.end_step(effects.idle_step());
-        // In front, so that a proposal is not refused for a gap that is not there any more.
+        // First, so that no proposal is refused for a gap that the report closes.
         if let Some(applied) = applied {
             this.replica.handle_input(ReplicaInput::Applied(applied))?;
         }
@@ -144,18 +138,17 @@ impl RaftLoop<'_> {
         Ok(())
     }
 
-    /// Ticks that were missed are not made up for: a follower could vote before a leader's lease is
-    /// over.
+    /// Missed ticks are skipped: after a burst of them a follower could vote before a leader's
+    /// lease is over.
     fn tick(&mut self, late: Duration) {
         let figures = &self.state.metrics;
         figures.record_tick(late);
-        // The apply loop says so, too, when it completes some.
+        // The apply loop sets it, too, when it completes requests.
         figures.proposals_pending.store(self.replica.wait().len() as u64, Relaxed);
         self.check_heartbeat_lateness(late);
         self.replica.tick();
     }
 
-    /// What others may look at, and which index the apply loop is to report at once.
     fn publish_status(&mut self) {
         let figures = &self.state.metrics;
         let reads = self.replica.read_index_metrics();
@@ -168,8 +161,8 @@ impl RaftLoop<'_> {
         }
     }
 
-    /// A leader's heartbeat goes out with each tick. One that is late by more than another tick may
-    /// cost it its leadership.
+    /// A heartbeat goes out with each tick of a leader. One that is late by more than another tick
+    /// may cost it its leadership.
     fn check_heartbeat_lateness(&self, late: Duration) {
         let leadership = self.replica.leadership();
         let others = self.replica.members().iter().count().saturating_sub(1);
@@ -186,8 +179,8 @@ impl RaftLoop<'_> {
         );
     }
 
-    /// A store that is beyond its quota stops the cluster from growing. If the alarm gets lost, the
-    /// next commit brings another.
+    /// Raises NOSPACE if the store is beyond its quota. If the alarm is lost, the next commit
+    /// raises it again.
     fn check_quota(&mut self) {
         let member = self.replica.metadata().node_id;
         let has_room = self.state.quota.allows(self.state.sizes.size(), 0);
@@ -196,9 +189,8 @@ impl RaftLoop<'_> {
         }
     }
 
-    /// A disk that is nearly full does, too. When it has room again, the member takes back what it
-    /// has raised. What it has proposed may be applied late; so only what was raised can be seen to
-    /// have been taken back.
+    /// Raises NOSPACE if the disk is low, and disarms it when there is room. A proposal may be
+    /// applied late, so only an alarm that was seen raised can be seen disarmed.
     fn update_nospace_alarm(&mut self) {
         let member = self.replica.metadata().node_id;
         let is_raised = self.replica.alarms().is_raised_by(member, AlarmType::Nospace);
@@ -215,7 +207,7 @@ impl RaftLoop<'_> {
                 self.nospace_alarm = NospaceAlarm::Raised;
                 return;
             }
-            // It may have got lost.
+            // The proposal may have been lost.
             (NospaceAlarm::Proposed, false) if room.is_low() => {
                 self.replica.propose_alarm(alarms::no_space(member));
             }
@@ -234,7 +226,7 @@ impl RaftLoop<'_> {
         room.has_raised_alarm.store(true, Relaxed);
     }
 
-    /// A leader that cannot write holds up all members.
+    /// Called when the log waits for room: a leader that cannot write holds up all members.
     fn transfer_leadership(&mut self) {
         let (leadership, own) = (self.replica.leadership(), self.replica.metadata().node_id);
         if leadership.role != Role::Leader || !self.replica.can_propose() {
@@ -250,7 +242,6 @@ impl RaftLoop<'_> {
 }
 
 impl RaftLoopHandler<'_> {
-    /// What this loop waits for while nothing comes in.
     fn idle_step(&self) -> StepKind {
         if self.is_wal_writing { StepKind::WaitsFor(*LOG) } else { StepKind::Idle }
     }

@@ -1,9 +1,7 @@
-//! The events for the raft loop: a list that gathers while it works.
+//! The events for the raft loop, gathered while it works.
 //!
-//! The first thing in an empty list wakes the raft loop, if it sleeps, and nothing else does. *How*
-//! it is woken is its own business: it [sleeps](RaftLoopWaiter) in a future, on whatever it has to
-//! run futures with. What the apply loop has done wakes it only if that [is
-//! urgent](ApplyReport::is_urgent), and is taken along otherwise.
+//! The first event in an empty queue wakes the raft loop, which [sleeps](RaftLoopWaiter) in a
+//! future. A report of the apply loop wakes it only if it [is urgent](ApplyReport::is_urgent).
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -19,14 +17,12 @@ use tokio::sync::Notify;
 
 use crate::replica::{ApplyReport, ReplicaInput};
 
-/// One thing for the raft loop.
 #[derive(Debug)]
 pub(super) enum RaftLoopEvent {
-    /// For the member's raft half.
     Replica(ReplicaInput),
     /// The other members say that this one was removed.
     Removed,
-    /// The disk is nearly full, or is so no more.
+    /// The disk is low, or has room again.
     DiskSpace,
     Stop,
 }
@@ -37,11 +33,10 @@ impl From<ReplicaInput> for RaftLoopEvent {
     }
 }
 
-/// The list.
 #[derive(Debug, Default)]
 pub(super) struct RaftLoopQueue {
     queued: Mutex<QueuedEvents>,
-    /// Of messages that gather.
+    /// Of the queued messages of other members.
     message_bytes: AtomicU64,
     drained: Notify,
 }
@@ -49,13 +44,10 @@ pub(super) struct RaftLoopQueue {
 #[derive(Debug, Default)]
 struct QueuedEvents {
     events: Vec<RaftLoopEvent>,
-    /// What the apply loop has done.
     applied: Option<Box<ApplyReport>>,
-    /// The index that the raft loop awaits.
     awaited_index: u64,
-    /// What the apply loop has done is urgent.
     is_urgent: bool,
-    /// The raft loop's, while it sleeps.
+    /// Set while the raft loop sleeps.
     waker: Option<Waker>,
 }
 
@@ -65,7 +57,7 @@ impl QueuedEvents {
     }
 }
 
-/// While more than this gathers, members' streams are not read.
+/// While more is queued, members' streams are not read.
 const MESSAGE_BYTES_MAX: u64 = 64 << 20;
 
 impl RaftLoopQueue {
@@ -80,14 +72,13 @@ impl RaftLoopQueue {
         }
     }
 
-    /// Messages of other members.
     pub(super) fn push_messages(&self, messages: Vec<Message>) {
         let bytes = messages.iter().map(Message::bytes).sum();
         self.message_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.push(messages.into_iter().map(ReplicaInput::Message));
     }
 
-    /// What the apply loop has done.
+    /// Merged with a report that is queued.
     pub(super) fn push_applied(&self, applied: ApplyReport) {
         let mut gathering = self.queued.lock();
         gathering.is_urgent |= applied.is_urgent(gathering.awaited_index);
@@ -102,7 +93,6 @@ impl RaftLoopQueue {
         }
     }
 
-    /// The raft loop awaits this index.
     pub(super) fn set_awaited_index(&self, index: u64) {
         let mut gathering = self.queued.lock();
         let gathering = &mut *gathering;
@@ -112,7 +102,7 @@ impl RaftLoopQueue {
         }
     }
 
-    /// Waits until not too much has gathered.
+    /// Pending while more than [`MESSAGE_BYTES_MAX`] is queued.
     pub(super) async fn wait_for_capacity(&self) {
         loop {
             let taken = self.drained.notified();
@@ -123,38 +113,35 @@ impl RaftLoopQueue {
         }
     }
 
-    /// All that has gathered, in front what the apply loop has done. No input wakes the raft loop
-    /// for a while.
+    /// Returns all events, and the apply loop's report to be handled first. Inputs do not wake the
+    /// raft loop until it sleeps again.
     pub(super) fn drain(&self) -> (Option<Box<ApplyReport>>, Vec<RaftLoopEvent>) {
         let mut gathering = self.queued.lock();
         gathering.waker = None;
         gathering.is_urgent = false;
         let taken = (gathering.applied.take(), std::mem::take(&mut gathering.events));
         drop(gathering);
-        // What was counted and not taken yet is little.
+        // Messages counted but not drained are little.
         if self.message_bytes.swap(0, Ordering::Relaxed) > MESSAGE_BYTES_MAX {
             self.drained.notify_waiters();
         }
         taken
     }
 
-    /// For the raft loop.
     pub(super) fn waiter(&self) -> RaftLoopWaiter<'_> {
         RaftLoopWaiter(self)
     }
 }
 
-/// What the raft loop waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct RaftLoopWaiter<'i>(&'i RaftLoopQueue);
 
 impl RaftLoopWaiter<'_> {
-    /// Whether there is something already.
     pub fn is_ready(self) -> bool {
         !self.0.queued.lock().is_empty()
     }
 
-    /// Waits until there is something. One at a time may.
+    /// One task at a time may wait.
     pub async fn ready(self) {
         poll_fn(|context| {
             let mut gathering = self.0.queued.lock();
@@ -167,7 +154,7 @@ impl RaftLoopWaiter<'_> {
         .await;
     }
 
-    /// The same for a thread that has nothing else to do, but not longer than this.
+    /// The same for a thread without a runtime.
     pub fn wait(self, timeout: Duration) {
         let end = Instant::now() + timeout;
         let waker = Waker::from(Arc::new(ParkedThread(thread::current())));
@@ -182,7 +169,6 @@ impl RaftLoopWaiter<'_> {
     }
 }
 
-/// A thread that is parked.
 struct ParkedThread(Thread);
 
 impl Wake for ParkedThread {

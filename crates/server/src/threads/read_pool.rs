@@ -1,11 +1,7 @@
-//! The read pool: a few threads for what takes long to read.
+//! The read pool: a few threads for long reads.
 //!
-//! A network thread that reads twenty thousand records answers no other request meanwhile. Such
-//! work is left here. There are few threads, so that expensive reads take no more than these: the
-//! next one waits, and what waits is only a request.
-//!
-//! A second pool has what is small and not in memory. Its threads wait for the disk, and behind a
-//! long read it would wait for that, too.
+//! A network thread that reads twenty thousand records answers no other request meanwhile. A second
+//! pool has the small reads that wait for the disk, so that they do not wait behind long ones, too.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,7 +9,6 @@ use std::fmt;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-/// Jobs, and the condition variable on which the pool's threads wait for one.
 #[derive(Default)]
 pub struct ReadPool {
     queue: Mutex<JobQueue>,
@@ -22,8 +17,8 @@ pub struct ReadPool {
 
 #[derive(Default)]
 struct JobQueue {
-    /// What begins, and what goes on: they take turns, or an answer that is being sent would stand
-    /// still behind many that have not begun.
+    /// New and continued jobs take turns, or an answer that is being sent would wait for many that
+    /// have not begun.
     new_jobs: VecDeque<Job>,
     continued_jobs: VecDeque<Job>,
     prefers_new_job: bool,
@@ -49,8 +44,7 @@ impl JobQueue {
 }
 
 impl ReadPool {
-    /// Has something done. Nothing comes back if the pool has stopped. A request that does not
-    /// wait any more when its turn comes is passed over.
+    /// `None` if the pool has stopped. A job whose request has been dropped is skipped.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -58,7 +52,7 @@ impl ReadPool {
         self.submit(work, |queue| &mut queue.new_jobs).await.ok()
     }
 
-    /// Has the next part of something done that has begun.
+    /// Runs the next part of a job that has begun.
     pub fn run_continuation<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -80,7 +74,7 @@ impl ReadPool {
         {
             let mut queue = self.queue.lock();
             if queue.is_stopped {
-                // The job goes, and with it the sender: this wakes the waiting request.
+                // Dropping the job drops its sender, which wakes the waiting request.
                 return waits;
             }
             place(&mut queue).push_back(job);
@@ -89,7 +83,7 @@ impl ReadPool {
         waits
     }
 
-    /// A thread of the pool, until it is stopped.
+    /// Returns when the pool stops.
     pub(super) fn run_worker(&self) {
         let mut queue = self.queue.lock();
         while !queue.is_stopped {
@@ -102,7 +96,7 @@ impl ReadPool {
                 None => self.arrived.wait(&mut queue),
             }
         }
-        // The waiting requests are notified that no thread will serve them.
+        // Dropping the jobs tells the waiting requests that they are not run.
         queue.clear();
     }
 

@@ -1,9 +1,8 @@
 //! A net thread's [queue of requests](RequestQueue), and the task that empties it.
 //!
 //! Requests that are read from sockets in one turn of the runtime are submitted one after the
-//! other, and behind them runs the channel's task and sends them to the raft loop. Outcomes come
-//! back the same way: the raft loop and the apply loop wake a net thread once for all that they
-//! have, and the task wakes those that wait.
+//! other, and behind them the channel's task sends them to the raft loop. Outcomes come back the
+//! same way.
 //!
 //! ```text
 //!   one turn     read a, submit │ read b, submit │ read c, submit │ task: send [a b c]
@@ -31,12 +30,10 @@ use crate::replica::{
     NO_DEADLINE, ROUND_LENGTH, ReplicaInput, RequestId, RequestOutcome, RequestQueue,
 };
 
-/// The requests of one net thread.
 #[derive(Clone)]
 pub struct RequestChannel {
     state: Arc<ServerState>,
     queue: Arc<ChannelQueue>,
-    /// The deadline of what is submitted here.
     deadline_ns: u64,
 }
 
@@ -53,8 +50,8 @@ impl RequestChannel {
         RequestChannel { state: Arc::clone(shared), queue: table, deadline_ns: NO_DEADLINE }
     }
 
-    /// The same for a client that waits until then only, on the clock of the [locks](now_ns). What
-    /// is submitted here has its outcome a hundredth of a second later at the latest.
+    /// A channel with a deadline for its requests, on the clock of the [locks](now_ns). Outcomes
+    /// come at most a hundredth of a second after it.
     pub fn with_deadline(&self, until_ns: u64) -> RequestChannel {
         RequestChannel {
             state: Arc::clone(&self.state),
@@ -63,17 +60,15 @@ impl RequestChannel {
         }
     }
 
-    /// The deadline of what is submitted here, if there is one.
     pub fn deadline_ns(&self) -> Option<u64> {
         (self.deadline_ns != NO_DEADLINE).then_some(self.deadline_ns)
     }
 
-    /// Proposes a request that was [checked](crate::apply::check()).
+    /// The request was [checked](crate::apply::check()).
     pub fn propose(&self, request: impl Into<Box<InternalRaftRequest>>) -> PendingRequest {
         self.submit(|id| ReplicaInput::Propose(request.into(), id))
     }
 
-    /// Proposes a change of members.
     pub fn change_members(&self, change: MemberChange) -> PendingRequest {
         self.submit(|id| ReplicaInput::ChangeMembers(change, id))
     }
@@ -91,7 +86,7 @@ impl RequestChannel {
         PendingRequest { queue: Arc::clone(&self.queue), id }
     }
 
-    /// The channel's task. It ends when it is dropped.
+    /// Runs until it is dropped.
     pub async fn run(self) {
         let mut rounds = tokio::time::interval(ROUND_LENGTH);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -116,7 +111,7 @@ impl RequestChannel {
     }
 }
 
-/// Waits for the outcome of a request. Dropping it gives up.
+/// Dropping it gives the request up.
 #[must_use = "a request without a waiting task is given up"]
 pub struct PendingRequest {
     queue: Arc<ChannelQueue>,

@@ -1,10 +1,10 @@
-//! The sizes of the store, for reading at any time. What they mean: [`quota`](crate::quota).
+//! The sizes of the store, readable at any time. What they mean: [`quota`](crate::quota).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clearlane_backend::Sizes;
 
-/// The sizes as of the last commit.
+/// As of the last commit.
 #[derive(Debug, Default)]
 pub struct StoreSizes {
     in_use: AtomicU64,
@@ -12,8 +12,8 @@ pub struct StoreSizes {
 }
 
 impl StoreSizes {
-    /// Bytes of all keys and values, history included, at their height since the store was
-    /// last rewritten: what counts for the quota.
+    /// Bytes of all keys and values, history included, at their maximum since the store was last
+    /// rewritten: what counts for the quota.
     pub fn size(&self) -> u64 {
         self.peak_in_use.load(Ordering::Relaxed)
     }
@@ -23,13 +23,12 @@ impl StoreSizes {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// After a commit.
     pub(super) fn update(&self, sizes: Sizes) {
         self.in_use.store(sizes.in_use, Ordering::Relaxed);
         self.peak_in_use.fetch_max(sizes.in_use, Ordering::Relaxed);
     }
 
-    /// Of a store that was rewritten, or is another one.
+    /// For a store that was rewritten or replaced.
     pub(super) fn reset(&self, sizes: Sizes) {
         self.update(sizes);
         self.peak_in_use.store(sizes.in_use, Ordering::Relaxed);

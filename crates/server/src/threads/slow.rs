@@ -1,4 +1,4 @@
-//! Telling of what took long to apply: etcd's line of the log, and its count.
+//! Logs and counts entries that took long to apply, with etcd's log line.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::metrics::Metrics;
 use crate::replica::SlowEntry;
 
-/// Tells of entries that took longer than this.
 pub(super) fn log_slow_entries(entries: &[SlowEntry], limit: Duration, figures: &Metrics) {
     for SlowEntry { took, stages, request, outcome } in entries {
         figures.slow_applies.fetch_add(1, Relaxed);

@@ -1,8 +1,7 @@
-//! How long do writes and syncs of the log take? Files that look at the clock, and wait for room.
+//! Files that time the log's writes and syncs, and wait for room on a [full](super::disk_space)
+//! disk.
 //!
-//! The log itself must not read a clock, since the simulated cluster runs it; so the clock is put
-//! under it. So is the waiting of a log whose disk is [full](super::disk_space): what could not be
-//! written is written again, at the same place.
+//! The log itself must not read a clock, since the simulated cluster runs it.
 
 use std::io;
 use std::path::Path;
@@ -15,7 +14,6 @@ use clearlane_wal::files::{File, FileSystem};
 use super::disk_space::DiskSpace;
 use super::metrics::Metrics;
 
-/// Files whose writes and syncs are counted.
 #[derive(Debug)]
 pub(super) struct TimedFiles {
     files: Arc<dyn FileSystem>,

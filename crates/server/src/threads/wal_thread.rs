@@ -1,4 +1,4 @@
-//! The thread of the write-ahead log: takes a batch, writes it with one sync, says so.
+//! The thread of the write-ahead log: writes a batch with one sync, and reports the result.
 
 use std::sync::mpsc::Receiver;
 
@@ -11,15 +11,14 @@ use crate::replica::ReplicaInput;
 use crate::task_labels::LOG;
 use crate::trace::StepKind;
 
-/// What the raft loop wants of the log.
 #[derive(Debug)]
 pub(super) enum WalCommand {
     Write(Batch),
-    /// Segments below this index may go.
+    /// Segments below this index may be removed.
     Purge(u64),
 }
 
-/// Works until the raft loop has gone.
+/// Runs until the raft loop has ended.
 pub(super) fn run(
     mut wal: Wal,
     from_raft: &Receiver<WalCommand>,

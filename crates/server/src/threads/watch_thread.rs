@@ -1,4 +1,4 @@
-//! The threads that notify watchers: one delivers changes, one reads what a watcher missed.
+//! The threads that notify watchers: one delivers changes, one synchronises unsynced watchers.
 //!
 //! ```text
 //!   apply loop        applies, answers writers, then appends to the watchable store's queue
@@ -6,11 +6,10 @@
 //!   net threads       are woken once for all their streams, and send
 //! ```
 //!
-//! Two threads, because a step of catching up may take a millisecond or more, and synced watchers
-//! should not wait for unsynced ones. The bounded queue: [`clearlane_mvcc::watch`],
-//! `docs/watch.md`.
+//! Two threads, because a step of synchronising may take a millisecond or more. The bounded queue:
+//! [`clearlane_mvcc::watch`], `docs/watch.md`.
 //!
-//! In the old eras writers notify the watchers, and what is left are etcd's two loops: victims are
+//! In the old eras writers notify the watchers, and the threads run etcd's two loops: victims are
 //! tried again every 10 ms, unsynced watchers read every 100 ms, or sooner if a round has helped
 //! some and left others. Without streams the clock wakes no thread.
 
@@ -28,7 +27,7 @@ const VICTIM_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// etcd's pause between two rounds for unsynced watchers.
 const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Wakes a thread. A notification that comes while it works ends its next wait at once.
+/// A notification that comes while the thread works ends its next wait at once.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadSignal {
     state: Mutex<SignalState>,
@@ -38,7 +37,6 @@ pub(crate) struct ThreadSignal {
 #[derive(Debug, Default)]
 struct SignalState {
     is_set: bool,
-    /// The thread is to end.
     is_closed: bool,
 }
 
@@ -50,13 +48,12 @@ impl ThreadSignal {
         }
     }
 
-    /// Wakes the thread for the last time.
     pub(crate) fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_one();
     }
 
-    /// Waits until it is notified, but not longer than this. False once it is closed.
+    /// False once it is closed.
     fn wait(&self, at_most: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         if !state.is_set && !state.is_closed {
@@ -74,7 +71,6 @@ impl ThreadSignal {
     }
 }
 
-/// Hands on what was written, until the member ends.
 pub(super) fn deliver(shared: &ServerState) -> Result<()> {
     let _as = WATCH.enter();
     let watching = &shared.watch_server;
@@ -90,7 +86,6 @@ pub(super) fn deliver(shared: &ServerState) -> Result<()> {
     Ok(())
 }
 
-/// Reads what a watcher missed, until the member ends.
 pub(super) fn sync_watchers(shared: &ServerState) -> Result<()> {
     let _as = CATCH_UP.enter();
     if is_etcd_era(shared) { sync_periodically(shared) } else { sync_when_notified(shared) }
@@ -108,7 +103,7 @@ fn sync_when_notified(shared: &ServerState) -> Result<()> {
     Ok(())
 }
 
-/// A round now and then, as in etcd.
+/// As etcd does.
 fn sync_periodically(shared: &ServerState) -> Result<()> {
     let watching = &shared.watch_server;
     let mut pause = SYNC_INTERVAL;

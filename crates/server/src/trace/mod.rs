@@ -1,15 +1,14 @@
 //! A recording of what a member does, switched on and off while it runs: `docs/head-of-line.md`.
 //!
-//! Noted are requests with their stages, by the thread that answers them; steps of workers, by
-//! their [`ThreadTrace`]s; waits for locks and holds, by the locks. A request that begins while
-//! something is recorded gets a number, and a thread takes locks for it [under this
-//! number](clearlane_contention::TaskLabel::enter_numbered). [`timeline`] joins the notes by it.
+//! Recorded are requests with their stages, by the thread that answers them; steps of threads, by
+//! their [`ThreadTrace`]s; waits for locks and holds, by the locks. A request that begins meanwhile
+//! gets a number, and a thread takes locks for it [under this
+//! number](clearlane_contention::TaskLabel::enter_numbered). [`timeline`] joins the events by it.
 //!
 //! * While nothing is recorded, each costs one relaxed load.
-//! * Memory is bounded: the oldest notes are overwritten, and what comes faster than it is
+//! * Memory is bounded: the oldest events are overwritten, and what comes faster than it is
 //!   [collected](TraceRecorder::collect) is lost. Both are counted.
-//! * A thread that takes a note waits only for others that take one, and for a collection to take
-//!   them over.
+//! * A thread that records waits only for others that record, and for a collection.
 
 pub mod timeline;
 
@@ -23,16 +22,16 @@ use parking_lot::Mutex;
 
 use crate::request_trace::RequestTrace;
 
-/// Lock events that are kept between two collections.
+/// Kept between two collections.
 const LOCK_EVENTS_MAX: usize = 32 << 10;
-/// Other notes that are kept between two collections.
+/// Kept between two collections.
 const NEW_EVENTS_MAX: usize = 64 << 10;
 
-/// A shorter hold is not noted: a read of 20,000 records takes a lock 20,000 times, and would push
-/// all else out of the buffer. A wait for such a hold is noted.
+/// A shorter hold is not recorded: a read of 20,000 records takes a lock 20,000 times, and would
+/// overwrite everything else. A wait for such a hold is recorded.
 const HOLD_MIN_NS: u64 = 5_000;
 
-/// Records, while it is switched on.
+/// Records events while it is switched on.
 ///
 /// ```text
 ///   requests, workers ─▶ new_events ────┐ collect, every few hundredths of a second
@@ -41,16 +40,14 @@ const HOLD_MIN_NS: u64 = 5_000;
 #[derive(Debug)]
 pub struct TraceRecorder {
     is_on: AtomicBool,
-    /// The last number that was given to a request.
     last_number: AtomicU32,
     locks: Registry,
     new_events: Mutex<Vec<TraceEvent>>,
     buffer: Mutex<Option<TraceBuffer>>,
-    /// Notes for which there was no room in `new_events`.
+    /// Events for which there was no room in `new_events`.
     lost: AtomicU64,
 }
 
-/// What is kept.
 #[derive(Debug)]
 struct TraceBuffer {
     lock_recorder: EventRecorder,
@@ -61,59 +58,43 @@ struct TraceBuffer {
     lost: u64,
 }
 
-/// What a thread has recorded.
 #[derive(Clone, Copy, Debug)]
 pub enum TraceEvent {
-    /// A request has ended.
     Request {
-        /// Which kind of request, as the lane is to be called.
+        /// The name of the request's lane.
         class: &'static str,
-        /// Whether it reads.
         kind: LaneKind,
-        /// What it has carried.
         trace: RequestTrace,
     },
-    /// A worker has done something.
     ThreadStep {
-        /// The thread.
         thread: TaskLabel,
-        /// What.
         step_kind: StepKind,
-        /// From when, on the clock of the locks.
+        /// On the clock of the locks.
         from_ns: u64,
-        /// Until when.
         to_ns: u64,
     },
-    /// Something was going on at a lock.
     Lock(LockEvent),
 }
 
-/// What a worker does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
-    /// It waits for something to do: no note is taken.
+    /// Not recorded.
     Idle,
-    /// It runs.
     Running,
-    /// It has a disk do something.
     Disk,
-    /// It waits for another worker.
     WaitsFor(TaskLabel),
 }
 
-/// What came of a recording.
 #[derive(Clone, Debug)]
 pub struct RecordedTrace {
-    /// The newest of it.
     pub timeline: Timeline,
-    /// So many older notes there were.
+    /// Older events that were overwritten.
     pub overwritten: u64,
-    /// So many came too fast.
+    /// Events that came faster than they were collected.
     pub lost: u64,
 }
 
 impl TraceRecorder {
-    /// Of a member with these locks. Nothing is recorded yet.
     pub fn new(locks: &Registry) -> TraceRecorder {
         TraceRecorder {
             is_on: AtomicBool::new(false),
@@ -125,14 +106,13 @@ impl TraceRecorder {
         }
     }
 
-    /// Whether something is recorded now.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.is_on.load(Relaxed)
     }
 
-    /// Begins, unless it has begun. The newest so many notes are kept, of what is
-    /// [gathered](Self::collect).
+    /// Does nothing if it is on. Of the [collected](Self::collect) events the newest `notes_max`
+    /// are kept.
     pub fn start(&self, notes_max: usize) {
         let mut film = self.buffer.lock();
         if film.is_some() {
@@ -153,8 +133,7 @@ impl TraceRecorder {
         self.is_on.store(true, Relaxed);
     }
 
-    /// Takes what is new into the buffer. To be called every few hundredths of a second while
-    /// something is recorded: what does not fit in between is lost.
+    /// To be called every few hundredths of a second: what does not fit in between is lost.
     pub fn collect(&self) {
         if let Some(film) = &mut *self.buffer.lock() {
             let fresh = std::mem::take(&mut *self.new_events.lock());
@@ -167,7 +146,7 @@ impl TraceRecorder {
         }
     }
 
-    /// Ends, and makes a timeline of what was kept. Nothing comes back if nothing was recorded.
+    /// `None` if nothing was recorded.
     pub fn stop(&self) -> Option<RecordedTrace> {
         let mut film = {
             let mut film = self.buffer.lock();
@@ -182,20 +161,19 @@ impl TraceRecorder {
         Some(RecordedTrace { timeline, overwritten: film.overwritten, lost })
     }
 
-    /// A number for a request that begins; 0 if nothing is recorded.
+    /// 0 if nothing is recorded.
     #[inline]
     pub fn next_request_number(&self) -> u32 {
         if self.is_on() { self.last_number.fetch_add(1, Relaxed).wrapping_add(1).max(1) } else { 0 }
     }
 
-    /// A request has ended that had a number when it began.
+    /// For a request that had a number when it began.
     pub fn record_request(&self, class: &'static str, kind: LaneKind, card: RequestTrace) {
         if card.number() != 0 && self.is_on() {
             self.push_event(TraceEvent::Request { class, kind, trace: card });
         }
     }
 
-    /// For a worker, which records now and then what it has done.
     pub fn trace_thread(&self, worker: TaskLabel) -> ThreadTrace<'_> {
         ThreadTrace { recorder: self, thread: worker, last_step_end_ns: 0 }
     }
@@ -232,7 +210,7 @@ impl TraceBuffer {
 
 fn is_recorded(event: &LockEvent) -> bool {
     match event {
-        // Of a wait there is a note as a whole.
+        // A wait is recorded as a whole.
         LockEvent::Blocked { .. } => false,
         LockEvent::Wait { .. } => true,
         LockEvent::Hold { start_ns, end_ns, .. } => end_ns.saturating_sub(*start_ns) >= HOLD_MIN_NS,
@@ -253,17 +231,16 @@ impl TraceEvent {
     }
 }
 
-/// A worker's time, cut into steps.
 #[derive(Debug)]
 pub struct ThreadTrace<'r> {
     recorder: &'r TraceRecorder,
     thread: TaskLabel,
-    /// When the last step was over; 0 if nothing was recorded then.
+    /// 0 if nothing was recorded then.
     last_step_end_ns: u64,
 }
 
 impl ThreadTrace<'_> {
-    /// This is what was done since the last step was over.
+    /// Records the time since the last step as `doing`.
     #[inline]
     pub fn end_step(&mut self, doing: StepKind) {
         if !self.recorder.is_on() {
@@ -297,7 +274,7 @@ mod tests {
         recording.record_request("get", LaneKind::Read, card);
     }
 
-    /// As long as a hold must be.
+    /// Holds the lock for the least time that is recorded.
     fn hold(lock: &Mutex<()>) {
         let _inside = lock.lock();
         let begin_ns = now_ns();
@@ -320,7 +297,7 @@ mod tests {
         assert_eq!(recording.next_request_number(), 0);
         recording.start(100);
         all(&mut shift);
-        // When the step began is not known before something was over.
+        // The start of the first step is unknown.
         shift.end_step(StepKind::Disk);
         let whats = |recorded: &RecordedTrace| {
             let spans = recorded.timeline.spans.iter();
@@ -364,7 +341,7 @@ mod tests {
         let oldest = format!("get #{}", first + 70);
         assert!(lanes.iter().all(|(lane, _)| *lane != oldest), "{lanes:?}");
 
-        // Lock recorders are exchanged in time, and a buffer that is not collected is bounded.
+        // The locks' recorder is collected in time, and a buffer that is not is bounded.
         recording.start(usize::MAX);
         for _ in 0..3 * LOCK_EVENTS_MAX {
             hold(&lock);

@@ -1,13 +1,13 @@
-//! From notes to a timeline: which task is which, and which one blocked which.
+//! From events to a timeline: which task is which, and which one blocked which.
 //!
 //! A lock knows labels and numbers, and a request its number and its class. Only at the end is it
-//! known that the reader with number 17 has brought twenty thousand records: it is `long range #17`
+//! known that the reader with number 17 has read twenty thousand records: it is `long range #17`
 //! from its beginning on, also where others wait behind it.
 //!
-//! Of a wait it is noted only that a range, say, has the lock. Of the ranges that had it at that
-//! moment the one that came first is named: it is the one that the
-//! [lock](clearlane_contention::rules) means. One that has it until the recording ends is in no
-//! note, and then the timeline says "range".
+//! A wait is recorded with the label of the holder only. Of the tasks with this label that held the
+//! lock at that moment the first is named: it is the one that the
+//! [lock](clearlane_contention::rules) means. One that holds it until the recording ends is in no
+//! event; then the timeline has the label.
 //!
 //! The time of a wait is taken out of the request's work, so that a lane does one thing at a time.
 
@@ -20,10 +20,10 @@ use super::{StepKind, TraceEvent};
 use crate::request_trace::{RequestTrace, Stage};
 use crate::task_labels::{APPLIER, RAFT, lane_kind_of};
 
-/// A task, as a lock knows it.
+/// Label and request number.
 type LockParticipant = (TaskLabel, u32);
 
-/// A waiting task: a request, which may do so under several names, or a worker.
+/// A request, which may wait under several labels, or a worker.
 type WaiterId = (Option<TaskLabel>, u32);
 
 fn waiter_id((actor, number): LockParticipant) -> WaiterId {
@@ -33,8 +33,6 @@ fn waiter_id((actor, number): LockParticipant) -> WaiterId {
     }
 }
 
-/// Makes a timeline of notes.
-///
 /// ```text
 ///   notes                                      timeline
 ///   request 17: long range, backend 86 ms      long range #17  ██████████████████
@@ -59,14 +57,10 @@ pub fn build(notes: &[TraceEvent]) -> Timeline {
     Timeline { spans }
 }
 
-/// What all notes together say.
 #[derive(Default)]
 struct EventIndex {
-    /// Requests by their numbers.
     requests: HashMap<u32, (String, LaneKind)>,
-    /// The tasks that were at a lock, or waited there.
     lock_intervals: HashMap<(&'static str, TaskLabel, BlockerState), Intervals>,
-    /// When a task waited for locks.
     wait_intervals: HashMap<WaiterId, Intervals>,
 }
 
@@ -125,14 +119,12 @@ impl EventIndex {
         known
     }
 
-    /// What a lane is called, and what it is there for.
     fn lane(&self, (actor, number): LockParticipant) -> (String, LaneKind) {
         let unknown = || (actor.name().to_owned(), lane_kind_of(actor));
         self.requests.get(&number).cloned().unwrap_or_else(unknown)
     }
 
-    /// The stages of a request follow each other; those in which it may have waited for locks are
-    /// one.
+    /// Consecutive stages in which the request may have waited for locks become one span.
     fn add_request_spans(&self, card: &RequestTrace, spans: &mut Vec<Span>) {
         let Some((lane, kind)) = self.requests.get(&card.number()) else { return };
         let waits = self.wait_intervals.get(&(None, card.number()));
@@ -204,7 +196,7 @@ impl EventIndex {
             LockEvent::Blocked { .. } => return None,
         };
         let is_wait = matches!(what, Activity::Wait { .. });
-        // For a task of which nothing else is known, a lane of many would be made.
+        // A task of which only the label is known has no lane: it would stand for many.
         let is_nobody =
             !self.requests.contains_key(&party.1) && lane_kind_of(party.0) != LaneKind::Work;
         if from_ns >= to_ns || is_wait && is_nobody {
@@ -215,7 +207,7 @@ impl EventIndex {
     }
 }
 
-/// What was done from here to there, but for the waits in between.
+/// The time from start to end, without the waits in between.
 fn add_busy_spans(
     (lane, kind): (&str, LaneKind),
     what: &Activity,
@@ -242,11 +234,11 @@ fn add_busy_spans(
     done(at_ns, to_ns);
 }
 
-/// Times at which a task held a lock or waited: from, to, and with which number.
+/// Start, end and request number of holds or waits.
 #[derive(Default)]
 struct Intervals {
     intervals: Vec<(u64, u64, u32)>,
-    /// Up to each of them, the latest end.
+    /// The latest end of the intervals up to each.
     max_end_ns: Vec<u64>,
 }
 
@@ -267,7 +259,7 @@ impl Intervals {
         stays.copied().filter(move |(_, end_ns, _)| *end_ns > from_ns)
     }
 
-    /// Of the tasks that were there at this time, the one that came first.
+    /// Of the tasks there at this time, the one that came first.
     fn earliest_at(&self, at_ns: u64) -> Option<u32> {
         self.within(at_ns, at_ns.saturating_add(1)).next().map(|(.., number)| number)
     }
@@ -337,7 +329,7 @@ mod tests {
         }
     }
 
-    /// A long range; the applier behind it, with a put behind it; a get behind the applier.
+    /// A long range; the applier waits for it with a put behind it; a get waits for the applier.
     fn convoy() -> Vec<TraceEvent> {
         vec![
             held(*RANGE, 9, 0, 90),
@@ -366,7 +358,7 @@ mod tests {
                 11,
                 &[(45, Stage::ReadIndex, 49), (0, Stage::Backend, 92)],
             ),
-            // A task of which it is not known which one it was.
+            // An unknown task with this label.
             came(*GET, 0, (*APPLIER, BlockerState::Waiting), 60, 91),
         ]
     }
@@ -412,7 +404,6 @@ mod tests {
             ]
         );
         assert!(lines(&timeline, "get").is_empty());
-        // What is written is what is read.
         assert_eq!(timeline.to_string().parse(), Ok(timeline));
     }
 
