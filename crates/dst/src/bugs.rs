@@ -1,10 +1,7 @@
-//! Bugs, planted from outside of the members: the cluster must find each.
+//! Bugs, planted from outside of the members: each must be found (the table is in `docs/dst.md`).
 //!
-//! A member does not know of them. What is altered is what goes into its two halves and what comes
-//! out of them, its messages, its settings, and its disk: [`PlantedBug`] lies between a member and
-//! the [cluster](crate::cluster). Without a bug it passes everything on as it is.
-//!
-//! `docs/dst.md` has a table of what is planted and how it is found.
+//! [`PlantedBug`] lies between a member and the [cluster](crate::cluster), and alters inputs and
+//! outputs of the two halves, messages, settings and the disk. Without a bug it alters nothing.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,37 +22,34 @@ use raft::eraftpb::{self, MessageType};
 
 use crate::checkers::requests::RequestChecker;
 
-/// A bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bug {
-    /// Every other batch is said to be on disk and is not, until the next one is.
+    /// Every second batch is acknowledged without a sync; the sync of the next one covers it.
     AcknowledgeBeforeSync,
-    /// All questions of a member for the commit index have the same id.
+    /// All ReadIndex requests of a member carry the same context.
     ReusedReadId,
-    /// A leader answers reads without asking whether it still leads.
+    /// A leader answers reads without confirming with a quorum that it still leads.
     SkippedQuorumCheck,
-    /// A vote is said to be on disk and is not, until something else is.
+    /// A batch with a new vote and no entries is acknowledged without a sync.
     LostVote,
     /// A lease lasts longer than an election time-out, as with raft's own option for lease reads.
     LeaseTooLong,
     /// A lease is kept while leadership is handed over.
     LeaseKeptOverTransfer,
-    /// The log is released up to what is applied, on disk or not.
+    /// The log is released up to the applied index, committed to the store or not.
     ReleaseByApplied,
-    /// A put after a start is applied twice.
+    /// The first put after a start is applied twice.
     ApplyTwice,
-    /// A put is answered when the apply loop gets it, and applied later.
+    /// A put is answered when the apply loop receives it, before it is applied.
     ReplyBeforeApply,
-    /// Raft is told of a change of members after it was told that its entry is applied.
+    /// A membership change is reported to raft after its entry was reported as applied.
     ConfStateTooLate,
-    /// Raft goes on behind a snapshot that the apply loop has not installed yet.
+    /// A snapshot is reported to raft as installed before the apply loop has installed it.
     InstallNotAwaited,
-    /// A proposal is completed twice.
     CompletedTwice,
 }
 
 impl Bug {
-    /// All of them.
     pub const ALL: [Bug; 12] = [
         Bug::AcknowledgeBeforeSync,
         Bug::ReusedReadId,
@@ -71,7 +65,6 @@ impl Bug {
         Bug::CompletedTwice,
     ];
 
-    /// The name on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Bug::AcknowledgeBeforeSync => "acknowledge-before-sync",
@@ -90,7 +83,7 @@ impl Bug {
     }
 }
 
-/// A message by which a leader hands over without knowing: its lease goes on.
+/// A `MsgTimeoutNow` that the leader's raft did not send, so the leader's lease goes on.
 pub fn unnoticed_transfer(from: u64, to: u64, term: u64) -> Option<Message> {
     let mut message = eraftpb::Message::default();
     message.set_msg_type(MessageType::MsgTimeoutNow);
@@ -98,25 +91,22 @@ pub fn unnoticed_transfer(from: u64, to: u64, term: u64) -> Option<Message> {
     from_raft(&message)
 }
 
-/// What is wrong with a member in one of its lives, if something is.
+/// The planted bug of a member, with its state in one incarnation.
 #[derive(Debug, Default)]
 pub struct PlantedBug {
     bug: Option<Bug>,
-    /// The id of the last question for the commit index.
     last_read_context: Bytes,
-    /// Changes of members that raft has not been told of.
     delayed_conf_changes: Vec<AppliedConfChange>,
     has_applied_twice: bool,
     /// Whether the last batch was not synced.
     has_skipped_sync: bool,
-    /// The last term and vote that were written.
+    /// As last written to the log.
     term_and_vote: (u64, u64),
     /// Reads that were answered before the replica has seen them.
     answered_reads: Completions,
 }
 
 impl PlantedBug {
-    /// For a member that starts.
     pub fn new(bug: Option<Bug>) -> PlantedBug {
         PlantedBug { bug, ..PlantedBug::default() }
     }
@@ -125,14 +115,12 @@ impl PlantedBug {
         self.bug == Some(bug)
     }
 
-    /// With which settings a member starts.
     pub fn alter_config(&self, config: &mut ReplicaConfig) {
         if self.is(Bug::LeaseTooLong) {
             config.read_index.election_timeout = Duration::from_secs(5);
         }
     }
 
-    /// A member has started.
     pub fn after_start(&self, replica: &mut Replica, election_ticks: usize) {
         if self.is(Bug::LostVote) {
             // Its silence after a start would hide that it has forgotten its vote.
@@ -140,7 +128,7 @@ impl PlantedBug {
         }
     }
 
-    /// What goes into the raft half, if anything does.
+    /// `None` if the bug withholds the input.
     pub fn alter_input(&mut self, replica: &Replica, input: ReplicaInput) -> Option<ReplicaInput> {
         match (self.bug, input) {
             (Some(Bug::ReusedReadId), ReplicaInput::Message(message)) => {
@@ -166,7 +154,6 @@ impl PlantedBug {
         }
     }
 
-    /// What comes out of the raft half.
     pub fn alter_ready(
         &mut self,
         replica: &mut Replica,
@@ -184,7 +171,6 @@ impl PlantedBug {
         Ok(())
     }
 
-    /// What a member sends.
     pub fn alter_sent(&mut self, member: u64, message: Message) -> Message {
         if !self.is(Bug::ReusedReadId) {
             return message;
@@ -200,7 +186,6 @@ impl PlantedBug {
         from_raft(&altered).unwrap_or(message)
     }
 
-    /// To which question an answer is said to belong.
     fn restore_read_context(&self, member: u64, message: Message) -> Message {
         let Some(mut altered) = to_raft(&message) else { return message };
         match read_context(&mut altered) {
@@ -214,7 +199,7 @@ impl PlantedBug {
         }
     }
 
-    /// Whether a batch is not synced, and is said to be.
+    /// Whether the batch is acknowledged without a sync.
     pub fn skips_sync(&mut self, batch: &Batch) -> bool {
         let state = batch.appends().iter().rev().find_map(|append| append.hard_state);
         let HardState { term, vote, .. } = state.unwrap_or_default();
@@ -231,7 +216,6 @@ impl PlantedBug {
         self.has_skipped_sync
     }
 
-    /// What is answered before the apply half gets its work.
     pub fn answer_early(
         &self,
         work: &ToApply,
@@ -253,7 +237,7 @@ impl PlantedBug {
         early
     }
 
-    /// The apply half takes a step now, which begins with the first of these entries.
+    /// Called before the apply half takes a step, which begins with `entries.front()`.
     pub fn before_apply(
         &mut self,
         applier: &Applier,
@@ -274,7 +258,6 @@ impl PlantedBug {
         Ok(())
     }
 
-    /// What comes out of the apply half.
     pub fn alter_applied(&self, ready: &mut ApplyReady) {
         if self.is(Bug::CompletedTwice) {
             let again = ready.completions.iter().filter_map(|(request, outcome)| match outcome {
@@ -291,7 +274,6 @@ fn applied(result: ProposalResult) -> RequestOutcome {
     RequestOutcome::Applied(result)
 }
 
-/// The id of an entry that puts.
 fn put_id(entry: &Entry) -> Option<u64> {
     let is_request = entry.kind == EntryKind::Normal && !entry.data.is_empty();
     let request = is_request.then(|| decode_raft_request(entry.data.clone()).ok())??;
@@ -299,12 +281,11 @@ fn put_id(entry: &Entry) -> Option<u64> {
     request.header.map(|header| header.id)
 }
 
-/// What all questions of a member have as their id.
 fn same_read_context(member: u64) -> Bytes {
     Bytes::copy_from_slice(&member.to_be_bytes())
 }
 
-/// Where a message has the id of a question for the commit index, if it has one.
+/// The ReadIndex context of a message.
 fn read_context(message: &mut eraftpb::Message) -> Option<&mut Bytes> {
     let context = match message.get_msg_type() {
         MessageType::MsgReadIndex | MessageType::MsgReadIndexResp => {

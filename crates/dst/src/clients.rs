@@ -1,12 +1,10 @@
-//! Clients of the cluster: each asks for one thing at a time, and waits, but not for ever.
+//! Clients of the cluster, each with one operation at a time.
 //!
-//! There are few keys, so that clients get into each other's way, and every value is put once only,
-//! so that a client that reads it knows which put wrote it. A client remembers what it saw last
-//! under each key, and that is what it expects when it swaps: sometimes it is still there.
+//! Keys are few, so that clients conflict; values are unique, so that a reader of one knows the
+//! put. A client expects in a swap what it has last seen under the key.
 //!
-//! A client stays with a member for a while and then goes elsewhere; at once if it was refused or
-//! has stopped waiting. What it asks there is a new operation: it does not know what became of the
-//! old one, and must not say the same twice.
+//! A client that was refused or has timed out goes to another member, with a new operation: the
+//! outcome of the old one is unknown to it.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +12,16 @@ use crate::event_queue::{MILLISECOND, Micros, SECOND};
 use crate::history::{OperationOutcome, Record, Request};
 use crate::rng::Rng;
 
-/// How clients behave, in a seed.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientConfig {
-    /// How many keys there are.
     pub keys: u64,
-    /// The longest pause between an answer and the next question.
+    /// Between a response and the next request.
     pub pause_max: Micros,
-    /// How many in a thousand operations are reads.
     pub reads_permille: u64,
-    /// After so long a client gives up.
     pub timeout: Micros,
 }
 
 impl ClientConfig {
-    /// Any habits.
     pub fn random(chance: &mut Rng) -> ClientConfig {
         ClientConfig {
             keys: chance.between(1, 6),
@@ -39,12 +32,10 @@ impl ClientConfig {
     }
 }
 
-/// A client of the cluster.
 #[derive(Debug)]
 pub struct Client {
-    /// Its number, from 1 on.
+    /// From 1 on.
     pub id: u64,
-    /// The operation whose answer it waits for.
     pub pending_operation: Option<usize>,
     config: ClientConfig,
     member: Option<u64>,
@@ -54,7 +45,6 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that knows nothing yet.
     pub fn new(id: u64, habits: ClientConfig, chance: Rng) -> Client {
         let (waits_for, member, seen, asked) = (None, None, BTreeMap::new(), 0);
         Client {
@@ -68,17 +58,14 @@ impl Client {
         }
     }
 
-    /// How long it rests before it asks.
     pub fn pause(&mut self) -> Micros {
         self.rng.log_uniform(100, self.config.pause_max)
     }
 
-    /// How long it waits.
     pub fn timeout(&self) -> Micros {
         self.config.timeout
     }
 
-    /// The member it asks, of those there are.
     pub fn choose_member(&mut self, members: &[u64]) -> Option<u64> {
         let stays = self.member.is_some_and(|member| members.contains(&member));
         if !stays || self.rng.permille(50) {
@@ -87,7 +74,6 @@ impl Client {
         self.member
     }
 
-    /// What it asks for.
     pub fn request(&mut self) -> Request {
         self.request_count += 1;
         let key = format!("k{}", self.rng.between(1, self.config.keys));
@@ -107,13 +93,12 @@ impl Client {
         }
     }
 
-    /// A put, under a key that no other client uses.
     pub fn final_put(&mut self) -> Request {
         self.request_count += 1;
         Request::Put { key: "k0".into(), value: format!("{}.{}", self.id, self.request_count) }
     }
 
-    /// It gets the outcome of an operation, or stops waiting for it.
+    /// `outcome` is `Unknown` if the client stops waiting.
     pub fn on_outcome(&mut self, request: &Request, outcome: &OperationOutcome) {
         self.pending_operation = None;
         let OperationOutcome::Completed(reply) = outcome else {

@@ -1,9 +1,9 @@
 //! What a seed's members did, as one number: every message sent, batch appended, entry applied and
 //! request answered, with the member and the simulated time.
 //!
-//! It holds bytes and numbers only, never a name, a text or the debug form of a type. So it stays
-//! the same while names, texts and the [trace](crate::trace) change, and a change of what the
-//! product does changes it. The hashes of 2,000 seeds are in `tests/golden/effects`.
+//! It covers bytes and numbers only, no name, text or debug form of a type. So it stays the same
+//! while names and the [trace](crate::trace) change. The hashes of 2,000 seeds are in
+//! `tests/golden/effects`.
 
 use std::hash::{Hash, Hasher};
 use std::mem::discriminant;
@@ -33,7 +33,6 @@ impl Hasher for Fnv {
     }
 }
 
-/// The hash so far.
 #[derive(Clone, Debug)]
 pub struct EffectHash(Fnv);
 
@@ -44,17 +43,14 @@ impl Default for EffectHash {
 }
 
 impl EffectHash {
-    /// The number.
     pub fn finish(&self) -> u64 {
         self.0.finish()
     }
 
-    /// A member sends a message.
     pub fn on_send(&mut self, now: Micros, id: u64, message: &Message) {
         (b's', now, id, message.to(), message.encode()).hash(&mut self.0);
     }
 
-    /// A member gives a batch to its write-ahead log.
     pub fn on_append(&mut self, now: Micros, id: u64, batch: &Batch) {
         (b'w', now, id, batch.appends().len()).hash(&mut self.0);
         for append in batch.appends() {
@@ -64,13 +60,11 @@ impl EffectHash {
         }
     }
 
-    /// A member has applied entries.
     pub fn on_apply(&mut self, now: Micros, id: u64, entries: &[Entry]) {
         (b'a', now, id).hash(&mut self.0);
         self.hash_entries(entries);
     }
 
-    /// A member has outcomes for requests.
     pub fn on_complete(&mut self, now: Micros, id: u64, completions: &Completions) {
         for (request, outcome) in completions {
             (b'r', now, id, request, discriminant(outcome)).hash(&mut self.0);

@@ -1,8 +1,4 @@
-//! Time, which passes only from one event to the next.
-//!
-//! The queue keeps all events that are to come and hands out the earliest; the clock jumps to its
-//! moment. What an event causes becomes events in turn: a message that is sent is one at the moment
-//! of its arrival.
+//! Virtual time, which passes only from one event to the next.
 //!
 //! ```text
 //!   now 1.2 s   1.2003 message 1▶3   1.25 tick of 2   1.9 member 3 starts   4.0 client 1 gives up
@@ -16,15 +12,12 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-/// A moment, or a stretch of time, in microseconds.
+/// A point in time or a duration, in microseconds.
 pub type Micros = u64;
 
-/// A millisecond.
 pub const MILLISECOND: Micros = 1000;
-/// A second.
 pub const SECOND: Micros = 1_000_000;
 
-/// The events that are to come.
 #[derive(Debug)]
 pub struct EventQueue<E> {
     now: Micros,
@@ -39,19 +32,17 @@ impl<E> Default for EventQueue<E> {
 }
 
 impl<E> EventQueue<E> {
-    /// The present.
     pub fn now(&self) -> Micros {
         self.now
     }
 
-    /// Plans an event, so long from now.
     pub fn schedule(&mut self, wait: Micros, event: E) {
         self.scheduled_count += 1;
         let at = self.now + wait;
         self.heap.push(Reverse(ScheduledEvent { at, sequence: self.scheduled_count, event }));
     }
 
-    /// The next event. The present is its moment.
+    /// Advances the time to that of the next event.
     pub fn next_event(&mut self) -> Option<E> {
         let Reverse(next) = self.heap.pop()?;
         self.now = next.at;
@@ -86,40 +77,36 @@ impl<E> PartialEq for ScheduledEvent<E> {
 
 impl<E> Eq for ScheduledEvent<E> {}
 
-/// What a member takes for the time: it begins anywhere and goes too fast or too slow, but never
-/// back. It is the machine's, and survives the member's crashes.
+/// A machine's clock, with any start value and a drift; it does not go back, and survives crashes.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// When the rate was set: the simulated time, and the clock's.
     rate_set_at: (Micros, Micros),
-    /// How many parts in a million it is too fast; below 0 it is too slow.
+    /// Parts per million; negative if the clock is slow.
     drift_ppm: i64,
 }
 
 impl Clock {
-    /// A clock that shows `shown` at the beginning of the simulated time.
+    /// `shown` is what the clock shows at simulated time 0.
     pub fn new(shown: Micros) -> Clock {
         Clock { rate_set_at: (0, shown), drift_ppm: 0 }
     }
 
-    /// From now on it goes this number of parts in a million too fast.
     pub fn set_drift(&mut self, now: Micros, drift_ppm: i64) {
         self.rate_set_at = (now, self.read(now));
         self.drift_ppm = drift_ppm;
     }
 
-    /// What it shows.
     pub fn read(&self, now: Micros) -> Micros {
         let (since, shown) = self.rate_set_at;
         shown + scaled(now - since, 1_000_000 + self.drift_ppm, 1_000_000)
     }
 
-    /// The same, as the members take it.
     pub fn elapsed(&self, now: Micros) -> Duration {
         Duration::from_micros(self.read(now))
     }
 
-    /// How much simulated time passes until the clock has gone on by so much, rounded up.
+    /// How much simulated time passes while the clock advances by `shown`, rounded up.
     pub fn to_sim_time(&self, shown: Micros) -> Micros {
         scaled(shown, 1_000_000, 1_000_000 + self.drift_ppm) + 1
     }

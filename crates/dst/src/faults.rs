@@ -1,109 +1,83 @@
-//! What goes wrong, and when: drawn from the seed.
+//! The faults, drawn from the seed; `docs/dst.md` lists them.
 //!
 //! ```text
 //!   0 s                                                                     20 s         ≤ 80 s
-//!   │ clients ask and ask ...                                                 │            │
+//!   │ client operations ...                                                   │            │
 //!   │   faults ──╳────╳╳──╳───────╳─────────╳╳╳──╳────╳──────────╳──╳──────── │ the quiet  │
-//!   │                                                                         │ end        │
+//!   │                                                                         │ phase      │
 //!                                                                all repaired ┘   all agree ┘
 //! ```
 //!
-//! Faults overlap, and of their kinds some are left out in each seed: see `docs/dst.md`. No fault
-//! takes away what cannot be replaced: disks lose what was not synced, and nothing else. Members
-//! leave only while enough others vote that a lost majority comes back by waiting. Under leases,
-//! clocks differ by less than the margin that leases leave for it.
+//! Faults overlap, and some kinds are left out in each seed. Disks lose only what was not synced.
+//! Members leave only while enough voters remain that a lost majority comes back by waiting. Under
+//! leases, clocks differ by less than the margin of a lease.
 
 use crate::event_queue::{MILLISECOND, Micros, SECOND};
 use crate::network::{NetworkFaults, Partition};
 use crate::rng::Rng;
 
-/// Something that goes wrong, or is asked for at a bad moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Members stop, and start again after a while.
+    /// Members stop, and start again after `down`.
     Crash {
-        /// Which.
         members: Vec<u64>,
-        /// Whether the machine lost its power, too, and with it what was not synced.
+        /// Whether unsynced data is lost.
         power: bool,
-        /// For how long.
         down: Micros,
     },
-    /// A machine loses its power in the midst of something: at the n-th operation of its disk from
-    /// now.
+    /// A machine loses its power at a disk operation.
     PowerCut {
-        /// Which.
         member: u64,
-        /// Before which operation.
+        /// Counted from now; the power fails before it.
         operation: u64,
-        /// For how long.
         down: Micros,
     },
-    /// A disk reports an error, at the n-th operation from now. The member must stop.
+    /// A disk operation returns an error. The member must stop.
     DiskError {
-        /// The member.
         member: u64,
-        /// Which operation.
+        /// Counted from now.
         operation: u64,
-        /// For how long it is down.
         down: Micros,
     },
-    /// Links are cut for a while.
     Partition(Partition, Micros),
-    /// The network is in another state for a while.
     Network(NetworkFaults, Micros),
-    /// A disk takes up to so long for a batch, for a while.
     SlowDisk {
-        /// The member.
         member: u64,
-        /// The longest write.
+        /// The longest write of a batch.
         write: Micros,
-        /// For how long.
         duration: Micros,
     },
-    /// A member does nothing for a while, and does not notice: its process was stopped.
+    /// The process is stopped for a while, as by `SIGSTOP`.
     Pause(u64, Micros),
-    /// A clock goes at another rate.
+    /// The drift is in parts per million.
     Drift(u64, i64),
-    /// A new member is to join.
     AddMember,
-    /// A learner is to become a voter.
     Promote(u64),
-    /// A member is to leave.
     RemoveMember(u64),
-    /// The leader is to hand over.
     TransferLeader {
-        /// The member that takes over.
         to: u64,
-        /// Whether the old leader is cut off as soon as it has asked the new one to take over.
+        /// How long the old leader is cut off once it has sent `MsgTimeoutNow`.
         cut: Option<Micros>,
     },
-    /// The next voter loses its power right then, and the member that gets the vote is cut off from
-    /// the others.
+    /// The next member to vote loses its power once the vote has arrived; the candidate is cut off
+    /// from the other members.
     CrashAfterVote {
-        /// How long the voter is down.
         down: Micros,
-        /// How long the cut lasts.
         cut: Micros,
     },
-    /// Old revisions are to be forgotten.
     Compact,
 }
 
-/// What can be seen of the cluster by the fault generator.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterView {
-    /// The members that run.
     pub up: Vec<u64>,
-    /// The leader, in the newest term.
+    /// Of the newest term.
     pub leader: Option<u64>,
-    /// The voters.
     pub voters: Vec<u64>,
-    /// The learners.
     pub learners: Vec<u64>,
 }
 
-/// The kinds, with how frequent each is in a seed in which it occurs.
+/// Weights among the kinds that occur in a seed.
 const FAULT_WEIGHTS: [(FaultKind, u64); 14] = [
     (FaultKind::Crash, 10),
     (FaultKind::CrashMany, 5),
@@ -139,13 +113,12 @@ enum FaultKind {
     Compact,
 }
 
-/// Where faults come from.
 #[derive(Debug)]
 pub struct FaultGenerator {
     weights: Vec<(FaultKind, u64)>,
     pause_max: Micros,
     drift_ppm_max: u64,
-    /// With fewer voters no member leaves.
+    /// Voters leave only while there are more than this.
     voters_min: usize,
     /// Of ten changes of members, how many are removals.
     removals_of_ten: u64,
@@ -153,7 +126,6 @@ pub struct FaultGenerator {
 }
 
 impl FaultGenerator {
-    /// The faults of a seed, in a cluster that keeps this number of voters.
     pub fn new(mut chance: Rng, voters_min: usize, drift_ppm_max: u64) -> FaultGenerator {
         let mut weights: Vec<(FaultKind, u64)> =
             FAULT_WEIGHTS.into_iter().filter(|_| chance.permille(650)).collect();
@@ -171,18 +143,16 @@ impl FaultGenerator {
         }
     }
 
-    /// Changes of members become frequent, and nearly all of them removals.
+    /// Membership changes become frequent, and nine of ten are removals.
     pub fn remove_members_often(&mut self) {
         self.prefer(FaultKind::Members);
         self.removals_of_ten = 9;
     }
 
-    /// Leaders are often asked to hand over.
     pub fn transfer_often(&mut self) {
         self.prefer(FaultKind::TransferLeader);
     }
 
-    /// Leaders are often cut off.
     pub fn partition_leaders_often(&mut self) {
         self.prefer(FaultKind::PartitionLeader);
     }
@@ -192,12 +162,11 @@ impl FaultGenerator {
         self.weights.push((preferred, 40));
     }
 
-    /// How long nothing new goes wrong.
     pub fn pause(&mut self) -> Micros {
         self.rng.log_uniform(MILLISECOND, self.pause_max)
     }
 
-    /// What goes wrong now; nothing if what was drawn cannot happen to this cluster.
+    /// `None` if the kind drawn is not possible in this cluster.
     pub fn next_fault(&mut self, sight: &ClusterView) -> Option<Fault> {
         let all: u64 = self.weights.iter().map(|(_, weight)| weight).sum();
         let mut drawn = self.rng.between(1, all);
@@ -274,7 +243,7 @@ impl FaultGenerator {
     fn member_change(&mut self, sight: &ClusterView) -> Option<Fault> {
         let (voters, learners) = (&sight.voters, &sight.learners);
         match self.rng.between(0, 9) {
-            // Removals have the last of the ten.
+            // The last `removals_of_ten` of ten draws are removals.
             drawn if drawn + self.removals_of_ten < 10 => match drawn {
                 0..=2 if learners.is_empty() && voters.len() < 6 => Some(Fault::AddMember),
                 _ => self.rng.choose(learners).copied().map(Fault::Promote),
@@ -290,7 +259,7 @@ impl FaultGenerator {
         }
     }
 
-    /// The next member: the leader more often than others.
+    /// Prefers the leader.
     fn choose_member(&mut self, sight: &ClusterView) -> Option<u64> {
         match sight.leader {
             Some(leader) if self.rng.permille(250) => Some(leader),
@@ -299,7 +268,6 @@ impl FaultGenerator {
     }
 }
 
-/// How long something lasts.
 fn random_duration(chance: &mut Rng) -> Micros {
     chance.log_uniform(20 * MILLISECOND, 6 * SECOND)
 }

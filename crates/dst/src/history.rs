@@ -1,59 +1,45 @@
-//! What clients asked for, and what they were told: all that the outside can know of a cluster.
+//! Operations and their outcomes: all that can be known of a cluster from outside.
 //!
-//! An operation begins when a client asks and ends when it is told something. What was refused has
-//! not happened. What was never answered, because the member crashed, or the answer got lost, or
-//! the client stopped waiting, may have happened, may happen yet, or never will: it stays *open*,
-//! and the checkers may not conclude anything from it but what other operations see of it.
+//! A refused operation has not happened. One without an answer, because the member crashed, the
+//! answer was lost or the client timed out, is *open*: it may have happened, may happen later, or
+//! never. Checkers conclude from it only what other operations see of it.
 
 use std::collections::BTreeMap;
 
 use crate::event_queue::Micros;
 
-/// What clients ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// What is there, under one key or under all.
     Read {
-        /// `None`: under all of them.
+        /// `None` reads all keys.
         key: Option<String>,
-        /// Whether an older state will do, so that the member need ask no other member.
         serializable: bool,
     },
-    /// A value that no other request has.
+    /// `value` is unique among all requests.
     Put {
-        /// Under which key.
         key: String,
-        /// Names the operation.
         value: String,
     },
-    /// No value any more.
     Delete {
-        /// Under which key.
         key: String,
     },
-    /// A put if the key has a certain value, or none; else just a look.
+    /// A put if `expected` matches (`None`: the key is absent), otherwise a read.
     CompareAndSwap {
-        /// Under which key.
         key: String,
-        /// What must be there.
         expected: Option<String>,
-        /// Names the operation.
         value: String,
     },
 }
 
 impl Request {
-    /// Whether it is no entry of the log.
     pub fn is_read(&self) -> bool {
         matches!(self, Request::Read { .. })
     }
 
-    /// Whether an older state will do.
     pub fn is_serializable(&self) -> bool {
         matches!(self, Request::Read { serializable: true, .. })
     }
 
-    /// The value that it would leave.
     pub fn value(&self) -> Option<&str> {
         match self {
             Request::Put { value, .. } | Request::CompareAndSwap { value, .. } => Some(value),
@@ -62,62 +48,46 @@ impl Request {
     }
 }
 
-/// A key and what is under it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Record {
-    /// The key.
     pub key: String,
-    /// Its value.
     pub value: String,
-    /// The revision that made the key.
     pub create_revision: i64,
-    /// The revision that put the value.
     pub mod_revision: i64,
-    /// How many puts there were since it was made.
+    /// Number of puts since the key was created.
     pub version: i64,
 }
 
-/// What clients are told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// The store's revision.
+    /// Revision of the store.
     pub revision: i64,
-    /// Whether it was changed: that revision is the request's own.
+    /// Whether the request made `revision`.
     pub changed: bool,
-    /// To a read: what there is. To anything else: what there was before, under its key.
+    /// Of a read, the result; otherwise the key's record before the request.
     pub records: Vec<Record>,
 }
 
-/// What is known of how an operation ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationOutcome {
-    /// Nothing.
+    /// It may have happened, may happen later, or never.
     Unknown,
     /// It did not happen.
     Rejected,
-    /// It happened.
     Completed(Reply),
 }
 
-/// A request of a client, from when it was made.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// The client.
     pub client: u64,
-    /// The member.
     pub member: u64,
-    /// For what.
     pub request: Request,
-    /// When.
     pub invoked: Micros,
-    /// When it was told, if it was.
     pub completed: Option<Micros>,
-    /// What it was told.
     pub outcome: OperationOutcome,
 }
 
 impl Operation {
-    /// The reply, if there was one.
     pub fn reply(&self) -> Option<&Reply> {
         match &self.outcome {
             OperationOutcome::Completed(reply) => Some(reply),
@@ -126,14 +96,14 @@ impl Operation {
     }
 }
 
-/// All operations, in the order in which they began.
+/// Operations in the order of `invoked`.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     operations: Vec<Operation>,
 }
 
 impl History {
-    /// A client asks. Returns the operation's number.
+    /// Returns the operation's number.
     pub fn invoke(&mut self, now: Micros, client: u64, member: u64, request: Request) -> usize {
         let (ended, outcome) = (None, OperationOutcome::Unknown);
         self.operations.push(Operation {
@@ -147,7 +117,6 @@ impl History {
         self.operations.len() - 1
     }
 
-    /// A client is told.
     pub fn complete(&mut self, now: Micros, number: usize, outcome: OperationOutcome) {
         let operation = &mut self.operations[number];
         assert!(operation.completed.is_none(), "a client is told twice: {operation:?}");
@@ -155,30 +124,25 @@ impl History {
         operation.outcome = outcome;
     }
 
-    /// All of them.
     pub fn operations(&self) -> &[Operation] {
         &self.operations
     }
 }
 
-/// The whole store, as a plain map: what replies must agree with.
+/// The store as a plain map, against which replies are checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreModel {
-    /// The revision.
     pub revision: i64,
-    /// What there is, by key.
     pub records: BTreeMap<String, Record>,
 }
 
 impl Default for StoreModel {
-    /// An empty store is at revision 1.
     fn default() -> StoreModel {
         StoreModel { revision: 1, records: BTreeMap::new() }
     }
 }
 
 impl StoreModel {
-    /// Does what is asked for, and says what is to be told.
     pub fn apply(&mut self, request: &Request) -> Reply {
         let reply = self.expected_reply(request);
         if reply.changed {
@@ -188,7 +152,7 @@ impl StoreModel {
         reply
     }
 
-    /// What would be told, without doing anything.
+    /// The reply that [`apply`](StoreModel::apply) would give, without changing anything.
     pub fn expected_reply(&self, request: &Request) -> Reply {
         let records: Vec<Record> = match request {
             Request::Read { key: None, .. } => self.records.values().cloned().collect(),

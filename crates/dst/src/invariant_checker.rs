@@ -19,30 +19,22 @@ use crate::event_queue::Micros;
 use crate::history::{Operation, StoreModel};
 use crate::lease_model::LeaseOp;
 
-/// Whether a rule still holds.
 pub type CheckResult = Result<(), Violation>;
 
-/// What has been seen so far.
 #[derive(Debug, Default)]
 pub struct InvariantChecker {
-    /// The members that have led.
     pub leaders: Leaders,
-    /// What was applied.
     pub committed: Committed,
-    /// What that makes.
     pub model: CommittedModel,
-    /// Which stores are alike.
     pub hashes: Hashes,
-    /// What clients were told.
     pub acknowledged: Acknowledged,
-    /// What lease clients were told.
     pub lease_promises: LeasePromises,
     revisions: Revisions,
     membership: Membership,
 }
 
 impl InvariantChecker {
-    /// A member has another store than before: it has started, or got a copy.
+    /// Called at a start, and when a snapshot replaces the store.
     pub fn on_store_opened(&mut self, member: u64, index: u64) -> CheckResult {
         self.committed.on_store_opened(member, index)?;
         if let Some(state) = self.model.at_index(index) {
@@ -51,7 +43,6 @@ impl InvariantChecker {
         Ok(())
     }
 
-    /// A member has applied entries, and told its watchers what they changed.
     pub fn check_applied(
         &mut self,
         now: Micros,
@@ -72,14 +63,11 @@ impl InvariantChecker {
         Ok(())
     }
 
-    /// A member's store holds this, having applied so much.
     pub fn check_records(&mut self, member: u64, index: u64, holds: &StoreModel) -> CheckResult {
         check_store(member, index, holds, &self.model)?;
         self.revisions.check(member, index, holds.revision)
     }
 
-    /// A member that has applied so much has these leases, and its store these keys of lease
-    /// clients.
     pub fn check_lease_state(
         &mut self,
         member: u64,
@@ -91,7 +79,6 @@ impl InvariantChecker {
         check_leases(member, index, leases, keys, expected)
     }
 
-    /// A member that has applied so much counts these as members, and its store names these.
     pub fn check_members(
         &mut self,
         member: u64,
@@ -102,17 +89,15 @@ impl InvariantChecker {
         self.membership.check(member, index, raft, table)
     }
 
-    /// A member's raft takes so much for applied, and counts these as members.
     pub fn check_conf_state(&mut self, member: u64, index: u64, raft: &ConfState) -> CheckResult {
         self.membership.check_conf_state(member, index, raft)
     }
 
-    /// A member's store has this hash, having applied so much.
     pub fn check_hash(&mut self, member: u64, index: u64, hash: HashKv) -> CheckResult {
         self.hashes.check(member, index, hash)
     }
 
-    /// The end: all that clients were told. `ids` says under which id an operation was proposed.
+    /// Called once at the end. `ids` has the proposal id of each operation that was proposed.
     pub fn check_history(
         &self,
         operations: &[Operation],

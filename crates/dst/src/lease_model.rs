@@ -1,61 +1,51 @@
 //! Leases as plain maps: what all members must have, as far as they have applied the log.
 //!
-//! Lease clients have keys of their own, behind those of the clients, so that a lease that ends
-//! takes away nothing that a client has been told of. All that clients see of them is that
-//! revisions are used up.
-//!
-//! No lease has the name of one before. So whatever is said of a lease is said of one only.
+//! Lease clients have keys of their own, behind those of the clients, so that an expired lease
+//! takes away no key of the linearizability check; it only uses up a revision. Lease ids are not
+//! reused.
 
 use std::collections::BTreeMap;
 
-/// In front of the keys of lease clients.
+/// First key of the lease clients, all of which have this prefix.
 pub const LEASE_KEY_PREFIX: &str = "m";
-/// Behind the last of them.
+/// End of their range, exclusive.
 pub const LEASE_KEYS_END: &str = "n";
 
-/// What an entry does to leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseOp {
-    /// A lease is granted.
     Grant {
-        /// Its name.
         id: i64,
-        /// For this number of seconds. Not less than the least there is.
+        /// Seconds, at least the server's minimum TTL.
         ttl: i64,
     },
-    /// A lease ends, at a lease client's request or by the leader's clock.
+    /// Requested by a lease client, or by the leader when the lease has expired.
     Revoke(i64),
-    /// How much is left of leases.
+    /// Lease id and remaining TTL.
     Checkpoint(Vec<(i64, i64)>),
-    /// A key is put, and hangs on this lease from now on; on none, if it is 0.
     Put {
-        /// The key.
         key: String,
-        /// The lease.
+        /// 0 if the key is attached to no lease.
         lease: i64,
     },
 }
 
-/// A lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelLease {
-    /// For how long it was granted.
+    /// As granted.
     pub ttl: i64,
-    /// What was left at the last checkpoint; 0 if that does not count.
+    /// At the last checkpoint; 0 if there is none that counts.
     pub remaining_ttl: i64,
 }
 
-/// All leases, and all keys of lease clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseModel {
-    /// The leases.
     pub leases: BTreeMap<i64, ModelLease>,
-    /// On which lease each key hangs.
+    /// The lease that each key is attached to.
     pub keys: BTreeMap<String, i64>,
 }
 
 impl LeaseModel {
-    /// Does it. Says whether that makes a revision.
+    /// Returns whether this makes a revision.
     pub fn apply(&mut self, act: &LeaseOp) -> bool {
         match act {
             LeaseOp::Grant { id, ttl } => {

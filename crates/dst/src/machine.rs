@@ -1,9 +1,8 @@
-//! One member and what it runs on: a disk, stores, a clock, and perhaps the power to run.
+//! A machine: disk, stores, clock, and the process of one member while it runs.
 //!
-//! The member is the real one: the core that the server runs, its write-ahead log, its store. What
-//! is simulated is below and around it. When it crashes, core and log are dropped as a process
-//! would drop them, in the midst of whatever they were about. Of the disk remains what was synced
-//! and some of the rest ([`SimulatedDisk`]); of the store what was committed; the clock goes on.
+//! The member's core, write-ahead log and store are the server's; the disk, engine and clock are
+//! simulated. A crash drops core and log as the end of a process would. What was synced remains,
+//! and some of the rest of the disk ([`SimulatedDisk`]), and of the store what was committed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -38,87 +37,71 @@ const CLUSTER_ID: u64 = 0xc1ea;
 /// When simulated time begins, in milliseconds since 1970.
 const START_UNIX_MS: u64 = 1_795_219_200_000;
 
-/// A member, whether it runs or not.
+/// A member's disk, store and clock, and its process while it runs.
 #[derive(Debug)]
 pub struct Machine {
-    /// The member's id.
     pub id: u64,
-    /// Counts starts and crashes. What was planned for another life does not happen.
+    /// Starts and crashes so far. Events planned for another incarnation are dropped.
     pub incarnation: u64,
-    /// What runs, if it does.
     pub running: Option<RunningMember>,
-    /// What it takes for the time.
     pub clock: Clock,
-    /// Until then its process is stopped.
+    /// Until then the process is stopped.
     pub paused_until: Micros,
-    /// Until when its disk is slow, and how slow.
+    /// Until when the disk is slow, and the longest write until then.
     pub slow_disk: (Micros, Micros),
-    /// For how long it will be down when the power fails that was planned to fail.
+    /// How long the member will be down after the planned power cut.
     pub planned_power_cut: Option<Micros>,
-    /// For how long it will be down when its disk has reported the error that was planned.
+    /// How long the member will be down after the planned disk error.
     pub planned_disk_error: Option<Micros>,
-    /// It has left, and will not run again.
+    /// A removed member does not start again.
     pub is_removed: bool,
     disk: SimulatedDisk,
     store_dir: Arc<MemoryStoreDir>,
 }
 
-/// What a crash ends.
+/// The state of the process, which a crash drops.
 #[derive(Debug)]
 pub struct RunningMember {
-    /// The member's raft half.
     pub replica: Replica,
-    /// Its apply half.
     pub applier: Applier,
-    /// What is wrong with it.
     pub planted_bug: PlantedBug,
-    /// Entries that the apply half has got and not applied.
+    /// Received by the apply half.
     pub unapplied: VecDeque<Entry>,
-    /// The requests of its clients.
     pub requests: RequestQueue,
-    /// What the raft loop takes with its next turn.
+    /// Inputs of the next turn.
     pub raft_loop_events: Vec<ReplicaInput>,
-    /// And what the apply loop has done, in front of it.
+    /// Goes to the raft loop before `raft_loop_events`.
     pub unreported_applied: Option<Box<ApplyReport>>,
-    /// Outcomes that the net thread has not taken.
+    /// Not yet taken by the net thread.
     pub completions: Completions,
-    /// What has become of requests.
     pub request_checker: RequestChecker,
-    /// A turn of the apply loop is planned.
     pub is_apply_planned: bool,
-    /// A turn of the net thread is planned.
     pub is_net_planned: bool,
-    /// Whether reads need ask no other member.
+    /// Whether linearizable reads need no other member.
     pub can_read_locally: bool,
-    /// This member was removed, and stops.
+    /// The member was removed.
     pub is_stopping: bool,
-    /// Its log.
     pub wal: Wal,
-    /// A batch is on its way to the disk.
     pub is_writing: bool,
-    /// The log is to be shortened when the disk is idle.
+    /// Purge the log up to this index when the disk is idle.
     pub pending_purge: Option<u64>,
-    /// A poll is planned.
     pub is_poll_planned: bool,
-    /// When the ReadIndex queue is to be polled.
+    /// When the ReadIndex queue is to be polled again.
     pub wake_at: Option<Micros>,
-    /// Compactions to be run.
     pub compactions: VecDeque<CompactionJob>,
 }
 
-/// How the table of members describes one.
 pub fn member_description(id: u64) -> Member {
     let peer_urls = vec![peer_url(id)];
     Member { id, peer_urls, name: format!("m{id}"), ..Member::default() }
 }
 
-/// Where a member is reached.
 pub fn peer_url(id: u64) -> String {
     format!("http://10.0.0.{id}:2380")
 }
 
 impl Machine {
-    /// A machine with the log of a new member on its disk: one of the first, or one that joins.
+    /// A machine whose disk has the log of a new member: one of the first, or one that joins.
     pub fn new(id: u64, first: &[Member], terms: &RunConfig) -> clearlane_server::Result<Machine> {
         let machine = Machine {
             id,
@@ -150,12 +133,10 @@ impl Machine {
         }
     }
 
-    /// Where its stores are.
     pub fn store_dir(&self) -> Arc<dyn StoreDir> {
         Arc::clone(&self.store_dir) as Arc<dyn StoreDir>
     }
 
-    /// Starts the member.
     pub fn start(&mut self, now: Micros, terms: &RunConfig) -> clearlane_server::Result<()> {
         let planted_bug = PlantedBug::new(terms.bug);
         let mut settings = ReplicaConfig {
@@ -197,7 +178,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Ends the member, and if `power` is a seed, what was not synced goes with it.
+    /// `power`: the seed of a power cut, which loses unsynced data; `None` only kills the process.
     pub fn crash(&mut self, power: Option<u64>) {
         self.running = None;
         self.incarnation += 1;
@@ -210,29 +191,29 @@ impl Machine {
         };
     }
 
-    /// Lets the power fail before the n-th operation of the disk from now.
+    /// Before operation `operation` from now.
     pub fn plan_power_cut(&mut self, operation: u64, down: Micros) {
         self.disk.fail_at(operation, Fault::PowerCut);
         self.planned_power_cut = Some(down);
     }
 
-    /// Lets the n-th operation of the disk from now fail. What it did is not known.
+    /// Operation `operation` from now; its effect on the disk is undefined.
     pub fn plan_disk_error(&mut self, operation: u64, down: Micros) {
         self.disk.fail_at(operation, Fault::Error);
         self.planned_disk_error = Some(down);
     }
 
-    /// Whether the planned moment has come.
+    /// False once a planned power cut has happened.
     pub fn has_power(&self) -> bool {
         self.disk.has_power()
     }
 
-    /// What the disk's operations since the last call took.
+    /// Time of the disk's operations since the last call.
     pub fn take_disk_cost(&mut self) -> Micros {
         self.disk.take_cost()
     }
 
-    /// Writes a batch, if the member runs.
+    /// `None` if the member does not run.
     pub fn write(&mut self, batch: Batch) -> Option<BatchResult> {
         let RunningMember { wal, planted_bug, .. } = self.running.as_mut()?;
         if !planted_bug.skips_sync(&batch) {
@@ -244,34 +225,30 @@ impl Machine {
         Some(written)
     }
 
-    /// The longest time that a batch takes to get to the disk.
     pub fn longest_write(&self, now: Micros, terms: &RunConfig) -> Micros {
         let (until, slow) = self.slow_disk;
         if now < until { slow.max(terms.disk_write_max) } else { terms.disk_write_max }
     }
 
-    /// Its raft half, if it runs.
     pub fn replica(&self) -> Option<&Replica> {
         self.running.as_ref().map(|running| &running.replica)
     }
 
-    /// Its apply half, if it runs.
     pub fn applier(&self) -> Option<&Applier> {
         self.running.as_ref().map(|running| &running.applier)
     }
 
-    /// The leader, as far as it knows; none if it does not run.
+    /// The default, with no leader, if the member does not run.
     pub fn leadership(&self) -> Leadership {
         self.replica().map(Replica::leadership).unwrap_or_default()
     }
 
-    /// Whether it runs and takes itself for the leader.
     pub fn is_leader(&self) -> bool {
         self.leadership().role == Role::Leader
     }
 }
 
-/// What a store holds of the keys that clients use.
+/// The records of the clients' keys; lease clients' keys are left out.
 pub fn client_records(store: &dyn Store<AppliedPosition>) -> clearlane_mvcc::Result<StoreModel> {
     let read = store.begin_read();
     let found = read.range(KeyRange::new(b"k", b"l"), RangeOptions::default())?;
@@ -279,7 +256,7 @@ pub fn client_records(store: &dyn Store<AppliedPosition>) -> clearlane_mvcc::Res
     Ok(StoreModel { revision: read.revision(), records: records.collect() })
 }
 
-/// On which lease each key of the lease clients hangs, as the records in a store say.
+/// The lease of each key of the lease clients.
 pub fn lease_keys(
     store: &dyn Store<AppliedPosition>,
 ) -> clearlane_mvcc::Result<BTreeMap<String, i64>> {
@@ -289,7 +266,6 @@ pub fn lease_keys(
     Ok(found.records.iter().map(|record| (text(&record.key), record.lease)).collect())
 }
 
-/// A record, as the history has it.
 pub fn to_record(found: &clearlane_proto::mvccpb::KeyValue) -> Record {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Record {
@@ -301,7 +277,6 @@ pub fn to_record(found: &clearlane_proto::mvccpb::KeyValue) -> Record {
     }
 }
 
-/// The hash of a store as it is now.
 pub fn hash_kv(store: &dyn Store<AppliedPosition>) -> clearlane_mvcc::Result<HashKv> {
     let mut job = store.hash(0)?;
     loop {

@@ -1,8 +1,7 @@
-//! The links between the members: they lose, double, delay and overtake, and are cut.
+//! The links between the members: they lose, duplicate, delay and reorder messages, and are cut.
 //!
-//! A link has one direction. What is sent over it arrives after a delay that is drawn for each
-//! message, so a later one may overtake. A link that is *cut* lets nothing through, neither what is
-//! sent meanwhile nor what would arrive.
+//! A link has one direction. The delay is drawn for each message, so a later one may overtake. A
+//! *cut* link drops what is sent and what would arrive.
 //!
 //! ```text
 //!   split    {1 2} ╳ {3 4 5}      no message from one side to the other
@@ -11,34 +10,30 @@
 //!   bridge   {1 2} ─ 3 ─ {4 5}    only 3 has links to both sides
 //! ```
 //!
-//! A forwarded proposal does not come twice, because it would be proposed twice: etcd relies on its
-//! streams for that. Copies of stores are streams, too: pieces in order, until the stream breaks.
+//! A forwarded proposal is not duplicated, since it would be proposed twice: etcd relies on its
+//! streams for that. Snapshots are streams, too: chunks in order, until the stream breaks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::event_queue::{MILLISECOND, Micros};
 use crate::rng::Rng;
 
-/// A link: from which member, to which member.
+/// Sender and receiver.
 pub type Link = (u64, u64);
 
-/// How messages fare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkFaults {
-    /// The usual delay, at most.
+    /// Upper bound of the usual delay.
     pub delay_max: Micros,
-    /// How many in a thousand take longer.
+    /// Messages per thousand with a longer delay.
     pub slow_permille: u64,
-    /// And how long these take, at most.
+    /// Upper bound of that delay.
     pub slow_delay_max: Micros,
-    /// How many in a thousand get lost.
     pub lost_permille: u64,
-    /// How many in a thousand come twice.
     pub duplicated_permille: u64,
 }
 
 impl NetworkFaults {
-    /// A healthy network in one data centre.
     pub const HEALTHY: NetworkFaults = NetworkFaults {
         delay_max: MILLISECOND,
         slow_permille: 0,
@@ -47,7 +42,6 @@ impl NetworkFaults {
         duplicated_permille: 0,
     };
 
-    /// Faults of any degree.
     pub fn random(chance: &mut Rng) -> NetworkFaults {
         NetworkFaults {
             delay_max: chance.log_uniform(200, 60 * MILLISECOND),
@@ -59,23 +53,20 @@ impl NetworkFaults {
     }
 }
 
-/// All links.
 #[derive(Debug)]
 pub struct Network {
-    /// How messages fare now.
     pub faults: NetworkFaults,
-    /// How many cuts go through a link.
+    /// A link is cut while its count is above 0.
     cut_counts: BTreeMap<Link, u32>,
     rng: Rng,
 }
 
 impl Network {
-    /// Links without faults.
     pub fn new(chance: Rng) -> Network {
         Network { faults: NetworkFaults::HEALTHY, cut_counts: BTreeMap::new(), rng: chance }
     }
 
-    /// The delays after which a message arrives: none if it is lost, two if it comes twice.
+    /// The delays until each arrival: none if the message is lost, two if it is duplicated.
     pub fn send(&mut self, link: Link, may_double: bool) -> Vec<Micros> {
         if self.is_cut(link) || self.rng.permille(self.faults.lost_permille) {
             return Vec::new();
@@ -83,32 +74,30 @@ impl Network {
         let doubled = self.rng.permille(self.faults.duplicated_permille) && may_double;
         let mut waits = vec![self.delay()];
         if doubled {
-            // Some doubles come long after the first.
+            // Some duplicates arrive long after the first copy.
             waits.push(self.delay() + self.rng.log_uniform(100, 3000 * MILLISECOND));
         }
         waits
     }
 
-    /// How long something takes that does arrive.
     pub fn delay(&mut self) -> Micros {
         let slow = self.rng.permille(self.faults.slow_permille);
         let longest = if slow { self.faults.slow_delay_max } else { self.faults.delay_max };
         self.rng.between(50, longest.max(100))
     }
 
-    /// Whether nothing gets through.
     pub fn is_cut(&self, link: Link) -> bool {
         self.cut_counts.contains_key(&link)
     }
 
-    /// Cuts links. Each needs as many mendings as it had cuts.
+    /// A link that is cut twice must be restored twice.
     pub fn cut(&mut self, links: &BTreeSet<Link>) {
         for link in links {
             *self.cut_counts.entry(*link).or_default() += 1;
         }
     }
 
-    /// Mends links that were cut; those that are whole are left alone.
+    /// Restores links; those that are not cut are left alone.
     pub fn restore(&mut self, links: &BTreeSet<Link>) {
         for link in links {
             if let Some(cuts) = self.cut_counts.get_mut(link) {
@@ -118,32 +107,29 @@ impl Network {
         self.cut_counts.retain(|_, cuts| *cuts > 0);
     }
 
-    /// Mends everything.
     pub fn restore_all(&mut self) {
         self.cut_counts.clear();
         self.faults = NetworkFaults::HEALTHY;
     }
 }
 
-/// Which links a cut takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Partition {
-    /// Between these and all others, both ways.
+    /// Between these members and all others, in both directions.
     Split(Vec<u64>),
-    /// All that lead to a member.
+    /// All links to this member.
     NoInbound(u64),
-    /// All that lead from a member.
+    /// All links from this member.
     NoOutbound(u64),
-    /// Between the two halves of the rest; only this member talks to both.
+    /// Between the two halves of the other members; this one reaches both.
     Bridge(u64),
-    /// Between the first and all others but the second.
+    /// Between the first member and all others but the second.
     Pair(u64, u64),
-    /// One link, one way.
+    /// In one direction.
     Link(Link),
 }
 
 impl Partition {
-    /// Its links, among these members.
     pub fn links(&self, members: &[u64]) -> BTreeSet<Link> {
         let pairs = members.iter().flat_map(|from| members.iter().map(|to| (*from, *to)));
         pairs.filter(|(from, to)| from != to && self.includes(*from, *to, members)).collect()

@@ -1,7 +1,6 @@
-//! What clients ask for, as etcd's messages.
+//! Requests of clients as etcd's messages, and back.
 //!
-//! Both directions are here, and the way back is made for the checkers: they take the bytes that
-//! are in the log and ask what they mean, without the help of the code that wrote them there.
+//! The checkers decode the bytes of the log here, independently of the code that encoded them.
 
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -16,23 +15,22 @@ use prost::Message;
 use crate::history::Request;
 use crate::lease_model::{LEASE_KEY_PREFIX, LeaseOp};
 
-/// Behind the last key that clients use.
+/// End of the clients' key range, exclusive.
 const CLIENT_KEYS_END: &[u8] = b"l";
 
-/// What an entry of the log wants.
+/// The meaning of a log entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proposal {
-    /// What a client asked for, which is not a read.
+    /// Not a read.
     Client(Request),
-    /// What a lease client or a leader does to leases.
+    /// Of a lease client or the leader.
     Lease(LeaseOp),
-    /// To forget what was before a revision.
+    /// The revision up to which to compact.
     Compact(i64),
-    /// To stand in the log: a read in mode `log`.
+    /// A linearizable read in read mode `log`, which is an entry.
     LogRead,
 }
 
-/// A read, as etcd's message.
 pub fn range(key: Option<&str>, serializable: bool) -> RangeRequest {
     let (key, range_end) = match key {
         Some(key) => (key.to_owned().into(), Bytes::new()),
@@ -41,7 +39,6 @@ pub fn range(key: Option<&str>, serializable: bool) -> RangeRequest {
     RangeRequest { key, range_end, serializable, ..RangeRequest::default() }
 }
 
-/// What is proposed.
 pub fn encode(proposal: &Proposal) -> InternalRaftRequest {
     let mut out = InternalRaftRequest::default();
     match proposal {
@@ -101,7 +98,7 @@ fn put(key: &str, value: &str) -> PutRequest {
     PutRequest { key, value, ..PutRequest::default() }
 }
 
-/// The key has this value, or is not there.
+/// `None`: the key is absent.
 fn compare(key: &str, expected: Option<&str>) -> Compare {
     let (target, union) = match expected {
         Some(value) => (CompareTarget::Value, TargetUnion::Value(value.to_owned().into())),
@@ -116,7 +113,7 @@ fn compare(key: &str, expected: Option<&str>) -> Compare {
     }
 }
 
-/// What an entry's data means, and its id. Nothing if no client could have asked for it.
+/// The request id and the proposal; `None` for an entry that no simulated client proposes.
 pub fn decode(data: &Bytes) -> Option<(u64, Proposal)> {
     let message = InternalRaftRequest::decode(data.clone()).ok()?;
     let id = message.header.as_ref()?.id;

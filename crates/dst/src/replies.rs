@@ -1,4 +1,4 @@
-//! What members answer, as the history has it.
+//! Replies of members in the form of the [history](crate::history).
 
 use clearlane_mvcc::ReadTxn;
 use clearlane_proto::etcdserverpb::{RangeResponse, ResponseHeader, response_op};
@@ -8,7 +8,7 @@ use crate::history::{Record, Reply, Request};
 use crate::machine::to_record;
 use crate::proposals;
 
-/// What a reader sees that may look now.
+/// The reply to a read that may be served now.
 pub fn read(
     read: &dyn ReadTxn,
     key: Option<&str>,
@@ -23,7 +23,7 @@ fn range_reply(found: &RangeResponse) -> Reply {
     Reply { revision: revision(found.header.as_ref()), changed: false, records }
 }
 
-/// What an answer says. One that does not fit what was asked says nothing that could be true.
+/// An answer that does not fit the request gives a reply that no checker accepts.
 pub fn to_reply(request: &Request, answer: &Answer) -> Reply {
     match (request, answer) {
         (Request::Put { .. }, Answer::Put(put)) => Reply {
@@ -50,7 +50,6 @@ pub fn to_reply(request: &Request, answer: &Answer) -> Reply {
     }
 }
 
-/// The revision in the header of a put, a delete or a transaction.
 pub fn revision_of(answer: &Answer) -> Option<i64> {
     let header = match answer {
         Answer::Put(put) => put.header.as_ref(),

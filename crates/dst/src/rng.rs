@@ -1,26 +1,24 @@
-//! Everything that happens by chance comes from here, and from one seed.
+//! The only source of randomness, from one seed.
 //!
-//! The generator is SplitMix64, written out: a seed that found something must find it again after
-//! any upgrade of any dependency. Parts of the simulation get generators of their own
-//! ([`Rng::split`]), so that a change in how one of them draws leaves the others' numbers alone.
+//! The generator is SplitMix64, written out, so that a seed gives the same run after an upgrade of
+//! any dependency. Parts of the simulation have generators of their own ([`Rng::split`]), so that a
+//! change in how one of them draws leaves the numbers of the others alone.
 
 /// A generator that yields the same numbers for the same seed, on every machine.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The numbers of a seed.
     pub fn new(seed: u64) -> Rng {
         Rng(seed)
     }
 
-    /// A generator for one part, whose numbers have nothing to do with those that follow here.
+    /// A generator whose numbers are independent of the following ones of this generator.
     #[must_use]
     pub fn split(&mut self) -> Rng {
         Rng(self.next_u64())
     }
 
-    /// Any number.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -29,7 +27,7 @@ impl Rng {
         bits ^ (bits >> 31)
     }
 
-    /// A number from `from` up to and including `to`.
+    /// Inclusive at both ends.
     pub fn between(&mut self, from: u64, to: u64) -> u64 {
         assert!(from <= to, "{from} to {to} is no range");
         from + self.next_u64() % (to - from + 1)
@@ -45,18 +43,18 @@ impl Rng {
         self.between(low.clamp(from, to), high.clamp(from, to))
     }
 
-    /// Whether something happens that happens this number of times in a thousand.
+    /// True with a probability of `times` in a thousand.
     pub fn permille(&mut self, times: u64) -> bool {
         self.next_u64() % 1000 < times
     }
 
-    /// One of several; nothing if there is none.
+    /// `None` if `several` is empty.
     pub fn choose<'a, T>(&mut self, several: &'a [T]) -> Option<&'a T> {
         let last = several.len().checked_sub(1)?;
         several.get(self.between(0, last as u64) as usize)
     }
 
-    /// Some of several, in their order; each is as likely to be among them as not.
+    /// Each with a probability of one half, in their order.
     pub fn choose_some<T: Copy>(&mut self, several: &[T]) -> Vec<T> {
         several.iter().copied().filter(|_| self.permille(500)).collect()
     }

@@ -1,31 +1,26 @@
-//! One seed, from its first event to its verdict.
+//! Runs one seed and reports the result.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::checkers::{Rule, Violation};
 use crate::cluster::{Cluster, RunMetrics, SeedOptions};
 
-/// What became of a seed.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What was asked for.
     pub options: SeedOptions,
-    /// The first rule that did not hold, if there is one.
+    /// The first violation.
     pub violation: Option<Violation>,
-    /// The hash of the trace.
     pub trace_hash: u64,
-    /// The [hash of all effects](crate::effect_hash).
     pub effect_hash: u64,
-    /// The lines of the trace, if they were to be kept.
+    /// Empty unless the options ask for them.
     pub trace_lines: Vec<String>,
-    /// How much happened.
     pub metrics: RunMetrics,
 }
 
-/// Runs a seed. An assertion that fails in a member is a violation like others.
+/// Runs a seed. A panic in a member is a violation.
 pub fn run(order: SeedOptions) -> Report {
     let mut cluster = Cluster::new(&order);
-    // What a panic leaves behind is only looked at for its trace.
+    // After a panic only the cluster's trace is read.
     let played = catch_unwind(AssertUnwindSafe(|| cluster.run()));
     let violation = match played {
         Ok(verdict) => verdict.err(),

@@ -1,9 +1,7 @@
-//! What a seed decides before anything happens: how the cluster is set up, and how long it is
-//! tormented.
+//! The configuration of a cluster and of a run, drawn from the seed.
 //!
 //! Sizes are small where a server's are large: a log of some hundred entries is cut into segments,
-//! shortened and replaced by copies as one of millions is, and a simulation comes to those places
-//! within seconds.
+//! purged and replaced by snapshots, as one of millions is.
 
 use clearlane_backend::Era;
 use clearlane_raft as raft;
@@ -16,50 +14,41 @@ use crate::event_queue::{MILLISECOND, Micros, SECOND};
 use crate::network::NetworkFaults;
 use crate::rng::Rng;
 
-/// A tick of raft, on a member's own clock.
+/// On the member's own clock.
 pub const TICK_INTERVAL: Micros = 100 * MILLISECOND;
 
-/// How a simulation goes.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
-    /// What is wrong with the members.
     pub bug: Option<Bug>,
-    /// How linearizable reads are made.
     pub read_mode: ReadMode,
-    /// Which era's store.
     pub era: Era,
-    /// Raft's settings.
     pub raft: raft::RaftNodeConfig,
-    /// Number of entries after which the log takes note of the store.
+    /// Number of entries between two snapshots of the log.
     pub snapshot_count: u64,
-    /// Number of entries that are kept behind that.
+    /// Number of entries that stay in the log before a snapshot.
     pub catch_up_entries: u64,
-    /// The log's files.
     pub wal: wal::Options,
-    /// The longest time between two commits of a store.
     pub commit_interval_max: Micros,
-    /// The longest time that a healthy disk takes for a batch.
+    /// The longest write of a batch when no fault slows the disk.
     pub disk_write_max: Micros,
-    /// The longest time until the apply loop has its turn.
     pub apply_delay_max: Micros,
-    /// How far off a clock may be, in parts of a million.
+    /// The highest drift of a clock, in parts per million.
     pub drift_ppm_max: u64,
-    /// The network when no fault changes it.
+    /// Without a fault.
     pub network_faults: NetworkFaults,
-    /// How clients behave.
     pub client_config: ClientConfig,
-    /// How many there are.
+    /// Number of clients.
     pub clients: u64,
-    /// How often a leader says how much is left of leases, if it does.
+    /// Between checkpoints of remaining TTLs by the leader; `None`: there are none.
     pub lease_checkpoint_interval: Option<Micros>,
-    /// How long faults happen.
+    /// How long faults are injected.
     pub fault_phase: Micros,
-    /// Members may leave until one is left.
+    /// Whether members may be removed until one is left.
     pub can_lose_members: bool,
 }
 
 impl RunConfig {
-    /// The terms of a seed. A bug that needs a certain mode gets it.
+    /// A bug that needs a certain read mode gets it.
     pub fn random(chance: &mut Rng, bug: Option<Bug>) -> RunConfig {
         let read_mode = match (bug, chance.between(0, 7)) {
             (Some(Bug::LeaseKeptOverTransfer | Bug::LeaseTooLong), _) => ReadMode::Lease,
@@ -108,7 +97,7 @@ impl RunConfig {
 }
 
 impl RunConfig {
-    /// Whether a read need ask no other member if this one is alone, as in a server.
+    /// Whether a sole voter serves linearizable reads without ReadIndex, as in the server.
     pub fn sole_voter_reads_locally(&self) -> bool {
         self.read_mode == ReadMode::ReadIndex && self.era == Era::Clearlane
     }
@@ -123,7 +112,6 @@ fn raft_config(chance: &mut Rng) -> raft::RaftNodeConfig {
     }
 }
 
-/// Answers often come a second time, much later.
 const DUPLICATING_NETWORK: NetworkFaults = NetworkFaults {
     delay_max: 2 * MILLISECOND,
     slow_permille: 100,
@@ -132,7 +120,6 @@ const DUPLICATING_NETWORK: NetworkFaults = NetworkFaults {
     duplicated_permille: 300,
 };
 
-/// A network that is never quite in order.
 fn mild_network_faults(chance: &mut Rng) -> NetworkFaults {
     NetworkFaults {
         delay_max: chance.log_uniform(500, 20 * MILLISECOND),

@@ -1,28 +1,24 @@
-//! What has happened, a line for each event.
+//! The events of a run, a line for each.
 //!
-//! The lines run into one hash. Two runs of a seed must end with the same one; if they do not,
-//! something in the code asked for the time, a random number or the order of a hash map, and a
-//! failure that a seed found could never be found again. To see where two runs part, keep the
-//! lines.
+//! The lines run into one hash, which two runs of a seed must share: a difference means that some
+//! code uses the time, a random number or the order of a hash map. To see where two runs part, keep
+//! the lines.
 
 use std::fmt::Arguments;
 use std::io::Write;
 
 use crate::event_queue::Micros;
 
-/// What becomes of the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TraceOutput {
-    /// They are hashed and forgotten.
+    /// Hashed and dropped.
     #[default]
     Hash,
-    /// They are kept.
     Lines,
-    /// They go to the standard output.
+    /// Written to the standard output.
     Print,
 }
 
-/// The lines so far.
 #[derive(Debug)]
 pub struct Trace {
     output: TraceOutput,
@@ -32,14 +28,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Nothing has happened.
     pub fn new(keep: TraceOutput) -> Trace {
-        // FNV-1a, which is easily written down: the hash of a seed is the same everywhere.
+        // The offset basis of FNV-1a: the hash of a seed is the same on every platform.
         let hash = 0xcbf2_9ce4_8422_2325;
         Trace { output: keep, hash, line: Vec::new(), lines: Vec::new() }
     }
 
-    /// Adds a line.
     pub fn record(&mut self, now: Micros, what: Arguments<'_>) {
         self.line.clear();
         writeln!(self.line, "{:>3}.{:06} {what}", now / 1_000_000, now % 1_000_000)
@@ -50,17 +44,16 @@ impl Trace {
         match self.output {
             TraceOutput::Hash => {}
             TraceOutput::Lines => self.lines.push(String::from_utf8_lossy(&self.line).into_owned()),
-            // If the reader closes the output, no more is needed.
+            // Errors are ignored: the reader may have closed the output.
             TraceOutput::Print => drop(std::io::stdout().write_all(&self.line)),
         }
     }
 
-    /// A hash of all lines.
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// Those that were kept.
+    /// Empty unless the output is [`TraceOutput::Lines`].
     pub fn lines(&self) -> &[String] {
         &self.lines
     }

@@ -24,7 +24,6 @@ use clearlane_dst::cluster::SeedOptions;
 use clearlane_dst::trace::TraceOutput;
 use clearlane_dst::{Report, run};
 
-/// Seeds, and those in a build without optimisation.
 const SEEDS: u64 = if cfg!(debug_assertions) { 4 } else { 200 };
 
 fn seed_options(seed: u64, bug: Option<Bug>, keep: TraceOutput) -> SeedOptions {
@@ -36,7 +35,7 @@ fn from_environment(name: &str) -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{name}={value}: not a number")))
 }
 
-/// Runs seeds, two at a time, until there are no more or `enough` says so. Returns the reports.
+/// Runs seeds, two at a time, until none are left or `enough` returns true.
 fn run_all(count: u64, bug: Option<Bug>, enough: impl Fn(&Report) -> bool + Sync) -> Vec<Report> {
     let (next, reports) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     let work = || {
@@ -70,7 +69,6 @@ fn describe(report: &Report) -> String {
     )
 }
 
-/// Members do in each seed what is on record.
 fn effects_are_on_record(reports: &[Report]) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/effects");
     let line = |report: &Report| {
@@ -105,7 +103,7 @@ fn fixed_seeds_break_no_rule() {
         reports.iter().filter(|report| report.violation.is_some()).map(describe).collect();
     assert!(broken.is_empty(), "{} seeds:\n{}", broken.len(), broken.join("\n"));
     effects_are_on_record(&reports);
-    // Something must have happened, or it is easily in order.
+    // Each kind of event must have occurred, or the checks mean little.
     let sum = |what: fn(&Report) -> u64| reports.iter().map(what).sum::<u64>();
     for (name, seen, each) in [
         ("committed entries", sum(|report| report.metrics.committed_entries), 100),
@@ -132,7 +130,7 @@ fn fixed_seeds_break_no_rule() {
     }
 }
 
-/// Not a failure of the run that happens to meet it. But not to be overlooked, either.
+/// A violation is reported, and does not fail the run.
 #[test]
 fn a_fresh_seed_is_reported() {
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
@@ -172,10 +170,9 @@ fn a_seed_run_twice_gives_the_same_trace() {
     }
 }
 
-/// The most seeds that are tried to find what is planted.
 const SEEDS_FOR_A_BUG: u64 = 500;
 
-/// A seed finds what is planted, by one of these rules.
+/// Some seed breaks one of `rules`.
 fn assert_found(bug: Bug, rules: &[Rule]) {
     let reports = run_all(SEEDS_FOR_A_BUG, Some(bug), |report| report.violation.is_some());
     let found = reports.iter().find_map(|report| {
@@ -187,8 +184,7 @@ fn assert_found(bug: Bug, rules: &[Rule]) {
     assert!(rules.contains(&violation.rule), "{name} is found by {violation}, of all rules");
 }
 
-/// A member's loss of data is noticed in one way or another: the log differs, a leader hears that a
-/// member has what it does not, an acknowledged write is gone.
+/// The rules that a member's loss of data may break.
 const LOSSES: [Rule; 6] = [
     Rule::Committed,
     Rule::Running,

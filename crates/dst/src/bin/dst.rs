@@ -32,7 +32,6 @@ usage: chaos [--seeds FROM..TO | --seed N] [--members 3|5] [--bug NAME] [--trace
   --trace            prints every event; needs --seed
   --threads N        so many at a time; without it one per processor";
 
-/// What is asked for.
 #[derive(Debug)]
 struct Arguments {
     seeds: Range<u64>,
@@ -123,7 +122,7 @@ fn run_seeds(arguments: &Arguments) -> ExitCode {
     if broken.is_empty() == arguments.bug.is_none() { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
-/// Takes seeds until there are none, or until a planted bug is found.
+/// Runs seeds until there are none left, or until a planted bug is found.
 fn run_worker(arguments: &Arguments, next: &AtomicU64, broken: &Mutex<Vec<u64>>) {
     loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -161,7 +160,7 @@ fn print_report(report: &Report) {
     }
 }
 
-/// A line on the standard output. If the reader closes it, the program ends quietly.
+/// If the reader has closed the pipe, the program ends without an error.
 fn print_line(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -1,28 +1,25 @@
-//! A write that a client was told of survives: in the log that was committed, and in every store
-//! that has applied it.
+//! An acknowledged write survives in the committed log, and in every store that has applied it.
 //!
-//! At the end each acknowledged request must be an entry that made the revision which the client
-//! was told. And whenever a member has applied something, has started, or has got a raft snapshot,
-//! all that its store holds is compared with what the log up to there makes of a plain map: a store
-//! that has lost or changed something has lost what was reported to a client.
+//! At the end each acknowledged request must be an entry that made the acknowledged revision. And
+//! whenever a member has applied something, has started, or has got a snapshot, its store is
+//! compared with what the log up to there makes of a plain map.
 
 use super::committed_model::CommittedModel;
 use super::{Rule, Violation};
 use crate::history::StoreModel;
 
-/// The writes that clients were told of.
+/// The revision of each acknowledged write, by request id.
 #[derive(Debug, Default)]
 pub struct Acknowledged {
     writes: Vec<(u64, i64)>,
 }
 
 impl Acknowledged {
-    /// A client is told: this request has made this revision.
     pub fn acknowledge(&mut self, id: u64, revision: i64) {
         self.writes.push((id, revision));
     }
 
-    /// At the end: all of them are in the log.
+    /// Each acknowledged request is in the log and made the acknowledged revision.
     pub fn check(&self, ledger: &CommittedModel) -> Result<(), Violation> {
         for (id, revision) in &self.writes {
             let entry = ledger.applied_request(*id);
@@ -37,7 +34,7 @@ impl Acknowledged {
     }
 }
 
-/// A store that has applied so much holds what the log makes of nothing.
+/// The store equals what the log up to `index` makes of an empty one.
 pub fn check_store(
     member: u64,
     index: u64,

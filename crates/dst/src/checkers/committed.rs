@@ -1,11 +1,9 @@
-//! What is committed never changes, and each member applies all of it, in order, once.
+//! What is committed does not change, and each member applies all of it, in order, once.
 //!
-//! The first member that applies an index says what is there: term, kind and bytes. From then on
-//! every other one must find the same, and so must a member that comes back from a crash and
-//! applies it again, on a store that did not have it yet.
+//! The first member that applies an index determines its term, kind and bytes; every other member
+//! must apply the same, and so must one that applies it again after a crash, on an older store.
 //!
-//! Where a member stands is what its store says when it starts, and when a copy of another's store
-//! takes the place of its own. In between it goes on by one.
+//! A member's position is that of its store at a start or after a snapshot; then it goes on by one.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +11,16 @@ use clearlane_wal::Entry;
 
 use super::{Rule, Violation};
 
-/// The log, as far as any member has applied it.
+/// The log as far as any member has applied it.
 #[derive(Debug, Default)]
 pub struct Committed {
     entries: BTreeMap<u64, Entry>,
-    /// How far each member is.
+    /// By member.
     applied_index: BTreeMap<u64, u64>,
 }
 
 impl Committed {
-    /// The member has a store that has applied so much: it has just started, or got a copy.
+    /// Called at a start, and when a snapshot replaces the store.
     pub fn on_store_opened(&mut self, member: u64, index: u64) -> Result<(), Violation> {
         self.applied_index.insert(member, index);
         let newest = self.newest();
@@ -34,7 +32,7 @@ impl Committed {
         Ok(())
     }
 
-    /// The member applies an entry. Whether it is the first to do so.
+    /// Returns whether this member is the first to apply the entry.
     pub fn on_apply(&mut self, member: u64, entry: &Entry) -> Result<bool, Violation> {
         let at = self.applied_index.entry(member).or_default();
         if entry.index != *at + 1 {
@@ -55,7 +53,7 @@ impl Committed {
         }
     }
 
-    /// The highest index that any member has applied.
+    /// The highest index applied by any member.
     pub fn newest(&self) -> u64 {
         self.entries.keys().next_back().copied().unwrap_or(0)
     }

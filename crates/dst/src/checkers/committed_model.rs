@@ -1,8 +1,7 @@
-//! What the committed entries make of a plain map.
+//! The committed entries, applied to a plain map.
 //!
-//! The entries come as the bytes that are in the log, each once, in order, from whichever member
-//! applies them first. They are decoded again here and applied to the plain [`StoreModel`], so that
-//! it is known what any store must hold at any revision, without asking a store.
+//! The bytes of each entry are decoded from the log once, in order, from the first member that
+//! applies them. So the contents of any store at any revision are known without reading a store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +12,6 @@ use crate::history::StoreModel;
 use crate::lease_model::{LeaseModel, LeaseOp};
 use crate::proposals::{self, Proposal};
 
-/// The states by revision, and where each request has come to lie.
 #[derive(Debug)]
 pub struct CommittedModel {
     state: StoreModel,
@@ -21,20 +19,18 @@ pub struct CommittedModel {
     revision_by_index: BTreeMap<u64, i64>,
     requests: BTreeMap<u64, AppliedRequest>,
     leases: LeaseModel,
-    /// What became of leases, by the index that changed something.
+    /// Only at the indexes that changed a lease.
     leases_by_index: BTreeMap<u64, LeaseModel>,
-    /// Revisions that are no client's.
+    /// Made by lease clients.
     lease_revisions: BTreeSet<i64>,
 }
 
-/// Where a request has come to lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppliedRequest {
-    /// The entry that it is.
     pub index: u64,
-    /// The revision behind it.
+    /// Revision of the store after the entry.
     pub revision: i64,
-    /// Whether that revision is its own.
+    /// Whether the entry made `revision`.
     pub changed: bool,
 }
 
@@ -57,7 +53,7 @@ impl Default for CommittedModel {
 }
 
 impl CommittedModel {
-    /// The next entry. Says what it does to leases, and by which request.
+    /// Returns the request id and what the entry does to leases.
     pub fn add(&mut self, entry: &Entry) -> Result<Option<(u64, LeaseOp)>, Violation> {
         let mut told = None;
         if entry.kind == EntryKind::Normal && !entry.data.is_empty() {
@@ -95,27 +91,24 @@ impl CommittedModel {
         self.leases_by_index.insert(index, self.leases.clone());
     }
 
-    /// The leases of every member that has applied so much, and the keys of lease clients.
+    /// The leases, and lease clients' keys, of a member that has applied `index`.
     pub fn leases_at(&self, index: u64) -> Option<&LeaseModel> {
         self.leases_by_index.range(..=index).next_back().map(|(_, tenancy)| tenancy)
     }
 
-    /// The revisions that lease clients have made.
     pub fn lease_revisions(&self) -> &BTreeSet<i64> {
         &self.lease_revisions
     }
 
-    /// What every store holds at a revision; nothing if it has not been reached.
+    /// The state at a revision; `None` if it has not been reached.
     pub fn at_revision(&self, revision: i64) -> Option<&StoreModel> {
         self.states.get(&revision)
     }
 
-    /// What every store holds that has applied so much.
     pub fn at_index(&self, index: u64) -> Option<&StoreModel> {
         self.states.get(self.revision_by_index.get(&index)?)
     }
 
-    /// Where a request has come to lie, if it has.
     pub fn applied_request(&self, id: u64) -> Option<AppliedRequest> {
         self.requests.get(&id).copied()
     }
@@ -130,7 +123,6 @@ pub(crate) mod tests {
     use super::*;
     use crate::history::Request;
 
-    /// An entry with a proposal, or without one.
     pub(crate) fn entry(index: u64, proposal: Option<(u64, Proposal)>) -> Entry {
         let data = proposal.map_or(Bytes::new(), |(id, proposal)| {
             let mut message = proposals::encode(&proposal);
@@ -144,7 +136,6 @@ pub(crate) mod tests {
         Proposal::Client(Request::Put { key: "k1".into(), value: value.into() })
     }
 
-    /// `a` as entry 2, `b` as entry 4, of requests 12 and 14.
     pub(crate) fn committed_model() -> CommittedModel {
         let mut ledger = CommittedModel::default();
         for entry in [

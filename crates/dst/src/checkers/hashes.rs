@@ -1,8 +1,7 @@
-//! Members that have applied the same have the same `HashKV`.
+//! Members that have applied the same index have the same `HashKV`.
 //!
-//! It is the check that etcd's users run on a live cluster, over keys, values and all history that
-//! is kept. Two sums may be compared if both stores were compacted at the same revision; stores
-//! that have applied the same index were.
+//! Two hashes may be compared if both stores were compacted at the same revision, which is so for
+//! stores that have applied the same index.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +9,7 @@ use clearlane_mvcc::HashKv;
 
 use super::{Rule, Violation};
 
-/// The hashes by index, and the member that had it first.
+/// By applied index: the first hash, and the member that had it.
 #[derive(Debug, Default)]
 pub struct Hashes {
     by_index: BTreeMap<u64, (u64, HashKv)>,
@@ -18,7 +17,6 @@ pub struct Hashes {
 }
 
 impl Hashes {
-    /// A member's store has applied so much and has this hash.
     pub fn check(&mut self, member: u64, index: u64, hash: HashKv) -> Result<(), Violation> {
         let (first, expected) = *self.by_index.entry(index).or_insert((member, hash));
         self.compared += u64::from(first != member);
@@ -29,7 +27,7 @@ impl Hashes {
         Err(Violation::new(Rule::Hashes, seen))
     }
 
-    /// How often one member's hash was compared with another's.
+    /// How often the hashes of two members were compared.
     pub fn compared(&self) -> u64 {
         self.compared
     }

@@ -1,20 +1,16 @@
-//! A term has one leader.
-//!
-//! Everything that raft guarantees rests on this. The leader decides alone what comes next in the
-//! log; two leaders in one term give one index two meanings under one name.
+//! A term has one leader; two would give one index two meanings.
 
 use std::collections::BTreeMap;
 
 use super::{Rule, Violation};
 
-/// The members that have led.
+/// The leader of each term.
 #[derive(Debug, Default)]
 pub struct Leaders {
     by_term: BTreeMap<u64, u64>,
 }
 
 impl Leaders {
-    /// A member leads.
     pub fn on_leader(&mut self, member: u64, term: u64) -> Result<(), Violation> {
         let first = *self.by_term.entry(term).or_insert(member);
         if first == member {
@@ -24,7 +20,6 @@ impl Leaders {
         Err(Violation::new(Rule::Leaders, seen))
     }
 
-    /// How many terms had a leader.
     pub fn count(&self) -> usize {
         self.by_term.len()
     }

@@ -1,15 +1,13 @@
-//! Members that have applied the same have the same leases, on which the same keys hang; and a
-//! lease that is kept alive does not end.
+//! Members that have applied the same have the same leases with the same keys, and a lease that is
+//! kept alive does not expire.
 //!
-//! What each member has is compared with what the log makes of plain maps, whenever it has applied
-//! something, has started, or has got a copy. A lease is in three places (the member's memory, its
-//! record, and the records of its keys), and a crash between two of them, or an entry that is
-//! applied again on a store that is older, would show as a difference.
+//! A lease is in three places (memory, its record, the records of its keys); a crash between two of
+//! them, or an entry that is applied again on an older store, would show as a difference from the
+//! plain maps that the log makes.
 //!
-//! For the second rule a lease client must be notified that a lease lives on. It counts from the
-//! moment at which it *asked*: the leader that has answered led at some time after that, and the
-//! next leader begins later. Clocks run up to so much faster than they should, and the lease may
-//! end by so much earlier.
+//! For the second rule, the deadline counts from the moment at which the lease client *sent* its
+//! request: the leader that answered led at some time after that, and the next one begins later.
+//! The lease may expire earlier by as much as clocks may be too fast.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,27 +17,22 @@ use super::{Rule, Violation};
 use crate::event_queue::{Micros, SECOND};
 use crate::lease_model::{LeaseModel, ModelLease};
 
-/// What lease clients were told, and count on.
 #[derive(Debug, Default)]
 pub struct LeasePromises {
-    /// Until when each lease lives, under any leader.
+    /// A lease must not expire before its deadline, under any leader.
     deadlines: BTreeMap<i64, Micros>,
-    /// The requests by which lease clients end leases themselves.
+    /// Ids of the requests by which lease clients revoke leases.
     client_revokes: BTreeSet<u64>,
-    /// How often a lease was kept alive.
     keep_alive_count: u64,
-    /// How many leases have ended by a clock.
     expired_count: u64,
 }
 
 impl LeasePromises {
-    /// A lease client ends a lease itself, by this request.
     pub fn expect_revoke(&mut self, request: u64) {
         self.client_revokes.insert(request);
     }
 
-    /// A lease client has asked at this time to keep a lease alive, and was answered that it lives
-    /// this number of seconds. No clock is faster than this number of parts of a million.
+    /// `asked` is when the lease client sent its request; `ttl`, in seconds, is the answer.
     pub fn on_keep_alive(&mut self, id: i64, asked: Micros, ttl: i64, drift_ppm_max: u64) {
         let lives = ttl.unsigned_abs() * SECOND * 1_000_000 / (1_000_000 + drift_ppm_max);
         let until = self.deadlines.entry(id).or_default();
@@ -47,7 +40,7 @@ impl LeasePromises {
         self.keep_alive_count += 1;
     }
 
-    /// The first member applies a revocation.
+    /// Called when the first member applies the revocation.
     pub fn on_revoke(&mut self, now: Micros, request: u64, id: i64) -> Result<(), Violation> {
         let until = self.deadlines.remove(&id).unwrap_or(0);
         if self.client_revokes.remove(&request) {
@@ -61,13 +54,13 @@ impl LeasePromises {
         Err(Violation::new(Rule::Leases, seen))
     }
 
-    /// How often a lease was kept alive, and how many have ended because they were not.
+    /// Number of keep-alives, and of leases that have expired.
     pub fn count(&self) -> (u64, u64) {
         (self.keep_alive_count, self.expired_count)
     }
 }
 
-/// A member that has applied so much has these leases, and its store these keys of lease clients.
+/// `keys` has the lease of each key in the member's store.
 pub fn check_leases(
     member: u64,
     index: u64,

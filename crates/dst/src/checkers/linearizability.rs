@@ -5,12 +5,11 @@
 //! store's revision, and so claims its place: a change with reply 7 led from 6 to 7, and what
 //! changed nothing and got 7 happened between 7 and 8. Two things are checked:
 //!
-//! 1. **Time.** Nothing has ended before something began whose place is earlier.
-//! 2. **Values.** A plain map goes through the places, and must give every reply as it was given,
-//!    with the records' revisions and versions in it.
+//! 1. **Time.** No operation has ended before one with an earlier place began.
+//! 2. **Values.** A plain map, in this order, gives every reply, with revisions and versions.
 //!
 //! A revision that no reply claims is a *gap*, for which an open operation is searched: see
-//! `docs/dst.md`. Assumed: clients and lease clients, whose revisions are given, are all users.
+//! `docs/dst.md`. Clients and lease clients, whose revisions are given, are all users.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,14 +17,14 @@ use super::{Rule, Violation};
 use crate::event_queue::Micros;
 use crate::history::{Operation, Reply, Request, StoreModel};
 
-/// The most tries to fill gaps in one way or another. With good hints each gap needs one try.
+/// Bound on the attempts to fill gaps. With the hints of the log, each gap needs one.
 const TRIES_MAX: usize = 20_000;
 
-/// Which operation is said to have made a revision.
+/// The operation that the log says made a revision.
 pub type Hints = BTreeMap<i64, usize>;
 
-/// Says what is wrong with a history, if it is not linearizable. `others` are the revisions that
-/// were made by other users, under keys that no operation looks at.
+/// Returns an error if a history is not linearizable. `others` are the revisions that other users
+/// have made, under keys that no operation reads.
 pub fn check(
     operations: &[Operation],
     hints: &Hints,
@@ -40,20 +39,20 @@ fn violation(seen: String) -> Violation {
     Violation::new(Rule::Linearizability, seen)
 }
 
-/// The operations that count, where their replies place them.
+/// Operations at the places that their replies claim.
 struct RevisionOrder<'h> {
     operations: &'h [Operation],
     hints: &'h Hints,
     lease_revisions: &'h BTreeSet<i64>,
-    /// What led to a revision.
+    /// The operation that made each revision.
     changes: BTreeMap<i64, usize>,
-    /// What looked at a revision and changed nothing.
+    /// Operations that saw a revision and changed nothing.
     reads: BTreeMap<i64, Vec<usize>>,
-    /// What has no place, and changes something if it happens.
+    /// Writes without a reply.
     open: Vec<usize>,
-    /// Which value a revision has put, as an operation saw.
+    /// The value that a revision has put, as seen by a later operation.
     observed_values: BTreeMap<i64, &'h str>,
-    /// The first end of all that happened at this revision or later.
+    /// The earliest end of all operations placed at this revision or later.
     first_end: BTreeMap<i64, Micros>,
     last: i64,
     tries: usize,
@@ -131,12 +130,12 @@ impl<'h> RevisionOrder<'h> {
         format!("#{number} {request:?} of client {client} at {member}, {invoked} to {ended:?}")
     }
 
-    /// Nothing has ended before something began whose place is earlier.
+    /// No operation ended before one with an earlier place began.
     fn check_time(&self) -> Result<(), Violation> {
         let changes = self.changes.iter().map(|(at, number)| ((*at, false), vec![*number]));
         let looks = self.reads.iter().map(|(at, numbers)| ((*at, true), numbers.clone()));
         let places: BTreeMap<(i64, bool), Vec<usize>> = changes.chain(looks).collect();
-        // Of all that is placed before, what began last.
+        // The operation that began last, of those placed before.
         let mut latest: Option<usize> = None;
         for ((at, _), numbers) in places {
             for number in &numbers {
@@ -157,7 +156,7 @@ impl<'h> RevisionOrder<'h> {
         Ok(())
     }
 
-    /// A plain map gives the same replies, from the change to a revision on.
+    /// From the change that makes `revision` on, a plain map gives the same replies.
     fn check_values(
         &mut self,
         from: i64,
@@ -194,7 +193,7 @@ impl<'h> RevisionOrder<'h> {
         Err(violation(format!("{name} was told {was:?}, and a single store says {is:?}")))
     }
 
-    /// Lets each open operation that may have made a revision have made it, until one fits.
+    /// Tries each open operation that may have made the revision, until one fits.
     fn fill_gap(
         &mut self,
         revision: i64,
@@ -207,7 +206,7 @@ impl<'h> RevisionOrder<'h> {
         if self.failed.contains(&situation) {
             return Err(unclaimed);
         }
-        // The first way is the likeliest, and what is wrong with it is the best report.
+        // The first candidate is the likeliest, so its violation is reported.
         let mut told = None;
         for number in self.candidates(revision, state, used) {
             self.tries += 1;
@@ -230,7 +229,7 @@ impl<'h> RevisionOrder<'h> {
         Err(told.unwrap_or(unclaimed))
     }
 
-    /// The operations that may have made a revision, the likeliest first.
+    /// Open operations that may have made the revision, the likeliest first.
     fn candidates(&self, revision: i64, state: &StoreModel, used: &BTreeSet<usize>) -> Vec<usize> {
         let by = self.first_end.range(revision..).next().map_or(Micros::MAX, |(_, end)| *end);
         let seen = self.observed_values.get(&revision);
@@ -250,7 +249,7 @@ impl<'h> RevisionOrder<'h> {
         let hint = self.hints.get(&revision);
         let mut candidates: Vec<usize> = self.open.iter().filter(fits).copied().collect();
         candidates.sort_by_key(|number| Some(number) != hint);
-        // One delete of a key is as good as another.
+        // Deletes of one key are interchangeable.
         let mut deleted = BTreeSet::new();
         candidates.retain(|number| match &self.operations[*number].request {
             Request::Delete { key } => deleted.insert(key.clone()),

@@ -1,8 +1,7 @@
-//! All members agree which members belong to the cluster.
+//! All members agree on the membership.
 //!
-//! There are two accounts of it in each member. Raft has one, and counts majorities by it; the
-//! store has the other, in a table that clients may ask for. Both are changed by entries of the
-//! log, so members that have applied the same must have the same in both. If they do not, two
+//! Each member has two accounts of it: raft's, by which majorities are counted, and the table in
+//! the store. Members that have applied the same index must have the same in both; otherwise two
 //! majorities need not overlap.
 
 use std::collections::BTreeMap;
@@ -11,14 +10,12 @@ use clearlane_wal::ConfState;
 
 use super::{Rule, Violation};
 
-/// The members, by index.
 #[derive(Debug, Default)]
 pub struct Membership {
     by_index: BTreeMap<u64, (u64, ConfState)>,
 }
 
 impl Membership {
-    /// A member that has applied so much says this of raft, and this of its table.
     pub fn check(
         &mut self,
         member: u64,
@@ -42,7 +39,6 @@ impl Membership {
 }
 
 impl Membership {
-    /// A member whose raft takes so much for applied counts these.
     pub fn check_conf_state(
         &self,
         member: u64,

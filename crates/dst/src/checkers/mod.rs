@@ -1,12 +1,9 @@
 //! The rules that must hold, one file for each; `docs/dst.md` has the table.
 //!
-//! [`linearizability`] looks only at what clients were answered, and [`serializable`] at old reads
-//! and what was committed. The others look inside of the members too, and find mistakes that
-//! clients would notice much later or not at all: [`acknowledged`], [`committed`], [`leaders`],
-//! [`revisions`], [`hashes`], [`members`], [`leases`], [`requests`].
-//!
-//! [`committed_model`] is no rule: it is what the committed entries make of a plain map, for the
-//! others to compare with.
+//! [`linearizability`] looks only at replies, and [`serializable`] at old reads and what was
+//! committed. The others look inside of the members: [`acknowledged`], [`committed`], [`leaders`],
+//! [`revisions`], [`hashes`], [`members`], [`leases`], [`requests`]. [`committed_model`] is no
+//! rule, but what they compare with.
 
 pub mod linearizability;
 pub mod committed_model;
@@ -22,46 +19,31 @@ pub mod requests;
 
 use std::fmt;
 
-/// A rule that must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
-    /// See [`linearizability`].
     Linearizability,
-    /// See [`serializable`].
     Serializable,
-    /// See [`acknowledged`].
     Acknowledged,
-    /// See [`committed`].
     Committed,
-    /// See [`leaders`].
     Leaders,
-    /// See [`revisions`].
     Revisions,
-    /// See [`hashes`].
     Hashes,
-    /// See [`members`].
     Members,
-    /// See [`leases`].
     Leases,
-    /// See [`requests`].
     Requests,
-    /// A member stops, refuses to start, or finds that its own code is wrong.
+    /// A member stops, refuses to start, or fails an assertion.
     Running,
-    /// When all faults are over, the cluster works.
+    /// The cluster works after the end of all faults.
     Progress,
 }
 
-/// A rule that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which.
     pub rule: Rule,
-    /// What was seen.
     pub description: String,
 }
 
 impl Violation {
-    /// The rule does not hold: this was seen.
     pub fn new(rule: Rule, seen: impl Into<String>) -> Violation {
         Violation { rule, description: seen.into() }
     }

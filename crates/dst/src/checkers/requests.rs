@@ -1,5 +1,5 @@
-//! What becomes of a request on its way through a member: it is proposed once at most, it gets one
-//! outcome at most, and none before the member shows what it has done.
+//! A request is proposed at most once and gets at most one outcome, and none before the member's
+//! store shows its effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,16 +7,16 @@ use clearlane_server::replica::RequestId;
 
 use super::{Rule, Violation};
 
-/// The requests of one life of a member.
+/// The requests of a member in one incarnation.
 #[derive(Debug, Default)]
 pub struct RequestChecker {
-    /// With the id of its entry.
+    /// The entry id of each request that was proposed.
     proposed: BTreeMap<RequestId, u64>,
     completed: BTreeSet<RequestId>,
 }
 
 impl RequestChecker {
-    /// A request waits for an entry. Says whether that is new.
+    /// Returns whether the request is proposed for the first time.
     pub fn on_propose(
         &mut self,
         member: u64,
@@ -28,13 +28,12 @@ impl RequestChecker {
         check_first(is_same, member, request, "proposed").map(|()| before.is_none())
     }
 
-    /// The request that was proposed as this entry.
     pub fn proposed_as(&self, entry: u64) -> Option<RequestId> {
         let found = self.proposed.iter().find(|(_, proposed)| **proposed == entry);
         found.map(|(request, _)| *request)
     }
 
-    /// A request has its outcome. If that says a revision, the store shows this one.
+    /// `shows` is the revision of the member's store now.
     pub fn on_complete(
         &mut self,
         member: u64,

@@ -1,27 +1,24 @@
-//! Revisions rise by one, and an index of the log stands for the same revision everywhere.
+//! Revisions rise by one, and an index of the log stands for the same revision in every member.
 //!
-//! Watchers count on the first: a watcher that has seen revision 7 and is notified of 9 has missed
-//! something. The second is what makes a revision mean something beyond the member that named it.
+//! Watchers rely on the first: one that is notified of revision 9 after 7 has missed something.
 
 use std::collections::BTreeMap;
 
 use super::{Rule, Violation};
 
-/// What revisions were seen.
 #[derive(Debug, Default)]
 pub struct Revisions {
     by_index: BTreeMap<u64, i64>,
-    /// How far each member's watchers were told.
+    /// The last revision of which each member has notified its watchers.
     notified: BTreeMap<u64, i64>,
 }
 
 impl Revisions {
-    /// The member has a store at this revision: it has just started, or got a copy.
+    /// Called at a start, and when a snapshot replaces the store.
     pub fn on_store_opened(&mut self, member: u64, revision: i64) {
         self.notified.insert(member, revision);
     }
 
-    /// The member tells its watchers what this revision has changed.
     pub fn on_notify(
         &mut self,
         member: u64,
@@ -36,7 +33,6 @@ impl Revisions {
         Ok(())
     }
 
-    /// The member's store has applied so much, and is at this revision.
     pub fn check(&mut self, member: u64, index: u64, revision: i64) -> Result<(), Violation> {
         let told = self.notified.get(&member).copied().unwrap_or(1);
         let first = *self.by_index.entry(index).or_insert(revision);

@@ -1,14 +1,10 @@
-//! A serializable read may be old, but what it shows was true once: all of it, at one revision.
-//!
-//! A member answers it from what it has, without asking another member, also when it was cut off an
-//! hour ago. It must still be a *prefix* of what was committed: the state at the revision that the
-//! reply names, and not a mixture, and nothing that was never committed.
+//! A serializable read may be old, but its reply must be a *prefix* of what was committed: the
+//! state at the revision in its header, however long the member was cut off.
 
 use super::committed_model::CommittedModel;
 use super::{Rule, Violation};
 use crate::history::Operation;
 
-/// Compares all serializable reads with what was committed.
 pub fn check(operations: &[Operation], ledger: &CommittedModel) -> Result<(), Violation> {
     for (number, operation) in operations.iter().enumerate() {
         let Some(reply) = operation.reply() else { continue };

@@ -1,4 +1,4 @@
-//! Clients: from a request to the moment when its client gets a reply, or to the end without one.
+//! The clients, and each request on its way from a client to a member and back.
 
 use std::collections::BTreeMap;
 use std::task::{Context, Poll, Waker};
@@ -20,32 +20,26 @@ use crate::replies;
 use crate::rng::Rng;
 use crate::run_config::RunConfig;
 
-/// The client that asks for the last write. It is not among the others.
+/// Id of the client that does the final write; the others begin at 1.
 pub(super) const LAST_CLIENT: u64 = 0;
 
-/// What waits for the outcome of a request.
 #[derive(Debug)]
 pub(super) enum RequestWaiter {
-    /// A client.
     Operation(usize),
-    /// A lease client that keeps a lease alive, and since when it waits.
     KeepAlive { lease: i64, since: Micros },
-    /// A lease client that wants something else, perhaps the end of a lease.
     LeaseOp { is_revoke: bool },
-    /// None.
     Ignored,
 }
 
-/// All clients, and what they wait for.
 #[derive(Debug)]
 pub(super) struct ClientPool {
     pub(super) clients: BTreeMap<u64, Client>,
     pub(super) history: History,
-    /// What waits at the net threads, by member.
+    /// By member and request.
     waiters: BTreeMap<(u64, RequestId), RequestWaiter>,
-    /// Where operations wait.
+    /// The member and request of each pending operation.
     pending_operations: BTreeMap<usize, (u64, RequestId)>,
-    /// The ids under which operations were proposed.
+    /// The id under which each operation was proposed.
     pub(super) proposal_ids: BTreeMap<usize, u64>,
     pub(super) rng: Rng,
 }
@@ -63,12 +57,11 @@ impl ClientPool {
         }
     }
 
-    /// The member an operation was sent to.
     pub(super) fn member_of(&self, operation: usize) -> u64 {
         self.history.operations()[operation].member
     }
 
-    /// The member has crashed: what was asked there is answered by none.
+    /// Returns the operations that get no response because the member has crashed.
     pub(super) fn remove_requests_of(&mut self, member: u64) -> Vec<usize> {
         let lost = self.pending_operations.iter().filter(|(_, (at, _))| *at == member);
         let lost: Vec<usize> = lost.map(|(operation, _)| *operation).collect();
@@ -79,12 +72,10 @@ impl ClientPool {
         lost
     }
 
-    /// The requests that wait at a member.
     pub(super) fn requests_at(&self, member: u64) -> Vec<RequestId> {
         self.waiters.keys().filter(|(at, _)| *at == member).map(|(_, request)| *request).collect()
     }
 
-    /// A request has its outcome.
     pub(super) fn remove_waiter(
         &mut self,
         member: u64,
@@ -97,7 +88,7 @@ impl ClientPool {
         Some(asker)
     }
 
-    /// A request was proposed under an id. Says whether it ends a lease.
+    /// Returns whether the request revokes a lease.
     pub(super) fn on_proposed(&mut self, member: u64, request: RequestId, id: u64) -> bool {
         match self.waiters.get(&(member, request)) {
             Some(RequestWaiter::Operation(operation)) => {
@@ -109,7 +100,6 @@ impl ClientPool {
         }
     }
 
-    /// Whether some client waits for an answer.
     pub(super) fn has_pending_clients(&self) -> bool {
         self.clients.values().any(|client| client.pending_operation.is_some())
     }
@@ -124,7 +114,6 @@ impl Cluster {
         }
     }
 
-    /// Between a client and a member.
     fn client_delay(&mut self) -> Micros {
         self.clients.rng.log_uniform(50, 2 * MILLISECOND)
     }
@@ -156,13 +145,12 @@ impl Cluster {
         self.events.schedule(timeout, Event::ClientTimeout(operation));
     }
 
-    /// Clients know the addresses of all members, running or not.
+    /// All members that were not removed, running or not.
     fn current_members(&self) -> Vec<u64> {
         let here = self.machines.values().filter(|machine| !machine.is_removed);
         here.map(|machine| machine.id).collect()
     }
 
-    /// A request arrives at a member.
     pub(super) fn handle_client_request(&mut self, number: usize) -> CheckResult {
         let operation = &self.clients.history.operations()[number];
         let (id, request) = (operation.member, operation.request.clone());
@@ -195,7 +183,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Leaves a request with a member's net thread, if the member runs.
+    /// Does nothing if the member does not run.
     pub(super) fn submit(
         &mut self,
         id: u64,
@@ -212,7 +200,6 @@ impl Cluster {
         self.plan_net(id);
     }
 
-    /// A client gives up an operation.
     pub(super) fn cancel_request(&mut self, id: u64, operation: usize) {
         let Some((member, request)) = self.clients.pending_operations.remove(&operation) else {
             return;
@@ -234,7 +221,6 @@ impl Cluster {
         }
     }
 
-    /// Outcomes have come to a member's net thread.
     pub(super) fn complete(&mut self, id: u64, completions: Completions) {
         let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
         if let Some(running) = running {
@@ -243,8 +229,7 @@ impl Cluster {
         }
     }
 
-    /// A turn of a net thread: what was submitted goes to the raft loop, and requests hear their
-    /// outcomes.
+    /// A turn of the net thread: submits requests to the raft loop, and takes outcomes.
     pub(super) fn poll_net(&mut self, id: u64, is_round: bool) -> CheckResult {
         let now = self.events.now();
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
@@ -280,7 +265,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// A request has its outcome.
     fn on_request_outcome(&mut self, id: u64, asker: RequestWaiter, outcome: Heard) -> CheckResult {
         if let Heard::NotProposed(error @ Error::Fatal(_)) = &outcome {
             return Err(member_failed(id, error));
@@ -312,13 +296,11 @@ impl Cluster {
         Ok(())
     }
 
-    /// An answer sets out for its client.
     fn send_reply(&mut self, operation: usize, outcome: OperationOutcome) {
         let wait = self.client_delay();
         self.events.schedule(wait, Event::ReplyArrives(operation, outcome));
     }
 
-    /// Clients of a member that has crashed notice that the connection is broken.
     pub(super) fn break_connections(&mut self, id: u64) {
         for operation in self.clients.remove_requests_of(id) {
             self.send_reply(operation, OperationOutcome::Unknown);

@@ -1,4 +1,4 @@
-//! Faults come true here; members start and crash, come and leave.
+//! Injects the faults; starts, crashes, adds and removes members.
 
 use clearlane_raft::Leadership;
 use clearlane_server::Error;
@@ -17,7 +17,7 @@ use crate::network::{Link, Partition};
 use crate::proposals::{Proposal, encode};
 
 impl Cluster {
-    /// A member starts, if it does not run.
+    /// Does nothing if the member runs already.
     pub(super) fn start(&mut self, id: u64) -> CheckResult {
         let now = self.events.now();
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
@@ -25,7 +25,7 @@ impl Cluster {
             return Ok(());
         }
         if self.quiet.since.is_none() && self.rng.permille(50) {
-            // Where it has not begun yet, it is cut off in the midst of its beginning.
+            // Some power cuts happen during the start.
             machine.plan_power_cut(self.rng.between(1, 6), 500 * MILLISECOND);
         }
         if let Err(error) = machine.start(now, &self.config) {
@@ -52,7 +52,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// A member crashes, with its machine or alone.
+    /// `power`: its machine loses power, and unsynced data with it.
     pub(super) fn crash(&mut self, id: u64, power: bool) {
         let seed = self.rng.next_u64();
         let Some(machine) = self.machines.get_mut(&id) else { return };
@@ -63,7 +63,6 @@ impl Cluster {
         self.break_connections(id);
     }
 
-    /// The moment has come at which the power was to fail.
     pub(super) fn on_power_failure(&mut self, id: u64) {
         let down = self.machines.get(&id).and_then(|machine| machine.planned_power_cut);
         self.metrics.torn_writes += 1;
@@ -71,7 +70,7 @@ impl Cluster {
         self.events.schedule(down.unwrap_or(MILLISECOND), Event::Start(id));
     }
 
-    /// A member stops by itself. It must, after an error of its disk, and starts again later.
+    /// A member stops by itself, which it may do only after a disk error, and restarts later.
     pub(super) fn on_member_error(&mut self, id: u64, error: &Error) -> CheckResult {
         use clearlane_wal::Error::{Failed, Path};
         let of_disk = matches!(error, Error::Wal(Failed { .. } | Path { .. }));
@@ -80,14 +79,13 @@ impl Cluster {
         let Some(down) = planned else { return Err(member_failed(id, error)) };
         self.trace_line(format_args!("{id} stops: {error}"));
         self.metrics.disk_errors += 1;
-        // With its machine: what a failed sync has lost is still in the system's memory, and a
-        // member that reads it there takes it for written.
+        // With its power: the page cache has what the failed sync has lost, and a restarted member
+        // would take it for synced.
         self.crash(id, true);
         self.events.schedule(down, Event::Start(id));
         Ok(())
     }
 
-    /// A member has learned that it is none.
     pub(super) fn remove_machine(&mut self, id: u64) {
         self.trace_line(format_args!("{id} has left"));
         self.metrics.members_removed += 1;
@@ -98,7 +96,6 @@ impl Cluster {
         }
     }
 
-    /// Members that were added get a machine.
     pub(super) fn add_new_machines(&mut self, id: u64) {
         let Some(applier) = self.machines.get(&id).and_then(Machine::applier) else { return };
         let is_new = |id: &u64| !self.machines.contains_key(id);
@@ -216,7 +213,7 @@ impl Cluster {
         self.plan_poll(leader);
     }
 
-    /// Proposes a change at some member, a promotion at the leader. None waits for the outcome.
+    /// A promotion goes to the leader, other changes to any member; the outcome is ignored.
     fn propose_member_change(&mut self, change: MemberChange) -> CheckResult {
         let sight = self.view();
         let any = self.rng.choose(&sight.up).copied();
@@ -243,7 +240,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Every member's view, for a report.
+    /// For the report of a violation.
     pub(super) fn describe_members(&self) -> String {
         let view = |machine: &Machine| match machine.replica().zip(machine.applier()) {
             None => format!("{}: down (gone: {})", machine.id, machine.is_removed),
@@ -264,7 +261,6 @@ impl Cluster {
         self.machines.values().map(view).collect::<Vec<_>>().join("; ")
     }
 
-    /// The rule that at the end the cluster works.
     pub(super) fn no_progress(&self, why: &str) -> Violation {
         Violation::new(Rule::Progress, format!("{why}: {}", self.describe_members()))
     }

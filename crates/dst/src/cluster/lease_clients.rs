@@ -1,10 +1,8 @@
-//! Clients that take leases, hang keys on them, keep some alive for a while, and let go.
+//! Clients that grant and revoke leases, attach keys to them, and keep some alive for a while.
 //!
-//! None waits for an answer. Whether a grant or a put came to anything is seen in the log; what
-//! matters is that all members make the same of it. Only a client that keeps a lease alive gets a
-//! reply, and it is a promise: see [`leases`](crate::checkers::leases). This is done as the server
-//! does it: the member must take itself for the leader, a read must be let go, and then the lease
-//! is renewed at once.
+//! No request waits for a response but a keep-alive, which is a promise: see
+//! [`leases`](crate::checkers::leases). It is done as in the server: the member must consider
+//! itself the leader, a read must be confirmed, and then the lease is renewed at once.
 
 use clearlane_lease::Renewal;
 use clearlane_server::replica::ReplicaInput as RaftInput;
@@ -18,14 +16,12 @@ use crate::machine::Machine;
 use crate::proposals::{Proposal, encode};
 use crate::rng::Rng;
 
-/// Number of the newest leases that are used.
+/// Lease clients use this number of the newest leases.
 const LEASES_IN_USE: u64 = 4;
 
-/// All lease clients.
 #[derive(Debug)]
 pub(super) struct LeaseClients {
     pause_max: Micros,
-    /// The newest lease.
     newest_lease: u64,
     rng: Rng,
 }
@@ -40,7 +36,7 @@ impl LeaseClients {
         self.rng.log_uniform(MILLISECOND, self.pause_max)
     }
 
-    /// One of those that were granted last. It may be gone.
+    /// One of the newest; it may have ended.
     fn recent_lease(&mut self) -> i64 {
         let first = self.newest_lease.saturating_sub(LEASES_IN_USE - 1);
         self.rng.between(first, self.newest_lease) as i64
@@ -53,7 +49,6 @@ impl Cluster {
         self.events.schedule(wait, Event::LeaseClient);
     }
 
-    /// A lease client does something somewhere.
     pub(super) fn run_lease_client(&mut self) -> CheckResult {
         if self.quiet.clients_stopped {
             return Ok(());
@@ -81,7 +76,7 @@ impl Cluster {
         self.propose_lease_op(member, act)
     }
 
-    /// At a member that takes itself for the leader.
+    /// At a member that considers itself the leader.
     fn keep_alive(&mut self) -> CheckResult {
         let leads: Vec<u64> =
             self.machines.values().filter(|it| it.is_leader()).map(|it| it.id).collect();
@@ -92,7 +87,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// A lease may be kept alive, or may not.
     pub(super) fn on_keep_alive(
         &mut self,
         member: u64,
@@ -127,7 +121,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether no member has a lease any more: none is kept alive at the end.
+    /// None is kept alive at the end, so all must expire.
     pub(super) fn has_no_leases(&self) -> bool {
         self.machines
             .values()

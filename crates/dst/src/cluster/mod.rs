@@ -8,10 +8,8 @@
 //! ```
 //!
 //! [`ready`] polls a member's replica and turns its outputs into events, at moments drawn from the
-//! seed. [`snapshot_transfer`] carries copies of stores, in pieces, over links that break;
-//! [`client_pool`] and [`lease_clients`] are the clients. [`fault_injection`] has faults, starts
-//! and crashes, [`message_triggers`] the faults that wait for a certain message, [`quiet`] the end,
-//! at which all must be well. See `docs/dst.md`.
+//! seed. [`snapshot_transfer`], [`client_pool`], [`lease_clients`], [`fault_injection`] and
+//! [`message_triggers`] have their events each; [`quiet`] is the end of a run.
 
 mod message_triggers;
 mod ready;
@@ -46,77 +44,56 @@ use crate::rng::Rng;
 use crate::run_config::{RunConfig, TICK_INTERVAL};
 use crate::trace::{Trace, TraceOutput};
 
-/// More events than this are a loop. A simulation has some ten thousand.
+/// More are taken for a loop; a simulation has tens of thousands.
 const EVENTS_MAX: u64 = 3_000_000;
 
-/// Something happens.
 #[derive(Debug)]
 enum Event {
-    /// To a member, in one of its lives. It waits while the member's process is stopped.
+    /// Dropped if the incarnation has ended; deferred while the process is stopped.
     Member { id: u64, incarnation: u64, event: MemberEvent },
-    /// A message arrives at a member.
     MessageArrives { link: Link, bytes: Vec<u8> },
-    /// A piece of a copy arrives.
     SnapshotChunk(u64),
-    /// A member starts.
     Start(u64),
-    /// A client wants something.
     ClientRequest(u64),
-    /// A request arrives at a member.
     RequestArrives(usize),
-    /// A client is told.
     ReplyArrives(usize, OperationOutcome),
-    /// A client stops waiting.
     ClientTimeout(usize),
-    /// A lease client does something.
     LeaseClient,
-    /// Something goes wrong.
     Fault,
-    /// Links are cut, for a while.
     Partition(Partition, Micros),
-    /// A member loses its power, for a while.
     PowerCut(u64, Micros),
-    /// Links are whole again.
     RestoreLinks(Vec<Link>),
-    /// The network is as usual again.
     EndNetworkFaults,
-    /// Nothing more goes wrong.
     EndFaults,
-    /// Is all well?
     CheckConvergence,
 }
 
-/// What happens to a member.
 #[derive(Debug)]
 enum MemberEvent {
     Tick,
-    /// A turn of the raft loop.
     Poll,
-    /// A turn of the apply loop.
     Apply,
-    /// A turn of the net thread.
     PollNet,
-    /// The net thread looks for requests that have waited too long.
+    /// The net thread looks for requests that have timed out.
     CheckTimeouts,
-    /// The disk gets to a batch.
     Write(Batch),
     Written(BatchResult),
     Commit {
-        /// Whether it is the timer's.
+        /// Whether the commit timer has fired.
         is_timer: bool,
     },
-    /// The raft loop hears that the store was committed.
+    /// The raft loop is notified of what the store has committed.
     StoreCommitted(AppliedPosition),
     Compact,
-    /// What has become of a copy.
+    /// The receiver, and whether the snapshot arrived.
     SnapshotSent(u64, bool),
     Unreachable(u64),
-    /// No client waits for an operation any more.
+    /// The client of the operation has stopped waiting.
     CancelRequest(usize),
 }
 
 impl MemberEvent {
-    /// For the trace.
+    /// Used in the trace.
     fn name(&self) -> &'static str {
         match self {
             MemberEvent::Tick => "ticks",
@@ -137,27 +114,20 @@ impl MemberEvent {
     }
 }
 
-/// What a simulation is to be.
 #[derive(Clone, Copy, Debug)]
 pub struct SeedOptions {
-    /// Decides everything.
     pub seed: u64,
-    /// How many members there are at first.
+    /// Number of members at the start.
     pub members: u64,
-    /// What is wrong with them.
     pub bug: Option<Bug>,
-    /// What becomes of the trace.
     pub trace: TraceOutput,
 }
 
-/// A simulated cluster.
 #[derive(Debug)]
 pub struct Cluster {
     config: RunConfig,
     events: EventQueue<Event>,
-    /// What has happened.
     pub trace: Trace,
-    /// What members did, as a number.
     pub effect_hash: EffectHash,
     rng: Rng,
     network: Network,
@@ -168,50 +138,35 @@ pub struct Cluster {
     lease_clients: LeaseClients,
     checker: InvariantChecker,
     quiet: QuietPhase,
-    /// What waits for its moment.
     message_triggers: MessageTriggers,
     newest_id: u64,
-    /// What there was of everything.
     pub metrics: RunMetrics,
 }
 
-/// How much there was of what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunMetrics {
-    /// Events.
     pub events: u64,
-    /// Operations of clients.
     pub operations: u64,
-    /// Entries that were committed.
     pub committed_entries: u64,
-    /// Terms that had a leader.
     pub terms_with_leader: u64,
-    /// Crashes.
     pub crashes: u64,
-    /// Power cuts in the midst of writing.
+    /// Power cuts during a write.
     pub torn_writes: u64,
-    /// Members that stopped because their disk reported an error.
+    /// Members that stopped because of a disk error.
     pub disk_errors: u64,
-    /// Stores that were replaced by copies.
     pub installed_snapshots: u64,
-    /// Members that came.
     pub members_added: u64,
-    /// Members that left.
     pub members_removed: u64,
-    /// How often a lease was kept alive.
     pub lease_keep_alives: u64,
-    /// Leases that ended because they were not.
     pub expired_leases: u64,
-    /// Hashes of one member that were compared with another's.
     pub compared_hashes: u64,
-    /// Clusters that have lost their quorum because one of two voters was removed.
+    /// Clusters that lost their quorum because one of two voters was removed.
     pub quorums_removed: u64,
-    /// Linearizable reads of a member that is alone.
+    /// Linearizable reads of a sole voter.
     pub sole_voter_reads: u64,
 }
 
 impl Cluster {
-    /// A cluster that has just been made.
     pub fn new(order: &SeedOptions) -> Cluster {
         let mut chance = Rng::new(order.seed ^ order.members << 56);
         let terms = RunConfig::random(&mut chance.split(), order.bug);
@@ -264,13 +219,12 @@ impl Cluster {
         self.events.schedule(wait, Event::Start(id));
     }
 
-    /// Lets everything happen.
     pub fn run(&mut self) -> CheckResult {
         self.trace_line(format_args!("{:?}", self.config.clone()));
         self.plan_clients();
         self.plan_lease_client();
         let pause = self.faults.pause();
-        // First of all a leader is elected.
+        // Faults begin after the first election.
         self.events.schedule(2 * SECOND + pause, Event::Fault);
         self.events.schedule(self.config.fault_phase, Event::EndFaults);
         while !self.quiet.is_over {
@@ -284,7 +238,6 @@ impl Cluster {
         self.checker.check_history(self.clients.history.operations(), &self.clients.proposal_ids)
     }
 
-    /// Numbers that show whether anything has happened at all.
     pub fn collect_metrics(&mut self) -> RunMetrics {
         self.metrics.operations = self.clients.history.operations().len() as u64;
         self.metrics.committed_entries = self.checker.committed.newest();
@@ -324,7 +277,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What is for a process that is stopped comes when it goes on.
+    /// An event for a stopped process is scheduled again for when it continues.
     fn defer_if_paused(&mut self, event: Event) -> Option<Event> {
         let id = match &event {
             Event::Member { id, .. } => *id,
@@ -382,7 +335,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Something for a raft loop, which has a turn soon.
     fn enqueue_raft_event(&mut self, id: u64, input: RaftInput) {
         let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
         if let Some(running) = running {

@@ -1,9 +1,8 @@
-//! The quiet end: nothing more goes wrong, and so everything must come right.
+//! The quiet phase: all links, disks and clocks are repaired, and the cluster must recover.
 //!
-//! All links are whole, all disks fast, all clocks right, and every member runs. Clients go on for
-//! a while and then rest. One last write must come through, and in the end all members must have
-//! applied the same, with the same hash. All of it within a minute: that is six times what the
-//! longest time-outs add up to.
+//! Clients go on for a while and then stop. One final write must be acknowledged, and all members
+//! must have applied the same, with the same hash, within a minute: six times the sum of the
+//! longest time-outs.
 
 use std::sync::Arc;
 
@@ -16,18 +15,14 @@ use crate::invariant_checker::CheckResult;
 use crate::machine::{Machine, hash_kv};
 use crate::network::NetworkFaults;
 
-/// The longest time until the apply loop has its turn, at the end.
+/// Upper bound of `apply_delay_max` in the quiet phase.
 const APPLY_WHEN_QUIET: Micros = 10 * MILLISECOND;
 
-/// How far the end has come.
 #[derive(Debug, Default)]
 pub(super) struct QuietPhase {
-    /// When it began.
     pub(super) since: Option<Micros>,
-    /// Clients do not ask any more.
     pub(super) clients_stopped: bool,
     last_write_begun: bool,
-    /// The last write was acknowledged.
     pub(super) last_write_done: bool,
     pub(super) is_over: bool,
 }
@@ -52,7 +47,7 @@ impl Cluster {
         self.events.schedule(SECOND, Event::CheckConvergence);
     }
 
-    /// Looks whether all is well, and again a little later if it is not.
+    /// Checks whether all members agree, and schedules the next check if they do not.
     pub(super) fn check_convergence(&mut self) -> CheckResult {
         let now = self.events.now();
         let Some(since) = self.quiet.since else { return Ok(()) };
@@ -88,8 +83,8 @@ impl Cluster {
         self.events.schedule(0, Event::ClientRequest(LAST_CLIENT));
     }
 
-    /// A member that has left and has not heard of it is switched off, as its owner would do. One
-    /// that has heard of it still tells the others, and stops by itself.
+    /// Stops removed members that have not applied their removal, as an operator would. One that
+    /// has applied it still informs the others, and stops by itself.
     fn stop_removed_members(&mut self) {
         let newest = self.machines.values().filter_map(Machine::applier);
         let Some(newest) = newest.max_by_key(|core| core.applied_position().index) else { return };
@@ -115,7 +110,7 @@ impl Cluster {
         })
     }
 
-    /// Whether all members have applied the same. If they have, they must hold the same.
+    /// True if all members have applied the same index; then their contents must be equal.
     fn all_members_agree(&mut self) -> Result<bool, crate::checkers::Violation> {
         let here: Vec<&Machine> =
             self.machines.values().filter(|machine| !machine.is_removed).collect();

@@ -1,4 +1,4 @@
-//! Polls a replica, shows the checkers what it did, and turns what is to be done into events.
+//! Polls a replica, passes its outputs to the checkers, and turns them into events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,14 +23,14 @@ use crate::machine::{RunningMember, client_records, hash_kv, lease_keys};
 use crate::replies;
 
 impl Cluster {
-    /// Plans something for a member in its present life.
+    /// For the member's present incarnation.
     pub(super) fn plan(&mut self, id: u64, wait: u64, what: MemberEvent) {
         let Some(machine) = self.machines.get(&id) else { return };
         self.events
             .schedule(wait, Event::Member { id, incarnation: machine.incarnation, event: what });
     }
 
-    /// A poll comes soon; inputs that come before it are served by it, too.
+    /// Inputs that arrive before the poll are served by it, too.
     pub(super) fn plan_poll(&mut self, id: u64) {
         let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
         let Some(running) = running else { return };
@@ -49,7 +49,6 @@ impl Cluster {
         }
     }
 
-    /// A turn of the raft loop.
     pub(super) fn poll(&mut self, id: u64) -> CheckResult {
         let now = self.events.now();
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
@@ -73,7 +72,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The raft loop has a turn soon if it must hear what the apply loop has done.
+    /// Plans a poll if the raft loop waits for what the apply loop has done.
     fn poll_if_awaited(&mut self, id: u64) {
         let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
         let Some(running) = running else { return };
@@ -83,7 +82,6 @@ impl Cluster {
         }
     }
 
-    /// A turn of the apply loop.
     pub(super) fn apply(&mut self, id: u64) -> CheckResult {
         let now = self.events.now();
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
@@ -105,7 +103,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Polls the ReadIndex queue again when that is due by the member's clock.
     fn plan_wake(&mut self, id: u64) {
         let now = self.events.now();
         let Some(machine) = self.machines.get_mut(&id) else { return };
@@ -129,7 +126,7 @@ impl Cluster {
         }
         for error in rejected {
             self.trace_line(format_args!("{id} cannot take it: {error}"));
-            // No member here sends what it could not have said.
+            // The simulated members send no invalid messages.
             if matches!(error, Error::Fatal(_) | Error::InvalidMessage(_)) {
                 return Err(member_failed(id, error));
             }
@@ -186,7 +183,7 @@ impl Cluster {
         }
     }
 
-    /// Outcomes of requests: one for each, and not before the store shows what they say.
+    /// Each request gets one outcome, and only when the store shows what the outcome claims.
     fn check_completions(&mut self, id: u64, completions: &Completions) -> CheckResult {
         let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
         let Some(running) = running else { return Ok(()) };
@@ -227,7 +224,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// What a member has of leases, now that it has applied so much.
     pub(super) fn check_leases(&mut self, id: u64, index: u64) -> CheckResult {
         let Some(core) = self.machines.get(&id).and_then(|machine| machine.applier()) else {
             return Ok(());
@@ -269,7 +265,7 @@ impl Cluster {
         self.plan(id, wait, MemberEvent::Write(batch));
     }
 
-    /// The disk gets to a batch. When it is done the member hears of it, a little later.
+    /// Writes the batch and schedules the report of its completion.
     pub(super) fn write(&mut self, id: u64, batch: Batch) -> CheckResult {
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
         let appends = batch.appends().len();
@@ -288,7 +284,7 @@ impl Cluster {
         self.plan_purge(id, purge)
     }
 
-    /// Shortens the log, when no batch is on its way to it.
+    /// Purges the log when no batch is being written.
     fn plan_purge(&mut self, id: u64, purge: Option<u64>) -> CheckResult {
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
         let (Some(running), Some(index)) = (&mut machine.running, purge) else { return Ok(()) };
@@ -309,7 +305,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The store commits what is pending, if it is time.
+    /// Commits what is pending, if it is due.
     pub(super) fn commit(&mut self, id: u64, is_timer: bool) -> CheckResult {
         let now = self.events.now();
         if is_timer {
@@ -328,7 +324,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The raft loop hears a little later what the engine has on disk now.
+    /// Schedules the report to the raft loop of what the store has on disk.
     pub(super) fn plan_store_committed(&mut self, id: u64) -> CheckResult {
         let Some(applier) = self.machines.get(&id).and_then(|machine| machine.applier()) else {
             return Ok(());
@@ -341,7 +337,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Goes on with a compaction.
     pub(super) fn compact(&mut self, id: u64) -> CheckResult {
         let budget = self.rng.log_uniform(1, 1000) as usize;
         let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
@@ -359,8 +354,7 @@ impl Cluster {
     }
 }
 
-/// What a raft loop does in a turn: it takes what has come, and polls.
-/// Returns what is to be done, and why messages could not be used.
+/// A turn of the raft loop. Returns its outputs, and the errors of messages that were refused.
 fn poll_replica(
     running: &mut RunningMember,
     time: Duration,
@@ -381,7 +375,6 @@ fn poll_replica(
     Ok((ready, rejected))
 }
 
-/// What an apply loop does in a turn, and the entries that it has applied.
 fn step_applier(running: &mut RunningMember) -> clearlane_server::Result<(ApplyReady, Vec<Entry>)> {
     let RunningMember { applier, planted_bug, unapplied, .. } = running;
     planted_bug.before_apply(applier, unapplied)?;
@@ -392,7 +385,6 @@ fn step_applier(running: &mut RunningMember) -> clearlane_server::Result<(ApplyR
     Ok((ready, unapplied.drain(..count).collect()))
 }
 
-/// Carries out what a member's halves say.
 struct ReadyHandler<'c> {
     cluster: &'c mut Cluster,
     id: u64,
@@ -404,7 +396,7 @@ impl ReadyHandler<'_> {
         self.cluster.machines.get_mut(&self.id).and_then(|machine| machine.running.as_mut())
     }
 
-    /// After the first violation nothing happens any more.
+    /// After the first violation nothing more is checked.
     fn check(&mut self, what: impl FnOnce(&mut Cluster, u64) -> CheckResult) {
         if self.verdict.is_ok() {
             self.verdict = what(self.cluster, self.id);

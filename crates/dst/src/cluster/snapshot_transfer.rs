@@ -1,8 +1,8 @@
-//! Copies of stores on their way from one member to another.
+//! Snapshots on their way from one member to another.
 //!
-//! The sender's stream is cut into pieces of any size, which arrive in order. Between two pieces
-//! anything can happen: the link is cut, one of the two crashes, the stream breaks for no reason.
-//! The sender hears what has become of it, and may be told that it broke although it arrived.
+//! The sender's stream is cut into chunks of any size, which arrive in order. Between two chunks
+//! the link may be cut, a member may crash, or the stream breaks. The sender is notified of the
+//! result, and may be notified of a break although the snapshot arrived.
 
 use bytes::Bytes;
 use clearlane_raft::Message;
@@ -13,21 +13,19 @@ use super::{Cluster, Event, MemberEvent, member_failed};
 use crate::invariant_checker::CheckResult;
 use crate::network::Link;
 
-/// A copy on its way.
 #[derive(Debug)]
 pub(super) struct SnapshotTransfer {
     link: Link,
     pub(super) to: u64,
-    /// The lives of the two in which it began.
+    /// Incarnations of sender and receiver at the beginning.
     incarnations: (u64, u64),
     sender: SnapshotSender,
-    /// What was read and not sent.
+    /// Read from the sender's stream.
     unsent: Bytes,
     receiver: Option<SnapshotReceiver>,
 }
 
 impl Cluster {
-    /// A member sends its store along with a message.
     pub(super) fn begin_snapshot_transfer(&mut self, id: u64, message: Message) -> CheckResult {
         let to = message.to();
         self.trace_line(format_args!("copies {message}"));
@@ -37,7 +35,7 @@ impl Cluster {
         let exporter = applier.store().snapshot().map_err(|error| member_failed(id, &error))?;
         let sender =
             SnapshotSender::new(exporter, message).map_err(|error| member_failed(id, &error))?;
-        // To take a copy commits.
+        // Taking the snapshot has committed the store.
         self.plan_store_committed(id)?;
         let receiver =
             self.machines.get(&to).map(|machine| SnapshotReceiver::new(machine.store_dir()));
@@ -100,7 +98,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The sender hears of it, if it is still there.
+    /// Reports the end to the sender, if its incarnation is still the same.
     fn end_snapshot_transfer(&mut self, number: u64, arrived: bool) {
         let Some(transfer) = self.snapshot_transfers.remove(&number) else { return };
         let (id, life) = (transfer.link.0, transfer.incarnations.0);

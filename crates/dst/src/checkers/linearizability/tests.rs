@@ -1,4 +1,4 @@
-//! Histories that one store could have given, and such that it could not.
+//! Histories that are linearizable, and histories that are not.
 
 use proptest::prelude::*;
 
@@ -7,12 +7,11 @@ use crate::clients::{Client, ClientConfig};
 use crate::history::{History, OperationOutcome, Record};
 use crate::rng::Rng;
 
-/// No revision was made except by the reported operations.
+/// Without revisions of others.
 fn check(operations: &[Operation], hints: &Hints) -> Result<(), Violation> {
     super::check(operations, hints, &BTreeSet::new())
 }
 
-/// A history, told operation by operation.
 struct HistoryBuilder {
     history: History,
 }
@@ -22,14 +21,12 @@ impl HistoryBuilder {
         HistoryBuilder { history: History::default() }
     }
 
-    /// An operation from one moment to another, with a reply.
     fn done(mut self, from: Micros, to: Micros, request: Request, reply: Reply) -> HistoryBuilder {
         let number = self.history.invoke(from, 1, 1, request);
         self.history.complete(to, number, OperationOutcome::Completed(reply));
         self
     }
 
-    /// An operation of which nothing was heard.
     fn open(mut self, from: Micros, request: Request) -> HistoryBuilder {
         self.history.invoke(from, 1, 1, request);
         self
@@ -63,7 +60,6 @@ fn swap(expected: Option<&str>, value: &str) -> Request {
     Request::CompareAndSwap { key: "k1".into(), expected, value: value.into() }
 }
 
-/// What is under `k1`: value, and the revisions and the version.
 fn record(value: &str, created: i64, modified: i64, version: i64) -> Vec<Record> {
     vec![Record {
         key: "k1".into(),
@@ -228,9 +224,8 @@ fn serializable_reads_are_not_asked() {
         .passes();
 }
 
-/// Clients of a plain map: each operation takes its turn at some moment between its beginning and
-/// its end, and `told_permille` of them are reported. With the operation that has made each
-/// revision.
+/// Operations that take effect on a plain map between their begin and end; `told_permille` of them
+/// get a reply. Also returns the operation that made each revision.
 fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hints) {
     let mut chance = Rng::new(seed);
     let habits = ClientConfig { keys: 3, ..ClientConfig::random(&mut chance) };
@@ -238,7 +233,7 @@ fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hint
         (1..=5).map(|id| Client::new(id, habits, chance.split())).collect();
     let (mut history, mut hints) = (History::default(), Hints::new());
     let mut state = StoreModel::default();
-    // What clients wait for: not done yet, or done and not told.
+    // Invoked and not completed: not yet applied (`None`), or applied without a reply so far.
     let mut asked: BTreeMap<usize, (usize, Option<Reply>)> = BTreeMap::new();
     for now in 0..steps as Micros {
         let actor = chance.between(0, clients.len() as u64 - 1) as usize;
@@ -286,7 +281,7 @@ fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hint
     (history, hints)
 }
 
-/// Changes one client's result. Returns whether there was a result to change.
+/// Changes one client's reply. Returns whether there was one to change.
 fn falsify_reply(operations: &mut [Operation], chance: &mut Rng) -> bool {
     let told: Vec<usize> = (0..operations.len())
         .filter(|at| operations[*at].reply().is_some_and(|reply| !reply.records.is_empty()))
@@ -324,8 +319,7 @@ proptest! {
         check(history.operations(), &wrong).unwrap();
     }
 
-    /// Every result is reported: of what is open, the checker may think that it happened, or did
-    /// not, and either may explain the change.
+    /// Every operation has a reply, since an open one might explain the change.
     #[test]
     fn one_changed_reply_fails(seed in any::<u64>()) {
         let (history, hints) = linear_history(seed, 400, 1000);
