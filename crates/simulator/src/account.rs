@@ -1,33 +1,28 @@
-//! Where does the time go? An account of it, to the nanosecond.
+//! Where time goes: an account, to the nanosecond.
 //!
-//! Time is spent on running, on waiting for a core, a disk or the network, or on waiting for
-//! something that has a name: a lock, or work that another task does. An account is a row of sums,
-//! so that two of one process make a difference: what it did between two moments.
+//! Time is running, waiting for a core, a disk or the network, or waiting for a named lock or
+//! worker. Two accounts of one process have a difference: what it spent between two moments.
 
 use std::ops::{AddAssign, Index, IndexMut};
 
 use crate::world::World;
 
-/// So many things can be told apart.
+/// Upper bound on the kinds of one world.
 const KINDS: usize = 24;
 
-/// What time is spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimeKind(u8);
 
 impl TimeKind {
-    /// It runs on a core.
     pub const RUNNING: TimeKind = TimeKind(0);
-    /// It could run, and all cores are busy.
+    /// Runnable, and all cores are busy.
     pub const CORE: TimeKind = TimeKind(1);
-    /// It waits for a disk.
     pub const DISK: TimeKind = TimeKind(2);
-    /// A message is on its way.
     pub const NETWORK: TimeKind = TimeKind(3);
 
     const FIXED: [&'static str; 4] = ["running", "waiting for a core", "disk", "network"];
 
-    /// It waits for what has this name.
+    /// Waiting for the resource or task of this name.
     ///
     /// # Panics
     ///
@@ -38,12 +33,10 @@ impl TimeKind {
         TimeKind(number as u8)
     }
 
-    /// All that have a name in this world.
     pub(crate) fn all(world: &World) -> impl Iterator<Item = TimeKind> {
         (0..TimeKind::FIXED.len() + world.names().len()).map(|number| TimeKind(number as u8))
     }
 
-    /// What it is called.
     pub fn name(self, world: &World) -> &'static str {
         let number = usize::from(self.0);
         match number.checked_sub(TimeKind::FIXED.len()) {
@@ -53,17 +46,15 @@ impl TimeKind {
     }
 }
 
-/// Sums of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Account([u64; KINDS]);
 
 impl Account {
-    /// All of it.
     pub fn total_ns(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// What there is, the largest sum first.
+    /// All that are not 0, the largest first.
     pub fn entries(&self) -> Vec<(TimeKind, u64)> {
         let all = self.0.iter().enumerate().map(|(kind, ns)| (TimeKind(kind as u8), *ns));
         let mut entries: Vec<_> = all.filter(|(_, ns)| *ns > 0).collect();
@@ -71,8 +62,8 @@ impl Account {
         entries
     }
 
-    /// Takes away what is more than there was time for, off the largest part: that is what the task
-    /// was in the middle of when the time began.
+    /// Reduces the total to `ns`, at the expense of the largest part: that is the step which had
+    /// begun before.
     pub(crate) fn cut_to(&mut self, ns: u64) {
         while let Some(too_much) = self.total_ns().checked_sub(ns).filter(|ns| *ns > 0) {
             let largest = self.0.iter_mut().max().expect("there are some");
@@ -80,7 +71,7 @@ impl Account {
         }
     }
 
-    /// What was added since an earlier account of the same process.
+    /// `earlier` is an account of the same process.
     pub fn since(&self, earlier: &Account) -> Account {
         let mut difference = *self;
         for (now, before) in difference.0.iter_mut().zip(earlier.0) {

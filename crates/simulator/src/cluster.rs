@@ -1,4 +1,4 @@
-//! Members that work together: what all eras have in common, from the socket to the applier.
+//! The path of a request from the socket to the applier, which all eras share.
 //!
 //! ```text
 //!   write  ─▶ log of the leader (batch, sync) ─▶ a quorum ─▶ applier ─▶ era::write ─▶ answered
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Each member has a machine of its own. The first leads; those behind the voting members are
-//! learners. What goes between them is a [`Message`] on a [link](crate::link); how writes come
-//! into the logs is in [`raft`](crate::raft), how reads become fresh in [`reads`](crate::reads).
+//! learners. Writes are replicated in [`raft`](crate::raft), reads confirmed in
+//! [`reads`](crate::reads), by [`Message`]s on [links](crate::link).
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -35,13 +35,12 @@ use crate::spread::Times;
 use crate::timeline::LaneKind;
 use crate::{Rng, World};
 
-/// A long answer is sent in pieces of this size.
+/// A long response is sent in pieces of this size.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// The numbers of chance that links begin with; members have those below.
+/// Random purposes of links begin here; those of members are below.
 const LINKS: u64 = 1 << 32;
 
-/// All members. Clones are the same ones.
 #[derive(Clone)]
 pub struct Cluster(Rc<Inner>);
 
@@ -50,11 +49,11 @@ struct Inner {
     build: Rc<Build>,
     model: Rc<Model>,
     members: Vec<Member>,
-    /// From each member to each: the leader's speak to all, the others' to the leader.
+    /// From each member to each; those between two followers are not used.
     links: Vec<Link<Message>>,
     progress: Progress,
     quorum: TimeKind,
-    /// The member at which the next request arrives that is dealt to all.
+    /// The member for the next request of [`Connect::Spread`].
     next: Cell<usize>,
     jobs: RefCell<Vec<ClassResults>>,
     keys: u64,
@@ -63,7 +62,7 @@ struct Inner {
     ends_ns: u64,
 }
 
-/// A thread that computes for a request beside the request's own thread.
+/// A thread that computes for a request beside the request's own.
 struct Alongside {
     name: TimeKind,
     time_account: TimeAccount,
@@ -71,14 +70,12 @@ struct Alongside {
 }
 
 impl Alongside {
-    /// Until that is done.
     async fn wait(self, trip: &mut SimTask) {
         trip.worker(self.name, &self.time_account, &self.done).await;
     }
 }
 
 impl Cluster {
-    /// Starts one.
     pub fn start(world: &World, scenario: &Scenario, build: &Build) -> Cluster {
         let (build, model) = (Rc::new(build.clone()), Rc::new(scenario.model.clone()));
         let count = model.members + model.learners;
@@ -150,7 +147,7 @@ impl Cluster {
         &self.0.members[place]
     }
 
-    /// How many there are, with the learners.
+    /// Voters and learners.
     pub(crate) fn members(&self) -> usize {
         self.0.members.len()
     }
@@ -163,12 +160,11 @@ impl Cluster {
         &self.0.links[from * self.members() + to]
     }
 
-    /// How many keys there are.
     pub(crate) fn keys(&self) -> u64 {
         self.0.keys
     }
 
-    /// Bytes of a record of these, on average.
+    /// Mean size.
     pub(crate) fn record_bytes(&self) -> u64 {
         self.0.record_bytes
     }
@@ -177,7 +173,7 @@ impl Cluster {
         self.0.seed
     }
 
-    /// Nothing new begins any more.
+    /// Whether the workload's time is over, so that no background work begins.
     pub(crate) fn is_over(&self) -> bool {
         self.world().now_ns() >= self.0.ends_ns
     }
@@ -186,27 +182,26 @@ impl Cluster {
         &self.0.progress
     }
 
-    /// What is spent waiting for most of them, if nothing better is known.
+    /// What the wait for a quorum is booked on if no cause is known.
     pub(crate) fn quorum(&self) -> TimeKind {
         self.0.quorum
     }
 
-    /// The locks, for their figures: those of each member.
+    /// By member.
     pub fn locks(&self) -> impl Iterator<Item = [&Lock; 6]> {
         self.0.members.iter().map(|member| member.locks.all())
     }
 
-    /// The most that was ever committed and not applied at a member.
+    /// The largest gap between committed and applied entries that a member has had.
     pub fn gap_max(&self) -> u64 {
         self.0.members.iter().map(|member| member.gap_max.get()).max().unwrap_or(0)
     }
 
-    /// For how long the cores of each member were busy.
+    /// By member.
     pub fn used_ns(&self) -> Vec<u64> {
         self.0.members.iter().map(|member| member.cores.used_ns()).collect()
     }
 
-    /// Work in the background is done, which took so long.
     pub(crate) fn did(&self, job: &str, took_ns: u64, account: Account) {
         let mut jobs = self.0.jobs.borrow_mut();
         let at = jobs.iter().position(|known| known.name == job).unwrap_or_else(|| {
@@ -217,12 +212,10 @@ impl Cluster {
         jobs[at].answered(took_ns, account);
     }
 
-    /// What was done in the background.
     pub fn jobs(&self) -> Vec<ClassResults> {
         self.0.jobs.take()
     }
 
-    /// The member that the next request goes to.
     pub(crate) fn member_index(&self, connect: Connect) -> usize {
         match connect {
             Connect::Leader => LEADER,
@@ -235,7 +228,7 @@ impl Cluster {
         }
     }
 
-    /// Serves a request of its class. Says how long it took, and what for.
+    /// Returns the latency and its account, too.
     pub async fn serve(
         &self,
         connect: Connect,
@@ -264,7 +257,7 @@ impl Cluster {
         (outcome, took_ns, account)
     }
 
-    /// To the member, and into it.
+    /// From the client to the member's handler.
     pub(crate) async fn receive(&self, place: usize, trip: &mut SimTask) {
         let (costs, model) = (&self.0.build.costs, self.model());
         let member = self.member(place);
@@ -273,17 +266,16 @@ impl Cluster {
         if model.client_round_trip_ns > 0 {
             trip.network(model.client_round_trip_ns / 2).await;
         }
-        // A thread of the client, and one of the server: each has to get a core.
+        // Two runs, since a thread of the client and one of the server need a core each.
         trip.run(self.client_ns() / 2).await;
         trip.run(costs.request_ns / 2).await;
     }
 
-    /// What a request costs a client that pays for it here.
+    /// 0 if clients have machines of their own.
     fn client_ns(&self) -> u64 {
         if self.model().clients_apart { 0 } else { self.0.build.costs.client_ns }
     }
 
-    /// And back.
     pub(crate) async fn send_response(&self, trip: &mut SimTask) {
         trip.run(self.0.build.costs.request_ns.div_ceil(2)).await;
         trip.run(self.client_ns().div_ceil(2)).await;
@@ -315,7 +307,7 @@ impl Cluster {
         self.sends(place, trip, range).await;
     }
 
-    /// What sending and taking an answer costs, whichever side pays for it.
+    /// CPU time of sending and of receiving; the second is 0 if clients have machines of their own.
     fn sending_ns(&self, range: Range) -> (u64, u64) {
         let (costs, bytes) = (&self.0.build.costs, range.bytes());
         let sent_ns = costs.sent_record_ns * range.sent + times(bytes, costs.sent_byte_ns);
@@ -323,7 +315,6 @@ impl Cluster {
         (sent_ns, times(bytes, received_ns))
     }
 
-    /// An answer goes out.
     async fn sends(&self, place: usize, trip: &mut SimTask, range: Range) {
         if range.is_long() {
             return self.in_pieces(place, trip, range, false).await;
@@ -332,9 +323,8 @@ impl Cluster {
         trip.run(sent_ns + received_ns).await;
     }
 
-    /// A long answer goes out. The client takes what has come while the rest is sent; and in an era
-    /// that reads it in pieces, the rest is read meanwhile, too. Now and then one waits for the
-    /// other.
+    /// The client receives a piece while the next one is sent; an era that reads in pieces also
+    /// reads one while the last is sent. Server and client wait for each other now and then.
     async fn in_pieces(&self, place: usize, trip: &mut SimTask, range: Range, reads: bool) {
         let member = self.member(place);
         let waits_ns = member.sent_waits_ns(range.bytes()) as f64;
@@ -346,8 +336,7 @@ impl Cluster {
             let taken = self.alongside(place, "its client", received_ns, false);
             if reads {
                 let sending = self.alongside(place, "its sending", sent_ns, true);
-                // The reading task holds no lock. Like the sending one, it steps back behind all
-                // that answer.
+                // The reading task holds no lock, and like the sending one runs at low priority.
                 trip.set_runs_in_background(true);
                 era::range(member, trip, piece).await;
                 trip.set_runs_in_background(false);
@@ -361,7 +350,7 @@ impl Cluster {
         }
     }
 
-    /// Another thread computes for a request, at the same time; if it makes way, others go first.
+    /// Starts a computation on another thread; with `makes_way`, at low priority.
     fn alongside(&self, place: usize, name: &'static str, ns: u64, makes_way: bool) -> Alongside {
         let (world, cores) = (self.world(), &self.member(place).cores);
         let mut its = SimTask::new(world, cores, TaskLabel::named(name));
@@ -431,7 +420,7 @@ impl Cluster {
         }
     }
 
-    /// What the applier does when the writer was answered.
+    /// What the applier does after the response to the writer.
     async fn after(&self, member: &Member, trip: &mut SimTask, work: Work, applied: u64) {
         if let Work::Write(write) = work {
             background::tells_watchers_behind(member, trip, write).await;

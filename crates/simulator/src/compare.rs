@@ -1,7 +1,7 @@
-//! Two eras side by side: what has become of each class, and what it no longer waits for.
+//! Two eras side by side: the latency of each class, and what it no longer waits for.
 //!
-//! A table of latencies says that something is better. What was removed is in the accounts of the
-//! slow requests: of each thing they waited for, the time in the one era less that in the other.
+//! What was removed is, for each thing that slow requests waited for, the time in the one era less
+//! that in the other:
 //!
 //! ```text
 //!   3.2         readTx ░░░░░░░░░░░░░░░░░░░░░░░ batchTx ░ running ██
@@ -15,26 +15,21 @@ use serde_json::{Value, json};
 
 use crate::results::{ClassResults, Results, Share};
 
-/// Within this, two latencies are the same.
+/// Latencies within this factor count as equal.
 const SAME: f64 = 1.1;
 
-/// The columns of a table.
 const SHOWN: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("max", 1.0)];
 
-/// The same requests, in two eras.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison<'r> {
-    /// The one.
     pub before: &'r Results,
-    /// The other.
     pub after: &'r Results,
 }
 
-/// A class in both.
 type Pair<'r> = (&'r ClassResults, &'r ClassResults);
 
 impl<'r> Comparison<'r> {
-    /// What is done in one of them only has nothing to be compared with.
+    /// Classes that exist in one era only are left out.
     fn pairs(&self) -> impl Iterator<Item = Pair<'r>> {
         self.before.classes.iter().filter_map(|class| {
             let others = &self.after.classes;
@@ -42,7 +37,6 @@ impl<'r> Comparison<'r> {
         })
     }
 
-    /// For reading.
     pub fn table(&self) -> String {
         let [before, after] = [self.before.era.name(), self.after.era.name()];
         let widest = self.pairs().map(|(class, _)| class.name.chars().count()).max();
@@ -72,13 +66,12 @@ impl<'r> Comparison<'r> {
 
     fn blame(&self, results: &Results, class: &ClassResults) -> String {
         let shares = results.shares(class).into_iter().take(3);
-        // The most, and what else is worth a word.
+        // The largest share, and others of at least 1 %.
         let shares = shares.enumerate().filter(|(place, share)| *place == 0 || share.share >= 0.01);
         let shares = shares.map(|(_, share)| share.to_string());
         format!("{}: {}", results.era, shares.collect::<Vec<_>>().join(", "))
     }
 
-    /// What has become of each class, a sentence for each.
     pub fn sentences(&self) -> Vec<String> {
         self.pairs().map(|pair| self.sentence(pair)).collect()
     }
@@ -100,7 +93,7 @@ impl<'r> Comparison<'r> {
         }
         let mut sentence =
             format!("{name}: p99 is {was:.2} ms in {before} and {is:.2} ms in {after}");
-        // The most that was removed, or, if it became slower, the most that was added.
+        // The largest gain, or, if the class became slower, the largest loss.
         let (change, is_gain) =
             if was > is { (changes.first(), true) } else { (changes.last(), false) };
         if let Some(change) = change {
@@ -119,7 +112,7 @@ impl<'r> Comparison<'r> {
         format!("{sentence}.{refused}")
     }
 
-    /// Where slow requests spend less time, the greatest gain first.
+    /// Time that slow requests save, the largest gain first.
     fn changes(&self, (one, other): Pair<'r>) -> Vec<TimeChange> {
         let (was, is) = (self.before.shares(one), self.after.shares(other));
         let find = |shares: &[Share], name| shares.iter().find(|share| share.name == name).cloned();
@@ -138,7 +131,6 @@ impl<'r> Comparison<'r> {
         changes
     }
 
-    /// For programs.
     pub fn json(&self) -> Value {
         let classes = self.pairs().zip(self.sentences()).map(|(pair, sentence)| {
             let ratios = SHOWN.map(|(name, at)| {
@@ -156,7 +148,7 @@ impl<'r> Comparison<'r> {
     }
 }
 
-/// What slow requests spend on one thing, in the one era and in the other.
+/// Time that slow requests spend on one thing in each era.
 struct TimeChange {
     name: &'static str,
     was_ms: f64,
@@ -184,8 +176,7 @@ mod tests {
     use crate::era::Era;
     use crate::{World, results};
 
-    /// A hundred requests of each class; two of them spend so many milliseconds on each of two
-    /// things.
+    /// A hundred requests of each class; two of them spend the given milliseconds on two things.
     fn results(era: Era, classes: &[(&str, [u64; 2])]) -> Results {
         let world = World::new();
         let kinds = [TimeKind::named(&world, "readTx"), TimeKind::DISK];

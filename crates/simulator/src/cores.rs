@@ -1,8 +1,7 @@
-//! Processors: which computations run, and which wait until one is free.
+//! The cores of a machine, and the computations that run on them or wait in the queue.
 //!
-//! A core does one thing at a time. A computation that finds all of them busy joins the queue; one
-//! that has run for a *quantum* while others are queued goes to its end. With an endless quantum,
-//! the queue is first in, first out.
+//! A computation that has run for a *quantum* while others are queued goes to the end of the queue.
+//! With an endless quantum, the queue is first in, first out.
 //!
 //! ```text
 //!   2 cores, quantum 3        a and b need 6, c needs 3; they arrive together
@@ -10,9 +9,9 @@
 //!   core 2   bbb aaa          b made way for it
 //! ```
 //!
-//! [`Cores::with_impatience`] models how threads take a core when they wake; a
-//! [late](Cores::run_late) computation gives its core to the first other. Left out: caches, two
-//! threads of one core, and the cost of a switch.
+//! [`Cores::with_impatience`] models preemption by waking threads; a [late](Cores::run_late)
+//! computation gives its core to the first other. Left out: caches, hyper-threads, and the cost of
+//! a context switch.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -24,7 +23,6 @@ use std::task::{Context, Poll};
 use crate::Rng;
 use crate::world::{ProcessId, World};
 
-/// The cores of one machine. Clones are the same ones.
 #[derive(Clone, Debug)]
 pub struct Cores(Rc<Inner>);
 
@@ -33,12 +31,11 @@ struct Inner {
     world: World,
     count: usize,
     quantum_ns: u64,
-    /// Those that do nothing, by since when; the next computation takes the one that was busy last.
+    /// When each idle core became idle; the next computation takes the one that was busy last.
     free: RefCell<Vec<u64>>,
-    /// What the others do.
     busy: RefCell<Vec<Slice>>,
     run_queue: RefCell<VecDeque<QueuedComputation>>,
-    /// Computations that have left the line, and were not notified yet.
+    /// Taken from the queue, and not yet polled.
     woken: RefCell<Vec<QueuedComputation>>,
     computations: Cell<u64>,
     used_ns: Cell<u64>,
@@ -46,17 +43,16 @@ struct Inner {
     rng: RefCell<Rng>,
 }
 
-/// A computation that is queued, or was just taken from the queue.
 #[derive(Clone, Copy, Debug)]
 struct QueuedComputation {
     process: ProcessId,
     number: u64,
     is_late: bool,
-    /// What it had done on the core that was taken from it.
+    /// Work done in the slice that was interrupted.
     done_ns: u64,
 }
 
-/// A computation on a core.
+/// What runs on a core.
 #[derive(Clone, Copy, Debug)]
 struct Slice {
     process: ProcessId,
@@ -67,14 +63,14 @@ struct Slice {
 }
 
 impl Cores {
-    /// So many. A quantum of `u64::MAX` lets each computation run to its end.
+    /// A quantum of `u64::MAX` lets each computation run to its end.
     pub fn new(world: &World, count: usize, quantum_ns: u64) -> Cores {
         Cores::with_impatience(world, count, quantum_ns, 0.0, Rng::new(0, 0))
     }
 
-    /// The same, on which this share of the new computations goes first: it takes the core of one
-    /// that has run for long, as a system lets a thread do that wakes. The others may be woken on
-    /// a core that is busy, and wait there for the end of a slice, though another core is free.
+    /// `impatience` is the share of new computations that preempt a running one, as a scheduler
+    /// lets a waking thread do. The others may be queued at a busy core, and wait there for the end
+    /// of a slice, though another core is idle.
     pub fn with_impatience(
         world: &World,
         count: usize,
@@ -98,12 +94,12 @@ impl Cores {
         }))
     }
 
-    /// Runs for so long, and waits for a core first if it must. Says how long it waited.
+    /// Returns how long it waited for a core.
     pub fn run(&self, ns: u64) -> Computation<'_> {
         self.computes(ns, false)
     }
 
-    /// The same, if no other computation wants the core.
+    /// Like [`run`](Cores::run), at low priority.
     pub fn run_late(&self, ns: u64) -> Computation<'_> {
         self.computes(ns, true)
     }
@@ -122,12 +118,12 @@ impl Cores {
         }
     }
 
-    /// How long all cores together were busy.
+    /// Of all cores together.
     pub fn used_ns(&self) -> u64 {
         self.0.used_ns.get()
     }
 
-    /// For how long none of them has done anything; not at all if one is busy.
+    /// How long all cores have been idle; `None` if one is busy.
     pub fn idle_ns(&self) -> Option<u64> {
         let free = self.0.free.borrow();
         let since_ns = free.iter().copied().max().filter(|_| free.len() == self.0.count)?;
@@ -135,7 +131,6 @@ impl Cores {
     }
 }
 
-/// A future that ends when a core has worked for it as long as it takes.
 #[derive(Debug)]
 #[must_use = "nothing is computed unless it is awaited"]
 pub struct Computation<'c> {
@@ -146,7 +141,7 @@ pub struct Computation<'c> {
     begin_ns: u64,
     work_ns: u64,
     at: At,
-    /// Ends of slices in the calendar: the last one, and those before it, which may be over or not.
+    /// End of the last slice in the calendar; `cut_short` has earlier ones that may still come.
     noted_ns: u64,
     cut_short: Vec<u64>,
 }
@@ -159,24 +154,24 @@ enum At {
 }
 
 impl Inner {
-    /// Whether the next computation that comes goes first.
+    /// Draws whether the next computation to arrive preempts.
     fn is_impatient(&self) -> bool {
         self.impatience > 0.0 && self.rng.borrow_mut().unit() < self.impatience
     }
 
-    /// The next computation: the first that is not late, or else the first.
+    /// The first at normal priority, otherwise the first.
     fn next(&self) -> Option<QueuedComputation> {
         let mut line = self.run_queue.borrow_mut();
         let at = line.iter().position(|standing| !standing.is_late).unwrap_or(0);
         line.remove(at)
     }
 
-    /// Whether a computation is queued that goes before this one.
+    /// Whether a queued computation goes before one of this priority.
     fn is_wanted(&self, by_one_who_is_late: bool) -> bool {
         self.run_queue.borrow().iter().any(|standing| by_one_who_is_late || !standing.is_late)
     }
 
-    /// The next computation gets this core; if there is none, it is free.
+    /// Gives the core to the next computation, or marks it idle.
     fn hands_over(&self) {
         match self.next() {
             Some(next) => {
@@ -187,9 +182,8 @@ impl Inner {
         }
     }
 
-    /// Takes the core of a computation that is late, or of the one that has it for the longest
-    /// time. That one stands in front of the line with the rest. A computation whose slice is over
-    /// at this moment leaves by itself.
+    /// Preempts a late computation, or the one with the oldest slice, and puts it at the front of
+    /// the queue with its remaining work. A computation whose slice ends now is left alone.
     fn interrupts(&self, only_who_is_late: bool) -> bool {
         let mut busy = self.busy.borrow_mut();
         let now_ns = self.world.now_ns();
@@ -212,7 +206,7 @@ impl Inner {
 }
 
 impl Computation<'_> {
-    /// On a core, until the quantum is over or there is nothing left to do.
+    /// Starts a slice.
     fn runs(&mut self) {
         let length_ns = self.left_ns.min(self.cores.quantum_ns);
         self.at = At::Core;
@@ -221,8 +215,8 @@ impl Computation<'_> {
         let (begin_ns, process, number) = (world.now_ns(), world.going_on(), self.number);
         let slice = Slice { process, number, is_late: self.is_late, begin_ns, length_ns };
         self.cores.busy.borrow_mut().push(slice);
-        // Ends of slices that were cut short are still in the calendar, and none of them is behind
-        // this end: it must not be there twice, or another process might be woken by it.
+        // Ends of interrupted slices are still in the calendar, and none is later than this end. It
+        // must not be there twice, or it might wake another process.
         let end_ns = begin_ns + length_ns;
         if self.noted_ns != end_ns && !self.cut_short.contains(&end_ns) {
             if self.noted_ns > begin_ns {
@@ -247,8 +241,7 @@ impl Computation<'_> {
         self.number = cores.computations.get();
         cores.computations.set(self.number + 1);
         let (free, is_impatient) = (cores.free.borrow().len(), cores.is_impatient());
-        // A patient one may wait for a core that is busy, beside one that is free; but not for one
-        // that makes way.
+        // A patient one may wait for a busy core beside an idle one, but not for a late one.
         let is_busy_in_time = || cores.busy.borrow().iter().any(|slice| !slice.is_late);
         let is_misled = cores.impatience > 0.0 && !is_impatient && is_busy_in_time();
         match free {
@@ -262,8 +255,7 @@ impl Computation<'_> {
         }
     }
 
-    /// Whether it was taken from the queue; if not, it was woken at the end of a slice that was cut
-    /// short.
+    /// Whether it was taken from the queue; if not, it was woken at the end of a slice cut short.
     fn is_called(&mut self) -> bool {
         let mut called = self.cores.woken.borrow_mut();
         let Some(at) = called.iter().position(|one| one.number == self.number) else {
@@ -273,7 +265,7 @@ impl Computation<'_> {
         true
     }
 
-    /// Its slice is over: takes it off the core.
+    /// Whether its slice has ended; if so, it leaves the core.
     fn is_over(&mut self) -> bool {
         let mut busy = self.cores.busy.borrow_mut();
         let now_ns = self.cores.world.now_ns();
@@ -287,7 +279,7 @@ impl Computation<'_> {
 }
 
 impl Future for Computation<'_> {
-    /// How long it waited.
+    /// How long it waited for a core.
     type Output = u64;
 
     fn poll(mut self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<u64> {
@@ -324,7 +316,7 @@ impl Future for Computation<'_> {
 mod tests {
     use super::*;
 
-    /// When each of these ends that arrive together, and how long it waited.
+    /// End and waiting time of each of these computations, which arrive together.
     fn ends(count: usize, quantum_ns: u64, works: &[u64]) -> Vec<(u64, u64)> {
         let world = World::new();
         let cores = Cores::new(&world, count, quantum_ns);
@@ -380,7 +372,7 @@ mod tests {
         assert_eq!(seen.take(), [None, None, Some(10)]);
     }
 
-    /// Long ones that come at once, and short ones that come every now and then.
+    /// Long computations that arrive at once, and short ones now and then.
     fn mixed(impatience: f64, seed: u64) -> (Vec<u64>, u64, u64) {
         let world = World::new();
         let chance = Rng::new(seed, 0);
@@ -420,7 +412,7 @@ mod tests {
         assert!(patient < 60 && impatient > 280, "{patient} and {impatient} of 300 at once");
         assert!(longest <= 100, "for one as short at most: {longest}");
         for seed in 0..200 {
-            // Most, not all; and nothing is lost or done twice.
+            // Most of them, not all; and no work is lost or done twice.
             let (_, at_once, longest) = mixed(0.85, seed);
             assert!((200..295).contains(&at_once) && longest > 100, "{at_once}, {longest}");
             assert_eq!(mixed(0.85, seed), mixed(0.85, seed));
@@ -449,8 +441,7 @@ mod tests {
             assert_eq!((cores.0.run_queue.borrow().len(), cores.0.free.borrow().len()), (0, count));
             let ends = ends.take();
             let waited = |number| ends.iter().find(|end| end.0 == number).unwrap().2;
-            // The other is all that a punctual one can wait for, and with a core for each, for
-            // none.
+            // A normal one can wait for the long one only; with a core for each, for none.
             match count {
                 1 => assert!(waited(2) <= 4 && waited(3) <= 20, "{ends:?}"),
                 _ => assert_eq!((waited(2), waited(3)), (0, 0), "{ends:?}"),
@@ -459,7 +450,7 @@ mod tests {
         }
     }
 
-    /// How often one of these that come alone waits, beside one that computes all the time.
+    /// How many of the short computations wait beside one that always computes.
     fn waits_beside(one_who_is_late: bool) -> usize {
         let world = World::new();
         let cores = Cores::with_impatience(&world, 2, 4_000, 0.5, Rng::new(1, 0));
@@ -484,8 +475,7 @@ mod tests {
     #[test]
     fn nobody_waits_for_one_who_makes_way() {
         assert_eq!(waits_beside(true), 0);
-        // Beside another one, those that are patient are woken on a core that is busy, though there
-        // is a free one.
+        // The patient ones are queued at a busy core, though another is idle.
         let waits = waits_beside(false);
         assert!((30..=70).contains(&waits), "{waits} of 100");
     }

@@ -1,4 +1,4 @@
-//! What things cost on a machine, kept in a file.
+//! The costs of a machine, in a file.
 //!
 //! ```toml
 //! machine = "AMD EPYC, 2 cores, Linux 6.18"       # a note for the reader
@@ -7,8 +7,8 @@
 //! log_sync_ns = { mean = 600_000, p99 = 1_900_000 }
 //! ```
 //!
-//! An era that is not in the file costs what the one before it does. One measured file comes with
-//! the program; `clearlane-sim measure` writes another one.
+//! An era that is not in the file costs what the one before it does. A measured file comes with the
+//! program; `clearlane-sim measure` writes another.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,21 +21,18 @@ use crate::spread::{P99_MAX, Spread};
 
 const SHIPPED: &str = include_str!("../costs/epyc-2-cores.toml");
 
-/// What is above or below it is no measured cost: a minute.
+/// A minute: larger costs are refused as a mistake in the file.
 const MOST_NS: f64 = 60e9;
 
-/// What things cost on a machine, in each era.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostFile {
-    /// Which one, in words.
+    /// For the reader only.
     pub machine: String,
-    /// What was measured; at least one.
+    /// At least one.
     pub eras: BTreeMap<Era, Costs>,
 }
 
 impl CostFile {
-    /// The one that comes with the program.
-    ///
     /// # Panics
     ///
     /// Never: a test reads it.
@@ -43,15 +40,13 @@ impl CostFile {
         CostFile::parse(SHIPPED).expect("a test reads it")
     }
 
-    /// What things cost in an era.
+    /// Of the era, or the closest one before it that was measured.
     pub fn costs(&self, era: Era) -> Costs {
         let before = self.eras.range(..=era).next_back();
         let (_, costs) = before.or(self.eras.iter().next()).expect("there is one");
         costs.clone()
     }
 
-    /// Reads a file.
-    ///
     /// # Errors
     ///
     /// In one line: what is wrong, and what is allowed.
@@ -85,7 +80,7 @@ impl CostFile {
     }
 }
 
-/// Strictly: what is missing would be a guess, and what is misspelt would be missing.
+/// Missing and unknown names are errors.
 fn costs(table: &Table) -> Result<Costs, String> {
     let mut costs = Costs::BY_HAND;
     let places = costs.fields();
@@ -118,7 +113,7 @@ fn number(name: &str, value: &Value) -> Result<f64, String> {
     })
 }
 
-/// One time, or a mean and a 99th percentile.
+/// A number, or a table of a mean and a 99th percentile.
 fn a_spread(name: &str, value: &Value) -> Result<Spread, String> {
     let Value::Table(table) = value else {
         return Ok(Spread { mean_ns: number(name, value)?, p99_ns: None });
@@ -138,7 +133,7 @@ fn a_spread(name: &str, value: &Value) -> Result<Spread, String> {
 }
 
 impl fmt::Display for CostFile {
-    /// As a file.
+    /// In the file's format.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# What things cost, in nanoseconds: measured by `clearlane-sim measure`.")?;
         writeln!(f, "machine = {}", Value::String(self.machine.clone()))?;
@@ -152,7 +147,7 @@ impl fmt::Display for CostFile {
                         writeln!(f, "{name} = {mean_ns:.0}")?;
                     }
                     CostField::Spread(Spread { mean_ns, p99_ns: Some(p99_ns) }) => {
-                        // Rounded so that the one does not go too far from the other.
+                        // Rounded towards each other, so that the ratio does not exceed its bound.
                         let (mean, p99) = (mean_ns.ceil(), p99_ns.floor().max(mean_ns.ceil()));
                         writeln!(f, "{name} = {{ mean = {mean}, p99 = {p99} }}")?;
                     }

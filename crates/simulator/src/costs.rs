@@ -1,95 +1,86 @@
-//! What things cost, in nanoseconds: all that the model knows of a machine and of the real code's
-//! speed.
+//! Costs in nanoseconds: all that the model knows of the speed of a machine and of the real code.
 //!
-//! Most of it is time on a core. The rest is waiting that no request is to blame for: for a disk,
-//! and for threads that sleep and must be woken, which on a virtual machine takes longer than many
-//! a request computes.
-//!
-//! Where they come from: a [file](crate::cost_file) of measured costs.
+//! Most are time on a core. The rest is waiting for a disk, and for threads that must be woken,
+//! which on a virtual machine takes longer than many requests compute. Measured costs are in a
+//! [file](crate::cost_file).
 
 use crate::spread::Spread;
 
-/// What things cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
-    /// So long a core works for one before it makes way for another.
+    /// How long a computation runs before it yields to a queued one.
     pub quantum_ns: u64,
-    /// Which share of the threads that wake goes before a thread that has run for long:
-    /// [`crate::cores`].
+    /// Share of waking threads that preempt: see [`Cores`](crate::Cores::with_impatience).
     pub impatience: f64,
-    /// The server, for a request: its frames, its handling, its answer.
+    /// Server CPU for framing, handling and response of a request.
     pub request_ns: u64,
-    /// The client, for a request, if it runs on the same machine; else 0.
+    /// Client CPU for a request, if the client runs on the same machine; else 0.
     pub client_ns: u64,
-    /// Threads that hand a request to each other, from when it is due until its answer is counted,
-    /// all together: on a machine that is awake.
+    /// Thread hand-overs of a request from client to server and back, on a machine that is awake.
     pub awake: Spread,
-    /// How much longer it takes on a machine that sleeps.
+    /// Additional time of these hand-overs on a machine that sleeps.
     pub wakeups_ns: u64,
-    /// How long it takes until a machine that has nothing to do sleeps; most of the way, as with
-    /// all that fades.
+    /// Time constant of falling asleep: an idle machine approaches sleep exponentially.
     pub doze_ns: u64,
-    /// The threads that a write has beside them, if the machine is awake.
+    /// Additional thread hand-overs of a write, on a machine that is awake.
     pub write_awake_ns: u64,
-    /// And how much longer they take if it sleeps.
+    /// Additional time of those on a machine that sleeps.
     pub write_wakeups_ns: u64,
-    /// The threads of a read that must be fresh; these it has woken already.
+    /// Thread hand-overs of a ReadIndex round, however awake the machine is.
     pub round_wakeups_ns: u64,
-    /// The server, for a read that it hands to a thread of its pool.
+    /// Server CPU to hand a read to the thread pool.
     pub pool_ns: u64,
-    /// And the threads that are woken for it, likewise.
+    /// Thread hand-overs for that.
     pub pool_wakeups_ns: u64,
-    /// The server, for a record that goes into an answer.
+    /// Server CPU for each record of a response.
     pub sent_record_ns: u64,
-    /// The server, for a byte of an answer that goes to the socket.
+    /// Server CPU for each byte of a response.
     pub sent_byte_ns: f64,
-    /// For each MiB of a long answer: threads of server and client that wait for each other while
-    /// it goes through the socket, and for memory.
+    /// Per MiB of a long response: waits of server and client for each other and for memory.
     pub sent_waits: Spread,
-    /// The client, for a byte of an answer.
+    /// Client CPU for each byte of a response.
     pub received_byte_ns: f64,
-    /// A round of the thread that speaks to raft.
+    /// CPU of a turn of the raft loop.
     pub raft_turn_ns: u64,
-    /// The log: an entry.
+    /// Log: CPU per entry.
     pub log_entry_ns: u64,
-    /// The log: a byte of it.
+    /// Log: CPU per byte.
     pub log_byte_ns: f64,
-    /// The log: how long a sync waits for the disk, beside what it computes.
+    /// Log: how long a sync waits for the disk.
     pub log_sync: Spread,
-    /// The index: to come to a key, and to go on to the next one.
+    /// Index: per lookup of the first key.
     pub index_seek_ns: u64,
-    /// The index: one key of a walk.
+    /// Index: per key of a walk.
     pub index_key_ns: u64,
-    /// The backend: one record that is looked up.
+    /// Backend: per record read.
     pub record_ns: u64,
-    /// The backend: a byte of it, read or written.
+    /// Backend: per byte read or written.
     pub record_byte_ns: f64,
-    /// A key that is written, when that is applied.
+    /// Backend: per key written.
     pub apply_ns: u64,
-    /// What is pending is merged into the read buffer, or copied out of it: one operation.
+    /// Read buffer: per operation merged into it or copied.
     pub buffer_op_ns: u64,
-    /// A commit, however little there is to commit: what it computes.
+    /// Commit: fixed CPU.
     pub commit_ns: u64,
-    /// A commit: one operation.
+    /// Commit: per operation.
     pub commit_op_ns: u64,
-    /// A commit: a byte of what is written.
+    /// Commit: per byte.
     pub commit_byte_ns: f64,
-    /// A commit: its syncs.
+    /// Commit: how long its syncs wait for the disk.
     pub commit_sync: Spread,
-    /// One revision of a scan in the order of revisions, for watchers that are behind or a
-    /// compaction.
+    /// Per revision of a scan in order of revisions, as for unsynced watchers and compactions.
     pub scan_revision_ns: u64,
-    /// A watcher is notified of a write.
+    /// Per watcher and key written.
     pub notify_ns: u64,
-    /// A revision is removed.
+    /// Compaction: per revision removed.
     pub remove_revision_ns: u64,
-    /// May this user see that key?
+    /// Per permission check.
     pub permission_ns: u64,
 }
 
 impl Costs {
-    /// Round numbers, about right for one core of a server of these years: for examples that are
-    /// reckoned by hand. To run a scenario, use those of a [file](crate::cost_file).
+    /// Round numbers for examples that are calculated by hand. To run a scenario, use those of a
+    /// [file](crate::cost_file).
     pub const BY_HAND: Costs = Costs {
         quantum_ns: 3_000_000,
         impatience: 0.0,
@@ -128,7 +119,7 @@ impl Costs {
         permission_ns: 1_000,
     };
 
-    /// The same where a group of them is so many times as much.
+    /// Multiplies the costs of a group by `times`.
     #[must_use]
     pub fn scaled(&self, group: CostGroup, times: f64) -> Costs {
         let mut costs = self.clone();
@@ -148,17 +139,17 @@ impl Costs {
 /// Costs that are measured together, since one plain load shows their sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostGroup {
-    /// What server and client compute for any request.
+    /// CPU of server and client per request.
     Request,
-    /// Threads that wake for any request.
+    /// Thread hand-overs per request.
     RequestWaits,
-    /// What is computed for each record of an answer.
+    /// CPU per record of a response.
     Record,
-    /// What a long answer waits for.
+    /// Waits of a long response.
     RecordWaits,
-    /// What a put computes beyond a request.
+    /// CPU of a put beyond that of a request.
     Put,
-    /// What a put waits for beyond that: its threads, and the disk of the log.
+    /// Waits of a put beyond those of a request: thread hand-overs, and the log's disk.
     PutWaits,
 }
 
@@ -190,7 +181,6 @@ impl CostGroup {
     }
 }
 
-/// Where a cost is, by its kind.
 #[derive(Debug)]
 pub(crate) enum CostField<'c> {
     Whole(&'c mut u64),
@@ -199,7 +189,7 @@ pub(crate) enum CostField<'c> {
 }
 
 impl Costs {
-    /// All of them, by their names in files. That of a [`Spread`] has its unit there.
+    /// By name in a [`cost_file`](crate::cost_file). A [`Spread`] has its unit there.
     pub(crate) fn fields(&mut self) -> [(&'static str, CostField<'_>); 34] {
         use CostField::{Part, Whole};
         [
@@ -241,7 +231,6 @@ impl Costs {
     }
 }
 
-/// So many of something that costs so much each.
 pub(crate) fn times(count: u64, each_ns: f64) -> u64 {
     (count as f64 * each_ns) as u64
 }
@@ -261,7 +250,6 @@ mod tests {
         assert_eq!((slower.request_ns, slower.log_sync), (costs.request_ns, costs.log_sync));
     }
 
-    /// A name that is misspelt would scale nothing.
     #[test]
     fn every_name_of_a_group_is_a_cost() {
         let mut costs = Costs::BY_HAND;

@@ -1,4 +1,4 @@
-//! What is in the logs of members, and what of it they tell each other.
+//! Entries of the log, and the messages between members.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,18 +9,16 @@ use crate::account::Account;
 use crate::requests::{Range, Write};
 use crate::signal::Signal;
 
-/// The first member leads.
+/// The first member leads; there are no elections.
 pub(crate) const LEADER: usize = 0;
 
-/// What an entry of the log says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     Write(Write),
-    /// In 3.0, a linearizable read.
+    /// A linearizable read, in era 3.0 only.
     Read(Range),
-    /// What was overwritten before it may go.
     Compact,
-    /// A user has a token now.
+    /// A user has been authenticated.
     Token,
 }
 
@@ -33,7 +31,6 @@ impl Work {
     }
 }
 
-/// In the log.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) actor: TaskLabel,
@@ -41,61 +38,56 @@ pub(crate) struct Entry {
     pub(crate) ticket: Rc<Ticket>,
 }
 
-/// What a request waits for, and how it came about.
+/// Connects a waiting request with the progress of its entry.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    /// At which member.
+    /// The member that proposed the entry.
     pub(crate) member: usize,
-    /// It is applied there.
+    /// Set when the entry is applied at `member`.
     pub(crate) done: Signal,
     pub(crate) batch: RefCell<Option<Rc<Batch>>>,
-    /// When the applier got it, and what that had spent by then.
+    /// When the applier got the entry, and the applier's account then.
     pub(crate) handed: Cell<(u64, Account)>,
 }
 
-/// Entries that went to the logs together.
+/// Entries that are appended together.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) entries: Vec<Entry>,
-    /// The number of the last one.
+    /// Index of the last entry.
     pub(crate) last: u64,
     pub(crate) bytes: u64,
     pub(crate) sent_ns: u64,
-    /// What the leader's log had spent by then.
+    /// Account of the leader's log at `sent_ns`.
     pub(crate) spent: Account,
     pub(crate) committed_ns: Cell<u64>,
-    /// From sent to committed.
+    /// Account of the time from `sent_ns` to `committed_ns`.
     pub(crate) path: Cell<Account>,
 }
 
-/// A batch that has arrived at another member: when, and what that one's log had spent by then.
+/// `spent` is the account of the receiver's log at the arrival.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) batch: Rc<Batch>,
     pub(crate) spent: Account,
 }
 
-/// The leader asks all voting members.
+/// A heartbeat round of ReadIndex.
 #[derive(Debug)]
 pub(crate) struct QuorumRound {
     pub(crate) begin_ns: u64,
-    /// Answers that are missing for a quorum.
+    /// Responses missing for a quorum.
     pub(crate) missing: Cell<usize>,
     pub(crate) done: Signal,
     pub(crate) path: Cell<Account>,
 }
 
-/// What a member tells another one.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// These entries are next in the log.
     Append(Rc<Batch>),
-    /// They are in mine: this was done meanwhile.
+    /// `path` is what the follower has spent on it.
     Appended { batch: Rc<Batch>, path: Account },
-    /// So much is committed.
     Committed(u64),
-    /// Do you still follow me?
     Heartbeat(Rc<QuorumRound>),
-    /// Yes.
     Follows { round: Rc<QuorumRound>, path: Account },
 }

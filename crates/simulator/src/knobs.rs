@@ -1,9 +1,7 @@
-//! Everything in a scenario that can be set, by its name in the file: `model.cores`, `cheap.rate`.
+//! All settings of a scenario, by name: `model.cores`, `cheap.rate`.
 //!
-//! A file is read by setting one knob after the other, so a knob on a command line means what it
-//! means in a file, has the same bounds, and is refused with the same words. A knob has one value.
-//! What has several in a file, such as the mean and the 99th percentile of a sync, is several
-//! knobs:
+//! A file is read by setting one knob after the other, so a knob on a command line has the same
+//! meaning, bounds and errors. A knob has one value, so a distribution has several knobs:
 //!
 //! ```text
 //!   model.sync_ms = 2           the same each time
@@ -11,8 +9,7 @@
 //!   model.sync_ms.p99 = 9
 //! ```
 //!
-//! What is wrong with several knobs together is checked before the scenario is run, not when one is
-//! set: the next may put it right.
+//! Knobs that contradict each other are an error when the scenario is run, not when one is set.
 
 use std::ops::RangeInclusive;
 
@@ -23,12 +20,9 @@ use crate::model::Connect;
 use crate::scenario::Scenario;
 use crate::spread::Spread;
 
-/// A field of `[model]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Knob {
-    /// What it is called there.
     pub name: &'static str,
-    /// What it is.
     pub about: &'static str,
     turn: fn(&mut Scenario, &KnobValue<'_>) -> Result<()>,
 }
@@ -41,13 +35,11 @@ const fn knob(
     Knob { name, about, turn }
 }
 
-/// An hour: nothing that is waited for takes longer.
+/// An hour, the upper bound of all times.
 const HOUR_MS: f64 = 3_600_000.0;
 
-/// More would not be a cluster.
 const MEMBERS_MAX: u64 = 9;
 
-/// All that are in `[model]`.
 pub const KNOBS: &[Knob] = &[
     knob("cores", "cores of each machine", |scenario, given| {
         scenario.cores = given.whole(1..=1024)? as usize;
@@ -153,23 +145,22 @@ pub const KNOBS: &[Knob] = &[
     }),
 ];
 
-/// The value that a knob is turned to.
 #[derive(Clone, Copy)]
 struct KnobValue<'v> {
-    /// What it is called in complaints.
+    /// Name in error messages.
     name: &'v str,
-    /// Behind the name of the knob: the part of it that is meant, or nothing.
+    /// What follows the knob's name, such as `mean` in `sync_ms.mean`; or empty.
     part: &'v str,
     value: &'v Value,
 }
 
 impl Scenario {
-    /// Turns a knob: `model.FIELD`, `keys.FIELD`, `CLASS.FIELD`, `seconds` or `seed`. A value is
-    /// written as in a file; a text needs no quotation marks.
+    /// Sets `model.FIELD`, `keys.FIELD`, `CLASS.FIELD`, `seconds` or `seed`. The value has the
+    /// syntax of the file; a string needs no quotation marks.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let as_text = || Value::String(value.to_owned());
         let table = format!("value = {value}").parse::<Table>().ok();
-        // "1\nother = 2" is no value.
+        // Refuses a value such as "1\nother = 2".
         let table = table.filter(|table| table.len() == 1);
         let value = table.and_then(|mut table| table.remove("value")).unwrap_or_else(as_text);
         match name.strip_prefix("model.") {
@@ -183,7 +174,7 @@ impl Scenario {
         }
     }
 
-    /// What is in the table `[model]`.
+    /// Sets all fields of the table `[model]`.
     pub(crate) fn set_all(&mut self, model: &Table) -> Result<()> {
         model.iter().try_for_each(|(name, value)| self.set_model(name, value))
     }
@@ -197,7 +188,7 @@ impl Scenario {
             let part = name.strip_prefix(knob.name);
             part.is_some_and(|part| part.is_empty() || part.starts_with('.'))
         };
-        // The longest: `sync_ms` is not `sync`.
+        // The longest match: `sync_ms` is not `sync`.
         let known = KNOBS.iter().filter(is).max_by_key(|knob| knob.name.len());
         let knob = known.ok_or_else(|| unknown(name))?;
         let part = name[knob.name.len()..].trim_start_matches('.');
@@ -210,7 +201,6 @@ fn unknown(name: &str) -> Error {
     Error::Workload(format!("[model]: unknown field `{name}`; there are {names}"))
 }
 
-/// What is wrong with a value of `[model]`.
 pub(crate) fn wrong(what: impl std::fmt::Display) -> Error {
     Error::Workload(format!("[model]: {what}"))
 }
@@ -220,14 +210,14 @@ impl KnobValue<'_> {
         wrong(format!("`{}` is {}; it must be {must}", self.name, self.value))
     }
 
-    /// It has no parts.
+    /// Refuses a part.
     fn whole_of_it(&self) -> Result<()> {
         if self.part.is_empty() { Ok(()) } else { Err(unknown(self.name)) }
     }
 
     fn whole(&self, bounds: RangeInclusive<u64>) -> Result<u64> {
         self.whole_of_it()?;
-        // 2.0 is 2.
+        // An integer may be written as 2.0.
         let float = self.value.as_float().filter(|float| float.fract() == 0.0 && *float >= 0.0);
         let whole = self.value.as_integer().and_then(|number| u64::try_from(number).ok());
         let number = whole.or(float.map(|float| float as u64));
@@ -255,13 +245,13 @@ impl KnobValue<'_> {
         self.value.as_bool().ok_or_else(|| self.wrong("true or false"))
     }
 
-    /// Milliseconds.
+    /// From milliseconds.
     fn ns(&self, bounds: RangeInclusive<f64>) -> Result<u64> {
         self.whole_of_it()?;
         Ok((self.number(bounds)? * 1e6) as u64)
     }
 
-    /// Between two times that something is done; 0 is never.
+    /// An interval in seconds; 0 means never.
     fn seconds(&self, every_ns: &mut u64) -> Result<()> {
         self.whole_of_it()?;
         let seconds = self.number(0.0..=86_400.0)?;
@@ -272,7 +262,7 @@ impl KnobValue<'_> {
         Ok(())
     }
 
-    /// One time, or one of the two figures by which times that differ are known.
+    /// One constant time, or one of the two figures of a distribution.
     fn spread(&self, spread: &mut Option<Spread>) -> Result<()> {
         let ns = self.number(0.0..=HOUR_MS)? * 1e6;
         let so_far = spread.unwrap_or(Spread { mean_ns: ns, p99_ns: None });

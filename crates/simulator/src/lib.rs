@@ -1,14 +1,12 @@
 //! A model of etcd's read path, era by era, in virtual time: which request waits for which, and
-//! why.
-//!
-//! Nothing in it depends on the machine that it runs on: the same seed gives the same run.
+//! why. The same seed gives the same run, on every machine.
 //!
 //! Begin with [`world`] (time and processes); processes wait for [`cores`], a [`lock`] or a
 //! [`signal`], and a [`sim_task`] keeps an [`account`] of it; [`rng`] and [`spread`] are the
 //! sources of chance. A [`cluster`] of members, each a [`server`], takes [`requests`]; it is what
 //! all eras share, [`era`] what tells them apart, [`costs`] what things cost (kept in a
-//! [`cost_file`]; [`validation`] compares with the real server). A [`scenario`] on machines that
-//! a [`model`] describes has [`knobs`]; [`run`] runs it, [`results`] has what came of it, a
+//! [`cost_file`]; [`validation`] compares with the real server). A [`scenario`] on machines that a
+//! [`model`] describes has [`knobs`]; [`run`] runs it, [`results`] has what came of it, a
 //! [`timeline`] shows it. [`compare`] sets two eras side by side; [`shipped`] is what comes with
 //! the program. See `docs/simulator.md`.
 

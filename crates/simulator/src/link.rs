@@ -1,7 +1,4 @@
-//! Messages on their way from one member to another.
-//!
-//! A connection keeps messages in order. So one that is slow holds up those behind it, and there
-//! need be only one task that waits: for the first of them.
+//! Messages from one member to another, in order: a slow one delays those behind it.
 //!
 //! ```text
 //!   sent       1   2 3          4
@@ -17,11 +14,10 @@ use crate::World;
 use crate::signal::{Drain, Queue};
 use crate::spread::Times;
 
-/// From one member to another.
 #[derive(Debug)]
 pub(crate) struct Link<T> {
     world: World,
-    /// A message, and when it arrives.
+    /// A message and its time of arrival.
     on_its_way: Queue<(u64, T)>,
     round_trips: RefCell<Times>,
     last_ns: Cell<u64>,
@@ -33,7 +29,7 @@ impl<T> Link<T> {
         Link { world: world.clone(), on_its_way, round_trips, last_ns: Cell::new(0) }
     }
 
-    /// How long a message takes that goes beside the others.
+    /// Latency of a message that is not ordered with the others of the link.
     pub(crate) fn one_way_ns(&self) -> u64 {
         self.round_trips.borrow_mut().next_ns() / 2
     }
@@ -44,7 +40,7 @@ impl<T> Link<T> {
         self.on_its_way.push((arrives_ns, message));
     }
 
-    /// What is on its way and has no task that waits for it yet.
+    /// Waits for messages; the receiver delivers them at their times.
     pub(crate) fn drain(&self) -> Drain<'_, (u64, T)> {
         self.on_its_way.drain()
     }
@@ -82,7 +78,7 @@ mod tests {
         assert!(arrived.is_sorted() && arrived.len() == 1000, "{arrived:?}");
         let on_its_way = |(message, at_ns): &(u64, u64)| at_ns - message * 1_000_000;
         let waited = arrived.iter().map(on_its_way).collect::<Vec<_>>();
-        // Each alone takes 1 ms on average; but behind a slow one the others are slow, too.
+        // Each delay is 1 ms on average; but a slow message delays those behind it.
         let mean = waited.iter().sum::<u64>() as f64 / 1000.0;
         assert!(mean > 1.02e6 && mean < 2e6, "{mean}");
     }

@@ -1,11 +1,8 @@
 //! Locks in virtual time, with the rules of the real ones.
 //!
-//! The rules are not written down a second time: behind each lock here is a [`LockState`], the same
-//! state machine that the locks of [`clearlane_contention`] run on threads. It is told which task
-//! arrives and leaves at which time, and says which one to wake; a thread that is woken looks for
-//! itself whether it is inside, and so does a process.
-//!
-//! A mutex is a lock that no task takes to read.
+//! Each lock has a [`LockState`], the state machine by which the locks of [`clearlane_contention`]
+//! run on threads. It decides which task to wake; like a thread, a woken process checks itself
+//! whether it has the lock. A mutex is a lock without readers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,7 +19,6 @@ use crate::recorder::Lane;
 use crate::timeline::Activity;
 use crate::world::{ProcessId, World};
 
-/// A lock. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Lock(Rc<Inner>);
 
@@ -33,49 +29,41 @@ struct Inner {
     spent: TimeKind,
     state: RefCell<LockState>,
     waiting: RefCell<BTreeMap<Ticket, ProcessId>>,
-    /// Of the tasks that are recorded.
+    /// Of recorded tasks only.
     lanes: RefCell<BTreeMap<Ticket, Lane>>,
     accounting: RefCell<LockAccounting>,
     longest_hold: Cell<Option<Hold>>,
 }
 
-/// The longest time that a task was inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// The label of the task.
     pub label: TaskLabel,
-    /// How long.
     pub ns: u64,
 }
 
-/// What a lock has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockAccounting {
-    /// Times that a task went in.
+    /// Number of acquisitions.
     pub entries: u64,
-    /// How long all tasks that went in had waited, together.
+    /// Total waiting time.
     pub waited_ns: u64,
-    /// How long all were inside, together.
+    /// Total holding time.
     pub held_ns: u64,
-    /// Which task waited behind which.
     pub blame: BTreeMap<BlameKey, Blame>,
 }
 
-/// Which task waited, to do what, and behind which: behind one that held the lock, or that waited
-/// for it, too.
+/// The waiting task, its mode, and the blocker, which holds the lock or waits for it, too.
 pub type BlameKey = (TaskLabel, LockMode, TaskLabel, BlockerState);
 
-/// Waits of one kind, together.
+/// The waits with one [`BlameKey`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Blame {
-    /// How often a task began to stand behind another one, or that one's stance changed.
+    /// Number of intervals; a new one begins when the blocker or its state changes.
     pub intervals: u64,
-    /// How long all of them took.
     pub ns: u64,
 }
 
 impl Lock {
-    /// A lock that no task holds.
     pub fn new(world: &World, name: &'static str) -> Lock {
         let (world, spent) = (world.clone(), TimeKind::named(world, name));
         let (state, waiting, lanes, figures, longest_hold) = Default::default();
@@ -91,7 +79,7 @@ impl Lock {
         }))
     }
 
-    /// What it is called in the code that it stands for.
+    /// As in the real code.
     pub fn name(&self) -> &'static str {
         self.0.name
     }
@@ -100,7 +88,6 @@ impl Lock {
         self.0.spent
     }
 
-    /// Goes in.
     pub fn acquire(&self, actor: TaskLabel, mode: LockMode) -> Acquire {
         self.acquire_as(actor, mode, None)
     }
@@ -122,30 +109,27 @@ impl Lock {
         }
     }
 
-    /// The blocker of a waiting task, if that blocker is recorded.
     fn lane_before(&self, ticket: Ticket) -> Option<Lane> {
         let state = self.0.state.borrow();
         let waiting = state.waiters().find(|waiting| waiting.waiter.ticket == ticket)?;
         self.0.lanes.borrow().get(&waiting.blocker?.ticket).copied()
     }
 
-    /// What it has seen so far. Of the tasks that wait now only what is certain is in it.
+    /// Waits in progress are counted up to their last change.
     pub fn accounting(&self) -> LockAccounting {
         self.0.accounting.borrow().clone()
     }
 
-    /// The longest time that a task was inside, of those that have left.
+    /// Of the tasks that have released the lock.
     pub fn longest_hold(&self) -> Option<Hold> {
         self.0.longest_hold.get()
     }
 
-    /// Looks at its rules: which tasks are inside, and which waits behind which.
     pub fn with_state<T>(&self, look: impl FnOnce(&LockState) -> T) -> T {
         look(&self.0.state.borrow())
     }
 }
 
-/// On the way in.
 #[derive(Debug)]
 #[must_use = "the lock is taken only if it is awaited"]
 pub struct Acquire {
@@ -195,7 +179,7 @@ impl Future for Acquire {
     }
 }
 
-/// Inside. Dropping it leaves the lock.
+/// Releases the lock when dropped.
 #[derive(Debug)]
 #[must_use = "the lock is left when it is dropped"]
 pub struct LockGuard {
@@ -206,7 +190,6 @@ pub struct LockGuard {
 }
 
 impl LockGuard {
-    /// How long it took to get in.
     pub fn waited_ns(&self) -> u64 {
         self.waited_ns
     }
@@ -234,7 +217,7 @@ impl Drop for LockGuard {
         }
         let mut waiting = inner.waiting.borrow_mut();
         for ticket in left.wake {
-            // Readers that have been inside for long are named, too.
+            // Readers that have been inside for long are blamed, too.
             if let Some(id) = waiting.remove(&ticket) {
                 inner.world.wake(id);
             }
@@ -243,7 +226,7 @@ impl Drop for LockGuard {
 }
 
 impl LockAccounting {
-    /// What another lock has seen.
+    /// Adds the accounting of another lock.
     pub(crate) fn add_all(&mut self, other: LockAccounting) {
         self.entries += other.entries;
         self.waited_ns += other.waited_ns;

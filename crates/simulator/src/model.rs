@@ -1,91 +1,80 @@
 //! The table `[model]` of a scenario: the machines, and what runs on them beside the requests.
 //!
-//! `docs/scenarios.md` lists every field with an example. All of the background is the first
-//! member's, but for compactions. Times are always the same, or have a mean and a 99th percentile
-//! ([`Spread`]).
+//! `docs/scenarios.md` lists every field. Background work runs on the first member only, except
+//! compactions.
 
 use std::collections::BTreeMap;
 
 use crate::spread::Spread;
 
-/// Which member a request goes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Connect {
-    /// To the first.
+    /// The first member.
     #[default]
     Leader,
-    /// To all voting members, in turn.
+    /// The voting members, in turn.
     Spread,
-    /// To this one, from 1 on.
+    /// From 1 on.
     Member(usize),
 }
 
-/// What is in the table.
+/// The values of the table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// Between two commits of the backend.
     pub commit_interval_ns: u64,
-    /// So many pending operations are committed at once.
+    /// Number of pending operations at which the backend commits.
     pub batch_limit: u64,
-    /// So much may be committed and not applied, before puts are refused.
+    /// Puts are refused while more entries than this are committed and not applied.
     pub apply_gap_max: u64,
-    /// A sync of the log; as the costs have it if there is none.
+    /// Replaces [`Costs::log_sync`](crate::costs::Costs::log_sync).
     pub sync: Option<Spread>,
-    /// A sync of the backend, likewise.
+    /// Replaces [`Costs::commit_sync`](crate::costs::Costs::commit_sync).
     pub commit_sync: Option<Spread>,
-    /// Voting members.
+    /// Number of voting members.
     pub members: usize,
-    /// Members that do not vote.
     pub learners: usize,
     /// Between any two members.
     pub round_trip: Option<Spread>,
-    /// Between two of them, the smaller number first, from 1 on.
+    /// Exceptions for pairs of members, the smaller number first, from 1 on.
     pub round_trips: BTreeMap<(usize, usize), Option<Spread>>,
-    /// Where clients go.
     pub clients: Connect,
-    /// Where those of a class go.
+    /// Exceptions by class.
     pub connect: BTreeMap<String, Connect>,
-    /// Between a client and its member.
     pub client_round_trip_ns: u64,
-    /// Clients have machines of their own.
+    /// Clients use no cores of the members' machines.
     pub clients_apart: bool,
-    /// Entries between two snapshots of the applier, if not as many as in the era.
+    /// Entries between two snapshots; `None` uses the era's default.
     pub snapshot_count: Option<u64>,
-    /// The watchers.
     pub watchers: Watchers,
-    /// Between two compactions; none if 0.
+    /// 0: there are no compactions.
     pub compaction_every_ns: u64,
-    /// Users and their passwords.
     pub auth: Auth,
 }
 
-/// The watchers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watchers {
-    /// Number of watchers that are notified of each write.
+    /// Synced watchers, each of which is notified of every write.
     pub synced: u64,
-    /// So many begin behind.
+    /// Unsynced watchers that begin together.
     pub lagging: u64,
-    /// By so many revisions.
+    /// Revisions by which they are behind.
     pub behind: u64,
-    /// Each time that so much has passed, or once.
+    /// Interval at which a new group begins; 0: once.
     pub every_ns: u64,
 }
 
-/// Users and their passwords.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Auth {
-    /// Each request asks whether it may.
+    /// Whether each request checks a permission.
     pub enabled: bool,
-    /// Users come with passwords, so many a second.
     pub logins_per_s: f64,
-    /// A password takes so long to be checked.
+    /// CPU of a password check.
     pub bcrypt_ns: u64,
-    /// Under a lock, if not as in the era.
+    /// Whether the check holds a lock; `None` uses the era's default.
     pub inside_lock: Option<bool>,
 }
 
-/// With the cost of 10 that etcd has.
+/// With bcrypt cost 10, as in etcd.
 const BCRYPT_NS: u64 = 60_000_000;
 
 impl Default for Auth {
@@ -94,23 +83,22 @@ impl Default for Auth {
     }
 }
 
-/// Between machines of one data centre.
+/// Within one data centre.
 const ROUND_TRIP_NS: u64 = 500_000;
 
 impl Model {
-    /// Between two members, numbered from 0.
+    /// Members are numbered from 0.
     pub(crate) fn round_trip(&self, one: usize, other: usize) -> Spread {
         let pair = (one.min(other) + 1, one.max(other) + 1);
         let spread = self.round_trips.get(&pair).copied().flatten().or(self.round_trip);
         spread.unwrap_or(Spread::constant(ROUND_TRIP_NS))
     }
 
-    /// Where the requests of a class go.
     pub fn connects(&self, class: &str) -> Connect {
         self.connect.get(class).copied().unwrap_or(self.clients)
     }
 
-    /// The same machines with nothing to do beside requests.
+    /// Without watchers, compactions and logins.
     pub(crate) fn without_background(&self) -> Model {
         Model {
             snapshot_count: Some(0),
@@ -121,7 +109,7 @@ impl Model {
         }
     }
 
-    /// Whether a client asks this member, from 0 on, for something.
+    /// Whether requests can arrive at this member, numbered from 0.
     pub(crate) fn is_used(&self, place: usize) -> bool {
         let is_here = |connect: Connect| match connect {
             Connect::Leader => place == 0,
@@ -134,7 +122,7 @@ impl Model {
 }
 
 impl Default for Model {
-    /// With etcd's settings.
+    /// etcd's defaults.
     fn default() -> Model {
         Model {
             commit_interval_ns: 100_000_000,

@@ -6,11 +6,10 @@ use std::rc::Rc;
 
 use crate::entries::{Batch, LEADER};
 
-/// What the leader knows of the logs.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) appended: Cell<u64>,
-    /// Of the voting members: the last entry that is known to be in each one's log.
+    /// By voting member: the last entry known to be in its log.
     pub(crate) synced: RefCell<Vec<u64>>,
     pub(crate) uncommitted: RefCell<VecDeque<Rc<Batch>>>,
 }
@@ -20,7 +19,7 @@ impl Progress {
         Progress { synced: RefCell::new(vec![0; voters]), ..Progress::default() }
     }
 
-    /// The last entry that most of the voting members have.
+    /// The last entry that a quorum has; with `leader_first` the leader must be part of it.
     pub(crate) fn of_a_quorum(&self, leader_first: bool) -> u64 {
         let synced = self.synced.borrow();
         let has = |entry: u64| synced.iter().filter(|last| **last >= entry).count();

@@ -1,6 +1,6 @@
-//! How a write comes into the logs of a quorum, as rounds: without terms, votes and lost messages.
+//! Replication of a write to a quorum, without terms, votes and lost messages.
 //!
-//! The first member leads. What is proposed while it is busy is the next batch:
+//! What is proposed while the leader is busy is the next batch:
 //!
 //! ```text
 //!   leader      ├ encode ┤├─── sync ───┤                ├ apply ──▶ answer
@@ -10,9 +10,8 @@
 //! ```
 //!
 //! An entry is committed when a majority of the voting members has synced it; a leader of etcd must
-//! be one of them. Learners keep the log and are not counted. A waiting request has spent its time
-//! as the path that completed the quorum did. Left out: elections, snapshots for members that are
-//! behind, and limits on what is under way.
+//! be one of them. A request has spent its time as the path that completed the quorum did. Left
+//! out: elections, snapshots for members that are behind, and flow control.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -26,7 +25,7 @@ use crate::sim_task::SimTask;
 use clearlane_backend::Era;
 
 impl Cluster {
-    /// Writes an entry, from a member, and waits until it is applied there.
+    /// Proposes an entry at a member, and waits until it is applied there.
     pub(crate) async fn proposes(&self, place: usize, trip: &mut SimTask, work: Work) {
         if place != LEADER {
             trip.network(self.link(place, LEADER).one_way_ns()).await;
@@ -82,7 +81,6 @@ impl Cluster {
         }
     }
 
-    /// A batch has come to another member.
     pub(crate) fn arrives(&self, place: usize, batch: Rc<Batch>) {
         let log = &self.member(place).appends;
         let spent = log.time_account.account();
@@ -111,8 +109,7 @@ impl Cluster {
         }
     }
 
-    /// The leader learns that a batch is in one more log. The rest of the time that this took was
-    /// the network's.
+    /// Called when a follower has synced a batch. The rest of the time is booked on the network.
     pub(crate) fn hears_of(&self, place: usize, batch: &Rc<Batch>, mut path: Account) {
         let took_ns = self.world().now_ns() - batch.sent_ns;
         path.cut_to(took_ns);
@@ -144,7 +141,7 @@ impl Cluster {
         }
     }
 
-    /// What is committed, as far as this member knows, and is in its own log, goes to its applier.
+    /// Passes entries to the applier that are in the log and known here to be committed.
     pub(crate) fn hands_over(&self, place: usize) {
         let member = self.member(place);
         let is_committed = |batch: &mut Rc<Batch>| batch.last <= member.committed.get();

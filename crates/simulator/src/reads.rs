@@ -1,17 +1,15 @@
-//! How fresh is fresh enough? The round that a linearizable read waits for.
+//! ReadIndex: the round that a linearizable read waits for.
 //!
 //! ```text
 //!   readers     │ │  │         │    │          one round for all that came before it began;
 //!   reads       ├─ round ──────┤├─ round ─────  reads that come meanwhile are in the next one
 //!                \      /       \      /
-//!   members       ▶────▶         ▶────▶         "do you still follow me?": most must say yes
+//!   members       ▶────▶         ▶────▶         heartbeats: a quorum must respond
 //! ```
 //!
-//! The leader notes what is committed, and learns from a quorum that it still leads. Another member
-//! asks the leader to do that. Both then wait until so much is applied where the reader is. In ours
-//! a member that is alone asks no other; etcd sends the question through raft all the same, which
-//! costs a turn of it. And in ours a member that asks has said with it that it follows: of three,
-//! that is enough.
+//! A follower asks the leader for the round. The reader then waits until the committed index is
+//! applied at its member. Ours saves the round of a sole member, which in etcd is a turn of raft,
+//! and counts the follower that asks as a response: of three members, that is a quorum.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -24,7 +22,6 @@ use crate::signal::Signal;
 use crate::sim_task::SimTask;
 
 impl Cluster {
-    /// Waits until a read may be answered at this member.
     pub(crate) async fn confirm_read(&self, place: usize, trip: &mut SimTask) {
         let member = self.member(place);
         if read_mode(member.build.era) == ReadMode::ReadIndexWithShortcuts && self.members() == 1 {
@@ -63,7 +60,7 @@ impl Cluster {
         }
     }
 
-    /// The member that asks follows, and most are two.
+    /// Leader and requesting member are a quorum if there are two or three voters.
     fn is_confirmed_by_request(&self, place: usize) -> bool {
         let era = self.member(place).build.era;
         let asks_and_votes = place != LEADER && place < self.voters();
@@ -72,7 +69,7 @@ impl Cluster {
             && self.voters() / 2 == 1
     }
 
-    /// The leader has a turn of its raft.
+    /// A turn of the leader's raft loop.
     async fn answers(&self, trip: &mut SimTask) {
         let (leader, begin_ns) = (self.member(LEADER), self.world().now_ns());
         let turn_ns = leader.build.costs.raft_turn_ns;
@@ -83,7 +80,7 @@ impl Cluster {
         trip.spent_as(self.quorum(), &ledger, path, begin_ns, self.world().now_ns());
     }
 
-    /// Most of the voting members still follow the leader, which does so itself.
+    /// Heartbeats: a quorum still follows the leader.
     async fn round(&self, trip: &mut SimTask) {
         let missing = self.voters() / 2;
         if missing == 0 {
@@ -100,7 +97,6 @@ impl Cluster {
         trip.spent_as(self.quorum(), &ledger, round.path.get(), begin_ns, self.world().now_ns());
     }
 
-    /// A member is asked.
     pub(crate) async fn follows(&self, place: usize, round: Rc<QuorumRound>) {
         let member = self.member(place);
         let turn_ns = member.build.costs.raft_turn_ns;
@@ -110,7 +106,7 @@ impl Cluster {
         self.link(place, LEADER).send(Message::Follows { round, path });
     }
 
-    /// The leader gets it. What was neither waited for nor computed was the network's time.
+    /// Time that was neither waiting nor computing is booked on the network.
     pub(crate) fn is_followed(&self, round: &QuorumRound, mut path: Account) {
         match round.missing.get() {
             0 => {}

@@ -7,14 +7,12 @@ use clearlane_contention::TaskLabel;
 
 use crate::timeline::{Activity, LaneKind, Span, Timeline};
 
-/// Names a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Lane(u32);
 
-/// What a world records.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    /// From when to when.
+    /// Beginning and end.
     window: Cell<Option<(u64, u64)>>,
     lanes: RefCell<Vec<(String, LaneKind)>>,
     numbers: RefCell<BTreeMap<TaskLabel, u64>>,
@@ -26,7 +24,7 @@ impl Recorder {
         self.window.set(Some((from_ns, to_ns)));
     }
 
-    /// A lane for a task that takes steps from now on; none if nothing is recorded, or no longer.
+    /// `None` if nothing is recorded, or the window has ended.
     pub(crate) fn lane(&self, actor: TaskLabel, kind: LaneKind, now_ns: u64) -> Option<Lane> {
         let (_, to_ns) = self.window.get()?;
         if now_ns >= to_ns {

@@ -1,52 +1,46 @@
-//! What a member is asked to do, in numbers: keys and bytes, not the keys themselves.
+//! Requests as numbers of keys and bytes, without the keys.
 
-/// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Reads keys in a row.
+    /// Reads a range of keys.
     Range {
-        /// How many keys there are in the range.
+        /// Keys in the range.
         keys: u64,
-        /// How many of them are read and sent.
+        /// Keys whose records are returned.
         sent: u64,
-        /// Bytes of each record.
+        /// Per record.
         record_bytes: u64,
-        /// Whether the past will do.
         serializable: bool,
     },
     /// Writes keys, in one entry of the log.
     Write {
-        /// How many.
         keys: u64,
-        /// Bytes of each record.
+        /// Per record.
         record_bytes: u64,
     },
 }
 
-/// What has become of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServeOutcome {
-    /// It was answered.
     Answered,
-    /// Too much is committed and not applied: "etcdserver: too many requests".
+    /// Too many entries are committed and not applied: "etcdserver: too many requests".
     Rejected,
 }
 
-/// What a range reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
-    /// Keys in it. To count them, the old eras walk over all, whatever the limit.
+    /// Keys in the range. The old eras walk over all of them to count them, whatever the limit.
     pub(crate) keys: u64,
     /// Keys whose records are read.
     pub(crate) sent: u64,
     pub(crate) record_bytes: u64,
 }
 
-/// A longer answer is taken while it is sent.
+/// Longer responses are received while they are sent.
 const LONG_BYTES: u64 = 256 << 10;
 
 impl Range {
-    /// Of the records that are sent.
+    /// Of the response.
     pub(crate) fn bytes(&self) -> u64 {
         self.sent * self.record_bytes
     }
@@ -56,19 +50,18 @@ impl Range {
     }
 }
 
-/// What an entry of the log writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
     pub(crate) keys: u64,
     pub(crate) record_bytes: u64,
 }
 
-/// What watchers that are behind have missed.
+/// A read for unsynced watchers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Missed {
-    /// Revisions since the first that one of them waits for.
+    /// Revisions since the oldest that a watcher waits for.
     pub(crate) since_oldest: u64,
-    /// The most that one of them is given now.
+    /// The most revisions that one watcher is given in this pass.
     pub(crate) given: u64,
     pub(crate) record_bytes: u64,
 }

@@ -1,4 +1,4 @@
-//! What requests met, and which task caused it.
+//! Latencies of the requests of a run, what they waited for, and which task caused it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -13,71 +13,59 @@ use crate::lock::{Hold, LockAccounting};
 use crate::timeline::Timeline;
 use clearlane_backend::Era;
 
-/// Of each class the slowest requests are kept whole: so many, of which those beyond the 99th
-/// percentile are told apart.
+/// Number of the slowest requests of a class that are kept whole; those beyond the 99th percentile
+/// are explained.
 const SLOWEST: usize = 4096;
 
-/// What tables and JSON tell of a distribution.
+/// In tables and JSON.
 pub const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
-/// Of one run.
 #[derive(Clone, Debug)]
 pub struct Results {
-    /// In which era.
     pub era: Era,
-    /// What time is spent on.
     pub(crate) names: BTreeMap<TimeKind, &'static str>,
     /// In the order of the workload.
     pub classes: Vec<ClassResults>,
-    /// Those that were taken.
+    /// Locks that were acquired.
     pub locks: Vec<LockResults>,
-    /// How many cores were busy on average.
+    /// Average number of busy cores.
     pub cores_used: f64,
-    /// The most that was ever committed and not applied.
+    /// The largest gap between committed and applied entries.
     pub gap_max: u64,
-    /// How often a process went on.
     pub steps: u64,
-    /// What was recorded.
     pub timeline: Timeline,
 }
 
-/// What the requests of a class met.
 #[derive(Clone, Debug, Default)]
 pub struct ClassResults {
-    /// Its name.
     pub name: String,
-    /// How many were due.
+    /// Number of requests due.
     pub due: u64,
-    /// How many were refused.
     pub refused: u64,
     latency: Option<Histogram<u64>>,
     account: Account,
-    /// Latency, number (no two are the same), and what it was spent on.
+    /// Latency, a unique number, and the account.
     slowest: BinaryHeap<Reverse<(u64, u64, Account)>>,
 }
 
 /// A part of the time of slow requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Share {
-    /// What it is spent on.
     pub name: &'static str,
-    /// Of 1.
+    /// Between 0 and 1.
     pub share: f64,
-    /// What it is of each of them, on average.
+    /// On average per request.
     pub each_ms: f64,
-    /// If it is a lock: the task that had it, for most of the time that others waited for it.
+    /// If it is a lock: the task that held it for most of the waiting time.
     pub blocked_by: Option<&'static str>,
 }
 
-/// What a lock has seen.
 #[derive(Clone, Debug)]
 pub struct LockResults {
-    /// Its name in the code.
+    /// As in the real code.
     pub name: &'static str,
-    /// What it has seen.
     pub accounting: LockAccounting,
-    /// The longest time that a task was inside.
     pub longest: Option<Hold>,
 }
 
@@ -100,23 +88,21 @@ impl ClassResults {
         }
     }
 
-    /// How many were answered.
     pub fn answers(&self) -> u64 {
         self.latency.as_ref().map_or(0, Histogram::len)
     }
 
-    /// A quantile of latency, from 0 to 1; nothing if nothing was answered.
+    /// `quantile` is between 0 and 1; `None` if there was no response.
     pub fn latency_ms(&self, quantile: f64) -> Option<f64> {
         let latency = self.latency.as_ref().filter(|latency| !latency.is_empty())?;
         Some(latency.value_at_quantile(quantile) as f64 / 1e6)
     }
 
-    /// What the time of all requests was spent on.
     pub fn account(&self) -> Account {
         self.account
     }
 
-    /// What the slowest hundredth spent its time on, as far as it was kept.
+    /// Account of the slowest hundredth, as far as it was kept.
     pub fn slowest_account(&self) -> Account {
         let mut slowest: Vec<_> = self.slowest.iter().map(|Reverse(kept)| kept).collect();
         slowest.sort_by_key(|(took_ns, number, _)| (Reverse(*took_ns), *number));
@@ -129,7 +115,6 @@ impl ClassResults {
 }
 
 impl Results {
-    /// For reading.
     pub fn table(&self) -> String {
         let mut table = format!("era {}\n", self.era);
         let widest = self.classes.iter().map(|class| class.name.chars().count()).max();
@@ -167,13 +152,13 @@ impl Results {
         table
     }
 
-    /// What most of a class's slow requests' time is spent on, and behind which task.
+    /// The three largest parts of the time of slow requests.
     fn blame(&self, class: &ClassResults) -> String {
         let shares = self.shares(class).into_iter().take(3).map(|share| share.to_string());
         shares.collect::<Vec<_>>().join(", ")
     }
 
-    /// What the slowest hundredth of a class spends its time on, most of it first.
+    /// Parts of the time of the slowest hundredth, the largest first.
     pub fn shares(&self, class: &ClassResults) -> Vec<Share> {
         let account = class.slowest_account();
         let total_ns = account.total_ns().max(1) as f64;
@@ -188,7 +173,6 @@ impl Results {
         account.entries().into_iter().map(share).collect()
     }
 
-    /// For programs.
     pub fn json(&self) -> Value {
         let classes = self.classes.iter().map(|class| {
             let quantiles =
@@ -229,15 +213,13 @@ impl fmt::Display for Share {
 }
 
 impl LockResults {
-    /// The same lock of another member.
     pub(crate) fn add(&mut self, figures: LockAccounting, longest: Option<Hold>) {
         self.accounting.add_all(figures);
         self.longest = self.longest.into_iter().chain(longest).max_by_key(|hold| hold.ns);
     }
 
-    /// The task in whose name it was held, for most of the time that this class waited for it. Most
-    /// of what its requests spent on it, `spent_ns`, may be time that a worker waited for others;
-    /// then it is the task that was in the way of any other.
+    /// The task that held it for most of the time that this class waited for it. If most of
+    /// `spent_ns` was waiting by a worker, it is the task that blocked any other for longest.
     fn culprit(&self, class: &str, spent_ns: u64) -> Option<&'static str> {
         let mut to_class = BTreeMap::<&'static str, f64>::new();
         for ((waiter, _, front, stance), blame) in &self.accounting.blame {
@@ -245,7 +227,7 @@ impl LockResults {
                 let ns = blame.ns as f64;
                 match stance {
                     BlockerState::Holding => *to_class.entry(front.name()).or_default() += ns,
-                    // A waiting task is not to blame: the task that lets it wait is.
+                    // A waiting task is not blamed, but its blocker.
                     _ => {
                         let behind = self.holders(Some(front.name()));
                         let all: f64 = behind.values().sum();
@@ -263,7 +245,7 @@ impl LockResults {
         most(if is_own { to_class } else { self.holders(None) }).map(|(name, _)| name)
     }
 
-    /// The tasks that held it while this one waited, or any one, and for how long.
+    /// Time by holder that the class waited, or with `None`, that any class waited.
     fn holders(&self, waiting: Option<&str>) -> BTreeMap<&'static str, f64> {
         let mut by_holder = BTreeMap::new();
         for ((waiter, _, front, stance), blame) in &self.accounting.blame {

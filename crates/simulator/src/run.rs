@@ -1,4 +1,4 @@
-//! Runs a scenario in an era, and gathers what its requests met.
+//! Runs a scenario in an era, and collects the results.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,36 +18,32 @@ use crate::results::{ClassResults, LockResults, Results};
 use crate::scenario::{Class, Scenario};
 use crate::server::Build;
 
-/// Answers have so long after the last request was due.
+/// How long a run waits for responses after the last request was due.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// A request that is alone should need no more; one that does counts as so much.
+/// Bound on the time of a request without others; longer ones count as this.
 const ALONE_NS: u64 = 60_000_000_000;
 
-/// Why a scenario is not run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RunError {
-    /// A machine would never come to an end of it.
     #[error(
         "the requests need {needed:.2} cores all the time, and there are {cores}: that is {:.0} % of them (at \
          member {member}), and queues would grow without end; ask for less, or give it more `--cores`",
         100.0 * needed / *cores as f64
     )]
     Overloaded {
-        /// Which machine, from 1 on.
+        /// From 1 on.
         member: usize,
-        /// Cores that are needed all the time.
+        /// Cores that are needed on average.
         needed: f64,
-        /// Cores that there are.
         cores: usize,
     },
-    /// Its knobs do not fit together.
+    /// Knobs contradict each other.
     #[error(transparent)]
     Invalid(#[from] Error),
 }
 
-/// Runs each of these, on a thread of its own, and gives what came of them in their order. A run
-/// has nothing in common with another one.
+/// Runs each on a thread of its own; the results have the order of `runs`.
 pub fn run_each(runs: &[(&Scenario, &Build)]) -> Vec<Result<Results, RunError>> {
     thread::scope(|scope| {
         let start = |&(scenario, build)| scope.spawn(move || run(scenario, build));
@@ -56,7 +52,6 @@ pub fn run_each(runs: &[(&Scenario, &Build)]) -> Vec<Result<Results, RunError>> 
     })
 }
 
-/// Runs it.
 pub fn run(scenario: &Scenario, build: &Build) -> Result<Results, RunError> {
     check(scenario, build)?;
     let world = World::new();
@@ -91,13 +86,13 @@ pub fn run(scenario: &Scenario, build: &Build) -> Result<Results, RunError> {
     Ok(results)
 }
 
-/// Whether it can be run: its knobs fit together, and its machines can bear it.
+/// Whether the knobs fit together, and the machines have the capacity.
 pub fn check(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
     scenario.check()?;
     check_capacity(scenario, build)
 }
 
-/// The locks of all members, by name.
+/// Of all members, by name.
 fn locks(cluster: &Cluster) -> Vec<LockResults> {
     let mut all: Vec<LockResults> = Vec::new();
     for lock in cluster.locks().flatten().filter(|lock| lock.accounting().entries > 0) {
@@ -110,7 +105,7 @@ fn locks(cluster: &Cluster) -> Vec<LockResults> {
     all
 }
 
-/// Sends what is due, when it is due, and waits for no other request.
+/// Sends each request when it is due, without waiting for others.
 async fn sends(
     cluster: Cluster,
     mut class: Class,
@@ -136,13 +131,13 @@ async fn sends(
     }
 }
 
-/// How long each request keeps the members busy if it is alone, times how many there are.
+/// The CPU time of each request alone, times the number of requests, must fit in the cores.
 fn check_capacity(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
     let mut needed = vec![0.0; scenario.model.members + scenario.model.learners];
     let auth = scenario.model.auth;
     needed[0] = auth.logins_per_s * auth.bcrypt_ns as f64 / 1e9;
     let model = scenario.model.without_background();
-    // A commit is not a request's: there are so many, however many requests.
+    // The number of commits does not depend on the number of requests.
     let commit_ns = build.costs.commit_ns;
     let build =
         Build::new(build.era, Costs { commit_ns: 0, quantum_ns: u64::MAX, ..build.costs.clone() });
@@ -150,7 +145,7 @@ fn check_capacity(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
         *needed += commit_ns as f64 / model.commit_interval_ns as f64;
     }
     for load in &scenario.workload.classes {
-        // Where they are dealt to all, one in so many comes here.
+        // With [`Connect::Spread`] a member gets an equal share.
         let dealt = match scenario.model.connects(&load.name) {
             Connect::Spread => scenario.model.members,
             Connect::Leader | Connect::Member(_) => 1,

@@ -1,10 +1,8 @@
-//! What is asked of a member, and by which classes: a workload of [`clearlane_loadgen`], and a
-//! machine.
+//! A scenario: a workload of [`clearlane_loadgen`], and a machine.
 //!
-//! The real driver and the model take the same file, and the same requests are due at the same
-//! times. What a request asks for is taken from the workload, too, but for which keys: the model
-//! has no keys, only numbers of them and their sizes. The machine is in the file, too, in a table
-//! that the driver leaves out: [`model`](crate::model).
+//! The driver and the model read the same file, and requests are due at the same times with the
+//! same sizes; only the keys are missing in the model. The driver ignores the table of the machine,
+//! [`model`](crate::model).
 
 use clearlane_contention::TaskLabel;
 use clearlane_loadgen::Result;
@@ -19,21 +17,18 @@ use crate::model::{Connect, Model};
 use crate::requests::Request;
 use crate::spread::{P99_MAX, Spread};
 
-/// What a record has beside its key and its value, about.
+/// Approximate size of a record without key and value.
 const RECORD_REST_BYTES: u64 = 24;
 
-/// Requests, and what they run on.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Where requests come from.
     pub workload: Workload,
-    /// Of the machine, for server and client together.
+    /// Cores of each machine; without machines of their own, clients share them.
     pub cores: usize,
-    /// Decides when requests are due, and their sizes.
+    /// Determines when requests are due, and their sizes.
     pub seed: u64,
-    /// From when to when a timeline is recorded, in nanoseconds.
+    /// Beginning and end of the recorded timeline, in nanoseconds.
     pub recorded: Option<(u64, u64)>,
-    /// The rest of `[model]`.
     pub model: Model,
 }
 
@@ -43,7 +38,7 @@ impl Scenario {
         Scenario { workload, cores: 2, seed: 1, recorded: None, model: Model::default() }
     }
 
-    /// Reads a file: a workload, and perhaps a table `[model]`.
+    /// A file has a workload, and may have a table `[model]`.
     pub fn parse(text: &str) -> Result<Scenario> {
         let mut scenario = Scenario::new(Workload::parse(text)?);
         let file: Table = text.parse().expect("it was read as a workload");
@@ -56,7 +51,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Whether its knobs fit together.
+    /// Whether the knobs fit together.
     pub fn check(&self) -> Result<()> {
         let model = &self.model;
         check_spread("sync_ms", model.sync)?;
@@ -110,7 +105,6 @@ fn check_spread(name: &str, spread: Option<Spread>) -> Result<()> {
     )))
 }
 
-/// The requests of one class.
 #[derive(Debug)]
 pub(crate) struct Class {
     pub(crate) actor: TaskLabel,
@@ -125,7 +119,7 @@ pub(crate) struct Class {
 impl Class {
     pub(crate) fn new(scenario: &Scenario, load: &Load) -> Class {
         let Scenario { workload, seed, .. } = scenario;
-        // As the driver: one for the times of a class, and one for what it asks for.
+        // As in the driver: one generator for the times of a class, one for the contents.
         let first = seed.wrapping_mul(1 << 20).wrapping_add(load.index * 2);
         Class {
             actor: TaskLabel::named(&load.name),
@@ -138,7 +132,6 @@ impl Class {
         }
     }
 
-    /// What the next request asks for.
     pub(crate) fn request(&mut self) -> Request {
         let mean = |sizes: Sizes| (sizes.min + sizes.max) / 2;
         match self.operation {
@@ -151,7 +144,7 @@ impl Class {
                 let size = value.min + self.sizes.below(value.max - value.min + 1);
                 Request::Write { keys: 1, record_bytes: self.record(size) }
             }
-            // Its keys are there, so it puts them all.
+            // The keys exist, so the transaction puts all of them.
             Operation::Txn { keys, value } => {
                 Request::Write { keys, record_bytes: self.record(mean(value)) }
             }
@@ -164,7 +157,7 @@ impl Class {
     }
 }
 
-/// Of the records that are there, on average.
+/// Of the records at the start.
 pub(crate) fn mean_record_bytes(space: &KeySpace) -> u64 {
     space.key_size + (space.value.min + space.value.max) / 2 + RECORD_REST_BYTES
 }

@@ -1,8 +1,7 @@
-//! One member: its machine, its locks, and the workers in it, one batch after the other.
+//! One member: its machine, its locks, and its workers.
 //!
-//! What an era does between the locks is in [`era`](crate::era), a file for each. The locks bear
-//! the names that they have in the code. What members do together is in
-//! [`cluster`](crate::cluster).
+//! Locks have the names of the real code. What an era does between them is in [`era`](crate::era);
+//! what members do together, in [`cluster`](crate::cluster).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -21,23 +20,19 @@ use crate::spread::Times;
 use crate::{Cores, Rng, World};
 use clearlane_backend::Era;
 
-/// How a member is built.
 #[derive(Clone, Debug)]
 pub struct Build {
-    /// Which read path it has.
     pub era: Era,
-    /// What things cost it.
     pub costs: Costs,
 }
 
 impl Build {
-    /// Of this era, with these costs.
     pub fn new(era: Era, costs: Costs) -> Build {
         Build { era, costs }
     }
 }
 
-/// What the eras have to do with.
+/// The state that the eras work on.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) cores: Cores,
@@ -50,17 +45,17 @@ pub(crate) struct Member {
     sent_waits: RefCell<Times>,
     /// Operations that the backend has not committed.
     pub(crate) pending: Cell<u64>,
-    /// And the bytes that they write.
+    /// Bytes of these operations.
     pub(crate) pending_bytes: Cell<u64>,
-    /// How often the read buffer was written; and of which state there is a copy, if there is one.
+    /// Number of changes of the read buffer; `copied_version` is that of the shared copy.
     pub(crate) buffer_version: Cell<u64>,
     pub(crate) copied_version: Cell<Option<u64>>,
-    /// Revisions that are in the backend, and how many of them there were at the last compaction.
+    /// Revisions in the backend, now and at the last compaction.
     pub(crate) revisions: Cell<u64>,
     pub(crate) revisions_compacted: Cell<u64>,
-    /// A client asks it for something. If none does, whatever it applies keeps no request waiting.
+    /// Whether requests can arrive here; if not, applying is not simulated.
     pub(crate) applies: bool,
-    /// Of the leader: what is proposed. Of the others: what they are sent.
+    /// At the leader, proposals.
     pub(crate) log: Worker<Entry>,
     pub(crate) appends: Worker<Arrived>,
     pub(crate) applier: Worker<Rc<Batch>>,
@@ -73,7 +68,7 @@ pub(crate) struct Member {
     pub(crate) gap_max: Cell<u64>,
 }
 
-/// The locks of all eras, by their names in the code.
+/// The locks of all eras, by their names in the real code.
 #[derive(Debug)]
 pub(crate) struct Locks {
     pub(crate) store: Lock,
@@ -103,7 +98,7 @@ impl Locks {
     }
 }
 
-/// A worker that works for others, one batch after the other.
+/// Serves other tasks, one batch after the other.
 #[derive(Debug)]
 pub(crate) struct Worker<T> {
     pub(crate) queue: Queue<T>,
@@ -122,7 +117,6 @@ impl<T> Worker<T> {
     }
 }
 
-/// The tasks that take the steps of a member's workers.
 #[derive(Debug)]
 pub(crate) struct MemberTasks {
     pub(crate) log: SimTask,
@@ -131,7 +125,6 @@ pub(crate) struct MemberTasks {
     pub(crate) commits: SimTask,
 }
 
-/// What tells a member from the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemberConfig {
     pub(crate) index: usize,
@@ -148,7 +141,7 @@ impl Member {
         build: &Rc<Build>,
         model: &Rc<Model>,
     ) -> (Member, MemberTasks) {
-        // Members have five numbers of chance each, from 2 on.
+        // Members have five random purposes each, from 2 on.
         let chance = |purpose: u64| Rng::new(place.seed, place.index as u64 * 5 + 2 + purpose);
         let MemberConfig { cores, quantum_ns, .. } = place;
         let impatience = build.costs.impatience;
@@ -157,7 +150,7 @@ impl Member {
             0 => TaskLabel::named(name),
             other => TaskLabel::named(&format!("{name} {}", other + 1)),
         };
-        // Names are few: a worker that has nothing to do gets none.
+        // The number of names is limited: an idle worker gets none of its own.
         let log = name("log");
         let used = |called| if place.applies { name(called) } else { log };
         let trip = |actor| SimTask::new(world, &cores, actor);
@@ -197,22 +190,22 @@ impl Member {
         (member, hands)
     }
 
-    /// How long the next sync of the log takes.
+    /// Drawn for the next sync.
     pub(crate) fn log_sync_ns(&self) -> u64 {
         self.log_syncs.borrow_mut().next_ns()
     }
 
-    /// How long the next sync of the backend takes.
+    /// Drawn for the next sync.
     pub(crate) fn commit_sync_ns(&self) -> u64 {
         self.commit_syncs.borrow_mut().next_ns()
     }
 
-    /// How long a request waits for threads if the machine is awake.
+    /// Thread hand-overs of the next request, if the machine is awake.
     pub(crate) fn awake_ns(&self) -> u64 {
         self.awake.borrow_mut().next_ns()
     }
 
-    /// How long server and client wait for each other while so much is sent.
+    /// Waits of server and client for each other while `bytes` are sent.
     pub(crate) fn sent_waits_ns(&self, bytes: u64) -> u64 {
         const MIB: f64 = (1 << 20) as f64;
         (self.sent_waits.borrow_mut().next_ns() as f64 * bytes as f64 / MIB) as u64

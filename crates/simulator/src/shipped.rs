@@ -2,24 +2,20 @@
 
 use crate::scenario::Scenario;
 
-/// A scenario that comes with the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shipped {
-    /// What it is asked for by.
     pub name: &'static str,
-    /// The file.
     pub text: &'static str,
 }
 
-/// The file of that name in a folder.
 macro_rules! shipped {
     ($folder:literal: $($name:literal)*) => {
         [$(Shipped { name: $name, text: include_str!(concat!($folder, $name, ".toml")) }),*]
     };
 }
 
-/// What simulator and driver have in common, and what only a simulator can show. A test holds that
-/// none is missing.
+/// Scenarios that the driver runs, too, and those for the simulator only. A test checks that none
+/// is missing.
 const SHIPPED: &[&[Shipped]] = &[
     &shipped!("../../loadgen/workloads/": "convoy" "head-of-line" "head-of-line-large" "head-of-line-often"),
     &shipped!(
@@ -29,30 +25,26 @@ const SHIPPED: &[&[Shipped]] = &[
 ];
 
 impl Shipped {
-    /// All of them.
     pub fn all() -> impl Iterator<Item = Shipped> {
         SHIPPED.iter().copied().flatten().copied()
     }
 
-    /// Their names, for a caller that has asked for another one.
+    /// For an error message.
     pub fn names() -> String {
         Shipped::all().map(|shipped| shipped.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// The one of that name.
     pub fn find(name: &str) -> Option<Shipped> {
         Shipped::all().find(|shipped| shipped.name == name)
     }
 
-    /// The first sentences of the file.
+    /// The first sentences of the file's head.
     pub fn about(self) -> String {
         let comment = self.text.lines().map_while(|line| line.strip_prefix('#'));
         let paragraph = comment.map(str::trim).take_while(|line| !line.is_empty());
         paragraph.collect::<Vec<_>>().join(" ")
     }
 
-    /// What is asked for.
-    ///
     /// # Errors
     ///
     /// None of those that ship, which a test holds.

@@ -1,4 +1,4 @@
-//! Waiting for each other: signals, and queues of work.
+//! Signals, and queues of work.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use crate::world::{ProcessId, World};
 
-/// Something that happens once, for which any task may wait. Clones are the same one.
+/// An event that happens once, for which tasks wait. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Signal(Rc<Inner>);
 
@@ -20,13 +20,11 @@ struct Inner {
 }
 
 impl Signal {
-    /// One that was not given yet.
     pub fn new(world: &World) -> Signal {
         let (is_given, waiting) = Default::default();
         Signal(Rc::new(Inner { world: world.clone(), is_set: is_given, waiting }))
     }
 
-    /// It has happened: all waiting tasks go on.
     pub fn set(&self) {
         self.0.is_set.set(true);
         for id in self.0.waiting.take() {
@@ -34,13 +32,11 @@ impl Signal {
         }
     }
 
-    /// Waits until it has happened.
     pub fn wait(&self) -> SignalWait<'_> {
         SignalWait(&self.0)
     }
 }
 
-/// A wait for a [`Signal`].
 #[derive(Debug)]
 #[must_use = "it waits only if it is awaited"]
 pub struct SignalWait<'s>(&'s Inner);
@@ -57,7 +53,7 @@ impl Future for SignalWait<'_> {
     }
 }
 
-/// Work for one process, which takes all that there is at once.
+/// Work for one process, which takes all entries at once.
 #[derive(Debug)]
 pub struct Queue<T> {
     world: World,
@@ -66,13 +62,11 @@ pub struct Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// A queue without entries.
     pub fn new(world: &World) -> Queue<T> {
         let (work, worker) = (RefCell::new(Vec::new()), Cell::new(None));
         Queue { world: world.clone(), work, worker }
     }
 
-    /// One more. If the worker waits, it goes on.
     pub fn push(&self, work: T) {
         self.work.borrow_mut().push(work);
         if let Some(id) = self.worker.take() {
@@ -80,13 +74,12 @@ impl<T> Queue<T> {
         }
     }
 
-    /// All that there is; waits until there is something.
+    /// All entries; waits while there are none.
     pub fn drain(&self) -> Drain<'_, T> {
         Drain(self)
     }
 }
 
-/// A worker that waits for work.
 #[derive(Debug)]
 #[must_use = "work is taken only if it is awaited"]
 pub struct Drain<'q, T>(&'q Queue<T>);

@@ -1,8 +1,7 @@
-//! A task that takes steps, and an account of where its time goes: the sum is the time that passed.
+//! A step of a request or of a worker, and an account of its time: the sum is the time that passed.
 //!
-//! A step is one of a request or of a background worker. A task that waits for a worker spends its
-//! time on what the worker spends it on meanwhile: if the applier waits 90 ms for `readTx`, the put
-//! that waits for the applier has waited 90 ms for `readTx`.
+//! A task that waits for a worker spends its time as the worker does meanwhile: if the applier
+//! waits 90 ms for `readTx`, the put that waits for the applier has waited 90 ms for `readTx`.
 //!
 //! ```text
 //!   applier   │ running │ readTx ░░░░░░░░░░░░░░░░░ │ running │
@@ -22,10 +21,9 @@ use crate::signal::Signal;
 use crate::timeline::{Activity, LaneKind};
 use crate::world::World;
 
-/// What it is to wait until a thread has what it is to do.
+/// Waits for thread hand-overs are booked under this name.
 const WAKEUP: &str = "a thread to wake";
 
-/// A task that takes steps. What it has spent may be looked at while it is under way.
 #[derive(Debug)]
 pub struct SimTask {
     world: World,
@@ -33,13 +31,13 @@ pub struct SimTask {
     label: TaskLabel,
     begin_ns: u64,
     time_account: TimeAccount,
-    /// If it is recorded.
+    /// If the task is recorded.
     lane: Option<Lane>,
     idle_ns: Option<u64>,
     runs_in_background: bool,
 }
 
-/// The account of a task that is under way. Clones are the same one.
+/// The account of a running task, for tasks that wait for it. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct TimeAccount {
     account: Rc<Cell<Account>>,
@@ -61,19 +59,17 @@ impl TimeAccount {
         self.account.set(account);
     }
 
-    /// What has been written down.
     pub fn account(&self) -> Account {
         self.account.get()
     }
 }
 
 impl SimTask {
-    /// Begins now, under the label of this class: a task that works for others.
+    /// A worker's task, which begins now.
     pub fn new(world: &World, cores: &Cores, actor: TaskLabel) -> SimTask {
         SimTask::with_kind(world, cores, actor, LaneKind::Work)
     }
 
-    /// The same, of a request.
     pub fn with_kind(world: &World, cores: &Cores, actor: TaskLabel, kind: LaneKind) -> SimTask {
         let begin_ns = world.now_ns();
         let lane = world.recorder().lane(actor, kind, begin_ns);
@@ -90,22 +86,20 @@ impl SimTask {
         }
     }
 
-    /// The label in whose name it runs.
     pub fn label(&self) -> TaskLabel {
         self.label
     }
 
-    /// A worker does something for another task.
+    /// The task that a worker serves now.
     pub fn set_label(&mut self, actor: TaskLabel) {
         self.label = actor;
     }
 
-    /// The account, to be looked at by the tasks that wait.
     pub fn time_account(&self) -> TimeAccount {
         self.time_account.clone()
     }
 
-    /// The last step is over, which took so long.
+    /// Records the last step, which took `ns` and ends now.
     fn record(&self, what: impl FnOnce() -> Activity, ns: u64) {
         if let Some(lane) = self.lane {
             let now_ns = self.world.now_ns();
@@ -113,12 +107,12 @@ impl SimTask {
         }
     }
 
-    /// From now on it computes when no other task wants to, or no longer so.
+    /// In the background it computes at low priority.
     pub(crate) fn set_runs_in_background(&mut self, makes_way: bool) {
         self.runs_in_background = makes_way;
     }
 
-    /// Computes for so long. If it had to make way in between, the timeline has the waits first.
+    /// If it was preempted, the timeline shows all waits before the run.
     pub async fn run(&mut self, ns: u64) {
         let computed = match self.runs_in_background {
             true => self.cores.run_late(ns),
@@ -135,41 +129,37 @@ impl SimTask {
         self.time_account.add(TimeKind::CORE, waited_ns);
     }
 
-    /// Takes a lock together with other readers.
     pub async fn read(&mut self, lock: &Lock) -> LockGuard {
         let inside = lock.acquire_as(self.label, LockMode::Read, self.lane).await;
         self.time_account.add(lock.time_kind(), inside.waited_ns());
         inside
     }
 
-    /// Takes a lock alone.
     pub async fn write(&mut self, lock: &Lock) -> LockGuard {
         let inside = lock.acquire_as(self.label, LockMode::Write, self.lane).await;
         self.time_account.add(lock.time_kind(), inside.waited_ns());
         inside
     }
 
-    /// Waits for a disk that takes so long.
     pub async fn disk(&mut self, ns: u64) {
         self.world.sleep(ns).await;
         self.record(|| Activity::Disk, ns);
         self.time_account.add(TimeKind::DISK, ns);
     }
 
-    /// Does nothing for so long, between two things that it does.
+    /// A pause between two steps of a job.
     pub(crate) async fn idles(&mut self, ns: u64) {
         self.world.sleep(ns).await;
         self.time_account.add(TimeKind::named(&self.world, "a pause"), ns);
     }
 
-    /// It finds a machine that has had nothing to do for so long, if it had nothing to do.
+    /// How long the machine was idle at the arrival; `None` if it was busy.
     pub(crate) fn finds_idle(&mut self, ns: Option<u64>) {
         self.idle_ns = ns;
     }
 
-    /// Waits until threads have what they are to do. It takes so long on a machine that is awake,
-    /// and so much longer on one that sleeps; and most of the way there it is when it has had
-    /// nothing to do for a doze.
+    /// Waits for thread hand-overs: `awake_ns` on a machine that is awake, and up to `wakeups_ns`
+    /// more on one that sleeps. `doze_ns` is the time constant of falling asleep.
     pub(crate) async fn wakes(&mut self, awake_ns: u64, wakeups_ns: u64, doze_ns: u64) {
         let depth = match self.idle_ns {
             None => 0.0,
@@ -179,7 +169,7 @@ impl SimTask {
         self.waits_for_threads(awake_ns + (wakeups_ns as f64 * depth) as u64).await;
     }
 
-    /// Waits for threads, however awake the machine is.
+    /// However awake the machine is.
     pub(crate) async fn waits_for_threads(&mut self, ns: u64) {
         if ns == 0 {
             return;
@@ -189,16 +179,15 @@ impl SimTask {
         self.time_account.add(TimeKind::named(&self.world, WAKEUP), ns);
     }
 
-    /// Waits for a message that is on its way for so long.
     pub async fn network(&mut self, ns: u64) {
         self.world.sleep(ns).await;
         self.record(|| Activity::Network, ns);
         self.time_account.add(TimeKind::NETWORK, ns);
     }
 
-    /// Waits until a worker has done something, and spends its time as the worker does. What cannot
-    /// be told apart, because a step of the worker's had begun before, or the worker was about
-    /// something else, is put down to `name`.
+    /// Waits until a worker has done something, and spends the time as the worker does. Time that
+    /// cannot be attributed, because the worker's step began before, or served another task, is
+    /// booked on `name`.
     pub async fn worker(&mut self, name: TimeKind, worker: &TimeAccount, done: &Signal) {
         let (begin_ns, before) = (self.world.now_ns(), worker.account());
         done.wait().await;
@@ -206,8 +195,8 @@ impl SimTask {
         self.spent_as(name, worker, spent, begin_ns, self.world.now_ns());
     }
 
-    /// From then to then another task spent this, and this one waited for it. A step of that task
-    /// may have begun before; and what cannot be told apart is put down to `name`.
+    /// This task waited from `from_ns` to `to_ns` while another one spent `spent`. A step of that
+    /// one may have begun before; what cannot be attributed is booked on `name`.
     pub(crate) fn spent_as(
         &mut self,
         name: TimeKind,
@@ -230,7 +219,7 @@ impl SimTask {
         self.time_account.add_all(spent);
     }
 
-    /// It is over: how long it took, and what for.
+    /// Returns the duration and its account.
     pub fn end(self) -> (u64, Account) {
         let (took_ns, account) = (self.world.now_ns() - self.begin_ns, self.time_account.account());
         debug_assert_eq!(took_ns, account.total_ns(), "all time is accounted for");

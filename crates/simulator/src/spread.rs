@@ -1,17 +1,14 @@
-//! How long something takes, when it does not always take the same: syncs of a disk, messages on a
-//! network.
+//! Distributions of time: syncs of a disk, messages on a network.
 //!
-//! Such times have a floor and a long tail: most are near each other, and a few take ten times as
-//! long. A lognormal distribution is like that (the logarithms are normally distributed), and it is
-//! known by two figures that every monitoring has, the mean and the 99th percentile.
+//! Such times have a floor and a long tail, as a lognormal distribution has, which is given by two
+//! figures that every monitoring has, the mean and the 99th percentile:
 //!
 //! ```text
 //!   ln p99  = mu + 2.326 sigma             so   ln (p99 / mean) = 2.326 sigma - sigma² / 2
 //!   ln mean = mu + sigma² / 2
 //! ```
 //!
-//! That has a solution up to a 99th percentile of 14.97 times the mean: beyond it, one in a hundred
-//! could not be so much without the mean being more.
+//! That has a solution up to a 99th percentile of 14.97 times the mean.
 
 use std::f64::consts::TAU;
 
@@ -20,37 +17,33 @@ use crate::Rng;
 /// The 99th percentile of the normal distribution, in standard deviations.
 const NORMAL_P99: f64 = 2.326_347_874;
 
-/// A 99th percentile is at most so many times the mean.
+/// Bound on the ratio of 99th percentile and mean.
 pub const P99_MAX: f64 = 14.9;
 
-/// How long something takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// On average, in nanoseconds.
     pub mean_ns: f64,
-    /// Only one in a hundred takes longer. If there is none, all take the same time.
+    /// `None`: all times are equal.
     pub p99_ns: Option<f64>,
 }
 
 impl Spread {
-    /// Always the same.
     pub const fn constant(ns: u64) -> Spread {
         Spread { mean_ns: ns as f64, p99_ns: None }
     }
 
-    /// All of them so many times as long.
     #[must_use]
     pub fn times(self, times: f64) -> Spread {
         Spread { mean_ns: self.mean_ns * times, p99_ns: self.p99_ns.map(|ns| ns * times) }
     }
 
-    /// Whether there are such times.
+    /// Whether a lognormal distribution has these figures.
     pub fn is_possible(&self) -> bool {
         let within = |p99_ns| p99_ns >= self.mean_ns && p99_ns <= P99_MAX * self.mean_ns;
         self.p99_ns.is_none_or(within)
     }
 
-    /// How far it is spread, as the sigma of a lognormal distribution.
+    /// The sigma of the lognormal distribution.
     fn sigma(&self) -> f64 {
         if self.mean_ns <= 0.0 {
             return 0.0;
@@ -61,7 +54,6 @@ impl Spread {
     }
 }
 
-/// Draws such times.
 #[derive(Debug)]
 pub struct Times {
     mu: f64,
@@ -71,7 +63,6 @@ pub struct Times {
 }
 
 impl Times {
-    /// Of this spread.
     pub fn new(spread: Spread, chance: Rng) -> Times {
         let sigma = spread.sigma();
         let is_constant = sigma == 0.0 || spread.mean_ns <= 0.0;
@@ -80,12 +71,11 @@ impl Times {
         Times { mu, sigma, always_ns, rng: chance }
     }
 
-    /// Draws a time.
     pub fn next_ns(&mut self) -> u64 {
         if let Some(ns) = self.always_ns {
             return ns;
         }
-        // A normally distributed number out of two draws, after Box and Muller.
+        // A normally distributed number from two draws (Box and Muller).
         let far = (-2.0 * (1.0 - self.rng.unit()).ln()).sqrt();
         let normal = far * (TAU * self.rng.unit()).cos();
         (self.mu + self.sigma * normal).exp() as u64

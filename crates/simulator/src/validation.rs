@@ -1,43 +1,36 @@
-//! Does the model say what the machine does?
+//! Compares the model with the real server, under the same load with the same seed.
 //!
-//! The same load runs once on the real server and once in the model, with the same seed. A machine
-//! that others use is not the same twice, so what is asked is coarse:
+//! A shared machine is not the same twice, so the criteria are coarse:
 //!
 //! * A [figure](LatencyComparison) is near if it is within a [`FACTOR`] of the real one.
-//! * Where one era is [`CLEARLY`] slower than another on the real server, the model must say so,
-//!   too ([`Order`]).
+//! * Where one era is [`CLEARLY`] slower than another on the real server, the model must agree
+//!   ([`Order`]).
 
 use std::fmt::Write;
 
 use clearlane_backend::Era;
 use serde_json::{Value, json};
 
-/// The percentiles that are compared.
 pub const METRICS: [(&str, f64); 2] = [("p50", 0.5), ("p99", 0.99)];
 
-/// Two figures are near if neither is more than so many times the other.
+/// Two figures are near if neither is more than this many times the other.
 pub const FACTOR: f64 = 2.0;
 
-/// Two eras have an order if the one takes so many times as long as the other.
+/// Two eras have an order if one takes at least this many times as long as the other.
 pub const CLEARLY: f64 = 1.5;
 
-/// One percentile of one class in one era.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatencyComparison {
-    /// In which era.
     pub era: Era,
-    /// Of which class.
     pub class: String,
-    /// Which percentile: a name in [`METRICS`].
+    /// A name in [`METRICS`].
     pub metric: &'static str,
-    /// On the real server, in milliseconds.
     pub real_ms: f64,
-    /// In the model.
     pub model_ms: f64,
 }
 
 impl LatencyComparison {
-    /// How many times the real figure the model has.
+    /// The model's figure divided by the real one.
     pub fn times(&self) -> f64 {
         self.model_ms / self.real_ms
     }
@@ -51,27 +44,22 @@ impl LatencyComparison {
 /// Two eras, of which one is clearly slower on the real server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// The era that is slower.
     pub slower: Era,
-    /// The quicker one.
     pub quicker: Era,
-    /// Of which class.
     pub class: String,
-    /// Which percentile.
     pub metric: &'static str,
     /// Whether it is slower in the model, too.
     pub agrees: bool,
 }
 
-/// What came of a scenario.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Validation {
-    /// All figures, by era, class and percentile.
+    /// By era, class and percentile.
     pub comparisons: Vec<LatencyComparison>,
 }
 
 impl Validation {
-    /// Which of two eras is slower, wherever that is clear.
+    /// All pairs of eras that have an order on the real server.
     pub fn orders(&self) -> Vec<Order> {
         let mut orders = Vec::new();
         for slow in &self.comparisons {
@@ -92,7 +80,7 @@ impl Validation {
         orders
     }
 
-    /// For people: each figure, then what is not near, by era, and where the order differs.
+    /// Each figure, then those that are not near, by era, and where the order differs.
     pub fn table(&self) -> String {
         let widest = self.comparisons.iter().map(|figure| figure.class.len()).max().unwrap_or(0);
         let name = widest.max("class".len());
@@ -118,7 +106,7 @@ impl Validation {
         table + &self.order_lines()
     }
 
-    /// In one line: whether the figures of an era are near, and where not.
+    /// One line: whether the figures of an era are near, and where not.
     fn nearness(&self, era: Era) -> String {
         let figures: Vec<_> = self.comparisons.iter().filter(|figure| figure.era == era).collect();
         let far = figures.iter().filter(|figure| !figure.is_near());
@@ -149,7 +137,6 @@ impl Validation {
         lines
     }
 
-    /// For programs.
     pub fn json(&self) -> Value {
         let figures = self.comparisons.iter().map(|figure| {
             json!({

@@ -1,7 +1,4 @@
-//! Virtual time, and the processes that live in it.
-//!
-//! A process is an `async` function. What it awaits (time, a core, a lock) is an entry in a list
-//! here.
+//! Virtual time, and processes: `async` functions that await time, a core or a lock.
 //!
 //! ```text
 //!   calendar   (time, order) → process     which goes on when                    a heap
@@ -9,10 +6,10 @@
 //!   processes  suspended functions         where each of them is
 //! ```
 //!
-//! [`World::run`] lets the ready processes go on in turn; when none is ready, the time jumps to the
-//! next entry of the calendar. A step of a process is not interrupted and takes no time. Entries of
-//! one time go in the order in which they were made, so the same start gives the same run. A
-//! process waits for one thing at a time, so there is nothing to cancel.
+//! [`World::run`] polls the ready processes in turn; when none is ready, the time jumps to the next
+//! entry of the calendar. A step of a process is not interrupted and takes no time. Entries of one
+//! time go in the order in which they were made, so the same start gives the same run. A process
+//! waits for one thing at a time, so there is nothing to cancel.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -26,56 +23,54 @@ use std::task::{Context, Poll, Waker};
 use crate::recorder::Recorder;
 use crate::timeline::Timeline;
 
-/// Names a process until it has ended.
+/// The number is reused after the process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ProcessId(u32);
 
 type Process = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A world. Clones are the same one.
 #[derive(Clone, Default)]
 pub struct World(Rc<Inner>);
 
 #[derive(Default)]
 struct Inner {
     now_ns: Cell<u64>,
-    /// Entries that were made in the calendar.
+    /// Number of entries ever made in the calendar.
     entries: Cell<u64>,
     calendar: RefCell<BinaryHeap<Reverse<(u64, u64, ProcessId)>>>,
     ready: RefCell<VecDeque<ProcessId>>,
-    /// By number. The place of one that has ended, or goes on at this moment, is empty.
+    /// By number; the place of a process that has ended or is being polled is empty.
     processes: RefCell<Vec<Option<Process>>>,
     free: RefCell<Vec<ProcessId>>,
     going_on: Cell<Option<ProcessId>>,
-    /// What time is spent on, by number.
+    /// Names of time kinds, by number.
     names: RefCell<Vec<&'static str>>,
     steps: Cell<u64>,
     recorder: Recorder,
 }
 
 impl World {
-    /// A world at time 0, without processes.
     pub fn new() -> World {
         World::default()
     }
 
-    /// Nanoseconds since the beginning.
+    /// Since time 0.
     #[inline]
     pub fn now_ns(&self) -> u64 {
         self.0.now_ns.get()
     }
 
-    /// How often a process went on: the events of the simulation.
+    /// How often a process was polled.
     pub fn steps(&self) -> u64 {
         self.0.steps.get()
     }
 
-    /// How many processes there are.
+    /// Number of living processes.
     pub fn processes(&self) -> usize {
         self.0.processes.borrow().len() - self.0.free.borrow().len()
     }
 
-    /// The number of a name, new if the name is. Accounts are kept by number.
+    /// Makes a number for a new name.
     pub(crate) fn number_of(&self, name: &'static str) -> usize {
         let mut names = self.0.names.borrow_mut();
         names.iter().position(|known| *known == name).unwrap_or_else(|| {
@@ -84,17 +79,16 @@ impl World {
         })
     }
 
-    /// The names by number.
+    /// By number.
     pub(crate) fn names(&self) -> Vec<&'static str> {
         self.0.names.borrow().clone()
     }
 
-    /// Records what happens between two moments.
     pub fn record(&self, from_ns: u64, to_ns: u64) {
         self.0.recorder.begin(from_ns, to_ns);
     }
 
-    /// What was recorded so far, and was not taken yet.
+    /// Timeline since the last call.
     pub fn take_timeline(&self) -> Timeline {
         self.0.recorder.take()
     }
@@ -103,7 +97,7 @@ impl World {
         &self.0.recorder
     }
 
-    /// Begins a process. It goes on for the first time when all that are ready now have gone on.
+    /// The process is polled first after all that are ready now.
     pub fn spawn(&self, process: impl Future<Output = ()> + 'static) {
         let mut processes = self.0.processes.borrow_mut();
         let id = self.0.free.borrow_mut().pop().unwrap_or_else(|| {
@@ -115,17 +109,16 @@ impl World {
         self.wake(id);
     }
 
-    /// Waits until so much time has passed.
     pub fn sleep(&self, ns: u64) -> Sleep<'_> {
         Sleep { world: self, until_ns: self.now_ns().saturating_add(ns), is_noted: false }
     }
 
-    /// Waits until it is this time; not at all if that has passed.
+    /// Returns at once if the time has passed.
     pub fn sleep_until(&self, ns: u64) -> Sleep<'_> {
         Sleep { world: self, until_ns: ns, is_noted: false }
     }
 
-    /// Lets time pass until then, or until no process has anything left to do.
+    /// Until that time, or until no process has anything left to do.
     pub fn run(&self, until_ns: u64) {
         loop {
             while let Some(id) = self.next_ready() {
@@ -137,8 +130,8 @@ impl World {
         self.0.now_ns.set(self.now_ns().max(until_ns));
     }
 
-    /// Every process is dropped, in the middle of whatever it does. A world that has processes
-    /// holds them, and they hold it: without an end it would never be given back.
+    /// Drops every process, wherever it is. A world and its processes own each other, so without
+    /// this call they leak.
     pub fn end(&self) {
         let processes = self.0.processes.take();
         drop(processes);
@@ -174,12 +167,11 @@ impl World {
         }
     }
 
-    /// The process that asks.
+    /// The process that is being polled.
     pub(crate) fn going_on(&self) -> ProcessId {
         self.0.going_on.get().expect("only a process waits")
     }
 
-    /// What it waited for is there.
     pub(crate) fn wake(&self, id: ProcessId) {
         self.0.ready.borrow_mut().push_back(id);
     }
@@ -200,7 +192,6 @@ impl fmt::Debug for World {
     }
 }
 
-/// Time that passes.
 #[derive(Debug)]
 #[must_use = "time passes only if it is awaited"]
 pub struct Sleep<'w> {

@@ -10,7 +10,7 @@ use clearlane_simulator::run::run;
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
 
-/// Next to nothing is asked for, and nothing is in the way.
+/// Nearly no load, and no background work.
 const CALM: &str = "
     seconds = 20
 

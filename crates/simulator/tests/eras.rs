@@ -45,8 +45,7 @@ fn the_same_seed_is_the_same_run() {
     assert_eq!(tables.len(), 100, "another seed is another run");
 }
 
-/// The history, in one table: from 3.4 on an expensive read keeps no other from its way, before
-/// that all.
+/// From 3.4 on an expensive read delays no other; before that, it delays all.
 #[test]
 fn eras_stop_others_as_they_did() {
     let with = scenario(30, 1);
@@ -78,8 +77,8 @@ fn the_table_names_who_is_to_blame() {
     assert!(!ours.contains("held"), "there is no lock: {ours}");
 }
 
-/// A request that has locks to wait for is not let do so on a network thread: in the old eras all
-/// but reads of a single key, in ours what takes long.
+/// Reads that may wait for locks use the thread pool: in the old eras all but reads of a single
+/// key, in ours long ones.
 #[test]
 fn another_thread_reads_what_is_more_than_a_key() {
     let costs = Costs { pool_ns: 50_000_000, ..Costs::BY_HAND };
@@ -119,8 +118,8 @@ fn who_writes_often_finds_threads_awake() {
     assert!((7.0..12.0).contains(&at_once), "{at_once}");
 }
 
-/// A read of 3.0 that must be fresh is in the log, and waits for its disk; one that need not be
-/// does not, and in 3.1 neither.
+/// In 3.0 a linearizable read waits for the disk of the log; a serializable one does not, nor does
+/// any read of 3.1.
 #[test]
 fn a_fresh_read_of_the_first_era_is_a_write() {
     let costs = Costs { log_sync: Spread::constant(7_000_000), ..Costs::BY_HAND };

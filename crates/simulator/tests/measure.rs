@@ -22,7 +22,6 @@ fn tool(arguments: &[&str]) -> Output {
     Command::new(SIMULATOR).args(arguments).output().unwrap()
 }
 
-/// What it complains of.
 fn told(arguments: &[&str]) -> String {
     let output = tool(arguments);
     assert!(!output.status.success(), "{arguments:?}");
@@ -30,7 +29,7 @@ fn told(arguments: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// The server, which belongs to another package: it is there if that was built.
+/// `None` if the server's package was not built.
 fn server() -> Option<PathBuf> {
     let path = Path::new(SIMULATOR).with_file_name("clearlane");
     if !path.is_file() {

@@ -42,7 +42,7 @@ const LOAD: &str = "
     members = 3
 ";
 
-/// Time passes on disks and networks, and nowhere else.
+/// Only disks and networks take time.
 fn free() -> Costs {
     Costs {
         request_ns: 0,

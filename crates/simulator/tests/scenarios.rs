@@ -34,7 +34,6 @@ fn found(name: &str, knobs: &[(&str, &str)], era: Era) -> Results {
     run(&shipped(name, knobs), &Build::new(era, Costs::BY_HAND)).unwrap()
 }
 
-/// In all eras.
 fn all(name: &str, knobs: &[(&str, &str)]) -> BTreeMap<Era, Results> {
     Era::ALL.into_iter().map(|era| (era, found(name, knobs, era))).collect()
 }
@@ -48,7 +47,6 @@ fn p99(results: &Results, class: &str) -> f64 {
     ms(results, class, 0.99)
 }
 
-/// What the slowest of a class spend their time on.
 fn blame(results: &Results, class: &str) -> String {
     let table = results.table();
     let line = table.lines().find(|line| line.split_whitespace().next() == Some(class)).unwrap();
@@ -65,7 +63,6 @@ fn measured(name: &str, knobs: &[(&str, &str)], era: Era) -> Results {
     run(&scenario, &build).unwrap()
 }
 
-/// Scaled down, they have the same to tell.
 #[test]
 fn scaled_to_two_cores() {
     let alibaba = |era| measured("alibaba", &[("keys.count", "100000")], era);

@@ -13,7 +13,7 @@ use clearlane_simulator::lock::{Blame, BlameKey};
 use clearlane_simulator::{Lock, Signal, World};
 use script::{Holds, Script, Stage, Waits};
 
-/// A lock, and processes at it: one for each actor that has it or wants it.
+/// A lock, with a process for each actor that holds it or waits for it.
 struct OnSimulated {
     world: World,
     lock: Lock,

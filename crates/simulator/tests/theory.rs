@@ -7,13 +7,12 @@ use clearlane_simulator::{Cores, Rng, World};
 
 const SECOND: f64 = 1e9;
 
-/// What a long run has found.
 #[derive(Debug, Default)]
 struct Found {
     arrived: u64,
     waited_ns: f64,
     stayed_ns: f64,
-    /// The integral of the number of computations that are there.
+    /// Integral of the number of computations present.
     there_ns: f64,
     there: u64,
     changed_ns: u64,
@@ -27,13 +26,12 @@ impl Found {
     }
 }
 
-/// Times between events that do not know of each other, so long on average.
 fn exponential(chance: &mut Rng, mean: f64) -> f64 {
     // Never 0, whose logarithm is endless.
     -(1.0 - chance.unit()).ln() * mean
 }
 
-/// Arrivals that know nothing of each other, at a machine that takes one millisecond on average.
+/// Poisson arrivals at a machine whose mean service time is one millisecond.
 fn run(rate: f64, quantum_ns: u64, mut work: impl FnMut() -> f64 + 'static) -> Found {
     let world = World::new();
     let cores = Cores::new(&world, 1, quantum_ns);

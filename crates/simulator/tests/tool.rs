@@ -15,7 +15,7 @@ fn tool(line: &str) -> Output {
     Command::new(program).args(line.split_whitespace()).output().unwrap()
 }
 
-/// What it prints, if it succeeds.
+/// Standard output of a successful run.
 fn said(line: &str) -> String {
     let output = tool(line);
     let errors = String::from_utf8(output.stderr).unwrap();
@@ -28,7 +28,7 @@ fn json(line: &str) -> Value {
     serde_json::from_str(&said(line)).unwrap()
 }
 
-/// What it complains of, if it does not.
+/// Standard error of a failed run.
 fn told(line: &str) -> String {
     let output = tool(line);
     assert!(!output.status.success(), "{line}");
@@ -36,7 +36,6 @@ fn told(line: &str) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A small load, and small files of it.
 fn scenario(directory: &tempfile::TempDir, text: &str) -> String {
     let path = directory.path().join("scenario.toml");
     fs::write(&path, text).unwrap();

@@ -1,15 +1,12 @@
-//! What was overwritten is removed.
-//!
-//! A compaction begins as an entry of the log: from then on no request may read what is older. The
-//! rest is a job: the index is walked to find what must stay, and then the backend goes through its
-//! revisions, a batch after the other with a pause between them.
+//! Compactions: an entry of the log, and then a job.
 //!
 //! ```text
 //!   applier   ├ begins ┤  put  put  put ...
 //!   job                ├─ index ─┤├ batch ┤ pause ├ batch ┤ pause ├ batch ┤
 //! ```
 //!
-//! etcd goes through all revisions, also those that stay. Ours knows from the index which ones go.
+//! The job walks the index to find what must stay, and then removes revisions in batches. etcd
+//! scans all revisions, also those that stay; ours knows from the index which ones are removed.
 
 use clearlane_contention::TaskLabel;
 
@@ -42,7 +39,7 @@ impl Cluster {
         let all = removed + if of_all { self.keys() } else { 0 };
         for begin in (0..all).step_by(revisions as usize) {
             let end = all.min(begin + revisions);
-            // Those that go are spread among those that stay.
+            // The removed revisions are spread evenly.
             let gone = removed * end / all - removed * begin / all;
             compacts_batch(member, &mut trip, end - begin, gone).await;
             if end < all {

@@ -1,7 +1,5 @@
-//! Users come with passwords.
-//!
-//! To check one takes long on purpose, so that a client cannot try many. A request that holds a
-//! lock meanwhile lets all others wait for as long as a client that guesses passwords should.
+//! Password checks, which are slow on purpose. A request that holds a lock meanwhile delays all
+//! others as long.
 
 use clearlane_contention::TaskLabel;
 use clearlane_loadgen::arrivals::{Schedule, Spacing};
@@ -11,7 +9,7 @@ use crate::entries::{LEADER, Work};
 use crate::era::background::{checks_password, checks_passwords_inside};
 use crate::sim_task::SimTask;
 
-/// The times at which they come have a seed of their own, beside those of classes.
+/// Seed of the times of logins, apart from those of classes.
 const SEED: u64 = 1 << 19;
 
 impl Cluster {

@@ -1,4 +1,4 @@
-//! What a member does beside requests: watchers that are behind, compactions, passwords.
+//! What a member does beside requests.
 //!
 //! ```text
 //!   watchers     every 100 ms, while one is behind    reads what was missed
@@ -6,9 +6,8 @@
 //!   logins       as users come                        checks passwords, slow on purpose
 //! ```
 //!
-//! When something is done, and how much of it, is here. What is held meanwhile is in the
-//! [eras](crate::era): most reports of a member that stands still are explained
-//! by that.
+//! When something is done, and how much of it, is here; the locks held meanwhile are in the
+//! [eras](crate::era).
 
 mod compaction;
 mod logins;

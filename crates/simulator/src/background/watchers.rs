@@ -1,9 +1,7 @@
-//! Watchers that are behind.
+//! Unsynced watchers, which began at an old revision or whose client was too slow.
 //!
-//! A watcher that begins at an old revision, or whose client was too slow, must be brought what it
-//! missed. Every 100 ms etcd takes up to 512 of them, reads *everything* since the oldest revision
-//! that one of them waits for, and gives each of them up to 1,000 revisions of it. What it has read
-//! beyond that it reads again:
+//! Every 100 ms etcd takes up to 512 of them, reads *everything* since the oldest revision that one
+//! of them waits for, and gives each up to 1,000 revisions of it. The rest is read again:
 //!
 //! ```text
 //!   20,000 behind    reads 20,000, gives 1,000
@@ -25,21 +23,20 @@ use crate::era::background::reads_what_was_missed;
 use crate::requests::Missed;
 use crate::sim_task::SimTask;
 
-/// Between two passes.
 const PERIOD_NS: u64 = 100_000_000;
-/// Watchers that are taken at once.
+/// Watchers served in one pass.
 const AT_ONCE: u64 = 512;
-/// Revisions that each of them is given then.
+/// Revisions that one watcher is given in one pass.
 const GIVEN_MAX: u64 = 1_000;
 
-/// Watchers that began together; no more than are taken at once.
+/// Watchers that began together, at most [`AT_ONCE`].
 #[derive(Clone, Debug)]
 struct Group {
     count: u64,
     began_ns: u64,
-    /// What the passes had spent by then.
+    /// Account of the passes when the group began.
     before: Account,
-    /// The revision that is next.
+    /// Next revision to deliver.
     next: u64,
 }
 
@@ -77,12 +74,12 @@ impl Cluster {
         }
     }
 
-    /// What was there before the run counts, too.
+    /// Revisions from before the run count, too.
     fn revision(&self) -> u64 {
         self.model().watchers.behind + self.member(LEADER).revisions.get()
     }
 
-    /// Some of them come forward. A watcher that is not done by then is queued again.
+    /// Groups are served in turn; one that is not done is queued again.
     async fn passes(&self, trip: &mut SimTask, behind: &mut VecDeque<Group>) {
         let (member, revision) = (self.member(LEADER), self.revision());
         let mut room = AT_ONCE;

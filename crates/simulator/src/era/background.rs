@@ -1,4 +1,4 @@
-//! Which era does what in the background, and what it holds meanwhile.
+//! What each era holds while it works in the background.
 
 use clearlane_backend::Era;
 
@@ -11,15 +11,15 @@ use crate::sim_task::SimTask;
 /// How a compaction goes through the backend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batches {
-    /// In one batch.
+    /// Per batch.
     pub(crate) revisions: u64,
-    /// After it.
+    /// After each batch.
     pub(crate) pause_ns: u64,
-    /// It goes through all revisions, also those that stay.
+    /// Whether it scans all revisions, or only those that are removed.
     pub(crate) of_all: bool,
 }
 
-/// Entries between two snapshots that the applier makes, by default.
+/// Default number of entries between two snapshots; 0: there are none.
 pub(crate) fn snapshot_count(era: Era) -> u64 {
     match era {
         Era::V3_0 | Era::V3_1 => 10_000,
@@ -28,7 +28,6 @@ pub(crate) fn snapshot_count(era: Era) -> u64 {
     }
 }
 
-/// How a compaction goes through the backend.
 pub(crate) fn compaction_batches(era: Era) -> Batches {
     match era {
         Era::V3_0 | Era::V3_1 | Era::V3_2 => {
@@ -39,7 +38,7 @@ pub(crate) fn compaction_batches(era: Era) -> Batches {
     }
 }
 
-/// Whether a password is checked with a lock held: until 3.5, which let it go in between.
+/// Before 3.5 a password is checked with a lock held.
 pub(crate) fn checks_passwords_inside(era: Era) -> bool {
     match era {
         Era::V3_0 | Era::V3_1 | Era::V3_2 | Era::V3_4 => true,
@@ -47,7 +46,6 @@ pub(crate) fn checks_passwords_inside(era: Era) -> bool {
     }
 }
 
-/// Watchers that are behind are brought what they missed.
 pub(crate) async fn reads_what_was_missed(member: &Member, trip: &mut SimTask, missed: Missed) {
     match member.build.era {
         Era::V3_0 | Era::V3_1 => one_mutex::reads_what_was_missed(member, trip, missed).await,
@@ -58,34 +56,31 @@ pub(crate) async fn reads_what_was_missed(member: &Member, trip: &mut SimTask, m
     }
 }
 
-/// Watchers that are not behind hear of a write: inside it, or when the writer has been answered.
+/// The other eras notify synced watchers during the write.
 pub(crate) async fn tells_watchers_behind(member: &Member, trip: &mut SimTask, write: Write) {
     if member.build.era == Era::Clearlane {
         trip.run(notify_ns(member, write)).await;
     }
 }
 
-/// The applier begins one.
 pub(crate) async fn begins_compaction(member: &Member, trip: &mut SimTask) {
     match member.build.era {
         Era::V3_0 | Era::V3_1 => one_mutex::commit_for_the_applier(member, trip).await,
         Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::begins_compaction(member, trip).await,
-        // It is noted with the next commit.
+        // Part of the next commit.
         Era::Clearlane => {}
     }
 }
 
-/// The applier notes how far the backend is.
 pub(crate) async fn disk_snapshot(member: &Member, trip: &mut SimTask) {
     match member.build.era {
         Era::V3_0 | Era::V3_1 => one_mutex::commit_for_the_applier(member, trip).await,
         Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::disk_snapshot(member, trip).await,
-        // What the last commit has written is known without asking it.
+        // The position of the last commit is known without a commit.
         Era::Clearlane => {}
     }
 }
 
-/// The index is walked to find what must stay.
 pub(crate) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u64) {
     match member.build.era {
         Era::V3_0 | Era::V3_1 => one_mutex::compacts_index(member, trip, keys).await,
@@ -95,7 +90,7 @@ pub(crate) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u6
     }
 }
 
-/// So many revisions are looked through, of which so many go.
+/// Scans `all` revisions and removes `gone` of them.
 pub(crate) async fn compacts_batch(member: &Member, trip: &mut SimTask, all: u64, gone: u64) {
     match member.build.era {
         Era::V3_0 | Era::V3_1 => one_mutex::compacts_batch(member, trip, all, gone).await,
@@ -105,7 +100,7 @@ pub(crate) async fn compacts_batch(member: &Member, trip: &mut SimTask, all: u64
     }
 }
 
-/// May this user do this? Until 3.4 that is asked through the transaction of the writer.
+/// Until 3.4 the permission is read through the write transaction.
 pub(crate) async fn permits(member: &Member, trip: &mut SimTask) {
     let lock = match member.build.era {
         Era::V3_0 | Era::V3_1 | Era::V3_2 | Era::V3_4 => {
@@ -118,8 +113,7 @@ pub(crate) async fn permits(member: &Member, trip: &mut SimTask) {
     drop(lock);
 }
 
-/// Is this the password? The user is looked up through the transaction of the writer, which an era
-/// that checks inside keeps until it knows.
+/// The user is read through the write transaction, which is kept for the check if `inside`.
 pub(crate) async fn checks_password(
     member: &Member,
     trip: &mut SimTask,

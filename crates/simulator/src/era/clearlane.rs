@@ -1,9 +1,8 @@
-//! Ours: a read loads a pointer, and needs nothing else.
+//! Ours: a read loads a pointer to a state that does not change, so it holds no lock and waits for
+//! a core only.
 //!
-//! What is behind it never changes. So there is no lock that a read could hold, and none that it
-//! could wait for; what is left to wait for is a core. How many keys there are in a range the index
-//! knows without a walk. What is done in the background has a view of its own, and is in no
-//! request's way either.
+//! The index knows the number of keys in a range without a walk. Background work has a view of its
+//! own.
 
 use super::steps::{
     apply_ns, index_ns, more_pending, records_ns, remove_ns, scan_ns, take_pending_ns, walk_ns,
@@ -22,7 +21,7 @@ pub(super) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
     more_pending(member, write);
 }
 
-/// Every 100 ms, on a thread of its own, which no request waits for.
+/// Every 100 ms, on a thread of its own, under no lock of a request.
 pub(super) async fn commit(member: &Member, trip: &mut SimTask) {
     if member.pending.get() > 0 {
         trip.run(take_pending_ns(member)).await;
@@ -30,7 +29,7 @@ pub(super) async fn commit(member: &Member, trip: &mut SimTask) {
     }
 }
 
-/// As much as is given, and not a revision more.
+/// Reads only the revisions that are delivered.
 pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut SimTask, missed: Missed) {
     trip.run(scan_ns(member, missed.given, missed.record_bytes)).await;
 }
@@ -39,7 +38,7 @@ pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u6
     trip.run(walk_ns(member, keys)).await;
 }
 
-/// What goes is removed with the next commit.
+/// The removals are part of the next commit.
 pub(super) async fn compacts_batch(member: &Member, trip: &mut SimTask, gone: u64) {
     trip.run(remove_ns(member, gone, gone)).await;
     commit(member, trip).await;

@@ -1,8 +1,8 @@
 //! etcd 3.4 on: a read holds `readTx` only for as long as it takes to copy what is pending.
 //!
-//! So a slow read keeps no write waiting at its end. It still holds `store`, which only compactions
-//! and snapshots need alone, and the index while it walks. From 3.5 on reads share a copy, as long
-//! as nothing was written since it was made.
+//! So a slow read does not delay the end of a write. It still holds `store`, which only compactions
+//! and snapshots take exclusively, and the index while it walks. From 3.5 on reads share a copy, as
+//! long as nothing was written since it was made.
 
 use super::read_tx::committing;
 use super::steps::{records_ns, remove_ns, walk_ns};
@@ -10,12 +10,12 @@ use crate::requests::Range;
 use crate::server::Member;
 use crate::sim_task::SimTask;
 
-/// The owner of the buffer copy that a read reads from.
+/// The buffer copy that a read uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BufferCopy {
-    /// 3.4
+    /// 3.4.
     Own,
-    /// 3.5
+    /// 3.5.
     Shared,
 }
 
@@ -36,8 +36,7 @@ pub(super) async fn range(member: &Member, trip: &mut SimTask, range: Range, cop
     drop(store);
 }
 
-/// The index is copied in a moment, and then looked through with its lock taken anew for every few
-/// keys.
+/// The index is cloned in a moment, and then walked with the lock acquired anew for every few keys.
 pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u64) {
     const AT_ONCE: u64 = 256;
     for begin in (0..keys).step_by(AT_ONCE as usize) {
@@ -47,8 +46,7 @@ pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u6
     }
 }
 
-/// Batches are small, with a pause after each, and each is committed: many short stops instead of
-/// few long ones.
+/// Small batches with a pause and a commit after each: many short stops instead of few long ones.
 pub(super) async fn compacts_batch(member: &Member, trip: &mut SimTask, all: u64, gone: u64) {
     let batch_tx = trip.write(&member.locks.batch_tx).await;
     trip.run(remove_ns(member, all, gone)).await;

@@ -1,11 +1,9 @@
 //! The read paths of etcd's history, and ours: what is done under which lock.
 //!
-//! Each era is a few short programs, in a file of its own: how a range is read, how a write is
-//! applied, how the backend commits, and what is done in the [background]. Their steps bear the
-//! names of the locks in the code, and are in its order. What is the same in all of them, from the
-//! socket to the applier, is in [`cluster`](crate::cluster).
-//!
-//! What an era has in common with the one before it is in the file of the older one.
+//! Each era is a few short programs in a file of its own: how a range is read, a write applied, the
+//! backend committed, and the [background] work done. Locks have the names and the order of the
+//! real code. What an era has in common with the one before it is in the file of the older one;
+//! what all share is in [`cluster`](crate::cluster).
 
 pub(crate) mod background;
 mod clearlane;
@@ -22,27 +20,24 @@ use crate::requests::{Range, Write};
 use crate::server::Member;
 use crate::sim_task::SimTask;
 
-/// How a linearizable read comes to know that it is not late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadMode {
-    /// It is an entry of the log like a write, and the applier reads.
+    /// The read is an entry of the log, and the applier reads.
     Log,
-    /// A round of the members.
     ReadIndex,
-    /// A round, but not for the only member, and less of one for a member that asks the leader.
+    /// ReadIndex, without a round where the reading member is alone or, with the leader, a quorum.
     ReadIndexWithShortcuts,
 }
 
-/// Whether a long answer is read piece by piece, while what was read is sent: what is read needs to
-/// stand still for so long.
+/// Whether a long response is read in pieces, while earlier pieces are sent. That needs a view that
+/// does not change meanwhile.
 pub(crate) fn reads_in_pieces(era: Era) -> bool {
     era == Era::Clearlane
 }
 
-/// More records are not read on a network thread.
+/// A read of more records goes to the thread pool.
 const AT_ONCE: u64 = 128;
 
-/// How a linearizable read becomes one.
 pub(crate) fn read_mode(era: Era) -> ReadMode {
     match era {
         Era::V3_0 => ReadMode::Log,
@@ -51,8 +46,7 @@ pub(crate) fn read_mode(era: Era) -> ReadMode {
     }
 }
 
-/// Whether it is read by a thread of the pool. Eras that read with locks in hand do so unless it is
-/// a single key; ours, if it is much.
+/// Eras that read under locks use the pool for all but single keys, ours for long reads.
 pub(crate) fn reads_in_the_pool(era: Era, range: Range) -> bool {
     match reads_in_pieces(era) {
         true => range.sent > AT_ONCE || range.is_long(),
@@ -60,7 +54,6 @@ pub(crate) fn reads_in_the_pool(era: Era, range: Range) -> bool {
     }
 }
 
-/// A range is read.
 pub(crate) async fn range(member: &Member, trip: &mut SimTask, range: Range) {
     match member.build.era {
         Era::V3_0 => through_the_log::range(member, trip, range).await,
@@ -72,7 +65,6 @@ pub(crate) async fn range(member: &Member, trip: &mut SimTask, range: Range) {
     }
 }
 
-/// A write is applied.
 pub(crate) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
     match member.build.era {
         Era::V3_0 => through_the_log::write(member, trip, write).await,
@@ -82,7 +74,6 @@ pub(crate) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
     }
 }
 
-/// The backend commits.
 pub(crate) async fn commit(member: &Member, trip: &mut SimTask) {
     match member.build.era {
         Era::V3_0 | Era::V3_1 => one_mutex::commit(member, trip).await,

@@ -1,8 +1,7 @@
 //! etcd 3.1: reads and writes take the same two mutexes, for their whole length.
 //!
-//! There is one transaction of the engine, which reads go through as well. The request that is
-//! inside keeps out all others: another read, a write, the timer's commit with its sync,
-//! and watchers that are behind while what they missed is read.
+//! Reads go through the engine's only transaction, too. So a request inside excludes all others: a
+//! read, a write, the timer's commit with its sync, and the pass over unsynced watchers.
 
 use super::steps::{
     apply_ns, index_ns, more_pending, notify_ns, records_ns, remove_ns, scan_ns, take_pending_ns,
@@ -44,7 +43,7 @@ pub(super) async fn writes_inside(member: &Member, trip: &mut SimTask, write: Wr
     }
 }
 
-/// Every 100 ms. A request that reads or writes meanwhile waits for the disk.
+/// Every 100 ms; requests wait for the disk meanwhile.
 pub(super) async fn commit(member: &Member, trip: &mut SimTask) {
     let batch_tx = trip.write(&member.locks.batch_tx).await;
     committing(member, trip).await;
@@ -58,7 +57,7 @@ async fn committing(member: &Member, trip: &mut SimTask) {
     }
 }
 
-/// All three locks at once: "blocks the entire kv", as its own author says.
+/// Takes all three locks: "blocks the entire kv", as its author says.
 pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut SimTask, missed: Missed) {
     let watchable = trip.write(&member.locks.watchable).await;
     let store = trip.write(&member.locks.store).await;
@@ -67,7 +66,7 @@ pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut SimTask, m
     drop((batch_tx, store, watchable));
 }
 
-/// A compaction begins, or the applier makes its snapshot: what is pending must be on disk.
+/// Beginning of a compaction, or the applier's snapshot: what is pending is committed.
 pub(super) async fn commit_for_the_applier(member: &Member, trip: &mut SimTask) {
     let store = trip.write(&member.locks.store).await;
     commit(member, trip).await;
@@ -80,7 +79,6 @@ pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u6
     drop(tree_index);
 }
 
-/// Of a batch of 10,000 revisions that is looked through, some go.
 pub(super) async fn compacts_batch(member: &Member, trip: &mut SimTask, all: u64, gone: u64) {
     let batch_tx = trip.write(&member.locks.batch_tx).await;
     trip.run(remove_ns(member, all, gone)).await;

@@ -1,8 +1,8 @@
 //! etcd 3.2 and 3.3: reads share `readTx`, and hold it to their ends.
 //!
 //! Reads no longer wait for each other, nor for a write that is under way. But the end of each
-//! write needs `readTx` alone, for a moment, to show what it has written. It waits for the slowest
-//! reader, and a request that comes behind it waits for it: the convoy.
+//! write takes `readTx` exclusively for a moment. It waits for the slowest reader, and a request
+//! that comes behind it waits for it: the convoy.
 
 use super::steps::{
     apply_ns, index_ns, more_pending, notify_ns, records_ns, remove_ns, scan_ns, take_pending_ns,
@@ -24,7 +24,7 @@ pub(super) async fn range(member: &Member, trip: &mut SimTask, range: Range) {
     drop((read_tx, store));
 }
 
-/// The same in 3.4 and 3.5, but for how long readers hold what it waits for.
+/// Also of 3.4 and 3.5, which differ in how long readers hold `readTx`.
 pub(super) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
     let store = trip.read(&member.locks.store).await;
     let batch_tx = trip.write(&member.locks.batch_tx).await;
@@ -32,7 +32,7 @@ pub(super) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
     trip.run(index_ns(member, write)).await;
     drop(tree_index);
     trip.run(apply_ns(member, write)).await;
-    // The end: watchers are notified, and then all requests see it.
+    // The end of the write: watchers are notified, and the write becomes visible.
     let watchable = trip.write(&member.locks.watchable).await;
     trip.run(notify_ns(member, write)).await;
     let rev_mu = trip.write(&member.locks.rev_mu).await;
@@ -46,14 +46,13 @@ pub(super) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
     drop((batch_tx, rev_mu, watchable, store));
 }
 
-/// Whether the timer commits also if nothing is pending. It asks for `readTx` all the same.
+/// Whether the timer commits if nothing is pending, which takes `readTx` all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     Always,
     Pending,
 }
 
-/// Every 100 ms.
 pub(super) async fn commit(member: &Member, trip: &mut SimTask, when: When) {
     if when == When::Pending && member.pending.get() == 0 {
         return;
@@ -74,7 +73,7 @@ pub(super) async fn committing(member: &Member, trip: &mut SimTask) {
     drop(read_tx);
 }
 
-/// Watchers that are behind keep the end of every write waiting, from 3.2 to this day.
+/// From 3.2 to this day, unsynced watchers delay the end of every write.
 pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut SimTask, missed: Missed) {
     let watchable = trip.write(&member.locks.watchable).await;
     let rev_mu = trip.read(&member.locks.rev_mu).await;
@@ -83,8 +82,7 @@ pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut SimTask, m
     drop((read_tx, rev_mu, watchable));
 }
 
-/// A compaction begins. `store` alone: so it waits for every read that is open, in 3.4 and later,
-/// too.
+/// Takes `store` exclusively, so it waits for every open read, in 3.4 and later, too.
 pub(super) async fn begins_compaction(member: &Member, trip: &mut SimTask) {
     let store = trip.write(&member.locks.store).await;
     let rev_mu = trip.write(&member.locks.rev_mu).await;
@@ -92,21 +90,20 @@ pub(super) async fn begins_compaction(member: &Member, trip: &mut SimTask) {
     drop((rev_mu, store));
 }
 
-/// The applier's snapshot, likewise.
+/// Takes `store` exclusively, too.
 pub(super) async fn disk_snapshot(member: &Member, trip: &mut SimTask) {
     let store = trip.write(&member.locks.store).await;
     commit(member, trip, When::Always).await;
     drop(store);
 }
 
-/// No request looks up a key for as long as the whole index is walked.
+/// Lookups of keys wait until the whole index is walked.
 pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u64) {
     let tree_index = trip.write(&member.locks.tree_index).await;
     trip.run(walk_ns(member, keys)).await;
     drop(tree_index);
 }
 
-/// Of a batch of 10,000 revisions that is looked through, some go.
 pub(super) async fn compacts_batch(member: &Member, trip: &mut SimTask, all: u64, gone: u64) {
     let batch_tx = trip.write(&member.locks.batch_tx).await;
     trip.run(remove_ns(member, all, gone)).await;

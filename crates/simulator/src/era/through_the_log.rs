@@ -1,12 +1,11 @@
 //! etcd 3.0: a linearizable read is an entry of the log, and all reads write.
 //!
-//! A read that must not be late is proposed like a write, synced to the disks of a quorum, and
-//! answered by the applier when its turn comes. So each of them stands behind every write, and
-//! every write behind each of them. A serializable read spares itself that.
+//! Such a read waits for the disks of a quorum and for every write before it, and delays every
+//! write behind it. A serializable read does not.
 //!
-//! Inside, all take the same two mutexes for their whole length, as in [3.1](super::one_mutex). And
-//! a request that begins notes how far the log is applied, though it only reads: so the backend has
-//! something to commit even if no request writes.
+//! All take the same two mutexes for their whole length, as in [3.1](super::one_mutex). A request
+//! that begins writes the consistent index, though it only reads, so the backend has something to
+//! commit even without writes.
 
 use super::one_mutex;
 use crate::requests::{Range, Write};
@@ -30,7 +29,7 @@ pub(super) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
     drop((batch_tx, store, watchable));
 }
 
-/// One small record in the backend.
+/// Writes the consistent index, one small record in the backend.
 async fn notes_how_far_it_is(member: &Member, trip: &mut SimTask) {
     trip.run(member.build.costs.buffer_op_ns).await;
     member.pending.set(member.pending.get() + 1);

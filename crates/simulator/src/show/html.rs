@@ -1,18 +1,17 @@
 //! A timeline as a page that opens in any browser on its own: no network, nothing to install.
 //!
-//! A script draws the visible part of one timeline or several on a canvas, since a browser draws a
-//! hundred thousand rectangles slowly (`page/model.js` finds it, `page/paint.js` draws it). A
-//! canvas cannot be read aloud, so the blame of each class and the longest waits are tables,
-//! written here. Spans are rows of numbers that point into a table of names:
+//! A script draws the visible part of the timelines on a canvas (`page/model.js` finds it,
+//! `page/paint.js` draws it). The blame of each class and the longest waits are tables, written
+//! here. Spans are rows of numbers that point into a table of names:
 //!
 //! ```text
 //!   names   ["put #3", "readTx", "list #1"]
 //!   spans   [0, 2, 1, 2, 1000, 36000, ...]   put #3 waits for readTx behind list #1, from 1000
 //! ```
 //!
-//! * Timelines that do not overlap in time each begin at the left; then the page says so.
-//! * Names come from files: they are escaped in markup, `<` is `\u003c` in the data, and the script
-//!   makes text of them. A policy in the page's head forbids it to load anything.
+//! Timelines that do not overlap in time each begin at the left. Names come from files: they are
+//! escaped in markup, `<` is `\u003c` in the data, and a policy in the page's head forbids it to
+//! load anything.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -26,17 +25,16 @@ use clearlane_contention::blame::{self, Cause, ClassBlame};
 
 const STYLE: &str = include_str!("page/page.css");
 const BODY: &str = include_str!("page/page.html");
-/// In the order in which one builds on another.
+/// Each uses those before it.
 const SCRIPTS: [&str; 4] = [
     include_str!("page/model.js"),
     include_str!("page/paint.js"),
     include_str!("page/tell.js"),
     include_str!("page/page.js"),
 ];
-/// So many of the longest waits are listed.
+/// Number of the longest waits that are listed.
 const WAITS_MAX: usize = 12;
 
-/// Writes a page of timelines, each with its title.
 pub fn page(timelines: &[(&str, &Timeline)]) -> String {
     let titles: Vec<&str> = timelines.iter().map(|(title, _)| *title).collect();
     let mut tables = String::new();
@@ -48,7 +46,7 @@ pub fn page(timelines: &[(&str, &Timeline)]) -> String {
     }
     let (panels, has_one_clock) = panels(timelines);
     let data = json!({ "panels": panels, "hasOneClock": has_one_clock });
-    // Nothing in it can end the element that it stands in.
+    // The data must not end its `script` element.
     let data = data.to_string().replace('<', "\\u003c");
     let parts = [
         ("TITLE", escaped(&titles.join(" and "))),
@@ -60,8 +58,7 @@ pub fn page(timelines: &[(&str, &Timeline)]) -> String {
     filled(BODY, &parts)
 }
 
-/// Puts the parts where the page has their names in double braces. What was put in is not looked at
-/// again.
+/// Replaces `{{name}}` in the page. Inserted text is not searched again.
 fn filled(page: &str, parts: &[(&str, String)]) -> String {
     let mut pieces = page.split("{{");
     let mut filled = pieces.next().unwrap_or_default().to_owned();
@@ -119,7 +116,7 @@ fn panel(title: &str, timeline: &Timeline, zero_ns: u64) -> Value {
     })
 }
 
-/// Every name once.
+/// Assigns numbers to distinct names.
 #[derive(Default)]
 struct Names<'a> {
     all: Vec<&'a str>,
@@ -136,7 +133,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Where the time of each class went, in hundredths.
+/// In per cent.
 fn blame_table(out: &mut String, blames: &[ClassBlame]) {
     *out += "<table class=blame><caption>Where the time of each class went</caption><thead><tr>\
         <th scope=col>class<th scope=col>lanes<th scope=col>mean<th scope=col>running\
@@ -159,10 +156,10 @@ fn blame_table(out: &mut String, blames: &[ClassBlame]) {
                 None => *out += "<td>",
             }
         }
-        // What rounds to nothing is told in no words.
+        // Shares that round to 0 are left out.
         let told = blame.causes.iter().filter(|(_, ns)| share(*ns) >= 0.05);
         let waits = told.filter_map(|(cause, ns)| match cause {
-            // The work of a worker has the worker's name.
+            // A wait for a worker has the worker's name already.
             Cause::Wait { resource: of, blamed_class: Some(by) } if !of.ends_with(by) => {
                 Some(format!("<b>{:.1} %</b> {}, held by {}", share(*ns), escaped(of), escaped(by)))
             }
@@ -176,7 +173,7 @@ fn blame_table(out: &mut String, blames: &[ClassBlame]) {
     *out += "</table>\n";
 }
 
-/// The longest waits, for readers that do not look for them with a pointer.
+/// The longest waits as a table, for readers without a pointer.
 fn waits_table(out: &mut String, panel: usize, timeline: &Timeline) {
     let mut waits: Vec<_> =
         timeline.spans.iter().enumerate().filter(|(_, span)| super::waits(span)).collect();
@@ -248,7 +245,6 @@ mod tests {
         };
         assert_eq!(zeros([&a, &b]), (vec![Some(1_000_000), Some(1_000_000)], true));
         assert_eq!(zeros([&a, &far]), (vec![Some(1_000_000), Some(9_000_000)], false));
-        // Nothing was recorded: a page all the same.
         assert!(super::page(&[("t", &Timeline::default())]).contains("There are no waits"));
     }
 }

@@ -1,4 +1,4 @@
-//! Shows a timeline: in a terminal, as a picture, or as a page to look around in.
+//! Shows a timeline in a terminal, as a picture, or as an interactive page.
 
 pub mod html;
 pub mod svg;
@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 
 use crate::timeline::{Activity, LaneKind, Span, Timeline};
 
-/// What a span is, in words.
 fn words(span: &Span) -> String {
     match &span.activity {
         Activity::Run => "runs".to_owned(),
@@ -23,13 +22,12 @@ fn words(span: &Span) -> String {
     }
 }
 
-/// Whether a task waits for another one: for what that one holds, or for what it does.
+/// Whether the task waits for a lock or a worker.
 fn waits(span: &Span) -> bool {
     matches!(span.activity, Activity::Wait { .. })
 }
 
-/// The locks that a task has at some time. A task that waits for something else waits for what
-/// others do for it.
+/// The locks that a task of the timeline has held. Other resources are workers.
 fn locks(timeline: &Timeline) -> BTreeSet<&str> {
     let held = timeline.spans.iter().filter_map(|span| match &span.activity {
         Activity::Hold { resource: of } => Some(of.as_str()),
@@ -38,7 +36,6 @@ fn locks(timeline: &Timeline) -> BTreeSet<&str> {
     held.collect()
 }
 
-/// A time for people.
 fn time(ns: u64) -> String {
     match ns {
         0..10_000 => format!("{ns} ns"),
@@ -48,7 +45,7 @@ fn time(ns: u64) -> String {
     }
 }
 
-/// Requests in the order of their kinds' colours: what reads, what writes, what works for both.
+/// By kind: readers, writers, workers.
 fn colour(kind: LaneKind) -> &'static str {
     match kind {
         LaneKind::Read => "#2f6fb7",
@@ -57,7 +54,6 @@ fn colour(kind: LaneKind) -> &'static str {
     }
 }
 
-/// A text in markup.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

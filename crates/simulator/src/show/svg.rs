@@ -1,6 +1,6 @@
-//! As a picture: reads blue, writes green, a task that is blocked by a lock red and striped, so
-//! that it is not the colour alone that tells; a task that waits for a worker grey and striped the
-//! other way. Pointing at a bar says what it is.
+//! A timeline as a picture: reads blue, writes green, waits for a lock red and striped, waits for a
+//! worker grey and striped the other way, so that the colour alone does not tell. Pointing at a bar
+//! says what it is.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -12,17 +12,16 @@ const WIDTH: f64 = 1100.0;
 const LABELS: f64 = 130.0;
 const ROW: f64 = 16.0;
 const HEAD: f64 = 30.0;
-/// The narrowest bar.
+/// Minimum width of a bar.
 const LEAST: f64 = 0.3;
 const BLOCKED: &str = "url(#blocked)";
 const HELPED: &str = "url(#helped)";
 const CORE: &str = "#e0a83a";
 const DISK: &str = "#8d6bb8";
 const HOLD: &str = "#333333";
-/// More lanes make no picture.
+/// Further lanes are left out.
 const LANES_MAX: usize = 200;
 
-/// Draws it.
 pub fn draw(timeline: &Timeline) -> String {
     let (from_ns, to_ns) = timeline.bounds().unwrap_or((0, 1));
     let whole = (to_ns - from_ns).max(1) as f64;
@@ -45,16 +44,15 @@ pub fn draw(timeline: &Timeline) -> String {
     for (row, (lane, _)) in shown.iter().enumerate() {
         let y = HEAD + ROW * row as f64;
         let _ = writeln!(picture, r#"<text x="4" y="{:.1}">{}</text>"#, y + 11.0, escaped(lane));
-        // Up to where something is drawn, at each height.
+        // The right end of what is drawn, at each height.
         let mut drawn = [0.0_f64; 2];
         let mut own: Vec<_> = timeline.spans.iter().filter(|span| span.lane == *lane).collect();
-        // What is drawn first hides what is too narrow to be seen in it.
+        // Earlier spans are drawn first; later ones are hidden if they are too narrow.
         own.sort_by_key(|span| (span.from_ns, Reverse(span.to_ns)));
         for span in own {
             let (left, right) = (x(span.from_ns), x(span.to_ns));
             let drawn = &mut drawn[usize::from(matches!(span.activity, Activity::Hold { .. }))];
-            // What is too narrow to be seen has no place in the file, if something is there
-            // already.
+            // Bars that are too narrow to be seen are left out if something is drawn there already.
             if right - left < LEAST && right < *drawn + LEAST {
                 continue;
             }
@@ -67,7 +65,7 @@ pub fn draw(timeline: &Timeline) -> String {
                 Activity::Run => (2.0, 10.0, colour(span.kind)),
                 Activity::Core => (2.0, 10.0, CORE),
                 Activity::Disk | Activity::Network => (5.0, 4.0, DISK),
-                // Below the bar, for as long as the lock is held.
+                // A bar below, while the lock is held.
                 _ => (13.0, 2.0, HOLD),
             };
             let took = time(span.to_ns - span.from_ns);

@@ -1,4 +1,4 @@
-//! In a terminal: a line for each lane.
+//! A timeline in a terminal: a line for each lane.
 //!
 //! ```text
 //!   expensive #1  ████████████████████████
@@ -13,18 +13,14 @@ use std::fmt::Write as _;
 use super::time;
 use crate::timeline::{Activity, LaneKind, Span, Timeline};
 
-/// How it looks.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
-    /// So many characters for the time.
+    /// Characters of the time axis.
     pub width: usize,
-    /// At most so many lanes.
     pub lanes_max: usize,
-    /// Whether there are colours.
     pub has_colours: bool,
 }
 
-/// Draws it.
 pub fn draw(timeline: &Timeline, style: Style) -> String {
     let Some((from_ns, to_ns)) = timeline.bounds().filter(|(from, to)| from < to) else {
         return "nothing was recorded\n".to_owned();
@@ -48,7 +44,7 @@ pub fn draw(timeline: &Timeline, style: Style) -> String {
     picture + "█ runs  ░ waits for another  ▒ waits for a core  ≈ disk  · network\n"
 }
 
-/// A cell shows what took most of its time.
+/// A cell shows the activity that took most of its time.
 fn fill(cells: &mut [(u64, char)], span: &Span, from_ns: u64, to_ns: u64) {
     let sign = match span.activity {
         Activity::Run => '█',

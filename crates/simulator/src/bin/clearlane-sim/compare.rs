@@ -1,4 +1,4 @@
-//! `compare`: two eras side by side, and what the one has removed.
+//! `compare`: two eras side by side.
 
 use clap::{ArgMatches, Command};
 use clearlane_simulator::compare::Comparison;

@@ -1,4 +1,4 @@
-//! `list`: what there is to choose from.
+//! `list`: scenarios, eras and knobs.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use clearlane_simulator::era::Era;
@@ -37,7 +37,7 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     print_line(&parts.collect::<Vec<_>>().join("\n"))
 }
 
-/// Beside what is in `[model]`.
+/// Knobs outside of `[model]`.
 const OTHERS: [(&str, &str); 4] = [
     ("seconds", "how long requests are due"),
     ("seed", "repeats times and sizes"),

@@ -1,7 +1,4 @@
-//! The tool: runs workloads in the model, says which request waited for which, and shows it.
-//!
-//! Each subcommand is a file: what it can be told, and what it does. This one knows only their
-//! list.
+//! The tool. Each subcommand is a file, with its arguments and what it does.
 
 mod scenario_arguments;
 mod compare;
@@ -18,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 
-/// What can be asked for, and the function that does it.
+/// Its arguments, and the function that runs it.
 type Subcommand = (fn() -> Command, fn(&ArgMatches) -> Result<(), String>);
 
 const SUBCOMMANDS: [Subcommand; 6] = [

@@ -1,4 +1,4 @@
-//! `measure`: what things cost here, as one plain load after the other shows it.
+//! `measure`: the costs of this machine, from three plain loads.
 //!
 //! ```text
 //!   read   one key           processor time, latency  ->  a request; threads that wake
@@ -6,10 +6,9 @@
 //!   put    1 KiB             processor time, latency  ->  a put; its threads and its disk
 //! ```
 //!
-//! Each load runs on the real server of an era, and in the model with the costs that ship. From
-//! the difference follows by how much a group of costs is scaled: so much that the model shows the
-//! processor time and the median that were seen. How one cost of a group compares with another
-//! stays as it ships, and so does what no load here shows.
+//! Each load runs on the real server of an era, and in the model with the shipped costs. Each group
+//! of costs is scaled so that the model shows the measured processor time and median. Ratios within
+//! a group, and costs that no load shows, stay as shipped.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,11 +27,9 @@ use clearlane_simulator::server::Build;
 use crate::real::{Program, Server, arguments, cores, machine};
 use crate::text::{print_line, print_progress, write};
 
-/// The keys that all loads share.
 const KEYS: &str = "[keys]\ncount = 20_000\nsize = 64\nvalue = 1024\n";
 
-/// A load, and which costs its processor time and its median show. What an earlier load has shown
-/// is known by then.
+/// A load, and the costs that its CPU time and median determine, given those of the loads before.
 struct Load {
     class: &'static str,
     computed: CostGroup,
@@ -58,13 +55,13 @@ const LOADS: [Load; 3] = [
     },
 ];
 
-/// The first requests of a server are slower.
+/// The first requests of a new server are slower.
 const WARM_UP_SECONDS: u64 = 2;
 
-/// In the model a load runs so many times as long: that costs little.
+/// How many times longer a load runs in the model, where that costs little.
 const IN_THE_MODEL: u64 = 5;
 
-/// More than that is no difference between two machines.
+/// A larger factor is an error, and not a difference between machines.
 const TIMES_MAX: f64 = 20.0;
 
 pub(crate) fn command() -> Command {
@@ -116,14 +113,14 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     }
 }
 
-/// What a load shows of a request, on average and in the middle.
+/// CPU time per request on average, and median latency.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     processor_ns: f64,
     median_ns: f64,
 }
 
-/// Those of an era, beginning with what ships.
+/// Measured costs of an era, starting from `shipped`.
 fn costs(program: &Program, era: Era, shipped: Costs, seconds: u64) -> Result<Costs, String> {
     let mut costs = shipped;
     let server = Server::start(program, era)?;
@@ -149,7 +146,7 @@ fn scenario(class: &str, seconds: u64) -> Result<Scenario, String> {
     Ok(Scenario { cores: cores(), ..scenario })
 }
 
-/// Server and client together, as both are on this machine in the model, too.
+/// CPU time of server and client together, as in the model.
 fn on_the_server(server: &Server, scenario: &Scenario) -> Result<Shown, String> {
     let own = Process::open(process::id()).map_err(|error| error.to_string())?;
     let used = |process: &Process| {
@@ -176,8 +173,8 @@ fn in_the_model(scenario: &Scenario, era: Era, costs: Costs) -> Result<Shown, St
     Ok(Shown { processor_ns: used_ns / class.answers() as f64, median_ns: median_ms * 1e6 })
 }
 
-/// So many times a part of the costs makes the model show what was seen: the rest of it is what is
-/// left if that part is nothing.
+/// The factor for a group of costs by which the model shows `seen`; the remainder is what the model
+/// shows with factor 0.
 fn times(seen: f64, in_the_model: impl Fn(f64) -> Result<f64, String>) -> Result<f64, String> {
     let (rest, by_the_costs) = (in_the_model(0.0)?, in_the_model(1.0)?);
     if by_the_costs <= rest {

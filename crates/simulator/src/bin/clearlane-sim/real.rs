@@ -1,5 +1,5 @@
-//! The real server, for a measurement: a process with a directory of its own. Both end with the
-//! value. A program that is ended by a signal leaves the directory, and perhaps the process.
+//! The real server, as a process with a temporary directory. Both are removed when the value is
+//! dropped; a program that is ended by a signal leaves them.
 
 use std::env;
 use std::fs::File;
@@ -21,17 +21,15 @@ use clearlane_loadgen::workload::Workload;
 use clearlane_simulator::era::Era;
 use tempfile::TempDir;
 
-/// A member that is alone leads within a second.
+/// A member that is alone becomes leader within a second.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How to start one.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     path: PathBuf,
     directory: PathBuf,
 }
 
-/// What [`Program::of`] reads.
 pub(crate) fn arguments() -> [Arg; 2] {
     let path = |name: &'static str| {
         Arg::new(name).long(name).value_name("PATH").value_parser(value_parser!(PathBuf))
@@ -71,7 +69,7 @@ fn beside_this_one() -> Result<PathBuf, String> {
     Ok(here.with_file_name(format!("clearlane{}", env::consts::EXE_SUFFIX)))
 }
 
-/// One that runs, until this is dropped.
+/// A running server, which is killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
@@ -80,7 +78,6 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one, alone, and waits until it is ready.
     pub(crate) fn start(program: &Program, era: Era) -> Result<Server, String> {
         let here = |error: io::Error| format!("{}: {error}", program.directory.display());
         let directory = TempDir::new_in(&program.directory).map_err(here)?;
@@ -125,7 +122,7 @@ impl Server {
         Ok(())
     }
 
-    /// Whether it says so: the first line of an HTTP answer ends with its status.
+    /// Whether the first line of its HTTP response ends with status 200.
     fn is_ready(&self) -> io::Result<bool> {
         let address = self.url.trim_start_matches("http://");
         let mut stream = TcpStream::connect(address)?;
@@ -141,12 +138,10 @@ impl Server {
         log.lines().next_back().unwrap_or("it has said nothing").to_owned()
     }
 
-    /// For its use of the machine.
     pub(crate) fn process(&self) -> Result<Process, String> {
         Process::open(self.child.id()).map_err(|error| error.to_string())
     }
 
-    /// Puts keys into it.
     pub(crate) fn fill(&self, space: &KeySpace, what: &str) -> Result<(), String> {
         let endpoint = connection::endpoint(&self.url).map_err(|error| error.to_string())?;
         let mut silent = |_: &str| ();
@@ -155,7 +150,7 @@ impl Server {
             .map_err(|error| format!("{what}: {error}"))
     }
 
-    /// Runs a load against it, and before that the same for so long, without counting.
+    /// Runs a load after a warm-up with the same load.
     pub(crate) fn load(
         &self,
         workload: &Workload,
@@ -176,14 +171,13 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// Nothing in its directory is worth an orderly end.
+    /// Its directory is temporary, so it is killed.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Two of them, which are not the same.
 fn free_ports() -> Result<(u16, u16), String> {
     let none = |error: io::Error| format!("no port is free: {error}");
     let bind = || TcpListener::bind("127.0.0.1:0").map_err(none);
@@ -198,7 +192,6 @@ fn block_on<T>(future: impl Future<Output = T>) -> Result<T, String> {
     Ok(runtime.block_on(future))
 }
 
-/// Which machine this is, in words.
 pub(crate) fn machine() -> String {
     let of = |path: &str| std::fs::read_to_string(Path::new(path)).unwrap_or_default();
     let cpu = of("/proc/cpuinfo");
@@ -209,7 +202,6 @@ pub(crate) fn machine() -> String {
     format!("{model}, {cores} cores, {} {}", env::consts::OS, kernel.trim())
 }
 
-/// How many cores it has.
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }

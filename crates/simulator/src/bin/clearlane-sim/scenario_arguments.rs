@@ -1,5 +1,4 @@
-//! What is asked of several subcommands: a scenario, what is changed in it, and in which eras it
-//! runs.
+//! Arguments of several subcommands: a scenario, its changes, and the eras.
 
 use std::iter;
 use std::path::{Path, PathBuf};
@@ -15,10 +14,9 @@ use clearlane_simulator::shipped::Shipped;
 
 use crate::text::read;
 
-/// A scenario, as the command line has it.
 #[derive(Debug)]
 pub(crate) struct ScenarioArguments {
-    /// How complaints about it begin.
+    /// For error messages.
     pub(crate) name: String,
     pub(crate) scenario: Scenario,
     pub(crate) eras: Vec<Era>,
@@ -26,7 +24,6 @@ pub(crate) struct ScenarioArguments {
     cost_file: CostFile,
 }
 
-/// What things cost.
 fn costs() -> Arg {
     Arg::new("costs")
         .long("costs")
@@ -35,14 +32,13 @@ fn costs() -> Arg {
         .help("What things cost, from `measure`; those of one machine come with the program")
 }
 
-/// See [`costs`].
 fn cost_file(matches: &ArgMatches) -> Result<CostFile, String> {
     let Some(path) = matches.get_one::<PathBuf>("costs") else { return Ok(CostFile::shipped()) };
     let of = |error: String| format!("{}: {error}", path.display());
     CostFile::parse(&read(path)?).map_err(of)
 }
 
-/// Lets a subcommand be told all that [`ScenarioArguments::of`] reads.
+/// Adds the arguments that [`ScenarioArguments::of`] reads.
 pub(crate) fn with_scenario(command: Command, eras: &[Era]) -> Command {
     let number = |name: &'static str| Arg::new(name).long(name).value_name("N");
     let era = |name: &str| name.parse::<Era>().map_err(|error| error.to_string());
@@ -103,13 +99,13 @@ impl ScenarioArguments {
         Ok(ScenarioArguments { name: name.clone(), scenario, eras, as_json, cost_file })
     }
 
-    /// Runs it in all of its eras, if all of them can be run.
+    /// Runs it in all eras, unless it cannot run in one of them.
     pub(crate) fn run(&self) -> Result<Vec<Results>, String> {
         let of = |era: Era| move |error: RunError| self.wrong(format!("era {era}: {error}"));
         for era in &self.eras {
             check(&self.scenario, &self.build(*era)).map_err(of(*era))?;
         }
-        // If a timeline is asked for, it is that of the first.
+        // A timeline is recorded in the first era only.
         let unseen = Scenario { recorded: None, ..self.scenario.clone() };
         let builds: Vec<Build> = self.eras.iter().map(|era| self.build(*era)).collect();
         let scenarios = iter::once(&self.scenario).chain(iter::repeat(&unseen));
@@ -118,7 +114,7 @@ impl ScenarioArguments {
         self.eras.iter().zip(outcomes).map(|(era, outcome)| outcome.map_err(of(*era))).collect()
     }
 
-    /// Of which machine.
+    /// The machine that was measured.
     pub(crate) fn costs_are_of(&self) -> &str {
         &self.cost_file.machine
     }
@@ -127,7 +123,6 @@ impl ScenarioArguments {
         Build::new(era, self.cost_file.costs(era))
     }
 
-    /// A complaint about it.
     pub(crate) fn wrong(&self, what: impl std::fmt::Display) -> String {
         format!("{}: {what}", self.name)
     }

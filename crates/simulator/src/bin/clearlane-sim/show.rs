@@ -1,4 +1,4 @@
-//! `show`: a timeline, in a form to look at; as a page also two of them.
+//! `show`: a timeline as text, picture or page; as a page also two of them.
 
 use std::io::{self, IsTerminal};
 use std::iter;
@@ -71,7 +71,7 @@ pub(crate) fn done(asked: &ArgMatches) -> Result<(), String> {
     }
 }
 
-/// A timeline, and what to call it.
+/// A title and the timeline.
 fn recorded(path: &Path) -> Result<(String, Timeline), String> {
     let timeline: Result<Timeline, _> = read(path)?.parse();
     let timeline = timeline.map_err(|error| format!("{}: {error}", path.display()))?;

@@ -1,4 +1,4 @@
-//! Text that comes out of files, and goes into them or to the terminal.
+//! Reads and writes text.
 
 use std::fs;
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, value_parser};
 
-/// A file that must be named.
+/// A required argument.
 pub(crate) fn file(name: &'static str) -> Arg {
     Arg::new(name).required(true).value_name("FILE").value_parser(value_parser!(PathBuf))
 }
@@ -19,14 +19,13 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// To standard output.
 pub(crate) fn print_line(text: &str) -> Result<(), String> {
     let mut out = io::stdout().lock();
     let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     said.map_err(|error| format!("the results could not be written: {error}"))
 }
 
-/// A word beside the results.
+/// To standard error.
 pub(crate) fn print_progress(text: &str) {
     let _ = writeln!(io::stderr(), "clearlane-sim: {text}");
 }

@@ -14,7 +14,7 @@ use crate::real::{Program, Server, arguments, cores, machine};
 use crate::scenario_arguments::{ScenarioArguments, with_scenario};
 use crate::text::{print_line, print_progress};
 
-/// What runs before anything counts: a server that has just started is slower.
+/// Load before anything counts, since a new server is slower.
 const WARM_UP: Duration = Duration::from_secs(3);
 
 const ERAS: [Era; 3] = [Era::V3_2, Era::V3_4, Era::Clearlane];
@@ -34,7 +34,7 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
             "the costs are of {theirs}, and this is {here}: `measure` measures them here"
         ));
     }
-    // First: it may be more than the machine can do.
+    // Before the real run, since the load may exceed the machine.
     let predicted = asked.run()?;
     let mut found = Validation::default();
     for (era, model) in asked.eras.iter().zip(&predicted) {
@@ -49,8 +49,8 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     }
 }
 
-/// The real server runs here, as the only member and beside its clients. So cores and disks are
-/// those of this machine, and a scenario with other members or work in the background is refused.
+/// The real server runs on this machine, as the only member and beside its clients. So the scenario
+/// gets its cores and disk, and other members or background work are refused.
 fn on_this_machine(scenario: &Scenario) -> Result<Scenario, String> {
     let model = Model {
         clients_apart: false,
@@ -76,7 +76,7 @@ fn on_the_server(program: &Program, era: Era, scenario: &Scenario) -> Result<Rep
     server.load(&scenario.workload, scenario.seed, WARM_UP)
 }
 
-/// Each percentile of each class that has answers on both sides.
+/// Each percentile of each class that has responses on both sides.
 fn comparisons(era: Era, real: &Report, model: &Results) -> Vec<LatencyComparison> {
     let mut found = Vec::new();
     for (line, class) in real.classes.iter().zip(&model.classes) {
