@@ -23,8 +23,8 @@ use clearlane_server::AppliedPosition;
 use clearlane_server::membership;
 use clearlane_server::raft_snapshot::{DiskStoreDir, StoreDir};
 use clearlane_server::replica::{
-    Applier, NewStore, ProposalResult, Replica, ReplicaConfig, ReplicaInput, ReplicaReady,
-    RequestOutcome, StorageConfig, bootstrap, start,
+    Applier, NewStore, Replica, ReplicaConfig, ReplicaInput, ReplicaReady, RequestOutcome,
+    StorageConfig, bootstrap, start,
 };
 use clearlane_wal as wal;
 use clearlane_wal::Metadata;
@@ -208,7 +208,7 @@ impl Member {
             self.to_commits.send(CommitJob::Store(new)).expect(HEALTHY);
         }
         for (of, outcome) in outputs.completions {
-            let is_ok = matches!(outcome, RequestOutcome::Applied(ProposalResult::Request(Ok(_))));
+            let is_ok = matches!(outcome, RequestOutcome::Applied(Ok(_)));
             assert!(is_ok, "a put succeeds");
             polled.answered.push(u64::from(of.slot));
         }

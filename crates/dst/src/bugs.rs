@@ -12,8 +12,8 @@ use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft::{Message, Role};
 use clearlane_server::apply::{self, AppliedResponse};
 use clearlane_server::replica::{
-    AppliedConfChange, Applier, ApplyReady, ApplyReport, Completions, ProposalResult, Replica,
-    ReplicaConfig, ReplicaInput, ReplicaReady, RequestOutcome, ToApply,
+    AppliedConfChange, Applier, ApplyReady, ApplyReport, Completions, Replica, ReplicaConfig,
+    ReplicaInput, ReplicaReady, RequestOutcome, ToApply,
 };
 use clearlane_wal::group_commit::Batch;
 use clearlane_wal::{Entry, EntryKind, HardState};
@@ -231,7 +231,7 @@ impl PlantedBug {
             if let Some(request) = requests.proposed_as(id) {
                 let header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
                 let put = AppliedResponse::Put(PutResponse { header, prev_kv: None });
-                early.push((request, applied(ProposalResult::Request(Ok(put)))));
+                early.push((request, RequestOutcome::Applied(Ok(put))));
             }
         }
         early
@@ -261,17 +261,15 @@ impl PlantedBug {
     pub fn alter_applied(&self, ready: &mut ApplyReady) {
         if self.is(Bug::CompletedTwice) {
             let again = ready.completions.iter().filter_map(|(request, outcome)| match outcome {
-                RequestOutcome::Applied(result) => Some((*request, applied(result.clone()))),
+                RequestOutcome::Applied(result) => {
+                    Some((*request, RequestOutcome::Applied(result.clone())))
+                }
                 _ => None,
             });
             let again: Completions = again.collect();
             ready.completions.extend(again);
         }
     }
-}
-
-fn applied(result: ProposalResult) -> RequestOutcome {
-    RequestOutcome::Applied(result)
 }
 
 fn put_id(entry: &Entry) -> Option<u64> {

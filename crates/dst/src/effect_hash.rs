@@ -10,7 +10,7 @@ use std::mem::discriminant;
 
 use clearlane_raft::Message;
 use clearlane_server::apply::AppliedResponse;
-use clearlane_server::replica::{Completions, ProposalResult, RequestOutcome};
+use clearlane_server::replica::{Completions, RequestOutcome};
 use clearlane_wal::Entry;
 use clearlane_wal::group_commit::Batch;
 use prost::Message as _;
@@ -67,15 +67,11 @@ impl EffectHash {
 
     pub fn on_complete(&mut self, now: Micros, id: u64, completions: &Completions) {
         for (request, outcome) in completions {
-            (b'r', now, id, request, discriminant(outcome)).hash(&mut self.0);
+            (b'r', now, id, request, outcome_number(outcome)).hash(&mut self.0);
             match outcome {
-                RequestOutcome::Applied(ProposalResult::Request(Ok(reply))) => {
-                    encode_reply(reply).hash(&mut self.0)
-                }
-                RequestOutcome::Applied(ProposalResult::Request(Err(refused))) => {
-                    refused.hash(&mut self.0)
-                }
-                RequestOutcome::Applied(ProposalResult::MemberChange(members)) => {
+                RequestOutcome::Applied(Ok(reply)) => encode_reply(reply).hash(&mut self.0),
+                RequestOutcome::Applied(Err(refused)) => refused.hash(&mut self.0),
+                RequestOutcome::MembersChanged(members) => {
                     let ids = members.as_ref().map(|all| all.iter().map(|member| member.id));
                     ids.map(Iterator::collect::<Vec<_>>).ok().hash(&mut self.0);
                 }
@@ -89,6 +85,19 @@ impl EffectHash {
         for entry in entries {
             entry.encode().hash(&mut self.0);
         }
+    }
+}
+
+/// Part of the recorded hashes: a new outcome gets the next number.
+fn outcome_number(outcome: &RequestOutcome) -> isize {
+    match outcome {
+        RequestOutcome::Applied(_) | RequestOutcome::MembersChanged(_) => 0,
+        RequestOutcome::NotProposed(_) => 1,
+        RequestOutcome::ChangeRejected(_) => 2,
+        RequestOutcome::ReadReady(_) => 3,
+        RequestOutcome::ReadFailed(_) => 4,
+        RequestOutcome::TimedOut => 5,
+        RequestOutcome::DeadlineExceeded => 6,
     }
 }
 

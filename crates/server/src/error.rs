@@ -15,9 +15,7 @@ pub enum Error {
     #[error(transparent)]
     Raft(#[from] clearlane_raft::Error),
     #[error("entry {index} of the log asks for what this member does not know")]
-    UnknownRequest {
-        index: u64,
-    },
+    UnknownRequest { index: u64 },
     #[error(
         "this member has been removed from the cluster: it stops, and its data directory must not be \
          used again"
@@ -26,14 +24,9 @@ pub enum Error {
     #[error("a thread cannot be started: {0}")]
     Thread(#[from] std::io::Error),
     #[error("thread {thread} has panicked")]
-    Panicked {
-        thread: String,
-    },
+    Panicked { thread: String },
     #[error("{what} is damaged: {why}")]
-    Damaged {
-        what: &'static str,
-        why: String,
-    },
+    Damaged { what: &'static str, why: String },
 }
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clearlane_mvcc::Store;
 use clearlane_proto::etcdserverpb::{
@@ -18,10 +18,9 @@ use crate::deadline::within_deadline;
 use crate::membership::{Member, MemberChange};
 use crate::proposal::Proposal;
 use crate::quota;
-use crate::replica::ProposalResult;
 use crate::request_error::RequestError;
 use crate::request_trace::{RequestTrace, Stage};
-use crate::threads::{RequestChannel, RequestOutcome, ServerThreads};
+use crate::threads::{RequestChannel, ServerThreads};
 
 /// A member, as one network thread uses it.
 #[derive(Clone, Debug)]
@@ -63,7 +62,7 @@ impl Server {
         if self.threads.is_sole_voter_caught_up() {
             Ok(())
         } else {
-            self.read_index().await.map(drop)
+            self.requests.read_index().await.map(drop)
         }
     }
 
@@ -74,7 +73,7 @@ impl Server {
         card: &mut RequestTrace,
     ) -> Result<(), RequestError> {
         if !self.threads.is_sole_voter_caught_up() {
-            let applying = self.read_index().await?;
+            let applying = self.requests.read_index().await?;
             card.end_read_index(applying);
         }
         Ok(())
@@ -83,17 +82,7 @@ impl Server {
     /// Waits for a round of ReadIndex even if this member is the only voter: for callers that check
     /// whether the raft loop answers.
     pub async fn force_read_index(&self) -> Result<(), RequestError> {
-        self.read_index().await.map(drop)
-    }
-
-    async fn read_index(&self) -> Result<Duration, RequestError> {
-        match self.requests.read_index().await {
-            RequestOutcome::ReadReady(applying) => Ok(applying),
-            RequestOutcome::ReadFailed(error) => Err(error.into()),
-            RequestOutcome::TimedOut => Err(RequestError::TimedOut),
-            RequestOutcome::DeadlineExceeded => Err(RequestError::DeadlineExceeded),
-            outcome => unreachable!("{outcome:?} is no answer to a reader"),
-        }
+        self.requests.read_index().await.map(drop)
     }
 
     pub async fn within_deadline<T>(
@@ -124,17 +113,10 @@ impl Server {
         check(&request, &self.limits)?;
         self.check_quota(&request).await?;
         let started = Instant::now();
-        match self.requests.propose(request).await {
-            RequestOutcome::Applied(ProposalResult::Request(answer)) => {
-                let mut reply = answer?;
-                self.fill_header(header_mut(&mut reply));
-                Ok(reply)
-            }
-            RequestOutcome::NotProposed(error) => Err(error.into()),
-            RequestOutcome::TimedOut => Err(self.timeout_error(started)),
-            RequestOutcome::DeadlineExceeded => Err(RequestError::DeadlineExceeded),
-            outcome => unreachable!("{outcome:?} is no answer to a request"),
-        }
+        let proposed = self.requests.propose(request).await;
+        let mut response = proposed.map_err(|error| self.explain_timeout(error, started))?;
+        self.fill_header(header_mut(&mut response));
+        Ok(response)
     }
 
     /// Whether the quota and the disk have room for the request. If not, the alarm is raised before
@@ -144,7 +126,7 @@ impl Server {
         if cost == 0 {
             return Ok(());
         }
-        // The commit thread raises the alarm.
+        // The raft loop raises the alarm.
         if self.threads.is_disk_low() {
             return Err(RequestRejection::NoSpace.into());
         }
@@ -211,17 +193,15 @@ impl Server {
 
     pub async fn change_members(&self, change: MemberChange) -> Result<Vec<Member>, RequestError> {
         let started = Instant::now();
-        match self.requests.change_members(change).await {
-            RequestOutcome::Applied(ProposalResult::MemberChange(answer)) => Ok(answer?),
-            RequestOutcome::ChangeRejected(error) => Err(error.into()),
-            RequestOutcome::TimedOut => Err(self.timeout_error(started)),
-            RequestOutcome::DeadlineExceeded => Err(RequestError::DeadlineExceeded),
-            outcome => unreachable!("{outcome:?} is no answer to a change of members"),
-        }
+        let changed = self.requests.change_members(change).await;
+        changed.map_err(|error| self.explain_timeout(error, started))
     }
 
     /// etcd's error for a time-out: a proposal may have been lost with the leader of its time.
-    fn timeout_error(&self, started: Instant) -> RequestError {
+    fn explain_timeout(&self, error: RequestError, started: Instant) -> RequestError {
+        if !matches!(error, RequestError::TimedOut) {
+            return error;
+        }
         let (node, own) = (&self.threads, self.threads.metadata().node_id);
         let status = node.status();
         let (elected, election_timeout) = (status.leader_elected(), node.election_timeout());

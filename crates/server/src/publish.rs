@@ -7,7 +7,6 @@ use clearlane_proto::membershippb::{
 
 use crate::handle::Server;
 use crate::request_error::RequestError;
-use crate::threads::RequestOutcome;
 
 impl Server {
     /// Proposes this member's name and client URLs.
@@ -17,24 +16,13 @@ impl Server {
             member_id: self.threads().metadata().node_id,
             member_attributes: Some(attributes),
         });
-        self.propose_unchecked(InternalRaftRequest {
-            cluster_member_attr_set,
-            ..Default::default()
-        })
-        .await
+        let request = InternalRaftRequest { cluster_member_attr_set, ..Default::default() };
+        self.requests().update_members(request).await
     }
 
     pub async fn set_cluster_version(&self, version: &str) -> Result<(), RequestError> {
         let cluster_version_set = Some(ClusterVersionSetRequest { ver: version.to_owned() });
-        self.propose_unchecked(InternalRaftRequest { cluster_version_set, ..Default::default() })
-            .await
-    }
-
-    async fn propose_unchecked(&self, request: InternalRaftRequest) -> Result<(), RequestError> {
-        match self.requests().propose(request).await {
-            RequestOutcome::NotProposed(error) => Err(error.into()),
-            RequestOutcome::TimedOut => Err(RequestError::TimedOut),
-            _ => Ok(()),
-        }
+        let request = InternalRaftRequest { cluster_version_set, ..Default::default() };
+        self.requests().update_members(request).await
     }
 }

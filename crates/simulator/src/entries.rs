@@ -86,8 +86,14 @@ pub(crate) struct QuorumRound {
 pub(crate) enum Message {
     Append(Rc<Batch>),
     /// `path` is what the follower has spent on it.
-    Appended { batch: Rc<Batch>, path: Account },
+    Appended {
+        batch: Rc<Batch>,
+        path: Account,
+    },
     Committed(u64),
     Heartbeat(Rc<QuorumRound>),
-    Follows { round: Rc<QuorumRound>, path: Account },
+    Follows {
+        round: Rc<QuorumRound>,
+        path: Account,
+    },
 }

@@ -5,8 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use clearlane_raft::Error;
 use clearlane_server::replica::{
-    Completions, NO_DEADLINE, ProposalResult, ROUND_LENGTH, ReplicaInput, RequestId,
-    RequestOutcome as Heard,
+    Completions, NO_DEADLINE, ROUND_LENGTH, ReplicaInput, RequestId, RequestOutcome as Heard,
 };
 
 use super::{Cluster, Event, MemberEvent as Step, member_failed};
@@ -286,7 +285,7 @@ impl Cluster {
                 let reply = reply.map_err(|error| member_failed(id, &error))?;
                 reply.map_or(OperationOutcome::Rejected, OperationOutcome::Completed)
             }
-            (Heard::Applied(ProposalResult::Request(Ok(reply))), _) => {
+            (Heard::Applied(Ok(reply)), _) => {
                 OperationOutcome::Completed(replies::to_reply(request, &reply))
             }
             (Heard::TimedOut | Heard::DeadlineExceeded, _) => OperationOutcome::Unknown,

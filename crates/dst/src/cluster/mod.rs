@@ -50,8 +50,15 @@ const EVENTS_MAX: u64 = 3_000_000;
 #[derive(Debug)]
 enum Event {
     /// Dropped if the incarnation has ended; deferred while the process is stopped.
-    Member { id: u64, incarnation: u64, event: MemberEvent },
-    MessageArrives { link: Link, bytes: Vec<u8> },
+    Member {
+        id: u64,
+        incarnation: u64,
+        event: MemberEvent,
+    },
+    MessageArrives {
+        link: Link,
+        bytes: Vec<u8>,
+    },
     SnapshotChunk(u64),
     Start(u64),
     ClientRequest(u64),

@@ -8,9 +8,8 @@ use clearlane_mvcc::{Change, CompactionJob, Store};
 use clearlane_raft::{Error, Leadership, Message, Role};
 use clearlane_server::AppliedPosition;
 use clearlane_server::replica::{
-    ApplyReady, ApplyReadyHandler, ApplyReport, Completions, NewStore, ProposalResult,
-    ReplicaInput as RaftInput, ReplicaReady, ReplicaReadyHandler, RequestOutcome, SlowEntry,
-    ToApply,
+    ApplyReady, ApplyReadyHandler, ApplyReport, Completions, NewStore, ReplicaInput as RaftInput,
+    ReplicaReady, ReplicaReadyHandler, RequestOutcome, SlowEntry, ToApply,
 };
 use clearlane_wal::Entry;
 use clearlane_wal::group_commit::Batch;
@@ -190,9 +189,7 @@ impl Cluster {
         let shows = running.applier.store().begin_read().revision();
         for (request, outcome) in completions {
             let revision = match outcome {
-                RequestOutcome::Applied(ProposalResult::Request(Ok(reply))) => {
-                    replies::revision_of(reply)
-                }
+                RequestOutcome::Applied(Ok(reply)) => replies::revision_of(reply),
                 _ => None,
             };
             running.request_checker.on_complete(id, *request, revision, shows)?;

@@ -15,7 +15,7 @@ use clearlane_proto::etcdserverpb::{AlarmRequest, AlarmResponse, InternalRaftReq
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_wal::{ConfChange, ConfChangeKind, Entry, EntryKind};
 
-use super::{AppliedConfChange, Applier, ProposalResult, RequestOutcome};
+use super::{AppliedConfChange, Applier, RequestOutcome};
 use crate::alarms::Alarms;
 use crate::applied_position::AppliedPosition;
 use crate::apply::{self, AppliedResponse};
@@ -158,7 +158,7 @@ impl Applier {
         if open.puts == PUT_BATCH_MAX || !open.txn.begin_next_revision() {
             self.end_put_batch(run)?;
         }
-        self.complete(id, || ProposalResult::Request(answer));
+        self.complete(id, || RequestOutcome::Applied(answer));
         Ok(())
     }
 
@@ -191,7 +191,7 @@ impl Applier {
         }
         if let Some(refused) = self.alarms.rejection(request) {
             self.apply_empty(progress)?;
-            self.complete(id, || ProposalResult::Request(Err(refused)));
+            self.complete(id, || RequestOutcome::Applied(Err(refused)));
             return Ok(());
         }
         if let Some(alarm) = &request.alarm {
@@ -203,7 +203,7 @@ impl Applier {
                 self.ready.granted.push(granted.id);
             }
             self.finish_txn(applied.txn_result, progress);
-            self.complete(id, || ProposalResult::Request(applied.result));
+            self.complete(id, || RequestOutcome::Applied(applied.result));
             return Ok(());
         }
         let leases = Arc::clone(&self.leases);
@@ -214,7 +214,7 @@ impl Applier {
         if is_log_read(request) {
             self.ready.report.log_reads.push((id, entry.index));
         }
-        self.complete(id, || ProposalResult::Request(applied.result));
+        self.complete(id, || RequestOutcome::Applied(applied.result));
         Ok(())
     }
 
@@ -236,7 +236,7 @@ impl Applier {
         }
         self.ready.report.alarms = Some(Arc::clone(&self.alarms));
         let reply = answer.map(|alarms| AppliedResponse::Alarm(AlarmResponse { header, alarms }));
-        self.complete(id, || ProposalResult::Request(reply));
+        self.complete(id, || RequestOutcome::Applied(reply));
         Ok(())
     }
 
@@ -252,15 +252,15 @@ impl Applier {
         let ended = txn.end(progress.clone())?;
         self.finish_txn(ended, progress);
         self.ready.report.members = Some(Arc::clone(&self.members));
-        self.complete(id, || ProposalResult::MemberChange(Ok(Vec::new())));
+        self.complete(id, || RequestOutcome::MembersChanged(Ok(Vec::new())));
         Ok(())
     }
 
     /// Completes the request that waits for this entry at this member, if there is one.
-    fn complete(&mut self, id: u64, answer: impl FnOnce() -> ProposalResult) {
+    fn complete(&mut self, id: u64, outcome: impl FnOnce() -> RequestOutcome) {
         if let Some(request) = self.wait.remove(id) {
             self.last_completed = Some(id);
-            self.ready.completions.push((request, RequestOutcome::Applied(answer())));
+            self.ready.completions.push((request, outcome()));
         }
     }
 
@@ -291,7 +291,7 @@ impl Applier {
         });
         told.members = Some(Arc::clone(&self.members));
         let members: Vec<_> = self.members.iter().cloned().collect();
-        self.complete(change.id, || ProposalResult::MemberChange(applied.map(|_| members)));
+        self.complete(change.id, || RequestOutcome::MembersChanged(applied.map(|_| members)));
         Ok(())
     }
 

@@ -52,8 +52,7 @@ pub use self::input::ReplicaInput;
 use self::own_alarm::ProposedAlarm;
 use self::queued_proposals::{Proposal, QueuedProposals};
 pub use self::ready::{
-    ApplyReady, ApplyReadyHandler, Completions, NewStore, ProposalResult, ReplicaReady,
-    ReplicaReadyHandler,
+    ApplyReady, ApplyReadyHandler, Completions, NewStore, ReplicaReady, ReplicaReadyHandler,
 };
 pub use self::request_queue::{NO_DEADLINE, ROUND_LENGTH, RequestId, RequestOutcome, RequestQueue};
 pub use self::slow::{ApplyTimer, SlowEntry};

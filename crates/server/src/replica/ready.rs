@@ -11,8 +11,6 @@ use clearlane_wal::group_commit::Batch;
 
 use super::{ApplyReport, RequestId, RequestOutcome, SlowEntry, ToApply};
 use crate::applied_position::AppliedPosition;
-use crate::apply;
-use crate::membership;
 
 pub type Completions = Vec<(RequestId, RequestOutcome)>;
 
@@ -161,11 +159,4 @@ impl ApplyReady {
             effects.commit_store();
         }
     }
-}
-
-#[derive(Clone, Debug)]
-pub enum ProposalResult {
-    Request(apply::ApplyResult),
-    /// The members after the change, or why it was refused.
-    MemberChange(std::result::Result<Vec<membership::Member>, membership::MembershipRejection>),
 }

@@ -15,7 +15,8 @@ use std::time::Duration;
 use clearlane_raft as raft;
 use clearlane_raft::read_index;
 
-use super::{MemberChangeError, ProposalResult, ReplicaInput};
+use super::{MemberChangeError, ReplicaInput};
+use crate::{apply, membership};
 
 pub const ROUND_LENGTH: Duration = Duration::from_millis(500);
 /// At least etcd's time-out with its default settings: 5 s and twice an election time-out.
@@ -36,7 +37,9 @@ pub struct RequestId {
 #[derive(Debug)]
 pub enum RequestOutcome {
     /// The proposal was applied, or refused when it was to be.
-    Applied(ProposalResult),
+    Applied(apply::ApplyResult),
+    /// Of a change of members: the members now, or why nothing has changed.
+    MembersChanged(Result<Vec<membership::Member>, membership::MembershipRejection>),
     /// Raft refused the proposal.
     NotProposed(raft::Error),
     ChangeRejected(MemberChangeError),

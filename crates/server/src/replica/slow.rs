@@ -9,7 +9,7 @@ use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_wal::{Entry, EntryKind};
 
-use super::{Applier, ProposalResult, RequestOutcome};
+use super::{Applier, RequestOutcome};
 use crate::apply::describe;
 use crate::request_trace::{LockWaitMark, RequestTrace};
 
@@ -67,10 +67,8 @@ impl Applier {
         let (_, outcome) =
             self.ready.completions.last().filter(|_| self.last_completed == Some(id))?;
         Some(match outcome {
-            RequestOutcome::Applied(ProposalResult::Request(Ok(reply))) => Ok(reply.encoded_len()),
-            RequestOutcome::Applied(ProposalResult::Request(Err(refused))) => {
-                Err(refused.to_string())
-            }
+            RequestOutcome::Applied(Ok(reply)) => Ok(reply.encoded_len()),
+            RequestOutcome::Applied(Err(refused)) => Err(refused.to_string()),
             _ => Ok(0),
         })
     }

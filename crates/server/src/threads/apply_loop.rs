@@ -18,8 +18,7 @@ use super::completions::CompletionBatches;
 use super::{ServerState, slow};
 use crate::error::Result;
 use crate::replica::{
-    Applier, ApplyReadyHandler, ApplyReport, Completions, NewStore, RequestOutcome, SlowEntry,
-    ToApply,
+    Applier, ApplyReadyHandler, ApplyReport, Completions, NewStore, SlowEntry, ToApply,
 };
 use crate::task_labels::{APPLIER, RAFT};
 use crate::trace::StepKind;
@@ -146,9 +145,7 @@ impl ApplyReadyHandler for ApplyLoopHandler<'_> {
 
     fn complete(&mut self, completions: Completions) {
         for (_, outcome) in &completions {
-            if let RequestOutcome::Applied(answer) = outcome {
-                self.state.metrics.record_completion(answer);
-            }
+            self.state.metrics.record_completion(outcome);
         }
         self.completion_batches.deliver(completions, self.state);
         self.state.metrics.proposals_pending.store(self.state.wait.len() as u64, Relaxed);

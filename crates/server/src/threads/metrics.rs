@@ -13,7 +13,7 @@ use clearlane_wal::Wal;
 use crate::applied_position::AppliedPosition;
 use crate::apply::AppliedResponse;
 use crate::error::Result;
-use crate::replica::ProposalResult;
+use crate::replica::RequestOutcome;
 
 /// Durations in buckets with doubling bounds; the last bucket has none.
 ///
@@ -210,8 +210,8 @@ impl Metrics {
         self.compacted_at.store(now.as_secs(), Relaxed);
     }
 
-    pub(super) fn record_completion(&self, answer: &ProposalResult) {
-        if let ProposalResult::Request(Ok(AppliedResponse::LeaseGrant(granted))) = answer {
+    pub(super) fn record_completion(&self, outcome: &RequestOutcome) {
+        if let RequestOutcome::Applied(Ok(AppliedResponse::LeaseGrant(granted))) = outcome {
             self.lease_ttls.record(Duration::from_secs(u64::try_from(granted.ttl).unwrap_or(0)));
         }
     }

@@ -56,7 +56,7 @@ pub use self::peer_clients::{PeerClients, PeerFuture, PeerTraffic};
 pub use self::raft_loop_queue::RaftLoopWaiter;
 use self::raft_loop_queue::{RaftLoopEvent, RaftLoopQueue};
 pub use self::read_pool::ReadPool;
-pub use self::request_channel::{PendingRequest, RequestChannel};
+pub use self::request_channel::RequestChannel;
 pub use self::sizes::StoreSizes;
 use self::timed_files::TimedFiles;
 use crate::alarms::Alarms;
@@ -66,7 +66,6 @@ use crate::error::{Error, Result};
 use crate::membership::Members;
 use crate::quota::Quota;
 use crate::raft_snapshot::{ReceivedSnapshot, StoreDir};
-pub use crate::replica::RequestOutcome;
 use crate::replica::{
     Applier, ApplyReport, Replica, ReplicaConfig, ReplicaInput, StorageConfig, Wait, start,
 };

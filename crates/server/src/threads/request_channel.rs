@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::request_error::RequestError;
 use clearlane_contention::now_ns;
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use parking_lot::Mutex;
@@ -25,7 +26,8 @@ use tokio::time::{MissedTickBehavior, sleep};
 
 use super::ServerState;
 use super::completions::CompletionQueue;
-use crate::membership::MemberChange;
+use crate::apply::AppliedResponse;
+use crate::membership::{Member, MemberChange};
 use crate::replica::{
     NO_DEADLINE, ROUND_LENGTH, ReplicaInput, RequestId, RequestOutcome, RequestQueue,
 };
@@ -65,17 +67,37 @@ impl RequestChannel {
     }
 
     /// The request was [checked](crate::apply::check()).
-    pub fn propose(&self, request: impl Into<Box<InternalRaftRequest>>) -> PendingRequest {
-        self.submit(|id| ReplicaInput::Propose(request.into(), id))
+    pub async fn propose(
+        &self,
+        request: Box<InternalRaftRequest>,
+    ) -> Result<AppliedResponse, RequestError> {
+        match self.submit(|id| ReplicaInput::Propose(request, id)).await {
+            RequestOutcome::Applied(result) => Ok(result?),
+            outcome => Err(error_of(outcome)),
+        }
     }
 
-    pub fn change_members(&self, change: MemberChange) -> PendingRequest {
-        self.submit(|id| ReplicaInput::ChangeMembers(change, id))
+    /// Proposes a request that changes what is known of members, and not the members.
+    pub async fn update_members(&self, request: InternalRaftRequest) -> Result<(), RequestError> {
+        match self.submit(|id| ReplicaInput::Propose(Box::new(request), id)).await {
+            RequestOutcome::MembersChanged(result) => Ok(result.map(drop)?),
+            outcome => Err(error_of(outcome)),
+        }
+    }
+
+    pub async fn change_members(&self, change: MemberChange) -> Result<Vec<Member>, RequestError> {
+        match self.submit(|id| ReplicaInput::ChangeMembers(change, id)).await {
+            RequestOutcome::MembersChanged(result) => Ok(result?),
+            outcome => Err(error_of(outcome)),
+        }
     }
 
     /// Waits until this member has applied all that was acknowledged until now.
-    pub fn read_index(&self) -> PendingRequest {
-        self.submit(ReplicaInput::ReadIndex)
+    pub async fn read_index(&self) -> Result<Duration, RequestError> {
+        match self.submit(ReplicaInput::ReadIndex).await {
+            RequestOutcome::ReadReady(applying) => Ok(applying),
+            outcome => Err(error_of(outcome)),
+        }
     }
 
     fn submit(&self, input: impl FnOnce(RequestId) -> ReplicaInput) -> PendingRequest {
@@ -113,7 +135,7 @@ impl RequestChannel {
 
 /// Dropping it gives the request up.
 #[must_use = "a request without a waiting task is given up"]
-pub struct PendingRequest {
+struct PendingRequest {
     queue: Arc<ChannelQueue>,
     id: RequestId,
 }
@@ -141,8 +163,16 @@ impl fmt::Debug for RequestChannel {
     }
 }
 
-impl fmt::Debug for PendingRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingRequest").field("id", &self.id).finish_non_exhaustive()
+/// Why a request was not carried out. A proposal that has timed out may still be applied.
+fn error_of(outcome: RequestOutcome) -> RequestError {
+    match outcome {
+        RequestOutcome::NotProposed(error) => error.into(),
+        RequestOutcome::ChangeRejected(error) => error.into(),
+        RequestOutcome::ReadFailed(error) => error.into(),
+        RequestOutcome::TimedOut => RequestError::TimedOut,
+        RequestOutcome::DeadlineExceeded => RequestError::DeadlineExceeded,
+        RequestOutcome::Applied(_)
+        | RequestOutcome::MembersChanged(_)
+        | RequestOutcome::ReadReady(_) => unreachable!("{outcome:?} answers another request"),
     }
 }

@@ -4,7 +4,7 @@
 use clearlane_lease::{LeaseState, Renewal};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, LeaseGrantRequest, LeaseRevokeRequest};
 use clearlane_server::apply::{AppliedResponse, RequestRejection};
-use clearlane_server::replica::ProposalResult;
+use clearlane_server::replica::RequestOutcome;
 
 use crate::replica_cluster::{ReplicaCluster, put};
 use crate::settings;
@@ -36,7 +36,7 @@ fn propose_and_apply(
     request: InternalRaftRequest,
 ) -> AppliedResponse {
     match lab.propose_and_wait(id, request) {
-        ProposalResult::Request(Ok(reply)) => reply,
+        RequestOutcome::Applied(Ok(reply)) => reply,
         answer => panic!("{answer:?}"),
     }
 }
@@ -69,11 +69,11 @@ fn a_lease_from_any_member_is_the_same_everywhere() {
     propose_and_apply(&mut lab, 1, put_on("b", granted.id));
     assert!(matches!(
         lab.propose_and_wait(2, grant(7, 60)),
-        ProposalResult::Request(Err(RequestRejection::LeaseExists))
+        RequestOutcome::Applied(Err(RequestRejection::LeaseExists))
     ));
     assert!(matches!(
         lab.propose_and_wait(2, put_on("c", 8)),
-        ProposalResult::Request(Err(RequestRejection::LeaseNotFound))
+        RequestOutcome::Applied(Err(RequestRejection::LeaseNotFound))
     ));
     lab.tick(1);
     let expected = contents(&mut lab, 1);

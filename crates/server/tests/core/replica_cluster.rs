@@ -17,7 +17,7 @@ use clearlane_server::raft_snapshot::{
     MemoryStoreDir, ReceivedSnapshot, SnapshotReceiver, SnapshotSender, StoreDir,
 };
 use clearlane_server::replica::{
-    ProposalResult, ReplicaConfig, ReplicaReady, SlowEntry, StorageConfig, bootstrap, start,
+    ReplicaConfig, ReplicaReady, RequestOutcome, SlowEntry, StorageConfig, bootstrap, start,
 };
 use clearlane_wal::Metadata;
 use clearlane_wal::files::{Fault, SimulatedDisk};
@@ -46,7 +46,7 @@ pub(crate) struct ReplicaHost {
     disk: Arc<SimulatedDisk>,
     pub(crate) store_dir: Arc<MemoryStoreDir>,
     pub(crate) running: Option<(TestReplica, Wal)>,
-    pub(crate) results: BTreeMap<u64, ProposalResult>,
+    pub(crate) results: BTreeMap<u64, RequestOutcome>,
     pub(crate) reads: Vec<ReadOutcome>,
     /// How long the last readers waited for entries to be applied.
     pub(crate) applying: Option<Duration>,
@@ -316,7 +316,7 @@ impl ReplicaCluster {
     }
 
     /// Proposes at a member and waits for the answer.
-    pub(crate) fn put(&mut self, id: u64, key: &str, value: &str) -> ProposalResult {
+    pub(crate) fn put(&mut self, id: u64, key: &str, value: &str) -> RequestOutcome {
         self.propose_and_wait(id, put(key, value))
     }
 
@@ -325,7 +325,7 @@ impl ReplicaCluster {
         &mut self,
         id: u64,
         request: InternalRaftRequest,
-    ) -> ProposalResult {
+    ) -> RequestOutcome {
         let request = self.call(id, |core| core.propose(request));
         self.deliver_all();
         // A follower learns with the next heartbeat that it is committed.

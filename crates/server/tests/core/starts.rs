@@ -1,7 +1,7 @@
 //! After a crash: what was answered is there, once, and the log is no longer than it must be.
 
 use clearlane_server::membership::MemberChange;
-use clearlane_server::replica::{ProposalResult, ReplicaConfig};
+use clearlane_server::replica::{ReplicaConfig, RequestOutcome};
 use clearlane_server::{AppliedPosition, Error};
 
 use crate::replica_cluster::ReplicaCluster;
@@ -14,7 +14,7 @@ fn every_write_is_there_once_whenever_the_store_was_committed() {
         let mut lab = ReplicaCluster::new(1, settings());
         lab.leader();
         for number in 0..10 {
-            assert!(matches!(lab.put(1, "a", &number.to_string()), ProposalResult::Request(Ok(_))));
+            assert!(matches!(lab.put(1, "a", &number.to_string()), RequestOutcome::Applied(Ok(_))));
             if commit_at == Some(number) {
                 lab.commit(1);
             }
@@ -176,7 +176,7 @@ fn a_new_member_has_no_log_or_one_with_its_first_members() {
             lab.start(1);
             lab.leader();
             assert!(
-                matches!(lab.put(1, "a", "1"), ProposalResult::Request(Ok(_))),
+                matches!(lab.put(1, "a", "1"), RequestOutcome::Applied(Ok(_))),
                 "{step} {seed}"
             );
         }

@@ -13,8 +13,8 @@ use clearlane_server::alarms::Alarms;
 use clearlane_server::membership::MemberChange;
 use clearlane_server::raft_snapshot::ReceivedSnapshot;
 use clearlane_server::replica::{
-    Applier, ApplyReady, MemberChangeError, ProposalResult, Replica, ReplicaInput, ReplicaReady,
-    RequestId, RequestOutcome,
+    Applier, ApplyReady, MemberChangeError, Replica, ReplicaInput, ReplicaReady, RequestId,
+    RequestOutcome,
 };
 use clearlane_server::{AppliedPosition, Result};
 use clearlane_wal::group_commit::BatchResult;
@@ -36,7 +36,7 @@ pub(crate) struct TestReplica {
 pub(crate) struct PollResult {
     pub(crate) raft: ReplicaReady,
     pub(crate) apply: Vec<ApplyReady>,
-    pub(crate) answers: Vec<(u64, ProposalResult)>,
+    pub(crate) answers: Vec<(u64, RequestOutcome)>,
     pub(crate) reads: Vec<ReadOutcome>,
     /// How long the last reads waited for entries to be applied.
     pub(crate) applying: Option<Duration>,
@@ -185,7 +185,9 @@ impl TestReplica {
         for (of, outcome) in completions {
             let name = u64::from(of.slot);
             match outcome {
-                RequestOutcome::Applied(answer) => polled.answers.push((name, answer)),
+                RequestOutcome::Applied(_) | RequestOutcome::MembersChanged(_) => {
+                    polled.answers.push((name, outcome));
+                }
                 RequestOutcome::ReadReady(applying) => {
                     gone.push(name);
                     polled.applying = Some(applying);

@@ -9,9 +9,7 @@ use clearlane_proto::etcdserverpb::{CompactionRequest, InternalRaftRequest};
 use clearlane_raft as raft;
 use clearlane_server::apply::{self, AppliedResponse};
 use clearlane_server::membership::{MemberChange, MembershipRejection};
-use clearlane_server::replica::{
-    ApplyTimer, MemberChangeError, ProposalResult, ReplicaConfig, RequestOutcome,
-};
+use clearlane_server::replica::{ApplyTimer, MemberChangeError, ReplicaConfig, RequestOutcome};
 
 use crate::replica_cluster::{ReplicaCluster, member, put};
 use crate::settings;
@@ -20,7 +18,7 @@ use crate::settings;
 fn the_only_member_answers_itself() {
     let mut lab = ReplicaCluster::new(1, settings());
     assert_eq!(lab.leader(), 1);
-    assert!(matches!(lab.put(1, "a", "1"), ProposalResult::Request(Ok(_))));
+    assert!(matches!(lab.put(1, "a", "1"), RequestOutcome::Applied(Ok(_))));
     assert_eq!(lab.host(1).get("a"), (Some("1".to_owned()), 2));
     let (revision, changes) = lab.host(1).changes.pop().unwrap();
     assert_eq!(revision, 2);
@@ -32,7 +30,7 @@ fn a_write_at_any_member_is_the_same_everywhere() {
     let mut lab = ReplicaCluster::new(3, settings());
     let leader = lab.leader();
     for id in 1..=3 {
-        assert!(matches!(lab.put(id, &format!("k{id}"), "v"), ProposalResult::Request(Ok(_))));
+        assert!(matches!(lab.put(id, &format!("k{id}"), "v"), RequestOutcome::Applied(Ok(_))));
     }
     lab.tick(2);
     for id in 1..=3 {
@@ -66,9 +64,9 @@ fn puts_in_a_row_are_as_any_others() {
     let (bench, mut revision) = (lab.host(1), 1);
     for (number, id) in ids.iter().enumerate() {
         match (number, bench.results.remove(id)) {
-            (70, Some(ProposalResult::Request(Err(apply::RequestRejection::LeaseNotFound)))) => {}
-            (100, Some(ProposalResult::Request(Ok(AppliedResponse::Compact(_))))) => {}
-            (_, Some(ProposalResult::Request(Ok(AppliedResponse::Put(response))))) => {
+            (70, Some(RequestOutcome::Applied(Err(apply::RequestRejection::LeaseNotFound)))) => {}
+            (100, Some(RequestOutcome::Applied(Ok(AppliedResponse::Compact(_))))) => {}
+            (_, Some(RequestOutcome::Applied(Ok(AppliedResponse::Put(response))))) => {
                 revision += 1;
                 assert_eq!(response.header.unwrap().revision, revision, "put {number}");
             }
@@ -117,8 +115,8 @@ fn too_many_requests_while_the_apply_loop_is_behind() {
     lab.host(leader).replica().holds_apply = false;
     lab.poll(leader);
     assert_eq!(lab.host(leader).get("own").0, None);
-    assert!(matches!(lab.put(leader, "own", "2"), ProposalResult::Request(Ok(_))));
-    assert!(matches!(lab.put(follower, "forwarded", "2"), ProposalResult::Request(Ok(_))));
+    assert!(matches!(lab.put(leader, "own", "2"), RequestOutcome::Applied(Ok(_))));
+    assert!(matches!(lab.put(follower, "forwarded", "2"), RequestOutcome::Applied(Ok(_))));
     for id in 1..=3 {
         assert_eq!(lab.host(id).get("k").0, Some("5 999".to_owned()), "every put at {id}");
     }
@@ -169,7 +167,7 @@ fn a_proposal_waits_while_leadership_is_handed_over() {
     assert!(lab.host(leader).results.is_empty());
     lab.deliver_all();
     lab.tick(2);
-    assert!(matches!(lab.host(leader).results.remove(&id), Some(ProposalResult::Request(Ok(_)))));
+    assert!(matches!(lab.host(leader).results.remove(&id), Some(RequestOutcome::Applied(Ok(_)))));
     assert_eq!(lab.host(other).get("a"), (Some("1".to_owned()), 2));
 }
 
@@ -212,7 +210,7 @@ fn without_a_leader_a_proposal_waits_for_one() {
     lab.leader();
     lab.deliver_all();
     lab.tick(2);
-    assert!(matches!(lab.host(1).results.remove(&waits), Some(ProposalResult::Request(Ok(_)))));
+    assert!(matches!(lab.host(1).results.remove(&waits), Some(RequestOutcome::Applied(Ok(_)))));
     assert_eq!(lab.host(1).get("a"), (Some("1".to_owned()), 2), "its request had gone");
 }
 
@@ -240,7 +238,7 @@ fn members_come_and_go() {
     lab.tick(20);
     let answer = lab.host(1).results.remove(&asked);
     assert!(
-        matches!(answer, Some(ProposalResult::MemberChange(Ok(members))) if members.len() == 2)
+        matches!(answer, Some(RequestOutcome::MembersChanged(Ok(members))) if members.len() == 2)
     );
     assert_eq!(lab.host(2).replica().applied_position().conf_state.voters, [1, 2]);
     let again = lab.call(1, |core| core.change_members(&joins));
@@ -272,8 +270,10 @@ fn a_change_is_checked_again_when_it_is_applied() {
     lab.deliver_all();
     lab.tick(3);
     let first = lab.host(leader).results.remove(&first);
-    assert!(matches!(first, Some(ProposalResult::MemberChange(Ok(members))) if members.len() == 2));
+    assert!(
+        matches!(first, Some(RequestOutcome::MembersChanged(Ok(members))) if members.len() == 2)
+    );
     // Raft has made an empty entry of the second, as another was under way.
     assert!(lab.host(leader).results.remove(&second).is_none());
-    assert!(matches!(lab.put(leader, "a", "1"), ProposalResult::Request(Ok(_))));
+    assert!(matches!(lab.put(leader, "a", "1"), RequestOutcome::Applied(Ok(_))));
 }
