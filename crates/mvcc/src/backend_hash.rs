@@ -1,17 +1,15 @@
 //! A checksum over every bucket of a backend: whether it still holds what it held, byte by byte.
 //!
 //! [`HashKV`](crate::hash) compares members by their keys. This sum also covers leases, users,
-//! alarms and members, for an operator that has restored or defragmented a store, or suspects a
-//! disk. It is for one member: buckets may differ where keys agree, for example when one compacts
-//! later.
+//! alarms and members. It is for one member: buckets may differ where keys agree, for example when
+//! one member compacts later.
 //!
 //! A CRC-32C over all buckets in the order of their names, each name before its records, so that a
 //! record that moves to another bucket is noticed. Left out are `consistent_index`, `term` and
 //! `storageVersion`: they say how far this member's log was at the last commit, and which layout
 //! its files have. Each commit may change them.
 //!
-//! The job owns a read transaction of any era, and so sees one state in however many steps: which
-//! threads wait meanwhile is the era's matter. In etcd it is one call, after a commit.
+//! The job owns a read transaction of any era. In etcd it is one call, after a commit.
 
 use clearlane_backend::ReadTx;
 use clearlane_engine::{Bucket, KeyRange};
@@ -19,18 +17,15 @@ use clearlane_engine::{Bucket, KeyRange};
 use crate::error::Result;
 use crate::kv_hasher::visit_chunk;
 
-/// Keys of bucket `meta` that say nothing about what the store holds.
 const IGNORED_META_KEYS: [&[u8]; 3] = [b"consistent_index", b"term", b"storageVersion"];
 
-/// A checksum over everything, under way.
-///
 /// What a [pre-commit hook](clearlane_backend::PreCommit) stores is not there before the commit. If
 /// the hook stores more than the three keys that are left out, commit first, and the sums before
 /// and after a commit are the same again.
 #[derive(Debug)]
 pub struct BackendHashJob<R> {
     tx: R,
-    /// What is left; the first one may have been begun.
+    /// Those left; the first one may have been begun.
     buckets: &'static [Bucket],
     /// Where to go on in the first bucket; `None` if it has not been begun.
     from: Option<Vec<u8>>,
@@ -38,7 +33,6 @@ pub struct BackendHashJob<R> {
 }
 
 impl<R: ReadTx> BackendHashJob<R> {
-    /// Begins a checksum over the state that the transaction shows.
     pub fn new(tx: R) -> BackendHashJob<R> {
         BackendHashJob { tx, buckets: &Bucket::ALL, from: None, sum: 0 }
     }
@@ -61,7 +55,7 @@ impl<R: ReadTx> BackendHashJob<R> {
         Ok(Some(self.sum))
     }
 
-    /// Adds the next records of a bucket. The key to go on from, and how many there were.
+    /// Returns the key to go on from, and the number of records added.
     fn add_chunk(&mut self, bucket: Bucket, budget: usize) -> Result<(Option<Vec<u8>>, usize)> {
         let (begun, from) = (self.from.is_some(), self.from.as_deref().unwrap_or_default());
         let name = bucket.name().as_bytes();

@@ -25,26 +25,25 @@ use crate::kv_hasher::{HashKv, HashStorage, KvHasher};
 use crate::revision::Revision;
 use crate::tree_index::IndexCompaction;
 
-/// A compaction that is scheduled and not done yet. Its steps may run on any thread.
+/// Its steps may run on any thread.
 #[derive(Debug)]
 pub struct CompactionJob {
     at: i64,
     /// The compact revision before this one.
     previous: i64,
-    /// Whether all records are there that the hash counts. Then it is worth remembering.
+    /// Whether the records that the hash counts were all there: else it is not remembered.
     is_hash_complete: bool,
-    /// The store that has scheduled it.
+    /// Identity of the store that scheduled it.
     store: Arc<()>,
     /// Held while this job is at work.
     running: Option<Arc<()>>,
-    /// Records that it has removed.
     removed: u64,
     phase: Phase,
 }
 
 #[derive(Debug)]
 enum Phase {
-    /// The index part may be done already.
+    /// `Some` if the index part is done already.
     Scheduled(Option<IndexCompaction>),
     Index(IndexCompaction),
     Records {
@@ -60,12 +59,11 @@ impl CompactionJob {
         self.at
     }
 
-    /// How many records it has removed so far.
+    /// The number of records removed so far.
     pub fn removed(&self) -> u64 {
         self.removed
     }
 
-    /// From the index to the records: what is to be kept is known now.
     fn begin_records(&mut self) {
         if let Phase::Index(compaction) = std::mem::replace(&mut self.phase, Phase::Finished) {
             let hasher = KvHasher::new(self.at, self.previous, compaction.into_kept());
@@ -78,15 +76,11 @@ impl CompactionJob {
 /// calls.
 #[derive(Debug)]
 pub(crate) struct CompactionTracker {
-    /// Tells this store's jobs from another's.
     store: Arc<()>,
-    /// That of the job that is at work.
+    /// The `running` of the job at work.
     running: Weak<()>,
-    /// The highest revision at which a job has begun to work.
     newest_started: i64,
-    /// The highest revision at which one has come to its end.
     newest_finished: i64,
-    /// What they left for `HashKV`.
     hashes: HashStorage,
 }
 
@@ -102,7 +96,7 @@ impl CompactionTracker {
         }
     }
 
-    /// A new job. `walked` is its index part, if that is done already.
+    /// `walked` is its index part, if that is done already.
     pub(crate) fn schedule(
         &self,
         at: i64,
@@ -140,7 +134,7 @@ impl CompactionTracker {
         self.hashes.all().to_vec()
     }
 
-    /// Lets the job work, if no other job does.
+    /// [`Error::CompactionBusy`] if another job is at work.
     fn start(&mut self, job: &mut CompactionJob) -> Result<()> {
         if self.running.strong_count() > 0 {
             return Err(Error::CompactionBusy);
@@ -163,20 +157,18 @@ impl CompactionTracker {
     }
 }
 
-/// The steps of a job, as its store makes them.
 pub(crate) trait CompactionStore {
     fn compactions(&self) -> &Mutex<CompactionTracker>;
 
     fn begin_index_compaction(&self, at: i64) -> IndexCompaction;
 
-    /// Goes on with the index part, and says whether that was all.
+    /// Returns whether the index part is done.
     fn compact_index_step(&self, compaction: &mut IndexCompaction, keys_max: usize) -> bool;
 
     /// Commits the scheduled mark, unless that is done.
     fn commit_scheduled_revision(&self) -> Result<()>;
 
-    /// Removes what may go of the next chunk of records; returns how many went, and the record key
-    /// after it.
+    /// Returns the number of records removed, and the record key after the chunk.
     fn remove_chunk(
         &self,
         from: &[u8],
@@ -184,11 +176,10 @@ pub(crate) trait CompactionStore {
         budget: usize,
     ) -> Result<(usize, Option<Vec<u8>>)>;
 
-    /// Writes the finished mark, and commits it.
     fn save_finished_revision(&self, at: i64) -> Result<()>;
 }
 
-/// Goes on with a job by one step, and says whether it is done.
+/// Returns whether the job is done.
 pub(crate) fn run_step(
     store: &impl CompactionStore,
     job: &mut CompactionJob,
@@ -232,7 +223,7 @@ pub(crate) fn run_step(
     Ok(matches!(job.phase, Phase::Finished))
 }
 
-/// What may go of the next chunk of records, and the record key after it.
+/// The removable records of the next chunk, and the record key after it.
 pub(crate) fn removable_records(
     tx: &dyn ReadTx,
     from: &[u8],
@@ -257,12 +248,10 @@ pub(crate) fn check_compaction_revision(at: i64, revision: i64, compacted: i64) 
     }
 }
 
-/// The key in bucket `meta` of the revision that a compaction was asked for.
+/// Keys in bucket `meta`: the revision of the last compaction scheduled, and of the last done.
 pub(crate) const SCHEDULED_COMPACT_KEY: &[u8] = b"scheduledCompactRev";
-/// The key in bucket `meta` of the revision that the last compaction has finished.
 pub(crate) const FINISHED_COMPACT_KEY: &[u8] = b"finishedCompactRev";
 
-/// A mark of a compaction, as bucket `meta` has it.
 pub(crate) fn read_compact_revision(reader: &dyn Read, key: &[u8]) -> Result<Option<i64>> {
     let value = reader.get(Bucket::Meta, key).map_err(clearlane_backend::Error::from)?;
     let main = |value: Bytes| {
@@ -273,7 +262,7 @@ pub(crate) fn read_compact_revision(reader: &dyn Read, key: &[u8]) -> Result<Opt
     value.map(main).transpose()
 }
 
-/// The bytes of a mark: a revision key, of which only the main part counts.
+/// A revision key, of which only the main part counts.
 pub(crate) fn encode_compact_revision(revision: i64) -> Bytes {
     Bytes::copy_from_slice(&Revision::new(revision, 0).put_key())
 }

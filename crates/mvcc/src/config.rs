@@ -8,17 +8,13 @@ use clearlane_engine::Engine;
 
 use crate::interface::{KeyLeases, NoLeases};
 
-/// Where the records of a store are, and which parts of the process must be notified of them.
 pub struct StoreConfig<A> {
-    /// The records.
     pub engine: Arc<dyn Engine>,
-    /// When to commit, and where to count lock time.
     pub config: Config,
     /// Saves with each commit the consistent index of the state that becomes durable.
     pub pre_commit: PreCommit<A>,
-    /// Describes what the engine holds.
+    /// Of the state that the engine holds.
     pub consistent_index: A,
-    /// Is notified to which lease each changed key is attached.
     pub leases: Arc<dyn KeyLeases>,
 }
 

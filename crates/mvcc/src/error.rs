@@ -1,16 +1,13 @@
 //! The errors of a store, grouped by the party that must act.
 
-/// The result of a store's operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a store cannot do what was asked.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     // The client must act: etcd's words, for clients compare them.
     /// The revision lies before the compact revision, or is compacted already.
     #[error("etcdserver: mvcc: required revision has been compacted")]
     Compacted,
-    /// The store has not got to that revision yet.
     #[error("etcdserver: mvcc: required revision is a future revision")]
     FutureRevision,
     /// A put without a key. Nothing has changed.
@@ -21,13 +18,10 @@ pub enum Error {
     /// A compaction is still at work; its steps come first.
     #[error("a compaction is already under way")]
     CompactionBusy,
-    /// No policy of auto compaction has that name.
     #[error("unknown auto compaction mode {0:?}: allowed are periodic, revision")]
     CompactionMode(String),
-    /// The policy of auto compaction cannot make sense of the retention.
     #[error("unknown auto compaction retention {retention:?}: allowed are {allowed}")]
     CompactionRetention {
-        /// What was given.
         retention: String,
         /// What the policy takes.
         allowed: &'static str,
@@ -40,7 +34,6 @@ pub enum Error {
     /// The index names a record that the backend does not have, or cannot be read.
     #[error("the store is damaged: {0}")]
     Damaged(String),
-    /// The backend failed.
     #[error(transparent)]
     Backend(#[from] clearlane_backend::Error),
 }

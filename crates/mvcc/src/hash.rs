@@ -20,10 +20,9 @@ use crate::range::{IndexedRead, check_not_compacted, revision_to_read};
 use crate::revision::Revision;
 use crate::tree_index::IndexSnapshot;
 
-/// A hash under way.
 #[derive(Debug)]
 pub(crate) struct HashKvJob<M> {
-    /// The current revision when it began.
+    /// The current revision when the job began.
     revision: i64,
     progress: HashProgress<M>,
 }
@@ -37,9 +36,7 @@ enum HashProgress<M> {
 
 #[derive(Debug)]
 enum Phase {
-    /// Asking the index what to keep, from a key on.
     Keep { from: Vec<u8>, keep: Vec<Revision> },
-    /// Adding records, from a record key on.
     Records { from: Vec<u8>, hasher: KvHasher },
 }
 
@@ -56,7 +53,7 @@ impl<M: IndexedRead> HashKvJob<M> {
         Ok(HashKvJob { revision, progress: HashProgress::Running { read_txn, at, phase } })
     }
 
-    /// One that is known already; the current revision is this one.
+    /// A job with a known result; `revision` is the current one.
     pub(crate) fn done(hash: HashKv, revision: i64) -> HashKvJob<M> {
         HashKvJob { revision, progress: HashProgress::Done(hash) }
     }

@@ -1,9 +1,7 @@
 //! The interface that the stores of all eras share. In etcd: `KV`.
 //!
-//! The layers above (server, watching, leases) are written against these traits, and the same
-//! golden scripts run over every store. Which locks a call takes, and which threads stand still
-//! meanwhile, is what the eras differ in: `docs/mvcc.md`. The store of the default era offers more,
-//! see [`SnapshotStore`](crate::SnapshotStore).
+//! Which locks a call takes is what the eras differ in: `docs/mvcc.md`. The store of the default
+//! era offers more, see [`SnapshotStore`](crate::SnapshotStore).
 //!
 //! Invariants, in every era:
 //! * An empty store is at revision 1. A write transaction that changes anything adds 1, or 1 for
@@ -36,10 +34,9 @@ impl<A: Clone + Debug + Send + Sync + 'static> ConsistentIndex for A {}
 /// A store of any era. `A` is what the crate above gives for each state: etcd's consistent index
 /// and term.
 pub trait Store<A>: Send + Sync + Debug {
-    /// Which era's transactions it has.
     fn era(&self) -> Era;
 
-    /// Opens a read. It shows one state until it is dropped.
+    /// Shows one state until it is dropped.
     fn begin_read(&self) -> Box<dyn ReadTxn + '_>;
 
     /// Opens a read that may be kept for long and handed to another thread: it holds no lock. The
@@ -78,20 +75,17 @@ pub trait Store<A>: Send + Sync + Debug {
     /// counts from any fixed point and does not go back.
     fn commit_if_due(&self, now: Duration) -> Result<bool>;
 
-    /// Rewrites what is on disk without the space of removed records.
     fn defragment(&self) -> Result<()>;
 
     /// Commits, then starts a consistent copy that may be taken out in chunks.
     fn snapshot(&self) -> Result<Exporter>;
 
-    /// The sizes of the backend below.
     fn sizes(&self) -> Result<Sizes>;
 }
 
 /// An open read: one state of the store. It ends when it is dropped; which locks it holds until
 /// then differs by era.
 pub trait ReadTxn {
-    /// The current revision, as of this state.
     fn revision(&self) -> i64;
 
     /// The revision up to which the past was dropped; -1 if never.
@@ -119,15 +113,14 @@ pub trait ReadTxn {
         Ok(None)
     }
 
-    /// The records of a range of keys.
     fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
         decode_records(|visit| self.visit_records(range, options, visit))
     }
 
-    /// What lies in another bucket than the store's own, under a key.
+    /// Reads a bucket other than the store's own.
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
 
-    /// Calls `visit` for all that lies in another bucket, in key order, until it breaks.
+    /// Calls `visit` in key order, until it breaks, for all in a bucket other than the store's own.
     fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()>;
 }
 
@@ -142,23 +135,19 @@ pub trait WriteTxn<A> {
     /// nothing; the transaction goes on.
     fn put(&mut self, key: &[u8], value: &[u8], lease: i64) -> Result<()>;
 
-    /// Deletes the keys of a range, and says how many there were.
     fn delete_range(&mut self, range: KeyRange<'_>) -> Result<u64>;
 
-    /// The records of a range of keys, this transaction's changes included.
     fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords>;
 
     /// Puts something into another bucket than the store's own, such as the members or the leases:
     /// it becomes visible and durable together with the rest. A bucket of the store is a bug.
     fn set(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()>;
 
-    /// Takes something out of another bucket; if it is not there, that is fine.
+    /// Removes a key of another bucket; an absent one is no error.
     fn unset(&mut self, bucket: Bucket, key: &[u8]) -> Result<()>;
 
-    /// What lies in another bucket, this transaction's changes included.
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
 
-    /// Calls `visit` for all that lies in another bucket, this transaction's changes included.
     fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()>;
 
     /// Ends a revision and begins the next, in the same transaction: what both have changed becomes
@@ -170,13 +159,10 @@ pub trait WriteTxn<A> {
     fn end(self: Box<Self>, applied: A) -> Result<TxnResult>;
 }
 
-/// What a range calls for each record that it finds; `Break` ends it.
 pub type RecordVisitor<'v> = dyn FnMut(Bytes) -> ControlFlow<()> + 'v;
 
-/// What is called for the length of each record; `Break` ends it.
 pub type LengthVisitor<'v> = dyn FnMut(usize) -> ControlFlow<()> + 'v;
 
-/// A hash under way. Its caller decides when to pause.
 pub trait HashJob {
     /// The current revision of the state that it sums.
     fn revision(&self) -> i64;
@@ -185,44 +171,37 @@ pub trait HashJob {
     fn step(&mut self, budget: usize) -> Result<Option<HashKv>>;
 }
 
-/// What a range may be asked for, besides its keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeOptions {
     /// The revision to read at; the current one if it is not above 0.
     pub revision: i64,
     /// The largest number of records; all if it is not above 0.
     pub limit: i64,
-    /// No records, only how many keys there are.
     pub count_only: bool,
     /// How many keys there are is not asked: where it has to be walked for, no walk is made. The
     /// count then means nothing.
     pub skip_count: bool,
 }
 
-/// What a range found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RangeRecords {
-    /// The records, in key order.
+    /// In key order.
     pub records: Vec<KeyValue>,
     /// How many keys are in the range, whatever the limit.
     pub count: u64,
 }
 
-/// One change of a write transaction, as watchers are notified of it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// The key has this record now.
     Put(KeyValue),
     /// The key is gone. The record has its key and the revision of the delete.
     Delete(KeyValue),
 }
 
-/// What the end of a write transaction leaves to its caller.
 #[derive(Debug)]
 pub struct TxnResult {
-    /// The store's revision now.
     pub revision: i64,
-    /// What was changed, in order; empty if nothing was.
+    /// In order; empty if nothing was changed.
     pub changes: Vec<Change>,
     /// The revisions before it in the same transaction, and what they have changed.
     pub earlier_revisions: Vec<(i64, Vec<Change>)>,
@@ -242,7 +221,6 @@ pub trait KeyLeases: Send + Sync + Debug {
     fn attach(&self, key: &Bytes, lease: i64);
 }
 
-/// For a store without leases.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoLeases;
 
@@ -250,7 +228,6 @@ impl KeyLeases for NoLeases {
     fn attach(&self, _key: &Bytes, _lease: i64) {}
 }
 
-/// Takes the records that `read` finds apart.
 pub(crate) fn decode_records(
     read: impl FnOnce(&mut RecordVisitor<'_>) -> Result<u64>,
 ) -> Result<RangeRecords> {

@@ -1,8 +1,7 @@
 //! The checksum of `HashKV`, record by record, and the hashes that compactions leave behind.
 //!
 //! A CRC-32C over key and value of every record that counts (see [`hash`](crate::hash)), in the
-//! order of bucket `key`. Compaction and the hash job add to it chunk by chunk.
-//! In etcd: `kvHasher` and `hashStorage`.
+//! order of bucket `key`. In etcd: `kvHasher` and `hashStorage`.
 
 use std::ops::ControlFlow;
 
@@ -12,13 +11,11 @@ use clearlane_engine::{Bucket, KeyRange};
 use crate::error::{Error, Result};
 use crate::revision::{RecordKind, Revision, RevisionKey};
 
-/// How many hashes of compactions are remembered, as in etcd.
+/// etcd's number.
 const STORED_HASHES_MAX: usize = 10;
 
-/// A checksum, and of what it is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashKv {
-    /// The checksum.
     pub hash: u32,
     /// Sums are to be compared only if this is equal.
     pub compact_revision: i64,
@@ -48,7 +45,6 @@ impl HashStorage {
     }
 }
 
-/// The sum over the records so far.
 #[derive(Debug)]
 pub(crate) struct KvHasher {
     sum: u32,
@@ -96,7 +92,6 @@ impl KvHasher {
         next
     }
 
-    /// Whether the keep set names the revision.
     pub(crate) fn keeps(&self, revision: Revision) -> bool {
         self.keep.binary_search(&revision).is_ok()
     }

@@ -10,8 +10,7 @@
 //! * [`hash`], [`backend_hash`]: whether two members, or a backend and its copy, hold the same;
 //! * [`watch`]: which watchers are notified of a change; [`auto_compaction`]: when to compact.
 //!
-//! The crate starts no threads. The records are below, in [`clearlane_backend`]; which requests may
-//! read, and how fresh an answer must be, is decided above, in the server. In etcd: package `mvcc`.
+//! The crate starts no threads. In etcd: package `mvcc`.
 //! See `docs/mvcc.md`, `docs/watch.md`, and `docs/eras.md` for what the eras differ in.
 
 pub mod revision;

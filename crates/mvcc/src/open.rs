@@ -12,7 +12,6 @@ use crate::interface::ConsistentIndex;
 use crate::restore::RecoveryInfo;
 use crate::watch::interface::WatchableKv;
 
-/// Opens the store of an era on what an engine holds, and restores its index.
 pub fn open<A: ConsistentIndex>(
     era: Era,
     config: StoreConfig<A>,

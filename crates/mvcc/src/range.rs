@@ -4,11 +4,9 @@
 //!   (a..d, revision 7)  ──index──▶  4.0 6.1 7.0  ──backend──▶  the records
 //! ```
 //!
-//! Every era reads in these two steps, on an index and records of the same state; how a store keeps
-//! the two together is its own matter. A snapshot of the index is walked and the records are
-//! fetched on the way, [a few names at a time](crate::record_fetch). The index under a lock is
-//! walked first and the records are fetched after it, as etcd does: no put should wait for the disk
-//! as well.
+//! Index and records are of the same state. Over a snapshot of the index the records are fetched on
+//! the way, [a few names at a time](crate::record_fetch). The index under a lock is walked first
+//! and the records are fetched after it, as in etcd: no put should wait for the disk as well.
 
 use std::ops::ControlFlow;
 
@@ -27,7 +25,7 @@ use crate::record_fetch::{RecordFetcher, get_record};
 use crate::revision::Revision;
 use crate::tree_index::IndexSnapshot;
 
-/// An open read, as the ranges and steps of this crate see it. Every one is a [`ReadTxn`].
+/// An open read; each implementor is a [`ReadTxn`], too.
 pub(crate) trait IndexedRead {
     type Index: IndexSnapshot;
 
@@ -117,7 +115,6 @@ fn visit_lengths_of<V: IndexSnapshot>(
     })
 }
 
-/// A range of keys, with its records decoded.
 pub(crate) fn decoded_range<V: IndexSnapshot>(
     index: &V,
     tx: &dyn ReadTx,
@@ -128,7 +125,6 @@ pub(crate) fn decoded_range<V: IndexSnapshot>(
     decode_records(|visit| visit_records_of(index, tx, range, at, options, visit))
 }
 
-/// A range: the index names the records, the transaction has them.
 fn visit_records_of<V: IndexSnapshot>(
     index: &V,
     tx: &dyn ReadTx,
@@ -182,12 +178,11 @@ fn visit_records_of<V: IndexSnapshot>(
     Ok(count)
 }
 
-/// Called after a walk: whether it saw all that there was at `at`, or a compaction was there first.
+/// Called after a walk, which misses versions if a compaction was there first.
 pub(crate) fn check_not_compacted(index: &impl IndexSnapshot, at: i64) -> Result<()> {
     if index.is_compacted_above(at) { Err(Error::Compacted) } else { Ok(()) }
 }
 
-/// The record that the index named.
 pub(crate) fn get_key_value(tx: &dyn ReadTx, modified: Revision) -> Result<KeyValue> {
     decode_record(get_record(tx, modified)?)
 }

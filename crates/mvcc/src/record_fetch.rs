@@ -1,9 +1,8 @@
 //! Fetching records that the index has named: one by one, or those that lie side by side in one go.
 //!
-//! Records lie in the order in which they were written, and a range names them in key order. A
-//! client that has loaded keys in their order has the records in that order, too: many on one page,
-//! to which the engine would descend again for each. So some names are gathered before the first
-//! fetch. Where revisions rise with small gaps they are scanned, and all others are looked up:
+//! Keys that were loaded in their order have their records on the same pages, to which the engine
+//! would descend again for each. So some names are gathered before the first fetch: where revisions
+//! rise with small gaps they are scanned, all others are looked up:
 //!
 //! ```text
 //!   named by the index    4.0 5.0 6.0 7.0   31.0   9.0   12.0 13.0 15.0 16.0
@@ -33,7 +32,6 @@ const REVISION_GAP_MAX: i64 = 2;
 /// But not more of them in a row: one transaction may have deleted a million keys.
 const SKIPPED_RECORDS_MAX: usize = 4;
 
-/// Gathers names, and fetches what they name.
 pub(crate) struct RecordFetcher<'f, 'v> {
     tx: &'f dyn ReadTx,
     visit: &'f mut RecordVisitor<'v>,
@@ -49,7 +47,7 @@ impl<'f, 'v> RecordFetcher<'f, 'v> {
         RecordFetcher { tx, visit, requested: Vec::new(), batch_size: BATCH_SIZES.0 }
     }
 
-    /// The index names a record. Breaks when `visit` has, perhaps some names later.
+    /// Breaks when `visit` has, perhaps some names later.
     pub(crate) fn request(&mut self, modified: Revision) -> Result<ControlFlow<()>> {
         self.requested.push(modified);
         if self.requested.len() < self.batch_size {
@@ -59,7 +57,6 @@ impl<'f, 'v> RecordFetcher<'f, 'v> {
         self.fetch_requested()
     }
 
-    /// Fetches what was gathered.
     pub(crate) fn fetch_requested(&mut self) -> Result<ControlFlow<()>> {
         let mut named = std::mem::take(&mut self.requested);
         let mut left = &named[..];
@@ -79,7 +76,6 @@ impl<'f, 'v> RecordFetcher<'f, 'v> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Visits records that lie side by side.
     fn scan(&mut self, wanted: &[Revision]) -> Result<ControlFlow<()>> {
         let [first, .., last] = wanted else { return Ok(ControlFlow::Continue(())) };
         // The key that follows the last one's: keys are of one length, but for tombstones.
@@ -139,7 +135,6 @@ mod tests {
 
     use super::*;
 
-    /// Records that count how many of them are looked at.
     #[derive(Default)]
     struct CountedRecords {
         records: BTreeMap<Vec<u8>, Bytes>,
@@ -152,7 +147,6 @@ mod tests {
             self.records.insert(Revision::new(main, sub).put_key().to_vec(), name);
         }
 
-        /// What is found of these, until so many are.
         fn fetched(&self, named: &[Revision], count: usize) -> Result<Vec<String>> {
             self.reads.set(0);
             let mut found = Vec::new();
@@ -226,11 +220,9 @@ mod tests {
         let all = records.fetched(&revisions(&mains), usize::MAX).unwrap();
         assert_eq!(all, mains.iter().map(|main| format!("{main}.0")).collect::<Vec<_>>());
         assert_eq!(records.fetched(&revisions(&mains), 300).unwrap(), all[..300]);
-        // Little more was looked at.
         assert!(records.reads.get() < 300 + 10, "{}", records.reads.get());
     }
 
-    /// A transaction in between has deleted many keys.
     #[test]
     fn a_long_gap_is_not_walked_through() {
         let mut records = CountedRecords::default();

@@ -10,34 +10,30 @@
 //! ```
 //!
 //! Invariant: `a < b` as revisions exactly if `a < b` as record keys. That needs numbers that are
-//! not negative: nothing else is encoded, and nothing else is accepted when decoding. The `t` tells
-//! a delete without a look at the value, and changes no order: a put and a tombstone share no
-//! revision. The bytes are those of etcd's bucket `key`. See `docs/mvcc.md`.
+//! not negative: nothing else is encoded or decoded. A put and a tombstone share no revision. The
+//! bytes are those of etcd's bucket `key`. See `docs/mvcc.md`.
 
 use std::fmt;
 use std::ops::Deref;
 
-/// The number of one change in the history of the store: ordered by `main`, then by `sub`.
+/// Ordered by `main`, then by `sub`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision {
-    /// Which write transaction.
+    /// Number of the write transaction.
     pub main: i64,
-    /// Which change of it.
+    /// Number of the change in it, from 0.
     pub sub: i64,
 }
 
 impl Revision {
-    /// The change number `sub` of the transaction number `main`.
     pub const fn new(main: i64, sub: i64) -> Revision {
         Revision { main, sub }
     }
 
-    /// The key of the record of a put at this revision.
     pub fn put_key(self) -> RevisionKey {
         self.encode(PUT_LEN)
     }
 
-    /// The key of the tombstone of a delete at this revision.
     pub fn tombstone_key(self) -> RevisionKey {
         self.encode(TOMBSTONE_LEN)
     }
@@ -65,7 +61,7 @@ const TOMBSTONE_LEN: usize = 18;
 const SEPARATOR: u8 = b'_';
 const TOMBSTONE: u8 = b't';
 
-/// The key of a record of bucket `key`. Dereferences to its bytes.
+/// Dereferences to its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RevisionKey {
     /// Always written up to the mark, which only counts if `len` includes it.
@@ -74,7 +70,6 @@ pub struct RevisionKey {
 }
 
 impl RevisionKey {
-    /// Reads a record's key: its revision, and whether it is a tombstone.
     pub fn decode(bytes: &[u8]) -> Result<(Revision, RecordKind), InvalidRevisionKey> {
         let no_key = || InvalidRevisionKey { bytes: bytes.to_vec() };
         let mark = match bytes.get(PUT_LEN..) {
@@ -98,20 +93,15 @@ impl Deref for RevisionKey {
     }
 }
 
-/// Whether a record is a put or a tombstone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
-    /// The key has a value from here on.
     Put,
-    /// The key is absent from here on.
     Tombstone,
 }
 
-/// These bytes are not the key of a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a revision key: {bytes:02x?}")]
 pub struct InvalidRevisionKey {
-    /// What was to be decoded.
     pub bytes: Vec<u8>,
 }
 

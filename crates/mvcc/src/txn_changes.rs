@@ -7,8 +7,7 @@
 //!   end             the store is at revision 7: all three, or in an older read none
 //! ```
 //!
-//! One main revision for the whole transaction, a sub revision for each change. The transaction
-//! reads its own changes: inside it the current revision is the one it is writing.
+//! Inside the transaction the current revision is the one it is writing.
 
 use std::ops::ControlFlow;
 
@@ -26,11 +25,9 @@ use crate::range::{decoded_range, revision_to_read};
 use crate::revision::Revision;
 use crate::tree_index::{IndexSnapshot, TreeIndex};
 
-/// The changes of a transaction so far. Index and backend are handed in by the caller that locks
-/// them.
+/// Index and backend are handed in by the caller that locks them.
 #[derive(Debug)]
 pub(crate) struct TxnChanges {
-    /// The revision that the transaction began with.
     base_revision: i64,
     compact_revision: i64,
     changes: Vec<Change>,
@@ -123,7 +120,6 @@ impl TxnChanges {
         decoded_range(&index.snapshot(), tx, range, at, options)
     }
 
-    /// Notifies the lessor to which lease each changed key is attached now.
     pub(crate) fn attach(&self, leases: &dyn KeyLeases) {
         for change in &self.changes {
             match change {

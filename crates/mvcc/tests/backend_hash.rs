@@ -38,7 +38,7 @@ fn write(backend: &Backing, applied: u64, records: &[(Bucket, &[u8], &[u8])]) {
     drop(tx.end(applied).unwrap());
 }
 
-/// The sum, and in how many steps.
+/// Returns the sum and the number of steps.
 fn sum_in_steps(tx: impl ReadTx, budget: usize) -> (u32, usize) {
     let (mut job, mut steps) = (BackendHashJob::new(tx), 1);
     loop {
@@ -53,7 +53,6 @@ fn sum(backend: &Backing) -> u32 {
     sum_in_steps(backend.begin_read(), 2).0
 }
 
-/// The same from all bytes at once, as they lie in the engine.
 fn at_once(engine: &Arc<dyn Engine>) -> u32 {
     let (snapshot, mut all) = (engine.snapshot().unwrap(), Vec::new());
     let mut names = Bucket::ALL;
@@ -228,7 +227,6 @@ fn the_job_stays_with_its_state() {
     assert_ne!(sum_in_steps(store.backend().begin_snapshot_read(), 1000).0, before);
 }
 
-/// Fails once, in the middle of a range.
 struct FailsOnce {
     records: BTreeMap<Vec<u8>, Vec<u8>>,
     until_failure: Cell<usize>,

@@ -60,7 +60,6 @@ fn one_job_at_a_time_until_it_is_done() {
         assert!(matches!(store.compact_step(&mut second, 1), Err(Error::CompactionBusy)));
         finish(&*store, &mut first);
         assert_eq!(first.removed(), 2, "of the revisions 2, 3 and 4 the last one stays");
-        // It may be kept, and asked again.
         assert!(store.compact_step(&mut first, 1).unwrap());
         finish(&*store, &mut second);
         assert_eq!(

@@ -157,7 +157,6 @@ impl World {
     }
 }
 
-/// Of what [`record`] makes.
 fn payload(key: &[u8], lease: i64) -> EncodedLen {
     let (key, value) = (key.to_vec().into(), b"any".to_vec().into());
     EncodedLen::of(KeyValue { key, value, lease, ..KeyValue::default() }.encoded_len())
@@ -288,7 +287,6 @@ fn a_hot_key_is_merged_from_many_runs() {
     check(&world, locked);
 }
 
-/// Nearly all records lie in the last of ten thousand million revisions.
 #[test]
 fn records_that_lie_close_together_are_read() {
     let mut world = World::run(&[Operation::Write(vec![(0, Some(1))])]);
@@ -335,7 +333,6 @@ fn restore_error(world: &World) -> String {
     first
 }
 
-/// A way to damage a record, and the error for it.
 type Damage = (fn(&mut World, Revision), &'static str);
 
 const DAMAGES: [Damage; 8] = [

@@ -3,9 +3,6 @@
 //! Those in `tests/golden/store` run over every era, and must print the same.
 //! Two folders beside it have what the eras differ in: reads that stay open on one thread, and what
 //! a crash leaves of a compaction that was only scheduled.
-//!
-//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-mvcc --test
-//! store`. Then read the difference.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

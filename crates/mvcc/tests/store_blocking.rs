@@ -7,9 +7,6 @@
 //!
 //! Each stage has a store, its watchable store, and two watchers of all keys: one is synced, the
 //! other starts at revision 1 and no event was delivered to it yet.
-//!
-//! To write the table anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-mvcc --test
-//! store_blocking`. Then read the difference: only what you can explain may be committed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -67,11 +64,9 @@ enum Operation {
     Compact,
     /// All steps of a compaction that was scheduled before.
     CompactionJob,
-    /// Makes another watcher.
     Watch,
     /// Ends the synced watcher.
     Cancel,
-    /// Requests the progress of the synced watcher.
     Progress,
     /// Delivers what was published, or retries the victims.
     Deliver,
@@ -101,7 +96,6 @@ impl Operation {
         })
     }
 
-    /// Whether the engine stops it when it commits.
     fn stops_in_a_commit(self) -> bool {
         matches!(self, Operation::EndingWrite | Operation::Syncing | Operation::Scheduling)
     }
@@ -154,7 +148,6 @@ fn everything_from(start: i64) -> WatchRequest {
     WatchRequest { start_revision: start, ..WatchRequest::new(WatchedKeys::From(Bytes::new())) }
 }
 
-/// What is staged: how does the last operation get on?
 struct Situation {
     title: &'static str,
     operations: &'static [Operation],
@@ -269,7 +262,6 @@ const SITUATIONS: &[Situation] = &[
 const ENDING_WRITE_AND_WATCH: &[Operation] = &[Operation::EndingWrite, Operation::Watch];
 const SCHEDULING_AND_WATCH: &[Operation] = &[Operation::Scheduling, Operation::Watch];
 
-/// A store with its watchers, and what the operations need.
 struct StoreWithWatchers {
     store: Arc<dyn WatchableKv<()>>,
     watchable_store: Arc<dyn WatchableStore>,
@@ -324,7 +316,6 @@ impl StoreWithWatchers {
         self.unsynced.watch(everything_from(1));
     }
 
-    /// A write transaction, and what its writer does after it.
     fn put(&self, changes: u64) {
         let mut txn = self.store.begin_write().unwrap();
         (0..changes).for_each(|change| txn.put(&[b'a', change as u8], b"value", 0).unwrap());
@@ -407,7 +398,6 @@ fn every_situation_in_every_era() {
     assert!(found == expected, "expected:\n{expected}\nfound:\n{found}");
 }
 
-/// What an open read holds up in an era, as the staged threads show it.
 fn held_up_by_an_open_read(era: Era) -> &'static str {
     let waits = |operations: &[Operation]| run_situation(era, operations, |_| {}).1 != "goes on";
     let read = Operation::ExpensiveRead;
@@ -430,7 +420,6 @@ fn held_up_by_an_open_read(era: Era) -> &'static str {
     }
 }
 
-/// A row of the table in `docs/eras.md`.
 fn era_row(era: Era) -> String {
     let (linearizable, read_tx, index) = match era {
         Era::V3_0 => ("an entry of the raft log", "the mutex `batchTx`", "one lock"),
@@ -475,7 +464,6 @@ fn in_the_default_era_no_staged_operation_waits() {
     }
 }
 
-/// The revisions that were delivered to a stream's watcher since the last call.
 fn delivered_revisions(stream: &WatchStream) -> Vec<i64> {
     let mut revisions = Vec::new();
     for response in stream.poll_responses(usize::MAX).unwrap() {

@@ -28,7 +28,6 @@ fn open_on(engine: &Arc<dyn Engine>, era: Era, locks: &Registry) -> Box<dyn Stor
     open(era, store_config).unwrap().0
 }
 
-/// An engine with the records of a number of keys.
 fn filled() -> Arc<dyn Engine> {
     let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
     let store = open_on(&engine, Era::Clearlane, &Registry::new());

@@ -24,7 +24,6 @@ fn open_on(engine: &Arc<dyn Engine>) -> Box<dyn Store<()>> {
 /// How many keys there are, and how long the records of some.
 type Lengths = (u64, Vec<usize>);
 
-/// Lengths that the index says, and those of the records.
 fn both(read_txn: &dyn ReadTxn, options: RangeOptions) -> (Option<Lengths>, Lengths) {
     let (mut said, mut read) = (Vec::new(), Vec::new());
     let said_count = read_txn.visit_record_lengths(KeyRange::ALL, options, &mut |length| {

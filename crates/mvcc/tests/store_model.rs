@@ -30,7 +30,6 @@ enum Operation {
     Commit,
     View,
     Crash,
-    /// Drops the job of a compaction.
     Abandon,
 }
 
@@ -100,7 +99,6 @@ impl Model {
     }
 }
 
-/// The store under test, what it must show, and what a crash must leave.
 struct World {
     era: Era,
     engine: Arc<dyn Engine>,

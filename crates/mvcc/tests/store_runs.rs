@@ -20,7 +20,6 @@ fn store(engine: &Arc<dyn Engine>, era: Era) -> Box<dyn Store<()>> {
     open(era, store_config).unwrap().0
 }
 
-/// What one revision does.
 enum Step {
     Put(Vec<u8>, Vec<u8>),
     Delete(Vec<u8>),
@@ -36,7 +35,7 @@ fn step(chance: &mut StdRng) -> Step {
     }
 }
 
-/// Does it, and says what the transaction sees then.
+/// Returns what the transaction sees after the step.
 fn run(step: &Step, txn: &mut dyn WriteTxn<()>) -> String {
     match step {
         Step::Put(key, value) => txn.put(key, value, 0).unwrap(),
@@ -47,7 +46,6 @@ fn run(step: &Step, txn: &mut dyn WriteTxn<()>) -> String {
     format!("{} {seen:?}", txn.revision())
 }
 
-/// All that can be read of each revision, and the hash.
 fn contents(store: &dyn Store<()>) -> Vec<String> {
     let read_txn = store.begin_read();
     let at = |revision| RangeOptions { revision, ..RangeOptions::default() };

@@ -41,7 +41,6 @@ fn write(store: &dyn Store<i64>, number: i64) {
     assert_eq!(ended.revision, number + 1);
 }
 
-/// What transaction `revision - 1` has left.
 fn check(answer: &RangeRecords, revision: i64) {
     let value = (revision - 1).to_string();
     let found: Vec<_> = answer.records.iter().map(|kv| (&*kv.key, &*kv.value)).collect();
@@ -54,7 +53,6 @@ fn check(answer: &RangeRecords, revision: i64) {
     assert!(answer.records.iter().all(|kv| kv.mod_revision == revision));
 }
 
-/// Reads the newest state and an older one.
 fn check_reads(read: &dyn ReadTxn) {
     let revision = read.revision();
     if revision < 2 {

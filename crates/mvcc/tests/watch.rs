@@ -10,9 +10,6 @@
 //! | its watcher then | is unsynced, and keeps a revision | is a victim, and keeps its events |
 //! | a step reads | records and bytes up to a bound | 1,000 revisions for each of 512 watchers |
 //! | the record before is fetched | with the event | when the response is sent |
-//!
-//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-mvcc --test
-//! watch`. Then read the difference.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -2,10 +2,8 @@
 //!
 //! A writer, readers, hashes, commits, compactions, deliveries, steps for unsynced watchers, and
 //! clients that come, ask, and go: whatever locks there are, all are taken from all sides. It must
-//! come to an end; if it does not, a watchdog says which thread waits for which. And each watcher
-//! is sent each event once, in order, and with all of its transaction: the watchers that stay
-//! through it all from the first to the last, those that come and go without a gap, or that a
-//! compaction was there first.
+//! come to an end; if it does not, a watchdog says which thread waits for which. Each watcher that
+//! stays is sent each event once and in order, others without a gap or up to a compaction.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -49,7 +47,6 @@ fn happens(revision: i64, only_b: bool) -> Vec<(&'static [u8], bool)> {
     changes
 }
 
-/// What was delivered to a watcher, followed event by event.
 #[derive(Debug)]
 struct WatcherProgress {
     /// Everything below was delivered. None until the watcher is made, if it starts with "now".
@@ -101,7 +98,6 @@ impl WatcherProgress {
         }
     }
 
-    /// All events of a revision.
     fn check_events(&mut self, events: &[Event]) {
         let mut next = self.next.unwrap();
         while happens(next, self.only_b).is_empty() {
@@ -125,7 +121,6 @@ fn change(event: &Event) -> (&[u8], bool) {
     }
 }
 
-/// What all threads have in common.
 struct Scene {
     store: Arc<dyn WatchableKv<()>>,
     watchable_store: Arc<dyn WatchableStore>,
@@ -173,7 +168,6 @@ impl Scene {
         )
     }
 
-    /// Does it over and over, in the name of a thread.
     fn until_finished(&self, name: &str, mut work: impl FnMut()) {
         let _as = TaskLabel::named(name).enter();
         let _finish = FinishOnPanic(self);
@@ -231,7 +225,7 @@ impl Scene {
         while !self.store.compact_step(&mut job, 7).unwrap() {}
     }
 
-    /// The watchers that stay. Returns when they were sent everything.
+    /// Returns when the watchers that stay were sent everything.
     fn run_lasting_watchers(&self, staying: &[(WatchStream, WatchRequest)]) {
         let mut delivered: Vec<WatcherProgress> =
             staying.iter().map(|(_, request)| WatcherProgress::of(request)).collect();

@@ -33,7 +33,6 @@ fn empty(era: Era) -> Arc<dyn WatchableKv<()>> {
     Arc::from(open(era, store_config).unwrap().0)
 }
 
-/// Puts a key at a revision.
 fn put(store: &dyn WatchableKv<()>, revision: i64) -> Vec<Change> {
     let mut txn = store.begin_write().unwrap();
     txn.put(b"k", revision.to_string().as_bytes(), 0).unwrap();

@@ -49,7 +49,6 @@ enum Operation {
     Commit,
 }
 
-/// Where a watcher starts.
 #[derive(Clone, Copy, Debug)]
 enum Start {
     Now,
@@ -140,7 +139,6 @@ fn config() -> impl Strategy<Value = WatchConfig> {
     )
 }
 
-/// What the model knows of a watcher.
 #[derive(Clone, Debug)]
 struct ExpectedWatcher {
     request: WatchRequest,
@@ -183,7 +181,6 @@ impl Client {
     }
 }
 
-/// The store under test, its watchers, and the list.
 struct World {
     store: Arc<SnapshotStore<()>>,
     watchable_store: Arc<dyn WatchableStore>,
@@ -191,7 +188,6 @@ struct World {
     unpublished: Vec<(i64, Vec<Change>)>,
     /// By revision.
     history: BTreeMap<i64, Vec<Change>>,
-    /// What was at each revision.
     maps: BTreeMap<i64, BTreeMap<Bytes, Change>>,
     compacted: i64,
     job: Option<CompactionJob>,
@@ -370,7 +366,7 @@ impl World {
         }
     }
 
-    /// Takes responses and checks each. Says how many there were.
+    /// Checks each response. Returns the number of them.
     fn take(&mut self, number: usize, bytes: usize) -> usize {
         let Some(mut client) = self.clients[number].take() else { return 0 };
         let responses = client.stream.poll_responses(bytes).unwrap();

@@ -64,7 +64,6 @@ impl WakeFlag {
     }
 }
 
-/// Numbers that look random, by seed.
 struct Random(u64);
 
 impl Random {
@@ -79,7 +78,6 @@ struct World {
     store: Arc<SnapshotStore<()>>,
     /// What is written and published.
     revision: Mutex<i64>,
-    /// It has risen.
     risen: Condvar,
     finished: AtomicBool,
     /// Number of revisions that a compaction leaves.
@@ -147,14 +145,12 @@ fn run_steps(world: &World, signal: &WakeFlag, step: impl Fn() -> bool) {
     }
 }
 
-/// Does compactions, one after the other, until there will be no more.
 fn compact(world: &World, jobs: &Receiver<CompactionJob>) {
     for mut job in jobs {
         while !world.store.compact_step(&mut job, 100).unwrap() {}
     }
 }
 
-/// How a client reads.
 #[derive(Clone, Copy, Debug)]
 enum Pace {
     Fast,
@@ -166,7 +162,6 @@ enum Pace {
 #[derive(Debug)]
 struct WatcherProgress {
     keys: WatchedKeys,
-    /// The next revision to get.
     next: i64,
     previous: bool,
     created: bool,

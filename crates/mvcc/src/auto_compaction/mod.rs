@@ -22,18 +22,16 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use periodic::Periodic;
 
-/// How often the policy `revision` compacts.
 const REVISION_POLICY_INTERVAL: Duration = Duration::from_mins(5);
 
-/// A policy, and its state. Time counts from any fixed point and does not go back.
+/// Time counts from any fixed point and does not go back.
 #[derive(Debug)]
 pub struct AutoCompaction {
     policy: Policy,
-    /// When to check again; `None` before the first check.
+    /// `None` before the first check.
     next_check: Option<Duration>,
     paused: bool,
     pending: Option<PendingCompaction>,
-    /// Known to be compacted up to here.
     compacted: i64,
 }
 
@@ -43,7 +41,6 @@ enum Policy {
     Revision { keep: i64 },
 }
 
-/// A compaction of which the outcome is not known yet.
 #[derive(Clone, Copy, Debug)]
 struct PendingCompaction {
     revision: i64,
@@ -51,7 +48,7 @@ struct PendingCompaction {
 }
 
 impl AutoCompaction {
-    /// The policy that the two flags name; `None` if the retention is 0.
+    /// `None` if the retention is 0.
     pub fn parse(mode: &str, retention: &str) -> Result<Option<AutoCompaction>> {
         let policy = match mode {
             "periodic" => {
@@ -74,7 +71,7 @@ impl AutoCompaction {
         Ok(policy.map(begin))
     }
 
-    /// When to call [`check`](AutoCompaction::check) again; the first time at once.
+    /// 0 before the first check, which is due at once.
     pub fn next_check(&self) -> Duration {
         self.next_check.unwrap_or_default()
     }
@@ -99,7 +96,7 @@ impl AutoCompaction {
         Some(revision)
     }
 
-    /// The store is compacted up to there, whichever request asked for it.
+    /// Whichever request asked for the compaction.
     pub fn compacted(&mut self, revision: i64) {
         self.compacted = self.compacted.max(revision);
         if let Some(asked) = self.pending.take_if(|asked| asked.revision <= revision)
@@ -109,7 +106,6 @@ impl AutoCompaction {
         }
     }
 
-    /// The compaction that was asked for did not come about.
     pub fn failed(&mut self) {
         self.pending = None;
     }
@@ -121,7 +117,7 @@ impl AutoCompaction {
         self.pending = None;
     }
 
-    /// Asks again, from the next check on.
+    /// Takes effect with the next check.
     pub fn resume(&mut self) {
         self.paused = false;
     }

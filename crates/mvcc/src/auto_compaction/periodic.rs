@@ -16,12 +16,10 @@ use std::time::Duration;
 
 /// The longest time from one compaction to the next.
 const INTERVAL_MAX: Duration = Duration::from_hours(1);
-/// Number of samples per interval.
 const SAMPLES_PER_INTERVAL: u32 = 10;
 /// However short the retention, the thread that checks must not spin.
 const SAMPLE_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
-/// The samples, and when the last compaction was.
 #[derive(Debug)]
 pub(super) struct Periodic {
     retention: Duration,
@@ -43,7 +41,7 @@ impl Periodic {
         (self.interval() / SAMPLES_PER_INTERVAL).max(SAMPLE_INTERVAL_MIN)
     }
 
-    /// Notes the current revision, and says at which revision a compaction is due.
+    /// Notes the current revision. Returns the revision at which a compaction is due.
     pub(super) fn sample(&mut self, now: Duration, current_revision: i64) -> Option<i64> {
         if self.samples.back().is_none_or(|(_, newest)| *newest != current_revision) {
             self.samples.push_back((now, current_revision));
@@ -57,7 +55,7 @@ impl Periodic {
         (old_enough(since) && self.last_success.is_none_or(waited)).then_some(revision)
     }
 
-    /// A compaction that was asked for then has come about.
+    /// `when` is the time of the sample that asked for the compaction.
     pub(super) fn succeeded(&mut self, when: Duration) {
         self.last_success = Some(when);
     }

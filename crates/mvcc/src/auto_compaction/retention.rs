@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// The units of a duration, in nanoseconds.
+/// In nanoseconds.
 const UNITS: [(&str, u64); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -26,10 +26,9 @@ const UNITS: [(&str, u64); 8] = [
 ];
 const HOUR: u64 = 3_600 * 1_000_000_000;
 
-/// Longer ones etcd cannot write down: 292 years.
+/// 292 years: the longest duration of Go.
 const NANOS_MAX: u64 = i64::MAX as u64;
 
-/// The retention of the policy `periodic`.
 pub(super) fn time(text: &str) -> Result<Duration> {
     let nanos = match text.parse::<u64>() {
         Ok(hours) => hours.checked_mul(HOUR),
@@ -44,7 +43,6 @@ pub(super) fn time(text: &str) -> Result<Duration> {
     }
 }
 
-/// The retention of the policy `revision`.
 pub(super) fn revisions(text: &str) -> Result<i64> {
     match text.parse() {
         Ok(keep @ 0..) => Ok(keep),
@@ -55,7 +53,7 @@ pub(super) fn revisions(text: &str) -> Result<i64> {
     }
 }
 
-/// Numbers with units, in nanoseconds.
+/// In nanoseconds.
 fn duration(text: &str) -> Option<u64> {
     let of_number = |c: char| c.is_ascii_digit() || c == '.';
     let (mut rest, mut sum) = (text, 0_u64);

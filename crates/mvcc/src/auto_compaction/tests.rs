@@ -11,8 +11,7 @@ fn parsed(mode: &str, retention: &str) -> AutoCompaction {
     AutoCompaction::parse(mode, retention).unwrap().expect("not switched off")
 }
 
-/// Lets time go by from tick to tick, up to and including `until`; every compaction succeeds.
-/// Minute and revision of each.
+/// Ticks up to and including `until`, all compactions succeed. Returns minute and revision of each.
 fn run(
     policy: &mut AutoCompaction,
     until: Duration,
@@ -30,7 +29,6 @@ fn run(
     asked
 }
 
-/// A revision per minute.
 fn steady(minute: u64) -> i64 {
     minute as i64 + 1
 }
@@ -120,7 +118,6 @@ fn a_clock_that_stands_still_changes_nothing() {
             assert_eq!(policy.check(next - Duration::from_nanos(1), revision), None, "too early");
         }
         assert_eq!(policy.next_check(), next);
-        // Nor does one at its end.
         assert!(policy.check(Duration::MAX, 200).is_some());
         assert_eq!(policy.next_check(), Duration::MAX);
     }
@@ -142,7 +139,7 @@ fn after_a_long_gap_more_is_kept_and_never_less() {
         assert_eq!(policy.check(6 * HOUR + minute * MINUTE, 10_001), None);
     }
     assert_eq!(policy.check(7 * HOUR, 10_001), Some(10_000));
-    // No ticks are made up for.
+    // Missed ticks are not made up for.
     assert_eq!(policy.next_check(), 7 * HOUR + 6 * MINUTE);
 }
 
@@ -180,7 +177,7 @@ fn one_at_a_time() {
     }
     assert_eq!(asked, [1], "its outcome is not known for three hours");
     policy.compacted(1);
-    // The notes were taken meanwhile.
+    // Samples were taken while it was paused.
     assert_eq!(policy.check(246 * MINUTE, 247), Some(187));
 }
 
@@ -232,7 +229,7 @@ fn a_paused_one_takes_notes_and_goes_on_at_once() {
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// So many minutes pass, so many revisions are written, then a tick.
+    /// Minutes that pass, and revisions written meanwhile.
     Tick(u32, i64),
     Success,
     Failure,

@@ -6,10 +6,8 @@ use crate::interface::ConsistentIndex;
 use crate::range::IndexedRead;
 use crate::tree_index::persistent::PersistentSnapshot;
 
-/// What the store says about one state of the backend.
 #[derive(Clone, Debug)]
 pub struct StoreState<A> {
-    /// The main revision of the newest change.
     pub revision: i64,
     /// The revision up to which the past was dropped; -1 if never.
     pub compact_revision: i64,
@@ -30,7 +28,6 @@ impl<A: ConsistentIndex> StoreReadTxn<A> {
         StoreReadTxn { tx }
     }
 
-    /// Revisions, index and consistent index of this state.
     pub fn state(&self) -> &StoreState<A> {
         self.tx.payload()
     }

@@ -36,7 +36,6 @@ use crate::restore::{RecoveryInfo, RestoredStore};
 use crate::tree_index::persistent::PersistentIndex;
 use crate::tree_index::{IndexCompaction, TreeIndex};
 
-/// The store of the default era.
 #[derive(Debug)]
 pub struct SnapshotStore<A> {
     backend: SnapshotBackend<StoreState<A>>,
@@ -47,7 +46,6 @@ pub struct SnapshotStore<A> {
 }
 
 impl<A: ConsistentIndex> SnapshotStore<A> {
-    /// Opens the store that an engine holds and restores its index.
     pub fn open(store_config: StoreConfig<A>) -> Result<(SnapshotStore<A>, RecoveryInfo)> {
         let index = PersistentIndex::default();
         let RestoredStore { index, revision, compact_revision, compactions, recovery: opened } =
@@ -73,17 +71,15 @@ impl<A: ConsistentIndex> SnapshotStore<A> {
         Ok((store, opened))
     }
 
-    /// Opens a read: one pointer. It shows the store as it is now, for as long as it is kept.
     pub fn begin_read(&self) -> StoreReadTxn<A> {
         StoreReadTxn::new(self.backend.begin_snapshot_read())
     }
 
-    /// The backend below, for a defragmentation in steps.
+    /// For a defragmentation in steps.
     pub fn backend(&self) -> &SnapshotBackend<StoreState<A>> {
         &self.backend
     }
 
-    /// The write transaction, for the holder of `store`.
     fn write_txn<'s>(
         &'s self,
         index: MutexGuard<'s, PersistentIndex>,

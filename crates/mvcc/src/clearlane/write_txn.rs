@@ -17,8 +17,6 @@ use crate::txn_changes::assert_not_owned_by_store;
 
 pub(crate) type BackendTx<'s, A> = Box<dyn clearlane_backend::WriteTx<StoreState<A>> + 's>;
 
-/// The open write transaction.
-///
 /// A state that is published has all nodes of the index from then on, so the first change after it
 /// copies each node on its way. This is why several revisions may
 /// [share a transaction](WriteTxn::begin_next_revision): only the first of them pays.
@@ -42,7 +40,6 @@ impl<'s, A: ConsistentIndex> SnapshotWriteTxn<'s, A> {
         SnapshotWriteTxn { index, tx, earlier_revisions: Vec::new(), txn_changes, leases }
     }
 
-    /// Ends the transaction with another compact revision.
     pub(crate) fn end_with_compact_revision(
         self,
         applied: A,
@@ -70,7 +67,6 @@ impl<'s, A: ConsistentIndex> SnapshotWriteTxn<'s, A> {
         Ok(TxnResult { revision, changes, earlier_revisions, dropped_states: retired, commit_due })
     }
 
-    /// Writes a mark of a compaction.
     pub(crate) fn put_compact_revision(&mut self, name: &[u8], revision: i64) -> Result<()> {
         Ok(self.tx.put(Bucket::Meta, name, encode_compact_revision(revision))?)
     }

@@ -15,7 +15,6 @@ pub(crate) struct Revisions {
     pub(crate) index: LockedIndex,
 }
 
-/// The locks above the backend's.
 pub(crate) trait Protocol: Debug + Send + Sync + 'static {
     /// `store`, as a transaction holds it from beginning to end.
     type StoreGuard<'p>: 'p

@@ -1,10 +1,8 @@
 //! The store of etcd's eras: revisions and index under locks, in etcd's order.
 //!
-//! A read must find revisions, index and records of the same state. etcd keeps a writer from
-//! changing one while another is looked at by locks above those of the backend. How long they are
-//! held is in [`v3_1_mutex`](crate::etcd::v3_1_mutex) (3.0, 3.1) and
-//! [`v3_2_rev_mu`](crate::etcd::v3_2_rev_mu) (3.2 to 3.5); the table of locks, and which requests
-//! wait for which, are in `docs/mvcc.md`.
+//! How long the locks above the backend's are held is in [`v3_1_mutex`](crate::etcd::v3_1_mutex)
+//! (3.0, 3.1) and [`v3_2_rev_mu`](crate::etcd::v3_2_rev_mu) (3.2 to 3.5); which requests wait for
+//! which is in `docs/mvcc.md`.
 //!
 //! Lock order, from 3.2 on: `store`, `batchTx`, `watchable`, `revMu`, `readTx`;
 //! `treeIndex` is taken below each of them for single calls. In 3.1: `watchable`, `store`,
@@ -39,7 +37,6 @@ use crate::restore::{RecoveryInfo, RestoredStore};
 use crate::tree_index::locked::{CompactionLock, LockedIndex};
 use crate::tree_index::{IndexCompaction, TreeIndex};
 
-/// The store of an old era.
 #[derive(Debug)]
 pub(crate) struct EtcdStore<A, P> {
     pub(super) protocol: P,

@@ -17,7 +17,6 @@ use clearlane_contention::{Mutex, MutexGuard, Registry};
 use crate::error::Result;
 use crate::etcd::lock_protocol::{Protocol, Revisions};
 
-/// The lock of etcd 3.0 and 3.1.
 #[derive(Debug)]
 pub(crate) struct OneMutex {
     store: Mutex<Revisions>,

@@ -17,7 +17,6 @@ use clearlane_contention::{Registry, RwLock, RwLockReadGuard};
 use crate::error::Result;
 use crate::etcd::lock_protocol::{Protocol, Revisions};
 
-/// The locks of etcd since 3.2.
 #[derive(Debug)]
 pub(crate) struct RevMu {
     store: RwLock<()>,

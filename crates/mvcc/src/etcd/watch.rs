@@ -37,15 +37,13 @@ use crate::watch::response::{Event, Response, ResponseKind, WatchId, WatchReques
 use crate::interface::{Change, ConsistentIndex, RangeOptions, Store};
 use crate::revision::{RecordKind, Revision, RevisionKey};
 
-/// Number of responses that a stream keeps: etcd's channel, until 3.2 and later.
+/// The capacity of etcd's channel, until 3.2 and later.
 const CHANNEL_RESPONSES_MAX_UNTIL_3_2: usize = 1024;
 const CHANNEL_RESPONSES_MAX: usize = 128;
 
-/// What the watchable store needs of a store of an old era.
 pub(crate) trait WatchSource: Send + Sync + Debug + 'static {
     fn era(&self) -> Era;
 
-    /// The watchers, which the store notifies at the end of each write transaction.
     fn watchers(&self) -> &Mutex<EtcdWatchers>;
 
     /// Calls `work` with the current and the compact revision, and keeps them from changing
@@ -55,7 +53,6 @@ pub(crate) trait WatchSource: Send + Sync + Debug + 'static {
     /// The records, with the plain read transaction.
     fn begin_locked_read(&self) -> Box<dyn ReadTx + '_>;
 
-    /// The record of a key at a revision, read like any other.
     fn record_at(&self, key: &[u8], revision: i64) -> Result<Option<KeyValue>>;
 }
 
@@ -94,7 +91,6 @@ impl<A: ConsistentIndex, P: Protocol> WatchableKv<A> for EtcdStore<A, P> {
     }
 }
 
-/// The watchers of a store of an old era.
 #[derive(Debug)]
 pub(crate) struct EtcdWatchableStore<S> {
     store: Arc<S>,
@@ -106,7 +102,6 @@ impl<S: WatchSource> EtcdWatchableStore<S> {
         EtcdWatchableStore { store, locks: locks.clone() }
     }
 
-    /// Does something with the watchers, at the store's current revision.
     fn with_watchers<R>(&self, work: impl FnOnce(&mut EtcdWatchers, i64) -> R) -> R {
         let mut watchable = self.store.watchers().lock();
         let mut now = 0;
@@ -142,7 +137,6 @@ impl<S: WatchSource> EtcdWatchableStore<S> {
     }
 }
 
-/// All records of these main revisions, as events.
 fn records(tx: &dyn ReadTx, from: i64, up_to: i64) -> Result<Vec<Event>> {
     let (first, end) = (Revision::new(from, 0).put_key(), Revision::new(up_to + 1, 0).put_key());
     let (mut events, mut outcome) = (Vec::new(), Ok(()));

@@ -20,9 +20,9 @@ use crate::watch::response::{
 };
 use crate::watch::watcher_group::WatcherGroup;
 
-/// Number of watchers that one round synchronises, as in etcd.
+/// etcd's number.
 const WATCHERS_PER_SYNC_MAX: usize = 512;
-/// Number of revisions that one round delivers to a watcher, as in etcd.
+/// Number of revisions that one round delivers to a watcher: etcd's.
 const BATCH_REVISIONS_MAX: usize = 1000;
 
 #[derive(Debug)]
@@ -50,7 +50,6 @@ struct Victim {
 }
 
 impl Victim {
-    /// The first revision of its response.
     fn first_revision(self) -> Option<i64> {
         let ResponseKind::Events { events, .. } = self.response.kind else { return None };
         let (Change::Put(record) | Change::Delete(record)) = &events.first()?.change;
@@ -58,7 +57,6 @@ impl Victim {
     }
 }
 
-/// All watchers of a store.
 #[derive(Debug, Default)]
 pub(crate) struct EtcdWatchers {
     streams: BTreeMap<u64, Stream>,
@@ -68,10 +66,8 @@ pub(crate) struct EtcdWatchers {
     victims: BTreeMap<WatcherKey, Victim>,
 }
 
-/// The channels that have a new response.
 pub(crate) type ChannelsToWake = Vec<Arc<WatchChannel>>;
 
-/// Wakes the threads that serve the clients.
 pub(crate) fn wake_channels(channels: &ChannelsToWake) {
     wake_all(channels);
 }
@@ -93,7 +89,6 @@ impl EtcdWatchers {
         }
     }
 
-    /// Takes all watchers out.
     pub(super) fn detach_streams(&mut self) -> Vec<DetachedStream> {
         let gone = std::mem::take(self);
         self.last_stream = gone.last_stream;
@@ -115,7 +110,7 @@ impl EtcdWatchers {
         gone.streams.into_iter().map(leave).collect()
     }
 
-    /// Takes a watcher in. `now` is the store's revision.
+    /// `now` is the store's revision.
     pub(super) fn attach_stream(&mut self, moving: DetachedStream, now: i64) {
         let DetachedStream { channel, watch_ids: numbers, watchers } = moving;
         let number = channel.stream;
@@ -234,7 +229,6 @@ impl EtcdWatchers {
         }
     }
 
-    /// Tries again to add the responses of the victims. `now` is the store's revision.
     pub(super) fn retry_victims(&mut self, now: i64) -> ChannelsToWake {
         let mut to_wake = ChannelsToWake::new();
         for (key, victim) in std::mem::take(&mut self.victims) {

@@ -16,7 +16,6 @@ use crate::tree_index::locked::LockedIndex;
 use crate::txn_changes::TxnChanges;
 use crate::txn_changes::assert_not_owned_by_store;
 
-/// The open write transaction.
 pub(crate) struct EtcdWriteTxn<'s, A, P>
 where
     P: Protocol,

@@ -27,7 +27,6 @@ const CHUNK_MAX: usize = 64;
 /// The front chunk of a chain.
 #[derive(Clone, Debug)]
 pub(super) struct ChunkedHistory {
-    /// Creation and version of the first change of this chunk.
     first_context: ChangeContext,
     changes: Vec<KeyChange>,
     older: Option<Arc<ChunkedHistory>>,
@@ -51,7 +50,6 @@ impl ChunkedHistory {
         }
     }
 
-    /// A copy of this chunk and a change after its last.
     fn with(&self, change: KeyChange) -> ChunkedHistory {
         let mut changes = Vec::with_capacity(self.changes.len() + 1);
         changes.extend_from_slice(&self.changes);
@@ -104,7 +102,6 @@ impl ChunkedHistory {
         })
     }
 
-    /// The short form, if a compaction has left so little.
     pub(super) fn to_inline(&self) -> Option<InlineHistory> {
         if self.older.is_some() {
             None

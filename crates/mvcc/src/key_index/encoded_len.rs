@@ -8,17 +8,14 @@
 //!   length = payload (what key, value and lease take) + the three numbers, as they are encoded
 //! ```
 //!
-//! The numbers are in the [`Version`](super::Version), and are decided where the payload is put
-//! into the index, so the caller of a put need not know them. Unknown are payloads of 16 MiB and
-//! more, and that of the first of two puts that [share 24 bytes](super::inline_history): those must
-//! be read.
+//! Unknown are payloads of 16 MiB and more, and that of the first of two puts that
+//! [share 24 bytes](super::inline_history): those records must be read.
 
 /// Number of bytes that a record has beside its revisions; or unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EncodedLen([u8; 3]);
 
 impl EncodedLen {
-    /// Unknown.
     pub const UNKNOWN: EncodedLen = EncodedLen([0; 3]);
 
     /// A key is not empty, so `bytes` is at least 1.

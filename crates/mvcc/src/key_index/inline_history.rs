@@ -29,7 +29,6 @@ enum Shape {
     PutTombstone,
 }
 
-/// A history of one or two changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InlineHistory {
     /// Of the newest change.
@@ -43,7 +42,6 @@ pub(super) struct InlineHistory {
     shape: Shape,
 }
 
-/// A revision of the store.
 #[derive(Clone, Copy, Debug)]
 struct SixBytes([u8; 6]);
 
@@ -61,7 +59,7 @@ impl SixBytes {
 }
 
 impl InlineHistory {
-    /// The short form of this row of changes, if it has one.
+    /// `None` for any other shape.
     pub(super) fn of(origin: ChangeContext, changes: &[KeyChange]) -> Option<InlineHistory> {
         let (shape, other) = match changes {
             [only] if only.kind == RecordKind::Tombstone => (Shape::Tombstone, 0),
@@ -90,7 +88,6 @@ impl InlineHistory {
         })
     }
 
-    /// The changes, and creation and version of the first of them.
     pub(super) fn unpack(&self) -> (ChangeContext, ArrayVec<KeyChange, 2>) {
         let mut changes = ArrayVec::new();
         let version = match self.shape {
@@ -124,7 +121,6 @@ impl InlineHistory {
         }
     }
 
-    /// Of the first of two changes.
     fn first_encoded_len(&self) -> EncodedLen {
         if matches!(self.shape, Shape::PutTombstone) {
             self.encoded_len
@@ -161,7 +157,7 @@ impl InlineHistory {
         }
     }
 
-    /// What a compaction at `at` leaves, which is known to drop something.
+    /// The compaction must drop something.
     pub(super) fn compacted(&self, at: i64) -> Option<InlineHistory> {
         let newest = self.newest();
         if !newest.is_kept_at(at) {

@@ -50,7 +50,7 @@ impl ChangeContext {
     /// That of a tombstone.
     pub(super) const NONE: ChangeContext = ChangeContext { created: 0, version: 0 };
 
-    /// That of the change number `at` in a row that begins with this one.
+    /// Of change number `at` in a row whose first change has this context.
     pub(super) fn at(self, changes: &[KeyChange], at: usize) -> ChangeContext {
         if changes[at].kind == RecordKind::Tombstone {
             return ChangeContext::NONE;
@@ -89,7 +89,6 @@ pub(super) fn count_up_to(changes: &[KeyChange], at: i64) -> usize {
     }
 }
 
-/// Calls `visit` for every change of a row, with its context.
 pub(super) fn for_each(
     origin: ChangeContext,
     changes: &[KeyChange],

@@ -33,7 +33,6 @@ use self::key_change::{ChangeContext, KeyChange};
 pub use self::version::Version;
 use crate::revision::{RecordKind, Revision};
 
-/// The puts and tombstones of one key.
 #[derive(Clone)]
 pub struct KeyIndex(Representation);
 
@@ -43,19 +42,15 @@ enum Representation {
     Chunked(Arc<ChunkedHistory>),
 }
 
-/// What a compaction left of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompactionEffect {
-    /// All of it.
     Unchanged,
-    /// A part.
     Shortened,
     /// Nothing; the history itself was left as it was, and its key is to be removed.
     Emptied,
 }
 
 impl KeyIndex {
-    /// The history of a key that is put for the first time.
     pub fn new(revision: Revision, payload: EncodedLen) -> KeyIndex {
         let origin = ChangeContext { created: revision.main, version: 1 };
         KeyIndex::of(origin, &[KeyChange::put(revision, payload)])
@@ -67,7 +62,6 @@ impl KeyIndex {
         KeyIndex::of(origin, &[KeyChange::put(first.modified, first.encoded_len)])
     }
 
-    /// The history that begins with a tombstone: a compaction has taken what was before.
     pub(crate) fn from_tombstone(revision: Revision) -> KeyIndex {
         KeyIndex::of(ChangeContext::NONE, &[KeyChange::tombstone(revision)])
     }
@@ -136,13 +130,11 @@ impl KeyIndex {
         }
     }
 
-    /// The version that is valid now.
     #[inline]
     pub fn current(&self) -> Option<Version> {
         self.at(i64::MAX)
     }
 
-    /// Whether the key has a value now.
     #[inline]
     pub fn is_live(&self) -> bool {
         self.newest().kind == RecordKind::Put
@@ -165,7 +157,6 @@ impl KeyIndex {
         newest.map(|newest| newest.revision())
     }
 
-    /// Whether a compaction at `at` would drop anything.
     pub fn is_shortened_by(&self, at: i64) -> bool {
         let dropped = |newest: KeyChange| !newest.is_kept_at(at) || newest != self.oldest();
         self.newest_at(at).is_some_and(dropped)
@@ -268,7 +259,6 @@ pub struct Generation {
     pub version: i64,
     /// The revisions that are left; if the generation has ended, the last is the tombstone's.
     pub revisions: Vec<Revision>,
-    /// Whether the key was deleted.
     pub is_ended: bool,
 }
 

@@ -5,10 +5,8 @@ use prost::encoding::{encoded_len_varint, key_len};
 use super::encoded_len::EncodedLen;
 use crate::revision::Revision;
 
-/// One value of a key: where its record is, and what the record has besides the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// The revision of the put, under which the record lies.
     pub modified: Revision,
     /// The main revision of the put that created the key. Records do not have its sub revision.
     pub created: i64,
@@ -24,13 +22,11 @@ const MOD_REVISION_FIELD: u32 = 3;
 const VERSION_FIELD: u32 = 4;
 
 impl Version {
-    /// How long its record is, if that is known.
     #[inline]
     pub fn record_len(&self) -> Option<usize> {
         Some(self.encoded_len.bytes()? + self.revision_fields_len())
     }
 
-    /// The same version, with a record of this length.
     pub fn with_record_len(self, record: usize) -> Version {
         let payload = record.checked_sub(self.revision_fields_len());
         Version { encoded_len: payload.map_or(EncodedLen::UNKNOWN, EncodedLen::of), ..self }

@@ -1,12 +1,8 @@
 //! At start: from the records back to the index.
 //!
-//! The index is in memory only. Every record says which key it belongs to and which version of it,
-//! so one read of bucket `key`, without the values, brings the index back, with it the revision
-//! that the store had reached and the leases of its keys.
-//!
-//! Records come in the order of revisions, the index wants keys in their order: the records are
-//! sorted in runs of bounded length, and the index merges the runs (see
-//! [`SortedRun`](crate::tree_index::SortedRun)).
+//! One read of bucket `key`, without the values, restores the index, the store's revision and the
+//! leases of its keys. The records are sorted in runs of bounded length, which the index merges
+//! (see [`SortedRun`](crate::tree_index::SortedRun)).
 //!
 //! The first record that cannot have been written ends the restore with an error. In etcd one
 //! goroutine reads 10,000 records at a time and another one fills the tree. See `docs/mvcc.md`.
@@ -28,32 +24,25 @@ use crate::tree_index::TreeIndex;
 
 /// The revision of a store in which nothing has been written.
 const FIRST_REVISION: i64 = 1;
-/// The compact revision of a store that was never compacted.
 const NEVER_COMPACTED: i64 = -1;
 
 /// Number of records in a run. Longer runs take more memory while they are sorted, shorter ones
 /// are more to merge.
 pub const RUN_RECORDS: usize = 1 << 16;
 
-/// A key that is attached to a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeasedKey {
-    /// The key.
     pub key: Bytes,
-    /// The lease's id.
     pub lease: i64,
 }
 
-/// What a restore has found.
 #[derive(Debug)]
 pub struct RestoredIndex<I: TreeIndex> {
-    /// The index that was given, with every key that the records have.
     pub index: I,
-    /// The main revision that the store had reached.
     pub revision: i64,
     /// The revision up to which the past was dropped; -1 if never.
     pub compact_revision: i64,
-    /// The keys that are attached to a lease, in their order.
+    /// In key order.
     pub leases: Vec<LeasedKey>,
     /// The compact revision of the last compaction that has come to its end. If it is lower than
     /// the other, one was scheduled and has not.
@@ -88,16 +77,13 @@ pub fn restore<I: TreeIndex>(
     })
 }
 
-/// What comes back beside an opened store.
 #[derive(Debug)]
 pub struct RecoveryInfo {
-    /// The keys that are attached to a lease.
     pub leases: Vec<LeasedKey>,
     /// A compaction that a crash has interrupted; its steps are to be run.
     pub compaction: Option<CompactionJob>,
 }
 
-/// What every store begins with.
 pub(crate) struct RestoredStore<I> {
     pub(crate) index: I,
     pub(crate) revision: i64,
@@ -127,7 +113,6 @@ impl<I: TreeIndex> RestoredStore<I> {
     }
 }
 
-/// All records, from the lowest revision on.
 fn read_records(snapshot: &dyn Snapshot, run_records: usize) -> Result<RecordContents> {
     let mut reader = RecordReader::new(run_records);
     let mut outcome = Ok(());

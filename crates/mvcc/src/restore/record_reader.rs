@@ -1,8 +1,7 @@
 //! Reading the records: the histories of their keys, and which keys are attached to a lease.
 //!
-//! Each record is checked before it comes into the index. The index takes for granted that
-//! revisions rise and that numbers can be counted on, because the writers see to that; a file that
-//! another program has written, or a damaged disk, may have anything.
+//! Each record is checked before it comes into the index, which takes for granted that revisions
+//! rise and that numbers can be counted on: a damaged disk may have anything.
 
 use std::collections::BTreeMap;
 
@@ -15,17 +14,16 @@ use crate::key_index::{EncodedLen, Version};
 use crate::revision::{RecordKind, Revision, RevisionKey};
 use crate::tree_index::{Key, SortedRun, SortedRunBuilder};
 
-/// Numbers above this one count nothing that has happened, and counting on from them would end.
+/// Above this a number counts nothing that has happened, and counting on from it may overflow.
 pub(super) const REVISION_MAX: i64 = 1 << 62;
 
-/// What the records say.
 #[derive(Debug)]
 pub(super) struct RecordContents {
     /// In the order of revisions.
     pub(super) runs: Vec<SortedRun>,
     /// The newest main revision, 0 if there was no record.
     pub(super) newest: i64,
-    /// The keys that are attached to a lease, in their order.
+    /// In key order.
     pub(super) leases: Vec<LeasedKey>,
 }
 
@@ -47,7 +45,6 @@ struct RecordHeader {
 pub(super) struct RecordReader {
     run_records: usize,
     runs: Vec<SortedRun>,
-    /// The run that is being made, and how many records it has.
     builder: SortedRunBuilder,
     builder_records: usize,
     /// The lease of each key whose newest record so far attaches it to one.
@@ -58,7 +55,6 @@ pub(super) struct RecordReader {
 }
 
 impl RecordReader {
-    /// Makes runs of so many records.
     pub(super) fn new(run_records: usize) -> RecordReader {
         RecordReader {
             run_records,
@@ -71,7 +67,6 @@ impl RecordReader {
         }
     }
 
-    /// The next record.
     pub(super) fn add(&mut self, record_key: &[u8], value: &[u8]) -> Result<()> {
         let decoded = RevisionKey::decode(record_key);
         let (revision, mark) = decoded.map_err(|error| Error::Damaged(error.to_string()))?;
@@ -128,7 +123,6 @@ impl RecordReader {
         self.builder_records = 0;
     }
 
-    /// What was read.
     pub(super) fn finish(mut self) -> RecordContents {
         self.finish_run();
         let newest = self.last_revision.map_or(0, |revision| revision.main);

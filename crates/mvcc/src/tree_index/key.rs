@@ -1,17 +1,13 @@
 //! A key as the tree keeps it: in place if it is short.
 //!
-//! A search compares a key at every step. A pointer to it would cost a cache miss each, and a
-//! counted one would cost a write to shared memory for each key of a node that is copied. So up to
-//! 38 bytes lie in the slot itself, which is what most keys of real stores need, and only longer
-//! ones are shared.
-//!
-//! # The first eight bytes
+//! A search compares a key at every step: a pointer would cost a cache miss each, and a counted one
+//! a write to shared memory for each key of a copied node. So up to 38 bytes lie in the slot.
 //!
 //! A leaf that was not used lately is not in the processor's cache. A binary search in it waits for
 //! five cache lines, one after the other, because each comparison decides which is the next. So a
 //! [`search`] first compares the first eight bytes of *all* keys, as numbers, and counts: no
-//! comparison depends on another, the lines come in together, and the copy that follows a search
-//! for a put finds them there. Only among keys that begin alike it goes on with a binary search.
+//! comparison depends on another, and the lines come in together. Only among keys that begin alike
+//! it goes on with a binary search.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -21,7 +17,6 @@ use std::sync::Arc;
 
 /// So that a key takes 40 bytes with its length and its kind.
 const INLINE_MAX: usize = 38;
-/// How many bytes a search looks at first.
 const PREFIX_LEN: usize = 8;
 
 /// A key of the tree. Dereferences to its bytes, and is ordered as they are.

@@ -2,9 +2,7 @@
 //!
 //! A walk shares the lock for as long as it takes; a put takes it alone, for one key. So a put
 //! waits for the walk before it, and later reads wait behind the put. A page is walked to the end
-//! of its range as well: the limit cuts what is collected, and the rest is counted. See
-//! `docs/mvcc.md`.
-//!
+//! of its range as well: the limit cuts what is collected, and the rest is counted.
 //! The tree is `imbl`'s ordered map because etcd compacts over a clone since 3.4, and a clone must
 //! be cheap here as it is there: `docs/mvcc.md`.
 //!
@@ -27,7 +25,6 @@ use super::{ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, TreeIndex,
 use crate::key_index::{CompactionEffect, EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
 
-/// How a compaction locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompactionLock {
     /// Once, for the whole walk: etcd up to 3.3.
@@ -47,7 +44,6 @@ pub struct LockedIndex {
 }
 
 impl LockedIndex {
-    /// An empty index whose lock has its metrics in the registry.
     pub fn new(registry: &Registry, compaction_lock: CompactionLock) -> LockedIndex {
         let tree = Arc::new(RwLock::new(registry, "treeIndex", Tree::new()));
         LockedIndex { tree, compacted: Arc::new(AtomicI64::new(0)), compaction_lock }
@@ -86,7 +82,6 @@ fn histories<'t>(
     within.map(|(key, history)| (&**key, history))
 }
 
-/// The keys of `range` that have a value at `at`.
 fn versions<'t>(
     tree: &'t Tree,
     range: KeyRange<'t>,

@@ -30,10 +30,8 @@ pub use self::sorted_run::{SortedRun, SortedRunBuilder};
 use crate::key_index::{EncodedLen, Version};
 use crate::revision::{RecordKind, Revision};
 
-/// What a walk calls for every key that has a value, in key order. `Break` ends the walk.
 pub type VersionVisitor<'v> = dyn FnMut(&[u8], Version) -> ControlFlow<()> + 'v;
 
-/// What a walk over changes calls for each. `Break` ends the walk.
 pub type ChangeVisitor<'v> = dyn FnMut(Revision, RecordKind) -> ControlFlow<()> + 'v;
 
 /// A reader's side of the index. `at` is a main revision, all of whose changes count.
@@ -42,13 +40,11 @@ pub trait IndexSnapshot: Clone + Debug + Send + Sync {
     /// Then a visitor should not do what takes long.
     const IS_LIVE: bool;
 
-    /// The version of `key` that is valid at `at`, if it has a value then.
     fn get(&self, key: &[u8], at: i64) -> Option<Version>;
 
-    /// Calls `visit` for every key of `range` that has a value at `at`, until it breaks.
+    /// Calls `visit` in key order for each key that has a value at `at`, until it breaks.
     fn walk(&self, range: KeyRange<'_>, at: i64, visit: &mut VersionVisitor<'_>);
 
-    /// How many keys of `range` have a value at `at`.
     fn count(&self, range: KeyRange<'_>, at: i64) -> u64;
 
     /// Calls `visit` for the first `limit` keys of `range` that have a value at `at`, and returns
@@ -104,10 +100,8 @@ pub trait IndexSnapshot: Clone + Debug + Send + Sync {
 /// });
 /// ```
 pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
-    /// What readers get.
     type Snapshot: IndexSnapshot + 'static;
 
-    /// The current state, to read from.
     fn snapshot(&self) -> Self::Snapshot;
 
     /// The key has a value from `revision` on; `payload` is the length of its record without the
@@ -147,7 +141,6 @@ impl IndexCompaction {
         IndexCompaction { at, clone, next: Some(Vec::new()), kept: Vec::new() }
     }
 
-    /// Whether the index part is over.
     pub fn is_done(&self) -> bool {
         self.next.is_none()
     }

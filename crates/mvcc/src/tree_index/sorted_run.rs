@@ -31,19 +31,16 @@ pub struct SortedRunBuilder {
 }
 
 impl SortedRunBuilder {
-    /// The record of a put, which has all that a version has.
     pub fn put(&mut self, key: &[u8], version: Version) {
         self.newest = version.modified;
         self.records.push((Key::new(key), KeyIndex::from_version(version)));
     }
 
-    /// A tombstone.
     pub fn tombstone(&mut self, key: &[u8], revision: Revision) {
         self.newest = revision;
         self.records.push((Key::new(key), KeyIndex::from_tombstone(revision)));
     }
 
-    /// Sorts by key, and joins what belongs to the same one.
     pub fn finish(mut self) -> SortedRun {
         // A stable sort: the records of a key stay in the order of their revisions.
         self.records.sort_by(|a, b| a.0.cmp(&b.0));
@@ -66,7 +63,6 @@ impl SortedRunBuilder {
 /// The histories that some records make, in key order.
 #[derive(Debug, Default)]
 pub struct SortedRun {
-    /// Keys that rise, each with its history.
     chunks: Vec<Vec<(Key, KeyIndex)>>,
     newest: Revision,
 }
@@ -92,7 +88,6 @@ impl SortedRun {
     }
 }
 
-/// What is left of a run, chunk by chunk.
 type RunRest = Flatten<std::vec::IntoIter<Vec<(Key, KeyIndex)>>>;
 
 /// A run that is being merged: its first key, and those after it.

@@ -1,8 +1,7 @@
 //! One client's channel: the responses of its watchers that the client has not taken yet.
 //!
-//! Many watchers may share a stream, as they share a connection, and their responses leave it in
-//! the order in which they came in. The channel is bounded: a full one takes no more events, and a
-//! caller that has one to add must remember where it stopped and come back later.
+//! Responses leave in the order in which they came in. The channel is bounded: a full one takes no
+//! more events, and a caller that has one to add must remember where it stopped.
 //!
 //! ```text
 //!   watchers ──▶ [created 0][events 0][events 1][canceled 1] ──▶ client
@@ -21,7 +20,7 @@ use clearlane_contention::{Mutex, Registry};
 
 use crate::watch::response::{Response, ResponseKind, WatchId};
 
-/// What a response takes besides its events.
+/// Memory of a response besides its events.
 const RESPONSE_BYTES: usize = 128;
 
 /// The threads that take the responses of some streams, and sleep when there are none. They are
@@ -61,33 +60,28 @@ pub(crate) fn wake_all(channels: &[Arc<WatchChannel>]) {
     woken.into_iter().for_each(|consumer| consumer.wake());
 }
 
-/// Number of consumers that are remembered as being woken already.
 const RECENT_CONSUMERS_MAX: usize = 8;
 
-/// How much a channel takes before it is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChannelCapacity {
-    /// Bytes of responses.
     Bytes(usize),
     /// Number of responses with events, whatever their size: etcd's channel.
     Responses(usize),
 }
 
-/// A watcher of a store. By stream first, so that those of a stream come one after the other.
+/// Ordered by stream first, so that those of a stream are neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WatcherKey {
     pub(crate) stream: u64,
     pub(crate) id: WatchId,
 }
 
-/// The responses that wait for the client, and their bound.
 pub struct WatchChannel {
-    /// Which stream of the watchable store it is.
     pub(crate) stream: u64,
     capacity: ChannelCapacity,
     state: Mutex<ChannelState>,
     consumer: Arc<dyn StreamConsumer>,
-    /// What the consumer calls it.
+    /// The consumer's name for the stream.
     token: u64,
 }
 
@@ -192,7 +186,6 @@ impl ChannelState {
     }
 }
 
-/// A channel whose lock is held.
 pub(crate) struct ChannelGuard<'o> {
     state: &'o mut ChannelState,
     capacity: ChannelCapacity,

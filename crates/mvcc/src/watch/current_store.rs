@@ -12,19 +12,16 @@ use clearlane_contention::{Registry, RwLock, RwLockReadGuard};
 
 use crate::watch::interface::WatchableStore;
 
-/// The watchable store that answers now.
 #[derive(Debug)]
 pub struct CurrentWatchableStore {
     store: RwLock<Arc<dyn WatchableStore>>,
 }
 
 impl CurrentWatchableStore {
-    /// At first it is this one.
     pub fn new(current: Arc<dyn WatchableStore>, locks: &Registry) -> CurrentWatchableStore {
         CurrentWatchableStore { store: RwLock::new(locks, "watchHub", current) }
     }
 
-    /// One that stays.
     pub fn of(store: Arc<dyn WatchableStore>) -> Arc<CurrentWatchableStore> {
         Arc::new(CurrentWatchableStore::new(store, &Registry::default()))
     }

@@ -17,7 +17,6 @@ use crate::watch::response::{Response, WatchId, WatchRequest};
 /// our locks held, and perhaps for nothing.
 pub type WorkSignal = Box<dyn Fn(WatchWork) + Send + Sync>;
 
-/// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchWork {
     /// [`WatchableStore::deliver`].
@@ -26,7 +25,6 @@ pub enum WatchWork {
     SyncWatchers,
 }
 
-/// The bounds of watching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchConfig {
     /// Number of bytes of responses that a stream keeps for a client that does not take them. (A
@@ -35,9 +33,7 @@ pub struct WatchConfig {
     /// Number of bytes of changes that wait to be delivered before all watchers become unsynced
     /// instead.
     pub queue_bytes_max: usize,
-    /// Number of records that a step for an unsynced watcher reads.
     pub sync_step_records: usize,
-    /// Number of bytes of events that a step for an unsynced watcher delivers.
     pub sync_step_bytes: usize,
 }
 
@@ -52,12 +48,9 @@ impl Default for WatchConfig {
     }
 }
 
-/// How many watchers there are, and how they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WatchMetrics {
-    /// Streams that are open.
     pub streams: usize,
-    /// All watchers.
     pub watchers: usize,
     /// Those of them that are unsynced (victims included).
     pub unsynced: usize,
@@ -65,7 +58,6 @@ pub struct WatchMetrics {
     pub queued: usize,
 }
 
-/// A store that can be watched (in etcd: `WatchableKV`).
 pub trait WatchableKv<A>: Store<A> {
     /// Opens the watchable store above this one; there is one for each store. `signal` is called
     /// when there is something to deliver or an unsynced watcher; the old eras do both by the clock
@@ -83,10 +75,8 @@ pub trait WatchableKv<A>: Store<A> {
 /// [`publish_all`](WatchableStore::publish_all), and the rest are steps that the caller paces, on
 /// any threads.
 pub trait WatchableStore: Send + Sync + Debug {
-    /// Opens a stream.
     fn open_stream(&self, consumer: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel>;
 
-    /// Makes a watcher in a stream.
     fn watch(&self, stream: &WatchChannel, request: WatchRequest);
 
     /// Ends a watcher, if there is one of this id.
@@ -111,14 +101,13 @@ pub trait WatchableStore: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Ends a stream and all its watchers.
     fn close_stream(&self, stream: &WatchChannel);
 
     /// Hands over what write transactions have changed, in the order of revisions, once readers
     /// can see it.
     fn publish_all(&self, transactions: Vec<(i64, Vec<Change>)>);
 
-    /// Delivers some of what was published. Says whether there is more.
+    /// Returns whether more is queued.
     fn deliver(&self) -> Result<bool>;
 
     /// Reads and delivers a step for an unsynced watcher whose stream has capacity. Says whether
@@ -133,6 +122,5 @@ pub trait WatchableStore: Send + Sync + Debug {
     /// What was delivered there is the same as it would have been here.
     fn attach_streams(&self, streams: Vec<DetachedStream>);
 
-    /// How many streams and watchers there are.
     fn metrics(&self) -> WatchMetrics;
 }

@@ -20,10 +20,8 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-/// Where a range ends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum End {
-    /// Before this key.
     Before(Bytes),
     /// Nowhere. (Greater than any key, as the order of the variants has it.)
     Unbounded,
@@ -38,7 +36,6 @@ impl End {
     }
 }
 
-/// A range of keys.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Interval {
     pub(super) from: Bytes,
@@ -74,7 +71,6 @@ impl<T> Default for IntervalTree<T> {
 }
 
 impl<T: Ord> IntervalTree<T> {
-    /// Adds a member to a range.
     pub(super) fn insert(&mut self, interval: &Interval, member: T) {
         if let Some(node) = find(&mut self.root, interval) {
             node.members.insert(member);
@@ -91,7 +87,6 @@ impl<T: Ord> IntervalTree<T> {
         insert(&mut self.root, Box::new(node));
     }
 
-    /// Takes a member out of a range.
     pub(super) fn remove(&mut self, interval: &Interval, member: &T) {
         let Some(node) = find(&mut self.root, interval) else { return };
         node.members.remove(member);
@@ -100,7 +95,6 @@ impl<T: Ord> IntervalTree<T> {
         }
     }
 
-    /// Calls `visit` for every member of every range that contains the key.
     pub(super) fn containing(&self, key: &[u8], visit: &mut dyn FnMut(&T)) {
         let _ = search(&self.root, key, &mut |members| {
             members.iter().for_each(&mut *visit);
@@ -108,14 +102,13 @@ impl<T: Ord> IntervalTree<T> {
         });
     }
 
-    /// Whether any range contains the key.
     pub(super) fn covers(&self, key: &[u8]) -> bool {
         search(&self.root, key, &mut |_| ControlFlow::Break(())).is_break()
     }
 }
 
 impl<T> Node<T> {
-    /// Counts up what depends on the children.
+    /// Recomputes height and furthest end from the children.
     fn update(&mut self) {
         self.height = 1 + height(&self.left).max(height(&self.right));
         let below = [&self.left, &self.right].into_iter().flatten().map(|node| &node.furthest);
@@ -206,7 +199,6 @@ fn balance<T>(link: &mut Link<T>) {
     }
 }
 
-/// Puts the left child where its parent was, and the parent to the right of it.
 fn rotate_right<T>(link: &mut Link<T>) {
     let Some(mut parent) = link.take() else { return };
     *link = match parent.left.take() {
@@ -221,7 +213,6 @@ fn rotate_right<T>(link: &mut Link<T>) {
     };
 }
 
-/// Puts the right child where its parent was, and the parent to the left of it.
 fn rotate_left<T>(link: &mut Link<T>) {
     let Some(mut parent) = link.take() else { return };
     *link = match parent.right.take() {
@@ -267,7 +258,6 @@ mod tests {
         Interval { from: Bytes::copy_from_slice(&[from]), end }
     }
 
-    /// Checks the invariants below a node, and returns its height.
     fn check<T: Ord>(link: &Link<T>) -> u8 {
         let Some(node) = link else { return 0 };
         assert!(!node.members.is_empty());

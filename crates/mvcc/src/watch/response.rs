@@ -10,30 +10,24 @@ use super::watcher_group::WatchedKeys;
 use crate::interface::Change;
 use crate::revision::RecordKind;
 
-/// The id of a watcher in its stream.
+/// Unique in its stream.
 pub type WatchId = i64;
 
 /// For responses that are about no watcher: rejections, and the progress of a whole stream.
 pub const INVALID_WATCH_ID: WatchId = -1;
 
-/// What a watcher is asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchRequest {
-    /// The keys.
     pub keys: WatchedKeys,
     /// From which revision on; 0 is "what happens from now on".
     pub start_revision: i64,
     /// Which id it gets; 0 leaves the choice to the stream.
     pub id: WatchId,
-    /// Passes over puts.
     pub no_put: bool,
-    /// Passes over deletes.
     pub no_delete: bool,
-    /// Each event has the record before it, too.
     pub prev_kv: bool,
     /// Progress is reported now and then, though nothing has happened.
     pub progress_notify: bool,
-    /// Whether big responses may be cut into fragments.
     pub fragment: bool,
 }
 
@@ -64,7 +58,6 @@ impl WatchRequest {
         (self.id != 0 && is_taken(self.id)).then_some(WatchError::DuplicateId)
     }
 
-    /// Whether the watcher wants such changes.
     pub(crate) fn wants(&self, mark: RecordKind) -> bool {
         match mark {
             RecordKind::Put => !self.no_put,
@@ -76,13 +69,11 @@ impl WatchRequest {
 /// Why a watcher was not made. Displayed in etcd's words, for clients look at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
-    /// The stream has a watcher of that id.
     #[error("mvcc: duplicate watch ID provided on the WatchStream")]
     DuplicateId,
     /// No key can be in the range.
     #[error("mvcc: watcher range is empty")]
     EmptyRange,
-    /// The start revision is below 0.
     #[error("etcdserver: mvcc: required revision has been compacted")]
     NegativeStartRevision,
 }
@@ -94,7 +85,6 @@ pub(crate) struct WatchIdAllocator {
 }
 
 impl WatchIdAllocator {
-    /// The id that was asked for, or the next that is free.
     pub(crate) fn allocate(
         &mut self,
         asked: WatchId,
@@ -111,10 +101,8 @@ impl WatchIdAllocator {
     }
 }
 
-/// A change, as a watcher's client gets it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// What happened.
     pub change: Change,
     /// The record before it, for watchers that asked for that: absent if the key was created, and
     /// if a compaction has taken it meanwhile.
@@ -122,7 +110,6 @@ pub struct Event {
 }
 
 impl Event {
-    /// What kind of change it is.
     pub(crate) fn kind(&self) -> RecordKind {
         match self.change {
             Change::Put(_) => RecordKind::Put,
@@ -130,7 +117,6 @@ impl Event {
         }
     }
 
-    /// What has changed.
     pub(crate) fn key(&self) -> &[u8] {
         let (Change::Put(record) | Change::Delete(record)) = &self.change;
         &record.key
@@ -164,32 +150,27 @@ fn size(record: &KeyValue) -> usize {
     record.encoded_len() + RECORD_OVERHEAD
 }
 
-/// What a record takes besides its bytes.
+/// Memory of a record besides its bytes.
 const RECORD_OVERHEAD: usize = 96;
 
-/// One message of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Response {
-    /// About which watcher.
     pub id: WatchId,
     /// The revision of the event for watchers that are up to date; else the store's.
     pub revision: i64,
-    /// What it reports.
     pub kind: ResponseKind,
 }
 
-/// What a response reports.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ResponseKind {
     /// The watcher is there. Its events come after this.
     Created,
-    /// It is not, and will not be.
     Rejected(WatchError),
-    /// It is no more, as its client wanted.
+    /// At the client's request.
     Canceled,
-    /// It is no more: what was to be delivered next is compacted, up to that revision.
+    /// What was to be delivered next is compacted, up to this revision.
     Compacted(i64),
-    /// This happened: one or more whole revisions.
+    /// One or more whole revisions.
     Events {
         /// In the order of revisions, and within a revision of the changes.
         events: Arc<[Event]>,

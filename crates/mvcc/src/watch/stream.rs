@@ -9,7 +9,7 @@ use crate::watch::channel::{StreamConsumer, WatchChannel};
 use crate::watch::current_store::CurrentWatchableStore;
 use crate::watch::response::{Response, WatchId, WatchRequest};
 
-/// A stream of watchers, for the thread that serves a client. Dropping it ends all its watchers.
+/// Dropping it ends all its watchers.
 #[derive(Debug)]
 pub struct WatchStream {
     store: Arc<CurrentWatchableStore>,

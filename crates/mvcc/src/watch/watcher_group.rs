@@ -10,10 +10,8 @@ use clearlane_engine::KeyRange;
 
 use super::interval_tree::{End, Interval, IntervalTree};
 
-/// What a watcher watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchedKeys {
-    /// This key.
     Single(Bytes),
     /// The keys from the first one up to, and not including, the second.
     Range(Bytes, Bytes),
@@ -22,12 +20,10 @@ pub enum WatchedKeys {
 }
 
 impl WatchedKeys {
-    /// Whether no key can be among them.
     pub fn is_empty(&self) -> bool {
         matches!(self, WatchedKeys::Range(from, end) if end <= from)
     }
 
-    /// Whether they include this key.
     pub fn contains(&self, key: &[u8]) -> bool {
         match self {
             WatchedKeys::Single(watched) => watched == key,
@@ -56,7 +52,7 @@ impl WatchedKeys {
         }
     }
 
-    /// As an interval, unless it is a single key.
+    /// `None` for a single key.
     fn interval(&self) -> Option<Interval> {
         let end = match self {
             WatchedKeys::Single(_) => return None,
@@ -67,7 +63,6 @@ impl WatchedKeys {
     }
 }
 
-/// Watchers, each under what it watches.
 #[derive(Debug)]
 pub(crate) struct WatcherGroup<T> {
     single: BTreeMap<Bytes, BTreeSet<T>>,
@@ -99,12 +94,10 @@ impl<T: Ord> WatcherGroup<T> {
         }
     }
 
-    /// Whether any watcher watches the key.
     pub(crate) fn contains(&self, key: &[u8]) -> bool {
         self.single.contains_key(key) || self.ranges.covers(key)
     }
 
-    /// Calls `visit` for each watcher of the key.
     pub(crate) fn for_each_watching(&self, key: &[u8], visit: &mut dyn FnMut(&T)) {
         if let Some(watchers) = self.single.get(key) {
             watchers.iter().for_each(&mut *visit);

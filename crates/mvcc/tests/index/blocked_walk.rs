@@ -15,10 +15,8 @@ use clearlane_mvcc::{
 
 use crate::blocked_threads::{Barrier, OpenOnDrop, ThreadStatus, watch};
 
-/// The ways to walk that call a visitor on the way.
 #[derive(Clone, Copy, Debug)]
 enum Walk {
-    /// All keys.
     All,
     /// A page of one key; the rest is counted.
     Page,

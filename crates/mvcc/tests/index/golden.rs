@@ -1,7 +1,4 @@
 //! Golden scripts over both tree indexes and the model.
-//!
-//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-mvcc --test
-//! index`. Then read the difference: only what you can explain may be committed.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -13,7 +10,6 @@ use goldenscript::{Argument, Command, Context, Runner};
 
 use crate::subject::{self, Record, TestedIndex, VersionsByKey};
 
-/// An index, and the store's part: the current revision and the records.
 struct Script {
     subject: Box<dyn TestedIndex>,
     records: Vec<Record>,

@@ -42,7 +42,6 @@ impl TestedKey {
         }
     }
 
-    /// What a compaction keeps, and what a hash keeps.
     fn kept(&self, at: i64) -> [Option<Revision>; 2] {
         match self {
             TestedKey::Real(None) => [None, None],

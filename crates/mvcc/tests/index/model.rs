@@ -40,7 +40,6 @@ fn key(number: u16) -> Vec<u8> {
     }
 }
 
-/// A tree index and the model, side by side, with the store's part.
 struct Race {
     sides: [Box<dyn TestedIndex>; 2],
     records: Vec<Record>,

@@ -14,7 +14,6 @@ type HistoryChange = (Revision, RecordKind);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlainHistory {
     all: Vec<HistoryChange>,
-    /// How many of them have been dropped.
     dropped: usize,
 }
 
@@ -112,7 +111,6 @@ impl PlainHistory {
     }
 }
 
-/// All keys.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlainIndex(pub(crate) BTreeMap<Vec<u8>, PlainHistory>);
 

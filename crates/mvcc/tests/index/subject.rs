@@ -12,7 +12,6 @@ use clearlane_mvcc::{
 
 use crate::plain::PlainIndex;
 
-/// A record, as the store has it: what a restore reads.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) key: Vec<u8>,
@@ -23,7 +22,6 @@ pub(crate) struct Record {
 
 pub(crate) type VersionsByKey = Vec<(Vec<u8>, Version)>;
 
-/// Reading.
 pub(crate) trait TestedSnapshot: Debug {
     fn get(&self, key: &[u8], at: i64) -> Option<Version>;
     fn walk(&self, range: KeyRange<'_>, at: i64, stop_after: usize) -> VersionsByKey;
@@ -32,7 +30,6 @@ pub(crate) trait TestedSnapshot: Debug {
     fn keep(&self, at: i64, keys_max: usize) -> Vec<Revision>;
 }
 
-/// Writing.
 pub(crate) trait TestedIndex {
     fn view(&self) -> Box<dyn TestedSnapshot>;
     fn put(&mut self, key: &[u8], revision: Revision) -> Version;
@@ -44,7 +41,6 @@ pub(crate) trait TestedIndex {
         keys_max: usize,
         between: &mut dyn FnMut(&mut dyn TestedIndex),
     ) -> Vec<Revision>;
-    /// A new one, from records.
     fn rebuild(&self, records: &[Record], runs: usize) -> Box<dyn TestedIndex>;
 }
 
@@ -59,7 +55,6 @@ pub(crate) fn all() -> Vec<(&'static str, Box<dyn TestedIndex>)> {
     ]
 }
 
-/// A tree index.
 struct RealIndex<I>(I);
 
 /// A new index of the same kind.

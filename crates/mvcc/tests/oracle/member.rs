@@ -21,12 +21,10 @@ use crate::recording::Fields;
 /// Code and message, as a client sees them.
 type Outcome = Result<Value, Value>;
 
-/// A member, for one scenario.
 pub(crate) struct Member {
     engine: Arc<dyn Engine>,
     era: Era,
     store: Box<dyn Store<()>>,
-    /// The keys that are attached to each lease.
     leases: BTreeMap<i64, BTreeSet<Bytes>>,
     budget: usize,
 }
@@ -81,7 +79,6 @@ fn delete_range(txn: &mut dyn WriteTxn<()>, mut request: Fields) -> Value {
     message([header(txn.revision()), ("deleted", number(deleted as i64))])
 }
 
-/// One operation of a transaction.
 fn operation(txn: &mut dyn WriteTxn<()>, mut request: Fields) -> Value {
     let reply = if let Some(request) = request.message("request_put") {
         message([("response_put", put(txn, request))])
@@ -145,7 +142,6 @@ impl Member {
         done
     }
 
-    /// Keeps the leases up to date.
     fn attach(&mut self, change: Change) {
         let (Change::Put(record) | Change::Delete(record)) = change;
         for keys in self.leases.values_mut() {

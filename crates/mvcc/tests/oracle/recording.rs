@@ -12,13 +12,11 @@ use serde_json::{Map, Value};
 /// What only a whole member knows of the header of a reply.
 const MEMBERS_OWN: [&str; 3] = ["cluster_id", "member_id", "raft_term"];
 
-/// One step of a scenario.
 pub(crate) struct Step {
     pub(crate) number: u64,
     pub(crate) action: Action,
 }
 
-/// What was done in a step.
 pub(crate) enum Action {
     Call {
         method: String,
@@ -29,7 +27,6 @@ pub(crate) enum Action {
     Restart,
 }
 
-/// The steps of a scenario, behind its header.
 pub(crate) fn read(path: &Path) -> Vec<Step> {
     let text =
         std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -113,7 +110,6 @@ impl Fields {
         }
     }
 
-    /// Everything that it has was taken.
     pub(crate) fn assert_empty(self) {
         assert!(self.0.is_empty(), "fields that this test does not know: {:?}", self.0);
     }

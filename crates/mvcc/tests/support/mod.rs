@@ -23,7 +23,6 @@ type Outcome = Result<String, Box<dyn Error>>;
 /// Small steps, so that every job takes several.
 const BUDGET: usize = 3;
 
-/// Keeps to which lease each key is attached.
 #[derive(Debug, Default)]
 struct LeaseTable(Mutex<BTreeMap<Bytes, i64>>);
 
@@ -124,7 +123,6 @@ fn write(txn: &mut dyn WriteTxn<u64>, words: &[&str], lease: i64) -> Outcome {
 }
 
 impl StoreRunner {
-    /// A store of these parts, empty.
     pub(crate) fn new(era: Era) -> StoreRunner {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let (store, viewed, _) = open(era, &engine, &Arc::default());

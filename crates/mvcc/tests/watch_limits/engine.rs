@@ -10,10 +10,8 @@ use clearlane_engine::{
     Visitor, WriteTxn,
 };
 
-/// What all snapshots of an engine have in common.
 pub(crate) struct Reads {
     count: AtomicUsize,
-    /// Number of reads that succeed before one fails.
     reads_before_failure: AtomicUsize,
     /// What the next read does first.
     before: Mutex<Option<Before>>,
@@ -38,12 +36,10 @@ impl Reads {
         self.reads_before_failure.store(good, Ordering::Relaxed);
     }
 
-    /// Lets no read fail any more.
     pub(crate) fn recover(&self) {
         self.fail_after(usize::MAX);
     }
 
-    /// Lets something happen in the middle of the next read.
     pub(crate) fn before_next(&self, before: impl FnOnce() + Send + 'static) {
         *self.before.lock().unwrap() = Some(Box::new(before));
     }

@@ -80,7 +80,6 @@ impl World {
     }
 }
 
-/// A watchable store and how often it has woken.
 struct TestWatchableStore {
     store: Arc<dyn WatchableStore>,
     wake_ups: Arc<AtomicUsize>,

@@ -27,7 +27,6 @@ use goldenscript::{Argument, Command, Context, Runner};
 
 type Outcome = Result<String, Box<dyn Error>>;
 
-/// A store, its watchable store, and streams by name.
 pub(crate) struct WatchRunner {
     era: Era,
     locks: Registry,
@@ -137,7 +136,6 @@ impl WatchRunner {
         Ok(String::new())
     }
 
-    /// All responses of a stream until there are no more.
     fn drain(&self, stream: &WatchStream) -> Outcome {
         let mut all = Vec::new();
         loop {

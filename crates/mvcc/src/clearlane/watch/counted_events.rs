@@ -1,8 +1,7 @@
 //! Which events of a transaction a stream's channel has already: its watchers share them.
 //!
-//! A thousand watchers of one stream that are sent the same change keep it in memory once, so its
-//! bytes count once. But watchers that are sent different changes of the same transaction keep
-//! different things, and one that asked for the record before keeps that too:
+//! An event that several watchers of a stream were sent counts once, and so does the record before
+//! it, for those that asked for it:
 //!
 //! ```text
 //!   transaction 7: put a (10 bytes), put b (1 MiB, was 1 MiB)
@@ -21,19 +20,17 @@ pub(super) struct CountedEvents {
 }
 
 impl CountedEvents {
-    /// None of a number of events.
     pub(super) fn new(events: usize) -> CountedEvents {
         let none = vec![0; events.div_ceil(64)];
         CountedEvents { changes: none.clone(), prev_kvs: none }
     }
 
-    /// None again, for the next stream.
     pub(super) fn clear(&mut self) {
         self.changes.fill(0);
         self.prev_kvs.fill(0);
     }
 
-    /// The bytes of an event that were not counted yet.
+    /// Returns the bytes of the event that were not counted yet.
     pub(super) fn add(&mut self, number: u32, event: &Event) -> usize {
         let mut bytes = 0;
         if is_first(&mut self.changes, number) {

@@ -1,8 +1,7 @@
 //! What was published and is not delivered yet: all that a writer touches.
 //!
-//! It appends its changes, with the lock `watchQueue`. What waits is bounded. When the bound is
-//! passed everything that waits is thrown away, and only the revision up to which it went is noted:
-//! the store has it all, and the watchers can read it there.
+//! Guarded by the lock `watchQueue`, and bounded: past the bound everything that waits is thrown
+//! away and only its last revision is noted, up to which the watchers must read the store.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,10 +9,9 @@ use std::sync::Arc;
 use crate::interface::Change;
 use crate::watch::response::Event;
 
-/// What a batch takes besides its events.
+/// Memory of a batch besides its events.
 const BATCH_BYTES: usize = 64;
 
-/// The changes of one write transaction.
 #[derive(Debug)]
 pub(super) struct TxnEvents {
     pub(super) revision: i64,
@@ -21,12 +19,10 @@ pub(super) struct TxnEvents {
     bytes: usize,
 }
 
-/// What comes next out of the queue.
 #[derive(Debug)]
 pub(super) enum QueueItem {
     /// Changes up to this revision were thrown away.
     Overflowed(i64),
-    /// The changes of a transaction.
     Txn(TxnEvents),
 }
 
@@ -38,9 +34,8 @@ pub(super) struct DeliveryQueue {
     bytes_max: usize,
     /// What was published up to here and is not in `batches` was thrown away.
     overflow_revision: Option<i64>,
-    /// There are watchers. If not, nothing is kept.
+    /// If not, nothing is kept.
     pub(super) has_watchers: bool,
-    /// Streams that have capacity again.
     resumed_streams: Vec<u64>,
 }
 
@@ -57,7 +52,7 @@ impl DeliveryQueue {
         }
     }
 
-    /// Appends a transaction's changes. Says whether the delivery thread may sleep.
+    /// Returns whether nothing was queued before: then the delivery thread may be asleep.
     pub(super) fn publish(&mut self, revision: i64, changes: Vec<Change>) -> bool {
         if !self.has_watchers || changes.is_empty() {
             return false;
@@ -84,7 +79,6 @@ impl DeliveryQueue {
         Some(QueueItem::Txn(batch))
     }
 
-    /// The last watcher has gone.
     pub(super) fn clear_unwatched(&mut self) {
         self.has_watchers = false;
         self.overflow_revision = None;

@@ -37,10 +37,8 @@ use crate::watch::interface::{
 };
 use crate::watch::response::{Event, WatchId, WatchRequest};
 
-/// Number of transactions that one call delivers.
 const TXNS_PER_DELIVERY: usize = 16;
 
-/// The watchers of a store of the default era.
 pub struct SnapshotWatchableStore<A> {
     store: Arc<SnapshotStore<A>>,
     config: WatchConfig,
@@ -73,7 +71,6 @@ impl<A: ConsistentIndex> SnapshotWatchableStore<A> {
         }
     }
 
-    /// The same events with the records before them, where they are wanted.
     fn with_previous_records(&self, events: &[Event], wanted: &[bool]) -> Result<Arc<[Event]>> {
         let read_txn = self.store.begin_read();
         let with_previous = events.iter().zip(wanted).map(|(event, wanted)| {
@@ -87,7 +84,7 @@ impl<A: ConsistentIndex> SnapshotWatchableStore<A> {
         with_previous.collect()
     }
 
-    /// Hands on what is queued, up to a bound. Says whether there is more.
+    /// Returns whether more is queued.
     fn deliver_queued(&self, handed_on: &mut DeliveryResult) -> Result<bool> {
         let _in_order = self.delivery.lock();
         for _ in 0..TXNS_PER_DELIVERY {
@@ -120,7 +117,6 @@ impl<A: ConsistentIndex> SnapshotWatchableStore<A> {
         handed_on.has_overflowed = true;
     }
 
-    /// Empties the queue if there is no watcher left.
     fn clear_queue_if_unwatched(&self, watchers: &Watchers) {
         if watchers.is_empty() {
             self.queue.lock().clear_unwatched();

@@ -9,8 +9,7 @@
 //!
 //! Invariants:
 //! * All events of a revision are in one step.
-//! * A step that ends early leaves `next_revision` at a revision of which nothing was delivered
-//!   yet.
+//! * A step that ends early leaves `next_revision` at one of which nothing was delivered.
 //!
 //! How a plan is chosen is in `docs/watch.md`. In etcd: `syncWatchers`.
 
@@ -33,16 +32,14 @@ const LIST_MAX: usize = 4096;
 /// Number of records that a scan may read for each one that is wanted.
 const SCANNED_PER_EVENT: u64 = 4;
 
-/// How much one step reads at most, if one revision is not more than that.
+/// Exceeded only by a single revision that is larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SyncBudget {
-    /// Records looked at.
+    /// Looked at, whether or not the watcher wants them.
     pub(super) records: usize,
-    /// Bytes of the events.
     pub(super) bytes: usize,
 }
 
-/// How far an unsynced watcher is.
 #[derive(Debug)]
 pub(super) struct UnsyncedReader {
     /// The first revision that was not delivered.
@@ -62,7 +59,6 @@ enum Plan {
     Scan { up_to: i64 },
 }
 
-/// What a step found.
 #[derive(Debug, PartialEq)]
 pub(super) enum SyncStep {
     /// What there is to deliver, perhaps nothing. `done` if that was all the read transaction has.
@@ -76,12 +72,11 @@ impl UnsyncedReader {
         UnsyncedReader { next_revision: next, plan: Plan::None, records_per_revision: 1 }
     }
 
-    /// The first revision that was not delivered.
     pub(super) fn next_revision(&self) -> i64 {
         self.next_revision
     }
 
-    /// Goes on. After an error it may be tried again.
+    /// May be tried again after an error.
     pub(super) fn step<M: IndexedRead>(
         &mut self,
         read_txn: &M,
@@ -166,7 +161,7 @@ impl UnsyncedReader {
     }
 }
 
-/// The earliest changes of those that come along in any order.
+/// Of changes that are added in any order.
 #[derive(Default)]
 struct EarliestChanges {
     changes: Vec<(Revision, RecordKind)>,
@@ -184,7 +179,6 @@ impl EarliestChanges {
         }
     }
 
-    /// Keeps the earlier half.
     fn keep_earliest(&mut self) {
         if self.changes.len() > LIST_MAX {
             let (_, (first_out, _), _) =
@@ -216,12 +210,10 @@ impl EarliestChanges {
     }
 }
 
-/// A step under way.
 struct StepReader<'r, M> {
     read_txn: &'r M,
     request: &'r WatchRequest,
     budget: SyncBudget,
-    /// Records looked at.
     records_read: usize,
     events: Vec<Event>,
     /// How many of the events have the record before, if that is asked for.
@@ -316,7 +308,6 @@ impl<'r, M: IndexedRead> StepReader<'r, M> {
         self.request.prev_kv && self.events_with_prev_kv < self.events.len()
     }
 
-    /// Adds a record if the watcher wants it.
     fn add(&mut self, main: i64, mark: RecordKind, value: Bytes) -> Result<()> {
         if !self.request.wants(mark) {
             return Ok(());
@@ -335,7 +326,6 @@ impl<'r, M: IndexedRead> StepReader<'r, M> {
         Ok(())
     }
 
-    /// Reads the records before, if they are asked for.
     fn add_prev_kvs(&mut self) -> Result<()> {
         while self.lacks_prev_kv() {
             let event = &mut self.events[self.events_with_prev_kv];
@@ -356,7 +346,7 @@ impl<'r, M: IndexedRead> StepReader<'r, M> {
     }
 }
 
-/// The record that a change has replaced, as far as it can still be known.
+/// `None` also if the record was compacted.
 pub(super) fn previous_record<M: IndexedRead>(
     read_txn: &M,
     change: &Change,

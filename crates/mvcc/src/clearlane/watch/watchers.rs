@@ -30,7 +30,6 @@ struct Watcher {
     quiet: bool,
 }
 
-/// Whether a watcher is up to date.
 #[derive(Debug)]
 enum SyncState {
     /// Is handed what happens from this revision on.
@@ -52,7 +51,7 @@ struct Stream {
     is_ready: bool,
 }
 
-/// A turn at reading, taken out for a step without the lock.
+/// A step for an unsynced watcher, run without the lock `watchers`.
 #[derive(Debug)]
 pub(super) struct SyncTask {
     key: WatcherKey,
@@ -61,15 +60,12 @@ pub(super) struct SyncTask {
     pub(super) reader: UnsyncedReader,
 }
 
-/// What a write transaction has changed.
 struct Transaction<'t> {
     revision: i64,
     events: &'t Arc<[Event]>,
-    /// The same with the records before.
     with_prev_kv: &'t Arc<[Event]>,
 }
 
-/// What came of handing transactions on.
 #[derive(Debug, Default)]
 pub(super) struct DeliveryResult {
     pub(super) to_wake: ChannelsToWake,
@@ -77,7 +73,6 @@ pub(super) struct DeliveryResult {
     pub(super) has_overflowed: bool,
 }
 
-/// All watchers.
 #[derive(Debug)]
 pub(super) struct Watchers {
     streams: BTreeMap<u64, Stream>,
@@ -90,9 +85,8 @@ pub(super) struct Watchers {
     progress_requests: BTreeSet<(i64, u64)>,
     last_serial: u64,
     watcher_count: usize,
-    /// How many of them are unsynced.
     unsynced_count: usize,
-    /// The watchers that ask for the record before each change, synced or not.
+    /// Of all sync states.
     prev_kv_watchers: WatcherGroup<WatcherKey>,
 }
 
@@ -135,7 +129,7 @@ impl Watchers {
         }
     }
 
-    /// Takes all watchers out. A thread that reads for a watcher that was here finds it gone.
+    /// A thread that reads for one of the watchers finds it gone.
     pub(super) fn detach_streams(&mut self) -> Vec<DetachedStream> {
         let gone = std::mem::replace(self, Watchers::new(self.delivered_revision));
         (self.last_serial, self.delivered_revision) = (gone.last_serial, gone.delivered_revision);
@@ -151,7 +145,7 @@ impl Watchers {
         gone.streams.into_values().map(leave).collect()
     }
 
-    /// Takes a watcher in, at the revision `now` up to which nothing will be handed on.
+    /// Up to `now` nothing will be handed on.
     pub(super) fn attach_stream(&mut self, moving: DetachedStream, now: i64) {
         let DetachedStream { channel, watch_ids: numbers, watchers } = moving;
         let number = channel.stream;
@@ -333,7 +327,7 @@ impl Watchers {
         }
     }
 
-    /// A synced watcher is handed nothing any more, from this revision on.
+    /// `next` is the first revision that the watcher is not handed any more.
     fn mark_unsynced(&mut self, key: WatcherKey, next: i64) {
         let Some(of) = self.streams.get_mut(&key.stream) else { return };
         let Some(watcher) = of.watchers.get_mut(&key.id) else { return };
@@ -435,7 +429,6 @@ impl Watchers {
         wakes.then_some(channel)
     }
 
-    /// A turn that has come to nothing: it will be tried again.
     pub(super) fn requeue_sync_task(&mut self, turn: SyncTask) {
         let SyncTask { key, serial, reader, .. } = turn;
         let Some(of) = self.streams.get_mut(&key.stream) else { return };

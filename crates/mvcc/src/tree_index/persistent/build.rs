@@ -30,7 +30,6 @@ pub(super) fn tree(histories: impl Iterator<Item = (Key, KeyIndex)>) -> Node {
     level.pop().map_or_else(Node::default, |root| root.node)
 }
 
-/// The items in nodes of `len` each; the last has what is left.
 fn chunks<T>(mut items: impl Iterator<Item = T>, len: usize) -> impl Iterator<Item = Arc<[T]>> {
     std::iter::from_fn(move || {
         let chunk: Arc<[T]> = items.by_ref().take(len).collect();

@@ -25,17 +25,13 @@ pub(super) const LEAF_MAX: usize = 32;
 /// Number of children of an inner node: a copy counts each of them up.
 pub(super) const INNER_MAX: usize = 8;
 
-/// What to do with a key.
 pub(super) enum Edit {
     /// It stays; its history may have been changed in place.
     Keep,
-    /// It was not there: add it with this history.
     Insert(KeyIndex),
-    /// It was there: take it out.
     Remove,
 }
 
-/// What the parent must know of an edit.
 #[derive(Default)]
 pub(super) struct Effect {
     /// By how much the number of live keys has changed.
@@ -47,7 +43,6 @@ pub(super) struct Effect {
 /// What a caller does with the history of the key, if there is one.
 pub(super) type Editor<'e> = dyn FnMut(Option<&mut KeyIndex>) -> Edit + 'e;
 
-/// Edits one key of the tree.
 pub(super) fn edit(root: &mut Node, key: &[u8], editor: &mut Editor<'_>) {
     let effect = edit_node(root, key, editor);
     if let Some(right) = effect.split {
@@ -116,7 +111,6 @@ fn edit_leaf(slots: &mut Arc<[Slot]>, key: &[u8], editor: &mut Editor<'_>) -> Ef
     }
 }
 
-/// A node as its parent will have it.
 pub(super) fn child_of(node: Node) -> Child {
     let from = match &node {
         Node::Leaf(slots) => slots[0].key.clone(),

@@ -29,13 +29,12 @@ use super::{ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, TreeIndex,
 use crate::key_index::{CompactionEffect, EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
 
-/// The writer's side: the current tree. What a compaction drops here, open snapshots keep.
+/// What a compaction drops here, open snapshots keep.
 #[derive(Debug, Default)]
 pub struct PersistentIndex {
     current: PersistentSnapshot,
 }
 
-/// A snapshot: all keys with their histories, as they were when it was taken.
 #[derive(Clone, Debug, Default)]
 pub struct PersistentSnapshot {
     root: Node,
@@ -69,7 +68,6 @@ impl PersistentSnapshot {
         at >= self.newest
     }
 
-    /// How many live keys are in the range now.
     fn count_live(&self, range: KeyRange<'_>) -> u64 {
         let up_to_end = range.to.map_or_else(|| self.root.live(), |to| self.root.live_below(to));
         up_to_end - self.root.live_below(range.from)

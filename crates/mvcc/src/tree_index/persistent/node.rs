@@ -7,11 +7,10 @@
 //! ```
 //!
 //! A node is one allocation, exactly as large as what it holds. It has no capacity for growth:
-//! a new key means a new leaf, of a kilobyte or two, whether or not a snapshot has the old one. At
-//! the rate at which snapshots are taken nearly every leaf would have to be copied anyway, and
-//! leaves with a third of their capacity free would cost 30 bytes for each key. Whatever does not
-//! change the number of keys (a put to a key that is there, a delete, a compaction that leaves
-//! something) is done in place if no other tree has the node.
+//! a new key means a new leaf, whether or not a snapshot has the old one (why:
+//! `docs/decisions/mvcc-tree-index.md`). What does not change the number of keys (a put to a key
+//! that is there, a delete, a compaction that leaves something) is done in place if no other tree
+//! has the node.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,14 +20,12 @@ use clearlane_engine::KeyRange;
 use crate::key_index::KeyIndex;
 use crate::tree_index::key::{Key, search};
 
-/// A key and what happened to it.
 #[derive(Clone, Debug)]
 pub(super) struct Slot {
     pub(super) key: Key,
     pub(super) key_index: KeyIndex,
 }
 
-/// A subtree, as its parent has it.
 #[derive(Clone, Debug)]
 pub(super) struct Child {
     /// Not above any key below, and above every key of the child before. Of no meaning in a first
@@ -39,7 +36,6 @@ pub(super) struct Child {
     pub(super) node: Node,
 }
 
-/// A node, shared by all trees that have it.
 #[derive(Clone, Debug)]
 pub(super) enum Node {
     Leaf(Arc<[Slot]>),
@@ -61,7 +57,6 @@ impl Node {
         }
     }
 
-    /// How many keys have a value at the newest revision.
     pub(super) fn live(&self) -> u64 {
         match self {
             Node::Leaf(slots) => live_in(slots),
@@ -132,7 +127,6 @@ pub(super) fn child_with(children: &[Child], key: &[u8]) -> usize {
     }
 }
 
-/// Where `key` is, or where it would be.
 pub(super) fn find(slots: &[Slot], key: &[u8]) -> Result<usize, usize> {
     search(slots, key, |slot| &slot.key)
 }

@@ -51,7 +51,6 @@ fn compact_all(index: &mut PersistentIndex, at: i64, keys_max: usize) -> Vec<Rev
     compaction.into_kept()
 }
 
-/// An index with the keys of `range`, all put in one transaction.
 fn filled(range: std::ops::Range<u32>) -> PersistentIndex {
     let mut index = PersistentIndex::default();
     for number in range {
