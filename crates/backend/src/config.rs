@@ -19,7 +19,6 @@ pub struct Config {
     /// Era `clearlane` only: with more than this many pending bytes, the next write
     /// transaction waits for a commit. It bounds memory when the disk is slower than the writes.
     pub pending_bytes_max: u64,
-    /// The locks of the backend are registered here.
     pub locks: Registry,
 }
 
@@ -34,7 +33,6 @@ impl Default for Config {
     }
 }
 
-/// Stores one record into the commit that is being made.
 pub type CommitPut<'p> = dyn FnMut(Bucket, &[u8], &[u8]) -> Result<()> + 'p;
 
 /// What runs inside every commit, before the engine's own: it is given the payload of exactly
@@ -45,19 +43,17 @@ pub struct PreCommit<T>(Box<PreCommitFn<T>>);
 type PreCommitFn<T> = dyn Fn(&T, &mut CommitPut<'_>) -> Result<()> + Send + Sync;
 
 impl<T> PreCommit<T> {
-    /// A hook from a closure.
     pub fn new(
         hook: impl Fn(&T, &mut CommitPut<'_>) -> Result<()> + Send + Sync + 'static,
     ) -> PreCommit<T> {
         PreCommit(Box::new(hook))
     }
 
-    /// A hook that stores nothing.
     pub fn none() -> PreCommit<T> {
         PreCommit::new(|_, _| Ok(()))
     }
 
-    /// Runs the hook; for a crate above that puts its own around it.
+    /// Public for a crate above that puts a hook of its own around it.
     pub fn run(&self, payload: &T, put: &mut CommitPut<'_>) -> Result<()> {
         (self.0)(payload, put)
     }

@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// A generation of the read path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Era {
     /// etcd 3.0: as 3.1, and a linearizable read is an entry of the raft log.
@@ -23,7 +22,7 @@ pub enum Era {
 }
 
 impl Era {
-    /// Every era, oldest first.
+    /// Oldest first.
     pub const ALL: [Era; 6] =
         [Era::V3_0, Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5, Era::Clearlane];
 
@@ -31,7 +30,7 @@ impl Era {
     pub const DISTINCT_STORES: [Era; 5] =
         [Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5, Era::Clearlane];
 
-    /// The generation of etcd that has it, which is its name on command lines and in reports.
+    /// The name on command lines and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Era::V3_0 => "3.0",

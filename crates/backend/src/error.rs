@@ -2,14 +2,11 @@
 
 use bytes::Bytes;
 
-/// The result of a backend's operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What a backend reports.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     // The operator must act.
-    /// No era has this name.
     #[error("unknown era \"{name}\": allowed are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane")]
     UnknownEra {
         /// What was asked for.
@@ -17,21 +14,17 @@ pub enum Error {
     },
 
     // The caller has a bug; nothing was changed.
-    /// A record of bucket `key` must be above every record before it.
     #[error("record {key:?} is not above {last:?}: bucket key takes records in revision order")]
     OutOfOrder {
-        /// The record's key.
         key: Bytes,
         /// The newest record there is.
         last: Bytes,
     },
-    /// A key of bucket `key` is at most 18 bytes long: a revision, and a tombstone's mark.
     #[error("record key of {len} bytes: a revision key has at most 18")]
     RecordKeyTooLong {
         /// The length that was given.
         len: usize,
     },
-    /// Records of bucket `key` are removed by compaction alone.
     #[error("records of bucket key are removed by Backend::remove, not by a write transaction")]
     AppendOnly,
 

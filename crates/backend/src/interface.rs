@@ -1,8 +1,6 @@
 //! The interface that all five eras share: open a read, open the write, commit, maintain.
 //!
-//! What sits above (`mvcc`) is written against these traits alone, and the same golden scripts run
-//! over every implementation of them. Which lock each call takes, and for how long, is what the
-//! five eras differ in: each era's own file says so first.
+//! Which lock each call takes, and for how long, differs by era: the head of each era's file says.
 
 use std::fmt::Debug;
 use std::ops::{ControlFlow, Deref};
@@ -26,7 +24,7 @@ pub enum Value<'v> {
 }
 
 impl Value<'_> {
-    /// The value, to keep: copied from a page, shared otherwise.
+    /// Copied from a page, shared otherwise.
     pub fn to_bytes(self) -> Bytes {
         match self {
             Value::Page(slice) => Bytes::copy_from_slice(slice),
@@ -46,14 +44,12 @@ impl Deref for Value<'_> {
     }
 }
 
-/// What a range calls for every record, in key order; `Break` ends it.
 pub type RangeVisitor<'v> = dyn FnMut(&[u8], Value<'_>) -> ControlFlow<()> + 'v;
 
 /// An open read transaction: one state of the store, which does not change while it is open.
 ///
 /// It ends when it is dropped. What waits for it until then differs by era (`docs/eras.md`).
 pub trait ReadTx {
-    /// The value under `key`, if there is one.
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
 
     /// Calls `visit` for the records of `range` in key order, until it breaks. The visitor must not
@@ -103,7 +99,6 @@ pub trait WriteTx<T>: ReadTx {
     fn payload(&self) -> &T;
 }
 
-/// What the end of a write transaction leaves to its caller.
 #[derive(Debug)]
 #[must_use = "replaced states cost time where they are dropped: choose the thread"]
 pub struct WriteTxResult {
@@ -139,7 +134,6 @@ impl DroppedStates {
     }
 }
 
-/// Sizes of a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
     /// Bytes on disk.
@@ -156,10 +150,8 @@ pub struct Sizes {
 /// the time, and runs [`remove`](Backend::remove) and [`defragment`](Backend::defragment) on a
 /// thread of its choice.
 pub trait Backend<T>: Send + Sync + Debug {
-    /// Which of the five eras this is.
     fn era(&self) -> Era;
 
-    /// Opens a read transaction.
     fn begin_read(&self) -> Box<dyn ReadTx + '_>;
 
     /// Opens a read transaction for the writer's own compares. Nothing else writes meanwhile, so
@@ -196,13 +188,11 @@ pub trait Backend<T>: Send + Sync + Debug {
     /// not for the applier's thread.
     fn remove(&self, records: &[Bytes]) -> Result<()>;
 
-    /// Rewrites the store without the space of removed records.
     fn defragment(&self) -> Result<()>;
 
     /// Commits, then starts a consistent copy of the store, which is taken out in chunks and holds
     /// no lock of the backend.
     fn snapshot(&self) -> Result<Exporter>;
 
-    /// The sizes.
     fn sizes(&self) -> Result<Sizes>;
 }

@@ -1,9 +1,9 @@
 //! The backend: batched writes over an engine, and five ways to read beside them.
 //!
-//! Between two commits a write exists in memory only. A read therefore has two sources, what is
-//! pending and what the engine has committed, and must see both as of one moment. How it does that,
-//! and what waits meanwhile, differs by [`Era`]: [`etcd`] has the four ways of etcd, [`clearlane`]
-//! ours. [`Backend`] is the same for all five. The crate starts no thread and reads no clock.
+//! A read has two sources, what is pending and what the engine has committed, and must see both as
+//! of one moment. How it does that differs by [`Era`]: [`etcd`] has the four ways of etcd,
+//! [`clearlane`] ours; [`Backend`] is the same for all. The crate starts no thread and reads no
+//! clock.
 //!
 //! Invariants, the same for every era: a read transaction shows one state, which does not change
 //! while it is open: all write transactions that had ended when it was opened (or got its lock),

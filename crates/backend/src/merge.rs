@@ -8,7 +8,7 @@ use clearlane_engine::{Bucket, KeyRange, Read};
 use crate::error::Result;
 use crate::interface::{RangeVisitor, Value};
 
-/// Visits the engine's records of the range. Says whether the visitor broke.
+/// Returns whether the visitor broke.
 pub(crate) fn scan_engine(
     engine: &(impl Read + ?Sized),
     bucket: Bucket,

@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 /// Two numbers of eight bytes, a separator, and a tombstone's mark.
 const RECORD_KEY_MAX: usize = 18;
 
-/// A record's key without an allocation of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordKey {
     bytes: [u8; RECORD_KEY_MAX],

@@ -4,9 +4,6 @@
 //! other. Each thread is watched until it stands still: where its operation pauses, at a lock, or
 //! because it is done. What is found of the last one is the result. The whole table is
 //! `tests/golden/blocking`.
-//!
-//! To write the table anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-backend --test blocking`.
-//! Then read the difference: only what you can explain may be committed.
 
 // With that feature the pointer of era clearlane works inside the model checker alone.
 #![cfg(not(feature = "shuttle"))]
@@ -42,7 +39,6 @@ enum Operation {
     OpenWrite,
     /// Has begun a commit, and pauses in the engine's sync.
     Syncing,
-    /// Has begun to rewrite the store.
     Rewriting,
     CheapRead,
     Put,
@@ -340,7 +336,6 @@ fn until_once(actor: &str, work: impl FnOnce()) {
     work();
 }
 
-/// Names of the locks that `actor` was seen holding.
 fn held_by(reports: &[LockReport], actor: &str) -> Vec<&'static str> {
     let actor = TaskLabel::named(actor);
     let holds = |report: &&LockReport| {

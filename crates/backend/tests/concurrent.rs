@@ -26,7 +26,6 @@ const BATCHES: Entry = 120;
 const READERS: u64 = 3;
 const SEEDS: u64 = 6;
 
-/// What the threads of one run share.
 struct Race<'b> {
     backend: &'b dyn Backend<Entry>,
     seed: u64,

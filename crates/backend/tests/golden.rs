@@ -3,9 +3,6 @@
 //! `tests/golden/sequential` has one thing happen after the other and runs over all six.
 //! `tests/golden/open_readers` keeps readers open while writes go on, which in eras 3.1 and 3.2
 //! would wait for the readers; it runs over the other four.
-//!
-//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-backend --test
-//! golden`. Then read the difference: only what you can explain may be committed.
 
 // With that feature the pointer of era clearlane works inside the model checker alone.
 #![cfg(not(feature = "shuttle"))]
@@ -28,7 +25,6 @@ use support::model::{Map, Model};
 use support::words::{self, Outcome};
 use support::{Entry, memory_engine};
 
-/// What a script runs over.
 #[derive(Clone)]
 enum TestedBackend {
     OfEra(Era, Arc<dyn Engine>),

@@ -93,14 +93,12 @@ impl EngineSource {
     }
 }
 
-/// What is open between two crashes.
 struct OpenBackends {
     backend: Box<dyn Backend<Entry>>,
     engine: Arc<dyn Engine>,
     model: Model,
 }
 
-/// An era and the model, side by side.
 struct Race {
     era: Era,
     config: Config,

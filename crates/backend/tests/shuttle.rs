@@ -47,7 +47,6 @@ fn pct(schedules: usize, body: fn()) {
     run(PctScheduler::new_from_seed(SEED, PCT_DEPTH, schedules), body);
 }
 
-/// What the tasks share.
 struct Store {
     backend: SnapshotBackend<Entry>,
     acknowledged: AtomicU64,

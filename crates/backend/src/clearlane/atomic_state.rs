@@ -1,9 +1,8 @@
 //! The one pointer that is published: loaded by readers, replaced by compare-and-swap.
 //!
-//! Two threads replace it, the applier and the committer, and each changes only its own part of the
-//! state. So neither may store a state that it made from an older one: it would take back what the
-//! other has published. [`AtomicState::update`] makes the new state from the current one, and tries
-//! again if that has been replaced meanwhile.
+//! The applier and the committer replace it, and each changes only its own part of the state. So a
+//! new state is made from the current one, and again if that has been replaced meanwhile: see
+//! [`AtomicState::update`].
 //!
 //! With the feature `shuttle` the pointer is one that a model checker schedules around.
 
@@ -14,7 +13,6 @@ use atomic::Pointer;
 #[cfg(feature = "shuttle")]
 use scheduled::Pointer;
 
-/// A pointer to the current state.
 #[derive(Debug)]
 pub(crate) struct AtomicState<V> {
     current: Pointer<V>,

@@ -1,17 +1,13 @@
 //! The committer's side: what is pending goes into the engine, while the applier goes on.
 //!
-//! ```text
-//!   applier    ─ publish ─ publish ─ publish ─ publish ─ publish ─ publish ─▶
-//!                        ▲                                        ▲
-//!   committer   1 freeze ┘  2 write ├──────── sync ────────┤ 3 publish
-//! ```
-//!
 //! 1. **Freeze**: one swap turns the active buckets into the frozen ones. The state that results
 //!    lies between two write transactions; it is the one that this commit makes durable.
 //! 2. **Write**: its pending records, its frozen buckets, the removals that compaction asked for
 //!    and the hook's records for its payload go into one engine transaction, which is synced.
 //! 3. **Publish**: one swap puts the engine's new snapshot into the current state and drops what it
 //!    covers. Both swaps start from the current state, by compare-and-swap.
+//!
+//! Picture: `docs/backend.md`, "The life of a commit".
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,10 +20,8 @@ use crate::clearlane::pending_buckets::{ChangeMap, PendingBuckets};
 use crate::clearlane::state::{BackendState, WriteCounters};
 use crate::error::{Error, Result};
 
-/// What the committer keeps from one commit to the next.
 #[derive(Debug, Default)]
 pub(crate) struct CommitterState {
-    /// When the current batch interval began.
     pub(crate) interval_start: Duration,
     /// The counters of the newest state that is durable.
     durable: WriteCounters,
@@ -47,12 +41,11 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> Drop for FailOnPanic<'_, T> {
 }
 
 impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
-    /// Whether a commit has anything to do.
     pub(crate) fn is_dirty(&self, committer: &CommitterState) -> bool {
         self.current.load().written != committer.durable || !self.removals.lock().is_empty()
     }
 
-    /// One whole commit. The caller holds the committer's lock.
+    /// The caller holds the committer's lock.
     pub(crate) fn commit_now(&self, committer: &mut CommitterState) -> Result<()> {
         self.check_usable()?;
         let _guard = FailOnPanic { backend: self };

@@ -50,7 +50,6 @@ const DEFRAGMENT_STEP: usize = 10_000;
 #[derive(Debug)]
 pub struct SnapshotBackend<T> {
     engine: Arc<dyn Engine>,
-    /// What a read loads.
     current: AtomicState<BackendState<T>>,
     /// Held by a write transaction. With one applier there is no second thread that wants it.
     writer: Mutex<WriterState>,
@@ -67,7 +66,7 @@ pub struct SnapshotBackend<T> {
 }
 
 impl<T: Clone + Send + Sync + Debug> SnapshotBackend<T> {
-    /// Opens the backend on an engine. `payload` describes the state that the engine holds.
+    /// `payload` describes the state that the engine holds.
     pub fn open(
         engine: Arc<dyn Engine>,
         config: Config,
@@ -99,12 +98,11 @@ impl<T: Clone + Send + Sync + Debug> SnapshotBackend<T> {
         })
     }
 
-    /// Opens a read transaction, with the payload of the state it shows.
     pub fn begin_snapshot_read(&self) -> SnapshotReadTx<T> {
         SnapshotReadTx::new(self.current.load())
     }
 
-    /// Starts a defragmentation whose steps the caller runs.
+    /// The caller runs the steps.
     pub fn begin_defragment(&self) -> Result<Defragmentation<'_, T>> {
         // With no commit under way, what all later ones change reaches the rewritten store, too.
         let _committer = self.committer.lock();
@@ -217,12 +215,11 @@ pub struct Defragmentation<'b, T> {
 }
 
 impl<T: Clone + Send + Sync + Debug> Defragmentation<'_, T> {
-    /// Carries over some more records, and says whether it is time to finish.
+    /// Returns whether it is time to finish.
     pub fn step(&mut self) -> Result<bool> {
         Ok(self.rewrite.step(DEFRAGMENT_STEP)?)
     }
 
-    /// Carries over the rest and publishes the rewritten store.
     pub fn finish(self) -> Result<()> {
         let _committer = self.backend.committer.lock();
         self.backend.check_usable()?;

@@ -20,10 +20,10 @@ use bytes::Bytes;
 use clearlane_engine::{Bucket, KeyRange};
 use imbl::OrdMap;
 
-/// One pending change: the new value, or `None` for a deleted key.
+/// `None` for a deleted key.
 pub(crate) type PendingChange = Option<Bytes>;
 
-/// Pending changes by bucket and key. Cloning it copies a pointer.
+/// Cloning it copies a pointer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChangeMap {
     changes: OrdMap<(Bucket, Bytes), PendingChange>,
@@ -43,7 +43,6 @@ impl ChangeMap {
     }
 }
 
-/// Both maps, as a state holds them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PendingBuckets {
     pub(crate) active: ChangeMap,
@@ -51,7 +50,7 @@ pub(crate) struct PendingBuckets {
 }
 
 impl PendingBuckets {
-    /// The pending change of `key`, if there is one: then the engine need not be asked.
+    /// If there is a pending change, the engine need not be asked.
     pub(crate) fn get(&self, bucket: Bucket, key: &[u8]) -> Option<&PendingChange> {
         if self.active.is_empty() && self.frozen.is_empty() {
             return None;
@@ -60,7 +59,7 @@ impl PendingBuckets {
         self.active.changes.get(&wanted).or_else(|| self.frozen.changes.get(&wanted))
     }
 
-    /// The pending changes of a range as one sorted list; the active ones win.
+    /// As one sorted list; the active ones win.
     pub(crate) fn changes_in(
         &self,
         bucket: Bucket,

@@ -19,7 +19,6 @@ use bytes::Bytes;
 
 use crate::record_key::RecordKey;
 
-/// Slots of one chunk.
 const CHUNK_SLOTS: usize = 512;
 /// A chunk that holds this many bytes of values takes no further record, so that the chunk that is
 /// still being filled keeps little memory from being freed after a commit.
@@ -77,19 +76,16 @@ impl PendingRecords {
         (self.begin < self.end).then(|| &*self.record(self.begin).key)
     }
 
-    /// The value under `key`.
     pub(crate) fn find(&self, key: &[u8]) -> Option<&Bytes> {
         let position = self.lower_bound(key);
         let record = (position < self.end).then(|| self.record(position))?;
         (*record.key == *key).then_some(&record.value)
     }
 
-    /// The records whose key is `from` or greater, in order.
     pub(crate) fn iter_from(&self, from: &[u8]) -> impl Iterator<Item = &Record> {
         self.iter_at(self.lower_bound(from))
     }
 
-    /// All records, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Record> {
         self.iter_at(self.begin)
     }
@@ -141,7 +137,6 @@ impl PendingRecords {
         self.chunks[self.chunk_index(position)].record(position)
     }
 
-    /// The chunk that has `position`.
     fn chunk_index(&self, position: u64) -> usize {
         self.chunks.partition_point(|chunk| chunk.first <= position).saturating_sub(1)
     }

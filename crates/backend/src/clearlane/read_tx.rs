@@ -23,7 +23,7 @@ use crate::clearlane::state::BackendState;
 use crate::error::Result;
 use crate::interface::{RangeVisitor, ReadTx};
 
-/// An open read transaction of era `clearlane`. It may be sent to another thread.
+/// It may be sent to another thread.
 #[derive(Clone, Debug)]
 pub struct SnapshotReadTx<T> {
     state: Arc<BackendState<T>>,
@@ -34,7 +34,6 @@ impl<T> SnapshotReadTx<T> {
         SnapshotReadTx { state }
     }
 
-    /// What the crate above said about the state that this transaction shows.
     pub fn payload(&self) -> &T {
         self.state.payload()
     }

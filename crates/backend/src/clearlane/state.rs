@@ -36,43 +36,35 @@ pub(crate) struct WriteCounters {
     pub(crate) bytes: u64,
 }
 
-/// One state of the store.
 #[derive(Clone, Debug)]
 pub struct BackendState<T> {
     pub(crate) snapshot: Arc<dyn Snapshot>,
     pub(crate) pending_records: PendingRecords,
     pub(crate) pending_buckets: PendingBuckets,
     pub(crate) payload: T,
-    /// What all write transactions up to this state have written.
     pub(crate) written: WriteCounters,
     /// The part of it that the engine's snapshot holds.
     pub(crate) durable: WriteCounters,
-    /// How often the active buckets have been frozen.
     pub(crate) freeze_count: u64,
 }
 
 impl<T> BackendState<T> {
-    /// What the crate above said about this state.
     pub fn payload(&self) -> &T {
         &self.payload
     }
 
-    /// Operations of this state that are not committed yet.
     pub(crate) fn pending_ops(&self) -> u64 {
         self.written.ops - self.durable.ops
     }
 
-    /// Bytes of this state that are not committed yet.
     pub(crate) fn pending_bytes(&self) -> u64 {
         self.written.bytes - self.durable.bytes
     }
 
-    /// The value under `key` in this state.
     pub fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
         get_value(&self.snapshot, &self.pending_records, &self.pending_buckets, bucket, key)
     }
 
-    /// Calls `visit` for the records of `range` in this state, in key order, until it breaks.
     pub fn range(
         &self,
         bucket: Bucket,

@@ -33,7 +33,6 @@ const SMALL: [Bucket; 3] = [Bucket::Cluster, Bucket::Lease, Bucket::Meta];
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const INDEX: (Bucket, Bytes) = (Bucket::Meta, Bytes::from_static(b"consistent_index"));
 
-/// One step of one thread.
 #[derive(Clone, Debug)]
 enum Step {
     OpenWrite,
@@ -51,7 +50,7 @@ enum Step {
     CloseReader(usize),
 }
 
-/// A put, or without a value a delete.
+/// `None` is a delete.
 type RecordChange = (Bucket, Bytes, Option<Bytes>);
 
 fn put(bucket: Bucket, key: &str, value: &str) -> RecordChange {
@@ -69,20 +68,16 @@ fn apply(map: &mut Map, (bucket, key, value): &RecordChange) {
     };
 }
 
-/// What should be where, in plain maps.
 #[derive(Default)]
 struct ExpectedState {
     visible: Map,
     entry: Entry,
-    /// The state that each write transaction reached, removals and the saved index apart.
+    /// By write transaction, without the removals and the saved index.
     ended: BTreeMap<Entry, Map>,
-    /// What the engine has.
     durable: Map,
-    /// Records that the engine has lost to compaction.
     removed: BTreeSet<Bytes>,
 }
 
-/// How far the commit under way has come.
 enum CommitProgress {
     None,
     RemovalsTaken(Vec<Bytes>),
@@ -90,21 +85,18 @@ enum CommitProgress {
     Written { removals: Vec<Bytes>, frozen: Arc<BackendState<Entry>>, snapshot: Arc<dyn Snapshot> },
 }
 
-/// The write transaction under way, and what it must see.
 struct OpenWriteTx<'b> {
     tx: Box<dyn WriteTx<Entry> + 'b>,
     expected: Map,
     changes: Vec<RecordChange>,
 }
 
-/// An open reader, and what it must see for as long as it is open.
 struct OpenReader {
     tx: SnapshotReadTx<Entry>,
     expected: Map,
     entry: Entry,
 }
 
-/// A backend, what should be in it, and the steps that led there.
 struct World<'b> {
     backend: &'b SnapshotBackend<Entry>,
     expected: ExpectedState,
@@ -141,7 +133,6 @@ fn number(text: &[u8]) -> Entry {
     std::str::from_utf8(text).unwrap().parse().unwrap()
 }
 
-/// All records of the buckets in use, as `tx` shows them.
 fn everything(tx: &dyn ReadTx) -> Map {
     let mut found = Map::new();
     for bucket in SMALL.into_iter().chain([Bucket::Key]) {
@@ -168,7 +159,7 @@ fn assert_shows(tx: &dyn ReadTx, sees: &Map) {
 }
 
 impl<'b> World<'b> {
-    /// A world in which one commit has been made.
+    /// One commit has been made.
     fn new(
         backend: &'b SnapshotBackend<Entry>,
         run: String,
@@ -240,7 +231,7 @@ impl<'b> World<'b> {
         }
     }
 
-    /// The next step of the commit under way, as `commit_batch` has them.
+    /// In the order of `commit_batch`.
     fn commit_step(&mut self) {
         self.commit = match std::mem::replace(&mut self.commit, CommitProgress::None) {
             CommitProgress::None => {
@@ -423,7 +414,6 @@ fn a_reader_stalled_across_commits_compaction_and_defragmentation_in_random_orde
     (0..2_000).for_each(|seed| run_seed(&fresh_backend(), seed, 40, 0));
 }
 
-/// With an engine that really has snapshots, pages and a file to rewrite.
 #[test]
 fn the_same_on_redb() {
     for seed in 0..40 {

@@ -28,22 +28,19 @@ pub(crate) const RECORD_OVERHEAD: u64 = 96;
 /// What a pending change takes besides: its entry in the map, and its part of the copied paths.
 pub(crate) const CHANGE_OVERHEAD: u64 = 224;
 
-/// What the applier keeps from one write transaction to the next.
 #[derive(Debug)]
 pub(crate) struct WriterState {
     appender: RecordAppender,
-    /// The newest record of bucket `key`, in the engine or pending.
+    /// In the engine or pending.
     last_key: Option<RecordKey>,
 }
 
 impl WriterState {
-    /// A writer that goes on behind `last_key`.
     pub(crate) fn continuing_after(last_key: Option<RecordKey>) -> WriterState {
         WriterState { appender: RecordAppender::default(), last_key }
     }
 }
 
-/// The write transaction of era `clearlane`.
 #[derive(Debug)]
 pub(crate) struct SnapshotWriteTx<'b, T: Clone + Send + Sync + std::fmt::Debug> {
     backend: &'b SnapshotBackend<T>,

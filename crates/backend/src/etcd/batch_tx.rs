@@ -1,9 +1,8 @@
 //! What eras 3.1 to 3.5 share: the engine's write transaction, open all the time.
 //!
-//! As around bbolt, one engine transaction stays open and collects every put; etcd calls it
-//! `batchTx`, and one mutex of that name guards it. A write transaction of the backend holds the
-//! mutex from beginning to end. A commit writes the whole batch, syncs, and opens the next
-//! engine transaction, all under the same mutex.
+//! One engine transaction stays open and collects every put, as around bbolt; the mutex `batchTx`
+//! guards it. A write transaction of the backend holds the mutex from beginning to end; a commit
+//! writes the batch, syncs, and opens the next engine transaction under the same mutex.
 //!
 //! Each era adds what its readers need at two moments: when a write transaction ends
 //! ([`BatchOwner::on_write_end`]), and when the batch is committed.
@@ -242,14 +241,14 @@ impl<T: Debug> Drop for BatchWriteTx<'_, T> {
     }
 }
 
-/// When the current batch interval began. Only the timer uses it, so it needs no lock.
+/// Only the timer uses it, so it needs no lock.
 #[derive(Debug, Default)]
 pub(crate) struct CommitTimer {
     last_ns: AtomicU64,
 }
 
 impl CommitTimer {
-    /// Whether the interval has passed; starts the next one if so.
+    /// Starts the next interval if so.
     pub(crate) fn restart_if_elapsed(&self, now: Duration, interval: Duration) -> bool {
         let last = Duration::from_nanos(self.last_ns.load(Ordering::Relaxed));
         let elapsed = now.saturating_sub(last) >= interval;

@@ -30,7 +30,6 @@ use crate::etcd::tx_buffer::{TxReadBuffer, TxWriteBuffer};
 use crate::etcd::{v3_2_read_tx, v3_4_concurrent_read_tx, v3_5_cached_read_tx};
 use crate::interface::{Backend, ReadTx, Sizes, WriteTx};
 
-/// A backend of era 3.2, 3.4 or 3.5.
 #[derive(Debug)]
 pub(crate) struct BufferedBackend<T> {
     era: Era,
@@ -64,7 +63,7 @@ impl<T: Debug> BufferedBackend<T> {
         })
     }
 
-    /// Merges the write buffer into the read buffer: readers that open from now on see the puts.
+    /// Readers that open from now on see the puts.
     fn write_back(&self, batch: &mut Batch<T>) {
         let mut read_state = self.reads.read_state.write();
         if let Some(buffer) = &mut batch.write_buffer {
@@ -73,7 +72,6 @@ impl<T: Debug> BufferedBackend<T> {
         read_state.version += 1;
     }
 
-    /// Commits if there is anything to commit, and says whether there was.
     fn commit_pending(&self, batch: &mut Batch<T>) -> Result<bool> {
         let needed = batch.needs_commit()?;
         if needed {

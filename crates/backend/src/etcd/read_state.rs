@@ -25,7 +25,6 @@ pub(super) struct ReadBufferCache {
     pub(super) newest: Option<(Arc<TxReadBuffer>, u64)>,
 }
 
-/// The locks that a read takes.
 #[derive(Debug)]
 pub(super) struct ReadTxLocks {
     pub(super) read_state: RwLock<ReadState>,

@@ -1,9 +1,7 @@
 //! The two buffers of eras 3.2 to 3.5: what a write transaction collects, and what readers see.
 //!
-//! bbolt shows uncommitted changes only through its one open write transaction. So that reads
-//! need not share it, each put is also noted in a *write buffer*. The end of the write
-//! transaction merges that into the *read buffer*, and from then on readers find the records
-//! there until a commit has put them into the engine and empties it.
+//! A put goes into the *write buffer*, too. The end of the write transaction merges that into the
+//! *read buffer*, where readers find the records until a commit has put them into the engine.
 //!
 //! Entries are shared by reference, so that copying a buffer (which eras 3.4 and 3.5 do for
 //! their readers) costs one pointer per entry and no byte of any value, as in etcd.
@@ -16,7 +14,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clearlane_engine::{Bucket, KeyRange};
 
-/// One pending record.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) key: Bytes,
@@ -25,7 +22,7 @@ pub(crate) struct Entry {
 
 type Entries = [Vec<Arc<Entry>>; Bucket::ALL.len()];
 
-/// Pending records as readers see them: per bucket in key order, each key once.
+/// Per bucket in key order, each key once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TxReadBuffer {
     buckets: Entries,
@@ -53,7 +50,7 @@ impl TxReadBuffer {
     }
 }
 
-/// Records of the open write transaction, per bucket in the order they were put.
+/// Of the open write transaction, per bucket in the order of the puts.
 #[derive(Debug, Default)]
 pub(crate) struct TxWriteBuffer {
     buckets: Entries,
@@ -69,7 +66,6 @@ impl TxWriteBuffer {
         self.buckets.iter_mut().for_each(Vec::clear);
     }
 
-    /// Moves everything into the read buffer.
     pub(crate) fn write_back(&mut self, read: &mut TxReadBuffer) {
         for (new, seen) in self.buckets.iter_mut().zip(&mut read.buckets) {
             let in_order = seen.last().into_iter().chain(&*new).is_sorted_by(|a, b| a.key < b.key);

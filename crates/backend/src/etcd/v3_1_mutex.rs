@@ -29,7 +29,6 @@ use crate::error::Result;
 use crate::etcd::batch_tx::{Batch, BatchOwner, BatchWriteTx, CommitTimer};
 use crate::interface::{Backend, RangeVisitor, ReadTx, Sizes, WriteTx};
 
-/// A backend of era 3.1.
 #[derive(Debug)]
 pub(crate) struct MutexBackend<T> {
     era: Era,
@@ -53,7 +52,6 @@ impl<T: Debug> MutexBackend<T> {
         Ok(MutexBackend { era, engine, batch, timer: CommitTimer::default(), config, pre_commit })
     }
 
-    /// Commits if there is anything to commit, and says whether there was.
     fn commit_pending(&self, batch: &mut Batch<T>) -> Result<bool> {
         let needed = batch.needs_commit()?;
         if needed {
@@ -63,7 +61,6 @@ impl<T: Debug> MutexBackend<T> {
     }
 }
 
-/// An open read: the mutex itself.
 struct MutexReadTx<'b, T> {
     batch: MutexGuard<'b, Batch<T>>,
 }

@@ -22,7 +22,6 @@ use crate::etcd::read_state::{ReadState, ReadTxLocks};
 use crate::interface::{RangeVisitor, ReadTx};
 use crate::merge;
 
-/// An open read: the shared lock itself.
 pub(super) struct LockedReadTx<'b> {
     state: RwLockReadGuard<'b, ReadState>,
     tx_mu: &'b Mutex<()>,

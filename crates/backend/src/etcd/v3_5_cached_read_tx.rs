@@ -20,7 +20,6 @@ use crate::etcd::read_state::{ReadState, ReadTxLocks};
 use crate::etcd::tx_buffer::TxReadBuffer;
 use crate::etcd::v3_4_concurrent_read_tx::ConcurrentReadTx;
 
-/// Takes the shared copy of the buffer, or makes it.
 pub(super) fn open(locks: &ReadTxLocks) -> ConcurrentReadTx<'_> {
     let state = locks.read_state.read();
     ConcurrentReadTx {

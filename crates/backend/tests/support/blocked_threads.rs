@@ -24,7 +24,6 @@ struct BarrierState {
 }
 
 impl Barrier {
-    /// Stands still until the barrier is opened.
     pub(crate) fn wait(&self) {
         let mut state = self.state.lock().unwrap();
         state.waiting.push(TaskLabel::current());
@@ -52,12 +51,9 @@ impl Drop for OpenOnDrop<'_> {
     }
 }
 
-/// How a thread was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ThreadStatus {
-    /// At the barrier.
     AtBarrier,
-    /// Through with what it had to do.
     Finished,
     /// At a lock, behind another thread; in words.
     Blocked(String),

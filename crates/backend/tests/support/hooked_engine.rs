@@ -11,23 +11,18 @@ use clearlane_engine::{
     Bucket, Defragment, Engine, EngineKind, KeyRange, Read, Result, Snapshot, Visitor, WriteTxn,
 };
 
-/// What is about to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EngineCall {
     /// A record is looked for, or a scan has come to one.
     Read,
-    /// A record is put.
     Put,
-    /// A commit writes and syncs.
     Commit,
-    /// A defragmentation carries records over.
     Defragment,
 }
 
 /// Called at each moment. It may block, and an error is what the engine reports.
 type Hook = Arc<dyn Fn(EngineCall) -> Result<()> + Send + Sync>;
 
-/// An engine that calls a hook first.
 pub(crate) struct HookedEngine {
     inner: MemoryEngine,
     hook: Hook,
@@ -76,7 +71,6 @@ impl Engine for HookedEngine {
     }
 }
 
-/// `get`, and the hook before it.
 fn get(read: &dyn Read, hook: &Hook, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
     hook(EngineCall::Read)?;
     read.get(bucket, key)

@@ -27,7 +27,6 @@ pub(crate) fn save_consistent_index() -> PreCommit<Entry> {
     })
 }
 
-/// A fresh engine that keeps everything in memory.
 pub(crate) fn memory_engine() -> Arc<dyn Engine> {
     Arc::new(MemoryEngine::new())
 }

@@ -63,7 +63,6 @@ impl Model {
     }
 }
 
-/// One state, copied.
 #[derive(Debug)]
 pub(crate) struct ModelReadTx(Map);
 
