@@ -11,17 +11,13 @@ pub enum Bucket {
     Alarm,
     /// Whether authentication is on, and its revision.
     Auth,
-    /// Roles by name.
     AuthRoles,
-    /// Users by name.
     AuthUsers,
     /// The cluster's version and a pending downgrade.
     Cluster,
     /// The records: revision key to `mvccpb.KeyValue`. Written once each, in revision order.
     Key,
-    /// Leases by id.
     Lease,
-    /// Members by id.
     Members,
     /// Ids of members that were removed, and must not come back.
     MembersRemoved,
@@ -30,7 +26,7 @@ pub enum Bucket {
 }
 
 impl Bucket {
-    /// Every bucket, in the order of their names.
+    /// In the order of their names.
     pub const ALL: [Bucket; 10] = [
         Bucket::Alarm,
         Bucket::Auth,
@@ -44,7 +40,7 @@ impl Bucket {
         Bucket::Meta,
     ];
 
-    /// The name on disk, which is etcd's.
+    /// etcd's name, on disk.
     pub const fn name(self) -> &'static str {
         match self {
             Bucket::Alarm => "alarm",

@@ -1,9 +1,8 @@
 //! Reads that give up rather than wait for the disk.
 //!
-//! A thread that serves many clients reads small things itself. Inside [`try_read_cached`] such a
-//! read ends at the first page that is not in memory, with [`NotCached`]; what it had found is
-//! dropped, and a thread that can wait reads it all again. `docs/decisions/engine-cold-reads.md`
-//! has the figures.
+//! Inside [`try_read_cached`] a read ends at the first page that is not in memory, with
+//! [`NotCached`], and a thread that can wait reads all again. See
+//! `docs/decisions/engine-cold-reads.md`.
 //!
 //! The read ends by unwinding, because redb takes every error of its file for the end of the store.
 //! A thread that reads a snapshot holds no lock of redb when it comes to the file. A thread that
@@ -20,7 +19,6 @@ thread_local! {
     static IS_CACHED_ONLY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Something that was to be read is not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotCached;
 
@@ -37,12 +35,11 @@ pub fn try_read_cached<T>(read: impl FnOnce() -> T) -> Result<T, NotCached> {
     })
 }
 
-/// Whether this thread is inside [`try_read_cached`].
 pub(crate) fn is_cached_only() -> bool {
     IS_CACHED_ONLY.get()
 }
 
-/// Ends what runs inside [`try_read_cached`].
+/// By unwinding to [`try_read_cached`].
 pub(crate) fn abort_not_cached() -> ! {
     panic::resume_unwind(Box::new(NotCached))
 }

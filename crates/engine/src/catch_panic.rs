@@ -1,9 +1,7 @@
 //! Opening damaged files with code that may panic over them.
 //!
-//! Both engines check much of what they read, and assert the rest: a file that was tampered with
-//! can end in a panic deep inside. To the operator that is one more damaged file,
-//! to be reported in one line. So an open runs here: a panic becomes an error, and the usual
-//! message with its backtrace is not printed.
+//! Both engines assert part of what they read. An open runs here: a panic becomes an error, and the
+//! usual message with its backtrace is not printed.
 //!
 //! The panic hook is the process's, so ours is put around the one it finds, once, and keeps quiet
 //! only on a thread that is inside [`catch_panic`].

@@ -30,7 +30,6 @@ const FORMAT_VERSION: u64 = 1;
 /// What a sled store is tried in: see `sled/trial_copy.rs`.
 pub(crate) const TRIAL_SUFFIX: &str = ".trial";
 
-/// A directory that is locked and is ours, or may become ours.
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
     state: Arc<DirectoryState>,
@@ -88,13 +87,11 @@ impl Directory {
         })
     }
 
-    /// The generation that is the store, if there is a store.
     pub(crate) fn current_generation(&self) -> Option<u64> {
         let generation = self.state.generation.load(Ordering::Acquire);
         (generation != NO_STORE).then_some(generation)
     }
 
-    /// Where a generation's data is.
     pub(crate) fn data_path(&self, generation: u64) -> PathBuf {
         self.file(&format!("{DATA_PREFIX}{generation}"))
     }
@@ -167,7 +164,6 @@ impl Directory {
     }
 }
 
-/// What the marker says.
 struct Marker {
     kind: EngineKind,
     generation: u64,
@@ -235,7 +231,6 @@ fn create_if_missing(path: &Path) -> Result<bool> {
     }
 }
 
-/// Opens the directory and locks it.
 fn lock(path: &Path) -> Result<File> {
     let at = |source| Error::Path { path: path.to_owned(), source };
     let handle = File::open(path).map_err(at)?;
@@ -270,7 +265,6 @@ fn inspect(path: &Path, kind: EngineKind) -> Result<Option<u64>> {
     }
 }
 
-/// Whether `engine.new` is ours.
 fn has_announcement(path: &Path) -> Result<bool> {
     let path = path.join(MARKER_NEW);
     let read = || -> io::Result<Vec<u8>> {
@@ -357,7 +351,6 @@ mod tests {
     use crate::error::{EngineKind, Error};
 
     thread_local! {
-        /// The directories that this thread has synced, in order.
         pub(super) static SYNCED: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
     }
 

@@ -30,9 +30,7 @@ use crate::interface::{Defragment, Engine, KeyRange, Snapshot, WriteTxn};
 use crate::options::Options;
 use crate::writer_lock::{DefragmentGuard, WriterGuard, WriterLock};
 
-/// One generation of a store's data.
 pub(crate) trait DurableStore: Sized + Send + Sync + Debug + 'static {
-    /// The engine that this is a store of.
     const KIND: EngineKind;
 
     /// Makes an empty store where nothing is. It is on disk when this returns.
@@ -41,16 +39,13 @@ pub(crate) trait DurableStore: Sized + Send + Sync + Debug + 'static {
     /// Opens the store. Changes nothing on disk if it fails.
     fn open(home: DataPath, options: &Options) -> Result<Self>;
 
-    /// Where the store is.
     fn data_path(&self) -> &DataPath;
 
-    /// The state of the last commit.
     fn snapshot(self: &Arc<Self>) -> Result<Arc<dyn Snapshot>>;
 
     /// Opens the write transaction; `turn` says that it is the only one.
     fn begin_write(self: &Arc<Self>, turn: WriterGuard) -> Result<Box<dyn WriteTxn>>;
 
-    /// Bytes on disk.
     fn size_on_disk(&self) -> Result<u64>;
 
     /// Bytes of live keys and values as of the last commit.
@@ -66,25 +61,22 @@ pub(crate) struct DataPath {
     /// Whether the data goes when the store does: so for a copy that is not finished, and for a
     /// generation that was replaced.
     removes_on_drop: AtomicBool,
-    /// Keeps the directory locked for as long as anything in it is in use.
+    /// The lock on the directory is held for as long as anything in it is in use.
     directory: Directory,
 }
 
 impl DataPath {
-    /// The store's own place.
     fn of_generation(generation: u64, directory: &Directory) -> DataPath {
         let (path, directory) = (directory.data_path(generation), directory.clone());
         DataPath { path, generation, removes_on_drop: AtomicBool::new(false), directory }
     }
 
-    /// A place for the next generation.
     fn of_next_generation(directory: &Directory) -> Result<DataPath> {
         let home = DataPath::of_generation(directory.prepare_next()?, directory);
         home.set_removed_on_drop(true);
         Ok(home)
     }
 
-    /// Makes this the store's own place.
     fn make_current(&self) -> Result<()> {
         self.directory.announce(self.generation)?;
         // Before the switch: should it fail half way, both generations have to stay.
@@ -96,7 +88,6 @@ impl DataPath {
         &self.path
     }
 
-    /// Whether the data goes when the store does.
     pub(crate) fn is_removed_on_drop(&self) -> bool {
         self.removes_on_drop.load(Ordering::Acquire)
     }
@@ -115,7 +106,6 @@ impl Drop for DataPath {
     }
 }
 
-/// An engine on disk.
 #[derive(Debug)]
 pub(crate) struct DurableEngine<S> {
     state: Arc<DurableEngineState<S>>,
@@ -131,7 +121,7 @@ struct DurableEngineState<S> {
 }
 
 impl<S: DurableStore> DurableEngine<S> {
-    /// Opens the store of a directory, or makes one if there is none.
+    /// Makes a store if there is none.
     pub(crate) fn open(directory: Directory, options: Options) -> Result<DurableEngine<S>> {
         let store = match directory.current_generation() {
             Some(generation) => S::open(DataPath::of_generation(generation, &directory), &options)?,
@@ -202,10 +192,8 @@ impl<S: DurableStore> Engine for DurableEngine<S> {
     }
 }
 
-/// A defragmentation under way.
 #[derive(Debug)]
 struct DurableDefragment<S: DurableStore> {
-    /// The next generation.
     target: Arc<S>,
     target_lock: Arc<WriterLock>,
     /// Where the next stretch begins; `None` when every key was visited.
@@ -229,7 +217,7 @@ const REPLAY_KEYS_MAX: usize = 10_000;
 const CHUNK_BYTES_MAX: usize = 4 << 20;
 
 impl<S: DurableStore> DurableDefragment<S> {
-    /// Carries over up to `records` keys that commits have changed; says how many there were.
+    /// Returns the number of keys carried over.
     fn replay(&self, records: usize) -> Result<usize> {
         // Keys first, snapshot second: see the invariants of the writer lock.
         let changed = self.guard.take_changed_keys(records);
@@ -248,7 +236,6 @@ impl<S: DurableStore> DurableDefragment<S> {
         Ok(changed.len())
     }
 
-    /// Copies the next stretch of up to `records` records.
     fn copy_chunk(&mut self, cursor: &Cursor, records: usize) -> Result<()> {
         let snapshot = self.engine.current().snapshot()?;
         let mut stretch: Vec<(Bytes, Bytes)> = Vec::new();
@@ -280,7 +267,6 @@ impl<S: DurableStore> DurableDefragment<S> {
 }
 
 impl<S: DurableStore> DurableDefragment<S> {
-    /// Refuses to go on where a step has failed.
     fn require_not_failed(&self) -> Result<()> {
         if self.has_failed {
             let why = "an earlier step of this defragmentation failed; begin another";
@@ -289,7 +275,7 @@ impl<S: DurableStore> DurableDefragment<S> {
         Ok(())
     }
 
-    /// Replays, and copies on; says whether there is little left to do.
+    /// Returns whether there is little left to do.
     fn advance(&mut self, records: usize) -> Result<bool> {
         let records = records.max(1);
         let replayed = self.replay(records)?;

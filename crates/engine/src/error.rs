@@ -4,7 +4,6 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The engines there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EngineKind {
     /// A copy-on-write B+tree in one file: the default.
@@ -16,7 +15,6 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    /// Every engine.
     pub const ALL: [EngineKind; 3] = [EngineKind::Redb, EngineKind::Sled, EngineKind::Memory];
 
     /// The name on the command line and in the directory's marker.
@@ -50,11 +48,9 @@ impl FromStr for EngineKind {
     }
 }
 
-/// What an engine reports.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     // The operator must act.
-    /// No engine has this name.
     #[error("unknown engine \"{name}\": allowed are redb, sled, memory")]
     UnknownEngine {
         /// What was asked for.
@@ -63,7 +59,6 @@ pub enum Error {
     /// The directory holds something that this engine did not write.
     #[error("{path}: {found}; refusing to touch it")]
     Foreign {
-        /// The directory or file.
         path: PathBuf,
         /// What was found, and what was expected.
         found: String,
@@ -74,33 +69,26 @@ pub enum Error {
         /// The directory or file.
         path: PathBuf,
     },
-    /// The directory or a file in it cannot be used.
     #[error("{path}: {source}")]
     Path {
         /// The directory or file.
         path: PathBuf,
-        /// What the system said.
         source: std::io::Error,
     },
-    /// The file is damaged.
     #[error("{path}: damaged: {detail}")]
     Corrupt {
         /// The file or directory.
         path: PathBuf,
-        /// What does not fit.
         detail: String,
     },
 
     // The caller must act.
-    /// A write transaction is open.
     #[error("a write transaction is already open")]
     WriterBusy,
-    /// A defragmentation is under way.
     #[error("a defragmentation is already under way")]
     DefragmentBusy,
 
     // The process must stop.
-    /// Reading or writing failed.
     #[error("storage engine: {0}")]
     Storage(String),
     /// An earlier commit failed, so what is on disk is not known.
@@ -108,7 +96,6 @@ pub enum Error {
     Failed,
 }
 
-/// The result of an engine's operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
 #[cfg(test)]

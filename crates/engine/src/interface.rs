@@ -13,32 +13,26 @@ use crate::error::{EngineKind, Result};
 /// absent. A range whose end is not above its start is empty, not an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRange<'k> {
-    /// The first key that may be in the range.
     pub from: &'k [u8],
-    /// The first key behind the range; `None` reaches to the end of the bucket.
+    /// `None` reaches to the end of the bucket.
     pub to: Option<&'k [u8]>,
 }
 
 impl<'k> KeyRange<'k> {
-    /// Every key of a bucket.
     pub const ALL: KeyRange<'static> = KeyRange { from: &[], to: None };
 
-    /// The keys from `from` up to, but not including, `to`.
     pub fn new(from: &'k [u8], to: &'k [u8]) -> KeyRange<'k> {
         KeyRange { from, to: Some(to) }
     }
 
-    /// The keys from `from` to the end of the bucket.
     pub fn starting_at(from: &'k [u8]) -> KeyRange<'k> {
         KeyRange { from, to: None }
     }
 
-    /// Whether no key can be in the range.
     pub fn is_empty(&self) -> bool {
         self.to.is_some_and(|to| to <= self.from)
     }
 
-    /// Whether `key` lies in the range.
     pub fn contains(&self, key: &[u8]) -> bool {
         key >= self.from && self.to.is_none_or(|to| key < to)
     }
@@ -50,7 +44,6 @@ pub type Visitor<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
 
 /// Reading, from a snapshot or through an open write transaction.
 pub trait Read {
-    /// The value under `key`, if there is one.
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
 
     /// Calls `visit` for the records of `range` in key order, until it breaks.
@@ -66,7 +59,6 @@ pub trait Snapshot: Read + Send + Sync + Debug {}
 /// The one open write transaction. Reading through it shows its own changes. Dropping it without
 /// a commit leaves the store as it was.
 pub trait WriteTxn: Read + Send + Debug {
-    /// Stores `value` under `key`, replacing what was there.
     fn put(&mut self, bucket: Bucket, key: &[u8], value: &[u8]) -> Result<()>;
 
     /// Removes `key`; a key that is not there is no error.
@@ -88,9 +80,7 @@ pub trait WriteTxn: Read + Send + Debug {
     fn commit(self: Box<Self>) -> Result<()>;
 }
 
-/// A store on disk (or, for one engine, only in memory).
 pub trait Engine: Send + Sync + Debug {
-    /// Which engine this is.
     fn kind(&self) -> EngineKind;
 
     /// Opens the write transaction; [`Error::WriterBusy`](crate::Error::WriterBusy) if one is

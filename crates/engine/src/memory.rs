@@ -11,8 +11,8 @@
 //! ```
 //!
 //! All that the crate promises holds, except durability: the directory holds the marker and nothing
-//! else, and a reopened store is empty. [`size_on_disk`](crate::Engine::size_on_disk) is 0. A
-//! defragmentation has nothing to do, but keeps the order of calls, as in the other engines.
+//! else, and a reopened store is empty. A defragmentation has nothing to do, but keeps the order of
+//! calls, as in the other engines.
 
 use std::fmt;
 use std::ops::Bound;
@@ -28,7 +28,6 @@ use crate::error::{EngineKind, Result};
 use crate::interface::{Defragment, Engine, KeyRange, Read, Snapshot, Visitor, WriteTxn};
 use crate::writer_lock::{DefragmentGuard, WriterGuard, WriterLock};
 
-/// A store in memory.
 #[derive(Debug, Default)]
 pub struct MemoryEngine {
     writer_lock: Arc<WriterLock>,
@@ -39,7 +38,7 @@ pub struct MemoryEngine {
 }
 
 impl MemoryEngine {
-    /// An empty store that belongs to no directory.
+    /// It belongs to no directory.
     pub fn new() -> MemoryEngine {
         MemoryEngine::default()
     }
@@ -50,7 +49,6 @@ impl MemoryEngine {
     }
 }
 
-/// One state of the store.
 #[derive(Clone, Default)]
 struct MemoryState {
     buckets: [OrdMap<Bytes, Bytes>; Bucket::ALL.len()],

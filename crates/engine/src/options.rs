@@ -1,9 +1,8 @@
 //! What can be chosen about a store.
 
-/// What can be chosen about a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// An upper bound for the engine's cache of what is on disk.
+    /// An upper bound.
     pub cache_bytes: usize,
     /// `redb` only: save the page allocator's state with every commit, so that opening after a
     /// crash need not walk the whole file. The price and the choice are in

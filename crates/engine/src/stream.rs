@@ -38,7 +38,6 @@ const COMMIT_BYTES: usize = 1 << 20;
 /// What a frame may claim to hold: one value of the greatest size that etcd takes, and some more.
 const FRAME_BODY_BYTES_MAX: usize = 1 << 30;
 
-/// Reads one snapshot, chunk by chunk.
 #[derive(Debug)]
 pub struct Exporter {
     snapshot: Arc<dyn Snapshot>,
@@ -56,17 +55,16 @@ enum ExportPosition {
 }
 
 impl Exporter {
-    /// Starts at the beginning of `snapshot`.
     pub fn new(snapshot: Arc<dyn Snapshot>) -> Exporter {
         Exporter { snapshot, next: ExportPosition::Magic, records: 0, sum_of_sums: 0 }
     }
 
-    /// What is copied: a caller that wants to know what the copy will say of itself reads it here.
+    /// For a caller that must know what the copy will say of itself.
     pub fn snapshot(&self) -> &Arc<dyn Snapshot> {
         &self.snapshot
     }
 
-    /// The next bytes of the stream; `None` at its end.
+    /// `None` at the end of the stream.
     pub fn next_chunk(&mut self) -> Result<Option<Bytes>> {
         match std::mem::replace(&mut self.next, ExportPosition::End) {
             ExportPosition::Magic => {
@@ -79,7 +77,7 @@ impl Exporter {
         }
     }
 
-    /// The next frame of records, which may reach over several buckets.
+    /// A frame may reach over several buckets.
     fn next_records(&mut self, bucket: Bucket, from: Vec<u8>) -> Result<Option<Bytes>> {
         let mut frame = BytesMut::with_capacity(FRAME_HEAD_BYTES + FRAME_BODY_BYTES + (4 << 10));
         frame.put_bytes(0, FRAME_HEAD_BYTES);
@@ -98,7 +96,7 @@ impl Exporter {
         Ok(Some(self.finish_frame(frame, FRAME_RECORDS)))
     }
 
-    /// Adds a bucket's records, and returns the first key that had no place any more.
+    /// Returns the first key that had no place any more.
     fn append_records(
         &mut self,
         frame: &mut BytesMut,
@@ -151,13 +149,10 @@ impl Exporter {
     }
 }
 
-/// What is wrong with a stream.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// The first bytes are something else's.
     #[error("not a stream of this program, or of another version")]
     Magic,
-    /// A checksum does not fit.
     #[error("frame {frame} is damaged")]
     Frame {
         /// The position of the frame, from 0.
@@ -166,10 +161,8 @@ pub enum StreamError {
     /// The frames are whole, but not the ones that were sent.
     #[error("the stream's records are not the ones that the trailer counts")]
     TrailerMismatch,
-    /// The stream ends before its trailer.
     #[error("the stream ends too early")]
     Truncated,
-    /// Something follows the trailer.
     #[error("something follows the end of the stream")]
     TrailingGarbage,
 }
@@ -180,9 +173,9 @@ impl From<StreamError> for Error {
     }
 }
 
-/// Fills an empty engine from chunks. The chunks may be cut anywhere.
+/// The chunks may be cut anywhere.
 pub struct Importer {
-    /// Has what is not committed yet.
+    /// With the records that are not committed yet.
     txn: Option<Box<dyn WriteTxn>>,
     uncommitted_bytes: usize,
     engine: Arc<dyn Engine>,
@@ -204,7 +197,7 @@ enum ImportState {
 }
 
 impl Importer {
-    /// Starts with an engine that must have no records.
+    /// The engine must have no records.
     pub fn new(engine: Arc<dyn Engine>) -> Result<Importer> {
         let snapshot = engine.snapshot()?;
         for bucket in Bucket::ALL {
@@ -224,7 +217,6 @@ impl Importer {
         })
     }
 
-    /// Takes the next bytes of the stream.
     pub fn feed(&mut self, chunk: &[u8]) -> Result<()> {
         self.buffered.extend_from_slice(chunk);
         let outcome = self.import_buffered();
@@ -235,7 +227,7 @@ impl Importer {
         outcome
     }
 
-    /// Ends the import: fails unless the whole stream was seen. Returns the number of records.
+    /// Fails unless the whole stream was seen. Returns the number of records.
     pub fn finish(self) -> Result<u64> {
         match self.state {
             ImportState::Complete => Ok(self.records),

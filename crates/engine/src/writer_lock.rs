@@ -23,7 +23,6 @@ use parking_lot::Mutex;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 
-/// What a write transaction must hold.
 #[derive(Debug, Default)]
 pub(crate) struct WriterLock {
     /// Held for a few instructions at a time, never across a read or a write of the store.
@@ -36,7 +35,6 @@ struct WriterLockState {
     writer: Option<RecordsChanges>,
     /// Set by a failed commit, or by a panic in its place, for ever.
     has_failed: bool,
-    /// Whether a defragmentation is under way.
     is_defragmenting: bool,
     /// Keys of commits since the defragmentation began that it has not carried over yet. A set,
     /// because the same few keys of the small buckets change with every commit.
@@ -45,11 +43,9 @@ struct WriterLockState {
 
 type RecordsChanges = bool;
 
-/// A key that a commit touched.
 pub(crate) type ChangedKey = (Bucket, Box<[u8]>);
 
 impl WriterLock {
-    /// Admits a writer.
     pub(crate) fn acquire(self: &Arc<WriterLock>) -> Result<WriterGuard> {
         let mut state = self.state.lock();
         if state.has_failed {
@@ -68,7 +64,6 @@ impl WriterLock {
         })
     }
 
-    /// Admits a defragmentation.
     pub(crate) fn begin_defragment(self: &Arc<WriterLock>) -> Result<DefragmentGuard> {
         let mut state = self.state.lock();
         if state.has_failed {
@@ -83,7 +78,7 @@ impl WriterLock {
     }
 }
 
-/// The right to be the one write transaction, until dropped.
+/// Held until dropped.
 #[derive(Debug)]
 pub(crate) struct WriterGuard {
     lock: Arc<WriterLock>,
@@ -92,14 +87,14 @@ pub(crate) struct WriterGuard {
 }
 
 impl WriterGuard {
-    /// Remembers that `key` changes with this transaction, if a caller needs to know.
+    /// Does nothing unless a defragmentation needs to know.
     pub(crate) fn record_change(&mut self, bucket: Bucket, key: &[u8]) {
         if self.records_changes {
             self.changed_keys.push((bucket, key.into()));
         }
     }
 
-    /// Ends the turn with the outcome of the commit.
+    /// `outcome` is that of the commit.
     pub(crate) fn release(mut self, outcome: Result<()>) -> Result<()> {
         let mut state = self.lock.state.lock();
         match &outcome {
@@ -125,7 +120,7 @@ impl Drop for WriterGuard {
     }
 }
 
-/// The right to be the one defragmentation, until dropped.
+/// Held until dropped.
 #[derive(Debug)]
 pub(crate) struct DefragmentGuard {
     lock: Arc<WriterLock>,
@@ -137,7 +132,6 @@ impl DefragmentGuard {
         self.lock.state.lock().writer != Some(false)
     }
 
-    /// Takes up to `limit` changed keys.
     pub(crate) fn take_changed_keys(&self, limit: usize) -> Vec<ChangedKey> {
         let mut state = self.lock.state.lock();
         std::iter::from_fn(|| state.changed_keys.pop_first()).take(limit).collect()

@@ -50,7 +50,6 @@ impl<B> Clone for DeferredBackend<B> {
 }
 
 impl<B: StorageBackend> DeferredBackend<B> {
-    /// Holds back the changes of `inner`.
     pub(crate) fn new(inner: B) -> DeferredBackend<B> {
         let (released, kept) = (AtomicBool::new(false), Mutex::default());
         DeferredBackend {
@@ -72,7 +71,7 @@ impl<B: StorageBackend> DeferredBackend<B> {
         Ok(())
     }
 
-    /// Keeps `change`, unless changes go through by now.
+    /// Returns whether the change was kept: not if changes go through by now.
     fn defer(&self, change: impl FnOnce() -> DeferredChange) -> bool {
         if self.state.is_released.load(Ordering::Acquire) {
             return false;

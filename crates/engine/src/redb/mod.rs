@@ -1,5 +1,4 @@
-//! The `redb` engine, the default: a copy-on-write B+tree in one file, with one writer. What bbolt
-//! is to etcd.
+//! The `redb` engine, the default: a copy-on-write B+tree in one file, with one writer, as bbolt.
 //!
 //! A commit copies the changed leaves and the branches above them, and makes the new root valid by
 //! writing one of two slots in the file's header. A snapshot keeps its root's pages, so the file
@@ -57,7 +56,6 @@ const fn table_of(bucket: Bucket) -> RecordTableDefinition {
     TableDefinition::new(bucket.name())
 }
 
-/// One redb file.
 #[derive(Debug)]
 pub(crate) struct RedbStore {
     database: Database,
@@ -70,7 +68,6 @@ pub(crate) struct RedbStore {
 }
 
 impl RedbStore {
-    /// A new store on any disk.
     pub(crate) fn create_on(
         disk: impl StorageBackend,
         path: &Path,
@@ -91,7 +88,6 @@ impl RedbStore {
         Ok(RedbStore::new(database, 0, path, options))
     }
 
-    /// The store that is on a disk.
     pub(crate) fn open_on(
         disk: impl StorageBackend,
         path: &Path,
@@ -185,7 +181,7 @@ fn open_and_check(
     Ok((database, size_in_use))
 }
 
-/// Checks that every table is there, and returns the size in use.
+/// Returns the size in use.
 fn check_tables(database: &Database) -> std::result::Result<u64, redb::Error> {
     let txn = database.begin_read()?;
     for bucket in Bucket::ALL {
@@ -196,7 +192,6 @@ fn check_tables(database: &Database) -> std::result::Result<u64, redb::Error> {
     size.map(|size| size.value()).ok_or_else(missing)
 }
 
-/// Why redb did not open the file, in our words.
 fn open_error(path: &Path, error: DatabaseError) -> Error {
     match error {
         DatabaseError::DatabaseAlreadyOpen => Error::Locked { path: path.to_owned() },
@@ -222,7 +217,6 @@ fn corrupt(path: &Path, detail: String) -> Error {
     Error::Corrupt { path: path.to_owned(), detail }
 }
 
-/// An error of a store that was opened well.
 fn storage_error(error: impl Into<redb::Error>) -> Error {
     Error::Storage(error.into().to_string())
 }

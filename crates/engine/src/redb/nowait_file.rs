@@ -1,10 +1,8 @@
 //! The store's file, of which a read can be had *only if it waits for no disk*.
 //!
-//! The system keeps pages of the file in memory, and takes out those that were not read for a
-//! while. Reading such a *cold* page takes a tenth of a millisecond from a disk at rest, and as
-//! long as a sync from one that is busy with it. Inside [`try_read_cached`](crate::try_read_cached)
-//! that is not done: Linux is asked for what it has (`RWF_NOWAIT`), and if that is not all, the
-//! whole read ends there.
+//! Reading a page that the system does not have in memory may take as long as a sync. Inside
+//! [`try_read_cached`](crate::try_read_cached) Linux is asked for what it has (`RWF_NOWAIT`), and
+//! if that is not all, the whole read ends there.
 //!
 //! ```text
 //!   redb's own cache ──no──▶ the system's, asked ──all of it──▶ as ever
@@ -23,7 +21,6 @@ use redb::{BackendError, DatabaseError, StorageBackend};
 
 use crate::cached_read;
 
-/// A file for redb.
 #[derive(Debug)]
 pub(super) struct NowaitFile {
     backend: FileBackend,
@@ -33,7 +30,7 @@ pub(super) struct NowaitFile {
         expect(dead_code, reason = "only Linux says what is in memory")
     )]
     file: File,
-    /// It is unknown what is in memory: it is read as ever.
+    /// Whether the system cannot say what is in memory: then the file is read as usual.
     is_unsupported: AtomicBool,
 }
 
@@ -44,7 +41,7 @@ impl NowaitFile {
         Ok(NowaitFile { backend: FileBackend::new(file)?, file: same, is_unsupported: cannot_say })
     }
 
-    /// Reads what the system has in memory, and says whether that was all.
+    /// Returns whether all of it was in memory.
     #[cfg(target_os = "linux")]
     fn read_cached(&self, offset: u64, out: &mut [u8]) -> io::Result<bool> {
         use rustix::io::{Errno, ReadWriteFlags, preadv2};

@@ -39,7 +39,7 @@ fn options(seed: u64) -> Options {
     Options { cache_bytes: 1 << 20, quick_repair: seed.is_multiple_of(2) }
 }
 
-/// The disk with a new store on it, made once: it is the same for every seed.
+/// Made once: it is the same for every seed.
 fn new_store() -> Vec<u8> {
     static MADE: OnceLock<Vec<u8>> = OnceLock::new();
     let make = || {
@@ -54,7 +54,7 @@ fn open(disk: &SimulatedDisk, seed: u64) -> Result<Arc<RedbStore>> {
     RedbStore::open_on(disk.clone(), Path::new("disk"), &options(seed)).map(Arc::new)
 }
 
-/// Commits until the power fails; returns the last commit that was acknowledged.
+/// Returns the last commit that was acknowledged.
 fn commit_until_the_power_fails(store: &Arc<RedbStore>, seed: u64) -> u64 {
     let lock = Arc::new(WriterLock::default());
     let mut acknowledged = commit_number(&*store.snapshot().unwrap());
@@ -78,7 +78,6 @@ fn commit(store: &Arc<RedbStore>, lock: &Arc<WriterLock>, seed: u64, number: u64
     txn.commit()
 }
 
-/// Runs a seed; says what was lost.
 fn run(seed: u64, disk: SimulatedDisk) -> std::result::Result<(), String> {
     let mut rng = StdRng::seed_from_u64(seed);
     let store = open(&disk, seed).map_err(|error| error.to_string())?;
@@ -113,7 +112,7 @@ fn check(found: Vec<u8>, seed: u64, acknowledged: u64) -> std::result::Result<()
     }
 }
 
-/// Half of the seeds each, so that two cores share them.
+/// Of one parity, so that two cores share the seeds.
 fn run_seeds(quick_repair: bool) {
     let first = seed_or("CLEARLANE_SEED", 1);
     let seeds = first..first + seed_or("CLEARLANE_SEEDS", SEEDS);

@@ -1,9 +1,8 @@
 //! A disk in memory on which the power can fail.
 //!
-//! What was synced is kept apart from what was not. The disk counts writes, changes of length and
-//! syncs, and fails at the one that it was set to; from then on nothing reaches it.
-//! [`SimulatedDisk::after_power_cut`] is the disk that the machine finds when it starts again: what
-//! was synced, and of the rest, sector by sector, what the seed says.
+//! The disk counts writes, changes of length and syncs, and fails at the one that it was set to;
+//! from then on nothing reaches it. [`SimulatedDisk::after_power_cut`] is the disk found
+//! afterwards: what was synced, and of the rest, sector by sector, what the seed says.
 //!
 //! ```text
 //!   write A ─ write B ─ sync ─ write C ─ write D (2 sectors) ─✂
@@ -22,7 +21,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use redb::StorageBackend;
 
-/// What a disk writes as a whole.
+/// Bytes that a disk writes as a whole.
 const SECTOR: usize = 512;
 
 /// Clones are the same disk.
@@ -33,9 +32,8 @@ pub(super) struct SimulatedDisk {
 
 #[derive(Default)]
 struct DiskState {
-    /// What a reader sees.
     written: Vec<u8>,
-    /// What is certain to survive.
+    /// Certain to survive.
     synced: Vec<u8>,
     unsynced: Vec<DiskChange>,
     /// Changes and syncs until the power fails; `None`: never.
@@ -59,7 +57,7 @@ enum DiskChange {
 }
 
 impl SimulatedDisk {
-    /// A disk with these bytes on it, all synced.
+    /// All synced.
     pub(super) fn with_contents(bytes: Vec<u8>) -> SimulatedDisk {
         let state = DiskState { written: bytes.clone(), synced: bytes, ..DiskState::default() };
         SimulatedDisk { state: Arc::new(Mutex::new(state)) }
@@ -86,7 +84,6 @@ impl SimulatedDisk {
         self.state.lock().written.clone()
     }
 
-    /// What is on the disk when the power is back.
     pub(super) fn after_power_cut(&self, rng: &mut StdRng) -> Vec<u8> {
         let state = self.state.lock();
         let mut found = state.synced.clone();
@@ -126,7 +123,6 @@ fn write_some_sectors(disk: &mut [u8], offset: usize, data: &[u8], kept: u32, rn
 }
 
 impl DiskState {
-    /// Fails once the power has.
     fn require_power(&self) -> io::Result<()> {
         if self.has_failed { Err(io::Error::other("the power failed")) } else { Ok(()) }
     }

@@ -62,12 +62,11 @@ impl fmt::Debug for RedbSnapshot {
     }
 }
 
-/// The range in redb's form. It must not be empty.
+/// The range must not be empty.
 pub(super) fn bounds(range: KeyRange<'_>) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (Bound::Included(range.from), range.to.map_or(Bound::Unbounded, Bound::Excluded))
 }
 
-/// Calls `visit` for the records until it breaks.
 pub(super) fn visit_all(
     records: redb::Range<'_, &'static [u8], &'static [u8]>,
     visit: &mut Visitor<'_>,

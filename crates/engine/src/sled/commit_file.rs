@@ -27,10 +27,10 @@ const COMMIT_FILE_NAME: &str = "witness";
 const LOG_NAME: &str = "db";
 const CONFIG_NAME: &str = "conf";
 const COMMIT_FILE_BYTES: usize = 24;
-/// Some seconds in all, after which another process must have the files.
+/// Some seconds in all, after which it is assumed that another process has the files.
 const RELEASE_TRIES_MAX: usize = 4_000_000;
 
-/// The witness of one store. Dropped after sled, it notes that the store was closed.
+/// Dropped after sled, it notes that the store was closed.
 #[derive(Debug)]
 pub(super) struct CommitFile {
     file: File,
@@ -38,9 +38,9 @@ pub(super) struct CommitFile {
     log: File,
     store: PathBuf,
     acknowledged: u64,
-    /// As they were found; `None` once the store is open.
+    /// As the files were found; `None` once the store is open.
     checksum_at_open: Option<FilesChecksum>,
-    /// Whether the store is about to be removed, so that how it was closed need not be known.
+    /// If so, how the store was closed need not be known.
     is_removed_on_drop: bool,
 }
 
@@ -83,7 +83,7 @@ impl CommitFile {
         Ok(witness)
     }
 
-    /// Reads the witness of a store, and refuses what sled would silently make anew.
+    /// Refuses what sled would silently make anew.
     pub(super) fn open(store: &Path) -> Result<CommitFile> {
         for name in [CONFIG_NAME, LOG_NAME, COMMIT_FILE_NAME] {
             match fs::metadata(store.join(name)).map(|found| found.len()) {
@@ -130,7 +130,6 @@ impl CommitFile {
         Err(Error::Locked { path: self.store.join(LOG_NAME) })
     }
 
-    /// Whether sled's files are as sled left them when it was closed.
     pub(super) fn was_closed_cleanly(&self) -> bool {
         // The length first: after a crash there is nothing to compare, and no need to read it all.
         self.checksum_at_open.is_some_and(|found| {
@@ -149,7 +148,6 @@ impl CommitFile {
         Ok(())
     }
 
-    /// Notes that the store is open, with a tree of `commit`.
     pub(super) fn mark_open(&mut self, commit: u64) -> Result<()> {
         (self.acknowledged, self.checksum_at_open) = (commit, None);
         self.write_open().map_err(|error| path_error(&self.store, COMMIT_FILE_NAME, error))
@@ -166,7 +164,7 @@ impl CommitFile {
         write_numbers(&self.file, commit, FilesChecksum::STILL_OPEN)
     }
 
-    /// A new store: its files, and that they are there.
+    /// For a new store: its files, and their names.
     fn sync_everything(&self) -> io::Result<()> {
         self.file.sync_all()?;
         self.sync_log()?;
@@ -178,12 +176,11 @@ impl CommitFile {
         write_numbers(&self.file, self.acknowledged, FilesChecksum::STILL_OPEN)
     }
 
-    /// Says that the store's files will be removed when it is closed.
     pub(super) fn set_removed_on_drop(&mut self) {
         self.is_removed_on_drop = true;
     }
 
-    /// Notes how sled left its files. Waits for sled to have left them.
+    /// Waits until sled has closed them.
     fn write_closed(&self) -> io::Result<()> {
         self.wait_for_release().map_err(|error| io::Error::other(error.to_string()))?;
         let mut number = [0; 8];

@@ -101,12 +101,10 @@ fn visit_merged(
     ControlFlow::Continue(())
 }
 
-/// The first key behind every key of a bucket.
 pub(super) fn after_bucket(bucket: Bucket) -> Bytes {
     Bytes::copy_from_slice(&[bucket as u8 + 1])
 }
 
-/// The first key above `key`.
 fn successor(key: &[u8]) -> Bytes {
     let mut next = Vec::with_capacity(key.len() + 1);
     next.extend_from_slice(key);

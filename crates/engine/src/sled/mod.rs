@@ -38,7 +38,6 @@ use tree::{METADATA_KEY, TreeMetadata, storage_error};
 use txn::{SledSnapshot, SledWriteTxn};
 use undo_log::UndoLog;
 
-/// One sled directory.
 pub(crate) struct SledStore {
     /// sled's default tree, and with it the whole of sled.
     database: sled::Db,

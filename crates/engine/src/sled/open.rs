@@ -8,7 +8,6 @@ use crate::catch_panic::catch_panic;
 use crate::error::{Error, Result};
 use crate::options::Options;
 
-/// Opens sled and checks that it has all that was acknowledged.
 pub(super) fn open_and_check(
     path: &Path,
     witness: &CommitFile,

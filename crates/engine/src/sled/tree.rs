@@ -10,7 +10,6 @@ use crate::error::Error;
 /// Our own entry in the tree, behind all buckets: commit number and size in use.
 pub(super) const METADATA_KEY: &[u8] = &[0xff];
 
-/// What [`METADATA_KEY`] holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TreeMetadata {
     pub(super) commit: u64,
@@ -32,7 +31,6 @@ impl TreeMetadata {
     }
 }
 
-/// A bucket's key as the tree has it.
 pub(super) fn tree_key(bucket: Bucket, key: &[u8]) -> Bytes {
     let mut whole = Vec::with_capacity(1 + key.len());
     whole.push(bucket as u8);

@@ -3,8 +3,7 @@
 //! sled repairs its files while it opens them, and finds out later, or never, that they are
 //! damaged. A store that is refused must stay as it was. So when a store was not closed cleanly,
 //! or was changed since, its files are copied, the copy is opened and checked, and only if that
-//! went well is the store itself opened. The price is the copy: it is paid after a crash, and by
-//! this engine only.
+//! went well is the store itself opened.
 
 use std::fs;
 use std::io;

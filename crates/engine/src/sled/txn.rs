@@ -17,7 +17,6 @@ use crate::error::{Error, Result};
 use crate::interface::{KeyRange, Read, Snapshot, Visitor, WriteTxn};
 use crate::writer_lock::WriterGuard;
 
-/// The state of one commit: its number, and the store to ask.
 pub(super) struct SledSnapshot {
     commit: u64,
     store: Arc<SledStore>,
@@ -157,7 +156,6 @@ fn apply(store: &SledStore, changes: BTreeMap<Bytes, Option<Bytes>>) -> Result<(
     Ok(())
 }
 
-/// What the tree has under the keys that are about to change.
 fn replaced_values(
     store: &SledStore,
     changes: &BTreeMap<Bytes, Option<Bytes>>,

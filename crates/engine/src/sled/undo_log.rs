@@ -22,7 +22,6 @@ use parking_lot::Mutex;
 /// A key's value before a commit; `None` if it had none.
 pub(super) type OldValue = Option<Bytes>;
 
-/// The shared part.
 #[derive(Debug, Default)]
 pub(super) struct UndoLog {
     state: Mutex<UndoState>,
@@ -30,7 +29,6 @@ pub(super) struct UndoLog {
 
 #[derive(Debug, Default)]
 struct UndoState {
-    /// The last commit that completed.
     committed: u64,
     /// How many snapshots are open, by their commit.
     open_snapshots: BTreeMap<u64, usize>,
@@ -44,12 +42,10 @@ impl UndoLog {
         UndoLog { state: Mutex::new(UndoState { committed, ..UndoState::default() }) }
     }
 
-    /// The number that the next commit gets.
     pub(super) fn next_commit(&self) -> u64 {
         self.state.lock().committed + 1
     }
 
-    /// Registers a snapshot of the last commit.
     pub(super) fn open_snapshot(&self) -> u64 {
         let mut state = self.state.lock();
         let commit = state.committed;
@@ -57,7 +53,7 @@ impl UndoLog {
         commit
     }
 
-    /// Forgets a snapshot, and whatever only it could still ask for.
+    /// Forgets, too, whatever only this snapshot could still ask for.
     pub(super) fn close_snapshot(&self, commit: u64) {
         let mut state = self.state.lock();
         let count = state.open_snapshots.get_mut(&commit).expect("only an open snapshot is closed");
@@ -68,7 +64,7 @@ impl UndoLog {
         }
     }
 
-    /// Notes what `commit` is about to replace. Called before the store changes.
+    /// Called before the store changes.
     pub(super) fn record(&self, commit: u64, replaced: Vec<(Bytes, OldValue)>) {
         let keys = replaced.iter().map(|(key, _)| key.clone()).collect();
         let mut state = self.state.lock();
@@ -78,14 +74,12 @@ impl UndoLog {
         state.keys_by_commit.push_back((commit, keys));
     }
 
-    /// Makes `commit` the one that new snapshots are of.
     pub(super) fn complete(&self, commit: u64) {
         let mut state = self.state.lock();
         state.committed = commit;
         state.drop_unneeded();
     }
 
-    /// The entries as they are now.
     pub(super) fn snapshot(&self, snapshot: u64) -> UndoSnapshot {
         UndoSnapshot { entries: self.state.lock().entries.clone(), commit: snapshot }
     }
@@ -109,7 +103,6 @@ impl UndoState {
     }
 }
 
-/// The entries at one moment, as the snapshot of one commit needs them.
 #[derive(Debug)]
 pub(super) struct UndoSnapshot {
     entries: OrdMap<(Bytes, u64), OldValue>,

@@ -59,7 +59,6 @@ fn an_action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// The engine and the model side by side.
 struct Race {
     /// Present but for the moment of a reopening.
     store: Option<Store>,
@@ -164,7 +163,6 @@ impl Race {
         }
     }
 
-    /// Compares everything that is open.
     fn compare(&self) {
         let engine = &self.store().engine;
         self.committed.assert_same(&*engine.snapshot().unwrap(), "a new snapshot");

@@ -13,7 +13,6 @@ use clearlane_engine::{
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// One engine in a directory of its own.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) kind: EngineKind,
@@ -27,14 +26,13 @@ impl Store {
         Store { kind, engine: open_small(kind, dir.path()), dir }
     }
 
-    /// Closes the engine and opens it again. No snapshot may be open.
+    /// No snapshot may be open.
     pub(crate) fn reopened(self) -> Store {
         let Store { kind, engine, dir } = self;
         drop(engine);
         Store { kind, engine: open_small(kind, dir.path()), dir }
     }
 
-    /// Commits one transaction.
     pub(crate) fn commit(&self, change: impl FnOnce(&mut dyn WriteTxn)) {
         let mut txn = self.engine.begin_write().unwrap();
         change(&mut *txn);
@@ -56,14 +54,12 @@ impl Store {
     }
 }
 
-/// Opens a store with a cache fit for tests.
 pub(crate) fn open_small(kind: EngineKind, dir: &Path) -> Arc<dyn Engine> {
     open(kind, dir, Options { cache_bytes: 8 << 20, ..Options::default() }).unwrap()
 }
 
 pub(crate) type Record = (Vec<u8>, Vec<u8>);
 
-/// The records of a range.
 pub(crate) fn records(reader: &dyn Read, bucket: Bucket, range: KeyRange<'_>) -> Vec<Record> {
     let mut found = Vec::new();
     reader
@@ -83,7 +79,6 @@ pub(crate) fn shown(reader: &dyn Read, bucket: Bucket) -> String {
     pairs.collect::<Vec<_>>().join(" ")
 }
 
-/// The plainest store there is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Model {
     pub(crate) records: BTreeMap<(Bucket, Vec<u8>), Vec<u8>>,
@@ -108,7 +103,6 @@ impl Model {
         inside.map(|((_, key), value)| (key.clone(), value.clone())).collect()
     }
 
-    /// Fails where the reader shows anything else than the model.
     pub(crate) fn assert_same(&self, reader: &dyn Read, hint: &str) {
         for bucket in Bucket::ALL {
             let expected = self.bucket(bucket, KeyRange::ALL);
@@ -195,7 +189,6 @@ pub(crate) fn changes_of(seed: u64, number: u64) -> Vec<Change> {
     changes
 }
 
-/// What must be there after the first `commits` commits of a workload.
 pub(crate) fn model_after(seed: u64, commits: u64) -> Model {
     let mut model = Model::default();
     for number in 1..=commits {

@@ -32,7 +32,6 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().unwrap())
 }
 
-/// The one number that a snapshot shows.
 fn the_number_in(snapshot: &dyn Snapshot) -> u64 {
     let all = records(snapshot, Bucket::Lease, KeyRange::ALL);
     assert_eq!(all.len(), KEYS as usize);

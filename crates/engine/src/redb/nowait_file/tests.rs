@@ -11,7 +11,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use super::*;
 use crate::{Bucket, EngineKind, KeyRange, NotCached, Options, open, try_read_cached};
 
-/// Has the system forget what it knows of a file, if it can.
+/// Returns whether the system has forgotten the file.
 fn drop_page_cache(file: &File) -> bool {
     file.sync_all().unwrap();
     fadvise(file, 0, None, Advice::DontNeed).unwrap();
@@ -41,7 +41,7 @@ fn what_is_cold_is_not_waited_for() {
     if !drop_page_cache(&file) {
         return;
     }
-    // Of one, a quick disk may have it there in time.
+    // A quick disk may have read a single page ahead in time.
     let mut page = [0; 4096];
     let mut is_cold = |offset| try_read_cached(|| pages.read(offset, &mut page)).is_err();
     let cold = [3, 5, 7, 9, 11].map(|place| place << 20).into_iter().find(|at| is_cold(*at));
@@ -63,7 +63,6 @@ fn what_is_cold_is_not_waited_for() {
     assert_eq!(beyond.kind(), io::ErrorKind::UnexpectedEof);
 }
 
-/// redb takes an error of its file for the end of the store. A read that gave up is none.
 #[test]
 fn a_store_goes_on_after_reads_that_gave_up() {
     let dir = tempfile::tempdir().unwrap();
@@ -93,9 +92,8 @@ fn a_store_goes_on_after_reads_that_gave_up() {
         });
         assert_eq!(found, value(key));
     }
-    // How many the system has read ahead is its affair.
+    // The system decides how many it reads ahead.
     assert!(cold > 0, "none of 55 was cold");
-    // A walk comes from leaf to leaf, and has more in its hands.
     let mut seen = 0;
     let all = KeyRange { from: &[], to: None };
     let walk = try_read_cached(|| {
