@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use crate::lease_map::{Checkpoint, Lease, LeaseMap};
 
-/// The interval at which the schedule looks for expired leases.
 pub const SCAN_INTERVAL: Duration = Duration::from_millis(500);
 /// The most leases that are revoked in a second: etcd's number. Each is an entry in the log.
 pub const REVOKED_PER_SECOND: usize = 1000;
@@ -28,7 +27,6 @@ pub const REVOKED_PER_SECOND: usize = 1000;
 pub const PROPOSED_MAX: usize = 16;
 /// The most leases that one step looks at; if that was not enough, the next step is due at once.
 pub const LEASES_PER_STEP_MAX: usize = 2048;
-/// The most checkpoints that go into one entry.
 pub const CHECKPOINTS_PER_ENTRY_MAX: usize = 1000;
 
 const REVOKED_PER_SCAN_MAX: usize = REVOKED_PER_SECOND / 2;
@@ -37,23 +35,20 @@ const REVOKED_PER_SCAN_MAX: usize = REVOKED_PER_SECOND / 2;
 const SPREAD_INTERVAL: Duration =
     Duration::from_nanos(1_000_000_000 / (REVOKED_PER_SECOND as u64 * 3 / 4));
 
-/// What is to be proposed now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Due {
-    /// Leases that are to be revoked, each by an entry of its own.
+    /// Each by an entry of its own.
     pub revoke: Vec<i64>,
-    /// Checkpoints, all in one entry.
+    /// All in one entry.
     pub checkpoints: Vec<Checkpoint>,
 }
 
 impl Due {
-    /// Whether there is nothing to propose.
     pub fn is_empty(&self) -> bool {
         self.revoke.is_empty() && self.checkpoints.is_empty()
     }
 }
 
-/// A leader's view of when leases end.
 #[derive(Debug)]
 pub(crate) struct ExpirySchedule {
     expiring: BTreeSet<(Duration, i64)>,
@@ -99,7 +94,7 @@ impl ExpirySchedule {
         schedule
     }
 
-    /// A lease is there whose expiry is set.
+    /// The expiry of the lease is set.
     pub(crate) fn add(&mut self, id: i64, lease: &mut Lease, now: Duration) {
         self.queue(id, lease, lease.expiry);
         self.queue_checkpoint(id, lease, now);
@@ -116,7 +111,6 @@ impl ExpirySchedule {
         self.checkpoints.extend(lease.checkpoint_at.map(|at| (at, id)));
     }
 
-    /// A lease is there no more.
     pub(crate) fn remove(&mut self, id: i64, lease: &Lease) {
         self.proposed.remove(&id);
         if let Some(at) = lease.queued_at {
@@ -127,7 +121,7 @@ impl ExpirySchedule {
         }
     }
 
-    /// What was due could not be proposed: it is due again with a later scan.
+    /// It is due again with a later scan.
     pub(crate) fn not_proposed(&mut self, leases: &mut LeaseMap, id: i64, now: Duration) {
         if self.proposed.remove(&id)
             && let Some(lease) = leases.get_mut(id)
@@ -136,7 +130,6 @@ impl ExpirySchedule {
         }
     }
 
-    /// What is to be proposed now.
     pub(crate) fn due(&mut self, leases: &mut LeaseMap, now: Duration) -> Due {
         let mut due = Due::default();
         if now >= self.next_scan && self.next_at().is_some_and(|first| first <= now) {
@@ -157,7 +150,7 @@ impl ExpirySchedule {
         due
     }
 
-    /// A lease that has ended becomes ready. A lease that was renewed goes to its new place.
+    /// Expired leases become ready; a renewed lease goes to its new place.
     fn scan(&mut self, leases: &mut LeaseMap, now: Duration) {
         for _ in 0..LEASES_PER_STEP_MAX {
             let next = self.expiring.first().copied().filter(|(at, _)| *at <= now);
@@ -210,7 +203,7 @@ impl ExpirySchedule {
     }
 }
 
-/// No two closer together than the pace allows. They are in order, and stay so.
+/// Moves moments at least [`SPREAD_INTERVAL`] apart. They are in order, and stay so.
 fn spread(order: &mut [(Duration, i64)]) {
     let mut earliest = Duration::ZERO;
     for (expiry, _) in order {

@@ -24,13 +24,12 @@ use clearlane_proto::leasepb;
 use crate::TTL_MAX;
 use crate::error::LeaseRejection;
 
-/// The moment of expiry where there is no leader to set one.
+/// Where there is no leader to set a moment.
 pub(crate) const NEVER: Duration = Duration::MAX;
 
-/// One lease.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    /// Seconds it was granted with.
+    /// Granted, in seconds.
     pub(crate) ttl: i64,
     /// Seconds that were left at the last checkpoint; 0 if that does not count.
     pub(crate) remaining_ttl: i64,
@@ -43,25 +42,21 @@ pub(crate) struct Lease {
     keys: BTreeSet<Bytes>,
 }
 
-/// How much is left of a lease, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Of which.
     pub id: i64,
-    /// How much; 0 for all of it.
+    /// In seconds; 0 for all of it.
     pub remaining_ttl: i64,
 }
 
 /// A lease as all members have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseState {
-    /// Its id.
     pub id: i64,
-    /// The seconds it was granted with.
+    /// Granted, in seconds.
     pub ttl: i64,
-    /// The seconds that were left at the last checkpoint.
+    /// In seconds, at the last checkpoint.
     pub remaining_ttl: i64,
-    /// What hangs on it.
     pub keys: Vec<Bytes>,
 }
 
@@ -78,14 +73,12 @@ impl Lease {
         }
     }
 
-    /// How long it lives from now on, if it is begun anew.
     pub(crate) fn renewal_ttl(&self) -> Duration {
         let seconds =
             if self.remaining_ttl > 0 { self.remaining_ttl.min(self.ttl) } else { self.ttl };
         ttl_duration(seconds)
     }
 
-    /// As bucket `lease` has it.
     pub(crate) fn to_record(&self, id: i64) -> leasepb::Lease {
         leasepb::Lease { id, ttl: self.ttl, remaining_ttl: self.remaining_ttl }
     }
@@ -109,7 +102,6 @@ pub(crate) fn ttl_duration(ttl: i64) -> Duration {
     Duration::from_secs(ttl.max(0).unsigned_abs())
 }
 
-/// All leases.
 #[derive(Debug, Default)]
 pub(crate) struct LeaseMap {
     leases: BTreeMap<i64, Lease>,
@@ -117,7 +109,6 @@ pub(crate) struct LeaseMap {
 }
 
 impl LeaseMap {
-    /// How long a lease would be granted for, or why not.
     pub(crate) fn check_grant(
         &self,
         id: i64,
@@ -142,7 +133,7 @@ impl LeaseMap {
         self.leases.get_mut(&id).expect("it was added")
     }
 
-    /// A lease is no more, and what still hung on it hangs on none.
+    /// Keys that are still attached to it are attached to no lease then.
     pub(crate) fn remove(&mut self, id: i64) -> Option<Lease> {
         let lease = self.leases.remove(&id)?;
         for key in &lease.keys {
@@ -151,7 +142,7 @@ impl LeaseMap {
         Some(lease)
     }
 
-    /// From now on a key hangs on this lease. On none, if there is no such lease.
+    /// To no lease if there is none of this id.
     pub(crate) fn attach(&mut self, key: &Bytes, lease: i64) {
         let lease = Some(lease).filter(|lease| self.leases.contains_key(lease));
         let before = match lease {
@@ -185,12 +176,10 @@ impl LeaseMap {
         self.leases.iter_mut().map(|(id, lease)| (*id, lease))
     }
 
-    /// How many keys hang on a lease.
     pub(crate) fn attached_count(&self) -> usize {
         self.lease_of_key.len()
     }
 
-    /// How many leases there are.
     pub(crate) fn len(&self) -> usize {
         self.leases.len()
     }

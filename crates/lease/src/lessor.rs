@@ -27,10 +27,8 @@ use crate::error::{Error, LeaseRejection, Result};
 use crate::expiry::{Due, ExpirySchedule};
 use crate::lease_map::{Checkpoint, Lease, LeaseMap, LeaseState, NEVER, ttl_duration};
 
-/// Number of keys that [`Lessor::keys`] lists under the lock at once.
 const KEYS_PER_PAGE: usize = 1024;
 
-/// How leases are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// How long it takes at least until another member leads.
@@ -40,7 +38,6 @@ pub struct Config {
 }
 
 impl Config {
-    /// etcd's for an election time-out.
     pub fn new(election_timeout: Duration) -> Config {
         Config { election_timeout, checkpoint_interval: None }
     }
@@ -52,35 +49,30 @@ impl Config {
     }
 }
 
-/// What has become of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// It lives for this number of seconds from now on.
+    /// For this number of seconds from now on.
     Renewed(i64),
-    /// There is none, or its time is over.
+    /// Also if its time is over and the revocation is not applied yet.
     NotFound,
     /// Members count on less than its whole time. Propose the checkpoint "all of it", and when that
     /// is applied, ask again.
     CheckpointFirst(Checkpoint),
-    /// This member does not lead.
     NotLeading,
 }
 
-/// How it stands with a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTtl {
-    /// Seconds it was granted with.
+    /// In seconds.
     pub granted: i64,
-    /// Whole seconds that are left. Only the leader knows.
+    /// In whole seconds; only the leader knows.
     pub remaining: Option<i64>,
 }
 
-/// The leases of a member.
 #[derive(Debug)]
 pub struct Lessor {
     config: Config,
     state: Mutex<LessorState>,
-    /// How many keys hang on a lease.
     attached_keys: AtomicUsize,
 }
 
@@ -92,7 +84,6 @@ struct LessorState {
 }
 
 impl Lessor {
-    /// Without leases.
     pub fn new(config: Config, locks: &Registry) -> Lessor {
         let state = Mutex::new(locks, "lessor", LessorState::default());
         Lessor { config, state, attached_keys: AtomicUsize::new(0) }
@@ -176,7 +167,7 @@ impl Lessor {
         Ok(Ok(()))
     }
 
-    /// The transaction that has deleted a lease has ended.
+    /// To be called when the transaction that deleted the lease has ended.
     pub fn finish_delete(&self, id: i64) {
         let mut state = self.state.lock();
         let LessorState { leases, schedule } = &mut *state;
@@ -188,7 +179,7 @@ impl Lessor {
         self.attached_keys.store(leases.attached_count(), Ordering::Relaxed);
     }
 
-    /// Takes note of how much is left of leases. Of those that are gone it is not said any more.
+    /// Checkpoints of leases that are gone are passed over.
     pub fn checkpoint<A>(
         &self,
         checkpoints: &[Checkpoint],
@@ -206,12 +197,10 @@ impl Lessor {
         Ok(())
     }
 
-    /// Whether there is a lease of this id.
     pub fn contains(&self, id: i64) -> bool {
         self.state.lock().leases.get(id).is_some()
     }
 
-    /// How many leases there are.
     pub fn count(&self) -> usize {
         self.state.lock().leases.len()
     }
@@ -225,7 +214,6 @@ impl Lessor {
         state.schedule = Some(schedule);
     }
 
-    /// This member does not lead any more.
     pub fn demote(&self) {
         let mut state = self.state.lock();
         if state.schedule.take().is_some() {
@@ -235,7 +223,6 @@ impl Lessor {
         }
     }
 
-    /// Lets a lease begin its time anew.
     pub fn renew(&self, id: i64, now: Duration) -> Renewal {
         let mut state = self.state.lock();
         if state.schedule.is_none() {
@@ -254,7 +241,6 @@ impl Lessor {
         }
     }
 
-    /// How it stands with a lease, if there is one.
     pub fn time_to_live(&self, id: i64, now: Duration) -> Option<LeaseTtl> {
         let state = self.state.lock();
         let lease = state.leases.get(id)?;
@@ -280,7 +266,7 @@ impl Lessor {
         }
     }
 
-    /// The ids of all leases, the one that ends first in front.
+    /// The lease that ends first is in front.
     pub fn list(&self) -> Vec<i64> {
         let list = |state: &LessorState| -> Vec<(Duration, i64)> {
             state.leases.iter().map(|(id, lease)| (lease.expiry, id)).collect()
@@ -302,19 +288,17 @@ impl Lessor {
         state.leases.iter().map(contents).collect()
     }
 
-    /// What this member, if it leads, is to propose now.
     pub fn due(&self, now: Duration) -> Due {
         let mut state = self.state.lock();
         let LessorState { leases, schedule } = &mut *state;
         schedule.as_mut().map(|schedule| schedule.due(leases, now)).unwrap_or_default()
     }
 
-    /// When to ask for that again, if nothing happens before.
+    /// When to call [`due`](Lessor::due) again, if nothing happens before.
     pub fn next_due(&self) -> Option<Duration> {
         self.state.lock().schedule.as_ref()?.next_due()
     }
 
-    /// A revocation that was due could not be proposed now.
     pub fn not_proposed(&self, id: i64, now: Duration) {
         let mut state = self.state.lock();
         let LessorState { leases, schedule } = &mut *state;

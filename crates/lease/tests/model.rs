@@ -50,7 +50,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// What there should be.
 #[derive(Default)]
 struct Model {
     /// The granted seconds, and the moment of the end while there is a leader.

@@ -1,7 +1,4 @@
 //! Golden scripts over a lessor: one scenario per file.
-//!
-//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-lease --test
-//! scripts`. Then read the difference.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -64,7 +64,6 @@ impl TestLessor {
         txn.end(()).unwrap();
     }
 
-    /// The keys that are there.
     pub(crate) fn keys(&self) -> Vec<String> {
         let found = self.store.begin_read().range(KeyRange::ALL, RangeOptions::default()).unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
