@@ -1,16 +1,9 @@
 //! What a program that serves allocates with, and how long it keeps what is free.
 //!
-//! A request is made of many small pieces, and an answer of an old era is one large one: 20 MB,
-//! that are free again when they are sent. mimalloc gives such memory back after a tenth of a
-//! second, and the next answer gets it anew, page by page, each with a fault and each to be
-//! cleared. While the pages go back, another thread that wants one waits. On a virtual machine the
-//! host may have taken them meanwhile, which doubles the time of the whole read, now and then.
-//!
-//! So what is free stays for some seconds. It is used again by then, or it is not needed. When the
-//! time is over, all that is free just then goes, also what was in use just before: with large
-//! pieces kept for ten seconds, one large answer in ten to twenty still took twice as long. So an
-//! old era keeps what is free for a minute. If `MIMALLOC_PURGE_DELAY` is set, its value holds.
-//! Figures are in `docs/decisions/server-allocator.md`.
+//! An answer of an old era is one piece of 20 MB. mimalloc gives such memory back after a tenth of
+//! a second, and the next answer gets it anew, page by page, each with a fault. So what is free
+//! stays for some seconds, in an old era for a minute. If `MIMALLOC_PURGE_DELAY` is set, its value
+//! holds. Figures are in `docs/decisions/server-allocator.md`.
 //!
 //! The library does not choose: a program that has a server in it keeps its allocator.
 
@@ -20,17 +13,17 @@ pub use mimalloc::MiMalloc as Allocator;
 
 /// In milliseconds, for what a thread has; ten times as long for what is in large pieces.
 const PURGE_DELAY_MS: std::ffi::c_long = 1000;
-/// The same, where an answer is made as a whole.
+/// In an old era, where an answer is made as a whole.
 const OLD_ERA_PURGE_DELAY_MS: std::ffi::c_long = 60_000;
 /// `mi_option_purge_delay` of version 2, which the crate leaves out of its list.
 const PURGE_DELAY_OPTION: libmimalloc_sys::mi_option_t = 15;
 
-/// To be called once, at the start.
+/// Called once, at the start.
 pub fn set_purge_delay() {
     set_purge_delay_ms(PURGE_DELAY_MS);
 }
 
-/// To be called when the era is known to be an old one.
+/// Called once the era is known to be an old one.
 pub(crate) fn set_old_era_purge_delay() {
     set_purge_delay_ms(OLD_ERA_PURGE_DELAY_MS);
 }

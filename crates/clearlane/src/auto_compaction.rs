@@ -1,8 +1,7 @@
 //! What a member does by itself: compactions that no client asks for.
 //!
-//! When to compact, and at which revision, is [decided](clearlane_mvcc::auto_compaction) without a
-//! clock and without a store. Here are both. Only the leader compacts; the others record
-//! revisions all the same, so that the next leader has them.
+//! When to compact, and at which revision, is [decided](clearlane_mvcc::auto_compaction) elsewhere.
+//! Only the leader compacts; the others record revisions, too, so that the next leader has them.
 
 use std::convert::Infallible;
 
@@ -11,7 +10,6 @@ use clearlane_proto::etcdserverpb::CompactionRequest;
 use clearlane_server::{RequestError, Server, apply};
 use tokio::time::{Instant, sleep_until};
 
-/// Goes on for as long as it is polled.
 pub async fn run_auto_compaction(member: Server, mut policy: AutoCompaction) -> Infallible {
     let begin = Instant::now();
     loop {

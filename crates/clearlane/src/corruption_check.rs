@@ -3,9 +3,8 @@
 //! checks are described in `docs/maintenance.md`: at the start of a member with data, periodically
 //! at the leader, and at the leader behind compactions.
 //!
-//! A hash reads the whole store. It is computed on a thread of its own, over a view: neither reads
-//! nor writes wait for it. (In the [old eras](clearlane_backend) they do, as in etcd.) A member
-//! without data has nothing to compare, and the only member of a cluster no other to compare with.
+//! A hash reads the whole store, on a thread of its own and over a view: reads and writes do not
+//! wait for it, except in the [old eras](clearlane_backend), as in etcd.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -26,14 +25,13 @@ use tokio::time::{sleep, timeout};
 /// etcd's time for a request: 5 s, and two election time-outs.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Which checks there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CorruptionChecks {
     /// Before this member serves.
     pub is_initial: bool,
-    /// The interval of the periodic check, if it is on.
+    /// `None`: off.
     pub periodic: Option<Duration>,
-    /// The interval of the check behind compactions, if it is on.
+    /// `None`: off.
     pub after_compactions: Option<Duration>,
 }
 
@@ -41,7 +39,7 @@ fn peer_timeout(node: &ServerThreads) -> Duration {
     REQUEST_TIMEOUT + 2 * node.election_timeout()
 }
 
-/// Compares a member that is about to serve with the others. The error ends it.
+/// The error ends the member.
 pub fn initial_check(
     node: &ServerThreads,
     peer_urls: &[String],
@@ -67,7 +65,7 @@ pub fn initial_check(
     Ok(())
 }
 
-/// Checks at this interval, while this member leads. Goes on for as long as it is polled.
+/// Only while this member leads.
 pub async fn run_periodic_checks(member: Server, every: Duration) -> Infallible {
     let id = format!("{:x}", member.threads().metadata().node_id);
     tracing::info!("local-member-id" = id, interval = ?every, "enabled corruption checking");
@@ -84,7 +82,7 @@ pub async fn run_periodic_checks(member: Server, every: Duration) -> Infallible 
     }
 }
 
-/// One check: which member differs?
+/// The member that differs, if any.
 async fn periodic_check(member: &Server) -> Result<Option<u64>, RequestError> {
     let before = local_hash(member).await?.hash_kv;
     let others = peer_hashes(member, before.hash_revision).await;
@@ -97,8 +95,7 @@ async fn periodic_check(member: &Server) -> Result<Option<u64>, RequestError> {
     Ok(PeriodicCheck { leader, before, after, others: &others }.find_corrupt_member())
 }
 
-/// Checks at this interval what compactions have left, while this member leads. Goes on for as long
-/// as it is polled.
+/// Checks what compactions have left, while this member leads.
 pub async fn run_compaction_checks(member: Server, every: Duration) -> Infallible {
     let mut checked = 0;
     loop {
@@ -110,7 +107,7 @@ pub async fn run_compaction_checks(member: Server, every: Duration) -> Infallibl
 }
 
 /// Goes from the newest compaction to older ones until all members could be compared. The revision
-/// at which that was, or 0.
+/// at which that was is returned, or 0.
 async fn compaction_check(member: &Server, checked: i64) -> i64 {
     let hashes = member.store().compaction_hashes();
     let unchecked: Vec<HashKv> =
@@ -139,7 +136,7 @@ async fn compaction_check(member: &Server, checked: i64) -> i64 {
     found
 }
 
-/// Of this member, at its newest revision.
+/// At the newest revision.
 async fn local_hash(member: &Server) -> Result<MemberHash, RequestError> {
     let store = member.store();
     let work = tokio::task::spawn_blocking(move || checksums::hash_kv(&*store, 0));
@@ -147,7 +144,7 @@ async fn local_hash(member: &Server) -> Result<MemberHash, RequestError> {
     Ok(MemberHash { hash_kv: sum, revision })
 }
 
-/// All others at once.
+/// Asks all at once.
 async fn peer_hashes(member: &Server, revision: i64) -> Vec<PeerHash> {
     let node = member.threads();
     let (Some(others), own) = (node.peer_clients(), node.metadata().node_id) else {
@@ -162,7 +159,7 @@ async fn peer_hashes(member: &Server, revision: i64) -> Vec<PeerHash> {
     join_all(asked).await
 }
 
-/// Raises the alarm for the member that differs. If it gets lost, the next check raises it again.
+/// If the alarm gets lost, the next check raises it again.
 async fn raise_corrupt_alarm(member: &Server, suspect: u64) {
     if member.threads().alarms().is_raised_by(suspect, AlarmType::Corrupt) {
         return;

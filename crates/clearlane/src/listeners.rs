@@ -13,19 +13,15 @@ use clearlane_net::tls::{Dialer, Error, TlsAcceptor, TlsInfo};
 
 use crate::config::Config;
 
-/// A port, and TLS if it is spoken there.
 pub(crate) type MetricsListener = (TcpListener, Option<Arc<TlsAcceptor>>);
 
-/// All listeners.
 pub(crate) struct Listeners {
     pub(crate) clients: Vec<Listener>,
     pub(crate) peers: Vec<Listener>,
     pub(crate) metrics: Vec<MetricsListener>,
-    /// How other members are called.
     pub(crate) dialer: Dialer,
 }
 
-/// Why a listener cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindError {
     #[error("--{flag}: {at}: {error}")]
@@ -53,7 +49,6 @@ impl Listeners {
     }
 }
 
-/// A listener, and how it is to speak.
 type BoundListener<'c> = (Listener, &'c ListenAddress);
 
 fn bind_listeners<'c>(
@@ -106,7 +101,7 @@ fn pair_with_tls(
     listeners.map(|(listener, entrance)| (listener, tls_for(entrance, tls))).collect()
 }
 
-/// TLS for incoming connections, if any may use it.
+/// `None` if no listener needs it.
 fn tls_acceptor<'e>(
     endpoint: ListenerKind,
     mut entrances: impl Iterator<Item = &'e ListenAddress>,
@@ -134,7 +129,7 @@ fn tls_acceptor<'e>(
     Ok(Some(Arc::new(incoming)))
 }
 
-/// TLS for members that are called, if any of them may want it.
+/// With TLS if another member's address may need it.
 fn peer_dialer(config: &Config) -> Result<Dialer, Error> {
     let TlsInfo {
         server_certificate: own,

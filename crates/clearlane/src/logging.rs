@@ -1,7 +1,6 @@
 //! The log: one line for each event, as JSON or as text.
 //!
-//! etcd's users collect its log as JSON, and their tools look for four keys; all other fields
-//! follow them.
+//! Tools for etcd's log look for four keys; all other fields follow them.
 //!
 //! ```text
 //!   {"level":"info","ts":"2026-02-03T04:05:06.789012Z","caller":"src/run.rs:120",
@@ -25,29 +24,23 @@ use tracing::{Event, Level, Metadata, Subscriber, span};
 
 use crate::config::{LogConfig, LogFormat, LogOutput};
 
-/// Why no log can be written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file cannot be opened.
     #[error("--log-outputs: {path}: {source}")]
     File {
-        /// Which one.
+        /// As the flag names it.
         path: PathBuf,
-        /// The error of the system.
         source: io::Error,
     },
-    /// Another log was begun before.
     #[error("a log is written already")]
     AlreadyStarted,
 }
 
-/// From here on, events are written.
 pub fn start(config: &LogConfig) -> Result<(), Error> {
     let log = LogSubscriber::open(config)?;
     tracing::subscriber::set_global_default(log).map_err(|_| Error::AlreadyStarted)
 }
 
-/// Writes lines.
 struct LogSubscriber {
     level: LevelFilter,
     format: LogFormat,
@@ -128,7 +121,6 @@ impl Subscriber for LogSubscriber {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// The fields of an event.
 #[derive(Default)]
 struct EventFields {
     message: String,
@@ -193,7 +185,7 @@ fn console(metadata: &Metadata<'_>, words: EventFields, now: String) -> String {
     if !words.fields.is_empty() {
         let _ = write!(line, "\t{}", Value::Object(words.fields));
     }
-    // A line is a line, whatever the message contains.
+    // One event is one line, whatever the message contains.
     line.replace('\n', "\\n") + "\n"
 }
 
@@ -206,7 +198,7 @@ fn name(level: Level) -> &'static str {
     }
 }
 
-/// The file and the line, without the directories in which this was built.
+/// Without the directories in which this was built.
 fn caller(metadata: &Metadata<'_>) -> String {
     let file = metadata.file().unwrap_or("unknown");
     let end = file.rmatch_indices('/').nth(1).map_or(0, |(at, _)| at + 1);

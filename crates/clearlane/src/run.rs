@@ -11,8 +11,7 @@
 //! ```
 //!
 //! Errors in the flags are reported before a file is touched, and a port in use before data is
-//! opened. A line `ready to serve client requests` for each listener is what tools wait for. A
-//! second signal ends without waiting.
+//! opened. Tools wait for the line `ready to serve client requests`. A second signal does not wait.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixDatagram;
@@ -44,16 +43,14 @@ use crate::data::{MemberConfig, OpenedMember};
 use crate::listeners::{Listeners, MetricsListener};
 use crate::{allocator, auto_compaction, corruption_check, logging, timeline, tools};
 
-/// The greatest number of threads that serve clients, if no flag says how many.
+/// The most, unless a flag says how many.
 const NET_THREADS_DEFAULT_MAX: usize = 4;
 
 /// Between two checkpoints of leases, if there are any: etcd's.
 const LEASE_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
-/// Why the process ends with an error text and a status.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The whole program.
 pub fn main() -> ExitCode {
     let arguments: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -79,7 +76,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The text of `--version`: tools read etcd's version from it.
+/// Tools read etcd's version from it.
 pub fn version() -> String {
     format!(
         "etcd Version: {}\nGit SHA: clearlane-{}\nGo Version: none, this is Rust\n\
@@ -91,13 +88,12 @@ pub fn version() -> String {
     )
 }
 
-/// Writes a text to standard output. A failed write is no error.
+/// A failed write is no error.
 pub(crate) fn print(text: &str) -> ExitCode {
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
 }
 
-/// Writes to standard error why the process ends.
 pub(crate) fn print_error(words: &str, status: u8) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "clearlane: {words}");
     ExitCode::from(status)
@@ -111,7 +107,6 @@ fn print_config_error(refusal: &ConfigError) -> ExitCode {
     ended
 }
 
-/// What a member's start needs of its configuration.
 fn member_config(config: &Config) -> MemberConfig {
     let Config { bootstrap, raft, store, .. } = config;
     let era = store.era;
@@ -149,7 +144,6 @@ fn member_config(config: &Config) -> MemberConfig {
     }
 }
 
-/// What all threads have in common.
 fn rpc_config(config: &Config) -> RpcConfig {
     let options = metrics::MetricsOptions { is_extensive: config.http.is_extensive };
     let access = AccessControl::new(config.http.hosts.clone(), config.http.origins.clone());
@@ -173,17 +167,15 @@ fn rpc_config(config: &Config) -> RpcConfig {
 /// Nothing has this type: a member that runs ends the process.
 enum Never {}
 
-/// All that runs.
 struct RunningMember {
     threads: Arc<ServerThreads>,
-    /// Where clients are served once the member is ready.
+    /// Their clients are served once the member is ready.
     client_listeners: Vec<Listener>,
     server: Option<RpcServer>,
     peers: Peers,
-    /// Where metrics are served apart.
     metrics_listeners: Vec<MetricsListener>,
     rpc_config: RpcConfig,
-    /// How long a transfer of leadership may take.
+    /// Bounds the transfer of leadership.
     election_timeout: Duration,
 }
 
@@ -206,7 +198,6 @@ fn run_member(config: &Config) -> Result<Never, BoxError> {
     Err(failed)
 }
 
-/// From listeners to threads.
 fn start_member(config: &Config) -> Result<RunningMember, BoxError> {
     // Certificates are made in the data directory, and so may a timeline be.
     let start = member_config(config);
@@ -265,7 +256,7 @@ fn net_thread_count(config: &Config) -> usize {
     }
 }
 
-/// Serves metrics apart, from this thread.
+/// On this thread.
 fn serve_metrics(running: &mut RunningMember, config: &Config) -> std::io::Result<()> {
     for (listener, tls) in running.metrics_listeners.drain(..) {
         let at = listener.local_addr()?;
@@ -280,7 +271,7 @@ fn serve_metrics(running: &mut RunningMember, config: &Config) -> std::io::Resul
     Ok(())
 }
 
-/// Starts what the member does by itself, on this thread.
+/// On this thread.
 fn spawn_background_tasks(running: &RunningMember, config: &Config) {
     let BackgroundConfig { progress_interval, auto_compaction: (mode, retention), checks, .. } =
         &config.background;
@@ -299,8 +290,7 @@ fn spawn_background_tasks(running: &RunningMember, config: &Config) {
     }
 }
 
-/// Runs what the member does by itself, until a signal ends the process. Returns if the member has
-/// failed.
+/// Returns if the member has failed; a signal ends the process.
 async fn supervise(mut running: RunningMember, config: &Config) -> BoxError {
     if let Err(error) = serve_metrics(&mut running, config) {
         return error.into();
@@ -320,7 +310,7 @@ async fn supervise(mut running: RunningMember, config: &Config) -> BoxError {
     }
 }
 
-/// Waits until the member is told to stop, and has, or cannot go on.
+/// Returns when the member was told to stop, and has, or cannot go on.
 async fn wait_for_stop(
     mut running: RunningMember,
     config: &Config,
@@ -393,7 +383,7 @@ async fn serve_clients(running: &mut RunningMember, config: &Config) -> std::io:
     std::future::pending().await
 }
 
-/// Ends the network threads before the peers and the member, so that requests are answered.
+/// Network threads end before the peers and the member, so that requests are answered.
 async fn shut_down(running: RunningMember) -> Result<(), BoxError> {
     let RunningMember { threads: node, server, peers, election_timeout, .. } = running;
     if timeout(election_timeout, transfer_leadership(&node)).await.is_err() {
@@ -410,7 +400,7 @@ async fn shut_down(running: RunningMember) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A leader transfers its leadership, so that no member waits for an election time-out.
+/// So that no member waits for an election time-out.
 async fn transfer_leadership(node: &ServerThreads) {
     let own = node.metadata().node_id;
     let members = node.members();
@@ -441,7 +431,7 @@ fn exit_on_panic() {
     }));
 }
 
-/// Notifies systemd, if it has started this process and wants that.
+/// Does nothing if systemd has not set `NOTIFY_SOCKET`.
 fn notify_systemd() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let sent = UnixDatagram::unbound().and_then(|socket| socket.send_to(b"READY=1", &path));

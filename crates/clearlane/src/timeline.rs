@@ -9,10 +9,8 @@
 //! newest; here they are gathered, and written when the recording ends. A file that is there is
 //! replaced as a whole, by a rename, so a reader does not find half of one.
 //!
-//! # Why a signal
-//!
-//! A user that may send one may also stop the process. An address to ask would have to be defended,
-//! for it makes the server write a file.
+//! A signal, because a user that may send one may also stop the process. An address to ask would
+//! have to be defended, for it makes the server write a file.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -28,10 +26,9 @@ use tokio::time::interval;
 /// MB.
 pub const TRACE_EVENTS_MAX: usize = 200_000;
 
-/// Between two gatherings.
 const GATHER_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Checks that the file can be written, before anything else is done.
+/// Called before anything else is done.
 pub fn check_writable(file: &Path) -> io::Result<()> {
     let opened = OpenOptions::new().append(true).create(true).open(file);
     opened.map(drop).map_err(|error| {
@@ -39,7 +36,7 @@ pub fn check_writable(file: &Path) -> io::Result<()> {
     })
 }
 
-/// Gathers what is recorded, and handles SIGUSR1. Returns only if that cannot be done.
+/// Returns only if SIGUSR1 cannot be handled.
 pub async fn record_on_signal(node: &Arc<ServerThreads>, file: Option<&Path>) -> io::Error {
     let mut toggle = match signal(SignalKind::user_defined1()) {
         Ok(toggle) => toggle,
@@ -71,7 +68,7 @@ pub async fn record_on_signal(node: &Arc<ServerThreads>, file: Option<&Path>) ->
     }
 }
 
-/// Ends what is recorded, if anything is, and writes it.
+/// Ends the recording, if there is one.
 pub fn write(node: &ServerThreads, file: Option<&Path>) {
     let Some((file, recorded)) = file.zip(node.trace().stop()) else { return };
     let mut beside = file.as_os_str().to_owned();

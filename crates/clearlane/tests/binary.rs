@@ -42,7 +42,6 @@ fn program(arguments: &[&str]) -> Command {
     program
 }
 
-/// What a start that ends writes.
 fn refused(arguments: &[&str]) -> Output {
     program(arguments).output().unwrap()
 }
@@ -51,7 +50,6 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// A member that runs, and what it has written.
 struct Running {
     process: Child,
     lines: Receiver<String>,
@@ -75,7 +73,6 @@ impl Running {
         Running { process, lines, said: Vec::new() }
     }
 
-    /// Waits for a line with these words.
     fn line(&mut self, words: &str) -> String {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -89,7 +86,6 @@ impl Running {
         }
     }
 
-    /// Waits until clients are served, and returns where.
     fn ready(&mut self) -> String {
         self.line("ready to serve client requests");
         let line: Value = serde_json::from_str(&self.line("serving client traffic")).unwrap();
@@ -362,7 +358,6 @@ fn metrics_have_a_port_of_their_own() {
     }
 }
 
-/// What is answered to an HTTP request.
 fn page(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -373,7 +368,6 @@ fn page(address: &str, path: &str) -> String {
     answer
 }
 
-/// How many keys there are, after this number of further puts.
 fn counted(address: &str, puts: u32) -> i64 {
     block_on(async {
         let mut client = connect(address).await;

@@ -36,7 +36,7 @@ fn value(number: u32) -> Vec<u8> {
     number.to_be_bytes().repeat(VALUE / 4)
 }
 
-/// The largest file below a directory that is not the log's.
+/// The largest file that is not the log's.
 fn store_of(dir: &Path) -> PathBuf {
     let mut found = Vec::new();
     let mut left = vec![dir.to_owned()];
@@ -53,7 +53,7 @@ fn store_of(dir: &Path) -> PathBuf {
     found.into_iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap()
 }
 
-/// Drops the system's cached pages of a file, if it can.
+/// Drops the cached pages of a file from memory, if the system lets it.
 fn forgets(path: &Path) -> bool {
     let file = File::open(path).unwrap();
     file.sync_all().unwrap();
@@ -76,7 +76,6 @@ fn one(number: u32) -> RangeRequest {
 /// As a plain range, as a sorted one, in a transaction.
 const WAYS: usize = 3;
 
-/// Asks for a key in one of the ways in which one can be asked for.
 async fn read(client: &mut KvClient<Channel>, number: u32) -> Vec<u8> {
     let range = match number as usize % WAYS {
         0 => client.range(one(number)).await.unwrap().into_inner(),
@@ -99,7 +98,7 @@ async fn read(client: &mut KvClient<Channel>, number: u32) -> Vec<u8> {
     range.kvs[0].value.to_vec()
 }
 
-/// Waits until all that was put is in the engine.
+/// Waits until the store has committed all puts.
 async fn committed(node: &ServerThreads) {
     let end = Instant::now() + Duration::from_secs(60);
     while node.store().sizes().unwrap().pending_ops > 0 {

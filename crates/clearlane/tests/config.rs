@@ -51,7 +51,7 @@ fn plain() -> Config {
     }
 }
 
-/// Each place, and how it is spoken there if not plainly.
+/// Each with how it is spoken there, if not plainly.
 fn entrances(all: &[ListenAddress]) -> String {
     let texts = all.iter().map(|entrance| match (entrance.is_plain, entrance.is_secure) {
         (true, true) => format!("{:?} with TLS and without", entrance.address),
@@ -61,7 +61,7 @@ fn entrances(all: &[ListenAddress]) -> String {
     texts.collect::<Vec<_>>().join(", ")
 }
 
-/// What is set, without what has a line of its own.
+/// Without what has a line of its own.
 fn side(side: &TlsInfo) -> String {
     let TlsInfo {
         server_certificate: own,
@@ -134,7 +134,7 @@ fn differences(config: &Config) -> String {
     if text.is_empty() { "as by default\n".to_owned() } else { text }
 }
 
-/// The words of a line. What has blanks stands in quotes.
+/// A word with blanks stands in quotes.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut is_quoted) = (Vec::new(), None::<String>, false);
     let mut letters = line.chars();
@@ -207,7 +207,6 @@ fn by_default_it_is_what_etcd_does() {
     assert!(!told.contains("warning"), "{told}");
 }
 
-/// A table that a parser goes by must make sense itself.
 #[test]
 fn the_table_holds_what_it_says() {
     let mut names = BTreeSet::new();

@@ -39,7 +39,7 @@ fn write(data: &Path, name: &str, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Everything in a directory: names, lengths and times.
+/// Names, lengths and times.
 fn all_of(dir: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
     let facts = fs::metadata(dir).unwrap();
     let mut all = vec![(dir.to_owned(), facts.len(), facts.modified().unwrap())];
@@ -65,7 +65,6 @@ fn program(data: &Path) -> Command {
     command
 }
 
-/// What a start writes that is refused, and changes nothing.
 fn refused(data: &Path) -> String {
     let before = all_of(data);
     let told = failed(&mut program(data));
@@ -73,7 +72,6 @@ fn refused(data: &Path) -> String {
     told
 }
 
-/// The last line of a program that fails.
 fn failed(command: &mut Command) -> String {
     let Output { status, stderr, .. } = command.output().unwrap();
     let said = String::from_utf8(stderr).unwrap();
@@ -83,7 +81,6 @@ fn failed(command: &mut Command) -> String {
 
 #[test]
 fn a_directory_of_etcd_is_left_alone() {
-    /// Names, and what is in them.
     type Files<'a> = &'a [(&'a str, &'a [u8])];
     let log: (&str, &[u8]) = (SEGMENT, b"records");
     let (good, second) = (database(), [vec![0; 4096], meta_page(1, MAGIC)].concat());
@@ -174,7 +171,6 @@ fn tools_recognise_etcds_files() {
     }
 }
 
-/// Runs until it is dropped.
 struct Etcd(Child);
 
 impl Drop for Etcd {
@@ -185,7 +181,7 @@ impl Drop for Etcd {
     }
 }
 
-/// Starts etcd, which has written its data when it has elected itself.
+/// Returns when etcd has elected itself, and so has written its data.
 fn etcd(data: &Path) {
     let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let ports = ports.map(|port| format!("http://{}", port.local_addr().unwrap()));

@@ -33,7 +33,6 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(4);
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// A member, and what it logs.
 struct Member {
     process: Child,
     lines: Receiver<String>,
@@ -64,7 +63,6 @@ impl Member {
         Member { process, lines }
     }
 
-    /// Waits until clients are served, and returns where.
     fn ready(&self) -> String {
         let end = Instant::now() + TIMEOUT;
         loop {
@@ -100,14 +98,13 @@ async fn connect(address: &str) -> Channel {
     Endpoint::from_shared(address.to_owned()).unwrap().connect().await.unwrap()
 }
 
-/// What writers and the test share.
 #[derive(Default)]
 struct WriterState {
     stopped: AtomicBool,
     written: AtomicU64,
 }
 
-/// Writes one after the other until it is stopped. How many were acknowledged, and the longest
+/// Returns how many writes were acknowledged, and the longest time between two.
 /// time between two.
 async fn write(address: String, key: String, seen: Arc<WriterState>) -> (u64, Duration) {
     let mut kv = KvClient::new(connect(&address).await);

@@ -24,7 +24,6 @@ use clearlane_server::threads::ServerThreads;
 use tonic::transport::{Channel, Endpoint};
 
 const LEASE: i64 = 7;
-/// How often each request is sent.
 const ROUNDS: usize = 300;
 
 /// Asks while a key is put with each revision, the first one with revision 2.

@@ -241,7 +241,6 @@ fn streams_are_lines_and_end_with_what_went_wrong() {
     }
 }
 
-/// What a stream answers comes at once, while the request goes on.
 #[test]
 fn a_stream_goes_both_ways_at_a_time() {
     let running = Running::start();

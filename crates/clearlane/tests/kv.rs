@@ -58,7 +58,7 @@ fn put(key: &str, value: &str) -> PutRequest {
     PutRequest { key, value, ..PutRequest::default() }
 }
 
-/// Puts many keys, a hundred in a transaction.
+/// A hundred in a transaction.
 async fn load(client: &mut KvClient<Channel>, puts: impl IntoIterator<Item = PutRequest>) {
     let ops = puts.into_iter().map(|put| RequestOp { request: Some(Op::RequestPut(put)) });
     for success in ops.collect::<Vec<_>>().chunks(100) {

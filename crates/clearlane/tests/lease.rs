@@ -65,7 +65,7 @@ impl Client {
         Ok(self.kv.put(request).await?.into_inner().header.unwrap().revision)
     }
 
-    /// How many keys begin so, and the revision.
+    /// With a prefix; and the revision.
     async fn count(&mut self, prefix: &str) -> (i64, i64) {
         let (key, range_end) = (prefix.to_owned(), format!("{prefix}\u{7f}"));
         let (key, range_end) = (key.into(), range_end.into());
@@ -89,7 +89,7 @@ impl Client {
         Ok(revoked.header.unwrap().revision)
     }
 
-    /// Waits until no key begins so.
+    /// Waits until no key has the prefix.
     async fn gone(&mut self, prefix: &str) -> i64 {
         loop {
             let (count, revision) = self.count(prefix).await;
@@ -217,7 +217,7 @@ fn after_a_restart_leases_have_their_keys_and_their_time_again() {
     running.stop();
 }
 
-/// How long puts and reads take, one after the other, while leases end, or are far from it.
+/// Of puts and reads, one after the other.
 #[derive(Default)]
 struct Times {
     puts: Vec<Duration>,
@@ -225,7 +225,7 @@ struct Times {
 }
 
 impl Times {
-    /// Takes some. Returns how many keys with leases there are.
+    /// Returns how many keys with leases there are.
     async fn take(&mut self, client: &mut Client) -> i64 {
         let begin = Instant::now();
         client.put("beside", 0).await.unwrap();

@@ -32,7 +32,7 @@ use clearlane_server::threads::ServerThreads;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
-/// What etcd gives a member of this peer address.
+/// The id that etcd gives to the member with this peer address.
 const MEMBER: u64 = 0x8e9e_05c5_2164_694d;
 
 struct Running {

@@ -12,7 +12,7 @@ use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest};
 use http_support::{Running, Whole};
 use tonic::transport::Endpoint;
 
-/// A family of samples: its type, and each sample's labels with its value.
+/// Its type, and each sample's labels with its value.
 #[derive(Debug, Default)]
 struct Family {
     kind: String,
@@ -80,7 +80,7 @@ fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
     (name.to_owned(), labels, value.parse().unwrap_or_else(|_| panic!("{line}")))
 }
 
-/// The one sample that has these labels.
+/// Of the one sample with these labels.
 fn value(families: &BTreeMap<String, Family>, name: &str, labels: &[(&str, &str)]) -> f64 {
     let has = |have: &BTreeMap<String, String>| {
         labels.iter().all(|(label, value)| have.get(*label).is_some_and(|have| have == value))

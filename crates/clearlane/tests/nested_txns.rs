@@ -90,7 +90,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-/// This number of transactions in each other, the innermost with this operation.
+/// The innermost has this operation.
 fn deep(txns: usize, innermost: Op) -> TxnRequest {
     let holds =
         |op| TxnRequest { success: vec![RequestOp { request: Some(op) }], ..TxnRequest::default() };

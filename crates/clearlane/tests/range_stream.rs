@@ -46,7 +46,7 @@ impl Running {
         address.unwrap().connect().await.unwrap()
     }
 
-    /// A stream whose pages are read when the test says so.
+    /// The test reads its pages.
     fn pages(&self, request: RangeRequest) -> Result<RangeStream, RequestError> {
         let member = Server::new(&self.node, Limits::default());
         tokio::spawn(member.requests().clone().run());
@@ -64,7 +64,7 @@ fn put(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> PutRequest {
     PutRequest { key: key.into().into(), value: value.into().into(), ..PutRequest::default() }
 }
 
-/// Puts many keys, a hundred in a transaction.
+/// A hundred in a transaction.
 async fn load(client: &mut KvClient<Channel>, puts: impl IntoIterator<Item = PutRequest>) {
     let ops = puts.into_iter().map(|put| RequestOp { request: Some(Op::RequestPut(put)) });
     for success in ops.collect::<Vec<_>>().chunks(100) {
@@ -86,7 +86,7 @@ fn revision(response: &RangeResponse) -> i64 {
     response.header.as_ref().unwrap().revision
 }
 
-/// What is left of a stream, put together.
+/// Joins the pages that are left.
 async fn joined(mut pages: RangeStream) -> (RangeResponse, usize) {
     let (mut joined, mut number) = (RangeResponse::default(), 0);
     while let Some(page) = pages.next_page().await.unwrap() {

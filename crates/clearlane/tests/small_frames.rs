@@ -33,7 +33,6 @@ struct Running {
     _dir: TempDir,
 }
 
-/// Has a connection of HTTP/2 to a server.
 fn with_connection(test: impl AsyncFnOnce(SendRequest<Bytes>)) {
     let dir = tempfile::tempdir().unwrap();
     let parts = Era::Clearlane;
@@ -83,7 +82,6 @@ async fn send(stream: &mut SendStream<Bytes>, mut bytes: Bytes, piece: usize, en
     }
 }
 
-/// The messages of a body.
 struct Messages {
     body: RecvStream,
     read: BytesMut,

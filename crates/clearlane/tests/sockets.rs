@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Members in one working directory, where sockets without a path are.
 struct SocketCluster {
     dir: TempDir,
-    /// How a member is written, from its number.
+    /// By the member's number.
     peer_url: fn(&Path, usize) -> String,
     client_url: fn(&Path, usize) -> String,
     count: usize,
@@ -90,7 +90,6 @@ impl SocketCluster {
         process.wait().unwrap();
     }
 
-    /// Asks it to end, and waits.
     fn stop(&mut self, at: usize) {
         let mut process = self.running[at].take().unwrap();
         kill(Pid::from_raw(process.id() as i32), Signal::SIGTERM).unwrap();
@@ -107,7 +106,7 @@ impl SocketCluster {
         self.outgoing.connect(&url).await
     }
 
-    /// Tries until member `at` has done it, whatever it answers before.
+    /// Retries until member `at` has done it.
     async fn put(&self, at: usize, value: &str) {
         let begin = Instant::now();
         loop {
@@ -128,7 +127,7 @@ impl SocketCluster {
         }
     }
 
-    /// Waits until the member itself has this.
+    /// Waits until this member has the value.
     async fn has(&self, at: usize, value: &str) {
         let begin = Instant::now();
         loop {

@@ -73,7 +73,7 @@ async fn revoke(channel: &Channel, id: i64) {
     LeaseClient::new(channel.clone()).lease_revoke(request).await.unwrap();
 }
 
-/// The keys below a prefix, once there is this number.
+/// Waits until there are `count`.
 async fn keys(channel: &Channel, prefix: &str, count: usize) -> Vec<Bytes> {
     let range_end = Bytes::from(prefix.replace('/', "0"));
     let range = RangeRequest { key: prefix.to_owned().into(), range_end, ..Default::default() };

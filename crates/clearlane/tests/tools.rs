@@ -27,7 +27,7 @@ fn clearlane(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_clearlane")).args(arguments).env_clear().output().unwrap()
 }
 
-/// What a tool prints that does what it should.
+/// Returns what is printed.
 fn done(arguments: &[&str]) -> String {
     let output = clearlane(arguments);
     let told = String::from_utf8_lossy(&output.stderr);
@@ -35,7 +35,7 @@ fn done(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The error of one that does not.
+/// Returns the error.
 fn refused(arguments: &[&str], status: i32) -> String {
     let output = clearlane(arguments);
     assert_eq!(output.status.code(), Some(status), "{arguments:?}");
@@ -48,7 +48,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.unwrap() })
 }
 
-/// A member that puts `a` to `e` at the revisions 2 to 6, and what a client saves of it.
+/// It puts `a` to `e` at the revisions 2 to 6.
 fn make(data_dir: &Path, file: &Path) {
     let era = Era::Clearlane;
     let node = data::open_single_member(data_dir, era, "old", "http://localhost:2380").unwrap();
@@ -75,7 +75,7 @@ fn make(data_dir: &Path, file: &Path) {
     node.stop();
 }
 
-/// Starts a member, and kills it when the work is done.
+/// The member is killed when the work is done.
 fn while_it_runs<T>(data_dir: &str, era: &str, work: impl FnOnce(&str) -> T) -> T {
     let (data_dir, era) = (format!("--data-dir={data_dir}"), format!("--era={era}"));
     let mut process = Command::new(env!("CARGO_BIN_EXE_clearlane"))
@@ -97,7 +97,6 @@ fn while_it_runs<T>(data_dir: &str, era: &str, work: impl FnOnce(&str) -> T) -> 
     done
 }
 
-/// Starts a member and asks it.
 fn asked(
     data_dir: &str,
     era: &str,

@@ -1,5 +1,4 @@
-//! A connection that gathers small writes into few large ones:
-//! `docs/head-of-line.md`.
+//! A connection that gathers small writes into few large ones: `docs/head-of-line.md`.
 //!
 //! It says that it takes no vectored writes, so h2 copies small frames together, which is cheaper
 //! for answers of some hundred bytes. Frames too large for that h2 writes one by one, in two calls
@@ -25,29 +24,25 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// What h2 hands over of a large frame before its rest.
 const LARGE_FRAME_CHUNK_BYTES: usize = 1024;
-/// Number of bytes that are kept.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// How often in a row a flush is put off: more often than it takes to fill the buffer, so this is
 /// for small writes that come again and again while a large response is sent.
 const DEFERRED_FLUSHES_MAX: u32 = 8;
-/// A writer that gathers large frames, and takes no vectored writes.
 #[derive(Debug)]
 pub struct CoalescingWriter<C> {
     connection: C,
-    /// What was written and is kept, from `gone` on.
+    /// What is kept, from `written` on.
     buffer: Vec<u8>,
     written: usize,
-    /// Something has come to it since the last flush behind which more is likely.
+    /// Since the last flush a write has come behind which more is likely.
     expects_more: bool,
-    /// Flushes since then, of which nothing came.
+    /// Flushes that were put off in a row.
     deferred_flushes: u32,
     large_responses: ActiveLargeResponses,
-    /// The tasks that come first.
     reactor_yield: Option<Arc<ReactorYield>>,
 }
 
 impl<C> CoalescingWriter<C> {
-    /// Over a connection, beside the large responses that it carries.
     pub fn new(connection: C, long: ActiveLargeResponses) -> CoalescingWriter<C> {
         let (kept, gone, has_grown, put_off) = (Vec::new(), 0, false, 0);
         CoalescingWriter {
@@ -88,7 +83,7 @@ impl<C: AsyncWrite + Unpin> CoalescingWriter<C> {
         Poll::Ready(Ok(0))
     }
 
-    /// All that was kept has gone. Connections that do not need the memory again soon are many.
+    /// Frees the memory: connections that do not need it again soon are many.
     fn clear_buffer(&mut self) {
         (self.buffer, self.written, self.expects_more, self.deferred_flushes) =
             (Vec::new(), 0, false, 0);
@@ -177,17 +172,16 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for CoalescingWriter<C> {
     }
 }
 
-/// How many answers of a connection are under way that are read while they are sent. Of each, the
-/// end counts no more: what h2 has taken over, up to half a megabyte.
+/// The large responses under way on a connection. The end of one, up to half a megabyte that h2 has
+/// taken over, does not count.
 #[derive(Clone, Debug, Default)]
 pub struct ActiveLargeResponses(Arc<AtomicUsize>);
 
-/// One of them.
 #[derive(Debug)]
 pub struct LargeResponseGuard(ActiveLargeResponses);
 
 impl ActiveLargeResponses {
-    /// One more, until the guard is dropped.
+    /// Counts until the guard is dropped.
     pub fn start(&self) -> LargeResponseGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
         LargeResponseGuard(self.clone())
@@ -218,7 +212,7 @@ struct ReactorYield {
 }
 
 impl ReactorYield {
-    /// The task goes on when they are served.
+    /// The task is woken when they were served.
     fn start(context: &Context<'_>) -> Arc<ReactorYield> {
         let waiting = Mutex::new(context.waker().clone());
         let others = Arc::new(ReactorYield { is_done: AtomicBool::new(false), waker: waiting });

@@ -3,9 +3,8 @@
 //! A listener is bound before anything else is opened: a second server on a port in use
 //! fails at once, and no data was touched.
 //!
-//! A listener also knows how its connections speak: plainly, with [TLS](crate::tls), or either.
-//! etcd lets one port have both kinds. There the first byte tells: a TLS connection begins with
-//! 0x16, and neither HTTP/1.1 nor HTTP/2 does.
+//! A port may have connections with [TLS](crate::tls) and without, as in etcd. Their first byte
+//! tells: TLS begins with 0x16, and neither HTTP/1.1 nor HTTP/2 does.
 
 use std::fmt;
 use std::fs;
@@ -20,23 +19,17 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::tls::TlsAcceptor;
 
-/// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BindAddress {
-    /// On a port.
     Tcp(SocketAddr),
-    /// In the file system.
     Unix(PathBuf),
 }
 
-/// A place to listen, and what is spoken there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
-    /// Where.
     pub address: BindAddress,
-    /// Without TLS.
     pub is_plain: bool,
-    /// With TLS. On one port both can be had: the first byte tells them apart.
+    /// On one port both can be had: the first byte tells them apart.
     pub is_secure: bool,
 }
 
@@ -49,56 +42,44 @@ impl fmt::Display for BindAddress {
     }
 }
 
-/// A bound listener, and whether its connections speak TLS.
 #[derive(Debug)]
 pub struct Listener {
     socket: BoundSocket,
     security: TransportSecurity,
 }
 
-/// How a connection speaks.
 #[derive(Clone, Debug)]
 pub enum TransportSecurity {
-    /// Without TLS.
     Plain,
-    /// With TLS.
     Tls(Arc<TlsAcceptor>),
     /// Its first byte decides.
     PlainOrTls(Arc<TlsAcceptor>),
 }
 
-/// The bound socket.
 #[derive(Debug)]
 enum BoundSocket {
-    /// On a port.
     Tcp(std::net::TcpListener),
-    /// In the file system.
     Unix(UnixSocketFile),
 }
 
-/// A socket in the file system. Its name goes with it.
+/// Dropping it removes the file.
 #[derive(Debug)]
 struct UnixSocketFile {
     listener: unix::UnixListener,
     path: PathBuf,
 }
 
-/// An accepted connection.
 #[derive(Debug)]
 pub enum Connection {
-    /// From a network.
     Tcp(std::net::TcpStream),
-    /// From this machine.
     Unix(unix::UnixStream),
 }
 
-/// A stream of bytes in both directions, over whatever it goes.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
 impl Listener {
-    /// Begins to listen.
     pub fn bind(at: &BindAddress) -> io::Result<Listener> {
         let bound = match at {
             BindAddress::Tcp(address) => BoundSocket::Tcp(std::net::TcpListener::bind(address)?),
@@ -111,7 +92,7 @@ impl Listener {
         Ok(Listener { socket: bound, security: TransportSecurity::Plain })
     }
 
-    /// It speaks TLS, and on a port perhaps without as well.
+    /// With `is_plain_too` the first byte of a connection decides.
     pub fn with_tls(self, tls: Arc<TlsAcceptor>, is_plain_too: bool) -> Listener {
         let speech = if is_plain_too {
             TransportSecurity::PlainOrTls(tls)
@@ -121,7 +102,7 @@ impl Listener {
         Listener { security: speech, ..self }
     }
 
-    /// Where it listens: the port, also if any was wanted.
+    /// The actual port, if port 0 was bound.
     pub fn listen_address(&self) -> io::Result<ListenAddress> {
         let at = match &self.socket {
             BoundSocket::Tcp(listener) => listener.local_addr().map(BindAddress::Tcp)?,
@@ -132,7 +113,7 @@ impl Listener {
         Ok(ListenAddress { address: at, is_plain, is_secure })
     }
 
-    /// For a thread with a runtime.
+    /// Must be called on a runtime.
     pub fn into_async(self) -> io::Result<AsyncListener> {
         let hears = match self.socket {
             BoundSocket::Tcp(listener) => {
@@ -150,13 +131,12 @@ impl Listener {
 }
 
 impl From<std::net::TcpListener> for Listener {
-    /// On a port that is bound already, without TLS.
+    /// Without TLS.
     fn from(listener: std::net::TcpListener) -> Listener {
         Listener { socket: BoundSocket::Tcp(listener), security: TransportSecurity::Plain }
     }
 }
 
-/// A listener on a runtime.
 #[derive(Debug)]
 pub struct AsyncListener {
     socket: AsyncSocket,
@@ -173,7 +153,7 @@ enum AsyncSocket {
 }
 
 impl AsyncListener {
-    /// The next connection. No bytes are read yet: a handshake is for another task.
+    /// Reads no bytes: the handshake is for another task.
     pub async fn accept(&self) -> io::Result<(Connection, TransportSecurity)> {
         let connection = match &self.socket {
             AsyncSocket::Tcp(listener) => Connection::Tcp(listener.accept().await?.0.into_std()?),

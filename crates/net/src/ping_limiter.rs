@@ -1,12 +1,10 @@
 //! Closes the connection of a client that pings too often: gRPC's keepalive enforcement.
 //!
 //! A ping costs its sender nothing and must be answered. So a server sets a pause between two pings
-//! (in etcd `--grpc-keepalive-min-time`) and ends a connection that does not keep to it with
-//! `too_many_pings`; a client's library then pings half as often. h2 answers pings itself and does
-//! not report them, so both directions are scanned here, nine bytes of each frame: a ping too soon
-//! after the one before is a strike, an answer resets the strikes, and the third strike sends
-//! `GOAWAY`. That must not fall into the middle of a frame: h2 may write up to the end of its last
-//! frame, known from its head, and no further.
+//! (`--grpc-keepalive-min-time`). h2 answers pings itself and does not report them, so both
+//! directions are scanned here: a ping too soon is a strike, an answer resets the strikes, and the
+//! third strike sends `GOAWAY` with `too_many_pings`. That must not fall into the middle of a
+//! frame: h2 may write up to the end of its last one.
 //!
 //! Which streams are open is not followed: etcd allows a ping in two hours on a connection without
 //! streams, and here the pause is the same with and without (`docs/clearlane-and-etcd.md`).
@@ -18,9 +16,8 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What a client of HTTP/2 begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// How many strikes a client may have between two answers.
+/// grpc-go's `maxPingStrikes`.
 const PING_STRIKES_MAX: u32 = 2;
 /// The end, in HTTP/2: a frame of 22 bytes, kind 7, of no stream; up to stream 2^31-1;
 /// ENHANCE_YOUR_CALM; why.
@@ -35,34 +32,32 @@ const HEADERS: u8 = 1;
 const PING: u8 = 6;
 const ACK: u8 = 1;
 
-/// A connection that asks for a pause between pings.
 #[derive(Debug)]
 pub struct PingLimiter<C> {
     connection: C,
     min_interval: Duration,
-    /// What must come before frames do; `None` if it is not HTTP/2.
+    /// What is left of the preface; `None` if this is not HTTP/2.
     preface: Option<&'static [u8]>,
     incoming: FrameScanner,
     outgoing: FrameScanner,
     last_ping: Option<Instant>,
     strikes: u32,
     state: LimiterState,
-    /// Of the reader, while only the writer can go on.
+    /// `Some` while only the writer can go on.
     reader_waker: Option<Waker>,
-    /// Bytes that were read since the connection's task last paused.
     bytes_since_pending: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LimiterState {
     Open,
-    /// How many bytes of the GOAWAY frame are written.
+    /// The number of bytes of the GOAWAY frame that are written.
     SendingGoAway(usize),
     Closed,
 }
 
 impl<C> PingLimiter<C> {
-    /// A client waits for this pause between two pings; with zero nothing is limited.
+    /// A pause of zero limits nothing.
     pub fn new(connection: C, pause: Duration) -> PingLimiter<C> {
         PingLimiter {
             connection,
@@ -119,7 +114,7 @@ impl<C> PingLimiter<C> {
 }
 
 impl<C: AsyncWrite + Unpin> PingLimiter<C> {
-    /// Writes the end, if h2's last frame has come to its own.
+    /// Writes the GOAWAY frame once h2's last frame is complete.
     fn poll_goaway(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let LimiterState::SendingGoAway(written) = self.state {
             if self.outgoing.bytes_to_frame_end() > 0 {
@@ -200,13 +195,10 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for PingLimiter<C> {
     }
 }
 
-/// Sees the frames of one direction pass by, wherever they are cut.
 #[derive(Debug, Default)]
 struct FrameScanner {
     head: [u8; 9],
-    /// How much of a head has passed.
     head_len: usize,
-    /// How much of a frame is still to come.
     payload_left: usize,
 }
 
@@ -232,7 +224,7 @@ impl FrameScanner {
         }
     }
 
-    /// How many bytes are at least to come before another frame may begin.
+    /// A lower bound of the bytes before another frame may begin.
     fn bytes_to_frame_end(&self) -> usize {
         match self.head_len {
             0 => self.payload_left,

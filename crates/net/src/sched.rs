@@ -1,17 +1,16 @@
 //! Which thread gets a core first: one that answers, or one that computes for long. See
 //! `docs/head-of-line.md` and `docs/decisions/turns-steps.md`.
 //!
-//! Linux lets a running thread finish its slice, up to 4 ms, before a woken thread runs, and a put
-//! is six wake-ups. Since Linux 6.12 a thread can set the length of its slices, and one with
-//! shorter slices goes first, without a privilege: each still gets its share of the machine.
+//! Linux lets a running thread finish its slice, up to 4 ms, before a woken thread runs. Since
+//! Linux 6.12 a thread can set the length of its slices without a privilege, and shorter ones go
+//! first.
 //!
 //! * A [`SchedClass`] is inherited: code that starts threads from a thread of another class sets
 //!   theirs.
 //! * A preempted lock holder delays all that want the lock. So in an old era, whose readers hold
 //!   locks while they read, no reader is [`Batch`](SchedClass::Batch).
-//! * An older Linux ignores the setting; other systems are not asked. A process with an unusual
-//!   policy (`chrt --batch`) is left unchanged. A seccomp filter must allow `sched_setattr`, or
-//!   answer it with an error.
+//! * An older Linux ignores the setting; other systems are not asked. An unusual policy is left
+//!   unchanged. A seccomp filter must allow `sched_setattr`, or answer it with an error.
 
 use std::cell::Cell;
 use std::thread;
@@ -23,12 +22,10 @@ thread_local! {
     static IS_BATCH: Cell<bool> = const { Cell::new(false) };
 }
 
-/// When a thread wants a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedClass {
-    /// As soon as it wakes, and for a short time: for a thread that answers.
+    /// For a thread that answers: as soon as it wakes, and for a short time.
     Latency,
-    /// As any other, and at a length that the system chooses.
     Normal,
     /// After the threads that answer: for a thread that computes for long and holds no lock for
     /// long. If there are more threads than cores it gets a third of the share of another. Not
@@ -37,8 +34,7 @@ pub enum SchedClass {
 }
 
 impl SchedClass {
-    /// From now on this is when the calling thread wants one. Returns whether the system has
-    /// agreed; if it has not, everything works, and takes longer beside others.
+    /// Returns whether the system agrees. If not, waits beside other threads are longer.
     pub fn apply_to_thread(self) -> bool {
         IS_BATCH.set(self == SchedClass::Batch);
         #[cfg(target_os = "linux")]
@@ -71,14 +67,13 @@ impl YieldPoints {
     /// Number of bytes of a step: a tenth of a millisecond to a thread that reads and copies them.
     const BYTES_PER_STEP: usize = 64 << 10;
 
-    /// Counts bytes that were processed, and yields at the end of a step.
+    /// Yields at the end of a step.
     pub fn advance(&mut self, bytes: usize) {
         if self.is_step_done(bytes) && IS_BATCH.get() {
             thread::yield_now();
         }
     }
 
-    /// Whether these bytes end a step.
     fn is_step_done(&mut self, bytes: usize) -> bool {
         self.bytes_in_step += bytes;
         let ends = self.bytes_in_step >= YieldPoints::BYTES_PER_STEP;
@@ -107,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// What holds for this thread, if it can be read here.
+    /// `None` where it cannot be read.
     fn current_attributes() -> Option<linux::SchedAttributes> {
         let told = linux::current();
         if told.is_none() {

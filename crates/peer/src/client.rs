@@ -20,11 +20,11 @@ use super::headers::PeerHeaders;
 use super::peer_table::PeerTable;
 use super::{MESSAGE_BYTES_MAX, PeerContext, hash_kv};
 
-/// Asks over the urgent connections: questions are short.
+/// Uses the urgent connections: questions are short.
 #[derive(Debug)]
 pub(super) struct GrpcPeerClients {
     table: Arc<PeerTable>,
-    /// But for the member that it is for.
+    /// Without the member that is called.
     headers: PeerHeaders,
 }
 
@@ -48,7 +48,6 @@ impl GrpcPeerClients {
     }
 }
 
-/// What another member's refusal means to a client of this one.
 pub(super) fn error_from_status(status: &Status) -> RequestError {
     let not_leader = RequestError::NotLeader;
     match MembershipRejection::from_message(status.message()) {

@@ -1,11 +1,9 @@
 //! Hashes, from member to member: what [`corruption`](clearlane_server::corruption) compares.
 //!
-//! A member answers from a thread of its own, one question at a time: a peer that asks again before
-//! the last answer is there waits. So a peer cannot keep more than one thread busy with this, and
-//! no message of raft waits behind it.
+//! A member answers from a thread of its own, one question at a time, so that peers cannot keep
+//! more than one thread busy with this, and no message of raft waits behind it.
 //!
-//! A member that [has not begun to serve](fetch_from_peers) has no links yet, and asks over
-//! connections that it makes for that.
+//! A member that [has not begun to serve](fetch_from_peers) has no links yet, and connects.
 
 use std::io;
 use std::sync::Arc;
@@ -28,7 +26,6 @@ use tonic::{Request, Status};
 use super::headers::{PeerHeaders, status_of};
 use super::remote_peer::{connect, run_on_thread};
 
-/// Works out a hash for another member.
 pub(super) async fn handle_hash_kv(
     member: &Server,
     turn: &Arc<Semaphore>,
@@ -49,14 +46,12 @@ pub(super) async fn handle_hash_kv(
     Ok(HashKvResponse { header, hash, compact_revision, hash_revision })
 }
 
-/// What another member has answered.
 pub(super) fn member_hash(response: &HashKvResponse) -> MemberHash {
     let HashKvResponse { header, hash, compact_revision, hash_revision } = *response;
     let revision = header.map_or(0, |header| header.revision);
     MemberHash { hash_kv: HashKv { hash, compact_revision, hash_revision }, revision }
 }
 
-/// What another member's refusal means.
 pub(super) fn error_from_status(status: &Status) -> RequestError {
     let refused = [RequestRejection::Compacted, RequestRejection::FutureRevision];
     match refused.into_iter().find(|refused| refused.to_string() == status.message()) {
@@ -87,7 +82,7 @@ pub fn fetch_from_peers(
     run_on_thread(|| join_all(asked))
 }
 
-/// At the first address that can be reached.
+/// Uses the first address that can be reached.
 async fn fetch_from(
     urls: &[String],
     badge: &PeerHeaders,

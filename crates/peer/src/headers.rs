@@ -9,9 +9,8 @@
 //!   clearlane-peer-urls: http://10.0.0.1:2380
 //! ```
 //!
-//! Addresses are given to another host after a while, and containers are started from the wrong
-//! directory. Without these checks a member of one cluster would put its entries into another's
-//! log.
+//! Addresses are given to another host after a while: without these checks a member of one cluster
+//! would put its entries into another's log.
 
 use std::fmt;
 
@@ -19,29 +18,21 @@ use clearlane_server::RequestError;
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 use tonic::{Code, Status};
 
-/// The oldest protocol that is spoken here.
 pub const PROTOCOL_MIN: u32 = 1;
-/// The newest protocol that is spoken here.
 pub const PROTOCOL_MAX: u32 = 1;
 
-/// The error text for a member that was removed.
 const REMOVED_MESSAGE: &str = "the member has been permanently removed from the cluster";
 
-/// Which member calls, and which is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerHeaders {
-    /// Of which cluster the caller is.
     pub cluster: u64,
-    /// The member that calls.
     pub from: u64,
-    /// The member that is called.
     pub to: u64,
-    /// Where the caller listens.
+    /// Of the member that calls.
     pub peer_urls: Vec<String>,
 }
 
 impl PeerHeaders {
-    /// Puts it into the metadata of a call.
     pub fn write(&self, metadata: &mut MetadataMap) {
         let texts = [
             ("clearlane-cluster", format!("{:x}", self.cluster)),
@@ -59,7 +50,6 @@ impl PeerHeaders {
         }
     }
 
-    /// Reads it.
     pub fn read(metadata: &MetadataMap) -> Result<PeerHeaders, Status> {
         let text = |key: &'static str| {
             let value = metadata.get(key);
@@ -81,7 +71,7 @@ impl PeerHeaders {
         })
     }
 
-    /// Whether it is for this member.
+    /// Fails if the call is for another cluster or member.
     pub fn check(&self, cluster: u64, member: u64) -> Result<(), Status> {
         if self.cluster != cluster {
             let theirs = self.cluster;
@@ -99,7 +89,7 @@ impl PeerHeaders {
     }
 }
 
-/// Which protocol two members speak: the newest that both know.
+/// The newest protocol that both know.
 pub fn negotiate_protocol(min: u32, max: u32) -> Result<u32, Status> {
     let common = max.min(PROTOCOL_MAX);
     if common < min.max(PROTOCOL_MIN) {
@@ -114,17 +104,15 @@ fn rejected(words: impl fmt::Display) -> Status {
     Status::new(Code::FailedPrecondition, words.to_string())
 }
 
-/// The status of an error for another member, which reads its text.
+/// Other members read the error from the text.
 pub(crate) fn status_of(error: &RequestError) -> Status {
     Status::unknown(error.to_string())
 }
 
-/// For a member that was removed.
 pub fn removed_status() -> Status {
     Status::new(Code::PermissionDenied, REMOVED_MESSAGE)
 }
 
-/// Whether a refusal is that one.
 pub fn is_removed_status(status: &Status) -> bool {
     status.code() == Code::PermissionDenied && status.message() == REMOVED_MESSAGE
 }

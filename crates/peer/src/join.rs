@@ -12,15 +12,12 @@ use tokio::time::timeout;
 
 use super::remote_peer::{connect, run_on_thread};
 
-/// How long one member may take to answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A cluster, as one of its members knows it.
 #[derive(Clone, Debug)]
 pub struct ClusterInfo {
-    /// Which cluster.
     pub cluster_id: u64,
-    /// Its members.
     pub members: Vec<Member>,
 }
 

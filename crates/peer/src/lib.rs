@@ -5,12 +5,10 @@
 //! forwarded writes), *snapshots*. A connection carries one direction, and the sending member opens
 //! it.
 //!
-//! * The raft loop queues a message, and the [same thread](PeerTransport) sends it between two
-//!   turns of raft. Queues are bounded in bytes. A message beyond that is dropped, and raft is told
-//!   that the member is [out of
-//!   reach](clearlane_server::threads::ServerThreads::report_unreachable).
-//! * A call names its cluster, its sender and its target ([`headers`]), which are checked before it
-//!   is served.
+//! * The [raft loop's thread](PeerTransport) sends messages between two turns of raft. Queues are
+//!   bounded in bytes: a message beyond that is dropped, and raft is told that the member is
+//!   unreachable.
+//! * The [`headers`] of a call are checked before it is served.
 //!
 //! etcd's own peer protocol is left out: a cluster has members of one kind.
 
@@ -53,52 +51,43 @@ use self::service::PeerService;
 use self::transport::StoppedRuntime;
 pub use self::transport::{PeerTransport, TransportParts, new_transport};
 
-/// The greatest length of a message: more than that of any entry.
+/// Longer than any entry.
 const MESSAGE_BYTES_MAX: usize = 512 << 20;
-/// How long nothing comes on a connection until it is given up.
+/// A connection on which nothing comes for so long is closed.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a member publishes of itself, and where it listens.
 #[derive(Debug)]
 pub struct PeersConfig {
-    /// What it is called.
     pub name: String,
-    /// Where clients reach it.
     pub client_urls: Vec<String>,
-    /// Where its peers reach it.
     pub peer_urls: Vec<String>,
-    /// Where it listens for them. Bound already: a process that fails to do that need not start a
-    /// member.
+    /// Bound already: a process that cannot bind starts no member.
     pub listeners: Vec<Listener>,
-    /// How it calls them.
     pub dialer: Dialer,
 }
 
-/// The connections to other members, and theirs to this one.
 #[derive(Debug)]
 pub struct Peers {
     table: Arc<PeerTable>,
     stop: watch::Sender<bool>,
-    /// The runtime of the connections, once the raft loop has ended.
+    /// Gets the runtime of the connections when the raft loop has ended.
     stopped_runtime: Mutex<Receiver<StoppedRuntime>>,
     published: watch::Receiver<bool>,
 }
 
-/// What all tasks know.
+/// Shared by all tasks.
 #[derive(Clone, Debug)]
 struct PeerContext {
     threads: Arc<ServerThreads>,
     table: Arc<PeerTable>,
     peer_urls: Arc<[String]>,
     dialer: Dialer,
-    /// Pings count from here.
+    /// Pings are times since then.
     started_at: Instant,
-    /// Becomes true when the connections are to end.
     stopped: watch::Receiver<bool>,
 }
 
 impl PeerContext {
-    /// What this member shows another.
     fn headers(&self, to: u64) -> PeerHeaders {
         let metadata = self.threads.metadata();
         let (cluster, from) = (metadata.cluster_id, metadata.node_id);
@@ -165,7 +154,6 @@ impl Peers {
         self.table.cut(id, false);
     }
 
-    /// Ends all connections.
     pub fn stop(mut self) -> io::Result<()> {
         self.shut_down()
     }
@@ -191,7 +179,6 @@ impl Drop for Peers {
     }
 }
 
-/// Answers on one address.
 async fn serve_peers(connections: ReceiverStream<io::Result<PeerConnection>>, door: PeerService) {
     let service = PeerServer::new(door).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let server = Tonic::builder()

@@ -13,13 +13,11 @@ use tokio::sync::mpsc::{self, Sender};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
-/// How long no connection is accepted after a failed attempt.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// A connection of another member.
 pub(super) struct PeerConnection(Box<dyn ByteStream>);
 
-/// Those that come in on one address, once they may.
+/// After their handshakes.
 pub(super) fn accept_connections(
     listener: Listener,
 ) -> io::Result<ReceiverStream<io::Result<PeerConnection>>> {
@@ -75,7 +73,7 @@ async fn accept_one(
     }
 }
 
-/// After the handshake, if there is to be one. A port of members has one kind of connections.
+/// Without TLS, the connection as it is. A port of members has one kind of connections.
 async fn tls_handshake<S: ByteStream + 'static>(
     stream: S,
     speech: TransportSecurity,

@@ -1,9 +1,8 @@
 //! Which links there are: one to each member, made and closed as members come and go.
 //!
-//! A member may be called by one that it does not know: it is behind, and the other was added
-//! meanwhile, or it has just joined and has not applied anything yet. It must be able to answer, or
-//! it would stay behind. So unknown members that belong to the cluster are kept, few of them, until
-//! the table of members has them or shows that they were removed.
+//! A member that is behind may be called by one that it does not know yet, and must answer it to
+//! catch up. So a few unknown members of the cluster are kept, until the table of members has them
+//! or shows that they were removed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,13 +16,12 @@ use super::PeerContext;
 use super::remote_peer::Peer;
 use super::stream;
 
-/// Number of unknown members that are remembered.
 pub(super) const UNKNOWN_MEMBERS_MAX: usize = 16;
 
-/// A member that is not known yet, and where it listens.
+/// Id and peer URLs.
 pub(super) type UnknownMember = (u64, Vec<String>);
 
-/// The links, for the threads that send.
+/// Read by the threads that send.
 #[derive(Debug, Default)]
 pub(super) struct PeerTable {
     peers: ArcSwap<BTreeMap<u64, Arc<Peer>>>,
@@ -45,7 +43,6 @@ impl PeerTable {
     }
 }
 
-/// Keeps the table in line with the members.
 #[derive(Debug)]
 pub(super) struct PeerTableUpdater {
     context: PeerContext,
@@ -57,7 +54,7 @@ impl PeerTableUpdater {
         PeerTableUpdater { context: context.clone(), unknown_members: BTreeMap::new() }
     }
 
-    /// Works as long as there is a member.
+    /// Returns when the member has ended.
     pub(super) async fn run(mut self, mut learned: Receiver<UnknownMember>) {
         let mut members = self.context.threads.watch_members();
         loop {

@@ -1,9 +1,8 @@
 //! What a member publishes of itself through the log, and what the leader publishes for all.
 //!
-//! After its start each member writes its name and its clients' addresses into the table of
-//! members: before that, only its peers know it. Then, if the cluster has no version yet, its
-//! leader writes one. In a new cluster of one these are entries 3 and 4, behind the first member
-//! and the empty entry with which a leader begins: etcd's tools expect to find them there.
+//! Each member writes its name and its clients' addresses into the table of members; then the
+//! leader writes a version, if the cluster has none. In a new cluster of one these are entries 3
+//! and 4, where etcd's tools expect them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +11,12 @@ use clearlane_server::{Server, membership};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// How long one attempt may take: a proposal that is forwarded to a leader that goes is lost.
+/// Bounded because a proposal that is forwarded to a leader that goes is lost.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between attempts, and between checks whether this member leads.
+/// Also between checks whether this member leads.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Publishes both, and goes on to keep the version up to date.
+/// Publishes name and version, then keeps the version up to date.
 pub(super) async fn publish(
     member: Server,
     name: String,

@@ -18,18 +18,17 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::CONNECTION_TIMEOUT;
 
-/// Number of bytes that may wait for a stream: a heartbeat has 50.
+/// A heartbeat has 50 bytes.
 const URGENT_BYTES_MAX: u64 = 1 << 20;
 const BULK_QUEUE_BYTES_MAX: u64 = 64 << 20;
 
-/// The way to one member.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) id: u64,
     pub(super) urls: Vec<String>,
     pub(super) urgent: StreamQueue,
     pub(super) bulk: StreamQueue,
-    /// There while the urgent stream is.
+    /// `Some` while the urgent stream is connected.
     connection: Mutex<Option<ActiveConnection>>,
     round_trips: Arc<DurationHistogram>,
     received_bytes: AtomicU64,
@@ -46,7 +45,7 @@ struct ActiveConnection {
 }
 
 impl Peer {
-    /// A link, and the ends of its queues, urgent and long.
+    /// Returns the ends of its queues, too: urgent and bulk.
     pub(super) fn new(
         id: u64,
         urls: Vec<String>,
@@ -74,12 +73,12 @@ impl Peer {
         if message.can_be_large() { &self.bulk } else { &self.urgent }
     }
 
-    /// Reserves capacity for a message. Returns whether there was enough.
+    /// Returns whether there was enough.
     pub(super) fn reserve(&self, message: &Message) -> bool {
         self.queue_for(message).reserve(message)
     }
 
-    /// Sends a message for which capacity was reserved.
+    /// Its capacity must be reserved.
     pub(super) fn send(&self, message: Message) {
         // The queue was open, and nothing that closes one has run since: it has one thread.
         let _ = self.queue_for(&message).sender.send(message);
@@ -93,7 +92,7 @@ impl Peer {
         self.is_cut.store(is_cut, Ordering::Relaxed);
     }
 
-    /// The tasks that end with the link.
+    /// The task is aborted with the link.
     pub(super) fn add_task(&self, task: AbortHandle) {
         self.tasks.lock().push(task);
     }
@@ -113,7 +112,6 @@ impl Peer {
         }
     }
 
-    /// Counts bytes that have come from the member.
     pub(super) fn add_received_bytes(&self, bytes: u64) {
         self.received_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -130,7 +128,7 @@ impl Peer {
         self.connection.lock().as_ref().map(|up| up.since)
     }
 
-    /// For questions.
+    /// The urgent connection's, for unary calls.
     pub(super) fn channel(&self) -> Option<Channel> {
         self.connection.lock().as_ref().map(|up| up.channel.clone())
     }
@@ -153,7 +151,6 @@ impl Peer {
     }
 }
 
-/// Messages that wait for a stream.
 #[derive(Debug)]
 pub(super) struct StreamQueue {
     sender: UnboundedSender<Message>,
@@ -179,7 +176,7 @@ impl StreamQueue {
         (queue, end)
     }
 
-    /// Only the raft loop asks, so nothing comes between the look and the count.
+    /// Only the raft loop reserves, so check and addition need not be atomic.
     fn reserve(&self, message: &Message) -> bool {
         let (bytes, waiting) = (message.bytes(), self.bytes.load(Ordering::Relaxed));
         let fits = waiting == 0 || waiting + bytes <= self.bytes_max;
@@ -191,7 +188,7 @@ impl StreamQueue {
         true
     }
 
-    /// A message has left the queue.
+    /// Releases a message's capacity.
     pub(super) fn on_sent(&self, message: &Message) {
         self.bytes.fetch_sub(message.bytes(), Ordering::Relaxed);
         self.sent.fetch_add(message.bytes(), Ordering::Relaxed);
@@ -201,7 +198,7 @@ impl StreamQueue {
         self.is_open.store(true, Ordering::Relaxed);
     }
 
-    /// Takes nothing more, and drops what waits.
+    /// Refuses new messages and drops those that wait.
     pub(super) fn close(&self, end: &mut UnboundedReceiver<Message>) {
         self.is_open.store(false, Ordering::Relaxed);
         while let Ok(message) = end.try_recv() {
@@ -211,7 +208,7 @@ impl StreamQueue {
     }
 }
 
-/// Connects to an address. An error does not contain it.
+/// An error does not contain the address.
 pub(super) async fn connect(url: &str, outgoing: &Dialer) -> Result<Channel, String> {
     let tune = |endpoint: Endpoint| {
         endpoint

@@ -26,17 +26,15 @@ use super::headers::{self, PROTOCOL_MAX, PROTOCOL_MIN, PeerHeaders, status_of};
 use super::peer_table::UnknownMember;
 use super::{PeerContext, hash_kv, snapshot};
 
-/// Number of raft snapshots that are received at a time.
 const INCOMING_SNAPSHOTS_MAX: usize = 2;
 
-/// The service for other members.
 #[derive(Clone, Debug)]
 pub(super) struct PeerService {
     context: PeerContext,
     server: Server,
     unknown_members: Sender<UnknownMember>,
     snapshot_permits: Arc<Semaphore>,
-    /// Which peer may get a hash now.
+    /// One hash is computed at a time.
     hash_permit: Arc<Semaphore>,
 }
 
@@ -57,7 +55,7 @@ impl PeerService {
         }
     }
 
-    /// The member that calls, if it may.
+    /// Fails if the caller may not call.
     fn check_headers(&self, metadata: &MetadataMap) -> Result<PeerHeaders, Status> {
         let own = self.context.threads.metadata();
         let badge = PeerHeaders::read(metadata)?;
@@ -82,7 +80,6 @@ impl PeerService {
         }
     }
 
-    /// Hands on what comes in one stream.
     async fn receive_messages(
         self,
         from: u64,
@@ -113,7 +110,7 @@ impl PeerService {
         let _ = echoes.send(Err(ended)).await;
     }
 
-    /// Hands on a parcel, and returns its ping.
+    /// Returns the ping of the parcel.
     fn handle_messages(&self, from: u64, parcel: &Parcel) -> Result<u64, Status> {
         let mut messages = Vec::with_capacity(parcel.messages.len());
         for bytes in &parcel.messages {

@@ -6,13 +6,11 @@
 //!   └───── one thread of its own ─────┘  raft's thread       └──── one thread of its own ────┘
 //! ```
 //!
-//! The slowest stage holds up all others, up to the reading engine, and no stage has more than some
-//! megabytes in memory. If one fails, the others end, and a snapshot that is not whole is
-//! discarded.
+//! The slowest stage holds up all others, and no stage has more than some megabytes in memory. If
+//! one fails, the others end, and a snapshot that is not whole is discarded.
 //!
-//! The sending thread has the connection, too, and both threads are of class [`SchedClass::Batch`]:
-//! on the leader, which every put needs, the raft loop with that connection would be scheduled as a
-//! thread that computes for long (`docs/copies.md`).
+//! Both threads are of class [`SchedClass::Batch`], and the sending one has the connection:
+//! otherwise the leader's raft loop would be scheduled as a thread that computes for long.
 
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -39,10 +37,8 @@ use super::remote_peer::{Peer, connect};
 use super::transport::SnapshotToSend;
 use super::{CONNECTION_TIMEOUT, PeerContext};
 
-/// Number of chunks that may wait between a thread and its stream.
 const CHUNKS_AHEAD: usize = 4;
 
-/// Sends what raft wants to have sent.
 pub(super) async fn run_snapshot_sender(
     context: PeerContext,
     mut orders: UnboundedReceiver<SnapshotToSend>,
@@ -87,7 +83,7 @@ async fn send(
     .await?
 }
 
-/// The same, on this thread, which may wait for a disk in the middle of it.
+/// Blocks this thread on the disk.
 async fn send_on_this_thread(
     context: &PeerContext,
     message: Message,
@@ -150,7 +146,7 @@ fn shutting_down() -> Status {
     Status::unavailable("this member ends")
 }
 
-/// Its own connection: what waits there behind a part of the snapshot is more of it.
+/// A connection of its own: behind a part of the snapshot only more of it waits.
 async fn connect_to_peer(
     context: &PeerContext,
     link: &Peer,

@@ -18,24 +18,22 @@ use super::headers::{PROTOCOL_MAX, PROTOCOL_MIN, is_removed_status, negotiate_pr
 use super::remote_peer::{Peer, StreamQueue, connect};
 use super::{CONNECTION_TIMEOUT, MESSAGE_BYTES_MAX, PeerContext};
 
-/// How often an echo is wanted.
 const PING_INTERVAL: Duration = Duration::from_millis(500);
-/// Messages leave together up to about this.
+/// Messages are sent together up to about this.
 const BATCH_BYTES: u64 = 1 << 20;
-/// How long to wait before the next attempt: doubled each time.
+/// The first and the longest one; doubled each time.
 const RECONNECT_DELAYS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// Which of the two streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamKind {
-    /// Small messages. Its echoes also show whether the member is reachable.
+    /// Small messages. Its echoes show whether the member is reachable.
     Urgent,
-    /// Entries.
+    /// Appends and forwarded writes.
     Bulk,
 }
 
 impl StreamKind {
-    /// Behind entries an echo may take long; whether the peer is there the urgent stream knows.
+    /// An echo behind entries may take long; the urgent stream shows whether the peer is there.
     fn echo_timeout(self) -> Duration {
         match self {
             StreamKind::Urgent => CONNECTION_TIMEOUT,
@@ -44,7 +42,7 @@ impl StreamKind {
     }
 }
 
-/// Carries messages until the link is closed.
+/// Reconnects until the link is closed.
 pub(super) async fn run_stream(
     context: PeerContext,
     link: Arc<Peer>,
@@ -77,7 +75,7 @@ struct PeerStream {
     context: PeerContext,
     peer: Arc<Peer>,
     kind: StreamKind,
-    /// Logged once, not at each attempt.
+    /// So that an error is logged once, not at each attempt.
     last_error: Mutex<String>,
 }
 
@@ -89,7 +87,6 @@ impl PeerStream {
         }
     }
 
-    /// One connection, from its beginning to its end.
     async fn run_connection(
         &self,
         attempt: usize,
@@ -115,7 +112,6 @@ impl PeerStream {
         }
     }
 
-    /// Greets, and begins the stream.
     async fn open(
         &self,
         mut client: PeerClient<Channel>,

@@ -10,9 +10,8 @@
 //!   connections        └ write │ sleep │ read, decode ┘              └ write │ ...
 //! ```
 //!
-//! What takes long or asks a disk is done on other threads: snapshots, hashes, the keys of a lease,
-//! names of hosts, certificates. The runtime's timers are exact to a millisecond, so raft may sleep
-//! for one more than it has asked for.
+//! What takes long or asks a disk is done on other threads. The runtime's timers are exact to a
+//! millisecond, so raft may sleep for one more than it has asked for.
 
 use std::io;
 use std::sync::Arc;
@@ -36,31 +35,30 @@ use super::remote_peer::Peer;
 /// A message that goes with a copy of the store.
 pub(super) type SnapshotToSend = (Message, Arc<dyn Store<AppliedPosition>>);
 
-/// The raft loop's side of the connections.
 #[derive(Debug)]
 pub struct PeerTransport {
     table: Arc<PeerTable>,
     snapshots: UnboundedSender<SnapshotToSend>,
-    /// The messages of this turn of raft.
+    /// Of this turn of raft.
     outgoing: Vec<(Arc<Peer>, Message)>,
     stopped: watch::Receiver<bool>,
-    /// Until the transport is to end.
+    /// `None` once the transport has ended.
     running: Option<TransportRuntime>,
 }
 
 #[derive(Debug)]
 struct TransportRuntime {
     runtime: Runtime,
-    /// The receiver that it goes to then: to end it may take a while.
+    /// Gets the runtime in the end: to shut it down may take a while.
     stopped_runtime: mpsc::Sender<StoppedRuntime>,
 }
 
-/// A runtime that no thread runs any more. Its drop waits for no task.
+/// Not driven by a thread any more. Its drop waits for no task.
 #[derive(Debug)]
 pub(super) struct StoppedRuntime(Option<Runtime>);
 
 impl StoppedRuntime {
-    /// Waits for what runs in its other threads, but not for longer than this.
+    /// Waits for its other threads, but no longer than `patience`.
     pub(super) fn shut_down(mut self, patience: Duration) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_timeout(patience);
@@ -76,18 +74,17 @@ impl Drop for StoppedRuntime {
     }
 }
 
-/// The other side: for [`Peers::start`](super::Peers::start).
+/// For [`Peers::start`](super::Peers::start).
 #[derive(Debug)]
 pub struct TransportParts {
     pub(super) table: Arc<PeerTable>,
-    /// Not bounded here: raft has one under way for each member.
+    /// Unbounded: raft has one under way for each member.
     pub(super) snapshots: UnboundedReceiver<SnapshotToSend>,
     pub(super) runtime: Handle,
     pub(super) stop: watch::Sender<bool>,
     pub(super) stopped_runtime: mpsc::Receiver<StoppedRuntime>,
 }
 
-/// A network for a member that is about to start.
 pub fn new_transport() -> io::Result<(PeerTransport, TransportParts)> {
     let mut builder = Builder::new_current_thread();
     let runtime = builder
@@ -111,12 +108,9 @@ pub fn new_transport() -> io::Result<(PeerTransport, TransportParts)> {
     Ok((PeerTransport { table, snapshots: sender, outgoing: Vec::new(), stopped, running }, ends))
 }
 
-/// Why a wait has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitResult {
-    /// Raft has something to do, or wants to look.
     Continue,
-    /// No connections are wanted any more.
     Stopped,
 }
 

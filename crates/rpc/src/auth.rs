@@ -1,8 +1,8 @@
 //! The service Auth, of a server that asks no client for a password.
 //!
-//! Users and roles can be prepared, and are kept: see [`clearlane_server::auth_store`]. To ask for
-//! passwords is not served yet, so enabling it is refused after etcd's own checks, and clearly: a
-//! client that gets the answer "enabled" would rely on it.
+//! Users and roles are kept ([`clearlane_server::auth_store`]), but passwords are not asked for
+//! yet. So enabling is refused after etcd's own checks: a client would rely on the answer
+//! "enabled".
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -29,14 +29,13 @@ use tonic::{Request, Response, Status};
 use crate::interceptors::{RequiredRole, check_member_can_serve};
 use crate::status;
 
-/// How much work it is to hash a password: each step doubles it. By default it is etcd's.
+/// Each step doubles the work of hashing a password. The default is etcd's.
 pub const BCRYPT_COST: u32 = 10;
-/// bcrypt looks at no more of a password, and etcd takes none that is longer.
+/// bcrypt ignores what is longer, and etcd refuses it.
 const PASSWORD_BYTES_MAX: usize = 72;
 
 type RpcResult<T> = Result<Response<T>, Status>;
 
-/// The service, for one thread.
 #[derive(Clone, Debug)]
 pub struct AuthService {
     server: Server,
@@ -44,7 +43,6 @@ pub struct AuthService {
 }
 
 impl AuthService {
-    /// In front of a member. Passwords are hashed at this cost: `--bcrypt-cost`.
     pub fn new(member: Server, bcrypt_cost: u32) -> AuthService {
         AuthService { server: member, bcrypt_cost }
     }
@@ -53,7 +51,6 @@ impl AuthService {
         check_member_can_serve(&self.server, request.metadata().as_ref(), RequiredRole::Voter)
     }
 
-    /// Changes users and roles.
     async fn propose_change<P>(&self, request: P) -> Result<Option<ResponseHeader>, Status>
     where
         P: Proposal<Response = Option<ResponseHeader>>,
@@ -62,7 +59,7 @@ impl AuthService {
         reply.map_err(|trouble| status::from_error(&trouble))
     }
 
-    /// Looks at them, after all that was acknowledged before.
+    /// A linearizable read of users and roles.
     async fn read_auth<T>(
         &self,
         look: impl FnOnce(&(dyn ReadTxn + '_)) -> clearlane_server::Result<Result<T, AuthRejection>>
@@ -88,7 +85,7 @@ fn to_request_error(refused: AuthRejection) -> RequestError {
     apply::RequestRejection::from(refused).into()
 }
 
-/// As it goes into the log. It is work, on purpose, and not for a network thread.
+/// The hash goes into the log. It takes long on purpose, and not on a network thread.
 async fn hash_password(password: String, cost: u32) -> Result<String, Status> {
     if password.len() > PASSWORD_BYTES_MAX {
         return Err(Status::unknown("bcrypt: password length exceeds 72 bytes"));
@@ -101,7 +98,7 @@ async fn hash_password(password: String, cost: u32) -> Result<String, Status> {
     Ok(STANDARD.encode(text.map_err(|error| failed(&error))?))
 }
 
-/// A change that has nothing to prepare, and nothing but a header to answer.
+/// For changes that need no preparation and are answered by a header alone.
 macro_rules! propose_and_answer_header {
     ($service:expr, $request:expr, $response:ident) => {{
         $service.check_can_serve(&$request)?;

@@ -6,14 +6,11 @@ use std::net::SocketAddr;
 use clearlane_net::coalescing_writer::ActiveLargeResponses;
 use clearlane_net::tls::ClientName;
 
-/// From where a connection comes.
 #[derive(Clone, Copy, Debug)]
 pub enum RemoteAddress {
-    /// Over the network.
     Tcp(SocketAddr),
-    /// From a process of this machine.
     Unix,
-    /// From the JSON gateway, the client that has asked there.
+    /// The JSON gateway, on behalf of a client of HTTP.
     Gateway,
 }
 
@@ -27,22 +24,17 @@ impl fmt::Display for RemoteAddress {
     }
 }
 
-/// The client at the other end of a connection.
 #[derive(Clone, Debug)]
 pub struct ClientInfo {
-    /// The address that the client calls from.
     pub remote: RemoteAddress,
-    /// Whether the connection is encrypted.
     pub is_secure: bool,
     /// The client's name, by the certificate that it has shown. Calls that tonic answers have it
     /// among their extensions.
     pub name: Option<ClientName>,
-    /// What else the connection carries.
     pub large_responses: ActiveLargeResponses,
 }
 
 impl ClientInfo {
-    /// A client without TLS.
     pub fn without_tls(remote: RemoteAddress) -> ClientInfo {
         ClientInfo {
             remote,

@@ -1,16 +1,14 @@
 //! The service Cluster: the list of members, and its changes.
 //!
-//! A change is [checked](clearlane_server::membership) against the table of members when it is
-//! applied. Here is checked what only a connected member can know: whether the cluster would keep
-//! its quorum. A cluster of three with one member down that adds a fourth which does not start has
-//! two of four, and can remove none. So, with [strict rules](ReconfigRules::is_strict):
+//! [`clearlane_server::membership`] checks a change when it is applied. Here is checked what only a
+//! connected member knows: whether the cluster would keep its quorum. With [strict
+//! rules](ReconfigRules::is_strict) a change needs:
 //!
 //! * add: as many members are started and connected as the larger cluster needs;
 //! * remove: the same for the smaller cluster, without the removed member;
 //! * promote: as many started members as the cluster with one voter more needs.
 //!
-//! A cluster of one may grow. A learner may be removed, and so may a member that is down. Only the
-//! leader knows whether a learner has caught up, so a promotion is forwarded to it.
+//! Only the leader knows whether a learner has caught up, so a promotion is forwarded to it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -27,17 +25,14 @@ use tonic::{Request, Response, Status};
 
 use crate::status;
 
-/// Between two checks for a leader.
 const LEADER_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// What a change must keep to.
 #[derive(Clone, Copy, Debug)]
 pub struct ReconfigRules {
-    /// Whether a change that could cost the quorum is refused: `--strict-reconfig-check`.
+    /// `--strict-reconfig-check`: a change that could cost the quorum is refused.
     pub is_strict: bool,
-    /// How long a member has been connected before it counts as that.
+    /// How long a member must have been connected to count as healthy.
     pub healthy_after: Duration,
-    /// How long a change may take.
     pub timeout: Duration,
 }
 
@@ -48,7 +43,6 @@ impl Default for ReconfigRules {
     }
 }
 
-/// The service, for one thread.
 #[derive(Clone, Debug)]
 pub struct ClusterService {
     server: Server,
@@ -56,12 +50,11 @@ pub struct ClusterService {
 }
 
 impl ClusterService {
-    /// In front of a member.
     pub fn new(member: Server, rules: ReconfigRules) -> ClusterService {
         ClusterService { server: member, reconfig_rules: rules }
     }
 
-    /// Without a revision: the store's has nothing to do with it.
+    /// Without a revision: changes of members do not change the store's.
     fn header(&self) -> Option<ResponseHeader> {
         let mut header = None;
         self.server.fill_header(&mut header);
@@ -159,7 +152,7 @@ impl ClusterService {
         if too_few { Err(MembershipRejection::NotEnoughStarted.into()) } else { Ok(()) }
     }
 
-    /// How many of these have been connected for long enough, with this member.
+    /// Members connected for [`ReconfigRules::healthy_after`]; this one counts as connected.
     fn count_connected(&self, members: &[&Member]) -> usize {
         let own = self.server.threads().metadata().node_id;
         let others = self.server.threads().peer_clients();
@@ -180,7 +173,6 @@ fn count_started(members: &[&Member]) -> usize {
     members.iter().filter(|member| !member.name.is_empty()).count()
 }
 
-/// The majority of this number of voters.
 fn quorum(voters: usize) -> usize {
     voters / 2 + 1
 }

@@ -8,16 +8,14 @@ use tonic::Status;
 use crate::interceptors::{self, RequiredRole};
 use crate::status;
 
-/// One call of a client: at which member, and where its time goes.
 #[derive(Debug)]
 pub struct RequestContext {
     pub(crate) server: Server,
-    /// Stamped at the end of each stage.
     pub trace: RequestTrace,
 }
 
 impl RequestContext {
-    /// Begins, if this member may answer a call with this head at all.
+    /// Fails if this member may not answer a call with this head.
     pub fn start(member: &Server, head: &HeaderMap) -> Result<RequestContext, Status> {
         interceptors::check_member_can_serve(member, head, RequiredRole::Any)?;
         let card =
@@ -29,7 +27,6 @@ impl RequestContext {
         Ok(RequestContext { server: member, trace: card })
     }
 
-    /// Waits for something up to the call's deadline.
     pub async fn within_deadline<T>(&self, work: impl Future<Output = T>) -> Result<T, Status> {
         self.server.within_deadline(work).await.map_err(|trouble| status::from_error(&trouble))
     }

@@ -1,13 +1,8 @@
 //! The service Election: the candidate at the front of a [queue](crate::lock_queue) leads, and has
 //! a value that other clients can read.
 //!
-//! | call | what it does |
-//! |---|---|
-//! | Campaign | waits in the queue with a value, and returns when it leads |
-//! | Proclaim | changes the leader's value, if it still leads |
-//! | Leader | the leader now |
-//! | Observe | the leader now, and every change of the leader or of its value |
-//! | Resign | leaves the queue |
+//! Campaign waits in the queue with a value, and returns when it leads. Proclaim changes the value
+//! of a leader, Observe sends the leader and each change, and Resign leaves the queue.
 
 use bytes::Bytes;
 use clearlane_mvcc::watch::{ResponseKind, WatchedKeys};
@@ -31,10 +26,8 @@ use crate::lock_queue::{
     LockQueue, LockQueueEntry, change_record, client_error, next_responses, prefix_range,
 };
 
-/// Number of changes that may wait for an observer to take them.
 const OBSERVE_BUFFER_LEN: usize = 16;
 
-/// The service, for one thread.
 #[derive(Clone, Debug)]
 pub struct ElectionService {
     queue: LockQueue,
@@ -43,7 +36,6 @@ pub struct ElectionService {
 type ObserveSender = mpsc::Sender<Result<LeaderResponse, Status>>;
 
 impl ElectionService {
-    /// Over these queues.
     pub fn new(line: LockQueue) -> ElectionService {
         ElectionService { queue: line }
     }
@@ -71,7 +63,6 @@ impl ElectionService {
         Ok(CampaignResponse { header, leader: Some(LeaderKey { name, key, rev, lease }) })
     }
 
-    /// Sends an observer every change, until it goes away.
     async fn observe_until_closed(
         &self,
         name: &Bytes,
@@ -105,7 +96,7 @@ impl ElectionService {
         }
     }
 
-    /// The next values of a leader, and whether it still leads behind them.
+    /// The leader's next values, and whether it still leads after them.
     async fn next_values(
         &self,
         stream: &mut Stream,
@@ -140,7 +131,6 @@ fn leader_response(header: ResponseHeader, leader: KeyValue) -> LeaderResponse {
     LeaderResponse { header: Some(header), kv: Some(leader) }
 }
 
-/// The leader's key, as the client names it.
 fn entry_of(leader: Option<LeaderKey>) -> Result<LockQueueEntry, Status> {
     let missing = || Status::unknown("\"leader\" field must be provided");
     let LeaderKey { key, rev: created, lease, .. } = leader.ok_or_else(missing)?;

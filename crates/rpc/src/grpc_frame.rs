@@ -8,12 +8,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use tonic::Status;
 
-/// What lies before a message.
+/// The flag and the length.
 pub(crate) const FRAME_HEAD_BYTES: usize = 5;
-/// As much as fits into one message.
+/// etcd's `maxSendBytes`.
 const MESSAGE_BYTES_MAX: u64 = i32::MAX as u64;
 
-/// A message with what lies before it.
 pub(crate) fn frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut bytes = BytesMut::with_capacity(FRAME_HEAD_BYTES + length);
@@ -23,7 +22,6 @@ pub(crate) fn frame(message: &impl Message) -> Bytes {
     bytes.freeze()
 }
 
-/// Checks that a message may have this length.
 pub(crate) fn check_message_size(length: u64) -> Result<(), Status> {
     if length <= MESSAGE_BYTES_MAX {
         return Ok(());
@@ -33,7 +31,6 @@ pub(crate) fn check_message_size(length: u64) -> Result<(), Status> {
     Err(Status::resource_exhausted(why))
 }
 
-/// Whether a message is taken that is so long on the wire.
 pub(crate) fn check_received_size(length: usize, limit: usize) -> Result<(), Status> {
     if length <= limit {
         return Ok(());

@@ -1,12 +1,8 @@
 //! Calls whose messages are compressed, as clients of gRPC may ask for.
 //!
-//! A client names its encoding in the head of a call; then a flag at each message says whether it
-//! is compressed. There is gzip only, as in etcd. The answer to such a call is compressed, too,
-//! unless it is longer than [`COMPRESSED_BYTES_MAX`]: to compress that takes the network thread too
-//! long.
-//!
-//! What is unpacked has the same limit as a message that comes as it is, and no more is unpacked
-//! than one byte beyond it.
+//! There is gzip only, as in etcd. The answer to such a call is compressed, unless it is longer
+//! than [`COMPRESSED_BYTES_MAX`]. A request is unpacked up to one byte beyond the limit of an
+//! uncompressed one.
 
 use std::io::{Read, Write};
 use std::pin::Pin;
@@ -24,13 +20,13 @@ use tonic::body::Body;
 use crate::grpc_frame::{FRAME_HEAD_BYTES, check_received_size};
 use crate::response_body::ResponseBody;
 
-/// A longer message is not compressed.
+/// To compress a longer one would hold up the network thread.
 const COMPRESSED_BYTES_MAX: usize = 64 << 10;
 
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const GZIP: HeaderValue = HeaderValue::from_static("gzip");
 
-/// Whether messages of a call with this head may be compressed.
+/// An encoding other than gzip and identity is an error.
 pub(crate) fn is_gzip(head: &HeaderMap) -> Result<bool, Status> {
     let Some(encoding) = head.get(GRPC_ENCODING) else { return Ok(false) };
     match encoding.as_bytes() {
@@ -44,7 +40,7 @@ pub(crate) fn is_gzip(head: &HeaderMap) -> Result<bool, Status> {
     }
 }
 
-/// Unpacks a message whose flag is not 0.
+/// For a message whose flag is not 0.
 pub(crate) fn decompress(
     flag: u8,
     message: &[u8],
@@ -76,7 +72,7 @@ pub(crate) fn decompress(
     Ok(plain.into())
 }
 
-/// The same answer, compressed if it is one short message.
+/// Compresses an answer of one short message.
 pub(super) fn compress_response(answer: Response<ResponseBody>) -> Response<ResponseBody> {
     let (mut head, body) = answer.into_parts();
     let body = match body {
@@ -89,7 +85,6 @@ pub(super) fn compress_response(answer: Response<ResponseBody>) -> Response<Resp
     Response::from_parts(head, body)
 }
 
-/// Compresses a message with what lies before it.
 fn compress_frame(framed: Bytes) -> Bytes {
     let message = &framed[FRAME_HEAD_BYTES..];
     if message.is_empty() || message.len() > COMPRESSED_BYTES_MAX {
@@ -106,7 +101,7 @@ fn compress_frame(framed: Bytes) -> Bytes {
     packed.freeze()
 }
 
-/// The message that comes first in these bytes, with its flag; nothing if it is not complete.
+/// The flag and the length of the first message; `None` if it is incomplete.
 fn first_frame(bytes: &[u8], limit: usize) -> Result<Option<(u8, usize)>, Status> {
     let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>() else { return Ok(None) };
     let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
@@ -114,13 +109,12 @@ fn first_frame(bytes: &[u8], limit: usize) -> Result<Option<(u8, usize)>, Status
     Ok((rest.len() >= length).then_some((head[0], length)))
 }
 
-/// The request for a service that knows nothing of this.
+/// For tonic's services, which know no compression.
 pub(super) fn decompress_request(mut request: Request<Body>, limit: usize) -> Request<Body> {
     request.headers_mut().remove(GRPC_ENCODING);
     request.map(|body| Body::new(DecompressedBody { body, bytes: BytesMut::new(), limit }))
 }
 
-/// And what it has answered.
 pub(super) fn recompress_response(answer: Response<Body>) -> Response<Body> {
     if answer.headers().contains_key("grpc-status") {
         return answer;
@@ -170,7 +164,7 @@ impl http_body::Body for DecompressedBody {
                     Ok(data) => self.bytes.put(data),
                     Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                 },
-                // A message that was cut off is the service's to refuse.
+                // The service refuses a message that was cut off.
                 None if !self.bytes.is_empty() => {
                     let rest = std::mem::take(&mut self.bytes).freeze();
                     return Poll::Ready(Some(Ok(Frame::data(rest))));
@@ -200,7 +194,7 @@ impl http_body::Body for CompressedBody {
     }
 }
 
-/// Compresses messages one by one; tonic's come whole.
+/// tonic's messages come whole.
 fn compress_frames(mut messages: Bytes) -> Bytes {
     let mut packed = BytesMut::new();
     while let Ok(Some((0, length))) = first_frame(&messages, usize::MAX) {

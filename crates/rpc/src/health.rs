@@ -1,8 +1,7 @@
 //! The service Health of gRPC, for load balancers and Kubernetes: is this server up?
 //!
-//! There is one thing to ask about, the server as a whole, which is called by the empty name. It is
-//! up for as long as it answers: a member without a leader or with an alarm still serves clients
-//! that want what it has. Whether it is of use is asked over HTTP.
+//! The one service is the server as a whole, by the empty name. It is up for as long as it answers,
+//! also without a leader or with an alarm; the checks over HTTP tell more.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -15,7 +14,6 @@ use clearlane_proto::grpc::health::v1::{
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 
-/// gRPC's health service, for one thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HealthService;
 
@@ -47,7 +45,7 @@ impl Health for HealthService {
         Ok(Response::new(HealthListResponse { statuses: statuses.into_iter().collect() }))
     }
 
-    /// Sends the status once. It does not change for as long as the server runs.
+    /// Sends the status once: it does not change for as long as the server runs.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,

@@ -5,13 +5,10 @@
 //! 1. **A learner** has not all that was agreed on, and answers only what is about itself:
 //!    [`RequiredRole::Any`] is for its status, its copy of the store and serializable ranges.
 //! 2. **The version of the client's API**, if it names one, must be text.
-//! 3. **A leader**: a client that sends `hasleader: true` would rather go to another member than
-//!    wait at one that is cut off. It gets an error at once; a stream that runs is ended when its
-//!    member has known of no leader for three election time-outs ([`require_leader`]).
+//! 3. **A leader**: with `hasleader: true` a call fails at once at a member that knows none, and a
+//!    stream ends after three election time-outs without one ([`require_leader`]).
 //!
-//! A caller may send [how long it waits](grpc_timeout). A request that waits for the log is
-//! answered then, with `DeadlineExceeded`, and forgotten: mostly the caller's own library has
-//! reported it already.
+//! A request that waits for the log ends at its [deadline](grpc_timeout): `DeadlineExceeded`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -27,19 +24,15 @@ use tonic::Status;
 
 use crate::status;
 
-/// Number of election time-outs without a leader after which a stream is ended.
+/// etcd's `maxNoLeaderCnt`.
 const LEADERLESS_ELECTION_TIMEOUTS_MAX: u32 = 3;
 
-/// Which member may answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequiredRole {
-    /// Any member.
     Any,
-    /// One that votes.
     Voter,
 }
 
-/// Whether this member may answer a call with this head.
 pub fn check_member_can_serve(
     member: &Server,
     head: &HeaderMap,
@@ -59,7 +52,7 @@ pub fn check_member_can_serve(
     }
 }
 
-/// How long a caller waits, if it sends that in a valid form: up to eight digits, and a unit.
+/// `grpc-timeout`: up to eight digits and a unit; `None` if it is absent or malformed.
 pub fn grpc_timeout(head: &HeaderMap) -> Option<Duration> {
     let text = head.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -94,7 +87,7 @@ pub fn require_leader<S>(member: &Server, head: &HeaderMap, stream: S) -> Requir
     RequireLeaderStream { stream: Box::pin(stream), leader_lost: lost, is_ended: false }
 }
 
-/// Waits until no member has led for that long.
+/// Returns when no member has led for `patience`.
 async fn wait_until_leader_lost(mut leadership: watch::Receiver<Leadership>, patience: Duration) {
     loop {
         if leadership.wait_for(|now| now.leader == 0).await.is_err() {

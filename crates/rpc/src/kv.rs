@@ -29,14 +29,13 @@ use crate::unary::{
 };
 use crate::{gzip, range_body, status};
 
-/// Number of bytes that a message may have beside the request itself: etcd's.
+/// etcd's `grpcOverheadBytes`: what a message may have beside the request itself.
 const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
 
 /// A range with more records is a long one in a recording: as many as the network threads read by
 /// themselves.
 const SHORT_RANGE_RECORDS_MAX: usize = 128;
 
-/// One of the five.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KvMethod {
     Range,
@@ -61,7 +60,6 @@ impl KvMethod {
     }
 }
 
-/// The five, as they are counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KvMethods([RpcMethod; KvMethod::ALL.len()]);
 
@@ -72,23 +70,21 @@ impl KvMethods {
         )
     }
 
-    /// Which of the five a path stands for, if it is one.
     pub(crate) fn find(&self, path: &str) -> Option<(KvMethod, RpcMethod)> {
         let kind = KvMethod::ALL.into_iter().find(|kind| kind.path() == path)?;
         Some((kind, self.0[kind as usize]))
     }
 }
 
-/// What there is to know of a client, beside its request.
 pub(crate) struct CallHead {
     pub(crate) server: Server,
     pub(crate) headers: HeaderMap,
     pub(crate) client: crate::client_info::ClientInfo,
-    /// A call that takes longer is logged, and so is a read that takes longer than the second.
+    /// A call longer than the first is logged, and so is a read longer than the second.
     pub(crate) slow_thresholds: (Duration, Duration),
 }
 
-/// Answers one of the five. One that is dropped was cancelled, and is counted as that.
+/// A call that is dropped counts as cancelled.
 pub(crate) async fn handle_call(
     kind: KvMethod,
     asker: CallHead,
@@ -114,12 +110,11 @@ pub(crate) async fn handle_call(
     if is_packed { gzip::compress_response(answer) } else { answer }
 }
 
-/// How long a message may be that is received.
 pub(crate) fn message_bytes_max(member: &Server) -> usize {
     member.limits().request_bytes_max + MESSAGE_OVERHEAD_BYTES
 }
 
-/// The same for a message that is here already.
+/// For a message that was read already.
 pub(crate) async fn handle_message(
     kind: KvMethod,
     asker: CallHead,
@@ -134,7 +129,7 @@ pub(crate) async fn handle_message(
     finish_call(answer, counted)
 }
 
-/// The head of an answer, whose call ends here for the counters.
+/// Ends the call for the counters.
 fn finish_call(
     answer: Result<Response<ResponseBody>, Status>,
     counted: CallMetrics,
@@ -223,7 +218,6 @@ async fn execute(
     answer
 }
 
-/// Reads a range of keys.
 async fn range(context: &mut RequestContext, request: RangeRequest) -> Result<RangeResult, Status> {
     if !request.serializable {
         context.check_not_learner()?;
@@ -236,7 +230,6 @@ async fn range(context: &mut RequestContext, request: RangeRequest) -> Result<Ra
     result.map_err(|error| status::from_error(&error))
 }
 
-/// Sends a request through the log.
 async fn propose<P: Proposal>(
     context: &mut RequestContext,
     request: P,
@@ -281,7 +274,6 @@ fn range_response(
     }
 }
 
-/// Logs a request that took long: as a whole, and up to its answer.
 fn report_if_slow(
     kind: KvMethod,
     asker: &CallHead,
@@ -312,18 +304,18 @@ fn report_if_slow(
     }
 }
 
-/// A request in short, in case it is logged. Values are left out.
+/// What the log shows of a request: no values.
 enum RequestSummary {
     Range(Bytes, Bytes, i64),
     Delete(Bytes, Bytes),
     Put(Bytes, usize),
-    /// And whether it only reads.
+    /// Compares, successes, failures, and whether it only reads.
     Txn(usize, usize, usize, bool),
     Compact(i64),
 }
 
 impl RequestSummary {
-    /// What the request is called in a recording, which knows how long its answer is.
+    /// The name and the lane in a recording; `count` is the length of the answer.
     fn trace_class(&self, count: usize) -> (&'static str, trace::LaneKind) {
         use trace::LaneKind::{Read, Write};
         match self {
@@ -338,7 +330,7 @@ impl RequestSummary {
         }
     }
 
-    /// How etcd begins the line about a slow read, if it is one.
+    /// The beginning of etcd's line about a slow read; `None` for a write.
     fn slow_read_prefix(&self) -> Option<&'static str> {
         match self {
             RequestSummary::Range(..) => Some("read-only range "),

@@ -19,10 +19,9 @@ use tower_service::Service;
 use crate::context::RequestContext;
 use crate::status;
 
-/// The pages of a range.
 type PageStream = Pin<Box<dyn Stream<Item = Result<RangeStreamResponse, Status>> + Send>>;
 
-/// Reads the next page when the one before has gone.
+/// Reads a page when the one before was taken.
 fn pages(range: RangeStream) -> PageStream {
     Box::pin(futures_util::stream::unfold(Some(range), |range| async {
         let mut range = range?;
@@ -36,14 +35,12 @@ fn pages(range: RangeStream) -> PageStream {
     }))
 }
 
-/// The service, for one thread.
 #[derive(Clone, Debug)]
 pub struct KvService {
     server: Server,
 }
 
 impl KvService {
-    /// In front of a member.
     pub fn new(member: Server) -> KvService {
         KvService { server: member }
     }

@@ -4,9 +4,8 @@
 //! asks. A lease that is not there is answered with 0 seconds, and the stream goes on; anything
 //! that goes wrong ends it.
 //!
-//! What only the leader knows is asked of the [member](clearlane_server::Server), which returns
-//! [`NotLeader`](clearlane_server::RequestError::NotLeader) if another leads. Then that one is
-//! asked, over the peers' connections, until a member answers or the time is over.
+//! What only the leader knows is asked of it over the peers' connections, until a member answers or
+//! the time is over.
 
 use std::time::Duration;
 
@@ -24,21 +23,16 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::status;
 
-/// How long a request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
-/// Between two checks for a leader.
 const LEADER_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// Number of answers of a stream that may wait for the client to take them.
 const KEEP_ALIVE_BUFFER_LEN: usize = 16;
 
-/// The service, for one thread.
 #[derive(Clone, Debug)]
 pub struct LeaseService {
     server: Server,
 }
 
 impl LeaseService {
-    /// In front of a member.
     pub fn new(member: Server) -> LeaseService {
         LeaseService { server: member }
     }
@@ -85,7 +79,7 @@ impl LeaseService {
         }
     }
 
-    /// Without a leader there is no answer, and a request waits for one no longer than this.
+    /// Bounds the wait for a leader, too.
     async fn with_timeout<T>(
         &self,
         work: impl Future<Output = Result<T, RequestError>>,
@@ -97,7 +91,7 @@ impl LeaseService {
         done.map_err(|trouble| status::from_error(&trouble))
     }
 
-    /// The revision is of before the renewal: what the client knows then is true at least.
+    /// The header has the revision from before the renewal.
     async fn keep_alive(
         &self,
         request: &LeaseKeepAliveRequest,
@@ -115,7 +109,6 @@ impl LeaseService {
         Ok(header.unwrap_or_default())
     }
 
-    /// Answers until the client has no more to ask, goes away, or something is wrong.
     async fn run_keep_alive_stream(
         self,
         mut requests: Streaming<LeaseKeepAliveRequest>,

@@ -13,14 +13,12 @@ use tonic::{Request, Response, Status};
 use crate::interceptors::{RequiredRole, check_member_can_serve};
 use crate::lock_queue::{LockQueue, client_error};
 
-/// The service, for one thread.
 #[derive(Clone, Debug)]
 pub struct LockService {
     queue: LockQueue,
 }
 
 impl LockService {
-    /// Over these queues.
     pub fn new(line: LockQueue) -> LockService {
         LockService { queue: line }
     }

@@ -35,11 +35,10 @@ use tonic::Status;
 
 use crate::watch::WatchService;
 
-/// How long a lease lasts that a client did not bring.
+/// The TTL of a lease that is granted for a request without one: etcd's `defaultSessionTTL`.
 const SESSION_TTL_SECONDS: i64 = 60;
-/// How often it is renewed while its client waits.
+/// How often a waiting client's lease is renewed.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(20);
-/// About how many bytes of events are taken at a time.
 const EVENT_BYTES_PER_POLL: usize = 64 << 10;
 
 /// The queues of a member.
@@ -56,35 +55,30 @@ pub struct LockQueue {
     stopped: watch::Receiver<bool>,
 }
 
-/// A key in a queue.
 #[derive(Clone, Debug)]
 pub struct LockQueueEntry {
-    /// What is below a name.
+    /// The name and a slash.
     pub prefix: Vec<u8>,
-    /// The key.
     pub key: Bytes,
-    /// When it was created.
     pub create_revision: i64,
-    /// Its lease.
     pub lease: i64,
-    /// Its value, if it was there before.
+    /// The value before, if the key was in the queue already.
     pub old_value: Option<Bytes>,
-    /// Of the answer that gave it.
+    /// Of the answer that put or found the key.
     pub header: Option<ResponseHeader>,
 }
 
-/// An error as etcd's own client, which its server asks here, passes it on.
+/// The status that etcd's own client, through which its server asks here, makes of an error.
 pub fn client_error(trouble: &RequestError) -> Status {
     Status::unknown(trouble.to_string())
 }
 
 impl LockQueue {
-    /// Of a member, on the thread of a service Watch; until `stopped` becomes true.
+    /// Must be called on the thread of `watch`. Waits end when `stopped` becomes true.
     pub fn new(member: Server, watch: WatchService, stopped: watch::Receiver<bool>) -> LockQueue {
         LockQueue { server: member, watch, stopped }
     }
 
-    /// The member.
     pub fn server(&self) -> &Server {
         &self.server
     }
@@ -180,7 +174,7 @@ impl LockQueue {
         }
     }
 
-    /// Does something while a lease is renewed, until the server stops.
+    /// Ends early when the server stops.
     async fn with_lease_renewal<T>(
         &self,
         lease: i64,
@@ -200,13 +194,11 @@ impl LockQueue {
         }
     }
 
-    /// Waits until the server stops.
     pub async fn wait_until_stopped(&self) {
         // The sender may have gone before.
         drop(self.stopped.clone().wait_for(|stopped| *stopped).await);
     }
 
-    /// The holder, if there is one.
     pub async fn holder(
         &self,
         name: &[u8],
@@ -216,7 +208,7 @@ impl LockQueue {
         Ok((found.kvs.into_iter().next(), found.header.unwrap_or_default()))
     }
 
-    /// Changes a holder's value. Returns whether it was the holder.
+    /// Returns whether it was the holder.
     pub async fn update_value(
         &self,
         place: &LockQueueEntry,
@@ -227,7 +219,7 @@ impl LockQueue {
         self.txn_if_present(place, Op::RequestPut(put)).await
     }
 
-    /// Removes an entry. If it was removed before, nothing happens.
+    /// Does nothing if it was removed before.
     pub async fn release(
         &self,
         place: &LockQueueEntry,
@@ -254,7 +246,7 @@ impl LockQueue {
         self.server.txn(request, &mut RequestTrace::start()).await
     }
 
-    /// Reads, after all that was acknowledged before.
+    /// A linearizable read.
     pub async fn get(&self, request: RangeRequest) -> Result<RangeResponse, RequestError> {
         check::range(&request)?;
         self.server.linearizable_read_notify_untraced().await?;
@@ -264,7 +256,6 @@ impl LockQueue {
         Ok(found)
     }
 
-    /// Opens a watcher of one key behind a revision.
     pub fn watch_after(&self, keys: WatchedKeys, revision: i64) -> Stream {
         let stream = self.watch.wake_set().open();
         stream.watch(WatchRequest { start_revision: revision + 1, ..WatchRequest::new(keys) });
@@ -272,12 +263,11 @@ impl LockQueue {
     }
 }
 
-/// What comes next out of a stream of watchers.
 pub async fn next_responses(stream: &mut Stream) -> Result<Vec<Told>, RequestError> {
     Ok(poll_fn(|context| stream.poll_responses(EVENT_BYTES_PER_POLL, context)).await?)
 }
 
-/// The change of an event, with its record.
+/// True for a put.
 pub fn change_record(change: &Change) -> (bool, &KeyValue) {
     match change {
         Change::Put(record) => (true, record),
@@ -285,7 +275,7 @@ pub fn change_record(change: &Change) -> (bool, &KeyValue) {
     }
 }
 
-/// All keys below a prefix that ends with a slash.
+/// The prefix must end with a slash.
 pub fn prefix_range(prefix: &[u8]) -> (Bytes, Bytes) {
     let mut end = prefix.to_vec();
     if let Some(last) = end.last_mut() {
@@ -325,7 +315,6 @@ fn first_record(done: &TxnResponse) -> Option<KeyValue> {
     }
 }
 
-/// Removes an entry when its client goes away.
 struct ReleaseOnDrop(Option<(LockQueue, LockQueueEntry)>);
 
 impl Drop for ReleaseOnDrop {

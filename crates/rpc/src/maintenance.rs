@@ -45,14 +45,12 @@ pub const STORAGE_VERSION: &str = "3.7.0";
 /// A store that has not committed yet has a page all the same: `etcdctl` divides by its size.
 const DB_SIZE_MIN: u64 = 4096;
 
-/// Number of long calls that run at a time on behalf of one network thread.
+/// On behalf of one network thread.
 const BLOCKING_CALLS_MAX: usize = 4;
-/// Number of pieces of a snapshot that wait for a slow client.
 const SNAPSHOT_CHUNKS_AHEAD: usize = 4;
 /// etcd's time for a request: 5 s, and two election time-outs.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The service, for one thread.
 #[derive(Clone, Debug)]
 pub struct MaintenanceService {
     server: Server,
@@ -62,7 +60,6 @@ pub struct MaintenanceService {
 type RpcResult<T> = Result<Response<T>, Status>;
 
 impl MaintenanceService {
-    /// In front of a member.
     pub fn new(member: Server) -> MaintenanceService {
         MaintenanceService { server: member, permits: Arc::new(Semaphore::new(BLOCKING_CALLS_MAX)) }
     }
@@ -71,7 +68,6 @@ impl MaintenanceService {
         check_member_can_serve(&self.server, head.as_ref(), role)
     }
 
-    /// Runs what takes long on another thread.
     async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Server) -> Result<T, RequestError> + Send + 'static,
@@ -95,20 +91,19 @@ impl MaintenanceService {
         header
     }
 
-    /// Announces a downgrade, or cancels it.
+    /// Announces a downgrade (`enabled`) or cancels it.
     async fn set_downgrade(&self, enabled: bool, ver: String) -> Result<DowngradeResponse, Status> {
         let reply = self.server.propose(DowngradeInfoSetRequest { enabled, ver }).await;
         reply.map_err(|trouble| status::from_error(&trouble))
     }
 
-    /// The full version of a target that would do.
+    /// The target's full version.
     async fn validate(&self, target: &str) -> Result<String, RequestError> {
         self.server.linearizable_read_notify_untraced().await?;
         let target = target.to_owned();
         Ok(self.server.read_store(move |read| validate(read, &target)).await???)
     }
 
-    /// Whether a downgrade is announced.
     async fn is_downgrade_enabled(&self) -> Result<bool, RequestError> {
         let look = |read: &(dyn ReadTxn + '_)| downgrade_info(read);
         Ok(self.server.read_store(look).await??.enabled)
@@ -152,7 +147,6 @@ impl MaintenanceService {
         Ok(response)
     }
 
-    /// What is wrong with this member or its cluster.
     fn errors(&self) -> Vec<String> {
         let node = self.server.threads();
         let leaderless = (node.status().leader() == 0).then(|| RequestError::NoLeader.to_string());

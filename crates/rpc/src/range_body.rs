@@ -8,9 +8,8 @@
 //!     └────────── sent first: known before the first record goes ────────────┘
 //! ```
 //!
-//! A small answer is one piece of memory. A large one goes in [pieces](StreamedRangeBody), and
-//! after each piece the other tasks of the thread run. What is longer still is read and encoded in
-//! the read pool, a piece ahead of the connection: this thread only hands it on.
+//! A small answer is one piece of memory. A large one goes in [pieces](StreamedRangeBody); what is
+//! longer still is read and encoded in the read pool, a piece ahead of the connection.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -40,13 +39,13 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// The number of pieces left at which the pool is asked for more.
 const CHUNKS_AHEAD: usize = 8;
 
-/// The numbers of the answer's fields.
+/// Field numbers of `RangeResponse`.
 const HEADER: u32 = 1;
 const KVS: u32 = 2;
 const MORE: u32 = 3;
 const COUNT: u32 = 4;
 
-/// The answer of rows that are in memory.
+/// For rows that are in memory.
 pub(crate) fn rows_response(
     RangeRows { meta, records }: RangeRows,
     until_ns: Option<u64>,
@@ -64,8 +63,7 @@ pub(crate) fn rows_response(
     Ok(ok_response(ResponseBody::Message(bytes.freeze())))
 }
 
-/// The answer of rows that are read while they are sent. `large_responses` are those of its
-/// connection.
+/// For rows that are read while they are sent.
 pub(crate) fn stream_response(
     threads: &Arc<ServerThreads>,
     large_responses: &ActiveLargeResponses,
@@ -96,14 +94,14 @@ fn streamed_response(
 struct RangeFrame {
     /// Of the whole message.
     length: usize,
-    /// What comes first.
+    /// Before the records.
     bytes: BytesMut,
-    /// What comes last.
+    /// After the records.
     tail: Bytes,
 }
 
 impl RangeFrame {
-    /// `encoded` is what the records take, with what lies between them.
+    /// `encoded` is the length of the records with what lies between them.
     fn new(about: &RangeMeta, encoded: usize) -> Result<RangeFrame, Status> {
         let tail = tail(about);
         let header = about.header.as_ref().map_or(0, |header| message_len(header.encoded_len()));
@@ -147,23 +145,17 @@ fn message_len(message: usize) -> usize {
     key_len(HEADER) + encoded_len_varint(message as u64) + message
 }
 
-/// Where the pieces come from.
+/// The first of `records` is encoded behind `bytes`.
 #[derive(Debug)]
 enum RangeSource {
-    /// The records are here, to be put behind what is encoded.
     Records { records: std::vec::IntoIter<Bytes>, bytes: BytesMut, tail: Bytes },
-    /// The pool reads.
     Streamed(StreamedRead),
-    /// All have gone.
     Done,
 }
 
-/// An answer that is read while it is sent.
 #[derive(Debug)]
 struct StreamedRead {
-    /// What the pool has read.
     batch: ReadBatch,
-    /// What it is just reading.
     next_batch: Option<oneshot::Receiver<Result<ReadBatch, BodyError>>>,
     tail: Bytes,
     threads: Arc<ServerThreads>,
@@ -171,7 +163,7 @@ struct StreamedRead {
     active_response: LargeResponseGuard,
 }
 
-/// What the pool has read, and what is left to read behind it, if anything is.
+/// `rest` is what the pool has still to read.
 #[derive(Debug, Default)]
 struct ReadBatch {
     chunks: VecDeque<Bytes>,
@@ -233,7 +225,6 @@ impl Drop for StreamedRead {
     }
 }
 
-/// Has the pool read and encode what comes next, behind what there is.
 fn read_batch(
     node: &ServerThreads,
     mut found: Box<StreamedRange>,
@@ -259,32 +250,28 @@ fn read_batch(
     })
 }
 
-/// An answer that is encoded while it is sent.
 #[derive(Debug)]
 pub struct StreamedRangeBody {
     /// Of the whole message.
     length: usize,
     source: RangeSource,
-    /// Of the call.
     deadline: Deadline,
-    /// A piece has just gone: the task yields before the next.
+    /// The task yields between two pieces.
     yields_next: bool,
 }
 
-/// The next piece of a message; nothing behind the last.
+/// `None` behind the last piece of a message.
 type BodyFrame = Option<Result<http_body::Frame<Bytes>, BodyError>>;
 
-/// The deadline has passed.
 #[derive(Debug)]
 pub(super) struct DeadlinePassed;
 
 impl StreamedRangeBody {
-    /// How long the whole message is.
     pub(super) fn message_len(&self) -> usize {
         self.length
     }
 
-    /// The next piece; nothing when the message is complete, and an error behind the deadline.
+    /// An error after the deadline.
     pub(super) fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -324,7 +311,7 @@ impl StreamedRangeBody {
     }
 }
 
-/// Encodes the first of these records, about a piece.
+/// About [`CHUNK_BYTES`].
 fn encode_chunk(records: &mut std::vec::IntoIter<Bytes>, bytes: &mut BytesMut) {
     let (mut count, mut length) = (0, bytes.len());
     for record in records.as_slice() {
@@ -334,7 +321,7 @@ fn encode_chunk(records: &mut std::vec::IntoIter<Bytes>, bytes: &mut BytesMut) {
         count += 1;
         length += field_len(record.len());
     }
-    // With space for what comes last.
+    // With space for the tail.
     bytes.reserve(length - bytes.len() + 32);
     records.take(count).for_each(|record| encode(&record, bytes));
 }

@@ -18,24 +18,19 @@ pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// The body of an answer.
 #[derive(Debug, Default)]
 pub enum ResponseBody {
-    /// Nothing (any more).
     #[default]
     Empty,
-    /// One message of gRPC, and behind it the status OK.
+    /// A frame, followed by the status OK.
     Message(Bytes),
     /// The same, encoded while it is sent.
     Range(Box<StreamedRangeBody>),
-    /// Only that status is left to send.
     OkTrailers,
-    /// A body of tonic's.
     Tonic(tonic::body::Body),
 }
 
 impl ResponseBody {
-    /// How long the message in it is.
     pub(super) fn message_len(&self) -> usize {
         match self {
             ResponseBody::Message(bytes) => bytes.len() - FRAME_HEAD_BYTES,
@@ -104,14 +99,13 @@ fn ok_trailers() -> HeaderMap {
     trailers
 }
 
-/// An answer that is one.
 pub(crate) fn ok_response(answer: ResponseBody) -> Response<ResponseBody> {
     let mut response = Response::new(answer);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     response
 }
 
-/// A call that went wrong: a head and nothing behind it.
+/// Trailers only: the status is in the head.
 pub(crate) fn error_response(status: &Status) -> Response<ResponseBody> {
     status.clone().into_http()
 }

@@ -8,9 +8,8 @@
 //!                           └─ HTTP ─────────────────────────────────▶ http     health, metrics
 //! ```
 //!
-//! The five calls that a busy server gets go past tonic: its router and its codec cost as much as
-//! looking a key up. Here the message is decoded where it lies, and the answer is encoded into one
-//! frame of the right length. What the calls do is in [`crate::kv`].
+//! The calls of [KV](crate::kv) go past tonic: its router and its codec cost as much as looking a
+//! key up.
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
@@ -35,7 +34,6 @@ use crate::metrics::{RpcMethod, ThreadMetrics, counted_call};
 use crate::response_body::{ResponseBody, error_response};
 use crate::{gzip, kv};
 
-/// What answers the requests of one thread.
 #[derive(Clone, Debug)]
 pub struct Router {
     server: Server,
@@ -51,9 +49,8 @@ type ResponseFuture =
     Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
 impl Router {
-    /// In front of a member; `grpc` has the services that are not answered here, and `http` answers
-    /// what is not gRPC. A call that takes longer than the first of `slow` is logged, and so
-    /// is a read that takes longer than the second.
+    /// `grpc` has the services that are not answered here. A call that takes longer than the first
+    /// of `slow` is logged, and so is a read that takes longer than the second.
     pub fn new(
         member: Server,
         grpc: Routes,
@@ -74,7 +71,6 @@ impl Router {
         }
     }
 
-    /// Starts to answer.
     pub fn handle(&self, mut request: Request<Incoming>) -> ResponseFuture {
         match classify_content_type(&request) {
             Some(true) => {}
@@ -110,17 +106,15 @@ impl Router {
         Box::pin(async move { Ok(kv::handle_call(kind, asker, counted, body).await) })
     }
 
-    /// The same for one connection.
     pub fn for_client(&self, caller: ClientInfo) -> Router {
         Router { client: caller, ..self.clone() }
     }
 
-    /// Those of its connection.
     pub(crate) fn large_responses(&self) -> ActiveLargeResponses {
         self.client.large_responses.clone()
     }
 
-    /// Names the client, for code that only sees the request.
+    /// For code that only sees the request.
     fn add_client_name(&self, request: &mut Request<Incoming>) {
         if let Some(name) = &self.client.name {
             request.extensions_mut().insert(name.clone());
@@ -173,7 +167,7 @@ fn classify_content_type<B>(request: &Request<B>) -> Option<bool> {
     (request.version() == Version::HTTP_2).then_some(matches!(rest, [] | [b'+' | b';', ..]))
 }
 
-/// gRPC of another kind than ours: etcd's words.
+/// With etcd's text.
 fn unsupported_content_type<B>(request: &Request<B>) -> Response<ResponseBody> {
     let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let kind = String::from_utf8_lossy(kind);
@@ -183,7 +177,7 @@ fn unsupported_content_type<B>(request: &Request<B>) -> Response<ResponseBody> {
     answer
 }
 
-/// The path is none of a method: etcd's words.
+/// With etcd's text.
 fn unknown_method(uri: &Uri) -> Status {
     let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
     let named = path.strip_prefix('/').and_then(|path| path.rsplit_once('/'));

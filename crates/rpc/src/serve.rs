@@ -1,7 +1,6 @@
 //! Which thread has which connection?
 //!
-//! A few threads have a runtime each, and no task moves from one to another: what a connection
-//! needs is in the cache of one core, and waking a task is a push on a list. Connections are dealt
+//! A few threads have a runtime each, and no task moves from one to another. Connections are dealt
 //! in turn by the thread that accepts them.
 //!
 //! ```text
@@ -9,9 +8,8 @@
 //!                     └─▶ net-1
 //! ```
 //!
-//! With TLS the handshake comes first, in the task of its connection. Then a connection speaks
-//! HTTP/2 or HTTP/1.1; its first bytes say which. Each request goes to the thread's [`Router`],
-//! which does not see a difference between plain and TLS.
+//! A TLS handshake runs in the task of its connection, whose first bytes then say whether it is
+//! HTTP/2 or HTTP/1.1. Each request goes to the thread's [`Router`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -66,38 +64,35 @@ use crate::metrics::{MetricsOptions, RpcMetrics, ThreadMetrics};
 use crate::router::Router;
 use crate::watch::WatchService;
 
-/// How long no connection is accepted after a failed attempt.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
 /// Threads of a network thread that wait: in an old era one for each read that is under way, in the
 /// default era few. They are there only as long as there is something to do; what comes when all
 /// wait is queued.
 const WAITING_THREADS_MAX: usize = 1024;
-/// What takes longer is worth a line in the log: etcd's `--warning-unary-request-duration`.
+/// etcd's default of `--warning-unary-request-duration`.
 const SLOW_REQUEST_THRESHOLD: Duration = Duration::from_millis(300);
-/// What takes longer to apply is worth a line in the log: etcd's `--warning-apply-duration`.
+/// etcd's default of `--warning-apply-duration`.
 pub const SLOW_APPLY_THRESHOLD: Duration = Duration::from_millis(100);
-/// How long a server that stops waits for the requests that are under way.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(7);
-/// How long a client of HTTP/1.1 may take for the head of a request.
 const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the head of a request may be: Go's `http.DefaultMaxHeaderBytes`. Over HTTP/2 without
 /// TLS etcd takes 16 times as much.
 const REQUEST_HEAD_BYTES_MAX: u32 = 1 << 20;
-/// And some more over HTTP/1.1, as in Go.
+/// Over HTTP/1.1 Go takes so much more.
 const HTTP1_HEAD_EXTRA_BYTES: usize = 4 << 10;
-/// The first byte of a TLS connection.
+/// TLS's record type of a handshake.
 const TLS_FIRST_BYTE: [u8; 1] = [0x16];
 
-/// What connections are held to. By default it is what etcd does.
+/// The defaults are etcd's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionConfig {
-    /// How long a client waits between two pings: `--grpc-keepalive-min-time`.
+    /// `--grpc-keepalive-min-time`.
     pub ping_min_interval: Duration,
-    /// How long nothing happens on a connection until its client is sent a ping.
+    /// `--grpc-keepalive-interval`: how long nothing happens until the client is sent a ping.
     pub keep_alive_interval: Duration,
-    /// How long the client may take to answer it.
+    /// `--grpc-keepalive-timeout`: how long the client may take to answer it.
     pub keep_alive_timeout: Duration,
-    /// Number of calls that may be under way on a connection.
+    /// `--max-concurrent-streams`, of each connection.
     pub concurrent_streams_max: u32,
 }
 
@@ -112,24 +107,16 @@ impl Default for ConnectionConfig {
     }
 }
 
-/// What all threads have in common.
 #[derive(Clone, Debug)]
 pub struct RpcConfig {
-    /// A call that takes longer is logged.
     pub slow_request_threshold: Duration,
-    /// So is a read that takes longer than this.
+    /// Reads that take longer are logged, too.
     pub slow_apply_threshold: Duration,
-    /// What connections are held to.
     pub connections: ConnectionConfig,
-    /// How much work it is to hash a password.
     pub bcrypt_cost: u32,
-    /// What changes of members are held to.
     pub reconfig_rules: ReconfigRules,
-    /// The figures of the server.
     pub metrics: Arc<RpcMetrics>,
-    /// How HTTP is answered.
     pub http: Arc<HttpServiceConfig>,
-    /// How long requests that are under way when the server stops may take.
     pub drain_timeout: Duration,
 }
 
@@ -151,14 +138,12 @@ impl Default for RpcConfig {
 }
 
 impl RpcConfig {
-    /// Health, version and metrics, for one thread.
     pub fn http_service(&self, member: &Server, thread: &ThreadMetrics) -> HttpService {
         let (metrics, settings) = (Arc::clone(&self.metrics), Arc::clone(&self.http));
         HttpService::new(member.clone(), metrics, thread.clone(), settings)
     }
 }
 
-/// A server, on ports and sockets.
 #[derive(Debug)]
 pub struct RpcServer {
     addresses: Vec<ListenAddress>,
@@ -167,7 +152,6 @@ pub struct RpcServer {
 }
 
 impl RpcServer {
-    /// Listens on a port, and answers from so many threads.
     pub fn start(
         node: &Arc<ServerThreads>,
         listen: SocketAddr,
@@ -178,7 +162,6 @@ impl RpcServer {
         RpcServer::start_on_listeners(node, listeners, threads, limits, RpcConfig::default())
     }
 
-    /// Answers the clients of these listeners, from so many threads.
     pub fn start_on_listeners(
         node: &Arc<ServerThreads>,
         listeners: Vec<Listener>,
@@ -205,12 +188,11 @@ impl RpcServer {
         Ok(RpcServer { addresses: places, stop, threads: started })
     }
 
-    /// Where it listens.
     pub fn listen_addresses(&self) -> &[ListenAddress] {
         &self.addresses
     }
 
-    /// The first port on which it listens; port 0 of nowhere if there is none.
+    /// The first port; `0.0.0.0:0` if there are only sockets.
     pub fn address(&self) -> SocketAddr {
         let mut ports = self.addresses.iter().filter_map(|place| match &place.address {
             BindAddress::Tcp(address) => Some(*address),
@@ -219,7 +201,7 @@ impl RpcServer {
         ports.next().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)))
     }
 
-    /// Stops to accept, lets what is under way come to its end, and returns then.
+    /// Accepts no more, and returns when the calls under way have ended.
     pub fn stop(mut self) -> io::Result<()> {
         let _ = self.stop.send(true);
         for thread in self.threads.drain(..) {
@@ -229,10 +211,8 @@ impl RpcServer {
     }
 }
 
-/// A connection, and how it speaks.
 type AcceptedConnection = (Connection, TransportSecurity);
 
-/// Takes connections and deals them in turn.
 fn run_accept_thread(
     listeners: Vec<Listener>,
     dealt: Vec<mpsc::UnboundedSender<AcceptedConnection>>,
@@ -250,7 +230,6 @@ fn run_accept_thread(
     })
 }
 
-/// Which thread gets the next connection.
 struct ConnectionDispatcher {
     threads: Vec<mpsc::UnboundedSender<AcceptedConnection>>,
     next_thread: AtomicUsize,
@@ -264,7 +243,7 @@ impl ConnectionDispatcher {
     }
 }
 
-/// Takes the connections of one listener, until the task is dropped.
+/// Does not return.
 async fn accept_loop(listener: AsyncListener, dealer: Arc<ConnectionDispatcher>) {
     let mut has_failed = false;
     loop {
@@ -285,7 +264,6 @@ async fn accept_loop(listener: AsyncListener, dealer: Arc<ConnectionDispatcher>)
     }
 }
 
-/// One network thread.
 fn run_net_thread(
     member: Server,
     common: RpcConfig,
@@ -326,7 +304,7 @@ fn run_net_thread(
     })
 }
 
-/// All that is answered by tonic.
+/// All that tonic answers.
 fn grpc_services(member: &Server, common: &RpcConfig, stopped: &watch::Receiver<bool>) -> Routes {
     let mut services = Routes::builder();
     services.add_service(KvService::new(member.clone()));
@@ -353,7 +331,6 @@ fn grpc_services(member: &Server, common: &RpcConfig, stopped: &watch::Receiver<
     services.routes()
 }
 
-/// One connection, to its end.
 async fn serve_connection(
     connection: Connection,
     speech: TransportSecurity,
@@ -391,7 +368,7 @@ async fn serve_connection(
     }
 }
 
-/// Which kind of connection it is; `None` if it ends before that is known.
+/// `None` if the connection ends before that is known.
 async fn detect_tls(
     connection: &TcpStream,
     speech: TransportSecurity,

@@ -13,7 +13,6 @@ use clearlane_server::membership::MembershipRejection as Members;
 use http::HeaderMap;
 use tonic::{Code, Status};
 
-/// The status of a failed request.
 pub fn from_error(trouble: &RequestError) -> Status {
     let code = match trouble {
         RequestError::Rejected(refused) => request_code(*refused),
@@ -41,7 +40,6 @@ pub fn from_error(trouble: &RequestError) -> Status {
     Status::new(code, trouble.to_string())
 }
 
-/// The trailers of an answer whose deadline has passed.
 pub fn deadline_exceeded_trailers() -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(2);
     from_error(&RequestError::DeadlineExceeded).add_header(&mut trailers).expect("plain words");

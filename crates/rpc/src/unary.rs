@@ -25,15 +25,14 @@ use crate::gzip;
 use crate::response_body::{ResponseBody, ok_response};
 use crate::status;
 
-/// What is encoded on the network thread.
+/// Longer messages are encoded in the read pool.
 const INLINE_ENCODE_BYTES_MAX: usize = 1 << 20;
 
-/// The message that lies in these bytes.
 pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Status> {
     M::decode(bytes).map_err(|error| malformed_request(&error))
 }
 
-/// The same for a transaction, which may hold others, as deep as etcd takes them.
+/// Transactions may hold others, as deep as etcd takes them.
 pub(super) fn decode_txn(bytes: Bytes) -> Result<TxnRequest, Status> {
     nested::decode_txn(bytes).map_err(|error| match error {
         nested::Error::TooDeep => status::from_error(&RequestRejection::TooManyOps.into()),
@@ -45,13 +44,12 @@ fn malformed_request(error: &DecodeError) -> Status {
     Status::internal(format!("grpc: error unmarshalling request: {error}"))
 }
 
-/// How a message is answered.
 pub(super) fn message_response(message: impl Message) -> Response<ResponseBody> {
     ok_response(ResponseBody::Message(frame(&message)))
 }
 
-/// The same for one that may be large. Then it is encoded in the read pool, so that no other task
-/// of this thread waits for it, and only a few are encoded at a time.
+/// A large message is encoded in the read pool, so that no other task of this thread waits for it,
+/// and only a few are encoded at a time.
 pub(super) fn message_response_of_any_size(
     member: &Server,
     message: impl Message + 'static,
@@ -73,7 +71,6 @@ pub(crate) enum EncodedResponse<'a> {
 }
 
 impl EncodedResponse<'_> {
-    /// Waits for the pool, if it was asked.
     pub(super) async fn resolve(
         self,
         context: &RequestContext,
@@ -88,9 +85,8 @@ impl EncodedResponse<'_> {
     }
 }
 
-/// The message of a request that has one. A client that sends more than it has announced is cut off
-/// before that takes memory.
-/// `is_packed` is whether it may be compressed.
+/// A client that sends more than it has announced is cut off before that takes memory. `is_packed`:
+/// the message may be compressed.
 pub(crate) async fn read_message(
     mut body: Incoming,
     limit: usize,
@@ -115,7 +111,7 @@ pub(crate) async fn read_message(
     }
 }
 
-/// The next piece that has something in it.
+/// Skips empty pieces.
 async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
     while !body.is_end_stream() {
         match body.frame().await {
@@ -131,7 +127,7 @@ async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
     Ok(None)
 }
 
-/// How long the current frame will be, if its head is there.
+/// `None` if the head of the frame is incomplete.
 fn frame_len(bytes: &[u8], limit: usize) -> Result<Option<usize>, Status> {
     let Some((head, message)) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>() else {
         return Ok(None);

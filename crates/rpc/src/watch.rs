@@ -1,18 +1,16 @@
-//! The service Watch: many watchers in one stream. The whole path is told in `docs/watch.md`.
+//! The service Watch: many watchers in one stream. See `docs/watch.md`.
 //!
-//! The connection polls a stream when it has capacity to send. The stream then takes requests
-//! (create, cancel, progress), sends progress notices that are due, and takes responses out of its
-//! channel. The member's threads fill the channel and wake this thread: see
-//! [`clearlane_server::watch`].
+//! The connection polls a stream when it has capacity to send. The stream then takes requests,
+//! sends progress notices that are due, and takes responses out of its channel, which the member's
+//! threads fill ([`clearlane_server::watch`]).
 //!
-//! * If the client does not read, the stream is not polled: it takes nothing out of its channel,
-//!   which is bounded, and no more requests, whose responses would have to be kept.
+//! * If the client does not read, the stream is not polled: it takes no responses out of its
+//!   channel, which is bounded, and no more requests.
 //! * As in etcd, the end of the requests does not end the stream. It ends when the client goes
 //!   away, when the member has been without a leader for too long and the client requires one, when
 //!   the store cannot be read, and when the server stops.
-//! * etcd spreads the interval of progress notices by up to a tenth with a random generator, so
-//!   that streams that began together do not send together. Here the number of the stream gives the
-//!   spread.
+//! * etcd spreads the interval of progress notices by up to a tenth with a random generator; here
+//!   the number of the stream gives the spread.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -48,16 +46,13 @@ use crate::interceptors::{
 };
 use crate::status;
 
-/// About how many bytes of events are taken out of the channel at a time.
 const EVENT_BYTES_PER_POLL: usize = 64 << 10;
-/// Number of requests of a stream that are taken before it sends.
 const REQUESTS_PER_POLL: usize = 64;
-/// How much longer than the longest request a message may be before it is cut: etcd's.
+/// etcd's `grpcOverheadBytes`: a message longer than the longest request and this is cut.
 const FRAGMENT_OVERHEAD_BYTES: usize = 512 << 10;
-/// A shorter interval of progress notices is raised to this one: etcd's.
+/// etcd's minimum: a shorter interval is raised to it.
 const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// The service, for one thread.
 #[derive(Clone, Debug)]
 pub struct WatchService {
     server: Server,
@@ -67,7 +62,6 @@ pub struct WatchService {
     _task: Arc<AbortOnDrop>,
 }
 
-/// The task of the wake set, which ends with the service.
 #[derive(Debug)]
 struct AbortOnDrop(JoinHandle<()>);
 
@@ -78,8 +72,7 @@ impl Drop for AbortOnDrop {
 }
 
 impl WatchService {
-    /// In front of a member, on the thread whose runtime this is called in. Streams end when
-    /// `stopped` becomes true.
+    /// Must be called on the thread's runtime. Streams end when `stopped` becomes true.
     pub fn new(member: Server, stopped: watch::Receiver<bool>) -> WatchService {
         let desk = WatchWakeSet::new(member.threads().watch_server());
         let task = Arc::new(AbortOnDrop(tokio::spawn(desk.clone().run())));
@@ -92,12 +85,11 @@ impl WatchService {
         }
     }
 
-    /// Where other services of this thread open streams of their own.
     pub fn wake_set(&self) -> &WatchWakeSet {
         &self.wake_set
     }
 
-    /// The time between notices of progress, for the next stream.
+    /// Includes the next stream's spread.
     fn progress_interval(&self) -> Duration {
         let interval = self.wake_set.watch_server().progress_interval().max(PROGRESS_INTERVAL_MIN);
         let number = self.streams_opened.fetch_add(1, Ordering::Relaxed) as u32;
@@ -132,16 +124,14 @@ impl Watch for WatchService {
     }
 }
 
-/// One client's stream.
 pub struct WatchResponseStream {
     server: Server,
-    /// Nothing when the client has no more to ask.
+    /// `None` when the client has ended its requests.
     requests: Option<Streaming<WatchRequest>>,
     watchers: Watchers,
-    /// What goes out next.
     responses: VecDeque<WatchResponse>,
     progress_interval: Duration,
-    /// Runs from the first watcher on that wants notices of its progress.
+    /// `Some` from the first watcher on that wants progress notices.
     progress: Option<Interval>,
     stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_ended: bool,
@@ -177,7 +167,6 @@ impl WatchResponseStream {
         }
     }
 
-    /// Takes the client's requests, if there are any.
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
         for _ in 0..REQUESTS_PER_POLL {
             if self.watchers.is_full() {
@@ -191,7 +180,7 @@ impl WatchResponseStream {
                 Poll::Pending => return Ok(()),
             }
         }
-        // The others come next, behind what there is to send.
+        // Other requests come next, behind what there is to send.
         context.waker().wake_by_ref();
         Ok(())
     }
@@ -221,7 +210,7 @@ impl WatchResponseStream {
         }
     }
 
-    /// Makes messages of a response: one, unless it is cut.
+    /// One message, unless the response is fragmented.
     fn queue_response(&mut self, told: Told) {
         let mut header =
             Some(ResponseHeader { revision: told.revision, ..ResponseHeader::default() });
@@ -252,7 +241,7 @@ impl WatchResponseStream {
         self.responses.push_back(message);
     }
 
-    /// Events go into as many messages as it takes to make each shorter than that.
+    /// Each message is shorter than `length_max`, if its first event is.
     fn queue_events(&mut self, message: &WatchResponse, events: &[mvcc::Event], length_max: usize) {
         let cut = WatchResponse { fragment: true, ..message.clone() };
         let left = length_max.saturating_sub(cut.encoded_len() + 1);
@@ -273,7 +262,7 @@ fn to_proto_event(of: &mvcc::Event) -> Event {
     Event { r#type: kind as i32, kv: Some(record.clone()), prev_kv: of.prev_kv.clone() }
 }
 
-/// What a client asks for. As in a range, an end of one NUL is no end.
+/// As in a range, an end of one NUL is no end.
 fn parse_create(create: WatchCreateRequest) -> mvcc::WatchRequest {
     let has_filter = |filter: FilterType| create.filters.contains(&(filter as i32));
     let (no_put, no_delete) = (has_filter(FilterType::Noput), has_filter(FilterType::Nodelete));
@@ -295,7 +284,7 @@ fn parse_create(create: WatchCreateRequest) -> mvcc::WatchRequest {
     }
 }
 
-/// The requests have come to an end that is none: mostly, the client has gone.
+/// An error at the end of the requests: mostly, the client has gone.
 fn request_stream_error(status: Status) -> Status {
     match status.code() {
         Code::Cancelled => Status::cancelled("etcdserver: watch canceled"),

@@ -16,7 +16,6 @@ use std::path::PathBuf;
 
 use clearlane_net::listener::{BindAddress, ListenAddress};
 
-/// An address of etcd's syntax, as above.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     text: String,
@@ -30,7 +29,7 @@ enum Location {
     Socket(PathBuf),
 }
 
-/// What these addresses mean together: two that differ in nothing but TLS are one place.
+/// Addresses that differ only in TLS are one place.
 pub fn listen_addresses(urls: &[Url]) -> Result<Vec<ListenAddress>, String> {
     let mut all: Vec<ListenAddress> = Vec::new();
     for url in urls {
@@ -52,7 +51,7 @@ pub fn listen_addresses(urls: &[Url]) -> Result<Vec<ListenAddress>, String> {
 }
 
 impl Url {
-    /// Reads one. Errors have etcd's text.
+    /// Errors have etcd's text.
     pub fn parse(text: &str) -> Result<Url, String> {
         let text = text.trim();
         let scheme_is = "URL scheme must be http, https, unix, or unixs";
@@ -70,12 +69,11 @@ impl Url {
         Ok(Url { text: text.to_owned(), is_secure, location: place })
     }
 
-    /// Whether it wants TLS.
     pub fn is_secure(&self) -> bool {
         self.is_secure
     }
 
-    /// The host or address, without its port; a socket has none.
+    /// Without its port; a socket has none.
     pub fn host(&self) -> Option<&str> {
         match &self.location {
             Location::Host(host, _) => Some(host),
@@ -83,7 +81,7 @@ impl Url {
         }
     }
 
-    /// Where to listen; a name of a host is none, apart from `localhost`.
+    /// Of the names of hosts only `localhost` is one.
     pub fn to_bind_address(&self) -> Result<BindAddress, String> {
         match &self.location {
             Location::Socket(path) => Ok(BindAddress::Unix(path.clone())),
@@ -113,7 +111,7 @@ fn host(text: &str, rest: &str) -> Result<Location, String> {
     let (host, port) = rest.rsplit_once(':').ok_or_else(form)?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let is_plain = !bare.unwrap_or(host).contains(['[', ']', '@', ' ']);
-    // Colons belong to the sixth version of IP, and there they need brackets.
+    // Only IPv6 has colons, and it needs brackets.
     if !is_plain || bare.is_none() && host.contains(':') {
         return Err(form());
     }

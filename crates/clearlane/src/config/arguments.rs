@@ -17,21 +17,19 @@ use super::error::ConfigError;
 use super::table::Flag;
 use super::value::ValueKind;
 
-/// Values by the names of their flags.
 pub(crate) type FlagValues = BTreeMap<&'static str, String>;
 
-/// What a command line has.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct CommandLine {
-    /// Values, the last of each flag.
+    /// The last of each flag.
     pub(crate) values: FlagValues,
     /// What is no flag.
     pub(crate) positional: Vec<String>,
-    /// Whether help was asked for. Nothing behind that was read.
+    /// Nothing behind the flag for it was read.
     pub(crate) wants_help: bool,
 }
 
-/// Reads a command line, without the name of the program; `find` knows the flags there are.
+/// Without the name of the program; `find` knows the flags there are.
 pub(crate) fn parse(
     arguments: &[String],
     find: impl Fn(&str) -> Option<&'static Flag>,
@@ -74,7 +72,7 @@ pub(crate) fn parse(
     Ok(said)
 }
 
-/// What follows one dash or two; nothing if this is no flag.
+/// The name behind one dash or two; `None` if this is no flag.
 fn name_in(argument: &str) -> Option<&str> {
     match argument {
         "-" | "--" => None,
@@ -82,7 +80,6 @@ fn name_in(argument: &str) -> Option<&str> {
     }
 }
 
-/// An error about a value, with its source.
 pub(super) fn check_value(flag: &Flag, value: &str, source: &str) -> Result<(), ConfigError> {
     flag.kind.check(value).map_err(|wrong| {
         ConfigError::value(format!("invalid value \"{value}\" for {source}: {wrong}"))

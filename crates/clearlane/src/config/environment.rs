@@ -1,7 +1,6 @@
 //! The environment: `ETCD_` and the flag's name in capitals.
 //!
-//! A flag that is set in both ways is refused: the operator believes that each setting counts, and
-//! for one of the two it would not. An empty variable is none.
+//! A flag that is set on the command line, too, is refused. An empty variable is none.
 
 use super::arguments::{FlagValues, check_value};
 use super::error::ConfigError;
@@ -12,7 +11,6 @@ const PREFIX: &str = "ETCD_";
 /// Set by etcd's own tests for processors that it does not support.
 const NOT_FLAGS: [&str; 1] = ["ETCD_UNSUPPORTED_ARCH"];
 
-/// The variables that are meant for us, with the flags that they set.
 pub(super) fn read(
     environment: impl IntoIterator<Item = (String, String)>,
     warnings: &mut Vec<String>,
@@ -37,7 +35,6 @@ pub(super) fn read(
     Ok(values)
 }
 
-/// Merges the values of the command line and the environment.
 pub(super) fn merge(
     mut flags: FlagValues,
     variables: FlagValues,

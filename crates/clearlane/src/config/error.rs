@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// The text, and the status with which the process ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     message: String,
@@ -11,27 +10,23 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// The command line is none.
     pub(super) fn usage(words: String) -> ConfigError {
         ConfigError { message: words, status: 2, shows_usage: true }
     }
 
-    /// A value is not allowed.
     pub(super) fn value(words: String) -> ConfigError {
         ConfigError { message: words, status: 2, shows_usage: false }
     }
 
-    /// The settings do not fit together.
     pub(crate) fn fatal(words: impl Into<String>) -> ConfigError {
         ConfigError { message: words.into(), status: 1, shows_usage: false }
     }
 
-    /// The status with which the process ends: Go's 2 where a flag is wrong, otherwise 1.
+    /// Go's 2 where a flag is wrong, otherwise 1.
     pub fn status(&self) -> u8 {
         self.status
     }
 
-    /// Whether the usage is printed, too.
     pub fn shows_usage(&self) -> bool {
         self.shows_usage
     }

@@ -8,38 +8,33 @@
 //!   AllAlpha=true,LeaseCheckpoint=false     all of alpha but one
 //! ```
 //!
-//! Here each of etcd's gates is known, and another name is refused in etcd's words. Some switch
-//! nothing, because what they stand for is always so here, or has no counterpart. Setting such a
-//! gate to something that is not so logs a warning.
+//! Each of etcd's gates is known. Some switch nothing, because what they stand for does not change
+//! here; setting such a gate to something else logs a warning.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::value;
 
-/// A gate of etcd.
 #[derive(Clone, Copy, Debug)]
 pub struct FeatureGate {
-    /// Its name.
     pub name: &'static str,
     /// Beta is on by default.
     pub is_beta: bool,
-    /// What it does here.
     pub effect: GateEffect,
 }
 
-/// What a gate does here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateEffect {
     /// Its effect, as a sentence.
     Switchable(&'static str),
-    /// Nothing: it is as if it were always on, or off. Why.
+    /// As if it were always on, or off; and why.
     Fixed(bool, &'static str),
 }
 
 use GateEffect::{Fixed, Switchable};
 
-/// All of them, but for `AllAlpha` and `AllBeta`.
+/// But for `AllAlpha` and `AllBeta`.
 pub const FEATURE_GATES: [FeatureGate; 9] = [
     gate("CompactHashCheck", false, Switchable("members are compared behind compactions")),
     gate("FastLeaseKeepAlive", true, Fixed(true, "a leader renews a lease without waiting")),
@@ -56,14 +51,13 @@ const fn gate(name: &'static str, is_beta: bool, effect: GateEffect) -> FeatureG
     FeatureGate { name, is_beta, effect }
 }
 
-/// The gates that were set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeatureGates {
     values: BTreeMap<&'static str, bool>,
 }
 
 impl FeatureGates {
-    /// Reads the value of the flag. Errors have etcd's text.
+    /// Errors have etcd's text.
     pub fn parse(text: &str) -> Result<FeatureGates, String> {
         let mut said = BTreeMap::new();
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -82,7 +76,7 @@ impl FeatureGates {
         Ok(FeatureGates { values: said })
     }
 
-    /// What some gates need of others.
+    /// Some gates need others.
     pub fn check_dependencies(&self) -> Result<(), String> {
         if self.is_on("LeaseCheckpointPersist") && !self.is_on("LeaseCheckpoint") {
             Err("enabling feature gate LeaseCheckpointPersist requires enabling feature \
@@ -93,7 +87,7 @@ impl FeatureGates {
         }
     }
 
-    /// Whether a feature is on: as it was set, or all of its kind were, or as it is by default.
+    /// The gate's own setting counts before that of its kind, and that before the default.
     pub fn is_on(&self, name: &str) -> bool {
         let is_beta = FEATURE_GATES.iter().any(|gate| gate.name == name && gate.is_beta);
         let kind = if is_beta { "AllBeta" } else { "AllAlpha" };
@@ -116,7 +110,7 @@ impl FeatureGates {
     }
 }
 
-/// The part of the page of flags that lists them.
+/// For `docs/flags.md`.
 pub(super) fn table() -> String {
     let mut out = String::from("\n## Feature gates\n\n| gate | default | |\n|---|---|---|\n");
     for FeatureGate { name, is_beta, effect } in FEATURE_GATES {

@@ -17,7 +17,7 @@ use super::error::ConfigError;
 use super::table::{self, Flag};
 use super::value::ValueKind;
 
-/// Keys that hold keys: which flag each of them stands for.
+/// Keys that hold keys, and the flags that these stand for.
 const NESTED: [(&str, &[(&str, &str)]); 4] = [
     (
         "client-transport-security",
@@ -55,7 +55,6 @@ const NESTED: [(&str, &[(&str, &str)]); 4] = [
     ),
 ];
 
-/// Reads the text of a file.
 pub(super) fn read(text: &str, warnings: &mut Vec<String>) -> Result<FlagValues, ConfigError> {
     let mut values = FlagValues::new();
     let documents = Yaml::load_from_str(text);

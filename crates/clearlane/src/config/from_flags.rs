@@ -27,168 +27,123 @@ use super::value;
 use crate::corruption_check::CorruptionChecks;
 use crate::data::{self, InitialCluster, InitialClusterState};
 
-/// How a member is to run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Its name.
     pub name: String,
-    /// Where its data lies.
     pub data_dir: PathBuf,
-    /// Where its log lies, if not in the data directory.
+    /// `None`: in the data directory.
     pub wal_dir: Option<PathBuf>,
-    /// Where clients are served.
     pub listen_clients: Vec<ListenAddress>,
-    /// Where else they are, to have HTTP apart from gRPC.
+    /// More listeners, to have HTTP apart from gRPC.
     pub listen_clients_http: Vec<ListenAddress>,
-    /// The addresses that clients are told to use, as they were written.
+    /// As they were written.
     pub advertise_clients: Vec<String>,
-    /// Where connections of other members are accepted.
     pub listen_peers: Vec<ListenAddress>,
-    /// Certificates, and which clients may connect.
     pub tls: tls::TlsConfig,
-    /// How a cluster begins. A member that has data has begun.
+    /// Not used if the member has data.
     pub bootstrap: BootstrapConfig,
-    /// How the log and its raft are kept.
     pub raft: RaftConfig,
-    /// How the store is kept.
     pub store: StoreConfig,
-    /// How much a request may ask for.
     pub limits: Limits,
-    /// What is answered that is not gRPC.
     pub http: HttpConfig,
-    /// Number of threads that serve clients; 0 if it depends on the machine.
+    /// 0 if it depends on the machine.
     pub net_threads: usize,
-    /// A call that takes longer is logged.
     pub slow_request_threshold: Duration,
-    /// What connections are held to.
     pub connections: ConnectionConfig,
-    /// How much work it is to hash a password.
     pub bcrypt_cost: u32,
-    /// So is what takes longer to apply, or to read.
+    /// Of applying an entry, and of a read.
     pub slow_apply_threshold: Duration,
-    /// What this member does by itself.
     pub background: BackgroundConfig,
-    /// What is logged, and where.
     pub log: LogConfig,
-    /// Where a timeline is written.
     pub timeline: Option<PathBuf>,
-    /// Warnings to write when there is a log.
+    /// Logged when there is a log.
     pub warnings: Vec<String>,
 }
 
-/// What a member does by itself, and what it checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackgroundConfig {
-    /// Between two progress notices to a watcher that has no events.
     pub progress_interval: Duration,
-    /// Whether a change of members that could cost the quorum is refused.
+    /// `--strict-reconfig-check`.
     pub is_strict: bool,
-    /// Policy and retention of the compactions that no client asks for.
+    /// Policy and retention.
     pub auto_compaction: (String, String),
-    /// When this member is compared with others.
     pub checks: CorruptionChecks,
-    /// Which features are on.
     pub gates: FeatureGates,
 }
 
-/// How a cluster begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BootstrapConfig {
-    /// Where other members reach this one.
     pub advertise_peers: Vec<String>,
-    /// The first members.
     pub initial_cluster: InitialCluster,
-    /// Whether the cluster is new.
     pub initial_cluster_state: InitialClusterState,
     /// Tells clusters of equal members apart.
     pub cluster_token: String,
-    /// Goes on alone with what is here.
     pub force_new_cluster: bool,
 }
 
-/// How the log and its raft are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaftConfig {
-    /// Between two heartbeats of a leader: raft's tick.
+    /// raft's tick.
     pub heartbeat: Duration,
-    /// Until a silent leader is given up.
     pub election_timeout: Duration,
-    /// Applied entries between two notes in the log.
+    /// Applied entries between two snapshot records in the log.
     pub snapshot_count: u64,
-    /// Entries that are kept behind such a note.
+    /// Entries that are kept behind such a record.
     pub catch_up_entries: u64,
-    /// Number of segments of the log that are kept, if there is a bound.
+    /// `None`: all segments are kept.
     pub segments_max: Option<usize>,
-    /// Number of learners that there may be.
     pub learners_max: usize,
 }
 
-/// How the store is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreConfig {
-    /// What has the data on disk.
     pub engine: EngineKind,
-    /// Bytes of the engine's cache.
     pub engine_cache_bytes: usize,
-    /// Which era of the read path.
     pub era: Era,
-    /// How a linearizable read is made one.
     pub read_mode: ReadMode,
     /// Bytes of data that are taken; 0 is etcd's default, and below 0 there is no limit.
     pub quota_bytes: i64,
     /// Between two commits.
     pub batch_interval: Duration,
-    /// Number of changes that are committed at once.
+    /// Changes in one commit.
     pub batch_limit: u64,
-    /// How a compaction works.
     pub compactions: CompactionConfig,
 }
 
-/// What is answered that is not gRPC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpConfig {
-    /// Where else metrics and health are served.
+    /// More listeners, for metrics and health.
     pub listen_metrics: Vec<ListenAddress>,
-    /// Whether metrics tell the time of each kind of call.
+    /// `--metrics=extensive`.
     pub is_extensive: bool,
-    /// Under which names this server may be asked.
+    /// `--host-whitelist`.
     pub hosts: Vec<String>,
-    /// From which pages.
+    /// `--cors`.
     pub origins: Vec<String>,
 }
 
-/// What is logged, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
-    /// What is less is not logged.
     pub level: String,
-    /// How a line looks.
     pub format: LogFormat,
-    /// Where lines go.
     pub outputs: Vec<LogOutput>,
 }
 
-/// How a line of the log looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// One JSON object.
     Json,
-    /// Text to read.
     Console,
 }
 
-/// Where lines of the log go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogOutput {
-    /// Standard error.
     Stderr,
-    /// Standard output.
     Stdout,
-    /// To the end of a file.
+    /// Appended to.
     File(PathBuf),
 }
 
-/// Values that were checked, and the defaults of those that were not given.
+/// Checked values, and the defaults of those that were not given.
 pub(super) struct FlagReader<'v> {
     values: &'v FlagValues,
 }
@@ -211,7 +166,7 @@ impl FlagReader<'_> {
         value::count(self.text(name)).expect("checked when it came")
     }
 
-    /// One that counts what fits into memory.
+    /// A count that fits into `usize`.
     fn size(&self, name: &str) -> usize {
         usize::try_from(self.count(name)).unwrap_or(usize::MAX)
     }
@@ -234,13 +189,12 @@ impl FlagReader<'_> {
         Some(self.text(name)).filter(|path| !path.is_empty()).map(PathBuf::from)
     }
 
-    /// Where to listen.
     fn listen_addresses(&self, name: &str) -> Result<Vec<ListenAddress>, ConfigError> {
         let all = listen_addresses(&self.urls(name));
         all.map_err(|wrong| ConfigError::fatal(format!("--{name}: {wrong}")))
     }
 
-    /// Where to listen, at each place with TLS or without.
+    /// Each place is either with TLS or without.
     fn single_security_addresses(&self, name: &str) -> Result<Vec<ListenAddress>, ConfigError> {
         let entrances = self.listen_addresses(name)?;
         match entrances.iter().find(|entrance| entrance.is_plain && entrance.is_secure) {
@@ -251,7 +205,7 @@ impl FlagReader<'_> {
         }
     }
 
-    /// The same, and each place is a port.
+    /// As [`single_security_addresses`](Self::single_security_addresses), and each place is a port.
     fn ports(&self, name: &str) -> Result<Vec<ListenAddress>, ConfigError> {
         let ports = self.single_security_addresses(name)?;
         for port in &ports {
@@ -272,7 +226,6 @@ impl FlagReader<'_> {
     }
 }
 
-/// What all values mean together.
 pub(super) fn config(
     values: &FlagValues,
     mut warnings: Vec<String>,
@@ -395,7 +348,6 @@ fn connections(typed: &FlagReader<'_>) -> Result<ConnectionConfig, ConfigError> 
     })
 }
 
-/// What bcrypt can do.
 const BCRYPT_COSTS: RangeInclusive<u64> = 4..=31;
 
 /// As in etcd, for a cost that bcrypt does not have the default is taken, with a warning.
@@ -468,7 +420,7 @@ fn bootstrap(typed: &FlagReader<'_>, name: &str) -> Result<BootstrapConfig, Conf
     })
 }
 
-/// No member waits longer than this for an election, in milliseconds.
+/// etcd's maximum, in milliseconds.
 const ELECTION_MS_MAX: u64 = 50_000;
 
 fn raft(typed: &FlagReader<'_>) -> Result<RaftConfig, ConfigError> {
@@ -534,7 +486,7 @@ fn store(typed: &FlagReader<'_>) -> Result<StoreConfig, ConfigError> {
     })
 }
 
-/// As in etcd, none and no time at all are the defaults.
+/// As in etcd, zero means the default.
 fn compactions(typed: &FlagReader<'_>) -> Result<CompactionConfig, ConfigError> {
     let by_default = CompactionConfig::default();
     let (batch, pause) =
@@ -554,7 +506,7 @@ fn http(typed: &FlagReader<'_>) -> Result<HttpConfig, ConfigError> {
     })
 }
 
-/// The era, and how its linearizable reads are made: etcd 3.0 writes each into the log.
+/// etcd 3.0 writes each linearizable read into the log.
 fn era(typed: &FlagReader<'_>) -> (Era, ReadMode) {
     let era: Era = typed.text("era").parse().unwrap_or(Era::Clearlane);
     let by_era = if era == Era::V3_0 { ReadMode::Log } else { ReadMode::ReadIndex };

@@ -6,7 +6,7 @@ use super::feature_gates;
 use super::table::{Flag, FlagStatus, SECTIONS};
 use super::value::ValueKind;
 
-/// What is printed when a flag is wrong.
+/// Printed when a flag is wrong.
 pub const USAGE: &str = "\
 Usage:
 
@@ -26,7 +26,6 @@ Usage:
     Work on data of a member; each shows its own flags with --help.
 ";
 
-/// The whole help: usage and all flags.
 pub fn help() -> String {
     let mut out = USAGE.to_owned();
     for section in SECTIONS {
@@ -43,7 +42,7 @@ pub fn help() -> String {
     out
 }
 
-/// The page that lists the flags.
+/// `docs/flags.md`.
 pub fn page() -> String {
     let mut out = PAGE.to_owned();
     for section in SECTIONS {

@@ -34,19 +34,14 @@ pub use from_flags::{
     RaftConfig, StoreConfig,
 };
 
-/// What is to be done.
 #[derive(Debug)]
 pub enum Invocation {
-    /// A member is to run.
     Member(Box<Config>),
-    /// The help was asked for.
     Help,
-    /// The version was asked for.
     Version,
 }
 
-/// Reads all sources of settings: the command line without the program's name, and the
-/// environment. `open` reads the config file, if there is to be one.
+/// The command line is without the program's name. `open` reads the config file, if one is named.
 pub fn read(
     arguments: &[String],
     environment: impl IntoIterator<Item = (String, String)>,

@@ -24,7 +24,6 @@ use super::address::Url;
 use super::error::ConfigError;
 use super::from_flags::FlagReader;
 
-/// The flags of one kind of connections.
 struct TlsFlags {
     certificate: &'static str,
     key: &'static str,
@@ -71,7 +70,6 @@ const PEERS: TlsFlags = TlsFlags {
     fixtures_dir: "fixtures/peer",
 };
 
-/// All of it.
 pub(super) fn tls_config(
     typed: &FlagReader<'_>,
     data_dir: &Path,
@@ -155,7 +153,7 @@ fn tls_info(
     })
 }
 
-/// What is asked of certificates needs an authority that has signed them.
+/// Rules about certificates need an authority that has signed them.
 fn require_trusted_ca(
     typed: &FlagReader<'_>,
     flags: &TlsFlags,

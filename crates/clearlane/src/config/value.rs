@@ -8,32 +8,26 @@
 //! | gates | `InitialCorruptCheck=true,AllBeta=false` |
 //! | addresses | `http://127.0.0.1:2379,unix:///run/clearlane.sock` |
 //!
-//! A value is checked where it comes in, so that the message can name its source. Later it is
-//! read without a check.
+//! A value is checked where it comes in, so that the message can name its source.
 
 use std::time::Duration;
 
 use super::address::Url;
 use super::feature_gates::FeatureGates;
 
-/// What the value of a flag may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
-    /// Anything.
     Text,
-    /// On or off. On a command line the name alone means on.
+    /// On a command line the name alone means on.
     Switch,
-    /// A whole number.
     Number,
-    /// A whole number that is not below zero.
+    /// Not below zero.
     Count,
-    /// A length of time, in Go's syntax.
+    /// In Go's syntax.
     Duration,
-    /// Addresses, with commas in between.
+    /// With commas in between.
     Urls,
-    /// Which features are on.
     Gates,
-    /// One of these words.
     OneOf(&'static [&'static str]),
 }
 
@@ -51,7 +45,7 @@ impl ValueKind {
         }
     }
 
-    /// What is wrong with a value, and what is allowed.
+    /// The error says what is allowed.
     pub fn check(self, text: &str) -> Result<(), String> {
         match self {
             ValueKind::Text => Ok(()),
@@ -80,7 +74,7 @@ fn listed(words: &[&str]) -> String {
     }
 }
 
-/// Whether two values of a kind mean the same.
+/// By their meaning: `1h` is `60m`.
 pub(super) fn are_equal(kind: ValueKind, a: &str, b: &str) -> bool {
     match kind {
         ValueKind::Switch => switch(a) == switch(b),
@@ -91,7 +85,7 @@ pub(super) fn are_equal(kind: ValueKind, a: &str, b: &str) -> bool {
     }
 }
 
-/// On or off.
+/// `None` if it is neither.
 pub(crate) fn switch(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -100,7 +94,7 @@ pub(crate) fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// A whole number. An underscore may stand between two digits, as in Go.
+/// An underscore may stand between two digits, as in Go.
 pub(super) fn number(text: &str) -> Option<i64> {
     let (is_negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
@@ -110,7 +104,7 @@ pub(super) fn number(text: &str) -> Option<i64> {
     i64::try_from(if is_negative { -size } else { size }).ok()
 }
 
-/// A whole number that is not below zero.
+/// Not below zero.
 pub(crate) fn count(text: &str) -> Option<u64> {
     magnitude(text)
 }
@@ -138,7 +132,7 @@ fn magnitude(digits: &str) -> Option<u64> {
     u64::from_str_radix(&groups.concat(), radix).ok()
 }
 
-/// A time as Go writes it, in nanoseconds: it may be below zero.
+/// In nanoseconds. Go's syntax; it may be below zero.
 pub(super) fn duration(text: &str) -> Option<i64> {
     let (is_negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -189,12 +183,12 @@ fn unit_ns(unit: &str) -> Option<i128> {
     })
 }
 
-/// A time that is not below zero.
+/// Not below zero.
 pub(super) fn time(text: &str) -> Option<Duration> {
     u64::try_from(duration(text)?).ok().map(Duration::from_nanos)
 }
 
-/// Addresses; none if nothing is written.
+/// Empty text has none.
 pub(super) fn urls(text: &str) -> Result<Vec<Url>, String> {
     if text.is_empty() {
         return Ok(Vec::new());

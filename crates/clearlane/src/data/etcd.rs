@@ -16,13 +16,12 @@ use super::error::{Error, Result};
 
 /// The magic number of a meta page of bbolt, in the byte order of the machine that wrote it.
 const MAGIC: u32 = 0xED0C_DAED;
-/// The header of a page, which is before that.
+/// It precedes the magic number.
 const PAGE_HEADER: u64 = 16;
 /// The first two pages are meta pages, and pages are as long as those of the machine that wrote the
 /// file.
 const PAGES: [u64; 5] = [0, 4 << 10, 8 << 10, 16 << 10, 64 << 10];
 
-/// Refuses a data directory that is etcd's.
 pub(crate) fn reject_etcd_data(data_dir: &Path) -> Result<()> {
     match detect_etcd_data(&data_dir.join("member"))? {
         Some(found) => Err(Error::Etcd { dir: data_dir.to_owned(), found }),
@@ -30,15 +29,14 @@ pub(crate) fn reject_etcd_data(data_dir: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a snapshot that is etcd's: what `etcdctl snapshot save` has fetched from it, or its
-/// database.
+/// etcd's is the output of `etcdctl snapshot save`, or a copy of the database.
 pub(crate) fn reject_etcd_snapshot(path: &Path, file: &mut File) -> Result<()> {
     let is_etcds = is_bbolt(file)?;
     file.rewind()?;
     if is_etcds { Err(Error::EtcdSnapshot { path: path.to_owned() }) } else { Ok(()) }
 }
 
-/// What of etcd's is in a member's directory.
+/// Names what was found of etcd's.
 fn detect_etcd_data(member: &Path) -> Result<Option<String>> {
     let snap = member.join("snap");
     let database = match File::open(snap.join("db")) {
@@ -70,7 +68,7 @@ fn detect_etcd_data(member: &Path) -> Result<Option<String>> {
     Ok(has_log.then(|| "a log in member/wal, and neither a database nor member/format".to_owned()))
 }
 
-/// Whether a file has a meta page where bbolt has one. A directory has none.
+/// Whether there is a meta page where bbolt has one. A directory has none.
 fn is_bbolt(file: &mut File) -> io::Result<bool> {
     if !file.metadata()?.is_file() {
         return Ok(false);
@@ -87,7 +85,7 @@ fn is_bbolt(file: &mut File) -> io::Result<bool> {
     Ok(false)
 }
 
-/// What is in a directory, in order; nothing if there is none.
+/// Sorted; empty if there is no directory.
 fn names(dir: &Path) -> Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,

@@ -1,8 +1,7 @@
 //! The file with the version of a member's data.
 //!
-//! A program must not open what a newer one has written: it would read what it understands and lose
-//! the rest. So the first thing that lies in a member's directory is a number, and one that is
-//! higher than ours is refused.
+//! A program would lose what it does not understand of a newer one's data. So the first file in a
+//! member's directory has a number, and one that is higher than ours is refused.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,7 +12,7 @@ use super::error::{Error, Result};
 /// How this program writes: 1 is the log and the buckets of etcd 3.7 in an engine of ours.
 const FORMAT: u32 = 1;
 
-/// Checks the version of a member's directory, or writes it.
+/// Writes the version if there is none.
 pub(super) fn check(member_dir: &Path) -> Result<()> {
     let path = member_dir.join("format");
     let found = match fs::read_to_string(&path) {
@@ -29,7 +28,7 @@ pub(super) fn check(member_dir: &Path) -> Result<()> {
     }
 }
 
-/// Under another name first: a half-written file would be refused.
+/// By a rename: a half-written file would be refused.
 fn write(member_dir: &Path, path: &Path) -> io::Result<()> {
     let half = member_dir.join("format.tmp");
     let mut file = File::create(&half)?;

@@ -16,13 +16,10 @@ use clearlane_wal::Metadata;
 
 use super::error::{Error, Result};
 
-/// Whether the cluster is new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InitialClusterState {
-    /// It begins now.
     #[default]
     New,
-    /// This member joins one that is there.
     Existing,
 }
 
@@ -38,7 +35,7 @@ impl FromStr for InitialClusterState {
     }
 }
 
-/// Members by name, with their peer addresses.
+/// Peer addresses by the members' names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InitialCluster(BTreeMap<String, Vec<String>>);
 
@@ -67,12 +64,11 @@ impl fmt::Display for InitialCluster {
 }
 
 impl InitialCluster {
-    /// A cluster of one.
     pub fn single(name: &str, peer_urls: &[String]) -> InitialCluster {
         InitialCluster(BTreeMap::from([(name.to_owned(), peer_urls.to_vec())]))
     }
 
-    /// The first members of a new cluster, if `name` at these addresses is one of them.
+    /// Fails if `name` at these addresses is not one of them.
     pub(super) fn first(&self, name: &str, own: &[String], token: &str) -> Result<Vec<Member>> {
         self.check_own(name, own)?;
         let members = self.0.iter().map(|(name, urls)| {
@@ -139,7 +135,7 @@ impl InitialCluster {
         Err(failed.expect("there was an answer, and it did not match"))
     }
 
-    /// This member, if the list is the cluster's.
+    /// Fails if the list differs from the cluster's.
     fn matches<'f>(&self, found: &'f ClusterInfo, own: &[String]) -> Result<&'f Member> {
         let has = || {
             let all = found.members.iter().map(|member| member.peer_urls.join(","));

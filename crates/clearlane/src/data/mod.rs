@@ -41,70 +41,52 @@ use clearlane_wal::files::OsFileSystem;
 pub use self::error::{Error, Result};
 pub use self::initial::{InitialCluster, InitialClusterState};
 
-/// How a member begins.
 #[derive(Clone, Debug)]
 pub struct MemberConfig {
-    /// What it is called.
     pub name: String,
-    /// Where its data lies.
     pub data_dir: PathBuf,
-    /// Where its log lies, if not there.
+    /// `None`: in the data directory.
     pub wal_dir: Option<PathBuf>,
-    /// Where its peers reach it.
     pub peer_urls: Vec<String>,
-    /// The first members of a new cluster, or those of the one that it joins, by name.
+    /// Of a new cluster, or of the one that is joined.
     pub initial_cluster: InitialCluster,
     /// Tells clusters apart that began with the same addresses.
     pub cluster_token: String,
-    /// Whether the cluster is new.
     pub initial_cluster_state: InitialClusterState,
-    /// Goes on as the only member: all others are removed, without asking them.
+    /// Removes all other members, without asking them.
     pub force_new_cluster: bool,
-    /// Which era's store it is.
     pub era: Era,
-    /// When the store commits.
     pub backend: clearlane_backend::Config,
-    /// What has the data on disk.
     pub engine_kind: EngineKind,
-    /// What the engine may use.
     pub engine: Options,
-    /// How the log is kept.
     pub wal: wal::Options,
-    /// How a linearizable read is made one.
     pub read_mode: ReadMode,
-    /// Number of learners that there may be, at all members alike.
+    /// Must be the same at all members.
     pub learners_max: usize,
-    /// The interval of a leader's heartbeats.
     pub heartbeat: Duration,
-    /// How long a member gets no heartbeat until it begins an election.
     pub election_timeout: Duration,
-    /// Number of entries after which the log is compacted.
+    /// Applied entries after which the log is compacted.
     pub snapshot_count: u64,
-    /// Number of entries that are kept for members that are a little behind.
+    /// Kept for members that are a little behind.
     pub catch_up_entries: u64,
-    /// How large the store may become; 0 is the default, below is no limit.
+    /// 0 is the default, and below 0 there is no limit.
     pub quota_bytes: i64,
-    /// How the members of a cluster that it joins are called.
     pub dialer: Dialer,
-    /// How a compaction works.
     pub compactions: CompactionConfig,
-    /// An entry that takes longer to apply is logged.
     pub slow_apply_threshold: Duration,
-    /// How often members are told what is left of long leases, if that is on.
+    /// `None`: off.
     pub lease_checkpoint_interval: Option<Duration>,
 }
 
 /// A member that runs, and what its network needs: see [`peer::Peers::start`].
 #[derive(Debug)]
 pub struct OpenedMember {
-    /// The threads of the member.
     pub threads: Arc<ServerThreads>,
-    /// The parts of the transport that its network needs.
     pub transport: TransportParts,
 }
 
 impl MemberConfig {
-    /// etcd's defaults: a cluster of one.
+    /// A cluster of one, with etcd's defaults.
     pub fn new(name: &str, data_dir: &Path, peer_url: &str, era: Era) -> MemberConfig {
         let peer_urls = vec![peer_url.to_owned()];
         let settings = ReplicaConfig::new(0, 0);
@@ -136,17 +118,16 @@ impl MemberConfig {
         }
     }
 
-    /// Whether there is data already: then the first members are read from it.
+    /// If so, the first members are read from it.
     pub fn has_data(&self) -> Result<bool> {
         Ok(wal::exists(&OsFileSystem, &self.wal_dir()).map_err(clearlane_server::Error::from)?)
     }
 
-    /// Refuses data of etcd's, which is left as it is. It looks, and makes nothing.
+    /// Creates and changes nothing.
     pub fn check_not_etcd_data(&self) -> Result<()> {
         etcd::reject_etcd_data(&self.data_dir)
     }
 
-    /// Begins, or goes on.
     pub fn open(&self) -> Result<OpenedMember> {
         let (post, ends) = peer::new_transport().map_err(Error::Network)?;
         let (ground, joins_as_learner) = self.prepare()?;
@@ -183,7 +164,7 @@ impl MemberConfig {
         Ok((ground, joins_as_learner))
     }
 
-    /// This member's identity, and the members it begins with; or, if it joins others, as what.
+    /// The last one is whether a member that joins is a learner.
     fn identity_and_members(&self) -> Result<(Metadata, Vec<Member>, Option<bool>)> {
         let own = membership::addresses(&self.peer_urls)
             .map_err(|_| Error::BadUrls { flag: "initial-advertise-peer-urls" })?;

@@ -24,7 +24,6 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("insecure-skip-tls-verify", Switch, "false", "Trust any server that answers."),
 ];
 
-/// Connects to the member at an address.
 pub(super) async fn connect(asked: &ToolArguments, endpoint: &str) -> Result<Channel, BoxError> {
     let is_secure = FLAGS.iter().any(|flag| asked.is_set(flag.name));
     let url = match endpoint.contains("://") {

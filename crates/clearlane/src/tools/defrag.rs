@@ -23,7 +23,6 @@ pub(super) const TOOL: Tool = Tool {
     action: defrag,
 };
 
-/// Number of records that are copied in one step.
 const RECORDS_PER_STEP: usize = 10_000;
 
 fn defrag(asked: &ToolArguments) -> Result<String, BoxError> {

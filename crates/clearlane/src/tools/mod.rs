@@ -9,10 +9,8 @@
 //! | [`wal dump`](wal_dump) | prints a log |
 //! | `version` | prints the version |
 //!
-//! The one that calls a member does it with the flags of etcdctl: see [`call`].
-//!
-//! Flags are written as everywhere, but may also follow the words that are none, as in etcd's
-//! tools.
+//! The one that calls a member has the flags of etcdctl: see [`call`]. Flags may also follow the
+//! words that are none, as in etcd's tools.
 
 mod call;
 mod defrag;
@@ -29,21 +27,17 @@ use crate::config::arguments::{self, FlagValues};
 use crate::config::table::Flag;
 use crate::run;
 
-/// Why a tool has not done what it was asked.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// One of the tools.
 struct Tool {
-    /// What it is called: one word or two.
+    /// One word or two.
     name: &'static [&'static str],
-    /// The words that it takes.
     positional_names: &'static [&'static str],
     flags: &'static [Flag],
-    /// What it prints comes back.
+    /// Returns what is printed.
     action: fn(&ToolArguments) -> Result<String, BoxError>,
 }
 
-/// What a tool is asked for.
 struct ToolArguments {
     positional: Vec<String>,
     values: FlagValues,
@@ -59,7 +53,7 @@ const TOOLS: [Tool; 6] = [
     wal_dump::TOOL,
 ];
 
-/// Runs the tool that a command line names; nothing if it names none.
+/// `None` if the command line names no tool.
 pub(crate) fn run(arguments: &[String]) -> Option<ExitCode> {
     let is_named = |tool: &&Tool| {
         arguments.len() >= tool.name.len() && tool.name.iter().zip(arguments).all(|(a, b)| a == b)
@@ -93,7 +87,7 @@ impl Tool {
         }
     }
 
-    /// Nothing if help is wanted.
+    /// `None` if help is wanted.
     fn parse(&self, arguments: &[String]) -> Result<Option<ToolArguments>, String> {
         let mut asked =
             ToolArguments { positional: Vec::new(), values: FlagValues::new(), flags: self.flags };

@@ -1,9 +1,8 @@
 //! `snapshot restore`: a new member's data, made from a saved store.
 //!
-//! The saved store belonged to other members. So the list of members and the position in their log
-//! are removed; keys, leases and users stay. The new cluster begins with the first entries of its
-//! own log, which name its members: run this for each of them, with the same file and the same
-//! `--initial-cluster`.
+//! The list of members and the position in the log are removed; keys, leases and users stay. The
+//! first entries of the new log name the members: run this for each of them, with the same file and
+//! the same `--initial-cluster`.
 //!
 //! Clients may have seen revisions that the file does not have, and would see the same revision
 //! twice, with different contents. `--bump-revision` begins further on, and `--mark-compacted`
@@ -52,7 +51,7 @@ pub(super) const TOOL: Tool = Tool {
     action: restore,
 };
 
-/// The key of a scheduled compaction, and those of the position in the log.
+/// Keys of `Bucket::Meta`: a scheduled compaction, and the position in the log.
 const SCHEDULED: &[u8] = b"scheduledCompactRev";
 const PROGRESS: [&[u8]; 3] = [b"consistent_index", b"term", b"confState"];
 
@@ -119,7 +118,7 @@ fn restoring_dir(data_dir: &Path) -> PathBuf {
     name.into()
 }
 
-/// Removes the old members, and goes on at a revision, which comes back.
+/// Returns the new revision.
 fn reset_cluster_and_revision(
     engine: &dyn Engine,
     bump: i64,

@@ -19,9 +19,9 @@ pub(super) const TOOL: Tool = Tool {
     action: save,
 };
 
-/// What the sum at the end is long.
+/// SHA-256, behind the store.
 const CHECKSUM_BYTES: usize = 32;
-/// What is before it is a multiple of this, in every snapshot of etcd's.
+/// The length of a snapshot of etcd's without the sum is a multiple of this.
 const SNAPSHOT_BLOCK_BYTES: u64 = 512;
 
 fn save(asked: &ToolArguments) -> Result<String, BoxError> {
@@ -57,7 +57,7 @@ async fn fetch(asked: &ToolArguments, endpoint: &str, part: &Path) -> Result<u64
     Ok(length)
 }
 
-/// Sums up what comes, but for the last bytes, which are the sum.
+/// Sums up all but the last bytes, which are the sum.
 #[derive(Default)]
 struct ChecksumReader {
     sum: Sha256,
@@ -74,7 +74,7 @@ impl ChecksumReader {
         self.summed += ready as u64;
     }
 
-    /// How long all of it is, if the sum matches.
+    /// The length of the file, if the sum matches.
     fn check(self) -> Result<u64, BoxError> {
         if self.tail.len() < CHECKSUM_BYTES || !self.summed.is_multiple_of(SNAPSHOT_BLOCK_BYTES) {
             return Err("the snapshot ends without its sum; it was cut off".into());

@@ -1,7 +1,6 @@
 //! `snapshot status`: what is in a file.
 //!
-//! To know that, the file is restored, into a directory beside it that goes again. So a file that
-//! can be described can be restored.
+//! The file is restored into a directory beside it: what can be described can be restored.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -28,7 +27,7 @@ fn status(asked: &ToolArguments) -> Result<String, BoxError> {
     Ok(format!("{}, {} bytes\n", described?, file.metadata()?.len()))
 }
 
-/// Opens a snapshot of ours. An error names the file.
+/// An error names the file.
 pub(super) fn open_file(path: &Path) -> Result<File, BoxError> {
     let mut file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
     etcd::reject_etcd_snapshot(path, &mut file)?;
@@ -43,7 +42,6 @@ fn describe(file: &mut File, dir: &Path) -> Result<String, BoxError> {
     Ok(format!("hash {hash:08x}, revision {}, {records} records", revision(&*snapshot)?))
 }
 
-/// The last revision of a store.
 pub(super) fn revision(snapshot: &dyn Snapshot) -> Result<i64, BoxError> {
     let Some(last) = snapshot.last_key(Bucket::Key)? else { return Ok(1) };
     let (revision, _) =

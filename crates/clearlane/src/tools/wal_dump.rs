@@ -16,7 +16,6 @@ use super::{BoxError, Tool, ToolArguments};
 pub(super) const TOOL: Tool =
     Tool { name: &["wal", "dump"], positional_names: &["DIR"], flags: &[], action: dump };
 
-/// Number of characters behind which a request is cut off.
 const REQUEST_CHARS_MAX: usize = 160;
 
 fn dump(asked: &ToolArguments) -> Result<String, BoxError> {
@@ -42,7 +41,7 @@ fn dump(asked: &ToolArguments) -> Result<String, BoxError> {
     Ok(out)
 }
 
-/// A log lies in a data directory, or is named itself.
+/// `dir` is a data directory, or a log itself.
 fn log_of(dir: &Path) -> PathBuf {
     let inside = dir.join("member/wal");
     if inside.is_dir() { inside } else { dir.to_owned() }
@@ -65,7 +64,6 @@ fn describe(entry: &Entry) -> String {
     }
 }
 
-/// Of the many kinds of requests, the one that it is.
 fn summarize(request: &InternalRaftRequest) -> String {
     let id = request.header.as_ref().map_or(0, |header| header.id);
     let kinds = [

@@ -17,7 +17,6 @@ use crate::test_cluster::{TestCluster, block_on, eventually, put};
 
 const EVERY: Duration = Duration::from_millis(50);
 
-/// A cluster of three, with ten keys that are on every disk.
 async fn cluster() -> TestCluster {
     let mut lab = TestCluster::new(&["a", "b", "c"]);
     // What a member has on disk is not applied again from its log.
@@ -33,7 +32,6 @@ async fn cluster() -> TestCluster {
     lab
 }
 
-/// Changes the value of a record on a member's disk, while the member is down.
 async fn spoil(lab: &mut TestCluster, name: &str) {
     lab.kill(name).await;
     let snap = lab.data_dir(name).join("member/snap");
@@ -58,7 +56,7 @@ async fn spoil(lab: &mut TestCluster, name: &str) {
     txn.commit().unwrap();
 }
 
-/// The alarms of every member that runs, once there are any.
+/// Waits until there are any.
 async fn alarms(lab: &TestCluster) -> Vec<AlarmMember> {
     let raised = || {
         let mut all = lab.names().into_iter().map(|name| lab.node(&name).alarms());
@@ -68,7 +66,6 @@ async fn alarms(lab: &TestCluster) -> Vec<AlarmMember> {
     eventually("that all hear of an alarm", raised).await
 }
 
-/// Three members, one of which has something else on its disk and serves again.
 async fn with_a_spoilt_follower() -> (TestCluster, String) {
     let mut lab = cluster().await;
     let follower = lab.followers().await.remove(0);
@@ -77,7 +74,6 @@ async fn with_a_spoilt_follower() -> (TestCluster, String) {
     (lab, follower)
 }
 
-/// A handle to a member, for what the program does by itself.
 fn handle(lab: &TestCluster, name: &str) -> Server {
     let member = Server::new(&lab.running[name].node, Limits::default());
     tokio::spawn(member.requests().clone().run());

@@ -29,7 +29,6 @@ impl Client {
         Client { requests }
     }
 
-    /// What the status of a call is.
     async fn call(&mut self, path: &str, message: &impl Message) -> String {
         let head = Request::post(format!("http://member{path}"))
             .header("content-type", "application/grpc")

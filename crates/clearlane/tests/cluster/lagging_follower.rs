@@ -52,7 +52,7 @@ fn it_gets_a_copy_of_the_store_while_the_leader_goes_on() {
     });
 }
 
-/// Puts `keys` keys at a member, 100 in a transaction; returns the revision of the last.
+/// 100 in a transaction; returns the revision of the last.
 async fn fill(lab: &TestCluster, name: &str, keys: usize) -> i64 {
     let mut kv = lab.kv(name).await;
     let mut revision = 0;

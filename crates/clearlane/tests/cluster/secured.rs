@@ -85,7 +85,7 @@ fn a_member_of_another_authority_is_kept_out() {
     });
 }
 
-/// It trusts the others, and shows them no certificate.
+/// It trusts the others.
 #[test]
 fn a_member_without_a_certificate_is_kept_out() {
     let (mut lab, ca, _dir) = of_one_authority(&THREE);

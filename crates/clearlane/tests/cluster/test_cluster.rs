@@ -35,7 +35,6 @@ pub(crate) const ELECTION: Duration = Duration::from_secs(1);
 /// Longer than anything that is waited for, but on a machine that does not run at all.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A member that runs.
 pub(crate) struct RunningMember {
     pub(crate) node: Arc<ServerThreads>,
     pub(crate) peers: Peers,
@@ -43,22 +42,21 @@ pub(crate) struct RunningMember {
     pub(crate) client: SocketAddr,
 }
 
-/// The members, by name.
 pub(crate) struct TestCluster {
     dir: TempDir,
     listeners: BTreeMap<String, TcpListener>,
     peers: BTreeMap<String, SocketAddr>,
     pub(crate) running: BTreeMap<String, RunningMember>,
-    /// Changes how the next member starts.
+    /// Applied to the configuration of each member that starts.
     pub(crate) tune: fn(&mut MemberConfig),
-    /// The TLS settings of each member; those that are not here have none.
+    /// A member without an entry has none.
     pub(crate) tls: BTreeMap<String, TlsInfo>,
-    /// What those show to the members that they call, if it is something else.
+    /// Shown to the members that are called, if it differs from `tls`.
     pub(crate) client_tls: BTreeMap<String, TlsInfo>,
 }
 
 impl TestCluster {
-    /// Ports for these members; none runs yet.
+    /// Binds ports; no member runs.
     pub(crate) fn new(names: &[&str]) -> TestCluster {
         let mut lab = TestCluster {
             dir: tempfile::tempdir().unwrap(),
@@ -75,7 +73,6 @@ impl TestCluster {
         lab
     }
 
-    /// A new cluster of all.
     pub(crate) fn started(names: &[&str]) -> TestCluster {
         let mut lab = TestCluster::new(names);
         for name in names {
@@ -100,7 +97,7 @@ impl TestCluster {
         self.dir.path().join(name)
     }
 
-    /// How a member begins in a cluster of all that have ports.
+    /// For a cluster of all that have ports.
     pub(crate) fn member_config(&self, name: &str) -> MemberConfig {
         let cluster: Vec<String> =
             self.peers.keys().map(|name| format!("{name}={}", self.url(name))).collect();
@@ -114,13 +111,12 @@ impl TestCluster {
         start
     }
 
-    /// Starts a member, for the first time or again.
     pub(crate) fn start(&mut self, name: &str) {
         let start = self.member_config(name);
         self.run(start);
     }
 
-    /// It joins a cluster to which it was added.
+    /// The member must have been added.
     pub(crate) fn join(&mut self, name: &str) {
         let start = MemberConfig {
             initial_cluster_state: InitialClusterState::Existing,
@@ -167,7 +163,7 @@ impl TestCluster {
         })
     }
 
-    /// A member is gone: no other member is notified.
+    /// No other member is notified.
     pub(crate) async fn kill(&mut self, name: &str) {
         let mut running = self.running.remove(name).unwrap();
         running.node.stop();
@@ -188,12 +184,11 @@ impl TestCluster {
         self.node(name).metadata().node_id
     }
 
-    /// Of those that run.
     pub(crate) fn names(&self) -> Vec<String> {
         self.running.keys().cloned().collect()
     }
 
-    /// The leader, once all of these agree on one of them.
+    /// Waits until all of these know the same leader, one of them.
     pub(crate) async fn leader_of(&self, names: &[String]) -> String {
         let agreed = || {
             let leader = self.node(&names[0]).status().leader();
@@ -207,7 +202,6 @@ impl TestCluster {
         self.leader_of(&self.names()).await
     }
 
-    /// Those that run and do not lead.
     pub(crate) async fn followers(&self) -> Vec<String> {
         let leader = self.leader().await;
         self.names().into_iter().filter(|name| *name != leader).collect()
@@ -222,7 +216,6 @@ impl TestCluster {
         Endpoint::from_shared(self.url(name)).unwrap().connect().await.unwrap()
     }
 
-    /// Waits until a member has stopped because it was removed.
     pub(crate) async fn is_told_of_its_removal(&self, name: &str) {
         let failure = self.node(name).failure();
         eventually("that it stops", || {
@@ -242,7 +235,7 @@ impl TestCluster {
         ClusterClient::new(self.channel(name).await)
     }
 
-    /// Writes at a member until it takes it: a proposal may be lost while leaders change.
+    /// Retries: a proposal may be lost while leaders change.
     pub(crate) async fn put(&self, name: &str, key: &str, value: &str) {
         let mut kv = self.kv(name).await;
         eventually_async("a write", async || {
@@ -252,14 +245,13 @@ impl TestCluster {
         .await;
     }
 
-    /// What a linearizable read at a member finds.
     pub(crate) async fn get(&self, name: &str, key: &str) -> Result<Option<String>, Status> {
         let request = RangeRequest { key: key.to_owned().into(), ..RangeRequest::default() };
         let found = self.kv(name).await.range(request).await?.into_inner();
         Ok(found.kvs.first().map(|kv| String::from_utf8_lossy(&kv.value).into_owned()))
     }
 
-    /// All have applied the same, and have the same hash.
+    /// Waits until all have applied the same and have the same hash.
     pub(crate) async fn agree(&self) {
         let same = || {
             let mut applied = self.running.values().map(|running| running.node.status().applied());
@@ -273,7 +265,6 @@ impl TestCluster {
     }
 }
 
-/// The hash and the revision of what a member has.
 fn hash(node: &ServerThreads) -> (u32, i64) {
     let store = node.store();
     let mut job = store.hash(0).unwrap();
@@ -289,7 +280,7 @@ pub(crate) fn put(key: &str, value: &str) -> PutRequest {
     PutRequest { key, value, ..PutRequest::default() }
 }
 
-/// Asks until there is an answer.
+/// Polls until there is an answer.
 pub(crate) async fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     eventually_async(what, async || ask()).await
 }

@@ -8,7 +8,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use crate::test_cluster::{TestCluster, block_on, eventually};
 
-/// A watcher of everything since a revision.
+/// Of all keys.
 fn everything(start_revision: i64) -> WatchRequest {
     let (key, range_end) = (vec![0].into(), vec![0].into());
     let create = WatchCreateRequest { key, range_end, start_revision, ..Default::default() };

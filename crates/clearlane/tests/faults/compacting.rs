@@ -24,7 +24,6 @@ use crate::three::agree;
 /// Requests that are under way at a time.
 const WRITERS: usize = 64;
 
-/// How much happens in a round.
 #[derive(Clone, Copy)]
 struct Load {
     rounds: u64,
@@ -88,7 +87,6 @@ impl Writer {
     }
 }
 
-/// A cluster of three with these flags.
 async fn cluster(dir: &std::path::Path, flags: &[String]) -> Vec<Program> {
     let mut members = members(dir, 3);
     for member in &mut members {
@@ -99,7 +97,6 @@ async fn cluster(dir: &std::path::Path, flags: &[String]) -> Vec<Program> {
     members
 }
 
-/// One follower is stopped while it compacts, for so long that it gets a raft snapshot.
 async fn a_follower_is_stopped(snapshot_count: u64) {
     let dir = tempfile::tempdir().unwrap();
     let load = Load::new(snapshot_count);
@@ -132,12 +129,11 @@ async fn a_compacting_follower_gets_a_snapshot_with_frequent_ones() {
     a_follower_is_stopped(100).await;
 }
 
-/// A client of the cluster at one of its members.
 async fn at(member: &Program) -> ClusterClient<Channel> {
     ClusterClient::new(Endpoint::from_shared(member.url()).unwrap().connect().await.unwrap())
 }
 
-/// Removes a member, once the others count as connected.
+/// Waits until the others count as connected.
 async fn remove(cluster: &mut ClusterClient<Channel>, member: &Program) {
     let id = id_of(cluster, &member.peer_url()).await;
     let begin = Instant::now();
@@ -156,14 +152,12 @@ async fn add(cluster: &mut ClusterClient<Channel>, member: &Program) {
     }
 }
 
-/// The id that the cluster has given to the member at this peer URL.
 async fn id_of(cluster: &mut ClusterClient<Channel>, url: &str) -> u64 {
     let list = cluster.member_list(MemberListRequest { linearizable: true }).await.unwrap();
     let members = list.into_inner().members;
     members.iter().find(|member| member.peer_urls == [url.to_owned()]).unwrap().id
 }
 
-/// One is removed and added again, without data, under load and while all compact.
 #[tokio::test]
 async fn a_member_is_replaced_while_all_are_compacting() {
     let dir = tempfile::tempdir().unwrap();

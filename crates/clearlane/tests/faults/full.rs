@@ -27,7 +27,6 @@ use crate::program::{Program, TIMEOUT, kv_with_timeout, members, short_pause};
 /// was free space for more.
 const BATCH: usize = 50;
 
-/// A disk of some megabytes.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -85,7 +84,7 @@ async fn count(
     Ok(client.range(range).await?.into_inner())
 }
 
-/// Puts until it is refused; returns what was acknowledged, and how it was refused.
+/// Returns what was acknowledged, and how the last one was refused.
 async fn put_all(client: &mut KvClient<Channel>, from: usize) -> (usize, Status) {
     for number in from.. {
         if let Err(status) = client.put(put(number)).await {
@@ -95,7 +94,7 @@ async fn put_all(client: &mut KvClient<Channel>, from: usize) -> (usize, Status)
     unreachable!("the disk has an end")
 }
 
-/// The same, with no more than [`BATCH`] of them in no commit.
+/// At most [`BATCH`] puts are not committed.
 async fn put_in_batches(member: &Program, client: &mut KvClient<Channel>) -> (usize, Status) {
     for number in 0.. {
         if let Err(status) = client.put(put(number)).await {
@@ -114,7 +113,7 @@ async fn has_alarm(member: &Program) -> bool {
     !client.alarm(AlarmRequest::default()).await.unwrap().into_inner().alarms.is_empty()
 }
 
-/// How often the store has been committed, by the member's metrics.
+/// By the member's metrics.
 fn commits(member: &Program) -> u64 {
     let mut stream = TcpStream::connect(("127.0.0.1", member.client)).unwrap();
     let words = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -126,7 +125,7 @@ fn commits(member: &Program) -> u64 {
     rest.lines().next().unwrap().parse().unwrap()
 }
 
-/// Waits until it has raised an alarm, or has taken it back.
+/// Waits until the alarm is raised, or not.
 async fn alarm_is(member: &Program, raised: bool) {
     let begin = Instant::now();
     while has_alarm(member).await != raised {
@@ -136,7 +135,7 @@ async fn alarm_is(member: &Program, raised: bool) {
     }
 }
 
-/// Waits until all that was written up to now is committed: no commit is in its middle then.
+/// Waits until all is committed, and no commit is under way.
 async fn settle(member: &Program, client: &mut KvClient<Channel>) {
     // The first may have begun before.
     for _ in 0..2 {

@@ -27,7 +27,7 @@ use crate::program::{Program, leader_of, members, short_pause};
 use crate::sleeper::Sleeper;
 use crate::three::agree;
 
-/// Requests that are under way at a time while keys are put.
+/// At a time.
 const WRITERS: usize = 16;
 /// Longer than any of these requests takes.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -49,7 +49,7 @@ fn put(key: String, value: String) -> PutRequest {
     PutRequest { key: key.into(), value: value.into(), ..PutRequest::default() }
 }
 
-/// Puts the keys, 100 with a transaction.
+/// 100 in a transaction.
 async fn fill(member: &Program, keys: usize) {
     let mut writers = JoinSet::new();
     for writer in 0..WRITERS {
@@ -74,14 +74,12 @@ fn sorted() -> RangeRequest {
     RangeRequest { sort_order: order.into(), sort_target: target.into(), limit: 1, ..all() }
 }
 
-/// Ten sorted ranges behind a put.
 fn ten_ranges() -> TxnRequest {
     let own = op(Request::RequestPut(put("own".into(), "ranges".into())));
     let ranges = (0..10).map(|_| op(Request::RequestRange(sorted())));
     TxnRequest { success: [own].into_iter().chain(ranges).collect(), ..TxnRequest::default() }
 }
 
-/// Ten compares over all keys in front of a put.
 fn ten_compares() -> TxnRequest {
     let compare = Compare {
         result: CompareResult::Greater.into(),
@@ -114,7 +112,7 @@ async fn light(
     (refused, longest)
 }
 
-/// A metric without labels.
+/// Without labels.
 fn metric(member: &Program, name: &str) -> f64 {
     let mut stream = TcpStream::connect(("127.0.0.1", member.client)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -196,7 +194,6 @@ async fn a_request_that_takes_long_to_apply_costs_no_leadership() {
     agree(&mut members).await;
 }
 
-/// Expensive reads and puts for some seconds.
 async fn hold_locks(member: &Program) {
     let stop = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();

@@ -19,9 +19,9 @@ use tonic::transport::Endpoint;
 use crate::program::{Program, TIMEOUT, kv_with_timeout, members, short_pause};
 use crate::{SeededRng, env_number};
 
-/// What none of them may cost.
+/// In memory.
 const BYTES_MAX: u64 = 128 << 20;
-/// What a connection may cost on which nothing was sent, and one that has begun a request.
+/// Of connections on which nothing was sent, or that have begun a request.
 const SILENT_BYTES_MAX: u64 = 8 << 10;
 const SPOKEN_BYTES_MAX: u64 = 48 << 10;
 /// How long another client may wait while they are there, on a machine that has much else to do.
@@ -45,7 +45,6 @@ fn put(key: &str, bytes: usize) -> PutRequest {
     PutRequest { key: key.to_owned().into(), value: vec![7; bytes].into(), ..Default::default() }
 }
 
-/// A connection that has sent a request.
 fn asked(member: &Program, path: &str, body: &str) -> TcpStream {
     let mut connection = raw(member);
     let head = format!("POST {path} HTTP/1.1\r\nhost: here\r\ncontent-length: {}", body.len());

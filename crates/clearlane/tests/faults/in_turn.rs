@@ -25,7 +25,6 @@ use crate::sleeper::Sleeper;
 use crate::three::agree;
 use crate::writers::{Writers, check_keys_present};
 
-/// Leases that are kept alive.
 const LEASES: i64 = 8;
 /// In seconds: longer than a fault and what is elected after it.
 const TTL: i64 = 10;
@@ -39,7 +38,6 @@ enum Fault {
     Cut,
 }
 
-/// What all clients of the leases and of compactions share.
 struct BackgroundClients {
     ports: Vec<u16>,
     is_stopping: AtomicBool,
@@ -63,7 +61,6 @@ async fn wait_for_agreed_leader(members: &mut [Program]) -> (u64, u64) {
     }
 }
 
-/// The last that each member has logged.
 fn logs(members: &[Program]) -> String {
     let last = |member: &Program| {
         let log = member.log();
@@ -147,7 +144,6 @@ async fn compact(others: Arc<BackgroundClients>) {
     }
 }
 
-/// A fault of one member, and its end.
 async fn inject_fault(fault: Fault, at: usize, members: &mut [Program], links: &PeerProxies) {
     match fault {
         Fault::Stop => members[at].signal("STOP"),
@@ -165,7 +161,6 @@ async fn inject_fault(fault: Fault, at: usize, members: &mut [Program], links: &
     }
 }
 
-/// Each lease lives, with its key.
 async fn check_leases_live(port: u16) {
     for id in 1..=LEASES {
         let channel = connect(port).await.unwrap();

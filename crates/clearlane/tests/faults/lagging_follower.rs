@@ -29,7 +29,6 @@ async fn put(client: &mut KvClient<Channel>, key: String) -> Duration {
     begin.elapsed()
 }
 
-/// Puts this number of keys, with many at a time.
 async fn fill(client: &KvClient<Channel>, count: u64) {
     let mut fillers = JoinSet::new();
     for filler in 0..64 {
@@ -43,7 +42,7 @@ async fn fill(client: &KvClient<Channel>, count: u64) {
     fillers.join_all().await;
 }
 
-/// Puts at their own times until `ends` is set; how long each took, sorted.
+/// Puts at fixed times until `ends`; returns how long each took, sorted.
 async fn timed(client: &KvClient<Channel>, mut ends: impl FnMut(usize) -> bool) -> Vec<Duration> {
     let mut puts = JoinSet::new();
     let mut clock = tokio::time::interval(INTERVAL);

@@ -23,7 +23,6 @@ async fn put(client: &mut KvClient<Channel>, key: String) -> Result<(), Status> 
     client.put(put).await.map(drop)
 }
 
-/// What a writer has come to.
 #[derive(Default)]
 struct WriteOutcome {
     lost: u32,

@@ -15,7 +15,6 @@ use tokio::sync::watch;
 
 use crate::program::{Program, ports, short_pause};
 
-/// The links of all members.
 pub(crate) struct PeerProxies {
     /// The member whose links are cut.
     cut: watch::Sender<Option<usize>>,
@@ -23,7 +22,7 @@ pub(crate) struct PeerProxies {
 }
 
 impl PeerProxies {
-    /// Puts a proxy in front of each member. None of them runs yet.
+    /// No member may run yet.
     pub(crate) async fn new(members: &mut [Program]) -> PeerProxies {
         let (cut, cuts) = watch::channel(None);
         let pids = Arc::new(Mutex::new(vec![None; members.len()]));
@@ -46,19 +45,18 @@ impl PeerProxies {
         PeerProxies { cut, pids }
     }
 
-    /// Starts a member. Its connections are recognised by its process.
+    /// Connections are recognised by their process.
     pub(crate) fn start(&self, at: usize, member: &mut Program) {
         member.start();
         self.pids.lock().unwrap()[at] = member.pid();
     }
 
-    /// Cuts one member off, and no other any more.
+    /// Cuts off this member only.
     pub(crate) fn cut(&self, member: Option<usize>) {
         self.cut.send_replace(member);
     }
 }
 
-/// Passes on a connection that has come from this port to a member that listens at that one.
 async fn forward_connection(
     from: TcpStream,
     from_port: u16,
@@ -94,7 +92,7 @@ async fn forward_bytes(
     }
 }
 
-/// Waits until neither end is cut off.
+/// Returns when neither of these members is cut off.
 async fn wait_until_not_cut(cuts: &mut watch::Receiver<Option<usize>>, ends: [usize; 2]) {
     let _ = cuts.wait_for(|cut| cut.is_none_or(|cut| !ends.contains(&cut))).await;
 }

@@ -36,12 +36,12 @@ mod writers;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// A number that the environment may set.
+/// From the environment.
 fn env_number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a whole number"))
 }
 
-/// Draws numbers; prints how to draw the same again.
+/// Prints its seed.
 struct SeededRng(StdRng);
 
 impl SeededRng {

@@ -13,33 +13,29 @@ use tonic::transport::{Channel, Endpoint};
 
 /// Longer than anything that is waited for, but on a machine that does not run at all.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A member, running or not.
 pub(crate) struct Program {
     pub(crate) name: String,
     dir: PathBuf,
-    /// Where its data directory is; beside its log, unless the test wants it elsewhere.
+    /// Beside the log, unless the test wants it elsewhere.
     pub(crate) disk: PathBuf,
     pub(crate) client: u16,
-    /// Where the other members find it.
+    /// The port at which other members find it.
     pub(crate) peer: u16,
-    /// Where it listens for them: the same, if nothing is in between.
+    /// The port at which it listens for them: the same, unless a proxy is in between.
     pub(crate) listen_peer: u16,
     cluster: String,
-    /// More of the command line.
     pub(crate) flags: Vec<String>,
     process: Option<Child>,
 }
 
-/// Free ports.
 pub(crate) fn ports(count: usize) -> Vec<u16> {
     let bound: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     bound.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
-/// The members of a new cluster, none of which runs.
+/// None of them runs.
 pub(crate) fn members(dir: &Path, count: usize) -> Vec<Program> {
     let ports = ports(2 * count);
     let (client, peer) = ports.split_at(count);
@@ -79,24 +75,21 @@ impl Program {
         self.process = Some(command.spawn().unwrap());
     }
 
-    /// Stops the process where it is (`STOP`), or lets it go on (`CONT`).
     pub(crate) fn signal(&self, signal: &str) {
         let process = self.process.as_ref().unwrap().id().to_string();
         let sent = Command::new("kill").args(["-s", signal, &process]).status().unwrap();
         assert!(sent.success(), "kill -s {signal}: {sent}");
     }
 
-    /// The process, if it was started.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Child::id)
     }
 
-    /// The peer URL.
     pub(crate) fn peer_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.peer)
     }
 
-    /// Joins the cluster anew, to which it was added again: without data.
+    /// Without data, after it was added again.
     pub(crate) fn rejoin(&mut self) {
         self.kill();
         std::fs::remove_dir_all(self.disk.join(&self.name)).unwrap();
@@ -105,7 +98,6 @@ impl Program {
         self.flags.truncate(self.flags.len() - 2);
     }
 
-    /// Ends the process with SIGKILL.
     pub(crate) fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().unwrap();
@@ -113,12 +105,12 @@ impl Program {
         }
     }
 
-    /// Whether the process has not ended by itself.
+    /// False if it has ended by itself.
     pub(crate) fn is_running(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| process.try_wait().unwrap().is_none())
     }
 
-    /// Bytes of memory of the process, as Linux shows them.
+    /// In bytes, as Linux counts them.
     pub(crate) fn resident(&self) -> Option<u64> {
         let pid = self.process.as_ref()?.id();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -126,7 +118,6 @@ impl Program {
         Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
     }
 
-    /// What it has logged.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.join(format!("{}.log", self.name))).unwrap()
     }
@@ -151,7 +142,7 @@ impl Program {
         }
     }
 
-    /// The sum over all that it has, up to a revision, and up to where it has forgotten the past.
+    /// Over all revisions up to this one that are not compacted.
     pub(crate) async fn hash(&self, revision: i64) -> (u32, i64) {
         // It reads all that there is.
         let endpoint = Endpoint::from_shared(self.url()).unwrap().timeout(TIMEOUT);
@@ -167,7 +158,7 @@ impl Drop for Program {
     }
 }
 
-/// Waits until one of them leads by its own status; returns which.
+/// By its own status.
 pub(crate) async fn leader_of(members: &mut [Program]) -> usize {
     let begin = Instant::now();
     loop {
@@ -194,14 +185,13 @@ pub(crate) async fn kv(port: u16) -> Result<KvClient<Channel>, tonic::transport:
     Ok(KvClient::new(connect(port).await?).max_decoding_message_size(usize::MAX))
 }
 
-/// A client that waits for whatever takes long.
+/// With a long time-out.
 pub(crate) async fn kv_with_timeout(port: u16) -> KvClient<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap();
     let client = KvClient::new(endpoint.timeout(TIMEOUT).connect().await.unwrap());
     client.max_decoding_message_size(usize::MAX)
 }
 
-/// Waits shortly before something is checked again.
 pub(crate) async fn short_pause() {
     tokio::time::sleep(POLL_INTERVAL).await;
 }

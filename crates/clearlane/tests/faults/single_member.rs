@@ -6,7 +6,6 @@ use crate::program::{TIMEOUT, members, short_pause};
 use crate::writers::{Writers, check_keys_present};
 use crate::{SeededRng, env_number};
 
-/// Clients that write at the same time.
 const WRITERS: usize = 16;
 
 #[tokio::test]

@@ -38,7 +38,6 @@ impl Sleeper {
         self.latest_us.load(Ordering::Relaxed) as f64 / 1000.0
     }
 
-    /// The same, from now on.
     pub(crate) fn begin_anew(&self) {
         self.latest_us.store(0, Ordering::Relaxed);
     }

@@ -7,7 +7,7 @@ use crate::program::{Program, TIMEOUT, leader_of, members, short_pause};
 use crate::writers::{Writers, check_keys_present};
 use crate::{SeededRng, env_number};
 
-/// By default.
+/// The default.
 const ELECTION: Duration = Duration::from_secs(1);
 
 #[tokio::test]
@@ -71,7 +71,7 @@ async fn three_members_lose_nothing_and_agree() {
     }
 }
 
-/// Waits until all have applied the same; then their hashes are equal.
+/// Waits until all have applied the same, and compares their hashes.
 pub(crate) async fn agree(members: &mut [Program]) {
     let begin = Instant::now();
     loop {

@@ -12,20 +12,18 @@ use tonic::transport::Channel;
 
 use crate::program::{TIMEOUT, kv, kv_with_timeout, short_pause};
 
-/// What they have come to, together.
 #[derive(Debug)]
 pub(crate) struct WriterProgress {
     started_at: Instant,
     is_stopping: AtomicBool,
     pub(crate) acknowledged: AtomicU64,
     pub(crate) reads: AtomicU64,
-    /// The newest revision that any client received.
+    /// That any client has received.
     revision: AtomicI64,
     /// When the newest acknowledged put was begun, in microseconds.
     newest_put_started_us: AtomicU64,
 }
 
-/// The clients at work.
 pub(crate) struct Writers {
     pub(crate) progress: Arc<WriterProgress>,
     writers: JoinSet<Vec<String>>,
@@ -33,7 +31,7 @@ pub(crate) struct Writers {
 }
 
 impl Writers {
-    /// This number of each, each at one of the members at a time.
+    /// This number of tasks of each kind.
     pub(crate) fn start(ports: &[u16], writers: usize, readers: usize) -> Writers {
         let seen = Arc::new(WriterProgress {
             started_at: Instant::now(),
@@ -54,7 +52,7 @@ impl Writers {
         all
     }
 
-    /// Ends them; returns the keys that were acknowledged.
+    /// Returns the keys that were acknowledged.
     pub(crate) async fn end(self) -> Vec<String> {
         self.progress.is_stopping.store(true, SeqCst);
         self.readers.join_all().await;
@@ -74,7 +72,6 @@ impl WriterProgress {
     }
 }
 
-/// A member that answers; another one if it does not.
 struct FailoverClient {
     ports: Vec<u16>,
     index: usize,
@@ -136,7 +133,7 @@ async fn write(
     acknowledged
 }
 
-/// A value that shows which writer put it.
+/// It shows which writer put it.
 pub(crate) fn value_of(key: &str) -> String {
     format!("{key}={}", "v".repeat(100))
 }
@@ -164,7 +161,6 @@ async fn read(mut member: FailoverClient, seen: Arc<WriterProgress>) {
     }
 }
 
-/// Looks for keys and their values at one member.
 pub(crate) async fn check_keys_present(port: u16, keys: &[String], serializable: bool) {
     let mut client = kv_with_timeout(port).await;
     let range = RangeRequest {

@@ -23,7 +23,6 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-/// A member with its listener, on a thread of its own.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
@@ -36,7 +35,7 @@ impl Running {
         Running::with(HttpServiceConfig::default(), true)
     }
 
-    /// As on a port for metrics: nothing of the API.
+    /// As on a port for metrics.
     pub(crate) fn without_gateway() -> Running {
         Running::with(HttpServiceConfig::default(), false)
     }
@@ -91,12 +90,12 @@ impl Running {
         connect(self.address)
     }
 
-    /// Sends some bytes, and reads until the server closes.
+    /// Reads until the server closes.
     pub(crate) fn raw(&self, bytes: &[u8]) -> Vec<u8> {
         raw(self.address, bytes)
     }
 
-    /// A request like `GET /health`.
+    /// `request` is like `GET /health`.
     pub(crate) fn ask(&self, request: &str, headers: &str, body: &str) -> Reply {
         ask(self.address, request, headers, body)
     }
@@ -108,7 +107,7 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     connection
 }
 
-/// Not all of the bytes may be taken.
+/// The server may not read all of them.
 fn raw(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut connection = connect(address);
     let mut writing = connection.try_clone().unwrap();
@@ -240,7 +239,7 @@ impl Lease for Echo {
     }
 }
 
-/// A whole server: the port of the clients.
+/// With the port of the clients.
 pub(crate) struct Whole {
     pub(crate) address: SocketAddr,
     server: Option<RpcServer>,

@@ -9,17 +9,14 @@ use serde_json::Value;
 
 use crate::recording::{Failure, Outcome};
 
-/// An answer that is right as well, or instead.
 struct AcceptedDifference {
     scenario: &'static str,
     step: u64,
     acceptance: Acceptance,
-    /// Why.
     #[allow(dead_code, reason = "for the reader")]
     reason: &'static str,
 }
 
-/// What is accepted.
 enum Acceptance {
     /// Ours: it is refused, with such a code and such words.
     Instead(&'static str, &'static str),

@@ -40,7 +40,7 @@ pub(crate) fn level(method: &str, etcds: &mut Value, ours: &mut Value) {
     }
 }
 
-/// Removes a field that must be there, but may have any value.
+/// It must be there.
 fn take_from_both(name: &str, etcds: &mut Value, ours: &mut Value) {
     if let (Value::Object(etcds), Value::Object(ours)) = (etcds, ours)
         && etcds.contains_key(name)
@@ -139,7 +139,6 @@ fn find(place: &str, etcds: Option<&Value>, ours: Option<&Value>, found: &mut Ve
     }
 }
 
-/// A value as short text.
 fn shown(value: Option<&Value>) -> String {
     let Some(value) = value else { return "nothing".to_owned() };
     cut(&value.to_string())

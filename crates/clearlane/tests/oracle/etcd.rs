@@ -7,13 +7,12 @@ use std::process::{Child, Command, Stdio};
 
 use crate::served::MemberSpec;
 
-/// A running etcd.
 pub(crate) struct Etcd {
     process: Child,
     pub(crate) address: SocketAddr,
 }
 
-/// An address where no process listens at the moment.
+/// No process listens there now.
 pub(crate) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -43,7 +42,7 @@ impl Etcd {
         Ok(Etcd { process, address })
     }
 
-    /// Ends it in an orderly way.
+    /// With SIGTERM.
     pub(crate) fn stop(mut self) -> Result<(), String> {
         let asked = Command::new("kill").arg(self.process.id().to_string()).status();
         asked.map_err(|error| error.to_string())?;

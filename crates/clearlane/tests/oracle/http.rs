@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use crate::recording::HttpAnswer;
 use crate::wire::PATIENCE;
 
-/// Asks on a connection of its own, which the server closes behind its answer.
+/// On a connection of its own, which the server closes behind its answer.
 pub(crate) async fn ask(address: SocketAddr, line: &str, body: &str) -> Result<HttpAnswer, String> {
     let request = format!(
         "{line} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",

@@ -12,17 +12,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-/// Names in the recording, and what they are here.
+/// From those in the recording to those here.
 #[derive(Debug, Default)]
 pub(crate) struct Names(BTreeMap<String, String>);
 
 impl Names {
-    /// From now on, that of the recording is this of ours.
     pub(crate) fn set(&mut self, recorded: &str, ours: &str) {
         self.0.insert(recorded.to_owned(), ours.to_owned());
     }
 
-    /// What that of the recording is here.
     pub(crate) fn get(&self, recorded: &str) -> &str {
         &self.0[recorded]
     }
@@ -57,7 +55,7 @@ impl Names {
         }
     }
 
-    /// Puts what is known in the place of the names.
+    /// Replaces names by what they are here.
     pub(crate) fn put_into(&self, value: &mut Value) {
         match value {
             Value::String(text) => {
@@ -74,7 +72,7 @@ impl Names {
         }
     }
 
-    /// The key with such a text.
+    /// The key of this text, with the id for the name.
     fn key(&self, text: &Value) -> Option<Value> {
         let (prefix, name) = split(text.as_str()?)?;
         let id: i64 = self.0.get(&name)?.parse().ok()?;
@@ -92,7 +90,7 @@ fn split(text: &str) -> Option<(&str, String)> {
     Some((prefix, format!("<{name}")))
 }
 
-/// The name in the text of a recorded key, and the id in ours.
+/// The name in a recorded key, and the id in ours.
 fn in_key(text: Option<&Value>, ours: &str) -> Option<(String, String)> {
     let (prefix, name) = split(text?.as_str()?)?;
     let ours = String::from_utf8(STANDARD.decode(ours).ok()?).ok()?;

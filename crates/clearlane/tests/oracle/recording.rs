@@ -22,20 +22,17 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
-/// What a call came to.
 pub(crate) type Outcome = Result<Value, Failure>;
 
-/// A gRPC status that is not OK.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// As Go writes it.
+    /// As Go writes it: `InvalidArgument`.
     pub(crate) code: String,
     pub(crate) message: String,
 }
 
-/// A scenario.
 pub(crate) struct Recording {
-    /// How etcd was started beside its defaults.
+    /// Beside etcd's defaults.
     pub(crate) flags: Vec<String>,
     /// In their order. What is done in one step has one number.
     pub(crate) steps: Vec<Step>,
@@ -46,16 +43,14 @@ pub(crate) struct Step {
     pub(crate) action: Action,
 }
 
-/// What was done.
 pub(crate) enum Action {
     Call(Call),
-    /// A stream begins.
     OpenStream(Stream),
-    /// The client sends something on the stream of that step.
+    /// On the stream of that step.
     Send(u64, Value),
-    /// The client ends its side of it.
+    /// The client's side of that stream.
     HalfClose(u64),
-    /// The client cancels it.
+    /// That stream.
     Cancel(u64),
     Http(Http),
     Restart,
@@ -64,37 +59,35 @@ pub(crate) enum Action {
     InspectServer,
 }
 
-/// What is the same for a call and a stream.
+/// Of a call or a stream.
 #[derive(Clone)]
 pub(crate) struct Head {
     /// `/package.Service/Method`
     pub(crate) path: String,
     pub(crate) metadata: BTreeMap<String, String>,
-    /// Sent to the second server.
+    /// It goes to the second server.
     pub(crate) to_learner: bool,
 }
 
-/// A request with one answer.
+/// With one answer.
 pub(crate) struct Call {
     pub(crate) head: Head,
     pub(crate) request: Value,
     pub(crate) outcome: Outcome,
     /// It was answered only when that step had been done.
     pub(crate) answered_after: Option<u64>,
-    /// The client waits for this long and no longer.
+    /// The client gives up then.
     pub(crate) deadline: Option<Duration>,
 }
 
-/// A stream, from its beginning to its end.
 pub(crate) struct Stream {
     pub(crate) head: Head,
-    /// What came, and after which step.
+    /// Each message with the step after which it came.
     pub(crate) out: Vec<(u64, Value)>,
-    /// After which step it ended, and how.
+    /// After which step, and how.
     pub(crate) ended: (u64, Result<(), Failure>),
 }
 
-/// Plain HTTP.
 pub(crate) struct Http {
     /// Method and path.
     pub(crate) line: String,
@@ -102,7 +95,6 @@ pub(crate) struct Http {
     pub(crate) answer: HttpAnswer,
 }
 
-/// What plain HTTP answers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct HttpAnswer {
     pub(crate) status: u16,
@@ -110,7 +102,6 @@ pub(crate) struct HttpAnswer {
     pub(crate) body: String,
 }
 
-/// Reads a scenario.
 pub(crate) fn read(scenario: &str) -> Recording {
     let file = folder().join(format!("{scenario}.jsonl"));
     let text = std::fs::read_to_string(file).unwrap();
@@ -127,7 +118,6 @@ pub(crate) fn read(scenario: &str) -> Recording {
     Recording { flags, steps }
 }
 
-/// Where the recordings lie.
 pub(crate) fn folder() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/oracle")
 }
@@ -280,7 +270,7 @@ fn write_out(value: &mut Value) {
     }
 }
 
-/// The fields of an object, each of which is taken once.
+/// Each is taken once: what is left over is unknown.
 struct Fields(Map<String, Value>);
 
 impl Fields {

@@ -24,15 +24,12 @@ use crate::etcd::{self, Etcd};
 use crate::http;
 use crate::wire::{self, PATIENCE};
 
-/// Which server it is.
 #[derive(Clone, Debug)]
 pub(crate) enum ServerKind {
     Clearlane(Era),
-    /// The program of etcd.
     Etcd(PathBuf),
 }
 
-/// What a member is called, and where its peers find it.
 #[derive(Clone)]
 pub(crate) struct MemberSpec {
     pub(crate) name: &'static str,
@@ -54,7 +51,7 @@ impl MemberSpec {
         place
     }
 
-    /// One that others can reach.
+    /// Other members can reach it.
     pub(crate) fn first(peer: SocketAddr) -> MemberSpec {
         let peer_url = format!("http://{peer}");
         MemberSpec {
@@ -67,7 +64,7 @@ impl MemberSpec {
         }
     }
 
-    /// One that joins it.
+    /// It joins the first.
     pub(crate) fn second(first: &MemberSpec, peer: SocketAddr) -> MemberSpec {
         let peer_url = format!("http://{peer}");
         MemberSpec {
@@ -86,7 +83,6 @@ impl MemberSpec {
 /// there), and when those are in, for none at all (the least takes 1,500,694).
 const OUR_QUOTA: i64 = 1_500_640;
 
-/// A server and its data.
 pub(crate) struct RunningServer {
     dir: TempDir,
     kind: ServerKind,
@@ -128,7 +124,7 @@ impl ServerProcess {
         }
     }
 
-    /// What was wrong, if anything.
+    /// An error of the server, if there was one.
     fn stop(self) -> Result<(), String> {
         let (node, peers, server) = match self {
             ServerProcess::Clearlane { node, peers, server } => (node, peers, server),
@@ -170,7 +166,7 @@ fn start_clearlane(
     Ok(ServerProcess::Clearlane { node, peers, server })
 }
 
-/// What a recording may have beside etcd's defaults.
+/// Flags of the recordings.
 struct RecordedFlags {
     progress_interval: Duration,
     quota_bytes: i64,
@@ -199,7 +195,7 @@ impl RecordedFlags {
 }
 
 impl RunningServer {
-    /// On a new data directory.
+    /// In a new data directory.
     pub(crate) async fn start(
         kind: ServerKind,
         place: MemberSpec,
@@ -241,7 +237,7 @@ impl RunningServer {
         }
     }
 
-    /// Stops in an orderly way, and starts on the same data.
+    /// On the same data.
     pub(crate) async fn restart(mut self) -> Result<RunningServer, String> {
         drop(self.channel);
         stop(self.running).await?;

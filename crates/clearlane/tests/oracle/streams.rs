@@ -12,12 +12,11 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-/// Whether only the whole stream means something.
+/// Whether the stream is compared as a whole.
 pub(crate) fn is_one_answer(path: &str) -> bool {
     ["/etcdserverpb.KV/RangeStream", "/etcdserverpb.Maintenance/Snapshot"].contains(&path)
 }
 
-/// The messages of such a stream as one answer.
 pub(crate) fn whole(path: &str, parts: &[Value]) -> Value {
     match path {
         "/etcdserverpb.KV/RangeStream" => whole_range(parts),
@@ -73,7 +72,7 @@ fn whole_snapshot(parts: &[Value]) -> Value {
     json!({"versions": versions, "adds_up": adds_up, "hash_is_right": hash_is_right})
 }
 
-/// The bytes of a part, unless they were recorded by their length alone.
+/// `None` if only their length was recorded.
 fn blob(part: &Value) -> Option<Vec<u8>> {
     STANDARD.decode(part["blob"].as_str()?).ok()
 }
@@ -139,7 +138,6 @@ pub(crate) fn joined(responses: Vec<Value>) -> Vec<Value> {
     joined
 }
 
-/// How many events these responses have.
 pub(crate) fn events_in(responses: &[Value]) -> usize {
     responses.iter().filter_map(|response| response["events"].as_array()).map(Vec::len).sum()
 }

@@ -26,7 +26,7 @@ use crate::recording::{Failure, Head, Outcome};
 /// Longer than any server lets a request wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The methods of all services.
+/// Of all services.
 pub(crate) struct Methods(DescriptorPool);
 
 impl Methods {
@@ -34,7 +34,7 @@ impl Methods {
         Methods(DescriptorPool::decode(clearlane_proto::DESCRIPTORS).unwrap())
     }
 
-    /// From `/package.Service/Method` to what goes in and out.
+    /// By `/package.Service/Method`.
     pub(crate) fn get(&self, path: &str) -> MethodDescriptor {
         let (service, method) = path.trim_start_matches('/').split_once('/').unwrap();
         let service = self.0.get_service_by_name(service).unwrap();
@@ -81,7 +81,6 @@ pub(crate) async fn call(
     }
 }
 
-/// The status of a member; nothing if it does not answer.
 pub(crate) async fn status(channel: Channel) -> Value {
     let path = "/etcdserverpb.Maintenance/Status".to_owned();
     let method = Methods::new().get(&path);
@@ -89,16 +88,14 @@ pub(crate) async fn status(channel: Channel) -> Value {
     call(channel, head, method, Value::Object(Default::default()), None).await.unwrap_or_default()
 }
 
-/// What a stream brings.
 #[derive(Debug)]
 pub(crate) enum Event {
     Message(Value),
     Ended(Result<(), Failure>),
 }
 
-/// A stream under way.
 pub(crate) struct ClientStream {
-    /// Until the client ends its side.
+    /// `None` when the client has ended its side.
     sends: Option<mpsc::UnboundedSender<Bytes>>,
     events: mpsc::UnboundedReceiver<Event>,
     task: JoinHandle<()>,
@@ -132,17 +129,15 @@ impl ClientStream {
         self.sends = None;
     }
 
-    /// Cancels the stream, as a client does.
     pub(crate) fn cancel(&mut self) {
         self.task.abort();
     }
 
-    /// The next event, if it comes within some time.
     pub(crate) async fn next(&mut self, patience: Duration) -> Option<Event> {
         tokio::time::timeout(patience, self.events.recv()).await.ok().flatten()
     }
 
-    /// An event that is already here.
+    /// Does not wait.
     pub(crate) fn try_next(&mut self) -> Option<Event> {
         self.events.try_recv().ok()
     }
@@ -195,7 +190,7 @@ fn failure(status: &Status) -> Failure {
     Failure { code, message: status.message().to_owned() }
 }
 
-/// Messages as the bytes that they are.
+/// Messages are bytes.
 #[derive(Clone, Copy, Debug)]
 struct BytesCodec;
 

@@ -23,7 +23,6 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// A new one.
     pub(crate) fn new(dir: &Path, name: &str) -> Authority {
         let mut params = params(name, &[]);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -38,12 +37,11 @@ impl Authority {
         &self.certificate
     }
 
-    /// The file of this authority, as a flag names it.
     pub(crate) fn named(&self) -> FlagPath {
         FlagPath { flag: "trusted-ca-file", path: self.certificate.clone() }
     }
 
-    /// A certificate for this common name and these hosts, and its key. A name is written over.
+    /// An earlier pair of that name is replaced.
     pub(crate) fn pair(&self, name: &str, hosts: &[&str]) -> CertificateFiles {
         let mut params = params(name, hosts);
         self.serial.set(self.serial.get() + 1);
@@ -63,7 +61,7 @@ impl Authority {
         pair
     }
 
-    /// A list that revokes the last pair.
+    /// With the last pair on it.
     pub(crate) fn revoke_last(&self) -> FlagPath {
         let revoked = RevokedCertParams {
             serial_number: SerialNumber::from(self.serial.get()),
@@ -85,7 +83,7 @@ impl Authority {
         FlagPath { flag: "client-crl-file", path }
     }
 
-    /// A side that shows a pair of this authority, and asks others for one.
+    /// Shows a pair of this authority, and asks others for one.
     pub(crate) fn side(&self, pair: CertificateFiles) -> TlsInfo {
         TlsInfo {
             server_certificate: Some(pair),
@@ -94,18 +92,17 @@ impl Authority {
         }
     }
 
-    /// A side that trusts this authority, and has nothing to show.
+    /// Trusts this authority, and has nothing to show.
     pub(crate) fn believer(&self) -> TlsInfo {
         TlsInfo { trusted_ca: Some(self.named()), ..TlsInfo::default() }
     }
 
-    /// The same, with something to show.
+    /// Trusts this authority, and shows this.
     pub(crate) fn caller(&self, pair: CertificateFiles) -> TlsInfo {
         TlsInfo { client_certificate: Some(pair), ..self.believer() }
     }
 }
 
-/// Only these common names.
 pub(crate) fn only(names: &[&str]) -> AllowedNames {
     AllowedNames::CommonNames(names.iter().map(|name| (*name).to_owned()).collect())
 }

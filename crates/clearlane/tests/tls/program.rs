@@ -29,7 +29,6 @@ fn program(arguments: &[&str]) -> Command {
     program
 }
 
-/// A member that runs, and what it logs.
 struct Running {
     process: Child,
     lines: Receiver<String>,
@@ -51,7 +50,6 @@ impl Running {
         Running { process, lines }
     }
 
-    /// Waits for a line with these words.
     fn line(&self, words: &str) -> Value {
         let mut said = Vec::new();
         loop {
@@ -77,7 +75,6 @@ impl Drop for Running {
     }
 }
 
-/// What a start writes that ends.
 fn refused(data_dir: &Path, more: &[&str]) -> String {
     let mut program = program(&BY_DEFAULT);
     program.arg(format!("--data-dir={}", data_dir.display())).args(more);

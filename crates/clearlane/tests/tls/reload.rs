@@ -7,7 +7,7 @@ use rustls::pki_types::CertificateDer;
 use crate::authority::Authority;
 use crate::test_server::{TlsTestServer, block_on, put};
 
-/// What the server shows.
+/// The server's certificate.
 async fn shown(lab: &TlsTestServer) -> CertificateDer<'static> {
     let stream = lab.stream(&["h2"]).await.unwrap();
     stream.get_ref().1.peer_certificates().unwrap()[0].clone()

@@ -30,10 +30,8 @@ use tonic::transport::Channel;
 
 use crate::authority::Authority;
 
-/// Much longer than anything that is waited for.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A member that is served with TLS.
 pub(crate) struct TlsTestServer {
     pub(crate) dir: TempDir,
     pub(crate) ca: Authority,
@@ -42,7 +40,7 @@ pub(crate) struct TlsTestServer {
 }
 
 impl TlsTestServer {
-    /// How a server with a certificate of its authority is set up, `change` sets the rest.
+    /// Has a certificate of its authority; `change` sets the rest.
     pub(crate) fn new(change: impl FnOnce(&Authority, &mut TlsInfo)) -> TlsTestServer {
         TlsTestServer::with(ProtocolConfig::default(), false, change)
     }
@@ -73,20 +71,19 @@ impl TlsTestServer {
         self.server.as_ref().unwrap().address()
     }
 
-    /// A client of gRPC.
     pub(crate) async fn channel(&self, side: &TlsInfo) -> Result<Channel, String> {
         let outgoing = Dialer::new(side, &ProtocolConfig::default()).unwrap();
         let url = format!("https://{}", self.address());
         outgoing.connect(&url).await
     }
 
-    /// Whether such a client is served. It learns of a refusal at its first request, or before.
+    /// A client learns of a refusal at its first request, or before.
     pub(crate) async fn put(&self, side: &TlsInfo) -> Result<(), String> {
         let channel = self.channel(side).await?;
         put(channel).await.map_err(|status| status.to_string())
     }
 
-    /// A TLS connection that offers these protocols.
+    /// Offers these protocols.
     pub(crate) async fn stream(&self, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(self.address()).await?;
         handshake(stream, self.ca.certificate(), protocols).await
@@ -121,7 +118,7 @@ pub(crate) async fn put(channel: Channel) -> Result<(), Status> {
     KvClient::new(channel).put(request).await.map(drop)
 }
 
-/// Asks in HTTP/1.1, and returns all that comes.
+/// Returns all that comes.
 pub(crate) async fn get<C>(mut stream: C, path: &str) -> String
 where
     C: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,

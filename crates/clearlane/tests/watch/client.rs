@@ -36,7 +36,7 @@ impl Running {
         Running::with(dir, era, Duration::from_secs(600))
     }
 
-    /// With this interval of notices of progress.
+    /// `progress` is the interval of progress notices.
     pub(crate) fn with(dir: &Path, era: Era, progress: Duration) -> Running {
         let node = data::open_single_member(dir, era, "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
@@ -58,7 +58,6 @@ impl Running {
         self.node.watch_server().metrics()
     }
 
-    /// Waits until the figures are such.
     pub(crate) async fn until(&self, are: impl Fn(&WatchMetrics) -> bool) {
         while !are(&self.figures()) {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -92,7 +91,7 @@ impl Client {
         Stream { requests, responses: responses.into_inner() }
     }
 
-    /// A stream with one watcher, which is made.
+    /// Its watcher is created.
     pub(crate) async fn watcher(&mut self, create: WatchCreateRequest) -> Stream {
         let mut stream = self.stream().await;
         stream.create(create);
@@ -101,7 +100,6 @@ impl Client {
     }
 }
 
-/// A stream of watchers.
 pub(crate) struct Stream {
     requests: mpsc::UnboundedSender<WatchRequest>,
     responses: Streaming<WatchResponse>,
@@ -128,7 +126,7 @@ impl Stream {
         self.requests.send(WatchRequest { request_union: None }).unwrap();
     }
 
-    /// Ends the requests, and reads on.
+    /// Responses can still be read.
     pub(crate) fn half_close(mut self) -> Stream {
         self.requests = mpsc::unbounded_channel().0;
         self
@@ -146,7 +144,7 @@ impl Stream {
         }
     }
 
-    /// Reads until the events of this number of revisions have come; they must rise from here on.
+    /// Reads events of the revisions from `from` to `up_to`, which must rise.
     pub(crate) async fn revisions(&mut self, from: i64, up_to: i64) {
         let mut next = from;
         while next <= up_to {
@@ -159,18 +157,18 @@ impl Stream {
     }
 }
 
-/// A watcher of one key, from now on.
+/// From now on.
 pub(crate) fn of_key(key: &str) -> WatchCreateRequest {
     WatchCreateRequest { key: key.to_owned().into(), ..WatchCreateRequest::default() }
 }
 
-/// A watcher of all keys that begin with this letter.
+/// Of all keys that begin with this letter.
 pub(crate) fn of_letter(letter: u8) -> WatchCreateRequest {
     let (key, range_end) = (vec![letter].into(), vec![letter + 1].into());
     WatchCreateRequest { key, range_end, ..WatchCreateRequest::default() }
 }
 
-/// What happened, in a line: `put a=1 @2 (was 0)`.
+/// Each like `put a=1 @2 (was 0)`.
 pub(crate) fn lines(events: &[Event]) -> Vec<String> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let line = |event: &Event| {
@@ -190,7 +188,6 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(DEADLINE, work).await.expect("in time") })
 }
 
-/// On a server of each era.
 #[allow(clippy::print_stdout, reason = "a test that fails shows its era")]
 pub(crate) fn in_every_era(work: impl AsyncFn(&Running)) {
     for era in Era::DISTINCT_STORES {

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::client::{Running, block_on, in_every_era, of_key, of_letter};
 
-/// How many watchers share a stream.
+/// In one stream.
 const TOGETHER: i64 = 10;
 
 #[test]

@@ -20,7 +20,6 @@ use http::{HeaderMap, Request, StatusCode};
 use prost::Message;
 use tokio::net::TcpStream;
 
-/// Far more than anything takes.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Running {
@@ -54,12 +53,11 @@ impl Running {
     }
 }
 
-/// Runs a test at a server of its own.
 pub(crate) fn with_server(work: impl AsyncFn(&Running)) {
     with_server_of(Era::Clearlane, work);
 }
 
-/// The same with one of an era.
+/// With a server of this era.
 pub(crate) fn with_server_of(era: Era, work: impl AsyncFn(&Running)) {
     let dir = tempfile::tempdir().unwrap();
     let running = Running::start(dir.path(), era);
@@ -75,8 +73,7 @@ pub(crate) struct Client {
     requests: SendRequest<Bytes>,
 }
 
-/// What came back: the head, the bytes behind it, and the place where gRPC has the status of the
-/// call.
+/// `code` and `message` are those of gRPC.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) http: StatusCode,
@@ -87,7 +84,7 @@ pub(crate) struct Reply {
 }
 
 impl Client {
-    /// Opens a call; `headers` come behind those that every call has.
+    /// `headers` come behind those that every call has.
     pub(crate) fn open(
         &mut self,
         path: &str,
@@ -103,7 +100,7 @@ impl Client {
         self.requests.send_request(head.body(()).unwrap(), false).unwrap()
     }
 
-    /// A call with one piece of body.
+    /// The body is one piece.
     pub(crate) async fn raw(&mut self, path: &str, headers: &[(&str, &str)], body: Bytes) -> Reply {
         let (answer, mut sends) = self.open(path, headers);
         let sent = send_all(&mut sends, body);
@@ -121,7 +118,7 @@ impl Client {
     }
 }
 
-/// Sends as the windows allow; a server that has answered already may not want the rest.
+/// A server that has answered already may not want the rest.
 async fn send_all(sends: &mut SendStream<Bytes>, mut body: Bytes) {
     loop {
         sends.reserve_capacity(body.len());
@@ -138,7 +135,6 @@ async fn send_all(sends: &mut SendStream<Bytes>, mut body: Bytes) {
     }
 }
 
-/// Waits for all of an answer.
 pub(crate) async fn reply(answer: ResponseFuture) -> Reply {
     let (head, body) = answer.await.unwrap().into_parts();
     rest(head, body).await
@@ -160,7 +156,7 @@ pub(crate) async fn rest(head: http::response::Parts, mut body: RecvStream) -> R
     Reply { http: head.status, head: head.headers, body: bytes.freeze(), code, message }
 }
 
-/// What gRPC writes with percent signs.
+/// gRPC's percent encoding.
 fn spelled_out(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let [first, tail @ ..] = rest {
@@ -192,7 +188,7 @@ pub(crate) fn gzip(message: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// The first message of an answer, and whether it was compressed.
+/// And whether it was compressed.
 pub(crate) fn unframed<M: Message + Default>(body: &[u8]) -> (M, bool) {
     let length = u32::from_be_bytes(body[1..5].try_into().unwrap()) as usize;
     let message = &body[5..5 + length];

@@ -115,7 +115,7 @@ fn what_cannot_be_unpacked_is_refused() {
     });
 }
 
-/// As much memory as this process has ever had, in bytes.
+/// The peak, in bytes.
 #[cfg(target_os = "linux")]
 fn memory_peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -23,9 +23,9 @@ use tokio::time::timeout;
 
 use crate::client::{Client, Running, frame, with_server_of};
 
-/// How often each of those is asked that must not wait.
+/// Of calls that must not wait.
 const ROUNDS: usize = 100;
-/// Watches that one stream asks for.
+/// On one stream.
 const WATCHES: usize = 200;
 
 /// Calls of this era's reads: while the locks are held none of them is answered.
@@ -42,7 +42,7 @@ fn reading_calls() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A watch of a key from revision 1 on, with the records before.
+/// From revision 1 on, with previous records.
 fn watch() -> Vec<u8> {
     let create = WatchCreateRequest {
         key: "k".into(),
@@ -62,7 +62,7 @@ async fn version(running: &Running) -> String {
     page
 }
 
-/// Asks what reads nothing, again and again. The 99th percentile of the times that it took.
+/// The 99th percentile of their times.
 async fn ask_others(running: &Running, client: &mut Client) -> Duration {
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
@@ -78,7 +78,7 @@ async fn ask_others(running: &Running, client: &mut Client) -> Duration {
     took[took.len() * 99 / 100]
 }
 
-/// Reads responses until each watch was created and has its two events.
+/// Until each watch was created and has its two events.
 async fn watched_until_all_came(mut body: RecvStream) -> (usize, usize) {
     let (mut bytes, mut created, mut events) = (Vec::new(), 0, 0);
     while created < WATCHES || events < 2 * WATCHES {

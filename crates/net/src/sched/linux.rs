@@ -1,8 +1,7 @@
-//! How Linux is asked: the one place of the project with `unsafe` in it.
+//! Linux's calls that read and change how a thread is scheduled: `docs/head-of-line.md`.
 //!
-//! There is a call that reads how this thread is scheduled and one that changes it, and no crate
-//! that we know of hands them out for slices. Both take a struct of numbers that begins with its
-//! own size: `docs/head-of-line.md`.
+//! No crate that we know of has them for slices, so there is `unsafe` here. Both take a struct that
+//! begins with its own size.
 
 #![allow(unsafe_code, reason = "two calls that no safe crate has; see above")]
 
@@ -19,12 +18,11 @@ pub(crate) const BATCH_NICE_STEPS: i32 = 5;
 /// The lowest priority.
 pub(crate) const NICE_MAX: i32 = 19;
 
-/// Of one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SchedAttributes {
-    /// Its nice value, from -20 to 19.
+    /// From -20 to 19.
     pub(crate) nice: i32,
-    /// The length of its slices; 0 is the system's default.
+    /// 0 is the system's default.
     pub(crate) slice_ns: u64,
 }
 

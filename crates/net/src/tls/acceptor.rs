@@ -4,11 +4,9 @@
 //! Hello, handshake and the check of the address together have ten seconds; etcd sets no limit. A
 //! client that connects and sends nothing costs a task and a file descriptor until then.
 //!
-//! A member's certificate is checked against the address that it calls from, so that a stolen one
-//! is of no use elsewhere: if it has addresses, one of them must be the caller's, or one of its
-//! hosts must lead to it, by DNS in either direction. A certificate without any passes, and with
-//! `--peer-skip-client-san-verification` each does. Clients' are not checked so. All checks are
-//! listed in `docs/tls.md`.
+//! A member's certificate is checked against the address that it calls from: one of its addresses
+//! must be the caller's, or one of its hosts must lead to it, by DNS in either direction. All
+//! checks are listed in `docs/tls.md`.
 
 use std::fmt;
 use std::io;
@@ -32,14 +30,13 @@ use super::reload::FileBacked;
 use super::verifiers::{CertificatePolicy, ClientVerifier};
 use super::{Error, messages, self_signed};
 
-/// How long a handshake may take.
+/// etcd has no limit.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The common name in a client's certificate: among the extensions of its requests.
+/// The common name of a client's certificate, among the extensions of its requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientName(pub Arc<str>);
 
-/// TLS for incoming connections.
 #[derive(Debug)]
 pub struct TlsAcceptor {
     listener_kind: ListenerKind,
@@ -48,16 +45,13 @@ pub struct TlsAcceptor {
     handshake_timeout: Duration,
 }
 
-/// What connects to a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenerKind {
-    /// Clients.
     Client,
-    /// Members.
     Peer,
 }
 
-/// What is known of a client that is not let in.
+/// What the log shows of a refused connection.
 #[derive(Default)]
 struct HandshakeInfo {
     server_name: String,
@@ -65,7 +59,7 @@ struct HandshakeInfo {
 }
 
 impl TlsAcceptor {
-    /// With these files. A certificate that is to be made is made now.
+    /// Creates the self-signed certificate, if one is wanted.
     pub fn new(
         endpoint: ListenerKind,
         side: &TlsInfo,
@@ -88,7 +82,7 @@ impl TlsAcceptor {
         })
     }
 
-    /// Accepts a connection, or logs why not.
+    /// Logs why a connection is refused.
     pub async fn accept<C>(
         &self,
         connection: C,
@@ -160,7 +154,6 @@ impl fmt::Display for ListenerKind {
     }
 }
 
-/// What is shown to others.
 pub(super) fn server_certificate(side: &TlsInfo) -> Result<CertificateFiles, Error> {
     match (&side.server_certificate, &side.self_signed) {
         (Some(pair), _) => Ok(pair.clone()),
@@ -169,7 +162,6 @@ pub(super) fn server_certificate(side: &TlsInfo) -> Result<CertificateFiles, Err
     }
 }
 
-/// What is asked of certificates, beside what rustls asks.
 pub(super) fn certificate_policy(side: &TlsInfo) -> Result<CertificatePolicy, Error> {
     let revoked = side.crl.as_ref().map(FlagPath::revoked_serials).transpose()?.unwrap_or_default();
     Ok(CertificatePolicy { allowed: side.allowed.clone(), revoked })
@@ -197,13 +189,13 @@ fn configuration(
     };
     let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    // Each connection is looked at from the beginning.
+    // No session is resumed: each connection is checked.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)
 }
 
-/// Whether the owner of a certificate calls from a host that it names.
+/// Fails if the certificate names addresses or hosts, and none of them is the caller's.
 async fn check_remote_address(facts: CertificateInfo, from: IpAddr) -> io::Result<()> {
     let CertificateInfo { hosts, addresses, .. } = facts;
     if addresses.contains(&from) || addresses.is_empty() && hosts.is_empty() {
@@ -223,7 +215,7 @@ async fn check_remote_address(facts: CertificateInfo, from: IpAddr) -> io::Resul
     }
 }
 
-/// Whether one of the hosts is at this address. `*.example.com` is whatever ends so.
+/// `*.example.com` is whatever ends so.
 fn resolves_to(hosts: &[String], address: IpAddr) -> bool {
     let found = dns_lookup::lookup_addr(&address).unwrap_or_default();
     let found = found.trim_end_matches('.');

@@ -13,14 +13,11 @@ use x509_cert::der::{self, Any, Decode, Tag, Tagged};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// What is in a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CertificateInfo {
     /// The last common name, as Go has it; empty if there is none.
     pub(super) common_name: String,
-    /// Hosts that it is for.
     pub(super) hosts: Vec<String>,
-    /// Addresses that it is for.
     pub(super) addresses: Vec<IpAddr>,
 }
 
@@ -65,19 +62,16 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// A certificate's number.
 pub(super) fn serial(der: &[u8]) -> der::Result<Vec<u8>> {
     Ok(Certificate::from_der(der)?.tbs_certificate().serial_number().as_bytes().to_vec())
 }
 
-/// Whether a certificate holds at this time.
 pub(super) fn is_valid_at(der: &[u8], now: SystemTime) -> der::Result<bool> {
     let certificate = Certificate::from_der(der)?;
     let validity = certificate.tbs_certificate().validity();
     Ok(validity.not_before.to_system_time() <= now && now <= validity.not_after.to_system_time())
 }
 
-/// The numbers in a list of revoked certificates.
 pub(super) fn revoked_serials(der: &[u8]) -> der::Result<Vec<Vec<u8>>> {
     let list = <CertificateList>::from_der(der)?;
     let revoked = list.tbs_cert_list.revoked_certificates.unwrap_or_default();

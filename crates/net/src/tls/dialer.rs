@@ -1,9 +1,8 @@
 //! Connections to members: a URL in, a channel out; with TLS if the URL has it, over a network or
 //! over a socket in the file system.
 //!
-//! The server that answers must show a certificate of an authority that is trusted, for the host or
-//! address in the URL. Without `--peer-trusted-ca-file` those authorities are trusted that the
-//! system trusts. Members that make their certificates themselves trust any certificate.
+//! Without `--peer-trusted-ca-file` the authorities are those that the system trusts. Members that
+//! make their certificates themselves trust any certificate.
 
 use std::io;
 use std::path::PathBuf;
@@ -30,12 +29,12 @@ use super::verifiers::ServerVerifier;
 use super::{Error, messages};
 use crate::listener::ByteStream;
 
-/// TLS for connections that are opened here. By default there is none.
+/// By default without TLS.
 #[derive(Clone, Debug, Default)]
 pub struct Dialer(Option<Arc<FileBacked<ClientConfig>>>);
 
 impl Dialer {
-    /// With these files. A certificate that is to be made is made now.
+    /// Creates the self-signed certificate, if one is wanted.
     pub fn new(side: &TlsInfo, protocol: &ProtocolConfig) -> Result<Dialer, Error> {
         let shown = match (&side.client_certificate, &side.server_certificate, &side.self_signed) {
             (Some(calling), ..) => Some(calling.clone()),
@@ -56,7 +55,6 @@ impl Dialer {
         Ok(Dialer(Some(Arc::new(FileBacked::new(files, build)?))))
     }
 
-    /// Any server that answers is trusted.
     pub fn without_verification(shown: Option<CertificateFiles>) -> Result<Dialer, Error> {
         let files: Vec<FlagPath> =
             shown.iter().flat_map(CertificateFiles::files).cloned().collect();
@@ -64,12 +62,11 @@ impl Dialer {
         Ok(Dialer(Some(Arc::new(FileBacked::new(files, build)?))))
     }
 
-    /// Connects. An error does not contain the address.
+    /// An error does not contain the address.
     pub async fn connect(&self, url: &str) -> Result<Channel, String> {
         self.connect_with(url, |endpoint| endpoint).await
     }
 
-    /// Connects in a certain way.
     pub async fn connect_with(
         &self,
         url: &str,
@@ -118,12 +115,10 @@ fn socket_server_name(rest: &str) -> &str {
     if host.is_empty() { "localhost" } else { host.trim_matches(['[', ']']) }
 }
 
-/// What is dialled.
+/// A socket has the host of its certificate.
 #[derive(Clone)]
 enum DialTarget {
-    /// The host and port of the URL.
     Host,
-    /// A socket in the file system, and the host of its certificate.
     Socket { path: PathBuf, host: String },
 }
 
@@ -164,7 +159,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// After the handshake, if there is to be one.
+/// Without TLS, the connection as it is.
 async fn tls_handshake<S: ByteStream + 'static>(
     stream: S,
     tls: Option<Arc<FileBacked<ClientConfig>>>,
@@ -179,7 +174,6 @@ async fn tls_handshake<S: ByteStream + 'static>(
     }
 }
 
-/// The authorities that the system trusts.
 fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

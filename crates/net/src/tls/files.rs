@@ -35,7 +35,6 @@ impl FlagPath {
         }
     }
 
-    /// The authorities in a file.
     pub(super) fn authorities(&self) -> Result<RootCertStore, Error> {
         let mut roots = RootCertStore::empty();
         for certificate in self.certificates()? {
@@ -45,7 +44,7 @@ impl FlagPath {
         Ok(roots)
     }
 
-    /// The numbers of the certificates that a file revokes.
+    /// Serial numbers.
     pub(super) fn revoked_serials(&self) -> Result<BTreeSet<Vec<u8>>, Error> {
         let bytes = self.read()?;
         let lists = CertificateRevocationListDer::pem_slice_iter(&bytes);
@@ -66,7 +65,7 @@ impl FlagPath {
 }
 
 impl CertificateFiles {
-    /// The two, if the one is the other's.
+    /// Fails if the key is not the certificate's.
     pub(super) fn load(&self, protocol: &ProtocolConfig) -> Result<Arc<CertifiedKey>, Error> {
         let (certificate, key) = (&self.certificate, &self.key);
         let chain = certificate.certificates()?;
@@ -94,7 +93,6 @@ impl CertificateFiles {
         }
     }
 
-    /// Both files.
     pub(super) fn files(&self) -> [&FlagPath; 2] {
         [&self.certificate, &self.key]
     }

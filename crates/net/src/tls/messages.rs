@@ -4,7 +4,6 @@ use std::io::{self, ErrorKind};
 
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 
-/// Of an error of a TLS stream.
 pub(super) fn handshake_error(error: &io::Error) -> String {
     if error.kind() == ErrorKind::UnexpectedEof {
         return "EOF".to_owned();

@@ -8,8 +8,7 @@
 //!                            └ FileBacked: files ─▶ rustls's configuration, again after a change
 //! ```
 //!
-//! * What is wrong with a file is an error at the start that names flag and file: a certificate
-//!   that is silently not checked is worse than none.
+//! * What is wrong with a file is an error at the start that names flag and file.
 //! * No session is resumed, so a revoked or expired certificate opens no new connection.
 //! * A handshake has a time limit and a task of its own.
 
@@ -30,26 +29,21 @@ pub use self::acceptor::{ClientName, TlsAcceptor};
 pub use self::config::{CertificateFiles, FlagPath, TlsConfig, TlsInfo};
 pub use self::dialer::Dialer;
 
-/// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file that cannot be read, or has something else in it.
     #[error("--{flag}: {}: {why}", path.display())]
     File {
-        /// The flag that names it.
+        /// Without its dashes.
         flag: &'static str,
-        /// Where the file lies.
         path: PathBuf,
-        /// What is wrong with it.
         why: String,
     },
-    /// What is in the files does not fit together.
+    /// The files do not fit together.
     #[error("TLS: {0}")]
     Rustls(#[from] rustls::Error),
-    /// No client certificate can be checked like this.
+    /// The verifier of clients' certificates cannot be built.
     #[error("TLS: {0}")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
-    /// A certificate cannot be made.
     #[error("a certificate cannot be made: {0}")]
     SelfSigned(#[from] rcgen::Error),
 }

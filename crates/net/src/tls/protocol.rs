@@ -1,30 +1,24 @@
 //! Which versions and ciphers are there? Those of rustls, by the names that etcd's users know.
 //!
-//! `--cipher-suites` chooses among the ciphers of TLS 1.2. Those of TLS 1.3 are all good, and Go
-//! has them always: here it is the same, so that a list that etcd took means the same to us.
+//! `--cipher-suites` chooses among the ciphers of TLS 1.2; those of TLS 1.3 are on, as in Go.
 
 use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::{ProtocolVersion, SupportedCipherSuite, SupportedProtocolVersion, version};
 
-/// What may be spoken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProtocolConfig {
-    /// Ciphers of TLS 1.2, by name; empty means all.
+    /// Of TLS 1.2; empty means all.
     pub suites: Vec<String>,
-    /// No older one.
     pub min: Option<TlsVersion>,
-    /// No newer one.
     pub max: Option<TlsVersion>,
 }
 
-/// A version of the protocol. An older one comes first.
+/// An older one is less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TlsVersion {
-    /// 1.2
     Tls12,
-    /// 1.3
     Tls13,
 }
 
@@ -39,12 +33,10 @@ impl TlsVersion {
     }
 }
 
-/// The names of all ciphers.
 pub fn suites() -> Vec<String> {
     ring::ALL_CIPHER_SUITES.iter().map(name_of).collect()
 }
 
-/// Whether there is a cipher of this name.
 pub fn is_suite(name: &str) -> bool {
     ring::ALL_CIPHER_SUITES.iter().any(|suite| is_named(suite, name))
 }

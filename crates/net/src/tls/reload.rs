@@ -1,11 +1,9 @@
 //! A value made from files, made again when one of them has changed: certificates are replaced
 //! while a member runs.
 //!
-//! A handshake asks the file system for time, length and number of each file. If one differs, all
-//! are read again, for they belong together; if what they hold cannot be used, the old value stays,
-//! and the log says so once for each change. A program that replaces a certificate and its key
-//! writes one first: in between the two do not match, and the next handshake finds both. See
-//! `docs/tls.md`.
+//! A handshake compares time, length and number of each file. If one differs, all are read again.
+//! If they cannot be used, as between the replacement of a certificate and of its key, the old
+//! value stays, and the log says so once for each change. See `docs/tls.md`.
 //!
 //! etcd reads its certificate at each handshake, and authorities once, at its start. Here they are
 //! among the files.
@@ -30,7 +28,6 @@ type FileStamp = Option<(SystemTime, u64, u64)>;
 
 type BuildFn<T> = Box<dyn Fn() -> Result<T, Error> + Send + Sync>;
 
-/// A value that is made from files.
 pub(super) struct FileBacked<T> {
     files: Vec<PathBuf>,
     build: BuildFn<T>,
@@ -51,8 +48,8 @@ impl<T: Send + Sync + 'static> FileBacked<T> {
         Ok(FileBacked { files, build, current: now, reload_permit: Arc::new(Semaphore::new(1)) })
     }
 
-    /// The value, made anew if a file has changed. A disk may take its time: the thread that asks
-    /// goes on meanwhile, for it has other connections, and in a member it is the one of raft.
+    /// Made anew if a file has changed, on another thread than the caller's, which has other
+    /// connections, and in a member is the one of raft.
     pub(super) async fn get(self: &Arc<Self>) -> io::Result<Arc<T>> {
         let watched = Arc::clone(self);
         // One at a time: a disk that hangs is not to have all threads.

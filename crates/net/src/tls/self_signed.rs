@@ -1,16 +1,14 @@
 //! What if there is no certificate, and there need be none? `--auto-tls` and `--peer-auto-tls`.
 //!
-//! The member makes one, signed only by itself: what is sent cannot be read on the way, but
-//! neither side knows the identity of the other.
+//! The member makes one, signed only by itself: neither side knows the identity of the other.
 //!
 //! ```text
 //!   data-dir/fixtures/client/cert.pem, key.pem     for clients
 //!   data-dir/fixtures/peer/cert.pem, key.pem       for other members
 //! ```
 //!
-//! They lie where etcd has them, and are used again at the next start. A pair that has expired, or
-//! that cannot be used here (etcd's keys are on a curve that `ring` does not have), is made anew:
-//! no list has it.
+//! They lie where etcd has them. A pair that has expired, or that cannot be used here (`ring` does
+//! not have the curve of etcd's keys), is made anew.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -32,7 +30,7 @@ use super::protocol::ProtocolConfig;
 /// etcd's year.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// The pair, made if there is none that holds.
+/// Created if there is none that is valid and can be used.
 pub(super) fn load_or_create(made: &SelfSignedConfig) -> Result<CertificateFiles, Error> {
     let file = |name| FlagPath { flag: made.flag, path: made.dir.join(name) };
     let pair = CertificateFiles { certificate: file("cert.pem"), key: file("key.pem") };
@@ -64,7 +62,7 @@ fn is_valid(pair: &CertificateFiles) -> Result<bool, Error> {
     holds.map_err(|error| pair.certificate.error(error.to_string()))
 }
 
-/// A certificate and its key, as PEM.
+/// Both as PEM.
 fn make(made: &SelfSignedConfig) -> Result<(String, String), Error> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let years = u32::try_from(made.years.min(VALIDITY_YEARS_MAX)).unwrap_or_default();

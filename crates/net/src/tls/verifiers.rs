@@ -1,12 +1,8 @@
 //! Which clients may connect, beyond what rustls checks?
 //!
-//! rustls looks whether a certificate holds now, is for this purpose, and comes from an authority
-//! that is trusted. Then its number must not be among those that are revoked, and its name must be
-//! among those that are allowed.
-//!
-//! As in etcd, a list of revoked certificates counts by numbers alone, for all authorities, and for
-//! each certificate of the chain that was sent. The signer of the list is not checked: it is a file
-//! of this member's operator.
+//! A certificate's number must not be revoked, and its name must be allowed. As in etcd, a list of
+//! revoked certificates counts for all authorities and for each certificate of the chain, and the
+//! signer of the list is not checked.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +18,7 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 use super::certificate::{self, CertificateInfo};
 use super::config::AllowedNames;
 
-/// What is asked of a certificate that rustls would take.
+/// What is checked beyond rustls.
 #[derive(Debug)]
 pub(super) struct CertificatePolicy {
     pub(super) allowed: AllowedNames,
@@ -67,7 +63,6 @@ impl CertificatePolicy {
     }
 }
 
-/// For the clients that connect.
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
     pub(super) library: Arc<dyn ClientCertVerifier>,
@@ -113,10 +108,9 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-/// For the servers that we call.
 #[derive(Debug)]
 pub(super) struct ServerVerifier {
-    /// A server with a self-signed certificate is not checked; then there are no rules either.
+    /// `None` for self-signed certificates: they are not checked, and there is no policy.
     pub(super) checks: Option<(Arc<dyn ServerCertVerifier>, CertificatePolicy)>,
     pub(super) provider: Arc<CryptoProvider>,
 }

@@ -1,14 +1,13 @@
 //! Which path is which rpc? The table, and what the descriptors say about each.
 //!
-//! etcd's `.proto` files carry the paths as options; ours do not carry options of others. A test
-//! checks that no rpc is missing.
+//! etcd's `.proto` files carry the paths as options; ours do not, and a test checks the table.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use prost_reflect::{DescriptorPool, MessageDescriptor};
 
-/// Paths behind `/v3`, and what they call.
+/// Paths behind `/v3`, and the rpcs they call.
 pub(super) const TABLE: [(&str, &str); 51] = [
     ("/kv/range", "/etcdserverpb.KV/Range"),
     ("/kv/put", "/etcdserverpb.KV/Put"),
@@ -63,10 +62,9 @@ pub(super) const TABLE: [(&str, &str); 51] = [
     ("/lock/unlock", "/v3lockpb.Lock/Unlock"),
 ];
 
-/// One rpc.
 #[derive(Debug)]
 pub(super) struct Binding {
-    /// Its path in gRPC.
+    /// The path of the gRPC call.
     pub(super) rpc: &'static str,
     pub(super) input: MessageDescriptor,
     pub(super) output: MessageDescriptor,
@@ -74,13 +72,12 @@ pub(super) struct Binding {
     pub(super) is_server_streaming: bool,
 }
 
-/// By path. Made when the first request comes, for all threads.
+/// By path.
 static BINDINGS: LazyLock<HashMap<&str, Binding>> = LazyLock::new(|| {
     let pool = DescriptorPool::decode(clearlane_proto::DESCRIPTORS).expect("compiled by the build");
     TABLE.into_iter().map(|(path, rpc)| (path, Binding::new(&pool, rpc))).collect()
 });
 
-/// The rpc of a path.
 pub(super) fn find(path: &str) -> Option<&'static Binding> {
     BINDINGS.get(path)
 }

@@ -5,7 +5,6 @@ use tonic::Status;
 
 use crate::grpc_frame::FRAME_HEAD_BYTES;
 
-/// A frame around a message.
 pub(super) fn frame(message: &[u8]) -> Bytes {
     let mut frame = BytesMut::with_capacity(FRAME_HEAD_BYTES + message.len());
     frame.put_u8(0);
@@ -14,7 +13,7 @@ pub(super) fn frame(message: &[u8]) -> Bytes {
     frame.freeze()
 }
 
-/// How long the message will be whose frame begins here, if its head is whole.
+/// `None` if the head of the frame is incomplete.
 pub(super) fn frame_len(frame: &[u8]) -> Result<Option<usize>, Status> {
     let Some(mut head) = frame.get(..FRAME_HEAD_BYTES) else { return Ok(None) };
     if head.get_u8() != 0 {

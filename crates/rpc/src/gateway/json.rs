@@ -5,7 +5,7 @@ use prost::Message;
 use prost_reflect::{DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions};
 use tonic::Status;
 
-/// The bytes of the message that some JSON stands for. No JSON at all is an empty message.
+/// No JSON at all is an empty message.
 pub(super) fn to_message(kind: &MessageDescriptor, json: &[u8]) -> Result<Bytes, Status> {
     if json.trim_ascii().is_empty() {
         return Ok(Bytes::new());
@@ -18,7 +18,6 @@ pub(super) fn to_message(kind: &MessageDescriptor, json: &[u8]) -> Result<Bytes,
     Ok(message.encode_to_vec().into())
 }
 
-/// What is wrong with it, and where.
 fn malformed_json(error: &serde_json::Error) -> Status {
     let (line, column) = (error.line(), error.column());
     let words = error.to_string();
@@ -27,7 +26,6 @@ fn malformed_json(error: &serde_json::Error) -> Status {
     Status::invalid_argument(format!("proto: (line {line}:{column}): {words}"))
 }
 
-/// The JSON of a message.
 pub(super) fn of_message(kind: &MessageDescriptor, message: Bytes) -> Result<Vec<u8>, Status> {
     let options = SerializeOptions::new()
         .use_proto_field_name(true)
@@ -43,7 +41,6 @@ pub(super) fn of_message(kind: &MessageDescriptor, message: Bytes) -> Result<Vec
     Ok(writer.into_inner())
 }
 
-/// The JSON of a failure.
 pub(super) fn of_status(status: &Status) -> String {
     let message = serde_json::Value::from(status.message());
     format!(r#"{{"code":{},"message":{message}}}"#, status.code() as i32)

@@ -1,14 +1,11 @@
 //! Where does one JSON object end and the next begin?
 //!
-//! A request stream is one object behind the other, and pieces of it come as the network cuts them.
-//! Trying to parse at each piece would read a long object from its beginning again and again, and a
-//! client that sends single bytes could keep a processor busy. Braces and quotes are enough to see
-//! the end, each byte is looked at once, and the parser gets whole objects.
+//! Braces and quotes show the end of an object. Each byte is scanned once, also if a client sends a
+//! long object byte by byte, and the parser gets whole objects.
 
 use bytes::{Bytes, BytesMut};
 use tonic::Status;
 
-/// Cuts a stream into objects.
 #[derive(Debug, Default)]
 pub(super) struct JsonSplitter {
     gathered: BytesMut,
@@ -20,12 +17,11 @@ pub(super) struct JsonSplitter {
 }
 
 impl JsonSplitter {
-    /// What has come.
     pub(super) fn push(&mut self, piece: &[u8]) {
         self.gathered.extend_from_slice(piece);
     }
 
-    /// The next object, if it is whole. Space between objects is skipped.
+    /// `None` if it is incomplete. Space between objects is skipped.
     pub(super) fn next(&mut self, bytes_max: usize) -> Result<Option<Bytes>, Status> {
         while let Some(byte) = self.gathered.get(self.seen) {
             self.seen += 1;
@@ -41,7 +37,6 @@ impl JsonSplitter {
         Ok(None)
     }
 
-    /// Whether something was begun that is not whole.
     pub(super) fn is_incomplete(&self) -> bool {
         self.depth > 0
     }
@@ -71,7 +66,6 @@ impl JsonSplitter {
     }
 }
 
-/// More than a message may have.
 pub(super) fn too_large(bytes_max: usize) -> Status {
     Status::resource_exhausted(format!("a JSON request has at most {bytes_max} bytes"))
 }

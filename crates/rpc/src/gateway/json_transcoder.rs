@@ -6,8 +6,7 @@
 //!
 //! * The text is that of [`json::of_message`](super::json::of_message), byte for byte: a test
 //!   compares.
-//! * Beside the current piece the memory is that of the open messages and of one string: strings
-//!   here are names, which a request brought, and no values.
+//! * Beside the current piece the memory is that of the open messages and of one string, a name.
 //! * A call of [`transcode`](JsonTranscoder::transcode) makes about [`CHUNK_BYTES`] of text.
 //!
 //! Refused are fields in another order than that of their numbers, and kinds of fields that no
@@ -21,7 +20,7 @@ use tonic::Status;
 /// About how many bytes of text are made at a time.
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
 
-/// How a field lies in the bytes, beside its number.
+/// Protobuf's wire types.
 mod wire {
     pub(super) const NUMBER: u64 = 0;
     pub(super) const EIGHT_BYTES: u64 = 1;
@@ -41,18 +40,17 @@ pub(super) struct JsonTranscoder {
     /// The outermost first; none when the message is complete.
     open: Vec<OpenMessage>,
     state: TranscodeState,
-    /// How many bytes were read.
+    /// Bytes read so far.
     at: u64,
-    /// What of a number has come.
+    /// The part of a number that has come.
     number: u64,
     shift: u32,
 }
 
-/// A message that has begun.
 #[derive(Debug)]
 struct OpenMessage {
     kind: MessageDescriptor,
-    /// Where it ends.
+    /// The position in the bytes at which it ends.
     end: u64,
     /// The field that was written last.
     last: u32,
@@ -73,7 +71,6 @@ enum TranscodeState {
 }
 
 impl JsonTranscoder {
-    /// At the beginning of a message of `length` bytes.
     pub(super) fn new(kind: MessageDescriptor, length: u64) -> JsonTranscoder {
         let mut walk = JsonTranscoder {
             open: Vec::new(),
@@ -86,12 +83,11 @@ impl JsonTranscoder {
         walk
     }
 
-    /// Whether the message is complete.
     pub(super) fn is_done(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Takes some of the next bytes, and adds their text. What it leaves is for the next time.
+    /// Leaves in `bytes` what is for the next call.
     pub(super) fn transcode(
         &mut self,
         bytes: &mut Bytes,
@@ -152,7 +148,6 @@ impl JsonTranscoder {
         Ok(())
     }
 
-    /// The next bytes, at most so many.
     fn next_bytes(&mut self, left: u64, bytes: &mut Bytes) -> Bytes {
         let some =
             bytes.split_to(bytes.len().min(CHUNK_BYTES).min(left.min(CHUNK_BYTES as u64) as usize));
@@ -179,7 +174,6 @@ impl JsonTranscoder {
         Ok(None)
     }
 
-    /// What follows a field's key.
     fn field(&self, key: u64) -> Result<TranscodeState, Status> {
         let number = u32::try_from(key).map_or(0, |key| key >> 3);
         if number == 0 {
@@ -199,7 +193,7 @@ impl JsonTranscoder {
         }
     }
 
-    /// Checks that this number of bytes belongs to the open message.
+    /// Fails if the open message ends before this length.
     fn check_length(&self, length: u64) -> Result<u64, Status> {
         if self.innermost().end - self.at >= length {
             Ok(length)
@@ -212,7 +206,6 @@ impl JsonTranscoder {
         self.open.last().expect("a step is made while a message is open")
     }
 
-    /// What has a length begins.
     fn length_delimited(
         &mut self,
         field: Option<FieldDescriptor>,
@@ -255,7 +248,7 @@ impl JsonTranscoder {
         self.open.push(OpenMessage { kind, end: self.at + length, last: 0, is_in_list: false });
     }
 
-    /// Ends what ends here.
+    /// Closes the messages that end at this position.
     fn end_messages(&mut self, text: &mut Vec<u8>) -> Result<(), Status> {
         while let Some(open) = self.open.last()
             && open.end == self.at
@@ -269,7 +262,7 @@ impl JsonTranscoder {
         Ok(())
     }
 
-    /// What was written cannot be taken back: a field's turn comes once.
+    /// Text cannot be taken back, so fields must come in the order of their numbers.
     fn check_field_order(&self, field: &FieldDescriptor) -> Result<(), Status> {
         let open = self.innermost();
         let is_next = field.number() > open.last;
@@ -280,7 +273,6 @@ impl JsonTranscoder {
         }
     }
 
-    /// What comes before a value.
     fn write_name(&mut self, field: &FieldDescriptor, text: &mut Vec<u8>) {
         let open = self.open.last_mut().expect("a step is made while a message is open");
         let number = field.number();
@@ -313,7 +305,7 @@ impl JsonTranscoder {
         self.write_name(field, text);
         let word = match field.kind() {
             Kind::Bool => (number != 0).to_string(),
-            // These are cut off, as other decoders do.
+            // Truncated, as other decoders do.
             Kind::Int32 => (number as i32).to_string(),
             Kind::Uint32 => (number as u32).to_string(),
             Kind::Int64 => format!("\"{}\"", number as i64),
@@ -329,7 +321,7 @@ impl JsonTranscoder {
     }
 }
 
-/// Whether its default is not written.
+/// Whether the field is not written if it has its default.
 fn is_left_out(field: &FieldDescriptor) -> bool {
     !field.is_list() && !field.supports_presence()
 }

@@ -6,9 +6,7 @@
 //! line `{"error":…}`.
 //!
 //! * A JSON request, or one message of a request stream, has at most [`JSON_BYTES_MAX`] bytes.
-//! * An answer of more than 64 KiB is translated by a [`json_transcoder`] while the client takes
-//!   it. The calls of KV do not go through tonic's services: a range that is neither sorted nor
-//!   filtered is read from the store meanwhile.
+//! * An answer of more than 64 KiB is translated by a [`json_transcoder`] as the client takes it.
 //! * An error after the first byte breaks the connection off (HTTP/1) or resets the stream
 //!   (HTTP/2).
 //!
@@ -45,14 +43,13 @@ const JSON: &str = "application/json";
 /// Headers with this prefix are metadata of the call, without it.
 const METADATA: &str = "grpc-metadata-";
 
-/// The part of a path that names an rpc: what follows the version. `/v3beta` is an old name.
+/// The part behind the version. `/v3beta` is an old name of `/v3`.
 pub(super) fn path_of_rpc(path: &str) -> Option<&str> {
     let rest = path.strip_prefix("/v3")?;
     let rest = rest.strip_prefix("beta").unwrap_or(rest);
     rest.starts_with('/').then_some(rest)
 }
 
-/// The gateway of one thread.
 #[derive(Clone, Debug)]
 pub(super) struct Gateway {
     server: Server,
@@ -78,7 +75,6 @@ impl Gateway {
         }
     }
 
-    /// Answers a request for an rpc.
     pub(super) async fn handle(&self, request: Request<Body>) -> Response<Body> {
         let Some(binding) = path_of_rpc(request.uri().path()).and_then(bindings::find) else {
             return error_response(&Status::not_found("Not Found"));
@@ -137,7 +133,7 @@ impl Gateway {
     }
 }
 
-/// What of an HTTP request's headers belongs to the call: the token, and what is marked.
+/// The token, and the headers with the prefix [`METADATA`].
 fn metadata(headers: &HeaderMap) -> HeaderMap {
     let mut call = HeaderMap::new();
     call.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -155,13 +151,11 @@ fn metadata(headers: &HeaderMap) -> HeaderMap {
     call
 }
 
-/// Names that no metadata has.
 fn is_transport_header(name: &HeaderName) -> bool {
     let name = name.as_str();
     name.starts_with("grpc-") || matches!(name, "content-type" | "te" | "host" | "content-length")
 }
 
-/// A response of some JSON.
 fn json_response(status: StatusCode, body: Body) -> Response<Body> {
     const OF_GRPC: HeaderName = HeaderName::from_static("grpc-metadata-content-type");
     let mut response = Response::new(body);
@@ -173,13 +167,11 @@ fn json_response(status: StatusCode, body: Body) -> Response<Body> {
     response
 }
 
-/// A response with an error.
 fn error_response(status: &Status) -> Response<Body> {
     let body = Body::new(http_body_util::Full::from(json::of_status(status)));
     json_response(http_status(status.code()), body)
 }
 
-/// Which HTTP status goes with which code.
 fn http_status(code: Code) -> StatusCode {
     match code {
         Code::Ok => StatusCode::OK,
@@ -191,7 +183,7 @@ fn http_status(code: Code) -> StatusCode {
         Code::NotFound => StatusCode::NOT_FOUND,
         Code::AlreadyExists | Code::Aborted => StatusCode::CONFLICT,
         Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
-        // A number of nginx, which has no name: the client has gone.
+        // nginx's number, which has no name: the client has gone.
         Code::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
         Code::Unknown | Code::Internal | Code::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,
         Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,

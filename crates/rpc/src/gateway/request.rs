@@ -17,13 +17,11 @@ use super::frame_decoder::frame;
 use super::json;
 use super::json_splitter::{JsonSplitter, too_large};
 
-/// A request of one message.
 pub(super) async fn single(body: Body, binding: &'static Binding) -> Result<Body, Status> {
     let message = message(body, binding).await?;
     Ok(Body::new(Full::new(frame(&message))))
 }
 
-/// The message of a request that has one.
 pub(super) async fn message(body: Body, binding: &'static Binding) -> Result<Bytes, Status> {
     let json = Limited::new(body, JSON_BYTES_MAX).collect().await.map_err(|error| {
         if error.is::<LengthLimitError>() {
@@ -52,7 +50,7 @@ pub(super) async fn stream(
     Ok((Body::new(messages), cut_off))
 }
 
-/// Objects as they come, each as a frame.
+/// Bytes of JSON objects in; a frame for each object out.
 struct RequestMessages {
     body: Body,
     binding: &'static Binding,

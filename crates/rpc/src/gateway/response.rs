@@ -1,10 +1,8 @@
 //! From the answer of a call to an HTTP response.
 //!
-//! A gRPC answer always has HTTP status 200; how it went is in the trailers behind the last
-//! message, or among the headers if there is no message. An HTTP client needs that in the status
-//! line. So the first message or the status, whatever comes earlier, is waited for before the
-//! response begins. A large message is not waited for to its end: its first piece shows that there
-//! is no error so far.
+//! A gRPC answer has HTTP status 200, and its outcome in the trailers or among the headers; an HTTP
+//! client needs it in the status line. So a response begins when the first message or the status
+//! has come, and with a large message when its first piece has.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,7 +22,6 @@ use super::json_transcoder::{CHUNK_BYTES, JsonTranscoder};
 use super::{json, json_response};
 use crate::grpc_frame::FRAME_HEAD_BYTES;
 
-/// The answer of one message.
 pub(super) async fn single(
     answer: Response<Body>,
     binding: &'static Binding,
@@ -41,7 +38,7 @@ pub(super) async fn single(
     Ok(json_response(StatusCode::OK, Body::new(Full::from(json))))
 }
 
-/// A stream of answers. It ends early when its request was cut off.
+/// Ends early when the request was cut off.
 pub(super) async fn stream(
     answer: Response<Body>,
     binding: &'static Binding,
@@ -54,11 +51,10 @@ pub(super) async fn stream(
     Ok(json_response(StatusCode::OK, Body::new(lines)))
 }
 
-/// What a call answers, as JSON, one message after the other.
 struct ResponseMessages {
-    /// Until the status has come.
+    /// `None` once the status has come.
     body: Option<Body>,
-    /// A status among the headers.
+    /// The status, if it came among the headers.
     failed: Option<Status>,
     binding: &'static Binding,
     frames: FrameDecoder,
@@ -72,7 +68,6 @@ impl ResponseMessages {
         ResponseMessages { body: Some(body), failed, binding, frames: FrameDecoder::default() }
     }
 
-    /// The first message, if it is a large one.
     async fn first_if_large(&mut self) -> Result<Option<LargeResponseBody>, Status> {
         if self.failed.is_some() {
             return Ok(None);
@@ -103,7 +98,7 @@ impl ResponseMessages {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// The next message; an error is the last.
+    /// An error is the last item.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Vec<u8>, Status>>> {
         if let Some(status) = self.failed.take() {
             self.body = None;
@@ -139,7 +134,6 @@ impl ResponseMessages {
     }
 }
 
-/// How a call has ended, by its trailers.
 fn check_trailers(trailers: Frame<Bytes>) -> Result<(), Status> {
     let trailers = trailers.into_trailers().unwrap_or_default();
     match Status::from_header_map(&trailers) {
@@ -151,15 +145,15 @@ fn check_trailers(trailers: Frame<Bytes>) -> Result<(), Status> {
 /// The JSON of a large message, made while the client takes it.
 struct LargeResponseBody {
     body: Body,
-    /// What of the message has come and is not translated.
+    /// Bytes of the message that are not translated yet.
     piece: Bytes,
     transcoder: JsonTranscoder,
-    /// Some text has just gone: the task yields before the next.
+    /// The task yields between two pieces of text.
     yields_next: bool,
 }
 
 impl LargeResponseBody {
-    /// The next bytes of the message are here, or it has come to its good end.
+    /// Ready when there are bytes of the message, or it has ended without an error.
     fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<(), Status>>> {
         while self.piece.is_empty() {
             let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
@@ -218,7 +212,6 @@ fn truncated_response() -> Status {
     Status::internal("an answer that is shorter than it said")
 }
 
-/// One line per message.
 struct JsonLinesBody {
     first: Option<Vec<u8>>,
     messages: ResponseMessages,
@@ -300,7 +293,6 @@ mod tests {
         Frame::trailers(trailers)
     }
 
-    /// The text, and how it ended.
     fn told(frames: Vec<Result<Frame<Bytes>, Status>>) -> Result<(usize, Option<Status>), Status> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {

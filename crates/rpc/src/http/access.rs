@@ -3,9 +3,9 @@
 //! A page in a browser can send requests to any address, its user's own machine included. Two lists
 //! prevent that, and each is open unless the operator sets it:
 //!
-//! * **Hosts**: under which names this server may be asked. A foreign page can let its own name
-//!   point to our address (DNS rebinding), but then the request names *its* host. An encrypted
-//!   connection needs no such list: that name is not in our certificate.
+//! * **Hosts**: the names of this server. With DNS rebinding a foreign page's name leads to our
+//!   address, but the request has that name. An encrypted connection needs no such list: the name
+//!   is not in our certificate.
 //! * **Origins**: which pages may read our answers (CORS). The browser asks, and obeys.
 
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ use tonic::body::Body;
 
 use super::error_response;
 
-/// Stands for all.
+/// Allows all hosts, or all origins.
 const ANY: &str = "*";
 
 /// Among a request's extensions: it came over an encrypted connection.
@@ -40,7 +40,7 @@ impl Default for AccessControl {
 }
 
 impl AccessControl {
-    /// For requests to these hosts, from pages of these origins. An empty list is an open one.
+    /// An empty list allows all.
     pub fn new<S: Into<String>>(
         hosts: impl IntoIterator<Item = S>,
         origins: impl IntoIterator<Item = S>,
@@ -55,7 +55,7 @@ impl AccessControl {
         }
     }
 
-    /// A refusal, if the request names a host which is not ours.
+    /// `None` if the host is allowed.
     pub(super) fn check_host<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         if self.hosts.contains(ANY) || request.extensions().get::<EncryptedConnection>().is_some() {
             return None;
@@ -70,7 +70,6 @@ impl AccessControl {
         Some(error_response(StatusCode::MISDIRECTED_REQUEST, &why))
     }
 
-    /// Which origin the answer shall be open to.
     pub(super) fn allowed_origin<B>(&self, request: &Request<B>) -> Option<HeaderValue> {
         if self.origins.contains(ANY) {
             return Some(HeaderValue::from_static(ANY));
@@ -88,7 +87,6 @@ fn without_port(host: &str) -> &str {
     host.split(':').next().unwrap_or(host)
 }
 
-/// Tells a browser that a page of this origin may read the answer.
 pub(super) fn add_cors_headers(response: &mut Response<Body>, origin: HeaderValue) {
     const METHODS: &str = "POST, GET, OPTIONS, PUT, DELETE";
     const HEADERS: &str = "accept, content-type, authorization";

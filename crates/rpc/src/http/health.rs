@@ -1,13 +1,9 @@
 //! The health pages of etcd: `/health`, the old one, and `/livez` and `/readyz`. See
 //! `docs/http.md`.
 //!
-//! `/health` is a line of JSON about alarms, leader and a read together. `/livez` says whether a
-//! restart would help: it checks that the store can be read. `/readyz` says whether the member
-//! should get requests: not without a leader, not on a learner, not if its data may be wrong. A
-//! full disk fails neither of the two.
-//!
-//! Each check has a path of its own below these, `?exclude=` leaves one out, and `?verbose` lists
-//! those that passed, too.
+//! `/livez` says whether a restart would help, `/readyz` whether the member should get requests. A
+//! full disk fails neither. Each check has a path of its own below these, `?exclude=` leaves one
+//! out, and `?verbose` lists those that passed, too.
 
 use std::fmt::Write as _;
 
@@ -19,7 +15,6 @@ use tonic::body::Body;
 use super::{HttpService, PLAIN, error_response, query_parts, text};
 use crate::metrics::Counter;
 
-/// What may be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HealthCheck {
     DataCorruption,
@@ -47,7 +42,7 @@ impl HealthCheck {
     }
 }
 
-/// What a path asks for: all checks of a page, or one of them.
+/// All checks of a page, or one of them.
 pub(super) fn checks_of(path: &str) -> Option<&'static [HealthCheck]> {
     let (all, rest): (&'static [HealthCheck], _) = match (path.strip_prefix("/livez"), path) {
         (Some(rest), _) => (&LIVE, rest),
@@ -61,7 +56,7 @@ pub(super) fn checks_of(path: &str) -> Option<&'static [HealthCheck]> {
 }
 
 impl HttpService {
-    /// The old page.
+    /// `/health`.
     pub(super) async fn health(&self, query: Option<&str>) -> Response<Body> {
         let excluded: Vec<&str> = excluded(query).collect();
         let is_serializable = query_parts(query).any(|part| part == ("serializable", "true"));
@@ -78,7 +73,6 @@ impl HttpService {
         }
     }
 
-    /// Why the member is not well.
     async fn unhealthy_reason(&self, excluded: &[&str], is_serializable: bool) -> Option<String> {
         let alarms = self.server.threads().alarms();
         let mut names = alarms.iter().map(|alarm| alarm.alarm().as_str_name());
@@ -92,7 +86,7 @@ impl HttpService {
         read.err().map(|trouble| format!("RANGE ERROR:{trouble}"))
     }
 
-    /// The new pages.
+    /// `/livez`, `/readyz`, and their single checks.
     pub(super) async fn run_checks(
         &self,
         checks: &[HealthCheck],
@@ -142,13 +136,12 @@ impl HttpService {
         }
     }
 
-    /// Whether this member does not vote.
     fn is_learner(&self) -> bool {
         let node = self.server.threads();
         node.members().get(node.metadata().node_id).is_some_and(|member| member.is_learner)
     }
 
-    /// One key of the store, whichever; as things are here, or once this member is up to date.
+    /// Reads a key: locally, or linearizably.
     async fn check_read(&self, is_serializable: bool) -> Result<(), RequestError> {
         if !is_serializable {
             let fresh =
@@ -162,7 +155,7 @@ impl HttpService {
     }
 }
 
-/// What a query leaves out.
+/// The values of `exclude`.
 fn excluded(query: Option<&str>) -> impl Iterator<Item = &str> {
     query_parts(query).filter(|(name, _)| *name == "exclude").map(|(_, value)| value)
 }

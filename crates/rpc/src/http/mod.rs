@@ -1,9 +1,8 @@
 //! What is answered without gRPC: version, health, metrics, and the API in JSON. See
 //! `docs/http.md`.
 //!
-//! [`HttpService`] is a function from a request to a response, for one network thread. The server
-//! of a port passes on to it what is not gRPC, and [`serve`] listens on a port that has nothing
-//! else.
+//! [`HttpService`] is a function from a request to a response, for one network thread; [`serve`]
+//! listens on a port that has nothing else.
 //!
 //! ```text
 //!   port ── is it gRPC? ── yes ──▶ services ◀────────────────┐ a call in the same process
@@ -11,8 +10,7 @@
 //!                             └── /health, /livez, /readyz, /metrics, /version
 //! ```
 //!
-//! A check waits no longer than its time-out. The memory of a request is bounded in `gateway`. Left
-//! out: streams over a websocket, and `/debug/…`, which shows a Go runtime.
+//! Left out: streams over a websocket, and `/debug/…`, which shows a Go runtime.
 
 mod access;
 mod health;
@@ -35,12 +33,10 @@ use crate::gateway::Gateway;
 use crate::maintenance::{ETCD_VERSION, STORAGE_VERSION};
 use crate::metrics::{self, RpcMetrics, ThreadMetrics};
 
-/// What all threads of a server have in common here.
 #[derive(Clone, Debug)]
 pub struct HttpServiceConfig {
-    /// Which clients may ask, from where.
     pub access_control: AccessControl,
-    /// How long a check waits for a linearizable read.
+    /// Of a check that reads linearizably.
     pub read_timeout: Duration,
 }
 
@@ -53,7 +49,6 @@ impl Default for HttpServiceConfig {
     }
 }
 
-/// Everything that is not gRPC, for one thread.
 #[derive(Clone, Debug)]
 pub struct HttpService {
     server: Server,
@@ -64,7 +59,7 @@ pub struct HttpService {
 }
 
 impl HttpService {
-    /// Health, version and metrics of a member.
+    /// Without the JSON API.
     pub fn new(
         member: Server,
         metrics: Arc<RpcMetrics>,
@@ -74,15 +69,15 @@ impl HttpService {
         HttpService { server: member, metrics, thread, gateway: None, config: settings }
     }
 
-    /// The same, and the API in JSON. A call that takes longer than `slow` is logged, and so is a
-    /// read that takes longer than its second part.
+    /// Adds the JSON API. A call that takes longer than the first of `slow` is logged, and so is a
+    /// read that takes longer than the second.
     pub fn with_gateway(mut self, services: Routes, slow: (Duration, Duration)) -> HttpService {
         let (member, thread) = (self.server.clone(), self.thread.clone());
         self.gateway = Some(Gateway::new(member, services, thread, slow));
         self
     }
 
-    /// Answers a request. One that came encrypted has [`EncryptedConnection`] among its extensions.
+    /// A request of an encrypted connection has [`EncryptedConnection`] among its extensions.
     pub async fn handle<B>(&self, request: Request<B>) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -153,7 +148,7 @@ impl HttpService {
     }
 }
 
-/// A refusal, unless it is a GET.
+/// `None` for a GET.
 fn only_get(request: &Request<Body>) -> Option<Response<Body>> {
     if request.method() == Method::GET {
         return None;
@@ -165,7 +160,6 @@ fn only_get(request: &Request<Body>) -> Option<Response<Body>> {
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// A response of some text.
 fn text(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(Body::new(Full::new(text.into())));
     *response.status_mut() = status;
@@ -173,14 +167,14 @@ fn text(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Respo
     response
 }
 
-/// A refusal: a line of text, marked so that a browser does not take it for a page.
+/// `nosniff`, so that a browser does not take the text for a page.
 fn error_response(status: StatusCode, why: &str) -> Response<Body> {
     let mut response = text(status, PLAIN, format!("{why}\n"));
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
-/// The parts of a query string, in their order. One without `=` has an empty value.
+/// A part without `=` has an empty value.
 fn query_parts(query: Option<&str>) -> impl Iterator<Item = (&str, &str)> {
     let parts = query.unwrap_or_default().split('&').filter(|part| !part.is_empty());
     parts.map(|part| part.split_once('=').unwrap_or((part, "")))

@@ -16,10 +16,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{EncryptedConnection, HttpService};
 
-/// How long a client may take to send the head of a request.
 const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Serves connections until it is dropped.
+/// Does not return.
 pub async fn serve(listener: TcpListener, tls: Option<Arc<TlsAcceptor>>, endpoints: HttpService) {
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -36,7 +35,7 @@ pub async fn serve(listener: TcpListener, tls: Option<Arc<TlsAcceptor>>, endpoin
     }
 }
 
-/// Serves one connection to its end. How it ended is not reported.
+/// Errors of the connection are not reported.
 async fn serve_connection(
     connection: TcpStream,
     tls: Option<Arc<TlsAcceptor>>,

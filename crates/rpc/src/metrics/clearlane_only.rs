@@ -1,8 +1,7 @@
 //! What etcd does not measure: the era, what was not in memory, what the log has lost, and how long
 //! threads waited for each lock.
 //!
-//! The locks keep finer histograms than a page can show, with buckets that are a sixteenth wide.
-//! They are put together into buckets that double, from a microsecond on.
+//! The locks' histograms have buckets that are a sixteenth wide. Here they double, from 1 µs on.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

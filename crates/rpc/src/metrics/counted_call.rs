@@ -22,16 +22,15 @@ use super::thread::{CallMetrics, ThreadMetrics};
 use crate::status;
 use crate::{grpc_frame, gzip};
 
-/// What a call is held to, which the frames that pass by show.
 #[derive(Clone, Copy, Debug)]
 pub struct CallLimits {
-    /// How long a message may be that is received.
+    /// In bytes, of a message that is received.
     pub limit: usize,
-    /// The call's deadline, on the clock of the locks.
+    /// On the clock of the locks.
     pub deadline_ns: Option<u64>,
 }
 
-/// Calls a service, and counts it. At its deadline a call ends, also in the midst of its stream.
+/// At its deadline a call ends, also in the middle of its stream.
 pub async fn call<S>(
     thread: &ThreadMetrics,
     method: RpcMethod,
@@ -81,13 +80,10 @@ where
     response
 }
 
-/// Sees frames pass by.
 #[derive(Debug, Default)]
 struct MessageScanner {
     head: [u8; 5],
-    /// How much of a head has come.
     head_len: usize,
-    /// How much of a message is still to come.
     message_left: usize,
 }
 

@@ -31,7 +31,6 @@ pub(super) fn write(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     write_rpcs(page, sources);
 }
 
-/// What is read from one state of the store.
 fn write_state(page: &mut MetricsPage, state: &dyn ReadTxn) {
     let help = "The current revision of store.";
     page.gauge("etcd_debugging_mvcc_current_revision", help, state.revision());
@@ -53,7 +52,6 @@ fn write_state(page: &mut MetricsPage, state: &dyn ReadTxn) {
     }
 }
 
-/// The member's identity, and the leader.
 fn write_member(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     let node = sources.server.threads();
     let (id, leader) = (node.metadata().node_id, node.status().leader());
@@ -96,7 +94,6 @@ fn write_member(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     page.gauge("etcd_server_proposals_applied_total", help, node.status().applied());
 }
 
-/// What the member's threads have counted.
 fn write_thread_metrics(page: &mut MetricsPage, figures: &Metrics) {
     let help = "The current number of pending proposals to commit.";
     let pending = figures.proposals_pending.load(Relaxed);
@@ -250,7 +247,7 @@ fn write_disk(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     }
 }
 
-/// In milliseconds, as some of etcd's old names want it.
+/// Some of etcd's old names are in milliseconds.
 fn in_millis(buckets: &DurationHistogram) -> PrometheusHistogram {
     let sums = PrometheusHistogram::merge([buckets]);
     let values = sums.values().map(|(seconds, count)| (seconds * 1000.0, count));
@@ -299,7 +296,6 @@ fn write_clients(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     page.counter("etcd_server_learner_promote_successes", help, promoted);
 }
 
-/// How long the calls took that etcd times.
 fn write_calls(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     let help = "Response latency distribution in seconds for each type.";
     let mut family = page.family("etcd_server_request_duration_seconds", "histogram", help);

@@ -1,12 +1,9 @@
 //! The page that Prometheus reads: `docs/http.md`.
 //!
 //! Names, types and labels are etcd's, so that its dashboards and alerts work; those of our own
-//! begin with `clearlane_`. What another part knows already is read from it when the page is
-//! requested: the store, the server's threads, locks, the process. What remains to be counted on
-//! the path of a request is in [`thread`]: additions to memory that no other thread writes to.
-//!
-//! [`not_measured`] has etcd's names of parts that are not here (a store of version 2, a proxy,
-//! pages of bbolt), which stay zero so that a query for the name finds it.
+//! begin with `clearlane_`. Most is read from its owner when the page is requested. What remains to
+//! be counted on the path of a request is in [`thread`]; names of what is not measured are in
+//! [`not_measured`].
 
 mod not_measured;
 mod etcd;
@@ -29,17 +26,14 @@ pub use self::rpcs::RpcMethod;
 use self::thread::ThreadCounters;
 pub use self::thread::{CallMetrics, Counter, ThreadMetrics};
 
-/// What the page is: text, in the form of this version.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What is shown besides what is counted.
 #[derive(Clone, Debug, Default)]
 pub struct MetricsOptions {
-    /// Whether the time that calls take is shown for each rpc (`--metrics=extensive`).
+    /// `--metrics=extensive`: durations of each rpc.
     pub is_extensive: bool,
 }
 
-/// The figures of a server.
 #[derive(Debug)]
 pub struct RpcMetrics {
     options: MetricsOptions,
@@ -47,19 +41,16 @@ pub struct RpcMetrics {
 }
 
 impl RpcMetrics {
-    /// Nothing was counted yet.
     pub fn new(options: MetricsOptions) -> RpcMetrics {
         RpcMetrics { options, threads: Mutex::default() }
     }
 
-    /// A place for the counts of one thread.
     pub fn register_thread(&self) -> ThreadMetrics {
         let thread = ThreadMetrics::new();
         self.threads.lock().push(Arc::clone(&thread.counters));
         thread
     }
 
-    /// Reads all metrics and writes the page.
     pub fn render(&self, member: &Server) -> String {
         let threads = self.threads.lock().clone();
         let mut page = MetricsPage::default();
@@ -73,7 +64,6 @@ impl RpcMetrics {
     }
 }
 
-/// The parts that are asked.
 struct MetricSources<'s> {
     server: &'s Server,
     threads: &'s [Arc<ThreadCounters>],

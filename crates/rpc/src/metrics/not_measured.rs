@@ -1,8 +1,7 @@
 //! What does etcd count that is not here?
 //!
 //! Names of parts that this server does not have, such as bbolt's pages or a proxy, and of a few
-//! that it has and does not measure: transactions that are open, raft snapshots being installed. A
-//! query for one finds it, and it is zero. That is not a measurement: see
+//! that it does not measure. A query for one finds it, and it is zero: see
 //! `docs/clearlane-and-etcd.md`.
 
 use super::page::{MetricsPage, PrometheusHistogram, doubling};
@@ -24,7 +23,7 @@ const GAUGES: [(&str, &str); 7] = [
     ("etcd_server_snapshot_apply_in_progress_total", "1 if the server is applying a snapshot"),
 ];
 
-/// With the first bound and the number of bounds.
+/// Name, help, first bound, number of bounds.
 const HISTOGRAMS: [(&str, &str, f64, i32); 13] = [
     (
         "etcd_debugging_disk_backend_commit_rebalance_duration_seconds",

@@ -6,21 +6,18 @@
 //!   etcd_server_has_leader 1
 //! ```
 //!
-//! The samples of a family stand together, behind its head. A histogram is a counter per bound,
-//! each with all values up to the bound, then the sum and the count.
+//! A histogram is a counter per bound, each with all values up to the bound, then sum and count.
 
 use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
 use clearlane_server::threads::DurationHistogram;
 
-/// A page that is being written.
 #[derive(Debug, Default)]
 pub(super) struct MetricsPage {
     text: String,
 }
 
-/// A label and its value.
 type Label<'a> = (&'a str, &'a str);
 
 impl MetricsPage {
@@ -28,22 +25,18 @@ impl MetricsPage {
         self.text
     }
 
-    /// A number that may go up and down, and its family.
     pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.family(name, "gauge", help).sample(&[], value);
     }
 
-    /// A number that only goes up, and its family.
     pub(super) fn counter(&mut self, name: &str, help: &str, value: impl Display) {
         self.family(name, "counter", help).sample(&[], value);
     }
 
-    /// A histogram of seconds, and its family.
     pub(super) fn seconds(&mut self, name: &str, help: &str, buckets: &DurationHistogram) {
         self.family(name, "histogram", help).histogram(&[], &PrometheusHistogram::merge([buckets]));
     }
 
-    /// The head of a family.
     pub(super) fn family<'p>(&'p mut self, name: &'p str, kind: &str, help: &str) -> Family<'p> {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
@@ -51,7 +44,6 @@ impl MetricsPage {
     }
 }
 
-/// A family whose samples are being written.
 pub(super) struct Family<'p> {
     text: &'p mut String,
     name: &'p str,
@@ -97,18 +89,17 @@ impl Family<'_> {
     }
 }
 
-/// The values of a histogram.
 #[derive(Debug, Default)]
 pub(super) struct PrometheusHistogram {
-    /// Bounds, and how many are in the bucket below each.
+    /// Bounds, and the number of values in the bucket below each.
     counts: Vec<(f64, u64)>,
-    /// With those above all bounds.
+    /// Includes the values above all bounds.
     count: u64,
     sum: f64,
 }
 
 impl PrometheusHistogram {
-    /// Several histograms with the same buckets, added up; in seconds.
+    /// All have the same buckets. The sums are in seconds.
     pub(super) fn merge<'b>(
         histograms: impl IntoIterator<Item = &'b DurationHistogram>,
     ) -> PrometheusHistogram {
@@ -145,7 +136,7 @@ impl PrometheusHistogram {
         sums
     }
 
-    /// Each bound with those in the bucket below it, and those above all bounds at infinity.
+    /// Not cumulative. The last bound is infinity.
     pub(super) fn values(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let above = self.count - self.counts.iter().map(|(_, count)| count).sum::<u64>();
         self.counts.iter().copied().chain([(f64::INFINITY, above)])
@@ -155,13 +146,11 @@ impl PrometheusHistogram {
         self.sum
     }
 
-    /// Nothing, in these buckets.
     pub(super) fn empty(bounds: impl IntoIterator<Item = f64>) -> PrometheusHistogram {
         PrometheusHistogram::rounded_up(bounds, [], 0.0)
     }
 }
 
-/// Bounds that double.
 pub(super) fn doubling(first: f64, count: i32) -> impl Iterator<Item = f64> {
     (0..count).map(move |k| first * 2f64.powi(k))
 }
@@ -171,7 +160,7 @@ fn bound(first: Duration, k: usize) -> f64 {
     first.as_secs_f64() * 2f64.powi(k as i32)
 }
 
-/// As Go writes it, because a bound is a label, and labels are compared as text.
+/// As Go formats it: a bound is a label, and labels are compared as text.
 fn go_float(value: f64) -> String {
     if value.abs() < 1e6 {
         return value.to_string();

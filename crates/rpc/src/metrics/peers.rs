@@ -1,8 +1,7 @@
 //! etcd's figures of the connections between members.
 //!
-//! A family has one sample for each other member, and none where there is no other member. Failures
-//! are counted where they are noticed, which is at the sender: what is broken when it comes in ends
-//! a stream, and is sent again.
+//! A family has one sample for each other member. Failures are counted at the sender: what is
+//! broken when it comes in ends a stream, and is sent again.
 
 use super::MetricSources;
 use super::page::{MetricsPage, PrometheusHistogram};

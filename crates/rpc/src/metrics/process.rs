@@ -7,7 +7,6 @@ use std::fs;
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What is known.
 #[derive(Debug, Default)]
 pub(super) struct ProcessStats {
     pub(super) cpu_seconds: Option<f64>,
@@ -42,7 +41,7 @@ impl ProcessStats {
         process
     }
 
-    /// The fields behind the name, which is in parentheses and may have any character.
+    /// Fields are counted behind the name, which is in parentheses and may have any character.
     fn read_stat(&mut self) {
         let Ok(stat) = fs::read_to_string("/proc/self/stat") else { return };
         let Some((_, fields)) = stat.rsplit_once(") ") else { return };

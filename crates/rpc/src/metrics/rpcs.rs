@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use prost_reflect::{DescriptorPool, MethodDescriptor};
 
-/// Services that a client may call, in the order in which they are shown.
+/// In the order in which they are shown.
 const SERVICES: [&str; 9] = [
     "etcdserverpb.Auth",
     "etcdserverpb.Cluster",
@@ -18,29 +18,27 @@ const SERVICES: [&str; 9] = [
     "v3lockpb.Lock",
 ];
 
-/// One rpc.
+/// The number of an rpc in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpcMethod(pub(super) u16);
 
 impl RpcMethod {
-    /// The rpc of a path like `/etcdserverpb.KV/Range`. A service with only a few asks once.
+    /// A path is like `/etcdserverpb.KV/Range`. A service with few rpcs looks them up once.
     pub fn find(path: &str) -> Option<RpcMethod> {
         RPCS.by_path.get(path).copied()
     }
 
-    /// Whether there are rpcs of this service.
     pub fn is_of_service(service: &str) -> bool {
         SERVICES.contains(&service)
     }
 }
 
-/// What is known of an rpc.
 #[derive(Debug)]
 pub(super) struct RpcInfo {
     pub(super) service: String,
     pub(super) name: String,
     pub(super) kind: &'static str,
-    /// As etcd calls it where it times requests; no stream has such a name.
+    /// etcd's name where it times requests; a stream has none.
     pub(super) request: Option<&'static str>,
 }
 
@@ -63,7 +61,6 @@ static RPCS: LazyLock<RpcTable> = LazyLock::new(|| {
     rpcs
 });
 
-/// All of them.
 pub(super) fn rpcs() -> &'static RpcTable {
     &RPCS
 }

@@ -1,12 +1,9 @@
 //! The counters of one network thread. A query for the metrics page sums them over the threads.
 //!
-//! A request is counted in five places. A counter that all threads write to is a cache line that
-//! travels between cores at each count, which costs more than the look-up of a key. Here a counter
-//! has one writer, so counting is a load, an addition and a store, without a locked instruction;
-//! the counters of one rpc lie together, apart from other threads'.
-//!
-//! Only its own thread counts on a [`ThreadMetrics`]. Another thread would break no memory, but
-//! counts would be lost. See `docs/http.md`.
+//! A counter that all threads write to is a cache line that travels between cores, which costs more
+//! than the look-up of a key. Here a counter has one writer, so counting is a load, an addition and
+//! a store; the counters of one rpc lie together. Counts of another thread would get lost. See
+//! `docs/http.md`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -21,16 +18,12 @@ use super::rpcs::{RpcMethod, rpcs};
 /// gRPC's codes, from OK to Unauthenticated.
 pub(super) const CODES: usize = 17;
 
-/// What a thread counts beside rpcs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
-    /// Bytes of messages that clients sent.
     ReceivedBytes,
-    /// Bytes of messages that clients got.
     SentBytes,
-    /// Questions for `/health` that were answered with yes.
+    /// Requests of `/health` that were answered with true.
     HealthSuccess,
-    /// And with no.
     HealthFailure,
 }
 
@@ -45,7 +38,7 @@ pub(super) struct RpcCounters {
     pub(super) received: AtomicU64,
     pub(super) sent: AtomicU64,
     pub(super) handled: [AtomicU64; CODES],
-    /// By success. Made by the first call that ends so.
+    /// By success. Allocated by the first call that ends so.
     pub(super) durations: [OnceLock<DurationHistogram>; 2],
 }
 
@@ -53,7 +46,6 @@ pub(super) struct RpcCounters {
 #[repr(align(128))]
 struct GlobalCounters([AtomicU64; COUNTERS]);
 
-/// The counters of one thread.
 #[derive(Debug)]
 pub(super) struct ThreadCounters {
     pub(super) rpcs: Box<[RpcCounters]>,
@@ -66,7 +58,6 @@ impl ThreadCounters {
     }
 }
 
-/// Where one thread counts.
 #[derive(Clone, Debug)]
 pub struct ThreadMetrics {
     pub(super) counters: Arc<ThreadCounters>,
@@ -80,7 +71,6 @@ impl ThreadMetrics {
         }
     }
 
-    /// Counts one.
     pub fn count(&self, counter: Counter) {
         self.add(counter, 1);
     }
@@ -89,14 +79,13 @@ impl ThreadMetrics {
         add(&self.counters.global.0[counter as usize], more);
     }
 
-    /// A message of so many bytes came from a client.
     #[inline]
     pub fn received(&self, method: RpcMethod, bytes: usize) {
         add(&self.counters.rpcs[usize::from(method.0)].received, 1);
         self.add(Counter::ReceivedBytes, bytes as u64);
     }
 
-    /// A call begins. Ended by [`CallMetrics::end`], or it counts as cancelled when it is dropped.
+    /// Ended by [`CallMetrics::end`]; a call that is dropped counts as cancelled.
     #[inline]
     pub fn start_call(&self, method: RpcMethod) -> CallMetrics {
         add(&self.counters.rpcs[usize::from(method.0)].started, 1);
@@ -104,13 +93,12 @@ impl ThreadMetrics {
     }
 }
 
-/// The writer is alone: see on top.
+/// No locked instruction: a cell has one writer.
 #[inline]
 fn add(cell: &AtomicU64, more: u64) {
     cell.store(cell.load(Relaxed).wrapping_add(more), Relaxed);
 }
 
-/// A call under way.
 #[derive(Debug)]
 pub struct CallMetrics {
     thread: ThreadMetrics,
@@ -124,20 +112,17 @@ impl CallMetrics {
         &self.thread.counters.rpcs[usize::from(self.method.0)]
     }
 
-    /// A message of so many bytes came from the client.
     #[inline]
     pub fn received(&self, bytes: usize) {
         self.thread.received(self.method, bytes);
     }
 
-    /// A message of so many bytes goes to the client.
     #[inline]
     pub fn sent(&self, bytes: usize) {
         add(&self.counters().sent, 1);
         self.thread.add(Counter::SentBytes, bytes as u64);
     }
 
-    /// The call has ended.
     #[inline]
     pub fn end(mut self, code: Code) {
         self.record_end(code);

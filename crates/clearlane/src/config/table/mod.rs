@@ -9,9 +9,8 @@
 //!    └─────────▶ docs/flags.md   (a test compares)
 //! ```
 //!
-//! All flags of etcd are known here, so that etcd's command line starts a member.
-//! A flag that changes nothing is [`FlagStatus::Ignored`], which is shown in the help, in the docs,
-//! and as a warning when it is set to something else than its default.
+//! All flags of etcd are known. One that changes nothing is [`FlagStatus::Ignored`], and logs a
+//! warning when it is set to something else than its default.
 
 mod cluster;
 mod limits;
@@ -21,40 +20,30 @@ mod security;
 
 use super::value::{self, ValueKind};
 
-/// One flag.
 #[derive(Clone, Copy, Debug)]
 pub struct Flag {
     /// Without its dashes.
     pub name: &'static str,
-    /// What its value may be.
     pub kind: ValueKind,
-    /// What it is when it is not set.
     pub default: &'static str,
-    /// What it does, in a line.
+    /// One line.
     pub help: &'static str,
-    /// Whether it does it.
     pub status: FlagStatus,
 }
 
-/// Whether a flag has an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlagStatus {
-    /// It does.
     Honoured,
-    /// It is taken, and changes nothing. Why.
+    /// Accepted without effect, and why.
     Ignored(&'static str),
 }
 
-/// Flags that belong together.
 #[derive(Clone, Copy, Debug)]
 pub struct Section {
-    /// What they are about.
     pub title: &'static str,
-    /// In the order of the help.
     pub flags: &'static [Flag],
 }
 
-/// All flags.
 pub const SECTIONS: &[Section] = &[
     Section { title: "Member", flags: cluster::MEMBER },
     Section { title: "Cluster", flags: cluster::CLUSTER },
@@ -73,23 +62,22 @@ pub const SECTIONS: &[Section] = &[
     Section { title: "The rest", flags: running::REST },
 ];
 
-/// All flags, in the order of the help.
+/// In the order of the help.
 pub fn all() -> impl Iterator<Item = &'static Flag> {
     SECTIONS.iter().flat_map(|section| section.flags)
 }
 
-/// The flag of this name.
 pub fn find(name: &str) -> Option<&'static Flag> {
     all().find(|flag| flag.name == name)
 }
 
 impl Flag {
-    /// The variable that sets it.
+    /// The environment variable.
     pub fn variable(&self) -> String {
         format!("ETCD_{}", self.name.to_uppercase().replace('-', "_"))
     }
 
-    /// Whether a value is the default, however it is written.
+    /// Values are compared, not their texts.
     pub fn is_default(&self, text: &str) -> bool {
         text == self.default || value::are_equal(self.kind, text, self.default)
     }

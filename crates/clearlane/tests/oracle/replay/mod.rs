@@ -23,41 +23,37 @@ use crate::{accepted, etcd, http, names::Names};
 /// How long a client waits for unexpected answers, before it goes away.
 const EXTRA_MESSAGE_WAIT: Duration = Duration::from_millis(50);
 
-/// In the recordings.
+/// etcd's, in the recordings.
 const CLUSTER_ID: &str = "9735334494912078063";
 const MEMBER_ID: &str = "12886971399916175087";
 const LEARNER_URL: &str = "http://127.0.0.1:27003";
 
-/// Something that etcd did in another way.
 #[derive(Debug)]
 pub(crate) struct Difference {
     pub(crate) step: u64,
     pub(crate) what: String,
 }
 
-/// A call that is not answered at once.
 struct Pending {
     step: u64,
     call: Call,
     task: JoinHandle<Outcome>,
 }
 
-/// A scenario being replayed.
 struct Replayer<'a> {
     scenario: &'a str,
     methods: Methods,
     names: Names,
-    /// Whether what we do in another way is expected.
+    /// Whether the differences in `accepted` are expected.
     as_ours: bool,
     served: RunningServer,
-    /// The second one, of the scenarios that have it.
+    /// Of scenarios with two servers.
     learner: Option<RunningServer>,
     streams: BTreeMap<u64, OpenStream>,
     pending: Vec<Pending>,
     differences: Vec<Difference>,
 }
 
-/// Replays a scenario to its end.
 pub(crate) async fn replay(scenario: &str, kind: ServerKind) -> Vec<Difference> {
     let recording = recording::read(scenario);
     let has_second = recording.steps.iter().any(|step| matches!(step.action, Action::StartLearner));
@@ -218,7 +214,7 @@ impl Replayer<'_> {
         }
     }
 
-    /// To the server that is asked.
+    /// `None` if there is no second server.
     fn channel(&self, head: &Head) -> Option<Channel> {
         match head.to_learner {
             true => self.learner.as_ref().map(RunningServer::channel),
@@ -226,7 +222,6 @@ impl Replayer<'_> {
         }
     }
 
-    /// The revision of the store.
     async fn revision(&self) -> u64 {
         let request = json!({"key": "AA==", "serializable": true, "count_only": true});
         let revision = self.range(request).await["header"]["revision"].clone();

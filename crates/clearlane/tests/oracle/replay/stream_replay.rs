@@ -13,15 +13,13 @@ use crate::{accepted, streams};
 /// How long a stream may take to send what is expected of it.
 const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A stream under way.
 pub(super) struct OpenStream {
     stream: Stream,
     conversation: ClientStream,
     /// The last message that came.
     last: Option<Value>,
-    /// The client has gone away.
     is_cancelled: bool,
-    /// It sent other things than expected, or nothing: it is not waited for any longer.
+    /// It sent something else than expected, or nothing: it is not waited for any longer.
     is_broken: bool,
 }
 
@@ -66,7 +64,7 @@ impl Replayer<'_> {
         }
     }
 
-    /// Behind a step: all that etcd had sent by then must have come.
+    /// All that etcd had sent by this step must have come.
     pub(super) async fn settle(&mut self, number: u64) {
         for pending in std::mem::take(&mut self.pending) {
             if pending.call.answered_after == Some(number) {
@@ -101,7 +99,6 @@ impl Replayer<'_> {
         }
     }
 
-    /// What came of a stream after a step.
     async fn receive(&mut self, number: u64, open: &mut OpenStream) {
         let OpenStream { stream, conversation, last, is_cancelled: cancelled, is_broken: broken } =
             open;
@@ -151,7 +148,6 @@ impl Replayer<'_> {
         }
     }
 
-    /// How a stream ended.
     async fn check_end(&mut self, number: u64, mut open: OpenStream) {
         let path = &open.stream.head.path;
         let etcds = open.stream.ended.1;
@@ -172,7 +168,7 @@ impl Replayer<'_> {
         }
     }
 
-    /// A stream that only means something as a whole.
+    /// Of a stream that is compared as a whole.
     async fn whole_answer(&mut self, opened: u64, mut open: OpenStream) {
         let path = &open.stream.head.path;
         let mut messages = Vec::new();

@@ -124,7 +124,7 @@ proptest! {
         same("/maintenance/alarm", &AlarmResponse { alarms, header: None }, &cuts);
     }
 
-    /// Whatever the bytes are, there is an end to it.
+    /// Terminates for any bytes.
     #[test]
     fn what_is_malformed_is_refused(bytes in vec(any::<u8>(), 0..60), cuts in cuts()) {
         let kind = kind_of("/kv/txn");
@@ -163,7 +163,6 @@ fn bytes_that_no_answer_has_are_refused_by_what_they_are() {
     }
 }
 
-/// No answer of the API has a field that a walk would refuse.
 #[test]
 fn every_answer_can_be_walked() {
     let mut kinds: Vec<MessageDescriptor> = TABLE.iter().map(|(path, _)| kind_of(path)).collect();
