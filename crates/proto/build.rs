@@ -7,8 +7,8 @@
 //!
 //! Two settings differ from what prost does by itself:
 //!
-//! * A field of type `bytes` becomes [`Bytes`], not `Vec<u8>`. Keys and values pass through many
-//!   hands (request, log entry, record, answer, event), and a `Bytes` is handed on without a copy.
+//! * A field of type `bytes` becomes [`Bytes`], not `Vec<u8>`: a key or value is passed on
+//!   (request, log entry, record, answer, event) without a copy.
 //! * A `map` becomes a `BTreeMap`, so that encoding a message twice gives the same bytes.
 //!
 //! [`Bytes`]: https://docs.rs/bytes/latest/bytes/struct.Bytes.html
@@ -21,7 +21,6 @@ use std::path::{Path, PathBuf};
 use prost_types::{DescriptorProto, FileDescriptorSet};
 use protox::prost::Message;
 
-/// Everything that is compiled, from the bottom up.
 const FILES: [&str; 20] = [
     "mvccpb/kv.proto",
     "authpb/auth.proto",
@@ -62,13 +61,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         .btree_map(".")
         .build_client(services)
         .build_server(services)
-        // How to reach a server is the client's business: it brings the channel along.
+        // The channel is made by the client.
         .build_transport(false)
         .compile_fds(with_rust_names(descriptors))?;
     Ok(())
 }
 
-/// The descriptors as a program wants them: the comments are in the Rust code already.
+/// Comments are already in the Rust code.
 fn without_comments(descriptors: &FileDescriptorSet) -> FileDescriptorSet {
     let mut descriptors = descriptors.clone();
     for file in &mut descriptors.file {

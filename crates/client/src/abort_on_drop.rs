@@ -1,8 +1,7 @@
-//! A task that ends when no caller needs its work any more.
+//! A task that is aborted when its handle is dropped.
 
 use tokio::task::JoinHandle;
 
-/// Ends its task when it is dropped.
 #[derive(Debug)]
 pub(crate) struct AbortOnDrop(JoinHandle<()>);
 

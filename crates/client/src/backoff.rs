@@ -1,4 +1,4 @@
-//! Pauses that get longer, for what is tried until it works.
+//! Growing pauses between attempts.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use tokio::time::sleep;
 
 use crate::endpoint::with_jitter;
 
-/// At first and at most.
+/// The first pause and the longest.
 const BACKOFF_BOUNDS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// The next pause.
+/// The next pause, before jitter.
 #[derive(Debug)]
 pub(crate) struct Backoff(Duration);
 
@@ -18,7 +18,6 @@ impl Backoff {
         Backoff(BACKOFF_BOUNDS.0)
     }
 
-    /// How long the next one is; the one after that is longer.
     pub(crate) fn next(&mut self) -> Duration {
         let pause = with_jitter(self.0);
         self.0 = (self.0 * 2).min(BACKOFF_BOUNDS.1);
@@ -29,7 +28,6 @@ impl Backoff {
         sleep(self.next()).await;
     }
 
-    /// It has worked.
     pub(crate) fn reset(&mut self) {
         *self = Backoff::new();
     }

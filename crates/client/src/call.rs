@@ -1,14 +1,13 @@
 //! How a request finds an endpoint that answers it: attempts, repetitions, and when to stop.
 //!
-//! A read is sent again, elsewhere, whatever became of an attempt. A write is sent again only if it
-//! certainly was not carried out; otherwise its error is [`Error::OutcomeUnknown`].
+//! A read is sent again, elsewhere, whatever the failure of an attempt. A write is sent again only
+//! if it certainly was not carried out; otherwise its error is [`Error::OutcomeUnknown`].
 //! `docs/client.md` has the table. When all endpoints have been tried, there is a short pause and
 //! another round, until the time of the request is up: that spans an election, or the restart of a
 //! lone server.
 //!
-//! Every request says `hasleader: true`, except those that are content with a stale answer. A
-//! member without a leader then rejects it before any work. Otherwise it would take a write and
-//! wait, and the client could not know whether the write is in its log.
+//! Requests have `hasleader: true`, except those that accept a stale answer: a member without a
+//! leader then rejects a write before any work, and the outcome is not unknown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,48 +24,43 @@ use crate::backoff::Backoff;
 use crate::endpoint::{Endpoint, Endpoints};
 use crate::error::{Error, Result, StatusKind, describe_status};
 
-/// Nothing takes so long: a request without a limit.
 const NO_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);
 
 pub(crate) type Token = MetadataValue<Ascii>;
 
-/// How a request may be treated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallPolicy {
-    /// Only a member that knows of a leader may take it.
+    /// Sends `hasleader: true`.
     requires_leader: bool,
     /// Doing it twice is the same as doing it once.
     is_retryable: bool,
-    /// It ends when the time for requests is up.
+    /// Bounded by `Options::request_timeout`.
     has_timeout: bool,
-    /// Asks each endpoint again and again.
+    /// Starts another round over the endpoints when all of them have failed.
     waits_for_endpoint: bool,
 }
 
 impl CallPolicy {
-    /// Changes nothing.
     pub(crate) const READ: CallPolicy = CallPolicy {
         requires_leader: true,
         is_retryable: true,
         has_timeout: true,
         waits_for_endpoint: true,
     };
-    /// Changes nothing, and is content with what any member has.
+    /// A read that a member without a leader may answer.
     pub(crate) const LOCAL: CallPolicy = CallPolicy { requires_leader: false, ..CallPolicy::READ };
-    /// Changes something.
     pub(crate) const WRITE: CallPolicy = CallPolicy { is_retryable: false, ..CallPolicy::READ };
-    /// Changes something, as long as that takes. To wait for a lock, too: a member that gives up
-    /// for a client takes back the client's place in line, at any time later, and that may be the
-    /// place the client has by then asked for elsewhere.
+    /// A write without a time limit. Waiting for a lock is one, too: a member that gives up on a
+    /// client removes its place in the queue at any time later, and a repeated request may by then
+    /// have that place.
     pub(crate) const LONG_WRITE: CallPolicy =
         CallPolicy { has_timeout: false, ..CallPolicy::WRITE };
-    /// About the member that answers, and of interest only now.
+    /// A read of the state of the member that answers.
     pub(crate) const MEMBER: CallPolicy =
         CallPolicy { waits_for_endpoint: false, ..CallPolicy::LOCAL };
-    /// The same, as long as it takes, and not twice.
     pub(crate) const MEMBER_WORK: CallPolicy =
         CallPolicy { has_timeout: false, is_retryable: false, ..CallPolicy::MEMBER };
-    /// The beginning of a stream; a caller that needs it begins again.
+    /// Opens a stream; the owner of the stream has its own retry loop.
     pub(crate) const STREAM: CallPolicy =
         CallPolicy { waits_for_endpoint: false, ..CallPolicy::READ };
 
@@ -80,25 +74,22 @@ impl CallPolicy {
     }
 }
 
-/// Why no endpoint has answered.
 enum CallError {
-    /// The token was not taken; the server's words.
+    /// The server's words.
     TokenRejected(Error),
-    /// For good.
+    /// Not to be repeated.
     Final(Error),
 }
 
-/// One request on its way from endpoint to endpoint.
 struct Attempts<'a> {
     endpoints: &'a Endpoints,
     policy: CallPolicy,
     timeout: Duration,
-    /// Not after this one.
     give_up_at: Instant,
     tried: Vec<bool>,
     backoff: Backoff,
     last_error: Option<Error>,
-    /// In this round, all have said that it is not for them.
+    /// In this round each error said that another member is needed.
     is_hopeless: bool,
 }
 
@@ -117,12 +108,10 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// When an attempt that begins now has to end.
     fn deadline(&self) -> Instant {
         if self.policy.has_timeout { self.give_up_at } else { Instant::now() + NO_TIMEOUT }
     }
 
-    /// The endpoint to ask next.
     async fn next(&mut self) -> Result<Arc<Endpoint>> {
         loop {
             if let Some(place) = self.endpoints.next(&mut self.tried) {
@@ -139,7 +128,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// After an attempt that began then: whether there may be another.
+    /// Classifies the failure of an attempt that began at `began`; `Ok` if another may follow.
     fn on_failure(
         &mut self,
         place: &Arc<Endpoint>,
@@ -167,7 +156,7 @@ impl<'a> Attempts<'a> {
         self.is_hopeless &= matches!(error, Error::NotLeader | Error::FailedPrecondition(_));
         self.last_error = Some(error);
         if !self.policy.has_timeout && began.elapsed() >= self.timeout {
-            // It waited for long and then broke: the time for failing begins now.
+            // The time-out for reaching an endpoint starts when the long wait broke.
             self.give_up_at = Instant::now() + self.timeout;
         }
         Ok(())
@@ -185,7 +174,6 @@ impl<'a> Attempts<'a> {
 }
 
 impl Client {
-    /// Asks until an endpoint answers.
     pub(crate) async fn call<Q, R, F, A>(&self, way: CallPolicy, request: Q, send: F) -> Result<R>
     where
         Q: Clone,
@@ -195,7 +183,7 @@ impl Client {
         self.call_at(way, request, send).await.map(|(_, reply)| reply)
     }
 
-    /// The same, and says which member has answered.
+    /// As `call`, and returns the endpoint that has answered.
     pub(crate) async fn call_at<Q, R, F, A>(
         &self,
         way: CallPolicy,
@@ -253,13 +241,12 @@ impl Client {
         }
     }
 
-    /// The token for a request; a new one, if the one that the caller had (`refused`) is still
-    /// ours.
+    /// The token for a request. A new one is fetched if `refused` is the one that is held.
     pub(crate) async fn token(&self, refused: Option<Option<Token>>) -> Result<Option<Token>> {
         let Some(credentials) = &self.options_and_token.options.credentials else {
             return Ok(None);
         };
-        // A call that comes while another call fetches a token waits here, and finds it.
+        // A call that comes while another fetches a token waits here, and finds the new one.
         let mut held = self.options_and_token.token.lock().await;
         let is_good = match (&*held, &refused) {
             (Some(_), None) => true,

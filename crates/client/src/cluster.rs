@@ -1,4 +1,4 @@
-//! Which servers are members?
+//! Changes of membership.
 
 use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
 use clearlane_proto::etcdserverpb::{
@@ -16,14 +16,13 @@ fn stub(channel: Channel) -> ClusterClient<Channel> {
 }
 
 impl Client {
-    /// All members, as the cluster has agreed on them.
     pub async fn member_list(&self) -> Result<Vec<Member>> {
         let request = MemberListRequest { linearizable: true };
         let send = |channel, request| async move { stub(channel).member_list(request).await };
         Ok(self.call(CallPolicy::READ, request, send).await?.members)
     }
 
-    /// Adds a member that will be reached by the others at these addresses. Then start it.
+    /// The new member must be started after this.
     pub async fn member_add<U>(&self, peer_urls: U) -> Result<Member>
     where
         U: IntoIterator,
@@ -32,8 +31,7 @@ impl Client {
         self.add(peer_urls.into_iter().map(Into::into).collect(), false).await
     }
 
-    /// The same, as a learner: it gets everything and has no vote until it is
-    /// [promoted](Client::member_promote).
+    /// A learner gets everything and has no vote until it is [promoted](Client::member_promote).
     pub async fn member_add_as_learner<U>(&self, peer_urls: U) -> Result<Member>
     where
         U: IntoIterator,
@@ -49,13 +47,12 @@ impl Client {
         added.ok_or(Error::Unexpected("a member was added, and is not named"))
     }
 
-    /// Removes a member: it stops by itself. Returns those that are left.
+    /// The member stops by itself. Returns the members that are left.
     pub async fn member_remove(&self, id: u64) -> Result<Vec<Member>> {
         let send = |channel, request| async move { stub(channel).member_remove(request).await };
         Ok(self.call(CallPolicy::WRITE, MemberRemoveRequest { id }, send).await?.members)
     }
 
-    /// A member is reached by the others at these addresses from now on.
     pub async fn member_update<U>(&self, id: u64, peer_urls: U) -> Result<Vec<Member>>
     where
         U: IntoIterator,
@@ -67,7 +64,7 @@ impl Client {
         Ok(self.call(CallPolicy::WRITE, request, send).await?.members)
     }
 
-    /// A learner votes from now on, if it has caught up.
+    /// Fails if the learner has not caught up.
     pub async fn member_promote(&self, id: u64) -> Result<Vec<Member>> {
         let send = |channel, request| async move { stub(channel).member_promote(request).await };
         Ok(self.call(CallPolicy::WRITE, MemberPromoteRequest { id }, send).await?.members)

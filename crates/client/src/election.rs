@@ -1,4 +1,4 @@
-//! Which program leads? Elections among programs, held by leases.
+//! Elections among programs, held by leases.
 
 use clearlane_proto::mvccpb::KeyValue;
 use clearlane_proto::v3electionpb::election_client::ElectionClient;
@@ -19,7 +19,7 @@ fn stub(channel: Channel) -> ElectionClient<Channel> {
     ElectionClient::new(channel).max_decoding_message_size(usize::MAX)
 }
 
-/// This program leads, as long as its lease lives.
+/// Valid as long as its lease lives.
 #[derive(Clone, Debug)]
 pub struct Leadership {
     client: Client,
@@ -27,19 +27,18 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// For a transaction: do it only if this still leads.
+    /// For a transaction: holds only if this is still the leader.
     pub fn is_held(&self) -> Compare {
         Compare::create_revision(self.key.key.clone()).equal(self.key.rev)
     }
 
-    /// Says something else to all observers. [`Error::NotElected`] if this does not lead any more.
+    /// Changes the value that observers get. [`Error::NotElected`] if this does not lead any more.
     pub async fn proclaim(&self, value: impl Into<Vec<u8>>) -> Result<()> {
         let (leader, value) = (Some(self.key.clone()), value.into().into());
         let send = |channel, request| async move { stub(channel).proclaim(request).await };
         self.client.call(CallPolicy::WRITE, ProclaimRequest { leader, value }, send).await.map(drop)
     }
 
-    /// Leads no more: the next one in line does.
     pub async fn resign(self) -> Result<()> {
         let request = ResignRequest { leader: Some(self.key) };
         let send = |channel, request| async move { stub(channel).resign(request).await };
@@ -49,8 +48,7 @@ impl Leadership {
 }
 
 impl Client {
-    /// Waits until this lease leads the election of this name, and then says `value` to all clients
-    /// that ask.
+    /// Waits until this lease leads the election, with `value` as what observers get.
     pub async fn campaign(
         &self,
         name: impl Into<Vec<u8>>,
@@ -65,7 +63,6 @@ impl Client {
         Ok(Leadership { client: self.clone(), key })
     }
 
-    /// The leader, and its value.
     pub async fn leader(&self, name: impl Into<Vec<u8>>) -> Result<Option<KeyValue>> {
         let request = LeaderRequest { name: name.into().into() };
         let send = |channel, request| async move { stub(channel).leader(request).await };
@@ -89,19 +86,18 @@ impl Client {
     }
 }
 
-/// Leaders and what they say, as they come.
 #[derive(Debug)]
 pub struct Observe {
     client: Client,
     request: LeaderRequest,
     stream: Option<Streaming<LeaderResponse>>,
-    /// What comes again after a failure is not reported again.
+    /// Events up to here were reported; a new stream may bring them again.
     last_revision: i64,
     backoff: Backoff,
 }
 
 impl Observe {
-    /// The next change. Waits for it, through failures of endpoints.
+    /// The next change. Retries through failures of endpoints.
     pub async fn next(&mut self) -> Result<KeyValue> {
         loop {
             let told = match &mut self.stream {
@@ -152,7 +148,7 @@ impl Observe {
         Ok(())
     }
 
-    /// As a [`Stream`]; it ends behind an error.
+    /// Ends behind an error.
     pub fn into_stream(self) -> impl Stream<Item = Result<KeyValue>> + Send {
         futures_util::stream::unfold(Some(self), async |observe| {
             let mut observe = observe?;

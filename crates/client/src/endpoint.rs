@@ -1,8 +1,8 @@
-//! Where servers are, and which of them are worth asking.
+//! The endpoints of a cluster, and which of them take part.
 //!
-//! Endpoints take turns. One that fails is set aside, and a task asks it from time to time whether
-//! it is back: after a tenth of a second first, then in pauses that double up to five seconds. So a
-//! dead endpoint costs one request one attempt, and not every third request a connect time-out.
+//! Endpoints take turns. One that fails is set aside, and a task checks it at growing intervals
+//! ([`PROBE_INTERVALS`]). So a dead endpoint costs one request one attempt, and not every third
+//! request a connect time-out.
 //!
 //! ```text
 //!   turns:   a b c a b c a . c a . c a . c a b c
@@ -31,22 +31,20 @@ use crate::options::Options;
 /// Between the first two checks of an endpoint, and between the last ones.
 const PROBE_INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// What a server may send before the program has read it. h2 takes small frames, such as events of
-/// a watch, for an attack if too many lie unread, and how many it allows grows with this window.
+/// Bytes that a server may send before they are read. h2 takes small frames, such as events of a
+/// watch, for an attack if too many are unread; how many it allows grows with this window.
 const CONNECTION_WINDOW: u32 = 32 << 20;
 
-/// One endpoint.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     url: String,
     channel: Channel,
     is_failed: AtomicBool,
-    /// So long a check may take.
     status_timeout: Duration,
 }
 
 impl Endpoint {
-    /// Connects when it is needed.
+    /// Connects at the first request.
     fn new(written: &str, options: &Options) -> Result<Endpoint> {
         let bad = |error: &dyn std::fmt::Display| Error::Setup(format!("{written}: {error}"));
         let (scheme, rest) = written.split_once("://").unwrap_or(("http", written));
@@ -87,19 +85,18 @@ impl Endpoint {
         self.channel.clone()
     }
 
-    /// Takes part again, or still.
     pub(crate) fn mark_healthy(&self) {
         self.is_failed.store(false, Ordering::Relaxed);
     }
 
-    /// Does not take part until a check goes well, or a request that tried all the same.
+    /// Does not take part until a check or a request succeeds.
     pub(crate) fn mark_failed(self: &Arc<Self>) {
         if !self.is_failed.swap(true, Ordering::Relaxed) {
             tokio::spawn(probe_until_healthy(Arc::downgrade(self)));
         }
     }
 
-    /// Whether anything answers there, whatever it says; otherwise why not.
+    /// `Ok` for any answer of a server; otherwise why there was none.
     pub(crate) async fn check_reachable(&self) -> std::result::Result<(), String> {
         match self.fetch_status().await {
             Some(Err(status)) if !is_answer(&status) => Err(describe_status(&status)),
@@ -127,12 +124,12 @@ impl Endpoint {
     }
 }
 
-/// A server that wants a user first, or does not know the question, is there.
+/// A server that demands a user, or does not know the call, is reachable.
 fn is_answer(status: &Status) -> bool {
     matches!(StatusKind::from_status(status), StatusKind::Final | StatusKind::TokenRejected)
 }
 
-/// Ends when the endpoint is back, or no caller needs it any more.
+/// Ends when the endpoint is healthy or dropped.
 async fn probe_until_healthy(place: Weak<Endpoint>) {
     let mut pause = PROBE_INTERVALS.0;
     loop {
@@ -155,7 +152,6 @@ pub(crate) fn with_jitter(pause: Duration) -> Duration {
     pause.mul_f64(0.75 + chance as f64 / 2048.0)
 }
 
-/// All endpoints of a client.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     all: Vec<Arc<Endpoint>>,
@@ -168,7 +164,6 @@ impl Endpoints {
         Endpoints::from_endpoints(places.collect::<Result<_>>()?)
     }
 
-    /// These take turns.
     pub(crate) fn from_endpoints(places: Vec<Arc<Endpoint>>) -> Result<Endpoints> {
         if places.is_empty() {
             Err(Error::Setup("a client needs at least one endpoint".to_owned()))
@@ -181,8 +176,8 @@ impl Endpoints {
         &self.all
     }
 
-    /// The next endpoint of those that have not been tried: a healthy one comes first. `None` if
-    /// all have been tried.
+    /// The next endpoint that is not in `tried`, a healthy one first. `None` if all have been
+    /// tried.
     pub(crate) fn next(&self, tried: &mut Vec<bool>) -> Option<Arc<Endpoint>> {
         tried.resize(self.all.len(), false);
         let turn = self.next_index.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! What can go wrong, by what a caller can do about it.
 //!
 //! A server answers with a code and a text. The codes are coarse: `OutOfRange` is both a revision
-//! that was compacted and one that does not exist yet. So clients of etcd go by the text, which is
-//! part of the API. Each text that a program would act on has a variant here.
+//! that was compacted and one that does not exist yet. So clients of etcd compare the text, which
+//! is part of the API. Each text that a program would act on has a variant here.
 //!
 //! A write whose answer is lost is [`Error::OutcomeUnknown`]: it may have happened, so the client
 //! does not write again. The caller can read, write again if twice does no harm, or guard the write
@@ -14,42 +14,34 @@ use std::fmt::Write as _;
 
 use tonic::{Code, Status};
 
-/// Either the answer, or why there is none.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The revision was compacted away. A watch knows up to where.
+    /// The revision was compacted away.
     #[error("the revision has been compacted{}", up_to(.compact_revision))]
     Compacted {
-        /// The oldest revision that can still be read, where the server says it.
+        /// The oldest revision that can still be read; only a watch is given it.
         compact_revision: Option<i64>,
     },
-    /// The revision has not happened yet.
     #[error("the revision lies in the future")]
     FutureRevision,
-    /// There is no such key, and there had to be.
     #[error("there is no such key")]
     KeyNotFound,
-    /// There is no such lease: it was revoked, has expired, or never was.
+    /// It was revoked, has expired, or never existed.
     #[error("there is no such lease")]
     LeaseNotFound,
-    /// The id is that of a lease already.
     #[error("there is a lease of this id already")]
     LeaseExists,
-    /// There is no such member.
     #[error("there is no such member")]
     MemberNotFound,
-    /// The store is full. Deleting, compacting and defragmenting helps, and then disarming the
-    /// alarm.
+    /// The store has reached its quota. Delete, compact and defragment; then disarm the alarm.
     #[error("the store is full")]
     NoSpace,
-    /// The server has too much to do. Nothing was done; later it may be.
+    /// Nothing was done.
     #[error("the server has too much to do")]
     TooManyRequests,
-    /// The request is larger than the server takes.
     #[error("the request is too large")]
     RequestTooLarge,
     /// Members have found that their data differs.
@@ -58,31 +50,26 @@ pub enum Error {
     /// No member that can be reached knows of a leader. Nothing was done.
     #[error("there is no leader")]
     NoLeader,
-    /// Only the leader does this, and no member that was asked is it.
+    /// Only the leader can do this, and no member that was asked is it.
     #[error("not the leader")]
     NotLeader,
     /// In an election: this candidate does not lead (any more).
     #[error("not the leader of the election")]
     NotElected,
-    /// User or password is wrong.
     #[error("wrong user or password")]
     AuthFailed,
-    /// This user may not do that.
     #[error("permission denied")]
     PermissionDenied,
-    /// The server wants to know which user asks, and was not informed, or does not believe it.
+    /// A user is required, or the token is not valid.
     #[error("not authenticated: {0}")]
     Unauthenticated(String),
-    /// Authentication is not switched on.
     #[error("authentication is not enabled")]
     AuthNotEnabled,
-    /// The request makes no sense to the server.
     #[error("{0}")]
     InvalidArgument(String),
-    /// The request makes sense, but not in the state in which the cluster is.
+    /// Valid, but not in the present state of the cluster.
     #[error("{0}")]
     FailedPrecondition(String),
-    /// The server does not know how.
     #[error("{0}")]
     Unsupported(String),
     /// There was no answer in time. Nothing was written.
@@ -94,21 +81,20 @@ pub enum Error {
     /// A write was sent, and its answer is lost: it may have happened, may yet happen, or not.
     #[error("it is not known whether this was done: {0}")]
     OutcomeUnknown(String),
-    /// The server refuses in words that this client has no name for.
+    /// An answer without a variant of its own.
     #[error("{text} ({code:?})")]
     Rejected {
         /// gRPC's code.
         code: Code,
-        /// The server's words.
         text: String,
     },
     /// The server's answer is not one that the API allows.
     #[error("unexpected answer: {0}")]
     Unexpected(&'static str),
-    /// What the client was given as endpoints, certificates or users cannot be used.
+    /// Endpoints, certificates or credentials in the options cannot be used.
     #[error("{0}")]
     Setup(String),
-    /// What was received could not be written where the caller wanted it.
+    /// Received data could not be written to the caller's writer.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
@@ -117,7 +103,7 @@ fn up_to(revision: &Option<i64>) -> String {
     revision.map(|revision| format!(" up to {revision}")).unwrap_or_default()
 }
 
-/// Texts that have an error of their own.
+/// Texts of etcd that have a variant of [`Error`](super::Error).
 pub(crate) mod text {
     pub(crate) const NO_LEADER: &str = "etcdserver: no leader";
     pub(crate) const NOT_LEADER: &str = "etcdserver: not leader";
@@ -125,7 +111,7 @@ pub(crate) mod text {
     pub(crate) const BAD_TOKEN: &str = "etcdserver: invalid auth token";
     pub(crate) const USER_EMPTY: &str = "etcdserver: user name is empty";
     pub(crate) const OLD_AUTH: &str = "etcdserver: revision of auth store is old";
-    /// Troubles of a moment, or of one member.
+    /// Errors of one member, or of a moment.
     pub(crate) const TRANSIENT: [&str; 5] = [
         "etcdserver: request timed out",
         "etcdserver: server stopped",
@@ -135,7 +121,7 @@ pub(crate) mod text {
     ];
     pub(crate) const NONE_ELECTED: &str = "election: no leader";
 
-    /// Whether a server of etcd's kind speaks so of something that it has decided.
+    /// Whether the text is one that an etcd server gives to a decision of its own.
     pub(crate) fn is_from_server(words: &str) -> bool {
         const BEGINNINGS: [&str; 7] =
             ["etcdserver:", "auth:", "election:", "mutex:", "lease", "grpc:", "context "];
@@ -144,7 +130,6 @@ pub(crate) mod text {
 }
 
 impl Error {
-    /// What a server's answer means.
     pub(crate) fn from_status(status: &Status) -> Error {
         let words = status.message();
         parse_text(words).unwrap_or_else(|| match status.code() {
@@ -158,7 +143,7 @@ impl Error {
         })
     }
 
-    /// What a text means that came without a code, such as the reason why a watch was cancelled.
+    /// For a text without a code, such as the reason why a watch was cancelled.
     pub(crate) fn from_text(words: &str) -> Error {
         let (_, bare) = words.rsplit_once("desc = ").unwrap_or(("", words));
         let refused = || Error::Rejected { code: Code::Unknown, text: bare.to_owned() };
@@ -196,13 +181,12 @@ fn parse_text(words: &str) -> Option<Error> {
 /// What a failed call says about whether it was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StatusKind {
-    /// It was not sent: another endpoint may be asked for anything.
+    /// Any request may go to another endpoint.
     NotSent,
-    /// It was rejected before any work: so, too.
+    /// Rejected before any work: any request may go to another endpoint.
     WrongMember,
-    /// It is not known.
+    /// It may have been carried out.
     Unknown,
-    /// Turned away for want of a token that holds.
     TokenRejected,
     /// The server has decided.
     Final,
@@ -232,9 +216,9 @@ impl StatusKind {
         }
         match status.code() {
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => StatusKind::Unknown,
-            // Not a server's words, but a proxy's on the way, or of work that broke off.
+            // Not a server's text, but that of a proxy on the way, or of work that broke off.
             Code::Unknown | Code::Internal if !text::is_from_server(words) => StatusKind::Unknown,
-            // Locks and elections send all their troubles without a code.
+            // Locks and elections send all their errors without a code.
             Code::Unknown if text::TRANSIENT.iter().any(|passing| words.starts_with(passing)) => {
                 StatusKind::Unknown
             }
@@ -249,13 +233,13 @@ fn causes(first: &Cause) -> impl Iterator<Item = &Cause> {
     std::iter::successors(Some(first), |&error| error.source())
 }
 
-/// A failure with all its causes, in one line.
+/// The status with all its causes, in one line.
 pub(crate) fn describe_status(status: &Status) -> String {
     let mut words = status.message().to_owned();
     let mut last = words.clone();
     for cause in status.source().into_iter().flat_map(causes) {
         let next = cause.to_string();
-        // Many an error repeats what it was made from.
+        // Many errors repeat the text of their cause.
         if !last.contains(&next) && !words.contains(&next) {
             let _ = write!(words, ": {next}");
         }
@@ -275,7 +259,7 @@ mod tests {
             let error = Error::from_status(&Status::new(code, compacted));
             assert!(matches!(error, Error::Compacted { compact_revision: None }), "{error:?}");
         }
-        // The real server sends this one as Unknown.
+        // etcd sends this one as Unknown.
         let busy = Status::unknown("etcdserver: too many requests");
         assert!(matches!(Error::from_status(&busy), Error::TooManyRequests));
         let wrong = Status::invalid_argument("etcdserver: key is not provided");

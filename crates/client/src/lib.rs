@@ -70,17 +70,17 @@ pub struct Client {
     endpoints: Arc<Endpoints>,
 }
 
-/// What a client and all made from it have in common.
+/// Shared by all clones of a client.
 #[derive(Debug)]
 struct OptionsAndToken {
     options: Options,
-    /// `None` until it is asked for; `Some(None)` where none is wanted.
+    /// `None` until it is asked for; `Some(None)` where none is needed.
     token: Mutex<Option<Option<Token>>>,
 }
 
 impl Client {
-    /// Connects to a cluster: to whichever endpoint answers first, and to the others when their
-    /// turn comes. An endpoint is `http://host:port`, `https://host:port` or `host:port`.
+    /// Returns when one endpoint has answered; the others are connected when their turn comes. An
+    /// endpoint is `http://host:port`, `https://host:port` or `host:port`.
     pub async fn connect<E>(endpoints: E, options: Options) -> Result<Client>
     where
         E: IntoIterator,
@@ -95,7 +95,6 @@ impl Client {
         Ok(client)
     }
 
-    /// Waits for the first endpoint that answers.
     async fn connect_any(&self) -> Result<()> {
         let mut asked = JoinSet::new();
         for place in self.endpoints.all() {
@@ -116,13 +115,13 @@ impl Client {
         Err(Error::Unavailable(failures.join("; ")))
     }
 
-    /// The endpoints, as they were given.
+    /// As they were given.
     pub fn endpoints(&self) -> Vec<String> {
         self.endpoints.all().iter().map(|place| place.url().to_owned()).collect()
     }
 
-    /// A client of this one endpoint, which must be one of [`endpoints`](Client::endpoints): what
-    /// it asks is answered by this member and no other. It shares connection and token.
+    /// A client of this one of the [`endpoints`](Client::endpoints), for requests about one member.
+    /// It shares connection and token.
     pub fn only(&self, endpoint: &str) -> Result<Client> {
         let is_it = |place: &&Arc<Endpoint>| {
             place.url() == endpoint
@@ -141,7 +140,7 @@ mod tests {
 
     fn may_be_spawned(_: impl Send) {}
 
-    /// Each of these is wanted in a task of its own.
+    /// Both are moved into a task.
     async fn work(client: Client, mut watch: Watch, mut kept: KeepAlive) {
         may_be_spawned(client.get("a"));
         may_be_spawned(client.txn(Txn::new()));

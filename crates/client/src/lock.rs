@@ -1,9 +1,9 @@
-//! One at a time: locks that are held by a lease.
+//! Locks that are held by a lease.
 //!
-//! The server does the queueing. A lock is a key with the lease of its holder, so it is free again
-//! when the holder's lease ends, and that cuts both ways: keep the lease alive
-//! ([`Client::keep_alive`]), and stop when [it has ended](crate::KeepAlive::ended). Better yet,
-//! guard what is done under the lock with [`Lock::is_held`] in the same transaction.
+//! The queue is at the server. A lock is a key with the lease of its holder, so it is free again
+//! when the holder's lease ends: keep the lease alive ([`Client::keep_alive`]), and stop when [it
+//! has ended](crate::KeepAlive::ended). Better yet, guard what is done under the lock with
+//! [`Lock::is_held`] in the same transaction.
 
 use bytes::Bytes;
 use clearlane_proto::v3lockpb::lock_client::LockClient;
@@ -14,7 +14,7 @@ use crate::call::CallPolicy;
 use crate::error::{Error, Result};
 use crate::{Client, Compare};
 
-/// A lock that was got. Dropping it does nothing: the lease has it.
+/// Dropping it does not release the lock: the lease holds it.
 #[derive(Clone, Debug)]
 pub struct Lock {
     client: Client,
@@ -26,31 +26,30 @@ fn stub(channel: Channel) -> LockClient<Channel> {
 }
 
 impl Lock {
-    /// The key that is there as long as the lock is held.
+    /// The key exists as long as the lock is held.
     pub fn key(&self) -> &Bytes {
         &self.key
     }
 
-    /// For a transaction: do it only if the lock is held.
+    /// For a transaction: holds only if the lock is held.
     pub fn is_held(&self) -> Compare {
         Compare::exists(self.key.clone())
     }
 
-    /// Lets it go.
     pub async fn unlock(self) -> Result<()> {
         let send = |channel, request| async move { stub(channel).unlock(request).await };
-        // The key belongs to this lease alone: to delete it twice is to delete it once.
+        // The key belongs to this lease alone: deleting it twice is deleting it once.
         self.client.call(CallPolicy::READ, UnlockRequest { key: self.key }, send).await.map(drop)
     }
 }
 
 impl Client {
-    /// Waits until this lease has the lock of this name. A lease that has it gets it again.
+    /// Waits until this lease has the lock. A lease that has it gets it again.
     ///
-    /// To wait no longer than some time, wrap it in a time-out, and revoke the lease then: it still
-    /// stands in the queue. Do the same behind [`OutcomeUnknown`](crate::Error::OutcomeUnknown),
-    /// which a client gets if its member has failed, and wait with another lease: the place in line
-    /// may be taken back at any time.
+    /// To wait no longer than some time, wrap it in a time-out, and revoke the lease then: it is
+    /// still in the queue. Do the same after [`OutcomeUnknown`](crate::Error::OutcomeUnknown), the
+    /// error if the member has failed, and wait with another lease: the place in the queue may be
+    /// removed at any time.
     pub async fn lock(&self, name: impl Into<Vec<u8>>, lease: i64) -> Result<Lock> {
         let request = LockRequest { name: name.into().into(), lease: require_lease(lease)? };
         let send = |channel, request| async move { stub(channel).lock(request).await };
@@ -59,7 +58,7 @@ impl Client {
     }
 }
 
-/// Without a lease of its own a request cannot be repeated: the server would make one each time.
+/// A request without a lease cannot be repeated: the server would make a new lease each time.
 pub(crate) fn require_lease(lease: i64) -> Result<i64> {
     match lease {
         0 => Err(Error::InvalidArgument("a lease is needed to hold this".to_owned())),

@@ -1,4 +1,4 @@
-//! How is a member, and what can be done about it?
+//! The state of a member, and its maintenance.
 //!
 //! Most of this is about one member: ask [`Client::only`] one endpoint.
 
@@ -16,15 +16,14 @@ use crate::Client;
 use crate::call::CallPolicy;
 use crate::error::{Error, Result, describe_status};
 
-/// At the end of a copy stands the sum of what was before it.
+/// A snapshot ends with the SHA-256 of what is before it.
 const CHECKSUM_BYTES: usize = 32;
 
-/// A copy of the store that was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotInfo {
-    /// So many bytes were written, the sum at the end among them.
+    /// Bytes that were written, the checksum at the end included.
     pub bytes: u64,
-    /// The version of the format, if the server says it.
+    /// The version of the storage format, if the server says it.
     pub version: String,
 }
 
@@ -33,17 +32,16 @@ fn stub(channel: Channel) -> MaintenanceClient<Channel> {
 }
 
 impl Client {
-    /// What a member says of itself: sizes, its leader, how far it has come. It need not have a
-    /// leader for that.
+    /// The member's own view; it needs no leader.
     pub async fn status(&self) -> Result<StatusResponse> {
         let send = |channel, request| async move { stub(channel).status(request).await };
         self.call(CallPolicy::MEMBER, StatusRequest {}, send).await
     }
 
-    /// Whether a member serves: it answers a linearizable read, and there is no alarm.
+    /// An error if the member does not answer a linearizable read, or if an alarm is set.
     pub async fn health(&self) -> Result<()> {
         match self.get("health").await {
-            // It has the result of the permission check, which takes a leader as well.
+            // The permission check needs a leader, too.
             Ok(_) | Err(Error::PermissionDenied) => {}
             Err(error) => return Err(error),
         }
@@ -54,12 +52,11 @@ impl Client {
         }
     }
 
-    /// The alarms of all members.
     pub async fn alarms(&self) -> Result<Vec<AlarmMember>> {
         self.alarm(CallPolicy::READ, AlarmAction::Get, AlarmMember::default()).await
     }
 
-    /// Ends an alarm, once its reason is gone. Returns it, or nothing if there was none.
+    /// Returns the alarm that was ended; empty if it was not set.
     pub async fn disarm(&self, alarm: AlarmMember) -> Result<Vec<AlarmMember>> {
         self.alarm(CallPolicy::WRITE, AlarmAction::Deactivate, alarm).await
     }
@@ -76,27 +73,27 @@ impl Client {
         Ok(self.call(way, request, send).await?.alarms)
     }
 
-    /// A member gives back the space of what was deleted and compacted. Takes as long as it takes.
+    /// Returns freed space of the member's store to the file system. Has no time limit.
     pub async fn defragment(&self) -> Result<()> {
         let send = |channel, request| async move { stub(channel).defragment(request).await };
         self.call(CallPolicy::MEMBER_WORK, DefragmentRequest {}, send).await.map(drop)
     }
 
-    /// The sum of a member's records up to a revision, or up to now if that is 0. Members of a
-    /// cluster have the same, for the same revisions.
+    /// The hash of a member's records up to a revision (0: the present one). All members have the
+    /// same hash at the same revision.
     pub async fn hash_kv(&self, revision: i64) -> Result<HashKvResponse> {
         let send = |channel, request| async move { stub(channel).hash_kv(request).await };
         self.call(CallPolicy::MEMBER, HashKvRequest { revision }, send).await
     }
 
-    /// Another member leads from now on. Whichever endpoint leads is found.
+    /// Tries all endpoints until the leader is found.
     pub async fn move_leader(&self, to: u64) -> Result<()> {
         let send = |channel, request| async move { stub(channel).move_leader(request).await };
         self.call(CallPolicy::WRITE, MoveLeaderRequest { target_id: to }, send).await.map(drop)
     }
 
-    /// Copies a member's store into a writer, in the form that `etcdctl snapshot save` would have
-    /// written, and checks that it has come whole. After an error, what was written is of no use.
+    /// Writes a member's store in the format of `etcdctl snapshot save`, and checks the checksum.
+    /// After an error, what was written is of no use.
     pub async fn snapshot<W: AsyncWrite + Unpin>(&self, mut writer: W) -> Result<SnapshotInfo> {
         let send = |channel, request| async move { stub(channel).snapshot(request).await };
         let mut chunks = self.call(CallPolicy::MEMBER_WORK, SnapshotRequest {}, send).await?;
@@ -110,7 +107,7 @@ impl Client {
             copied.bytes += chunk.blob.len() as u64;
             copied.version = chunk.version;
             tail.extend_from_slice(&chunk.blob);
-            // All but what may be the sum is summed up.
+            // The last bytes may be the checksum, and are kept out of the sum.
             let known = tail.len().saturating_sub(CHECKSUM_BYTES);
             sum.update(&tail[..known]);
             tail.drain(..known);

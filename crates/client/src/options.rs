@@ -1,8 +1,7 @@
-//! How a client connects, as which user, and how long it waits.
+//! Options of a client: TLS, user, time-outs.
 //!
-//! The defaults suit a cluster next door. Two of them are bound to etcd's: a server of its kind may
-//! cut off a client that pings more often than every five seconds, so [`Options::keep_alive`]
-//! begins above that.
+//! The defaults suit a cluster next door. etcd may cut off a client that pings more often than
+//! every five seconds, so [`Options::keep_alive`] begins above that.
 
 use std::fmt;
 use std::path::Path;
@@ -12,7 +11,6 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use crate::error::{Error, Result};
 
-/// How a client connects. Begin with [`Options::default`] or [`Options::new`].
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) tls: Option<Tls>,
@@ -35,43 +33,41 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults: no TLS, no user, 2 seconds to connect and 10 for a request.
+    /// No TLS, no user, 2 seconds to connect and 10 for a request.
     pub fn new() -> Options {
         Options::default()
     }
 
-    /// Speaks TLS to all endpoints, whether they say `https` or not.
+    /// Uses TLS for all endpoints, `http` ones too.
     pub fn tls(self, tls: Tls) -> Options {
         Options { tls: Some(tls), ..self }
     }
 
-    /// As this user. A token is fetched with the password, used for all requests, and fetched anew
-    /// when the server does not take it any more. A server without authentication is fine, too.
+    /// A token is fetched with the password, and again when the server rejects it. A server without
+    /// authentication is accepted.
     pub fn user(self, name: impl Into<String>, password: impl Into<String>) -> Options {
         let credentials = Credentials { name: name.into(), password: password.into() };
         Options { credentials: Some(credentials), ..self }
     }
 
-    /// So long an endpoint has to take a connection.
     pub fn connect_timeout(self, timeout: Duration) -> Options {
         Options { connect_timeout: timeout, ..self }
     }
 
-    /// So long a request may take, with all repetitions. What takes as long as it takes has no such
-    /// limit: defragmenting, copying, a physical compaction, and waiting for a lock or an election.
+    /// For a request with all its repetitions. Not for defragmenting, snapshots, a physical
+    /// compaction, and waiting for a lock or an election: those have no limit.
     pub fn request_timeout(self, timeout: Duration) -> Options {
         Options { request_timeout: timeout, ..self }
     }
 
-    /// While requests are under way, asks every `interval` whether the other side is still there,
-    /// and gives the connection up if nothing comes within `timeout`. Together they should be less
-    /// than the [request's](Self::request_timeout), so that there is time to ask another endpoint.
+    /// While requests are in flight, pings every `interval`, and closes the connection if no answer
+    /// comes within `timeout`. Together they should be less than the
+    /// [request's](Self::request_timeout), so that there is time for another endpoint.
     pub fn keep_alive(self, interval: Duration, timeout: Duration) -> Options {
         Options { keep_alive: (interval, timeout), ..self }
     }
 }
 
-/// A user and a password.
 #[derive(Clone)]
 pub(crate) struct Credentials {
     pub(crate) name: String,
@@ -84,7 +80,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Which servers to trust, and how to be trusted.
+/// Trusted authorities, and the client's own certificate.
 ///
 /// ```no_run
 /// # fn main() -> clearlane_client::Result<()> {
@@ -104,22 +100,21 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Trusts no server yet.
+    /// Trusts no authority.
     pub fn new() -> Tls {
         Tls::default()
     }
 
-    /// Trusts servers whose certificate one of these has signed: a file in PEM.
+    /// Certificate authorities: a file in PEM.
     pub fn ca_file(self, path: impl AsRef<Path>) -> Result<Tls> {
         Ok(self.ca_pem(read(path.as_ref())?))
     }
 
-    /// The same, with the text of such a file.
     pub fn ca_pem(self, pem: impl AsRef<[u8]>) -> Tls {
         Tls { config: self.config.ca_certificate(Certificate::from_pem(pem)) }
     }
 
-    /// Shows this certificate to servers that ask for one: two files in PEM.
+    /// The client's certificate: two files in PEM.
     pub fn identity_files(
         self,
         certificate: impl AsRef<Path>,
@@ -128,12 +123,11 @@ impl Tls {
         Ok(self.identity_pem(read(certificate.as_ref())?, read(key.as_ref())?))
     }
 
-    /// The same, with the texts of such files.
     pub fn identity_pem(self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Tls {
         Tls { config: self.config.identity(Identity::from_pem(certificate, key)) }
     }
 
-    /// Servers are called this in their certificates, whatever their address is.
+    /// The name in the servers' certificates, whatever their address is.
     pub fn server_name(self, name: impl Into<String>) -> Tls {
         Tls { config: self.config.domain_name(name) }
     }

@@ -1,8 +1,8 @@
 //! Where the time of each class went, and what caused it.
 //!
-//! A span names the blocker when a wait began, which may have waited itself. So a wait for a lock
-//! is blamed on the holder at each moment, of several on the first, and if that one waits, on what
-//! it waits for. A wait for a worker is spent as the worker spends it.
+//! A span names the blocker at the beginning of a wait, which may have waited itself. So a wait for
+//! a lock is blamed on the holder at each moment, of several on the first, and if that one waits,
+//! on what it waits for. A wait for a worker is blamed on what the worker does.
 //!
 //! ```text
 //!   expensive #7   ‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗ has readTx
@@ -18,45 +18,38 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::timeline::{Activity, LaneKind, Span, Timeline, lane_class};
 
-/// The length of a chain of waits: no more of them are followed.
+/// Longer chains of waits are not followed.
 const CHAIN_DEPTH_MAX: usize = 8;
 
-/// What time was spent on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
     /// It ran, or another thread did its work.
     Run,
     /// All cores were busy.
     Core,
-    /// A disk.
     Disk,
-    /// A message was on its way.
     Network,
-    /// It waited for another.
     Wait {
-        /// For which lock, or for the work of which worker.
+        /// A lock, or the worker whose result it waited for.
         resource: String,
-        /// The class of the holder, if that is known.
+        /// Of the holder; `None` if it is not known.
         blamed_class: Option<String>,
     },
 }
 
-/// Where the time of a class went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassBlame {
-    /// Which class: `put`.
+    /// As `put`.
     pub class: String,
-    /// Whether these are requests.
     pub kind: LaneKind,
-    /// So many of it.
     pub lane_count: usize,
-    /// All their time together.
+    /// Of all lanes.
     pub total_ns: u64,
-    /// What it was spent on, most of it first.
+    /// The largest first.
     pub causes: Vec<(Cause, u64)>,
 }
 
-/// The blame of each class, in the order of their first spans.
+/// In the order of the classes' first spans.
 pub fn blame_by_class(timeline: &Timeline) -> Vec<ClassBlame> {
     let parties = SpanIndex::new(timeline);
     let mut blames: Vec<ClassBlame> = Vec::new();
@@ -87,22 +80,21 @@ pub fn blame_by_class(timeline: &Timeline) -> Vec<ClassBlame> {
         blame.causes = sums.into_iter().filter(|(_, ns)| *ns > 0).collect();
         blame.causes.sort_by_key(|(_, ns)| Reverse(*ns));
     }
-    // A holder that does nothing that was recorded has no time of its own.
+    // A holder without spans of its own has no time.
     blames.retain(|blame| blame.total_ns > 0);
     blames
 }
 
-/// The lanes that could be to blame.
 struct SpanIndex<'a> {
     lanes: HashMap<&'a str, SpanRow<'a>>,
     locks: HashMap<&'a str, SpanRow<'a>>,
 }
 
-/// Spans by their beginnings.
+/// Spans in order of their beginnings.
 #[derive(Default)]
 struct SpanRow<'a> {
     spans: Vec<&'a Span>,
-    /// Up to each of them, the latest end.
+    /// The latest end of all spans up to this one.
     latest_end_ns: Vec<u64>,
 }
 
@@ -121,7 +113,7 @@ impl<'a> SpanIndex<'a> {
         SpanIndex { lanes, locks }
     }
 
-    /// Says what a piece of a span was spent on.
+    /// Attributes a piece of a span to causes.
     fn attribute_span(
         &self,
         span: &Span,
@@ -172,8 +164,7 @@ impl<'a> SpanIndex<'a> {
 }
 
 impl SpanIndex<'_> {
-    /// Says what a piece of a hold was spent on for the waiters: on what the holder waits for, or
-    /// on the holder.
+    /// Attributes a piece of a hold to what the holder waits for, or to the holder.
     fn attribute_hold(
         &self,
         hold: &Span,
@@ -211,7 +202,7 @@ impl<'a> SpanRow<'a> {
         }
     }
 
-    /// Those of which something lies in between.
+    /// The spans that overlap an interval.
     fn overlapping(&self, from_ns: u64, to_ns: u64) -> impl Iterator<Item = &'a Span> {
         let first = self.latest_end_ns.partition_point(|reached_ns| *reached_ns <= from_ns);
         let spans = self.spans[first..].iter().take_while(move |span| span.from_ns < to_ns);

@@ -1,4 +1,4 @@
-//! How threads wait at a [`LockState`]: what both kinds of lock are made of.
+//! How threads wait at a [`LockState`]: the common part of both kinds of lock.
 //!
 //! The state is behind a small inner lock, which is held for a few dozen instructions, not while a
 //! thread sleeps or works with the data. The data has an ordinary lock of its own, taken after the
@@ -41,31 +41,28 @@ thread_local! {
 /// One wait of a thread for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockWait {
-    /// The name of the lock.
     pub lock: &'static str,
-    /// How long.
     pub waited_ns: u64,
-    /// The blocker when the wait began, and whether it held the lock or waited itself.
+    /// The blocker when the wait began.
     /// `None`: the lock was free, and the thread was only late to take it.
     pub blocker: Option<(TaskLabel, BlockerState)>,
-    /// The first of those that held the lock when the wait began: another than the blocker, if that
-    /// waited itself.
+    /// The first holder when the wait began. It differs from the blocker if the blocker waited
+    /// itself.
     pub holder: Option<TaskLabel>,
 }
 
-/// How long this thread has waited for locks of this crate so far. The difference around an
-/// operation is what the operation waited.
+/// This thread's total wait for locks of this crate. The difference around an operation is the
+/// operation's wait.
 pub fn waited_ns() -> u64 {
     WAITED_NS.get()
 }
 
-/// The longest wait of this thread since it was asked for this the last time. Together with
+/// The longest wait of this thread since the last call. Together with
 /// [`waited_ns`] it says why an operation took long.
 pub fn take_longest_wait() -> Option<LockWait> {
     LONGEST_WAIT.take()
 }
 
-/// A lock state, the threads that sleep until it lets them in, and where its figures go.
 #[derive(Debug)]
 pub(crate) struct BlockingLock {
     pub(crate) metrics: Arc<LockMetrics>,
@@ -76,16 +73,14 @@ pub(crate) struct BlockingLock {
 #[derive(Debug, Default)]
 struct Inner {
     state: LockState,
-    /// The waiters and how to wake them.
     parked_threads: BTreeMap<Ticket, Thread>,
 }
 
-/// The inner lock, taken.
 struct InnerGuard<'a> {
     inner: MutexGuard<'a, Inner>,
-    /// When it was asked for. The same as `taken_ns` if it was free.
+    /// The same as `acquired_ns` if the inner lock was free.
     requested_ns: u64,
-    /// Read under the lock unless it was free.
+    /// Read under the inner lock, unless it was free.
     acquired_ns: u64,
 }
 
@@ -94,7 +89,7 @@ impl BlockingLock {
         BlockingLock { metrics: figures, event_sink, inner: parking_lot::Mutex::default() }
     }
 
-    /// Goes in, after waiting if need be.
+    /// Blocks until the lock state admits this thread.
     #[inline]
     pub(crate) fn acquire(&self, mode: LockMode) -> BlockingLockGuard<'_> {
         let InnerGuard { mut inner, requested_ns: asked_ns, acquired_ns: taken_ns } =
@@ -110,18 +105,16 @@ impl BlockingLock {
         BlockingLockGuard { lock: self, ticket: arrival.ticket, mode, number }
     }
 
-    /// The holders.
     pub(crate) fn holders(&self) -> Vec<Acquisition> {
         self.inner.lock().state.holders().copied().collect()
     }
 
-    /// The waiters.
     pub(crate) fn waiters(&self) -> Vec<BlockedAcquisition> {
         self.inner.lock().state.waiters().collect()
     }
 
-    /// Takes the inner lock and tells the time, with one reading of the clock if the lock is free.
-    /// It is read first: behind the atomic operation of the lock it costs 9 ns more.
+    /// Takes the inner lock and the time, with one reading of the clock if the lock is free. The
+    /// clock is read first: after the atomic operation of the lock it costs 9 ns more.
     #[inline]
     fn lock_inner(&self) -> InnerGuard<'_> {
         let asked_ns = now_ns();
@@ -137,8 +130,8 @@ impl BlockingLock {
         InnerGuard { inner, requested_ns: asked_ns, acquired_ns: now_ns() }
     }
 
-    /// Sleeps until the lock state has let this arrival in. Another thread may wake the thread
-    /// early: the lock state is asked each time.
+    /// Parks until the lock state has admitted this ticket. A thread may be unparked early, so the
+    /// lock state is asked each time.
     #[cold]
     fn wait(
         &self,
@@ -211,8 +204,8 @@ impl BlockingLock {
         }
     }
 
-    /// Wakes sleepers whose way is free, and writes down which holders they waited for. Both after
-    /// the inner lock is released, so that they do not run into it.
+    /// Unparks admitted threads, and records which holders they waited for. Both after
+    /// the inner lock is released, so that they do not block on it.
     #[cold]
     fn wake(&self, mut inner: MutexGuard<'_, Inner>, tickets: &[Ticket]) {
         let sleepers = &inner.parked_threads;
@@ -253,7 +246,7 @@ impl BlockingLock {
     }
 }
 
-/// A thread inside; it leaves when this is dropped, also when it panics.
+/// Releases the lock when it is dropped, also during a panic.
 #[derive(Debug)]
 pub(crate) struct BlockingLockGuard<'a> {
     lock: &'a BlockingLock,

@@ -1,9 +1,9 @@
-//! What time is it? One monotonic clock for every lock, in nanoseconds.
+//! One monotonic clock for every lock, in nanoseconds.
 //!
-//! A lock reads the clock twice per acquisition, so the reading must cost little: the processor's
-//! cycle counter where it runs at a constant rate (`quanta` finds out), the system's monotonic
-//! clock elsewhere. Readings are nanoseconds since the first reading of the process, so that they
-//! can stand on one timeline with spans from other sources: take those from [`now_ns`] too.
+//! A lock reads the clock twice per acquisition, so a reading must be cheap: the processor's cycle
+//! counter where it runs at a constant rate (`quanta` finds out), the system's monotonic clock
+//! elsewhere. Spans of other sources share the timeline of the locks if they take their times from
+//! [`now_ns`].
 //!
 //! Counters of two processors may differ by a few nanoseconds. Code that subtracts readings of
 //! two threads subtracts with saturation.
@@ -12,7 +12,6 @@ use std::sync::LazyLock;
 
 use quanta::Clock;
 
-/// The calibrated clock and the reading that counts as zero.
 struct Origin {
     clock: Clock,
     zero: u64,
@@ -24,8 +23,8 @@ static ORIGIN: LazyLock<Origin> = LazyLock::new(|| {
     Origin { clock, zero }
 });
 
-/// Nanoseconds since the clock was first read in this process. All times of this crate (reports,
-/// events, waiting lists) are on this clock.
+/// Nanoseconds since the clock was first read in this process. All times of this crate are on this
+/// clock.
 #[inline]
 pub fn now_ns() -> u64 {
     let origin = &*ORIGIN;

@@ -1,8 +1,8 @@
-//! What happened when? A stream of lock events that can be switched on, for timelines.
+//! A stream of lock events that can be switched on, for timelines.
 //!
-//! Figures say how much; a timeline needs every wait and every hold with its beginning and end.
-//! [`crate::Registry::record`] switches that on for all locks of a registry. The rule is that
-//! watching must not change what is watched:
+//! A timeline needs every wait and every hold with its beginning and end.
+//! [`crate::Registry::record`] switches that on for all locks of a registry. Recording must not
+//! change what is recorded:
 //!
 //! * Off, an event costs one relaxed load.
 //! * On, an event costs one atomic addition, which claims a slot of a buffer of fixed length, and
@@ -19,66 +19,47 @@ use arc_swap::ArcSwapOption;
 
 use crate::{BlockerState, LockMode, TaskLabel};
 
-/// Something that took time at a lock. Times are on the clock of [`crate::now_ns`].
+/// Times are on the clock of [`crate::now_ns`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockEvent {
-    /// An actor waited behind another. One wait is a row of these if several stood in front in
-    /// turn; written when the stretch ends.
+    /// A thread waited behind another. A wait has one of these for each blocker that it had in
+    /// turn; written when the blocker changes or the wait ends.
     Blocked {
-        /// The name of the lock.
         lock: &'static str,
-        /// To do what.
         mode: LockMode,
-        /// The label of the waiter.
         task: TaskLabel,
-        /// The label of the blocker.
         blocker: TaskLabel,
-        /// To do what.
         blocker_mode: LockMode,
-        /// Whether it held the lock or waited itself.
         blocker_state: BlockerState,
-        /// From when.
         start_ns: u64,
-        /// Until when.
         end_ns: u64,
     },
-    /// A wait as a whole: an actor is inside that could not go in at once. It writes so itself,
-    /// once it is inside.
+    /// A wait as a whole. Written by the waiter itself, once it holds the lock.
     Wait {
-        /// The name of the lock.
         lock: &'static str,
-        /// To do what.
         mode: LockMode,
-        /// The label of the waiter.
         task: TaskLabel,
-        /// Which one of that name, as given to [`TaskLabel::enter_numbered`].
+        /// As given to [`TaskLabel::enter_numbered`].
         number: u32,
-        /// The blocker when the wait began, and whether it held the lock or waited itself. `None`:
-        /// the way was free, and the thread was only late to go it.
+        /// The blocker when the wait began. `None`: the lock was free, and the thread was only late
+        /// to take it.
         blocker: Option<(TaskLabel, BlockerState)>,
-        /// From when.
         start_ns: u64,
-        /// Until when.
         end_ns: u64,
     },
-    /// An actor held a lock; written when it is released.
+    /// Written when the lock is released.
     Hold {
-        /// The name of the lock.
         lock: &'static str,
-        /// To do what.
         mode: LockMode,
-        /// The label of the holder.
         task: TaskLabel,
-        /// Which one of that name.
+        /// As given to [`TaskLabel::enter_numbered`].
         number: u32,
-        /// From when.
         start_ns: u64,
-        /// Until when.
         end_ns: u64,
     },
 }
 
-/// A recording that is going on; it ends when this is dropped or stopped.
+/// A recording; it ends when this is dropped or stopped.
 #[derive(Debug)]
 pub struct EventRecorder {
     sink: Arc<EventSink>,
@@ -86,12 +67,12 @@ pub struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// The events recorded so far, in the order in which they ended.
+    /// The events so far, in the order in which they ended.
     pub fn events(&self) -> Vec<LockEvent> {
         self.buffer.slots.iter().filter_map(OnceLock::get).copied().collect()
     }
 
-    /// Whether half of the buffer is full, so that it is time for another.
+    /// If so, it is time to start another recording.
     pub fn is_half_full(&self) -> bool {
         self.buffer.claimed.load(Relaxed) >= self.buffer.slots.len() / 2
     }
@@ -118,24 +99,24 @@ impl Drop for EventRecorder {
 /// The place in a registry for the buffer of a recording.
 #[derive(Debug, Default)]
 pub(crate) struct EventSink {
-    /// Says whether there is a buffer, at the price of a plain load.
+    /// Whether there is a buffer, at the price of a relaxed load.
     is_on: AtomicBool,
     buffer: ArcSwapOption<EventBuffer>,
-    /// Held to put a buffer in or take it out, so that both fields change together. Events do not
-    /// take it.
+    /// Held while a buffer is put in or taken out, so that both fields change together. Events do
+    /// not take it.
     change_lock: parking_lot::Mutex<()>,
 }
 
-/// A fixed row of slots. Each is claimed by one thread and filled once.
+/// A fixed number of slots. Each is claimed by one thread and filled once.
 #[derive(Debug)]
 struct EventBuffer {
     slots: Box<[OnceLock<LockEvent>]>,
-    /// How many slots were asked for; beyond the end of the buffer these are the dropped ones.
+    /// The number of slots asked for; those beyond the end are the dropped events.
     claimed: AtomicUsize,
 }
 
 impl EventSink {
-    /// Starts a recording; one that was going on gets no further events.
+    /// Starts a recording; an earlier one gets no further events.
     pub(crate) fn record(self: &Arc<Self>, capacity: usize) -> EventRecorder {
         let slots = (0..capacity).map(|_| OnceLock::new()).collect();
         let buffer = Arc::new(EventBuffer { slots, claimed: AtomicUsize::new(0) });
@@ -159,7 +140,7 @@ impl EventSink {
         }
     }
 
-    /// Takes this buffer out, unless another one has replaced it.
+    /// Does nothing if another buffer has replaced this one.
     fn detach(&self, buffer: &Arc<EventBuffer>) {
         let _changing = self.change_lock.lock();
         let current = self.buffer.load();

@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[cfg(test)]
 mod tests;
 
-/// Buckets per power of two: the precision is one part in this many.
+/// The precision: the end of a bucket is above its values by less than one part in this many.
 const BUCKETS_PER_POWER: usize = 16;
 const BUCKETS_PER_POWER_BITS: u32 = BUCKETS_PER_POWER.trailing_zeros();
 
-/// Values below `STEPS` have one bucket each; each of the powers of two above has `STEPS`.
+/// The values below [`BUCKETS_PER_POWER`] have one bucket each.
 const BUCKET_COUNT: usize =
     BUCKETS_PER_POWER + (u64::BITS - BUCKETS_PER_POWER_BITS) as usize * BUCKETS_PER_POWER;
 
@@ -40,13 +40,12 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// An empty histogram of about 8 KiB.
+    /// About 8 KiB.
     pub fn new() -> Histogram {
         let buckets = (0..BUCKET_COUNT).map(|_| AtomicU64::new(0)).collect();
         Histogram { buckets, sum: AtomicU64::new(0), max: AtomicU64::new(0) }
     }
 
-    /// Adds one value.
     #[inline]
     pub fn record(&self, value: u64) {
         self.buckets[bucket_of(value)].fetch_add(1, Relaxed);
@@ -57,7 +56,6 @@ impl Histogram {
         }
     }
 
-    /// What was recorded so far.
     pub fn snapshot(&self) -> HistogramSnapshot {
         let buckets: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
         let count = buckets.iter().sum();
@@ -69,7 +67,7 @@ impl Histogram {
         }
     }
 
-    /// Forgets everything. A value recorded at the same time may survive in part.
+    /// A value recorded at the same time may survive in part.
     pub fn reset(&self) {
         self.buckets.iter().for_each(|bucket| bucket.store(0, Relaxed));
         self.sum.store(0, Relaxed);
@@ -83,7 +81,7 @@ impl Default for Histogram {
     }
 }
 
-/// The contents of a [`Histogram`] at one moment: a plain value to ask and merge.
+/// The contents of a [`Histogram`] at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistogramSnapshot {
     buckets: Vec<u64>,
@@ -93,22 +91,19 @@ pub struct HistogramSnapshot {
 }
 
 impl HistogramSnapshot {
-    /// How many values were recorded.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The sum of all values.
     pub fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// The largest value, 0 if there is none.
+    /// 0 if there are no values.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// Adds the values of another snapshot.
     pub fn merge(&mut self, other: &HistogramSnapshot) {
         for (mine, others) in self.buckets.iter_mut().zip(&other.buckets) {
             *mine += others;
@@ -118,14 +113,12 @@ impl HistogramSnapshot {
         self.max = self.max.max(other.max);
     }
 
-    /// The buckets that hold something, as (largest value of the bucket, count): what a metrics
-    /// page or a chart needs.
+    /// The non-empty buckets, as (largest value of the bucket, count).
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let filled = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
         filled.map(|(bucket, count)| (last_value_of(bucket), *count))
     }
 
-    /// Counts `count` more values of 0.
     pub(crate) fn add_zeros(&mut self, count: u64) {
         self.buckets[0] += count;
         self.count += count;
@@ -144,7 +137,7 @@ fn bucket_of(value: u64) -> usize {
         return value as usize;
     }
     let power = value.ilog2() - BUCKETS_PER_POWER_BITS;
-    // The leading one bit of what is left after the shift makes `power` start at bucket `STEPS`.
+    // The leading one bit of what is left after the shift makes `power` start at bucket 16.
     power as usize * BUCKETS_PER_POWER + (value >> power) as usize
 }
 

@@ -1,12 +1,12 @@
-//! What was counted? The figures of all locks of one name, and the report made of them.
+//! The figures of all locks of one name, and the report made of them.
 //!
-//! Figures belong to a *name* in a registry, not to one lock: the thousand short-lived locks of a
-//! thousand read transactions are one line of the report, and dropping a lock loses nothing.
+//! Figures belong to a *name* in a registry, not to one lock: the short-lived locks of a thousand
+//! read transactions are one line of the report, and dropping a lock loses nothing.
 //!
-//! Holds are counted per actor, each actor with a histogram of its own that is made at its first
-//! hold. That answers "which actor was seen holding, how often, how long" with the same two atomic
-//! additions that one histogram for all actors would cost; the total is the sum of the actors.
-//! Waits and blame are written only by threads that waited, so they may cost more.
+//! Holds are counted per label, each with a histogram of its own that is made at the label's first
+//! hold. That costs the same two atomic additions that one histogram for all labels would; the
+//! total is the sum over the labels. Waits and blame are written only by threads that waited, so
+//! they may cost more.
 
 use std::{collections::BTreeMap, sync::OnceLock};
 
@@ -15,75 +15,62 @@ use crate::{
     rules::{Acquisition, BlockedInterval},
 };
 
-/// What happened on the locks of one name.
 #[derive(Clone, Debug)]
 pub struct LockReport {
-    /// The name of the locks.
     pub name: &'static str,
-    /// Taken to read; all zero for a mutex.
+    /// All zero for a mutex.
     pub read: ModeReport,
-    /// Taken to write; a mutex is always taken to write.
+    /// A mutex is always taken to write.
     pub write: ModeReport,
     /// The pairs of waiter and blocker, the largest total first.
     pub blame: Vec<LockBlame>,
 }
 
-/// What happened on the locks of one name in one mode.
 #[derive(Clone, Debug, Default)]
 pub struct ModeReport {
-    /// How often a lock was taken, those not yet released included.
+    /// Includes those not yet released.
     pub acquisitions: u64,
-    /// How long it took to get in: from the call to the running thread, so the time to wake up is
-    /// part of it. Acquisitions that did not wait count as 0.
+    /// From the call to the running thread, so the time to wake up is included. Acquisitions that
+    /// did not wait count as 0.
     pub waits: HistogramSnapshot,
-    /// How long locks were held; only those released.
+    /// Only those released.
     pub holds: HistogramSnapshot,
-    /// The actors seen holding, the longest hold first: the first entry is the longest hold of all.
+    /// The longest hold first.
     pub holders: Vec<LockHolder>,
 }
 
-/// An actor that was seen holding a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockHolder {
-    /// The label under which it was held.
     pub task: TaskLabel,
-    /// How often, those not yet released included.
+    /// Includes holds not yet released.
     pub count: u64,
-    /// How long at most; of a hold that still lasts, the time until the report.
+    /// Of a hold that still lasts, the time until the report.
     pub longest_ns: u64,
 }
 
-/// One kind of waiter and the kind of its blocker.
+/// The waits of one label behind another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockBlame {
-    /// The label of the waiter.
     pub waiter: TaskLabel,
-    /// To do what.
     pub mode: LockMode,
-    /// The label of the blocker.
     pub blocker: TaskLabel,
-    /// To do what.
     pub blocker_mode: LockMode,
-    /// Whether it held the lock or was itself a writer that waited.
     pub blocker_state: BlockerState,
-    /// How many stretches of waiting.
+    /// The number of intervals, of which a wait may have several.
     pub count: u64,
-    /// Their sum.
     pub total_ns: u64,
-    /// The longest.
     pub longest_ns: u64,
 }
 
-/// A pair of waiter and blocker: waiter and mode, holder and mode, stance.
+/// Waiter and its mode, blocker and its mode and state.
 type BlameKey = (TaskLabel, LockMode, TaskLabel, LockMode, BlockerState);
 
-/// The figures that all locks of one name write to.
 #[derive(Debug)]
 pub(crate) struct LockMetrics {
     pub(crate) name: &'static str,
     read: ModeMetrics,
     write: ModeMetrics,
-    /// Only threads that waited get here. A leaf lock: nothing is locked under it.
+    /// Only threads that waited take it. A leaf lock: nothing is locked under it.
     blame: parking_lot::Mutex<BTreeMap<BlameKey, LockBlame>>,
 }
 
@@ -114,7 +101,7 @@ impl LockMetrics {
         }
     }
 
-    /// The report, given the holders at this moment and what time it is.
+    /// `inside` are the holders at `now_ns`.
     pub(crate) fn report(&self, inside: &[Acquisition], now_ns: u64) -> LockReport {
         let mut blame: Vec<LockBlame> = self.blame.lock().values().copied().collect();
         blame.sort_by_key(|blame| std::cmp::Reverse(blame.total_ns));
@@ -142,11 +129,10 @@ impl LockMetrics {
     }
 }
 
-/// The figures of one mode.
 #[derive(Debug)]
 struct ModeMetrics {
     waits: Histogram,
-    /// Indexed by actor. Filled at an actor's first hold, because most hold few locks.
+    /// Indexed by label. Made at a label's first hold, because most labels hold few locks.
     holds: [OnceLock<Histogram>; TaskLabel::COUNT_MAX],
 }
 
@@ -201,7 +187,7 @@ fn add_holder(
     count: u64,
     longest_ns: u64,
 ) {
-    // After a reset an actor's histogram is there but empty.
+    // After a reset a label's histogram exists but is empty.
     if count == 0 {
         return;
     }

@@ -1,10 +1,9 @@
-//! Which thread has exclusive access? A mutex with a name.
+//! A mutex with a name.
 //!
-//! It is a [`LockState`](crate::rules::LockState) that every thread enters to write, and so has the
-//! queue described there: a running thread may overtake one that is being woken, and one that has
-//! queued for a millisecond is no longer overtaken. That is Go's `sync.Mutex` in its two modes,
-//! except that Go also spins for a moment before it queues, and decides on the mode for the whole
-//! queue instead of at each release.
+//! It is a [`LockState`](crate::rules::LockState) that every thread enters to write: a running
+//! thread may overtake one that is being woken, and one that has queued for a millisecond is no
+//! longer overtaken. That is Go's `sync.Mutex` in its two modes, except that Go also spins for a
+//! moment before it queues, and decides on the mode for the whole queue instead of at each release.
 //!
 //! There is no poisoning: when a thread panics with the lock held, unwinding releases it, and
 //! the next one finds the data as the panic left them. What a panic may leave half-done must be
@@ -23,7 +22,7 @@ use crate::{
     blocking_lock::{BlockingLock, BlockingLockGuard},
 };
 
-/// A named mutex. See the module documentation.
+/// See the module documentation.
 pub struct Mutex<T> {
     lock: Arc<BlockingLock>,
     /// Free whenever the lock lets a thread in; see [`crate::blocking_lock`].
@@ -31,18 +30,16 @@ pub struct Mutex<T> {
 }
 
 impl<T> Mutex<T> {
-    /// A new mutex whose figures go to the registry under this name.
+    /// The figures go to `registry` under `name`.
     pub fn new(registry: &Registry, name: &'static str, value: T) -> Mutex<T> {
         Mutex { lock: registry.register(name), data: parking_lot::Mutex::new(value) }
     }
 
-    /// Waits until no one else holds the lock, and takes it.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.guard(self.lock.acquire(LockMode::Write))
     }
 
-    /// The name under which reports have it.
     pub fn name(&self) -> &'static str {
         self.lock.metrics.name
     }
@@ -61,10 +58,10 @@ impl<T: fmt::Debug> fmt::Debug for Mutex<T> {
     }
 }
 
-/// Access to the data of a [`Mutex`]; dropping it releases the lock.
+/// Dropping it releases the lock.
 #[must_use = "the lock is held only until the guard is dropped"]
 pub struct MutexGuard<'a, T> {
-    // Dropped in this order: the data must be free before the lock lets the next one in.
+    // Dropped in this order: the data must be free before the lock lets the next thread in.
     data: parking_lot::MutexGuard<'a, T>,
     _guard: BlockingLockGuard<'a>,
 }

@@ -1,8 +1,7 @@
-//! Where do the figures come together? The registry that every lock is created with.
+//! The registry that every lock is created with: figures by name, and the locks that are alive.
 //!
-//! A registry is what one member (or one bench) looks at: it knows the figures by name and the
-//! locks that are alive. There is no global one, so two members in one process, or two benches,
-//! do not see each other's figures.
+//! One member (or one bench) has one registry. There is no global one, so two members in one
+//! process do not see each other's figures.
 
 use std::sync::{Arc, Weak};
 
@@ -37,51 +36,39 @@ pub struct Registry {
     event_sink: Arc<EventSink>,
 }
 
-/// A thread that holds a lock right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HoldingTask {
-    /// The name of the lock.
     pub lock: &'static str,
-    /// The label under which it was taken.
     pub holder: TaskLabel,
-    /// To do what.
     pub mode: LockMode,
 }
 
-/// A thread that waits for a lock right now, and its blocker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitingTask {
-    /// The name of the lock.
     pub lock: &'static str,
-    /// The label under which it is asked for.
     pub waiter: TaskLabel,
-    /// To do what.
     pub mode: LockMode,
-    /// The label of the blocker: see [`BlockerState`].
     pub blocker: TaskLabel,
-    /// Whether that one holds the lock or is itself a writer that waits.
     pub blocker_state: BlockerState,
 }
 
-/// What a registry knows.
 #[derive(Debug, Default)]
 struct RegisteredLocks {
     /// One entry per name, in the order in which the names were first used.
     metrics: Vec<Arc<LockMetrics>>,
-    /// The locks that are alive, and some that are not.
+    /// Dropped locks are included until the next sweep.
     locks: Vec<Weak<BlockingLock>>,
-    /// Dead locks are swept out when there are this many entries.
+    /// Dropped locks are swept out when there are this many entries.
     sweep_at: usize,
 }
 
 impl Registry {
-    /// A registry without locks.
     pub fn new() -> Registry {
         Registry::default()
     }
 
-    /// The figures so far: one report per name, in the order in which the names were first used.
-    /// Locks of the same name are reported together; locks that were dropped are included.
+    /// One report per name, in the order in which the names were first used. Dropped locks are
+    /// included.
     pub fn report(&self) -> Vec<LockReport> {
         let (figures, locks) = self.all();
         let now_ns = now_ns();
@@ -102,27 +89,25 @@ impl Registry {
         figures.iter().for_each(|figures| figures.reset());
     }
 
-    /// The threads that hold a lock right now.
     pub fn holding(&self) -> Vec<HoldingTask> {
         let (_, locks) = self.all();
         locks.iter().flat_map(|blocking_lock| holding(blocking_lock)).collect()
     }
 
-    /// The threads that wait for a lock right now, and their blockers. A thread whose way is
-    /// already free and that is only not awake yet is not listed: it waits for a processor.
+    /// The threads that wait for a lock right now. A thread whose way is already free and that is
+    /// only not awake yet is not listed: it waits for a processor.
     pub fn waiting(&self) -> Vec<WaitingTask> {
         let (_, locks) = self.all();
         locks.iter().flat_map(|blocking_lock| waiting(blocking_lock)).collect()
     }
 
     /// Records the next `capacity` events of all locks of this registry, until the recorder is
-    /// stopped or dropped. One recording goes on at a time: an earlier one gets no further events.
+    /// stopped or dropped. An earlier recording gets no further events.
     #[must_use = "recording ends when the recorder is dropped"]
     pub fn record(&self, capacity: usize) -> EventRecorder {
         self.event_sink.record(capacity)
     }
 
-    /// Registers a new lock.
     pub(crate) fn register(&self, name: &'static str) -> Arc<BlockingLock> {
         let mut registered = self.registered.lock();
         let blocking_lock =
@@ -131,8 +116,7 @@ impl Registry {
         blocking_lock
     }
 
-    /// What there is, copied out: asking a lock takes its inner lock, which must not happen under
-    /// the lock of the registry.
+    /// Copies, because a lock's inner lock must not be taken under the lock of the registry.
     fn all(&self) -> (Vec<Arc<LockMetrics>>, Vec<Arc<BlockingLock>>) {
         let registered = self.registered.lock();
         let locks = registered.locks.iter().filter_map(Weak::upgrade).collect();

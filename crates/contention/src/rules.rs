@@ -1,4 +1,4 @@
-//! The rules of entry of a lock, as a state machine: which thread goes in, which waits, in what
+//! The rules of entry of a lock, as a state machine: which thread enters, which waits, in what
 //! order.
 //!
 //! A [`LockState`] is given arrivals, departures and the time, and answers which arrivals are
@@ -23,19 +23,16 @@ mod tests;
 /// After this long in the queue, a writer gets the next turn kept for it.
 pub const HANDOVER_AFTER_NS: u64 = 1_000_000;
 
-/// How a lock is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LockMode {
     /// Shared with other readers.
     Read,
-    /// Alone.
+    /// Exclusive.
     Write,
 }
 
-/// What the blocker of a waiter does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockerState {
-    /// It is inside.
     Holding,
     /// It is a writer that waits itself, and turns others away.
     Waiting,
@@ -45,102 +42,85 @@ pub enum BlockerState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
-/// An arrival that is inside or waits.
+/// An arrival that holds the lock or waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acquisition {
-    /// Which arrival.
     pub ticket: Ticket,
-    /// The label under which it arrived.
     pub task: TaskLabel,
-    /// To do what.
     pub mode: LockMode,
-    /// Inside or waiting since then.
+    /// When it entered, or arrived if it waits.
     pub since_ns: u64,
 }
 
 /// The arrival that a waiter waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocker {
-    /// Which arrival.
     pub ticket: Ticket,
-    /// The label it came with.
     pub task: TaskLabel,
-    /// To do what.
     pub mode: LockMode,
-    /// Whether it is inside or waits itself.
     pub state: BlockerState,
 }
 
-/// A waiter and its blocker; for [`LockState::waiters`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockedAcquisition {
-    /// The waiter; since its arrival.
+    /// `since_ns` is its arrival.
     pub waiter: Acquisition,
-    /// What it waited behind. `None`: the way is free and the waiter is only not awake yet.
+    /// `None`: the way is free and the waiter is only not awake yet.
     pub blocker: Option<Blocker>,
 }
 
-/// A piece of a wait during which the same one stood in front.
+/// A part of a wait with one blocker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockedInterval {
-    /// The arrival that waited.
     pub waiter: TaskLabel,
-    /// To do what.
     pub mode: LockMode,
-    /// What it waited behind.
     pub blocker: Blocker,
-    /// From when.
     pub start_ns: u64,
-    /// Until when.
     pub end_ns: u64,
 }
 
-/// The answer to an arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcquireResult {
-    /// The name of this arrival from now on.
     pub ticket: Ticket,
-    /// Whether it is inside already; if not, it waits to be woken.
+    /// If not, the thread must wait until this ticket is in a [`ReleaseResult::wake`].
     pub is_acquired: bool,
 }
 
-/// The answer to a leaving.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReleaseResult {
-    /// The arrival that left, and since when it had been inside.
+    /// As it entered: `since_ns` is the beginning of the hold.
     pub acquisition: Acquisition,
     /// The arrivals to wake, in order. Each then asks [`LockState::poll`] whether it is inside.
     pub wake: Vec<Ticket>,
 }
 
-/// The rules of one lock. See the module documentation.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub struct LockState {
-    /// The readers inside, the one that entered first in front.
+    /// The readers inside, in the order of entry.
     readers: Vec<Acquisition>,
-    /// The writer that has the turn. While it is there, readers are turned away.
+    /// The writer that has the turn. While there is one, readers are turned away.
     writer: Option<ActiveWriter>,
     /// Readers that the writer with the turn has turned away.
     blocked_readers: Vec<Waiter>,
-    /// Writers that wait for the turn, in the order of their arrival.
+    /// Writers that wait for the turn, in the order of arrival.
     writer_queue: VecDeque<Waiter>,
     /// The turn is free but kept for this one, which waited too long for it.
     reserved_for: Option<Ticket>,
     last_ticket: u64,
-    /// Stretches of waiting that have ended and were not taken yet.
+    /// Those that have ended and were not taken yet.
     blocked_intervals: Vec<BlockedInterval>,
 }
 
 /// The writer that has the turn.
 #[derive(Debug)]
 enum ActiveWriter {
-    /// It waits for the readers inside to leave.
+    /// Waits for the readers inside to leave.
     Waiting(Waiter),
-    /// It is inside.
     Holding(Acquisition),
 }
 
-/// A waiter: since when it waits, and since when behind which blocker.
+/// Since when it waits, and since when behind which blocker.
 #[derive(Debug)]
 struct Waiter {
     acquisition: Acquisition,
@@ -149,7 +129,6 @@ struct Waiter {
 }
 
 impl LockState {
-    /// A thread wants to go in.
     #[inline]
     pub fn acquire(&mut self, actor: TaskLabel, mode: LockMode, now_ns: u64) -> AcquireResult {
         self.last_ticket += 1;
@@ -162,8 +141,8 @@ impl LockState {
         AcquireResult { ticket, is_acquired: inside }
     }
 
-    /// A waiter is awake and asks whether it is inside by now. A writer that the turn is
-    /// free for takes it here.
+    /// Whether a waiter that was woken is inside by now. A writer that the turn is free for takes
+    /// it here.
     pub fn poll(&mut self, ticket: Ticket, now_ns: u64) -> bool {
         if self.writer.is_none() && self.reserved_for.is_none_or(|kept| kept == ticket) {
             self.activate_queued_writer(ticket, now_ns);
@@ -171,7 +150,7 @@ impl LockState {
         self.is_held_by(ticket)
     }
 
-    /// A thread that was inside has left.
+    /// The holder of `ticket` has left.
     ///
     /// # Panics
     ///
@@ -184,14 +163,13 @@ impl LockState {
         }
     }
 
-    /// The stretches of waiting that have ended since this was last asked, in the order of their
-    /// ends.
+    /// The intervals that have ended since the last call, in the order of their ends.
     #[inline]
     pub fn take_blocked_intervals(&mut self) -> Vec<BlockedInterval> {
         std::mem::take(&mut self.blocked_intervals)
     }
 
-    /// The holders, the first to enter first.
+    /// In the order of entry.
     pub fn holders(&self) -> impl Iterator<Item = &Acquisition> {
         let writer = match &self.writer {
             Some(ActiveWriter::Holding(party)) => Some(party),
@@ -200,8 +178,8 @@ impl LockState {
         self.readers.iter().chain(writer)
     }
 
-    /// The waiters and their blockers: the writer with the turn, then the readers it turned away,
-    /// then the writers in the queue.
+    /// In this order: the writer with the turn, the readers it turned away, the writers in the
+    /// queue.
     pub fn waiters(&self) -> impl Iterator<Item = BlockedAcquisition> {
         let announced = match &self.writer {
             Some(ActiveWriter::Waiting(waiter)) => Some(waiter),
@@ -246,7 +224,7 @@ impl LockState {
         }
     }
 
-    /// Gives the turn to this writer; says whether it went inside with it.
+    /// Gives the turn to this writer; `true` if it went inside with it.
     #[inline]
     fn activate_writer(&mut self, writer: Waiter, now_ns: u64) -> bool {
         let inside = self.readers.is_empty();
@@ -272,7 +250,7 @@ impl LockState {
         ReleaseResult { acquisition: party, wake: wake.into_iter().collect() }
     }
 
-    /// The last reader has left: the writer that waited for that goes in.
+    /// After the last reader has left: the writer with the turn goes in.
     fn admit_writer(&mut self, now_ns: u64) -> Option<Ticket> {
         let Some(ActiveWriter::Waiting(mut writer)) = self.writer.take_if(|turn| turn.is_waiting())
         else {
@@ -310,7 +288,6 @@ impl LockState {
         self.readers.iter().map(|party| party.ticket).collect()
     }
 
-    /// Updates the blocker of every waiter.
     #[inline]
     fn update_blockers(&mut self, now_ns: u64) {
         let writer = self.writer.as_ref().map(ActiveWriter::as_blocker);
@@ -352,7 +329,7 @@ impl Waiter {
         Waiter { acquisition: party, blocker: front, blocked_since_ns: party.since_ns }
     }
 
-    /// The blocker is another one from now on: writes down the stretch that ended.
+    /// Records the interval of the old blocker, if the blocker is another one.
     fn set_blocker(
         &mut self,
         front: Option<Blocker>,

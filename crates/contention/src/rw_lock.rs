@@ -1,4 +1,4 @@
-//! Which threads may read together? A readers-writer lock with a name, and Go's order of entry.
+//! A readers-writer lock with a name, and Go's order of entry.
 //!
 //! The order is that of [`LockState`](crate::rules::LockState): a waiting writer turns later
 //! readers away, and when it leaves, all readers it turned away go in before the next writer.
@@ -21,7 +21,7 @@ use crate::{
     blocking_lock::{BlockingLock, BlockingLockGuard},
 };
 
-/// A named readers-writer lock. See the module documentation.
+/// See the module documentation.
 pub struct RwLock<T> {
     lock: Arc<BlockingLock>,
     /// Free in the asked mode whenever the lock lets a thread in; see [`crate::blocking_lock`].
@@ -29,24 +29,23 @@ pub struct RwLock<T> {
 }
 
 impl<T> RwLock<T> {
-    /// A new lock whose figures go to the registry under this name.
+    /// The figures go to `registry` under `name`.
     pub fn new(registry: &Registry, name: &'static str, value: T) -> RwLock<T> {
         RwLock { lock: registry.register(name), data: parking_lot::RwLock::new(value) }
     }
 
-    /// Waits until no writer holds the lock or waits for it, and shares it with other readers.
+    /// Waits until no writer holds the lock or has the turn.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.read_guard(self.lock.acquire(LockMode::Read))
     }
 
-    /// Waits until no one else holds the lock, turning later readers away meanwhile, and takes it.
+    /// Waits until no thread holds the lock, and turns later readers away meanwhile.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.write_guard(self.lock.acquire(LockMode::Write))
     }
 
-    /// The name under which reports have it.
     pub fn name(&self) -> &'static str {
         self.lock.metrics.name
     }
@@ -71,7 +70,7 @@ impl<T: fmt::Debug> fmt::Debug for RwLock<T> {
     }
 }
 
-/// Shared access to the data of a [`RwLock`]; dropping it releases the lock.
+/// Dropping it releases the lock.
 #[must_use = "the lock is held only until the guard is dropped"]
 pub struct RwLockReadGuard<'a, T> {
     // Dropped in this order: the data must be free before the lock lets a writer in.
@@ -79,7 +78,7 @@ pub struct RwLockReadGuard<'a, T> {
     _guard: BlockingLockGuard<'a>,
 }
 
-/// Exclusive access to the data of a [`RwLock`]; dropping it releases the lock.
+/// Dropping it releases the lock.
 #[must_use = "the lock is held only until the guard is dropped"]
 pub struct RwLockWriteGuard<'a, T> {
     // Dropped in this order: the data must be free before the lock lets the next ones in.

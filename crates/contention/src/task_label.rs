@@ -1,7 +1,7 @@
 //! A small label for the kind of work that a thread does right now: "put", "cheap_read", "commit".
 //!
-//! A thread id says little, and one thread serves many kinds of request in turn. So the code that
-//! knows what it is about to do enters a [`TaskLabel`], and every lock taken until the end of the
+//! A thread id says little, as one thread serves many kinds of request in turn. So code enters a
+//! [`TaskLabel`] for what it is about to do, and every lock taken until the end of the
 //! scope is taken under it, however deep the call.
 //!
 //! * A label is one byte, and there are at most [`TaskLabel::COUNT_MAX`] per process, so figures
@@ -11,14 +11,14 @@
 
 use std::{cell::Cell, fmt, marker::PhantomData, sync::OnceLock};
 
-/// The names by number. A slot is filled once, so looking up needs no lock.
+/// By number. A slot is filled once, so looking up needs no lock.
 static NAMES: [OnceLock<&str>; TaskLabel::COUNT_MAX] =
     [const { OnceLock::new() }; TaskLabel::COUNT_MAX];
 
-/// The names of the first actors.
+/// The names of [`TaskLabel::UNNAMED`] and [`TaskLabel::OTHER`].
 const RESERVED: [&str; 2] = ["unnamed", "other"];
 
-/// The label with which a thread acts, and which one of that name; 0 if not numbered.
+/// The number is 0 if there is none.
 pub(crate) type LabelAndNumber = (TaskLabel, u32);
 
 thread_local! {
@@ -38,20 +38,20 @@ thread_local! {
 pub struct TaskLabel(u8);
 
 impl TaskLabel {
-    /// How many actors a process can tell apart.
+    /// The most labels of a process.
     pub const COUNT_MAX: usize = 64;
 
-    /// The actor of a thread that has not entered any.
+    /// The label of a thread that has not entered any.
     pub const UNNAMED: TaskLabel = TaskLabel(0);
 
     /// Shared by all names that found the table full.
     pub const OTHER: TaskLabel = TaskLabel(1);
 
-    /// The actor of this name, new if the name is. Searches a list: keep the result at hand where
-    /// it is needed often.
+    /// The label of this name, new if the name is. Searches a list: keep the result where it is
+    /// needed often.
     pub fn named(name: &str) -> TaskLabel {
         for (number, slot) in NAMES.iter().enumerate() {
-            // Leaks at most once per slot, so at most `MAX` names.
+            // Leaks at most once per slot, so at most `COUNT_MAX` names.
             let reserve = || RESERVED.get(number).copied();
             let interned = slot.get_or_init(|| reserve().unwrap_or_else(|| name.to_owned().leak()));
             if *interned == name {
@@ -61,33 +61,29 @@ impl TaskLabel {
         TaskLabel::OTHER
     }
 
-    /// The actor that this thread acts as.
     #[inline]
     pub fn current() -> TaskLabel {
         CURRENT.get().0
     }
 
-    /// The same, and which one of that name.
     #[inline]
     pub(crate) fn current_numbered() -> LabelAndNumber {
         CURRENT.get()
     }
 
-    /// Makes this thread act as this actor until the result is dropped; then it acts again as
-    /// whatever it acted as before.
+    /// Sets this thread's label until the result is dropped, which restores the label before it.
     #[must_use = "the thread acts as this actor only until the result is dropped"]
     pub fn enter(self) -> LabelScope {
         self.enter_numbered(0)
     }
 
-    /// The same, as the one with this number: [events](crate::LockEvent) say it, so that those of
-    /// one request can be told from those of another. Figures do not.
+    /// As `enter`, with a number that [events](crate::LockEvent) have, to tell the requests of one
+    /// label apart. Figures do not have it.
     #[must_use = "the thread acts as this actor only until the result is dropped"]
     pub fn enter_numbered(self, number: u32) -> LabelScope {
         LabelScope { previous: CURRENT.replace((self, number)), _this_thread: PhantomData }
     }
 
-    /// The name it was interned under.
     pub fn name(self) -> &'static str {
         let reserved = || RESERVED.get(self.index());
         NAMES[self.index()].get().or_else(reserved).expect("an actor has a name")
@@ -116,8 +112,8 @@ impl fmt::Debug for TaskLabel {
     }
 }
 
-/// A thread acting as an actor; ends when dropped. Scopes must nest, as guards in local variables
-/// do by themselves.
+/// Restores the thread's label when it is dropped. Scopes must nest, as guards in local variables
+/// do.
 #[derive(Debug)]
 pub struct LabelScope {
     previous: LabelAndNumber,

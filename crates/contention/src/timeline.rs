@@ -1,4 +1,4 @@
-//! A timeline: which actor did what, from when to when, and which actor blocked which.
+//! A timeline: which lane did what, from when to when, and which lane blocked which.
 //!
 //! One file per recording, one line of JSON per span, in the order in which the spans ended:
 //!
@@ -19,29 +19,22 @@ use std::str::FromStr;
 
 use serde_json::{Map, Value, json};
 
-/// All that was recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     /// In the order in which they ended.
     pub spans: Vec<Span>,
 }
 
-/// Something that took time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The name of the lane: see the module.
+    /// See the module documentation.
     pub lane: String,
-    /// Whether that is a request, and what for.
     pub kind: LaneKind,
-    /// What it did.
     pub activity: Activity,
-    /// From when, in nanoseconds.
     pub from_ns: u64,
-    /// Until when.
     pub to_ns: u64,
 }
 
-/// What a lane is there for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaneKind {
     /// A request that reads.
@@ -56,7 +49,7 @@ pub enum LaneKind {
 impl LaneKind {
     const ALL: [LaneKind; 3] = [LaneKind::Read, LaneKind::Write, LaneKind::Work];
 
-    /// As in a file.
+    /// The word in a file.
     pub fn name(self) -> &'static str {
         match self {
             LaneKind::Read => "read",
@@ -66,27 +59,22 @@ impl LaneKind {
     }
 }
 
-/// What an actor does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// It runs.
     Run,
-    /// It could run, and all cores are busy.
+    /// Ready to run while all cores are busy.
     Core,
-    /// It waits for a lock, or for another one's work.
+    /// Waits for a lock, or for another lane's work.
     Wait {
-        /// For which.
         resource: String,
-        /// The blocker when the wait began, if that is known.
+        /// The lane that blocked when the wait began, if it is known.
         blocker: Option<String>,
     },
-    /// It waits for a disk.
     Disk,
     /// Its message is on its way.
     Network,
-    /// It has a lock.
+    /// Holds a lock.
     Hold {
-        /// Which.
         resource: String,
     },
 }
@@ -104,7 +92,7 @@ impl Activity {
     }
 }
 
-/// What a lane is one of: `put` of `put #3`.
+/// `put` of `put #3`.
 pub fn lane_class(lane: &str) -> &str {
     match lane.rsplit_once(" #") {
         Some((class, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => class,
@@ -112,7 +100,6 @@ pub fn lane_class(lane: &str) -> &str {
     }
 }
 
-/// What is wrong with a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct TimelineError {
@@ -121,7 +108,7 @@ pub struct TimelineError {
 }
 
 impl Timeline {
-    /// What falls into this stretch of time, cut off at its ends.
+    /// The spans of an interval, cut off at its ends.
     pub fn slice(&self, from_ns: u64, to_ns: u64) -> Timeline {
         let cut = |span: &Span| {
             let (from, to) = (span.from_ns.max(from_ns), span.to_ns.min(to_ns));
@@ -130,13 +117,13 @@ impl Timeline {
         Timeline { spans: self.spans.iter().filter_map(cut).collect() }
     }
 
-    /// From the first moment to the last.
+    /// The first beginning and the last end; `None` if there are no spans.
     pub fn bounds(&self) -> Option<(u64, u64)> {
         let from = self.spans.iter().map(|span| span.from_ns).min()?;
         Some((from, self.spans.iter().map(|span| span.to_ns).max()?))
     }
 
-    /// The lanes in it, in the order of their first spans.
+    /// In the order of their first spans.
     pub fn lanes(&self) -> Vec<(&str, LaneKind)> {
         let mut firsts: Vec<(u64, &str, LaneKind)> = Vec::new();
         let mut places = HashMap::<&str, usize>::new();

@@ -1,7 +1,7 @@
-//! Real locks with real threads: what the scripts about the order of entry leave out.
+//! Real locks with real threads, where the scripts about the order of entry do not reach.
 //!
-//! Nothing here sleeps for luck: a test that needs "X waits for L behind Y" waits until the
-//! registry says so.
+//! No test sleeps for a fixed time: one that needs "X waits for L behind Y" waits until the
+//! registry reports it.
 
 use std::{
     hint::spin_loop,
@@ -244,8 +244,8 @@ fn the_guard_keeps_the_actor_that_took_it() {
     assert_eq!(holders[0].task, outer);
 }
 
-/// A thread that finds the lock's own lock taken, as by one that is about to sleep, reads the clock
-/// twice. Its times are not those of the others then: such a recording is made anew.
+/// A thread that finds the inner lock taken reads the clock twice. Its times then differ from those
+/// of the others: such a recording is made anew.
 #[test]
 fn a_recording_tells_the_convoy_with_times() {
     let told = (0..20).any(|_| std::panic::catch_unwind(record_the_convoy).is_ok());
@@ -280,13 +280,13 @@ fn record_the_convoy() {
         events.iter().find_map(|it| waited_for(it, actor, front)).expect("it was recorded")
     };
 
-    // Each wait ends in the very nanosecond in which the lock changes hands.
+    // Each wait ends in the nanosecond in which the lock changes hands.
     assert_eq!(waited(put, BlockerState::Holding).1, held(expensive).1);
     assert_eq!(held(put).0, held(expensive).1);
     assert_eq!(waited(cheap, BlockerState::Waiting).1, held(put).0);
     assert_eq!(waited(cheap, BlockerState::Holding), held(put));
     assert_eq!(held(cheap).0, held(put).1);
-    // And once as a whole, with the blocker when it began, by the thread that came.
+    // And once as a whole, with the blocker when it began, written by the waiter.
     let came =
         |by| {
             events.iter().find_map(|event| match *event {
@@ -361,7 +361,7 @@ fn a_recording_ends_when_it_is_stopped_dropped_or_replaced() {
 
 /// In each round one thread drops a recorder while another starts the next recording: whichever
 /// comes first, the new one gets the events that follow.
-/// So few rounds find a race now and then only, in a `--release` build; 40,000 did each time.
+/// So few rounds rarely find a race, in a `--release` build only; 40,000 did each time.
 #[test]
 fn stopping_one_recording_does_not_silence_the_next() {
     const ROUNDS: usize = 4_000;

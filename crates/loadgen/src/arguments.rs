@@ -4,60 +4,48 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-/// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subcommand {
-    /// Put the keys of a workload.
     Fill {
-        /// Its file.
         workload: PathBuf,
-        /// How.
         options: FillOptions,
     },
-    /// Put keys that no workload has.
+    /// Keys outside of any workload, for a store of a given size.
     Keys {
-        /// How many.
         count: u64,
-        /// How long each is.
+        /// In bytes.
         key_size: u64,
-        /// And its value.
+        /// In bytes.
         value_size: u64,
-        /// How.
         options: FillOptions,
     },
-    /// Run a workload.
     Run {
-        /// Its file.
         workload: PathBuf,
-        /// Where the server is.
         endpoint: String,
-        /// Classes that are left out.
+        /// Classes to leave out.
         without: Vec<String>,
-        /// Instead of what the file says.
+        /// Replaces the workload's.
         seconds: Option<u64>,
-        /// So long it runs before, uncounted.
+        /// In seconds; requests in it are not counted.
         warm_up: u64,
         /// For arrivals and keys.
         seed: u64,
-        /// Where figures go, too.
+        /// Where the report is written as JSON, too.
         json: Option<PathBuf>,
-        /// The server's process.
+        /// The server's process, whose use of the machine is reported.
         pid: Option<u32>,
     },
 }
 
-/// How keys are put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FillOptions {
-    /// Where the server is.
     pub endpoint: String,
-    /// Over how many connections.
     pub connections: u64,
     /// For values and their sizes.
     pub seed: u64,
 }
 
-/// Reads the arguments, the first of which is the program. The error may be a request for help.
+/// The first argument is the program. The error may be a request for help.
 pub fn parse(
     arguments: impl IntoIterator<Item = impl Into<std::ffi::OsString> + Clone>,
 ) -> Result<Subcommand, clap::Error> {

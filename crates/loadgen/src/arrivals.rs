@@ -21,28 +21,24 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::mpsc;
 
-/// How the requests of a class follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spacing {
-    /// All gaps are equal.
     Constant,
-    /// Gaps are exponential.
+    /// Gaps are exponentially distributed: a Poisson process.
     Poisson,
 }
 
-/// The times at which one class is due, counted from the beginning of the run. It has no end.
+/// The times of the requests of one class since the beginning of the run, without end.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     spacing: Spacing,
     per_second: f64,
     gaps: SmallRng,
-    /// In gaps: how many have passed. Counted in gaps and not in seconds, so that nothing adds up
-    /// that was rounded.
+    /// The time in units of the mean gap. Not in seconds, so that rounding errors do not add up.
     passed_gaps: f64,
 }
 
 impl Schedule {
-    /// So many a second on average.
     pub fn new(spacing: Spacing, per_second: f64, seed: u64) -> Schedule {
         let mut gaps = SmallRng::seed_from_u64(seed);
         let passed = match spacing {
@@ -61,30 +57,28 @@ impl Iterator for Schedule {
             Spacing::Constant => 1.0,
             Spacing::Poisson => -self.gaps.random_range(f64::MIN_POSITIVE..1.0).ln(),
         };
-        // What is too far away for a Duration is the end of it.
+        // A time that a Duration cannot hold ends the schedule.
         Duration::try_from_secs_f64(self.passed_gaps / self.per_second).ok()
     }
 }
 
-/// A request is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Which class, by its place in the workload.
+    /// The index in the workload.
     pub class: usize,
     /// Since the beginning of the run.
     pub due: Duration,
 }
 
-/// The arrivals of several classes in the order of time, up to the end of a window.
+/// The arrivals of several classes in order of time, up to the end of a window.
 #[derive(Clone, Debug)]
 pub struct MergedSchedules {
-    /// By class: its next time, and the times behind that.
+    /// By class: its next time, and its schedule after that.
     schedules: Vec<(Option<Duration>, Schedule)>,
     window: Duration,
 }
 
 impl MergedSchedules {
-    /// All that is due before the window is over.
     pub fn new(schedules: impl IntoIterator<Item = Schedule>, window: Duration) -> MergedSchedules {
         let with_first = |mut schedule: Schedule| (schedule.next(), schedule);
         MergedSchedules { schedules: schedules.into_iter().map(with_first).collect(), window }
@@ -95,7 +89,7 @@ impl Iterator for MergedSchedules {
     type Item = Arrival;
 
     fn next(&mut self) -> Option<Arrival> {
-        // There are a handful of classes; looking at each is quicker than keeping them in order.
+        // There are a handful of classes: a scan is faster than a heap.
         let due = |(class, (due, _)): (usize, &(Option<Duration>, _))| Some(((*due)?, class));
         let (due, class) = self.schedules.iter().enumerate().filter_map(due).min()?;
         let (next, schedule) = &mut self.schedules[class];
@@ -104,11 +98,11 @@ impl Iterator for MergedSchedules {
     }
 }
 
-/// A thread that says to each class when an arrival of it is due. It ends with the arrivals, or
-/// when no class listens.
+/// Starts a thread that sends each arrival's time to its class. It ends with the arrivals, or when
+/// all receivers are gone.
 ///
-/// Sleeping is exact to some 60 µs on Linux. The channels are bounded: a class that cannot keep up
-/// is not flooded, and finds the true times when it reads them.
+/// Sleeping is exact to some 60 µs on Linux. The channels are bounded: for a class that cannot keep
+/// up, arrivals are late in the channel, and still have the times at which they were due.
 pub fn pace(
     arrivals: MergedSchedules,
     start: Instant,
@@ -132,7 +126,7 @@ pub fn pace(
 mod tests {
     use super::*;
 
-    /// By how much the first 300,000 arrivals miss the rate. For Poisson arrivals, 1 % is five
+    /// The relative error of the rate over 300,000 arrivals. For Poisson arrivals, 1 % is five
     /// times the standard deviation.
     fn rate_error(spacing: Spacing, rate: f64, seed: u64) -> f64 {
         const ARRIVALS: usize = 300_000;

@@ -1,9 +1,8 @@
-//! What the requests of a class met.
+//! The results of the requests of a class.
 //!
 //! Latencies go into a histogram with three digits: a figure of 12.3 ms is between 12.25 and 12.35.
-//! Only answers are in it. A request that failed took some time, too, but one that is refused at
-//! once is not a quick answer; so failures are counted, by what they say, and a table in which
-//! there are any is to be read with them in mind.
+//! Only answers are in it, because a request that is refused at once is not a quick answer.
+//! Failures are counted by their texts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,26 +11,22 @@ use hdrhistogram::Histogram;
 
 use crate::response_scanner::ResponseStats;
 
-/// Longer is recorded as this.
+/// Longer latencies are recorded as this.
 const LATENCY_MAX: Duration = Duration::from_secs(3600);
-/// More different texts of errors are one.
+/// Further texts are counted as one.
 const ERROR_TEXTS_MAX: usize = 20;
 const OTHER_ERRORS: &str = "other errors";
 
-/// One request, when it is over.
 #[derive(Clone, Debug)]
 pub struct CompletedRequest {
-    /// When it was due, since the beginning.
+    /// Since the beginning of the run, as `sent` and `answered`.
     pub due: Duration,
-    /// When it was sent.
     pub sent: Duration,
-    /// When its answer had come.
     pub answered: Duration,
-    /// What was in that, or what went wrong.
+    /// The contents of the answer, or the text of an error.
     pub result: Result<ResponseStats, String>,
 }
 
-/// Adds them up.
 #[derive(Clone, Debug)]
 pub struct ClassMetrics {
     latency: Histogram<u64>,
@@ -60,7 +55,6 @@ impl Default for ClassMetrics {
 }
 
 impl ClassMetrics {
-    /// Counts one more request.
     pub fn add(&mut self, done: CompletedRequest) {
         self.send_delay.saturating_record(ns(done.sent.saturating_sub(done.due)));
         match done.result {
@@ -74,50 +68,45 @@ impl ClassMetrics {
         }
     }
 
-    /// So many more that failed.
     pub fn add_failures(&mut self, text: String, count: u64) {
         let known = self.errors.contains_key(&text) || self.errors.len() < ERROR_TEXTS_MAX;
         let text = if known { text } else { OTHER_ERRORS.to_owned() };
         *self.errors.entry(text).or_default() += count;
     }
 
-    /// How many were answered.
     pub fn answered(&self) -> u64 {
         self.latency.len()
     }
 
-    /// How many were not.
     pub fn failed(&self) -> u64 {
         self.errors.values().sum()
     }
 
-    /// What they said, and how often.
+    /// The number of failures by text.
     pub fn errors(&self) -> &BTreeMap<String, u64> {
         &self.errors
     }
 
-    /// What that share of the answers took at most, in milliseconds; nothing if there are none.
+    /// From when a request was due to the end of its answer; `None` if there are no answers.
     pub fn latency_ms(&self, quantile: f64) -> Option<f64> {
         ms(&self.latency, quantile)
     }
 
-    /// How late that share of the requests was sent at most: the driver's fault, and in the
+    /// From when a request was due to when it was sent: the driver's own delay, included in the
     /// latency.
     pub fn send_delay_ms(&self, quantile: f64) -> Option<f64> {
         ms(&self.send_delay, quantile)
     }
 
-    /// Keys in an answer.
     pub fn keys_per_answer(&self) -> f64 {
         self.keys as f64 / self.answered().max(1) as f64
     }
 
-    /// Bytes of an answer.
     pub fn bytes_per_answer(&self) -> f64 {
         self.bytes as f64 / self.answered().max(1) as f64
     }
 
-    /// Answers per second: in the window, or until the last came, if that was later.
+    /// Over the window, or until the last answer, if that came later.
     pub fn answered_per_second(&self, window: Duration) -> f64 {
         self.answered() as f64 / window.max(self.last_answer).as_secs_f64()
     }
@@ -128,7 +117,7 @@ fn ns(time: Duration) -> u64 {
 }
 
 fn ms(histogram: &Histogram<u64>, quantile: f64) -> Option<f64> {
-    // The largest is known exactly as far as the histogram knows anything.
+    // The largest value has the precision of the histogram, too.
     (!histogram.is_empty()).then(|| histogram.value_at_quantile(quantile) as f64 / 1e6)
 }
 

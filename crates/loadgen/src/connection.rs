@@ -1,9 +1,9 @@
-//! One connection to the server, and a call on it.
+//! Connections to the server, and a call on one.
 //!
-//! tonic has the connection: HTTP/2, many calls at once, and a new one if it breaks. The stubs
-//! above it are used where nothing is measured. Where it is, the bytes of an answer go past them
-//! and into [`answer`](crate::response_scanner): a stub hands out a message when all of it has
-//! come, and has to hold it till then.
+//! tonic has the connection: HTTP/2, many calls at once, and a new one if it breaks. Generated
+//! stubs are used where nothing is measured. In a run, the bytes of an answer go to
+//! [`response_scanner`](crate::response_scanner) instead: a stub would hold a whole message until
+//! it is complete.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::{Error, Result};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where a server listens: an address, with or without `http://` before it.
+/// Parses an address, with or without `http://` before it.
 pub fn endpoint(text: &str) -> Result<Endpoint> {
     let wrong = |why: &str| {
         let allowed = "it must be HOST:PORT or http://HOST:PORT";
@@ -40,7 +40,6 @@ pub fn endpoint(text: &str) -> Result<Endpoint> {
     Ok(endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true))
 }
 
-/// So many connections.
 pub async fn open(endpoint: &Endpoint, count: u64) -> Result<Vec<Channel>> {
     let mut opened = Vec::new();
     for _ in 0..count {
@@ -53,7 +52,7 @@ pub async fn open(endpoint: &Endpoint, count: u64) -> Result<Vec<Channel>> {
     Ok(opened)
 }
 
-/// What an error says at its bottom; above it, each layer says that something went wrong below.
+/// The innermost cause; the errors around it say only that something below went wrong.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -62,8 +61,8 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-/// Sends a request, and reads its answer to the end. An error is a short text: they are counted by
-/// it.
+/// Sends a request, and reads its answer to the end. The error is a short text, by which errors are
+/// counted.
 pub async fn call(mut channel: Channel, call: Call) -> std::result::Result<ResponseStats, String> {
     let broken = |error: tonic::transport::Error| innermost(&error);
     std::future::poll_fn(|context| channel.poll_ready(context)).await.map_err(broken)?;
@@ -71,7 +70,7 @@ pub async fn call(mut channel: Channel, call: Call) -> std::result::Result<Respo
     if answer.status() != http::StatusCode::OK {
         return Err(format!("HTTP status {}", answer.status().as_u16()));
     }
-    // An answer that is an error has no body, and its status is in front.
+    // An answer that is an error has no body, and its status is in the headers.
     let mut status = Status::from_header_map(answer.headers());
     let mut body = answer.into_body();
     let mut scanner = Scanner::default();

@@ -1,9 +1,8 @@
-//! What can go wrong, by the role that can do something about it.
+//! Errors, by the role that can act on them. Each is one line.
 
-/// One line for the user of the tool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// For the author of the workload, or the user that asked for a part of it that it has not.
+    /// For the author of the workload, or for the user of a class that it does not have.
     #[error("{0}")]
     Workload(String),
     /// For the operator of the server.
@@ -14,5 +13,4 @@ pub enum Error {
     Local(String),
 }
 
-/// What a fallible operation returns here.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,7 +1,7 @@
-//! Puts the key space into a server, quickly.
+//! Fills a server with the keys of a key space.
 //!
-//! A put alone waits for a sync of the log. So many go into one transaction, as many as etcd takes:
-//! 128, or 1 MiB; and several transactions are under way, so that a sync serves several of them.
+//! A put alone waits for a sync of the log. So a transaction has as many as etcd takes, 128 or 1
+//! MiB, and several transactions are in flight, so that a sync serves several of them.
 
 use std::time::{Duration, Instant};
 
@@ -18,21 +18,17 @@ use crate::keys::{KeySpace, ValueGenerator};
 use crate::workload::{TXN_BYTES_MAX, TXN_OPERATIONS_MAX};
 use crate::{Error, Result, connection, requests};
 
-/// So many transactions are under way at each connection.
 const IN_FLIGHT_PER_CONNECTION: usize = 4;
 
-/// What was put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FillReport {
-    /// How many keys.
     pub keys: u64,
     /// Of keys and values.
     pub bytes: u64,
-    /// How long it took.
     pub elapsed: Duration,
 }
 
-/// Puts every key of the space. `tell` is called once per second with the progress.
+/// `tell` is called once per second with the progress.
 pub async fn fill(
     space: &KeySpace,
     endpoint: &Endpoint,
@@ -76,7 +72,6 @@ fn check<T>(
     done.map(drop).map_err(refused)
 }
 
-/// The keys, in transactions.
 #[derive(Debug)]
 struct FillBatches<'s> {
     space: &'s KeySpace,
@@ -99,7 +94,7 @@ impl Iterator for FillBatches<'_> {
 
     fn next(&mut self) -> Option<TxnRequest> {
         let (mut puts, mut bytes) = (Vec::new(), 0);
-        // Whether another one of the largest size would still fit; the first always does.
+        // Whether one more pair of the largest size would fit; the first always does.
         let largest = self.space.key_size + self.space.value.max;
         while self.next < self.space.count
             && (puts.len() as u64) < TXN_OPERATIONS_MAX

@@ -1,69 +1,61 @@
-//! Which keys are there, and what is in them?
+//! Numbered keys of one size, and their values.
 //!
-//! Keys are numbered and all have the same size: a prefix, and the number with zeros before it. So
-//! their order is that of the numbers, and a range of `n` keys is one from some key to the key that
-//! is `n` behind it. Keys of a real store share long prefixes, too, and a comparison has to get
-//! past them.
+//! A key is a prefix and its number with leading zeros. So the order of keys is that of the
+//! numbers, and a range of `n` keys ends at the key whose number is larger by `n`. Keys of a real
+//! store share long prefixes, too, and a comparison has to read past them.
 //!
-//! Values are cut out of one block of random bytes, each somewhere else: they cannot be compressed,
-//! and making one costs a pointer.
+//! Values are slices of one block of random bytes, at random offsets: they cannot be compressed,
+//! and making one costs no copy.
 
 use bytes::Bytes;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 
-/// Numbered keys of one size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySpace {
-    /// With what each key begins.
     pub prefix: String,
-    /// How many there are.
     pub count: u64,
-    /// How long each is, in bytes.
+    /// In bytes.
     pub key_size: u64,
-    /// How long the values are with which it is filled.
+    /// The sizes of the values that a fill puts.
     pub value: Sizes,
 }
 
 impl KeySpace {
-    /// The prefix of a workload that asks for none.
+    /// For workloads that set none.
     pub const DEFAULT_PREFIX: &'static str = "/load/";
 
-    /// The shortest that keys can be, when there are so many.
+    /// In bytes, for `count` keys.
     pub fn min_key_size(prefix: &str, count: u64) -> u64 {
         // As many digits as `count` itself has: it is the end of a range up to the last key.
         prefix.len() as u64 + count.to_string().len() as u64
     }
 
-    /// The key of that number, from 0 to `count`, which is the end of the last one.
+    /// `count` itself is allowed: it is the end of a range up to the last key.
     pub fn key(&self, number: u64) -> Bytes {
         let digits = (self.key_size as usize).saturating_sub(self.prefix.len());
         format!("{}{number:0digits$}", self.prefix).into()
     }
 
-    /// The number of some key behind which there are `keys` keys, itself included.
+    /// A number that has at least `keys` keys from it on, itself included.
     pub fn random_start(&self, keys: u64, choices: &mut SmallRng) -> u64 {
         choices.random_range(0..=self.count.saturating_sub(keys))
     }
 }
 
-/// From so many bytes to so many, each size as likely as each other.
+/// A range of sizes in bytes, both ends included; all are equally likely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// The smallest, in bytes.
     pub min: u64,
-    /// The largest, in bytes.
     pub max: u64,
 }
 
 impl Sizes {
-    /// Always the same.
     pub fn constant(size: u64) -> Sizes {
         Sizes { min: size, max: size }
     }
 }
 
-/// Makes values.
 #[derive(Clone, Debug)]
 pub struct ValueGenerator {
     block: Bytes,
@@ -71,15 +63,13 @@ pub struct ValueGenerator {
 }
 
 impl ValueGenerator {
-    /// Of these sizes.
     pub fn new(sizes: Sizes, seed: u64) -> ValueGenerator {
-        // Twice as long as the largest, so that two of those differ, too.
+        // Twice the largest size, so that values of that size differ, too.
         let mut block = vec![0; sizes.max as usize * 2];
         SmallRng::seed_from_u64(seed).fill_bytes(&mut block);
         ValueGenerator { block: block.into(), sizes }
     }
 
-    /// Some value.
     pub fn random_value(&self, choices: &mut SmallRng) -> Bytes {
         let size = choices.random_range(self.sizes.min..=self.sizes.max) as usize;
         let from = choices.random_range(0..=self.block.len() - size);

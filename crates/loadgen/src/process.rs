@@ -1,9 +1,9 @@
-//! What has the server used? Linux says it of every process, under `/proc`.
+//! Processor time and memory of the server's process, from `/proc`.
 //!
-//! `/proc/PID/stat` has its processor time, in ticks of 10 ms, over all its threads, also those
-//! that have ended. `/proc/PID/status` has its memory: what is resident now, and the most that ever
-//! was. "Ever" is since the process started, so the peak of a run is known only if the run went
-//! beyond it; a server that has been filled by the same process keeps the peak of the fill.
+//! `/proc/PID/stat` has the processor time of all threads, ended ones included, in ticks of 10 ms.
+//! `/proc/PID/status` has the resident memory and its peak. The peak is since the process started,
+//! so that of a run is known only if the run exceeds it; a server that was filled by the same
+//! process keeps the peak of the fill.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,29 +11,26 @@ use std::time::Duration;
 
 use crate::{Error, Result};
 
-/// Linux shows times to programs in hundredths of a second, whatever its own ticks are.
+/// `USER_HZ`: Linux reports times in hundredths of a second, whatever its own ticks are.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// A process of this machine.
 #[derive(Clone, Debug)]
 pub struct Process {
     pid: u32,
     directory: PathBuf,
 }
 
-/// At one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessUsage {
-    /// User and system time, since it started.
+    /// User and system time since the process started.
     pub processor: Duration,
-    /// Resident now.
     pub resident_bytes: u64,
-    /// The most that was ever resident.
+    /// Since the process started.
     pub peak_bytes: u64,
 }
 
 impl Process {
-    /// The process of that number, if it can be looked at.
+    /// An error if the process cannot be read.
     pub fn open(pid: u32) -> Result<Process> {
         if !PathBuf::from("/proc/self/stat").exists() {
             let why = "this system has no /proc, so what the server uses is not known";
@@ -43,7 +40,6 @@ impl Process {
         process.usage().map(|_| process)
     }
 
-    /// What it has used up to now.
     pub fn usage(&self) -> Result<ProcessUsage> {
         let read = |name| {
             let gone =
@@ -59,7 +55,7 @@ impl Process {
     }
 }
 
-/// Fields 14 and 15. Field 2 is a name in brackets that may hold anything, brackets too.
+/// Fields 14 and 15. Field 2 is a name in brackets that may contain anything, brackets too.
 fn processor_time(stat: &str) -> Option<Duration> {
     let (_, behind_name) = stat.rsplit_once(')')?;
     let mut fields = behind_name.split_whitespace().skip(14 - 3);
@@ -67,7 +63,7 @@ fn processor_time(stat: &str) -> Option<Duration> {
     Some(Duration::from_millis((ticks()? + ticks()?) * 1000 / TICKS_PER_SECOND))
 }
 
-/// A line as `VmRSS: 1234 kB`, with blanks of any kind.
+/// Reads a line as `VmRSS: 1234 kB`, with any white space.
 fn memory_bytes(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
@@ -96,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_process_that_is_not_there_is_told() {
-        // Beyond the largest number that Linux gives to a process.
+        // Above the largest number that Linux gives to a process.
         let told = Process::open(u32::MAX).map(drop).expect_err("no process has it").to_string();
         assert!(told.starts_with("--pid 4294967295: "), "{told}");
     }

@@ -1,4 +1,4 @@
-//! What came out, for people and for programs.
+//! The report of a run, as a table and as JSON.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -9,37 +9,30 @@ use crate::class_metrics::ClassMetrics;
 use crate::process::ProcessUsage;
 use crate::workload::Class;
 
-/// The quantiles that are printed; the last is the largest.
+/// The quantiles that are printed; the last is the maximum.
 pub const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 const MB: f64 = 1e6;
 
-/// A run that is over.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Against what.
     pub endpoint: String,
-    /// With which seed.
     pub seed: u64,
-    /// For how long requests were due.
+    /// How long requests were due.
     pub window: Duration,
-    /// By class.
     pub classes: Vec<ClassReport>,
-    /// What the server had used before and after.
+    /// The server's use before and after the run.
     pub usage: Option<(ProcessUsage, ProcessUsage)>,
 }
 
-/// What a class met.
 #[derive(Clone, Debug)]
 pub struct ClassReport {
-    /// What was asked for.
     pub class: Class,
-    /// What came.
     pub metrics: ClassMetrics,
 }
 
 impl Report {
-    /// For people. Times are in milliseconds, from when a request was due.
+    /// Times are in milliseconds, from when a request was due.
     pub fn table(&self) -> String {
         let widest = self.classes.iter().map(|line| line.class.name.chars().count()).max();
         let name = widest.unwrap_or(0).max("class".len());
@@ -69,7 +62,6 @@ impl Report {
         table
     }
 
-    /// For programs.
     pub fn json(&self) -> Value {
         let used = self.usage.as_ref().map(|(before, after)| {
             json!({

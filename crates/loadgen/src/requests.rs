@@ -13,14 +13,14 @@ use rand::rngs::SmallRng;
 use crate::keys::{KeySpace, ValueGenerator};
 use crate::workload::{Class, Operation};
 
-/// A request, ready to go.
+/// An encoded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Where to.
+    /// The path of the gRPC method.
     pub path: &'static str,
-    /// The message, and in front of it that it is not compressed, and its length.
+    /// The message behind its gRPC header: a compression flag of 0, and the length.
     pub body: Bytes,
-    /// How many keys its answer must hold, if that is known.
+    /// The number of keys that the answer must have, if it is known.
     pub keys: Option<u64>,
 }
 
@@ -35,13 +35,11 @@ impl Call {
         Call { path, body: body.freeze(), keys }
     }
 
-    /// How many keys are there?
     pub fn count(space: &KeySpace) -> RangeRequest {
         RangeRequest { count_only: true, ..range(space, 0, space.count) }
     }
 }
 
-/// Makes the requests of a class.
 #[derive(Clone, Debug)]
 pub struct RequestGenerator {
     space: KeySpace,
@@ -53,7 +51,7 @@ pub struct RequestGenerator {
 }
 
 impl RequestGenerator {
-    /// For a class of a workload; `all_there`: no key is ever missing.
+    /// `all_there`: no key is ever missing.
     pub fn new(class: &Class, space: &KeySpace, all_there: bool, seed: u64) -> RequestGenerator {
         let values = match class.operation {
             Operation::Put { value } | Operation::Txn { value, .. } => {
@@ -66,7 +64,6 @@ impl RequestGenerator {
         RequestGenerator { space, operation, values, expects_all_keys: all_there, rng: choices }
     }
 
-    /// The next one.
     pub fn next_call(&mut self) -> Call {
         match self.operation {
             Operation::Range { keys, limit, serializable } => {
@@ -101,7 +98,7 @@ impl RequestGenerator {
         put(&self.space, number, value.unwrap_or_default())
     }
 
-    /// If the first key is there, puts as many; else reads it.
+    /// If the first key exists, puts `keys` keys; else reads the first.
     fn txn(&mut self, keys: u64) -> TxnRequest {
         let from = self.space.random_start(keys, &mut self.rng);
         let is_there = Compare {
@@ -119,12 +116,11 @@ impl RequestGenerator {
     }
 }
 
-/// A put of one key of the space.
 pub(crate) fn put(space: &KeySpace, number: u64, value: Bytes) -> PutRequest {
     PutRequest { key: space.key(number), value, ..PutRequest::default() }
 }
 
-/// So many keys from one on; of one key, the key alone.
+/// Without a range end for one key.
 fn range(space: &KeySpace, from: u64, keys: u64) -> RangeRequest {
     let range_end = if keys == 1 { Bytes::new() } else { space.key(from + keys) };
     RangeRequest { key: space.key(from), range_end, ..RangeRequest::default() }

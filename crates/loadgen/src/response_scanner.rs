@@ -1,52 +1,47 @@
-//! What is in an answer, counted while it arrives.
+//! Counts the keys in a response while it arrives.
 //!
-//! An answer of gRPC is a message with five bytes in front: whether it is compressed, and its
-//! length. The message is a row of protobuf fields. Of a range's answer only one matters here:
-//! field 2, which is there once per key.
+//! A gRPC response is a message with five bytes in front: a compression flag, and the length. Of a
+//! range response only one field matters here: field 2, which occurs once per key.
 //!
 //! ```text
 //!   00 00 01 86 a0 │ 0a len header ... │ 12 len key-value ... │ 12 len key-value ... │ 20 count
 //!                     1: skipped          2: counted, skipped
 //! ```
 //!
-//! The bytes come in pieces that end anywhere, also within a length. So [`Scanner`] has a state: it
-//! looks at each byte of tags and lengths, jumps over what they announce, and keeps nothing. Field
-//! 2 of the other answers is something else; a request that asks for no keys does not look at the
-//! count.
+//! The bytes come in pieces that end anywhere, also within a length. So [`Scanner`] is a state
+//! machine: it reads tags and lengths, skips what they announce, and keeps nothing. Field 2 of
+//! other responses is something else; their count is not used.
 
-/// What was in an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponseStats {
-    /// How often there was field 2: keys, if it was a range.
+    /// Occurrences of field 2: keys, if it was a range.
     pub keys: u64,
-    /// All of it, with the five bytes in front.
+    /// Includes the five bytes in front.
     pub bytes: u64,
 }
 
-/// Why it cannot be an answer.
+/// Why it is no valid response.
 pub type ScanError = &'static str;
 
-/// The field of a range's answer that holds a key and its value.
+/// Field 2 of `RangeResponse`.
 const KVS_FIELD: u64 = 2;
 const PREFIX_BYTES: u8 = 5;
 
-/// Reads an answer piece by piece.
 #[derive(Clone, Debug, Default)]
 pub struct Scanner {
     stats: ResponseStats,
     state: ScanState,
-    /// How many bytes of the message are still to come; once its length is known.
+    /// Bytes of the message still to come, once its length is known.
     remaining: u64,
 }
 
-/// Where in an answer it is.
 #[derive(Clone, Copy, Debug)]
 enum ScanState {
-    /// So many bytes of the five have come, and the length is this so far.
+    /// Some of the five bytes in front have been read; those of the length are in `remaining`.
     Prefix { bytes_read: u8 },
-    /// A varint is being read. What for?
+    /// The bits of the value so far; the next ones are at `shift`.
     Varint { kind: VarintKind, so_far: u64, shift: u32 },
-    /// Within the content of a field, of which there are so many bytes left.
+    /// Bytes of a field that are to be skipped.
     FieldContent { left: u64 },
 }
 
@@ -68,7 +63,6 @@ impl ScanState {
 }
 
 impl Scanner {
-    /// The next piece.
     pub fn feed(&mut self, mut piece: &[u8]) -> Result<(), ScanError> {
         self.stats.bytes += piece.len() as u64;
         while let Some((byte, rest)) = piece.split_first() {
@@ -89,7 +83,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// There is no more.
+    /// An error if the message is not complete.
     pub fn finish(self) -> Result<ResponseStats, ScanError> {
         let whole = matches!(self.state, ScanState::Varint { kind: VarintKind::Tag, shift: 0, .. })
             && self.remaining == 0;
@@ -119,12 +113,11 @@ impl Scanner {
                 }
                 self.after_varint(of, value)
             }
-            // `feed` jumps over it.
+            // `feed` skips these bytes.
             ScanState::FieldContent { .. } => Ok(self.state),
         }
     }
 
-    /// What follows a varint.
     fn after_varint(&mut self, of: VarintKind, value: u64) -> Result<ScanState, ScanError> {
         let varint = |of| ScanState::Varint { kind: of, so_far: 0, shift: 0 };
         match (of, value & 7) {

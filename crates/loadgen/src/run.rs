@@ -1,4 +1,4 @@
-//! Sends what is due, when it is due, and waits for no other request.
+//! Sends requests when they are due, without waiting for answers.
 //!
 //! ```text
 //!                    ┌──▶ a thread per class ── a task per request ──▶ connections of the class
@@ -6,13 +6,13 @@
 //!                    └──▶ ...   └───────── Done ────────┘
 //! ```
 //!
-//! A class has a thread and connections of its own: while one takes 25 MB from its socket, a
-//! request of another must not be late for it. Classes of short answers only get a core
-//! [soon](SchedClass::Latency), too, or a driver would measure how late it is itself.
+//! A class has a thread and connections of its own: while one reads 25 MB from its socket, a
+//! request of another must not be late. Classes of short answers get a core
+//! [soon](SchedClass::Latency), so that the driver does not measure its own delay.
 //!
-//! When the last request was sent, answers have another [`DRAIN`] to come. What has not come by
-//! then is an error, and so is a request that was not sent because [`IN_FLIGHT_MAX`] of its class
-//! were open: a server that answers nothing must not cost the driver all of its memory.
+//! After the last request, answers have another [`DRAIN`] to come. What has not come by then is an
+//! error, and so is a request that was not sent because [`IN_FLIGHT_MAX`] of its class were open,
+//! which bounds the driver's memory if the server does not answer.
 
 use std::sync::Arc;
 use std::thread;
@@ -35,57 +35,53 @@ use crate::requests::{Call, RequestGenerator};
 use crate::workload::{Class, Workload};
 use crate::{Error, Result};
 
-/// Between what is prepared and the first request.
+/// Between the end of the preparations and the first request.
 const HEAD_START: Duration = Duration::from_millis(50);
-/// Answers have so long after the last request was due.
+/// Time for answers after the last request was due.
 pub const DRAIN: Duration = Duration::from_secs(30);
-/// So many requests of a class may have no answer yet.
+/// Per class.
 pub const IN_FLIGHT_MAX: usize = 100_000;
-/// So many arrivals may be waiting to be sent.
+/// Per class.
 const ARRIVAL_QUEUE_CAPACITY: usize = 65_536;
 
-/// An answer that is longer takes its thread a while.
+/// A longer answer keeps its thread busy for a while.
 const SHORT_RESPONSE_BYTES: u64 = 256 << 10;
 
-/// What is run, beside the workload.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Against what.
     pub endpoint: Endpoint,
-    /// Decides when requests are due, and for which keys.
+    /// For arrival times and keys.
     pub seed: u64,
-    /// The process whose use of the machine is to be reported.
+    /// Its use of the machine is reported.
     pub process: Option<Process>,
-    /// So long the same load runs before, over the same connections, and is not counted. The first
+    /// Duration of the same load before the run, over the same connections, not counted. The first
     /// long answers of a server take up to four times as long as the others.
     pub warm_up: Duration,
 }
 
-/// A class, for the caller that reads its progress.
+/// A class as the main task sees it.
 struct ClassThread {
     class: Class,
     progress: Arc<Mutex<ClassProgress>>,
-    /// To its thread, which ends when no sender is left that can give it more of them.
+    /// The thread ends when all senders are dropped.
     windows: mpsc::Sender<SendWindow>,
 }
 
-/// What a class has to send, from a moment on.
 struct SendWindow {
     arrivals: mpsc::Receiver<Duration>,
     start: Instant,
     window: Duration,
-    /// Gone when all was sent, and answered or given up.
+    /// Dropped when each request of the window is answered or given up.
     done: oneshot::Sender<()>,
 }
 
 #[derive(Default)]
 struct ClassProgress {
     metrics: ClassMetrics,
-    /// How many were due so far.
     due: u64,
 }
 
-/// A class, on its thread.
+/// A class on its own thread.
 struct ClassSender {
     requests: RequestGenerator,
     connections: Vec<Channel>,
@@ -93,7 +89,7 @@ struct ClassSender {
     in_flight: JoinSet<CompletedRequest>,
 }
 
-/// Runs a workload to its end. `tell` is called once per second with the progress.
+/// `tell` is called once per second with the progress.
 pub async fn run(
     workload: &Workload,
     order: &RunOptions,
@@ -125,7 +121,7 @@ pub async fn run(
     })
 }
 
-/// Has all classes send what is due in a window, and waits until they have.
+/// Returns when all classes have sent what is due in the window and have the answers.
 async fn run_window(
     lanes: &[ClassThread],
     window: Duration,
@@ -139,7 +135,7 @@ async fn run_window(
         let (ended, end) = oneshot::channel();
         say.push(sender);
         ends.push(end);
-        // It is waiting for that.
+        // The thread waits for windows, so this does not fail.
         let _ = lane.windows.send(SendWindow { arrivals, start, window, done: ended }).await;
     }
     let schedules = lanes.iter().map(|ClassThread { class, .. }| {
@@ -169,13 +165,13 @@ fn thread_error(error: std::io::Error) -> Error {
     Error::Local(format!("no thread could be started: {error}"))
 }
 
-/// One for the times of a class, one for what it asks for.
+/// One seed for arrival times, one for requests.
 fn seeds(seed: u64, class: &Class) -> [u64; 2] {
     let first = seed.wrapping_mul(1 << 20).wrapping_add(class.index * 2);
     [first, first + 1]
 }
 
-/// Starts the thread of a class, which opens its connections, and waits for something to do.
+/// Starts the thread of a class, which opens its connections, and waits for windows.
 async fn start_class(workload: &Workload, order: &RunOptions, place: usize) -> Result<ClassThread> {
     let class = &workload.classes[place];
     let [_, seed] = seeds(order.seed, class);
@@ -204,7 +200,7 @@ async fn start_class(workload: &Workload, order: &RunOptions, place: usize) -> R
         }
     };
     let thread = thread::Builder::new().name(format!("class {}", class.name));
-    // A class that takes a few keys from its socket measures others, and must not be late itself.
+    // A class of short answers measures the delays that others cause, and must not be late itself.
     let record = workload.space.key_size.saturating_add(workload.space.value.max);
     let sent = class.operation.keys_sent().saturating_mul(record);
     let turn = if sent <= SHORT_RESPONSE_BYTES { SchedClass::Latency } else { SchedClass::Normal };
@@ -217,7 +213,7 @@ async fn start_class(workload: &Workload, order: &RunOptions, place: usize) -> R
     Ok(ClassThread { class: class.clone(), progress: score, windows: rounds })
 }
 
-/// Reads of keys that are not there are quick, and would pass for good figures.
+/// Reads of missing keys are fast and would pass for good results.
 async fn check_filled(workload: &Workload, endpoint: &Endpoint) -> Result<()> {
     let channel = connection::open(endpoint, 1).await?.remove(0);
     if workload.has_deletes() || !workload.has_ranges() {
@@ -248,7 +244,7 @@ fn progress(lanes: &[ClassThread], start: Instant) -> String {
 }
 
 impl ClassSender {
-    /// Until nothing more will be due.
+    /// Until the channel is closed.
     async fn send_all(&mut self, mut arrivals: mpsc::Receiver<Duration>, start: Instant) {
         loop {
             tokio::select! {
@@ -284,7 +280,7 @@ impl ClassSender {
         while let Ok(Some(done)) = timeout_at(end.into(), self.in_flight.join_next()).await {
             self.record(done);
         }
-        // They are counted as silent, and not in the next round.
+        // They are counted as failures, and not in the next window.
         self.in_flight.shutdown().await;
         let mut score = self.progress.lock();
         let silent = score.due - score.metrics.answered() - score.metrics.failed();

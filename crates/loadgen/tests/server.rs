@@ -1,4 +1,4 @@
-//! A server of ours in this process, filled and run against.
+//! A run against a server in this process.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -115,7 +115,7 @@ fn every_request_is_answered_with_what_it_asked_for() {
         let report = run_quietly(&workload, &order).await.unwrap();
         let table = report.table();
         for line in &report.classes {
-            // Which keys came is checked by the run: too few would be an error.
+            // The run checks which keys came: too few would be an error.
             assert_eq!(line.metrics.failed(), 0, "{table}");
             let most = line.metrics.latency_ms(1.0).unwrap();
             assert!(line.metrics.latency_ms(0.5).unwrap() <= most && most < 60_000.0, "{table}");
@@ -147,7 +147,7 @@ fn keys_that_are_missing_are_told_before_and_during_a_run() {
         let what = "the server has 0 of the workload's 2000 keys";
         let told = format!("{what}; `clearlane-load fill` puts them there");
         assert_eq!(trouble, Error::Server(told));
-        // With a class that deletes, keys may be missing, and no answer is wrong.
+        // With a class that deletes, missing keys are no error.
         let deleting = "\n[[class]]\nname = 'del'\noperation = 'delete'\nkeys = 3\nrate = 30\n";
         let workload = Workload::parse(&format!("{WORKLOAD}{deleting}")).unwrap();
         fill(&workload.space, &order.endpoint, 1, 1, &mut |_| {}).await.unwrap();
@@ -160,7 +160,7 @@ fn keys_that_are_missing_are_told_before_and_during_a_run() {
     running.stop();
 }
 
-/// Nothing that needs a fill.
+/// Classes that need no fill.
 const WRITES: &str = "
     seconds = 2
     [keys]
@@ -198,7 +198,7 @@ fn what_a_server_refuses_is_counted_by_its_words() {
 fn a_warm_up_is_sent_and_not_counted() {
     let dir = tempfile::tempdir().unwrap();
     let running = RunningServer::start(dir.path(), Limits::default());
-    // A transaction writes only if its key is there.
+    // A transaction writes only if its key exists.
     let mut workload = Workload::parse(WRITES).unwrap().without(&["txn".to_owned()]).unwrap();
     workload.seconds = 1;
     let warm_up = Duration::from_secs(2);
@@ -215,15 +215,14 @@ fn a_server_that_stops_halfway_leaves_errors_and_the_rest_is_still_sent() {
     let dir = tempfile::tempdir().unwrap();
     let running = RunningServer::start(dir.path(), Limits::default());
     let mut workload = Workload::parse(WRITES).unwrap();
-    // It takes a while to stop on a machine that has much else to do, and some are to be sent after
-    // that.
+    // It takes a while to stop on a busy machine, and some requests are to be sent after that.
     workload.seconds = 5;
     let order = run_options(running.server.address());
     let (mut running, mut stopping) = (Some(running), None);
     let mut seconds = 0;
     let mut stop_in_the_middle = |_: &str| {
         seconds += 1;
-        // The first is told at the beginning.
+        // The first call is at the beginning.
         if seconds == 2 {
             stopping = running.take().map(|running| thread::spawn(|| running.stop()));
         }

@@ -1,4 +1,4 @@
-//! Files that are workloads, and files that are not, with the line that is said of each.
+//! Valid workload files, and the errors of invalid ones.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,7 +11,6 @@ use clearlane_loadgen::workload::{Class, Operation, Workload, key_space};
 
 const KEYS: &str = "[keys]\ncount = 1000\nsize = 32\nvalue = 64\n";
 
-/// A file with one class.
 fn with_class(fields: &str) -> String {
     format!("seconds = 10\n{KEYS}[[class]]\n{fields}")
 }

@@ -21,8 +21,6 @@ pub use prost::{DecodeError, Message};
 /// field, enum and service with the names that the files give them, imports before their users,
 /// comments left out.
 ///
-/// For whatever must know names at run time: the JSON gateway, reflection, and the test that
-/// compares our surface with etcd's.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// Declares the module of one protobuf package and fills it with the generated code.
@@ -130,12 +128,9 @@ package! {
     peerpb, "peerpb"
 }
 
-/// What all gRPC servers share.
 pub mod grpc {
-    /// Whether a server is ready.
     pub mod health {
         package! {
-            /// The first and only version.
             v1, "grpc.health.v1"
         }
     }

@@ -1,4 +1,4 @@
-//! Transactions that hold transactions: the one recursive message of the API.
+//! Decodes transactions that hold transactions: the one recursive message of the API.
 //!
 //! prost follows a message into another for 100 levels, and one transaction takes two. etcd's bound
 //! on operations allows 129 transactions in each other, so what prost refuses is read here, level
@@ -12,7 +12,7 @@ use prost::{DecodeError, Message};
 use crate::etcdserverpb::request_op::Request;
 use crate::etcdserverpb::{Compare, InternalRaftRequest, RequestOp, TxnRequest};
 
-/// Transactions in each other, the outermost counted: what etcd takes with its default of 128
+/// Nested transactions, the outermost counted: what etcd takes with its default of 128
 /// operations, each of which may hold the next transaction, and the last of which may be empty.
 pub const TXNS_DEEP_MAX: usize = 129;
 
@@ -23,21 +23,17 @@ const IN_OPERATION: u32 = 4;
 /// Why a message with a transaction cannot be read.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// Transactions lie deeper in each other than [`TXNS_DEEP_MAX`].
     #[error("more than {TXNS_DEEP_MAX} transactions in each other")]
     TooDeep,
-    /// It is no such message.
     #[error(transparent)]
     Malformed(#[from] DecodeError),
 }
 
-/// Reads a transaction.
 pub fn decode_txn(bytes: Bytes) -> Result<TxnRequest, Error> {
     // Nearly every one is flat. What prost refuses is malformed, or deep.
     TxnRequest::decode(bytes.clone()).or_else(|_| txn(bytes, TXNS_DEEP_MAX))
 }
 
-/// Reads the data of an entry of the raft log.
 pub fn decode_raft_request(bytes: Bytes) -> Result<InternalRaftRequest, Error> {
     InternalRaftRequest::decode(bytes.clone()).or_else(|_| raft_request(bytes))
 }
@@ -68,15 +64,15 @@ fn txn(bytes: Bytes, deep_max: usize) -> Result<TxnRequest, Error> {
             (3, WireType::LengthDelimited) => {
                 txn.failure.push(operation(field.message()?, deep_max)?)
             }
-            // A known field of a wrong type is refused, and an unknown one has no effect.
+            // A known field of a wrong type is refused, an unknown one ignored.
             _ => txn.merge(field.bytes)?,
         }
     }
     Ok(txn)
 }
 
-/// One operation. What has more than a transaction in it was not made by an encoder, and is left to
-/// prost.
+/// One operation. One with more than a transaction in it was not made by an encoder, and is decoded
+/// by prost.
 fn operation(bytes: Bytes, deep_max: usize) -> Result<RequestOp, Error> {
     let mut fields = Fields(bytes.clone());
     match (fields.next().transpose()?, fields.0.is_empty()) {
@@ -88,13 +84,12 @@ fn operation(bytes: Bytes, deep_max: usize) -> Result<RequestOp, Error> {
     }
 }
 
-/// The fields of a message, one after the other.
 struct Fields(Bytes);
 
 struct Field {
     number: u32,
     wire_type: WireType,
-    /// All of it, its key included.
+    /// Includes the key.
     bytes: Bytes,
 }
 
@@ -135,7 +130,6 @@ mod tests {
     use super::*;
     use crate::etcdserverpb::{PutRequest, RequestHeader};
 
-    /// So many transactions in each other, the innermost with a put.
     fn deep(txns: usize) -> TxnRequest {
         let op = |request| TxnRequest {
             compare: vec![Compare { key: "k".into(), ..Compare::default() }],
@@ -166,10 +160,10 @@ mod tests {
         );
     }
 
-    /// 1.5 MB of nothing but heads would be a hundred thousand levels.
+    /// 1.5 MB of headers alone would be a hundred thousand levels.
     #[test]
     fn a_hostile_message_is_refused_without_following_it() {
-        // From the innermost outwards, and so back to front.
+        // Built from the innermost outwards, and so back to front.
         let mut bytes = Vec::new();
         for number in [IN_OPERATION, 2].into_iter().cycle().take(200_000) {
             let mut head = Vec::new();

@@ -12,7 +12,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 /// Decodes as everything that a client or another member may send. What is accepted must survive
-/// being written and read again.
+/// being encoded and decoded again.
 fn decode_as_everything(bytes: &[u8]) {
     fn check<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
         if let Ok(message) = M::decode(bytes) {
@@ -139,7 +139,6 @@ proptest! {
     }
 }
 
-/// A message that is nothing but `levels` headers of length-delimited fields, one in the other.
 fn nested(tags: &[u8], levels: usize) -> Vec<u8> {
     let mut reversed = Vec::new();
     for level in 0..levels {
@@ -170,7 +169,7 @@ fn deep_nesting_is_refused() {
 
     // raftpb.Message.responses is field 14.
     assert!(raftpb::Message::decode(&nested(&[0x72], 200_000)[..]).is_err());
-    // Unknown groups are skipped, and skipping has to stop, too.
+    // Skipping of unknown groups has a bound, too.
     assert!(KeyValue::decode(&[0x7b; 200_000][..]).is_err());
 }
 

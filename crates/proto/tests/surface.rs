@@ -1,4 +1,4 @@
-//! Is our surface etcd's? Names, numbers and types of everything, against a listing.
+//! Compares the names, numbers and types of our surface with a listing of etcd's.
 //!
 //! `surface.txt` lists every definition of every package, one to a line, from the descriptors that
 //! the build made of `proto/`. It was compared with what etcd 3.7.1's own descriptors say: a
@@ -109,7 +109,6 @@ impl std::fmt::Display for Listing {
     }
 }
 
-/// What the notation of a definition depends on besides the definition.
 struct Scope<'a> {
     package: &'a str,
     proto2: bool,
@@ -182,7 +181,6 @@ impl Scope<'_> {
         }
     }
 
-    /// Drops the leading dot, and the package if it is this one.
     fn local<'a>(&self, full_name: &'a str) -> &'a str {
         let full_name = full_name.strip_prefix('.').unwrap_or(full_name);
         full_name

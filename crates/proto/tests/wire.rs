@@ -1,4 +1,4 @@
-//! Exact bytes, where others have written or hashed the same ones.
+//! Exact bytes, where etcd has written or hashed the same ones.
 //!
 //! The numbers in the hash tests are what an etcd 3.7.1 answered to HashKV after the same requests.
 
@@ -119,7 +119,7 @@ fn compare_writes_the_range_end_as_field_64_and_a_zero_in_a_oneof() {
         target: compare::CompareTarget::Version.into(),
         key: "k".into(),
         range_end: "l".into(),
-        // Zero, but chosen: a member of a oneof is written whatever it is.
+        // A member of a oneof is written even if it is zero.
         target_union: Some(compare::TargetUnion::Version(0)),
     };
     assert_eq!(compare.encode_to_vec(), b"\x1a\x01k\x20\x00\x82\x04\x01l");
@@ -201,7 +201,6 @@ fn conf_state_is_not_packed_and_reads_both_ways() {
     assert_eq!(ConfState::decode(&b"\x0a\x02\x01\x02\x28\x00"[..]).unwrap(), state);
 }
 
-/// A put inside of so many transactions.
 fn put_inside(transactions: usize) -> TxnRequest {
     let put = request_op::Request::RequestPut(PutRequest::default());
     let mut txn =

@@ -1,4 +1,4 @@
-//! Between raft's own types and ours.
+//! Conversion between raft's own types and ours.
 //!
 //! tikv's raft counts the kinds of membership changes differently from etcd: "add a learner" is 2
 //! there and 3 in etcd, and etcd's 2, "update the addresses", does not exist. The leader reads each
@@ -18,15 +18,11 @@ use raft::eraftpb;
 
 use clearlane_wal::{ConfChange, ConfChangeKind, ConfState, Entry, EntryKind, HardState};
 
-/// A type of the log that raft has in a form of its own.
 pub(crate) trait RaftForm {
-    /// Raft's form.
     type Raft;
 
-    /// As raft has it.
     fn to_raft(&self) -> Self::Raft;
 
-    /// As the log has it.
     fn from_raft(raft: &Self::Raft) -> Self;
 }
 
@@ -43,8 +39,7 @@ impl RaftForm for ConfState {
         state
     }
 
-    /// In order: raft keeps ids in sets, whose order depends on what has been in them, and members
-    /// that agree must have the same bytes.
+    /// Sorted: raft keeps ids in hash sets, and members that agree must have the same bytes.
     fn from_raft(state: &eraftpb::ConfState) -> ConfState {
         let in_order = |ids: &[u64]| {
             let mut ids = ids.to_vec();
@@ -111,17 +106,17 @@ impl RaftForm for Entry {
 
     fn from_raft(entry: &eraftpb::Entry) -> Entry {
         let kind = EntryKind::from_raft(&entry.get_entry_type());
-        // What comes from a peer is checked, what comes from the disk was wrapped here.
+        // Data from a peer is checked before, data from the disk was wrapped here.
         let data =
             unwrap_data(kind.to_raft(), &entry.data).expect("all changes in raft are wrapped");
         Entry { kind, term: entry.term, index: entry.index, data }
     }
 }
 
-/// Field 15, bytes: one that raft does not know in changes of members.
+/// Field 15, bytes: unknown to raft in changes of members.
 const WRAPPING: u8 = 15 << 3 | 2;
 
-/// Field 2 of several changes: one of them, without a word.
+/// Field 2 of several changes: one of them, empty.
 const EMPTY_CHANGE: [u8; 2] = [2 << 3 | 2, 0];
 
 fn wrap_data(kind: EntryKind, data: &Bytes) -> Bytes {
@@ -140,7 +135,7 @@ fn wrap_data(kind: EntryKind, data: &Bytes) -> Bytes {
     Bytes::from(wrapped)
 }
 
-/// What is in the wrapping; nothing if raft's data has another form.
+/// `None` if raft's data has another form.
 pub(crate) fn unwrap_data(kind: eraftpb::EntryType, data: &Bytes) -> Option<Bytes> {
     if kind == eraftpb::EntryType::EntryNormal || data.is_empty() {
         return Some(data.clone());
@@ -155,7 +150,7 @@ pub(crate) fn unwrap_data(kind: eraftpb::EntryType, data: &Bytes) -> Option<Byte
     (length > 0 && bare.len() == length).then(|| data.slice_ref(bare))
 }
 
-/// What a change means to raft: nothing if only addresses change.
+/// `None` if only addresses change.
 pub(crate) fn change_to_raft(change: &ConfChange) -> Option<eraftpb::ConfChange> {
     let kind = match change.kind {
         ConfChangeKind::AddNode => eraftpb::ConfChangeType::AddNode,

@@ -1,8 +1,7 @@
 //! The part of the log that raft works on, in memory.
 //!
-//! Raft asks for terms and entries all the time, and must get what it has just been given, on disk
-//! or not. So the log is in memory from some index on, and the write-ahead log is read only at a
-//! start.
+//! Raft asks for terms and entries all the time, also for those that are not on disk yet. So the
+//! log is in memory from some index on, and the write-ahead log is read only at a start.
 //!
 //! ```text
 //!   1 ... 5,000 │ 5,001 ........... 10,000 ........ 12,000
@@ -23,14 +22,11 @@ use clearlane_wal::ConfState;
 
 use crate::convert::RaftForm as _;
 
-/// Where a state of the store lies in the log.
+/// A state of the store, by its place in the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogPosition {
-    /// The last entry that the state contains.
     pub index: u64,
-    /// The term of that entry.
     pub term: u64,
-    /// The members then.
     pub conf_state: ConfState,
 }
 
@@ -43,15 +39,14 @@ pub struct LogPosition {
 #[derive(Debug, Default)]
 pub(crate) struct LogStorage {
     pub(crate) hard_state: HardState,
-    /// The entry before the first one that is kept.
+    /// Index and term of the entry before the first one that is kept.
     before_first: (u64, u64),
     entries: VecDeque<Entry>,
     durable: LogPosition,
 }
 
 impl LogStorage {
-    /// A log without entries, the first of which is to follow on `before`, and whose store is at a
-    /// position, there or later.
+    /// A log without entries behind `before`, with a store at `durable`, there or later.
     pub(crate) fn new(before: (u64, u64), durable: LogPosition) -> LogStorage {
         LogStorage { before_first: before, durable, ..LogStorage::default() }
     }
@@ -60,14 +55,13 @@ impl LogStorage {
         &self.durable
     }
 
-    /// The store has been synced in this state.
     pub(crate) fn set_durable(&mut self, position: LogPosition) {
         if position.index >= self.durable.index {
             self.durable = position;
         }
     }
 
-    /// Appends entries; those that are there from the same index on are overwritten.
+    /// Entries with the same or higher indexes are overwritten.
     pub(crate) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         let (from, to) = (self.before_first.0 + 1, self.last());
@@ -77,14 +71,14 @@ impl LogStorage {
         self.entries.extend(entries.iter().cloned());
     }
 
-    /// The store was replaced by one at this position: everything before is gone.
+    /// The store was replaced by one at this position: everything before is dropped.
     pub(crate) fn install(&mut self, position: LogPosition) {
         self.entries.clear();
         self.before_first = (position.index, position.term);
         self.durable = position;
     }
 
-    /// Lets go of the entries up to an index, but of none that the durable store does not have.
+    /// Drops the entries up to an index, but none behind the durable index.
     pub(crate) fn release(&mut self, up_to: u64) {
         let up_to = up_to.min(self.durable.index).min(self.last());
         while self.before_first.0 < up_to {
@@ -93,8 +87,8 @@ impl LogStorage {
         }
     }
 
-    /// From which entry up to an index, and beyond, there are no more bytes than so many: the last
-    /// index that would have to be released.
+    /// The index up to which entries must be released so that those up to `up_to` have at most this
+    /// many bytes.
     pub(crate) fn release_index_for_bytes(&self, up_to: u64, bytes: u64) -> u64 {
         let known =
             up_to.saturating_sub(self.before_first.0).min(self.entries.len() as u64) as usize;
@@ -109,7 +103,6 @@ impl LogStorage {
         self.before_first.0 + (known - kept) as u64
     }
 
-    /// Bytes of the entries behind an index.
     pub(crate) fn bytes_after(&self, index: u64) -> u64 {
         let known =
             index.saturating_sub(self.before_first.0).min(self.entries.len() as u64) as usize;
@@ -150,7 +143,7 @@ impl Storage for LogStorage {
             left = left.saturating_sub(size);
             fits
         };
-        // The first one in any case: nothing else would ever fit.
+        // The first one in any case, or nothing larger than the limit would be sent.
         let mut entries: Vec<Entry> = Vec::new();
         for entry in wanted {
             if !fits(&entry) && !entries.is_empty() {
@@ -180,8 +173,7 @@ impl Storage for LogStorage {
         Ok(self.last())
     }
 
-    /// Announces the durable state or a later one: the sender takes the position from what
-    /// it sends.
+    /// The durable state or a later one: the sender sets the position of the copy that it sends.
     fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
         if self.durable.index < request_index || self.durable.index == 0 {
             return Err(StorageError::SnapshotTemporarilyUnavailable.into());

@@ -1,8 +1,8 @@
-//! Nothing that a peer sends, and nothing that its owner calls, stops a driver by a panic.
+//! No message of a peer and no call of the owner makes a driver panic.
 //!
-//! Two members talk as they should, and beside what they say the first hears nonsense: messages
+//! Two members exchange valid messages, and the first also gets invalid ones: messages
 //! made of random parts that fit together more or less, and real ones of the same run with a part
-//! changed. Its appends become durable now and then. The driver may refuse what it likes.
+//! changed. Its appends become durable now and then. The driver may refuse any of them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -28,7 +28,7 @@ fn member(id: u64) -> RaftNode {
     RaftNode::new(RaftNodeConfig { reads_max: 8, ..RaftNodeConfig::new(id, 7) }, found).unwrap()
 }
 
-/// What its owner does with what a driver says.
+/// Carries out what a driver asks of its owner.
 fn handle_ready(driver: &mut RaftNode, effects: Ready, writes: bool) -> Vec<Message> {
     for entry in &effects.committed_entries {
         // A server refuses several changes at once.
@@ -151,7 +151,6 @@ fn make_fit(message: &mut eraftpb::Message) {
     }
 }
 
-/// What happens next.
 #[derive(Clone, Debug)]
 enum Event {
     Nonsense(Box<eraftpb::Message>),
@@ -198,7 +197,7 @@ fn mutate(message: &mut eraftpb::Message, part: u8, to: u64) {
     }
 }
 
-/// What an owner may call at any time. What is nonsense is an error.
+/// A call of the owner with arbitrary arguments. Invalid ones are an error.
 fn call(driver: &mut RaftNode, what: u8, number: u64) {
     let id = number % 5;
     match what % 11 {
@@ -312,7 +311,7 @@ fn found(store: u64, commit: u64, term: u64, entries: &[(u64, u64)]) -> Recovere
     }
 }
 
-/// What a driver says to what a disk holds, and how far it takes it to be committed.
+/// Opens a driver on what a disk holds; returns its commit index.
 fn opened(found: RecoveredState) -> Result<u64, String> {
     let driver = RaftNode::new(RaftNodeConfig::new(1, 1), found);
     driver.map(|driver| driver.committed_index()).map_err(|error| error.to_string())
@@ -357,7 +356,7 @@ fn kept(found: RecoveredState) -> Result<(u64, u64), String> {
 
 #[test]
 fn entries_that_the_store_has_are_kept_for_others() {
-    // From the very first on; or behind one that only says what came before.
+    // From the very first on; or behind one that only gives the term before.
     assert_eq!(kept(found(3, 3, 2, &[(1, 1), (2, 2), (3, 2), (4, 2)])), Ok((1, 4)));
     assert_eq!(kept(found(5, 5, 3, &[(3, 1), (4, 1), (5, 2), (6, 3)])), Ok((4, 6)));
     assert_eq!(kept(found(5, 5, 2, &[(4, 1), (5, 2)])), Ok((5, 5)));
@@ -365,7 +364,7 @@ fn entries_that_the_store_has_are_kept_for_others() {
     assert_eq!(kept(found(5, 5, 2, &[(5, 2), (6, 2)])), Ok((6, 6)));
     assert_eq!(kept(found(5, 5, 2, &[(6, 2)])), Ok((6, 6)));
     assert_eq!(kept(found(5, 5, 2, &[])), Ok((6, 5)));
-    // A log that ends before the store says nothing of what follows on it.
+    // A log that ends before the store has no connection to what follows.
     assert_eq!(kept(found(5, 4, 2, &[(1, 1), (2, 2), (3, 2), (4, 2)])), Ok((6, 5)));
 }
 
@@ -426,7 +425,7 @@ fn step(driver: &mut RaftNode, message: &eraftpb::Message) -> Result<(), Error> 
     driver.step(Message::decode(&message.write_to_bytes().unwrap()).unwrap())
 }
 
-/// What is wrong with a message, in the driver's words.
+/// The text of the driver's error.
 fn refused(driver: &mut RaftNode, message: &eraftpb::Message) -> String {
     let error = step(driver, message).unwrap_err().to_string();
     error.rsplit(": ").next().unwrap().to_owned()
@@ -444,7 +443,7 @@ fn a_vote_that_was_not_asked_for_does_not_count() {
     assert_eq!(step(&mut driver, &from_two(MsgRequestPreVoteResponse, 3)), Ok(()));
     let append = driver.ready().unwrap().append.unwrap();
     assert_eq!(driver.leadership().role, Role::Candidate);
-    // Its own vote is on its way to the disk, so no member can have heard of its candidacy.
+    // Its own vote is not durable, so no member can have received its candidacy.
     let vote = from_two(MsgRequestVoteResponse, 3);
     assert_eq!(refused(&mut driver, &vote), "an answer to what was not asked yet");
     driver.on_persisted(append.number).unwrap();
@@ -548,7 +547,6 @@ fn forwarded_proposals_are_bounded() {
     assert_eq!(driver.propose(large()), Ok(()));
 }
 
-/// Members change one at a time; a member that applied such an entry would stop.
 #[test]
 fn several_changes_in_one_proposal_are_refused() {
     let mut driver = member(1);

@@ -16,7 +16,7 @@ use clearlane_raft::RaftNodeConfig;
 use cluster_support::Cluster;
 use proptest::prelude::*;
 
-/// A step: what happens, to which member, and a number for it.
+/// What happens, to which member, and a number for it.
 type Step = (u8, u8, u16);
 
 fn settings(seed: u64) -> RaftNodeConfig {
@@ -74,7 +74,6 @@ fn step(cluster: &mut Cluster, voters: u64, at: usize, (what, member, number): S
     }
 }
 
-/// Runs a schedule, and returns the cluster as it leaves it.
 fn run(voters: u64, seed: u64, steps: &[Step]) -> Cluster {
     let mut cluster = Cluster::new(voters, settings(seed));
     cluster.reports_snapshots = true;
@@ -84,7 +83,6 @@ fn run(voters: u64, seed: u64, steps: &[Step]) -> Cluster {
     cluster
 }
 
-/// Repairs everything and waits until all have everything.
 fn repair(cluster: &mut Cluster) {
     cluster.heal();
     for id in cluster.ids() {
@@ -140,7 +138,7 @@ fn steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn config(cases: u32) -> ProptestConfig {
-    // The schedule that fails is printed, made as short as it will go.
+    // The failing schedule is printed, shrunk.
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 

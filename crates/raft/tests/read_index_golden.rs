@@ -63,7 +63,7 @@ impl TestQueue {
         gone.map(|reader| format!("{reader} was not waiting\n")).collect()
     }
 
-    /// Reads, cancels, and reads again, so often.
+    /// Reads, cancels, and reads again, `times` times.
     fn churn(&mut self, times: u64) -> String {
         for reader in 1_000_000..1_000_000 + times {
             assert_eq!(self.queue.enqueue(reader), Ok(()));

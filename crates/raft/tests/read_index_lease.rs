@@ -1,5 +1,5 @@
-//! A lease is as good as its clocks: swept over moments, it shows no stale read while they drift
-//! within the margin, and shows one when they drift further, or when a member votes right after it
+//! Leases under clock drift: no stale read while clocks drift
+//! within the margin, and one when they drift further, or when a member votes right after it
 //! has started.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -13,19 +13,18 @@ use read_index_cluster::{Cluster, PlantedBug};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// How fast clocks run, in thousandths: 1000 is right.
+/// Clock speeds in thousandths: 1000 is right.
 #[derive(Debug, Clone, Copy)]
 struct Drift {
     leader: u32,
     followers: u32,
 }
 
-/// What a run showed.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct LeaseOutcome {
-    /// Reads that the old leader let go before there was a new one.
+    /// Reads that the old leader released before there was a new one.
     good: u32,
-    /// And after.
+    /// Those that it released after.
     stale: u32,
 }
 
@@ -34,8 +33,8 @@ fn when_it_shows(shown: Duration, speed: u32) -> Duration {
     shown * 1000 / speed
 }
 
-/// The worst that can happen: the leader asks at 0, a follower has heard that at once, and its next
-/// tick is due right then; and the leader is cut off when it has the answer. The followers elect
+/// The worst case: the leader asks at 0, a follower receives that at once, and its next
+/// tick is due right then; the leader is cut off when it has the answer. The followers elect
 /// another one at `election`, and acknowledge a write. The old leader is asked for a read every
 /// millisecond.
 fn run(drift: Drift, election: Duration) -> LeaseOutcome {
@@ -48,7 +47,7 @@ fn run(drift: Drift, election: Duration) -> LeaseOutcome {
     for reader in 1..2_000 {
         let truly = MILLISECOND * reader;
         if truly >= election && written.is_none() {
-            // A member that votes before it may has started anew.
+            // A member that votes before it may has been restarted.
             if election < earliest_election(drift) {
                 cluster.restart(3, RequestIdGenerator::new(3, 1));
             }
@@ -66,7 +65,7 @@ fn run(drift: Drift, election: Duration) -> LeaseOutcome {
     seen
 }
 
-/// When followers whose clocks run like this may elect another leader, at the earliest.
+/// The earliest time at which followers with such clocks may elect another leader.
 fn earliest_election(drift: Drift) -> Duration {
     let config = ReadIndexConfig::new(1);
     when_it_shows(config.election_timeout - config.tick_interval, drift.followers)

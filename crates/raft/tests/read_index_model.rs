@@ -1,5 +1,5 @@
-//! Random histories over a ReadIndex queue and a plain one, in every mode: they must say the same.
-//! And whatever they say, no reader may be let go by a question that was asked before it came.
+//! Random histories over a ReadIndex queue and a plain one, in every mode: they must agree.
+//! No reader may be released by a question that was asked before it came.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -54,18 +54,17 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A ReadIndex queue, the plain one beside it, and what is known of the history.
+/// A ReadIndex queue and the plain one, and what is known of the history.
 struct Race {
     mode: ReadMode,
     barrier: Box<dyn ReadIndexQueue<u64>>,
     plain: PlainQueue,
     ids: (RequestIdGenerator, RequestIdGenerator),
     now: Duration,
-    /// Counts steps.
     step: u64,
-    /// When each waiting reader has come.
+    /// The step at which each waiting reader came.
     came: HashMap<u64, u64>,
-    /// Questions and entries: id, when, for which reader.
+    /// Questions and entries: id, and the step.
     asked: Vec<(u64, u64)>,
     /// By index: when the latest question or entry was asked that was answered with it.
     answered: HashMap<u64, u64>,
@@ -120,7 +119,7 @@ impl Race {
     }
 
     fn read(&mut self, reader: u64) {
-        // A caller gives a name again only when it was told what became of the reader before.
+        // A caller gives a name again only after the reader of that name was released or failed.
         if self.came.contains_key(&reader) && !self.done.contains(&reader) {
             let (told, expected) = (self.barrier.cancel(reader), self.plain.cancel(reader));
             assert_eq!(told, expected);

@@ -1,5 +1,5 @@
-//! Why a leader must ask, and why a question must not be asked twice under one id: stale reads that
-//! are there when the bug is planted, and are not when it is not.
+//! Stale reads that appear if a bug is planted, and do not if it is not: a leader that asks no
+//! quorum, and a retry under the same id.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,8 +14,8 @@ use read_index_cluster::{Cluster, PlantedBug};
 
 const RETRY: Duration = Duration::from_millis(500);
 
-/// A leader that was deposed and does not know it is asked to read. The index that it lets the
-/// reader go with, and what a reader must see.
+/// A deposed leader that does not know it is asked to read. Returns the index with which it
+/// releases the reader, and what the reader must see.
 fn deposed(planted: PlantedBug) -> (Option<Result<u64, ReadIndexError>>, u64) {
     let mut cluster = Cluster::new(3, ReadMode::ReadIndex, planted);
     cluster.read(1, 10);
@@ -43,7 +43,7 @@ fn a_leader_that_does_not_ask_shows_the_past() {
     assert!(outcome.unwrap().unwrap() < written, "without rounds the read is stale: {outcome:?}");
 }
 
-/// etcd's issue 20418. What the reader at member 2 was told, and what it must see.
+/// etcd's issue 20418. Returns what the reader at member 2 was told, and what it must see.
 ///
 /// ```text
 ///   1 (leader)   A ─▶ 2 3 4 5      acknowledged by 2 and 3: answered, but the answer is slow
@@ -84,7 +84,7 @@ fn a_late_acknowledgement_answers_a_question_with_a_reused_id() {
 }
 
 /// The member asks, stops, starts again, and asks again; then the answer to the first question
-/// arrives. Whether the reader of the second is let go by it.
+/// arrives. Returns whether it releases the second reader.
 fn answer_of_before_the_restart(
     ids_after: impl Fn(&RequestIdGenerator) -> RequestIdGenerator,
 ) -> bool {
@@ -124,7 +124,6 @@ fn an_answer_to_another_member_releases_no_reader() {
     assert_eq!(cluster.member(1).barrier.metrics().late_answers, 1);
 }
 
-/// What happens in a random history.
 #[derive(Debug, Clone)]
 enum Step {
     Read(u64),
@@ -158,7 +157,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// Runs a history. Tells how many reads were let go, and which one has seen less than was
+/// Returns the number of released reads, and one that has seen less than was
 /// acknowledged when it came.
 fn play(steps: &[Step], planted: PlantedBug) -> (usize, Option<String>) {
     let mut cluster = Cluster::new(MEMBERS, ReadMode::ReadIndex, planted);
@@ -200,7 +199,7 @@ fn play(steps: &[Step], planted: PlantedBug) -> (usize, Option<String>) {
     (let_go, None)
 }
 
-/// Plays this number of histories; how many reads were let go, unless one was stale.
+/// Returns the number of released reads, or an error if one was stale.
 fn histories(planted: PlantedBug) -> Result<usize, String> {
     let config =
         ProptestConfig { cases: 250, failure_persistence: None, ..ProptestConfig::default() };

@@ -1,4 +1,4 @@
-//! Several members that are one cluster.
+//! A cluster of members in one process.
 
 use clearlane::data::MemberConfig;
 use clearlane_client::{Client, Options};
@@ -7,8 +7,7 @@ use tempfile::TempDir;
 use crate::member::{Member, eventually};
 use crate::{Error, Result};
 
-/// Members in one process, each with its threads, its directory and its ports. They are counted
-/// from 0.
+/// Members in one process, each with its threads, its directory and its ports. Indexes are from 0.
 ///
 /// ```
 /// use clearlane_test_server::TestCluster;
@@ -26,17 +25,17 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub struct TestCluster {
     members: Vec<Member>,
-    /// Goes after them.
+    /// Dropped after the members, which have files in it.
     _directory: TempDir,
 }
 
 impl TestCluster {
-    /// So many members, and they have a leader.
+    /// Returns when there is a leader.
     pub async fn start(members: usize) -> Result<TestCluster> {
         TestCluster::start_with(members, |_| {}).await
     }
 
-    /// The same, with members that are made somewhat differently.
+    /// `tune` changes the configuration of each member.
     pub async fn start_with(
         members: usize,
         tune: impl Fn(&mut MemberConfig),
@@ -55,7 +54,7 @@ impl TestCluster {
         Ok(cluster)
     }
 
-    /// Where the members listen for clients, whether they run or not.
+    /// The client URLs of all members, running or not.
     pub fn endpoints(&self) -> Vec<String> {
         self.members.iter().map(Member::endpoint).collect()
     }
@@ -65,12 +64,11 @@ impl TestCluster {
         Ok(Client::connect(self.endpoints(), Options::default()).await?)
     }
 
-    /// Whether a member runs.
     pub fn is_running(&self, member: usize) -> bool {
         self.members.get(member).is_some_and(Member::is_running)
     }
 
-    /// Waits until all members that run agree on a leader that runs. Which is it?
+    /// The index of the leader that all running members agree on. Waits until there is one.
     pub async fn leader(&self) -> Result<usize> {
         let agreed = || {
             let mut leaders =
@@ -83,13 +81,13 @@ impl TestCluster {
         eventually(agreed).await
     }
 
-    /// Stops a member, as if its power had failed: no other member is notified. It keeps its data.
+    /// Abrupt, as a power failure: leadership is not transferred. The data stays.
     pub async fn stop(&mut self, member: usize) -> Result<()> {
         self.member_mut(member)?.stop().await
     }
 
-    /// Starts a member again, with its data, and stops it before if it runs. Waits for a leader
-    /// only if enough members run to have one.
+    /// Starts a member with its data; a running one is stopped first. Waits for a leader only if a
+    /// quorum runs.
     pub async fn restart(&mut self, member: usize) -> Result<()> {
         let found = self.member_mut(member)?;
         found.stop().await?;

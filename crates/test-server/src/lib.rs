@@ -1,9 +1,9 @@
-//! Servers for tests, in the process of the test: a store to talk to, or a cluster of them.
+//! Servers for tests, in the process of the test: a single one, or a cluster.
 //!
 //! A [`TestServer`] is the real server, with its log, its raft and its sockets, on a free port of
-//! 127.0.0.1 and in a directory of its own; both go when the value is dropped. Tests in parallel
-//! have a server each. A [`TestCluster`] is several that are one cluster: its members can be
-//! stopped, as if the power had failed, and started again. Any client of etcd can talk to either.
+//! 127.0.0.1 and in a directory of its own; both go when the value is dropped. A [`TestCluster`] is
+//! several that are one cluster: its members can be stopped, as if the power had failed, and
+//! started again. Any client of etcd can talk to either.
 //!
 //! * `start` returns when there is a leader: the first request need not wait for one.
 //! * A stopped member keeps its data, and starts again at the same address.
@@ -21,26 +21,21 @@ pub use clearlane::data::MemberConfig;
 pub use crate::cluster::TestCluster;
 pub use crate::server::TestServer;
 
-/// Either, or why not.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why there is no server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The member did not start.
     #[error(transparent)]
     Start(#[from] clearlane::data::Error),
     /// There is no port or no directory for it.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// The client was not let in.
     #[error(transparent)]
     Client(#[from] clearlane_client::Error),
-    /// The members have not agreed on a leader within a minute.
     #[error("there is no leader")]
     NoLeader,
-    /// There are only so many members.
+    /// The number of members that there are.
     #[error("there is no member {0}")]
     NoSuchMember(usize),
 }

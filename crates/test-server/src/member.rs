@@ -1,4 +1,4 @@
-//! One member: what it is made from, and whether it runs.
+//! One member of a test cluster.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -18,24 +18,23 @@ use clearlane_wal as wal;
 
 use crate::{Error, Result};
 
-/// Members tick faster than in life.
+/// Half of the default, for shorter elections.
 const HEARTBEAT: Duration = Duration::from_millis(50);
 const ELECTION: Duration = Duration::from_millis(500);
-/// Segments of the log are allocated in advance: small ones are made faster.
+/// Segments are allocated in advance: small ones are made faster.
 const SEGMENT_BYTES: u64 = 1 << 20;
-/// Between two looks at what is waited for.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// Nothing that is waited for takes so long.
+/// Far more than anything takes that is waited for.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A member, whether it runs or not.
+/// A member, running or stopped.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) start: MemberConfig,
-    /// Where clients find it, from its first start on.
+    /// Fixed from the first start on.
     client: SocketAddr,
     peer: SocketAddr,
-    /// Bound before the first start, so that the others know where it will be.
+    /// Bound before the first start, so that the other members know the port.
     listener: Option<TcpListener>,
     running: Option<RunningMember>,
 }
@@ -48,7 +47,7 @@ struct RunningMember {
 }
 
 impl Member {
-    /// One with a port for its peers, that does not run yet.
+    /// A stopped member with a port for its peers.
     pub(crate) fn new(name: &str, directory: &Path) -> io::Result<Member> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let peer = listener.local_addr()?;
@@ -64,7 +63,7 @@ impl Member {
         format!("http://{}", self.client)
     }
 
-    /// What the others are told: `name=http://127.0.0.1:port`.
+    /// `name=http://127.0.0.1:port`.
     pub(crate) fn initial_cluster_entry(&self) -> String {
         format!("{}=http://{}", self.start.name, self.peer)
     }
@@ -73,18 +72,17 @@ impl Member {
         self.running.is_some()
     }
 
-    /// Its number in the cluster, while it runs.
+    /// `None` while it is stopped.
     pub(crate) fn id(&self) -> Option<u64> {
         self.running.as_ref().map(|running| running.server_threads.metadata().node_id)
     }
 
-    /// The member it takes for the leader, if it runs and knows one.
+    /// The leader's id, if this member runs and knows one.
     pub(crate) fn leader(&self) -> Option<u64> {
         let leader = self.running.as_ref()?.server_threads.status().leader();
         (leader != 0).then_some(leader)
     }
 
-    /// Starts, for the first time or again.
     pub(crate) fn start_threads(&mut self) -> Result<()> {
         let clients = Listener::bind(&BindAddress::Tcp(self.client))?;
         let peers = match self.listener.take() {
@@ -92,7 +90,7 @@ impl Member {
             None => TcpListener::bind(self.peer)?,
         };
         let opened = self.start.open()?;
-        // What stops here stops at once.
+        // A stop does not wait for open requests.
         let common = RpcConfig { drain_timeout: Duration::ZERO, ..RpcConfig::default() };
         let node = opened.threads;
         let server =
@@ -110,7 +108,7 @@ impl Member {
         Ok(())
     }
 
-    /// Stops, and returns when ports and directory are free.
+    /// Returns when ports and directory are free.
     pub(crate) async fn stop(&mut self) -> Result<()> {
         let Some(running) = self.running.take() else { return Ok(()) };
         let gone = tokio::task::spawn_blocking(|| running.stop()).await;
@@ -131,15 +129,15 @@ impl RunningMember {
 impl Drop for Member {
     fn drop(&mut self) {
         if let Some(running) = self.running.take() {
-            // Nothing is written from here on, so the directory may go. The rest may need the very
-            // thread that drops this, to notice that its connection ends: no caller waits for that.
+            // Nothing is written from here on, so the directory may go. The connections may need
+            // this very thread to end, so nothing waits for them.
             running.server_threads.stop();
             std::thread::spawn(|| running.stop());
         }
     }
 }
 
-/// Asks until there is an answer.
+/// Polls until there is an answer, up to [`TIMEOUT`].
 pub(crate) async fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> Result<T> {
     let found = tokio::time::timeout(TIMEOUT, async {
         loop {

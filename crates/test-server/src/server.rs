@@ -1,11 +1,11 @@
-//! A server of its own for a test.
+//! A single-member cluster.
 
 use clearlane::data::MemberConfig;
 use clearlane_client::{Client, Options};
 
 use crate::{Result, TestCluster};
 
-/// A server that stops, and whose data goes, when this does.
+/// A single member that stops, and whose data is deleted, when this is dropped.
 ///
 /// ```
 /// use clearlane_test_server::TestServer;
@@ -20,17 +20,15 @@ use crate::{Result, TestCluster};
 /// ```
 #[derive(Debug)]
 pub struct TestServer {
-    /// A cluster of one.
     cluster: TestCluster,
 }
 
 impl TestServer {
-    /// Starts one that is empty.
     pub async fn start() -> Result<TestServer> {
         TestServer::start_with(|_| {}).await
     }
 
-    /// The same, made somewhat differently: another engine, a quota, an era.
+    /// `tune` changes the configuration: another engine, a quota, an era.
     ///
     /// ```
     /// use clearlane_test_server::TestServer;
@@ -45,22 +43,21 @@ impl TestServer {
         Ok(TestServer { cluster: TestCluster::start_with(1, tune).await? })
     }
 
-    /// Where it listens, `http://127.0.0.1:port`, for any client of etcd's API.
+    /// `http://127.0.0.1:port`.
     pub fn endpoint(&self) -> String {
         self.cluster.endpoints().remove(0)
     }
 
-    /// A client that is connected to it.
     pub async fn client(&self) -> Result<Client> {
         Ok(Client::connect([self.endpoint()], Options::default()).await?)
     }
 
-    /// Stops it, as if the power had failed. Its data stays for [`restart`](TestServer::restart).
+    /// Abrupt, as a power failure. The data stays for [`restart`](TestServer::restart).
     pub async fn stop(&mut self) -> Result<()> {
         self.cluster.stop(0).await
     }
 
-    /// Starts it again, at the same address and with its data, and stops it before if it runs.
+    /// At the same address and with its data; a running server is stopped first.
     pub async fn restart(&mut self) -> Result<()> {
         self.cluster.restart(0).await
     }

@@ -1,4 +1,4 @@
-//! Servers come and go with the values that stand for them.
+//! Servers stop and are deleted with the values that own them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

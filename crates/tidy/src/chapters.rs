@@ -12,7 +12,6 @@ use crate::{File, Repository, violation};
 const MAP: &str = "ARCHITECTURE.md";
 const CHAPTERS: [&str; 2] = ["docs/read-path.md", "docs/write-path.md"];
 
-/// The rule of this module.
 pub fn check(repository: &Repository) -> Vec<String> {
     let missing = |path: &&str| repository.file(path).is_none();
     let missing = [MAP].into_iter().chain(CHAPTERS).filter(missing);

@@ -13,7 +13,6 @@ use crate::{Repository, violation};
 
 const CIRCLE_FILES_MAX: usize = 3;
 
-/// The rule of this module.
 pub fn check(repository: &Repository) -> Vec<String> {
     let roots = repository.files().filter_map(|file| file.path.strip_suffix("src/lib.rs"));
     let sources = roots.map(|root| format!("{root}src/"));
@@ -40,10 +39,11 @@ fn check_crate(repository: &Repository, source: &str) -> Vec<String> {
     .collect()
 }
 
-/// The parts of a path, from the root of the crate on. The root itself has none.
+/// The parts of a path below the root of the crate, which has none.
 type ModulePath = Vec<String>;
 
-/// The modules of a crate that have a file of their own: its path, and what its code names.
+/// The modules of a crate that have a file of their own: its path, and the paths that its code
+/// names.
 struct Modules<'a>(BTreeMap<ModulePath, (&'a str, Vec<ModulePath>)>);
 
 impl<'a> Modules<'a> {
@@ -59,7 +59,6 @@ impl<'a> Modules<'a> {
         Self(files.collect())
     }
 
-    /// The module to whose file `path` leads from the module `from`.
     fn resolve(&self, from: &ModulePath, path: &[String]) -> Option<&ModulePath> {
         let ups = path.iter().take_while(|part| *part == "super").count();
         let start = if ups == 0 { 0 } else { from.len().checked_sub(ups)? };
@@ -71,7 +70,7 @@ impl<'a> Modules<'a> {
     }
 }
 
-/// All paths of this code that begin with `crate` or `super`, but for those of a `pub use`.
+/// All paths that begin with `crate` or `super`, but for those of a `pub use`.
 fn paths(code: &str) -> Vec<ModulePath> {
     let mut paths = Vec::new();
     for (at, _) in code.match_indices("crate::").chain(code.match_indices("super::")) {
@@ -86,8 +85,8 @@ fn paths(code: &str) -> Vec<ModulePath> {
     paths
 }
 
-/// Takes the tree at the beginning of `code` apart: `a::{b, c::D}` is `a::b` and `a::c::D`. Returns
-/// what is behind it.
+/// Flattens the use tree at the beginning of `code`: `a::{b, c::D}` is `a::b` and `a::c::D`.
+/// Returns the rest.
 fn flatten<'a>(before: &[String], code: &'a str, paths: &mut Vec<ModulePath>) -> &'a str {
     let length = code.find(|c| !is_name(c) && c != ':').unwrap_or(code.len());
     let (names, rest) = code.split_at(length);
@@ -102,7 +101,6 @@ fn flatten<'a>(before: &[String], code: &'a str, paths: &mut Vec<ModulePath>) ->
             return &group[at + 1..];
         }
         group = flatten(&path, &group[at..], paths);
-        // A new name for what was imported.
         group = group
             .trim_start()
             .strip_prefix("as ")
@@ -114,14 +112,14 @@ fn flatten<'a>(before: &[String], code: &'a str, paths: &mut Vec<ModulePath>) ->
 /// Tarjan's search for strongly connected components.
 #[derive(Default)]
 struct Circles<'a> {
-    /// How many modules were seen before this one.
+    /// The order of the first visit.
     seen: BTreeMap<&'a ModulePath, usize>,
     stack: Vec<&'a ModulePath>,
     found: Vec<Vec<&'a ModulePath>>,
 }
 
 impl<'a> Circles<'a> {
-    /// The lowest number of a module on the stack that can be reached from this one.
+    /// Returns the lowest number of a module on the stack that can be reached from this one.
     fn visit(&mut self, module: &'a ModulePath, modules: &'a Modules<'_>) -> usize {
         let (order, height) = (self.seen.len(), self.stack.len());
         match self.seen.get(module) {
@@ -144,7 +142,6 @@ impl<'a> Circles<'a> {
 mod tests {
     use super::*;
 
-    /// Four files in a row; the last one has this text.
     fn messages(last: &str) -> Vec<String> {
         let repository = Repository::of([
             ("crates/x/src/lib.rs", "//! X.\nmod a;\npub mod d;\npub use crate::a::A;\n"),

@@ -1,19 +1,18 @@
 //! Rungs 1 to 4 start no thread, read no clock and draw no random number.
 //!
-//! Commit, a step of compaction, lease expiry: each is a function that is called, and is told what
-//! time it is. The server calls it from its threads; the cluster simulation calls it in an order
-//! that a seed decides, and can repeat. With one clock read in between, a failure that was found
-//! once cannot be repeated.
+//! Commit, a step of compaction, lease expiry: each is a function that is called with the time. The
+//! server calls it from its threads; the cluster simulation calls it in an order that depends on a
+//! seed. With one clock read in between, a failure that was found once cannot be repeated.
 //!
-//! Tests are free: the rule looks at `src` without what exists in tests only. So is rung 0, whose
-//! locks measure time. Of what is above rung 4, the rule holds for the parts that the simulation
-//! runs and for the simulation itself, but those may draw numbers from a seed.
+//! Exempt are tests, and rung 0, whose locks measure time. Above rung 4, the rule holds for the
+//! parts that the simulation runs and for the simulation itself, but those may draw numbers from a
+//! seed.
 
 use crate::ladder::{self, CratePosition};
 use crate::rust::lines_with;
 use crate::{Repository, violation};
 
-/// What must not be written, and what it does.
+/// A pattern, and what it does.
 const FORBIDDEN: [(&str, &str); 10] = [
     ("thread::spawn", "starts a thread"),
     ("thread::scope", "starts threads"),
@@ -40,7 +39,6 @@ const SIMULATED_PATHS: [&str; 7] = [
 ];
 const PROGRAMS: &str = "/src/bin/";
 
-/// The rule of this module.
 pub fn check(repository: &Repository) -> Vec<String> {
     let mut violations = check_rungs(repository);
     for part in SIMULATED_PATHS {

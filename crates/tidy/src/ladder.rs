@@ -15,37 +15,33 @@ use toml::{Table, Value};
 
 use crate::{Repository, violation};
 
-/// A crate of the workspace.
 #[derive(Debug)]
 pub struct Crate {
-    /// The directory, without a slash at the end.
+    /// Without a slash at the end.
     pub directory: String,
-    /// Where it stands.
     pub position: CratePosition,
     name: String,
     inherits_lints: bool,
-    /// The packages that it depends on, each with its table.
+    /// Each with the name of its table.
     dependencies: Vec<(String, &'static str)>,
 }
 
-/// Where a crate stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CratePosition {
-    /// On the ladder: `rung = N`.
+    /// `rung = N`.
     Rung(i64),
-    /// Beside it: `beside = "why"`.
+    /// `beside = "why"`.
     Beside,
-    /// It does not say, or says it wrongly.
+    /// The metadata is missing or wrong.
     Unknown,
 }
 
-/// The rule of this module.
 pub fn check(repository: &Repository) -> Vec<String> {
     let crates = crates(repository);
     crates.iter().flat_map(|found| check_crate(found, &crates)).collect()
 }
 
-/// The crates that the root manifest lists. What is broken in a manifest, cargo tells.
+/// The crates that the root manifest lists. A broken manifest is skipped here: cargo reports it.
 pub fn crates(repository: &Repository) -> Vec<Crate> {
     let manifest = |path: &str| repository.file(path)?.text.parse::<Table>().ok();
     let root = manifest("Cargo.toml").unwrap_or_default();
@@ -76,7 +72,7 @@ fn position(package: &Value) -> Option<CratePosition> {
     }
 }
 
-/// Every dependency of every table, those for one platform included.
+/// Of all tables, those for one platform included.
 fn dependencies(manifest: &Table) -> Vec<(String, &'static str)> {
     let platforms = manifest.get("target").and_then(Value::as_table);
     let platforms = platforms.into_iter().flat_map(Table::values).filter_map(Value::as_table);
@@ -123,7 +119,6 @@ mod tests {
 
     const ROOT: &str = "[workspace]\nmembers = [\"crates/low\", \"crates/high\", \"benches\"]\n";
 
-    /// A manifest with this metadata and these dependency tables.
     fn manifest(name: &str, place: &str, tables: &str) -> String {
         let lints = "[lints]\nworkspace = true\n";
         format!(

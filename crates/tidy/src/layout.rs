@@ -16,7 +16,6 @@ const LINE_CHARS_MAX: usize = 100;
 const UNSAFE_FILES: [&str; 2] =
     ["crates/net/src/sched/linux.rs", "crates/clearlane/src/allocator.rs"];
 
-/// The rule of this module.
 pub fn check(repository: &Repository) -> Vec<String> {
     let files = repository.rust_files();
     files.flat_map(|(file, views)| check_file(file, views)).collect()

@@ -23,10 +23,9 @@ pub mod chapters;
 
 pub use repository::{File, Repository};
 
-/// A rule looks at the whole repository and reports each place where it is broken.
+/// Returns one line for each violation.
 pub type Rule = fn(&Repository) -> Vec<String>;
 
-/// All rules.
 pub const RULES: [Rule; 6] = [
     ladder::check,
     circles::check,
@@ -36,8 +35,8 @@ pub const RULES: [Rule; 6] = [
     chapters::check,
 ];
 
-/// What is wrong at one place, and what is allowed instead. Lines count from 1; what is wrong with
-/// a whole file is said of line 1.
+/// One line of a report. Line numbers are from 1; a violation of a whole file is reported at line
+/// 1.
 pub(crate) fn violation(path: &str, line: usize, message: impl std::fmt::Display) -> String {
     format!("{path}:{line}: {message}")
 }

@@ -7,7 +7,6 @@
 
 use crate::{File, Repository, violation};
 
-/// The rule of this module.
 pub fn check(repository: &Repository) -> Vec<String> {
     let mut violations = Vec::new();
     for file in repository.files() {
@@ -55,12 +54,11 @@ fn prose(text: &str) -> impl Iterator<Item = (&str, usize)> {
     })
 }
 
-/// What stands at an odd place between backticks is code.
+/// Drops the odd pieces between backticks, which are code.
 fn line_without_code(line: &str) -> String {
     line.split('`').step_by(2).collect::<Vec<_>>().join("``")
 }
 
-/// The files that a line names between backticks.
 fn paths(line: &str) -> impl Iterator<Item = &str> {
     let quoted = line.split('`').skip(1).step_by(2);
     quoted.filter(|word| {
@@ -70,14 +68,14 @@ fn paths(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Where the links of a line lead: `[text](target)` and `[name]: target`.
+/// Link targets: `[text](target)` and `[name]: target`.
 fn targets(line: &str) -> Vec<String> {
     let inline = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let named = line.strip_prefix('[').and_then(|rest| rest.split_once("]: "));
     inline.chain(named.map(|(_, target)| target.trim())).map(str::to_owned).collect()
 }
 
-/// The path that a link in `page` names, seen from the top; `None` if it leads out at the top.
+/// The path that a link in `page` names, relative to the top; `None` if it leads outside.
 fn resolve(page: &str, link: &str) -> Option<String> {
     let mut parts: Vec<_> = page.split('/').collect();
     parts.pop();

@@ -6,42 +6,34 @@ use std::{fs, io};
 
 use crate::rust::{self, SourceViews};
 
-/// Directories that are not part of the repository, wherever they lie.
+/// At any depth.
 const SKIPPED: [&str; 2] = [".git", "target"];
 
-/// Everything below the top, but for [what git has and what was built](SKIPPED).
 #[derive(Debug, Default)]
 pub struct Repository {
     /// By path, which is relative to the top, with `/` between its parts.
     files: BTreeMap<String, File>,
-    /// How the paths of modules begin that exist in tests only.
+    /// Prefixes of the paths of modules that exist in tests only.
     test_modules: Vec<String>,
 }
 
-/// A file. One that is not text, as a picture, has replacement characters.
+/// In a file that is not UTF-8, as a picture, `text` has replacement characters.
 #[derive(Debug)]
 pub struct File {
     /// Relative to the top.
     pub path: String,
-    /// As it is.
     pub text: String,
-    /// The same lines without comments, strings and tests; for Rust files only.
+    /// For Rust files only.
     pub rust: Option<SourceViews>,
 }
 
 impl Repository {
-    /// Reads the repository that lies at `top`.
-    ///
-    /// # Errors
-    ///
-    /// When a directory or a file cannot be read.
     pub fn load(top: &Path) -> io::Result<Self> {
         let mut repository = Self::default();
         repository.load_directory(top, "")?;
         Ok(repository)
     }
 
-    /// A repository made up of these paths and texts.
     pub fn of<const N: usize>(files: [(&str, &str); N]) -> Self {
         let mut repository = Self::default();
         for (path, text) in files {
@@ -50,12 +42,11 @@ impl Repository {
         repository
     }
 
-    /// All files, in order of their paths.
+    /// In order of their paths.
     pub fn files(&self) -> impl Iterator<Item = &File> {
         self.files.values()
     }
 
-    /// All Rust files with the views of their code.
     pub fn rust_files(&self) -> impl Iterator<Item = (&File, &SourceViews)> {
         self.files().filter_map(|file| Some((file, file.rust.as_ref()?)))
     }
@@ -67,7 +58,6 @@ impl Repository {
             .filter(move |(file, _)| file.path.starts_with(start) && !is_test(&file.path))
     }
 
-    /// The file with this path.
     pub fn file(&self, path: &str) -> Option<&File> {
         self.files.get(path)
     }

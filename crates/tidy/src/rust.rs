@@ -10,23 +10,20 @@
 //! ```
 //!
 //! The lexer knows where comments, strings and characters begin and end, and matches brackets. It
-//! does not parse, and block comments in each other are too much for it.
+//! does not parse, and does not handle nested block comments.
 
-/// One Rust file without comments and strings.
 #[derive(Debug)]
 pub struct SourceViews {
-    /// Code alone.
+    /// Without comments, strings and characters.
     pub code: String,
-    /// Code that is there in a build that is not a test.
+    /// `code` without the items that exist in test builds only.
     pub code_without_tests: String,
-    /// How many lines the test items take.
     pub lines_in_tests: usize,
     /// Modules of other files that exist in tests only: `#[cfg(test)] mod name;`.
     pub test_modules: Vec<String>,
 }
 
 impl SourceViews {
-    /// Looks at the text of a Rust file.
     pub fn of(text: &str) -> Self {
         let code = blank(text);
         let (mut rest, mut done) = (String::with_capacity(code.len()), 0);
@@ -49,7 +46,7 @@ impl SourceViews {
     }
 }
 
-/// The lines on which `word` stands and is not the part of a longer name.
+/// The numbers of the lines with `word` as a whole word.
 pub fn lines_with<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     text.lines().zip(1..).filter(move |(line, _)| contains_word(line, word)).map(|(_, at)| at)
 }
@@ -64,12 +61,11 @@ pub fn contains_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Whether the character may be part of a name.
 pub fn is_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Where the modules lie that the file at `path` declares.
+/// The directory of the child modules of the file at `path`.
 pub fn directory_of_children(path: &str) -> &str {
     let stem = path.trim_end_matches(".rs");
     match stem.rsplit_once('/') {
@@ -94,7 +90,7 @@ fn blank(text: &str) -> String {
     code
 }
 
-/// The length of the comment, string or character that begins here; zero for code.
+/// The length of the comment, string or character that begins here; 0 for code.
 fn length_of_no_code(rest: &str) -> usize {
     let length = match rest.as_bytes()[0] {
         b'/' if rest.starts_with("//") => rest.find('\n'),
@@ -117,7 +113,7 @@ fn length_of_no_code(rest: &str) -> usize {
     length.unwrap_or(rest.len())
 }
 
-/// Behind the quote that closes a string or character. A character may itself be a quote.
+/// The offset behind the closing quote. A character may itself be a quote.
 fn closing_quote(rest: &str, quote: char) -> Option<usize> {
     let mut characters = rest.char_indices().skip(1);
     while let Some((at, c)) = characters.next() {
@@ -134,7 +130,7 @@ fn blanked(c: char) -> char {
     if c == '\n' { '\n' } else { ' ' }
 }
 
-/// The attributes `#[cfg(...)]` and `#![cfg(...)]`, each with the place where it starts.
+/// The attributes `#[cfg(...)]` and `#![cfg(...)]`, each with its offset.
 fn attributes(code: &str) -> impl Iterator<Item = (usize, &str)> {
     code.match_indices('#').filter_map(|(at, _)| {
         let open = at + 1 + usize::from(code[at + 1..].starts_with('!'));
@@ -160,7 +156,7 @@ fn end_of_item(code: &str, start: usize) -> usize {
     code.len()
 }
 
-/// Just behind the bracket that closes the one at `open`.
+/// The offset behind the bracket that closes the one at `open`.
 fn end_of_group(code: &str, open: usize) -> usize {
     let mut depth = 0;
     for (at, c) in code[open..].char_indices() {

@@ -1,4 +1,4 @@
-//! The rules, held against this repository. Every place where one is broken is printed.
+//! The rules, applied to this repository. Every violation is printed.
 
 use std::path::Path;
 
@@ -6,8 +6,7 @@ use clearlane_tidy::{RULES, Repository};
 
 #[test]
 fn every_rule_holds() {
-    // Asked when the test runs: two checkouts that share a target directory share this program,
-    // too.
+    // Read when the test runs: two checkouts that share a target directory share this program.
     let tidy = std::env::var("CARGO_MANIFEST_DIR").expect("cargo tells where the crate is");
     let repository = Repository::load(&Path::new(&tidy).join("../.."));
     let repository = repository.expect("the repository can be read");

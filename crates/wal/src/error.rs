@@ -1,20 +1,18 @@
-//! What can go wrong with the log, grouped by what must act.
+//! Errors of the log, grouped by what must act.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the log reports. It can be cloned, because a log that failed repeats its error.
+/// Can be cloned, because a log that failed repeats its error.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     // The operator must act.
-    /// There is a log already where one was to be made.
     #[error("{path}: there is a write-ahead log already")]
     Exists {
         /// The directory.
         path: PathBuf,
     },
-    /// There is no log.
     #[error("{path}: there is no write-ahead log")]
     Missing {
         /// The directory.
@@ -31,19 +29,16 @@ pub enum Error {
     Path {
         /// The directory or file.
         path: PathBuf,
-        /// What was tried.
         doing: &'static str,
-        /// What the system said.
         source: Arc<io::Error>,
     },
-    /// The log is damaged. Nothing was changed; a backup or the other members must help.
+    /// Nothing was changed; a backup or the other members must help.
     #[error("{path}: damaged at offset {offset}: {detail}")]
     Corrupt {
         /// The segment.
         path: PathBuf,
         /// Where the record begins that does not fit.
         offset: u64,
-        /// What does not fit.
         detail: String,
     },
     /// The log does not hold the snapshot from which it was to be read.
@@ -51,32 +46,27 @@ pub enum Error {
     NoSnapshot {
         /// The directory.
         path: PathBuf,
-        /// The snapshot's index.
         index: u64,
-        /// The snapshot's term.
         term: u64,
     },
 
     // The caller must act: it asked for what would damage the log. Nothing was written.
-    /// What was to be saved does not follow from what is in the log.
+    /// The append does not follow from what is in the log.
     #[error("refused to save: {0}")]
     Refused(String),
 
     // The process must stop.
-    /// A write or a sync failed, now or earlier. What is on the disk is not known, and asking the
-    /// disk again would not tell: a second sync may report success for data that the first lost.
+    /// A write or a sync failed, now or earlier. What is on the disk is not known, and a second
+    /// sync would not tell: it may report success for data that the first lost.
     #[error("{path}: {doing} failed; the log accepts no more: {source}")]
     Failed {
         /// The file or directory.
         path: PathBuf,
-        /// What was done to it.
         doing: &'static str,
-        /// What the system said.
         source: Arc<io::Error>,
     },
 }
 
-/// The result of an operation on the log.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

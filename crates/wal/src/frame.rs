@@ -1,4 +1,4 @@
-//! How records lie in a segment, and how a torn record is told from a damaged one.
+//! Frames of records in a segment; tells a torn record from a damaged one.
 //!
 //! ```text
 //!   0        8                                  multiple of 8
@@ -41,31 +41,31 @@ fn length_field(length: u64) -> u64 {
     }
 }
 
-/// A segment that is being read, from some sector on.
+/// The contents of a segment, from some sector on.
 #[derive(Debug)]
 pub(super) struct SegmentBytes {
-    /// To its end, or what is found counts only if it is a whole record.
+    /// Up to the end of the segment; if they end before it, only a whole record may be taken from
+    /// them.
     pub(super) bytes: Vec<u8>,
-    /// Whether its end may be torn: whether it is the last one.
+    /// The last segment, whose end may be torn.
     pub(super) is_last: bool,
 }
 
-/// What is found at an offset.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FrameResult<'a> {
     /// A record that fits, and where the next one begins. The crc after a record of type crc is
     /// the record's.
     Record { record: Record<'a>, next: u64 },
-    /// Nothing was written from here on.
+    /// Zeros from here on: nothing was written.
     End,
-    /// From here on lies what a power cut left of a write.
+    /// From here on is what a power cut left of a write.
     Torn,
     /// Bytes have changed.
     Corrupt(String),
 }
 
 impl FrameResult<'_> {
-    /// The same in a segment of which `start` bytes were left out.
+    /// Moves the offset by the `start` bytes of the segment that were left out.
     pub(super) fn shifted_by(mut self, start: u64) -> Self {
         if let FrameResult::Record { next, .. } = &mut self {
             *next += start;
@@ -74,7 +74,7 @@ impl FrameResult<'_> {
     }
 }
 
-/// A frame whose length makes sense.
+/// A frame whose length is possible.
 struct Frame {
     offset: u64,
     length: u64,
@@ -91,8 +91,7 @@ impl Frame {
 }
 
 impl SegmentBytes {
-    /// Looks at the frame that begins at `offset` in `bytes`, a multiple of 8; `crc` is the sum so
-    /// far.
+    /// Reads the frame at `offset` in `bytes`, a multiple of 8; `crc` is the sum so far.
     pub(super) fn read_frame(&self, offset: u64, crc: u32) -> FrameResult<'_> {
         let rest = self.bytes_from(offset);
         let Some(field) = rest.first_chunk() else {
@@ -113,12 +112,11 @@ impl SegmentBytes {
         self.read_record(&frame, crc)
     }
 
-    /// All bytes from an offset on.
     fn bytes_from(&self, offset: u64) -> &[u8] {
         self.slice(offset, u64::MAX)
     }
 
-    /// The bytes between two offsets, as far as the file reaches.
+    /// As far as the file reaches.
     fn slice(&self, from: u64, to: u64) -> &[u8] {
         let end = self.bytes.len() as u64;
         &self.bytes[from.min(end) as usize..to.min(end).max(from.min(end)) as usize]
@@ -128,7 +126,7 @@ impl SegmentBytes {
         if self.is_last { FrameResult::Torn } else { FrameResult::Corrupt(what.to_owned()) }
     }
 
-    /// A length of zero: is this the end?
+    /// For a length of zero: the end, or a torn or damaged frame.
     fn read_unwritten(&self, offset: u64) -> FrameResult<'_> {
         let sector_end = (offset / SECTOR + 1) * SECTOR;
         if !is_zero(self.slice(offset, sector_end)) {
@@ -151,9 +149,9 @@ impl SegmentBytes {
         FrameResult::Corrupt(damage)
     }
 
-    /// Whether behind the frame's length lies a whole record with the crc that is due, so that what
-    /// does not fit is the length, or the zeros behind the record. If it is of the frame's length,
-    /// the file may end within those zeros: that is torn.
+    /// Whether behind the frame's length is a whole record with the expected crc, so that the
+    /// damage is in the length, or in the zeros behind the record. If the record has the frame's
+    /// length, the file may end within those zeros: that is torn.
     fn has_whole_record(&self, frame: &Frame, crc: u32) -> bool {
         let body = self.bytes_from(frame.body());
         let is_cut = frame.end() > self.bytes.len() as u64;
@@ -163,7 +161,6 @@ impl SegmentBytes {
         })
     }
 
-    /// The record of a frame, if all of it fits.
     fn decode_record(&self, frame: &Frame, crc: u32) -> Result<Record<'_>, String> {
         if frame.end() > self.bytes.len() as u64 {
             return Err("a frame that reaches beyond the file".to_owned());
@@ -178,12 +175,12 @@ impl SegmentBytes {
         }
     }
 
-    /// Whether a part of the frame looks as if it never got to the disk.
+    /// Whether a part of the frame looks as if it was not written to the disk.
     fn has_lost_sector(&self, frame: &Frame) -> bool {
         if frame.end() > self.bytes.len() as u64 {
             return true;
         }
-        // The sector with the length is there, and with it all that lies in it.
+        // The sector with the length is there, and with it all that is in it.
         let mut from = frame.body().next_multiple_of(SECTOR);
         while from < frame.end() {
             let to = (from + SECTOR).min(frame.end());
@@ -196,7 +193,6 @@ impl SegmentBytes {
     }
 }
 
-/// Compares a record's crc with the sum that is due.
 fn check_crc(record: &Record<'_>, crc: u32) -> Result<(), String> {
     let due = match (record.kind, record.data) {
         // A scan that begins in the middle of a log has no sum yet.
@@ -212,7 +208,7 @@ fn check_crc(record: &Record<'_>, crc: u32) -> Result<(), String> {
 }
 
 pub(super) fn is_zero(bytes: &[u8]) -> bool {
-    // By words, which the compiler makes fast: tails of 64 MB are looked at when a log is opened.
+    // By words, which the compiler makes fast: tails of 64 MB are scanned when a log is opened.
     let (words, rest) = bytes.as_chunks::<64>();
     words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)
 }

@@ -1,25 +1,23 @@
-//! One sync for all waiting appends: what is handed over while a batch is synced is the next batch.
+//! One sync for all waiting appends: what is submitted while a batch is synced is the next batch.
 //!
-//! [`GroupCommit`] keeps the account and no more: [`submit`](GroupCommit::submit) an append,
-//! [`take_batch`](GroupCommit::take_batch), [`finish_batch`](GroupCommit::finish_batch). In
-//! between, [`Batch::write`] needs the log, not the group. A simulation does this in one thread and
-//! lets some of its time pass between write and finish; a server writes in a thread of its own.
+//! [`GroupCommit`] does no I/O: [`submit`](GroupCommit::submit) an append,
+//! [`take_batch`](GroupCommit::take_batch), [`Batch::write`] to the log,
+//! [`finish_batch`](GroupCommit::finish_batch). A simulation does this in one thread and lets some
+//! of its time pass between write and finish; a server writes in a thread of its own.
 //!
 //! * Appends are numbered from 1, in the order of submission, and become durable in that order.
-//! * One batch is on its way at a time. After a batch that fails there is none.
+//! * One batch is in flight at a time, and after a batch that fails there is none.
 //! * An append is written as a whole.
-//! * What gathers is bounded by the submitter: raft limits the proposals that are not committed.
+//! * The queue is bounded by the submitter: raft limits the proposals that are not committed.
 //!
 //! `docs/log.md` draws it.
 
 use super::{Append, Wal};
 use crate::error::Result;
 
-/// The number of an append: the first that is submitted is 1. Durable up to 0 means that nothing
-/// is.
+/// The first append has number 1. Durable up to 0 means that nothing is.
 pub type AppendNumber = u64;
 
-/// Appends that gather while a batch is on its way.
 #[derive(Debug, Default)]
 pub struct GroupCommit {
     pending: Vec<Append>,
@@ -29,7 +27,7 @@ pub struct GroupCommit {
 }
 
 impl GroupCommit {
-    /// Hands an append over. After a failure, returns it.
+    /// After a failed batch, returns its error.
     pub fn submit(&mut self, append: Append) -> Result<AppendNumber> {
         self.failed.clone().map_or(Ok(()), Err)?;
         self.pending.push(append);
@@ -37,7 +35,7 @@ impl GroupCommit {
         Ok(self.submitted)
     }
 
-    /// Takes all that has gathered, if there is something, and no batch is on its way.
+    /// Takes all pending appends; `None` if there are none, or a batch is in flight.
     pub fn take_batch(&mut self) -> Option<Batch> {
         if self.is_running || self.failed.is_some() || self.pending.is_empty() {
             return None;
@@ -48,7 +46,7 @@ impl GroupCommit {
         Some(Batch { appends: std::mem::replace(&mut self.pending, next), last: self.submitted })
     }
 
-    /// Takes note of what became of the batch; returns up to where everything is durable.
+    /// Returns the number up to which all appends are durable.
     pub fn finish_batch(&mut self, written: BatchResult) -> Result<AppendNumber> {
         self.is_running = false;
         match written.result {
@@ -62,7 +60,6 @@ impl GroupCommit {
     }
 }
 
-/// Appends that go to the disk together.
 #[derive(Debug)]
 #[must_use = "the group waits for what becomes of it"]
 pub struct Batch {
@@ -71,7 +68,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// What it has, in order: one append at least.
+    /// At least one.
     pub fn appends(&self) -> &[Append] {
         &self.appends
     }
@@ -90,7 +87,6 @@ fn write_all(appends: &[Append], wal: &mut Wal) -> Result<()> {
     if needs_sync { wal.sync() } else { Ok(()) }
 }
 
-/// What became of a batch.
 #[derive(Debug)]
 #[must_use = "the group waits for it"]
 pub struct BatchResult {

@@ -42,10 +42,9 @@ use std::path::Path;
 
 use crate::files::{File, FileSystem, is_out_of_space};
 
-/// The names of segments that are being made. They are removed when a log is opened.
+/// The names of unfinished segments. They are removed when a log is opened.
 const TEMPORARY_NAMES: [&str; 2] = ["0.tmp", "1.tmp"];
 
-/// How a log is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// A segment that has reached this size is cut. It is allocated as a whole when it is begun, if
@@ -62,16 +61,16 @@ impl Default for Options {
     }
 }
 
-/// What the log leaves free when it allocates ahead: the store needs room, too, above all to give
-/// some back.
+/// Allocating ahead leaves this much of the disk free for the store, above all so that it can
+/// delete.
 const FREE_BYTES_MIN: u64 = 64 << 20;
-/// What it keeps for itself all the same, behind its end: a delete, too, is an entry, and a disk
-/// that is full is one on which a client wants to delete.
+/// The log's own reserve behind its end, kept on a full disk, too: a delete is an entry as well.
 const RESERVE_BYTES_MAX: u64 = 2 << 20;
 
 impl Options {
-    /// Allocates a segment that ends here as far as there is room, and a reserve in any case; says
-    /// how far. It gets its whole length all the same, unless the file system refuses even that.
+    /// Allocates a segment that ends at `end`, as far as there is room, and the reserve in any
+    /// case. Returns how far. The file has its whole length all the same, unless the file system
+    /// refuses.
     fn preallocate(
         &self,
         files: &dyn FileSystem,
@@ -91,19 +90,19 @@ impl Options {
         Ok(allocated)
     }
 
-    /// Whether a segment has the length that is expected of the last one.
+    /// Whether the file has at least the configured segment size.
     fn has_full_length(&self, file: &dyn File) -> io::Result<bool> {
         Ok(file.length()? >= self.segment_bytes)
     }
 
-    /// What is kept free behind the end of the log, for itself alone.
+    /// Bytes allocated behind the end of the log even if the disk is nearly full.
     fn reserve(&self) -> u64 {
         RESERVE_BYTES_MAX.min(self.segment_bytes / 32)
     }
 }
 
-/// Allocates up to there; if the free disk space was taken, the file grows as it is written. Says
-/// how far there is room.
+/// Returns how far the file is allocated: 0 if the disk is full, and the file grows as it is
+/// written.
 fn allocate(file: &mut dyn File, length: u64) -> io::Result<u64> {
     match file.allocate(length) {
         Ok(()) => Ok(length),
@@ -112,26 +111,24 @@ fn allocate(file: &mut dyn File, length: u64) -> io::Result<u64> {
     }
 }
 
-/// What raft wants to have on disk before it goes on: one `Ready` of the raft library.
+/// What must be on disk together: one `Ready` of the raft library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Append {
-    /// A snapshot that was received, or made.
+    /// Received, or made by this member.
     pub snapshot: Option<WalSnapshot>,
-    /// Entries, in order; the first may replace one that is not committed, and all after it.
+    /// In order; the first may replace an uncommitted one and all after it.
     pub entries: Vec<Entry>,
-    /// The state, if it changed.
+    /// `None` if it has not changed.
     pub hard_state: Option<HardState>,
 }
 
-/// What a log holds from a snapshot on.
+/// The contents of a log from a snapshot on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// The member and cluster of the log.
     pub metadata: Metadata,
-    /// The last state.
     pub hard_state: HardState,
-    /// The snapshots on record in the segments that were read, in order.
+    /// Those on record in the segments that were read, in order.
     pub snapshots: Vec<WalSnapshot>,
-    /// The entries after the start, the first of them directly after it.
+    /// The first directly follows the start.
     pub entries: Vec<Entry>,
 }

@@ -13,41 +13,36 @@
 
 use crate::wire::{Entry, EntryKind, HardState, WalSnapshot};
 
-/// Where the log stands.
 #[derive(Clone, Debug)]
 pub(super) struct LogValidator {
-    /// The index of the last entry.
     last_index: u64,
-    /// From which index on the entries have which term, rising in both. What lies before the first
-    /// is not known: it is committed, or was never read.
+    /// The first index of each term, rising in both. Entries before the first
+    /// are not known: they are committed, or were never read.
     terms: Vec<(u64, u64)>,
     hard_state: HardState,
 }
 
 impl LogValidator {
-    /// A log of which everything up to `last` is unknown.
+    /// A log whose entries up to `last` are unknown.
     pub(super) fn after(last: u64) -> LogValidator {
         LogValidator { last_index: last, terms: Vec::new(), hard_state: HardState::default() }
     }
 
-    /// The index of the last entry.
     pub(super) fn last_index(&self) -> u64 {
         self.last_index
     }
 
-    /// The last state.
     pub(super) fn hard_state(&self) -> HardState {
         self.hard_state
     }
 
-    /// The term of an entry, if it is known.
+    /// `None` if the entry is not known.
     fn term(&self, index: u64) -> Option<u64> {
         let runs = self.terms.partition_point(|(first, _)| *first <= index);
         let run = self.terms[..runs].last().filter(|_| index <= self.last_index);
         run.map(|(_, term)| *term)
     }
 
-    /// Takes an entry.
     pub(super) fn accept_entry(&mut self, entry: &Entry) -> Result<(), String> {
         let Entry { kind, term, index, data } = entry;
         let (last, commit) = (self.last_index, self.hard_state.commit);
@@ -72,7 +67,6 @@ impl LogValidator {
         Ok(())
     }
 
-    /// Takes a state.
     pub(super) fn accept_hard_state(&mut self, state: &HardState) -> Result<(), String> {
         let (old, HardState { term, vote, commit }) = (self.hard_state, *state);
         if term < old.term {
@@ -100,8 +94,8 @@ impl LogValidator {
         Ok(())
     }
 
-    /// Takes a snapshot; whether the log begins anew behind it. One that a member made of its own
-    /// state lies within its log and changes nothing. Behind one that it received, which lies
+    /// Returns whether the log begins anew behind the snapshot. One that a member made of its own
+    /// state is within its log and changes nothing. Behind one that it received, which is
     /// beyond the log or replaces entries that were not committed, the log begins anew:
     ///
     /// ```text
@@ -119,8 +113,8 @@ impl LogValidator {
                     "a snapshot of index {index} and term {term}, which is another"
                 ));
             }
-            // An entry that is not committed and of which nothing is known is none: it would be in
-            // a snapshot before this one, which was never taken.
+            // An uncommitted entry that is not known does not exist: it would be in a snapshot
+            // before this one, which was never taken.
             _ => {}
         }
         self.last_index = *index;
@@ -128,7 +122,7 @@ impl LogValidator {
         Ok(true)
     }
 
-    /// Forgets the entries after `last`.
+    /// Removes the entries after `last`.
     pub(super) fn truncate(&mut self, last: u64) {
         let runs = self.terms.partition_point(|(first, _)| *first <= last);
         self.terms.truncate(runs);

@@ -1,4 +1,4 @@
-//! Opening a log: which segments there are, what follows a snapshot, and the repair of a torn end.
+//! Opening a log: its segments, what follows a snapshot, and the repair of a torn end.
 //!
 //! A member starts from a snapshot, a record that says "the store has everything up to index i".
 //! [`valid_snapshots`] lists those that a start may choose from; [`read`] or [`Wal::open`] reads
@@ -22,7 +22,6 @@ use crate::error::{Error, Result};
 use crate::files::FileSystem;
 use crate::wire::{HardState, WalSnapshot};
 
-/// Whether there is a log in a directory.
 pub fn exists(files: &dyn FileSystem, dir: &Path) -> Result<bool> {
     match segment_names(files, dir) {
         Ok(_) => Ok(true),
@@ -61,7 +60,7 @@ pub fn valid_snapshots(files: &dyn FileSystem, dir: &Path) -> Result<Vec<WalSnap
     Ok(found)
 }
 
-/// What follows the snapshot of this index and term. Nothing is locked and nothing is changed; a
+/// The log behind the snapshot of this index and term. Nothing is locked and nothing is changed; a
 /// torn end is left out.
 pub fn read(files: &dyn FileSystem, dir: &Path, (index, term): (u64, u64)) -> Result<Contents> {
     let names = segment_names(files, dir)?;
@@ -71,8 +70,8 @@ pub fn read(files: &dyn FileSystem, dir: &Path, (index, term): (u64, u64)) -> Re
 }
 
 impl Wal {
-    /// Opens a log to append to it, and returns what follows the snapshot of this index and term.
-    /// A torn end is cut off. Everything that is returned is on disk.
+    /// Opens a log to append to it, and returns its contents behind the snapshot of this index and
+    /// term. A torn end is cut off. Everything that is returned is on disk.
     pub fn open(
         files: Arc<dyn FileSystem>,
         dir: &Path,
@@ -110,7 +109,7 @@ fn no_snapshot(dir: &Path, (index, term): (u64, u64)) -> Error {
     Error::NoSnapshot { path: dir.to_owned(), index, term }
 }
 
-/// The names of all segments, in order and without a gap.
+/// In order; a gap is an error.
 fn segment_names(files: &dyn FileSystem, dir: &Path) -> Result<Vec<SegmentName>> {
     let missing = || Error::Missing { path: dir.to_owned() };
     let found = files.list(dir).map_err(|source| match source.kind() {
@@ -165,7 +164,6 @@ fn open_locked(
     names.iter().map(open).collect()
 }
 
-/// Reads what follows a snapshot.
 fn read_contents(
     dir: &Path,
     segments: &[OpenSegment],
@@ -173,7 +171,7 @@ fn read_contents(
 ) -> Result<(Contents, ScanEnd)> {
     let (mut entries, mut snapshots) = (Vec::new(), Vec::<WalSnapshot>::new());
     let (mut state, mut is_there) = (HardState::default(), false);
-    // Behind which snapshots the log begins anew, if they were taken.
+    // The snapshots behind which the log begins anew, if they were taken.
     let mut begins = Vec::new();
     let end = scan(segments, |told| {
         if let ScannedRecord::Entry(entry) = &told {
@@ -190,8 +188,7 @@ fn read_contents(
                 entries.truncate(place);
                 entries.push(entry);
             }
-            // What was read behind it was void when it was written, though it lies behind the
-            // start.
+            // Earlier entries were void when they were written, though they are behind the start.
             ScannedRecord::Entry(_) => entries.clear(),
             ScannedRecord::State(new) => state = new,
             ScannedRecord::Snapshot { snapshot, restarts_log: anew } => {

@@ -7,11 +7,11 @@ use super::{Options, segment_length};
 use crate::error::{Error, Result};
 use crate::files::FileSystem;
 
-/// Makes what was read the end of the log, on disk. If the last segment is shorter than it was
-/// made, it gets its length back, and both lengths are returned.
+/// Makes what was read the end of the log, on disk. If the last segment has become shorter, it gets
+/// its length back, and both lengths are returned.
 ///
 /// A torn end is copied to `<segment>.broken` first, as far as it was written, for the operator.
-/// Then the segment is cut behind its last record, made long again, which leaves zeros there, and
+/// Then the segment is cut behind its last record, extended with zeros, and
 /// synced. The zeros must be on disk before anything is appended: what is torn now could otherwise
 /// lie behind the new records after the next power cut, and be read as damage or as records.
 pub(super) fn repair_tail(
@@ -31,15 +31,15 @@ pub(super) fn repair_tail(
     }
     let failed = |source| Error::path(&tail.path, "cut off its torn end", source);
     if end.written > end.offset {
-        // Killed behind the cut, the segment is short, and nothing is lost.
+        // After a crash behind the cut, the segment is short, and nothing is lost.
         segment_length::clear(files, dir).map_err(failed)?;
         expected = None;
         tail.file.set_length(end.offset).map_err(failed)?;
     }
     // Behind the end there are zeros at most, and room that is kept.
     tail.reserved = options.preallocate(files, dir, &mut *tail.file, end.offset).map_err(failed)?;
-    // What was read may be in the system's memory only, if the process before died and did not
-    // sync. The same goes for the names.
+    // What was read may be in the page cache only, if the process before died and did not
+    // sync. The same holds for the names.
     tail.file.sync().map_err(failed)?;
     let kept = match (options.has_full_length(&*tail.file).map_err(failed)?, expected) {
         (true, Some(expected)) if expected == options.segment_bytes => Ok(()),
@@ -52,7 +52,7 @@ pub(super) fn repair_tail(
     Ok(lost)
 }
 
-/// Removes what the making of a segment has left, and sees to it that all names are on disk.
+/// Removes temporary files of unfinished segments, and syncs the directory.
 fn remove_leftovers(files: &dyn FileSystem, dir: &Path) -> Result<()> {
     let removed =
         |path: &PathBuf| files.remove(path).map_err(|e| Error::path(path, "remove it", e));
@@ -65,7 +65,7 @@ fn remove_leftovers(files: &dyn FileSystem, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies a segment with a torn end aside.
+/// To `<segment>.broken`.
 fn save_broken_segment(files: &dyn FileSystem, tail: &OpenSegment, written: u64) -> Result<()> {
     let bytes = || {
         let mut bytes = vec![0; usize::try_from(written).map_err(std::io::Error::other)?];

@@ -1,11 +1,11 @@
 //! Reading segments from the first record to the last.
 //!
-//! The sum runs on from segment to segment, and each begins with a record that says what it is by
-//! then, and with the metadata. So a segment that is missing, exchanged or taken from another log
-//! does not fit. What is read passes the [rules](super::log_validator) before the caller sees it.
+//! The sum runs on from segment to segment, and each segment begins with the sum so far and the
+//! metadata. So a segment that is missing, exchanged or taken from another log does not fit. What
+//! is read passes the [rules](super::log_validator) before the caller sees it.
 //!
-//! A segment is looked at [through a window](super::segment_window), so that a start needs memory
-//! for a piece of the log and not for 64 MB of it.
+//! A segment is read [through a window](super::segment_window), so that a start needs memory for a
+//! piece of a segment and not for 64 MB.
 
 use std::path::PathBuf;
 
@@ -17,17 +17,16 @@ use crate::error::{Error, Result};
 use crate::files::File;
 use crate::wire::{DecodeError, Entry, HardState, Metadata, Record, RecordKind, WalSnapshot};
 
-/// A segment that is open.
 #[derive(Debug)]
 pub(super) struct OpenSegment {
     pub(super) name: SegmentName,
     pub(super) path: PathBuf,
     pub(super) file: Box<dyn File>,
-    /// Writing up to here cannot fail for want of space, as far as we know.
+    /// Writing up to here is not expected to fail for want of space.
     pub(super) reserved: u64,
 }
 
-/// What a reader is told, in the order of the log.
+/// In the order of the log.
 #[derive(Debug)]
 pub(super) enum ScannedRecord {
     Entry(Entry),
@@ -39,7 +38,6 @@ pub(super) enum ScannedRecord {
     },
 }
 
-/// Where the log ends.
 #[derive(Debug)]
 pub(super) struct ScanEnd {
     pub(super) metadata: Metadata,
@@ -47,12 +45,12 @@ pub(super) struct ScanEnd {
     pub(super) crc: u32,
     /// In the last segment, behind the last record that fits.
     pub(super) offset: u64,
-    /// How far something is written in that segment: beyond `offset` if the end is torn.
+    /// The end of the last non-zero byte of that segment: beyond `offset` if the end is torn.
     pub(super) written: u64,
 }
 
-/// Reads segments, at least one, without a gap in their sequence. `tell` gets what is in them, and
-/// may find that it does not fit.
+/// Reads segments, at least one, without a gap in their sequence. An error of `tell` makes the log
+/// corrupt.
 pub(super) fn scan(
     segments: &[OpenSegment],
     mut tell: impl FnMut(ScannedRecord) -> std::result::Result<(), String>,
@@ -75,12 +73,12 @@ pub(super) fn scan(
 struct Scan {
     validator: LogValidator,
     crc: u32,
-    /// That of the first segment; the others have the same.
+    /// Of the first segment; the others have the same.
     metadata: Option<Metadata>,
 }
 
 impl Scan {
-    /// Reads one segment; returns where its last record ends.
+    /// Returns where its last record ends.
     fn read_segment(
         &mut self,
         open: &OpenSegment,

@@ -1,15 +1,14 @@
-//! How long the last segment is at least: what tells one that was cut from one that never was
+//! The least length of the last segment: tells one that lost its end from one that was never
 //! longer.
 //!
-//! A segment is made as long as it is to become, with zeros behind its records; where the disk has
-//! no room, it is so long all the same, and sparse. A cut to what is in it comes when it is full.
-//! So the last segment is never shorter than [`Options::segment_bytes`](super::Options), and one
-//! that is has lost its end to something else: a repair of the file system, a copy that was broken
-//! off. What was in it cannot be told.
+//! A segment has its final length from the start, with zeros behind its records; where the disk has
+//! no room, it is sparse. It is cut to its contents when it is full. So the last segment is not
+//! shorter than [`Options::segment_bytes`](super::Options), and one that is has lost its end to
+//! something else: a repair of the file system, an interrupted copy. What was in it cannot be told.
 //!
 //! That holds for logs that were made or opened by a program that keeps to it, and the file
-//! `length` beside the segments says so, and how long they are. It is written when the last segment
-//! has that length on disk, and taken away before a repair cuts the segment, or if the file system
+//! `length` beside the segments says so, with the length. It is written when the last segment
+//! has that length on disk, and removed before a repair cuts the segment, or if the file system
 //! refuses to make one so long. Without it, as in logs of etcd and of earlier versions, no length
 //! is expected.
 
@@ -21,23 +20,21 @@ use crate::files::{FileSystem, is_out_of_space};
 const LENGTH_FILE: &str = "length";
 const LENGTH_FILE_NEW: &str = "length.tmp";
 const FORMAT: &str = "clearlane-wal 1\nsegment ";
-/// Ours is shorter.
+/// Longer than any text that is written here.
 const TEXT_BYTES_MAX: u64 = 64;
 
 /// A last segment that has become shorter than it was made: its last records may be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShortTail {
-    /// The segment.
     pub path: PathBuf,
-    /// How many bytes it has had, at least.
+    /// The least number of bytes that it had.
     pub expected: u64,
-    /// How many were found.
     pub found: u64,
     /// The last entry that was found.
     pub last_index: u64,
 }
 
-/// What the last segment of a log has at least, if that is known.
+/// `None` if no length is expected.
 pub(super) fn read(files: &dyn FileSystem, dir: &Path) -> io::Result<Option<u64>> {
     let file = match files.open_to_read(&dir.join(LENGTH_FILE)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -49,7 +46,7 @@ pub(super) fn read(files: &dyn FileSystem, dir: &Path) -> io::Result<Option<u64>
     Ok(number.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok()))
 }
 
-/// From now on the last segment has this length. It has it on disk already.
+/// The last segment must have this length on disk already.
 pub(super) fn write(files: &dyn FileSystem, dir: &Path, length: u64) -> io::Result<()> {
     let new = dir.join(LENGTH_FILE_NEW);
     let write = || {
@@ -65,7 +62,7 @@ pub(super) fn write(files: &dyn FileSystem, dir: &Path, length: u64) -> io::Resu
     }
 }
 
-/// The same in a directory that is not a log's yet.
+/// As `write`, in a directory that is not a log's yet.
 pub(super) fn write_first(files: &dyn FileSystem, dir: &Path, length: u64) -> io::Result<()> {
     put(files, &dir.join(LENGTH_FILE), length)
 }

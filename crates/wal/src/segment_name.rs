@@ -1,4 +1,4 @@
-//! The names of segments, and what can be read off them.
+//! The names of segments.
 //!
 //! ```text
 //!   0000000000000002-00000000000186a1.wal
@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-/// The name of a segment. They sort by sequence number.
+/// Sorts by sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SegmentName {
     pub(super) sequence: u64,
@@ -19,7 +19,7 @@ pub(super) struct SegmentName {
 }
 
 impl SegmentName {
-    /// Reads a name; `None` if it is not one of a segment.
+    /// `None` if it is not the name of a segment.
     pub(super) fn parse(name: &str) -> Option<SegmentName> {
         let (sequence, index) = name.strip_suffix(".wal")?.split_once('-')?;
         let name_of = |sequence, index| SegmentName { sequence, index };

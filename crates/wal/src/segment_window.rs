@@ -1,4 +1,4 @@
-//! A segment is 64 MB; a start looks at it a piece at a time.
+//! Reads a segment of 64 MB a piece at a time.
 //!
 //! ```text
 //!   0                                written            length
@@ -8,33 +8,31 @@
 //!                         and grows if it has no other way to hold it
 //! ```
 //!
-//! A piece can show that a record is whole. What a record is that does not fit, torn or damaged,
-//! takes all that follows to tell, so the window then grows until it [shows the
-//! rest](Window::reaches_end). That the log has ended is the usual thing, and is known without:
-//! behind [`written`](Window::written) all is zero.
+//! A piece can show that a record is whole. Whether one that does not fit is torn or damaged
+//! depends on all that follows, so the window then grows until it [shows the
+//! rest](Window::reaches_end). The end of the log is recognised without that: behind
+//! [`written`](Window::written) all is zero.
 
 use std::io;
 
 use super::frame::{FrameResult, SegmentBytes, is_zero};
 use crate::files::{File, SECTOR};
 
-/// What the window shows if a record does not need more.
+/// Unless a record needs more.
 const WINDOW_BYTES: u64 = 1 << 20;
 
-/// A part of a segment.
 #[derive(Debug)]
 pub(super) struct Window<'a> {
     file: &'a dyn File,
     length: u64,
     written: u64,
-    /// Where it begins: at a sector, because losses are judged by sectors.
+    /// At a sector, because losses are judged by sectors.
     start: u64,
     visible: SegmentBytes,
     window_bytes: u64,
 }
 
 impl<'a> Window<'a> {
-    /// At the begin of a segment.
     pub(super) fn open(file: &'a dyn File, is_last: bool) -> io::Result<Window<'a>> {
         Window::of_size(WINDOW_BYTES, file, is_last)
     }
@@ -49,13 +47,12 @@ impl<'a> Window<'a> {
         Ok(window)
     }
 
-    /// How far the written part of the file reaches: the end of its last byte that is not zero.
+    /// The end of the last byte of the file that is not zero.
     pub(super) fn written(&self) -> u64 {
         self.written
     }
 
-    /// What is found at an offset that is not before the window; nothing if the window shows too
-    /// little to tell.
+    /// `offset` is not before the window. `None` if the window is too small to tell.
     pub(super) fn read_frame(&self, offset: u64, crc: u32) -> Option<FrameResult<'_>> {
         // Bytes too few for a length are no end.
         let room = self.length.saturating_sub(offset);
@@ -66,12 +63,11 @@ impl<'a> Window<'a> {
         (matches!(found, FrameResult::Record { .. }) || self.reaches_end()).then_some(found)
     }
 
-    /// Whether it shows all from here to the end of the file.
     fn reaches_end(&self) -> bool {
         self.start + self.visible.bytes.len() as u64 >= self.length
     }
 
-    /// Moves to an offset; if it is there already, shows twice as much.
+    /// Moves to an offset; if it is there already, doubles the window.
     pub(super) fn widen(&mut self, offset: u64) -> io::Result<()> {
         let start = offset / SECTOR * SECTOR;
         if start > self.start {
@@ -89,7 +85,7 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Looks from the end of the file for the last byte that is not zero.
+/// Searches backwards from the end of the file, `at_once` bytes at a time.
 fn written_length(file: &dyn File, length: u64, at_once: u64) -> io::Result<u64> {
     let mut piece = Vec::new();
     let mut end = length;
@@ -117,7 +113,7 @@ mod tests {
     use crate::frame;
     use crate::wire::{Record, RecordKind};
 
-    /// What is in a segment, record by record, and what stops it.
+    /// The records of a segment, and the frame at which reading stops.
     fn found(file: &dyn File, piece: u64, is_last: bool) -> (Vec<(u64, u32)>, String) {
         let mut window = Window::of_size(piece, file, is_last).unwrap();
         let (mut offset, mut crc, mut records) = (0, 0, Vec::new());

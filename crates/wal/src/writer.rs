@@ -1,4 +1,4 @@
-//! Appending: records gather in memory, a sync carries them to the disk, a full segment is cut.
+//! Appending: records are buffered, a sync writes them to the disk, a full segment is cut.
 //!
 //! ```text
 //!   append ── check rules ── encode into the buffer ── (128 KiB: write, no sync)
@@ -30,17 +30,16 @@ use crate::wire::{Entry, HardState, Metadata, Record, RecordKind, WalSnapshot};
 /// At this number of bytes the buffer is written, without waiting for a sync.
 const BUFFER_MAX: usize = 128 << 10;
 
-/// A log that is open to append to it.
 #[derive(Debug)]
 pub struct Wal {
     wal_dir: WalDir,
-    /// The segments before the tail, oldest first. Those that were read are locked.
+    /// Before the last, oldest first. Those that were read are locked.
     earlier_segments: VecDeque<(SegmentName, Option<OpenSegment>)>,
     last_segment: OpenSegment,
     end: LogEnd,
-    /// Records that were not written yet; they belong to `end.offset`.
+    /// Encoded records, to be written at `end.offset`.
     buffer: Vec<u8>,
-    /// Where the data of a record is encoded, to be summed.
+    /// Scratch space for the data of one record.
     data: Vec<u8>,
     /// Whether something was appended since the last sync.
     is_dirty: bool,
@@ -50,7 +49,6 @@ pub struct Wal {
     failed: Option<Error>,
 }
 
-/// Where a log is, and how it is kept.
 #[derive(Debug)]
 pub(super) struct WalDir {
     pub(super) files: Arc<dyn FileSystem>,
@@ -58,7 +56,6 @@ pub(super) struct WalDir {
     pub(super) options: Options,
 }
 
-/// Where a log ends.
 #[derive(Debug)]
 pub(super) struct LogEnd {
     pub(super) metadata: Metadata,
@@ -71,7 +68,7 @@ pub(super) struct LogEnd {
 }
 
 impl Wal {
-    /// Makes a log that begins with the start of everything, a snapshot at index 0, and has first
+    /// Makes a log that begins with a snapshot at index 0, and has first
     /// entries and a state, if there are some. All of it is on disk when this returns, or no log.
     pub fn create(
         files: Arc<dyn FileSystem>,
@@ -121,7 +118,7 @@ impl Wal {
         }
     }
 
-    /// Goes on with a log that was read: `unread` are the segments before those that were.
+    /// `unread` are the segments before those that were read.
     pub(super) fn resume(
         place: WalDir,
         unread: &[SegmentName],
@@ -134,13 +131,12 @@ impl Wal {
         Ok(Wal::new(place, unread.chain(read).collect(), tail, end))
     }
 
-    /// The last segment was shorter than it was made when the log was opened.
     pub(super) fn set_short_tail(&mut self, expected: u64, found: u64) {
         let (path, last_index) = (self.last_segment.path.clone(), self.last_index());
         self.short_tail = Some(ShortTail { path, expected, found, last_index });
     }
 
-    /// The segment that was last when the log was opened, if it had lost its end.
+    /// Set if the last segment had lost its end when the log was opened.
     pub fn short_tail(&self) -> Option<&ShortTail> {
         self.short_tail.as_ref()
     }
@@ -150,8 +146,8 @@ impl Wal {
         self.end.validator.last_index()
     }
 
-    /// Appends entries, then the state if there is one. Returns whether raft must wait for a
-    /// [`sync`](Wal::sync) before it speaks of this: not if only the commit index rose, for that
+    /// Appends entries, then the state. Returns whether raft must wait for a
+    /// [`sync`](Wal::sync) before it sends messages: not if only the commit index rose, for that
     /// can be learned again.
     pub fn save(&mut self, entries: &[Entry], state: Option<&HardState>) -> Result<bool> {
         self.append(None, entries, state)
@@ -181,7 +177,7 @@ impl Wal {
             self.put(RecordKind::Snapshot, |out| out.extend(snapshot.encode()));
             self.end.snapshot_index = self.end.snapshot_index.max(snapshot.index);
         }
-        // Torn behind this, the log still knows that the snapshot counts, and where entries begin.
+        // If the log ends here, the snapshot counts, and it is known where entries begin.
         if let Some(state) = between {
             self.put(RecordKind::State, |out| out.extend(state.encode()));
         }
@@ -199,7 +195,7 @@ impl Wal {
         Ok(snapshot.is_some() || !entries.is_empty() || is_voted)
     }
 
-    /// Where the log stands after an append that breaks no rule.
+    /// The validator after the append; an error if it breaks a rule.
     fn check_append(
         &self,
         snapshot: Option<&WalSnapshot>,
@@ -223,7 +219,6 @@ impl Wal {
         Ok(rules)
     }
 
-    /// Encodes a record into the buffer.
     fn put(&mut self, kind: RecordKind, encode: impl FnOnce(&mut Vec<u8>)) {
         self.data.clear();
         encode(&mut self.data);
@@ -259,7 +254,7 @@ impl Wal {
         Ok(())
     }
 
-    /// Sees to it that there is room behind the end when others have filled the disk.
+    /// Renews the reserve behind the end when other files have filled the disk.
     fn reserve(&mut self) -> Result<()> {
         let reserve = self.wal_dir.options.reserve();
         if self.end.offset + reserve / 2 > self.last_segment.reserved {
@@ -308,7 +303,7 @@ impl Wal {
         Ok(())
     }
 
-    /// Removes the oldest segments of which nothing is needed for a start from `durable_index`, as
+    /// Removes the oldest segments that a start from `durable_index` does not need, as
     /// long as there are more than [`Options::segments_max`]. An index for which no snapshot is on
     /// record counts as the newest that is. Returns how many were removed.
     pub fn purge(&mut self, durable_index: u64) -> Result<usize> {
@@ -333,12 +328,10 @@ impl Wal {
         Ok(removed)
     }
 
-    /// The name of the oldest segment but one.
     fn second_segment(&self) -> SegmentName {
         self.earlier_segments.get(1).map_or(self.last_segment.name, |(name, _)| *name)
     }
 
-    /// How many segments there are.
     pub fn segment_count(&self) -> usize {
         self.earlier_segments.len() + 1
     }
@@ -352,7 +345,7 @@ impl Wal {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Keeps the error of an operation, if it is one, as the answer to all that follows.
+    /// Keeps an error, which every later operation returns.
     fn latch_error<T>(&mut self, done: io::Result<T>, doing: &'static str) -> Result<T> {
         done.map_err(|source| {
             let (path, source) = (self.last_segment.path.clone(), Arc::new(source));
@@ -370,7 +363,7 @@ impl LogEnd {
         frame::put(out, &Record { kind, crc: self.crc, data: Some(data) });
     }
 
-    /// Appends what a new log is to begin with.
+    /// Appends the first records of a new log.
     fn put_first_records(
         &mut self,
         out: &mut Vec<u8>,
@@ -391,7 +384,7 @@ impl LogEnd {
         Ok(())
     }
 
-    /// Appends what every segment begins with.
+    /// Appends the records at the beginning of every segment.
     fn put_segment_head(&mut self, out: &mut Vec<u8>) {
         frame::put(out, &Record { kind: RecordKind::Crc, crc: self.crc, data: None });
         self.put(out, RecordKind::Metadata, &self.metadata.encode());
@@ -424,7 +417,7 @@ impl WalDir {
         Ok(segment)
     }
 
-    /// Removes what an interrupted [`build`](WalDir::create_first_segment) left.
+    /// Removes what an interrupted [`create_first_segment`](WalDir::create_first_segment) left.
     fn remove_temporary(&self, temporary: &Path) -> io::Result<()> {
         let names = match self.files.list(temporary) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -434,9 +427,8 @@ impl WalDir {
         self.files.remove_dir(temporary)
     }
 
-    /// Makes a segment after the first.
     fn create_segment(&self, name: SegmentName, head: &[u8]) -> io::Result<OpenSegment> {
-        // Two names in turn, as etcd has them, which prepares one while the other is renamed.
+        // Two names in turn, as in etcd, which prepares one while the other is renamed.
         let temporary = self.dir.join(TEMPORARY_NAMES[(name.sequence % 2) as usize]);
         let mut segment = self.create_segment_file(name, temporary.clone(), head)?;
         segment.path = self.dir.join(name.to_string());
@@ -448,7 +440,7 @@ impl WalDir {
         Ok(segment)
     }
 
-    /// Makes the file of a segment at a path, locked and synced.
+    /// Locked and synced.
     fn create_segment_file(
         &self,
         name: SegmentName,

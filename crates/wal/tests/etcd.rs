@@ -1,4 +1,4 @@
-//! The log against etcd itself: its dump tool reads ours, we read its, and it goes on with ours.
+//! The log and etcd: its dump tool reads ours, we read its, and it appends to ours.
 //!
 //! These tests need etcd's programs, which `.ci/etcd-dump-logs` builds; it runs them too. By hand:
 //!
@@ -59,8 +59,8 @@ fn change(index: u64, kind: ConfChangeKind, node_id: u64, context: Option<Member
     Entry { kind: EntryKind::ConfChange, term, index, data: change.encode().into() }
 }
 
-/// What a small cluster goes through: no-op, puts, a learner that comes, moves, is promoted and
-/// leaves.
+/// A small cluster: no-op, puts, a learner that is added, updated, promoted and
+/// removed.
 fn history() -> Vec<Append> {
     let member = |id, url: &str| MemberContext {
         id,
@@ -98,7 +98,7 @@ fn history() -> Vec<Append> {
     ]
 }
 
-/// Writes the history, in segments so small that there is more than one.
+/// In segments so small that there is more than one.
 fn write_history(dir: &Path) -> Vec<Append> {
     let options = Options { segment_bytes: 1024, segments_max: None };
     let mut wal = Wal::create(Arc::new(OsFileSystem), dir, METADATA, options, &[], None).unwrap();
@@ -120,7 +120,7 @@ fn dump(arguments: &[&str], data: &Path) -> Vec<String> {
     let (said, complaint) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}\n{complaint}");
-    // Go's text form of messages has one blank or two, as it pleases.
+    // Go's text form of messages has one blank or two at random.
     said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
@@ -197,7 +197,7 @@ fn the_dump_tool_decodes_what_was_written() {
     }
 }
 
-/// A running etcd, which ends with the test, and in order: it writes its engine's last commit.
+/// Stopped when it is dropped, with a signal that lets it write its engine's last commit.
 struct Server {
     process: Child,
     port: u16,
@@ -259,7 +259,7 @@ impl Server {
         answer.starts_with("HTTP/1.1 200").then_some(answer)
     }
 
-    /// A put; key and value are base64.
+    /// Key and value are base64.
     fn put(&self, key: &str, value: &str) {
         self.ask("/v3/kv/put", &format!(r#"{{"key":"{key}","value":"{value}"}}"#)).unwrap();
     }
@@ -296,7 +296,7 @@ fn etcd_goes_on_with_its_log_as_we_write_it() {
     let (start, old) = contents(&dir);
     assert_eq!(puts(&old), [(b"a".to_vec(), b"1".to_vec()), (b"b".to_vec(), b"2".to_vec())]);
 
-    // The same log from our hand, with a snapshot and a cut in it, in place of etcd's.
+    // The same log written by us, with a snapshot and a cut in it, in place of etcd's.
     std::fs::rename(&dir, home.path().join("as-etcd-wrote-it")).unwrap();
     let options = Options { segment_bytes: 512, segments_max: None };
     let files = Arc::new(OsFileSystem);
@@ -323,7 +323,7 @@ fn etcd_goes_on_with_its_log_as_we_write_it() {
     assert!(members.contains("\"isLearner\":true"), "{members}");
     drop(server);
 
-    // And we with it again: what etcd appended follows what we wrote.
+    // What etcd appended follows what we wrote.
     let (start, new) = contents(&dir);
     assert_eq!((start.index, start.term), (index, term));
     let known = &old.entries[index as usize..];
@@ -332,7 +332,6 @@ fn etcd_goes_on_with_its_log_as_we_write_it() {
     assert!(Wal::open(Arc::new(OsFileSystem), &dir, (index, term), options).is_ok());
 }
 
-/// While etcd has a log open, we cannot open it.
 #[test]
 #[ignore = "needs etcd: run .ci/etcd-dump-logs"]
 fn etcds_lock_is_respected() {

@@ -1,4 +1,4 @@
-//! Which keys? One, those with a prefix, or those between two.
+//! Sets of keys: one, those with a prefix, or a range.
 //!
 //! On the wire there are two fields, `key` and `range_end`, and three conventions:
 //!
@@ -13,7 +13,7 @@
 
 use bytes::Bytes;
 
-/// A set of keys. A text or bytes are the one key of that name.
+/// A set of keys. A string or bytes convert to that one key.
 ///
 /// ```
 /// use clearlane_client::Keys;
@@ -27,37 +27,33 @@ pub struct Keys {
     pub(crate) range_end: Bytes,
 }
 
-/// As the end of a range: there is none.
+/// As `range_end`: no upper bound.
 const NO_END: &[u8] = &[0];
 
 impl Keys {
-    /// One key.
     pub fn one(key: impl Into<Vec<u8>>) -> Keys {
         Keys { key: key.into().into(), range_end: Bytes::new() }
     }
 
-    /// All that begin like this.
     pub fn prefix(prefix: impl Into<Vec<u8>>) -> Keys {
         let prefix: Vec<u8> = prefix.into();
         match prefix_end(&prefix) {
-            // Not even 255, 255, ... ends what begins with that.
+            // A prefix of 255s alone has no end, and is no set of all keys.
             None if prefix.is_empty() => Keys::all(),
             None => Keys::starting_at(prefix),
             Some(end) => Keys { key: prefix.into(), range_end: end.into() },
         }
     }
 
-    /// From the first on, and before the other.
+    /// Without `end`.
     pub fn range(first: impl Into<Vec<u8>>, end: impl Into<Vec<u8>>) -> Keys {
         Keys { key: first.into().into(), range_end: end.into().into() }
     }
 
-    /// This one and all behind it.
     pub fn starting_at(first: impl Into<Vec<u8>>) -> Keys {
         Keys { key: first.into().into(), range_end: Bytes::from_static(NO_END) }
     }
 
-    /// All there are.
     pub fn all() -> Keys {
         Keys::starting_at(vec![0])
     }
@@ -99,7 +95,7 @@ impl From<Bytes> for Keys {
     }
 }
 
-/// The first key behind all that begin like this, if there is one.
+/// The least key above all keys with this prefix; `None` if there is none.
 fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte < 0xff)?;
     let mut end = prefix[..=last].to_vec();
@@ -107,7 +103,7 @@ fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// Lets keys be written where a request is wanted: the request for these, with no options.
+/// `From` for a request of these keys without options.
 macro_rules! from_keys {
     ($target:ident, $($keys:ty),+) => {
         $(impl From<$keys> for $target {

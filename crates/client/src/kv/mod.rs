@@ -17,12 +17,12 @@ pub use stream::RangeStream;
 pub use txn::{Compare, CompareNumber, CompareValue, Op, OpReply, Txn, TxnReply};
 pub use write::{Delete, DeleteReply, Put, PutReply};
 
-/// The stub. Answers may be of any size: it was the caller that asked for so much.
+/// Without a limit on the size of answers: the request says how much is wanted.
 fn kv(channel: Channel) -> KvClient<Channel> {
     KvClient::new(channel).max_decoding_message_size(usize::MAX)
 }
 
-/// There always is one, but for the answers of old servers' corners.
+/// Some old servers leave it out.
 pub(crate) fn header(header: Option<ResponseHeader>) -> ResponseHeader {
     header.unwrap_or_default()
 }

@@ -25,28 +25,24 @@ use crate::backoff::Backoff;
 use crate::call::CallPolicy;
 use crate::error::{Error, Result, StatusKind, describe_status};
 
-/// Of a page, where a server knows no pieces.
+/// Page size for servers without streamed ranges.
 const PAGE_RECORDS: i64 = 1000;
 
-/// The records of a range, as they come.
 #[derive(Debug)]
 pub struct RangeStream {
     client: Client,
-    /// What is still to be read.
     remaining_range: RangeRequest,
-    /// So many more are wanted, if that was said.
+    /// `None`: no limit.
     remaining_limit: Option<i64>,
     source: RecordSource,
     buffered: VecDeque<KeyValue>,
     backoff: Backoff,
-    /// Since when nothing has come, if a stream has failed since.
+    /// The first failure since the last record.
     failing_since: Option<Instant>,
 }
 
-/// Where records come from.
 #[derive(Debug)]
 enum RecordSource {
-    /// Nowhere yet, or not any more.
     NotStarted,
     Chunks(Box<Streaming<RangeStreamResponse>>),
     Pages,
@@ -54,12 +50,12 @@ enum RecordSource {
 }
 
 impl RangeStream {
-    /// All records are of this revision.
+    /// The revision of all records.
     pub fn revision(&self) -> i64 {
         self.remaining_range.revision
     }
 
-    /// The next record. `None` when there are no more, and behind an error.
+    /// `None` when there are no more records, and after an error.
     pub async fn next(&mut self) -> Option<Result<KeyValue>> {
         loop {
             if let Some(record) = self.buffered.pop_front() {
@@ -75,7 +71,6 @@ impl RangeStream {
         }
     }
 
-    /// As a [`Stream`].
     pub fn into_stream(self) -> impl Stream<Item = Result<KeyValue>> + Send {
         futures_util::stream::unfold(self, async |mut range| {
             let next = range.next().await?;
@@ -83,7 +78,6 @@ impl RangeStream {
         })
     }
 
-    /// One step towards the next records.
     async fn fetch(&mut self) -> Result<()> {
         if self.remaining_limit == Some(0) {
             self.source = RecordSource::Finished;
@@ -116,7 +110,7 @@ impl RangeStream {
         Ok(())
     }
 
-    /// Nothing that came is asked for again.
+    /// Moves the start of the remaining range behind these records.
     fn buffer_records(&mut self, records: Vec<KeyValue>) {
         self.failing_since = None;
         self.backoff.reset();
@@ -131,7 +125,6 @@ impl RangeStream {
         self.buffered.extend(records);
     }
 
-    /// What becomes of a stream that has ended with an error.
     async fn on_stream_error(&mut self, status: &Status) -> Result<()> {
         self.source = match StatusKind::from_status(status) {
             _ if status.code() == Code::Unimplemented => RecordSource::Pages,
@@ -161,7 +154,7 @@ impl RangeStream {
 
 impl Client {
     /// Reads a range of any size, in the order of keys. A single key, a count and a sorted range
-    /// have no pieces: those are for [`get`](Client::get), and refused here.
+    /// are refused: use [`get`](Client::get).
     pub async fn get_stream(&self, what: impl Into<Get>) -> Result<RangeStream> {
         let request = what.into().request;
         let is_sorted = request.sort_target != 0 || request.sort_order > 1;
@@ -171,7 +164,7 @@ impl Client {
         }
         let (limit, mut rest) = (request.limit, RangeRequest { limit: 0, ..request });
         if rest.revision <= 0 {
-            // Of the same kind as what follows: a stale reader need not be fresh here.
+            // With the consistency of the stream: a serializable one does not ask the leader here.
             let now = Get::from(&rest.key[..]).count_only();
             let now = if rest.serializable { now.serializable() } else { now };
             rest.revision = self.get(now).await?.revision();

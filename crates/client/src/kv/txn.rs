@@ -1,4 +1,4 @@
-//! Transactions: if all this holds, do these, otherwise those; in one step.
+//! Transactions: compare, then one of two lists of operations, atomically.
 //!
 //! ```text
 //!   when   version("lock") = 0        all compared with what is there now
@@ -6,9 +6,8 @@
 //!   else   get lock
 //! ```
 //!
-//! A transaction may be a step of another. What is not possible is a second look: a decision that
-//! needs what was read in the same transaction. For that, read first, decide, and let the
-//! comparison be that the key still has the `mod_revision` that was read.
+//! A transaction may be a step of another. It cannot decide by what it has read itself: read before
+//! it, decide, and compare that the key still has the `mod_revision` that was read.
 
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -24,7 +23,7 @@ use crate::call::CallPolicy;
 use crate::error::{Error, Result};
 use crate::{Client, Delete, DeleteReply, Get, GetReply, Put, PutReply};
 
-/// What has to hold.
+/// A condition of a transaction.
 ///
 /// ```
 /// use clearlane_client::{Compare, Keys};
@@ -38,51 +37,47 @@ pub struct Compare {
     comparison: Comparison,
 }
 
-/// A number of a key, to be compared.
 #[derive(Clone, Debug)]
 pub struct CompareNumber {
     keys: Keys,
     target: CompareTarget,
 }
 
-/// The value of a key, to be compared.
 #[derive(Clone, Debug)]
 pub struct CompareValue {
     keys: Keys,
 }
 
 impl Compare {
-    /// How often the key was put since it was made; 0 if it is not there.
+    /// The number of puts since the key was created; 0 if it does not exist.
     pub fn version(keys: impl Into<Keys>) -> CompareNumber {
         CompareNumber { keys: keys.into(), target: CompareTarget::Version }
     }
 
-    /// When the key was made; 0 if it is not there.
+    /// 0 if the key does not exist.
     pub fn create_revision(keys: impl Into<Keys>) -> CompareNumber {
         CompareNumber { keys: keys.into(), target: CompareTarget::Create }
     }
 
-    /// When the key was put last; 0 if it is not there.
+    /// 0 if the key does not exist.
     pub fn mod_revision(keys: impl Into<Keys>) -> CompareNumber {
         CompareNumber { keys: keys.into(), target: CompareTarget::Mod }
     }
 
-    /// The key's lease; 0 if it has none.
+    /// 0 if the key has no lease.
     pub fn lease(keys: impl Into<Keys>) -> CompareNumber {
         CompareNumber { keys: keys.into(), target: CompareTarget::Lease }
     }
 
-    /// The key's value. Of a key that is not there no comparison holds.
+    /// Of a key that does not exist, no comparison of its value holds.
     pub fn value(keys: impl Into<Keys>) -> CompareValue {
         CompareValue { keys: keys.into() }
     }
 
-    /// The key is there.
     pub fn exists(key: impl Into<Keys>) -> Compare {
         Compare::create_revision(key).greater(0)
     }
 
-    /// The key is not there.
     pub fn missing(key: impl Into<Keys>) -> Compare {
         Compare::create_revision(key).equal(0)
     }
@@ -106,22 +101,18 @@ impl CompareNumber {
         Compare::new(self.keys, self.target, result, union)
     }
 
-    /// Is this.
     pub fn equal(self, number: i64) -> Compare {
         self.compare(CompareResult::Equal, number)
     }
 
-    /// Is not this.
     pub fn not_equal(self, number: i64) -> Compare {
         self.compare(CompareResult::NotEqual, number)
     }
 
-    /// Is more.
     pub fn greater(self, number: i64) -> Compare {
         self.compare(CompareResult::Greater, number)
     }
 
-    /// Is less.
     pub fn less(self, number: i64) -> Compare {
         self.compare(CompareResult::Less, number)
     }
@@ -133,22 +124,20 @@ impl CompareValue {
         Compare::new(self.keys, CompareTarget::Value, result, with)
     }
 
-    /// Is this.
     pub fn equal(self, value: impl Into<Vec<u8>>) -> Compare {
         self.compare(CompareResult::Equal, value.into())
     }
 
-    /// Is not this.
     pub fn not_equal(self, value: impl Into<Vec<u8>>) -> Compare {
         self.compare(CompareResult::NotEqual, value.into())
     }
 
-    /// Comes later, byte by byte.
+    /// In byte order.
     pub fn greater(self, value: impl Into<Vec<u8>>) -> Compare {
         self.compare(CompareResult::Greater, value.into())
     }
 
-    /// Comes before, byte by byte.
+    /// In byte order.
     pub fn less(self, value: impl Into<Vec<u8>>) -> Compare {
         self.compare(CompareResult::Less, value.into())
     }
@@ -160,7 +149,6 @@ pub struct Op {
     op: RequestOp,
 }
 
-/// A step is made from each kind of request.
 macro_rules! op_from {
     ($kind:ident, $wanted:ident) => {
         impl From<$kind> for Op {
@@ -191,24 +179,24 @@ pub struct Txn {
 }
 
 impl Txn {
-    /// Always succeeds, and does nothing.
+    /// Without conditions and steps; it succeeds.
     pub fn new() -> Txn {
         Txn::default()
     }
 
-    /// And if this holds.
+    /// Adds a condition; all must hold.
     pub fn when(mut self, compare: Compare) -> Txn {
         self.request.compare.push(compare.comparison);
         self
     }
 
-    /// Then do this, behind what was named before.
+    /// Appends a step for when all conditions hold.
     pub fn then(mut self, op: impl Into<Op>) -> Txn {
         self.request.success.push(op.into().op);
         self
     }
 
-    /// Otherwise do this, behind what was named before.
+    /// Appends a step for when a condition does not hold.
     pub fn or_else(mut self, op: impl Into<Op>) -> Txn {
         self.request.failure.push(op.into().op);
         self
@@ -220,27 +208,20 @@ impl Txn {
     }
 }
 
-/// What a transaction has done.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TxnReply {
-    /// The member that has answered, and the revision: of the transaction, if it changed anything.
+    /// Its revision is that of the transaction, or the present one if it changed nothing.
     pub header: ResponseHeader,
-    /// Whether all comparisons held.
     pub succeeded: bool,
-    /// What each step has done.
+    /// One for each step of the branch that was taken.
     pub results: Vec<OpReply>,
 }
 
-/// What a step of a transaction has done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OpReply {
-    /// It has read.
     Get(GetReply),
-    /// It has put.
     Put(PutReply),
-    /// It has deleted.
     Delete(DeleteReply),
-    /// It was a transaction.
     Txn(TxnReply),
 }
 
@@ -270,7 +251,6 @@ impl OpReply {
 }
 
 impl Client {
-    /// Does a transaction.
     pub async fn txn(&self, txn: Txn) -> Result<TxnReply> {
         let way = if txn.only_reads() { CallPolicy::READ } else { CallPolicy::WRITE };
         let send = |channel, request| async move { kv(channel).txn(request).await };

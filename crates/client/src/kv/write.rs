@@ -1,4 +1,4 @@
-//! Writing: put, delete, compact.
+//! Put, delete, compact.
 
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::{
@@ -26,49 +26,44 @@ pub struct Put {
 }
 
 impl Put {
-    /// This value under this key.
     pub fn new(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Put {
         let (key, value) = (key.into().into(), value.into().into());
         Put { request: PutRequest { key, value, ..PutRequest::default() } }
     }
 
-    /// Goes on with the value that the key has. Useful for changing its lease only.
+    /// Keeps the key's present value; for changing its lease only.
     pub fn keep_value(key: impl Into<Vec<u8>>) -> Put {
         let mut put = Put::new(key, Vec::new());
         put.request.ignore_value = true;
         put
     }
 
-    /// Ends with this lease.
     pub fn lease(mut self, id: i64) -> Put {
         self.request.lease = id;
         self
     }
 
-    /// Goes on with the lease that the key has; without this and [`lease`](Put::lease) it has none.
+    /// Keeps the key's lease; without this and [`lease`](Put::lease) it has none.
     pub fn keep_lease(mut self) -> Put {
         self.request.ignore_lease = true;
         self
     }
 
-    /// The reply has what was there before.
+    /// The reply has the previous record.
     pub fn prev_kv(mut self) -> Put {
         self.request.prev_kv = true;
         self
     }
 }
 
-/// What a put has done.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PutReply {
-    /// The member that has answered, and the revision of this put.
     pub header: ResponseHeader,
-    /// What was there before, if that was asked for and there was something.
+    /// If it was asked for and existed.
     pub prev_kv: Option<KeyValue>,
 }
 
 impl PutReply {
-    /// The revision of this put.
     pub fn revision(&self) -> i64 {
         self.header.revision
     }
@@ -89,33 +84,27 @@ pub struct Delete {
 from_keys!(Delete);
 
 impl Delete {
-    /// These keys.
     pub fn new(keys: impl Into<Keys>) -> Delete {
         let Keys { key, range_end } = keys.into();
         Delete { request: DeleteRangeRequest { key, range_end, prev_kv: false } }
     }
 
-    /// All that begin like this.
     pub fn prefix(prefix: impl Into<Vec<u8>>) -> Delete {
         Delete::new(Keys::prefix(prefix))
     }
 
-    /// The reply has what was there before.
+    /// The reply has the deleted records.
     pub fn prev_kv(mut self) -> Delete {
         self.request.prev_kv = true;
         self
     }
 }
 
-/// What a deletion has done.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeleteReply {
-    /// The member that has answered, and the revision: that of the deletion, if anything was
-    /// deleted.
     pub header: ResponseHeader,
-    /// So many keys.
     pub deleted: i64,
-    /// What was there before, if that was asked for.
+    /// If they were asked for.
     pub prev_kvs: Vec<KeyValue>,
 }
 
@@ -125,7 +114,7 @@ impl DeleteReply {
         self.header.revision
     }
 
-    /// The value of the first key that was deleted.
+    /// Of the first deleted key.
     pub fn prev_value(&self) -> Option<&Bytes> {
         self.prev_kvs.first().map(|record| &record.value)
     }
@@ -139,7 +128,6 @@ impl From<DeleteRangeResponse> for DeleteReply {
 }
 
 impl Client {
-    /// Puts a value under a key.
     pub async fn put(
         &self,
         key: impl Into<Vec<u8>>,
@@ -148,24 +136,22 @@ impl Client {
         self.put_with(Put::new(key, value)).await
     }
 
-    /// Puts with options.
     pub async fn put_with(&self, put: Put) -> Result<PutReply> {
         let send = |channel, request| async move { kv(channel).put(request).await };
         Ok(self.call(CallPolicy::WRITE, put.request, send).await?.into())
     }
 
-    /// Deletes keys.
     pub async fn delete(&self, what: impl Into<Delete>) -> Result<DeleteReply> {
         let send = |channel, request| async move { kv(channel).delete_range(request).await };
         Ok(self.call(CallPolicy::WRITE, what.into().request, send).await?.into())
     }
 
-    /// Forgets what keys were before this revision. Returns the revision of the store.
+    /// Removes the history before this revision. Returns the revision of the store.
     pub async fn compact(&self, revision: i64) -> Result<i64> {
         self.compaction(revision, false).await
     }
 
-    /// The same, and returns when that is done on the disk of the member that was asked.
+    /// As `compact`, and returns when it is done on the disk of the member that was asked.
     pub async fn compact_physically(&self, revision: i64) -> Result<i64> {
         self.compaction(revision, true).await
     }

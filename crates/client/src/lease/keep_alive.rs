@@ -1,4 +1,4 @@
-//! Keeping a lease alive in the background, and knowing when that has failed.
+//! Keeping a lease alive in the background.
 //!
 //! A lease lives at least its whole time from when the last good request was *sent*: the server
 //! received it later. When that deadline passes, the lease counts as lost, whatever comes later. So
@@ -30,30 +30,27 @@ use crate::call::CallPolicy;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, StatusKind};
 
-/// An attempt has at least so long.
 const ATTEMPT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
-/// How a lease has ended, as far as its keeper can tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaseEnd {
-    /// The server does not know it any more: it has expired or was revoked, and its keys are gone.
+    /// It has expired or was revoked, and its keys are deleted.
     NotFound,
-    /// No endpoint could be reached until it was too late. It may have ended; count on that.
+    /// No endpoint answered before the deadline. The lease may have ended.
     Unreachable,
-    /// The server does not let this client keep it alive, in these words.
+    /// The server's words.
     Rejected(String),
 }
 
-/// What the task has reported last.
 #[derive(Clone, Debug)]
 enum KeepAliveState {
     Alive { until: Instant, ttl: Duration },
     Ended(LeaseEnd),
 }
 
-/// Keeps a lease alive until it is dropped. It does not revoke the lease then: that lives on for
-/// its time, so that a program may restart in between.
+/// Keeps a lease alive until it is dropped. Dropping does not revoke the lease, so a program may
+/// restart within its TTL.
 #[derive(Debug)]
 pub struct KeepAlive {
     id: i64,
@@ -62,17 +59,15 @@ pub struct KeepAlive {
 }
 
 impl KeepAlive {
-    /// Which lease.
     pub fn id(&self) -> i64 {
         self.id
     }
 
-    /// Whether it certainly is alive.
     pub fn is_alive(&self) -> bool {
         self.time_left() > Duration::ZERO
     }
 
-    /// It certainly lives so long from now on, if no client revokes it.
+    /// A lower bound, unless a client revokes the lease.
     pub fn time_left(&self) -> Duration {
         match &*self.state.borrow() {
             KeepAliveState::Alive { until, .. } => until.saturating_duration_since(Instant::now()),
@@ -80,7 +75,7 @@ impl KeepAlive {
         }
     }
 
-    /// What the lease is granted each time.
+    /// The TTL that the server grants with each request.
     pub fn ttl(&self) -> Duration {
         match &*self.state.borrow() {
             KeepAliveState::Alive { ttl, .. } => *ttl,
@@ -93,14 +88,14 @@ impl KeepAlive {
         let ended = self.state.wait_for(|state| matches!(state, KeepAliveState::Ended(_))).await;
         match ended.as_deref() {
             Ok(KeepAliveState::Ended(end)) => end.clone(),
-            // The runtime of the task is gone, and no task keeps anything alive.
+            // The task's runtime has ended, so no request is sent any more.
             _ => LeaseEnd::Unreachable,
         }
     }
 }
 
 impl Client {
-    /// Keeps a lease alive in the background. When this returns, that has worked once.
+    /// Returns when the first request has succeeded.
     pub async fn keep_alive(&self, id: i64) -> Result<KeepAlive> {
         let mut task = KeepAliveTask { client: self.clone(), id, stream: None };
         let state = task.first_response().await?;
@@ -109,7 +104,7 @@ impl Client {
         Ok(KeepAlive { id, state, _task })
     }
 
-    /// Keeps a lease alive, once. Returns its time from now on.
+    /// Returns the TTL from now on.
     pub async fn keep_alive_once(&self, id: i64) -> Result<Duration> {
         match (KeepAliveTask { client: self.clone(), id, stream: None }).first_response().await? {
             KeepAliveState::Alive { ttl, .. } => Ok(ttl),
@@ -118,7 +113,6 @@ impl Client {
     }
 }
 
-/// A stream of questions and answers.
 struct KeepAliveStream {
     endpoint: Arc<Endpoint>,
     requests: mpsc::UnboundedSender<LeaseKeepAliveRequest>,
@@ -132,13 +126,12 @@ struct KeepAliveTask {
 }
 
 impl KeepAliveTask {
-    /// The first time. The lease's time is not known yet, so a request's time has to do.
+    /// The TTL is not known yet, so the limit is the request time-out.
     async fn first_response(&mut self) -> Result<KeepAliveState> {
         let until = Instant::now() + self.client.options_and_token.options.request_timeout;
         self.keep_alive_until(until).await
     }
 
-    /// Until the lease has ended.
     async fn run(mut self, told: watch::Sender<KeepAliveState>) {
         loop {
             let KeepAliveState::Alive { until, ttl } = told.borrow().clone() else { return };
@@ -148,7 +141,7 @@ impl KeepAliveTask {
                 Err(Error::LeaseNotFound) => KeepAliveState::Ended(LeaseEnd::NotFound),
                 Err(Error::TimedOut(_)) => KeepAliveState::Ended(LeaseEnd::Unreachable),
                 Err(error) => {
-                    // It lives on for what is left, and its keeper is notified now.
+                    // It lives on for the rest of its TTL, and its keeper is notified now.
                     KeepAliveState::Ended(LeaseEnd::Rejected(error.to_string()))
                 }
             };
@@ -156,7 +149,6 @@ impl KeepAliveTask {
         }
     }
 
-    /// Asks until there is an answer, or the time is up.
     async fn keep_alive_until(&mut self, until: Instant) -> Result<KeepAliveState> {
         let mut pause = Backoff::new();
         loop {
@@ -169,7 +161,7 @@ impl KeepAliveTask {
             match timeout_at(until.min(sent + patience), self.keep_alive()).await {
                 Ok(Ok(Some(ttl))) => return Ok(KeepAliveState::Alive { until: sent + ttl, ttl }),
                 Ok(Err(error)) => return Err(error),
-                // The stream has broken, or is silent. There are others.
+                // The stream has broken or is silent: another endpoint is asked.
                 Ok(Ok(None)) | Err(_) => {}
             }
             if let Some(open) = self.stream.take() {
@@ -179,11 +171,11 @@ impl KeepAliveTask {
         }
     }
 
-    /// One question. `None` if this way has led nowhere.
+    /// One request; `None` if the stream has failed.
     async fn keep_alive(&mut self) -> Result<Option<Duration>> {
         let request = LeaseKeepAliveRequest { id: self.id };
         if let Some(open) = &self.stream {
-            // If the stream is broken, it will say so.
+            // A broken stream reports its error when it is read.
             let _ = open.requests.send(request);
         }
         let open = match &mut self.stream {
@@ -217,7 +209,7 @@ impl KeepAliveTask {
     }
 }
 
-/// A stream on which the first question is asked already.
+/// A stream on which the first request is already sent.
 async fn open_stream(client: &Client, request: LeaseKeepAliveRequest) -> Result<KeepAliveStream> {
     let send = move |channel, head: Request<()>| {
         let (requests, receiver) = mpsc::unbounded_channel();

@@ -1,4 +1,4 @@
-//! Leases: keys that end when no client keeps them alive.
+//! Leases: keys that expire when no client keeps them alive.
 
 mod keep_alive;
 
@@ -17,23 +17,18 @@ use crate::Client;
 use crate::call::CallPolicy;
 use crate::error::{Error, Result};
 
-/// A lease that was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// The number by which requests name it.
     pub id: i64,
-    /// It ends so long after it was kept alive last. A server may give more than was asked for.
+    /// May be more than was asked for.
     pub ttl: Duration,
 }
 
-/// What is left of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimeToLive {
-    /// It ends after this.
     pub remaining: Duration,
-    /// What it was granted.
     pub granted_ttl: Duration,
-    /// The keys that end with it, if they were asked for.
+    /// If they were asked for.
     pub keys: Vec<Bytes>,
 }
 
@@ -41,18 +36,17 @@ pub(crate) fn stub(channel: Channel) -> LeaseClient<Channel> {
     LeaseClient::new(channel).max_decoding_message_size(usize::MAX)
 }
 
-/// Whole seconds; less than nothing is nothing.
+/// Less than 0 is 0.
 fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
 impl Client {
-    /// A new lease, which ends so long after it was kept alive last, in whole seconds.
+    /// The TTL is rounded up to whole seconds.
     pub async fn lease_grant(&self, ttl: Duration) -> Result<Lease> {
         self.lease_grant_as(0, ttl).await
     }
 
-    /// The same, with a number of the caller's choice.
     pub async fn lease_grant_as(&self, id: i64, ttl: Duration) -> Result<Lease> {
         let whole = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let request = LeaseGrantRequest { id, ttl: i64::try_from(whole).unwrap_or(i64::MAX) };
@@ -65,14 +59,13 @@ impl Client {
         }
     }
 
-    /// Ends a lease, and deletes its keys.
+    /// Deletes the lease's keys, too.
     pub async fn lease_revoke(&self, id: i64) -> Result<()> {
         let send = |channel, request| async move { stub(channel).lease_revoke(request).await };
         self.call(CallPolicy::WRITE, LeaseRevokeRequest { id }, send).await.map(drop)
     }
 
-    /// What is left of a lease, and its keys if they are wanted. [`Error::LeaseNotFound`] if it is
-    /// gone.
+    /// The keys are listed only if `keys`. [`Error::LeaseNotFound`] if it has expired.
     pub async fn lease_time_to_live(&self, id: i64, keys: bool) -> Result<TimeToLive> {
         let request = LeaseTimeToLiveRequest { id, keys };
         let send =
@@ -88,7 +81,7 @@ impl Client {
         }
     }
 
-    /// The numbers of all leases, the one that ends next first.
+    /// The one that ends next first.
     pub async fn leases(&self) -> Result<Vec<i64>> {
         let send = |channel, request| async move { stub(channel).lease_leases(request).await };
         let told = self.call(CallPolicy::READ, LeaseLeasesRequest {}, send).await?;

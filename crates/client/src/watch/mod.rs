@@ -29,10 +29,10 @@ use crate::abort_on_drop::AbortOnDrop;
 use crate::error::{Error, Result};
 use crate::kv::{Keys, from_keys};
 
-/// So many batches wait for a reader that is busy with something else; the server keeps the rest.
+/// Batches that wait for a slow reader; the rest stays at the server.
 const BATCH_QUEUE_CAPACITY: usize = 16;
 
-/// What is to be watched, and how.
+/// A watch request with its options.
 ///
 /// ```
 /// use clearlane_client::WatchKeys;
@@ -48,91 +48,81 @@ pub struct WatchKeys {
 from_keys!(WatchKeys);
 
 impl WatchKeys {
-    /// These keys.
     pub fn new(keys: impl Into<Keys>) -> WatchKeys {
         let Keys { key, range_end } = keys.into();
-        // Long messages are cut by the server. It costs nothing, and no reader sees it.
+        // The server splits long messages; the task joins them again.
         let fragment = true;
         WatchKeys { create: WatchCreateRequest { key, range_end, fragment, ..Default::default() } }
     }
 
-    /// All that begin like this.
     pub fn prefix(prefix: impl Into<Vec<u8>>) -> WatchKeys {
         WatchKeys::new(Keys::prefix(prefix))
     }
 
-    /// From this revision on, itself included: in the past or in the future.
+    /// Inclusive; in the past or in the future.
     pub fn from_revision(mut self, revision: i64) -> WatchKeys {
         self.create.start_revision = revision;
         self
     }
 
-    /// Brings what was there before each event, unless that is compacted away.
+    /// Adds the previous record to each event, unless it was compacted.
     pub fn prev_kv(mut self) -> WatchKeys {
         self.create.prev_kv = true;
         self
     }
 
-    /// Only deletions.
     pub fn no_puts(mut self) -> WatchKeys {
         self.create.filters.push(FilterType::Noput.into());
         self
     }
 
-    /// Only puts.
     pub fn no_deletes(mut self) -> WatchKeys {
         self.create.filters.push(FilterType::Nodelete.into());
         self
     }
 
-    /// The server says now and then (every ten minutes, if it was not configured otherwise) how far
-    /// it has come while nothing happens: see [`Watch::next_batch`].
+    /// The server sends a notice while there are no events, every ten minutes by default: see
+    /// [`Watch::next_batch`].
     pub fn progress(mut self) -> WatchKeys {
         self.create.progress_notify = true;
         self
     }
 }
 
-/// Something that has happened to a key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// It was put.
     Put {
-        /// What is there now.
         kv: KeyValue,
-        /// What was there before, if that was asked for.
+        /// If it was asked for.
         prev_kv: Option<KeyValue>,
     },
-    /// It was deleted, by a client or with its lease.
+    /// By a client or with its lease.
     Delete {
         /// The key, and as `mod_revision` the revision of the deletion.
         kv: KeyValue,
-        /// What was there before, if that was asked for.
+        /// If it was asked for.
         prev_kv: Option<KeyValue>,
     },
 }
 
 impl Event {
-    /// The key, with its value if it was put.
+    /// Without a value for a deletion.
     pub fn kv(&self) -> &KeyValue {
         match self {
             Event::Put { kv, .. } | Event::Delete { kv, .. } => kv,
         }
     }
 
-    /// What was there before.
     pub fn prev_kv(&self) -> Option<&KeyValue> {
         match self {
             Event::Put { prev_kv, .. } | Event::Delete { prev_kv, .. } => prev_kv.as_ref(),
         }
     }
 
-    /// When it happened.
     pub fn revision(&self) -> i64 {
         self.kv().mod_revision
     }
 
-    /// Whether it was put.
     pub fn is_put(&self) -> bool {
         matches!(self, Event::Put { .. })
     }
@@ -149,22 +139,22 @@ impl From<mvccpb::Event> for Event {
     }
 }
 
-/// What has come at once. The events of a revision are in one batch, all of them.
+/// Events that came together. All events of a revision are in one batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// Everything up to this revision has been seen, with this batch.
     pub revision: i64,
-    /// In order. None of them: a notice of progress.
+    /// Empty for a progress notice.
     pub events: Vec<Event>,
 }
 
-/// Events, as they happen. See the [module](self).
+/// See the [module](self).
 #[derive(Debug)]
 pub struct Watch {
     start_revision: i64,
     delivered_revision: i64,
     buffered: VecDeque<Event>,
-    /// The revision of the batch that is being handed on event by event.
+    /// The revision of the batch that `next` returns event by event.
     batch_revision: i64,
     batches: mpsc::Receiver<Result<Batch>>,
     progress_requests: mpsc::UnboundedSender<()>,
@@ -172,8 +162,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next event. Waits for it, however long that takes. `None` behind an error, which is the
-    /// last.
+    /// Waits without a limit. `None` after an error, which is the last item.
     pub async fn next(&mut self) -> Option<Result<Event>> {
         loop {
             if let Some(event) = self.buffered.pop_front() {
@@ -189,7 +178,7 @@ impl Watch {
         }
     }
 
-    /// The next events that came at once, or a notice of progress.
+    /// The next events that came together, or a progress notice.
     pub async fn next_batch(&mut self) -> Option<Result<Batch>> {
         if self.buffered.is_empty() {
             let batch = self.batches.recv().await?;
@@ -198,7 +187,7 @@ impl Watch {
             }
             return Some(batch);
         }
-        // What `next` has begun to hand on.
+        // The rest of a batch that `next` has begun.
         let events = self.buffered.drain(..).collect();
         self.delivered_revision = self.batch_revision;
         Some(Ok(Batch { revision: self.batch_revision, events }))
@@ -217,19 +206,18 @@ impl Watch {
         self.start_revision
     }
 
-    /// All events up to this revision have been handed on.
+    /// All events up to this revision have been returned.
     pub fn revision(&self) -> i64 {
         self.delivered_revision
     }
 
-    /// Asks the server how far it has come. The answer comes as a batch without events, once all
-    /// events up to there have come. A server that is not asked at a good moment does not answer.
+    /// Asks the server for a progress notice: a batch without events, once all earlier events have
+    /// come. A server may give no answer.
     pub fn request_progress(&self) {
-        // A watch that has ended has said so.
+        // A watch that has ended has returned its error.
         let _ = self.progress_requests.send(());
     }
 
-    /// As a [`Stream`].
     pub fn into_stream(self) -> impl Stream<Item = Result<Event>> + Send {
         futures_util::stream::unfold(self, async |mut watch| {
             let next = watch.next().await?;
@@ -239,7 +227,7 @@ impl Watch {
 }
 
 impl Client {
-    /// Watches keys. When this returns, the watch is on: what is written afterwards is seen.
+    /// Returns when the server has created the watch: it has what is written afterwards.
     pub async fn watch(&self, what: impl Into<WatchKeys>) -> Result<Watch> {
         let (batches, come) = mpsc::channel(BATCH_QUEUE_CAPACITY);
         let (questions, asked) = mpsc::unbounded_channel();
@@ -262,7 +250,7 @@ impl Client {
             (watch.start_revision, watch.delivered_revision) = (begin, begin - 1);
             return Ok(watch);
         }
-        // It has ended before it began, and says why.
+        // It has ended before it began; the queue has the error.
         match watch.batches.recv().await {
             Some(Err(error)) => Err(error),
             _ => Err(Error::Unexpected("a watch that has not begun")),

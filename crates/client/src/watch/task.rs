@@ -1,4 +1,4 @@
-//! The task behind a watch: opens streams, one behind the other, and hands on what is whole.
+//! The task behind a watch: opens streams, one after the other, and delivers complete revisions.
 
 use std::sync::Arc;
 
@@ -20,14 +20,12 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, StatusKind};
 use crate::kv::header;
 
-/// A stream to one member.
 struct OpenStream {
     endpoint: Arc<Endpoint>,
     requests: mpsc::UnboundedSender<WatchRequest>,
     responses: Streaming<WatchResponse>,
 }
 
-/// What is to be done after a stream has said something, or has ended.
 enum NextStep {
     Listen,
     Reopen,
@@ -35,7 +33,7 @@ enum NextStep {
 
 pub(super) struct WatchTask {
     client: Client,
-    /// Its `start_revision` is always the first one that was not handed on.
+    /// Its `start_revision` is always the first one that was not delivered.
     create: WatchCreateRequest,
     batches: mpsc::Sender<Result<Batch>>,
     progress_requests: mpsc::UnboundedReceiver<()>,
@@ -44,7 +42,7 @@ pub(super) struct WatchTask {
     /// Of a message that is not complete.
     fragments: Vec<mvccpb::Event>,
     backoff: Backoff,
-    /// A token was refused, and nothing has come since.
+    /// Reset by the next response.
     token_was_rejected: bool,
 }
 
@@ -68,10 +66,10 @@ impl WatchTask {
         }
     }
 
-    /// Until there is an error that every other endpoint would have, too, or no reader.
+    /// Until an error that every other endpoint would report, too, or until there is no reader.
     pub(super) async fn run(mut self) {
         if let Err(error) = self.watch().await {
-            // Behind this sender's end the reader finds the reason.
+            // The reader finds the error in the queue.
             drop(self.started.take());
             let _ = self.batches.send(Err(error)).await;
         }
@@ -81,7 +79,7 @@ impl WatchTask {
         loop {
             match self.open().await {
                 Ok(open) => self.listen(open).await?,
-                // No endpoint can be reached now. The cluster will be back, or the reader gives up.
+                // No endpoint can be reached now: retry until the reader drops the watch.
                 Err(Error::Unavailable(_) | Error::NoLeader | Error::TimedOut(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -89,13 +87,13 @@ impl WatchTask {
         }
     }
 
-    /// A stream on which the watch is already asked for.
+    /// A stream on which the watch is already requested.
     async fn open(&self) -> Result<OpenStream> {
         let create = RequestUnion::CreateRequest(self.create.clone());
         let create = WatchRequest { request_union: Some(create) };
         let send = move |channel, request: Request<()>| {
             let (requests, receiver) = mpsc::unbounded_channel();
-            // Some servers say nothing before they have got something.
+            // Some servers send no headers before they have received a message.
             let _ = requests.send(create.clone());
             let (head, extensions, ()) = request.into_parts();
             let outgoing = UnboundedReceiverStream::new(receiver);
@@ -111,7 +109,6 @@ impl WatchTask {
         Ok(OpenStream { endpoint: place, requests, responses })
     }
 
-    /// To the end of the stream.
     async fn listen(&mut self, mut open: OpenStream) -> Result<()> {
         self.fragments.clear();
         loop {
@@ -124,7 +121,7 @@ impl WatchTask {
                 },
                 Some(()) = self.progress_requests.recv() => {
                     let ask = RequestUnion::ProgressRequest(WatchProgressRequest {});
-                    // If the stream is broken, it will say so.
+                    // A broken stream reports its error when it is read.
                     let _ = open.requests.send(WatchRequest { request_union: Some(ask) });
                     NextStep::Listen
                 }
@@ -136,7 +133,6 @@ impl WatchTask {
         }
     }
 
-    /// What becomes of the watch when its stream has failed.
     async fn on_stream_error(&mut self, status: &Status) -> Result<NextStep> {
         match StatusKind::from_status(status) {
             StatusKind::Final if status.code() != tonic::Code::Internal => {
@@ -147,7 +143,7 @@ impl WatchTask {
         }
     }
 
-    /// A new token, once; if that is refused as well, the error is the reader's.
+    /// Fetches a new token once; if that is rejected as well, the error goes to the reader.
     async fn renew_token(&mut self, error: Error) -> Result<NextStep> {
         if std::mem::replace(&mut self.token_was_rejected, true)
             || self.client.options_and_token.options.credentials.is_none()
@@ -164,7 +160,7 @@ impl WatchTask {
         if response.canceled {
             return match (response.compact_revision, &response.cancel_reason[..]) {
                 (revision @ 1.., _) => Err(Error::Compacted { compact_revision: Some(revision) }),
-                // A member that stops may cancel without a word.
+                // A member that stops may cancel without a reason.
                 (_, "") => Ok(NextStep::Reopen),
                 (_, words) => match Error::from_text(words) {
                     error @ Error::Unauthenticated(_) => self.renew_token(error).await,
@@ -187,22 +183,23 @@ impl WatchTask {
         Ok(NextStep::Listen)
     }
 
-    /// The watch is on. From now on it has a revision to begin from, wherever it goes.
+    /// From here on a reopened stream resumes at a revision.
     fn set_start_revision(&mut self, revision: i64) {
         if self.create.start_revision <= 0 {
             self.create.start_revision = revision + 1;
         }
         if let Some(begun) = self.started.take() {
-            // If no reader waits for it, the task is about to be ended.
+            // Without a receiver the task is about to be aborted.
             let _ = begun.send(self.create.start_revision);
         }
     }
 
-    /// A whole message: events, or a notice that there are none up to here.
+    /// A complete message: events, or a progress notice.
     async fn deliver(&mut self, of_header: i64) {
         let next = self.create.start_revision;
         let events = std::mem::take(&mut self.fragments);
-        // While a watch catches up, the header names the store's revision, and more is to come.
+        // While a watch catches up, the header has the store's revision, which is ahead of the
+        // events.
         let revision = match events.last() {
             Some(last) => last.kv.as_ref().map_or(of_header, |kv| kv.mod_revision),
             None => of_header,
@@ -210,11 +207,11 @@ impl WatchTask {
         if revision < next {
             return;
         }
-        // A member that says a thing twice is not listened to twice.
+        // Events that were delivered before are dropped.
         let is_new = |event: &Event| event.revision() >= next;
         let events: Vec<Event> = events.into_iter().map(Event::from).filter(is_new).collect();
         self.create.start_revision = revision + 1;
-        // Without a reader there is no task.
+        // Without a reader the task is aborted.
         let _ = self.batches.send(Ok(Batch { revision, events })).await;
     }
 }

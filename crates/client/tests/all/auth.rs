@@ -18,7 +18,7 @@ async fn a_token_is_fetched_once_and_again_when_it_is_refused() {
     stub.expire();
     client.put("a", "2").await.unwrap();
     assert_eq!(stub.given(), 2);
-    // Many that are refused at once fetch one.
+    // Many requests that are rejected at once fetch one token.
     stub.expire();
     let reads: Vec<_> = (0..20)
         .map(|_| {

@@ -10,7 +10,6 @@ use clearlane_test_server::{TestCluster, TestServer};
 use crate::proxy::{Proxy, ProxyState};
 use crate::with_timeout;
 
-/// An address at which no server listens.
 async fn unused_endpoint() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())
@@ -101,14 +100,14 @@ async fn a_frozen_member_is_noticed_by_its_silence() {
     let server = TestServer::start().await.unwrap();
     let proxy = Proxy::start(&server.endpoint()).await;
     let options = Options::new()
-        // The other one must not seem to be frozen, too, on a machine that has much else to do.
+        // The other endpoint must not time out as well on a busy machine.
         .keep_alive(Duration::from_millis(100), Duration::from_secs(2))
         .request_timeout(Duration::from_secs(60));
     let endpoints = [proxy.endpoint(), server.endpoint()];
     let client = Client::connect(endpoints, options).await.unwrap();
     let mut watch = client.only(&proxy.endpoint()).unwrap().watch("a").await.unwrap();
     proxy.set(ProxyState::NoResponses);
-    // Two reads: one of them goes the mute way first.
+    // Two reads: one of them goes to the frozen endpoint first.
     for _ in 0..2 {
         assert_eq!(with_timeout(client.get("a")).await.unwrap().count, 0);
     }
@@ -134,7 +133,6 @@ async fn a_lone_server_may_restart_under_its_clients() {
     put.unwrap();
 }
 
-/// The revisions of the next events, as many as there are up to one.
 async fn revisions(watch: &mut Watch, up_to: i64) -> Vec<(i64, String)> {
     let mut seen = Vec::new();
     while seen.last().is_none_or(|(last, _)| *last < up_to) {
@@ -144,7 +142,7 @@ async fn revisions(watch: &mut Watch, up_to: i64) -> Vec<(i64, String)> {
     seen
 }
 
-/// Writes one after the other, until it is dropped, and counts those that were certainly done.
+/// Writes until it is dropped, and counts the writes that were certainly done.
 struct Writer {
     done: Arc<AtomicU64>,
     task: tokio::task::JoinHandle<()>,
@@ -152,8 +150,8 @@ struct Writer {
 
 impl Writer {
     async fn start(endpoints: Vec<String>) -> Writer {
-        // A client that asks a follower whose leader has just died does not want to wait for its
-        // time-out.
+        // A follower whose leader has just died holds a request for its time-out; this one is
+        // shorter.
         let options = Options::new().request_timeout(Duration::from_millis(500));
         let client = Client::connect(endpoints, options).await.unwrap();
         let done = Arc::new(AtomicU64::new(0));
@@ -192,7 +190,7 @@ async fn a_watch_sees_everything_once_while_each_member_fails_in_turn() {
     }
     writer.task.abort();
     let last = client.put("k", "last").await.unwrap().revision();
-    // What happened is what a new watch of all of it gets.
+    // A new watch of the whole range gives the events that must have been seen.
     let from_begin = WatchKeys::prefix("k").from_revision(watches[0].start_revision());
     let mut whole = client.watch(from_begin).await.unwrap();
     let happened = revisions(&mut whole, last).await;

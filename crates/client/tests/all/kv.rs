@@ -100,7 +100,7 @@ async fn a_stream_brings_a_large_range_of_one_revision() {
     let mut came = 0;
     while let Some(record) = with_timeout(stream.next()).await {
         if came == 10 {
-            // What happens now is not in it.
+            // The stream reads at its first revision.
             client.delete(Delete::prefix("k05")).await.unwrap();
         }
         assert_eq!(record.unwrap().key, format!("k{came:04}"));
@@ -147,7 +147,7 @@ async fn a_stream_goes_on_elsewhere_at_the_same_revision() {
     let mut stream = client.get_stream(Keys::prefix("k")).await.unwrap();
     for number in 0..60 {
         if number == 20 || number == 40 {
-            // The rest has not come yet: it is far more than what lies between two ends.
+            // The rest is more than the buffers between the two ends hold, and has not come yet.
             direct.put("k59", "changed").await.unwrap();
             for proxy in &proxies {
                 proxy.set(ProxyState::Cut);

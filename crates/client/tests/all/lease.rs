@@ -52,7 +52,7 @@ async fn the_keeper_hears_in_time_that_nobody_can_be_reached() {
     let mut kept = client.keep_alive(lease.id).await.unwrap();
     server.stop().await.unwrap();
     assert_eq!(with_timeout(kept.ended()).await, LeaseEnd::Unreachable);
-    // No sooner than the lease may end, and one kept once more would have ended later.
+    // Not before the TTL is over, which a further keep-alive would have extended.
     assert!(before.elapsed() >= lease.ttl, "{:?}", before.elapsed());
 }
 
@@ -60,7 +60,7 @@ async fn the_keeper_hears_in_time_that_nobody_can_be_reached() {
 async fn a_lease_is_kept_alive_while_each_member_fails_in_turn() {
     let mut cluster = TestCluster::start(3).await.unwrap();
     let client = cluster.client().await.unwrap();
-    // More than an election takes, on a machine that has much else to do.
+    // Longer than an election on a busy machine.
     let lease = client.lease_grant(Duration::from_secs(10)).await.unwrap();
     client.put_with(Put::new("a", "1").lease(lease.id)).await.unwrap();
     let kept = client.keep_alive(lease.id).await.unwrap();
@@ -72,11 +72,10 @@ async fn a_lease_is_kept_alive_while_each_member_fails_in_turn() {
         }
         cluster.stop(member).await.unwrap();
         cluster.leader().await.unwrap();
-        // Time has to pass in which the lease would end.
+        // More than the TTL passes.
         tokio::time::sleep(Duration::from_millis(700)).await;
         assert!(kept.is_alive());
         cluster.restart(member).await.unwrap();
     }
-    // It would have ended by now.
     assert_eq!(client.get("a").await.unwrap().count, 1);
 }

@@ -1,4 +1,4 @@
-//! The client against servers in the same process, and against what lies between them and breaks.
+//! The client against servers in the same process, with proxies that break connections.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,12 +15,11 @@ mod watch;
 
 use std::time::Duration;
 
-/// Far more than anything takes. A test that waits in vain is ended then.
+/// Far more than any test takes.
 pub(crate) async fn with_timeout<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(120), work).await.expect("in time")
 }
 
-/// Asks until it is so.
 pub(crate) async fn wait_until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let begin = std::time::Instant::now();
     while !is_so().await {

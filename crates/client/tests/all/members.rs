@@ -1,4 +1,4 @@
-//! Members, and how they are.
+//! Membership and maintenance.
 
 use clearlane_client::{Error, proto::etcdserverpb::Member};
 use clearlane_test_server::{TestCluster, TestServer};
@@ -60,7 +60,7 @@ async fn each_member_is_asked_alone_and_the_leader_is_found() {
     let heir = (leader + 1) % 3;
     let at_follower = client.only(&client.endpoints()[heir]).unwrap();
     assert!(matches!(at_follower.move_leader(ids[heir]).await, Err(Error::NotLeader)));
-    // A member that has just been elected may have to find out first which members are connected.
+    // A new leader may have to find out first which members are connected.
     wait_until("it has moved", async || with_timeout(client.move_leader(ids[heir])).await.is_ok())
         .await;
     assert_eq!(cluster.leader().await.unwrap(), heir);

@@ -1,4 +1,4 @@
-//! A cable between a client and a server, which can be cut.
+//! A proxy between a client and a server that can be cut.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,27 +8,24 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// What the cable does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProxyState {
-    /// Carries everything.
     Open,
-    /// Carries what the client says; nothing comes back.
+    /// Carries requests; nothing comes back.
     NoResponses,
-    /// No connection is taken, and none lives on.
+    /// No connection is accepted, and open ones are closed.
     Cut,
 }
 
 pub(crate) struct Proxy {
     address: SocketAddr,
-    /// And how often it was cut: a connection ends with the cut that it lives to see, even if the
-    /// cable is whole again by the time that the test looks.
+    /// The number counts the cuts: a connection ends with the next cut, even if the proxy is open
+    /// again when the connection's task looks.
     state: Arc<watch::Sender<(ProxyState, u64)>>,
     task: JoinHandle<()>,
 }
 
 impl Proxy {
-    /// In front of `http://host:port`.
     pub(crate) async fn start(endpoint: &str) -> Proxy {
         let target: SocketAddr = endpoint.strip_prefix("http://").unwrap().parse().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,4 @@
-//! A server that is not ours: it asks for tokens, and knows of ranges but not of their pieces.
+//! A stub of etcd before 3.7: it demands tokens, and has no streamed ranges.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,11 +13,11 @@ use tonic::{Request, Response, Status};
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// So many keys it has, `k0000` and so on, and this is when.
+/// Keys `k0000` and so on.
 pub(crate) const KEYS: usize = 2500;
 const REVISION: i64 = 17;
 
-/// Knows one user, and the one token that is good now.
+/// Has one user and one valid token.
 #[derive(Clone, Default)]
 pub(crate) struct Stub {
     good: Arc<Mutex<Option<String>>>,
@@ -26,7 +26,6 @@ pub(crate) struct Stub {
 }
 
 impl Stub {
-    /// Asks no client for its identity.
     pub(crate) fn without_users() -> Stub {
         Stub { is_off: true, ..Stub::default() }
     }
@@ -61,7 +60,6 @@ impl Stub {
     }
 }
 
-/// A service of which one call is served.
 macro_rules! auth {
     ($($name:ident $request:ident $response:ident),+) => {
         #[tonic::async_trait]

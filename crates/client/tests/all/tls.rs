@@ -11,7 +11,6 @@ use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
 use crate::stub::Stub;
 
-/// A certificate authority.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -25,7 +24,6 @@ impl Authority {
         self.0.pem()
     }
 
-    /// A certificate for this name, and its key.
     fn sign(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -33,8 +31,7 @@ impl Authority {
     }
 }
 
-/// A server under this name. It answers little, but that is an answer. It wants a certificate of
-/// its clients if there is an authority.
+/// A server with a certificate for `name`. It demands client certificates if `clients` is given.
 async fn serve(authority: &Authority, name: &str, clients: Option<&Authority>) -> SocketAddr {
     let (certificate, key) = authority.sign(name);
     let mut tls = ServerTlsConfig::new().identity(Identity::from_pem(certificate, key));
@@ -83,7 +80,6 @@ async fn a_client_is_trusted_by_its_certificate() {
         if let Some((certificate, key)) = signed {
             tls = tls.identity_pem(certificate, key);
         }
-        // The scheme may be left to the options.
         Client::connect([address.to_string()], Options::new().tls(tls)).await
     };
     assert!(is_accepted(connect(Some(ours.sign("me"))).await));

@@ -54,7 +54,7 @@ async fn a_watch_from_the_past_brings_history_and_filters() {
 async fn a_revision_comes_whole_however_long_it_is() {
     let server = TestServer::start().await.unwrap();
     let client = server.client().await.unwrap();
-    // Together far more than a message may be, at one revision each.
+    // Together more than the size limit of a message, at one revision each.
     let put = |of: usize| Put::new(format!("k{of}"), vec![7; 200_000]);
     for _ in 0..4 {
         client.txn((0..7).map(put).fold(Txn::new(), Txn::then)).await.unwrap();
@@ -81,7 +81,7 @@ async fn progress_is_told_when_it_is_asked_for() {
     let told = with_timeout(async {
         loop {
             watch.request_progress();
-            // There is no answer at a bad moment: ask again.
+            // A request may stay without an answer: ask again.
             let batch = tokio::time::timeout(Duration::from_millis(200), watch.next_batch()).await;
             if let Ok(batch) = batch {
                 break batch.unwrap().unwrap();
@@ -101,7 +101,7 @@ async fn a_watch_goes_on_after_its_server_was_away() {
     assert_eq!(next(&mut watch).await.revision(), 2);
     client.put("a", "2").await.unwrap();
     server.restart().await.unwrap();
-    // A connection may have failed under the first attempt, and then its fate is unknown.
+    // A connection may have failed under the first attempt, and its outcome is unknown.
     while client.put("a", "3").await.is_err() {}
     assert_eq!(next(&mut watch).await.revision(), 3);
     assert_eq!(next(&mut watch).await.revision(), 4);
@@ -128,7 +128,6 @@ async fn what_was_compacted_meanwhile_is_told_with_its_revision() {
     let error = with_timeout(watch.next()).await.unwrap().unwrap_err();
     assert!(matches!(error, Error::Compacted { compact_revision: Some(6) }), "{error:?}");
     assert!(watch.next().await.is_none());
-    // From there on it goes.
     let mut watch = client.watch(WatchKeys::from("a").from_revision(6)).await.unwrap();
     assert_eq!(next(&mut watch).await.revision(), 6);
 }
@@ -145,7 +144,7 @@ async fn a_cable_that_breaks_again_and_again_loses_nothing_and_repeats_nothing()
         for _ in 0..3 {
             direct.put("k", "v").await.unwrap();
         }
-        // Cut it when all has come, or when some of it has, or has not.
+        // Cut when all events have come, some, or none.
         let reads = [3, 0, 1, 5][round % 4];
         for revision in expected.by_ref().take(reads) {
             assert_eq!(next(&mut watch).await.revision(), revision);
@@ -158,7 +157,7 @@ async fn a_cable_that_breaks_again_and_again_loses_nothing_and_repeats_nothing()
     }
 }
 
-/// How many watchers a server has, as it says itself.
+/// The server's own metric.
 async fn watchers(endpoint: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let address = endpoint.strip_prefix("http://").unwrap();

@@ -1,4 +1,4 @@
-//! What the clock says of threads that are blocked at the inner lock. The test itself takes it, as
+//! Times of threads that are blocked at the inner lock. The test itself takes it, as
 //! a thread that lost its processor inside would.
 
 use std::sync::mpsc::channel;
@@ -11,7 +11,7 @@ fn new_lock() -> BlockingLock {
     BlockingLock::new(Arc::new(LockMetrics::new("lock")), Arc::default())
 }
 
-/// Holds the inner lock for a while; returns when it gave it back.
+/// Returns when it was released.
 fn hold_inner(inner: MutexGuard<'_, Inner>) -> u64 {
     let until_ns = now_ns() + BLOCKED_NS;
     while now_ns() < until_ns {
@@ -22,7 +22,7 @@ fn hold_inner(inner: MutexGuard<'_, Inner>) -> u64 {
     freed_ns
 }
 
-/// A thread goes in while the inner lock is taken. Says whether it came in time to be blocked.
+/// Enters while the inner lock is taken; `true` if it came in time to be blocked.
 fn acquire_contended() -> bool {
     let door = new_lock();
     thread::scope(|scope| {

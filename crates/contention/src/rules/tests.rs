@@ -1,5 +1,5 @@
-//! The rules that the scripts of `tests/scripts` do not reach: the turn kept for a writer that
-//! waited too long, the times of the stretches, and the invariants under random use.
+//! Rules that the scripts of `tests/scripts` do not reach: the turn kept for a writer that waited
+//! too long, the times of the intervals, and the invariants under random use.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,6 @@ fn readers_go_in_until_the_next_writer_is_awake() {
     assert!(!state.acquire(ACTOR, LockMode::Read, 2 * HANDOVER_AFTER_NS + 3).is_acquired);
 }
 
-/// The picture at the top of the module.
 #[test]
 fn stretches_tell_who_stood_in_front_and_when() {
     let [r1, w1, r2, w2] = ["r1", "w1", "r2", "w2"].map(TaskLabel::named);
@@ -91,7 +90,7 @@ fn a_waiting_reader_cannot_leave() {
     state.release(reader, LockMode::Read, 2);
 }
 
-/// Random use by up to twelve parties, with the invariants checked after each step.
+/// Up to twelve threads, with the invariants checked after each step.
 #[test]
 fn invariants_hold_and_everybody_gets_in() {
     for seed in 0..200 {
@@ -110,11 +109,11 @@ fn invariants_hold_and_everybody_gets_in() {
 struct World {
     state: LockState,
     now_ns: u64,
-    /// All arrivals at the lock, with the mode and whether they know that they are inside.
+    /// The mode, and whether the thread knows that it is inside.
     acquisitions: BTreeMap<Ticket, (LockMode, bool)>,
     /// Woken and not yet awake.
     woken: Vec<Ticket>,
-    /// How long all of them waited together.
+    /// Of all threads.
     waited_ns: u64,
     arrived: BTreeMap<Ticket, u64>,
     blamed: Vec<BlockedInterval>,
@@ -171,7 +170,7 @@ impl World {
         assert_eq!(inside.len() + self.state.waiters().count(), self.acquisitions.len());
     }
 
-    /// No one arrives any more: every thread must get in and out, only by the wakings reported.
+    /// No more arrivals: every thread must get in and out, woken only by the wakings reported.
     fn finish(&mut self) {
         let mut random = StdRng::seed_from_u64(0);
         for _ in 0..200 {
@@ -182,7 +181,7 @@ impl World {
         assert!(self.acquisitions.is_empty(), "left behind: {:?}", self.acquisitions);
     }
 
-    /// What is blamed on others is at most what was waited; the rest is waking up.
+    /// Blame is at most the total wait; the rest is waking up.
     fn check_stretches(&self) {
         let blamed_ns = self.blamed.iter().map(|stretch| stretch.end_ns - stretch.start_ns);
         assert!(blamed_ns.sum::<u64>() <= self.waited_ns);

@@ -1,4 +1,4 @@
-//! The language of the scripts about the order of entry, and what runs one.
+//! The language of the scripts about the order of entry, and its interpreter.
 //!
 //! A script names actors and says what each does. After each block it prints which actors hold the
 //! lock and which wait behind which:
@@ -19,32 +19,27 @@ use std::error::Error;
 use clearlane_contention::{BlockerState, LockMode, TaskLabel};
 use goldenscript::{Block, Command, Context, Runner};
 
-/// One lock, and actors that take and release it.
 pub(crate) trait Stage {
-    /// Lets an actor ask for the lock, and returns when the holders and waiters are settled.
+    /// Returns when the holders and waiters are settled.
     fn ask(&mut self, actor: TaskLabel, mode: LockMode);
 
-    /// Lets an actor release the lock, and returns when the holders and waiters are settled.
+    /// Returns when the holders and waiters are settled.
     fn release(&mut self, actor: TaskLabel);
 
-    /// The holders of the lock.
     fn holds(&self) -> Vec<Holds>;
 
-    /// The waiters.
     fn waits(&self) -> Vec<Waits>;
 
-    /// How many stretches of waiting have ended, by waiter and front.
+    /// The number of ended intervals by waiter and blocker.
     fn blame(&self) -> Vec<(Waits, u64)>;
 }
 
-/// An actor that holds the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holds {
     pub(crate) actor: TaskLabel,
     pub(crate) mode: LockMode,
 }
 
-/// An actor that waits behind another.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waits {
     pub(crate) actor: TaskLabel,
@@ -53,7 +48,6 @@ pub(crate) struct Waits {
     pub(crate) stance: BlockerState,
 }
 
-/// Runs a script on a stage.
 pub(crate) struct Script<S>(pub(crate) S);
 
 impl<S: Stage> Runner for Script<S> {

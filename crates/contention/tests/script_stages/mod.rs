@@ -1,4 +1,4 @@
-//! What the scripts run on.
+//! The stages of the scripts.
 
 pub(crate) mod rules;
 pub(crate) mod threads;

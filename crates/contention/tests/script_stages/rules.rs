@@ -1,4 +1,4 @@
-//! The bare rules in made-up time: each command takes one tick, and waking takes none.
+//! The bare rules in virtual time: each command takes one tick, and waking takes none.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,6 @@ use clearlane_contention::{LockMode, TaskLabel};
 
 use crate::script::{Holds, Stage, Waits};
 
-/// A lock, the actors at it, and what happened there.
 #[derive(Default)]
 pub(crate) struct RulesStage {
     state: LockState,

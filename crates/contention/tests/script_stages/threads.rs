@@ -3,7 +3,7 @@
 //! After each command the stage waits for a condition instead of a time: every actor with an
 //! unanswered request is listed as waiting behind another. An actor that is let in is not listed
 //! from that moment on, and its answer is still to come; so the condition holds only when nothing
-//! is under way any more.
+//! is in flight any more.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,25 +21,21 @@ use clearlane_contention::{
 
 use crate::script::{Holds, Stage, Waits};
 
-/// A lock, and the threads that act on it.
 pub(crate) struct ThreadStage {
     registry: Registry,
     lock: Arc<RwLock<()>>,
     tasks: BTreeMap<TaskLabel, TaskThread>,
-    /// The actors that got a command and have not yet answered.
+    /// Actors that got a command and have not yet answered.
     pending: BTreeSet<TaskLabel>,
-    /// Actors that did what they were told.
     replies: Receiver<TaskLabel>,
     reply_to: Sender<TaskLabel>,
 }
 
-/// A thread that acts as an actor.
 struct TaskThread {
     commands: Sender<TaskCommand>,
     thread: JoinHandle<()>,
 }
 
-/// What an actor is told to do.
 enum TaskCommand {
     Ask(LockMode),
     Release,
@@ -61,7 +57,7 @@ impl ThreadStage {
         }
     }
 
-    /// Tells an actor, and waits until things have settled.
+    /// Returns when holders and waiters have settled.
     fn run_command(&mut self, actor: TaskLabel, order: TaskCommand) {
         let player = self.tasks.entry(actor).or_insert_with(|| {
             let (lock, answer_to) = (Arc::clone(&self.lock), self.reply_to.clone());
@@ -93,7 +89,6 @@ impl ThreadStage {
     }
 }
 
-/// The loop of an actor: carries out commands until no more come.
 fn run_task(
     actor: TaskLabel,
     lock: &RwLock<()>,
@@ -116,7 +111,6 @@ fn run_task(
     }
 }
 
-/// Either guard, kept until the release.
 #[expect(dead_code, reason = "a guard works by being there")]
 enum Guard<'a> {
     Read(RwLockReadGuard<'a, ()>),

@@ -7,8 +7,8 @@
 //!   clearlane-load keys --count 1000000 --key-size 32 --value-size 64
 //! ```
 //!
-//! Results go to the standard output, progress to the standard error if that is a terminal. Ends
-//! with status 1 if something went wrong or no class has answers, and with 2 if the arguments are
+//! Results go to the standard output, progress to the standard error if that is a terminal. The
+//! exit status is 1 if something went wrong or no class has answers, and 2 if the arguments are
 //! wrong.
 
 use std::fs::{self, File};
@@ -57,7 +57,7 @@ async fn execute(asked: Subcommand) -> Result<()> {
             workload.seconds = seconds.unwrap_or(workload.seconds);
             let endpoint = connection::endpoint(&endpoint)?;
             let process = pid.map(Process::open).transpose()?;
-            // Before the run: it would be a pity afterwards.
+            // Before the run, so that an error does not lose its results.
             let json = json.map(|path| create(&path)).transpose()?;
             let warm_up = Duration::from_secs(warm_up);
             let order = RunOptions { endpoint, seed, process, warm_up };
@@ -103,7 +103,7 @@ fn print_line(text: &str) -> Result<()> {
     writeln!(io::stdout(), "{text}").map_err(write_error)
 }
 
-/// For progress: a user that has redirected it wants to see errors there, and nothing else.
+/// Does nothing if the standard error is redirected: it then has errors only.
 fn progress_printer() -> impl FnMut(&str) {
     let is_terminal = io::stderr().is_terminal();
     move |line| {

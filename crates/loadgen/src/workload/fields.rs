@@ -1,5 +1,4 @@
-//! The fields of one table of a file: each is asked for by name, and says in one line what is
-//! wrong.
+//! Typed access to the fields of one TOML table, with errors of one line.
 
 use std::ops::RangeInclusive;
 
@@ -8,7 +7,7 @@ use toml::{Table, Value};
 use crate::keys::Sizes;
 use crate::{Error, Result};
 
-/// A table, and what it is called in complaints.
+/// `place` is the table's name in errors.
 #[derive(Debug)]
 pub struct Fields<'t> {
     context: String,
@@ -16,7 +15,7 @@ pub struct Fields<'t> {
 }
 
 impl<'t> Fields<'t> {
-    /// A table that may have these fields and no others.
+    /// An error if the table has a field that is not in `allowed`.
     pub fn new(place: &str, table: &'t Table, allowed: &[&str]) -> Result<Fields<'t>> {
         let fields = Fields { context: place.to_owned(), table };
         match table.keys().find(|key| !allowed.contains(&key.as_str())) {
@@ -28,17 +27,14 @@ impl<'t> Fields<'t> {
         }
     }
 
-    /// A complaint about this table.
     pub fn error(&self, what: impl std::fmt::Display) -> Error {
         Error::Workload(format!("{}: {what}", self.context))
     }
 
-    /// A field that must be there.
     pub fn required<T>(&self, name: &str, value: Option<T>) -> Result<T> {
         value.ok_or_else(|| self.error(format!("`{name}` is missing")))
     }
 
-    /// A whole number within bounds.
     pub fn integer(&self, name: &str, bounds: RangeInclusive<u64>) -> Result<Option<u64>> {
         self.table.get(name).map(|value| self.within(name, value, &bounds)).transpose()
     }
@@ -57,7 +53,7 @@ impl<'t> Fields<'t> {
     pub fn rate(&self, name: &str, most: f64) -> Result<f64> {
         let value = self.required(name, self.table.get(name))?;
         let number = value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64));
-        // Nothing that is not a number is above 0.
+        // NaN is not above 0.
         number.filter(|rate| *rate > 0.0 && *rate <= most).ok_or_else(|| {
             self.error(format!(
                 "`{name}` is {value}; it must be a number above 0 and at most {most}"
@@ -65,7 +61,6 @@ impl<'t> Fields<'t> {
         })
     }
 
-    /// A text.
     pub fn text(&self, name: &str) -> Result<Option<&'t str>> {
         let text = |value: &'t Value| {
             let wrong = || self.error(format!("`{name}` is {value}; it must be a text"));
@@ -74,7 +69,7 @@ impl<'t> Fields<'t> {
         self.table.get(name).map(text).transpose()
     }
 
-    /// One of some words, and what it stands for.
+    /// The value of the word that the field has.
     pub fn one_of<T: Copy>(&self, name: &str, words: &[(&str, T)]) -> Result<Option<T>> {
         let Some(found) = self.text(name)? else { return Ok(None) };
         let word = words.iter().find(|(word, _)| *word == found);
@@ -83,7 +78,7 @@ impl<'t> Fields<'t> {
         word.map(|(_, meaning)| Some(*meaning)).ok_or_else(wrong)
     }
 
-    /// One size, or a table of the smallest and the largest.
+    /// A size, or a table of `min` and `max`.
     pub fn sizes(&self, name: &str, bounds: RangeInclusive<u64>) -> Result<Option<Sizes>> {
         let Some(value) = self.table.get(name) else { return Ok(None) };
         let Some(table) = value.as_table() else {

@@ -4,8 +4,7 @@
 //! request that shares one with a large answer waits for its bytes at every server. A table
 //! `[model]` describes machines for the simulator, which reads it; the driver ignores it.
 //!
-//! A file is read strictly, since a misspelt line would otherwise be left out unnoticed, and the
-//! rest would be measured.
+//! A file is read strictly: an ignored misspelt line would leave another workload to be measured.
 
 mod set_field;
 pub mod fields;
@@ -18,68 +17,53 @@ use crate::arrivals::Spacing;
 use crate::keys::{KeySpace, Sizes};
 use crate::{Error, Result};
 
-/// A file that has been read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// For how long requests are due.
+    /// How long requests are due.
     pub seconds: u64,
-    /// Which keys there are.
     pub space: KeySpace,
     /// In the order of the file; at least one.
     pub classes: Vec<Class>,
 }
 
-/// Requests of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
-    /// What it is called in results.
     pub name: String,
-    /// Its place in the file. It decides, with the seed, when requests are due, so that a class
-    /// does not change when others are left out.
+    /// The position in the file. Together with the seed it decides when requests are due, so that a
+    /// class does not change when others are left out.
     pub index: u64,
-    /// What a request does.
     pub operation: Operation,
     /// Requests per second, on average.
     pub rate: f64,
-    /// How they follow each other.
     pub spacing: Spacing,
-    /// How many connections they are dealt to.
+    /// Requests use them in turn.
     pub connections: u64,
 }
 
-/// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Reads.
     Range {
-        /// How many keys in a row.
+        /// The length of the range.
         keys: u64,
-        /// How many of them are sent.
         limit: Option<u64>,
-        /// Whether the past will do.
         serializable: bool,
     },
-    /// Writes one key.
     Put {
-        /// With so much.
         value: Sizes,
     },
-    /// Takes keys away.
     Delete {
-        /// How many in a row.
+        /// The length of the range.
         keys: u64,
     },
-    /// Writes several keys if the first is there, else reads it.
+    /// Puts several keys if the first exists, else reads it.
     Txn {
-        /// How many in a row.
         keys: u64,
-        /// With so much each.
         value: Sizes,
     },
 }
 
 impl Operation {
-    /// As in a file.
+    /// The word in a workload file.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Range { .. } => "range",
@@ -89,7 +73,7 @@ impl Operation {
         }
     }
 
-    /// How many keys an answer brings at most.
+    /// The most keys in one answer.
     pub fn keys_sent(self) -> u64 {
         match self {
             Operation::Range { keys, limit, .. } => limit.map_or(keys, |limit| limit.min(keys)),
@@ -100,7 +84,7 @@ impl Operation {
 }
 
 impl Workload {
-    /// Leaves classes out.
+    /// An error if a name is not a class, or no class is left.
     pub fn without(mut self, names: &[String]) -> Result<Workload> {
         let there = self.classes.iter().map(|class| class.name.as_str());
         let there = there.collect::<Vec<_>>().join(", ");
@@ -117,12 +101,12 @@ impl Workload {
         Ok(self)
     }
 
-    /// Whether keys may be missing while it runs.
+    /// If so, keys may be missing during the run.
     pub fn has_deletes(&self) -> bool {
         self.classes.iter().any(|class| matches!(class.operation, Operation::Delete { .. }))
     }
 
-    /// Whether it needs the keys that a fill makes.
+    /// If so, the keys must be filled first.
     pub fn has_ranges(&self) -> bool {
         self.classes.iter().any(|class| matches!(class.operation, Operation::Range { .. }))
     }

@@ -1,7 +1,7 @@
-//! From the text of a file to a workload, or to one line that says why not.
+//! Parses a workload file; an error is one line.
 //!
-//! The bounds are those of etcd as it is shipped, where it has them: a request has at most 1.5 MiB,
-//! and a transaction at most 128 operations.
+//! The bounds are etcd's defaults, where it has them: a request has at most 1.5 MiB, and a
+//! transaction at most 128 operations.
 
 use toml::{Table, Value};
 
@@ -12,20 +12,20 @@ use crate::keys::{KeySpace, Sizes};
 use crate::{Error, Result};
 
 pub(super) const SECONDS_MAX: u64 = 86_400;
-/// More does not fit into a store that etcd would be run with.
+/// More keys do not fit into etcd's recommended store size.
 const KEYS_MAX: u64 = 100_000_000;
 const KEY_SIZE_MAX: u64 = 64 << 10;
 const VALUE_SIZE_MAX: u64 = 1 << 20;
 const RATE_MAX: f64 = 1e6;
 const CONNECTIONS_MAX: u64 = 1000;
-/// As many operations as a transaction may have at etcd.
+/// etcd's default for `--max-txn-ops`.
 pub(crate) const TXN_OPERATIONS_MAX: u64 = 128;
-/// So many bytes of keys and values we put into one transaction: enough below what etcd takes.
+/// Bytes of keys and values in one transaction: enough below etcd's bound for a request.
 pub(crate) const TXN_BYTES_MAX: u64 = 1 << 20;
 
 const CLASS_FIELDS: [&str; 5] = ["name", "operation", "rate", "arrivals", "connections"];
 
-/// What `operation` may be, and which fields a class has then beside those of all.
+/// The operations, and the fields that a class has beside the common ones.
 const OPERATIONS: [(&str, &[&str]); 4] = [
     ("range", &["keys", "limit", "consistency"]),
     ("put", &["value"]),
@@ -34,10 +34,9 @@ const OPERATIONS: [(&str, &[&str]); 4] = [
 ];
 
 impl Workload {
-    /// Reads a file.
     pub fn parse(text: &str) -> Result<Workload> {
         let file: Table = text.parse().map_err(|error| not_toml(text, &error))?;
-        // What is in [model] is for the simulator: of the machines that there are none of here.
+        // [model] describes machines for the simulator, and is ignored here.
         let allowed = ["seconds", "keys", "class", "model"];
         let fields = Fields::new("workload", &file, &allowed)?;
         let seconds = fields.required("seconds", fields.integer("seconds", 1..=SECONDS_MAX)?)?;
@@ -61,7 +60,6 @@ impl Workload {
     }
 }
 
-/// What the parser says, in one line.
 fn not_toml(text: &str, error: &toml::de::Error) -> Error {
     let at = error.span().map_or(0, |span| span.start);
     let line = text.get(..at).unwrap_or_default().matches('\n').count() + 1;
@@ -88,7 +86,7 @@ pub(super) fn class(place: u64, table: &Table, space: &KeySpace) -> Result<Class
     let asked = table.get("operation").and_then(Value::as_str);
     let known = OPERATIONS.iter().find(|(operation, _)| Some(*operation) == asked);
     let of_operation = known.map(|(_, fields)| *fields).unwrap_or_default();
-    // Of an operation that is unknown or missing, that is what will be complained of.
+    // If the operation is unknown or missing, that is the error to report.
     let allowed = match known {
         Some(_) => [&CLASS_FIELDS, of_operation].concat(),
         None => table.keys().map(String::as_str).collect(),
@@ -132,7 +130,7 @@ fn txn(fields: &Fields<'_>, space: &KeySpace, keys: u64, value: Sizes) -> Result
     Ok(Operation::Txn { keys, value })
 }
 
-/// A key space that no file asks for, within the same bounds, and beside the keys of the files.
+/// A key space without a workload file, within the same bounds, and beside the keys of workloads.
 pub fn key_space(count: u64, key_size: u64, value_size: u64) -> Result<KeySpace> {
     let number = |number| Value::Integer(i64::try_from(number).unwrap_or(i64::MAX));
     let fields = [

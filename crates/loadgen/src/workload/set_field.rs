@@ -1,7 +1,7 @@
-//! One field of a workload is changed, by its name: `seconds`, `keys.count` or `cheap.rate`.
+//! Changes one field of a workload by its name: `seconds`, `keys.count` or `cheap.rate`.
 //!
-//! To ask "what if", a user changes a field and runs the workload again. The changed field is
-//! written back as the table that it was read from, and read as strictly as a file.
+//! For "what if" questions. The changed workload is written as a table and read as strictly as a
+//! file.
 
 use toml::{Table, Value};
 
@@ -12,7 +12,7 @@ use crate::keys::{KeySpace, Sizes};
 use crate::{Error, Result};
 
 impl Workload {
-    /// Changes a field: of the file (`seconds`), of its keys (`keys.count`), or of a class
+    /// `name` is a field of the file (`seconds`), of its keys (`keys.count`), or of a class
     /// (`cheap.rate`).
     pub fn set(&mut self, name: &str, value: Value) -> Result<()> {
         match name.split_once('.') {
@@ -48,7 +48,7 @@ impl Workload {
         let mut table = space_table(&self.space);
         table.insert(field.to_owned(), value);
         let space = parse::space(&table)?;
-        // What there are fewer of, a class may not ask for any more.
+        // After a smaller key count, a class may ask for more keys than there are.
         let classes = self.classes.iter();
         let classes = classes.map(|class| parse::class(class.index, &class_table(class), &space));
         self.classes = classes.collect::<Result<_>>()?;

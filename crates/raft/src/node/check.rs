@@ -1,4 +1,4 @@
-//! What a peer may send: messages that raft would not survive are refused before raft gets them.
+//! Refuses messages from peers that raft would not survive.
 //!
 //! A heartbeat that commits what this member does not have, an append with a gap, or a question
 //! without an id stops the process in raft's own code. This is a guard against damage and bugs, not
@@ -19,13 +19,12 @@ use crate::convert;
 use crate::log::{LogPosition, LogStorage};
 use clearlane_wal::ConfState;
 
-/// What is wrong.
+/// The error says what is wrong.
 type CheckResult = std::result::Result<(), &'static str>;
 
 /// Terms and indexes from outside are below this, so that adding one does not overflow.
 pub(super) const NUMBER_MAX: u64 = 1 << 62;
 
-/// The longest id of a read.
 const CONTEXT_BYTES_MAX: usize = 64;
 
 fn ensure(holds: bool, otherwise: &'static str) -> CheckResult {
@@ -69,15 +68,15 @@ fn check_proposals(message: &Message) -> CheckResult {
     })
 }
 
-/// What may be proposed. A request without a word is what a leader begins its term with, and raft
-/// does not count its bytes. An entry that changes several members is proposed by no member: each
+/// Entries that may be proposed. An empty one is what a leader begins its term with, and raft
+/// does not count its bytes. One that changes several members is not proposed: each member
 /// would stop where it is applied.
 pub(super) fn check_proposal(kind: EntryType, data: &[u8]) -> CheckResult {
     ensure(kind != EntryType::EntryConfChangeV2, "several changes of members in one entry")?;
     ensure(kind != EntryType::EntryNormal || !data.is_empty(), "a request without a word")
 }
 
-/// An entry has nothing that the log would not keep.
+/// Refuses fields that the log would not keep.
 fn check_entry(entry: &Entry) -> CheckResult {
     let known = entry.unknown_fields.fields.is_none();
     ensure(
@@ -121,7 +120,7 @@ fn check_snapshot(message: &Message) -> CheckResult {
     check_conf_state(&position.conf_state)
 }
 
-/// Whether raft could have made these members. It takes it for granted.
+/// Whether raft could have made this configuration, which raft assumes.
 pub(super) fn check_conf_state(conf_state: &ConfState) -> CheckResult {
     let ConfState { voters, learners, voters_outgoing: outgoing, learners_next: next, .. } =
         conf_state;
@@ -141,7 +140,7 @@ pub(super) fn check_conf_state(conf_state: &ConfState) -> CheckResult {
     ensure(outgoing.is_empty() || !voters.is_empty(), "a change to no voters")
 }
 
-/// What depends on where this member is. `asked` says whether its own request for votes in this
+/// What depends on this member's state. `asked` says whether its own request for votes in this
 /// term can have left it.
 pub(super) fn check_against_state(
     message: &Message,
@@ -150,9 +149,9 @@ pub(super) fn check_against_state(
 ) -> CheckResult {
     let last = raft.raft_log.last_index();
     match message.get_msg_type() {
-        // To transfer leadership to a member, raft says that it comes from that member.
+        // To transfer leadership to a member, raft sets that member as the sender.
         MessageType::MsgTransferLeader => Ok(()),
-        // What this member has forwarded comes back if it leads by now, and the other one knows.
+        // What this member has forwarded comes back if it leads by now and the other member knows.
         MessageType::MsgPropose | MessageType::MsgReadIndex => Ok(()),
         _ if message.from == raft.id => Err("it is from the member itself"),
         MessageType::MsgHeartbeat => {

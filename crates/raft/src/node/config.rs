@@ -1,4 +1,4 @@
-//! How a member takes part, and what it begins with.
+//! Configuration and recovered state of a member.
 
 use raft::ReadOnlyOption;
 
@@ -8,37 +8,36 @@ use crate::convert::RaftForm as _;
 use crate::log::{LogPosition, LogStorage};
 use clearlane_wal::{Entry, HardState};
 
-/// How a member takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaftNodeConfig {
-    /// Its id, which is not 0.
+    /// Not 0.
     pub id: u64,
-    /// Number of ticks, or up to twice as many, for which a follower waits before it campaigns.
+    /// A follower's time-out before it campaigns is drawn from one to two times this number of
+    /// ticks.
     pub election_ticks: usize,
-    /// Number of ticks between two heartbeats of a leader.
     pub heartbeat_ticks: usize,
-    /// The most appends to one follower that are on their way.
+    /// Per follower.
     pub inflight_max: usize,
-    /// The most bytes of entries in one message, unless a single entry is larger.
+    /// For entries of one message; a single entry may be larger.
     pub message_bytes_max: u64,
-    /// The most bytes that are proposed and not committed; forwarded and not sent; taken from the
+    /// Bytes that are proposed and not committed; forwarded and not sent; taken from the
     /// leader and not on disk.
     pub uncommitted_bytes_max: u64,
-    /// The most entries that are proposed and not committed: small ones cost more than their bytes.
+    /// Entries that are proposed and not committed: small ones cost more than their bytes.
     pub uncommitted_entries_max: u64,
-    /// The most bytes of entries that are handed out to be applied at a time.
+    /// Bytes of entries in one [`Ready`](super::Ready) to be applied.
     pub committed_bytes_max: u64,
-    /// The most questions for the commit index that wait for an answer.
+    /// Read index requests that wait for an answer.
     pub reads_max: usize,
-    /// A follower's question for the commit index counts as its acknowledgement of the leader: see
+    /// A follower's read index request counts as its acknowledgement of the leader: see
     /// `read_index_answer.rs`. etcd asks again.
     pub read_index_counts_as_ack: bool,
-    /// Where election time-outs come from, together with the id.
+    /// For election time-outs, together with the id.
     pub seed: u64,
 }
 
 impl RaftNodeConfig {
-    /// etcd's, in ticks of 100 ms.
+    /// etcd's defaults, in ticks of 100 ms.
     pub fn new(id: u64, seed: u64) -> RaftNodeConfig {
         RaftNodeConfig {
             id,
@@ -78,17 +77,15 @@ impl RaftNodeConfig {
 /// What a member has found on its disk.
 #[derive(Clone, Debug, Default)]
 pub struct RecoveredState {
-    /// The state of its store.
     pub store_position: LogPosition,
-    /// The last hard state of its log.
     pub hard_state: HardState,
-    /// The entries of its log, without a gap. Those that the store has may be among them: they are
-    /// kept for followers that are a little behind.
+    /// Without a gap. Those that the store has may be among them, for followers that are a little
+    /// behind.
     pub entries: Vec<Entry>,
 }
 
 impl RecoveredState {
-    /// The log as raft is to see it; an error if its parts do not fit together.
+    /// An error if the parts do not fit together.
     pub(super) fn into_log(self) -> Result<LogStorage> {
         let RecoveredState { store_position: store, mut hard_state, mut entries } = self;
         let damaged = |words: String| Err(Error::Fatal(words));
@@ -104,13 +101,13 @@ impl RecoveredState {
                 same.term
             ));
         }
-        // Nothing connects a log that ends before the store with what will come.
+        // A log that ends before the store has no connection to what will come.
         if entries.last().is_none_or(|last| last.index < store.index) {
             entries.clear();
         }
         let begin = match entries.first() {
             Some(first) if first.index == 1 => (0, 0),
-            // What came before it is not known, so it is itself the one before the rest.
+            // The entry before it is not known, so it is itself the one before the rest.
             Some(first) if (2..=store.index).contains(&first.index) && first.term > 0 => {
                 let mark = (first.index, first.term);
                 entries.remove(0);
@@ -133,7 +130,7 @@ impl RecoveredState {
             return damaged(format!("{commit} is committed, and the log ends at {}", before.0));
         }
         // Entries are written before the state that names their term, and a power cut may come
-        // between. In that term this member has said nothing yet, for what it says waits until both
+        // between. In that term this member has sent nothing yet, for messages wait until both
         // are on disk.
         if hard_state.term < before.1 {
             (hard_state.term, hard_state.vote) = (before.1, 0);

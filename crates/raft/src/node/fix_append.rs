@@ -1,8 +1,8 @@
-//! Puts an append where its entries begin.
+//! Corrects the position of an append to that of its entries.
 //!
 //! With `batch_append` raft adds entries to an append for the same member that is waiting to leave.
-//! It looks whether they follow on what is in it, but not when there is nothing in it. An append
-//! without entries is usual: it says how much is committed. If the member has refused something
+//! It checks that they follow on the entries in it, but not if there are none, as in an append
+//! that only carries the commit index. If the member has refused something
 //! meanwhile, raft goes back to an earlier place, and that is where the entries come from:
 //!
 //! ```text
@@ -12,11 +12,11 @@
 //!   mended                 at 115, entries 116..120
 //! ```
 //!
-//! What the empty append had to say is said by the other one, too.
+//! The corrected message has all that the empty append had.
 
 use raft::eraftpb::{self, MessageType};
 
-/// The message, at the place where its entries begin. `term_at` knows the terms in the log.
+/// `term_at` gives the terms in the log.
 pub(super) fn fix_append_index(
     mut message: eraftpb::Message,
     term_at: impl Fn(u64) -> Option<u64>,
@@ -26,7 +26,7 @@ pub(super) fn fix_append_index(
     let Some(before) = before.filter(|before| is_append && *before != message.index) else {
         return message;
     };
-    // Raft says 0 of an entry that was released since.
+    // Raft returns 0 for an entry that was released since.
     match term_at(before).filter(|term| *term > 0 || before == 0) {
         Some(term) => (message.index, message.log_term) = (before, term),
         // As it was before the entries came. Raft hears that they are missing.

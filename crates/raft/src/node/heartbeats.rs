@@ -1,4 +1,4 @@
-//! Of the heartbeats, or answers to heartbeats, that leave together for a member, one is enough.
+//! Drops heartbeats, and answers to heartbeats, that a later one in the same poll makes redundant.
 //!
 //! Each question for a read index makes raft send a heartbeat with its id to every member:
 //!
@@ -7,19 +7,17 @@
 //!   for 2       heartbeat 7, heartbeat 8, heartbeat 9         leaves: heartbeat 9
 //! ```
 //!
-//! Raft keeps the questions in the order in which they were asked, and an acknowledgement of one
-//! counts for all before it: a member that followed this leader when 9 had been asked did so when 7
-//! had been.
+//! Raft keeps the questions in order, and an acknowledgement of one counts for all before it: a
+//! member that followed this leader when 9 had been asked did so when 7 had been.
 //!
-//! To each answer of a member that lags, raft sends a message's worth of entries again, and a
-//! member that was stopped has thousands of heartbeats to answer.
+//! Otherwise raft would send a message of entries again for each answer of a member that lags, and
+//! a member that was stopped has thousands of heartbeats to answer.
 
 use raft::eraftpb::MessageType;
 
 use super::Message;
 
-/// Takes out the heartbeats that a later one to the same member makes needless. The messages are in
-/// the order of the members.
+/// The messages are in the order of their receivers.
 pub(super) fn keep_last_heartbeats(messages: &mut Vec<Message>) {
     let mut later: Option<(MessageType, u64, u64)> = None;
     let mut reversed = std::mem::take(messages);
@@ -30,7 +28,7 @@ pub(super) fn keep_last_heartbeats(messages: &mut Vec<Message>) {
             return true;
         }
         let is_needless = later == Some((kind, message.to, message.term));
-        // One that asks nothing acknowledges nothing.
+        // A heartbeat without an id acknowledges no question.
         if !message.context.is_empty() {
             later = Some((kind, message.to, message.term));
         }

@@ -1,4 +1,4 @@
-//! What members say to each other about the log.
+//! Raft's messages between members.
 
 use std::fmt;
 
@@ -11,45 +11,40 @@ use crate::convert::{RaftForm as _, unwrap_data};
 use crate::log::LogPosition;
 use clearlane_wal::EntryKind;
 
-/// A message from one member's raft to another's. What is in it is raft's affair.
+/// A message from one member's raft to another's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message(pub(super) eraftpb::Message);
 
 impl Message {
-    /// The receiver.
     pub fn to(&self) -> u64 {
         self.0.to
     }
 
-    /// The sender.
     pub fn from(&self) -> u64 {
         self.0.from
     }
 
-    /// Whether it says "you are so far behind that you must take a copy of the store". It is to be
-    /// sent together with that copy.
+    /// A snapshot message is sent together with a copy of the store.
     pub fn is_snapshot(&self) -> bool {
         self.0.get_msg_type() == MessageType::MsgSnapshot
     }
 
-    /// Whether it may carry entries, which can be long. All others are small, and must not stand in
-    /// line behind long ones.
+    /// Whether it may carry entries. All other messages are small, and must not queue
+    /// behind long ones.
     pub fn can_be_large(&self) -> bool {
         matches!(self.0.get_msg_type(), MessageType::MsgAppend | MessageType::MsgPropose)
     }
 
-    /// Whether it has entries for a follower's log.
     pub fn is_append(&self) -> bool {
         self.0.get_msg_type() == MessageType::MsgAppend && !self.0.entries.is_empty()
     }
 
-    /// About how many bytes it takes while it waits to be sent.
+    /// An estimate of its size while it waits to be sent.
     pub fn bytes(&self) -> u64 {
         let entries = self.0.entries.iter().map(|entry| entry.data.len() as u64 + 64);
         64 + entries.sum::<u64>()
     }
 
-    /// Whether it asks for a vote, or whether it would get one.
     pub fn is_vote_request(&self) -> bool {
         matches!(
             self.0.get_msg_type(),
@@ -57,13 +52,13 @@ impl Message {
         )
     }
 
-    /// Whether it is a wish that a member forwards to the leader. All else is a statement, as true
-    /// the second time as the first; a proposal that arrives twice is proposed twice.
+    /// A forwarded proposal. Every other message may arrive twice; a proposal that does is proposed
+    /// twice.
     pub fn is_proposal(&self) -> bool {
         self.0.get_msg_type() == MessageType::MsgPropose
     }
 
-    /// What it proposes, as far as it makes sense.
+    /// Skips entries that cannot be read.
     pub fn proposed_entries(&self) -> Vec<(EntryKind, Bytes)> {
         let entries = self.0.entries.iter().filter(|_| self.is_proposal());
         let proposed = entries.filter_map(|entry| {
@@ -78,17 +73,17 @@ impl Message {
         LogPosition::from_raft(self.0.get_snapshot().get_metadata())
     }
 
-    /// Of a snapshot: says of which position the copy is that is sent with it.
+    /// Of a snapshot: the position of the copy that is sent with it.
     pub fn set_snapshot_position(&mut self, position: &LogPosition) {
         self.0.set_snapshot(position.to_raft());
     }
 
     /// Whether it may leave before what this member knows is on disk, up to `durable_term`.
     ///
-    /// What is forwarded speaks of nothing. An answer to a heartbeat says "I still follow you",
-    /// which is true whether it is written down or not; reads need not wait for a disk. A leader
-    /// speaks while it writes, but not before its being elected is written down: the only voter of
-    /// a cluster elects itself at once, and could lead twice in one term.
+    /// A forwarded message says nothing about the log. An answer to a heartbeat says "I still
+    /// follow you", which is true before it is durable, so reads do not wait for a disk. A leader
+    /// sends while it writes, but not before its election is durable: the only voter of a cluster
+    /// elects itself at once, and could lead twice in one term.
     pub(super) fn can_send(&self, durable_term: u64) -> bool {
         match self.0.get_msg_type() {
             MessageType::MsgPropose
@@ -104,13 +99,12 @@ impl Message {
         }
     }
 
-    /// The bytes that go over the wire.
     pub fn encode(&self) -> Vec<u8> {
         self.0.write_to_bytes().expect("a message without required fields can be written")
     }
 
-    /// Reads what came over the wire. Whether raft can take it is for
-    /// [`RaftNode::step`](super::RaftNode::step) to say.
+    /// Whether raft can take it is checked by
+    /// [`RaftNode::step`](super::RaftNode::step).
     pub fn decode(bytes: &[u8]) -> Result<Message> {
         let message = eraftpb::Message::parse_from_bytes(bytes);
         message.map(Message).map_err(|error| Error::InvalidMessage(error.to_string()))

@@ -41,30 +41,27 @@ use crate::convert::{self, RaftForm as _};
 use crate::log::{LogPosition, LogStorage};
 use clearlane_wal::{ConfChange, ConfState, Entry, EntryKind, HardState};
 
-/// One member's raft.
 pub struct RaftNode {
     raw_node: RawNode<LogStorage>,
     config: RaftNodeConfig,
     rng: Rng,
     election_timeout_ticks: usize,
-    /// What the time-out was drawn for.
+    /// The leadership for which the time-out was drawn.
     timeout_drawn_for: Leadership,
-    /// What the owner was told last.
     reported_leadership: Leadership,
     pending_appends: PendingAppends,
-    /// What may be said now.
+    /// For the next [`Ready`].
     sendable_messages: Vec<Message>,
     /// Committed entries were handed out up to here.
     delivered_index: u64,
-    /// The index of the newest raft snapshot that is not installed yet.
+    /// Of the newest raft snapshot that is not installed yet.
     installing_index: Option<u64>,
-    /// Bytes that were forwarded since the last effects.
+    /// Since the last [`Ready`].
     forwarded_bytes: u64,
 }
 
 impl RaftNode {
-    /// A member as it finds itself. A new one finds a store at index 0, and the first members among
-    /// its entries.
+    /// A new member has a store at index 0, and the first members in its entries.
     pub fn new(settings: RaftNodeConfig, found: RecoveredState) -> Result<RaftNode> {
         let stopped = |error: raft::Error| Error::Fatal(error.to_string());
         if settings.id == 0 {
@@ -93,7 +90,7 @@ impl RaftNode {
         Ok(driver)
     }
 
-    /// A tick of the clock has passed. One that would begin an election is left out while the disk
+    /// A tick that would begin an election is left out while the disk
     /// does not have all of the log: the first tick that may begins it.
     pub fn tick(&mut self) {
         let raft = &self.raw_node.raft;
@@ -106,11 +103,11 @@ impl RaftNode {
         self.update_election_timeout();
     }
 
-    /// Wants to lead, without waiting for the time-out. Nothing happens if the member does not
+    /// Campaigns without waiting for the time-out. Does nothing if the member does not
     /// vote, or its disk is behind.
     pub fn campaign(&mut self) {
         if self.can_campaign() {
-            // It fails for a member that may not, which then does not lead.
+            // It fails for a member that may not campaign, which then does not lead.
             let _ = self.raw_node.campaign();
         }
         self.update_election_timeout();
@@ -124,9 +121,8 @@ impl RaftNode {
         self.raw_node.raft.promotable() && !self.pending_appends.has_log_changes() && !is_installing
     }
 
-    /// A message has come. What raft cannot use now it drops in silence, proposals too: a client
-    /// that has sent some tries again. After an error nothing has changed, and another message may
-    /// be fine.
+    /// What raft cannot use now it drops without an error, proposals too: a client repeats its
+    /// request. After an error nothing has changed, and another message may be valid.
     pub fn step(&mut self, message: Message) -> Result<()> {
         self.check_message(&message)?;
         let from = message.from();
@@ -176,7 +172,7 @@ impl RaftNode {
             }
             MessageType::MsgPropose => self.check_proposal_capacity(entry_bytes(message)),
             MessageType::MsgReadIndex => self.check_read_capacity(),
-            // The disk does not keep up, and the leader will ask again.
+            // The disk does not keep up; the leader will send it again.
             MessageType::MsgAppend
                 if !message.0.entries.is_empty()
                     && self.pending_appends.bytes() > self.config.uncommitted_bytes_max =>
@@ -206,20 +202,19 @@ impl RaftNode {
         if waiting >= self.config.reads_max { Err(Error::QueueFull) } else { Ok(()) }
     }
 
-    /// Proposes a request, which is not empty. It is forwarded if another member leads, and may get
-    /// lost.
+    /// `data` is not empty. It is forwarded if another member leads, and may get lost.
     pub fn propose(&mut self, data: Bytes) -> Result<()> {
         self.propose_entry(EntryKind::Normal, data)
     }
 
-    /// Proposes a change of one member, as [`ConfChange`] encodes it. One that is proposed while
-    /// another is under way becomes an entry that says nothing.
+    /// `data` is an encoded [`ConfChange`]. One that is proposed while another is under way becomes
+    /// an empty entry.
     pub fn propose_conf_change(&mut self, data: Bytes) -> Result<()> {
         self.propose_entry(EntryKind::ConfChange, data)
     }
 
-    /// Forwards what another member has forwarded to this one, which does not lead any more, as if
-    /// it were this one's own. It is dropped if no leader is known.
+    /// Forwards a proposal that another member has forwarded to this one, which does not lead any
+    /// more, as this member's own. It is dropped if no leader is known.
     fn propose_forwarded(&mut self, proposal: &Message) -> Result<()> {
         for (kind, data) in proposal.proposed_entries() {
             match self.propose_entry(kind, data) {
@@ -255,9 +250,9 @@ impl RaftNode {
         }
     }
 
-    /// Asks how far the log is committed. The answer is in a later [`Ready`], or does not come:
-    /// raft forgets the question if there is no leader, or it has not committed anything in its
-    /// term. `context` has 1 to 64 bytes and must not have been used before, by any member.
+    /// The answer is in a later [`Ready`], or does not come: raft drops the question if there is no
+    /// leader, or if the leader has not committed an entry of its term. `context` has 1 to 64 bytes
+    /// and must not have been used before, by any member.
     pub fn read_index(&mut self, context: Vec<u8>) -> Result<()> {
         check::check_context(&context).map_err(|words| Error::InvalidMessage(words.to_owned()))?;
         self.check_read_capacity()?;
@@ -266,7 +261,7 @@ impl RaftNode {
         Ok(())
     }
 
-    /// Hands leadership to another member, if this one leads and the other votes. A follower's raft
+    /// Does nothing unless this member leads and the other votes: a follower's raft
     /// would ask its leader under the other member's name.
     pub fn transfer_leader(&mut self, to: u64) {
         if to != 0 && self.raw_node.raft.state == StateRole::Leader {
@@ -275,21 +270,19 @@ impl RaftNode {
         self.update_election_timeout();
     }
 
-    /// A message to a member could not be sent.
     pub fn report_unreachable(&mut self, id: u64) {
         self.raw_node.report_unreachable(id);
         self.update_election_timeout();
     }
 
-    /// A copy of the store has arrived at a member, or has not.
     pub fn report_snapshot(&mut self, to: u64, arrived: bool) {
         let status = if arrived { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
         self.raw_node.report_snapshot(to, status);
         self.update_election_timeout();
     }
 
-    /// An append is durable, and with it all before. Numbers may be told late or twice; one that
-    /// was never handed out is an error.
+    /// An append is durable, and with it all before. Numbers may be reported late or twice; one
+    /// that was never handed out is an error.
     pub fn on_persisted(&mut self, number: u64) -> Result<()> {
         if number > self.pending_appends.newest_ready() {
             return Err(Error::Fatal(format!("append {number} is durable and was never made")));
@@ -306,16 +299,15 @@ impl RaftNode {
         self.update_election_timeout();
     }
 
-    /// The store that came with a raft snapshot is installed: what it contains is applied. Until
+    /// The store of a raft snapshot is installed, and what it contains is applied. Until
     /// then this member votes and acknowledges what is durable, and does not campaign. Its append
-    /// is durable before.
+    /// must be durable before.
     pub fn on_installed(&mut self, index: u64) -> Result<()> {
         self.installing_index = self.installing_index.filter(|newest| *newest > index);
         self.on_applied(index)
     }
 
-    /// Entries up to this index are applied. It may be told late; an index that was not handed out
-    /// is an error.
+    /// May be reported late; an index that was not handed out is an error.
     pub fn on_applied(&mut self, index: u64) -> Result<()> {
         let log = &self.raw_node.raft.raft_log;
         if index > self.delivered_index.min(log.committed).min(log.persisted) {
@@ -328,7 +320,7 @@ impl RaftNode {
         Ok(())
     }
 
-    /// Tells raft of a change of one member that is applied now, or was refused (`None`). Returns
+    /// The change of one member is applied now, or was refused (`None`). Returns
     /// the members from here on.
     pub fn apply_conf_change(&mut self, change: Option<&ConfChange>) -> Result<ConfState> {
         let Some(change) = change.and_then(convert::change_to_raft) else {
@@ -349,7 +341,6 @@ impl RaftNode {
         }
     }
 
-    /// The store was synced in this state.
     pub fn set_durable_position(&mut self, position: LogPosition) -> Result<()> {
         if position.index > self.delivered_index {
             let index = position.index;
@@ -359,25 +350,25 @@ impl RaftNode {
         Ok(())
     }
 
-    /// Lets go of entries up to an index, as far as the durable store has them and raft was told
-    /// that they are applied.
+    /// Drops entries up to an index, as far as the durable store has them and
+    /// they were reported as applied.
     pub fn release(&mut self, up_to: u64) {
         let applied = self.raw_node.raft.raft_log.applied;
         self.raw_node.mut_store().release(up_to.min(applied));
     }
 
-    /// Up to where entries would have to be released, for those between there and `up_to` to have
-    /// no more than so many bytes.
+    /// The index up to which entries must be released so that those up to `up_to` have at most this
+    /// many bytes.
     pub fn release_index_for_bytes(&self, up_to: u64, bytes: u64) -> u64 {
         self.raw_node.store().release_index_for_bytes(up_to, bytes)
     }
 
-    /// Bytes of the log that the durable store does not have.
+    /// Bytes of entries behind the durable store.
     pub fn bytes_after_durable(&self) -> u64 {
         self.raw_node.store().bytes_after(self.durable_position().index)
     }
 
-    /// What is to be done, if there is anything.
+    /// `None` if there is nothing to do.
     pub fn ready(&mut self) -> Option<Ready> {
         self.forwarded_bytes = 0;
         let mut effects = Ready::default();
@@ -387,7 +378,7 @@ impl RaftNode {
             return None;
         }
         effects.messages.append(&mut self.sendable_messages);
-        // Raft goes through the members in the order of a hash map.
+        // Raft iterates over the members in the order of a hash map.
         effects.messages.sort_by_key(Message::to);
         heartbeats::keep_last_heartbeats(&mut effects.messages);
         Some(effects)
@@ -427,7 +418,7 @@ impl RaftNode {
         }
     }
 
-    /// What of a ready goes to the log. Raft must be able to read it from here on.
+    /// Appends what the owner writes to raft's log, too: raft must be able to read it from here on.
     fn append_to_log(&mut self, ready: &raft::Ready) -> Option<ReadyAppend> {
         let log = self.raw_node.mut_store();
         let metadata = ready.snapshot().get_metadata();
@@ -446,7 +437,7 @@ impl RaftNode {
         (append.must_sync || append.hard_state.is_some()).then_some(append)
     }
 
-    /// The leader, as far as this member knows.
+    /// As far as this member knows.
     pub fn leadership(&self) -> Leadership {
         let raft = &self.raw_node.raft;
         let role = match raft.state {
@@ -463,7 +454,7 @@ impl RaftNode {
         self.raw_node.raft.lead_transferee
     }
 
-    /// Up to where entries are committed, as far as this member knows.
+    /// As far as this member knows.
     pub fn committed_index(&self) -> u64 {
         self.raw_node.raft.raft_log.committed
     }
@@ -483,7 +474,7 @@ impl RaftNode {
         self.raw_node.store().durable()
     }
 
-    /// How far each other member's log is known to agree with this leader's.
+    /// By member, as this leader knows; for the other members only.
     pub fn match_indexes(&self) -> Vec<(u64, u64)> {
         let mut matched: Vec<(u64, u64)> =
             self.raw_node.raft.prs().iter().map(|(id, progress)| (*id, progress.matched)).collect();
@@ -491,12 +482,12 @@ impl RaftNode {
         matched
     }
 
-    /// The members now, as far as this member has applied the log.
+    /// As of the applied index.
     pub fn conf_state(&self) -> ConfState {
         ConfState::from_raft(&self.raw_node.raft.prs().conf().to_conf_state())
     }
 
-    /// Behind every call: the time-out is ours, whatever raft has drawn.
+    /// After every call: raft draws time-outs without a seed, so ours replace them.
     fn update_election_timeout(&mut self) {
         if self.timeout_drawn_for != self.leadership() {
             self.draw_election_timeout();
@@ -504,7 +495,7 @@ impl RaftNode {
         self.raw_node.raft.set_randomized_election_timeout(self.election_timeout_ticks);
     }
 
-    /// Raft's own rule: any number of ticks from one election time-out up to two, each as likely.
+    /// Raft's own rule: from one to two election time-outs, all equally likely.
     fn draw_election_timeout(&mut self) {
         self.timeout_drawn_for = self.leadership();
         let ticks = self.config.election_ticks;
@@ -544,7 +535,6 @@ mod tests {
         RaftNode::new(RaftNodeConfig::new(id, seed), found).unwrap()
     }
 
-    /// A message of term 2.
     fn message(kind: MessageType, from: u64, to: u64) -> raft::eraftpb::Message {
         raft::eraftpb::Message { msg_type: kind, from, to, term: 2, ..Default::default() }
     }
@@ -568,7 +558,7 @@ mod tests {
         sent
     }
 
-    /// A member that has just handed leadership over gets what others still send to it.
+    /// A member that has just transferred leadership gets what others still send to it.
     #[test]
     fn what_a_member_forwards_for_another_goes_out_under_its_own_name() {
         let mut driver = follower();
@@ -592,7 +582,7 @@ mod tests {
         assert_eq!(sent(&mut driver, MessageType::MsgTransferLeader), []);
     }
 
-    /// A member that was stopped, and finds all of its leader's heartbeats.
+    /// A member that was stopped receives all of its leader's heartbeats.
     #[test]
     fn heartbeats_that_come_together_have_one_answer() {
         let mut driver = follower();

@@ -1,4 +1,4 @@
-//! What is on its way to the disk, and what is to be said behind it.
+//! Appends in flight to the disk, and the messages that wait for them.
 //!
 //! ```text
 //!   append 4: term 2      append 6: entries 7..8
@@ -13,38 +13,33 @@ use std::collections::VecDeque;
 use super::message::Message;
 use super::ready::ReadyAppend;
 
-/// Appends on their way, oldest first.
+/// Oldest first.
 #[derive(Debug)]
 pub(super) struct PendingAppends {
     appends: VecDeque<PendingAppend>,
-    /// The newest ready.
     newest_ready: u64,
-    /// Bytes of entries on their way.
+    /// Of entries in flight.
     bytes: u64,
-    /// The term that is durable.
     durable_term: u64,
 }
 
 #[derive(Debug, Default)]
 struct PendingAppend {
-    /// The append.
     number: u64,
     /// The newest ready that is durable with it.
     last_ready: u64,
     term: Option<u64>,
-    /// The index of the store that it installs.
+    /// Of the snapshot that it installs.
     install_index: Option<u64>,
     entries: usize,
     bytes: u64,
     messages: Vec<Message>,
 }
 
-/// What has become durable.
 #[derive(Debug, Default)]
 pub(super) struct DurableAppends {
     /// All readies up to this one.
     pub(super) ready: u64,
-    /// What may be said now.
     pub(super) messages: Vec<Message>,
 }
 
@@ -53,7 +48,7 @@ impl PendingAppends {
         PendingAppends { appends: VecDeque::new(), newest_ready: 0, bytes: 0, durable_term }
     }
 
-    /// A ready was handed out. Returns what is durable already, if nothing is before it.
+    /// Returns what is durable already, if nothing is before it.
     pub(super) fn push(
         &mut self,
         ready: u64,
@@ -108,8 +103,7 @@ impl PendingAppends {
         self.durable_term
     }
 
-    /// Whether entries or a store are on their way: what this member has on disk is not what it
-    /// has in memory.
+    /// Whether entries or a store are in flight: the disk is behind the memory.
     pub(super) fn has_log_changes(&self) -> bool {
         self.appends.iter().any(|append| append.entries > 0 || append.install_index.is_some())
     }

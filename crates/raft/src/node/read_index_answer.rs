@@ -1,4 +1,4 @@
-//! A follower's question for the commit index counts as its acknowledgement of the leader.
+//! A follower's read index request counts as its acknowledgement of the leader.
 //!
 //! Where leader and asker are a quorum, as in a cluster of three, the leader answers at once: one
 //! round trip and two messages, not two and six. With four voters or more, everything is as usual.
@@ -18,7 +18,7 @@ use raft::{ProgressState, StateRole};
 use super::{Message, RaftNode};
 
 impl RaftNode {
-    /// Answers a question for the commit index at once, if it may be. Says whether it has.
+    /// Returns whether the question was answered at once.
     pub(super) fn answer_read_index(&mut self, question: &Message) -> bool {
         let raft = &mut self.raw_node.raft;
         let both = [raft.id, question.from()].into_iter().collect();

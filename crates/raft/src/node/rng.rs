@@ -1,12 +1,12 @@
 //! Random numbers from a seed, for election time-outs.
 
-/// A generator that yields the same numbers for the same seed, on every machine.
+/// The same numbers for the same seed on every machine.
 #[derive(Clone, Debug)]
 pub(super) struct Rng(u64);
 
 impl Rng {
-    /// Members of one cluster may be given one seed: with the same numbers they would all want to
-    /// lead at the same tick, for ever.
+    /// The member's id is mixed in: with the same numbers all members of a cluster with one seed
+    /// would campaign at the same tick.
     pub(super) fn from_seed(seed: u64, member: u64) -> Rng {
         let mut member = Rng(member);
         Rng(seed ^ member.next())
@@ -21,7 +21,7 @@ impl Rng {
         bits ^ (bits >> 31)
     }
 
-    /// One of `from..to`.
+    /// From `from..to`.
     pub(super) fn pick(&mut self, from: usize, to: usize) -> usize {
         from + (self.next() % (to - from) as u64) as usize
     }

@@ -1,22 +1,22 @@
-//! Cuts appends that have grown too long.
+//! Splits appends that are too long.
 //!
-//! Raft is told to put what is proposed in one turn into one message (`batch_append`): one header,
-//! one answer. It does not check how long that message gets. For a follower that is far behind it
-//! takes everything that may be on its way, some hundred messages of a megabyte, into one. So what
-//! leaves is cut again, by the same measure as raft cuts what it reads from the log:
+//! With `batch_append` raft puts what is proposed in one turn into one message, without a check of
+//! its length. For a follower that is far behind it puts everything that may be in flight, some
+//! hundred messages of a megabyte, into one. So it is split again, by the same limit that raft uses
+//! for what it reads from the log:
 //!
 //! ```text
 //!   at 4@2, entries 5..9    ──▶    at 4@2, entries 5..7     at 7@2, entries 8..9
 //! ```
 //!
-//! Each part is what raft could have sent, and says so in its place; the follower answers each.
+//! Each part is a message that raft could have sent; the follower answers each.
 
 use raft::eraftpb::{self, MessageType};
 
-/// What an entry takes beside its data.
+/// The size of an entry without its data.
 const ENTRY_BYTES: u64 = 16;
 
-/// The message, or its parts, each of at most `bytes_max` bytes of entries, or of one entry.
+/// Parts of at most `bytes_max` bytes of entries, or of one entry.
 pub(super) fn split_append(message: eraftpb::Message, bytes_max: u64) -> Vec<eraftpb::Message> {
     let bytes = |entry: &eraftpb::Entry| entry.data.len() as u64 + ENTRY_BYTES;
     let all: u64 = message.entries.iter().map(bytes).sum();

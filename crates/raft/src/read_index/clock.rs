@@ -1,11 +1,10 @@
-//! A time that does not go back, made of one that may.
+//! A monotonic time, made of one that may go back.
 //!
-//! Time-outs are told the time by the caller. It should come from a clock that only goes forward,
-//! but a virtual machine that was moved, or a caller's mistake, can take it back. A round that is
-//! due at 10:00:07 would then wait for an hour. So a step back is taken out: time stands still for
-//! one call and goes on from there. How long the step took is not known. That does not matter to a
-//! time-out, and is all that matters to a lease; so the step is reported.
-//!
+//! The caller's clock should be monotonic, but a virtual machine that was moved, or a caller's
+//! mistake, can take it back. A round that is due at 10:00:07 would then wait for an hour. So a
+//! step back is taken out: time stands still for one call and goes on from there. How long the step
+//! took is not known. That does not matter to a time-out, but a lease must not count over it; so
+//! the step is reported.
 //! ```text
 //!   told     5 s   6 s   2 s   3 s
 //!   steady   5 s   6 s   6 s   7 s
@@ -14,20 +13,18 @@
 
 use std::time::Duration;
 
-/// Takes steps back out of what it is told.
 #[derive(Debug, Default)]
 pub(crate) struct SteadyClock {
     last_reading: Duration,
-    /// Steady time minus told time: all steps back so far.
+    /// Steady time minus the caller's time: the sum of all steps back.
     correction: Duration,
 }
 
-/// What time it is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClockReading {
-    /// Not less than before.
+    /// Not less than in any earlier reading.
     pub(crate) now: Duration,
-    /// Since the last moment the clock has been behind it.
+    /// Whether the caller's clock went back since the last reading.
     pub(crate) has_stepped_back: bool,
 }
 

@@ -14,7 +14,7 @@
 //! late and from another member. [`RequestIdGenerator`] says what is assumed; see
 //! `docs/read-index.md`.
 
-/// What is below the member's part of an id.
+/// The bits below the member's part of an id.
 const SUFFIX_MASK: u64 = (1 << 48) - 1;
 const MILLISECONDS_MASK: u64 = (1 << 40) - 1;
 const COUNTER_BITS: u32 = 8;
@@ -36,19 +36,19 @@ const COUNTER_BITS: u32 = 8;
 #[derive(Debug)]
 pub struct RequestIdGenerator {
     prefix: u64,
-    /// What was handed out last. It may carry beyond 48 bits; what is handed out does not.
+    /// The last id's suffix. It may carry beyond 48 bits; ids are cut to 48.
     suffix: u64,
 }
 
 impl RequestIdGenerator {
-    /// For a member that starts at this time, in milliseconds since 1970.
+    /// `unix_ms` is the time of the start, in milliseconds since 1970.
     pub fn new(member: u64, unix_ms: u64) -> RequestIdGenerator {
         let suffix = (unix_ms & MILLISECONDS_MASK) << COUNTER_BITS;
         RequestIdGenerator { prefix: member << 48, suffix }
     }
 
     /// Begins above `floor`, if that is an id of this member and the clock has not got there. A
-    /// floor of another member says nothing.
+    /// floor of another member has no effect.
     #[must_use]
     pub fn starting_above(mut self, floor: u64) -> RequestIdGenerator {
         if floor & !SUFFIX_MASK == self.prefix {
@@ -57,14 +57,13 @@ impl RequestIdGenerator {
         self
     }
 
-    /// An id that was not handed out before.
     #[expect(clippy::should_implement_trait, reason = "it never ends, and is no collection")]
     pub fn next(&mut self) -> u64 {
         self.suffix = self.suffix.wrapping_add(1);
         self.prefix | (self.suffix & SUFFIX_MASK)
     }
 
-    /// What was handed out last, or would be just before the first: a floor for the next start.
+    /// The last id, or the one before the first: a floor for the next start.
     pub fn last(&self) -> u64 {
         self.prefix | (self.suffix & SUFFIX_MASK)
     }

@@ -1,8 +1,8 @@
 //! The contract between a ReadIndex queue, in any mode, and the thread that owns it.
 //!
-//! That is best the thread that drives raft. After each batch of inputs it polls, and again at
-//! [`next_poll`](ReadIndexQueue::next_poll) if nothing happens before; a poll returns what is to be
-//! done.
+//! The owner is best the thread that drives raft. After each batch of inputs it polls, and again at
+//! [`next_poll`](ReadIndexQueue::next_poll) if nothing happens before; a poll returns the actions
+//! to carry out.
 //!
 //! * Actions are carried out in their order, and not before the poll that gave them has returned.
 //! * Of what raft reports at once, a change of leader is passed on before answers to reads.
@@ -20,57 +20,52 @@ use std::time::Duration;
 use super::error::{ReadIndexError, Result};
 use super::ids::RequestIdGenerator;
 
-/// The name that the caller gives to a waiting reader.
+/// The caller's name of a waiting reader.
 pub trait Reader: Copy + Eq + Hash + Debug + Send + 'static {}
 
 impl<T: Copy + Eq + Hash + Debug + Send + 'static> Reader for T {}
 
 /// Holds reads back until what they would see is fresh enough.
 pub trait ReadIndexQueue<T: Reader>: Debug + Send {
-    /// A reader comes. It will be in one [`ReadIndexAction::Release`] or [`ReadIndexAction::Fail`],
+    /// The reader will be in one [`ReadIndexAction::Release`] or [`ReadIndexAction::Fail`],
     /// unless it is cancelled.
     fn enqueue(&mut self, reader: T) -> Result<()>;
 
-    /// The reader gives up. If it was waiting, no action will name it. If not, the answer is under
-    /// way: an action that names it was polled, or will be by the next poll.
+    /// `true`: it was waiting, and no action will name it. `false`: an action that names it was
+    /// polled, or will be by the next poll.
     fn cancel(&mut self, reader: T) -> bool;
 
-    /// Something happened.
     fn handle_event(&mut self, event: ReadIndexEvent);
 
-    /// What is to be done now.
+    /// Actions to be carried out now.
     fn poll(&mut self, now: Duration, ids: &mut RequestIdGenerator) -> Vec<ReadIndexAction<T>>;
 
     /// When to poll again if nothing happens before.
     fn next_poll(&self) -> Option<Duration>;
 
-    /// The least index that a reader waits for this member to apply, if one does.
-    /// [`ReadIndexEvent::Applied`] may be told late as long as it says less.
+    /// The least index that a reader waits for this member to apply.
+    /// [`ReadIndexEvent::Applied`] may be reported late while its index is less.
     fn awaited_index(&self) -> Option<u64>;
 
-    /// What was done so far.
     fn metrics(&self) -> ReadIndexMetrics;
 }
 
-/// What the owner reports to the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadIndexEvent {
-    /// raft answers a question of [`ReadIndexAction::RequestReadIndex`], or the entry of an
+    /// raft answers a [`ReadIndexAction::RequestReadIndex`], or the entry of a
     /// [`ReadIndexAction::Propose`] was applied.
     Answered {
-        /// Of the question or the entry.
         context: u64,
-        /// How far a reader must see, or where the entry lies in the log.
+        /// The read index, or the index of the entry.
         index: u64,
     },
     /// The leader, as far as this member knows.
     Leader {
         /// `None` if none is known.
         leader: Option<u64>,
-        /// raft's term.
         term: u64,
     },
-    /// This member, as the leader, has been told to make another one leader.
+    /// This member, as the leader, has begun to transfer leadership.
     TransferStarted,
     /// An entry of the current term is committed for the first time.
     FirstCommit,
@@ -86,40 +81,35 @@ pub enum ReadIndexEvent {
     },
 }
 
-/// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadIndexAction<T> {
-    /// Ask raft for a read index. raft may drop the question without a word.
+    /// Ask raft for a read index. raft may drop the question without an answer.
     RequestReadIndex {
-        /// The question's id, eight bytes in big endian for raft.
+        /// Eight bytes in big endian for raft.
         context: u64,
         /// 1 for the first question of a round, more for a retry.
         attempt: u32,
     },
-    /// Propose an entry for this read, and tell when it is applied.
+    /// Propose an entry for this read, and report when it is applied.
     Propose {
         /// The entry's id.
         context: u64,
-        /// The reader.
         reader: T,
     },
     /// These may read: this member has applied `index`, which is fresh enough for each of them.
     Release {
-        /// What they waited for.
         index: u64,
         /// In the order in which they came.
         readers: Vec<T>,
     },
-    /// These may not.
     Fail {
-        /// What to tell them.
         error: ReadIndexError,
         /// In the order in which they came.
         readers: Vec<T>,
     },
 }
 
-/// How a linearizable read is made one.
+/// How a read is made linearizable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadMode {
     /// Each read is an entry of the log, as in etcd 3.0.
@@ -128,12 +118,12 @@ pub enum ReadMode {
     ReadIndex,
     /// The leader answers by itself while it knows that no other member can lead.
     Lease,
-    /// No member is asked: what reads do that do not want to be linearizable.
+    /// No member is asked: reads are not linearizable.
     Serializable,
 }
 
 impl ReadMode {
-    /// All of them, oldest first.
+    /// Oldest first.
     pub const ALL: [ReadMode; 4] =
         [ReadMode::Log, ReadMode::ReadIndex, ReadMode::Lease, ReadMode::Serializable];
 
@@ -148,20 +138,18 @@ impl ReadMode {
     }
 }
 
-/// What does not change while a member runs.
+/// Fixed while a member runs.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadIndexConfig {
-    /// This member, as raft names leaders.
     pub member_id: u64,
-    /// How long a follower that hears nothing from its leader waits, at least.
+    /// The least time that a follower without messages from its leader waits.
     pub election_timeout: Duration,
-    /// How often raft is told that time has passed. A follower counts ticks, and the first may come
+    /// The length of raft's tick. A follower counts ticks, and the first may come
     /// at once; so it waits up to a tick less than the election time-out.
     pub tick_interval: Duration,
-    /// What the clocks of two members may differ by over an election time-out, and a lease is
-    /// shorter.
+    /// The clocks of two members may differ by this over an election time-out; a lease is
+    /// shorter by it.
     pub drift_margin: Duration,
-    /// How many readers may wait.
     pub readers_max: usize,
 }
 
@@ -178,33 +166,31 @@ impl ReadIndexConfig {
         }
     }
 
-    /// How long a round, or an entry, may go unanswered: etcd's five seconds, and two elections.
+    /// For a round or an entry: etcd's five seconds, and two elections.
     pub fn request_timeout(&self) -> Duration {
         Duration::from_secs(5).saturating_add(self.election_timeout.saturating_mul(2))
     }
 
-    /// How long a lease lasts, from when the round was sent that gave it.
+    /// From when the round was sent that gave the lease.
     pub fn lease_length(&self) -> Duration {
         self.election_timeout.saturating_sub(self.tick_interval).saturating_sub(self.drift_margin)
     }
 }
 
-/// What a ReadIndex queue has done, and how many readers wait.
+/// Counts of a ReadIndex queue.
 ///
 /// etcd's `etcd_server_slow_read_indexes_total` is `late_answers` and `timed_out`, its
 /// `etcd_server_read_indexes_failed_total` is `leader_changed`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReadIndexMetrics {
-    /// Readers that wait.
     pub waiting: usize,
-    /// Places that they take, and that departed readers still take. At most twice as many as may
+    /// Entries of waiting and of departed readers. At most twice as many as may
     /// wait, and a few; right after a reader gave up, twice as many as do wait.
     pub queue_entries: usize,
     /// Rounds that were begun.
     pub requests: u64,
-    /// Questions that were asked in them, retries included.
+    /// Questions in these rounds, retries included.
     pub attempts: u64,
-    /// Entries that were proposed.
     pub proposed_entries: u64,
     /// Answers to no question that is open.
     pub late_answers: u64,
@@ -214,8 +200,6 @@ pub struct ReadIndexMetrics {
     pub leader_changed: u64,
     /// Times that the queue was served by a lease, without a round.
     pub lease_reads: u64,
-    /// Readers that were let go.
     pub released: u64,
-    /// Readers that were refused after they had waited.
     pub failed: u64,
 }

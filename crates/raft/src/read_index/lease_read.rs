@@ -23,7 +23,6 @@ use super::interface::{
 };
 use super::quorum_read::QuorumRead;
 
-/// Rounds, and none while a lease is good.
 #[derive(Debug)]
 pub(crate) struct LeaseRead<T> {
     quorum_read: QuorumRead<T>,

@@ -21,7 +21,6 @@ use super::interface::{
 use super::readers::{Group, QueuedReader, ReaderTable};
 use super::waiters::Waiters;
 
-/// Entries, one per read.
 #[derive(Debug)]
 pub(crate) struct LogRead<T> {
     timeout: Duration,
@@ -65,7 +64,7 @@ impl<T: Reader> LogRead<T> {
 struct ProposedReads<T> {
     /// In the order in which they were proposed, which is that of their deadlines.
     entries: BTreeMap<u64, ProposedRead<T>>,
-    /// Where an entry is, by its id. (Ids are not in order: they wrap.)
+    /// From id to number in `entries`. (Ids are not in order: they wrap.)
     number_of_context: HashMap<u64, u64>,
     count: u64,
 }

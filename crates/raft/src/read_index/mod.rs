@@ -37,7 +37,6 @@ use quorum_read::QuorumRead;
 use serializable::SerializableRead;
 
 impl ReadMode {
-    /// A queue of this mode.
     pub fn new_queue<T: Reader>(self, config: ReadIndexConfig) -> Box<dyn ReadIndexQueue<T>> {
         match self {
             ReadMode::Log => Box::new(LogRead::new(config)),

@@ -27,19 +27,18 @@ use super::waiters::Waiters;
 /// A round with at least this number of readers makes the next one gather.
 const LARGE_REQUEST_READERS: usize = 8;
 /// The longest time that a round gathers; less if the round before took less. It halves the rounds,
-/// each a dozen messages among three members, of a member on which their cost exceeds that of the
+/// each a dozen messages among three members, on a member where they cost more than the
 /// reads.
 const BATCH_WAIT_MAX: Duration = Duration::from_millis(2);
 
-/// Rounds, one after the other.
 #[derive(Debug)]
 pub(crate) struct QuorumRead<T> {
     config: ReadIndexConfig,
     pub(crate) waiters: Waiters<T>,
     in_flight: Option<ReadIndexRequest<T>>,
-    /// When the round was asked that has just served many.
+    /// When the last round was asked, if it served many readers.
     large_request_sent_at: Option<Duration>,
-    /// Until then the next round gathers.
+    /// The next round is not asked before this.
     batch_until: Duration,
     leader: Option<u64>,
     term: u64,
@@ -58,7 +57,7 @@ impl<T: Reader> QuorumRead<T> {
         }
     }
 
-    /// Says whether anything is new. A leader that is new ends the round.
+    /// Returns whether anything is new. A new leader ends the round.
     pub(crate) fn set_leader(&mut self, leader: Option<u64>, term: u64) -> bool {
         let changed = (self.leader, self.term) != (leader, term);
         (self.leader, self.term) = (leader, term);
@@ -76,7 +75,7 @@ impl<T: Reader> QuorumRead<T> {
         self.leader == Some(self.config.member_id)
     }
 
-    /// Ends the round if it is its answer. When the question was asked, if that is known.
+    /// Ends the round if it is its answer. Returns when the question was asked, if that is known.
     pub(crate) fn on_answer(&mut self, context: u64, index: u64) -> Option<Duration> {
         let asked_at = self.in_flight.as_ref().and_then(|round| round.sent_at(context));
         let Some(asked_at) = asked_at else {

@@ -19,23 +19,21 @@ use std::hash::Hash;
 
 use super::error::{ReadIndexError, Result};
 
-/// Stale entries below this number are not worth a sweep.
+/// Fewer stale entries are not worth a sweep.
 const STALE_ENTRIES_MIN: usize = 64;
 
-/// Readers that go on together, some of them perhaps gone.
+/// Readers that are released together; some entries may be stale.
 pub(crate) type Group<T> = Vec<QueuedReader<T>>;
 
-/// An entry of a group.
 #[derive(Debug)]
 pub(crate) struct QueuedReader<T> {
     number: u64,
     pub(crate) reader: T,
 }
 
-/// The readers that wait, with their numbers.
 #[derive(Debug)]
 pub(crate) struct ReaderTable<T> {
-    /// Looked up and not walked: its order is not to be relied on.
+    /// Used for look-ups only: its order is not deterministic.
     numbers: HashMap<T, u64>,
     last_number: u64,
     stale_entries: usize,
@@ -59,7 +57,7 @@ impl<T: Copy + Eq + Hash> ReaderTable<T> {
         Ok(QueuedReader { number: self.last_number, reader })
     }
 
-    /// The reader gives up. Says whether it was waiting.
+    /// Returns whether the reader was waiting.
     pub(crate) fn cancel(&mut self, reader: T) -> bool {
         let found = self.numbers.remove(&reader).is_some();
         self.stale_entries += usize::from(found);
@@ -70,7 +68,7 @@ impl<T: Copy + Eq + Hash> ReaderTable<T> {
         self.numbers.get(&queued.reader) == Some(&queued.number)
     }
 
-    /// Those of the group that still wait. They wait no longer.
+    /// Returns those of the group that still wait, and removes them from the table.
     pub(crate) fn release(&mut self, group: Group<T>) -> Vec<T> {
         let mut released = Vec::with_capacity(group.len());
         for queued in group {
@@ -104,7 +102,7 @@ impl<T: Copy + Eq + Hash> ReaderTable<T> {
         self.numbers.len()
     }
 
-    /// Entries of all groups: readers that wait, and readers that are gone.
+    /// Entries of all groups, stale ones included.
     pub(crate) fn entries(&self) -> usize {
         self.numbers.len() + self.stale_entries
     }

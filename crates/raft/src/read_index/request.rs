@@ -18,7 +18,7 @@ use std::time::Duration;
 use super::ids::RequestIdGenerator;
 use super::readers::Group;
 
-/// How long a question goes unanswered before it is asked again: etcd's value.
+/// etcd's value.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A round in flight.
@@ -44,7 +44,7 @@ impl<T> ReadIndexRequest<T> {
         ReadIndexRequest { group, attempts: Vec::with_capacity(1), retry_at: now, deadline }
     }
 
-    /// Asks, for the first time or again. The id and the number of the attempt.
+    /// Asks, for the first time or again. Returns the id and the number of the attempt.
     pub(crate) fn next_attempt(
         &mut self,
         now: Duration,
@@ -60,7 +60,7 @@ impl<T> ReadIndexRequest<T> {
         self.retry_at <= now
     }
 
-    /// Something happened that makes an answer likely: the next question is due at once.
+    /// An answer is likely now: the next question is due at once.
     pub(crate) fn retry_now(&mut self) {
         self.retry_at = Duration::ZERO;
     }
@@ -73,8 +73,8 @@ impl<T> ReadIndexRequest<T> {
         self.retry_at.min(self.deadline)
     }
 
-    /// Whether this is the id of one of the round's questions; and when that was asked, if it is
-    /// known.
+    /// `Some` if this is the id of one of the round's questions; the inner value is when it was
+    /// asked, if that is known.
     pub(crate) fn sent_at(&self, context: u64) -> Option<Option<Duration>> {
         let question = self.attempts.iter().find(|question| question.context == context);
         question.map(|question| question.sent_at)

@@ -1,18 +1,9 @@
-//! Mode `serializable`: no member is asked. What reads do that accept an older answer.
+//! Mode `serializable`: no member is asked, and a read may see an older state.
 //!
-//! # The story
-//!
-//! A client that can live with a past state says so in its request, and then any member answers
-//! from what it has, a learner or one that is cut off, too. What it sees was the state of the store
-//! at some time; how long ago is not said.
-//!
-//! ```text
-//!   reader  ▶ go        no round, no entry, no wait
-//! ```
-//!
-//! A member need not take such a request through a ReadIndex queue at all. This mode is the floor
-//! against which the others are measured, and it makes the difference visible: the same scripts run
-//! over it.
+//! Any member answers from what it has, a learner or one that is cut off, too. What a reader sees
+//! was the state of the store at some time; how long ago is not known. Such a read need not pass a
+//! ReadIndex queue at all. This mode is the baseline for the others in measurements, and the same
+//! scripts run over it.
 
 use std::time::Duration;
 
@@ -23,7 +14,6 @@ use super::interface::{
 };
 use super::waiters::Waiters;
 
-/// Lets every reader go.
 #[derive(Debug)]
 pub(crate) struct SerializableRead<T> {
     waiters: Waiters<T>,

@@ -1,4 +1,4 @@
-//! The readers that wait, and what they wait for: what all modes have in common.
+//! The readers that wait, and what they wait for: the common part of all modes.
 //!
 //! ```text
 //!   read ──▶ queue ──▶ (the mode: a round, entries, a lease) ──▶ behind ──▶ Go
@@ -7,11 +7,11 @@
 //!             group's turn             which index is fresh enough   applied up to there
 //! ```
 //!
-//! A mode takes the queue when it is its turn, and comes back with an index. From there on all
-//! modes are the same: the group waits *behind* an index. These waits are kept in a map ordered by
-//! index, and everything up to the applied index goes at once. There is no time-out here, as in
-//! etcd: an answer to "how far?" does not grow old, and how long to wait for it is the client's to
-//! decide.
+//! A mode takes the queue when it is its turn, and finds an index. From there on all
+//! modes are the same: the group waits until this member has applied that index. Groups are in a
+//! map ordered by index, and everything up to the applied index goes at once. There is no time-out
+//! here, as in etcd: an index does not become stale, and how long to wait for it is the client's
+//! decision.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -22,7 +22,6 @@ use super::error::{ReadIndexError, Result};
 use super::interface::{ReadIndexAction, ReadIndexConfig, ReadIndexMetrics};
 use super::readers::{Group, ReaderTable};
 
-/// Readers that wait, what they wait for, and what is to be done for them.
 #[derive(Debug)]
 pub(crate) struct Waiters<T> {
     pub(crate) readers: ReaderTable<T>,
@@ -54,7 +53,7 @@ impl<T: Copy + Eq + Hash> Waiters<T> {
         Ok(())
     }
 
-    /// The reader gives up. Where many have, the entries that they left are swept out of the queue,
+    /// Where many readers have given up, their entries are swept out of the queue,
     /// and by `sweep_mode` out of what the mode holds.
     pub(crate) fn cancel(
         &mut self,

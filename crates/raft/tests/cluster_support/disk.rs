@@ -1,7 +1,7 @@
-//! A pretend disk, and a pretend store, of one member.
+//! A simulated disk and store of one member.
 //!
-//! The disk is a log, a hard state and the store as it was last synced. What is appended lies in a
-//! queue until it is written, and a crash loses the queue and the store that was not synced.
+//! The disk is a log, a hard state and the store as it was last synced. Appends are in a
+//! queue until they are written, and a crash loses the queue and the store that was not synced.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,14 +10,14 @@ use clearlane_raft::LogPosition;
 use clearlane_raft::{ReadyAppend, RecoveredState};
 use clearlane_wal::wire::{ConfChange, ConfChangeKind, Entry, HardState};
 
-/// What entries have made of nothing: a list of what they say.
+/// The state that entries produce: a list of their data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Store {
     pub(crate) position: LogPosition,
     pub(crate) data: Vec<(u64, Bytes)>,
 }
 
-/// What is there after a crash, and what is on its way.
+/// What survives a crash, and what is not written yet.
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
     pub(crate) hard_state: HardState,
@@ -28,7 +28,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// A first member's: the members are its first entries, and committed.
+    /// Of a first member: the members are its first entries, and committed.
     pub(crate) fn first(voters: u64) -> Disk {
         let entry = |id| Entry {
             kind: clearlane_wal::wire::EntryKind::ConfChange,

@@ -1,4 +1,4 @@
-//! A cluster of drivers in one thread, where nothing happens unless it is called for.
+//! A cluster of drivers in one thread, driven step by step.
 //!
 //! Messages lie in a pool until they are delivered, lost or doubled. A disk writes at once, or is
 //! slow and writes when it is told to. A crash leaves what was written, and the store as it was
@@ -27,7 +27,6 @@ use disk::{Disk, Store};
 use protobuf::Message as _;
 use raft::eraftpb::{self, MessageType};
 
-/// What the network holds.
 #[derive(Clone, Debug)]
 pub(crate) struct InFlight {
     pub(crate) message: Message,
@@ -38,14 +37,14 @@ pub(crate) struct InFlight {
 impl InFlight {
     pub(crate) fn edge(&self) -> (u64, u64) {
         let raw = eraftpb::Message::parse_from_bytes(&self.message.encode()).unwrap();
-        // A request for a transfer says that it comes from the member that is to lead.
+        // In a request for a transfer the sender is the member that is to lead.
         (raw.from, raw.to)
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// Nothing while it is down.
+    /// `None` while it is down.
     pub(crate) driver: Option<RaftNode>,
     pub(crate) disk: Disk,
     pub(crate) store: Store,
@@ -59,7 +58,7 @@ pub(crate) struct Cluster {
     pub(crate) pool: Vec<InFlight>,
     cut: BTreeSet<(u64, u64)>,
     settings: RaftNodeConfig,
-    /// Whether the sender of a snapshot hears at once what has become of it.
+    /// Whether the sender of a snapshot is told at once if it has arrived.
     pub(crate) reports_snapshots: bool,
     lines: Vec<String>,
     pub(crate) digest: DefaultHasher,
@@ -139,7 +138,7 @@ impl Cluster {
         self.members.get_mut(&id).unwrap().driver.as_mut().unwrap()
     }
 
-    /// Calls a driver, if it is up, and does what it says.
+    /// Calls a driver, if it is up, and carries out what it asks.
     pub(crate) fn call<T>(&mut self, id: u64, what: impl FnOnce(&mut RaftNode) -> T) -> Option<T> {
         let result = what(self.members.get_mut(&id)?.driver.as_mut()?);
         self.handle(id);
@@ -264,7 +263,7 @@ impl Cluster {
         }
     }
 
-    /// Returns the members now, if it is about that.
+    /// Returns the members now, if the entry is a change of them.
     fn apply_entry(&mut self, id: u64, entry: &Entry) -> Option<ConfState> {
         let at = format!("{id}: apply {}@{}", entry.index, entry.term);
         let driver = self.driver(id);
@@ -329,7 +328,7 @@ impl Cluster {
         self.cut.clear();
     }
 
-    /// Takes a message out of the pool and brings it to where it belongs, if it gets there.
+    /// Takes a message out of the pool; it may be lost if a link is cut or the receiver is down.
     pub(crate) fn deliver(&mut self, at: usize) {
         let sent = self.pool.remove(at);
         let (from, to) = sent.edge();
@@ -362,7 +361,7 @@ impl Cluster {
         }
     }
 
-    /// Delivers until nothing is on its way.
+    /// Delivers until the pool is empty.
     pub(crate) fn run(&mut self) {
         for _ in 0..10_000 {
             if self.pool.is_empty() {

@@ -75,7 +75,7 @@ impl ClusterRunner {
             ["heal"] => cluster.heal(),
             [verb @ ("deliver" | "lose" | "double"), edge, count @ ..] => {
                 let count = count.first().map(|count| count.parse()).transpose()?;
-                // From behind, so that places stay what they are; but delivered in order.
+                // Removed from the back, so that indexes stay valid; delivered in order.
                 let places = self.on_edge(edge, count);
                 let cluster = &mut self.cluster;
                 match *verb {

@@ -24,7 +24,6 @@ use clearlane_raft::read_index::{
 /// The sender and the receiver; the first member is 1.
 pub(crate) type Link = (u64, u64);
 
-/// A message between members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
     Question { context: u64 },
@@ -33,11 +32,11 @@ pub(crate) enum Message {
     Answer { context: u64, index: u64 },
 }
 
-/// What a test plants, to be found out.
+/// Bugs that a test plants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlantedBug {
     Nothing,
-    /// A retry bears the id of the first question of its round, as etcd had it until issue 20418.
+    /// A retry has the id of the first question of its round, as in etcd until issue 20418.
     RetriesReuseIds,
     /// A leader answers without asking a quorum.
     NoHeartbeats,
@@ -49,7 +48,7 @@ pub(crate) struct Cluster {
     pub(crate) now: Duration,
     pub(crate) members: BTreeMap<u64, Member>,
     messages: VecDeque<(Link, Message)>,
-    /// Links whose messages stay where they are until the link is taken out.
+    /// Messages on these links are kept until the link is removed.
     pub(crate) blocked_links: BTreeSet<Link>,
 }
 
@@ -62,12 +61,11 @@ pub(crate) struct Member {
     questions: Vec<Question>,
     /// The first id of the round in flight.
     first_context: u64,
-    /// Readers that were let go, with the index, and those that failed.
+    /// Readers that were released, with the index, and those that failed.
     pub(crate) finished: Vec<(u64, Result<u64, ReadIndexError>)>,
 }
 
 impl Member {
-    /// Reports to the ReadIndex queue what raft knows.
     fn report_state(&mut self) {
         let (leader, term, index) = (self.leader, self.term, self.commit);
         self.barrier.handle_event(ReadIndexEvent::Leader { leader, term });
@@ -84,8 +82,7 @@ struct Question {
 }
 
 impl Cluster {
-    /// A cluster of this number of members, of which 1 leads in term 1, and all have applied entry
-    /// 1.
+    /// Member 1 leads in term 1, and all members have applied entry 1.
     pub(crate) fn new(members: u64, mode: ReadMode, planted: PlantedBug) -> Cluster {
         let member = |number| Member {
             barrier: mode.new_queue(ReadIndexConfig::new(number)),
@@ -104,8 +101,7 @@ impl Cluster {
         Cluster { mode, planted, now: Duration::ZERO, members, messages, blocked_links: held }
     }
 
-    /// The member stops and starts: waiting readers are gone. If it led it leads no more, and knows
-    /// no member that does.
+    /// Waiting readers are lost. A leader leads no more, and knows no member that does.
     pub(crate) fn restart(&mut self, number: u64, ids: RequestIdGenerator) {
         let barrier = self.mode.new_queue(ReadIndexConfig::new(number));
         let member = self.member(number);
@@ -125,7 +121,7 @@ impl Cluster {
         self.poll(member);
     }
 
-    /// What the reader was told, once it was told anything.
+    /// `None` while the reader waits.
     pub(crate) fn outcome(
         &mut self,
         member: u64,
@@ -135,7 +131,7 @@ impl Cluster {
         gone.iter().find(|(name, _)| *name == reader).map(|(_, outcome)| *outcome)
     }
 
-    /// These members elect one of them, and commit an entry. The others hear nothing of it. A
+    /// These members elect one of them, and commit an entry. The others do not hear of it. A
     /// client has the entry acknowledged: from now on every later reader must see it.
     pub(crate) fn elect_and_write(&mut self, leader: u64, voters: &[u64]) -> u64 {
         assert!(voters.len() > self.members.len() / 2 && voters.contains(&leader), "a quorum");
@@ -152,7 +148,7 @@ impl Cluster {
         commit
     }
 
-    /// Delivers until nothing is left but what is held.
+    /// Delivers until only messages on blocked links are left.
     pub(crate) fn deliver_all(&mut self) {
         while let Some(at) =
             self.messages.iter().position(|(link, _)| !self.blocked_links.contains(link))
@@ -162,7 +158,7 @@ impl Cluster {
         }
     }
 
-    /// Holds everything between the two sides, both ways.
+    /// Blocks all links between the two sides, both ways.
     pub(crate) fn cut(&mut self, one: &[u64], other: &[u64]) {
         for a in one {
             self.blocked_links.extend(other.iter().flat_map(|b| [(*a, *b), (*b, *a)]));
@@ -199,7 +195,7 @@ impl Cluster {
                         let question = Message::Question { context };
                         self.messages.push_back(((number, leader), question));
                     }
-                    // Dropped without a word.
+                    // Dropped without an answer.
                     None => {}
                 }
             }
@@ -207,7 +203,7 @@ impl Cluster {
         }
     }
 
-    /// A question has come to a leader, or to one that takes itself for it.
+    /// A question arrives at a leader, or at a deposed one that does not know it.
     fn ask(&mut self, leader: u64, from: u64, context: u64) {
         let others: Vec<u64> =
             self.members.keys().copied().filter(|other| *other != leader).collect();

@@ -1,7 +1,7 @@
-//! A plain ReadIndex queue: one list of readers with what each waits for, walked for everything.
+//! A plain ReadIndex queue: one list of readers with what each waits for, scanned for everything.
 //!
 //! It is written from the rules and not from the code: no numbers, no groups, no map by index,
-//! nothing that is swept. It must say the same, action by action.
+//! no sweeps. Its actions must equal those of the real queue.
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ impl PlainQueue {
         self.readers.len() < before
     }
 
-    /// Takes out those in such a state.
+    /// Removes and returns the readers in such a state.
     fn take_in_state(&mut self, is: impl Fn(ReaderState) -> bool) -> Vec<u64> {
         let taken = self.readers.iter().filter(|(_, state)| is(*state)).map(|(name, _)| *name);
         let taken = taken.collect();

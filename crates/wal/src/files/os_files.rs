@@ -1,17 +1,17 @@
-//! The real disk.
+//! The file system of the operating system.
 //!
-//! # Which lock
+//! # The lock
 //!
-//! The engine locks with `flock`, which is what the standard library offers. etcd locks its
+//! The standard library locks with `flock`; etcd locks its
 //! segments with an *open file description lock* of `fcntl`, and the two kinds do not see each
 //! other: with `flock`, etcd and we could write to one log at the same time. So on Linux the lock
 //! is etcd's. Elsewhere it is `flock`, as in etcd.
 //!
-//! # What a sync is
+//! # The sync
 //!
-//! `fdatasync`: the bytes, and of the metadata the length and where the bytes lie. Times are not
-//! worth waiting for. Space is reserved ahead with `fallocate`, so that a sync seldom has to write
-//! the length too; where the file system cannot, the file is just made longer.
+//! `fdatasync`: the bytes, and of the metadata the length and where the bytes are, but no times.
+//! Space is reserved ahead with `fallocate`, so that a sync seldom has to write the length, too;
+//! where the file system cannot, the file is just made longer.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -20,7 +20,6 @@ use std::path::Path;
 
 use super::{File, FileSystem};
 
-/// The file system of this machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsFileSystem;
 
@@ -28,7 +27,7 @@ impl FileSystem for OsFileSystem {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for found in fs::read_dir(dir)? {
-            // A name that is no text is none of ours.
+            // A segment's name is valid text.
             if let Ok(name) = found?.file_name().into_string() {
                 names.push(name);
             }
@@ -77,7 +76,7 @@ impl FileSystem for OsFileSystem {
     fn free_space(&self, dir: &Path) -> u64 {
         let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
         let Ok(found) = nix::sys::statvfs::statvfs(dir) else { return u64::MAX };
-        // How wide these are depends on the system.
+        // Their widths depend on the system.
         #[allow(clippy::useless_conversion, reason = "not useless everywhere")]
         let (blocks, size) =
             (u64::from(found.blocks_available()), u64::from(found.fragment_size()));

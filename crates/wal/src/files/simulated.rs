@@ -1,11 +1,10 @@
 //! A disk in memory that fails or loses its power at operations that a test chooses.
 //!
 //! A file is a *node*; a name leads to it. Both are kept twice, as a program sees them and as they
-//! are on the medium; between the two lies the list of what was done since the last sync. The
-//! contract of [`FileSystem`] is in the [module above](super); what a power cut may leave, at
-//! [`SimulatedDisk::after_power_cut`].
+//! are on the medium, with the list of changes since the last sync. What a power cut may leave is
+//! at [`SimulatedDisk::after_power_cut`].
 //!
-//! * Operations are counted from 1 in one row: writes, changes of length, syncs, changes of names.
+//! * Operations are counted from 1: writes, changes of length, syncs, changes of names.
 //!   [`SimulatedDisk::fail_at`] says what happens at one of them.
 //! * [`SimulatedDisk::skip_syncs`] makes a disk that lies: with it a test shows that it can fail.
 //! * There is no clock. An operation has a cost in microseconds, which a simulation takes with
@@ -22,20 +21,19 @@ use rand::{RngExt, SeedableRng};
 
 use super::{File, FileSystem, SECTOR};
 
-/// What one operation costs unless a test says otherwise, in microseconds.
+/// In microseconds; a test may change it.
 const COST_SYNC_US: u64 = 500;
 const COST_OTHER_US: u64 = 5;
 
-/// What happens at a chosen operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The power goes before the operation is done; it and all later ones fail.
+    /// The power fails before the operation is done; it and all later ones fail.
     PowerCut,
     /// The operation fails, and whether it was done is not known. Later ones succeed.
     Error,
 }
 
-/// A disk. Clones are the same disk.
+/// Clones are the same disk.
 #[derive(Clone, Debug, Default)]
 pub struct SimulatedDisk {
     state: Arc<Mutex<DiskState>>,
@@ -44,15 +42,15 @@ pub struct SimulatedDisk {
 #[derive(Debug, Default)]
 struct DiskState {
     nodes: Vec<Inode>,
-    /// Files by path, as a program sees them.
+    /// Nodes by path, as a program sees them.
     names: BTreeMap<PathBuf, usize>,
     directories: BTreeSet<PathBuf>,
-    /// The same on the medium.
+    /// As they are on the medium, as `synced_directories`.
     synced_names: BTreeMap<PathBuf, usize>,
     synced_directories: BTreeSet<PathBuf>,
-    /// What happened to names since, in order, each with the directories whose sync settles it.
+    /// Changes of names since the last sync, in order.
     name_changes: Vec<NameChange>,
-    /// The holder of the lock of a node: the number of an opening.
+    /// Node to the number of the opening that holds its lock.
     lock_owners: BTreeMap<usize, u64>,
     open_count: u64,
     operation_count: u64,
@@ -85,7 +83,6 @@ enum NameChange {
 }
 
 impl SimulatedDisk {
-    /// An empty disk, with these directories on it.
     pub fn new<P: AsRef<Path>>(directories: impl IntoIterator<Item = P>) -> SimulatedDisk {
         let directories: BTreeSet<PathBuf> =
             directories.into_iter().map(|path| path.as_ref().to_owned()).collect();
@@ -104,33 +101,32 @@ impl SimulatedDisk {
         state.faults.insert(at, fault);
     }
 
-    /// Makes each sync whose number `every` divides do nothing and report success.
+    /// Each sync whose number `every` divides does nothing and reports success.
     pub fn skip_syncs(&self, every: u64) {
         self.state.lock().skip_sync_every = Some(every.max(1));
     }
 
-    /// Whether the power is on: no [`Fault::PowerCut`] has happened yet.
+    /// `false` after a [`Fault::PowerCut`].
     pub fn has_power(&self) -> bool {
         !self.state.lock().is_power_off
     }
 
-    /// How many operations there were.
     pub fn operations(&self) -> u64 {
         self.state.lock().operation_count
     }
 
-    /// How many syncs there were, of files and of directories.
+    /// Of files and of directories.
     pub fn syncs(&self) -> u64 {
         self.state.lock().sync_count
     }
 
-    /// What the operations since the last call cost, in microseconds.
+    /// The cost of the operations since the last call, in microseconds.
     pub fn take_cost(&self) -> u64 {
         std::mem::take(&mut self.state.lock().cost_us)
     }
 
     /// The disk after the process died, and the machine did not: all that was written is there, and
-    /// no lock is held any more. What was not synced still is not.
+    /// no lock is held. What was not synced still is not.
     pub fn after_kill(&self) -> SimulatedDisk {
         let state = self.state.lock();
         let after = DiskState {
@@ -155,7 +151,7 @@ impl SimulatedDisk {
     pub fn after_power_cut(&self, seed: u64) -> SimulatedDisk {
         let mut rng = StdRng::seed_from_u64(seed);
         let state = self.state.lock();
-        // One cut loses nearly everything, another nearly nothing.
+        // Some cuts lose nearly everything, others nearly nothing.
         let kept_of_eight = rng.random_range(0..=8);
         let nodes: Vec<Inode> = state
             .nodes
@@ -172,7 +168,7 @@ impl SimulatedDisk {
                 change.apply(&mut names, &mut directories);
             }
         }
-        // A name in a directory that was lost leads nowhere.
+        // Drops names in directories that were lost.
         names.retain(|path, _| path.parent().is_some_and(|dir| directories.contains(dir)));
         let after = DiskState {
             nodes,
@@ -202,14 +198,12 @@ impl FileChange {
 }
 
 impl Inode {
-    /// Everything is on the medium.
     fn sync_all(&mut self) {
         for change in self.unsynced.drain(..) {
             change.apply(&mut self.synced);
         }
     }
 
-    /// The bytes after a power cut.
     fn after_power_cut(&self, kept_of_eight: u32, rng: &mut StdRng) -> Vec<u8> {
         let mut found = self.synced.clone();
         let lengths = self.unsynced.iter().filter(|change| matches!(change, FileChange::Length(_)));
@@ -292,7 +286,7 @@ impl NameChange {
         }
     }
 
-    /// Whether a sync of `dir` settles this.
+    /// Whether a sync of `dir` makes this change durable.
     fn is_synced_with(&self, dir: &Path) -> bool {
         let path = match self {
             NameChange::File { path, .. } | NameChange::Directory { path, .. } => path,
@@ -303,7 +297,6 @@ impl NameChange {
 }
 
 impl DiskState {
-    /// Counts an operation and lets its fault happen.
     fn count_operation(&mut self, cost_us: u64) -> io::Result<()> {
         self.require_power()?;
         self.operation_count += 1;
@@ -322,7 +315,7 @@ impl DiskState {
         if self.is_power_off { Err(io::Error::other("the power failed")) } else { Ok(()) }
     }
 
-    /// Counts a sync; whether it is an honest one.
+    /// Returns whether the sync is an honest one.
     fn count_sync(&mut self) -> io::Result<bool> {
         self.count_operation(COST_SYNC_US)?;
         self.sync_count += 1;
@@ -448,7 +441,6 @@ impl FileSystem for SimulatedDisk {
         Ok(())
     }
 
-    /// It has no bound.
     fn free_space(&self, _dir: &Path) -> u64 {
         u64::MAX
     }
@@ -479,8 +471,8 @@ struct SimulatedFile {
 }
 
 impl SimulatedFile {
-    /// Does a change, and keeps it in mind until a sync. A change at which the disk fails has
-    /// happened, too, perhaps: the next program or the seed of a power cut finds out.
+    /// Applies a change, and keeps it in the list until a sync. A change that fails may have
+    /// happened, too: the next program or the seed of a power cut finds out.
     fn change(&self, change: FileChange) -> io::Result<()> {
         let mut state = self.disk.state.lock();
         state.require_power()?;

@@ -1,8 +1,8 @@
-//! Which members belong to the cluster, and how that changes.
+//! Members of the cluster, and changes of them.
 //!
-//! Careful with numbers: in etcd's messages 2 updates a member and 3 adds a learner. The raft
-//! library that we use calls 2 what is 3 here, and would take 3 for 0. These types are etcd's, and
-//! go no further than the log; what raft gets to see is translated.
+//! In etcd's messages 2 updates a member and 3 adds a learner. tikv's raft adds a learner with 2,
+//! and reads 3 as 0. These types are etcd's, and are not used outside of the log; raft gets a
+//! translation.
 
 use bytes::Bytes;
 
@@ -11,20 +11,17 @@ use super::fields::{DecodeError, Fields, Value, put_bytes, put_number};
 /// The members at one point of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfState {
-    /// The voters.
     pub voters: Vec<u64>,
-    /// The learners.
     pub learners: Vec<u64>,
-    /// While two configurations overlap: the voters of the old one.
+    /// During joint consensus: the voters of the old configuration.
     pub voters_outgoing: Vec<u64>,
-    /// While two configurations overlap: voters of the old one that become learners.
+    /// During joint consensus: voters of the old configuration that become learners.
     pub learners_next: Vec<u64>,
-    /// Whether raft ends the overlap on its own.
+    /// Whether raft leaves the joint configuration by itself.
     pub auto_leave: bool,
 }
 
 impl ConfState {
-    /// The message's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
@@ -37,7 +34,6 @@ impl ConfState {
         out
     }
 
-    /// Reads a message.
     pub fn decode(bytes: &[u8]) -> Result<ConfState, DecodeError> {
         let mut fields = Fields::new("configuration", bytes);
         let mut state = ConfState::default();
@@ -56,8 +52,8 @@ impl ConfState {
 }
 
 impl ConfState {
-    /// The members after a change of one of them, sorted. Raft makes the same of it, and its driver
-    /// is the place that compares. `None` if no voter would be left, or two configurations overlap.
+    /// The members after a change of one member, sorted: what raft must also come to, which its
+    /// driver checks. `None` if no voter would be left, or during joint consensus.
     pub fn after_change(&self, change: &ConfChange) -> Option<ConfState> {
         let mut after = self.clone();
         let id = change.node_id;
@@ -76,17 +72,14 @@ impl ConfState {
     }
 }
 
-/// What happens to a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ConfChangeKind {
-    /// It becomes a voter: a new member, or a learner that is promoted.
+    /// Adds a voter, or promotes a learner.
     #[default]
     AddNode,
-    /// It leaves.
     RemoveNode,
-    /// It changes its addresses. Raft need not know.
+    /// Changes a member's addresses. Raft need not know.
     UpdateNode,
-    /// It becomes a learner.
     AddLearnerNode,
 }
 
@@ -95,17 +88,13 @@ pub enum ConfChangeKind {
 pub struct ConfChange {
     /// The id of the request that waits for the change; 0, and not written, if there is none.
     pub id: u64,
-    /// What happens.
     pub kind: ConfChangeKind,
-    /// The member.
     pub node_id: u64,
-    /// What the cluster should know of the member, in JSON: a
-    /// [`MemberContext`](super::MemberContext). Empty, and not written, for removals.
+    /// A [`MemberContext`](super::MemberContext) in JSON. Empty, and not written, for removals.
     pub context: Bytes,
 }
 
 impl ConfChange {
-    /// The message's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.context.len() + 36);
         if self.id != 0 {
@@ -119,7 +108,6 @@ impl ConfChange {
         out
     }
 
-    /// Reads a message.
     pub fn decode(bytes: &[u8]) -> Result<ConfChange, DecodeError> {
         let mut fields = Fields::new("configuration change", bytes);
         let mut change = ConfChange::default();

@@ -1,8 +1,9 @@
-//! What a change of members carries beside raft's ids: the member's description, in JSON.
+//! The description of a member in a configuration change, as JSON.
 //!
 //! Every member applies this text to its own table of members, so all must read the same. The text
-//! is what Go's encoder writes for etcd's structs: no spaces, keys in the order of the struct, what
-//! is empty left out or not as the struct says, and `<`, `>`, `&` as `\u003c`, `\u003e`, `\u0026`.
+//! is what Go's encoder writes for etcd's structs: no spaces, keys in the order of the struct,
+//! empty values left out or not as the struct says, and `<`, `>`, `&` as `\u003c`, `\u003e`,
+//! `\u0026`.
 //!
 //! ```text
 //!   a new voter     {"id":7,"peerURLs":["http://a:2380"],"name":"a"}
@@ -10,7 +11,7 @@
 //!   a promotion     {"id":7,"peerURLs":null,"isPromote":true}
 //! ```
 //!
-//! Reading takes what has these keys, ignores others as Go does, and refuses a key whose value is
+//! The decoder ignores other keys, as Go does, and refuses a key whose value is
 //! of another type.
 
 use std::fmt::Write;
@@ -22,22 +23,17 @@ use super::fields::DecodeError;
 /// The context of a configuration change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberContext {
-    /// The member's id: that of the change.
     pub id: u64,
-    /// Where its peers reach it.
     pub peer_urls: Vec<String>,
-    /// Whether it is to be a learner.
     pub is_learner: bool,
-    /// Its name, empty until it has told.
+    /// Empty until the member has started.
     pub name: String,
-    /// Where clients reach it.
     pub client_urls: Vec<String>,
-    /// Whether a learner becomes a voter. Absent where etcd describes just the member.
+    /// Whether a learner is promoted. Absent where etcd describes just the member.
     pub is_promote: Option<bool>,
 }
 
 impl MemberContext {
-    /// The text.
     pub fn encode(&self) -> String {
         let mut out = format!("{{\"id\":{},\"peerURLs\":", self.id);
         if self.peer_urls.is_empty() {
@@ -63,7 +59,6 @@ impl MemberContext {
         out
     }
 
-    /// Reads the text.
     pub fn decode(text: &[u8]) -> Result<MemberContext, DecodeError> {
         let object = match serde_json::from_slice(text) {
             Ok(Value::Object(object)) => object,
@@ -116,7 +111,7 @@ fn decode_error(what: &'static str) -> DecodeError {
     DecodeError { message: "description of a member", what }
 }
 
-/// The value of a key; `null` is as good as none.
+/// `null` is as good as none.
 fn get<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     object.get(key).filter(|value| !value.is_null())
 }

@@ -1,10 +1,9 @@
-//! What raft wants to have written down: entries, and the state that it must not forget.
+//! Entries of the log, and raft's hard state.
 
 use bytes::Bytes;
 
 use super::fields::{DecodeError, Fields, Value, put_bytes, put_number};
 
-/// What the data of an entry is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EntryKind {
     /// A request, or nothing: a new leader opens its term with an empty entry.
@@ -16,7 +15,7 @@ pub enum EntryKind {
     ConfChangeV2,
 }
 
-/// One place of the log.
+/// An entry of the log.
 ///
 /// ```
 /// use clearlane_wal::wire::{Entry, EntryKind};
@@ -34,25 +33,22 @@ pub enum EntryKind {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// What the data is.
     pub kind: EntryKind,
-    /// The term of the leader that made the entry.
+    /// Of the leader that made the entry.
     pub term: u64,
-    /// Its place, from 1 on.
+    /// From 1 on.
     pub index: u64,
     /// What was proposed.
     pub data: Bytes,
 }
 
 impl Entry {
-    /// The message's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.data.len() + 36);
         self.encode_to(&mut out);
         out
     }
 
-    /// Appends the message's bytes.
     pub(crate) fn encode_to(&self, out: &mut Vec<u8>) {
         put_number(out, 1, self.kind as u64);
         put_number(out, 2, self.term);
@@ -62,7 +58,7 @@ impl Entry {
         }
     }
 
-    /// Reads a message. The data is copied, so that an entry does not keep a segment in memory.
+    /// The data is copied, so that an entry does not keep a segment in memory.
     pub fn decode(bytes: &[u8]) -> Result<Entry, DecodeError> {
         let mut fields = Fields::new("raft entry", bytes);
         let mut entry = Entry::default();
@@ -82,7 +78,7 @@ impl Entry {
     }
 }
 
-/// What a member must not forget, or it could vote twice in one term.
+/// Must be durable, or a member could vote twice in one term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HardState {
     /// The newest term that the member has seen.
@@ -94,12 +90,10 @@ pub struct HardState {
 }
 
 impl HardState {
-    /// Whether nothing ever happened.
     pub fn is_empty(&self) -> bool {
         *self == HardState::default()
     }
 
-    /// The message's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(33);
         put_number(&mut out, 1, self.term);
@@ -108,7 +102,6 @@ impl HardState {
         out
     }
 
-    /// Reads a message.
     pub fn decode(bytes: &[u8]) -> Result<HardState, DecodeError> {
         let mut fields = Fields::new("hard state", bytes);
         let mut state = HardState::default();

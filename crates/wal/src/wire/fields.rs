@@ -1,23 +1,20 @@
-//! The grammar of protobuf: varints, tags, and a walk over the fields of a message.
+//! Protobuf's encoding: varints, tags, and an iteration over the fields of a message.
 //!
 //! ```text
 //!   message = field*      field = tag value      tag = number << 3 | type
 //!   type 0: a varint      type 2: a length as a varint, then as many bytes
 //! ```
 //!
-//! The two other types that exist, fixed 64 and 32 bits, occur in none of our messages.
+//! The two other types, fixed 64 and 32 bits, occur in none of our messages.
 
-/// Bytes that are not the message that they should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a {message}: {what}")]
 pub struct DecodeError {
-    /// Which message was expected.
+    /// The message that was expected.
     pub message: &'static str,
-    /// What does not fit.
     pub what: &'static str,
 }
 
-/// Appends a varint.
 pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -26,27 +23,25 @@ pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Appends a field with a number in it, zero or not.
+/// Zero is written, too.
 pub(super) fn put_number(out: &mut Vec<u8>, field: u8, value: u64) {
     out.push(field << 3);
     put_varint(out, value);
 }
 
-/// Appends a field with bytes in it, empty or not.
+/// Empty bytes are written, too.
 pub(super) fn put_bytes(out: &mut Vec<u8>, field: u8, value: &[u8]) {
     out.push(field << 3 | 2);
     put_varint(out, value.len() as u64);
     out.extend_from_slice(value);
 }
 
-/// What a field holds.
 #[derive(Clone, Copy)]
 pub(super) enum Value<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
-/// A message that is read from its beginning to its end.
 pub(super) struct Fields<'a> {
     message: &'static str,
     rest: &'a [u8],
@@ -80,7 +75,7 @@ impl<'a> Fields<'a> {
         Ok(Some((tag >> 3, value)))
     }
 
-    /// Reads a varint of at most 64 bits.
+    /// At most 64 bits.
     pub(super) fn varint(&mut self) -> Result<u64, DecodeError> {
         let mut value = 0;
         for (at, byte) in self.rest.iter().enumerate().take(10) {
@@ -110,7 +105,7 @@ impl<'a> Fields<'a> {
         self.error("a field that it does not have")
     }
 
-    /// A bool, which is 0 or 1.
+    /// An error if it is neither 0 nor 1.
     pub(super) fn bool(&self, number: u64) -> Result<bool, DecodeError> {
         match number {
             0 => Ok(false),
@@ -119,7 +114,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Adds ids that may come one by one or packed into one field.
+    /// Adds ids, which may come one by one or packed into one field.
     pub(super) fn ids(&self, value: Value<'_>, ids: &mut Vec<u64>) -> Result<(), DecodeError> {
         match value {
             Value::Number(id) => ids.push(id),

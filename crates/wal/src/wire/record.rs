@@ -1,9 +1,9 @@
-//! What a segment is made of: records, and the two messages that only the log itself writes.
+//! Records of a segment, and the two messages that only the log itself writes.
 //!
 //! A record's type, its crc and the length of its data are covered by no checksum, so
-//! [`Record::decode`] accepts one spelling only. That leaves a flipped bit in them nowhere to hide:
-//! the crc differs from the computed one, the length does not end where the record ends, another
-//! tag is no tag. Of the type, see `log_validator.rs`.
+//! [`Record::decode`] accepts one spelling only. A flipped bit in them is then noticed: the crc
+//! differs, the length does not end where the record ends, or the tag is none. For the type, see
+//! `log_validator.rs`.
 
 use super::conf::ConfState;
 use super::fields::{DecodeError, Fields, Value, put_bytes, put_number};
@@ -11,22 +11,17 @@ use super::fields::{DecodeError, Fields, Value, put_bytes, put_number};
 /// What the data of a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
-    /// A [`Metadata`].
     Metadata = 1,
-    /// An [`Entry`](super::Entry).
     Entry = 2,
-    /// A [`HardState`](super::HardState).
     State = 3,
-    /// Nothing: the crc says with which sum a segment begins.
+    /// No data: the crc is the sum with which a segment begins.
     Crc = 4,
-    /// A [`WalSnapshot`].
     Snapshot = 5,
 }
 
-/// One record, without its frame.
+/// Without its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// What the data is.
     pub kind: RecordKind,
     /// The CRC-32C of the data of all records of the log up to this one.
     pub crc: u32,
@@ -35,7 +30,6 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Appends the message's bytes.
     pub fn encode_to(&self, out: &mut Vec<u8>) {
         put_number(out, 1, self.kind as u64);
         put_number(out, 2, u64::from(self.crc));
@@ -95,17 +89,13 @@ fn kind_of(kind: u64, fields: &Fields<'_>) -> Result<RecordKind, DecodeError> {
     }
 }
 
-/// The member and cluster of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Metadata {
-    /// The member.
     pub node_id: u64,
-    /// The cluster.
     pub cluster_id: u64,
 }
 
 impl Metadata {
-    /// The message's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(22);
         put_number(&mut out, 1, self.node_id);
@@ -113,7 +103,6 @@ impl Metadata {
         out
     }
 
-    /// Reads a message.
     pub fn decode(bytes: &[u8]) -> Result<Metadata, DecodeError> {
         let mut fields = Fields::new("metadata of a log", bytes);
         let mut metadata = Metadata::default();
@@ -128,19 +117,18 @@ impl Metadata {
     }
 }
 
-/// Says in the log that the state up to an index is kept elsewhere.
+/// Records that the state up to an index is kept elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WalSnapshot {
     /// The last entry that it covers; 0 for the beginning of a log.
     pub index: u64,
-    /// That entry's term.
+    /// Of that entry.
     pub term: u64,
     /// The members then. Absent at index 0, and only there.
     pub conf_state: Option<ConfState>,
 }
 
 impl WalSnapshot {
-    /// The message's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_number(&mut out, 1, self.index);
@@ -151,7 +139,6 @@ impl WalSnapshot {
         out
     }
 
-    /// Reads a message.
     pub fn decode(bytes: &[u8]) -> Result<WalSnapshot, DecodeError> {
         let mut fields = Fields::new("record of a snapshot", bytes);
         let mut snapshot = WalSnapshot::default();

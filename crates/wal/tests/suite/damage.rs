@@ -1,7 +1,7 @@
-//! Every way to damage a log: cut it at every byte, flip every bit, take segments away.
+//! Damages a log in every way: cut at every byte, each bit flipped, segments removed.
 //!
-//! What must come of it: the log opens to a beginning of what it held, or it is refused. And a flip
-//! may only lose what was synced where the list in `docs/log.md` says that the format cannot tell.
+//! Either the log opens to a beginning of what it held, or it is refused. A flip may lose what was
+//! synced only where the list in `docs/log.md` says that the format cannot tell.
 
 use clearlane_wal::files::SimulatedDisk;
 use clearlane_wal::{Contents, read, valid_snapshots};
@@ -27,7 +27,7 @@ fn read_all(disk: &SimulatedDisk) -> Result<Contents> {
     read(disk, &dir(), (0, 0))
 }
 
-/// Whether `found` is what a log held at some moment on its way to `whole`.
+/// Whether `found` is a state of the log before it was `whole`.
 fn is_beginning(found: &Contents, whole: &Contents) -> bool {
     whole.entries.starts_with(&found.entries)
         && whole.snapshots.starts_with(&found.snapshots)
@@ -35,7 +35,7 @@ fn is_beginning(found: &Contents, whole: &Contents) -> bool {
         && found.metadata == whole.metadata
 }
 
-/// Opens to write and appends: what was opened must be good for use.
+/// Opens the log and appends to it.
 fn goes_on(disk: &SimulatedDisk, found: &Contents) {
     let (mut wal, opened) = open(disk, (0, 0)).unwrap();
     assert_eq!(&opened, found);
@@ -156,7 +156,6 @@ fn a_flip_in_the_zeros_behind_the_records_loses_nothing() {
     }
 }
 
-/// A log of these entries.
 fn log_of(entries: &[Entry]) -> Vec<(String, Vec<u8>)> {
     let disk = disk();
     let mut wal = create(&disk, options(4096)).unwrap();
@@ -189,8 +188,8 @@ fn a_misfit_in_a_record_with_a_sector_of_zeros_is_taken_for_torn() {
     let body =
         from + 8..from + 8 + usize::from(u16::from_le_bytes([log[0].1[from], log[0].1[from + 1]]));
     assert!(body.end < end, "zeros follow the record");
-    // Every bit of the record but one, which makes its type another that exists: that is noticed by
-    // what a state must not say. And none of the frame's length, nor of the zeros behind it.
+    // Every bit of the record but one, which makes its type another that exists: the rules of a
+    // state detect that. And none of the frame's length, nor of the zeros behind it.
     let mut expected: Vec<(usize, u8)> =
         body.flat_map(|byte| (0..8).map(move |bit| (byte, bit))).collect();
     expected.retain(|flip| *flip != (from + 9, 0));
@@ -323,7 +322,7 @@ fn an_earlier_segment_that_is_too_short_or_too_long_is_refused() {
     }
 }
 
-/// The flips that matter most, by name: types 2 and 3 differ in one bit, which no sum covers.
+/// Types 2 and 3 differ in one bit, which no checksum covers.
 #[test]
 fn an_entry_that_turns_into_a_state_or_back_is_noticed_by_its_numbers() {
     let refusal = |state: Option<HardState>| {

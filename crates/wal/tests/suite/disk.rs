@@ -1,4 +1,4 @@
-//! The two disks: a log on real files, and what the simulated disk does to names and sectors.
+//! The real and the simulated disk.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -70,7 +70,7 @@ fn a_torn_end_is_cut_and_kept_aside() {
     drop(wal);
 }
 
-/// The second process is this test program, told by the environment to be it.
+/// The second process is this test program, which an environment variable makes that process.
 #[test]
 fn another_process_is_kept_out() {
     const VARIABLE: &str = "CLEARLANE_TEST_OPEN_WAL";
@@ -158,7 +158,7 @@ fn faults_happen_where_they_were_told() {
     disk.fail_at(5, Fault::PowerCut);
     file.set_length(8).unwrap();
     file.write_at(0, b"abcdefgh").unwrap();
-    // A sync that failed has lost what it was to write, and the next one does not say so.
+    // A failed sync has lost what it was to write, and the next one succeeds.
     assert!(file.sync().is_err());
     assert!(file.sync().is_ok());
     assert!(file.sync().is_err());

@@ -22,7 +22,6 @@ fn golden(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// Compares a text with the file of that name.
 fn compare(name: &str, text: &str) {
     let path = golden(name);
     if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
@@ -121,7 +120,6 @@ fn two_segments_have_these_bytes() {
     compare("two_segments", &text);
 }
 
-/// The changes of members in a log.
 fn changes(contents: &Contents) -> Vec<ConfChange> {
     let changes = contents.entries.iter().filter(|entry| entry.kind == EntryKind::ConfChange);
     changes.map(|entry| ConfChange::decode(&entry.data).unwrap()).collect()
@@ -140,13 +138,13 @@ fn a_log_of_etcd_is_read() {
     let kinds: Vec<ConfChangeKind> = changes(&contents).iter().map(|change| change.kind).collect();
     use ConfChangeKind::{AddLearnerNode, AddNode, RemoveNode, UpdateNode};
     assert_eq!(kinds, [AddNode, AddLearnerNode, UpdateNode, RemoveNode]);
-    // We write the same bytes for what etcd described in them.
+    // Our encoding of the decoded change has the same bytes.
     for change in changes(&contents).iter().filter(|change| !change.context.is_empty()) {
         let context = MemberContext::decode(&change.context).unwrap();
         assert_eq!(context.encode().as_bytes(), change.context);
         assert_eq!(context.id, change.node_id);
     }
-    // And append to it.
+    // Appending works, too.
     let (mut wal, opened) = open(&disk, (0, 0)).unwrap();
     assert_eq!(opened, contents);
     let next = contents.entries.len() as u64 + 1;

@@ -1,4 +1,4 @@
-//! Group sync: one sync for all waiting appends, in order, and the end after a failure.
+//! Group commit: one sync for all waiting appends, in order, and none after a failure.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ fn what_gathers_during_a_sync_shares_the_next() {
     assert_eq!(second.appends().len(), 99);
     assert_eq!(group.finish_batch(second.write(&mut wal)).unwrap(), 100);
     assert_eq!(disk.syncs() - before, 2);
-    // Only the commit rose: no append waits for the disk.
+    // Only the commit rose: no sync is needed.
     let commit = Append { hard_state: Some(state(1, 0, 100)), ..Append::default() };
     let elected = Append { hard_state: Some(state(1, 0, 1)), ..Append::default() };
     group.submit(elected).unwrap();
@@ -59,8 +59,8 @@ fn a_failed_batch_is_the_last() {
 }
 
 proptest! {
-    /// Submissions, begins and finishes in any order: what is reported as durable is in the log of
-    /// a disk whose power is cut at that moment.
+    /// Operations in any order: what is reported as durable is in the log of a disk whose power is
+    /// cut at that moment.
     #[test]
     fn what_is_told_is_there(steps in proptest::collection::vec(0..4_u8, 1..80), seed: u64) {
         let disk = disk();

@@ -1,4 +1,4 @@
-//! The write-ahead log, from the bytes of a message to what a power cut leaves.
+//! The write-ahead log, from the bytes of a message to the contents after a power cut.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod damage;

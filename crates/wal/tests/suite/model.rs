@@ -1,5 +1,5 @@
-//! A log raced against a plain list: appends that replace, states, snapshots, cuts of segments,
-//! purges, and openings in between. What is read must be what the list holds.
+//! Compares a log with a plain list: appends that replace, states, snapshots, cuts of segments,
+//! purges, and reopening.
 
 use clearlane_wal::files::SimulatedDisk;
 use clearlane_wal::{ConfState, Entry, HardState, WalSnapshot};
@@ -10,12 +10,11 @@ use crate::support::*;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Appends this number of entries of this size.
     Append {
         count: u8,
         size: u16,
     },
-    /// Replaces this number of those that are not committed, in a new term.
+    /// Replaces this number of uncommitted entries, in a new term.
     Replace {
         count: u8,
     },
@@ -28,7 +27,7 @@ enum Step {
     Snapshot {
         back: u8,
     },
-    /// Takes a snapshot that lies beyond the log.
+    /// Takes a snapshot that is beyond the log.
     Receive {
         beyond: u8,
     },
@@ -52,7 +51,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// The plain list.
 #[derive(Debug, Default)]
 struct Model {
     /// The entries after `base`.
@@ -169,8 +167,8 @@ impl Race {
     }
 }
 
-/// An entry at or below the start that was written anew makes void what was there behind it, also
-/// what lies above the start.
+/// An entry at or below the start that was written anew makes void what was behind it, also
+/// what is above the start.
 #[test]
 fn what_was_replaced_below_the_start_does_not_come_back() {
     let disk = disk();
@@ -195,7 +193,7 @@ proptest! {
         race.reopen();
     }
 
-    /// Any bytes at all in place of a segment: refused, or read as some log, and never a panic.
+    /// Any bytes in place of a segment are refused or read as some log, without a panic.
     #[test]
     fn no_segment_panics(
         bytes in proptest::collection::vec(any::<u8>(), 0..300),

@@ -1,11 +1,10 @@
 //! Power cuts: a long script of appends, snapshots, cuts and purges, and the power fails at every
-//! single operation of it, again and again with other seeds.
+//! single operation of it, with several seeds.
 //!
 //! After each cut: the log opens, or was never made. What was acknowledged is there; what is there
-//! was handed over, in order; a second opening is refused; and the script goes on from there. Some
-//! seeds cut the power again while the log is being opened.
-//!
-//! That such a test can fail is a test too: a disk that lies about syncs must be caught.
+//! was appended, in order; a second opening is refused; and the script goes on from there. Some
+//! seeds cut the power again while the log is being opened. A disk that lies about syncs must be
+//! caught.
 //!
 //! One seed again: `CLEARLANE_SEED=17 CLEARLANE_SEEDS=1 cargo test -p clearlane-wal power_cut`.
 
@@ -21,7 +20,7 @@ const SEEDS: u64 = 3_000;
 const STEPS: u64 = 40;
 const LIES_MAX: u64 = 200;
 
-/// What should be in the log: all that was handed over, and how much of it was acknowledged.
+/// The expected log, and how much of it was acknowledged.
 #[derive(Clone, Debug, Default)]
 struct Model {
     /// Every entry of the log, from index 1.
@@ -35,7 +34,7 @@ struct Model {
 }
 
 impl Model {
-    /// Something that raft could do next. Entries say which member made them and when.
+    /// A random valid append. Entries say which member made them and when.
     fn next(&mut self, rng: &mut StdRng, step: u64) -> Append {
         let mut append = Append::default();
         match rng.random_range(0..10) {
@@ -113,8 +112,8 @@ fn check(condition: bool, what: &str) -> Result<(), String> {
     if condition { Ok(()) } else { Err(what.to_owned()) }
 }
 
-/// Opens what the cut left, compares it with the model, and returns the log and what the model is
-/// now: what was found.
+/// Opens what the cut left, compares it with the model, and returns the log and a model of what was
+/// found.
 fn recover(disk: &SimulatedDisk, model: &Model, before: &Model) -> Result<(Wal, Model), String> {
     let text = |error: Error| error.to_string();
     let starts = valid_snapshots(disk, &dir()).map_err(text)?;
@@ -128,7 +127,7 @@ fn recover(disk: &SimulatedDisk, model: &Model, before: &Model) -> Result<(Wal, 
     check(last >= model.durable_entries, "entries are lost")?;
     let found = contents.hard_state;
     check((found.term, found.vote) >= model.durable_vote, "a term or a vote is lost")?;
-    // All that is there is the beginning of what one of the two models holds: that of the step
+    // The contents are the beginning of one of the two models: that of the step
     // under way, or the one before it, whose entries the step may have been replacing.
     let handed_over = [model, before].iter().any(|model| {
         let known = model.entries.get(start.index as usize..last);

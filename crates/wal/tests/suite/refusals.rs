@@ -1,4 +1,4 @@
-//! What a log does not take, and what it says then.
+//! What a log refuses, and with which error.
 
 use std::sync::Arc;
 
@@ -107,13 +107,13 @@ fn a_snapshot_that_was_never_taken_does_not_count_when_the_log_has_passed_it() {
     let (mut wal, _) = open(&disk, (0, 0)).unwrap();
     for index in 2..=6 {
         wal.save(&[entry(1, index, "b")], Some(&state(1, 0, index))).unwrap();
-        // Whatever is committed by now, the copy at 4 was thrown away long ago.
+        // Whatever is committed by now, the received copy at 4 was discarded before.
         assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [WalSnapshot::default()]);
     }
     wal.close().unwrap();
     let (mut wal, contents) = open(&disk, (0, 0)).unwrap();
     assert_eq!((contents.entries.len(), contents.snapshots.len()), (6, 1));
-    // The member's own, made later, is another thing.
+    // The member's own snapshot, made later, is valid.
     save_snapshot(&mut wal, snapshot(4, 1)).unwrap();
     wal.save(&[entry(1, 7, "c")], None).unwrap();
     assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [WalSnapshot::default(), snapshot(4, 1)]);

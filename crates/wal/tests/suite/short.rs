@@ -1,4 +1,4 @@
-//! A last segment that has become shorter than it was made is told of, and nothing else is.
+//! A last segment that has become shorter than it was made is reported, and no other is.
 
 use std::io;
 use std::path::Path;
@@ -31,7 +31,6 @@ fn fill(mut wal: Wal) {
     wal.close().unwrap();
 }
 
-/// Gives a segment another length, as something else than the log would.
 fn set_length(disk: &SimulatedDisk, name: &str, length: u64) {
     let mut file = disk.open(&dir().join(name)).unwrap();
     file.set_length(length).unwrap();
@@ -101,7 +100,6 @@ fn of_a_log_without_a_length_none_is_expected() {
     }
 }
 
-/// What another segment size makes of a log is no loss, however often it changes.
 #[test]
 fn another_segment_size_is_no_loss() {
     let disk = log();
@@ -126,7 +124,7 @@ fn a_repair_that_was_interrupted_is_no_loss() {
         let disk = log();
         let mut file = disk.open(&dir().join(SEGMENT)).unwrap();
         let end = written(&contents_of(&disk)[0].1) as u64;
-        // A frame of which the second sector never came.
+        // A frame of which the second sector was not written.
         file.write_at(end, &1000_u64.to_le_bytes()).unwrap();
         file.write_at(end + 8, &[7; 100]).unwrap();
         file.sync().unwrap();
@@ -149,7 +147,7 @@ fn a_repair_that_was_interrupted_is_no_loss() {
     }
 }
 
-/// A disk that has no room, or a file system that cannot make a file long.
+/// A disk without room, or a file system that cannot extend a file.
 #[derive(Clone, Debug)]
 struct FullFileSystem {
     disk: SimulatedDisk,

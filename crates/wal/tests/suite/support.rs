@@ -1,4 +1,4 @@
-//! What the suites share: a log on a simulated disk, and entries to put into it.
+//! Shared by the suites: a log on a simulated disk, and entries for it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,12 +9,10 @@ use clearlane_wal::{ConfState, Entry, EntryKind, HardState, Metadata, Result, Wa
 
 pub(crate) const METADATA: Metadata = Metadata { node_id: 0x2e, cluster_id: 0x0cd5_81f7 };
 
-/// Where the log lies on a simulated disk.
 pub(crate) fn dir() -> PathBuf {
     PathBuf::from("/member/wal")
 }
 
-/// An empty simulated disk.
 pub(crate) fn disk() -> SimulatedDisk {
     SimulatedDisk::new(["/member"])
 }
@@ -32,7 +30,6 @@ pub(crate) fn open(disk: &SimulatedDisk, start: (u64, u64)) -> Result<(Wal, Cont
     Wal::open(Arc::new(disk.clone()), &dir(), start, options(4096))
 }
 
-/// Records a snapshot and syncs.
 pub(crate) fn save_snapshot(wal: &mut Wal, snapshot: WalSnapshot) -> Result<()> {
     wal.append_all(&Append { snapshot: Some(snapshot), ..Append::default() })?;
     wal.sync()
@@ -51,13 +48,12 @@ pub(crate) fn snapshot(index: u64, term: u64) -> WalSnapshot {
     WalSnapshot { index, term, conf_state: Some(conf_state) }
 }
 
-/// The names of the segments, in order.
+/// In order.
 pub(crate) fn segments(disk: &dyn FileSystem, dir: &Path) -> Vec<String> {
     let names = disk.list(dir).unwrap().into_iter();
     names.filter(|name| name.ends_with(".wal")).collect()
 }
 
-/// All bytes of a file.
 pub(crate) fn bytes(disk: &dyn FileSystem, path: &Path) -> Vec<u8> {
     let file = disk.open_to_read(path).unwrap();
     let mut bytes = vec![0; file.length().unwrap() as usize];
@@ -65,7 +61,7 @@ pub(crate) fn bytes(disk: &dyn FileSystem, path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// A disk with one file more, or one replaced.
+/// Adds or replaces a file.
 pub(crate) fn put_file(disk: &SimulatedDisk, path: &Path, bytes: &[u8]) {
     let _ = disk.remove(path);
     let mut file = disk.create(path).unwrap();
@@ -73,7 +69,6 @@ pub(crate) fn put_file(disk: &SimulatedDisk, path: &Path, bytes: &[u8]) {
     file.sync().unwrap();
 }
 
-/// A disk with these segments on it.
 pub(crate) fn disk_with(segments: &[(String, Vec<u8>)]) -> SimulatedDisk {
     let disk = disk();
     disk.create_dir(&dir()).unwrap();
@@ -83,7 +78,6 @@ pub(crate) fn disk_with(segments: &[(String, Vec<u8>)]) -> SimulatedDisk {
     disk
 }
 
-/// The segments of a log, with their bytes.
 pub(crate) fn contents_of(disk: &SimulatedDisk) -> Vec<(String, Vec<u8>)> {
     let names = segments(disk, &dir()).into_iter();
     names.map(|name| (name.clone(), bytes(disk, &dir().join(name)))).collect()

@@ -1,4 +1,4 @@
-//! Messages: bytes computed by hand, round trips, and what the generated decoders make of ours.
+//! Messages: bytes computed by hand, round trips, and a comparison with the generated decoders.
 
 use clearlane_proto::{Message, etcdserverpb, raftpb, walpb};
 use clearlane_wal::wire::{DecodeError, Record, RecordKind};
