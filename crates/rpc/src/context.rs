@@ -18,17 +18,17 @@ impl RequestContext {
     /// Fails if this member may not answer a call with this head.
     pub fn start(member: &Server, head: &HeaderMap) -> Result<RequestContext, Status> {
         interceptors::check_member_can_serve(member, head, RequiredRole::Any)?;
-        let card =
+        let trace =
             RequestTrace::start().with_number(member.threads().trace().next_request_number());
         let member = match interceptors::grpc_timeout(head) {
-            Some(patience) => member.with_deadline(card.time_limit_ns(patience)),
+            Some(patience) => member.with_deadline(trace.time_limit_ns(patience)),
             None => member.clone(),
         };
-        Ok(RequestContext { server: member, trace: card })
+        Ok(RequestContext { server: member, trace })
     }
 
     pub async fn within_deadline<T>(&self, work: impl Future<Output = T>) -> Result<T, Status> {
-        self.server.within_deadline(work).await.map_err(|trouble| status::from_error(&trouble))
+        self.server.within_deadline(work).await.map_err(|error| status::from_error(&error))
     }
 
     /// A learner answers only reads that may be stale.

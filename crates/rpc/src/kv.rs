@@ -87,22 +87,22 @@ pub(crate) struct CallHead {
 /// A call that is dropped counts as cancelled.
 pub(crate) async fn handle_call(
     kind: KvMethod,
-    asker: CallHead,
+    head: CallHead,
     counted: CallMetrics,
     body: Incoming,
 ) -> Response<ResponseBody> {
-    let is_packed = match gzip::is_gzip(&asker.headers) {
+    let is_packed = match gzip::is_gzip(&head.headers) {
         Ok(is_packed) => is_packed,
         Err(status) => return finish_call(Err(status), counted),
     };
-    let limit = message_bytes_max(&asker.server);
-    let answer = match RequestContext::start(&asker.server, &asker.headers) {
+    let limit = message_bytes_max(&head.server);
+    let answer = match RequestContext::start(&head.server, &head.headers) {
         Err(status) => Err(status),
         Ok(context) => match context.within_deadline(read_message(body, limit, is_packed)).await {
             Err(status) | Ok(Err(status)) => Err(status),
             Ok(Ok(message)) => {
                 counted.received(message.len());
-                execute(kind, context, message, &asker).await
+                execute(kind, context, message, &head).await
             }
         },
     };
@@ -117,14 +117,14 @@ pub(crate) fn message_bytes_max(member: &Server) -> usize {
 /// For a message that was read already.
 pub(crate) async fn handle_message(
     kind: KvMethod,
-    asker: CallHead,
+    head: CallHead,
     counted: CallMetrics,
     message: Bytes,
 ) -> Response<ResponseBody> {
     counted.received(message.len());
-    let answer = match RequestContext::start(&asker.server, &asker.headers) {
+    let answer = match RequestContext::start(&head.server, &head.headers) {
         Err(status) => Err(status),
-        Ok(context) => execute(kind, context, message, &asker).await,
+        Ok(context) => execute(kind, context, message, &head).await,
     };
     finish_call(answer, counted)
 }
@@ -148,73 +148,73 @@ async fn execute(
     kind: KvMethod,
     mut context: RequestContext,
     bytes: Bytes,
-    asker: &CallHead,
+    head: &CallHead,
 ) -> Result<Response<ResponseBody>, Status> {
     let mut count = 0;
-    let (answer, said) = match kind {
+    let (answer, summary) = match kind {
         KvMethod::Range => {
             let request: RangeRequest = decode(bytes)?;
-            let said = RequestSummary::Range(
+            let summary = RequestSummary::Range(
                 request.key.clone(),
                 request.range_end.clone(),
                 request.limit,
             );
-            let found = range(&mut context, request).await;
-            count = found.as_ref().map_or(0, |found| found.record_count());
+            let result = range(&mut context, request).await;
+            count = result.as_ref().map_or(0, |result| result.record_count());
             let until_ns = context.server.deadline_ns();
-            let answer = found.and_then(|found| range_response(asker, until_ns, found));
-            (answer, said)
+            let answer = result.and_then(|result| range_response(head, until_ns, result));
+            (answer, summary)
         }
         KvMethod::Put => {
             let request: PutRequest = decode(bytes)?;
-            let said = RequestSummary::Put(request.key.clone(), request.value.len());
+            let summary = RequestSummary::Put(request.key.clone(), request.value.len());
             (
                 propose(&mut context, request)
                     .await
                     .map(message_response)
                     .map(EncodedResponse::Ready),
-                said,
+                summary,
             )
         }
         KvMethod::DeleteRange => {
             let request: DeleteRangeRequest = decode(bytes)?;
-            let said = RequestSummary::Delete(request.key.clone(), request.range_end.clone());
+            let summary = RequestSummary::Delete(request.key.clone(), request.range_end.clone());
             let deleted = propose(&mut context, request).await;
             let answer =
-                deleted.and_then(|response| message_response_of_any_size(&asker.server, response));
-            (answer, said)
+                deleted.and_then(|response| message_response_of_any_size(&head.server, response));
+            (answer, summary)
         }
         KvMethod::Txn => {
             let request = decode_txn(bytes)?;
             let (success, failure) = (request.success.len(), request.failure.len());
             let is_read = is_read_only(&request);
-            let said = RequestSummary::Txn(request.compare.len(), success, failure, is_read);
+            let summary = RequestSummary::Txn(request.compare.len(), success, failure, is_read);
             let done = txn(&mut context, request).await;
             let answer =
-                done.and_then(|response| message_response_of_any_size(&asker.server, response));
-            (answer, said)
+                done.and_then(|response| message_response_of_any_size(&head.server, response));
+            (answer, summary)
         }
         KvMethod::Compact => {
             let request: CompactionRequest = decode(bytes)?;
-            let said = RequestSummary::Compact(request.revision);
+            let summary = RequestSummary::Compact(request.revision);
             (
                 compact(&mut context, request)
                     .await
                     .map(message_response)
                     .map(EncodedResponse::Ready),
-                said,
+                summary,
             )
         }
     };
-    let took = context.trace;
+    let trace_before_sending = context.trace;
     let answer = match answer {
         Ok(answer) => answer.resolve(&context).await,
         Err(status) => Err(status),
     };
     context.trace.end_stage(Stage::Sending);
-    let (class, reads) = said.trace_class(count);
-    asker.server.threads().trace().record_request(class, reads, context.trace);
-    report_if_slow(kind, asker, &said, count, &answer, (&context.trace, &took));
+    let (class, reads) = summary.trace_class(count);
+    head.server.threads().trace().record_request(class, reads, context.trace);
+    report_if_slow(kind, head, &summary, count, &answer, (&context.trace, &trace_before_sending));
     answer
 }
 
@@ -257,12 +257,12 @@ async fn compact(
 }
 
 fn range_response(
-    asker: &CallHead,
+    head: &CallHead,
     until_ns: Option<u64>,
-    found: RangeResult,
+    result: RangeResult,
 ) -> Result<EncodedResponse<'_>, Status> {
-    let (server, client) = (&asker.server, &asker.client);
-    match found {
+    let (server, client) = (&head.server, &head.client);
+    match result {
         RangeResult::Message(response) => message_response_of_any_size(server, response),
         RangeResult::Rows(rows) => {
             range_body::rows_response(rows, until_ns).map(EncodedResponse::Ready)
@@ -276,28 +276,28 @@ fn range_response(
 
 fn report_if_slow(
     kind: KvMethod,
-    asker: &CallHead,
-    said: &RequestSummary,
+    head: &CallHead,
+    summary: &RequestSummary,
     count: usize,
     answer: &Result<Response<ResponseBody>, Status>,
     (whole, read): (&RequestTrace, &RequestTrace),
 ) {
-    let whole = whole.report_if_slow(asker.slow_thresholds.0);
-    let read = read.report_if_slow(asker.slow_thresholds.1);
+    let whole = whole.report_if_slow(head.slow_thresholds.0);
+    let read = read.report_if_slow(head.slow_thresholds.1);
     if whole.is_none() && read.is_none() {
         return;
     }
     let about = SlowRequestFields {
         call: kind.path(),
-        remote: &asker.client.to_string(),
-        request: said,
+        remote: &head.client.to_string(),
+        request: summary,
         response_count: count as i64,
         response_size: answer.as_ref().map_or(0, |answer| answer.body().message_len()),
     };
-    if let (Some(prefix), Some(story)) = (said.slow_read_prefix(), read) {
+    if let (Some(prefix), Some(story)) = (summary.slow_read_prefix(), read) {
         let error = answer.as_ref().err().map_or("", Status::message);
-        story.log_slow_read(prefix, &about, asker.slow_thresholds.1, error);
-        asker.server.threads().metrics().slow_applies.fetch_add(1, Relaxed);
+        story.log_slow_read(prefix, &about, head.slow_thresholds.1, error);
+        head.server.threads().metrics().slow_applies.fetch_add(1, Relaxed);
     }
     if let Some(story) = whole {
         story.log_slow_request(&about);

@@ -96,14 +96,14 @@ impl Router {
         let (head, body) = request.into_parts();
         let (member, caller, slow) =
             (self.server.clone(), self.client.clone(), self.slow_thresholds);
-        let asker = CallHead {
+        let head = CallHead {
             server: member,
             headers: head.headers,
             client: caller,
             slow_thresholds: slow,
         };
         let counted = self.thread.start_call(method);
-        Box::pin(async move { Ok(kv::handle_call(kind, asker, counted, body).await) })
+        Box::pin(async move { Ok(kv::handle_call(kind, head, counted, body).await) })
     }
 
     pub fn for_client(&self, caller: ClientInfo) -> Router {

@@ -279,7 +279,7 @@ fn run_net_thread(
         .max_blocking_threads(WAITING_THREADS_MAX)
         .build()?;
     runtime.block_on(async {
-        let desk = tokio::spawn(member.requests().clone().run());
+        let request_task = tokio::spawn(member.requests().clone().run());
         let (services, thread) =
             (grpc_services(&member, &common, &stopped), common.metrics.register_thread());
         let slow = (common.slow_request_threshold, common.slow_apply_threshold);
@@ -299,7 +299,7 @@ fn run_net_thread(
             while open.join_next().await.is_some() {}
         })
         .await;
-        desk.abort();
+        request_task.abort();
         Ok(())
     })
 }

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_mvcc::Change;
-use clearlane_mvcc::watch::{self as mvcc, Response as Told, ResponseKind, WatchedKeys};
+use clearlane_mvcc::watch::{self as mvcc, ResponseKind, WatchedKeys};
 use clearlane_proto::etcdserverpb::watch_create_request::FilterType;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::watch_server::Watch;
@@ -74,11 +74,11 @@ impl Drop for AbortOnDrop {
 impl WatchService {
     /// Must be called on the thread's runtime. Streams end when `stopped` becomes true.
     pub fn new(member: Server, stopped: watch::Receiver<bool>) -> WatchService {
-        let desk = WatchWakeSet::new(member.threads().watch_server());
-        let task = Arc::new(AbortOnDrop(tokio::spawn(desk.clone().run())));
+        let wake_set = WatchWakeSet::new(member.threads().watch_server());
+        let task = Arc::new(AbortOnDrop(tokio::spawn(wake_set.clone().run())));
         WatchService {
             server: member,
-            wake_set: desk,
+            wake_set,
             stopped,
             streams_opened: Arc::default(),
             _task: task,
@@ -161,9 +161,10 @@ impl WatchResponseStream {
             }
             self.poll_requests(context)?;
             self.poll_progress(context);
-            let told = ready!(self.watchers.poll_responses(EVENT_BYTES_PER_POLL, context));
-            let told = told.map_err(|error| status::from_error(&RequestError::Failed(error)))?;
-            told.into_iter().for_each(|told| self.queue_response(told));
+            let response = ready!(self.watchers.poll_responses(EVENT_BYTES_PER_POLL, context));
+            let response =
+                response.map_err(|error| status::from_error(&RequestError::Failed(error)))?;
+            response.into_iter().for_each(|response| self.queue_response(response));
         }
     }
 
@@ -211,12 +212,12 @@ impl WatchResponseStream {
     }
 
     /// One message, unless the response is fragmented.
-    fn queue_response(&mut self, told: Told) {
+    fn queue_response(&mut self, response: mvcc::Response) {
         let mut header =
-            Some(ResponseHeader { revision: told.revision, ..ResponseHeader::default() });
+            Some(ResponseHeader { revision: response.revision, ..ResponseHeader::default() });
         self.server.fill_header(&mut header);
-        let message = WatchResponse { header, watch_id: told.id, ..WatchResponse::default() };
-        let message = match told.kind {
+        let message = WatchResponse { header, watch_id: response.id, ..WatchResponse::default() };
+        let message = match response.kind {
             ResponseKind::Created => WatchResponse { created: true, ..message },
             ResponseKind::Rejected(refusal) => WatchResponse {
                 created: true,
@@ -294,6 +295,8 @@ fn request_stream_error(status: Status) -> Status {
 
 impl std::fmt::Debug for WatchResponseStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watched").field("watchers", &self.watchers).finish_non_exhaustive()
+        f.debug_struct("WatchResponseStream")
+            .field("watchers", &self.watchers)
+            .finish_non_exhaustive()
     }
 }

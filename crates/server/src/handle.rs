@@ -70,11 +70,11 @@ impl Server {
     /// the trace.
     pub async fn linearizable_read_notify(
         &self,
-        card: &mut RequestTrace,
+        trace: &mut RequestTrace,
     ) -> Result<(), RequestError> {
         if !self.threads.is_sole_voter_caught_up() {
             let applying = self.requests.read_index().await?;
-            card.end_read_index(applying);
+            trace.end_read_index(applying);
         }
         Ok(())
     }
@@ -176,18 +176,18 @@ impl Server {
     pub async fn txn(
         &self,
         request: TxnRequest,
-        card: &mut RequestTrace,
+        trace: &mut RequestTrace,
     ) -> Result<TxnResponse, RequestError> {
         check::txn(&request, &self.limits)?;
         if txn::is_read_only(&request) {
-            let read = Box::pin(self.read_txn(request, card)).await;
+            let read = Box::pin(self.read_txn(request, trace)).await;
             if read.is_err() {
-                card.end_stage(Stage::Backend);
+                trace.end_stage(Stage::Backend);
             }
             return read;
         }
         let reply = self.propose(request).await;
-        card.end_stage(Stage::Apply);
+        trace.end_stage(Stage::Apply);
         reply
     }
 

@@ -166,10 +166,10 @@ impl RequestTrace {
         now_ns: u64,
         before: LockWaitMark,
     ) -> SlowRequestReport {
-        let mut card = RequestTrace::start_at(begun_ns);
-        card.end_stage_at(Stage::Apply, now_ns);
-        card.subtract_lock_wait(Stage::Apply, before);
-        SlowRequestReport { trace: card }
+        let mut trace = RequestTrace::start_at(begun_ns);
+        trace.end_stage_at(Stage::Apply, now_ns);
+        trace.subtract_lock_wait(Stage::Apply, before);
+        SlowRequestReport { trace }
     }
 
     /// A report if the time up to the last stamp exceeds the limit.
@@ -288,48 +288,48 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn story(card: &RequestTrace) -> String {
-        card.report_if_slow(Duration::ZERO).map(|story| story.to_string()).unwrap_or_default()
+    fn story(trace: &RequestTrace) -> String {
+        trace.report_if_slow(Duration::ZERO).map(|story| story.to_string()).unwrap_or_default()
     }
 
     #[test]
     fn all_time_belongs_to_a_stage() {
-        let mut card = RequestTrace::start_at(100 * MS);
-        card.end_stage_at(Stage::ReadIndex, 103 * MS);
-        card.end_stage_at(Stage::Apply, 103 * MS);
-        card.end_stage_at(Stage::Backend, 134 * MS);
+        let mut trace = RequestTrace::start_at(100 * MS);
+        trace.end_stage_at(Stage::ReadIndex, 103 * MS);
+        trace.end_stage_at(Stage::Apply, 103 * MS);
+        trace.end_stage_at(Stage::Backend, 134 * MS);
         let holder = Some(TaskLabel::named("put"));
         let front = holder.map(|holder| (holder, BlockerState::Holding));
         let wait = LockWait { lock: "readTx", waited_ns: 7 * MS, blocker: front, holder };
-        card.move_to_locks(Stage::Backend, 9 * MS, Some(wait));
-        card.end_stage_at(Stage::Sending, 135 * MS);
+        trace.move_to_locks(Stage::Backend, 9 * MS, Some(wait));
+        trace.end_stage_at(Stage::Sending, 135 * MS);
         assert_eq!(
-            story(&card),
+            story(&trace),
             "read index 3ms, locks 9ms (longest for readTx, held by put), backend 22ms, sending 1ms"
         );
-        assert_eq!(card.stage_ns.iter().sum::<u64>(), 35 * MS);
-        assert_eq!(card.elapsed(), Duration::from_millis(35));
+        assert_eq!(trace.stage_ns.iter().sum::<u64>(), 35 * MS);
+        assert_eq!(trace.elapsed(), Duration::from_millis(35));
     }
 
     #[test]
     fn what_is_quick_has_no_story() {
-        let mut card = RequestTrace::start_at(0);
-        card.end_stage_at(Stage::Apply, 300 * MS);
-        assert!(card.report_if_slow(Duration::from_millis(300)).is_none());
-        assert!(card.report_if_slow(Duration::from_millis(299)).is_some());
+        let mut trace = RequestTrace::start_at(0);
+        trace.end_stage_at(Stage::Apply, 300 * MS);
+        assert!(trace.report_if_slow(Duration::from_millis(300)).is_none());
+        assert!(trace.report_if_slow(Duration::from_millis(299)).is_some());
     }
 
     #[test]
     fn a_convoy_is_told_from_a_hold() {
         let front = Some((TaskLabel::named("put"), BlockerState::Waiting));
-        let mut card = RequestTrace::start_at(0);
-        card.end_stage_at(Stage::Backend, 2 * MS);
+        let mut trace = RequestTrace::start_at(0);
+        trace.end_stage_at(Stage::Backend, 2 * MS);
         let holder = Some(TaskLabel::named("range"));
         let wait = LockWait { lock: "readTx", waited_ns: MS, blocker: front, holder };
         // More than the stage has cannot be taken out of it.
-        card.move_to_locks(Stage::Backend, 3 * MS, Some(wait));
+        trace.move_to_locks(Stage::Backend, 3 * MS, Some(wait));
         let told = "locks 2ms (longest for readTx, behind put, held by range)";
-        assert_eq!(story(&card), told);
+        assert_eq!(story(&trace), told);
     }
 
     #[test]
@@ -344,10 +344,10 @@ mod tests {
             let waiting = scope.spawn(|| {
                 let _as = TaskLabel::named("get").enter();
                 let before = LockWaitMark::now();
-                let mut card = RequestTrace::start();
+                let mut trace = RequestTrace::start();
                 drop(lock.read());
-                card.end_stage_with_locks(Stage::Backend, before);
-                story(&card)
+                trace.end_stage_with_locks(Stage::Backend, before);
+                story(&trace)
             });
             while registry.waiting().is_empty() {
                 thread::yield_now();

@@ -32,12 +32,12 @@ pub struct ResponseMemoryPermit {
 
 impl ResponseMemoryPermit {
     /// `left` is what remains to be sent of the answer.
-    pub fn acquire(shelf: &Arc<ResponseMemory>, left: u64) -> ResponseMemoryPermit {
+    pub fn acquire(memory: &Arc<ResponseMemory>, left: u64) -> ResponseMemoryPermit {
         let wanted = left.min(LARGE_CHUNK_BYTES);
         let more = |taken| (taken + wanted <= CAPACITY_BYTES).then_some(taken + wanted);
-        let is_there = shelf.used.fetch_update(Relaxed, Relaxed, more).is_ok();
+        let is_there = memory.used.fetch_update(Relaxed, Relaxed, more).is_ok();
         ResponseMemoryPermit {
-            memory: Arc::clone(shelf),
+            memory: Arc::clone(memory),
             permitted: if is_there { wanted } else { 0 },
         }
     }
@@ -59,19 +59,19 @@ mod tests {
 
     #[test]
     fn places_are_counted_and_given_back() {
-        let shelf = Arc::new(ResponseMemory::default());
+        let memory = Arc::new(ResponseMemory::default());
         let bytes = |place: &ResponseMemoryPermit| place.chunk_bytes() as u64;
         let mut places: Vec<ResponseMemoryPermit> =
-            (0..16).map(|_| ResponseMemoryPermit::acquire(&shelf, u64::MAX)).collect();
+            (0..16).map(|_| ResponseMemoryPermit::acquire(&memory, u64::MAX)).collect();
         assert!(places.iter().all(|place| bytes(place) == LARGE_CHUNK_BYTES));
-        assert_eq!(bytes(&ResponseMemoryPermit::acquire(&shelf, u64::MAX)), SMALL_CHUNK_BYTES);
+        assert_eq!(bytes(&ResponseMemoryPermit::acquire(&memory, u64::MAX)), SMALL_CHUNK_BYTES);
         places.truncate(15);
-        let some = ResponseMemoryPermit::acquire(&shelf, 3 << 20);
+        let some = ResponseMemoryPermit::acquire(&memory, 3 << 20);
         assert_eq!(
-            [bytes(&some), bytes(&ResponseMemoryPermit::acquire(&shelf, 2 << 20))],
+            [bytes(&some), bytes(&ResponseMemoryPermit::acquire(&memory, 2 << 20))],
             [3 << 20, SMALL_CHUNK_BYTES]
         );
         drop((places, some));
-        assert_eq!(shelf.used.load(Relaxed), 0);
+        assert_eq!(memory.used.load(Relaxed), 0);
     }
 }

@@ -63,11 +63,11 @@ impl WatchServer {
         store: &Arc<dyn WatchableKv<AppliedPosition>>,
         locks: &Registry,
     ) -> WatchServer {
-        let (config, bells) = (WatchConfig::default(), Arc::new(WatchSignals::default()));
-        let hub = watchable_store(store, config, locks, &bells);
+        let (config, signals) = (WatchConfig::default(), Arc::new(WatchSignals::default()));
+        let watchable = watchable_store(store, config, locks, &signals);
         WatchServer {
-            store: Arc::new(CurrentWatchableStore::new(hub, locks)),
-            signals: bells,
+            store: Arc::new(CurrentWatchableStore::new(watchable, locks)),
+            signals,
             config,
             locks: locks.clone(),
             streams: AtomicUsize::new(0),
@@ -113,12 +113,12 @@ fn watchable_store(
     store: &Arc<dyn WatchableKv<AppliedPosition>>,
     config: WatchConfig,
     locks: &Registry,
-    bells: &Arc<WatchSignals>,
+    signals: &Arc<WatchSignals>,
 ) -> Arc<dyn WatchableStore> {
-    let bells = Arc::clone(bells);
+    let signals = Arc::clone(signals);
     let wake = move |due| match due {
-        WatchWork::Delivery => bells.delivery.notify(),
-        WatchWork::SyncWatchers => bells.sync.notify(),
+        WatchWork::Delivery => signals.delivery.notify(),
+        WatchWork::SyncWatchers => signals.sync.notify(),
     };
     Arc::clone(store).open_watchable_store(config, locks, Box::new(wake))
 }
@@ -139,8 +139,8 @@ struct WakeQueue {
 }
 
 impl StreamConsumer for WakeQueue {
-    fn mark_ready(&self, name: u64) {
-        self.ready.lock().push(name);
+    fn mark_ready(&self, stream: u64) {
+        self.ready.lock().push(stream);
     }
 
     fn wake(&self) {
@@ -174,7 +174,7 @@ impl WatchWakeSet {
 
     /// Dropping the stream ends its watchers.
     pub fn open(&self) -> Stream {
-        let place = {
+        let number = {
             let mut streams = self.wake_queue.streams.lock();
             streams.free.pop().unwrap_or_else(|| {
                 streams.slots.push(StreamSlot::default());
@@ -182,13 +182,14 @@ impl WatchWakeSet {
             })
         };
         let is_first = self.watch_server.streams.fetch_add(1, Ordering::Relaxed) == 0;
-        let (hub, takers) = (Arc::clone(&self.watch_server.store), Arc::clone(&self.wake_queue));
+        let (store, consumer) =
+            (Arc::clone(&self.watch_server.store), Arc::clone(&self.wake_queue));
         let may_wait = self.watch_server.calls_may_wait;
-        let calls = WatchCalls::open(hub, takers, place as u64, may_wait);
+        let calls = WatchCalls::open(store, consumer, number as u64, may_wait);
         if is_first {
             self.watch_server.signals.both().into_iter().for_each(ThreadSignal::notify);
         }
-        Stream { calls, slot: place, wake_set: self.clone() }
+        Stream { calls, slot: number, wake_set: self.clone() }
     }
 
     /// Wakes the streams' tasks, until it is dropped.
@@ -197,10 +198,10 @@ impl WatchWakeSet {
             self.wake_queue.notify.notified().await;
             let ready = std::mem::take(&mut *self.wake_queue.ready.lock());
             let mut streams = self.wake_queue.streams.lock();
-            for name in ready {
-                let sleeper = &mut streams.slots[name as usize];
-                sleeper.is_notified = true;
-                if let Some(task) = sleeper.waker.take() {
+            for stream in ready {
+                let slot = &mut streams.slots[stream as usize];
+                slot.is_notified = true;
+                if let Some(task) = slot.waker.take() {
                     task.wake();
                 }
             }
@@ -250,14 +251,14 @@ impl Stream {
         context: &mut Context<'_>,
     ) -> Poll<Result<Vec<Response>>> {
         loop {
-            self.with_slot(|sleeper| sleeper.is_notified = false);
+            self.with_slot(|slot| slot.is_notified = false);
             let taken = std::task::ready!(self.calls.poll_responses(bytes_max, context))?;
             if !taken.is_empty() {
                 return Poll::Ready(Ok(taken));
             }
-            let sleeps = self.with_slot(|sleeper| {
-                sleeper.waker = Some(context.waker().clone());
-                !sleeper.is_notified
+            let sleeps = self.with_slot(|slot| {
+                slot.waker = Some(context.waker().clone());
+                !slot.is_notified
             });
             if sleeps {
                 return Poll::Pending;

@@ -68,18 +68,19 @@ impl DiskStoreDir {
         // Names that a killed process has left may not be on disk yet.
         files.sync_dir(dir).map_err(path_error(dir))?;
         let (open, kept) = Default::default();
-        let shelf = Mutex::new(OpenStores { _lock: lock, next: 0, engines: open, kept });
-        let vault = DiskStoreDir { files, dir: dir.to_owned(), kind, options, open_stores: shelf };
-        let marked = vault.marks()?.into_iter().map(|(_, number)| number);
-        let there = vault.stores()?.into_iter().chain(marked);
-        vault.open_stores.lock().next = there.max().map_or(0, |last| last + 1);
+        let stores = Mutex::new(OpenStores { _lock: lock, next: 0, engines: open, kept });
+        let store_dir =
+            DiskStoreDir { files, dir: dir.to_owned(), kind, options, open_stores: stores };
+        let marked = store_dir.marks()?.into_iter().map(|(_, number)| number);
+        let there = store_dir.stores()?.into_iter().chain(marked);
+        store_dir.open_stores.lock().next = there.max().map_or(0, |last| last + 1);
         if !kind.is_durable() {
             // The stores of these copies are those of a process that has ended.
-            for index in vault.kept_indexes()? {
-                vault.discard(index)?;
+            for index in store_dir.kept_indexes()? {
+                store_dir.discard(index)?;
             }
         }
-        Ok(vault)
+        Ok(store_dir)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -155,20 +156,20 @@ impl DiskStoreDir {
         Ok(names.iter().filter_map(|name| store_number(name.to_str()?)).collect())
     }
 
-    fn open_store(&self, shelf: &mut OpenStores, number: u64) -> Result<Arc<dyn Engine>> {
-        if let Some(engine) = shelf.engines.get(&number).and_then(Weak::upgrade) {
+    fn open_store(&self, stores: &mut OpenStores, number: u64) -> Result<Arc<dyn Engine>> {
+        if let Some(engine) = stores.engines.get(&number).and_then(Weak::upgrade) {
             return Ok(engine);
         }
         let engine = open(self.kind, &self.store_path(number), self.options.clone())?;
-        shelf.engines.insert(number, Arc::downgrade(&engine));
+        stores.engines.insert(number, Arc::downgrade(&engine));
         Ok(engine)
     }
 
-    fn remove_unnamed(&self, shelf: &mut OpenStores) -> Result<()> {
-        shelf.engines.retain(|_, engine| engine.strong_count() > 0);
+    fn remove_unnamed(&self, stores: &mut OpenStores) -> Result<()> {
+        stores.engines.retain(|_, engine| engine.strong_count() > 0);
         let named: BTreeSet<u64> = self.marks()?.into_iter().map(|(_, number)| number).collect();
         for number in self.stores()? {
-            if !named.contains(&number) && !shelf.engines.contains_key(&number) {
+            if !named.contains(&number) && !stores.engines.contains_key(&number) {
                 remove_store(&self.store_path(number))?;
             }
         }
@@ -177,8 +178,8 @@ impl DiskStoreDir {
 
     /// Like `remove_unnamed`, but errors are only logged: leftovers take room and do no other harm,
     /// and the next call tries again.
-    fn try_remove_unnamed(&self, shelf: &mut OpenStores) {
-        let _ = self.remove_unnamed(shelf);
+    fn try_remove_unnamed(&self, stores: &mut OpenStores) {
+        let _ = self.remove_unnamed(stores);
     }
 }
 
@@ -188,7 +189,7 @@ impl StoreDir for DiskStoreDir {
     }
 
     fn open(&self) -> Result<Arc<dyn Engine>> {
-        let mut shelf = self.open_stores.lock();
+        let mut stores = self.open_stores.lock();
         let number = match self.mark(CURRENT)? {
             Some(number) => number,
             None => {
@@ -196,35 +197,35 @@ impl StoreDir for DiskStoreDir {
                     let found = format!("it has store.{number}, and no file named {CURRENT}");
                     return Err(Error::Foreign { path: self.dir.clone(), found });
                 }
-                let number = shelf.next;
-                shelf.next += 1;
+                let number = stores.next;
+                stores.next += 1;
                 // The mark first: a directory with stores and without `current` is refused.
                 self.write_mark(CURRENT, number)?;
                 number
             }
         };
-        self.open_store(&mut shelf, number)
+        self.open_store(&mut stores, number)
     }
 
     fn stage(&self) -> Result<StagedStore> {
-        let mut shelf = self.open_stores.lock();
-        let number = shelf.next;
-        shelf.next += 1;
-        let engine = self.open_store(&mut shelf, number)?;
+        let mut stores = self.open_stores.lock();
+        let number = stores.next;
+        stores.next += 1;
+        let engine = self.open_store(&mut stores, number)?;
         Ok(StagedStore { number, engine })
     }
 
     fn keep(&self, staged: StagedStore, index: u64) -> Result<()> {
-        let mut shelf = self.open_stores.lock();
+        let mut stores = self.open_stores.lock();
         let name = snapshot_name(index);
         // A mark whose sync failed can be seen but does not count: it is written again.
-        if shelf.kept.contains_key(&index) && self.mark(&name)?.is_some() {
+        if stores.kept.contains_key(&index) && self.mark(&name)?.is_some() {
             drop(staged);
         } else {
             self.write_mark(&name, staged.number)?;
-            shelf.kept.insert(index, staged.engine);
+            stores.kept.insert(index, staged.engine);
         }
-        self.try_remove_unnamed(&mut shelf);
+        self.try_remove_unnamed(&mut stores);
         Ok(())
     }
 
@@ -243,42 +244,42 @@ impl StoreDir for DiskStoreDir {
     }
 
     fn promote(&self, index: u64) -> Result<Arc<dyn Engine>> {
-        let mut shelf = self.open_stores.lock();
+        let mut stores = self.open_stores.lock();
         let name = snapshot_name(index);
         let number = self.mark(&name)?;
         let number =
             number.ok_or_else(|| Error::Storage(format!("there is no copy at {index}")))?;
         // Opened first: a store that cannot be opened does not become the current one.
-        let engine = self.open_store(&mut shelf, number)?;
+        let engine = self.open_store(&mut stores, number)?;
         let path = self.path(CURRENT);
         self.files.rename(&self.path(&name), &path).map_err(path_error(&path))?;
         self.files.sync_dir(&self.dir).map_err(path_error(&self.dir))?;
-        shelf.kept.retain(|kept, _| *kept > index);
+        stores.kept.retain(|kept, _| *kept > index);
         for (name, _) in self.marks()? {
             if snapshot_index(&name).is_some_and(|kept| kept < index) {
                 self.remove_mark(&name)?;
             }
         }
-        self.try_remove_unnamed(&mut shelf);
+        self.try_remove_unnamed(&mut stores);
         Ok(engine)
     }
 
     fn discard(&self, index: u64) -> Result<()> {
-        let mut shelf = self.open_stores.lock();
+        let mut stores = self.open_stores.lock();
         self.remove_mark(&snapshot_name(index))?;
-        shelf.kept.remove(&index);
-        self.try_remove_unnamed(&mut shelf);
+        stores.kept.remove(&index);
+        self.try_remove_unnamed(&mut stores);
         Ok(())
     }
 
     fn remove_leftovers(&self) -> Result<()> {
-        let mut shelf = self.open_stores.lock();
+        let mut stores = self.open_stores.lock();
         if self.mark(CURRENT)?.is_none() {
             // `open` reports it.
             return Ok(());
         }
         self.remove_mark(MARK_NEW)?;
-        self.remove_unnamed(&mut shelf)
+        self.remove_unnamed(&mut stores)
     }
 }
 

@@ -33,15 +33,15 @@ impl StoreDir for MemoryStoreDir {
     }
 
     fn open(&self) -> Result<Arc<dyn Engine>> {
-        let mut shelf = self.stores.lock();
-        let current = shelf.current.get_or_insert_with(|| Arc::new(MemoryEngine::new()));
+        let mut stores = self.stores.lock();
+        let current = stores.current.get_or_insert_with(|| Arc::new(MemoryEngine::new()));
         Ok(Arc::clone(current))
     }
 
     fn stage(&self) -> Result<StagedStore> {
-        let mut shelf = self.stores.lock();
-        shelf.staged += 1;
-        Ok(StagedStore { number: shelf.staged, engine: Arc::new(MemoryEngine::new()) })
+        let mut stores = self.stores.lock();
+        stores.staged += 1;
+        Ok(StagedStore { number: stores.staged, engine: Arc::new(MemoryEngine::new()) })
     }
 
     fn keep(&self, staged: StagedStore, index: u64) -> Result<()> {
@@ -58,12 +58,12 @@ impl StoreDir for MemoryStoreDir {
     }
 
     fn promote(&self, index: u64) -> Result<Arc<dyn Engine>> {
-        let mut shelf = self.stores.lock();
-        let engine = shelf.kept.remove(&index);
+        let mut stores = self.stores.lock();
+        let engine = stores.kept.remove(&index);
         let engine =
             engine.ok_or_else(|| Error::Storage(format!("there is no copy at {index}")))?;
-        shelf.kept.retain(|kept, _| *kept > index);
-        shelf.current = Some(Arc::clone(&engine));
+        stores.kept.retain(|kept, _| *kept > index);
+        stores.current = Some(Arc::clone(&engine));
         Ok(engine)
     }
 

@@ -44,8 +44,8 @@ pub struct ReceivedSnapshot {
 }
 
 impl SnapshotReceiver {
-    pub fn new(vault: Arc<dyn StoreDir>) -> SnapshotReceiver {
-        SnapshotReceiver { store_dir: vault, state: ReceiverState::Header(BytesMut::new()) }
+    pub fn new(store_dir: Arc<dyn StoreDir>) -> SnapshotReceiver {
+        SnapshotReceiver { store_dir, state: ReceiverState::Header(BytesMut::new()) }
     }
 
     /// After an error nothing is left of the copy.
@@ -135,8 +135,8 @@ struct StagingGuard {
 }
 
 impl StagingGuard {
-    fn new(vault: &Arc<dyn StoreDir>) -> Result<StagingGuard> {
-        Ok(StagingGuard { store_dir: Arc::clone(vault), staged: Some(vault.stage()?) })
+    fn new(store_dir: &Arc<dyn StoreDir>) -> Result<StagingGuard> {
+        Ok(StagingGuard { store_dir: Arc::clone(store_dir), staged: Some(store_dir.stage()?) })
     }
 
     fn staged(&self) -> &StagedStore {

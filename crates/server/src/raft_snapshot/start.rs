@@ -13,13 +13,13 @@ use crate::error::{Error, Result};
 ///
 /// It is an error if the store is older and there is no such copy: the log has no entries before
 /// its record.
-pub fn open_at_start(vault: &dyn StoreDir, installed: u64) -> Result<Arc<dyn Engine>> {
-    vault.remove_leftovers()?;
-    let mut engine = vault.open()?;
+pub fn open_at_start(store_dir: &dyn StoreDir, installed: u64) -> Result<Arc<dyn Engine>> {
+    store_dir.remove_leftovers()?;
+    let mut engine = store_dir.open()?;
     let mut has = AppliedPosition::read(&*engine.snapshot()?)?.index;
-    if has < installed && vault.kept_indexes()?.contains(&installed) {
+    if has < installed && store_dir.kept_indexes()?.contains(&installed) {
         drop(engine);
-        engine = vault.promote(installed)?;
+        engine = store_dir.promote(installed)?;
         has = AppliedPosition::read(&*engine.snapshot()?)?.index;
     }
     if has < installed {
@@ -27,8 +27,8 @@ pub fn open_at_start(vault: &dyn StoreDir, installed: u64) -> Result<Arc<dyn Eng
             format!("it is at {has}, the log begins behind {installed}, and no copy is there");
         return Err(Error::damaged("the store", why));
     }
-    for index in vault.kept_indexes()? {
-        vault.discard(index)?;
+    for index in store_dir.kept_indexes()? {
+        store_dir.discard(index)?;
     }
     Ok(engine)
 }

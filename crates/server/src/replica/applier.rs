@@ -53,8 +53,8 @@ pub struct Applier {
 impl Applier {
     pub(super) fn new(
         metadata: Metadata,
-        ground: StorageConfig,
-        stopwatch: Option<ApplyTimer>,
+        storage: StorageConfig,
+        apply_timer: Option<ApplyTimer>,
         (engine, opened): (Arc<dyn Engine>, OpenedStore),
         leases: Arc<Lessor>,
         wait: Arc<Wait>,
@@ -65,14 +65,14 @@ impl Applier {
         let mut out = ApplyReady { compactions, ..ApplyReady::default() };
         // The member may have stopped before the removal was reported.
         out.report.is_removed = members.is_removed(metadata.node_id);
-        let step_max = match ground.era {
+        let step_max = match storage.era {
             Era::Clearlane => STEP_MAX,
             _ => OLD_ERA_STEP_MAX,
         };
         Applier {
             metadata,
-            storage: ground,
-            apply_timer: stopwatch,
+            storage,
+            apply_timer,
             engine,
             store,
             members,

@@ -47,36 +47,36 @@ enum EntryDuration {
 impl Applier {
     /// Applies entries up to one that may be slow, or that one alone. Returns how many.
     pub(super) fn apply(&mut self, entries: &[Entry]) -> Result<usize> {
-        let mut lap = self.start_entry_timer();
+        let mut timer = self.start_entry_timer();
         let store = Arc::clone(&self.store);
-        let mut run = PutBatch { store: &*store, open_txn: None };
+        let mut batch = PutBatch { store: &*store, open_txn: None };
         let mut count = 0;
         for entry in entries {
-            let applied = self.apply_entry(entry, &mut run, count == 0)?;
+            let applied = self.apply_entry(entry, &mut batch, count == 0)?;
             if applied == EntryDuration::Deferred {
                 break;
             }
             count += 1;
             if count == entries.len() {
-                self.end_put_batch(&mut run)?;
+                self.end_put_batch(&mut batch)?;
             }
-            self.record_entry_time(&mut lap, entry);
+            self.record_entry_time(&mut timer, entry);
             if applied == EntryDuration::Long {
                 break;
             }
         }
-        self.end_put_batch(&mut run)?;
+        self.end_put_batch(&mut batch)?;
         Ok(count)
     }
 
     fn apply_entry(
         &mut self,
         entry: &Entry,
-        run: &mut PutBatch<'_>,
+        batch: &mut PutBatch<'_>,
         is_first: bool,
     ) -> Result<EntryDuration> {
         if entry.index != self.applied_position.index + 1 {
-            self.end_put_batch(run)?;
+            self.end_put_batch(batch)?;
             let why =
                 format!("entry {} comes after entry {}", entry.index, self.applied_position.index);
             return Err(Error::damaged("the log", why));
@@ -87,9 +87,9 @@ impl Applier {
             conf_state: Arc::clone(&self.applied_position.conf_state),
         };
         if entry.kind == EntryKind::Normal && !entry.data.is_empty() {
-            return self.apply_request(entry, progress, run, is_first);
+            return self.apply_request(entry, progress, batch, is_first);
         }
-        self.end_put_batch(run)?;
+        self.end_put_batch(batch)?;
         match entry.kind {
             // A new leader's first entry.
             EntryKind::Normal => self.apply_empty(progress)?,
@@ -112,14 +112,14 @@ impl Applier {
         &mut self,
         entry: &Entry,
         progress: AppliedPosition,
-        run: &mut PutBatch<'_>,
+        batch: &mut PutBatch<'_>,
         is_first: bool,
     ) -> Result<EntryDuration> {
         let request = match decode_raft_request(entry.data.clone()) {
             Ok(request) => request,
             Err(error) => {
                 // The puts before a failed one are kept.
-                self.end_put_batch(run)?;
+                self.end_put_batch(batch)?;
                 let why = format!("entry {} is no request: {error}", entry.index);
                 return Err(Error::damaged("the log", why));
             }
@@ -128,10 +128,10 @@ impl Applier {
         if let Some(put) = &request.put
             && self.alarms.rejection(&request).is_none()
         {
-            self.apply_put(id, put, progress, run)?;
+            self.apply_put(id, put, progress, batch)?;
             return Ok(EntryDuration::Short);
         }
-        self.end_put_batch(run)?;
+        self.end_put_batch(batch)?;
         let is_long = apply::may_take_long(&request);
         if is_long && !is_first {
             return Ok(EntryDuration::Deferred);
@@ -145,26 +145,26 @@ impl Applier {
         id: u64,
         request: &PutRequest,
         progress: AppliedPosition,
-        run: &mut PutBatch<'_>,
+        batch: &mut PutBatch<'_>,
     ) -> Result<()> {
-        let open = match &mut run.open_txn {
+        let open = match &mut batch.open_txn {
             Some(open) => open,
-            none => none.insert(OpenPutTxn { txn: run.store.begin_write()?, puts: 0 }),
+            none => none.insert(OpenPutTxn { txn: batch.store.begin_write()?, puts: 0 }),
         };
         let leases = &self.leases;
         let answer = apply::apply_put(&mut *open.txn, &|lease| leases.contains(lease), request)?;
         open.puts += 1;
         self.applied_position = progress;
         if open.puts == PUT_BATCH_MAX || !open.txn.begin_next_revision() {
-            self.end_put_batch(run)?;
+            self.end_put_batch(batch)?;
         }
         self.complete(id, || RequestOutcome::Applied(answer));
         Ok(())
     }
 
     /// Commits the batch: its puts become visible.
-    fn end_put_batch(&mut self, run: &mut PutBatch<'_>) -> Result<()> {
-        let Some(OpenPutTxn { txn, .. }) = run.open_txn.take() else { return Ok(()) };
+    fn end_put_batch(&mut self, batch: &mut PutBatch<'_>) -> Result<()> {
+        let Some(OpenPutTxn { txn, .. }) = batch.open_txn.take() else { return Ok(()) };
         // The position of the last put.
         let progress = self.applied_position.clone();
         let ended = txn.end(progress.clone())?;
@@ -281,15 +281,15 @@ impl Applier {
         self.finish_txn(ended, progress);
         let is_removed =
             change.kind == ConfChangeKind::RemoveNode && change.node_id == self.metadata.node_id;
-        let told = &mut self.ready.report;
-        told.is_removed |= is_removed && applied.is_ok();
+        let report = &mut self.ready.report;
+        report.is_removed |= is_removed && applied.is_ok();
         let accepted = applied.ok().cloned();
-        told.conf_changes.push(AppliedConfChange {
+        report.conf_changes.push(AppliedConfChange {
             index: entry.index,
             change: accepted,
             conf_state: after,
         });
-        told.members = Some(Arc::clone(&self.members));
+        report.members = Some(Arc::clone(&self.members));
         let members: Vec<_> = self.members.iter().cloned().collect();
         self.complete(change.id, || RequestOutcome::MembersChanged(applied.map(|_| members)));
         Ok(())
@@ -300,14 +300,14 @@ impl Applier {
             revision,
             changes,
             earlier_revisions: earlier,
-            dropped_states: retired,
+            dropped_states: dropped,
             commit_due,
         } = ended;
         self.ready.changes.extend(earlier);
         if !changes.is_empty() {
             self.ready.changes.push((revision, changes));
         }
-        self.ready.dropped_states.push(retired);
+        self.ready.dropped_states.push(dropped);
         self.ready.is_commit_due |= commit_due;
         self.applied_position = progress;
     }

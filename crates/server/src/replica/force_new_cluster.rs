@@ -28,18 +28,18 @@ use crate::raft_snapshot;
 
 /// Rewrites what lies on disk to a cluster of this member alone. The member must be stopped.
 /// Returns the removed members.
-pub fn force_new_cluster(ground: &StorageConfig) -> Result<Vec<u64>> {
-    let snapshots = wal::valid_snapshots(&*ground.files, &ground.wal_dir)?;
+pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
+    let snapshots = wal::valid_snapshots(&*storage.files, &storage.wal_dir)?;
     let newest =
         snapshots.iter().max_by_key(|snapshot| snapshot.index).cloned().unwrap_or_default();
     let start = (newest.index, newest.term);
-    let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
-    let (mut wal, contents) = Wal::open(files, dir, start, ground.wal)?;
+    let (files, dir) = (Arc::clone(&storage.files), &storage.wal_dir);
+    let (mut wal, contents) = Wal::open(files, dir, start, storage.wal)?;
     warn_short_tail(&wal);
-    let engine = raft_snapshot::open_at_start(&*ground.store_dir, newest.index)?;
+    let engine = raft_snapshot::open_at_start(&*storage.store_dir, newest.index)?;
     // Opening the store needs a lessor; the leases are not used.
-    let leases = Lessor::new(lease::Config::new(Duration::ZERO), &ground.backend.locks);
-    let opened = ground.open(&engine, &Arc::new(leases))?;
+    let leases = Lessor::new(lease::Config::new(Duration::ZERO), &storage.backend.locks);
+    let opened = storage.open(&engine, &Arc::new(leases))?;
     let own = contents.metadata.node_id;
     let applied = opened.progress.index;
     let commit = contents.hard_state.commit.max(applied);

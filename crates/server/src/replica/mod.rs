@@ -421,8 +421,8 @@ impl Replica {
         self.check_transfer();
         self.step_received_snapshots()?;
         loop {
-            while let Some(effects) = self.raft.ready() {
-                self.handle_raft_ready(effects)?;
+            while let Some(ready) = self.raft.ready() {
+                self.handle_raft_ready(ready)?;
             }
             self.update_read_index();
             let asked = self.run_read_actions(now);
@@ -454,14 +454,14 @@ impl Replica {
             .unwrap_or(u64::MAX)
     }
 
-    fn handle_raft_ready(&mut self, effects: Ready) -> Result<()> {
+    fn handle_raft_ready(&mut self, ready: Ready) -> Result<()> {
         let Ready {
             append,
             messages: send,
             committed_entries: committed,
             read_states: reads,
             leadership,
-        } = effects;
+        } = ready;
         if let Some(now) = leadership {
             self.handle_leadership(now);
         }

@@ -55,37 +55,37 @@ pub trait ReplicaReadyHandler {
 }
 
 impl ReplicaReady {
-    pub fn dispatch(self, effects: &mut impl ReplicaReadyHandler) {
+    pub fn dispatch(self, handler: &mut impl ReplicaReadyHandler) {
         // Before a message leaves: a member that is elected with its help may acknowledge what this
         // one has not applied.
-        effects.set_sole_voter_caught_up(self.is_sole_voter_caught_up);
+        handler.set_sole_voter_caught_up(self.is_sole_voter_caught_up);
         if let Some(batch) = self.wal_batch {
-            effects.write_wal(batch);
+            handler.write_wal(batch);
         }
         for message in self.messages {
-            effects.send(message);
+            handler.send(message);
         }
         for work in self.to_apply {
-            effects.apply(work);
+            handler.apply(work);
         }
         for message in self.raft_snapshots {
-            effects.send_raft_snapshot(message);
+            handler.send_raft_snapshot(message);
         }
         if let Some(below) = self.purge_below {
-            effects.purge_wal(below);
+            handler.purge_wal(below);
         }
         if self.is_stopping {
-            effects.stop();
+            handler.stop();
         }
         // Before completions: a client that is told of a leader finds it.
         if let Some(now) = self.leadership {
-            effects.set_leadership(now);
+            handler.set_leadership(now);
         }
         if !self.completions.is_empty() {
-            effects.complete(self.completions);
+            handler.complete(self.completions);
         }
         if self.is_commit_due {
-            effects.commit_store();
+            handler.commit_store();
         }
     }
 }
@@ -125,38 +125,38 @@ pub trait ApplyReadyHandler {
     fn report_slow(&mut self, slow: Vec<SlowEntry>);
     fn complete(&mut self, completions: Completions);
     fn publish_changes(&mut self, changes: Vec<(i64, Vec<Change>)>);
-    fn drop_states(&mut self, retired: Vec<DroppedStates>);
+    fn drop_states(&mut self, dropped: Vec<DroppedStates>);
     fn schedule_compaction(&mut self, job: CompactionJob);
     fn commit_store(&mut self);
 }
 
 impl ApplyReady {
-    pub fn dispatch(self, effects: &mut impl ApplyReadyHandler) {
+    pub fn dispatch(self, handler: &mut impl ApplyReadyHandler) {
         // Before the new store's changes and its index are published.
         if let Some(new) = self.new_store {
-            effects.replace_store(new);
+            handler.replace_store(new);
         }
         // Before completions: a client that asks at once finds what was applied.
-        effects.publish_applied(self.report);
+        handler.publish_applied(self.report);
         // Not at the start of the step: an earlier entry may have taken longer than the TTL.
         if !self.granted.is_empty() {
-            effects.granted(self.granted);
+            handler.granted(self.granted);
         }
         if !self.slow_entries.is_empty() {
-            effects.report_slow(self.slow_entries);
+            handler.report_slow(self.slow_entries);
         }
         if !self.completions.is_empty() {
-            effects.complete(self.completions);
+            handler.complete(self.completions);
         }
         if !self.changes.is_empty() {
-            effects.publish_changes(self.changes);
+            handler.publish_changes(self.changes);
         }
-        effects.drop_states(self.dropped_states);
+        handler.drop_states(self.dropped_states);
         for job in self.compactions {
-            effects.schedule_compaction(job);
+            handler.schedule_compaction(job);
         }
         if self.is_commit_due {
-            effects.commit_store();
+            handler.commit_store();
         }
     }
 }

@@ -85,17 +85,15 @@ enum SlotState {
 
 impl RequestQueue {
     pub fn new(number: u8) -> RequestQueue {
-        let (inputs, slots, free) = Default::default();
-        let (round_ends_ns, soonest_ns) = (NO_DEADLINE, NO_DEADLINE);
         RequestQueue {
             number,
             round: 0,
-            round_ends_ns,
-            next_deadline_ns: soonest_ns,
+            round_ends_ns: NO_DEADLINE,
+            next_deadline_ns: NO_DEADLINE,
             last_check_ns: 0,
-            inputs,
-            slots,
-            free,
+            inputs: Vec::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
         }
     }
 

@@ -45,20 +45,20 @@ impl Applier {
     }
 
     /// Ends the time of an entry, and starts that of the next.
-    pub(super) fn record_entry_time(&mut self, lap: &mut Option<EntryTimer>, entry: &Entry) {
-        let (Some(watch), Some(lap)) = (self.apply_timer, lap) else { return };
+    pub(super) fn record_entry_time(&mut self, timer: &mut Option<EntryTimer>, entry: &Entry) {
+        let (Some(watch), Some(timer)) = (self.apply_timer, timer) else { return };
         let now_ns = (watch.now_ns)();
-        let took = Duration::from_nanos(now_ns.saturating_sub(lap.start_ns));
+        let took = Duration::from_nanos(now_ns.saturating_sub(timer.start_ns));
         if took > watch.limit && entry.kind == EntryKind::Normal {
             // An applied entry can be decoded.
             let request = decode_raft_request(entry.data.clone()).unwrap_or_default();
             let outcome = self.result_summary(&request);
             let request = describe::request(&request).to_string();
             let stages =
-                RequestTrace::entry_report(lap.start_ns, now_ns, lap.lock_waits).to_string();
+                RequestTrace::entry_report(timer.start_ns, now_ns, timer.lock_waits).to_string();
             self.ready.slow_entries.push(SlowEntry { took, stages, request, outcome });
         }
-        *lap = EntryTimer { start_ns: now_ns, lock_waits: LockWaitMark::now() };
+        *timer = EntryTimer { start_ns: now_ns, lock_waits: LockWaitMark::now() };
     }
 
     /// `None` if no request waits at this member.

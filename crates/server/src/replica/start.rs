@@ -117,10 +117,9 @@ pub struct StorageConfig {
 
 impl fmt::Debug for StorageConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (log, vault) = (&self.wal_dir, &self.store_dir);
         f.debug_struct("StorageConfig")
-            .field("log", log)
-            .field("store_dir", vault)
+            .field("wal_dir", &self.wal_dir)
+            .field("store_dir", &self.store_dir)
             .finish_non_exhaustive()
     }
 }
@@ -132,14 +131,14 @@ impl StorageConfig {
         leases: &Arc<Lessor>,
     ) -> Result<OpenedStore> {
         let progress = AppliedPosition::read(&*engine.snapshot()?)?;
-        let ground = mvcc::StoreConfig {
+        let config = mvcc::StoreConfig {
             engine: Arc::clone(engine),
             config: self.backend.clone(),
             pre_commit: AppliedPosition::pre_commit(),
             consistent_index: progress.clone(),
             leases: Arc::clone(leases) as Arc<dyn KeyLeases>,
         };
-        let (store, opened) = mvcc::open(self.era, ground)?;
+        let (store, opened) = mvcc::open(self.era, config)?;
         leases.restore(&*store.begin_read(), &opened.leases)?;
         let members = Arc::new(Members::load(&*store.begin_read(), self.learners_max)?);
         let alarms = Arc::new(Alarms::load(&*store.begin_read())?);
@@ -164,17 +163,17 @@ pub(super) struct OpenedStore {
 /// Creates the log of a new member. The first members of a cluster begin with the same entries,
 /// which add all of them; a member that joins begins with none, and gets everything from the
 /// others.
-pub fn bootstrap(ground: &StorageConfig, metadata: Metadata, first: &[Member]) -> Result<()> {
+pub fn bootstrap(storage: &StorageConfig, metadata: Metadata, first: &[Member]) -> Result<()> {
     let mut first: Vec<&Member> = first.iter().collect();
     first.sort_by_key(|member| member.id);
     let entries: Vec<Entry> =
         (1..).zip(first).map(|(index, member)| add_member_entry(index, member)).collect();
     let commit = entries.len() as u64;
     let state = (commit > 0).then_some(HardState { term: 1, vote: 0, commit });
-    let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
+    let (files, dir) = (Arc::clone(&storage.files), &storage.wal_dir);
     // In one step: a log without the entries could be started, and would wait for a leader for
     // ever.
-    let wal = Wal::create(files, dir, metadata, ground.wal, &entries, state.as_ref())?;
+    let wal = Wal::create(files, dir, metadata, storage.wal, &entries, state.as_ref())?;
     Ok(wal.close()?)
 }
 
@@ -185,26 +184,26 @@ fn add_member_entry(index: u64, member: &Member) -> Entry {
 
 /// Starts from what is on disk.
 pub fn start(
-    ground: StorageConfig,
+    storage: StorageConfig,
     mut settings: ReplicaConfig,
 ) -> Result<(Replica, Applier, Wal)> {
-    let snapshots = wal::valid_snapshots(&*ground.files, &ground.wal_dir)?;
+    let snapshots = wal::valid_snapshots(&*storage.files, &storage.wal_dir)?;
     let newest = snapshots.iter().max_by_key(|snapshot| snapshot.index).cloned();
     let newest = newest.unwrap_or_default();
     let behind = newest.index.saturating_sub(settings.catch_up_entries);
     // The log first: what is read of it is synced from here on, and then a copy may replace the
     // store because of it.
-    let (mut wal, contents) = open_wal(&ground, &snapshots, &newest, behind)?;
+    let (mut wal, contents) = open_wal(&storage, &snapshots, &newest, behind)?;
     warn_short_tail(&wal);
-    let engine = raft_snapshot::open_at_start(&*ground.store_dir, newest.index)?;
-    let leases = Arc::new(Lessor::new(lease_config(&settings), &ground.backend.locks));
-    let opened = ground.open(&engine, &leases)?;
+    let engine = raft_snapshot::open_at_start(&*storage.store_dir, newest.index)?;
+    let leases = Arc::new(Lessor::new(lease_config(&settings), &storage.backend.locks));
+    let opened = storage.open(&engine, &leases)?;
     let progress = opened.progress.clone();
     let metadata = contents.metadata;
-    let stopwatch = settings.apply_timer;
+    let apply_timer = settings.apply_timer;
     (settings.raft.id, settings.read_index.member_id) = (metadata.node_id, metadata.node_id);
     // The old eras confirm reads as etcd does.
-    settings.raft.read_index_counts_as_ack = ground.era == Era::Clearlane;
+    settings.raft.read_index_counts_as_ack = storage.era == Era::Clearlane;
     let Contents { hard_state: state, entries, .. } = contents;
     commit_up_to(progress.index, &mut wal, state)?;
     // A member that has neither voted nor seen a term has granted no lease.
@@ -219,7 +218,7 @@ pub fn start(
     let wait = Arc::new(Wait::default());
     let core = Replica {
         metadata,
-        store_dir: Arc::clone(&ground.store_dir),
+        store_dir: Arc::clone(&storage.store_dir),
         applied: (progress.index, progress.term),
         conf_state: driver.conf_state(),
         committed_at_start: Some(driver.committed_index()),
@@ -253,7 +252,7 @@ pub fn start(
         sending_snapshots: Default::default(),
         ready: Default::default(),
     };
-    let applier = Applier::new(metadata, ground, stopwatch, (engine, opened), leases, wait);
+    let applier = Applier::new(metadata, storage, apply_timer, (engine, opened), leases, wait);
     Ok((core, applier, wal))
 }
 
@@ -313,15 +312,15 @@ pub(super) fn warn_short_tail(wal: &Wal) {
 
 /// Opens the log at the record that keeps entries for slow followers, else at the newest.
 fn open_wal(
-    ground: &StorageConfig,
+    storage: &StorageConfig,
     snapshots: &[WalSnapshot],
     newest: &WalSnapshot,
     behind: u64,
 ) -> Result<(Wal, Contents)> {
     use clearlane_wal::Error::{Corrupt, NoSnapshot, Refused};
     let open = |at: &WalSnapshot| {
-        let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
-        Wal::open(files, dir, (at.index, at.term), ground.wal)
+        let (files, dir) = (Arc::clone(&storage.files), &storage.wal_dir);
+        Wal::open(files, dir, (at.index, at.term), storage.wal)
     };
     let far_enough = snapshots.iter().rfind(|snapshot| snapshot.index <= behind);
     let earlier = far_enough.or(snapshots.first()).filter(|at| at.index < newest.index);

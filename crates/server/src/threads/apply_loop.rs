@@ -47,34 +47,32 @@ pub(super) fn run(
 ) -> Result<()> {
     let _watching = WatchCloser(shared);
     let _as = APPLIER.enter();
-    let mut shift = shared.trace.trace_thread(*APPLIER);
-    let (sorted, retired, dropped_at) = Default::default();
-    let slow_limit = applier.slow_limit();
-    let mut effects = ApplyLoopHandler {
+    let mut thread_trace = shared.trace.trace_thread(*APPLIER);
+    let mut handler = ApplyLoopHandler {
         state: shared,
         to_commit,
-        completion_batches: sorted,
-        dropped_states: retired,
-        dropped_at,
-        slow_limit,
+        completion_batches: CompletionBatches::default(),
+        dropped_states: Vec::new(),
+        dropped_at: Duration::ZERO,
+        slow_limit: applier.slow_limit(),
     };
     // The results of the start.
-    applier.step()?.dispatch(&mut effects);
+    applier.step()?.dispatch(&mut handler);
     loop {
         if !applier.has_work() {
-            let next = if effects.dropped_states.is_empty() {
+            let next = if handler.dropped_states.is_empty() {
                 work.recv().map_err(RecvTimeoutError::from)
             } else {
-                work.recv_timeout(effects.drop_wait())
+                work.recv_timeout(handler.drop_wait())
             };
-            shift.end_step(if shared.wait.is_empty() {
+            thread_trace.end_step(if shared.wait.is_empty() {
                 StepKind::Idle
             } else {
                 StepKind::WaitsFor(*RAFT)
             });
             match next {
                 Ok(next) => applier.enqueue(next),
-                Err(RecvTimeoutError::Timeout) => effects.send_dropped_states(),
+                Err(RecvTimeoutError::Timeout) => handler.send_dropped_states(),
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
         }
@@ -86,14 +84,14 @@ pub(super) fn run(
             shared.metrics.record_applied(entries, shared.start.elapsed().saturating_sub(begin));
         }
         let is_replaced = outputs.new_store.is_some();
-        outputs.dispatch(&mut effects);
+        outputs.dispatch(&mut handler);
         if is_replaced {
             shared.metrics.count_keys(&**applier.store())?;
         }
-        if effects.drop_wait().is_zero() {
-            effects.send_dropped_states();
+        if handler.drop_wait().is_zero() {
+            handler.send_dropped_states();
         }
-        shift.end_step(StepKind::Running);
+        thread_trace.end_step(StepKind::Running);
     }
 }
 
@@ -158,8 +156,8 @@ impl ApplyReadyHandler for ApplyLoopHandler<'_> {
         self.state.watch_server.publish(changes);
     }
 
-    fn drop_states(&mut self, retired: Vec<DroppedStates>) {
-        self.dropped_states.extend(retired);
+    fn drop_states(&mut self, dropped: Vec<DroppedStates>) {
+        self.dropped_states.extend(dropped);
         if self.dropped_states.len() >= DROPPED_STATES_MAX {
             self.send_dropped_states();
         }

@@ -55,19 +55,19 @@ pub(super) struct CommitThreadInit {
 
 impl CommitThreadInit {
     pub(super) fn new(
-        core: &Replica,
+        replica: &Replica,
         applier: &Applier,
         batch_interval: Duration,
         compactions: CompactionConfig,
     ) -> CommitThreadInit {
-        let lookout = DiskSpaceMonitor::new(core.bytes_to_apply_again());
+        let disk_space_monitor = DiskSpaceMonitor::new(replica.bytes_to_apply_again());
         let (store, engine) = (Arc::clone(applier.store()), Arc::clone(applier.engine()));
         CommitThreadInit {
             store,
             engine,
             batch_interval,
             compaction_config: compactions,
-            disk_space_monitor: lookout,
+            disk_space_monitor,
         }
     }
 
@@ -79,7 +79,7 @@ impl CommitThreadInit {
             engine,
             batch_interval,
             compaction_config: compactions,
-            disk_space_monitor: lookout,
+            disk_space_monitor,
         } = self;
         let thread = CommitThread {
             state: shared,
@@ -91,7 +91,7 @@ impl CommitThreadInit {
             job_start: None,
             next_step: Duration::ZERO,
             last_tick: Duration::ZERO,
-            disk_space_monitor: lookout,
+            disk_space_monitor,
         };
         thread.run(work, batch_interval)
     }
@@ -100,14 +100,14 @@ impl CommitThreadInit {
 impl CommitThread<'_> {
     fn run(mut self, work: &Receiver<CommitCommand>, batch_interval: Duration) -> Result<()> {
         let shared = self.state;
-        let mut shift = shared.trace.trace_thread(*COMMIT);
+        let mut thread_trace = shared.trace.trace_thread(*COMMIT);
         loop {
             // At least this often the disk's free space is checked.
             let look = batch_interval.min(CHECK_INTERVAL);
             let pause =
                 if self.jobs.is_empty() { look } else { look.min(self.compaction_config.pause) };
             let wanted = work.recv_timeout(pause);
-            shift.end_step(StepKind::Idle);
+            thread_trace.end_step(StepKind::Idle);
             let commits_now = match wanted {
                 Ok(wanted) => self.handle_command(wanted)?,
                 Err(RecvTimeoutError::Timeout) => false,
@@ -121,7 +121,7 @@ impl CommitThread<'_> {
             if self.run_compaction_step()? {
                 self.disk_space_monitor.record_commit();
             }
-            shift.end_step(StepKind::Running);
+            thread_trace.end_step(StepKind::Running);
             let commit = Instant::now();
             let has_committed = match (commits_now, is_due) {
                 (true, _) => self.store.commit().map(|()| true)?,
@@ -130,7 +130,7 @@ impl CommitThread<'_> {
             };
             if has_committed {
                 self.disk_space_monitor.record_commit();
-                shift.end_step(StepKind::Disk);
+                thread_trace.end_step(StepKind::Disk);
                 shared.metrics.commits.record(commit.elapsed());
                 shared.sizes.update(self.store.sizes()?);
                 shared.raft_queue.push([self.durable_state()?]);
@@ -167,7 +167,7 @@ impl CommitThread<'_> {
     fn handle_command(&mut self, wanted: CommitCommand) -> Result<bool> {
         match wanted {
             CommitCommand::Commit => return Ok(true),
-            CommitCommand::DropStates(retired) => drop(retired),
+            CommitCommand::DropStates(dropped) => drop(dropped),
             CommitCommand::Compact(job) => self.jobs.push_back(job),
             CommitCommand::StoreReplaced(NewStore { store, engine }) => {
                 self.jobs.clear();

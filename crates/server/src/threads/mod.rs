@@ -212,13 +212,18 @@ impl Status {
     }
 
     /// Called before anything is applied.
-    fn init_is_learner(&self, core: &Replica, members: &Members, joins_as_learner: Option<bool>) {
-        let is_new = members.is_empty() && core.committed() == 0;
+    fn init_is_learner(
+        &self,
+        replica: &Replica,
+        members: &Members,
+        joins_as_learner: Option<bool>,
+    ) {
+        let is_new = members.is_empty() && replica.committed() == 0;
         // Without members and without an answer this counts as a learner: a learner must not answer
         // as if it voted.
         let is_learner = is_new && joins_as_learner.unwrap_or(true);
         self.is_learner.store(is_learner, Ordering::Relaxed);
-        self.set_members(members, core.metadata().node_id);
+        self.set_members(members, replica.metadata().node_id);
     }
 
     fn set_sole_voter_caught_up(&self, is_alone: bool) {
@@ -248,64 +253,66 @@ impl Status {
 impl ServerThreads {
     /// Opens what is on disk, and starts the threads.
     pub fn start(
-        ground: StorageConfig,
+        storage: StorageConfig,
         settings: ReplicaConfig,
         network: Box<dyn Network>,
     ) -> Result<ServerThreads> {
         let (tick, batch_interval) =
-            (settings.read_index.tick_interval, ground.backend.batch_interval);
-        let figures = Arc::new(Metrics::default());
-        let locks = ground.backend.locks.clone();
-        let room = Arc::new(DiskSpace::default());
-        let files = TimedFiles::new(ground.files, Arc::clone(&figures), Arc::clone(&room));
+            (settings.read_index.tick_interval, storage.backend.batch_interval);
+        let metrics = Arc::new(Metrics::default());
+        let locks = storage.backend.locks.clone();
+        let disk_space = Arc::new(DiskSpace::default());
+        let files = TimedFiles::new(storage.files, Arc::clone(&metrics), Arc::clone(&disk_space));
         let files: Arc<dyn FileSystem> = Arc::new(files);
-        let ground = StorageConfig { files: Arc::clone(&files), ..ground };
-        let wal_dir = ground.wal_dir.clone();
+        let storage = StorageConfig { files: Arc::clone(&files), ..storage };
+        let wal_dir = storage.wal_dir.clone();
         let joins_as_learner = settings.joins_as_learner;
-        let reads_alone = settings.read_mode == ReadMode::ReadIndex && ground.era == Era::Clearlane;
+        let reads_alone =
+            settings.read_mode == ReadMode::ReadIndex && storage.era == Era::Clearlane;
         let (quota, compactions) = (Quota::new(settings.quota_bytes), settings.compaction);
         let election_timeout =
             tick * u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
-        let (vault, readers_turn) = (Arc::clone(&ground.store_dir), reader_sched_class(ground.era));
-        let (core, applier, wal) = start(ground, settings)?;
-        figures.init(&**applier.store(), &wal)?;
-        let commits = CommitThreadInit::new(&core, &applier, batch_interval, compactions);
+        let (store_dir, readers_turn) =
+            (Arc::clone(&storage.store_dir), reader_sched_class(storage.era));
+        let (replica, applier, wal) = start(storage, settings)?;
+        metrics.init(&**applier.store(), &wal)?;
+        let commits = CommitThreadInit::new(&replica, &applier, batch_interval, compactions);
         let (failed, failure) = watch::channel(None);
         let watching = Arc::new(WatchServer::new(applier.store(), &locks));
         let shared = Arc::new(ServerState {
             raft_queue: RaftLoopQueue::default(),
             store: ArcSwap::from_pointee(applier.store().clone() as Arc<dyn Store<_>>),
             status: Status::default(),
-            metrics: figures,
+            metrics,
             trace: TraceRecorder::new(&locks),
             locks,
             completion_queues: Mutex::default(),
-            wait: Arc::clone(core.wait()),
+            wait: Arc::clone(replica.wait()),
             read_pool: ReadPool::default(),
             uncached_pool: ReadPool::default(),
-            metadata: core.metadata(),
+            metadata: replica.metadata(),
             watch_server: watching,
             leases: Arc::clone(applier.leases()),
             start: Instant::now(),
-            store_dir: vault,
+            store_dir,
             peer_clients: OnceLock::new(),
             failure: failed,
-            members: watch::Sender::new(Arc::clone(core.members())),
-            alarms: ArcSwap::new(Arc::clone(core.alarms())),
-            leadership: watch::Sender::new(core.leadership()),
+            members: watch::Sender::new(Arc::clone(replica.members())),
+            alarms: ArcSwap::new(Arc::clone(replica.alarms())),
+            leadership: watch::Sender::new(replica.leadership()),
             compacted: watch::Sender::new(0),
             sizes: StoreSizes::default(),
             quota,
             response_memory: Arc::default(),
-            disk_space: room,
+            disk_space,
             files,
             wal_dir,
             election_timeout,
             can_skip_read_index: reads_alone,
         });
         shared.sizes.reset(applier.store().sizes()?);
-        shared.init_status(&core, &applier, joins_as_learner);
-        let halves = (core, applier, wal);
+        shared.init_status(&replica, &applier, joins_as_learner);
+        let halves = (replica, applier, wal);
         let mut threads = spawn_loops(halves, commits, tick, network, &shared);
         threads.extend(
             (0..READ_POOL_THREADS).map(|number| spawn_reader(number, readers_turn, &shared)),
@@ -512,7 +519,7 @@ impl ServerThreads {
 }
 
 fn spawn_loops(
-    (core, applier, wal): (Replica, Applier, Wal),
+    (replica, applier, wal): (Replica, Applier, Wal),
     commits: CommitThreadInit,
     tick: Duration,
     network: Box<dyn Network>,
@@ -522,7 +529,7 @@ fn spawn_loops(
     let (to_commit, commit_work) = std::sync::mpsc::channel();
     let (to_apply, apply_work) = std::sync::mpsc::channel();
     let applies_to = to_commit.clone();
-    let ends = raft_loop::Channels { to_wal, to_apply, to_commit, network };
+    let channels = raft_loop::Channels { to_wal, to_apply, to_commit, network };
     vec![
         spawn("wal", SchedClass::Latency, shared, move |shared| {
             wal_thread::run(wal, &from_raft, shared)
@@ -531,7 +538,7 @@ fn spawn_loops(
             commits.run(&commit_work, shared)
         }),
         spawn("raft", SchedClass::Latency, shared, move |shared| {
-            raft_loop::run(core, tick, ends, shared)
+            raft_loop::run(replica, tick, channels, shared)
         }),
         spawn("apply", SchedClass::Latency, shared, move |shared| {
             apply_loop::run(applier, &apply_work, applies_to, shared)
@@ -554,10 +561,10 @@ fn reader_sched_class(era: Era) -> SchedClass {
 
 fn spawn_reader(
     number: usize,
-    turn: SchedClass,
+    sched_class: SchedClass,
     shared: &Arc<ServerState>,
 ) -> std::io::Result<JoinHandle<()>> {
-    spawn(&format!("read-{number}"), turn, shared, |shared| {
+    spawn(&format!("read-{number}"), sched_class, shared, |shared| {
         shared.read_pool.run_worker();
         Ok(())
     })
@@ -577,7 +584,7 @@ fn spawn_uncached_reader(
 /// Its error is published as the member's failure.
 fn spawn(
     name: &str,
-    turn: SchedClass,
+    sched_class: SchedClass,
     shared: &Arc<ServerState>,
     work: impl FnOnce(&ServerState) -> Result<()> + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
@@ -586,7 +593,7 @@ fn spawn(
     thread::Builder::new().name(name.to_owned()).spawn(move || {
         let guard = PanicGuard { thread, state: &shared };
         // The class changes timing only: an error is ignored.
-        turn.apply_to_thread();
+        sched_class.apply_to_thread();
         if let Err(error) = work(&shared) {
             shared.fail(error);
         }
@@ -610,12 +617,12 @@ impl Drop for PanicGuard<'_> {
 
 impl ServerState {
     /// Called before the first thread starts.
-    fn init_status(&self, core: &Replica, applier: &Applier, joins_as_learner: Option<bool>) {
+    fn init_status(&self, replica: &Replica, applier: &Applier, joins_as_learner: Option<bool>) {
         self.disk_space.start();
-        self.status.set_leadership(core.leadership(), Duration::ZERO);
-        self.status.set_committed(core.committed());
+        self.status.set_leadership(replica.leadership(), Duration::ZERO);
+        self.status.set_committed(replica.committed());
         self.status.set_applied(applier.applied_position().index);
-        self.status.init_is_learner(core, applier.members(), joins_as_learner);
+        self.status.init_is_learner(replica, applier.members(), joins_as_learner);
     }
 
     fn fail(&self, error: Error) {

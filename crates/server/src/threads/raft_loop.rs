@@ -65,21 +65,21 @@ enum NospaceAlarm {
 
 /// Runs until the member stops or fails.
 pub(super) fn run(
-    core: Replica,
+    replica: Replica,
     tick: Duration,
-    ends: Channels,
+    channels: Channels,
     shared: &ServerState,
 ) -> Result<()> {
-    let mut shift = shared.trace.trace_thread(*RAFT);
+    let mut thread_trace = shared.trace.trace_thread(*RAFT);
     let mut this = RaftLoop {
-        replica: core,
+        replica,
         state: shared,
         nospace_alarm: NospaceAlarm::None,
         awaited_index: 0,
         tick,
     };
-    let mut effects = RaftLoopHandler {
-        channels: ends,
+    let mut handler = RaftLoopHandler {
+        channels,
         state: shared,
         is_wal_writing: false,
         unreachable: Vec::new(),
@@ -88,28 +88,28 @@ pub(super) fn run(
     };
     let mut next_tick = shared.start.elapsed() + tick;
     loop {
-        this.replica.poll(shared.start.elapsed())?.dispatch(&mut effects);
-        if effects.is_stopping {
+        this.replica.poll(shared.start.elapsed())?.dispatch(&mut handler);
+        if handler.is_stopping {
             return Err(Error::Removed);
         }
-        for id in effects.unreachable.drain(..) {
+        for id in handler.unreachable.drain(..) {
             this.replica.handle_input(ReplicaInput::Unreachable(id))?;
         }
         this.publish_status();
         let due = this.replica.next_poll().map_or(next_tick, |poll| poll.min(next_tick));
-        shift.end_step(StepKind::Running);
+        thread_trace.end_step(StepKind::Running);
         // The network's work in this time counts as sleep.
         let wait = due.saturating_sub(shared.start.elapsed());
-        effects.channels.network.wait(shared.raft_queue.waiter(), wait);
+        handler.channels.network.wait(shared.raft_queue.waiter(), wait);
         let (applied, inputs) = shared.raft_queue.drain();
-        shift.end_step(effects.idle_step());
+        thread_trace.end_step(handler.idle_step());
         // First, so that no proposal is refused for a gap that the report closes.
         if let Some(applied) = applied {
             this.replica.handle_input(ReplicaInput::Applied(applied))?;
         }
         for input in inputs {
             match input {
-                RaftLoopEvent::Replica(input) => this.handle_input(input, &mut effects)?,
+                RaftLoopEvent::Replica(input) => this.handle_input(input, &mut handler)?,
                 RaftLoopEvent::DiskSpace => this.update_nospace_alarm(),
                 RaftLoopEvent::Removed => return Err(Error::Removed),
                 RaftLoopEvent::Stop => return Ok(()),
@@ -127,10 +127,10 @@ impl RaftLoop<'_> {
     fn handle_input(
         &mut self,
         input: ReplicaInput,
-        effects: &mut RaftLoopHandler<'_>,
+        handler: &mut RaftLoopHandler<'_>,
     ) -> Result<()> {
         let is_commit = matches!(input, ReplicaInput::StoreCommitted(_));
-        effects.is_wal_writing &= !matches!(input, ReplicaInput::WalWritten(_));
+        handler.is_wal_writing &= !matches!(input, ReplicaInput::WalWritten(_));
         self.replica.handle_input(input)?;
         if is_commit {
             self.check_quota();
@@ -141,19 +141,19 @@ impl RaftLoop<'_> {
     /// Missed ticks are skipped: after a burst of them a follower could vote before a leader's
     /// lease is over.
     fn tick(&mut self, late: Duration) {
-        let figures = &self.state.metrics;
-        figures.record_tick(late);
+        let metrics = &self.state.metrics;
+        metrics.record_tick(late);
         // The apply loop sets it, too, when it completes requests.
-        figures.proposals_pending.store(self.replica.wait().len() as u64, Relaxed);
+        metrics.proposals_pending.store(self.replica.wait().len() as u64, Relaxed);
         self.check_heartbeat_lateness(late);
         self.replica.tick();
     }
 
     fn publish_status(&mut self) {
-        let figures = &self.state.metrics;
+        let metrics = &self.state.metrics;
         let reads = self.replica.read_index_metrics();
-        figures.slow_read_indexes.store(reads.late_answers + reads.timed_out, Relaxed);
-        figures.leases_expired.store(self.replica.leases_expired(), Relaxed);
+        metrics.slow_read_indexes.store(reads.late_answers + reads.timed_out, Relaxed);
+        metrics.leases_expired.store(self.replica.leases_expired(), Relaxed);
         self.state.status.set_committed(self.replica.committed());
         let awaited = self.replica.awaited_index();
         if awaited != std::mem::replace(&mut self.awaited_index, awaited) {
@@ -287,11 +287,11 @@ impl ReplicaReadyHandler for RaftLoopHandler<'_> {
     }
 
     fn complete(&mut self, completions: Completions) {
-        let figures = &self.state.metrics;
+        let metrics = &self.state.metrics;
         for (_, outcome) in &completions {
             match outcome {
-                RequestOutcome::NotProposed(_) => figures.proposals_failed.fetch_add(1, Relaxed),
-                RequestOutcome::ReadFailed(_) => figures.reads_failed.fetch_add(1, Relaxed),
+                RequestOutcome::NotProposed(_) => metrics.proposals_failed.fetch_add(1, Relaxed),
+                RequestOutcome::ReadFailed(_) => metrics.reads_failed.fetch_add(1, Relaxed),
                 _ => continue,
             };
         }

@@ -62,13 +62,13 @@ const MESSAGE_BYTES_MAX: u64 = 64 << 20;
 
 impl RaftLoopQueue {
     pub(super) fn push(&self, inputs: impl IntoIterator<Item = impl Into<RaftLoopEvent>>) {
-        let mut gathering = self.queued.lock();
-        gathering.events.extend(inputs.into_iter().map(Into::into));
-        let is_empty = gathering.is_empty();
-        let sleeper = if is_empty { None } else { gathering.waker.take() };
-        drop(gathering);
-        if let Some(sleeper) = sleeper {
-            sleeper.wake();
+        let mut queued = self.queued.lock();
+        queued.events.extend(inputs.into_iter().map(Into::into));
+        let is_empty = queued.is_empty();
+        let waker = if is_empty { None } else { queued.waker.take() };
+        drop(queued);
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 
@@ -80,25 +80,25 @@ impl RaftLoopQueue {
 
     /// Merged with a report that is queued.
     pub(super) fn push_applied(&self, applied: ApplyReport) {
-        let mut gathering = self.queued.lock();
-        gathering.is_urgent |= applied.is_urgent(gathering.awaited_index);
-        match &mut gathering.applied {
+        let mut queued = self.queued.lock();
+        queued.is_urgent |= applied.is_urgent(queued.awaited_index);
+        match &mut queued.applied {
             Some(before) => before.merge(applied),
             none => *none = Some(Box::new(applied)),
         }
-        let sleeper = if gathering.is_urgent { gathering.waker.take() } else { None };
-        drop(gathering);
-        if let Some(sleeper) = sleeper {
-            sleeper.wake();
+        let waker = if queued.is_urgent { queued.waker.take() } else { None };
+        drop(queued);
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 
     pub(super) fn set_awaited_index(&self, index: u64) {
-        let mut gathering = self.queued.lock();
-        let gathering = &mut *gathering;
-        gathering.awaited_index = index;
-        if let Some(applied) = &gathering.applied {
-            gathering.is_urgent |= applied.is_urgent(index);
+        let mut queued = self.queued.lock();
+        let queued = &mut *queued;
+        queued.awaited_index = index;
+        if let Some(applied) = &queued.applied {
+            queued.is_urgent |= applied.is_urgent(index);
         }
     }
 
@@ -116,11 +116,11 @@ impl RaftLoopQueue {
     /// Returns all events, and the apply loop's report to be handled first. Inputs do not wake the
     /// raft loop until it sleeps again.
     pub(super) fn drain(&self) -> (Option<Box<ApplyReport>>, Vec<RaftLoopEvent>) {
-        let mut gathering = self.queued.lock();
-        gathering.waker = None;
-        gathering.is_urgent = false;
-        let taken = (gathering.applied.take(), std::mem::take(&mut gathering.events));
-        drop(gathering);
+        let mut queued = self.queued.lock();
+        queued.waker = None;
+        queued.is_urgent = false;
+        let taken = (queued.applied.take(), std::mem::take(&mut queued.events));
+        drop(queued);
         // Messages counted but not drained are little.
         if self.message_bytes.swap(0, Ordering::Relaxed) > MESSAGE_BYTES_MAX {
             self.drained.notify_waiters();
@@ -144,11 +144,11 @@ impl RaftLoopWaiter<'_> {
     /// One task at a time may wait.
     pub async fn ready(self) {
         poll_fn(|context| {
-            let mut gathering = self.0.queued.lock();
-            if !gathering.is_empty() {
+            let mut queued = self.0.queued.lock();
+            if !queued.is_empty() {
                 return Poll::Ready(());
             }
-            gathering.waker = Some(context.waker().clone());
+            queued.waker = Some(context.waker().clone());
             Poll::Pending
         })
         .await;

@@ -24,10 +24,10 @@ pub(super) struct TimedFiles {
 impl TimedFiles {
     pub(super) fn new(
         files: Arc<dyn FileSystem>,
-        figures: Arc<Metrics>,
-        room: Arc<DiskSpace>,
+        metrics: Arc<Metrics>,
+        disk_space: Arc<DiskSpace>,
     ) -> TimedFiles {
-        TimedFiles { files, metrics: figures, disk_space: room }
+        TimedFiles { files, metrics, disk_space }
     }
 
     fn wrap(&self, file: Box<dyn File>) -> Box<dyn File> {

@@ -24,13 +24,13 @@ pub(super) fn run(
     from_raft: &Receiver<WalCommand>,
     shared: &ServerState,
 ) -> Result<()> {
-    let mut shift = shared.trace.trace_thread(*LOG);
+    let mut thread_trace = shared.trace.trace_thread(*LOG);
     while let Ok(wanted) = from_raft.recv() {
-        shift.end_step(StepKind::Idle);
+        thread_trace.end_step(StepKind::Idle);
         match wanted {
             WalCommand::Write(batch) => {
                 let written = batch.write(&mut wal);
-                shift.end_step(StepKind::Disk);
+                thread_trace.end_step(StepKind::Disk);
                 shared.raft_queue.push([ReplicaInput::WalWritten(written)]);
             }
             WalCommand::Purge(below) => drop(wal.purge(below)?),

@@ -168,9 +168,9 @@ impl TraceRecorder {
     }
 
     /// For a request that had a number when it began.
-    pub fn record_request(&self, class: &'static str, kind: LaneKind, card: RequestTrace) {
-        if card.number() != 0 && self.is_on() {
-            self.push_event(TraceEvent::Request { class, kind, trace: card });
+    pub fn record_request(&self, class: &'static str, kind: LaneKind, trace: RequestTrace) {
+        if trace.number() != 0 && self.is_on() {
+            self.push_event(TraceEvent::Request { class, kind, trace });
         }
     }
 
@@ -220,7 +220,7 @@ fn is_recorded(event: &LockEvent) -> bool {
 impl TraceEvent {
     fn start_ns(&self) -> u64 {
         match self {
-            TraceEvent::Request { trace: card, .. } => card.start_ns(),
+            TraceEvent::Request { trace, .. } => trace.start_ns(),
             TraceEvent::ThreadStep { from_ns, .. } => *from_ns,
             TraceEvent::Lock(
                 LockEvent::Blocked { start_ns, .. }
@@ -269,9 +269,9 @@ mod tests {
     use crate::task_labels::{GET, LOG};
 
     fn request(recording: &TraceRecorder) {
-        let mut card = RequestTrace::start().with_number(recording.next_request_number());
-        card.end_stage(Stage::Backend);
-        recording.record_request("get", LaneKind::Read, card);
+        let mut trace = RequestTrace::start().with_number(recording.next_request_number());
+        trace.end_stage(Stage::Backend);
+        recording.record_request("get", LaneKind::Read, trace);
     }
 
     /// Holds the lock for the least time that is recorded.
@@ -285,20 +285,20 @@ mod tests {
     fn nothing_is_recorded_before_and_after() {
         let locks = Registry::new();
         let (recording, lock) = (TraceRecorder::new(&locks), Mutex::new(&locks, "lock", ()));
-        let mut shift = recording.trace_thread(*LOG);
-        let all = |shift: &mut ThreadTrace<'_>| {
+        let mut thread_trace = recording.trace_thread(*LOG);
+        let all = |thread_trace: &mut ThreadTrace<'_>| {
             request(&recording);
-            shift.end_step(StepKind::Disk);
+            thread_trace.end_step(StepKind::Disk);
             let _as = GET.enter_numbered(recording.next_request_number());
             hold(&lock);
         };
-        all(&mut shift);
+        all(&mut thread_trace);
         assert!(recording.stop().is_none());
         assert_eq!(recording.next_request_number(), 0);
         recording.start(100);
-        all(&mut shift);
+        all(&mut thread_trace);
         // The start of the first step is unknown.
-        shift.end_step(StepKind::Disk);
+        thread_trace.end_step(StepKind::Disk);
         let whats = |recorded: &RecordedTrace| {
             let spans = recorded.timeline.spans.iter();
             let mut whats: Vec<_> = spans.map(|span| format!("{:?}", span.activity)).collect();
@@ -307,7 +307,7 @@ mod tests {
         };
         let recorded = recording.stop().unwrap();
         assert_eq!(whats(&recorded), ["Disk", "Hold { resource: \"lock\" }", "Run"]);
-        all(&mut shift);
+        all(&mut thread_trace);
         recording.start(100);
         assert!(recording.stop().unwrap().timeline.spans.is_empty());
     }

@@ -46,7 +46,7 @@ pub fn build(notes: &[TraceEvent]) -> Timeline {
     let mut spans = Vec::new();
     for note in notes {
         match *note {
-            TraceEvent::Request { trace: card, .. } => known.add_request_spans(&card, &mut spans),
+            TraceEvent::Request { trace, .. } => known.add_request_spans(&trace, &mut spans),
             TraceEvent::ThreadStep { thread: worker, step_kind: doing, from_ns, to_ns } => {
                 known.add_step_spans(worker, doing, (from_ns, to_ns), &mut spans);
             }
@@ -69,8 +69,8 @@ impl EventIndex {
         let mut known = EventIndex::default();
         for note in notes {
             match *note {
-                TraceEvent::Request { class, kind, trace: card } => {
-                    let number = card.number();
+                TraceEvent::Request { class, kind, trace } => {
+                    let number = trace.number();
                     known.requests.insert(number, (format!("{class} #{number}"), kind));
                 }
                 TraceEvent::Lock(LockEvent::Hold {
@@ -125,14 +125,14 @@ impl EventIndex {
     }
 
     /// Consecutive stages in which the request may have waited for locks become one span.
-    fn add_request_spans(&self, card: &RequestTrace, spans: &mut Vec<Span>) {
-        let Some((lane, kind)) = self.requests.get(&card.number()) else { return };
-        let waits = self.wait_intervals.get(&(None, card.number()));
-        let mut at_ns = card.start_ns();
+    fn add_request_spans(&self, trace: &RequestTrace, spans: &mut Vec<Span>) {
+        let Some((lane, kind)) = self.requests.get(&trace.number()) else { return };
+        let waits = self.wait_intervals.get(&(None, trace.number()));
+        let mut at_ns = trace.start_ns();
         let mut work_ns = at_ns;
         let mut waited = Vec::new();
         for stage in Stage::ALL {
-            let (from_ns, to_ns) = (at_ns, at_ns + card.stage_ns(stage));
+            let (from_ns, to_ns) = (at_ns, at_ns + trace.stage_ns(stage));
             at_ns = to_ns;
             let (of, behind) = match stage {
                 Stage::ReadIndex => ("a round of reads", Some(RAFT.name().to_owned())),
@@ -281,11 +281,11 @@ mod tests {
         number: u32,
         times: &[(u64, Stage, u64)],
     ) -> TraceEvent {
-        let mut card = RequestTrace::start_at(times[0].0 * MS).with_number(number);
+        let mut trace = RequestTrace::start_at(times[0].0 * MS).with_number(number);
         for (_, stage, end) in times {
-            card.end_stage_at(*stage, end * MS);
+            trace.end_stage_at(*stage, end * MS);
         }
-        TraceEvent::Request { class, kind, trace: card }
+        TraceEvent::Request { class, kind, trace }
     }
 
     fn held(actor: TaskLabel, number: u32, from: u64, to: u64) -> TraceEvent {
