@@ -109,7 +109,7 @@ pub async fn run_compaction_checks(member: Server, every: Duration) -> Infallibl
 /// Goes from the newest compaction to older ones until all members could be compared. The revision
 /// at which that was is returned, or 0.
 async fn compaction_check(member: &Server, checked: i64) -> i64 {
-    let hashes = member.store().compaction_hashes();
+    let hashes = member.threads().store().compaction_hashes();
     let unchecked: Vec<HashKv> =
         hashes.into_iter().take_while(|hash| hash.hash_revision > checked).collect();
     let leader = member.threads().metadata().node_id;
@@ -138,7 +138,7 @@ async fn compaction_check(member: &Server, checked: i64) -> i64 {
 
 /// At the newest revision.
 async fn local_hash(member: &Server) -> Result<MemberHash, RequestError> {
-    let store = member.store();
+    let store = member.threads().store();
     let work = tokio::task::spawn_blocking(move || checksums::hash_kv(&*store, 0));
     let (sum, revision) = work.await.map_err(|_| RequestError::Stopped)??;
     Ok(MemberHash { hash_kv: sum, revision })

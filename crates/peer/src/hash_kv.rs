@@ -32,7 +32,7 @@ pub(super) async fn handle_hash_kv(
     revision: i64,
 ) -> Result<HashKvResponse, Status> {
     let turn = Arc::clone(turn).acquire_owned().await;
-    let store = member.store();
+    let store = member.threads().store();
     let work = tokio::task::spawn_blocking(move || {
         // Given back when the work is done, also if no request waits for it any more.
         let _turn = turn;

@@ -216,7 +216,7 @@ impl Maintenance for MaintenanceService {
         self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
         let work = |member: &Server| {
             member.threads().require_disk_space(0)?;
-            Ok(checksums::hash(&*member.store())?)
+            Ok(checksums::hash(&*member.threads().store())?)
         };
         let (hash, revision) = self.run_blocking(work).await?;
         Ok(Response::new(HashResponse { header: self.header(revision), hash }))
@@ -225,8 +225,9 @@ impl Maintenance for MaintenanceService {
     async fn hash_kv(&self, request: Request<HashKvRequest>) -> RpcResult<HashKvResponse> {
         self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
         let at = request.get_ref().revision;
-        let (sum, revision) =
-            self.run_blocking(move |member| checksums::hash_kv(&*member.store(), at)).await?;
+        let (sum, revision) = self
+            .run_blocking(move |member| checksums::hash_kv(&*member.threads().store(), at))
+            .await?;
         Ok(Response::new(HashKvResponse {
             header: self.header(revision),
             hash: sum.hash,
@@ -244,7 +245,7 @@ impl Maintenance for MaintenanceService {
             .map_err(|refused| status::from_error(&refused.into()))?;
         let (to_client, pieces) = mpsc::channel(SNAPSHOT_CHUNKS_AHEAD);
         let turn = Arc::clone(&self.permits).acquire_owned().await;
-        let store = self.server.store();
+        let store = self.server.threads().store();
         tokio::task::spawn_blocking(move || {
             let _turn = turn;
             // A client that has gone ends it.

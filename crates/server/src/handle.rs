@@ -4,7 +4,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
-use clearlane_mvcc::Store;
 use clearlane_proto::etcdserverpb::{
     AlarmType, CompactionRequest, CompactionResponse, InternalRaftRequest, ResponseHeader,
     TxnRequest, TxnResponse,
@@ -12,7 +11,6 @@ use clearlane_proto::etcdserverpb::{
 use clearlane_raft::read_index::RequestIdGenerator;
 
 use crate::alarms;
-use crate::applied_position::AppliedPosition;
 use crate::apply::{AppliedResponse, Limits, RequestRejection, check, txn};
 use crate::deadline::within_deadline;
 use crate::membership::{Member, MemberChange};
@@ -52,10 +50,6 @@ impl Server {
 
     pub fn limits(&self) -> Limits {
         self.limits
-    }
-
-    pub fn store(&self) -> Arc<dyn Store<AppliedPosition>> {
-        self.threads.store()
     }
 
     pub async fn linearizable_read_notify_untraced(&self) -> Result<(), RequestError> {

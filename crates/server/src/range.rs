@@ -45,7 +45,7 @@ impl Server {
         if !request.serializable {
             self.linearizable_read_notify(trace).await?;
         }
-        let mut result = match self.store().begin_snapshot_read() {
+        let mut result = match self.threads().store().begin_snapshot_read() {
             Some(view) if apply::range::is_plain(&request) => {
                 self.range_rows(view, request, trace).await?
             }
@@ -130,7 +130,7 @@ impl Server {
         }
         let is_small = range_ops(&request).all(|range| range.range_end.is_empty());
         let number = trace.number();
-        let mut response = match self.store().begin_snapshot_read() {
+        let mut response = match self.threads().store().begin_snapshot_read() {
             None => {
                 let work = move |read: &(dyn ReadTxn + '_)| txn::read_txn(read, &request);
                 Box::pin(self.read_locked(trace, *READ_TXN, number, work)).await?

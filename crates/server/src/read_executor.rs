@@ -71,7 +71,7 @@ impl Server {
         number: u32,
         work: impl FnOnce(&(dyn ReadTxn + '_)) -> ReadResult<T> + Send + 'static,
     ) -> std::result::Result<T, RequestError> {
-        let store = self.store();
+        let store = self.threads().store();
         let work = traced(*trace, move || {
             let _as = label.enter_numbered(number);
             work(&*store.begin_read())
@@ -86,7 +86,7 @@ impl Server {
         &self,
         work: impl FnOnce(&(dyn ReadTxn + '_)) -> T + Send + 'static,
     ) -> std::result::Result<T, RequestError> {
-        let store = self.store();
+        let store = self.threads().store();
         if !has_locks(&*store) {
             return Ok(work(&*store.begin_read()));
         }
@@ -102,7 +102,7 @@ impl Server {
         &self,
         work: impl FnOnce(&Server) -> T + Send + 'static,
     ) -> std::result::Result<T, RequestError> {
-        if !has_locks(&*self.store()) {
+        if !has_locks(&*self.threads().store()) {
             return Ok(work(self));
         }
         let server = self.clone();

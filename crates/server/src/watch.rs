@@ -23,7 +23,7 @@ use clearlane_mvcc::watch::{
     CurrentWatchableStore, Response, StreamConsumer, WatchConfig, WatchId, WatchMetrics,
     WatchRequest, WatchStream, WatchWork, WatchableStore,
 };
-use clearlane_mvcc::{Change, WatchableKv};
+use clearlane_mvcc::WatchableKv;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -87,12 +87,6 @@ impl WatchServer {
     /// Applies to streams that are opened from now on.
     pub fn set_progress_interval(&self, interval: Duration) {
         self.progress_interval_ms.store(interval.as_millis() as u64, Ordering::Relaxed);
-    }
-
-    pub(crate) fn publish(&self, changes: Vec<(i64, Vec<Change>)>) {
-        if !changes.is_empty() {
-            self.store.read().publish_all(changes);
-        }
     }
 
     pub(crate) fn replace_store(&self, store: &Arc<dyn WatchableKv<AppliedPosition>>) {
@@ -252,7 +246,12 @@ impl Stream {
     ) -> Poll<Result<Vec<Response>>> {
         loop {
             self.with_slot(|slot| slot.is_notified = false);
-            let taken = std::task::ready!(self.calls.poll_responses(bytes_max, context))?;
+            let taken = match &mut self.calls {
+                WatchCalls::Direct(stream) => stream.poll_responses(bytes_max)?,
+                WatchCalls::Queued(calls) => {
+                    std::task::ready!(calls.poll_responses(bytes_max, context))?
+                }
+            };
             if !taken.is_empty() {
                 return Poll::Ready(Ok(taken));
             }

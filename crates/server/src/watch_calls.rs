@@ -55,18 +55,6 @@ impl WatchCalls {
             WatchCalls::Queued(calls) => calls.is_full(),
         }
     }
-
-    /// Takes up to about `bytes_max`, perhaps nothing. Pending while previous values are read.
-    pub(crate) fn poll_responses(
-        &mut self,
-        bytes_max: usize,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Vec<Response>>> {
-        match self {
-            WatchCalls::Direct(stream) => Poll::Ready(Ok(stream.poll_responses(bytes_max)?)),
-            WatchCalls::Queued(calls) => calls.poll_responses(bytes_max, context),
-        }
-    }
 }
 
 type Call = Box<dyn FnOnce(&WatchStream) + Send>;
@@ -153,7 +141,8 @@ impl QueuedCalls {
         self.runtime.spawn_blocking(move || shared.run(&waker));
     }
 
-    fn poll_responses(
+    /// Takes up to about `bytes_max`, perhaps nothing. Pending while previous values are read.
+    pub(crate) fn poll_responses(
         &mut self,
         bytes_max: usize,
         context: &mut Context<'_>,

@@ -16,7 +16,7 @@ const FIRST_SECONDS: f64 = 1e-6;
 const BOUNDS: i32 = 24;
 
 pub(super) fn write(page: &mut MetricsPage, sources: &MetricSources<'_>) {
-    let era = sources.server.store().era().name();
+    let era = sources.server.threads().store().era().name();
     let help = "How this server reads beside a writer. 1 for 'era' label with current era.";
     page.family("clearlane_era", "gauge", help).sample(&[("era", era)], 1);
     let help = "Reads that a network thread left to others, rather than wait for the disk.";

@@ -15,7 +15,7 @@ use super::thread::{CODES, Counter, RpcCounters};
 use crate::maintenance::ETCD_VERSION;
 
 pub(super) fn write(page: &mut MetricsPage, sources: &MetricSources<'_>) {
-    let store = sources.server.store();
+    let store = sources.server.threads().store();
     write_state(page, &*store.begin_read());
     let sizes = sources.server.threads().sizes();
     let help = "Total size of the underlying database physically allocated in bytes.";

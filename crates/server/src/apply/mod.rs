@@ -132,15 +132,6 @@ pub fn apply(
     }
 }
 
-/// Applies a put in a transaction that the caller ends.
-pub(crate) fn apply_put(
-    txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
-    has_lease: &dyn Fn(i64) -> bool,
-    request: &PutRequest,
-) -> Result<ApplyResult> {
-    split_error(put(txn, has_lease, request).map(AppliedResponse::Put))
-}
-
 /// Runs one operation in a write transaction. An error must be returned before any change.
 fn in_transaction(
     store: &dyn Store<AppliedPosition>,
@@ -165,7 +156,8 @@ fn range_through_log(
     range::execute_range(txn, request)
 }
 
-fn put(
+/// Puts in a transaction that the caller ends.
+pub(crate) fn put(
     txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     has_lease: &dyn Fn(i64) -> bool,
     request: &PutRequest,

@@ -152,7 +152,8 @@ impl Applier {
             none => none.insert(OpenPutTxn { txn: batch.store.begin_write()?, puts: 0 }),
         };
         let leases = &self.leases;
-        let answer = apply::apply_put(&mut *open.txn, &|lease| leases.contains(lease), request)?;
+        let response = apply::put(&mut *open.txn, &|lease| leases.contains(lease), request);
+        let answer = apply::split_error(response.map(AppliedResponse::Put))?;
         open.puts += 1;
         self.applied_position = progress;
         if open.puts == PUT_BATCH_MAX || !open.txn.begin_next_revision() {

@@ -153,7 +153,7 @@ impl ApplyReadyHandler for ApplyLoopHandler<'_> {
         for (_, changes) in &changes {
             self.state.metrics.record_changes(changes);
         }
-        self.state.watch_server.publish(changes);
+        self.state.watch_server.store.read().publish_all(changes);
     }
 
     fn drop_states(&mut self, dropped: Vec<DroppedStates>) {
