@@ -19,11 +19,11 @@ use std::time::Duration;
 
 use clearlane_backend::Era;
 use clearlane_contention::Registry;
+use clearlane_mvcc::WatchableKv;
 use clearlane_mvcc::watch::{
     CurrentWatchableStore, Response, StreamConsumer, WatchConfig, WatchId, WatchMetrics,
     WatchRequest, WatchStream, WatchWork, WatchableStore,
 };
-use clearlane_mvcc::WatchableKv;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 

@@ -1,0 +1,115 @@
+//! The threads of a member, each with its scheduling class.
+//!
+//! An error or a panic of one of them is the member's failure: the others would wait for it for
+//! ever.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use clearlane_backend::Era;
+use clearlane_net::sched::SchedClass;
+use clearlane_wal::Wal;
+
+use super::commit_thread::CommitThreadInit;
+use super::network::Network;
+use super::state::ServerState;
+use super::{apply_loop, raft_loop, wal_thread, watch_thread};
+use crate::error::{Error, Result};
+use crate::replica::{Applier, Replica};
+
+const READ_POOL_THREADS: usize = 2;
+
+pub(super) fn spawn_loops(
+    (replica, applier, wal): (Replica, Applier, Wal),
+    commits: CommitThreadInit,
+    tick: Duration,
+    network: Box<dyn Network>,
+    shared: &Arc<ServerState>,
+) -> Vec<std::io::Result<JoinHandle<()>>> {
+    let (to_wal, from_raft) = std::sync::mpsc::channel();
+    let (to_commit, commit_work) = std::sync::mpsc::channel();
+    let (to_apply, apply_work) = std::sync::mpsc::channel();
+    let applies_to = to_commit.clone();
+    let channels = raft_loop::Channels { to_wal, to_apply, to_commit, network };
+    vec![
+        spawn("wal", SchedClass::Latency, shared, move |shared| {
+            wal_thread::run(wal, &from_raft, shared)
+        }),
+        spawn("commit", SchedClass::Normal, shared, move |shared| {
+            commits.run(&commit_work, shared)
+        }),
+        spawn("raft", SchedClass::Latency, shared, move |shared| {
+            raft_loop::run(replica, tick, channels, shared)
+        }),
+        spawn("apply", SchedClass::Latency, shared, move |shared| {
+            apply_loop::run(applier, &apply_work, applies_to, shared)
+        }),
+        spawn("watch", SchedClass::Latency, shared, watch_thread::deliver),
+        spawn("catch-up", SchedClass::Normal, shared, watch_thread::sync_watchers),
+    ]
+}
+
+/// A reader without locks may be preempted for long: it blocks no other thread.
+pub(super) fn reader_sched_class(era: Era) -> SchedClass {
+    if era == Era::Clearlane { SchedClass::Batch } else { SchedClass::Normal }
+}
+
+/// Starts the threads of the read pool.
+pub(super) fn spawn_readers(
+    sched_class: SchedClass,
+    shared: &Arc<ServerState>,
+) -> Vec<std::io::Result<JoinHandle<()>>> {
+    let spawn_reader = |number| {
+        spawn(&format!("read-{number}"), sched_class, shared, |shared| {
+            shared.read_pool.run_worker();
+            Ok(())
+        })
+    };
+    (0..READ_POOL_THREADS).map(spawn_reader).collect()
+}
+
+/// It has the class of the threads that answer: it only sleeps and wakes.
+pub(super) fn spawn_uncached_reader(
+    number: usize,
+    shared: &Arc<ServerState>,
+) -> std::io::Result<JoinHandle<()>> {
+    spawn(&format!("uncached-{number}"), SchedClass::Latency, shared, |shared| {
+        shared.uncached_pool.run_worker();
+        Ok(())
+    })
+}
+
+/// Its error is published as the member's failure.
+fn spawn(
+    name: &str,
+    sched_class: SchedClass,
+    shared: &Arc<ServerState>,
+    work: impl FnOnce(&ServerState) -> Result<()> + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    let shared = Arc::clone(shared);
+    let thread = name.to_owned();
+    thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let guard = PanicGuard { thread, state: &shared };
+        // The class changes timing only: an error is ignored.
+        sched_class.apply_to_thread();
+        if let Err(error) = work(&shared) {
+            shared.fail(error);
+        }
+        drop(guard);
+    })
+}
+
+/// A panic fails the member: other threads would wait for this one for ever.
+struct PanicGuard<'s> {
+    thread: String,
+    state: &'s ServerState,
+}
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.state.fail(Error::Panicked { thread: std::mem::take(&mut self.thread) });
+        }
+    }
+}

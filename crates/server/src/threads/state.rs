@@ -1,0 +1,162 @@
+//! What the threads of a member share.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use clearlane_backend::Era;
+use clearlane_contention::Registry;
+use clearlane_lease::Lessor;
+use clearlane_mvcc::Store;
+use clearlane_raft::Leadership;
+use clearlane_raft::read_index::ReadMode;
+use clearlane_wal::files::FileSystem;
+use clearlane_wal::{Metadata, Wal};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::completions::CompletionQueue;
+use super::disk_space::DiskSpace;
+use super::metrics::Metrics;
+use super::peer_clients::PeerClients;
+use super::raft_loop_queue::{RaftLoopEvent, RaftLoopQueue};
+use super::read_pool::ReadPool;
+use super::sizes::StoreSizes;
+use super::status::Status;
+use super::timed_files::TimedFiles;
+use crate::alarms::Alarms;
+use crate::applied_position::AppliedPosition;
+use crate::error::{Error, Result};
+use crate::membership::Members;
+use crate::quota::Quota;
+use crate::raft_snapshot::StoreDir;
+use crate::replica::{Applier, ApplyReport, Replica, ReplicaConfig, StorageConfig, Wait, start};
+use crate::response_memory::ResponseMemory;
+use crate::trace::TraceRecorder;
+use crate::watch::WatchServer;
+
+pub type CurrentStore = ArcSwap<Arc<dyn Store<AppliedPosition>>>;
+
+#[derive(Debug)]
+pub(super) struct ServerState {
+    pub(super) raft_queue: RaftLoopQueue,
+    pub(super) store: CurrentStore,
+    pub(super) status: Status,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) locks: Registry,
+    pub(super) trace: TraceRecorder,
+    pub(super) completion_queues: Mutex<Vec<Arc<CompletionQueue>>>,
+    pub(super) wait: Arc<Wait>,
+    pub(super) read_pool: ReadPool,
+    pub(super) uncached_pool: ReadPool,
+    pub(super) metadata: Metadata,
+    pub(super) watch_server: Arc<WatchServer>,
+    pub(super) leases: Arc<Lessor>,
+    /// The zero of the replica's clock.
+    pub(super) start: Instant,
+    pub(super) members: watch::Sender<Arc<Members>>,
+    pub(super) store_dir: Arc<dyn StoreDir>,
+    pub(super) peer_clients: OnceLock<Arc<dyn PeerClients>>,
+    pub(super) failure: watch::Sender<Option<Arc<Error>>>,
+    pub(super) alarms: ArcSwap<Alarms>,
+    pub(super) leadership: watch::Sender<Leadership>,
+    pub(super) compacted: watch::Sender<i64>,
+    pub(super) sizes: StoreSizes,
+    pub(super) quota: Quota,
+    pub(super) response_memory: Arc<ResponseMemory>,
+    pub(super) disk_space: Arc<DiskSpace>,
+    pub(super) files: Arc<dyn FileSystem>,
+    pub(super) wal_dir: PathBuf,
+    pub(super) election_timeout: Duration,
+    /// Whether a reader may skip ReadIndex at a sole voter: not in the old eras, and not in another
+    /// read mode.
+    pub(super) can_skip_read_index: bool,
+}
+
+impl ServerState {
+    /// Opens what is on disk. No thread runs yet.
+    pub(super) fn open(
+        storage: StorageConfig,
+        config: ReplicaConfig,
+    ) -> Result<(Arc<ServerState>, (Replica, Applier, Wal))> {
+        let metrics = Arc::new(Metrics::default());
+        let disk_space = Arc::new(DiskSpace::default());
+        let files = TimedFiles::new(storage.files, Arc::clone(&metrics), Arc::clone(&disk_space));
+        let files: Arc<dyn FileSystem> = Arc::new(files);
+        let storage = StorageConfig { files: Arc::clone(&files), ..storage };
+        let locks = storage.backend.locks.clone();
+        let (wal_dir, store_dir) = (storage.wal_dir.clone(), Arc::clone(&storage.store_dir));
+        let can_skip_read_index =
+            config.read_mode == ReadMode::ReadIndex && storage.era == Era::Clearlane;
+        let joins_as_learner = config.joins_as_learner;
+        let quota = Quota::new(config.quota_bytes);
+        let election_ticks = u32::try_from(config.raft.election_ticks).unwrap_or(u32::MAX);
+        let election_timeout = config.read_index.tick_interval * election_ticks;
+        let (replica, applier, wal) = start(storage, config)?;
+        metrics.init(&**applier.store(), &wal)?;
+        let state = ServerState {
+            raft_queue: RaftLoopQueue::default(),
+            store: ArcSwap::from_pointee(applier.store().clone() as Arc<dyn Store<_>>),
+            status: Status::default(),
+            metrics,
+            trace: TraceRecorder::new(&locks),
+            completion_queues: Mutex::default(),
+            wait: Arc::clone(replica.wait()),
+            read_pool: ReadPool::default(),
+            uncached_pool: ReadPool::default(),
+            metadata: replica.metadata(),
+            watch_server: Arc::new(WatchServer::new(applier.store(), &locks)),
+            locks,
+            leases: Arc::clone(applier.leases()),
+            start: Instant::now(),
+            store_dir,
+            peer_clients: OnceLock::new(),
+            failure: watch::Sender::new(None),
+            members: watch::Sender::new(Arc::clone(replica.members())),
+            alarms: ArcSwap::new(Arc::clone(replica.alarms())),
+            leadership: watch::Sender::new(replica.leadership()),
+            compacted: watch::Sender::new(0),
+            sizes: StoreSizes::default(),
+            quota,
+            response_memory: Arc::default(),
+            disk_space,
+            files,
+            wal_dir,
+            election_timeout,
+            can_skip_read_index,
+        };
+        state.sizes.reset(applier.store().sizes()?);
+        state.init_status(&replica, &applier, joins_as_learner);
+        Ok((Arc::new(state), (replica, applier, wal)))
+    }
+
+    fn init_status(&self, replica: &Replica, applier: &Applier, joins_as_learner: Option<bool>) {
+        self.disk_space.start();
+        self.status.set_leadership(replica.leadership(), Duration::ZERO);
+        self.status.set_committed(replica.committed());
+        self.status.set_applied(applier.applied_position().index);
+        self.status.init_is_learner(replica, applier.members(), joins_as_learner);
+    }
+
+    pub(super) fn fail(&self, error: Error) {
+        self.failure.send_if_modified(|failed| {
+            let first = failed.is_none();
+            failed.get_or_insert_with(|| Arc::new(error));
+            first
+        });
+        self.raft_queue.push([RaftLoopEvent::Stop]);
+    }
+
+    /// Called before requests are completed.
+    pub(super) fn publish_applied(&self, applied: &ApplyReport) {
+        self.status.set_applied(applied.index);
+        if let Some(members) = &applied.members {
+            self.status.set_members(members, self.metadata.node_id);
+            self.members.send_replace(Arc::clone(members));
+        }
+        if let Some(alarms) = &applied.alarms {
+            self.alarms.store(Arc::clone(alarms));
+        }
+    }
+}
