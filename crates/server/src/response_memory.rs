@@ -5,7 +5,7 @@
 //! reads a large chunk, or the whole rest if that is not more; one without reads a small chunk.
 //!
 //! * Clients that do not take their answers slow down the others, but take no more memory than that
-//!   and a small chunk each.
+//!   and two small chunks each, of at least one record.
 //! * An answer of a few megabytes is read at once: its view is not kept until the client has taken
 //!   it.
 

@@ -8,8 +8,9 @@
 //!                up to the capacity, then events are refused; at half of it, "capacity again"
 //! ```
 //!
-//! Only events are refused, and notices of progress are left out. A request of the client gets its
-//! answer, so what else is in the channel is bounded by what the client asks for without reading.
+//! Only events are refused, and in the default era notices of progress are left out. A request of
+//! the client gets its answer, so what else is in the channel is bounded by what the client asks
+//! for without reading.
 //! In etcd: `watchStream.ch`.
 
 use std::collections::{BTreeSet, VecDeque};

@@ -54,6 +54,7 @@ impl Replica {
                     self.complete(of, RequestOutcome::ReadFailed(error));
                 }
             }
+            // Only a queued proposal is taken back: one that was proposed may still be applied.
             ReplicaInput::Cancel(of) => {
                 if !self.wait.cancel(of) && !self.read_index.cancel(of) {
                     self.queued_proposals.cancel(of);

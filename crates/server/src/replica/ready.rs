@@ -59,6 +59,7 @@ impl ReplicaReady {
         // Before a message leaves: a member that is elected with its help may acknowledge what this
         // one has not applied.
         handler.set_sole_voter_caught_up(self.is_sole_voter_caught_up);
+        // The disk works meanwhile: `messages` have only what may leave before the sync.
         if let Some(batch) = self.wal_batch {
             handler.write_wal(batch);
         }
