@@ -1,12 +1,24 @@
 //! One call of a client: at which member, until when, and where its time goes.
 
+use std::time::Duration;
+
 use clearlane_server::request_trace::RequestTrace;
 use clearlane_server::{RequestError, Server};
 use http::HeaderMap;
 use tonic::Status;
 
+use crate::client_info::ClientInfo;
 use crate::interceptors::{self, RequiredRole};
 use crate::status;
+
+/// The request's head, the server it is for, and the client that sent it.
+pub(crate) struct CallHead {
+    pub(crate) server: Server,
+    pub(crate) headers: HeaderMap,
+    pub(crate) client: ClientInfo,
+    /// A call longer than the first is logged, and so is a read longer than the second.
+    pub(crate) slow_thresholds: (Duration, Duration),
+}
 
 #[derive(Debug)]
 pub struct RequestContext {

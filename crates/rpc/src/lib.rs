@@ -36,6 +36,7 @@ pub(crate) mod range_body;
 mod response_body;
 pub mod router;
 pub mod serve;
+mod slow_request;
 pub mod status;
 mod unary;
 pub mod watch;

@@ -27,9 +27,10 @@ use tonic::Status;
 use tonic::service::Routes;
 
 use crate::client_info::{ClientInfo, RemoteAddress};
+use crate::context::CallHead;
 use crate::http::{EncryptedConnection, HttpService};
 use crate::interceptors;
-use crate::kv::{CallHead, KvMethods};
+use crate::kv::KvMethods;
 use crate::metrics::{RpcMethod, ThreadMetrics, counted_call};
 use crate::response_body::{ResponseBody, error_response};
 use crate::{gzip, kv};

@@ -44,19 +44,15 @@ fn malformed_request(error: &DecodeError) -> Status {
     Status::internal(format!("grpc: error unmarshalling request: {error}"))
 }
 
-pub(super) fn message_response(message: impl Message) -> Response<ResponseBody> {
-    ok_response(ResponseBody::Message(frame(&message)))
-}
-
 /// A large message is encoded in the read pool, so that no other task of this thread waits for it,
 /// and only a few are encoded at a time.
-pub(super) fn message_response_of_any_size(
+pub(super) fn message_of_any_size(
     member: &Server,
     message: impl Message + 'static,
 ) -> Result<EncodedResponse<'_>, Status> {
     let length = message.encoded_len();
     if length <= INLINE_ENCODE_BYTES_MAX {
-        return Ok(EncodedResponse::Ready(message_response(message)));
+        return Ok(EncodedResponse::message(message));
     }
     check_message_size(length as u64)?;
     let work = member.threads().read_pool().run(move || frame(&message));
@@ -71,6 +67,10 @@ pub(crate) enum EncodedResponse<'a> {
 }
 
 impl EncodedResponse<'_> {
+    pub(super) fn message(message: impl Message) -> Self {
+        EncodedResponse::Ready(ok_response(ResponseBody::Message(frame(&message))))
+    }
+
     pub(super) async fn resolve(
         self,
         context: &RequestContext,

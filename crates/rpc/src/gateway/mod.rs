@@ -31,7 +31,8 @@ use tonic::{Code, Status};
 
 use self::bindings::Binding;
 use crate::client_info::{ClientInfo, RemoteAddress};
-use crate::kv::{self, CallHead, KvMethods};
+use crate::context::CallHead;
+use crate::kv::{self, KvMethods};
 use crate::metrics::{RpcMethod as Rpc, ThreadMetrics, counted_call};
 
 /// The most bytes of JSON of one message: what fits into the 2 MiB of a gRPC message, as base64,

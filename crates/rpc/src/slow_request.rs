@@ -1,0 +1,127 @@
+//! The lines of the log about calls of KV that took long, in etcd's words.
+
+use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+use clearlane_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest};
+use clearlane_server::apply::describe::write_keys;
+use clearlane_server::apply::txn::is_read_only;
+use clearlane_server::request_trace::{RequestTrace, SlowRequestFields};
+use clearlane_server::trace;
+use http::Response;
+use tonic::Status;
+
+use crate::context::CallHead;
+use crate::response_body::ResponseBody;
+
+/// A range with more records is a long one in a recording: as many as the network threads read by
+/// themselves.
+const SHORT_RANGE_RECORDS_MAX: usize = 128;
+
+/// What the log shows of a request: no values.
+pub(crate) enum RequestSummary {
+    Range { key: Bytes, range_end: Bytes, limit: i64 },
+    Delete { key: Bytes, range_end: Bytes },
+    Put { key: Bytes, value_size: usize },
+    Txn { compares: usize, successes: usize, failures: usize, is_read_only: bool },
+    Compact { revision: i64 },
+}
+
+impl RequestSummary {
+    pub(crate) fn of_range(request: &RangeRequest) -> RequestSummary {
+        let (key, range_end) = (request.key.clone(), request.range_end.clone());
+        RequestSummary::Range { key, range_end, limit: request.limit }
+    }
+
+    pub(crate) fn of_put(request: &PutRequest) -> RequestSummary {
+        RequestSummary::Put { key: request.key.clone(), value_size: request.value.len() }
+    }
+
+    pub(crate) fn of_delete(request: &DeleteRangeRequest) -> RequestSummary {
+        let (key, range_end) = (request.key.clone(), request.range_end.clone());
+        RequestSummary::Delete { key, range_end }
+    }
+
+    pub(crate) fn of_txn(request: &TxnRequest) -> RequestSummary {
+        RequestSummary::Txn {
+            compares: request.compare.len(),
+            successes: request.success.len(),
+            failures: request.failure.len(),
+            is_read_only: is_read_only(request),
+        }
+    }
+
+    /// The name and the lane in a recording; `count` is the length of the answer.
+    pub(crate) fn trace_class(&self, count: usize) -> (&'static str, trace::LaneKind) {
+        use trace::LaneKind::{Read, Write};
+        match self {
+            RequestSummary::Range { range_end, .. } if range_end.is_empty() => ("get", Read),
+            RequestSummary::Range { .. } if count <= SHORT_RANGE_RECORDS_MAX => ("range", Read),
+            RequestSummary::Range { .. } => ("long range", Read),
+            RequestSummary::Txn { is_read_only: true, .. } => ("read txn", Read),
+            RequestSummary::Txn { .. } => ("txn", Write),
+            RequestSummary::Put { .. } => ("put", Write),
+            RequestSummary::Delete { .. } => ("delete", Write),
+            RequestSummary::Compact { .. } => ("compact", Write),
+        }
+    }
+
+    /// The beginning of etcd's line about a slow read; `None` for a write.
+    fn slow_read_prefix(&self) -> Option<&'static str> {
+        match self {
+            RequestSummary::Range { .. } => Some("read-only range "),
+            RequestSummary::Txn { is_read_only: true, .. } => Some("read-only txn "),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for RequestSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RequestSummary::Range { key, range_end, limit } => {
+                write_keys(key, range_end, f)?;
+                if *limit == 0 { Ok(()) } else { write!(f, " limit:{limit}") }
+            }
+            RequestSummary::Delete { key, range_end } => write_keys(key, range_end, f),
+            RequestSummary::Put { key, value_size } => {
+                write!(f, "key:\"{}\" value_size:{value_size}", key.escape_ascii())
+            }
+            RequestSummary::Txn { compares, successes, failures, .. } => {
+                write!(f, "compare:{compares} success:{successes} failure:{failures}")
+            }
+            RequestSummary::Compact { revision } => write!(f, "revision:{revision}"),
+        }
+    }
+}
+
+pub(crate) fn report_if_slow(
+    call: &'static str,
+    head: &CallHead,
+    summary: &RequestSummary,
+    count: usize,
+    response: &Result<Response<ResponseBody>, Status>,
+    (whole, read): (&RequestTrace, &RequestTrace),
+) {
+    let whole = whole.report_if_slow(head.slow_thresholds.0);
+    let read = read.report_if_slow(head.slow_thresholds.1);
+    if whole.is_none() && read.is_none() {
+        return;
+    }
+    let about = SlowRequestFields {
+        call,
+        remote: &head.client.to_string(),
+        request: summary,
+        response_count: count as i64,
+        response_size: response.as_ref().map_or(0, |response| response.body().message_len()),
+    };
+    if let (Some(prefix), Some(report)) = (summary.slow_read_prefix(), read) {
+        let error = response.as_ref().err().map_or("", Status::message);
+        report.log_slow_read(prefix, &about, head.slow_thresholds.1, error);
+        head.server.threads().metrics().slow_applies.fetch_add(1, Relaxed);
+    }
+    if let Some(report) = whole {
+        report.log_slow_request(&about);
+    }
+}
