@@ -226,27 +226,27 @@ impl Drop for StreamedRead {
 }
 
 fn read_batch(
-    node: &ServerThreads,
-    mut found: Box<StreamedRange>,
+    threads: &ServerThreads,
+    mut range: Box<StreamedRange>,
     head: BytesMut,
     tail: Bytes,
 ) -> oneshot::Receiver<Result<ReadBatch, BodyError>> {
-    let shelf = Arc::clone(node.response_memory());
-    node.read_pool().run_continuation(move || {
-        let place = ResponseMemoryPermit::acquire(&shelf, found.encoded_len());
-        let records = found.next_records(place.chunk_bytes())?.unwrap_or_default();
-        let left = (found.records_left() > 0).then_some(found);
-        let (mut records, mut bytes, mut pieces) = (records.into_iter(), head, VecDeque::new());
+    let memory = Arc::clone(threads.response_memory());
+    threads.read_pool().run_continuation(move || {
+        let permit = ResponseMemoryPermit::acquire(&memory, range.encoded_len());
+        let records = range.next_records(permit.chunk_bytes())?.unwrap_or_default();
+        let rest = (range.records_left() > 0).then_some(range);
+        let (mut records, mut bytes, mut chunks) = (records.into_iter(), head, VecDeque::new());
         let mut steps = YieldPoints::default();
         while !records.as_slice().is_empty() {
             encode_chunk(&mut records, &mut bytes);
             steps.advance(bytes.len());
-            if records.as_slice().is_empty() && left.is_none() {
+            if records.as_slice().is_empty() && rest.is_none() {
                 bytes.put_slice(&tail);
             }
-            pieces.push_back(std::mem::take(&mut bytes).freeze());
+            chunks.push_back(std::mem::take(&mut bytes).freeze());
         }
-        Ok(ReadBatch { chunks: pieces, rest: left, permit: Some(place) })
+        Ok(ReadBatch { chunks, rest, permit: Some(permit) })
     })
 }
 
