@@ -3,11 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+mod support;
 
-use clearlane::data::open_single_member;
 use clearlane_backend::Era;
 use clearlane_engine::Bucket;
 use clearlane_proto::Message;
@@ -21,43 +18,10 @@ use clearlane_proto::etcdserverpb::{
     AuthUserChangePasswordRequest, AuthUserDeleteRequest, AuthUserGetRequest,
     AuthUserGrantRoleRequest, AuthUserListRequest, AuthUserRevokeRoleRequest, AuthenticateRequest,
 };
-use clearlane_rpc::serve::RpcServer;
-use clearlane_server::apply::Limits;
-use clearlane_server::threads::ServerThreads;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
-struct Running {
-    node: Arc<ServerThreads>,
-    server: RpcServer,
-}
-
-impl Running {
-    fn start(dir: &Path) -> Running {
-        let era = Era::Clearlane;
-        let node = open_single_member(dir, era, "default", "http://localhost:2380");
-        let node = Arc::new(node.unwrap());
-        let address = "127.0.0.1:0".parse().unwrap();
-        let server = RpcServer::start(&node, address, 1, Limits::default()).unwrap();
-        Running { node, server }
-    }
-
-    async fn client(&self) -> AuthClient<Channel> {
-        let address = format!("http://{}", self.server.address());
-        AuthClient::new(Endpoint::from_shared(address).unwrap().connect().await.unwrap())
-    }
-
-    fn stop(self) {
-        self.server.stop().unwrap();
-        self.node.stop();
-        assert!(self.node.failure().borrow().is_none());
-    }
-}
-
-fn block_on<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), work).await.unwrap() })
-}
+use crate::support::{TestServer, block_on, with_server};
 
 fn refused<T: std::fmt::Debug>(answer: Result<Response<T>, Status>, code: Code, words: &str) {
     let status = answer.unwrap_err();
@@ -85,9 +49,9 @@ fn range(kind: Type, key: &'static str, end: &'static str) -> Permission {
 #[test]
 fn users_are_kept_and_their_passwords_are_not() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path());
+    let server = TestServer::start(dir.path(), Era::Clearlane);
     block_on(async {
-        let mut client = running.client().await;
+        let mut client = AuthClient::new(server.channel().await);
         assert_eq!(revision(&mut client).await, 1);
         client.auth_disable(AuthDisableRequest {}).await.unwrap();
         let wrong = Code::FailedPrecondition;
@@ -112,7 +76,7 @@ fn users_are_kept_and_their_passwords_are_not() {
         client.user_add(AuthUserAddRequest { options, ..user("np", "x") }).await.unwrap();
         assert_eq!(revision(&mut client).await, 3);
         let stored = |name: &str| {
-            let store = running.node.store();
+            let store = server.node.store();
             let record =
                 store.begin_read().get(Bucket::AuthUsers, name.as_bytes()).unwrap().unwrap();
             User::decode(record).unwrap().password
@@ -125,10 +89,10 @@ fn users_are_kept_and_their_passwords_are_not() {
         let long = client.user_add(user("bob", &"p".repeat(73))).await;
         assert_eq!(long.unwrap_err().code(), Code::Unknown);
     });
-    running.stop();
-    let running = Running::start(dir.path());
+    server.stop();
+    let server = TestServer::start(dir.path(), Era::Clearlane);
     block_on(async {
-        let mut client = running.client().await;
+        let mut client = AuthClient::new(server.channel().await);
         assert_eq!(revision(&mut client).await, 4);
         let list = client.user_list(AuthUserListRequest {}).await.unwrap().into_inner();
         assert_eq!(list.users, ["alice", "np"]);
@@ -136,15 +100,13 @@ fn users_are_kept_and_their_passwords_are_not() {
         let list = client.user_list(AuthUserListRequest {}).await.unwrap().into_inner();
         assert_eq!(list.users, ["alice"]);
     });
-    running.stop();
+    server.stop();
 }
 
 #[test]
 fn permissions_are_kept_in_order() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path());
-    block_on(async {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = AuthClient::new(server.channel().await);
         let (bad, wrong) = (Code::InvalidArgument, Code::FailedPrecondition);
         let role = |name: &str| AuthRoleAddRequest { name: name.into() };
         let get = |role: &str| AuthRoleGetRequest { role: role.into() };
@@ -184,15 +146,12 @@ fn permissions_are_kept_in_order() {
         let all = client.role_get(get("root")).await.unwrap().into_inner().perm;
         assert_eq!(all, [range(Type::Readwrite, "", "\0")]);
     });
-    running.stop();
 }
 
 #[test]
 fn a_role_that_goes_is_taken_from_all() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path());
-    block_on(async {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = AuthClient::new(server.channel().await);
         let wrong = Code::FailedPrecondition;
         client.user_add(user("alice", "")).await.unwrap();
         client.user_add(user("root", "pw")).await.unwrap();
@@ -225,5 +184,4 @@ fn a_role_that_goes_is_taken_from_all() {
         let enable = client.auth_enable(AuthEnableRequest {}).await.unwrap_err();
         assert_eq!(enable.code(), Code::Unimplemented, "not without a guard at the door");
     });
-    running.stop();
 }

@@ -7,145 +7,49 @@
     reason = "a test fails by panicking, and reports"
 )]
 
+#[path = "support/program.rs"]
+mod program;
+mod support;
+
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::mpsc::{self, Receiver};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use clearlane_contention::timeline;
 use clearlane_contention::timeline::Timeline;
+use clearlane_proto::etcdserverpb::RangeRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
-use clearlane_proto::etcdserverpb::request_op::Request;
-use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
-/// Nothing here takes nearly so long.
-const PATIENCE: Duration = Duration::from_secs(60);
-const BY_DEFAULT: [&str; 4] = [
-    "--listen-client-urls=http://127.0.0.1:0",
-    "--advertise-client-urls=http://127.0.0.1:2379",
-    "--listen-peer-urls=http://127.0.0.1:0",
-    "--initial-cluster-token=new",
-];
-
-fn program(arguments: &[&str]) -> Command {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_clearlane"));
-    program.args(arguments).env_clear();
-    program
-}
-
-fn refused(arguments: &[&str]) -> Output {
-    program(arguments).output().unwrap()
-}
+use crate::program::{RunningProgram, TIMEOUT, member, program};
+use crate::support::{block_on, connect, get, put, put_all};
 
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-struct Running {
-    process: Child,
-    lines: Receiver<String>,
-    said: Vec<String>,
-}
-
-impl Running {
-    fn start(data_dir: &Path, more: &[&str]) -> Running {
-        let data_dir = format!("--data-dir={}", data_dir.display());
-        let mut program = program(&BY_DEFAULT);
-        program.arg(data_dir).args(more).stderr(Stdio::piped());
-        let mut process = program.spawn().unwrap();
-        let stderr = BufReader::new(process.stderr.take().unwrap());
-        let (tell, lines) = mpsc::channel();
-        thread::spawn(move || {
-            for line in stderr.lines() {
-                // The test may have seen enough.
-                let _ = tell.send(line.unwrap());
-            }
-        });
-        Running { process, lines, said: Vec::new() }
-    }
-
-    fn line(&mut self, words: &str) -> String {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let line = self.lines.recv_timeout(left);
-            let line = line.unwrap_or_else(|_| panic!("no {words} in {:#?}", self.said));
-            self.said.push(line.clone());
-            if line.contains(words) {
-                return line;
-            }
-        }
-    }
-
-    fn ready(&mut self) -> String {
-        self.line("ready to serve client requests");
-        let line: Value = serde_json::from_str(&self.line("serving client traffic")).unwrap();
-        line["address"].as_str().unwrap().to_owned()
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.process.id() as i32), signal).unwrap();
-    }
-
-    fn end(mut self) -> (ExitStatus, Vec<String>) {
-        let status = self.process.wait().unwrap();
-        self.said.extend(self.lines.iter());
-        (status, std::mem::take(&mut self.said))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // One that has ended cannot be killed.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-async fn connect(address: &str) -> KvClient<Channel> {
-    let address = Endpoint::from_shared(format!("http://{address}")).unwrap();
-    KvClient::new(address.connect().await.unwrap())
-}
-
-fn put(key: String, value: &str) -> PutRequest {
-    PutRequest { key: key.into(), value: value.to_owned().into(), ..Default::default() }
-}
-
-fn get(key: String) -> RangeRequest {
-    RangeRequest { key: key.into(), ..Default::default() }
-}
-
-fn block_on<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.unwrap() })
+fn start(data_dir: &Path, more: &[&str]) -> RunningProgram {
+    RunningProgram::start(&mut member(data_dir, more))
 }
 
 /// Ranges of all keys, and beside them puts and reads of one key, until the other side of `ends` is
 /// gone.
 async fn range_put_and_get(address: &str, mut ends: tokio::sync::oneshot::Receiver<()>) {
-    let mut client = connect(address).await;
-    for from in (0..3000).step_by(100) {
-        let op = |key| RequestOp { request: Some(Request::RequestPut(put(key, "v"))) };
-        let success = (from..from + 100).map(|number| op(format!("k{number:04}"))).collect();
-        client.txn(TxnRequest { success, ..TxnRequest::default() }).await.unwrap();
-    }
-    let all = RangeRequest { range_end: vec![0].into(), serializable: true, ..get("k".to_owned()) };
-    let hot = RangeRequest { serializable: true, ..get("hot".to_owned()) };
-    let mut others = [connect(address).await, connect(address).await];
+    let mut client = KvClient::new(connect(address).await);
+    put_all(&mut client, (0..3000).map(|number| put(format!("k{number:04}"), "v"))).await;
+    let all = RangeRequest { range_end: vec![0].into(), serializable: true, ..get("k") };
+    let hot = RangeRequest { serializable: true, ..get("hot") };
+    let mut others = [KvClient::new(connect(address).await), KvClient::new(connect(address).await)];
     let [putting, reading] = &mut others;
     while matches!(ends.try_recv(), Err(tokio::sync::oneshot::error::TryRecvError::Empty)) {
         let (ranged, done, read) = tokio::join!(
             client.range(all.clone()),
-            putting.put(put("hot".to_owned(), "v")),
+            putting.put(put("hot", "v")),
             reading.range(hot.clone()),
         );
         assert_eq!((ranged.is_ok(), done.is_ok(), read.is_ok()), (true, true, true));
@@ -158,7 +62,7 @@ fn a_slow_request_names_the_lock_and_its_holder_in_every_old_era() {
     for era in ["3.0", "3.1", "3.2"] {
         let dir = tempfile::tempdir().unwrap();
         let era = format!("--era={era}");
-        let mut running = Running::start(dir.path(), &[&era, "--warning-apply-duration=1ns"]);
+        let mut running = start(dir.path(), &[&era, "--warning-apply-duration=1ns"]);
         let address = running.ready();
         let (end, ends) = tokio::sync::oneshot::channel();
         let load = thread::spawn(move || block_on(range_put_and_get(&address, ends)));
@@ -188,11 +92,11 @@ fn it_records_a_timeline() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("timeline");
     let timeline = format!("--timeline={}", file.display());
-    let mut running = Running::start(dir.path(), &["--era=3.2", &timeline]);
+    let mut running = start(dir.path(), &["--era=3.2", &timeline]);
     let address = running.ready();
     let ask = |key: &str| {
         block_on(async {
-            let mut client = connect(&address).await;
+            let mut client = KvClient::new(connect(&address).await);
             client.put(put(key.to_owned(), "1")).await.unwrap();
             client.range(get(key.to_owned())).await.unwrap();
         });
@@ -232,7 +136,7 @@ fn a_timeline_that_cannot_be_written_is_told_first() {
     let dir = tempfile::tempdir().unwrap();
     let nowhere = dir.path().join("nowhere").join("timeline");
     let (timeline, data) = (format!("--timeline={}", nowhere.display()), dir.path().join("data"));
-    let output = refused(&[&timeline, &format!("--data-dir={}", data.display())]);
+    let output = program(&[&timeline, &format!("--data-dir={}", data.display())]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
     assert!(said.contains(&format!("{timeline}: No such file").replace('=', " ")), "{said}");
@@ -242,7 +146,7 @@ fn a_timeline_that_cannot_be_written_is_told_first() {
 #[test]
 fn without_a_timeline_its_signal_does_no_harm() {
     let dir = tempfile::tempdir().unwrap();
-    let mut running = Running::start(dir.path(), &[]);
+    let mut running = start(dir.path(), &[]);
     running.ready();
     running.signal(Signal::SIGUSR1);
     running.line("without --timeline there is nothing to record");
@@ -254,12 +158,12 @@ fn without_a_timeline_its_signal_does_no_harm() {
 #[test]
 fn it_serves_stops_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();
-    let mut running = Running::start(dir.path(), &[]);
+    let mut running = start(dir.path(), &[]);
     let address = running.ready();
     block_on(async {
-        let mut client = connect(&address).await;
-        client.put(put("a".to_owned(), "1")).await.unwrap();
-        client.put(put("b".to_owned(), "2")).await.unwrap();
+        let mut client = KvClient::new(connect(&address).await);
+        client.put(put("a", "1")).await.unwrap();
+        client.put(put("b", "2")).await.unwrap();
     });
     running.signal(Signal::SIGTERM);
     let (status, said) = running.end();
@@ -271,10 +175,11 @@ fn it_serves_stops_and_comes_back() {
         }
         assert!(["info", "warn"].contains(&line["level"].as_str().unwrap()), "{line}");
     }
-    let mut running = Running::start(dir.path(), &[]);
+    let mut running = start(dir.path(), &[]);
     let address = running.ready();
     block_on(async {
-        let read = connect(&address).await.range(get("b".to_owned())).await.unwrap().into_inner();
+        let read =
+            KvClient::new(connect(&address).await).range(get("b")).await.unwrap().into_inner();
         assert_eq!(&read.kvs[0].value[..], b"2");
     });
     running.signal(Signal::SIGINT);
@@ -290,12 +195,12 @@ fn what_was_acknowledged_survives_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let mut acknowledged = 0;
     for round in 0..6_u32 {
-        let mut running = Running::start(dir.path(), &[]);
+        let mut running = start(dir.path(), &[]);
         let address = running.ready();
         let wanted = acknowledged + 1 + seed.wrapping_mul(round * 2_654_435 + 1) % 97;
         acknowledged = block_on(async {
-            let mut client = connect(&address).await;
-            let all = RangeRequest { range_end: vec![0].into(), ..get("\0".to_owned()) };
+            let mut client = KvClient::new(connect(&address).await);
+            let all = RangeRequest { range_end: vec![0].into(), ..get("\0") };
             let found = client.range(all).await.unwrap().into_inner();
             assert!(found.count >= i64::from(acknowledged), "{} of {acknowledged}", found.count);
             for (number, found) in found.kvs.iter().enumerate().take(acknowledged as usize) {
@@ -328,14 +233,14 @@ fn clients_come_through_several_doors() {
     let socket = dir.path().join("socket");
     let urls = format!("--listen-client-urls=http://127.0.0.1:0,unix://{}", socket.display());
     let log = format!("--log-outputs=stderr,{}", dir.path().join("log").display());
-    let mut running = Running::start(&dir.path().join("data"), &[&urls, &log, "--era=3.2"]);
+    let mut running = start(&dir.path().join("data"), &[&urls, &log, "--era=3.2"]);
     let first = running.ready();
     assert_eq!(running.ready(), socket.display().to_string());
     block_on(async {
-        connect(&first).await.put(put("a".to_owned(), "1")).await.unwrap();
+        KvClient::new(connect(&first).await).put(put("a", "1")).await.unwrap();
         let at = Endpoint::from_shared(format!("unix:{}", socket.display())).unwrap();
         let mut through_socket = KvClient::new(at.connect().await.unwrap());
-        let read = through_socket.range(get("a".to_owned())).await.unwrap().into_inner();
+        let read = through_socket.range(get("a")).await.unwrap().into_inner();
         assert_eq!(read.count, 1);
     });
     running.signal(Signal::SIGTERM);
@@ -349,8 +254,8 @@ fn clients_come_through_several_doors() {
 #[test]
 fn metrics_have_a_port_of_their_own() {
     let dir = tempfile::tempdir().unwrap();
-    let mut running = Running::start(dir.path(), &["--listen-metrics-urls=http://127.0.0.1:0"]);
-    let line: Value = serde_json::from_str(&running.line("serving metrics")).unwrap();
+    let mut running = start(dir.path(), &["--listen-metrics-urls=http://127.0.0.1:0"]);
+    let line = running.json("serving metrics");
     running.ready();
     for (path, words) in [("/metrics", "etcd_server_has_leader 1"), ("/health", "\"true\"")] {
         let answer = page(line["address"].as_str().unwrap(), path);
@@ -360,7 +265,7 @@ fn metrics_have_a_port_of_their_own() {
 
 fn page(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
@@ -370,8 +275,8 @@ fn page(address: &str, path: &str) -> String {
 
 fn counted(address: &str, puts: u32) -> i64 {
     block_on(async {
-        let mut client = connect(address).await;
-        let all = RangeRequest { range_end: vec![0].into(), ..get("\0".to_owned()) };
+        let mut client = KvClient::new(connect(address).await);
+        let all = RangeRequest { range_end: vec![0].into(), ..get("\0") };
         let found = client.range(all).await.unwrap().into_inner().count;
         for number in 0..puts {
             client.put(put(format!("{found:08}-{number:08}"), &"v".repeat(100))).await.unwrap();
@@ -389,15 +294,15 @@ fn a_log_that_has_lost_its_end_is_told_of() {
     for lost in [4096, 1 << 20, SEGMENT - 10_000] {
         let dir = tempfile::tempdir().unwrap();
         let segment = dir.path().join("member/wal/0000000000000000-0000000000000000.wal");
-        let mut running = Running::start(dir.path(), &flags);
+        let mut running = start(dir.path(), &flags);
         assert_eq!(counted(&running.ready(), 100), 0);
         running.signal(Signal::SIGKILL);
         running.end();
         let file = std::fs::File::options().write(true).open(&segment).unwrap();
         file.set_len(SEGMENT - lost).unwrap();
 
-        let mut running = Running::start(dir.path(), &flags);
-        let line: Value = serde_json::from_str(&running.line(words)).unwrap();
+        let mut running = start(dir.path(), &flags);
+        let line = running.json(words);
         assert_eq!(line["level"], "warn");
         assert_eq!(line["segment"], segment.to_str().unwrap());
         assert_eq!(
@@ -414,7 +319,7 @@ fn a_log_that_has_lost_its_end_is_told_of() {
         running.signal(Signal::SIGKILL);
         running.end();
 
-        let mut running = Running::start(dir.path(), &flags);
+        let mut running = start(dir.path(), &flags);
         let address = running.ready();
         assert_eq!(counted(&address, 0), found + 1);
         assert!(page(&address, "/metrics").contains("\nclearlane_wal_missing_bytes 0\n"));
@@ -426,24 +331,24 @@ fn a_log_that_has_lost_its_end_is_told_of() {
 
 #[test]
 fn a_wrong_command_line_is_told() {
-    let told = refused(&["--bogus"]);
+    let told = program(&["--bogus"]).output().unwrap();
     assert_eq!(told.status.code(), Some(2));
     assert!(
         text(&told.stderr).starts_with("clearlane: flag provided but not defined: -bogus\nUsage:")
     );
-    let told = refused(&["surplus"]);
+    let told = program(&["surplus"]).output().unwrap();
     assert_eq!(told.status.code(), Some(1));
     assert_eq!(text(&told.stderr), "clearlane: \"surplus\" is not a valid flag\n");
-    let told = refused(&["--election-timeout=1"]);
+    let told = program(&["--election-timeout=1"]).output().unwrap();
     assert_eq!(told.status.code(), Some(1));
     assert_eq!(text(&told.stderr).lines().count(), 1);
     for arguments in [["--version"], ["version"]] {
-        let told = refused(&arguments);
+        let told = program(&arguments).output().unwrap();
         assert_eq!((told.status.code(), text(&told.stderr)), (Some(0), ""));
         assert!(text(&told.stdout).starts_with("etcd Version: 3.7.1\n"));
         assert_eq!(text(&told.stdout).lines().count(), 4);
     }
-    let told = refused(&["--help"]);
+    let told = program(&["--help"]).output().unwrap();
     assert_eq!((told.status.code(), text(&told.stderr)), (Some(0), ""));
     assert!(text(&told.stdout).contains("--initial-cluster-token="));
 }
@@ -456,15 +361,15 @@ fn last_line(said: &[String]) -> &str {
 #[test]
 fn data_in_use_and_newer_data_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let mut first = Running::start(dir.path(), &[]);
+    let mut first = start(dir.path(), &[]);
     first.ready();
-    let (status, said) = Running::start(dir.path(), &[]).end();
+    let (status, said) = start(dir.path(), &[]).end();
     assert_eq!(status.code(), Some(1));
     assert!(last_line(&said).contains("already open elsewhere"), "{said:#?}");
     first.signal(Signal::SIGTERM);
     first.end();
     std::fs::write(dir.path().join("member/format"), "7\n").unwrap();
-    let (status, said) = Running::start(dir.path(), &[]).end();
+    let (status, said) = start(dir.path(), &[]).end();
     assert_eq!(status.code(), Some(1));
     assert!(last_line(&said).contains("the data is of format 7"), "{said:#?}");
 }
@@ -474,7 +379,7 @@ fn a_port_in_use_is_told_before_data_is_touched() {
     let dir = tempfile::tempdir().unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("--listen-client-urls=http://{}", taken.local_addr().unwrap());
-    let (status, said) = Running::start(&dir.path().join("data"), &[&url]).end();
+    let (status, said) = start(&dir.path().join("data"), &[&url]).end();
     assert_eq!(status.code(), Some(1));
     assert!(last_line(&said).contains("--listen-client-urls: 127.0.0.1:"), "{said:#?}");
     assert!(!dir.path().join("data").exists());
@@ -485,39 +390,35 @@ fn systemd_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut program = program(&BY_DEFAULT);
-    program.arg(format!("--data-dir={}", dir.path().join("data").display()));
-    program.env("NOTIFY_SOCKET", &path).stderr(Stdio::null());
-    let mut process = program.spawn().unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let data = dir.path().join("data");
+    let _running = RunningProgram::start(member(&data, &[]).env("NOTIFY_SOCKET", &path));
     let mut words = [0; 64];
-    let told = socket.recv(&mut words);
-    process.kill().unwrap();
-    process.wait().unwrap();
-    assert_eq!(&words[..told.unwrap()], b"READY=1");
+    let length = socket.recv(&mut words).unwrap();
+    assert_eq!(&words[..length], b"READY=1");
 }
 
 /// One second of history is kept.
 #[test]
 fn the_past_is_forgotten_by_the_clock() {
     let dir = tempfile::tempdir().unwrap();
-    let mut running = Running::start(dir.path(), &["--auto-compaction-retention=1s"]);
+    let mut running = start(dir.path(), &["--auto-compaction-retention=1s"]);
     let address = running.ready();
     block_on(async {
-        let mut client = connect(&address).await;
+        let mut client = KvClient::new(connect(&address).await);
         for number in 0..10 {
-            client.put(put("a".to_owned(), &number.to_string())).await.unwrap();
+            client.put(put("a", &number.to_string())).await.unwrap();
         }
         // The first one may come before the puts are a second old.
         let refused = loop {
             running.line("completed auto compaction");
-            let old = RangeRequest { revision: 2, ..get("a".to_owned()) };
+            let old = RangeRequest { revision: 2, ..get("a") };
             if let Err(refused) = client.range(old).await {
                 break refused;
             }
         };
         assert!(refused.message().contains("compacted"), "{refused}");
-        let now = client.range(get("a".to_owned())).await.unwrap().into_inner();
+        let now = client.range(get("a")).await.unwrap().into_inner();
         assert_eq!(now.kvs[0].value, "9");
     });
 }
@@ -525,13 +426,13 @@ fn the_past_is_forgotten_by_the_clock() {
 #[test]
 fn what_takes_long_says_where_its_time_went() {
     let dir = tempfile::tempdir().unwrap();
-    let mut running = Running::start(dir.path(), &["--warning-unary-request-duration=0s"]);
+    let mut running = start(dir.path(), &["--warning-unary-request-duration=0s"]);
     let address = running.ready();
     block_on(async {
-        let mut client = connect(&address).await;
-        client.put(put("slow".to_owned(), "secret")).await.unwrap();
+        let mut client = KvClient::new(connect(&address).await);
+        client.put(put("slow", "secret")).await.unwrap();
     });
-    let line: Value = serde_json::from_str(&running.line("request stats")).unwrap();
+    let line = running.json("request stats");
     assert_eq!(line["response type"], "/etcdserverpb.KV/Put");
     assert_eq!(line["request content"], "key:\"slow\" value_size:6");
     assert!(line["stages"].as_str().unwrap().starts_with("apply "), "{line}");
@@ -541,10 +442,10 @@ fn what_takes_long_says_where_its_time_went() {
 #[test]
 fn what_takes_long_to_apply_or_to_read_is_told_as_etcd_does() {
     let dir = tempfile::tempdir().unwrap();
-    let mut running = Running::start(dir.path(), &["--warning-apply-duration=0s"]);
+    let mut running = start(dir.path(), &["--warning-apply-duration=0s"]);
     let address = running.ready();
     // The member writes some entries of its own meanwhile.
-    let next = |running: &mut Running, words: &str| -> Value {
+    let next = |running: &mut RunningProgram, words: &str| -> Value {
         loop {
             let line = running.line("apply request took too long");
             if line.contains(words) {
@@ -553,20 +454,20 @@ fn what_takes_long_to_apply_or_to_read_is_told_as_etcd_does() {
         }
     };
     block_on(async {
-        let mut client = connect(&address).await;
-        client.put(put("slow".to_owned(), "secret")).await.unwrap();
+        let mut client = KvClient::new(connect(&address).await);
+        client.put(put("slow", "secret")).await.unwrap();
         let written = next(&mut running, " put:");
         assert!(written["took"].is_string() && written["response"] == "size:4", "{written}");
         assert_eq!(
             (&written["prefix"], &written["expected-duration"]),
             (&"".into(), &"0ns".into())
         );
-        client.range(get("slow".to_owned())).await.unwrap();
+        client.range(get("slow")).await.unwrap();
         let read = next(&mut running, "read-only range ");
         assert_eq!(read["prefix"], "read-only range ", "{read}");
         assert_eq!(read["request"], "key:\"slow\"");
         assert!(read["response"].as_str().unwrap().starts_with("range_response_count:1 size:"));
-        client.range(RangeRequest { revision: 99, ..get("slow".to_owned()) }).await.unwrap_err();
+        client.range(RangeRequest { revision: 99, ..get("slow") }).await.unwrap_err();
         let failed = next(&mut running, "read-only range ");
         assert_eq!(failed["error"], "etcdserver: mvcc: required revision is a future revision");
     });
@@ -576,12 +477,12 @@ fn what_takes_long_to_apply_or_to_read_is_told_as_etcd_does() {
 fn a_member_looks_at_the_others_before_it_serves() {
     let dir = tempfile::tempdir().unwrap();
     let gate = "--feature-gates=InitialCorruptCheck=true,CompactHashCheck=true";
-    let mut running = Running::start(dir.path(), &[gate]);
+    let mut running = start(dir.path(), &[gate]);
     running.ready();
     running.signal(Signal::SIGTERM);
     let (_, said) = running.end();
     assert!(!said.iter().any(|line| line.contains("initial corruption")), "there was nothing");
-    let mut running = Running::start(dir.path(), &[gate]);
+    let mut running = start(dir.path(), &[gate]);
     running.line("initial corruption checking passed");
     running.ready();
 }

@@ -1,16 +1,20 @@
 //! Data of etcd's: it is recognised, and stays as it is.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/program.rs"]
+mod program;
+
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+use crate::program::{RunningProgram, TIMEOUT, failure, member, program};
+
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const SEGMENT: &str = "member/wal/0000000000000000-0000000000000000.wal";
 
@@ -54,29 +58,18 @@ fn all_of(dir: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
     all
 }
 
-fn program(data: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_clearlane"));
-    command.env_clear().arg(format!("--data-dir={}", data.display())).args([
-        "--auto-tls",
-        "--listen-client-urls=https://127.0.0.1:0",
-        "--advertise-client-urls=https://127.0.0.1:1",
-        "--listen-peer-urls=http://127.0.0.1:0",
-    ]);
-    command
+fn member_with_tls(data: &Path) -> Command {
+    let urls = ["--listen-client-urls=https://127.0.0.1:0", "--advertise-client-urls=https://a:1"];
+    let mut program = member(data, &urls);
+    program.arg("--auto-tls");
+    program
 }
 
 fn refused(data: &Path) -> String {
     let before = all_of(data);
-    let told = failed(&mut program(data));
+    let told = failure(&mut member_with_tls(data));
     assert_eq!(all_of(data), before, "{told}");
     told
-}
-
-fn failed(command: &mut Command) -> String {
-    let Output { status, stderr, .. } = command.output().unwrap();
-    let said = String::from_utf8(stderr).unwrap();
-    assert_eq!(status.code(), Some(1), "{said}");
-    said.lines().last().unwrap().to_owned()
 }
 
 #[test]
@@ -125,18 +118,10 @@ fn a_directory_of_etcd_is_left_alone() {
 fn a_directory_of_ours_is_opened() {
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..2 {
-        let log = dir.path().join("log");
         let data = dir.path().join("data");
-        let mut process = program(&data).stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
-        let begin = Instant::now();
-        while !fs::read_to_string(&log).unwrap().contains("now serving peer/client/metrics") {
-            let said = fs::read_to_string(&log).unwrap();
-            assert!(process.try_wait().unwrap().is_none(), "{said}");
-            assert!(begin.elapsed() < TIMEOUT, "{said}");
-            std::thread::sleep(POLL_INTERVAL);
-        }
-        process.kill().unwrap();
-        process.wait().unwrap();
+        let mut running = RunningProgram::start(&mut member_with_tls(&data));
+        running.line("now serving peer/client/metrics");
+        drop(running);
         write(&data, "member/snap/db", b"");
         fs::remove_file(data.join("member/format")).unwrap();
     }
@@ -147,8 +132,7 @@ fn tools_recognise_etcds_files() {
     let dir = tempfile::tempdir().unwrap();
     let tool = |arguments: &[&str]| {
         let before = all_of(dir.path());
-        let mut tool = Command::new(env!("CARGO_BIN_EXE_clearlane"));
-        let told = failed(tool.args(arguments).env_clear().current_dir(dir.path()));
+        let told = failure(program(arguments).current_dir(dir.path()));
         assert_eq!(all_of(dir.path()), before, "{told}");
         told
     };

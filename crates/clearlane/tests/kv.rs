@@ -2,12 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::net::SocketAddr;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+mod support;
 
-use clearlane::data;
 use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
@@ -15,118 +11,61 @@ use clearlane_proto::etcdserverpb::request_op::Request as Op;
 use clearlane_proto::etcdserverpb::response_op::Response as Done;
 use clearlane_proto::etcdserverpb::{
     CompactionRequest, Compare, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse,
-    RequestOp, TxnRequest,
+    TxnRequest,
 };
-use clearlane_rpc::serve::RpcServer;
-use clearlane_server::apply::Limits;
-use clearlane_server::threads::ServerThreads;
 use tonic::Code;
-use tonic::transport::{Channel, Endpoint};
 
-struct Running {
-    node: Arc<ServerThreads>,
-    server: RpcServer,
-}
-
-impl Running {
-    fn start(dir: &Path, era: Era) -> Running {
-        let node = data::open_single_member(dir, era, "default", "http://localhost:2380");
-        let node = Arc::new(node.unwrap());
-        let address = "127.0.0.1:0".parse().unwrap();
-        let server = RpcServer::start(&node, address, 2, Limits::default()).unwrap();
-        Running { node, server }
-    }
-
-    async fn client(&self) -> KvClient<Channel> {
-        connect(self.server.address()).await
-    }
-
-    fn stop(self) {
-        self.server.stop().unwrap();
-        self.node.stop();
-        assert!(self.node.failure().borrow().is_none());
-    }
-}
-
-async fn connect(address: SocketAddr) -> KvClient<Channel> {
-    let address = Endpoint::from_shared(format!("http://{address}")).unwrap();
-    KvClient::new(address.connect().await.unwrap())
-}
-
-fn put(key: &str, value: &str) -> PutRequest {
-    let (key, value) = (key.to_owned().into(), value.to_owned().into());
-    PutRequest { key, value, ..PutRequest::default() }
-}
-
-/// A hundred in a transaction.
-async fn load(client: &mut KvClient<Channel>, puts: impl IntoIterator<Item = PutRequest>) {
-    let ops = puts.into_iter().map(|put| RequestOp { request: Some(Op::RequestPut(put)) });
-    for success in ops.collect::<Vec<_>>().chunks(100) {
-        let txn = TxnRequest { success: success.to_vec(), ..TxnRequest::default() };
-        client.txn(txn).await.unwrap();
-    }
-}
-
-fn get(key: &str) -> RangeRequest {
-    RangeRequest { key: key.to_owned().into(), ..RangeRequest::default() }
-}
-
-fn block_on<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), work).await.unwrap() })
-}
+use crate::support::{
+    TestServer, block_on, code_and_message, connect, get, in_eras, in_every_era, op, put, put_all,
+    with_server,
+};
 
 #[test]
 fn every_era_serves_the_same() {
-    for era in Era::DISTINCT_STORES {
-        let dir = tempfile::tempdir().unwrap();
-        let running = Running::start(dir.path(), era);
-        block_on(async {
-            let mut client = running.client().await;
-            let header = client.put(put("a", "1")).await.unwrap().into_inner().header.unwrap();
-            let (cluster, member) = (0xcdf8_1819_4e3a_8c32, 0x8e9e_05c5_2164_694d);
-            assert_eq!((header.cluster_id, header.member_id), (cluster, member), "etcd's ids");
-            assert_eq!((header.revision, header.raft_term), (2, 2), "{era:?}");
-            let found = client.range(get("a")).await.unwrap().into_inner();
-            assert_eq!((found.count, &found.kvs[0].value[..]), (1, &b"1"[..]), "{era:?}");
+    in_every_era(async |server| {
+        let mut client = KvClient::new(server.channel().await);
+        let header = client.put(put("a", "1")).await.unwrap().into_inner().header.unwrap();
+        let (cluster, member) = (0xcdf8_1819_4e3a_8c32, 0x8e9e_05c5_2164_694d);
+        assert_eq!((header.cluster_id, header.member_id), (cluster, member), "etcd's ids");
+        assert_eq!((header.revision, header.raft_term), (2, 2));
+        let found = client.range(get("a")).await.unwrap().into_inner();
+        assert_eq!((found.count, &found.kvs[0].value[..]), (1, &b"1"[..]));
 
-            let is_one = Compare {
-                key: "a".into(),
-                target: CompareTarget::Value as i32,
-                result: CompareResult::Equal as i32,
-                target_union: Some(TargetUnion::Value("1".into())),
-                ..Compare::default()
-            };
-            let then = RequestOp { request: Some(Op::RequestPut(put("b", "2"))) };
-            let txn = TxnRequest { compare: vec![is_one], success: vec![then], failure: vec![] };
-            let done = client.txn(txn).await.unwrap().into_inner();
-            assert!(done.succeeded, "{era:?}");
-            assert!(matches!(done.responses[0].response, Some(Done::ResponsePut(_))));
+        let is_one = Compare {
+            key: "a".into(),
+            target: CompareTarget::Value as i32,
+            result: CompareResult::Equal as i32,
+            target_union: Some(TargetUnion::Value("1".into())),
+            ..Compare::default()
+        };
+        let then = op(Op::RequestPut(put("b", "2")));
+        let txn = TxnRequest { compare: vec![is_one], success: vec![then], failure: vec![] };
+        let done = client.txn(txn).await.unwrap().into_inner();
+        assert!(done.succeeded);
+        assert!(matches!(done.responses[0].response, Some(Done::ResponsePut(_))));
 
-            let delete = DeleteRangeRequest { key: "a".into(), ..Default::default() };
-            assert_eq!(client.delete_range(delete).await.unwrap().into_inner().deleted, 1);
-            let compact = CompactionRequest { revision: 4, physical: false };
-            client.compact(compact).await.unwrap();
-            let old = RangeRequest { revision: 2, ..get("a") };
-            let status = client.range(old).await.unwrap_err();
-            assert_eq!(status.code(), Code::OutOfRange);
-            let words = "etcdserver: mvcc: required revision has been compacted";
-            assert_eq!(status.message(), words, "{era:?}");
-        });
-        running.stop();
-    }
+        let delete = DeleteRangeRequest { key: "a".into(), ..Default::default() };
+        assert_eq!(client.delete_range(delete).await.unwrap().into_inner().deleted, 1);
+        let compact = CompactionRequest { revision: 4, physical: false };
+        client.compact(compact).await.unwrap();
+        let old = RangeRequest { revision: 2, ..get("a") };
+        let status = client.range(old).await.unwrap_err();
+        assert_eq!(status.code(), Code::OutOfRange);
+        let words = "etcdserver: mvcc: required revision has been compacted";
+        assert_eq!(status.message(), words);
+    });
 }
 
 #[test]
 fn what_was_acknowledged_is_there_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), Era::Clearlane);
+    let server = TestServer::start(dir.path(), Era::Clearlane);
     block_on(async {
-        let address = running.server.address();
+        let address = server.server.address();
         let mut writers = tokio::task::JoinSet::new();
         for writer in 0..32 {
             writers.spawn(async move {
-                let mut client = connect(address).await;
+                let mut client = KvClient::new(connect(address).await);
                 for number in 0..20 {
                     let key = format!("{writer}/{number}");
                     client.put(put(&key, "v")).await.unwrap();
@@ -139,52 +78,46 @@ fn what_was_acknowledged_is_there_after_a_restart() {
             done.unwrap();
         }
     });
-    running.stop();
-    let running = Running::start(dir.path(), Era::Clearlane);
+    server.stop();
+    let server = TestServer::start(dir.path(), Era::Clearlane);
     block_on(async {
-        let mut client = running.client().await;
+        let mut client = KvClient::new(server.channel().await);
         let all = RangeRequest { range_end: vec![0].into(), count_only: true, ..get("\0") };
         let found = client.range(all).await.unwrap().into_inner();
         assert_eq!((found.count, found.header.unwrap().revision), (640, 641));
     });
-    running.stop();
+    server.stop();
 }
 
 #[test]
 fn what_is_wrong_is_told_in_etcds_words_and_codes() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), Era::Clearlane);
-    block_on(async {
-        let mut client = running.client().await;
-        let told = |status: tonic::Status| (status.code(), status.message().to_owned());
+    with_server(async |server| {
+        let mut client = KvClient::new(server.channel().await);
         let no_key = client.put(put("", "1")).await.unwrap_err();
         let words = "etcdserver: key is not provided";
-        assert_eq!(told(no_key), (Code::InvalidArgument, words.to_owned()));
+        assert_eq!(code_and_message(&no_key), (Code::InvalidArgument, words));
         let no_lease = client.put(PutRequest { lease: 7, ..put("a", "1") }).await.unwrap_err();
         let words = "etcdserver: requested lease not found";
-        assert_eq!(told(no_lease), (Code::NotFound, words.to_owned()));
+        assert_eq!(code_and_message(&no_lease), (Code::NotFound, words));
         let too_large = put("a", &"v".repeat(3 << 19));
         let too_large = client.put(too_large).await.unwrap_err();
         let words = "etcdserver: request is too large";
-        assert_eq!(told(too_large), (Code::InvalidArgument, words.to_owned()));
+        assert_eq!(code_and_message(&too_large), (Code::InvalidArgument, words));
         let future = RangeRequest { revision: 9, ..get("a") };
         let future = client.range(future).await.unwrap_err();
         let words = "etcdserver: mvcc: required revision is a future revision";
-        assert_eq!(told(future), (Code::OutOfRange, words.to_owned()));
+        assert_eq!(code_and_message(&future), (Code::OutOfRange, words));
         let oldest = RangeRequest { min_mod_revision: 2, ..get("a") };
         let stream = client.range_stream(oldest).await.unwrap_err();
         assert_eq!(stream.code(), Code::Unimplemented);
     });
-    running.stop();
 }
 
 /// Requests whose clients go away free their places, and the next requests get their own answers.
 #[test]
 fn a_client_that_goes_away_costs_no_other_request() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), Era::Clearlane);
-    block_on(async {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = KvClient::new(server.channel().await);
         for number in 0..200 {
             let mut going = client.clone();
             let request = put("gone", &number.to_string());
@@ -197,64 +130,58 @@ fn a_client_that_goes_away_costs_no_other_request() {
             assert_eq!(read.kvs[0].key, key);
         }
     });
-    running.stop();
 }
 
 /// Ranges of every size: one piece, some, and read while they are sent.
 #[test]
 fn a_range_is_the_same_however_large_it_is() {
-    for era in [Era::Clearlane, Era::V3_2] {
-        let dir = tempfile::tempdir().unwrap();
-        let running = Running::start(dir.path(), era);
-        block_on(async {
-            let mut client = running.client().await.max_decoding_message_size(usize::MAX);
-            let value = |number: usize| format!("{number}").repeat(1 + number % 900);
-            let puts = (0..3000).map(|number| put(&format!("k{number:05}"), &value(number)));
-            load(&mut client, puts).await;
-            for limit in [0, 1, 100, 128, 129, 500, 1000, 2999, 3000, 3001] {
-                let request = RangeRequest { range_end: "l".into(), limit, ..get("k") };
-                let whole = client.range(request.clone()).await.unwrap().into_inner();
-                let found = if limit == 0 { 3000 } else { limit.min(3000) as usize };
-                assert_eq!((whole.kvs.len(), whole.count), (found, 3000), "limit {limit}");
-                assert_eq!(whole.more, found < 3000, "limit {limit}");
-                for (number, record) in whole.kvs.iter().enumerate() {
-                    assert_eq!(record.key, format!("k{number:05}"));
-                    assert_eq!(record.value, value(number), "limit {limit}");
-                }
-                let mut pages = client.range_stream(request).await.unwrap().into_inner();
-                let mut joined = RangeResponse::default();
-                while let Some(page) = pages.message().await.unwrap() {
-                    let page = page.range_response.unwrap();
-                    assert!(joined.header.is_none(), "only the last page has a header");
-                    joined.kvs.extend(page.kvs);
-                    joined = RangeResponse { kvs: joined.kvs, ..page };
-                }
-                assert_eq!(joined, whole, "limit {limit}");
+    in_eras([Era::Clearlane, Era::V3_2], async |server| {
+        let mut client =
+            KvClient::new(server.channel().await).max_decoding_message_size(usize::MAX);
+        let value = |number: usize| format!("{number}").repeat(1 + number % 900);
+        let puts = (0..3000).map(|number| put(&format!("k{number:05}"), &value(number)));
+        put_all(&mut client, puts).await;
+        for limit in [0, 1, 100, 128, 129, 500, 1000, 2999, 3000, 3001] {
+            let request = RangeRequest { range_end: "l".into(), limit, ..get("k") };
+            let whole = client.range(request.clone()).await.unwrap().into_inner();
+            let found = if limit == 0 { 3000 } else { limit.min(3000) as usize };
+            assert_eq!((whole.kvs.len(), whole.count), (found, 3000), "limit {limit}");
+            assert_eq!(whole.more, found < 3000, "limit {limit}");
+            for (number, record) in whole.kvs.iter().enumerate() {
+                assert_eq!(record.key, format!("k{number:05}"));
+                assert_eq!(record.value, value(number), "limit {limit}");
             }
-            // At an old revision, whose records are of another length than the newest ones.
-            let all = RangeRequest { range_end: "l".into(), ..get("k") };
-            let before = client.range(all.clone()).await.unwrap().into_inner();
-            let revision = before.header.unwrap().revision;
-            load(&mut client, (0..3000).map(|number| put(&format!("k{number:05}"), "new"))).await;
-            let then = client.range(RangeRequest { revision, ..all }).await.unwrap().into_inner();
-            assert!(then.kvs == before.kvs && then.count == before.count);
-        });
-        running.stop();
-    }
+            let mut pages = client.range_stream(request).await.unwrap().into_inner();
+            let mut joined = RangeResponse::default();
+            while let Some(page) = pages.message().await.unwrap() {
+                let page = page.range_response.unwrap();
+                assert!(joined.header.is_none(), "only the last page has a header");
+                joined.kvs.extend(page.kvs);
+                joined = RangeResponse { kvs: joined.kvs, ..page };
+            }
+            assert_eq!(joined, whole, "limit {limit}");
+        }
+        // At an old revision, whose records are of another length than the newest ones.
+        let all = RangeRequest { range_end: "l".into(), ..get("k") };
+        let before = client.range(all.clone()).await.unwrap().into_inner();
+        let revision = before.header.unwrap().revision;
+        put_all(&mut client, (0..3000).map(|number| put(&format!("k{number:05}"), "new"))).await;
+        let then = client.range(RangeRequest { revision, ..all }).await.unwrap().into_inner();
+        assert!(then.kvs == before.kvs && then.count == before.count);
+    });
 }
 
 /// A range that is being sent shows what it showed when it began, and a reader that stops reading
 /// holds up no other request.
 #[test]
 fn a_long_range_is_of_one_revision() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), Era::Clearlane);
-    block_on(async {
-        let mut writer = running.client().await;
-        let mut reader = running.client().await.max_decoding_message_size(usize::MAX);
+    with_server(async |server| {
+        let mut writer = KvClient::new(server.channel().await);
+        let mut reader =
+            KvClient::new(server.channel().await).max_decoding_message_size(usize::MAX);
         // More than any answer may keep: it is read while it is sent.
         let value = "a".repeat(9000);
-        load(&mut writer, (0..4000).map(|number| put(&format!("k{number:05}"), &value))).await;
+        put_all(&mut writer, (0..4000).map(|number| put(&format!("k{number:05}"), &value))).await;
         let all = RangeRequest { range_end: "l".into(), ..get("k") };
         for round in 0..10 {
             let reading = tokio::spawn({
@@ -277,5 +204,4 @@ fn a_long_range_is_of_one_revision() {
         }
         assert_eq!(reader.range(all).await.unwrap().into_inner().count, 4000);
     });
-    running.stop();
 }

@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::Path;
-use std::sync::Arc;
+mod support;
+
 use std::time::{Duration, Instant};
 
-use clearlane::data;
 use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
@@ -14,16 +13,10 @@ use clearlane_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest, LeaseRevokeRequest,
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, PutRequest, RangeRequest,
 };
-use clearlane_rpc::serve::RpcServer;
-use clearlane_server::apply::Limits;
-use clearlane_server::threads::ServerThreads;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-struct Running {
-    node: Arc<ServerThreads>,
-    server: RpcServer,
-}
+use crate::support::{TestServer, block_on, block_on_for, code_and_message, with_server};
 
 #[derive(Clone)]
 struct Client {
@@ -31,30 +24,12 @@ struct Client {
     lease: LeaseClient<Channel>,
 }
 
-impl Running {
-    fn start(dir: &Path) -> Running {
-        let era = Era::Clearlane;
-        let node = data::open_single_member(dir, era, "default", "http://localhost:2380");
-        let node = Arc::new(node.unwrap());
-        let address = "127.0.0.1:0".parse().unwrap();
-        let server = RpcServer::start(&node, address, 2, Limits::default()).unwrap();
-        Running { node, server }
-    }
-
-    async fn client(&self) -> Client {
-        let address = format!("http://{}", self.server.address());
-        let channel = Endpoint::from_shared(address).unwrap().connect().await.unwrap();
+impl Client {
+    async fn connect(server: &TestServer) -> Client {
+        let channel = server.channel().await;
         Client { kv: KvClient::new(channel.clone()), lease: LeaseClient::new(channel) }
     }
 
-    fn stop(self) {
-        self.server.stop().unwrap();
-        self.node.stop();
-        assert!(self.node.failure().borrow().is_none());
-    }
-}
-
-impl Client {
     async fn grant(&mut self, id: i64, ttl: i64) -> Result<(i64, i64), Status> {
         let granted = self.lease.lease_grant(LeaseGrantRequest { id, ttl }).await?.into_inner();
         Ok((granted.id, granted.ttl))
@@ -101,25 +76,10 @@ impl Client {
     }
 }
 
-fn block_on<T>(work: impl Future<Output = T>) -> T {
-    block_on_for(Duration::from_secs(60), work)
-}
-
-fn block_on_for<T>(most: Duration, work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(most, work).await.unwrap() })
-}
-
-fn told(status: &Status) -> (Code, &str) {
-    (status.code(), status.message())
-}
-
 #[test]
 fn granted_listed_and_revoked_with_its_keys_at_one_revision() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path());
-    block_on(async {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = Client::connect(server).await;
         assert_eq!(client.grant(100, 600).await.unwrap(), (100, 600));
         assert_eq!(client.grant(-9, 5).await.unwrap(), (-9, 5));
         assert_eq!(client.grant(7, 0).await.unwrap(), (7, 2), "the least there is");
@@ -127,10 +87,10 @@ fn granted_listed_and_revoked_with_its_keys_at_one_revision() {
         assert!(chosen > 0 && ttl == 60);
         let words = "etcdserver: lease already exists";
         let refused = client.grant(100, 5).await.unwrap_err();
-        assert_eq!(told(&refused), (Code::FailedPrecondition, words));
+        assert_eq!(code_and_message(&refused), (Code::FailedPrecondition, words));
         let words = "etcdserver: too large lease TTL";
         let refused = client.grant(8, 9_000_000_001).await.unwrap_err();
-        assert_eq!(told(&refused), (Code::OutOfRange, words));
+        assert_eq!(code_and_message(&refused), (Code::OutOfRange, words));
 
         for (key, revision) in [("k/b", 2), ("k/a", 3), ("k/c", 4)] {
             assert_eq!(client.put(key, 100).await.unwrap(), revision);
@@ -145,21 +105,18 @@ fn granted_listed_and_revoked_with_its_keys_at_one_revision() {
         assert_eq!(client.count("k/").await, (1, 6));
         let words = "etcdserver: requested lease not found";
         let refused = client.revoke(100).await.unwrap_err();
-        assert_eq!(told(&refused), (Code::NotFound, words));
+        assert_eq!(code_and_message(&refused), (Code::NotFound, words));
         let refused = client.put("k/d", 100).await.unwrap_err();
-        assert_eq!(told(&refused), (Code::NotFound, words));
+        assert_eq!(code_and_message(&refused), (Code::NotFound, words));
         let standing = client.standing(100).await;
         assert_eq!((standing.ttl, standing.granted_ttl, standing.keys.len()), (-1, 0, 0));
     });
-    running.stop();
 }
 
 #[test]
 fn kept_alive_it_lives_and_then_it_takes_its_keys_along() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path());
-    block_on(async {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = Client::connect(server).await;
         client.grant(60, 2).await.unwrap();
         client.put("x", 60).await.unwrap();
         let (ask, requests) = tokio::sync::mpsc::channel(1);
@@ -187,15 +144,14 @@ fn kept_alive_it_lives_and_then_it_takes_its_keys_along() {
         assert!(answers.message().await.unwrap().is_none(), "no more is asked");
         assert_eq!(client.list().await, [0; 0]);
     });
-    running.stop();
 }
 
 #[test]
 fn after_a_restart_leases_have_their_keys_and_their_time_again() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path());
+    let server = TestServer::start(dir.path(), Era::Clearlane);
     block_on(async {
-        let mut client = running.client().await;
+        let mut client = Client::connect(&server).await;
         for (id, ttl) in [(70, 600), (71, 3), (72, 900)] {
             client.grant(id, ttl).await.unwrap();
         }
@@ -203,10 +159,10 @@ fn after_a_restart_leases_have_their_keys_and_their_time_again() {
         client.put("short", 71).await.unwrap();
         client.revoke(72).await.unwrap();
     });
-    running.stop();
-    let running = Running::start(dir.path());
+    server.stop();
+    let server = TestServer::start(dir.path(), Era::Clearlane);
     block_on(async {
-        let mut client = running.client().await;
+        let mut client = Client::connect(&server).await;
         let standing = client.standing(70).await;
         assert_eq!((standing.ttl, standing.granted_ttl), (600, 600), "and an election time-out");
         assert_eq!(standing.keys, ["long"]);
@@ -214,7 +170,7 @@ fn after_a_restart_leases_have_their_keys_and_their_time_again() {
         assert_eq!(client.gone("short").await, 4);
         assert_eq!(client.count("long").await, (1, 4));
     });
-    running.stop();
+    server.stop();
 }
 
 /// Of puts and reads, one after the other.
@@ -258,9 +214,9 @@ fn puts_and_reads_go_on_while_thousands_end() {
     // All must have been granted before the first one ends.
     let ttl = 8 + leases / 2_000;
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path());
+    let server = TestServer::start(dir.path(), Era::Clearlane);
     block_on_for(Duration::from_secs(60 + leases as u64 / 200), async {
-        let mut client = running.client().await;
+        let mut client = Client::connect(&server).await;
         let mut grants = tokio::task::JoinSet::new();
         for first in 0..50 {
             let mut client = client.clone();
@@ -291,5 +247,5 @@ fn puts_and_reads_go_on_while_thousands_end() {
         let worst = beside.puts.iter().chain(&beside.reads).max().unwrap();
         assert!(*worst < bound, "one took {worst:?} of {took:?}");
     });
-    running.stop();
+    server.stop();
 }

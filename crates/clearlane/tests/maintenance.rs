@@ -2,15 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support;
+
 use std::io::Cursor;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clearlane::data::MemberConfig;
 use clearlane_backend::Era;
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine, Read};
-use clearlane_peer::TransportParts;
 use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
 use clearlane_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
@@ -20,68 +19,37 @@ use clearlane_proto::etcdserverpb::request_op::Request as Op;
 use clearlane_proto::etcdserverpb::{
     AlarmMember, AlarmRequest, AlarmType, CompactionRequest, DefragmentRequest, DeleteRangeRequest,
     DowngradeRequest, HashKvRequest, HashRequest, LeaseGrantRequest, LeaseRevokeRequest,
-    MoveLeaderRequest, PutRequest, RangeRequest, RequestOp, SnapshotRequest, StatusRequest,
-    TxnRequest,
+    MoveLeaderRequest, PutRequest, RangeRequest, SnapshotRequest, StatusRequest, TxnRequest,
 };
 use clearlane_proto::grpc::health::v1::HealthCheckRequest;
 use clearlane_proto::grpc::health::v1::health_client::HealthClient;
-use clearlane_rpc::serve::RpcServer;
 use clearlane_server::apply::Limits;
 use clearlane_server::snapshot_file;
-use clearlane_server::threads::ServerThreads;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Status};
+use tonic::transport::Channel;
+use tonic::{Code, Request};
+
+use crate::support::{
+    TestServer, block_on, code_and_message, in_eras, member_config, op, with_server,
+};
 
 /// The id that etcd gives to the member with this peer address.
 const MEMBER: u64 = 0x8e9e_05c5_2164_694d;
 
-struct Running {
-    node: Arc<ServerThreads>,
-    server: RpcServer,
-    _ends: TransportParts,
-}
-
-impl Running {
-    fn start(dir: &Path, quota_bytes: i64) -> Running {
-        Running::of_design(dir, quota_bytes, Era::Clearlane)
-    }
-
-    fn of_design(dir: &Path, quota_bytes: i64, era: Era) -> Running {
-        let start = MemberConfig::new("default", dir, "http://localhost:2380", era);
-        let opened = MemberConfig { quota_bytes, ..start }.open().unwrap();
-        let address = "127.0.0.1:0".parse().unwrap();
-        let server = RpcServer::start(&opened.threads, address, 2, Limits::default()).unwrap();
-        Running { node: opened.threads, server, _ends: opened.transport }
-    }
-
-    async fn channel(&self) -> Channel {
-        let address = format!("http://{}", self.server.address());
-        Endpoint::from_shared(address).unwrap().connect().await.unwrap()
-    }
-
-    fn stop(self) {
-        self.server.stop().unwrap();
-        self.node.stop();
-        assert!(self.node.failure().borrow().is_none());
-    }
-}
-
-fn block_on<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), work).await.unwrap() })
-}
-
 fn put(key: &str, bytes: usize) -> PutRequest {
-    PutRequest { key: key.to_owned().into(), value: vec![b'v'; bytes].into(), ..Default::default() }
-}
-
-fn told(status: &Status) -> (Code, &str) {
-    (status.code(), status.message())
+    support::put(key, vec![b'v'; bytes])
 }
 
 const NO_SPACE: (Code, &str) =
     (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
 const CORRUPT: (Code, &str) = (Code::DataLoss, "etcdserver: corrupt cluster");
+
+fn with_quota(quota_bytes: i64, work: impl AsyncFn(&TestServer)) {
+    let dir = tempfile::tempdir().unwrap();
+    let config = MemberConfig { quota_bytes, ..member_config(dir.path(), Era::Clearlane) };
+    let server = TestServer::with(&config, 2, Limits::default());
+    block_on(work(&server));
+    server.stop();
+}
 
 struct Client {
     kv: KvClient<Channel>,
@@ -90,8 +58,8 @@ struct Client {
 }
 
 impl Client {
-    async fn of(running: &Running) -> Client {
-        let channel = running.channel().await;
+    async fn of(server: &TestServer) -> Client {
+        let channel = server.channel().await;
         Client {
             kv: KvClient::new(channel.clone()),
             lease: LeaseClient::new(channel.clone()),
@@ -117,24 +85,21 @@ impl Client {
 }
 
 fn puts_within(key: &str) -> TxnRequest {
-    let inner = RequestOp { request: Some(Op::RequestPut(put(key, 1))) };
+    let inner = op(Op::RequestPut(put(key, 1)));
     let txn = TxnRequest { failure: vec![inner], ..TxnRequest::default() };
-    let outer = RequestOp { request: Some(Op::RequestTxn(txn)) };
+    let outer = op(Op::RequestTxn(txn));
     TxnRequest { success: vec![outer], ..TxnRequest::default() }
 }
 
 fn deletes(key: &str) -> TxnRequest {
     let delete = DeleteRangeRequest { key: key.to_owned().into(), ..Default::default() };
-    let op = RequestOp { request: Some(Op::RequestDeleteRange(delete)) };
-    TxnRequest { success: vec![op], ..TxnRequest::default() }
+    TxnRequest { success: vec![op(Op::RequestDeleteRange(delete))], ..TxnRequest::default() }
 }
 
 #[test]
 fn no_space_forbids_what_grows() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), 0);
-    block_on(async {
-        let mut client = Client::of(&running).await;
+    with_server(async |server| {
+        let mut client = Client::of(server).await;
         client.kv.put(put("a", 1)).await.unwrap();
         let kind = AlarmType::Nospace as i32;
         let there = vec![AlarmMember { member_id: 777, alarm: kind }];
@@ -144,11 +109,11 @@ fn no_space_forbids_what_grows() {
         assert_eq!(client.alarm(AlarmAction::Get, 0, AlarmType::Corrupt as i32).await, vec![]);
 
         let refused = client.kv.put(put("a", 1)).await.unwrap_err();
-        assert_eq!(told(&refused), NO_SPACE);
+        assert_eq!(code_and_message(&refused), NO_SPACE);
         let refused = client.kv.txn(puts_within("a")).await.unwrap_err();
-        assert_eq!(told(&refused), NO_SPACE);
+        assert_eq!(code_and_message(&refused), NO_SPACE);
         let grant = LeaseGrantRequest { ttl: 60, id: 9 };
-        assert_eq!(told(&client.lease.lease_grant(grant).await.unwrap_err()), NO_SPACE);
+        assert_eq!(code_and_message(&client.lease.lease_grant(grant).await.unwrap_err()), NO_SPACE);
         let revoke = client.lease.lease_revoke(LeaseRevokeRequest { id: 9 }).await.unwrap_err();
         assert_eq!(revoke.code(), Code::NotFound, "a lease may be revoked, if there is one");
         client.kv.txn(deletes("none")).await.unwrap();
@@ -163,32 +128,34 @@ fn no_space_forbids_what_grows() {
         assert_eq!(client.alarm(AlarmAction::Deactivate, 777, kind).await, there);
         client.kv.put(put("a", 1)).await.unwrap();
     });
-    running.stop();
 }
 
 #[test]
 fn corrupt_forbids_all_changes_and_outlives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let kind = AlarmType::Corrupt as i32;
-    let running = Running::start(dir.path(), 0);
+    let server = TestServer::start(dir.path(), Era::Clearlane);
     block_on(async {
-        let mut client = Client::of(&running).await;
+        let mut client = Client::of(&server).await;
         client.kv.put(put("a", 1)).await.unwrap();
         client.alarm(AlarmAction::Activate, MEMBER, kind).await;
     });
-    running.stop();
-    let running = Running::start(dir.path(), 0);
+    server.stop();
+    let server = TestServer::start(dir.path(), Era::Clearlane);
     block_on(async {
-        let mut client = Client::of(&running).await;
+        let mut client = Client::of(&server).await;
         assert_eq!(client.raised().await, [AlarmMember { member_id: MEMBER, alarm: kind }]);
-        assert_eq!(told(&client.kv.put(put("a", 1)).await.unwrap_err()), CORRUPT);
-        assert_eq!(told(&client.kv.txn(deletes("a")).await.unwrap_err()), CORRUPT);
+        assert_eq!(code_and_message(&client.kv.put(put("a", 1)).await.unwrap_err()), CORRUPT);
+        assert_eq!(code_and_message(&client.kv.txn(deletes("a")).await.unwrap_err()), CORRUPT);
         let compact = CompactionRequest { revision: 1, physical: false };
-        assert_eq!(told(&client.kv.compact(compact).await.unwrap_err()), CORRUPT);
+        assert_eq!(code_and_message(&client.kv.compact(compact).await.unwrap_err()), CORRUPT);
         let grant = LeaseGrantRequest { ttl: 60, id: 9 };
-        assert_eq!(told(&client.lease.lease_grant(grant).await.unwrap_err()), CORRUPT);
+        assert_eq!(code_and_message(&client.lease.lease_grant(grant).await.unwrap_err()), CORRUPT);
         let revoke = LeaseRevokeRequest { id: 9 };
-        assert_eq!(told(&client.lease.lease_revoke(revoke).await.unwrap_err()), CORRUPT);
+        assert_eq!(
+            code_and_message(&client.lease.lease_revoke(revoke).await.unwrap_err()),
+            CORRUPT
+        );
         let range = RangeRequest { key: "a".into(), ..RangeRequest::default() };
         assert_eq!(client.kv.range(range).await.unwrap().into_inner().count, 1);
         let no_key = client.kv.put(put("", 1)).await.unwrap_err();
@@ -196,15 +163,13 @@ fn corrupt_forbids_all_changes_and_outlives_a_restart() {
         client.alarm(AlarmAction::Deactivate, MEMBER, kind).await;
         client.kv.put(put("a", 1)).await.unwrap();
     });
-    running.stop();
+    server.stop();
 }
 
 #[test]
 fn alarms_of_no_kind_and_of_unknown_kinds() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), 0);
-    block_on(async {
-        let mut client = Client::of(&running).await;
+    with_server(async |server| {
+        let mut client = Client::of(server).await;
         assert_eq!(client.alarm(AlarmAction::Activate, MEMBER, 0).await, vec![]);
         assert_eq!(client.alarm(AlarmAction::Deactivate, MEMBER, 0).await, vec![]);
         let there = vec![AlarmMember { member_id: MEMBER, alarm: 9 }];
@@ -215,20 +180,17 @@ fn alarms_of_no_kind_and_of_unknown_kinds() {
         let unknown = AlarmRequest { action: 7, member_id: MEMBER, alarm: 1 };
         let refused = client.maintenance.alarm(unknown).await.unwrap_err();
         let words = "etcdserver: unknown alarm action";
-        assert_eq!(told(&refused), (Code::InvalidArgument, words));
+        assert_eq!(code_and_message(&refused), (Code::InvalidArgument, words));
         assert_eq!(client.raised().await, vec![], "and the server lives");
     });
-    running.stop();
 }
 
 /// What etcd's own tests of the quota expect, with their figures.
 #[test]
 fn a_quota_is_hit_and_room_is_made() {
-    let dir = tempfile::tempdir().unwrap();
     let quota = 53_248;
-    let running = Running::start(dir.path(), quota);
-    block_on(async {
-        let mut client = Client::of(&running).await;
+    with_quota(quota, async |server| {
+        let mut client = Client::of(server).await;
         for number in 0..10 {
             client.kv.put(put(&format!("small{number}"), 10)).await.unwrap();
         }
@@ -237,10 +199,10 @@ fn a_quota_is_hit_and_room_is_made() {
                 break status;
             }
         };
-        assert_eq!(told(&refused), NO_SPACE);
+        assert_eq!(code_and_message(&refused), NO_SPACE);
         let there = vec![AlarmMember { member_id: MEMBER, alarm: AlarmType::Nospace as i32 }];
         assert_eq!(client.raised().await, there);
-        assert_eq!(told(&client.kv.put(put("small", 1)).await.unwrap_err()), NO_SPACE);
+        assert_eq!(code_and_message(&client.kv.put(put("small", 1)).await.unwrap_err()), NO_SPACE);
 
         let revision = client.revision().await;
         client.kv.compact(CompactionRequest { revision, physical: true }).await.unwrap();
@@ -252,55 +214,46 @@ fn a_quota_is_hit_and_room_is_made() {
         assert_eq!(status.db_size, status.db_size_in_use, "{status:?}");
         assert_eq!(status.db_size_quota, quota);
         let refused = client.kv.put(put("small", 1)).await.unwrap_err();
-        assert_eq!(told(&refused), NO_SPACE, "the alarm stays until it is taken back");
+        assert_eq!(code_and_message(&refused), NO_SPACE, "the alarm stays until it is taken back");
         client.alarm(AlarmAction::Deactivate, MEMBER, AlarmType::Nospace as i32).await;
         client.kv.put(put("small", 1)).await.unwrap();
         assert_eq!(client.raised().await, vec![]);
     });
-    running.stop();
 }
 
 #[test]
 fn a_request_that_does_not_fit_raises_the_alarm_before_it_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), 10_000);
-    block_on(async {
-        let mut client = Client::of(&running).await;
+    with_quota(10_000, async |server| {
+        let mut client = Client::of(server).await;
         let refused = client.kv.put(put("big", 20_000)).await.unwrap_err();
-        assert_eq!(told(&refused), NO_SPACE);
+        assert_eq!(code_and_message(&refused), NO_SPACE);
         assert_eq!(client.raised().await.len(), 1);
         assert_eq!(client.revision().await, 1, "nothing was put");
     });
-    running.stop();
 }
 
 #[test]
 fn a_snapshot_is_what_the_store_was() {
-    for era in [Era::Clearlane, Era::V3_1] {
-        let dir = tempfile::tempdir().unwrap();
-        let running = Running::of_design(dir.path(), 0, era);
-        let file = block_on(async {
-            let mut client = Client::of(&running).await;
-            for number in 0..50 {
-                client.kv.put(put(&format!("k{number}"), 2000)).await.unwrap();
-            }
-            let request = SnapshotRequest {};
-            let mut stream = client.maintenance.snapshot(request).await.unwrap().into_inner();
-            let (mut file, mut left) = (Vec::new(), u64::MAX);
-            while let Some(message) = stream.message().await.unwrap() {
-                assert!(message.blob.len() <= 32 << 10);
-                assert!(message.remaining_bytes < left || left == 0, "it falls");
-                assert_eq!(message.version, "3.7.0");
-                left = message.remaining_bytes;
-                file.extend_from_slice(&message.blob);
-            }
-            assert_eq!((left, file.len() % 512), (0, 32));
-            file
-        });
+    in_eras([Era::Clearlane, Era::V3_1], async |server| {
+        let mut client = Client::of(server).await;
+        for number in 0..50 {
+            client.kv.put(put(&format!("k{number}"), 2000)).await.unwrap();
+        }
+        let request = SnapshotRequest {};
+        let mut stream = client.maintenance.snapshot(request).await.unwrap().into_inner();
+        let (mut file, mut left) = (Vec::new(), u64::MAX);
+        while let Some(message) = stream.message().await.unwrap() {
+            assert!(message.blob.len() <= 32 << 10);
+            assert!(message.remaining_bytes < left || left == 0, "it falls");
+            assert_eq!(message.version, "3.7.0");
+            left = message.remaining_bytes;
+            file.extend_from_slice(&message.blob);
+        }
+        assert_eq!((left, file.len() % 512), (0, 32));
         let copy: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         snapshot_file::restore(&mut Cursor::new(&file), Arc::clone(&copy), true).unwrap();
-        running.node.store().commit().unwrap();
-        let original = running.node.store().snapshot().unwrap();
+        server.node.store().commit().unwrap();
+        let original = server.node.store().snapshot().unwrap();
         let key = |read: &dyn Read| {
             let mut records = Vec::new();
             read.scan(Bucket::Key, KeyRange::ALL, &mut |key, value| {
@@ -311,11 +264,10 @@ fn a_snapshot_is_what_the_store_was() {
             records
         };
         let (copied, there) = (key(&*copy.snapshot().unwrap()), key(&**original.snapshot()));
-        assert_eq!((copied.len(), copied == there), (50, true), "{era:?}");
+        assert_eq!((copied.len(), copied == there), (50, true));
         drop(original);
         damaged_is_noticed(&file);
-        running.stop();
-    }
+    });
 }
 
 /// Every cut, and a flipped bit anywhere, is found by the sum.
@@ -339,10 +291,8 @@ fn damaged_is_noticed(file: &[u8]) {
 
 #[test]
 fn sums_are_etcds_and_members_own() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), 0);
-    block_on(async {
-        let mut client = Client::of(&running).await;
+    with_server(async |server| {
+        let mut client = Client::of(server).await;
         let at = |revision| HashKvRequest { revision };
         let empty = client.maintenance.hash_kv(at(0)).await.unwrap().into_inner();
         let figures = (empty.hash, empty.compact_revision, empty.hash_revision);
@@ -355,15 +305,12 @@ fn sums_are_etcds_and_members_own() {
         let future = client.maintenance.hash_kv(at(9)).await.unwrap_err();
         assert_eq!(future.code(), Code::OutOfRange);
     });
-    running.stop();
 }
 
 #[test]
 fn leadership_goes_to_members_that_vote_only() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), 0);
-    block_on(async {
-        let mut client = Client::of(&running).await;
+    with_server(async |server| {
+        let mut client = Client::of(server).await;
         client.kv.put(put("a", 1)).await.unwrap();
         let request = MoveLeaderRequest { target_id: MEMBER };
         client.maintenance.move_leader(request).await.unwrap();
@@ -371,18 +318,15 @@ fn leadership_goes_to_members_that_vote_only() {
             let request = MoveLeaderRequest { target_id };
             let refused = client.maintenance.move_leader(request).await.unwrap_err();
             let words = "etcdserver: bad leader transferee";
-            assert_eq!(told(&refused), (Code::FailedPrecondition, words));
+            assert_eq!(code_and_message(&refused), (Code::FailedPrecondition, words));
         }
     });
-    running.stop();
 }
 
 #[test]
 fn a_downgrade_goes_one_version_back_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), 0);
-    block_on(async {
-        let mut client = Client::of(&running).await.maintenance;
+    with_server(async |server| {
+        let mut client = Client::of(server).await.maintenance;
         let ask = |action: i32, version: &str| DowngradeRequest { action, version: version.into() };
         let (validate, enable) = (DowngradeAction::Validate as i32, DowngradeAction::Enable as i32);
         let cancel = DowngradeAction::Cancel as i32;
@@ -405,13 +349,13 @@ fn a_downgrade_goes_one_version_back_once() {
             (9, "3.6", none),
         ] {
             let refused = client.downgrade(ask(action, version)).await.unwrap_err();
-            assert_eq!(told(&refused), words, "{version}");
+            assert_eq!(code_and_message(&refused), words, "{version}");
         }
         client.downgrade(ask(cancel, "")).await.unwrap();
         client.downgrade(ask(enable, "3.6")).await.unwrap();
         for action in [enable, validate] {
             let refused = client.downgrade(ask(action, "3.6")).await.unwrap_err();
-            assert_eq!(told(&refused), busy);
+            assert_eq!(code_and_message(&refused), busy);
         }
         let status = client.status(StatusRequest {}).await.unwrap().into_inner();
         let announced = status.downgrade_info.unwrap();
@@ -419,23 +363,19 @@ fn a_downgrade_goes_one_version_back_once() {
         client.downgrade(ask(cancel, "")).await.unwrap();
         client.downgrade(ask(validate, "3.6")).await.unwrap();
     });
-    running.stop();
 }
 
 #[test]
 fn the_server_as_a_whole_is_up() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), 0);
-    block_on(async {
-        let mut client = HealthClient::new(running.channel().await);
+    with_server(async |server| {
+        let mut client = HealthClient::new(server.channel().await);
         let of = |service: &str| HealthCheckRequest { service: service.into() };
         assert_eq!(client.check(of("")).await.unwrap().into_inner().status, 1);
         let unknown = client.check(of("etcdserverpb.KV")).await.unwrap_err();
-        assert_eq!(told(&unknown), (Code::NotFound, "unknown service"));
+        assert_eq!(code_and_message(&unknown), (Code::NotFound, "unknown service"));
         for (service, status) in [("", 1), ("nope", 3)] {
             let mut watch = client.watch(of(service)).await.unwrap().into_inner();
             assert_eq!(watch.message().await.unwrap().unwrap().status, status);
         }
     });
-    running.stop();
 }

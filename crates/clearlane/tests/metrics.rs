@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod http_support;
+mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,108 +2,32 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::Path;
-use std::sync::Arc;
+#[path = "support/bytes_codec.rs"]
+mod bytes_codec;
+mod support;
 
-use bytes::{Buf, BufMut, Bytes};
-use clearlane::data;
+use bytes::Bytes;
 use clearlane_backend::Era;
+use clearlane_proto::etcdserverpb::TxnRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
-use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
-use clearlane_rpc::serve::RpcServer;
 use clearlane_server::apply::Limits;
-use clearlane_server::threads::ServerThreads;
 use http::uri::PathAndQuery;
 use prost::Message;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
-/// Messages as they are: an answer that is nested so deep is beyond what our own client reads.
-#[derive(Clone, Copy, Default)]
-struct BytesCodec;
-
-impl Codec for BytesCodec {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = BytesCodec;
-    type Decoder = BytesCodec;
-
-    fn encoder(&mut self) -> BytesCodec {
-        BytesCodec
-    }
-
-    fn decoder(&mut self) -> BytesCodec {
-        BytesCodec
-    }
-}
-
-impl Encoder for BytesCodec {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, item: Bytes, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        to.put(item);
-        Ok(())
-    }
-}
-
-impl Decoder for BytesCodec {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(from.copy_to_bytes(from.remaining())))
-    }
-}
-
-struct Running {
-    node: Arc<ServerThreads>,
-    server: RpcServer,
-}
-
-impl Running {
-    fn start(dir: &Path, limits: Limits) -> Running {
-        let parts = Era::Clearlane;
-        let node =
-            data::open_single_member(dir, parts, "default", "http://localhost:2380").unwrap();
-        let node = Arc::new(node);
-        let address = "127.0.0.1:0".parse().unwrap();
-        let server = RpcServer::start(&node, address, 1, limits).unwrap();
-        Running { node, server }
-    }
-
-    async fn channel(&self) -> Channel {
-        let address = format!("http://{}", self.server.address());
-        Endpoint::from_shared(address).unwrap().connect().await.unwrap()
-    }
-
-    fn stop(self) {
-        self.server.stop().unwrap();
-        self.node.stop();
-        assert!(self.node.failure().borrow().is_none());
-    }
-}
-
-fn block_on<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
-}
+use crate::bytes_codec::BytesCodec;
+use crate::support::{TestServer, block_on, get, member_config, op, with_server};
 
 /// The innermost has this operation.
 fn deep(txns: usize, innermost: Op) -> TxnRequest {
-    let holds =
-        |op| TxnRequest { success: vec![RequestOp { request: Some(op) }], ..TxnRequest::default() };
+    let holds = |request| TxnRequest { success: vec![op(request)], ..TxnRequest::default() };
     (1..txns).fold(holds(innermost), |txn, _| holds(Op::RequestTxn(txn)))
 }
 
 fn put(key: &str) -> Op {
-    let (key, value) = (key.to_owned().into(), "v".into());
-    Op::RequestPut(PutRequest { key, value, ..PutRequest::default() })
-}
-
-fn get(key: &str) -> RangeRequest {
-    RangeRequest { key: key.to_owned().into(), ..RangeRequest::default() }
+    Op::RequestPut(support::put(key, "v"))
 }
 
 async fn send(channel: &Channel, message: Bytes) -> Result<Bytes, Status> {
@@ -129,9 +53,9 @@ fn is_too_many(answer: &Result<Bytes, Status>) -> bool {
 #[test]
 fn etcds_depth_is_taken_applied_and_read_back_from_the_log() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), Limits::default());
+    let server = TestServer::start(dir.path(), Era::Clearlane);
     block_on(async {
-        let channel = running.channel().await;
+        let channel = server.channel().await;
         for txns in [49, 50, 51, 60, 100, 127, 128] {
             let key = format!("k{txns}");
             let answer = send(&channel, deep(txns, put(&key)).encode_to_vec().into()).await;
@@ -151,27 +75,28 @@ fn etcds_depth_is_taken_applied_and_read_back_from_the_log() {
         }
         assert!(!has(&channel, "no").await);
     });
-    running.stop();
-    let running = Running::start(dir.path(), Limits::default());
+    server.stop();
+    let server = TestServer::start(dir.path(), Era::Clearlane);
     block_on(async {
-        let channel = running.channel().await;
+        let channel = server.channel().await;
         assert!(has(&channel, "k128").await);
     });
-    running.stop();
+    server.stop();
 }
 
 #[test]
 fn with_more_operations_the_depth_has_a_bound_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), Limits { txn_ops_max: 10_000, ..Limits::default() });
+    let limits = Limits { txn_ops_max: 10_000, ..Limits::default() };
+    let server = TestServer::with(&member_config(dir.path(), Era::Clearlane), 1, limits);
     block_on(async {
-        let channel = running.channel().await;
+        let channel = server.channel().await;
         let answer = send(&channel, deep(129, put("k")).encode_to_vec().into()).await;
         assert!(answer.is_ok() && has(&channel, "k").await, "{answer:?}");
         let answer = send(&channel, deep(130, put("no")).encode_to_vec().into()).await;
         assert!(is_too_many(&answer), "{answer:?}");
     });
-    running.stop();
+    server.stop();
 }
 
 /// 1.4 MB of heads, each in the one before.
@@ -184,13 +109,11 @@ fn a_hundred_thousand_levels_harm_no_other_client() {
         message.extend(head.into_iter().rev());
     }
     message.reverse();
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), Limits::default());
-    block_on(async {
-        let channel = running.channel().await;
-        let answer = send(&channel, message.into()).await;
+    let message = Bytes::from(message);
+    with_server(async |server| {
+        let channel = server.channel().await;
+        let answer = send(&channel, message.clone()).await;
         assert!(is_too_many(&answer), "{answer:?}");
         assert!(!has(&channel, "other").await);
     });
-    running.stop();
 }

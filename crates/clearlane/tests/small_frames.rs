@@ -3,54 +3,35 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::sync::Arc;
-use std::time::Duration;
+mod support;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use clearlane::data;
 use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
-    PutRequest, PutResponse, RangeRequest, RangeResponse, WatchCreateRequest, WatchRequest,
-    WatchResponse,
+    PutResponse, RangeResponse, WatchCreateRequest, WatchRequest, WatchResponse,
 };
-use clearlane_rpc::serve::RpcServer;
 use clearlane_server::apply::Limits;
-use clearlane_server::threads::ServerThreads;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::Request;
 use prost::Message;
-use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-const DEADLINE: Duration = Duration::from_secs(60);
-
-struct Running {
-    node: Arc<ServerThreads>,
-    server: RpcServer,
-    _dir: TempDir,
-}
+use crate::support::{TestServer, block_on, member_config};
 
 fn with_connection(test: impl AsyncFnOnce(SendRequest<Bytes>)) {
     let dir = tempfile::tempdir().unwrap();
-    let parts = Era::Clearlane;
-    let node = data::open_single_member(dir.path(), parts, "default", "http://localhost:2380");
-    let node = Arc::new(node.unwrap());
-    let address = "127.0.0.1:0".parse().unwrap();
-    let server = RpcServer::start(&node, address, 1, Limits::default()).unwrap();
-    let running = Running { node, server, _dir: dir };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let socket = TcpStream::connect(running.server.address()).await.unwrap();
+    let config = member_config(dir.path(), Era::Clearlane);
+    let server = TestServer::with(&config, 1, Limits::default());
+    block_on(async {
+        let socket = TcpStream::connect(server.server.address()).await.unwrap();
         let (requests, connection) = h2::client::handshake(socket).await.unwrap();
         tokio::spawn(connection);
-        tokio::time::timeout(DEADLINE, test(requests)).await.unwrap();
+        test(requests).await;
     });
-    running.server.stop().unwrap();
-    running.node.stop();
-    assert!(running.node.failure().borrow().is_none());
+    server.stop();
 }
 
 async fn call(requests: &SendRequest<Bytes>, path: &str) -> (ResponseFuture, SendStream<Bytes>) {
@@ -140,7 +121,7 @@ async fn watches(
 }
 
 async fn put(requests: &SendRequest<Bytes>, key: &str, value: Vec<u8>, piece: usize) {
-    let put = PutRequest { key: key.to_owned().into(), value: value.into(), ..Default::default() };
+    let put = support::put(key, value);
     let (response, mut sending) = call(requests, "/etcdserverpb.KV/Put").await;
     send(&mut sending, framed(&put), piece, true).await;
     let _: PutResponse = Messages::of(response).await.next().await;
@@ -194,7 +175,7 @@ fn bodies_that_come_byte_by_byte_harm_no_other_call() {
         }
         let mut reads = 0;
         while !puts.is_empty() || reads == 0 {
-            let range = RangeRequest { key: "other".into(), ..Default::default() };
+            let range = support::get("other");
             let (response, mut sending) = call(&requests, "/etcdserverpb.KV/Range").await;
             send(&mut sending, framed(&range), usize::MAX, true).await;
             let _: RangeResponse = Messages::of(response).await.next().await;

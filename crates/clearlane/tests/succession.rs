@@ -3,13 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::Path;
-use std::sync::Arc;
+mod support;
+
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane::data::open_single_member;
-use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
 use clearlane_proto::etcdserverpb::{LeaseGrantRequest, LeaseRevokeRequest, RangeRequest};
@@ -19,47 +17,10 @@ use clearlane_proto::v3electionpb::{
 };
 use clearlane_proto::v3lockpb::lock_client::LockClient;
 use clearlane_proto::v3lockpb::{LockRequest, UnlockRequest};
-use clearlane_rpc::serve::RpcServer;
-use clearlane_server::apply::Limits;
-use clearlane_server::threads::ServerThreads;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Status};
+use tonic::Code;
+use tonic::transport::Channel;
 
-struct Running {
-    node: Arc<ServerThreads>,
-    server: RpcServer,
-}
-
-impl Running {
-    fn start(dir: &Path) -> Running {
-        let era = Era::Clearlane;
-        let node = open_single_member(dir, era, "default", "http://localhost:2380");
-        let node = Arc::new(node.unwrap());
-        let address = "127.0.0.1:0".parse().unwrap();
-        let server = RpcServer::start(&node, address, 2, Limits::default()).unwrap();
-        Running { node, server }
-    }
-
-    async fn channel(&self) -> Channel {
-        let address = format!("http://{}", self.server.address());
-        Endpoint::from_shared(address).unwrap().connect().await.unwrap()
-    }
-
-    fn stop(self) {
-        self.server.stop().unwrap();
-        self.node.stop();
-        assert!(self.node.failure().borrow().is_none());
-    }
-}
-
-fn block_on<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), work).await.unwrap() })
-}
-
-fn told(status: &Status) -> (Code, &str) {
-    (status.code(), status.message())
-}
+use crate::support::{code_and_message, with_server};
 
 async fn grant(channel: &Channel, ids: &[i64]) {
     let mut leases = LeaseClient::new(channel.clone());
@@ -93,10 +54,8 @@ fn wants(name: &str, lease: i64) -> LockRequest {
 
 #[test]
 fn a_lock_goes_from_one_to_the_next() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path());
-    block_on(async {
-        let channel = running.channel().await;
+    with_server(async |server| {
+        let channel = server.channel().await;
         grant(&channel, &[0xa1, 0xa2, 0xa3]).await;
         let mut lock = LockClient::new(channel.clone());
         for _ in 0..2 {
@@ -125,19 +84,19 @@ fn a_lock_goes_from_one_to_the_next() {
             assert_eq!(done.header.unwrap().revision, revision);
         }
         let refused = lock.unlock(unlock("")).await.unwrap_err();
-        assert_eq!(told(&refused), (Code::Unknown, "etcdserver: key is not provided"));
+        assert_eq!(code_and_message(&refused), (Code::Unknown, "etcdserver: key is not provided"));
         let refused = lock.lock(wants("l", 999)).await.unwrap_err();
-        assert_eq!(told(&refused), (Code::Unknown, "etcdserver: requested lease not found"));
+        assert_eq!(
+            code_and_message(&refused),
+            (Code::Unknown, "etcdserver: requested lease not found")
+        );
     });
-    running.stop();
 }
 
 #[test]
 fn a_client_that_gives_up_leaves_no_key() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path());
-    block_on(async {
-        let channel = running.channel().await;
+    with_server(async |server| {
+        let channel = server.channel().await;
         grant(&channel, &[0xa1]).await;
         let mut lock = LockClient::new(channel.clone());
         let held = lock.lock(wants("auto", 0)).await.unwrap().into_inner().key;
@@ -147,15 +106,12 @@ fn a_client_that_gives_up_leaves_no_key() {
         waits.abort();
         assert_eq!(keys(&channel, "auto/", 1).await, [held]);
     });
-    running.stop();
 }
 
 #[test]
 fn a_waiter_whose_lease_ends_gets_no_lock() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path());
-    block_on(async {
-        let channel = running.channel().await;
+    with_server(async |server| {
+        let channel = server.channel().await;
         grant(&channel, &[0xa1, 0xa2]).await;
         let mut lock = LockClient::new(channel.clone());
         lock.lock(wants("l", 0xa1)).await.unwrap();
@@ -165,9 +121,8 @@ fn a_waiter_whose_lease_ends_gets_no_lock() {
         revoke(&channel, 0xa2).await;
         lock.unlock(UnlockRequest { key: "l/a1".into() }).await.unwrap();
         let refused = waits.await.unwrap().unwrap_err();
-        assert_eq!(told(&refused), (Code::Unknown, "mutex: session is expired"));
+        assert_eq!(code_and_message(&refused), (Code::Unknown, "mutex: session is expired"));
     });
-    running.stop();
 }
 
 fn runs(name: &str, lease: i64, value: &str) -> CampaignRequest {
@@ -184,14 +139,12 @@ fn leader_key(key: &str, rev: i64, lease: i64) -> Option<LeaderKey> {
 
 #[test]
 fn an_election_is_won_observed_and_given_up() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path());
-    block_on(async {
-        let channel = running.channel().await;
+    with_server(async |server| {
+        let channel = server.channel().await;
         grant(&channel, &[0xb1, 0xb2]).await;
         let mut election = ElectionClient::new(channel.clone());
         let none = election.leader(of("e")).await.unwrap_err();
-        assert_eq!(told(&none), (Code::Unknown, "election: no leader"));
+        assert_eq!(code_and_message(&none), (Code::Unknown, "election: no leader"));
         let mut observed = election.observe(of("e")).await.unwrap().into_inner();
         let won = election.campaign(runs("e", 0xb1, "one")).await.unwrap().into_inner();
         assert_eq!(won.leader, leader_key("e/b1", 2, 0xb1));
@@ -213,9 +166,15 @@ fn an_election_is_won_observed_and_given_up() {
         let next = tokio::spawn(async move { next.campaign(runs("e", 0xb2, "two")).await });
         keys(&channel, "e/", 2).await;
         let refused = election.proclaim(proclaim(leader_key("e/b2", 9, 0xb2), "x")).await;
-        assert_eq!(told(&refused.unwrap_err()), (Code::Unknown, "election: not leader"));
+        assert_eq!(
+            code_and_message(&refused.unwrap_err()),
+            (Code::Unknown, "election: not leader")
+        );
         let refused = election.proclaim(proclaim(None, "x")).await.unwrap_err();
-        assert_eq!(told(&refused), (Code::Unknown, "\"leader\" field must be provided"));
+        assert_eq!(
+            code_and_message(&refused),
+            (Code::Unknown, "\"leader\" field must be provided")
+        );
         let wrong = ResignRequest { leader: leader_key("e/b1", 99, 0xb1) };
         election.resign(wrong).await.unwrap();
         assert_eq!(election.leader(of("e")).await.unwrap().into_inner().kv.unwrap().key, "e/b1");
@@ -227,9 +186,11 @@ fn an_election_is_won_observed_and_given_up() {
         assert_eq!(seen().await.0, "two");
         revoke(&channel, 0xb2).await;
         let none = election.leader(of("e")).await.unwrap_err();
-        assert_eq!(told(&none), (Code::Unknown, "election: no leader"));
+        assert_eq!(code_and_message(&none), (Code::Unknown, "election: no leader"));
         let refused = election.campaign(runs("e", 999, "x")).await.unwrap_err();
-        assert_eq!(told(&refused), (Code::Unknown, "etcdserver: requested lease not found"));
+        assert_eq!(
+            code_and_message(&refused),
+            (Code::Unknown, "etcdserver: requested lease not found")
+        );
     });
-    running.stop();
 }

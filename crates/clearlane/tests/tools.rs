@@ -2,29 +2,29 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
+#[path = "support/program.rs"]
+mod program;
+mod support;
 
-use clearlane::data;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Output;
+use std::sync::Arc;
+
+use clearlane::data::MemberConfig;
 use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
-use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest, RangeRequest};
+use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest};
 use clearlane_server::Server;
 use clearlane_server::apply::Limits;
 use clearlane_server::snapshot_file::SnapshotWriter;
-use serde_json::Value;
-use tonic::transport::Endpoint;
 
-/// Nothing here takes nearly so long.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::program::{RunningProgram, member, program};
+use crate::support::{block_on, connect, put};
 
 fn clearlane(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_clearlane")).args(arguments).env_clear().output().unwrap()
+    program(arguments).output().unwrap()
 }
 
 /// Returns what is printed.
@@ -43,26 +43,16 @@ fn refused(arguments: &[&str], status: i32) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-fn block_on<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.unwrap() })
-}
-
 /// It puts `a` to `e` at the revisions 2 to 6.
 fn make(data_dir: &Path, file: &Path) {
-    let era = Era::Clearlane;
-    let node = data::open_single_member(data_dir, era, "old", "http://localhost:2380").unwrap();
-    let node = Arc::new(node);
+    let config = MemberConfig::new("old", data_dir, "http://localhost:2380", Era::Clearlane);
+    let node = Arc::new(config.open_alone().unwrap());
     block_on(async {
         let member = Server::new(&node, Limits::default());
         let desk = tokio::spawn(member.requests().clone().run());
         for key in ["a", "b", "c", "d", "e"] {
-            let put = PutRequest {
-                key: key.into(),
-                value: vec![b'v'; 1000].into(),
-                ..Default::default()
-            };
-            let request = InternalRaftRequest { put: Some(put), ..Default::default() };
+            let put = Some(put(key, vec![b'v'; 1000]));
+            let request = InternalRaftRequest { put, ..Default::default() };
             member.propose(request).await.unwrap();
         }
         desk.abort();
@@ -77,24 +67,10 @@ fn make(data_dir: &Path, file: &Path) {
 
 /// The member is killed when the work is done.
 fn while_it_runs<T>(data_dir: &str, era: &str, work: impl FnOnce(&str) -> T) -> T {
-    let (data_dir, era) = (format!("--data-dir={data_dir}"), format!("--era={era}"));
-    let mut process = Command::new(env!("CARGO_BIN_EXE_clearlane"))
-        .args([&data_dir, &era, "--name=new", "--listen-client-urls=http://127.0.0.1:0"])
-        .args(["--advertise-client-urls=http://a:1", "--listen-peer-urls=http://127.0.0.1:0"])
-        .env_clear()
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(process.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let serving = lines.find(|line| line.contains("serving client traffic"));
-    // A thread must go on reading its output.
-    let reading = thread::spawn(move || lines.count());
-    let line: Value = serde_json::from_str(&serving.expect("it has not become ready")).unwrap();
-    let done = work(line["address"].as_str().unwrap());
-    process.kill().unwrap();
-    process.wait().unwrap();
-    reading.join().unwrap();
-    done
+    let era = format!("--era={era}");
+    let mut process =
+        RunningProgram::start(&mut member(Path::new(data_dir), &[&era, "--name=new"]));
+    work(&process.ready())
 }
 
 fn asked(
@@ -104,8 +80,7 @@ fn asked(
 ) -> Vec<Result<(i64, i64), String>> {
     while_it_runs(data_dir, era, |address| {
         block_on(async {
-            let at = Endpoint::from_shared(format!("http://{address}")).unwrap();
-            let mut client = KvClient::new(at.connect().await.unwrap());
+            let mut client = KvClient::new(connect(address).await);
             let mut answers = Vec::new();
             for request in requests {
                 let answer = client.range(request).await.map(|answer| answer.into_inner());

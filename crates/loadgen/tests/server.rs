@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use clearlane::data;
+use clearlane::data::MemberConfig;
 use clearlane_backend::Era;
 use clearlane_loadgen::connection::endpoint;
 use clearlane_loadgen::fill::fill;
@@ -65,9 +65,8 @@ struct RunningServer {
 
 impl RunningServer {
     fn start(dir: &Path, limits: Limits) -> RunningServer {
-        let era = Era::Clearlane;
-        let node = data::open_single_member(dir, era, "default", "http://localhost:2380");
-        let node = Arc::new(node.unwrap());
+        let config = MemberConfig::new("default", dir, "http://localhost:2380", Era::Clearlane);
+        let node = Arc::new(config.open_alone().unwrap());
         let address = "127.0.0.1:0".parse().unwrap();
         let server = RpcServer::start(&node, address, 2, limits).unwrap();
         RunningServer { node, server }

@@ -136,6 +136,11 @@ impl MemberConfig {
         Ok(OpenedMember { threads: Arc::new(node), transport: ends })
     }
 
+    /// Without a network: for the only member of a cluster.
+    pub fn open_alone(&self) -> Result<ServerThreads> {
+        Ok(ServerThreads::start(self.prepare()?.0, self.replica_config()?, Box::new(NoNetwork))?)
+    }
+
     /// Makes the data of a new member, as [`open`](MemberConfig::open) would, and starts nothing.
     pub fn create(&self) -> Result<()> {
         self.prepare().map(drop)
@@ -233,18 +238,6 @@ impl MemberConfig {
     fn wal_dir(&self) -> PathBuf {
         self.wal_dir.clone().unwrap_or_else(|| self.member_dir().join("wal"))
     }
-}
-
-/// Starts the member whose data lies in a directory, without a network: it is the only one of its
-/// cluster. If there is no data yet it begins, under this name and peer address.
-pub fn open_single_member(
-    data_dir: &Path,
-    era: Era,
-    name: &str,
-    peer_url: &str,
-) -> Result<ServerThreads> {
-    let start = MemberConfig::new(name, data_dir, peer_url, era);
-    Ok(ServerThreads::start(start.prepare()?.0, start.replica_config()?, Box::new(NoNetwork))?)
 }
 
 fn create_dir_synced(dir: &Path) -> io::Result<()> {

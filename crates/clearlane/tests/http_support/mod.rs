@@ -9,19 +9,18 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use clearlane::data;
 use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::lease_server::{Lease, LeaseServer};
 use clearlane_proto::etcdserverpb::*;
 use clearlane_rpc::http::{AccessControl, HttpService, HttpServiceConfig, serve};
 use clearlane_rpc::metrics::{MetricsOptions, RpcMetrics};
-use clearlane_rpc::serve::RpcServer;
 use clearlane_server::Server;
 use clearlane_server::apply::Limits;
-use clearlane_server::threads::ServerThreads;
 use tokio_stream::{Stream, StreamExt};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
+
+use crate::support::{TestServer, member_config};
 
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
@@ -50,9 +49,7 @@ impl Running {
 
     fn with(settings: HttpServiceConfig, has_gateway: bool) -> Running {
         let dir = tempfile::tempdir().unwrap();
-        let parts = Era::Clearlane;
-        let node = data::open_single_member(dir.path(), parts, "default", "http://localhost:2380");
-        let node = Arc::new(node.unwrap());
+        let node = Arc::new(member_config(dir.path(), Era::Clearlane).open_alone().unwrap());
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let (tell, told) = mpsc::channel();
         let thread = thread::spawn(move || {
@@ -242,24 +239,19 @@ impl Lease for Echo {
 /// With the port of the clients.
 pub(crate) struct Whole {
     pub(crate) address: SocketAddr,
-    server: Option<RpcServer>,
-    node: Arc<ServerThreads>,
+    server: Option<TestServer>,
     _dir: tempfile::TempDir,
 }
 
 impl Whole {
     pub(crate) fn start() -> Whole {
         let dir = tempfile::tempdir().unwrap();
-        let parts = Era::Clearlane;
-        let node = data::open_single_member(dir.path(), parts, "default", "http://localhost:2380");
-        let node = Arc::new(node.unwrap());
-        let listen = "127.0.0.1:0".parse().unwrap();
-        let server = RpcServer::start(&node, listen, 2, Limits::default()).unwrap();
-        let address = server.address();
+        let server = TestServer::start(dir.path(), Era::Clearlane);
+        let address = server.server.address();
         while ask(address, "GET /readyz", "", "").status != 200 {
             thread::yield_now();
         }
-        Whole { address, server: Some(server), node, _dir: dir }
+        Whole { address, server: Some(server), _dir: dir }
     }
 
     pub(crate) fn ask(&self, request: &str, body: &str) -> Reply {
@@ -269,7 +261,6 @@ impl Whole {
 
 impl Drop for Whole {
     fn drop(&mut self) {
-        self.server.take().unwrap().stop().unwrap();
-        self.node.stop();
+        self.server.take().unwrap().stop();
     }
 }

@@ -7,4 +7,6 @@ mod authority;
 mod clients;
 mod test_server;
 mod program;
+#[path = "../support/program.rs"]
+mod program_process;
 mod reload;

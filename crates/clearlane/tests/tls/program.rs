@@ -1,87 +1,26 @@
 //! The program itself, with flags about TLS.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream as Tcp};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{self, Receiver};
-use std::thread;
 
 use clearlane_net::tls::protocol::ProtocolConfig;
 use clearlane_net::tls::{Dialer, FlagPath, TlsInfo};
-use serde_json::Value;
 use tokio::net::TcpStream;
 
 use crate::authority::Authority;
-use crate::test_server::{TIMEOUT, block_on, get, handshake, put};
+use crate::program_process::{RunningProgram, failure, member, program};
+use crate::test_server::{block_on, get, handshake, put};
 
-const BY_DEFAULT: [&str; 4] = [
-    "--listen-client-urls=https://127.0.0.1:0",
-    "--advertise-client-urls=https://127.0.0.1:2379",
-    "--listen-peer-urls=http://127.0.0.1:0",
-    "--initial-cluster-token=new",
-];
+const HTTPS: [&str; 2] =
+    ["--listen-client-urls=https://127.0.0.1:0", "--advertise-client-urls=https://127.0.0.1:2379"];
 
-fn program(arguments: &[&str]) -> Command {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_clearlane"));
-    program.args(arguments).env_clear();
-    program
-}
-
-struct Running {
-    process: Child,
-    lines: Receiver<String>,
-}
-
-impl Running {
-    fn start(data_dir: &Path, more: &[&str]) -> Running {
-        let mut program = program(&BY_DEFAULT);
-        program.arg(format!("--data-dir={}", data_dir.display())).args(more);
-        let mut process = program.stderr(Stdio::piped()).spawn().unwrap();
-        let stderr = BufReader::new(process.stderr.take().unwrap());
-        let (tell, lines) = mpsc::channel();
-        thread::spawn(move || {
-            for line in stderr.lines() {
-                // The test may have seen enough.
-                let _ = tell.send(line.unwrap());
-            }
-        });
-        Running { process, lines }
-    }
-
-    fn line(&self, words: &str) -> Value {
-        let mut said = Vec::new();
-        loop {
-            let line = self.lines.recv_timeout(TIMEOUT);
-            let line = line.unwrap_or_else(|_| panic!("no {words} in {said:#?}"));
-            if line.contains(words) {
-                return serde_json::from_str(&line).unwrap();
-            }
-            said.push(line);
-        }
-    }
-
-    fn address(&self, words: &str) -> String {
-        self.line(words)["address"].as_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // One that has ended cannot be killed.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+fn start(data_dir: &Path, more: &[&str]) -> RunningProgram {
+    RunningProgram::start(member(data_dir, &HTTPS).args(more))
 }
 
 fn refused(data_dir: &Path, more: &[&str]) -> String {
-    let mut program = program(&BY_DEFAULT);
-    program.arg(format!("--data-dir={}", data_dir.display())).args(more);
-    let Output { status, stderr, .. } = program.output().unwrap();
-    assert_eq!(status.code(), Some(1), "{more:?}");
-    let said = String::from_utf8(stderr).unwrap();
-    said.lines().last().unwrap().to_owned()
+    failure(member(data_dir, &HTTPS).args(more))
 }
 
 fn flag(name: &str, path: &Path) -> String {
@@ -95,7 +34,7 @@ fn a_certificate_is_made_and_used_again() {
     let made = data.join("fixtures/client/cert.pem");
     let mut certificates = Vec::new();
     for _ in 0..2 {
-        let running = Running::start(&data, &["--auto-tls"]);
+        let mut running = start(&data, &["--auto-tls"]);
         let address = running.address("serving client traffic securely");
         certificates.push(fs::read(&made).unwrap());
         // Signed by itself, it is its own authority.
@@ -131,14 +70,14 @@ fn a_refused_client_is_logged() {
         "--client-cert-auth".to_owned(),
     ];
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let running = Running::start(&dir.path().join("data"), &flags);
+    let mut running = start(&dir.path().join("data"), &flags);
     let address = running.address("serving client traffic securely");
     block_on(async {
         let stream = TcpStream::connect(&address).await.unwrap();
         let own = stream.local_addr().unwrap().to_string();
         // In TLS 1.3 a client is done before its certificate is checked.
         let stream = handshake(stream, ca.certificate(), &["h2"]).await.unwrap();
-        let line = running.line("rejected connection on client endpoint");
+        let line = running.json("rejected connection on client endpoint");
         assert_eq!(line["level"], "warn");
         assert_eq!(line["remote-addr"], own);
         assert_eq!(line["server-name"], "localhost");
@@ -146,7 +85,7 @@ fn a_refused_client_is_logged() {
         drop(stream);
     });
     drop(Tcp::connect(&address).unwrap());
-    assert_eq!(running.line("rejected connection on client endpoint")["error"], "EOF");
+    assert_eq!(running.json("rejected connection on client endpoint")["error"], "EOF");
 }
 
 #[test]
@@ -155,7 +94,7 @@ fn slow_requests_are_told_with_their_clients_name() {
     let ca = Authority::new(dir.path(), "ca");
     let trusted = flag("trusted-ca-file", ca.certificate());
     let slow = "--warning-unary-request-duration=0s";
-    let running = Running::start(&dir.path().join("data"), &["--auto-tls", slow, &trusted]);
+    let mut running = start(&dir.path().join("data"), &["--auto-tls", slow, &trusted]);
     let address = running.address("serving client traffic securely");
     let made = dir.path().join("data/fixtures/client/cert.pem");
     let trusted = Some(FlagPath { flag: "cacert", path: made });
@@ -166,7 +105,7 @@ fn slow_requests_are_told_with_their_clients_name() {
         let channel = outgoing.connect(&url).await.unwrap();
         put(channel).await.unwrap();
     });
-    let line = running.line("request stats");
+    let line = running.json("request stats");
     assert!(line["remote"].as_str().unwrap().ends_with(" (CN alice)"), "{line}");
 }
 
@@ -174,7 +113,7 @@ fn slow_requests_are_told_with_their_clients_name() {
 fn metrics_may_have_tls_too() {
     let dir = tempfile::tempdir().unwrap();
     let metrics = "--listen-metrics-urls=https://localhost:0,http://127.0.0.1:0";
-    let running = Running::start(dir.path(), &["--auto-tls", metrics]);
+    let mut running = start(dir.path(), &["--auto-tls", metrics]);
     let (secure, plain) = (running.address("serving metrics"), running.address("serving metrics"));
     running.line("serving client traffic securely");
     block_on(async {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane::data;
+use clearlane::data::MemberConfig;
 use clearlane_backend::Era;
 use clearlane_net::listener::BindAddress;
 use clearlane_net::listener::Listener;
@@ -57,8 +57,8 @@ impl TlsTestServer {
         change(&ca, &mut side);
         let tls = Arc::new(TlsAcceptor::new(ListenerKind::Client, &side, &protocol).unwrap());
         let data = dir.path().join("data");
-        let node = data::open_single_member(&data, Era::Clearlane, "a", "http://a:1");
-        let node = Arc::new(node.unwrap());
+        let config = MemberConfig::new("a", &data, "http://a:1", Era::Clearlane);
+        let node = Arc::new(config.open_alone().unwrap());
         let at = BindAddress::Tcp("127.0.0.1:0".parse().unwrap());
         let listener = Listener::bind(&at).unwrap().with_tls(tls, is_plain_too);
         let (limits, common) = (Limits::default(), RpcConfig::default());

@@ -1,54 +1,25 @@
-//! A server on a free port, and a client with streams of watchers.
+//! A client with streams of watchers.
 
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane::data;
-use clearlane_backend::Era;
 use clearlane_mvcc::watch::WatchMetrics;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::watch_client::WatchClient;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
-    PutRequest, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest,
-    WatchResponse,
+    WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
 };
 use clearlane_proto::mvccpb::Event;
-use clearlane_rpc::serve::RpcServer;
-use clearlane_server::apply::Limits;
-use clearlane_server::threads::ServerThreads;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
-/// Far more than anything takes. A test that waits in vain is ended then.
-const DEADLINE: Duration = Duration::from_secs(120);
+use crate::support::{TestServer, put};
 
-pub(crate) struct Running {
-    pub(crate) node: Arc<ServerThreads>,
-    server: RpcServer,
-}
-
-impl Running {
-    pub(crate) fn start(dir: &Path, era: Era) -> Running {
-        Running::with(dir, era, Duration::from_secs(600))
-    }
-
-    /// `progress` is the interval of progress notices.
-    pub(crate) fn with(dir: &Path, era: Era, progress: Duration) -> Running {
-        let node = data::open_single_member(dir, era, "default", "http://localhost:2380");
-        let node = Arc::new(node.unwrap());
-        node.watch_server().set_progress_interval(progress);
-        let address = "127.0.0.1:0".parse().unwrap();
-        let server = RpcServer::start(&node, address, 2, Limits::default()).unwrap();
-        Running { node, server }
-    }
-
+impl TestServer {
     pub(crate) async fn client(&self) -> Client {
-        let address = format!("http://{}", self.server.address());
-        let channel = Endpoint::from_shared(address).unwrap().connect().await.unwrap();
+        let channel = self.channel().await;
         // Without fragments, a message may be long.
         let watch = WatchClient::new(channel.clone()).max_decoding_message_size(64 << 20);
         Client { kv: KvClient::new(channel), watch }
@@ -63,12 +34,6 @@ impl Running {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-
-    pub(crate) fn stop(self) {
-        self.server.stop().unwrap();
-        self.node.stop();
-        assert!(self.node.failure().borrow().is_none());
-    }
 }
 
 #[derive(Clone)]
@@ -80,9 +45,7 @@ pub(crate) struct Client {
 impl Client {
     /// Returns the revision.
     pub(crate) async fn put(&mut self, key: &str, value: impl Into<Vec<u8>>) -> i64 {
-        let (key, value) = (key.to_owned().into(), value.into().into());
-        let put = PutRequest { key, value, ..PutRequest::default() };
-        self.kv.put(put).await.unwrap().into_inner().header.unwrap().revision
+        self.kv.put(put(key, value.into())).await.unwrap().into_inner().header.unwrap().revision
     }
 
     pub(crate) async fn stream(&mut self) -> Stream {
@@ -181,20 +144,4 @@ pub(crate) fn lines(events: &[Event]) -> Vec<String> {
         format!("{what} @{}{}", kv.mod_revision, was.unwrap_or_default())
     };
     events.iter().map(line).collect()
-}
-
-pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(DEADLINE, work).await.expect("in time") })
-}
-
-#[allow(clippy::print_stdout, reason = "a test that fails shows its era")]
-pub(crate) fn in_every_era(work: impl AsyncFn(&Running)) {
-    for era in Era::DISTINCT_STORES {
-        println!("{era:?}");
-        let dir = tempfile::tempdir().unwrap();
-        let running = Running::start(dir.path(), era);
-        block_on(work(&running));
-        running.stop();
-    }
 }

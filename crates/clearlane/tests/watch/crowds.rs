@@ -7,16 +7,17 @@ use clearlane_mvcc::watch::WatchMetrics;
 use clearlane_proto::etcdserverpb::WatchCreateRequest;
 use tokio::task::JoinSet;
 
-use crate::client::{Running, block_on, in_every_era, of_key, of_letter};
+use crate::client::{of_key, of_letter};
+use crate::support::{in_eras, in_every_era};
 
 /// In one stream.
 const TOGETHER: i64 = 10;
 
 #[test]
 fn a_thousand_watchers_of_one_key() {
-    in_every_era(async |running| {
+    in_every_era(async |server| {
         let mut streams = Vec::new();
-        let mut client = running.client().await;
+        let mut client = server.client().await;
         for _ in 0..100 {
             let mut stream = client.stream().await;
             for _ in 0..TOGETHER {
@@ -27,7 +28,7 @@ fn a_thousand_watchers_of_one_key() {
             }
             streams.push(stream);
         }
-        let figures = running.figures();
+        let figures = server.figures();
         assert_eq!((figures.streams, figures.watchers, figures.unsynced), (100, 1000, 0));
         let puts = 20;
         let mut readers = JoinSet::new();
@@ -50,7 +51,7 @@ fn a_thousand_watchers_of_one_key() {
         while let Some(done) = readers.join_next().await {
             done.unwrap();
         }
-        running.until(|figures| *figures == WatchMetrics::default()).await;
+        server.until(|figures| *figures == WatchMetrics::default()).await;
     });
 }
 
@@ -58,39 +59,34 @@ fn a_thousand_watchers_of_one_key() {
 /// key, is prompt, and in the end the slow one gets everything, too.
 #[test]
 fn a_slow_reader_disturbs_no_other() {
-    for era in [Era::Clearlane, Era::V3_5] {
-        let dir = tempfile::tempdir().unwrap();
-        let running = Running::start(dir.path(), era);
-        block_on(async {
-            let (mut client, mut other) = (running.client().await, running.client().await);
-            let mut slow = client.watcher(of_key("a")).await;
-            let mut prompt = other.watcher(of_key("a")).await;
-            let mut last = 1;
-            let value = vec![7; 100_000];
-            // The socket takes some, the channel takes some; then it is unsynced.
-            while running.figures().unsynced == 0 {
-                last = other.put("a", value.clone()).await;
-                prompt.revisions(last, last).await;
-                assert!(last < 300, "it keeps too much");
-            }
-            for _ in 0..50 {
-                last = other.put("a", value.clone()).await;
-                prompt.revisions(last, last).await;
-            }
-            slow.revisions(2, last).await;
-            running.until(|figures| figures.unsynced == 0).await;
-        });
-        running.stop();
-    }
+    in_eras([Era::Clearlane, Era::V3_5], async |server| {
+        let (mut client, mut other) = (server.client().await, server.client().await);
+        let mut slow = client.watcher(of_key("a")).await;
+        let mut prompt = other.watcher(of_key("a")).await;
+        let mut last = 1;
+        let value = vec![7; 100_000];
+        // The socket takes some, the channel takes some; then it is unsynced.
+        while server.figures().unsynced == 0 {
+            last = other.put("a", value.clone()).await;
+            prompt.revisions(last, last).await;
+            assert!(last < 300, "it keeps too much");
+        }
+        for _ in 0..50 {
+            last = other.put("a", value.clone()).await;
+            prompt.revisions(last, last).await;
+        }
+        slow.revisions(2, last).await;
+        server.until(|figures| figures.unsynced == 0).await;
+    });
 }
 
 /// Streams, requests and connections end at any moment, and nothing of them is left.
 #[test]
 fn whoever_goes_without_a_word_leaves_nothing() {
-    in_every_era(async |running| {
-        let mut writer = running.client().await;
+    in_every_era(async |server| {
+        let mut writer = server.client().await;
         for round in 0..20 {
-            let mut client = running.client().await;
+            let mut client = server.client().await;
             let mut streams = Vec::new();
             for number in 0..10 {
                 let stream = client.stream().await;
@@ -106,7 +102,7 @@ fn whoever_goes_without_a_word_leaves_nothing() {
             }
             drop(streams);
         }
-        running.until(|figures| *figures == WatchMetrics::default()).await;
+        server.until(|figures| *figures == WatchMetrics::default()).await;
         writer.put("a", "1").await;
     });
 }
@@ -114,8 +110,8 @@ fn whoever_goes_without_a_word_leaves_nothing() {
 /// Puts answered while a client reads a long past are answered as fast as otherwise.
 #[test]
 fn a_long_past_is_told_while_others_write() {
-    in_every_era(async |running| {
-        let mut client = running.client().await;
+    in_every_era(async |server| {
+        let mut client = server.client().await;
         let history = 3000;
         let mut writers = JoinSet::new();
         for writer in 0..30 {

@@ -6,3 +6,5 @@
 mod client;
 mod crowds;
 mod streams;
+#[path = "../support/mod.rs"]
+mod support;

@@ -9,12 +9,13 @@ use clearlane_proto::etcdserverpb::{
 };
 use tonic::Code;
 
-use crate::client::{Running, block_on, in_every_era, lines, of_key, of_letter};
+use crate::client::{lines, of_key, of_letter};
+use crate::support::{TestServer, block_on, in_eras, in_every_era};
 
 #[test]
 fn the_past_and_then_the_present() {
-    in_every_era(async |running| {
-        let mut client = running.client().await;
+    in_every_era(async |server| {
+        let mut client = server.client().await;
         for value in ["1", "2", "3"] {
             client.put("a", value).await;
         }
@@ -38,8 +39,8 @@ fn the_past_and_then_the_present() {
 
 #[test]
 fn a_transaction_is_one_response_and_says_what_was_before() {
-    in_every_era(async |running| {
-        let mut client = running.client().await;
+    in_every_era(async |server| {
+        let mut client = server.client().await;
         client.put("k1", "old").await;
         let mut stream =
             client.watcher(WatchCreateRequest { prev_kv: true, ..of_letter(b'k') }).await;
@@ -62,8 +63,8 @@ fn a_transaction_is_one_response_and_says_what_was_before() {
 
 #[test]
 fn filters_leave_out_and_unknown_ones_do_not() {
-    in_every_era(async |running| {
-        let mut client = running.client().await;
+    in_every_era(async |server| {
+        let mut client = server.client().await;
         let mut stream = client.stream().await;
         for (watch_id, filters) in [(1, vec![0]), (2, vec![1]), (3, vec![0, 1]), (4, vec![9])] {
             stream.create(WatchCreateRequest { watch_id, filters, ..of_key("a") });
@@ -89,8 +90,8 @@ fn filters_leave_out_and_unknown_ones_do_not() {
 
 #[test]
 fn numbers_are_chosen_by_either_side() {
-    in_every_era(async |running| {
-        let mut client = running.client().await;
+    in_every_era(async |server| {
+        let mut client = server.client().await;
         let mut stream = client.stream().await;
         for (asked, given) in [(0, 0), (7, 7), (1, 1), (0, 2), (-3, -3)] {
             stream.create(WatchCreateRequest { watch_id: asked, ..of_key("a") });
@@ -123,14 +124,14 @@ fn numbers_are_chosen_by_either_side() {
         stream.cancel(7);
         let canceled = stream.next().await;
         assert_eq!((canceled.watch_id, canceled.canceled), (7, true));
-        assert_eq!(running.figures().watchers, 4);
+        assert_eq!(server.figures().watchers, 4);
     });
 }
 
 #[test]
 fn all_keys_and_the_key_nul() {
-    in_every_era(async |running| {
-        let mut client = running.client().await;
+    in_every_era(async |server| {
+        let mut client = server.client().await;
         let mut stream = client.stream().await;
         let no_end = vec![0];
         let asked = [(1, "", vec![]), (2, "", no_end.clone()), (3, "b", no_end)];
@@ -153,8 +154,8 @@ fn all_keys_and_the_key_nul() {
 
 #[test]
 fn what_is_wrong_twice_is_refused_for_etcds_first_reason() {
-    in_every_era(async |running| {
-        let mut client = running.client().await;
+    in_every_era(async |server| {
+        let mut client = server.client().await;
         for _ in 0..5 {
             client.put("a", "1").await;
         }
@@ -186,14 +187,14 @@ fn what_is_wrong_twice_is_refused_for_etcds_first_reason() {
             assert!(refused.created && refused.canceled, "{about}");
             assert_eq!((refused.watch_id, &refused.cancel_reason[..]), (-1, reason), "{about}");
         }
-        assert_eq!(running.figures().watchers, 1);
+        assert_eq!(server.figures().watchers, 1);
     });
 }
 
 #[test]
 fn what_is_compacted_ends_a_watcher_after_it_was_made() {
-    in_every_era(async |running| {
-        let mut client = running.client().await;
+    in_every_era(async |server| {
+        let mut client = server.client().await;
         for _ in 0..5 {
             client.put("a", "1").await;
         }
@@ -203,7 +204,7 @@ fn what_is_compacted_ends_a_watcher_after_it_was_made() {
         let ended = stream.next().await;
         assert!(ended.canceled && ended.cancel_reason.is_empty());
         assert_eq!((ended.compact_revision, ended.header.unwrap().revision), (4, 0));
-        assert_eq!(running.figures().watchers, 0);
+        assert_eq!(server.figures().watchers, 0);
         stream.create(WatchCreateRequest { start_revision: 4, ..of_key("a") });
         assert!(stream.next().await.created);
         assert_eq!(lines(&stream.next().await.events), ["put a=1 @4", "put a=1 @5", "put a=1 @6"]);
@@ -212,8 +213,8 @@ fn what_is_compacted_ends_a_watcher_after_it_was_made() {
 
 #[test]
 fn a_watcher_from_a_future_revision_gets_nothing_before() {
-    in_every_era(async |running| {
-        let mut client = running.client().await;
+    in_every_era(async |server| {
+        let mut client = server.client().await;
         let mut stream =
             client.watcher(WatchCreateRequest { start_revision: 4, ..of_key("a") }).await;
         // It has not begun, so there is no progress to report; and none without watchers.
@@ -231,8 +232,8 @@ fn a_watcher_from_a_future_revision_gets_nothing_before() {
 
 #[test]
 fn a_client_that_has_no_more_to_ask_may_listen() {
-    in_every_era(async |running| {
-        let mut client = running.client().await;
+    in_every_era(async |server| {
+        let mut client = server.client().await;
         let mut stream = client.watcher(of_key("a")).await.half_close();
         for value in ["1", "2"] {
             let revision = client.put("a", value).await;
@@ -243,37 +244,33 @@ fn a_client_that_has_no_more_to_ask_may_listen() {
 
 #[test]
 fn notices_of_progress_follow_the_store() {
-    for era in [Era::Clearlane, Era::V3_5] {
-        let dir = tempfile::tempdir().unwrap();
-        let running = Running::with(dir.path(), era, Duration::from_millis(100));
-        block_on(async {
-            let mut client = running.client().await;
-            let mut stream = client.stream().await;
-            stream.create(of_key("a"));
-            stream.create(WatchCreateRequest { progress_notify: true, ..of_key("a") });
-            assert!(stream.next().await.created && stream.next().await.created);
-            for expected in [1, 2, 3] {
-                // One that was on its way may have the revision before.
-                loop {
-                    let notice = stream.next().await;
-                    assert_eq!((notice.watch_id, notice.events.len()), (1, 0));
-                    if notice.header.unwrap().revision == expected {
-                        break;
-                    }
+    in_eras([Era::Clearlane, Era::V3_5], async |server| {
+        server.node.watch_server().set_progress_interval(Duration::from_millis(100));
+        let mut client = server.client().await;
+        let mut stream = client.stream().await;
+        stream.create(of_key("a"));
+        stream.create(WatchCreateRequest { progress_notify: true, ..of_key("a") });
+        assert!(stream.next().await.created && stream.next().await.created);
+        for expected in [1, 2, 3] {
+            // One that was on its way may have the revision before.
+            loop {
+                let notice = stream.next().await;
+                assert_eq!((notice.watch_id, notice.events.len()), (1, 0));
+                if notice.header.unwrap().revision == expected {
+                    break;
                 }
-                client.put("other", "1").await;
             }
-        });
-        running.stop();
-    }
+            client.put("other", "1").await;
+        }
+    });
 }
 
 /// One delete of three records of 700 kB, each with what was there before, is more than a
 /// message should have: it is cut, if the client allows it.
 #[test]
 fn a_long_response_is_cut_if_the_client_takes_fragments() {
-    in_every_era(async |running| {
-        let mut client = running.client().await;
+    in_every_era(async |server| {
+        let mut client = server.client().await;
         for key in ["f1", "f2", "f3"] {
             client.put(key, vec![7; 700_000]).await;
         }
@@ -298,11 +295,11 @@ fn a_long_response_is_cut_if_the_client_takes_fragments() {
 #[test]
 fn a_stream_ends_when_the_server_stops() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), Era::Clearlane);
+    let server = TestServer::start(dir.path(), Era::Clearlane);
     block_on(async {
-        let mut client = running.client().await;
+        let mut client = server.client().await;
         let mut stream = client.watcher(of_key("a")).await;
-        let stopping = std::thread::spawn(move || running.stop());
+        let stopping = std::thread::spawn(move || server.stop());
         let status = stream.end().await;
         let expected = (Code::Unavailable, "etcdserver: server stopped");
         assert_eq!((status.code(), status.message()), expected);
@@ -315,25 +312,25 @@ fn a_stream_ends_when_the_server_stops() {
 fn it_goes_on_behind_a_restart() {
     for era in Era::DISTINCT_STORES {
         let dir = tempfile::tempdir().unwrap();
-        let running = Running::start(dir.path(), era);
+        let server = TestServer::start(dir.path(), era);
         block_on(async {
-            let mut client = running.client().await;
+            let mut client = server.client().await;
             let mut stream = client.watcher(of_key("a")).await;
             for revision in 2..=20 {
                 assert_eq!(client.put("a", "1").await, revision);
             }
             stream.revisions(2, 10).await;
         });
-        running.stop();
-        let running = Running::start(dir.path(), era);
+        server.stop();
+        let server = TestServer::start(dir.path(), era);
         block_on(async {
-            let mut client = running.client().await;
+            let mut client = server.client().await;
             let create = WatchCreateRequest { start_revision: 11, ..of_key("a") };
             let mut stream = client.watcher(create).await;
             stream.revisions(11, 20).await;
             client.put("a", "2").await;
             stream.revisions(21, 21).await;
         });
-        running.stop();
+        server.stop();
     }
 }

@@ -1,16 +1,10 @@
-//! A server on a free port, and a client that writes the heads and the frames of its calls itself.
+//! A client that writes the heads and the frames of its calls itself.
 
 use std::io::{Read, Write};
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use clearlane::data;
 use clearlane_backend::Era;
-use clearlane_rpc::serve::RpcServer;
 use clearlane_server::apply::Limits;
-use clearlane_server::threads::ServerThreads;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -20,22 +14,9 @@ use http::{HeaderMap, Request, StatusCode};
 use prost::Message;
 use tokio::net::TcpStream;
 
-const DEADLINE: Duration = Duration::from_secs(60);
+use crate::support::{TestServer, block_on, member_config};
 
-pub(crate) struct Running {
-    pub(crate) node: Arc<ServerThreads>,
-    pub(crate) server: RpcServer,
-}
-
-impl Running {
-    pub(crate) fn start(dir: &Path, era: Era) -> Running {
-        let node = data::open_single_member(dir, era, "default", "http://localhost:2380");
-        let node = Arc::new(node.unwrap());
-        let address = "127.0.0.1:0".parse().unwrap();
-        let server = RpcServer::start(&node, address, 1, Limits::default()).unwrap();
-        Running { node, server }
-    }
-
+impl TestServer {
     pub(crate) async fn client(&self) -> Client {
         let connection = TcpStream::connect(self.server.address()).await.unwrap();
         connection.set_nodelay(true).unwrap();
@@ -45,27 +26,18 @@ impl Running {
         tokio::spawn(connection);
         Client { requests: requests.ready().await.unwrap() }
     }
-
-    fn stop(self) {
-        self.server.stop().unwrap();
-        self.node.stop();
-        assert!(self.node.failure().borrow().is_none());
-    }
 }
 
-pub(crate) fn with_server(work: impl AsyncFn(&Running)) {
+pub(crate) fn with_server(work: impl AsyncFn(&TestServer)) {
     with_server_of(Era::Clearlane, work);
 }
 
-/// With a server of this era.
-pub(crate) fn with_server_of(era: Era, work: impl AsyncFn(&Running)) {
+/// With a server of this era, which has one network thread.
+pub(crate) fn with_server_of(era: Era, work: impl AsyncFn(&TestServer)) {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), era);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let work = async { tokio::time::timeout(DEADLINE, work(&running)).await.expect("in time") };
-    runtime.block_on(work);
-    drop(runtime);
-    running.stop();
+    let server = TestServer::with(&member_config(dir.path(), era), 1, Limits::default());
+    block_on(work(&server));
+    server.stop();
 }
 
 #[derive(Clone)]

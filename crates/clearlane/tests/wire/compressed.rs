@@ -19,8 +19,8 @@ const LIMIT: usize = (3 << 19) + (512 << 10);
 
 #[test]
 fn a_compressed_request_gets_a_compressed_answer() {
-    with_server(async |running| {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = server.client().await;
         let value = vec![b'v'; 100_000].into();
         let put = PutRequest { key: "k".into(), value, ..PutRequest::default() }.encode_to_vec();
         let reply = client.raw(PUT, &GZIP, frame(1, &gzip(&put))).await;
@@ -55,8 +55,8 @@ fn a_compressed_request_gets_a_compressed_answer() {
 
 #[test]
 fn messages_of_a_stream_are_compressed_one_by_one() {
-    with_server(async |running| {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = server.client().await;
         let (answer, mut sends) = client.open(WATCH, &GZIP);
         let create = |key: &'static str| {
             let create = WatchCreateRequest { key: key.into(), ..WatchCreateRequest::default() };
@@ -85,8 +85,8 @@ fn messages_of_a_stream_are_compressed_one_by_one() {
 
 #[test]
 fn what_cannot_be_unpacked_is_refused() {
-    with_server(async |running| {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = server.client().await;
         let get = RangeRequest { key: "k".into(), ..RangeRequest::default() }.encode_to_vec();
         let packed = gzip(&get);
         let unknown = "grpc: Decompressor is not installed for grpc-encoding \"zstd\"";
@@ -126,8 +126,8 @@ fn memory_peak() -> usize {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_message_is_unpacked_up_to_the_limit() {
-    with_server(async |running| {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = server.client().await;
         let words = format!("grpc: received message after decompression larger than max {LIMIT}");
         // A gibibyte of zeros, in members that together are gzip, and the smallest that is too
         // long.

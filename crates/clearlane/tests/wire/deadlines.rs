@@ -29,8 +29,8 @@ fn is_late(begun: Instant, reply: &Reply, about: &str) {
 
 #[test]
 fn a_request_that_is_still_coming_ends_in_time() {
-    with_server(async |running| {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = server.client().await;
         for path in [PUT, RANGE, "/etcdserverpb.Lease/LeaseGrant"] {
             for begins in [&b""[..], &b"\0\0\0"[..], &b"\0\0\0\0\x09abc"[..]] {
                 let begun = Instant::now();
@@ -44,8 +44,8 @@ fn a_request_that_is_still_coming_ends_in_time() {
 
 #[test]
 fn a_read_that_waits_for_the_pool_ends_in_time() {
-    with_server(async |running| {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = server.client().await;
         let put = PutRequest { key: "k".into(), ..PutRequest::default() };
         assert_eq!(client.call(PUT, &[], &put).await.code, "0");
         // All threads of the pool are busy until this is dropped.
@@ -55,7 +55,7 @@ fn a_read_that_waits_for_the_pool_ends_in_time() {
             let (hold, holds) = mpsc::channel::<()>();
             let (tell, told) = mpsc::channel();
             held.push(hold);
-            busy.push(running.node.read_pool().run_continuation(move || {
+            busy.push(server.node.read_pool().run_continuation(move || {
                 let _ = tell.send(());
                 let _ = holds.recv();
             }));
@@ -83,8 +83,8 @@ fn a_read_that_waits_for_the_pool_ends_in_time() {
 
 #[test]
 fn a_stream_ends_when_its_time_is_over() {
-    with_server(async |running| {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = server.client().await;
         let create = WatchCreateRequest { key: "k".into(), ..WatchCreateRequest::default() };
         let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
         let leader = LeaderRequest { name: "none".into() };

@@ -22,8 +22,8 @@ fn get() -> RangeRequest {
 
 #[test]
 fn an_unknown_method_is_named() {
-    with_server(async |running| {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = server.client().await;
         for (path, words) in [
             ("/etcdserverpb.KV/Foo", "unknown method Foo for service etcdserverpb.KV"),
             ("/etcdserverpb.Watch/", "unknown method  for service etcdserverpb.Watch"),
@@ -44,8 +44,8 @@ fn an_unknown_method_is_named() {
 
 #[test]
 fn a_content_type_that_only_begins_like_grpcs_is_another() {
-    with_server(async |running| {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = server.client().await;
         for kind in ["application/grpc", "application/grpc+proto", "application/grpc;charset=x"] {
             let reply = client.call(RANGE, &[("content-type", kind)], &get()).await;
             assert_eq!((reply.http, &reply.code[..]), (StatusCode::OK, OK), "{kind}");
@@ -64,8 +64,8 @@ fn a_content_type_that_only_begins_like_grpcs_is_another() {
 
 #[test]
 fn a_head_may_be_long() {
-    with_server(async |running| {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = server.client().await;
         let long = "x".repeat(100_000);
         let headers = [("some", &long[..])];
         assert_eq!(client.call(RANGE, &headers, &get()).await.code, OK);
@@ -89,8 +89,8 @@ fn a_head_may_be_long() {
 
 #[test]
 fn a_head_that_is_too_long_ends_its_call_only() {
-    with_server(async |running| {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = server.client().await;
         let long = "x".repeat(1 << 20);
         let reply = client.call(RANGE, &[("some", &long)], &get()).await;
         assert_eq!(reply.http, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
@@ -100,9 +100,9 @@ fn a_head_that_is_too_long_ends_its_call_only() {
 
 #[test]
 fn over_http_1_a_head_may_be_long_and_nothing_is_grpc() {
-    with_server(async |running| {
+    with_server(async |server| {
         let ask = async |request: &str, header: &str| {
-            let mut connection = TcpStream::connect(running.server.address()).await.unwrap();
+            let mut connection = TcpStream::connect(server.server.address()).await.unwrap();
             let head = format!("{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
             let head = format!("{head}{header}\r\n\r\n");
             connection.write_all(head.as_bytes()).await.unwrap();

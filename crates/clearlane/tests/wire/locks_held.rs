@@ -21,7 +21,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::client::{Client, Running, frame, with_server_of};
+use crate::client::{Client, frame, with_server_of};
+use crate::support::TestServer;
 
 /// Of calls that must not wait.
 const ROUNDS: usize = 100;
@@ -53,8 +54,8 @@ fn watch() -> Vec<u8> {
     WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }.encode_to_vec()
 }
 
-async fn version(running: &Running) -> String {
-    let mut connection = TcpStream::connect(running.server.address()).await.unwrap();
+async fn version(server: &TestServer) -> String {
+    let mut connection = TcpStream::connect(server.server.address()).await.unwrap();
     let head = b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     connection.write_all(head).await.unwrap();
     let mut page = String::new();
@@ -63,7 +64,7 @@ async fn version(running: &Running) -> String {
 }
 
 /// The 99th percentile of their times.
-async fn ask_others(running: &Running, client: &mut Client) -> Duration {
+async fn ask_others(server: &TestServer, client: &mut Client) -> Duration {
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
         let begin = Instant::now();
@@ -71,7 +72,7 @@ async fn ask_others(running: &Running, client: &mut Client) -> Duration {
         assert_eq!(health.code, "0", "{}", health.message);
         took.push(begin.elapsed());
         let begin = Instant::now();
-        assert!(version(running).await.contains("\"etcdserver\":\"3.7"));
+        assert!(version(server).await.contains("\"etcdserver\":\"3.7"));
         took.push(begin.elapsed());
     }
     took.sort_unstable();
@@ -110,13 +111,13 @@ async fn wait_until_reads_wait(client: &Client) {
 }
 
 #[expect(clippy::print_stdout, reason = "a figure, for those who ask with --nocapture")]
-async fn requests_beside_locks(running: &Running, era: Era) {
-    let mut client = running.client().await;
+async fn requests_beside_locks(server: &TestServer, era: Era) {
+    let mut client = server.client().await;
     let put = PutRequest { key: "k".into(), value: "v".into(), ..PutRequest::default() };
     for _ in 0..2 {
         assert_eq!(client.call("/etcdserverpb.KV/Put", &[], &put).await.code, "0");
     }
-    let store = running.node.store();
+    let store = server.node.store();
     let (hold, held) = mpsc::channel::<()>();
     let (opened, is_open) = mpsc::channel();
     let reader = thread::spawn({
@@ -142,7 +143,7 @@ async fn requests_beside_locks(running: &Running, era: Era) {
     for _ in 0..WATCHES {
         sends.send_data(frame(0, &watch()), false).unwrap();
     }
-    let p99 = ask_others(running, &mut client).await;
+    let p99 = ask_others(server, &mut client).await;
     println!("era {era}: health and version take {p99:?} at p99");
     for (path, call) in &pending {
         assert!(!call.is_finished(), "{path} waits for the locks of era {era}");
@@ -160,6 +161,6 @@ async fn requests_beside_locks(running: &Running, era: Era) {
 #[test]
 fn what_waits_for_the_locks_of_an_old_era_blocks_no_other_request() {
     for era in [Era::V3_0, Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5] {
-        with_server_of(era, async |running| requests_beside_locks(running, era).await);
+        with_server_of(era, async |server| requests_beside_locks(server, era).await);
     }
 }

@@ -8,3 +8,5 @@ mod deadlines;
 mod heads;
 mod locks_held;
 mod sizes;
+#[path = "../support/mod.rs"]
+mod support;

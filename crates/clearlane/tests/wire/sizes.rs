@@ -40,9 +40,9 @@ fn txn(length: usize) -> TxnRequest {
 
 #[test]
 fn an_entry_of_the_log_has_etcds_longest_length() {
-    with_server(async |running| {
-        let mut client = running.client().await;
-        let member = running.node.metadata().node_id;
+    with_server(async |server| {
+        let mut client = server.client().await;
+        let member = server.node.metadata().node_id;
         assert_eq!(member, 0x8e9e_05c5_2164_694d, "an id of nine bytes in the log, as etcd's here");
         let most = longest(member, |value| {
             let put = Some(put(value));
@@ -68,8 +68,8 @@ const MOST_BESIDE_A_PUT: usize = 1_572_840;
 
 #[test]
 fn a_message_is_received_up_to_the_limit_and_some_more() {
-    with_server(async |running| {
-        let mut client = running.client().await;
+    with_server(async |server| {
+        let mut client = server.client().await;
         let most = LIMIT + OVERHEAD;
         // Key and the tags take 7 bytes.
         let reply = client.call(PUT, &[], &put(most - 7)).await;
