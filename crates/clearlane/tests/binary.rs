@@ -12,8 +12,6 @@ mod program;
 mod support;
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::thread;
@@ -27,7 +25,7 @@ use serde_json::Value;
 use tonic::transport::Endpoint;
 
 use crate::program::{RunningProgram, TIMEOUT, member, program};
-use crate::support::{block_on, connect, get, put, put_all};
+use crate::support::{block_on, connect, get, http_get, put, put_all};
 
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
@@ -258,19 +256,9 @@ fn metrics_have_a_port_of_their_own() {
     let line = running.json("serving metrics");
     running.ready();
     for (path, words) in [("/metrics", "etcd_server_has_leader 1"), ("/health", "\"true\"")] {
-        let answer = page(line["address"].as_str().unwrap(), path);
+        let answer = http_get(line["address"].as_str().unwrap(), path);
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(words), "{answer}");
     }
-}
-
-fn page(address: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
 }
 
 fn counted(address: &str, puts: u32) -> i64 {
@@ -315,14 +303,14 @@ fn a_log_that_has_lost_its_end_is_told_of() {
         let last = line["last-index"].as_i64().unwrap();
         assert!((found..found + 10).contains(&last), "{last}, and {found} keys");
         let metric = format!("\nclearlane_wal_missing_bytes {lost}\n");
-        assert!(page(&address, "/metrics").contains(&metric), "{metric}");
+        assert!(http_get(&address, "/metrics").contains(&metric), "{metric}");
         running.signal(Signal::SIGKILL);
         running.end();
 
         let mut running = start(dir.path(), &flags);
         let address = running.ready();
         assert_eq!(counted(&address, 0), found + 1);
-        assert!(page(&address, "/metrics").contains("\nclearlane_wal_missing_bytes 0\n"));
+        assert!(http_get(&address, "/metrics").contains("\nclearlane_wal_missing_bytes 0\n"));
         running.signal(Signal::SIGKILL);
         let said = running.end().1;
         assert!(!said.iter().any(|line| line.contains(words)), "{said:#?}");

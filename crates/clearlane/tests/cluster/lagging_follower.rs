@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use clearlane_proto::etcdserverpb::request_op::Request;
-use clearlane_proto::etcdserverpb::{CompactionRequest, RequestOp, TxnRequest};
+use clearlane_proto::etcdserverpb::CompactionRequest;
 use clearlane_server::replica::CompactionConfig;
 
+use crate::support::put_all;
 use crate::test_cluster::{TestCluster, block_on, eventually, put};
 
 #[test]
@@ -52,19 +52,10 @@ fn it_gets_a_copy_of_the_store_while_the_leader_goes_on() {
     });
 }
 
-/// 100 in a transaction; returns the revision of the last.
+/// Returns the revision of the last put.
 async fn fill(lab: &TestCluster, name: &str, keys: usize) -> i64 {
-    let mut kv = lab.kv(name).await;
-    let mut revision = 0;
-    for from in (0..keys).step_by(100) {
-        let op = |key: usize| RequestOp {
-            request: Some(Request::RequestPut(put(&format!("filled{key:06}"), "v"))),
-        };
-        let success = (from..from + 100).map(op).collect();
-        let txn = TxnRequest { success, ..TxnRequest::default() };
-        revision = kv.txn(txn).await.unwrap().into_inner().header.unwrap().revision;
-    }
-    revision
+    let puts = (0..keys).map(|key| put(format!("filled{key:06}"), "v"));
+    put_all(&mut lab.kv(name).await, puts).await
 }
 
 /// The compaction of the old store has steps left when the raft snapshot is installed. None of them

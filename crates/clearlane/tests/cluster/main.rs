@@ -15,5 +15,9 @@ mod members;
 mod deadlines;
 mod pings;
 mod secured;
+#[path = "../support/mod.rs"]
+mod support;
 mod unknown_members;
 mod watchers;
+#[path = "../wire/client.rs"]
+mod wire_client;

@@ -16,9 +16,9 @@ use clearlane_net::tls::acceptor::ListenerKind;
 use clearlane_net::tls::protocol::ProtocolConfig;
 use clearlane_net::tls::{Dialer, TlsAcceptor, TlsInfo};
 use clearlane_peer::{Peers, PeersConfig};
+use clearlane_proto::etcdserverpb::RangeRequest;
 use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
-use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest};
 use clearlane_rpc::serve::RpcServer;
 use clearlane_server::Error;
 use clearlane_server::apply::Limits;
@@ -27,6 +27,8 @@ use clearlane_wal as wal;
 use tempfile::TempDir;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
+
+pub(crate) use crate::support::{block_on, put};
 
 /// Members tick faster than by default. They wait for each other as long as by default, or those of
 /// a machine that stands still for half a second would count as gone.
@@ -275,11 +277,6 @@ fn hash(node: &ServerThreads) -> (u32, i64) {
     }
 }
 
-pub(crate) fn put(key: &str, value: &str) -> PutRequest {
-    let (key, value) = (key.to_owned().into(), value.to_owned().into());
-    PutRequest { key, value, ..PutRequest::default() }
-}
-
 /// Polls until there is an answer.
 pub(crate) async fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     eventually_async(what, async || ask()).await
@@ -294,9 +291,4 @@ pub(crate) async fn eventually_async<T>(what: &str, mut ask: impl AsyncFnMut() -
         assert!(begin.elapsed() < TIMEOUT, "waited too long for {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-}
-
-pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(2 * TIMEOUT, work).await.unwrap() })
 }

@@ -9,8 +9,7 @@ use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{
-    CompactionRequest, MemberAddRequest, MemberListRequest, MemberRemoveRequest, PutRequest,
-    RequestOp, TxnRequest,
+    CompactionRequest, MemberAddRequest, MemberListRequest, MemberRemoveRequest, TxnRequest,
 };
 use std::time::Instant;
 use tokio::task::JoinSet;
@@ -19,6 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::env_number;
 use crate::program::{Program, TIMEOUT, kv_with_timeout, leader_of, members, short_pause};
+use crate::support::{op, put};
 use crate::three::agree;
 
 /// Requests that are under way at a time.
@@ -52,11 +52,7 @@ struct Writer {
 impl Writer {
     /// Retries: the leader may change meanwhile.
     async fn txn(&mut self, puts: std::ops::Range<usize>, value: &str) {
-        let put = |key: usize| {
-            let (key, value) = (format!("k{key:07}").into(), value.to_owned().into());
-            let put = PutRequest { key, value, ..PutRequest::default() };
-            RequestOp { request: Some(Request::RequestPut(put)) }
-        };
+        let put = |key: usize| op(Request::RequestPut(put(format!("k{key:07}"), value)));
         let request = TxnRequest { success: puts.map(put).collect(), ..TxnRequest::default() };
         let begin = Instant::now();
         while let Err(status) = self.kv.txn(request.clone()).await {

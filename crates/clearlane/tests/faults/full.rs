@@ -5,8 +5,7 @@
 //! it has checked nothing.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -20,6 +19,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use crate::program::{Program, TIMEOUT, kv_with_timeout, members, short_pause};
+use crate::support::{self, http_get};
 
 /// Number of puts that follow on each other before the test waits until they are committed. With
 /// more a fast machine, or a thread that stands still, could lead to a disk that has no free space
@@ -70,8 +70,7 @@ async fn member_on(dir: &Path, megabytes: u64) -> Option<(SmallDisk, Program)> {
 }
 
 fn put(number: usize) -> PutRequest {
-    let value = format!("{number:06}").repeat(10_000);
-    PutRequest { key: format!("k{number:06}").into(), value: value.into(), ..Default::default() }
+    support::put(format!("k{number:06}"), format!("{number:06}").repeat(10_000))
 }
 
 async fn count(
@@ -115,11 +114,7 @@ async fn has_alarm(member: &Program) -> bool {
 
 /// By the member's metrics.
 fn commits(member: &Program) -> u64 {
-    let mut stream = TcpStream::connect(("127.0.0.1", member.client)).unwrap();
-    let words = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    stream.write_all(words.as_bytes()).unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).unwrap();
+    let page = http_get(("127.0.0.1", member.client), "/metrics");
     let name = "\netcd_disk_backend_commit_duration_seconds_count ";
     let (_, rest) = page.split_once(name).unwrap_or_else(|| panic!("no commits in {page}"));
     rest.lines().next().unwrap().parse().unwrap()

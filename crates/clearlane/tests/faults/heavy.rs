@@ -6,8 +6,6 @@
 //! if a tick of raft is later by more than that than a thread of the test which does nothing but
 //! sleep and wake: a machine that lends its cores to others holds up both.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,15 +14,14 @@ use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, Targe
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::request_op::Request;
-use clearlane_proto::etcdserverpb::{
-    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
-};
+use clearlane_proto::etcdserverpb::{Compare, DeleteRangeRequest, RangeRequest, TxnRequest};
 use tokio::task::JoinSet;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::env_number;
 use crate::program::{Program, leader_of, members, short_pause};
 use crate::sleeper::Sleeper;
+use crate::support::{http_get, op, put, put_all};
 use crate::three::agree;
 
 /// At a time.
@@ -41,25 +38,14 @@ async fn kv(member: &Program) -> KvClient<Channel> {
     KvClient::new(endpoint.connect().await.unwrap()).max_decoding_message_size(usize::MAX)
 }
 
-fn op(request: Request) -> RequestOp {
-    RequestOp { request: Some(request) }
-}
-
-fn put(key: String, value: String) -> PutRequest {
-    PutRequest { key: key.into(), value: value.into(), ..PutRequest::default() }
-}
-
-/// 100 in a transaction.
 async fn fill(member: &Program, keys: usize) {
     let mut writers = JoinSet::new();
     for writer in 0..WRITERS {
         let mut kv = kv(member).await;
         writers.spawn(async move {
-            for from in (writer * 100..keys).step_by(WRITERS * 100) {
-                let put = |key| op(Request::RequestPut(put(format!("h{key:07}"), "v".repeat(256))));
-                let success = (from..keys.min(from + 100)).map(put).collect();
-                kv.txn(TxnRequest { success, ..TxnRequest::default() }).await.unwrap();
-            }
+            let keys = (writer..keys).step_by(WRITERS);
+            let puts = keys.map(|key| put(format!("h{key:07}"), "v".repeat(256)));
+            put_all(&mut kv, puts).await;
         });
     }
     writers.join_all().await;
@@ -75,7 +61,7 @@ fn sorted() -> RangeRequest {
 }
 
 fn ten_ranges() -> TxnRequest {
-    let own = op(Request::RequestPut(put("own".into(), "ranges".into())));
+    let own = op(Request::RequestPut(put("own", "ranges")));
     let ranges = (0..10).map(|_| op(Request::RequestRange(sorted())));
     TxnRequest { success: [own].into_iter().chain(ranges).collect(), ..TxnRequest::default() }
 }
@@ -88,7 +74,7 @@ fn ten_compares() -> TxnRequest {
         range_end: "i".into(),
         target_union: Some(TargetUnion::Version(0)),
     };
-    let own = op(Request::RequestPut(put("own".into(), "compares".into())));
+    let own = op(Request::RequestPut(put("own", "compares")));
     TxnRequest { compare: vec![compare; 10], success: vec![own], ..TxnRequest::default() }
 }
 
@@ -102,7 +88,7 @@ async fn light(
     let (mut refused, mut longest) = (Vec::new(), Duration::ZERO);
     while !stop.load(Ordering::Relaxed) {
         let begin = Instant::now();
-        let small = put(format!("small{name}"), "v".to_owned());
+        let small = put(format!("small{name}"), "v");
         let look = RangeRequest { key: small.key.clone(), ..RangeRequest::default() };
         refused.extend(kv.put(small).await.err().map(|status| status.message().to_owned()));
         refused.extend(kv.range(look).await.err().map(|status| status.message().to_owned()));
@@ -114,12 +100,7 @@ async fn light(
 
 /// Without labels.
 fn metric(member: &Program, name: &str) -> f64 {
-    let mut stream = TcpStream::connect(("127.0.0.1", member.client)).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let head = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    stream.write_all(head.as_bytes()).unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).unwrap();
+    let page = http_get(("127.0.0.1", member.client), "/metrics");
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {name}")).trim().parse().unwrap()
 }
@@ -172,7 +153,7 @@ async fn a_request_that_takes_long_to_apply_costs_no_leadership() {
             // As in etcd it may be told so while it is still being applied; it is applied all the
             // same.
             assert_eq!(status.message(), "etcdserver: request timed out", "{what}");
-            while heavy.put(put("behind".into(), "v".into())).await.is_err() {}
+            while heavy.put(put("behind", "v")).await.is_err() {}
         }
         println!("{what} over {} keys: {:?}", keys(), begin.elapsed());
         check_tick_lateness(what, &members, &sleeper);
@@ -209,7 +190,7 @@ async fn hold_locks(member: &Program) {
     let begin = Instant::now();
     let mut puts = 0;
     while begin.elapsed() < Duration::from_secs(3) {
-        writer.put(put("own".into(), "v".into())).await.unwrap();
+        writer.put(put("own", "v")).await.unwrap();
         puts += 1;
     }
     println!("{puts} puts beside 4 expensive readers");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use clearlane_proto::etcdserverpb::watch_client::WatchClient;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
-use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest, WatchCreateRequest, WatchRequest};
+use clearlane_proto::etcdserverpb::{PutRequest, WatchCreateRequest, WatchRequest};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -17,7 +17,7 @@ use tonic::Code;
 use tonic::transport::Endpoint;
 
 use crate::program::{Program, TIMEOUT, kv_with_timeout, members, short_pause};
-use crate::{SeededRng, env_number};
+use crate::{SeededRng, env_number, support};
 
 /// In memory.
 const BYTES_MAX: u64 = 128 << 20;
@@ -42,7 +42,7 @@ fn raw(member: &Program) -> TcpStream {
 }
 
 fn put(key: &str, bytes: usize) -> PutRequest {
-    PutRequest { key: key.to_owned().into(), value: vec![7; bytes].into(), ..Default::default() }
+    support::put(key, vec![7; bytes])
 }
 
 fn asked(member: &Program, path: &str, body: &str) -> TcpStream {
@@ -59,8 +59,8 @@ async fn others_are_served(member: &mut Program, before: Option<u64>) {
     for _ in 0..50 {
         let begin = Instant::now();
         client.put(put("other", 10)).await.unwrap();
-        let range = RangeRequest { key: "other".into(), ..Default::default() };
-        assert_eq!(client.range(range).await.unwrap().into_inner().count, 1);
+        let found = client.range(support::get("other")).await.unwrap().into_inner();
+        assert_eq!(found.count, 1);
         longest = longest.max(begin.elapsed());
         assert!(longest < WAIT_MAX, "it took {longest:?}");
     }

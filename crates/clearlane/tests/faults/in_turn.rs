@@ -22,6 +22,7 @@ use crate::env_number;
 use crate::links::{FAULT_DURATION, PeerProxies};
 use crate::program::{Program, TIMEOUT, connect, kv, members, short_pause};
 use crate::sleeper::Sleeper;
+use crate::support::put;
 use crate::three::agree;
 use crate::writers::{Writers, check_keys_present};
 
@@ -78,8 +79,7 @@ async fn grant(port: u16, id: i64) -> Result<(), Status> {
     if !is_there {
         granted?;
     }
-    let (key, value) = (format!("l{id}").into(), "kept".into());
-    let put = PutRequest { key, value, lease: id, ..PutRequest::default() };
+    let put = PutRequest { lease: id, ..put(format!("l{id}"), "kept") };
     let mut kv = kv(port).await.map_err(|error| Status::unavailable(error.to_string()))?;
     kv.put(put).await.map(drop)
 }
@@ -135,9 +135,7 @@ async fn compact(others: Arc<BackgroundClients>) {
         }
         tokio::time::sleep(CLIENT_INTERVAL).await;
         let Ok(mut kv) = kv(others.ports[turn % others.ports.len()]).await else { continue };
-        let (key, value) = ("compacted".into(), "v".into());
-        let put = PutRequest { key, value, ..PutRequest::default() };
-        let Ok(reply) = kv.put(put).await else { continue };
+        let Ok(reply) = kv.put(put("compacted", "v")).await else { continue };
         let revision = reply.into_inner().header.unwrap().revision;
         let compaction = CompactionRequest { revision, physical: turn % 2 == 0 };
         others.compactions.fetch_add(u64::from(kv.compact(compaction).await.is_ok()), SeqCst);

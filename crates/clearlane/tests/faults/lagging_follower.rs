@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use clearlane_proto::etcdserverpb::PutRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use tokio::task::JoinSet;
 use tonic::Code;
@@ -11,6 +10,7 @@ use tonic::transport::Channel;
 
 use crate::env_number;
 use crate::program::{Program, TIMEOUT, kv_with_timeout, leader_of, members, short_pause};
+use crate::support;
 use crate::writers::value_of;
 
 /// Between two puts that are timed.
@@ -18,8 +18,7 @@ const INTERVAL: Duration = Duration::from_millis(5);
 
 async fn put(client: &mut KvClient<Channel>, key: String) -> Duration {
     let begin = Instant::now();
-    let value = value_of(&key).into();
-    let put = PutRequest { key: key.into(), value, ..PutRequest::default() };
+    let put = support::put(&key, value_of(&key));
     // Another member may lead meanwhile, or none for a while, on a machine that has much else to
     // do.
     while let Err(status) = client.put(put.clone()).await {

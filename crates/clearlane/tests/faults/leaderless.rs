@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use clearlane_proto::etcdserverpb::PutRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use tokio::sync::mpsc::{self, Sender};
 use tokio::sync::watch::{self, Receiver};
@@ -12,6 +11,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::program::{Program, TIMEOUT, kv_with_timeout, leader_of, members, short_pause};
+use crate::support;
 
 /// A request that is lost waits for seven seconds; on a machine that has much else to do, some
 /// more.
@@ -19,8 +19,7 @@ const LONGEST: Duration = Duration::from_millis(12_000);
 const WRITERS: u32 = 32;
 
 async fn put(client: &mut KvClient<Channel>, key: String) -> Result<(), Status> {
-    let put = PutRequest { key: key.into(), value: "v".into(), ..PutRequest::default() };
-    client.put(put).await.map(drop)
+    client.put(support::put(key, "v")).await.map(drop)
 }
 
 #[derive(Default)]

@@ -30,6 +30,8 @@ mod in_turn;
 mod links;
 mod program;
 mod sleeper;
+#[path = "../support/mod.rs"]
+mod support;
 mod three;
 mod writers;
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
+use clearlane_proto::etcdserverpb::RangeRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
-use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
 use crate::program::{TIMEOUT, kv, kv_with_timeout, short_pause};
+use crate::support::put;
 
 #[derive(Debug)]
 pub(crate) struct WriterProgress {
@@ -113,12 +114,7 @@ async fn write(
         let begun = seen.started_at.elapsed().as_micros() as u64;
         let Some(client) = member.client().await else { continue };
         let key = format!("w{writer:02}/{number:010}");
-        let put = PutRequest {
-            key: key.clone().into(),
-            value: value_of(&key).into(),
-            ..PutRequest::default()
-        };
-        match client.put(put).await {
+        match client.put(put(&key, value_of(&key))).await {
             Ok(reply) => {
                 let revision = reply.into_inner().header.unwrap().revision;
                 seen.revision.fetch_max(revision, SeqCst);

@@ -16,6 +16,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod accepted;
+#[path = "../support/bytes_codec.rs"]
+mod bytes_codec;
 mod compare;
 mod etcd;
 mod http;

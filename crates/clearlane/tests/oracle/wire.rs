@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::Bytes;
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MethodDescriptor, SerializeOptions};
 use serde_json::Value;
@@ -15,12 +15,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::client::Grpc;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{AsciiMetadataKey, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
+use crate::bytes_codec::BytesCodec;
 use crate::recording::{Failure, Head, Outcome};
 
 /// Longer than any server lets a request wait.
@@ -188,42 +188,4 @@ fn failure(status: &Status) -> Failure {
         code => format!("{code:?}"),
     };
     Failure { code, message: status.message().to_owned() }
-}
-
-/// Messages are bytes.
-#[derive(Clone, Copy, Debug)]
-struct BytesCodec;
-
-impl Codec for BytesCodec {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = BytesCodec;
-    type Decoder = BytesCodec;
-
-    fn encoder(&mut self) -> BytesCodec {
-        BytesCodec
-    }
-
-    fn decoder(&mut self) -> BytesCodec {
-        BytesCodec
-    }
-}
-
-impl Encoder for BytesCodec {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, item: Bytes, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        into.put(item);
-        Ok(())
-    }
-}
-
-impl Decoder for BytesCodec {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(from.copy_to_bytes(from.remaining())))
-    }
 }

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "each test file uses another part of it")]
 
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,16 +104,28 @@ pub(crate) fn op(request: Request) -> RequestOp {
     RequestOp { request: Some(request) }
 }
 
-/// A hundred in a transaction.
+/// A hundred in a transaction. Returns the revision of the last.
 pub(crate) async fn put_all(
     client: &mut KvClient<Channel>,
     puts: impl IntoIterator<Item = PutRequest>,
-) {
+) -> i64 {
+    let mut revision = 0;
     let ops: Vec<_> = puts.into_iter().map(|put| op(Request::RequestPut(put))).collect();
     for success in ops.chunks(100) {
         let txn = TxnRequest { success: success.to_vec(), ..TxnRequest::default() };
-        client.txn(txn).await.unwrap();
+        revision = client.txn(txn).await.unwrap().into_inner().header.unwrap().revision;
     }
+    revision
+}
+
+/// Reads until the server closes.
+pub(crate) fn http_get(address: impl ToSocketAddrs, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 pub(crate) fn code_and_message(status: &Status) -> (Code, &str) {

@@ -1,6 +1,9 @@
 //! A client that writes the heads and the frames of its calls itself.
 
+#![allow(dead_code, reason = "the tests of clusters use less of it")]
+
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use clearlane_backend::Era;
@@ -18,13 +21,7 @@ use crate::support::{TestServer, block_on, member_config};
 
 impl TestServer {
     pub(crate) async fn client(&self) -> Client {
-        let connection = TcpStream::connect(self.server.address()).await.unwrap();
-        connection.set_nodelay(true).unwrap();
-        let mut builder = h2::client::Builder::new();
-        builder.initial_window_size(16 << 20).initial_connection_window_size(16 << 20);
-        let (requests, connection) = builder.handshake(connection).await.unwrap();
-        tokio::spawn(connection);
-        Client { requests: requests.ready().await.unwrap() }
+        Client::connect(self.server.address()).await
     }
 }
 
@@ -56,6 +53,16 @@ pub(crate) struct Reply {
 }
 
 impl Client {
+    pub(crate) async fn connect(address: SocketAddr) -> Client {
+        let connection = TcpStream::connect(address).await.unwrap();
+        connection.set_nodelay(true).unwrap();
+        let mut builder = h2::client::Builder::new();
+        builder.initial_window_size(16 << 20).initial_connection_window_size(16 << 20);
+        let (requests, connection) = builder.handshake(connection).await.unwrap();
+        tokio::spawn(connection);
+        Client { requests: requests.ready().await.unwrap() }
+    }
+
     /// `headers` come behind those that every call has.
     pub(crate) fn open(
         &mut self,
