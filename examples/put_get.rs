@@ -21,7 +21,7 @@ async fn main() -> clearlane_client::Result<()> {
     println!("put {key} at revision {}", put.revision());
 
     let found = client.get(&key).await?;
-    if let Some(record) = found.first() {
+    if let Some(record) = found.kvs.first() {
         println!("get {key} = {}, version {}", record.value.escape_ascii(), record.version);
     }
     Ok(())

@@ -14,17 +14,17 @@ use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::AuthenticateRequest;
 use clearlane_proto::etcdserverpb::auth_client::AuthClient;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
 use tonic::transport::Channel;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use crate::Client;
 use crate::backoff::Backoff;
 use crate::endpoint::{Endpoint, Endpoints};
 use crate::error::{Error, Result, StatusKind, describe_status};
-
-const NO_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);
 
 pub(crate) type Token = MetadataValue<Ascii>;
 
@@ -51,8 +51,8 @@ impl CallPolicy {
     pub(crate) const LOCAL: CallPolicy = CallPolicy { requires_leader: false, ..CallPolicy::READ };
     pub(crate) const WRITE: CallPolicy = CallPolicy { is_retryable: false, ..CallPolicy::READ };
     /// A write without a time limit. Waiting for a lock is one, too: a member that gives up on a
-    /// client removes its place in the queue at any time later, and a repeated request may by then
-    /// have that place.
+    /// client removes its endpoint in the queue at any time later, and a repeated request may by then
+    /// have that endpoint.
     pub(crate) const LONG_WRITE: CallPolicy =
         CallPolicy { has_timeout: false, ..CallPolicy::WRITE };
     /// A read of the state of the member that answers.
@@ -72,6 +72,13 @@ impl CallPolicy {
             head.insert("token", token.clone());
         }
     }
+}
+
+pub(crate) struct OpenStream<Q, R> {
+    pub(crate) endpoint: Arc<Endpoint>,
+    /// A broken stream reports its error when it is read, not here.
+    pub(crate) requests: mpsc::UnboundedSender<Q>,
+    pub(crate) responses: Streaming<R>,
 }
 
 enum CallError {
@@ -94,11 +101,11 @@ struct Attempts<'a> {
 }
 
 impl<'a> Attempts<'a> {
-    fn new(client: &'a Client, way: CallPolicy) -> Attempts<'a> {
+    fn new(client: &'a Client, policy: CallPolicy) -> Attempts<'a> {
         let timeout = client.options_and_token.options.request_timeout;
         Attempts {
             endpoints: &client.endpoints,
-            policy: way,
+            policy,
             timeout,
             give_up_at: Instant::now() + timeout,
             tried: Vec::new(),
@@ -108,14 +115,10 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    fn deadline(&self) -> Instant {
-        if self.policy.has_timeout { self.give_up_at } else { Instant::now() + NO_TIMEOUT }
-    }
-
     async fn next(&mut self) -> Result<Arc<Endpoint>> {
         loop {
-            if let Some(place) = self.endpoints.next(&mut self.tried) {
-                return Ok(place);
+            if let Some(endpoint) = self.endpoints.next(&mut self.tried) {
+                return Ok(endpoint);
             }
             let next = Instant::now() + self.backoff.next();
             if next >= self.give_up_at || self.is_hopeless || !self.policy.waits_for_endpoint {
@@ -131,11 +134,11 @@ impl<'a> Attempts<'a> {
     /// Classifies the failure of an attempt that began at `began`; `Ok` if another may follow.
     fn on_failure(
         &mut self,
-        place: &Arc<Endpoint>,
+        endpoint: &Arc<Endpoint>,
         began: Instant,
         status: &Status,
     ) -> std::result::Result<(), CallError> {
-        let words = || format!("{}: {}", place.url(), describe_status(status));
+        let words = || format!("{}: {}", endpoint.url, describe_status(status));
         let error = match StatusKind::from_status(status) {
             StatusKind::Final => return Err(CallError::Final(Error::from_status(status))),
             StatusKind::TokenRejected => {
@@ -145,12 +148,12 @@ impl<'a> Attempts<'a> {
             StatusKind::NotSent => Error::Unavailable(words()),
             StatusKind::Unknown if self.policy.is_retryable => Error::Unavailable(words()),
             StatusKind::Unknown => {
-                place.mark_failed();
+                endpoint.mark_failed();
                 return Err(CallError::Final(Error::OutcomeUnknown(words())));
             }
         };
         if !matches!(error, Error::NotLeader) {
-            place.mark_failed();
+            endpoint.mark_failed();
         }
         // A member does not become the leader, or a voter, because it is asked again.
         self.is_hopeless &= matches!(error, Error::NotLeader | Error::FailedPrecondition(_));
@@ -162,9 +165,9 @@ impl<'a> Attempts<'a> {
         Ok(())
     }
 
-    fn timed_out(&self, place: &Arc<Endpoint>) -> Error {
-        place.mark_failed();
-        let words = format!("{} in {:?}", place.url(), self.timeout);
+    fn timed_out(&self, endpoint: &Arc<Endpoint>) -> Error {
+        endpoint.mark_failed();
+        let words = format!("{} in {:?}", endpoint.url, self.timeout);
         if self.policy.is_retryable {
             Error::TimedOut(words)
         } else {
@@ -174,19 +177,24 @@ impl<'a> Attempts<'a> {
 }
 
 impl Client {
-    pub(crate) async fn call<Q, R, F, A>(&self, way: CallPolicy, request: Q, send: F) -> Result<R>
+    pub(crate) async fn call<Q, R, F, A>(
+        &self,
+        policy: CallPolicy,
+        request: Q,
+        send: F,
+    ) -> Result<R>
     where
         Q: Clone,
         F: Fn(Channel, Request<Q>) -> A,
         A: Future<Output = std::result::Result<Response<R>, Status>>,
     {
-        self.call_at(way, request, send).await.map(|(_, reply)| reply)
+        self.call_at(policy, request, send).await.map(|(_, reply)| reply)
     }
 
     /// As `call`, and returns the endpoint that has answered.
     pub(crate) async fn call_at<Q, R, F, A>(
         &self,
-        way: CallPolicy,
+        policy: CallPolicy,
         request: Q,
         send: F,
     ) -> Result<(Arc<Endpoint>, R)>
@@ -196,25 +204,42 @@ impl Client {
         A: Future<Output = std::result::Result<Response<R>, Status>>,
     {
         let token = self.token(None).await?;
-        match self.call_with_token(way, token.as_ref(), &request, &send).await {
-            Err(CallError::TokenRejected(error))
-                if self.options_and_token.options.credentials.is_none() =>
-            {
-                Err(error)
-            }
-            Err(CallError::TokenRejected(_)) => {
+        let done = match self.call_with_token(policy, token.as_ref(), &request, &send).await {
+            Err(CallError::TokenRejected(_)) if self.has_credentials() => {
                 let token = self.token(Some(token)).await?;
-                self.call_with_token(way, token.as_ref(), &request, &send)
-                    .await
-                    .map_err(CallError::into_error)
+                self.call_with_token(policy, token.as_ref(), &request, &send).await
             }
-            done => done.map_err(CallError::into_error),
-        }
+            done => done,
+        };
+        done.map_err(CallError::into_error)
+    }
+
+    /// A stream on which this request is already sent: some servers send no headers before they
+    /// have received one.
+    pub(crate) async fn open_stream<Q, R, A>(
+        &self,
+        first: Q,
+        open: impl Fn(Channel, Request<UnboundedReceiverStream<Q>>) -> A,
+    ) -> Result<OpenStream<Q, R>>
+    where
+        Q: Clone,
+        A: Future<Output = std::result::Result<Response<Streaming<R>>, Status>>,
+    {
+        let send = |channel, head: Request<()>| {
+            let (requests, receiver) = mpsc::unbounded_channel();
+            let _ = requests.send(first.clone());
+            let (metadata, extensions, ()) = head.into_parts();
+            let outgoing = UnboundedReceiverStream::new(receiver);
+            let opened = open(channel, Request::from_parts(metadata, extensions, outgoing));
+            async move { Ok(opened.await?.map(|responses| (requests, responses))) }
+        };
+        let (endpoint, (requests, responses)) = self.call_at(CallPolicy::STREAM, (), send).await?;
+        Ok(OpenStream { endpoint, requests, responses })
     }
 
     async fn call_with_token<Q, R, F, A>(
         &self,
-        way: CallPolicy,
+        policy: CallPolicy,
         token: Option<&Token>,
         request: &Q,
         send: &F,
@@ -224,21 +249,40 @@ impl Client {
         F: Fn(Channel, Request<Q>) -> A,
         A: Future<Output = std::result::Result<Response<R>, Status>>,
     {
-        let mut attempts = Attempts::new(self, way);
+        let mut attempts = Attempts::new(self, policy);
         loop {
-            let place = attempts.next().await.map_err(CallError::Final)?;
+            let endpoint = attempts.next().await.map_err(CallError::Final)?;
             let mut message = Request::new(request.clone());
-            way.set_metadata(message.metadata_mut(), token);
+            policy.set_metadata(message.metadata_mut(), token);
             let began = Instant::now();
-            match timeout_at(attempts.deadline(), send(place.channel(), message)).await {
-                Ok(Ok(reply)) => {
-                    place.mark_healthy();
-                    return Ok((place, reply.into_inner()));
+            let reply = send(endpoint.channel.clone(), message);
+            let reply = if policy.has_timeout {
+                let reply = timeout_at(attempts.give_up_at, reply).await;
+                reply.map_err(|_| CallError::Final(attempts.timed_out(&endpoint)))?
+            } else {
+                reply.await
+            };
+            match reply {
+                Ok(reply) => {
+                    endpoint.mark_healthy();
+                    return Ok((endpoint, reply.into_inner()));
                 }
-                Ok(Err(status)) => attempts.on_failure(&place, began, &status)?,
-                Err(_) => return Err(CallError::Final(attempts.timed_out(&place))),
+                Err(status) => attempts.on_failure(&endpoint, began, &status)?,
             }
         }
+    }
+
+    pub(crate) fn has_credentials(&self) -> bool {
+        self.options_and_token.options.credentials.is_some()
+    }
+
+    /// For a stream that was ended with `error`, which is returned if there are no credentials.
+    pub(crate) async fn renew_token(&self, error: Error) -> Result<()> {
+        if !self.has_credentials() {
+            return Err(error);
+        }
+        let token = self.token(None).await?;
+        self.token(Some(token)).await.map(drop)
     }
 
     /// The token for a request. A new one is fetched if `refused` is the one that is held.

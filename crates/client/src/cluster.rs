@@ -22,25 +22,14 @@ impl Client {
         Ok(self.call(CallPolicy::READ, request, send).await?.members)
     }
 
-    /// The new member must be started after this.
-    pub async fn member_add<U>(&self, peer_urls: U) -> Result<Member>
+    /// The new member must be started after this. A learner gets everything and has no vote until
+    /// it is [promoted](Client::member_promote).
+    pub async fn member_add<U>(&self, peer_urls: U, is_learner: bool) -> Result<Member>
     where
         U: IntoIterator,
         U::Item: Into<String>,
     {
-        self.add(peer_urls.into_iter().map(Into::into).collect(), false).await
-    }
-
-    /// A learner gets everything and has no vote until it is [promoted](Client::member_promote).
-    pub async fn member_add_as_learner<U>(&self, peer_urls: U) -> Result<Member>
-    where
-        U: IntoIterator,
-        U::Item: Into<String>,
-    {
-        self.add(peer_urls.into_iter().map(Into::into).collect(), true).await
-    }
-
-    async fn add(&self, peer_urls: Vec<String>, is_learner: bool) -> Result<Member> {
+        let peer_urls = peer_urls.into_iter().map(Into::into).collect();
         let request = MemberAddRequest { peer_urls, is_learner };
         let send = |channel, request| async move { stub(channel).member_add(request).await };
         let added = self.call(CallPolicy::WRITE, request, send).await?.member;

@@ -5,9 +5,8 @@ use clearlane_proto::v3electionpb::election_client::ElectionClient;
 use clearlane_proto::v3electionpb::{
     CampaignRequest, LeaderKey, LeaderRequest, LeaderResponse, ProclaimRequest, ResignRequest,
 };
-use tokio_stream::Stream;
+use tonic::Streaming;
 use tonic::transport::Channel;
-use tonic::{Status, Streaming};
 
 use crate::backoff::Backoff;
 use crate::call::CallPolicy;
@@ -100,39 +99,27 @@ impl Observe {
     /// The next change. Retries through failures of endpoints.
     pub async fn next(&mut self) -> Result<KeyValue> {
         loop {
-            let told = match &mut self.stream {
-                Some(stream) => match stream.message().await {
-                    Ok(told) => told,
-                    Err(status) => {
-                        self.on_stream_error(&status)?;
-                        None
+            let Some(stream) = &mut self.stream else {
+                self.reopen().await?;
+                continue;
+            };
+            match stream.message().await {
+                Ok(Some(response)) => {
+                    let kv = response.kv.unwrap_or_default();
+                    if kv.mod_revision > self.last_revision {
+                        self.last_revision = kv.mod_revision;
+                        self.backoff.reset();
+                        return Ok(kv);
                     }
-                },
-                None => {
-                    self.reopen().await?;
                     continue;
                 }
-            };
-            match told.map(|told| told.kv.unwrap_or_default()) {
-                Some(kv) if kv.mod_revision > self.last_revision => {
-                    self.last_revision = kv.mod_revision;
-                    self.backoff.reset();
-                    return Ok(kv);
-                }
-                Some(_) => {}
-                None => {
+                Err(status) if StatusKind::from_status(&status) == StatusKind::Final => {
                     self.stream = None;
-                    self.backoff.wait().await;
+                    return Err(Error::from_status(&status));
                 }
+                Ok(None) | Err(_) => self.stream = None,
             }
-        }
-    }
-
-    fn on_stream_error(&mut self, status: &Status) -> Result<()> {
-        self.stream = None;
-        match StatusKind::from_status(status) {
-            StatusKind::Final => Err(Error::from_status(status)),
-            _ => Ok(()),
+            self.backoff.wait().await;
         }
     }
 
@@ -140,22 +127,9 @@ impl Observe {
         let send = |channel, request| async move { stub(channel).observe(request).await };
         match self.client.call(CallPolicy::STREAM, self.request.clone(), send).await {
             Ok(stream) => self.stream = Some(stream),
-            Err(Error::Unavailable(_) | Error::NoLeader | Error::TimedOut(_)) => {
-                self.backoff.wait().await;
-            }
+            Err(error) if error.is_transient() => self.backoff.wait().await,
             Err(error) => return Err(error),
         }
         Ok(())
-    }
-
-    /// Ends behind an error.
-    pub fn into_stream(self) -> impl Stream<Item = Result<KeyValue>> + Send {
-        futures_util::stream::unfold(Some(self), async |observe| {
-            let mut observe = observe?;
-            match observe.next().await {
-                Ok(kv) => Some((Ok(kv), Some(observe))),
-                Err(error) => Some((Err(error), None)),
-            }
-        })
     }
 }

@@ -37,8 +37,8 @@ const CONNECTION_WINDOW: u32 = 32 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    url: String,
-    channel: Channel,
+    pub(crate) url: String,
+    pub(crate) channel: Channel,
     is_failed: AtomicBool,
     status_timeout: Duration,
 }
@@ -63,7 +63,7 @@ impl Endpoint {
             .initial_connection_window_size(CONNECTION_WINDOW)
             .tcp_nodelay(true);
         if let Some(tls) = &options.tls {
-            let config = tls.config().timeout(options.connect_timeout);
+            let config = tls.config.clone().timeout(options.connect_timeout);
             endpoint = endpoint.tls_config(config).map_err(|error| {
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
                 bad(&format!("{error}: {}", cause.unwrap_or_default()))
@@ -75,14 +75,6 @@ impl Endpoint {
             is_failed: AtomicBool::new(false),
             status_timeout: options.connect_timeout + patience,
         })
-    }
-
-    pub(crate) fn url(&self) -> &str {
-        &self.url
-    }
-
-    pub(crate) fn channel(&self) -> Channel {
-        self.channel.clone()
     }
 
     pub(crate) fn mark_healthy(&self) {
@@ -115,7 +107,7 @@ impl Endpoint {
 
     /// Whether it knows a leader and is no learner.
     async fn fetch_status(&self) -> Option<std::result::Result<bool, Status>> {
-        let mut client = MaintenanceClient::new(self.channel());
+        let mut client = MaintenanceClient::new(self.channel.clone());
         let asked = timeout(self.status_timeout, client.status(StatusRequest {})).await.ok()?;
         Some(asked.map(|status| {
             let status = status.into_inner();
@@ -205,7 +197,7 @@ mod tests {
         let round = || {
             let mut tried = Vec::new();
             let order = std::iter::from_fn(|| places.next(&mut tried));
-            order.map(|place| place.url().to_owned()).collect::<Vec<_>>()
+            order.map(|place| place.url.clone()).collect::<Vec<_>>()
         };
         let mut first = round();
         first.sort_unstable();

@@ -143,6 +143,11 @@ impl Error {
         })
     }
 
+    /// Another endpoint, or the same one later, may open the stream.
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(self, Error::Unavailable(_) | Error::NoLeader | Error::TimedOut(_))
+    }
+
     /// For a text without a code, such as the reason why a watch was cancelled.
     pub(crate) fn from_text(words: &str) -> Error {
         let (_, bare) = words.rsplit_once("desc = ").unwrap_or(("", words));

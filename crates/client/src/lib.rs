@@ -12,7 +12,6 @@
 //! tokio runtime in which it was made. Left out: a cache, namespaces, users and roles, and
 //! following the member list. See `docs/client.md`.
 
-mod abort_on_drop;
 mod call;
 mod cluster;
 mod election;
@@ -38,8 +37,8 @@ pub use tonic::Code;
 pub use crate::election::{Leadership, Observe};
 pub use crate::error::{Error, Result};
 pub use crate::kv::{
-    Compare, CompareNumber, CompareValue, Delete, DeleteReply, Get, GetReply, Keys, Op, OpReply,
-    Put, PutReply, RangeStream, SortBy, Txn, TxnReply,
+    Compare, CompareWith, Delete, DeleteReply, Get, GetReply, Keys, Op, OpReply, Put, PutReply,
+    RangeStream, Txn, TxnReply,
 };
 pub use crate::lease::{KeepAlive, Lease, LeaseEnd, TimeToLive};
 pub use crate::lock::Lock;
@@ -87,25 +86,25 @@ impl Client {
         E::Item: Into<String>,
     {
         let endpoints: Vec<String> = endpoints.into_iter().map(Into::into).collect();
-        let places = Arc::new(Endpoints::new(&endpoints, &options)?);
+        let endpoints = Arc::new(Endpoints::new(&endpoints, &options)?);
         let shared = Arc::new(OptionsAndToken { options, token: Mutex::new(None) });
-        let client = Client { options_and_token: shared, endpoints: places };
+        let client = Client { options_and_token: shared, endpoints };
         client.connect_any().await?;
         client.token(None).await?;
         Ok(client)
     }
 
     async fn connect_any(&self) -> Result<()> {
-        let mut asked = JoinSet::new();
-        for place in self.endpoints.all() {
-            let place: Arc<Endpoint> = Arc::clone(place);
-            asked.spawn(async move {
-                let reached = place.check_reachable().await;
-                reached.map_err(|why| format!("{}: {why}", place.url()))
+        let mut checks = JoinSet::new();
+        for endpoint in self.endpoints.all() {
+            let endpoint = Arc::clone(endpoint);
+            checks.spawn(async move {
+                let reached = endpoint.check_reachable().await;
+                reached.map_err(|error| format!("{}: {error}", endpoint.url))
             });
         }
         let mut failures = Vec::new();
-        while let Some(reached) = asked.join_next().await {
+        while let Some(reached) = checks.join_next().await {
             match reached {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(failure)) => failures.push(failure),
@@ -117,20 +116,20 @@ impl Client {
 
     /// As they were given.
     pub fn endpoints(&self) -> Vec<String> {
-        self.endpoints.all().iter().map(|place| place.url().to_owned()).collect()
+        self.endpoints.all().iter().map(|endpoint| endpoint.url.clone()).collect()
     }
 
     /// A client of this one of the [`endpoints`](Client::endpoints), for requests about one member.
     /// It shares connection and token.
     pub fn only(&self, endpoint: &str) -> Result<Client> {
-        let is_it = |place: &&Arc<Endpoint>| {
-            place.url() == endpoint
-                || place.url().split_once("://").is_some_and(|(_, at)| at == endpoint)
+        let is_named = |known: &&Arc<Endpoint>| {
+            known.url == endpoint
+                || known.url.split_once("://").is_some_and(|(_, address)| address == endpoint)
         };
-        let found = self.endpoints.all().iter().find(is_it).map(Arc::clone);
+        let found = self.endpoints.all().iter().find(is_named).map(Arc::clone);
         let unknown = || Error::Setup(format!("{endpoint} is none of the client's endpoints"));
-        let places = Arc::new(Endpoints::from_endpoints(vec![found.ok_or_else(unknown)?])?);
-        Ok(Client { options_and_token: Arc::clone(&self.options_and_token), endpoints: places })
+        let endpoints = Arc::new(Endpoints::from_endpoints(vec![found.ok_or_else(unknown)?])?);
+        Ok(Client { options_and_token: Arc::clone(&self.options_and_token), endpoints })
     }
 }
 
@@ -148,10 +147,9 @@ mod tests {
         may_be_spawned(client.keep_alive(7));
         may_be_spawned(client.snapshot(Vec::new()));
         may_be_spawned(client.campaign("a", 7, "me"));
-        may_be_spawned(client.observe("a").into_stream());
+        may_be_spawned(client.observe("a").next());
         may_be_spawned(watch.next());
         may_be_spawned(kept.ended());
-        may_be_spawned(watch.into_stream());
     }
 
     /// That it compiles is the test.

@@ -88,7 +88,7 @@ impl fmt::Debug for Credentials {
 ///
 /// let tls = Tls::new()
 ///     .ca_file("ca.pem")?
-///     .identity_files("client.pem", "client-key.pem")?
+///     .identity_pem(std::fs::read("client.pem")?, std::fs::read("client-key.pem")?)
 ///     .server_name("etcd.example.org");
 /// let options = Options::new().tls(tls);
 /// # Ok(())
@@ -96,7 +96,7 @@ impl fmt::Debug for Credentials {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
-    config: ClientTlsConfig,
+    pub(crate) config: ClientTlsConfig,
 }
 
 impl Tls {
@@ -107,22 +107,17 @@ impl Tls {
 
     /// Certificate authorities: a file in PEM.
     pub fn ca_file(self, path: impl AsRef<Path>) -> Result<Tls> {
-        Ok(self.ca_pem(read(path.as_ref())?))
+        let path = path.as_ref();
+        let pem = std::fs::read(path)
+            .map_err(|error| Error::Setup(format!("{}: {error}", path.display())))?;
+        Ok(self.ca_pem(pem))
     }
 
     pub fn ca_pem(self, pem: impl AsRef<[u8]>) -> Tls {
         Tls { config: self.config.ca_certificate(Certificate::from_pem(pem)) }
     }
 
-    /// The client's certificate: two files in PEM.
-    pub fn identity_files(
-        self,
-        certificate: impl AsRef<Path>,
-        key: impl AsRef<Path>,
-    ) -> Result<Tls> {
-        Ok(self.identity_pem(read(certificate.as_ref())?, read(key.as_ref())?))
-    }
-
+    /// The client's certificate.
     pub fn identity_pem(self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Tls {
         Tls { config: self.config.identity(Identity::from_pem(certificate, key)) }
     }
@@ -131,14 +126,6 @@ impl Tls {
     pub fn server_name(self, name: impl Into<String>) -> Tls {
         Tls { config: self.config.domain_name(name) }
     }
-
-    pub(crate) fn config(&self) -> ClientTlsConfig {
-        self.config.clone()
-    }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|error| Error::Setup(format!("{}: {error}", path.display())))
 }
 
 #[cfg(test)]

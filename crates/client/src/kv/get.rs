@@ -1,40 +1,36 @@
 //! Reads.
 
 use bytes::Bytes;
-use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse, ResponseHeader};
 use clearlane_proto::mvccpb::KeyValue;
 
-use super::keys::{Keys, from_keys};
+use super::keys::Keys;
 use super::{header, kv};
 use crate::Client;
 use crate::call::CallPolicy;
 use crate::error::Result;
 
-/// A range request with its options.
+/// A range request; its rarer options are fields of `request`.
 ///
 /// ```
-/// use clearlane_client::{Get, SortBy};
+/// use clearlane_client::Get;
+/// use clearlane_client::proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 ///
-/// let newest_three = Get::prefix("job/").sort_descending(SortBy::CreateRevision).limit(3);
 /// let how_many_then = Get::prefix("job/").revision(17).count_only();
+/// let mut newest_three = Get::prefix("job/").limit(3);
+/// newest_three.request.sort_target = SortTarget::Create.into();
+/// newest_three.request.sort_order = SortOrder::Descend.into();
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Get {
-    pub(crate) request: RangeRequest,
+    pub request: RangeRequest,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SortBy {
-    Key,
-    /// The number of puts since the key was created.
-    Version,
-    CreateRevision,
-    ModRevision,
-    Value,
+impl<K: Into<Keys>> From<K> for Get {
+    fn from(keys: K) -> Get {
+        Get::new(keys)
+    }
 }
-
-from_keys!(Get);
 
 impl Get {
     pub fn new(keys: impl Into<Keys>) -> Get {
@@ -46,75 +42,32 @@ impl Get {
         Get::new(Keys::prefix(prefix))
     }
 
-    pub fn range(first: impl Into<Vec<u8>>, end: impl Into<Vec<u8>>) -> Get {
-        Get::new(Keys::range(first, end))
-    }
-
-    fn with(mut self, change: impl FnOnce(&mut RangeRequest)) -> Get {
-        change(&mut self.request);
+    /// [`GetReply::more`] says whether there were others.
+    pub fn limit(mut self, limit: i64) -> Get {
+        self.request.limit = limit;
         self
     }
 
-    /// [`GetReply::more`] says whether there were others.
-    pub fn limit(self, limit: i64) -> Get {
-        self.with(|request| request.limit = limit)
-    }
-
     /// Reads the store as it was at this revision.
-    pub fn revision(self, revision: i64) -> Get {
-        self.with(|request| request.revision = revision)
+    pub fn revision(mut self, revision: i64) -> Get {
+        self.request.revision = revision;
+        self
     }
 
     /// Reads what the member has without asking the leader: it may be stale. Without this the read
     /// is linearizable.
-    pub fn serializable(self) -> Get {
-        self.with(|request| request.serializable = true)
+    pub fn serializable(mut self) -> Get {
+        self.request.serializable = true;
+        self
     }
 
-    pub fn keys_only(self) -> Get {
-        self.with(|request| request.keys_only = true)
+    pub fn count_only(mut self) -> Get {
+        self.request.count_only = true;
+        self
     }
 
-    pub fn count_only(self) -> Get {
-        self.with(|request| request.count_only = true)
-    }
-
-    pub fn sort_ascending(self, by: SortBy) -> Get {
-        self.sort(by, SortOrder::Ascend)
-    }
-
-    pub fn sort_descending(self, by: SortBy) -> Get {
-        self.sort(by, SortOrder::Descend)
-    }
-
-    fn sort(self, by: SortBy, order: SortOrder) -> Get {
-        let target = match by {
-            SortBy::Key => SortTarget::Key,
-            SortBy::Version => SortTarget::Version,
-            SortBy::CreateRevision => SortTarget::Create,
-            SortBy::ModRevision => SortTarget::Mod,
-            SortBy::Value => SortTarget::Value,
-        };
-        self.with(|request| {
-            request.sort_target = target.into();
-            request.sort_order = order.into();
-        })
-    }
-
-    pub fn min_mod_revision(self, revision: i64) -> Get {
-        self.with(|request| request.min_mod_revision = revision)
-    }
-
-    pub fn max_mod_revision(self, revision: i64) -> Get {
-        self.with(|request| request.max_mod_revision = revision)
-    }
-
-    pub fn min_create_revision(self, revision: i64) -> Get {
-        self.with(|request| request.min_create_revision = revision)
-    }
-
-    pub fn max_create_revision(self, revision: i64) -> Get {
-        self.with(|request| request.max_create_revision = revision)
+    pub(super) fn policy(&self) -> CallPolicy {
+        if self.request.serializable { CallPolicy::LOCAL } else { CallPolicy::READ }
     }
 }
 
@@ -135,13 +88,9 @@ impl GetReply {
         self.header.revision
     }
 
-    pub fn first(&self) -> Option<&KeyValue> {
-        self.kvs.first()
-    }
-
     /// Of the first record.
     pub fn value(&self) -> Option<&Bytes> {
-        self.first().map(|record| &record.value)
+        self.kvs.first().map(|record| &record.value)
     }
 }
 
@@ -155,9 +104,8 @@ impl From<RangeResponse> for GetReply {
 impl Client {
     /// For large ranges there is [`get_stream`](Client::get_stream).
     pub async fn get(&self, what: impl Into<Get>) -> Result<GetReply> {
-        let request = what.into().request;
-        let way = if request.serializable { CallPolicy::LOCAL } else { CallPolicy::READ };
+        let get = what.into();
         let send = |channel, request| async move { kv(channel).range(request).await };
-        Ok(self.call(way, request, send).await?.into())
+        Ok(self.call(get.policy(), get.request, send).await?.into())
     }
 }

@@ -31,10 +31,6 @@ pub struct Keys {
 const NO_END: &[u8] = &[0];
 
 impl Keys {
-    pub fn one(key: impl Into<Vec<u8>>) -> Keys {
-        Keys { key: key.into().into(), range_end: Bytes::new() }
-    }
-
     pub fn prefix(prefix: impl Into<Vec<u8>>) -> Keys {
         let prefix: Vec<u8> = prefix.into();
         match prefix_end(&prefix) {
@@ -59,39 +55,10 @@ impl Keys {
     }
 }
 
-impl From<&str> for Keys {
-    fn from(key: &str) -> Keys {
-        Keys::one(key)
-    }
-}
-
-impl From<&String> for Keys {
-    fn from(key: &String) -> Keys {
-        Keys::one(key.as_str())
-    }
-}
-
-impl From<String> for Keys {
-    fn from(key: String) -> Keys {
-        Keys::one(key)
-    }
-}
-
-impl From<&[u8]> for Keys {
-    fn from(key: &[u8]) -> Keys {
-        Keys::one(key)
-    }
-}
-
-impl From<Vec<u8>> for Keys {
-    fn from(key: Vec<u8>) -> Keys {
-        Keys::one(key)
-    }
-}
-
-impl From<Bytes> for Keys {
-    fn from(key: Bytes) -> Keys {
-        Keys { key, range_end: Bytes::new() }
+/// One key.
+impl<K: AsRef<[u8]>> From<K> for Keys {
+    fn from(key: K) -> Keys {
+        Keys { key: Bytes::copy_from_slice(key.as_ref()), range_end: Bytes::new() }
     }
 }
 
@@ -102,23 +69,6 @@ fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     end[last] += 1;
     Some(end)
 }
-
-/// `From` for a request of these keys without options.
-macro_rules! from_keys {
-    ($target:ident, $($keys:ty),+) => {
-        $(impl From<$keys> for $target {
-            fn from(keys: $keys) -> $target {
-                $target::new(keys)
-            }
-        })+
-    };
-    ($target:ident) => {
-        $crate::kv::from_keys!(
-            $target, &str, &String, String, &[u8], Vec<u8>, bytes::Bytes, $crate::Keys
-        );
-    };
-}
-pub(crate) use from_keys;
 
 #[cfg(test)]
 mod tests {

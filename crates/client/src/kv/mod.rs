@@ -10,11 +10,10 @@ use clearlane_proto::etcdserverpb::ResponseHeader;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use tonic::transport::Channel;
 
-pub use get::{Get, GetReply, SortBy};
+pub use get::{Get, GetReply};
 pub use keys::Keys;
-pub(crate) use keys::from_keys;
 pub use stream::RangeStream;
-pub use txn::{Compare, CompareNumber, CompareValue, Op, OpReply, Txn, TxnReply};
+pub use txn::{Compare, CompareWith, Op, OpReply, Txn, TxnReply};
 pub use write::{Delete, DeleteReply, Put, PutReply};
 
 /// Without a limit on the size of answers: the request says how much is wanted.

@@ -16,13 +16,11 @@ use std::collections::VecDeque;
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeStreamResponse};
 use clearlane_proto::mvccpb::KeyValue;
 use tokio::time::Instant;
-use tokio_stream::Stream;
 use tonic::{Code, Status, Streaming};
 
 use super::{Get, kv};
 use crate::Client;
 use crate::backoff::Backoff;
-use crate::call::CallPolicy;
 use crate::error::{Error, Result, StatusKind, describe_status};
 
 /// Page size for servers without streamed ranges.
@@ -71,13 +69,6 @@ impl RangeStream {
         }
     }
 
-    pub fn into_stream(self) -> impl Stream<Item = Result<KeyValue>> + Send {
-        futures_util::stream::unfold(self, async |mut range| {
-            let next = range.next().await?;
-            Some((next, range))
-        })
-    }
-
     async fn fetch(&mut self) -> Result<()> {
         if self.remaining_limit == Some(0) {
             self.source = RecordSource::Finished;
@@ -85,22 +76,17 @@ impl RangeStream {
         match &mut self.source {
             RecordSource::Finished => {}
             RecordSource::NotStarted => {
-                let request = RangeRequest {
-                    limit: self.remaining_limit.unwrap_or(0),
-                    ..self.remaining_range.clone()
-                };
-                let way = if request.serializable { CallPolicy::LOCAL } else { CallPolicy::READ };
+                let get = self.remaining(self.remaining_limit.unwrap_or(0));
                 let send =
                     |channel, request| async move { kv(channel).range_stream(request).await };
-                let pieces = self.client.call(way, request, send).await;
-                self.source = match pieces {
+                self.source = match self.client.call(get.policy(), get.request, send).await {
                     Err(Error::Unsupported(_)) => RecordSource::Pages,
-                    pieces => RecordSource::Chunks(Box::new(pieces?)),
+                    chunks => RecordSource::Chunks(Box::new(chunks?)),
                 };
             }
-            RecordSource::Chunks(pieces) => match pieces.message().await {
-                Ok(Some(piece)) => {
-                    self.buffer_records(piece.range_response.unwrap_or_default().kvs);
+            RecordSource::Chunks(chunks) => match chunks.message().await {
+                Ok(Some(chunk)) => {
+                    self.buffer_records(chunk.range_response.unwrap_or_default().kvs);
                 }
                 Ok(None) => self.source = RecordSource::Finished,
                 Err(status) => self.on_stream_error(&status).await?,
@@ -108,6 +94,10 @@ impl RangeStream {
             RecordSource::Pages => self.fetch_page().await?,
         }
         Ok(())
+    }
+
+    fn remaining(&self, limit: i64) -> Get {
+        Get { request: RangeRequest { limit, ..self.remaining_range.clone() } }
     }
 
     /// Moves the start of the remaining range behind these records.
@@ -142,8 +132,7 @@ impl RangeStream {
 
     async fn fetch_page(&mut self) -> Result<()> {
         let limit = self.remaining_limit.map_or(PAGE_RECORDS, |left| left.min(PAGE_RECORDS));
-        let request = RangeRequest { limit, ..self.remaining_range.clone() };
-        let reply = self.client.get(Get { request }).await?;
+        let reply = self.client.get(self.remaining(limit)).await?;
         if !reply.more {
             self.source = RecordSource::Finished;
         }
@@ -156,29 +145,26 @@ impl Client {
     /// Reads a range of any size, in the order of keys. A single key, a count and a sorted range
     /// are refused: use [`get`](Client::get).
     pub async fn get_stream(&self, what: impl Into<Get>) -> Result<RangeStream> {
-        let request = what.into().request;
-        let is_sorted = request.sort_target != 0 || request.sort_order > 1;
-        if request.range_end.is_empty() || request.count_only || is_sorted {
+        let mut range = what.into().request;
+        let is_sorted = range.sort_target != 0 || range.sort_order > 1;
+        if range.range_end.is_empty() || range.count_only || is_sorted {
             let words = "a stream is for ranges in the order of keys";
             return Err(Error::InvalidArgument(words.to_owned()));
         }
-        let (limit, mut rest) = (request.limit, RangeRequest { limit: 0, ..request });
-        if rest.revision <= 0 {
+        let limit = std::mem::take(&mut range.limit);
+        if range.revision <= 0 {
             // With the consistency of the stream: a serializable one does not ask the leader here.
-            let now = Get::from(&rest.key[..]).count_only();
-            let now = if rest.serializable { now.serializable() } else { now };
-            rest.revision = self.get(now).await?.revision();
+            let mut now = Get::from(&range.key).count_only();
+            now.request.serializable = range.serializable;
+            range.revision = self.get(now).await?.revision();
         }
-        let left = (limit > 0).then_some(limit);
-        let (from, come) = (RecordSource::NotStarted, VecDeque::new());
-        let (client, pause) = (self.clone(), Backoff::new());
         Ok(RangeStream {
-            client,
-            remaining_range: rest,
-            remaining_limit: left,
-            source: from,
-            buffered: come,
-            backoff: pause,
+            client: self.clone(),
+            remaining_range: range,
+            remaining_limit: (limit > 0).then_some(limit),
+            source: RecordSource::NotStarted,
+            buffered: VecDeque::new(),
+            backoff: Backoff::new(),
             failing_since: None,
         })
     }

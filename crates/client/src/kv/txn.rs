@@ -9,7 +9,6 @@
 //! A transaction may be a step of another. It cannot decide by what it has read itself: read before
 //! it, decide, and compare that the key still has the `mod_revision` that was read.
 
-use bytes::Bytes;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use clearlane_proto::etcdserverpb::request_op::Request as Wanted;
 use clearlane_proto::etcdserverpb::response_op::Response as Done;
@@ -37,41 +36,43 @@ pub struct Compare {
     comparison: Comparison,
 }
 
+/// A condition whose number or value is still to be given.
 #[derive(Clone, Debug)]
-pub struct CompareNumber {
+pub struct CompareWith<V> {
     keys: Keys,
     target: CompareTarget,
-}
-
-#[derive(Clone, Debug)]
-pub struct CompareValue {
-    keys: Keys,
+    union: fn(V) -> TargetUnion,
 }
 
 impl Compare {
     /// The number of puts since the key was created; 0 if it does not exist.
-    pub fn version(keys: impl Into<Keys>) -> CompareNumber {
-        CompareNumber { keys: keys.into(), target: CompareTarget::Version }
+    pub fn version(keys: impl Into<Keys>) -> CompareWith<i64> {
+        let union = TargetUnion::Version;
+        CompareWith { keys: keys.into(), target: CompareTarget::Version, union }
     }
 
     /// 0 if the key does not exist.
-    pub fn create_revision(keys: impl Into<Keys>) -> CompareNumber {
-        CompareNumber { keys: keys.into(), target: CompareTarget::Create }
+    pub fn create_revision(keys: impl Into<Keys>) -> CompareWith<i64> {
+        let union = TargetUnion::CreateRevision;
+        CompareWith { keys: keys.into(), target: CompareTarget::Create, union }
     }
 
     /// 0 if the key does not exist.
-    pub fn mod_revision(keys: impl Into<Keys>) -> CompareNumber {
-        CompareNumber { keys: keys.into(), target: CompareTarget::Mod }
+    pub fn mod_revision(keys: impl Into<Keys>) -> CompareWith<i64> {
+        let union = TargetUnion::ModRevision;
+        CompareWith { keys: keys.into(), target: CompareTarget::Mod, union }
     }
 
     /// 0 if the key has no lease.
-    pub fn lease(keys: impl Into<Keys>) -> CompareNumber {
-        CompareNumber { keys: keys.into(), target: CompareTarget::Lease }
+    pub fn lease(keys: impl Into<Keys>) -> CompareWith<i64> {
+        let union = TargetUnion::Lease;
+        CompareWith { keys: keys.into(), target: CompareTarget::Lease, union }
     }
 
     /// Of a key that does not exist, no comparison of its value holds.
-    pub fn value(keys: impl Into<Keys>) -> CompareValue {
-        CompareValue { keys: keys.into() }
+    pub fn value(keys: impl Into<Keys>) -> CompareWith<Vec<u8>> {
+        let union = |value: Vec<u8>| TargetUnion::Value(value.into());
+        CompareWith { keys: keys.into(), target: CompareTarget::Value, union }
     }
 
     pub fn exists(key: impl Into<Keys>) -> Compare {
@@ -81,65 +82,31 @@ impl Compare {
     pub fn missing(key: impl Into<Keys>) -> Compare {
         Compare::create_revision(key).equal(0)
     }
+}
 
-    fn new(keys: Keys, target: CompareTarget, result: CompareResult, with: TargetUnion) -> Compare {
-        let Keys { key, range_end } = keys;
-        let (result, target, target_union) = (result.into(), target.into(), Some(with));
+/// Values are compared in byte order.
+impl<V> CompareWith<V> {
+    fn compare(self, result: CompareResult, with: impl Into<V>) -> Compare {
+        let Keys { key, range_end } = self.keys;
+        let (result, target) = (result.into(), self.target.into());
+        let target_union = Some((self.union)(with.into()));
         Compare { comparison: Comparison { result, target, key, range_end, target_union } }
     }
-}
 
-impl CompareNumber {
-    fn compare(self, result: CompareResult, with: i64) -> Compare {
-        let union = match self.target {
-            CompareTarget::Version => TargetUnion::Version(with),
-            CompareTarget::Create => TargetUnion::CreateRevision(with),
-            CompareTarget::Mod => TargetUnion::ModRevision(with),
-            CompareTarget::Lease => TargetUnion::Lease(with),
-            CompareTarget::Value => unreachable!("a value is no number"),
-        };
-        Compare::new(self.keys, self.target, result, union)
+    pub fn equal(self, with: impl Into<V>) -> Compare {
+        self.compare(CompareResult::Equal, with)
     }
 
-    pub fn equal(self, number: i64) -> Compare {
-        self.compare(CompareResult::Equal, number)
+    pub fn not_equal(self, with: impl Into<V>) -> Compare {
+        self.compare(CompareResult::NotEqual, with)
     }
 
-    pub fn not_equal(self, number: i64) -> Compare {
-        self.compare(CompareResult::NotEqual, number)
+    pub fn greater(self, with: impl Into<V>) -> Compare {
+        self.compare(CompareResult::Greater, with)
     }
 
-    pub fn greater(self, number: i64) -> Compare {
-        self.compare(CompareResult::Greater, number)
-    }
-
-    pub fn less(self, number: i64) -> Compare {
-        self.compare(CompareResult::Less, number)
-    }
-}
-
-impl CompareValue {
-    fn compare(self, result: CompareResult, with: Vec<u8>) -> Compare {
-        let with = TargetUnion::Value(Bytes::from(with));
-        Compare::new(self.keys, CompareTarget::Value, result, with)
-    }
-
-    pub fn equal(self, value: impl Into<Vec<u8>>) -> Compare {
-        self.compare(CompareResult::Equal, value.into())
-    }
-
-    pub fn not_equal(self, value: impl Into<Vec<u8>>) -> Compare {
-        self.compare(CompareResult::NotEqual, value.into())
-    }
-
-    /// In byte order.
-    pub fn greater(self, value: impl Into<Vec<u8>>) -> Compare {
-        self.compare(CompareResult::Greater, value.into())
-    }
-
-    /// In byte order.
-    pub fn less(self, value: impl Into<Vec<u8>>) -> Compare {
-        self.compare(CompareResult::Less, value.into())
+    pub fn less(self, with: impl Into<V>) -> Compare {
+        self.compare(CompareResult::Less, with)
     }
 }
 

@@ -1,19 +1,18 @@
 //! Put, delete, compact.
 
-use bytes::Bytes;
 use clearlane_proto::etcdserverpb::{
     CompactionRequest, DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse,
     ResponseHeader,
 };
 use clearlane_proto::mvccpb::KeyValue;
 
-use super::keys::{Keys, from_keys};
+use super::keys::Keys;
 use super::{header, kv};
 use crate::Client;
 use crate::call::CallPolicy;
 use crate::error::Result;
 
-/// A put with options.
+/// A put; its rarer options are fields of `request`.
 ///
 /// ```
 /// use clearlane_client::Put;
@@ -22,7 +21,7 @@ use crate::error::Result;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Put {
-    pub(crate) request: PutRequest,
+    pub request: PutRequest,
 }
 
 impl Put {
@@ -31,21 +30,8 @@ impl Put {
         Put { request: PutRequest { key, value, ..PutRequest::default() } }
     }
 
-    /// Keeps the key's present value; for changing its lease only.
-    pub fn keep_value(key: impl Into<Vec<u8>>) -> Put {
-        let mut put = Put::new(key, Vec::new());
-        put.request.ignore_value = true;
-        put
-    }
-
     pub fn lease(mut self, id: i64) -> Put {
         self.request.lease = id;
-        self
-    }
-
-    /// Keeps the key's lease; without this and [`lease`](Put::lease) it has none.
-    pub fn keep_lease(mut self) -> Put {
-        self.request.ignore_lease = true;
         self
     }
 
@@ -78,10 +64,14 @@ impl From<PutResponse> for PutReply {
 /// A deletion with options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delete {
-    pub(crate) request: DeleteRangeRequest,
+    pub request: DeleteRangeRequest,
 }
 
-from_keys!(Delete);
+impl<K: Into<Keys>> From<K> for Delete {
+    fn from(keys: K) -> Delete {
+        Delete::new(keys)
+    }
+}
 
 impl Delete {
     pub fn new(keys: impl Into<Keys>) -> Delete {
@@ -113,11 +103,6 @@ impl DeleteReply {
     pub fn revision(&self) -> i64 {
         self.header.revision
     }
-
-    /// Of the first deleted key.
-    pub fn prev_value(&self) -> Option<&Bytes> {
-        self.prev_kvs.first().map(|record| &record.value)
-    }
 }
 
 impl From<DeleteRangeResponse> for DeleteReply {
@@ -148,18 +133,8 @@ impl Client {
 
     /// Removes the history before this revision. Returns the revision of the store.
     pub async fn compact(&self, revision: i64) -> Result<i64> {
-        self.compaction(revision, false).await
-    }
-
-    /// As `compact`, and returns when it is done on the disk of the member that was asked.
-    pub async fn compact_physically(&self, revision: i64) -> Result<i64> {
-        self.compaction(revision, true).await
-    }
-
-    async fn compaction(&self, revision: i64, physical: bool) -> Result<i64> {
-        let request = CompactionRequest { revision, physical };
-        let way = if physical { CallPolicy::LONG_WRITE } else { CallPolicy::WRITE };
+        let request = CompactionRequest { revision, physical: false };
         let send = |channel, request| async move { kv(channel).compact(request).await };
-        Ok(header(self.call(way, request, send).await?.header).revision)
+        Ok(header(self.call(CallPolicy::WRITE, request, send).await?.header).revision)
     }
 }

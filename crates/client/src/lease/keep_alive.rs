@@ -13,21 +13,17 @@
 //! A third of the time passes between two requests, so two more attempts fit before the deadline;
 //! one that fails is repeated at once, at another endpoint.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::{LeaseKeepAliveRequest, LeaseKeepAliveResponse};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
-use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::{Request, Streaming};
 
 use super::stub;
 use crate::Client;
-use crate::abort_on_drop::AbortOnDrop;
 use crate::backoff::Backoff;
-use crate::call::CallPolicy;
-use crate::endpoint::Endpoint;
+use crate::call::OpenStream;
 use crate::error::{Error, Result, StatusKind};
 
 const ATTEMPT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
@@ -55,7 +51,8 @@ enum KeepAliveState {
 pub struct KeepAlive {
     id: i64,
     state: watch::Receiver<KeepAliveState>,
-    _task: AbortOnDrop,
+    /// Aborted when it is dropped.
+    _task: JoinSet<()>,
 }
 
 impl KeepAlive {
@@ -99,30 +96,17 @@ impl Client {
     pub async fn keep_alive(&self, id: i64) -> Result<KeepAlive> {
         let mut task = KeepAliveTask { client: self.clone(), id, stream: None };
         let state = task.first_response().await?;
-        let (told, state) = watch::channel(state);
-        let _task = AbortOnDrop::spawn(async move { task.run(told).await });
-        Ok(KeepAlive { id, state, _task })
+        let (sender, state) = watch::channel(state);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(task.run(sender));
+        Ok(KeepAlive { id, state, _task: tasks })
     }
-
-    /// Returns the TTL from now on.
-    pub async fn keep_alive_once(&self, id: i64) -> Result<Duration> {
-        match (KeepAliveTask { client: self.clone(), id, stream: None }).first_response().await? {
-            KeepAliveState::Alive { ttl, .. } => Ok(ttl),
-            KeepAliveState::Ended(_) => Err(Error::LeaseNotFound),
-        }
-    }
-}
-
-struct KeepAliveStream {
-    endpoint: Arc<Endpoint>,
-    requests: mpsc::UnboundedSender<LeaseKeepAliveRequest>,
-    responses: Streaming<LeaseKeepAliveResponse>,
 }
 
 struct KeepAliveTask {
     client: Client,
     id: i64,
-    stream: Option<KeepAliveStream>,
+    stream: Option<OpenStream<LeaseKeepAliveRequest, LeaseKeepAliveResponse>>,
 }
 
 impl KeepAliveTask {
@@ -132,9 +116,9 @@ impl KeepAliveTask {
         self.keep_alive_until(until).await
     }
 
-    async fn run(mut self, told: watch::Sender<KeepAliveState>) {
+    async fn run(mut self, sender: watch::Sender<KeepAliveState>) {
         loop {
-            let KeepAliveState::Alive { until, ttl } = told.borrow().clone() else { return };
+            let KeepAliveState::Alive { until, ttl } = sender.borrow().clone() else { return };
             sleep(ttl / 3).await;
             let state = match self.keep_alive_until(until).await {
                 Ok(state) => state,
@@ -145,20 +129,20 @@ impl KeepAliveTask {
                     KeepAliveState::Ended(LeaseEnd::Rejected(error.to_string()))
                 }
             };
-            told.send_replace(state);
+            sender.send_replace(state);
         }
     }
 
     async fn keep_alive_until(&mut self, until: Instant) -> Result<KeepAliveState> {
-        let mut pause = Backoff::new();
+        let mut backoff = Backoff::new();
         loop {
             let sent = Instant::now();
             if sent >= until {
                 return Err(Error::TimedOut("a lease was not kept alive".to_owned()));
             }
             // An endpoint that does not answer must not use up the time in which others would.
-            let patience = (until - sent).mul_f64(0.4).max(ATTEMPT_TIMEOUT_MIN);
-            match timeout_at(until.min(sent + patience), self.keep_alive()).await {
+            let limit = (until - sent).mul_f64(0.4).max(ATTEMPT_TIMEOUT_MIN);
+            match timeout_at(until.min(sent + limit), self.keep_alive()).await {
                 Ok(Ok(Some(ttl))) => return Ok(KeepAliveState::Alive { until: sent + ttl, ttl }),
                 Ok(Err(error)) => return Err(error),
                 // The stream has broken or is silent: another endpoint is asked.
@@ -167,26 +151,26 @@ impl KeepAliveTask {
             if let Some(open) = self.stream.take() {
                 open.endpoint.mark_failed();
             }
-            sleep_until(until.min(Instant::now() + pause.next())).await;
+            sleep_until(until.min(Instant::now() + backoff.next())).await;
         }
     }
 
     /// One request; `None` if the stream has failed.
     async fn keep_alive(&mut self) -> Result<Option<Duration>> {
         let request = LeaseKeepAliveRequest { id: self.id };
-        if let Some(open) = &self.stream {
-            // A broken stream reports its error when it is read.
-            let _ = open.requests.send(request);
-        }
         let open = match &mut self.stream {
-            Some(open) => open,
-            empty => match open_stream(&self.client, request).await {
-                Ok(opened) => empty.insert(opened),
-                Err(Error::Unavailable(_) | Error::NoLeader | Error::TimedOut(_)) => {
-                    return Ok(None);
+            Some(open) => {
+                let _ = open.requests.send(request);
+                open
+            }
+            empty => {
+                let open = async |channel, requests| stub(channel).lease_keep_alive(requests).await;
+                match self.client.open_stream(request, open).await {
+                    Ok(opened) => empty.insert(opened),
+                    Err(error) if error.is_transient() => return Ok(None),
+                    Err(error) => return Err(error),
                 }
-                Err(error) => return Err(error),
-            },
+            }
         };
         match open.responses.message().await {
             Ok(Some(answer)) if answer.ttl <= 0 => Err(Error::LeaseNotFound),
@@ -194,34 +178,11 @@ impl KeepAliveTask {
             Ok(None) => Ok(None),
             Err(status) => match StatusKind::from_status(&status) {
                 StatusKind::Final => Err(Error::from_status(&status)),
-                StatusKind::TokenRejected
-                    if self.client.options_and_token.options.credentials.is_none() =>
-                {
-                    Err(Error::from_status(&status))
-                }
                 StatusKind::TokenRejected => {
-                    let token = self.client.token(None).await?;
-                    self.client.token(Some(token)).await.map(|_| None)
+                    self.client.renew_token(Error::from_status(&status)).await.map(|()| None)
                 }
                 _ => Ok(None),
             },
         }
     }
-}
-
-/// A stream on which the first request is already sent.
-async fn open_stream(client: &Client, request: LeaseKeepAliveRequest) -> Result<KeepAliveStream> {
-    let send = move |channel, head: Request<()>| {
-        let (requests, receiver) = mpsc::unbounded_channel();
-        let _ = requests.send(request);
-        let (head, extensions, ()) = head.into_parts();
-        let outgoing = UnboundedReceiverStream::new(receiver);
-        let request = Request::from_parts(head, extensions, outgoing);
-        async move {
-            let opened = stub(channel).lease_keep_alive(request).await?;
-            Ok(opened.map(|responses| (requests, responses)))
-        }
-    };
-    let (place, (requests, responses)) = client.call_at(CallPolicy::STREAM, (), send).await?;
-    Ok(KeepAliveStream { endpoint: place, requests, responses })
 }

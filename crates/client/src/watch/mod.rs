@@ -18,41 +18,48 @@ mod task;
 use std::collections::VecDeque;
 
 use clearlane_proto::etcdserverpb::WatchCreateRequest;
-use clearlane_proto::etcdserverpb::watch_create_request::FilterType;
 use clearlane_proto::mvccpb::{self, KeyValue, event::EventType};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_stream::Stream;
 
+use self::task::WatchTask;
 use crate::Client;
-use crate::abort_on_drop::AbortOnDrop;
+use crate::backoff::Backoff;
 use crate::error::{Error, Result};
-use crate::kv::{Keys, from_keys};
+use crate::kv::Keys;
 
 /// Batches that wait for a slow reader; the rest stays at the server.
 const BATCH_QUEUE_CAPACITY: usize = 16;
 
-/// A watch request with its options.
+/// A watch request; its rarer options are fields of `request`, such as the server's own progress
+/// notices, and filters.
 ///
 /// ```
 /// use clearlane_client::WatchKeys;
+/// use clearlane_client::proto::etcdserverpb::watch_create_request::FilterType;
 ///
-/// let deletions = WatchKeys::prefix("session/").no_puts().prev_kv();
 /// let all_since = WatchKeys::prefix("").from_revision(17);
+/// let mut deletions = WatchKeys::prefix("session/").prev_kv();
+/// deletions.request.filters.push(FilterType::Noput.into());
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct WatchKeys {
-    create: WatchCreateRequest,
+    pub request: WatchCreateRequest,
 }
 
-from_keys!(WatchKeys);
+impl<K: Into<Keys>> From<K> for WatchKeys {
+    fn from(keys: K) -> WatchKeys {
+        WatchKeys::new(keys)
+    }
+}
 
 impl WatchKeys {
     pub fn new(keys: impl Into<Keys>) -> WatchKeys {
         let Keys { key, range_end } = keys.into();
         // The server splits long messages; the task joins them again.
         let fragment = true;
-        WatchKeys { create: WatchCreateRequest { key, range_end, fragment, ..Default::default() } }
+        WatchKeys { request: WatchCreateRequest { key, range_end, fragment, ..Default::default() } }
     }
 
     pub fn prefix(prefix: impl Into<Vec<u8>>) -> WatchKeys {
@@ -61,30 +68,13 @@ impl WatchKeys {
 
     /// Inclusive; in the past or in the future.
     pub fn from_revision(mut self, revision: i64) -> WatchKeys {
-        self.create.start_revision = revision;
+        self.request.start_revision = revision;
         self
     }
 
     /// Adds the previous record to each event, unless it was compacted.
     pub fn prev_kv(mut self) -> WatchKeys {
-        self.create.prev_kv = true;
-        self
-    }
-
-    pub fn no_puts(mut self) -> WatchKeys {
-        self.create.filters.push(FilterType::Noput.into());
-        self
-    }
-
-    pub fn no_deletes(mut self) -> WatchKeys {
-        self.create.filters.push(FilterType::Nodelete.into());
-        self
-    }
-
-    /// The server sends a notice while there are no events, every ten minutes by default: see
-    /// [`Watch::next_batch`].
-    pub fn progress(mut self) -> WatchKeys {
-        self.create.progress_notify = true;
+        self.request.prev_kv = true;
         self
     }
 }
@@ -158,7 +148,8 @@ pub struct Watch {
     batch_revision: i64,
     batches: mpsc::Receiver<Result<Batch>>,
     progress_requests: mpsc::UnboundedSender<()>,
-    _task: AbortOnDrop,
+    /// Aborted when it is dropped.
+    _task: JoinSet<()>,
 }
 
 impl Watch {
@@ -217,37 +208,40 @@ impl Watch {
         // A watch that has ended has returned its error.
         let _ = self.progress_requests.send(());
     }
-
-    pub fn into_stream(self) -> impl Stream<Item = Result<Event>> + Send {
-        futures_util::stream::unfold(self, async |mut watch| {
-            let next = watch.next().await?;
-            Some((next, watch))
-        })
-    }
 }
 
 impl Client {
     /// Returns when the server has created the watch: it has what is written afterwards.
     pub async fn watch(&self, what: impl Into<WatchKeys>) -> Result<Watch> {
-        let (batches, come) = mpsc::channel(BATCH_QUEUE_CAPACITY);
-        let (questions, asked) = mpsc::unbounded_channel();
-        let (begun, begins) = oneshot::channel();
-        let create = what.into().create;
-        let task = task::WatchTask::new(self.clone(), create, batches, asked, begun);
-        let task = AbortOnDrop::spawn(task.run());
-        let patience = self.options_and_token.options.request_timeout;
-        let late = |_| Error::TimedOut(format!("a watch has not begun in {patience:?}"));
+        let (batch_sender, batches) = mpsc::channel(BATCH_QUEUE_CAPACITY);
+        let (progress_sender, progress_requests) = mpsc::unbounded_channel();
+        let (start_sender, start) = oneshot::channel();
+        let task = WatchTask {
+            client: self.clone(),
+            create: what.into().request,
+            batches: batch_sender,
+            progress_requests,
+            started: Some(start_sender),
+            fragments: Vec::new(),
+            backoff: Backoff::new(),
+            token_was_rejected: false,
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(task.run());
         let mut watch = Watch {
             start_revision: 0,
             delivered_revision: 0,
             buffered: VecDeque::new(),
             batch_revision: 0,
-            batches: come,
-            progress_requests: questions,
-            _task: task,
+            batches,
+            progress_requests: progress_sender,
+            _task: tasks,
         };
-        if let Ok(begin) = timeout(patience, begins).await.map_err(late)? {
-            (watch.start_revision, watch.delivered_revision) = (begin, begin - 1);
+        let limit = self.options_and_token.options.request_timeout;
+        let late = |_| Error::TimedOut(format!("a watch has not begun in {limit:?}"));
+        if let Ok(revision) = timeout(limit, start).await.map_err(late)? {
+            watch.start_revision = revision;
+            watch.delivered_revision = revision - 1;
             return Ok(watch);
         }
         // It has ended before it began; the queue has the error.

@@ -1,7 +1,5 @@
 //! The task behind a watch: opens streams, one after the other, and delivers complete revisions.
 
-use std::sync::Arc;
-
 use clearlane_proto::etcdserverpb::watch_client::WatchClient;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
@@ -9,22 +7,14 @@ use clearlane_proto::etcdserverpb::{
 };
 use clearlane_proto::mvccpb;
 use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::{Request, Status, Streaming};
+use tonic::Status;
 
 use super::{Batch, Event};
 use crate::Client;
 use crate::backoff::Backoff;
-use crate::call::CallPolicy;
-use crate::endpoint::Endpoint;
+use crate::call::OpenStream;
 use crate::error::{Error, Result, StatusKind};
 use crate::kv::header;
-
-struct OpenStream {
-    endpoint: Arc<Endpoint>,
-    requests: mpsc::UnboundedSender<WatchRequest>,
-    responses: Streaming<WatchResponse>,
-}
 
 enum NextStep {
     Listen,
@@ -32,40 +22,21 @@ enum NextStep {
 }
 
 pub(super) struct WatchTask {
-    client: Client,
+    pub(super) client: Client,
     /// Its `start_revision` is always the first one that was not delivered.
-    create: WatchCreateRequest,
-    batches: mpsc::Sender<Result<Batch>>,
-    progress_requests: mpsc::UnboundedReceiver<()>,
+    pub(super) create: WatchCreateRequest,
+    pub(super) batches: mpsc::Sender<Result<Batch>>,
+    pub(super) progress_requests: mpsc::UnboundedReceiver<()>,
     /// Taken when the watch begins.
-    started: Option<oneshot::Sender<i64>>,
+    pub(super) started: Option<oneshot::Sender<i64>>,
     /// Of a message that is not complete.
-    fragments: Vec<mvccpb::Event>,
-    backoff: Backoff,
+    pub(super) fragments: Vec<mvccpb::Event>,
+    pub(super) backoff: Backoff,
     /// Reset by the next response.
-    token_was_rejected: bool,
+    pub(super) token_was_rejected: bool,
 }
 
 impl WatchTask {
-    pub(super) fn new(
-        client: Client,
-        create: WatchCreateRequest,
-        batches: mpsc::Sender<Result<Batch>>,
-        questions: mpsc::UnboundedReceiver<()>,
-        begun: oneshot::Sender<i64>,
-    ) -> WatchTask {
-        WatchTask {
-            client,
-            create,
-            batches,
-            progress_requests: questions,
-            started: Some(begun),
-            fragments: Vec::new(),
-            backoff: Backoff::new(),
-            token_was_rejected: false,
-        }
-    }
-
     /// Until an error that every other endpoint would report, too, or until there is no reader.
     pub(super) async fn run(mut self) {
         if let Err(error) = self.watch().await {
@@ -80,7 +51,7 @@ impl WatchTask {
             match self.open().await {
                 Ok(open) => self.listen(open).await?,
                 // No endpoint can be reached now: retry until the reader drops the watch.
-                Err(Error::Unavailable(_) | Error::NoLeader | Error::TimedOut(_)) => {}
+                Err(error) if error.is_transient() => {}
                 Err(error) => return Err(error),
             }
             self.backoff.wait().await;
@@ -88,28 +59,17 @@ impl WatchTask {
     }
 
     /// A stream on which the watch is already requested.
-    async fn open(&self) -> Result<OpenStream> {
+    async fn open(&self) -> Result<OpenStream<WatchRequest, WatchResponse>> {
         let create = RequestUnion::CreateRequest(self.create.clone());
         let create = WatchRequest { request_union: Some(create) };
-        let send = move |channel, request: Request<()>| {
-            let (requests, receiver) = mpsc::unbounded_channel();
-            // Some servers send no headers before they have received a message.
-            let _ = requests.send(create.clone());
-            let (head, extensions, ()) = request.into_parts();
-            let outgoing = UnboundedReceiverStream::new(receiver);
-            let request = Request::from_parts(head, extensions, outgoing);
-            async move {
-                let mut client = WatchClient::new(channel).max_decoding_message_size(usize::MAX);
-                let opened = client.watch(request).await?;
-                Ok(opened.map(|responses| (requests, responses)))
-            }
+        let open = async |channel, requests| {
+            let mut client = WatchClient::new(channel).max_decoding_message_size(usize::MAX);
+            client.watch(requests).await
         };
-        let (place, (requests, responses)) =
-            self.client.call_at(CallPolicy::STREAM, (), send).await?;
-        Ok(OpenStream { endpoint: place, requests, responses })
+        self.client.open_stream(create, open).await
     }
 
-    async fn listen(&mut self, mut open: OpenStream) -> Result<()> {
+    async fn listen(&mut self, mut open: OpenStream<WatchRequest, WatchResponse>) -> Result<()> {
         self.fragments.clear();
         loop {
             let then = tokio::select! {
@@ -121,7 +81,6 @@ impl WatchTask {
                 },
                 Some(()) = self.progress_requests.recv() => {
                     let ask = RequestUnion::ProgressRequest(WatchProgressRequest {});
-                    // A broken stream reports its error when it is read.
                     let _ = open.requests.send(WatchRequest { request_union: Some(ask) });
                     NextStep::Listen
                 }
@@ -145,14 +104,10 @@ impl WatchTask {
 
     /// Fetches a new token once; if that is rejected as well, the error goes to the reader.
     async fn renew_token(&mut self, error: Error) -> Result<NextStep> {
-        if std::mem::replace(&mut self.token_was_rejected, true)
-            || self.client.options_and_token.options.credentials.is_none()
-        {
+        if std::mem::replace(&mut self.token_was_rejected, true) {
             return Err(error);
         }
-        let token = self.client.token(None).await?;
-        self.client.token(Some(token)).await?;
-        Ok(NextStep::Reopen)
+        self.client.renew_token(error).await.map(|()| NextStep::Reopen)
     }
 
     async fn handle_response(&mut self, response: WatchResponse) -> Result<NextStep> {
@@ -175,9 +130,8 @@ impl WatchTask {
         }
         self.token_was_rejected = false;
         self.backoff.reset();
-        let is_part = response.fragment;
         self.fragments.extend(response.events);
-        if !is_part {
+        if !response.fragment {
             self.deliver(revision).await;
         }
         Ok(NextStep::Listen)
@@ -188,21 +142,21 @@ impl WatchTask {
         if self.create.start_revision <= 0 {
             self.create.start_revision = revision + 1;
         }
-        if let Some(begun) = self.started.take() {
+        if let Some(started) = self.started.take() {
             // Without a receiver the task is about to be aborted.
-            let _ = begun.send(self.create.start_revision);
+            let _ = started.send(self.create.start_revision);
         }
     }
 
     /// A complete message: events, or a progress notice.
-    async fn deliver(&mut self, of_header: i64) {
+    async fn deliver(&mut self, header_revision: i64) {
         let next = self.create.start_revision;
         let events = std::mem::take(&mut self.fragments);
         // While a watch catches up, the header has the store's revision, which is ahead of the
         // events.
         let revision = match events.last() {
-            Some(last) => last.kv.as_ref().map_or(of_header, |kv| kv.mod_revision),
-            None => of_header,
+            Some(last) => last.kv.as_ref().map_or(header_revision, |kv| kv.mod_revision),
+            None => header_revision,
         };
         if revision < next {
             return;

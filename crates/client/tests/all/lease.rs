@@ -14,12 +14,10 @@ async fn a_lease_has_keys_and_they_end_with_it() {
     let lease = client.lease_grant(Duration::from_secs(60)).await.unwrap();
     assert_eq!(lease.ttl, Duration::from_secs(60));
     client.put_with(Put::new("a", "1").lease(lease.id)).await.unwrap();
-    client.put_with(Put::new("a", "2").keep_lease()).await.unwrap();
     let told = client.lease_time_to_live(lease.id, true).await.unwrap();
     assert_eq!((told.granted_ttl, &told.keys[..]), (lease.ttl, &["a".into()][..]));
     assert!(told.remaining <= lease.ttl);
     assert_eq!(client.leases().await.unwrap(), [lease.id]);
-    assert_eq!(client.keep_alive_once(lease.id).await.unwrap(), lease.ttl);
     client.lease_grant_as(7, Duration::from_secs(60)).await.unwrap();
     let again = client.lease_grant_as(7, Duration::from_secs(60)).await;
     assert!(matches!(again, Err(Error::LeaseExists)), "{again:?}");

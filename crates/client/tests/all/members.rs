@@ -11,7 +11,7 @@ async fn members_come_change_and_go() {
     let client = server.client().await.unwrap();
     let first = client.member_list().await.unwrap();
     assert_eq!(first.len(), 1);
-    let added = client.member_add_as_learner(["http://127.0.0.1:1"]).await.unwrap();
+    let added = client.member_add(["http://127.0.0.1:1"], true).await.unwrap();
     assert!(added.is_learner);
     let moved = client.member_update(added.id, ["http://127.0.0.1:2"]).await.unwrap();
     let is_it = |member: &&Member| member.id == added.id;

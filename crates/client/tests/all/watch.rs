@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clearlane_client::proto::etcdserverpb::watch_create_request::FilterType;
 use clearlane_client::{Client, Error, Event, Keys, Options, Put, Txn, Watch, WatchKeys};
 use clearlane_test_server::TestServer;
 
@@ -42,8 +43,9 @@ async fn a_watch_from_the_past_brings_history_and_filters() {
         client.put("a", value).await.unwrap();
         client.delete("a").await.unwrap();
     }
-    let all = || WatchKeys::from("a").from_revision(2);
-    for (watch, revisions) in [(all().no_deletes(), [2, 4]), (all().no_puts(), [3, 5])] {
+    for (filter, revisions) in [(FilterType::Nodelete, [2, 4]), (FilterType::Noput, [3, 5])] {
+        let mut watch = WatchKeys::from("a").from_revision(2);
+        watch.request.filters.push(filter.into());
         let mut watch = client.watch(watch).await.unwrap();
         let seen = [next(&mut watch).await.revision(), next(&mut watch).await.revision()];
         assert_eq!(seen, revisions);
