@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use clearlane_net::listener::{BindAddress, ListenAddress, Listener};
 use clearlane_net::tls::acceptor::ListenerKind;
-use clearlane_net::tls::{Dialer, Error, TlsAcceptor, TlsInfo};
+use clearlane_net::tls::{Dialer, Error, FlagPath, TlsAcceptor};
 
 use crate::config::Config;
 
@@ -32,117 +32,92 @@ pub(crate) enum BindError {
 
 impl Listeners {
     pub(crate) fn bind(config: &Config) -> Result<Listeners, BindError> {
-        let mut clients = bind_listeners("listen-client-urls", &config.listen_clients)?;
-        clients.extend(bind_listeners("listen-client-http-urls", &config.listen_clients_http)?);
-        let peers = bind_listeners("listen-peer-urls", &config.listen_peers)?;
-        let metrics = bind_ports("listen-metrics-urls", &config.http.listen_metrics)?;
-        let entrances = config.listen_clients.iter().chain(&config.listen_clients_http);
-        let entrances = entrances.chain(&config.http.listen_metrics);
-        let for_clients = tls_acceptor(ListenerKind::Client, entrances, config)?;
+        let mut clients = bind("listen-client-urls", &config.listen_clients, Listener::bind)?;
+        let more = &config.listen_clients_http;
+        clients.extend(bind("listen-client-http-urls", more, Listener::bind)?);
+        let peers = bind("listen-peer-urls", &config.listen_peers, Listener::bind)?;
+        let metrics = bind("listen-metrics-urls", &config.http.listen_metrics, bind_port)?;
+        let addresses = config.listen_clients.iter().chain(more).chain(&config.http.listen_metrics);
+        let for_clients = tls_acceptor(ListenerKind::Client, addresses, config)?;
         let for_peers = tls_acceptor(ListenerKind::Peer, config.listen_peers.iter(), config)?;
+        let with_tls = |bound: Vec<(Listener, &ListenAddress)>, tls: &Option<Arc<TlsAcceptor>>| {
+            let listeners = bound.into_iter().map(|(listener, at)| match tls {
+                Some(tls) if at.is_secure => listener.with_tls(Arc::clone(tls), at.is_plain),
+                _ => listener,
+            });
+            listeners.collect()
+        };
+        let metrics = metrics
+            .into_iter()
+            .map(|(listener, at)| (listener, for_clients.clone().filter(|_| at.is_secure)));
         Ok(Listeners {
-            clients: add_tls(clients, &for_clients),
-            peers: add_tls(peers, &for_peers),
-            metrics: pair_with_tls(metrics, &config.http.listen_metrics, &for_clients),
+            clients: with_tls(clients, &for_clients),
+            peers: with_tls(peers, &for_peers),
+            metrics: metrics.collect(),
             dialer: peer_dialer(config)?,
         })
     }
 }
 
-type BoundListener<'c> = (Listener, &'c ListenAddress);
-
-fn bind_listeners<'c>(
+fn bind<'c, L>(
     flag: &'static str,
-    entrances: &'c [ListenAddress],
-) -> Result<Vec<BoundListener<'c>>, BindError> {
-    let bound = entrances.iter().map(|entrance| match Listener::bind(&entrance.address) {
-        Ok(listener) => Ok((listener, entrance)),
-        Err(error) => Err(BindError::Bind { flag, at: entrance.address.clone(), error }),
+    addresses: &'c [ListenAddress],
+    bind: impl Fn(&BindAddress) -> io::Result<L>,
+) -> Result<Vec<(L, &'c ListenAddress)>, BindError> {
+    let bound = addresses.iter().map(|at| match bind(&at.address) {
+        Ok(listener) => Ok((listener, at)),
+        Err(error) => Err(BindError::Bind { flag, at: at.address.clone(), error }),
     });
     bound.collect()
 }
 
-fn add_tls(bound: Vec<BoundListener<'_>>, tls: &Option<Arc<TlsAcceptor>>) -> Vec<Listener> {
-    let listeners = bound.into_iter().map(|(listener, entrance)| match tls_for(entrance, tls) {
-        Some(tls) => listener.with_tls(tls, entrance.is_plain),
-        None => listener,
-    });
-    listeners.collect()
-}
-
-fn bind_ports(
-    flag: &'static str,
-    entrances: &[ListenAddress],
-) -> Result<Vec<TcpListener>, BindError> {
-    let ports = entrances.iter().filter_map(|entrance| match entrance.address {
-        BindAddress::Tcp(address) => Some((entrance, address)),
-        BindAddress::Unix(_) => None,
-    });
-    let bound = ports.map(|(entrance, address)| {
-        let listener = TcpListener::bind(address).and_then(|listener| {
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        });
-        listener.map_err(|error| BindError::Bind { flag, at: entrance.address.clone(), error })
-    });
-    bound.collect()
-}
-
-fn tls_for(entrance: &ListenAddress, tls: &Option<Arc<TlsAcceptor>>) -> Option<Arc<TlsAcceptor>> {
-    tls.clone().filter(|_| entrance.is_secure)
-}
-
-fn pair_with_tls(
-    listeners: Vec<TcpListener>,
-    entrances: &[ListenAddress],
-    tls: &Option<Arc<TlsAcceptor>>,
-) -> Vec<MetricsListener> {
-    let listeners = listeners.into_iter().zip(entrances);
-    listeners.map(|(listener, entrance)| (listener, tls_for(entrance, tls))).collect()
+fn bind_port(address: &BindAddress) -> io::Result<TcpListener> {
+    let BindAddress::Tcp(address) = address else {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "a port is wanted, not a socket"));
+    };
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// `None` if no listener needs it.
 fn tls_acceptor<'e>(
-    endpoint: ListenerKind,
-    mut entrances: impl Iterator<Item = &'e ListenAddress>,
+    kind: ListenerKind,
+    mut addresses: impl Iterator<Item = &'e ListenAddress>,
     config: &Config,
 ) -> Result<Option<Arc<TlsAcceptor>>, Error> {
-    let side = match endpoint {
+    if !addresses.any(|at| at.is_secure) {
+        return Ok(None);
+    }
+    let info = match kind {
         ListenerKind::Client => &config.tls.clients,
         ListenerKind::Peer => &config.tls.peers,
     };
-    if !entrances.any(|entrance| entrance.is_secure) {
-        return Ok(None);
-    }
-    let incoming = TlsAcceptor::new(endpoint, side, &config.tls.protocol)?;
-    let path = |named: Option<&clearlane_net::tls::FlagPath>| {
+    let acceptor = TlsAcceptor::new(kind, info, &config.tls.protocol)?;
+    let path = |named: Option<&FlagPath>| {
         named.map(|named| named.path.display().to_string()).unwrap_or_default()
     };
     tracing::info!(
-        cert = path(side.server_certificate.as_ref().map(|pair| &pair.certificate)),
-        "trusted-ca" = path(side.trusted_ca.as_ref()),
-        "crl-file" = path(side.crl.as_ref()),
-        "client-cert-auth" = side.trusted_ca.is_some(),
-        "auto-tls" = side.self_signed.is_some(),
-        "starting with {endpoint} TLS"
+        cert = path(info.server_certificate.as_ref().map(|pair| &pair.certificate)),
+        "trusted-ca" = path(info.trusted_ca.as_ref()),
+        "crl-file" = path(info.crl.as_ref()),
+        "client-cert-auth" = info.trusted_ca.is_some(),
+        "auto-tls" = info.self_signed.is_some(),
+        "starting with {kind} TLS"
     );
-    Ok(Some(Arc::new(incoming)))
+    Ok(Some(Arc::new(acceptor)))
 }
 
 /// With TLS if another member's address may need it.
 fn peer_dialer(config: &Config) -> Result<Dialer, Error> {
-    let TlsInfo {
-        server_certificate: own,
-        client_certificate: calling,
-        trusted_ca: trusted,
-        self_signed: made,
-        ..
-    } = &config.tls.peers;
-    let has_files = own.is_some() || calling.is_some() || trusted.is_some() || made.is_some();
-    let members = config.bootstrap.initial_cluster.to_string();
-    let is_secure = members.contains("https://") || members.contains("unixs://");
-    if has_files || is_secure {
-        Dialer::new(&config.tls.peers, &config.tls.protocol)
+    let info = &config.tls.peers;
+    let has_files = info.server_certificate.is_some()
+        || info.client_certificate.is_some()
+        || info.trusted_ca.is_some()
+        || info.self_signed.is_some();
+    let members = config.member.initial_cluster.to_string();
+    if has_files || members.contains("https://") || members.contains("unixs://") {
+        Dialer::new(info, &config.tls.protocol)
     } else {
         Ok(Dialer::default())
     }

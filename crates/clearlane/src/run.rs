@@ -21,33 +21,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_backend::Era;
-use clearlane_engine as engine;
-use clearlane_mvcc::AutoCompaction;
-use clearlane_net::listener::Listener;
-use clearlane_peer as peer;
-use clearlane_peer::Peers;
+use clearlane_net::listener::{ListenAddress, Listener};
+use clearlane_peer::{Peers, PeersConfig};
 use clearlane_rpc::cluster::ReconfigRules;
-use clearlane_rpc::http::{self, AccessControl};
+use clearlane_rpc::http::{self, AccessControl, HttpServiceConfig};
 use clearlane_rpc::maintenance;
-use clearlane_rpc::metrics::{self, RpcMetrics};
+use clearlane_rpc::metrics::{MetricsOptions, RpcMetrics};
 use clearlane_rpc::serve::{DRAIN_TIMEOUT, RpcConfig, RpcServer};
 use clearlane_server::Server;
 use clearlane_server::threads::ServerThreads;
-use clearlane_wal as wal;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-use crate::config::{self, BackgroundConfig, Config, ConfigError, Invocation, help};
-use crate::data::{MemberConfig, OpenedMember};
+use crate::config::{self, Config, ConfigError, Invocation, help};
+use crate::data::OpenedMember;
 use crate::listeners::{Listeners, MetricsListener};
 use crate::{allocator, auto_compaction, corruption_check, logging, timeline, tools};
 
 /// The most, unless a flag says how many.
 const NET_THREADS_DEFAULT_MAX: usize = 4;
-
-/// Between two checkpoints of leases, if there are any: etcd's.
-const LEASE_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -64,15 +57,15 @@ pub fn main() -> ExitCode {
         Ok(Invocation::Help) => print(&help::help()),
         Ok(Invocation::Version) => print(&version()),
         Ok(Invocation::Member(config)) => {
-            if config.store.era != Era::Clearlane {
+            if config.member.era != Era::Clearlane {
                 allocator::set_old_era_purge_delay();
             }
-            match run_member(&config) {
+            match run_member(*config) {
                 Ok(never) => match never {},
-                Err(failure) => print_error(&failure.to_string(), 1),
+                Err(error) => print_error(&error.to_string(), 1),
             }
         }
-        Err(refusal) => print_config_error(&refusal),
+        Err(error) => print_config_error(&error),
     }
 }
 
@@ -99,67 +92,26 @@ pub(crate) fn print_error(words: &str, status: u8) -> ExitCode {
     ExitCode::from(status)
 }
 
-fn print_config_error(refusal: &ConfigError) -> ExitCode {
-    let ended = print_error(&refusal.to_string(), refusal.status());
-    if refusal.shows_usage() {
+fn print_config_error(error: &ConfigError) -> ExitCode {
+    let ended = print_error(&error.to_string(), error.status);
+    if error.shows_usage {
         let _ = std::io::stderr().write_all(help::USAGE.as_bytes());
     }
     ended
 }
 
-fn member_config(config: &Config) -> MemberConfig {
-    let Config { bootstrap, raft, store, .. } = config;
-    let era = store.era;
-    let by_default = MemberConfig::new(&config.name, &config.data_dir, "", era);
-    MemberConfig {
-        wal_dir: config.wal_dir.clone(),
-        peer_urls: bootstrap.advertise_peers.clone(),
-        initial_cluster: bootstrap.initial_cluster.clone(),
-        cluster_token: bootstrap.cluster_token.clone(),
-        initial_cluster_state: bootstrap.initial_cluster_state,
-        force_new_cluster: bootstrap.force_new_cluster,
-        backend: clearlane_backend::Config {
-            batch_interval: store.batch_interval,
-            batch_limit: store.batch_limit,
-            ..Default::default()
-        },
-        engine_kind: store.engine,
-        engine: engine::Options { cache_bytes: store.engine_cache_bytes, ..Default::default() },
-        wal: wal::Options { segments_max: raft.segments_max, ..Default::default() },
-        read_mode: store.read_mode,
-        learners_max: raft.learners_max,
-        heartbeat: raft.heartbeat,
-        election_timeout: raft.election_timeout,
-        snapshot_count: raft.snapshot_count,
-        catch_up_entries: raft.catch_up_entries,
-        quota_bytes: store.quota_bytes,
-        slow_apply_threshold: config.slow_apply_threshold,
-        compactions: store.compactions,
-        lease_checkpoint_interval: config
-            .background
-            .gates
-            .is_on("LeaseCheckpoint")
-            .then_some(LEASE_CHECKPOINT_INTERVAL),
-        ..by_default
-    }
-}
-
 fn rpc_config(config: &Config) -> RpcConfig {
-    let options = metrics::MetricsOptions { is_extensive: config.http.is_extensive };
-    let access = AccessControl::new(config.http.hosts.clone(), config.http.origins.clone());
-    let settings =
-        http::HttpServiceConfig { access_control: access, ..http::HttpServiceConfig::default() };
+    let http = &config.http;
+    let metrics = RpcMetrics::new(MetricsOptions { is_extensive: http.is_extensive });
+    let access_control = AccessControl::new(http.hosts.clone(), http.origins.clone());
     RpcConfig {
         slow_request_threshold: config.slow_request_threshold,
-        slow_apply_threshold: config.slow_apply_threshold,
+        slow_apply_threshold: config.member.slow_apply_threshold,
         connections: config.connections,
         bcrypt_cost: config.bcrypt_cost,
-        reconfig_rules: ReconfigRules {
-            is_strict: config.background.is_strict,
-            ..ReconfigRules::default()
-        },
-        metrics: Arc::new(RpcMetrics::new(options)),
-        http: Arc::new(settings),
+        reconfig_rules: ReconfigRules { is_strict: config.is_strict, ..ReconfigRules::default() },
+        metrics: Arc::new(metrics),
+        http: Arc::new(HttpServiceConfig { access_control, ..HttpServiceConfig::default() }),
         drain_timeout: DRAIN_TIMEOUT,
     }
 }
@@ -179,69 +131,69 @@ struct RunningMember {
     election_timeout: Duration,
 }
 
-fn run_member(config: &Config) -> Result<Never, BoxError> {
+fn run_member(mut config: Config) -> Result<Never, BoxError> {
     logging::start(&config.log)?;
     exit_on_panic();
-    let (ours, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     // Not with its arguments: there may be a password among them.
-    tracing::info!(version = maintenance::ETCD_VERSION, clearlane = ours, pid, "starting a member");
+    tracing::info!(
+        version = maintenance::ETCD_VERSION,
+        clearlane = env!("CARGO_PKG_VERSION"),
+        pid = std::process::id(),
+        "starting a member"
+    );
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let failed = match start_member(config) {
+    let error = match start_member(&mut config) {
         Ok(running) => runtime.block_on(supervise(running, config)),
-        Err(failure) => failure,
+        Err(error) => error,
     };
     // In the log, too: standard error may have no reader.
-    tracing::error!(error = %failed, "the member has ended");
-    Err(failed)
+    tracing::error!(%error, "the member has ended");
+    Err(error)
 }
 
-fn start_member(config: &Config) -> Result<RunningMember, BoxError> {
+fn start_member(config: &mut Config) -> Result<RunningMember, BoxError> {
     // Certificates are made in the data directory, and so may a timeline be.
-    let start = member_config(config);
-    start.check_not_etcd_data()?;
+    config.member.check_not_etcd_data()?;
     if let Some(file) = &config.timeline {
         timeline::check_writable(file)?;
     }
-    let Listeners { clients, peers: listeners, metrics, dialer: outgoing } =
-        Listeners::bind(config)?;
-    let start = MemberConfig { dialer: outgoing.clone(), ..start };
-    let was_there = start.has_data()?;
-    let OpenedMember { threads: node, transport: ends } = start.open()?;
+    let listeners = Listeners::bind(config)?;
+    config.member.dialer = listeners.dialer;
+    let member = &config.member;
+    let had_data = member.has_data()?;
+    let OpenedMember { threads, transport } = member.open()?;
     if config.timeline.is_some() {
-        node.trace().start(timeline::TRACE_EVENTS_MAX);
+        threads.trace().start(timeline::TRACE_EVENTS_MAX);
     }
-    let metadata = node.metadata();
+    let metadata = threads.metadata();
     tracing::info!(
         "local-member-id" = format!("{:x}", metadata.node_id),
         "cluster-id" = format!("{:x}", metadata.cluster_id),
-        "data-dir" = %config.data_dir.display(),
-        applied = node.status().applied(),
+        "data-dir" = %member.data_dir.display(),
+        applied = threads.status().applied(),
         "opened the member's data"
     );
-    if was_there && config.background.checks.is_initial {
-        corruption_check::initial_check(&node, &config.bootstrap.advertise_peers, &outgoing)?;
+    if had_data && config.checks.is_initial {
+        corruption_check::initial_check(&threads, &member.peer_urls, &member.dialer)?;
     }
-    let settings = peer::PeersConfig {
-        name: config.name.clone(),
+    let peers_config = PeersConfig {
+        name: member.name.clone(),
         client_urls: config.advertise_clients.clone(),
-        peer_urls: config.bootstrap.advertise_peers.clone(),
-        listeners,
-        dialer: outgoing,
+        peer_urls: member.peer_urls.clone(),
+        listeners: listeners.peers,
+        dialer: member.dialer.clone(),
     };
-    let peers = Peers::start(&node, ends, settings)?;
-    let common = rpc_config(config);
-    let election_timeout = config.raft.election_timeout;
     Ok(RunningMember {
-        threads: node,
-        client_listeners: clients,
+        peers: Peers::start(&threads, transport, peers_config)?,
+        threads,
+        client_listeners: listeners.clients,
         server: None,
-        peers,
-        metrics_listeners: metrics,
-        rpc_config: common,
-        election_timeout,
+        metrics_listeners: listeners.metrics,
+        rpc_config: rpc_config(config),
+        election_timeout: member.election_timeout,
     })
 }
 
@@ -252,7 +204,7 @@ fn net_thread_count(config: &Config) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     match config.net_threads {
         0 => (cores / 2).clamp(1, NET_THREADS_DEFAULT_MAX),
-        said => said,
+        count => count,
     }
 }
 
@@ -272,41 +224,38 @@ fn serve_metrics(running: &mut RunningMember, config: &Config) -> std::io::Resul
 }
 
 /// On this thread.
-fn spawn_background_tasks(running: &RunningMember, config: &Config) {
-    let BackgroundConfig { progress_interval, auto_compaction: (mode, retention), checks, .. } =
-        &config.background;
-    running.threads.watch_server().set_progress_interval(*progress_interval);
-    let policy = AutoCompaction::parse(mode, retention).expect("checked when it came");
+fn spawn_background_tasks(running: &RunningMember, config: &mut Config) {
+    running.threads.watch_server().set_progress_interval(config.progress_interval);
     let member = Server::new(&running.threads, config.limits);
     tokio::spawn(member.requests().clone().run());
-    if let Some(policy) = policy {
+    if let Some(policy) = config.auto_compaction.take() {
         tokio::spawn(auto_compaction::run_auto_compaction(member.clone(), policy));
     }
-    if let Some(every) = checks.periodic {
+    if let Some(every) = config.checks.periodic {
         tokio::spawn(corruption_check::run_periodic_checks(member.clone(), every));
     }
-    if let Some(every) = checks.after_compactions {
+    if let Some(every) = config.checks.after_compactions {
         tokio::spawn(corruption_check::run_compaction_checks(member, every));
     }
 }
 
 /// Returns if the member has failed; a signal ends the process.
-async fn supervise(mut running: RunningMember, config: &Config) -> BoxError {
-    if let Err(error) = serve_metrics(&mut running, config) {
+async fn supervise(mut running: RunningMember, mut config: Config) -> BoxError {
+    if let Err(error) = serve_metrics(&mut running, &config) {
         return error.into();
     }
-    spawn_background_tasks(&running, config);
-    let node = Arc::clone(&running.threads);
-    let failure = wait_for_stop(running, config).await;
+    spawn_background_tasks(&running, &mut config);
+    let threads = Arc::clone(&running.threads);
+    let stopped = wait_for_stop(running, &config).await;
     // Also of a member that has failed: that may be why.
-    timeline::write(&node, config.timeline.as_deref());
-    match failure {
+    timeline::write(&threads, config.timeline.as_deref());
+    match stopped {
         Ok(kind) => {
             // The sender of the signal finds the process ended by it.
             let _ = signal_hook::low_level::emulate_default_handler(kind.as_raw_value());
             exit(1)
         }
-        Err(failure) => failure,
+        Err(error) => error,
     }
 }
 
@@ -315,19 +264,16 @@ async fn wait_for_stop(
     mut running: RunningMember,
     config: &Config,
 ) -> Result<SignalKind, BoxError> {
-    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
-    let (mut terminate, mut interrupt) = match signals {
-        (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
-        (Err(error), _) | (_, Err(error)) => return Err(error.into()),
-    };
-    let node = Arc::clone(&running.threads);
-    let mut failure = node.failure();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let threads = Arc::clone(&running.threads);
+    let mut failure = threads.failure();
     let kind = tokio::select! {
         ended = serve_clients(&mut running, config) => match ended {
             Ok(never) => match never {},
             Err(failure) => return Err(failure.into()),
         },
-        failed = timeline::record_on_signal(&node, config.timeline.as_deref()) => {
+        failed = timeline::record_on_signal(&threads, config.timeline.as_deref()) => {
             return Err(failed.into());
         }
         _ = terminate.recv() => SignalKind::terminate(),
@@ -355,24 +301,25 @@ async fn serve_clients(running: &mut RunningMember, config: &Config) -> std::io:
         // The member ends, and its failure is reported.
         return std::future::pending().await;
     }
-    let (clients, common) =
-        (std::mem::take(&mut running.client_listeners), running.rpc_config.clone());
-    let threads = net_thread_count(config);
-    let server =
-        RpcServer::start_on_listeners(&running.threads, clients, threads, config.limits, common)?;
-    let server = running.server.insert(server);
-    for place in server.listen_addresses() {
+    let server = running.server.insert(RpcServer::start_on_listeners(
+        &running.threads,
+        std::mem::take(&mut running.client_listeners),
+        net_thread_count(config),
+        config.limits,
+        running.rpc_config.clone(),
+    )?);
+    for ListenAddress { address, is_plain, is_secure } in server.listen_addresses() {
         tracing::info!("ready to serve client requests");
-        let (traffic, at) = ("grpc+http", &place.address);
-        if place.is_plain {
+        let traffic = "grpc+http";
+        if *is_plain {
             tracing::info!(
                 traffic,
-                address = %at,
+                %address,
                 "serving client traffic insecurely; this is strongly discouraged!"
             );
         }
-        if place.is_secure {
-            tracing::info!(traffic, address = %at, "serving client traffic securely");
+        if *is_secure {
+            tracing::info!(traffic, %address, "serving client traffic securely");
         }
     }
     tracing::info!(
@@ -385,14 +332,14 @@ async fn serve_clients(running: &mut RunningMember, config: &Config) -> std::io:
 
 /// Network threads end before the peers and the member, so that requests are answered.
 async fn shut_down(running: RunningMember) -> Result<(), BoxError> {
-    let RunningMember { threads: node, server, peers, election_timeout, .. } = running;
-    if timeout(election_timeout, transfer_leadership(&node)).await.is_err() {
+    let RunningMember { threads, server, peers, election_timeout, .. } = running;
+    if timeout(election_timeout, transfer_leadership(&threads)).await.is_err() {
         tracing::warn!("no member has taken over leadership");
     }
     let stopped = tokio::task::spawn_blocking(move || {
         server.map_or(Ok(()), RpcServer::stop)?;
         peers.stop()?;
-        node.stop();
+        threads.stop();
         Ok::<_, std::io::Error>(())
     });
     stopped.await??;

@@ -16,6 +16,7 @@ use std::path::Path;
 use std::{fs, io};
 
 use clearlane::config::{self, Config, HttpConfig, Invocation, help, table};
+use clearlane::data::MemberConfig;
 use clearlane_net::listener::ListenAddress;
 use clearlane_net::tls::{CertificateFiles, FlagPath, TlsInfo};
 use goldenscript::{Command, Context, Runner};
@@ -37,8 +38,8 @@ impl Script {
             Ok(Invocation::Version) => "version\n".to_owned(),
             Ok(Invocation::Member(config)) => differences(&config),
             Err(refusal) => {
-                let usage = if refusal.shows_usage() { ", with usage" } else { "" };
-                format!("exit {}{usage}: {refusal}\n", refusal.status())
+                let usage = if refusal.shows_usage { ", with usage" } else { "" };
+                format!("exit {}{usage}: {refusal}\n", refusal.status)
             }
         }
     }
@@ -85,40 +86,49 @@ fn side(side: &TlsInfo) -> String {
     )
 }
 
+fn raft_line(member: &MemberConfig) -> String {
+    format!(
+        "RaftConfig {{ heartbeat: {:?}, election_timeout: {:?}, snapshot_count: {}, \
+         catch_up_entries: {}, segments_max: {:?}, learners_max: {} }}",
+        member.heartbeat,
+        member.election_timeout,
+        member.snapshot_count,
+        member.catch_up_entries,
+        member.wal.segments_max,
+        member.learners_max
+    )
+}
+
 fn lines(config: &Config) -> Vec<String> {
-    let Config { bootstrap, raft, store, limits, log, .. } = config;
+    let Config { member, log, .. } = config;
     let mut lines = vec![
-        format!("name: {}", config.name),
-        format!("data: {:?}, log: {:?}", config.data_dir, config.wal_dir),
+        format!("name: {}", member.name),
+        format!("data: {:?}, log: {:?}", member.data_dir, member.wal_dir),
         format!(
             "clients: [{}], told {:?}",
             entrances(&config.listen_clients),
             config.advertise_clients
         ),
-        format!(
-            "peers: [{}], told {:?}",
-            entrances(&config.listen_peers),
-            bootstrap.advertise_peers
-        ),
+        format!("peers: [{}], told {:?}", entrances(&config.listen_peers), member.peer_urls),
         format!("metrics: [{}]", entrances(&config.http.listen_metrics)),
         format!("TLS of clients: {}", side(&config.tls.clients)),
         format!("TLS of peers: {}", side(&config.tls.peers)),
         format!("{:?}", config.tls.protocol),
-        format!("members: {}", bootstrap.initial_cluster),
-        format!("{:?}, token: {:?}", bootstrap.initial_cluster_state, bootstrap.cluster_token),
-        format!("{raft:?}"),
+        format!("members: {}", member.initial_cluster),
+        format!("{:?}, token: {:?}", member.initial_cluster_state, member.cluster_token),
+        raft_line(member),
         format!(
             "engine: {}, batch: {:?}, {}",
-            store.engine, store.batch_interval, store.batch_limit
+            member.engine_kind, member.backend.batch_interval, member.backend.batch_limit
         ),
-        format!("era: {}, read_mode: {:?}", store.era, store.read_mode),
-        format!("quota: {}", store.quota_bytes),
+        format!("era: {}, read_mode: {:?}", member.era, member.read_mode),
+        format!("quota: {}", member.quota_bytes),
         format!("{:?}", HttpConfig { listen_metrics: Vec::new(), ..config.http.clone() }),
-        format!("{limits:?}"),
+        format!("{:?}", config.limits),
         format!("net threads: {}", config.net_threads),
-        format!("{:?}", config.background.checks),
+        format!("{:?}", config.checks),
         format!("{:?}", config.connections),
-        format!("{:?}", store.compactions),
+        format!("{:?}", member.compactions),
         format!("bcrypt: {}", config.bcrypt_cost),
         format!("http: {:?}", config.listen_clients_http),
         format!("log: {} {:?} {:?}", log.level, log.format, log.outputs),

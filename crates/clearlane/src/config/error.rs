@@ -1,41 +1,24 @@
 //! Why the program does not start.
 
-use std::fmt;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
 pub struct ConfigError {
     message: String,
-    status: u8,
-    shows_usage: bool,
+    /// Go's 2 where a flag is wrong, otherwise 1.
+    pub status: u8,
+    pub shows_usage: bool,
 }
 
 impl ConfigError {
-    pub(super) fn usage(words: String) -> ConfigError {
-        ConfigError { message: words, status: 2, shows_usage: true }
+    pub(super) fn usage(message: String) -> ConfigError {
+        ConfigError { message, status: 2, shows_usage: true }
     }
 
-    pub(super) fn value(words: String) -> ConfigError {
-        ConfigError { message: words, status: 2, shows_usage: false }
+    pub(super) fn value(message: String) -> ConfigError {
+        ConfigError { message, status: 2, shows_usage: false }
     }
 
-    pub(crate) fn fatal(words: impl Into<String>) -> ConfigError {
-        ConfigError { message: words.into(), status: 1, shows_usage: false }
-    }
-
-    /// Go's 2 where a flag is wrong, otherwise 1.
-    pub fn status(&self) -> u8 {
-        self.status
-    }
-
-    pub fn shows_usage(&self) -> bool {
-        self.shows_usage
+    pub(crate) fn fatal(message: impl Into<String>) -> ConfigError {
+        ConfigError { message: message.into(), status: 1, shows_usage: false }
     }
 }
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for ConfigError {}

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clearlane_backend::Era;
-use clearlane_engine::EngineKind;
 use clearlane_mvcc::AutoCompaction;
 use clearlane_net::listener::{BindAddress, ListenAddress};
 use clearlane_net::tls;
@@ -15,7 +14,6 @@ use clearlane_raft::read_index::ReadMode;
 use clearlane_rpc::auth::BCRYPT_COST;
 use clearlane_rpc::serve::ConnectionConfig;
 use clearlane_server::apply::Limits;
-use clearlane_server::replica::CompactionConfig;
 
 use super::address::{Url, listen_addresses};
 use super::arguments::FlagValues;
@@ -25,14 +23,12 @@ use super::security;
 use super::table::{self, FlagStatus};
 use super::value;
 use crate::corruption_check::CorruptionChecks;
-use crate::data::{self, InitialCluster, InitialClusterState};
+use crate::data::{self, InitialCluster, MemberConfig};
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Config {
-    pub name: String,
-    pub data_dir: PathBuf,
-    /// `None`: in the data directory.
-    pub wal_dir: Option<PathBuf>,
+    /// Its dialer is made when the listeners are bound.
+    pub member: MemberConfig,
     pub listen_clients: Vec<ListenAddress>,
     /// More listeners, to have HTTP apart from gRPC.
     pub listen_clients_http: Vec<ListenAddress>,
@@ -40,10 +36,6 @@ pub struct Config {
     pub advertise_clients: Vec<String>,
     pub listen_peers: Vec<ListenAddress>,
     pub tls: tls::TlsConfig,
-    /// Not used if the member has data.
-    pub bootstrap: BootstrapConfig,
-    pub raft: RaftConfig,
-    pub store: StoreConfig,
     pub limits: Limits,
     pub http: HttpConfig,
     /// 0 if it depends on the machine.
@@ -51,63 +43,15 @@ pub struct Config {
     pub slow_request_threshold: Duration,
     pub connections: ConnectionConfig,
     pub bcrypt_cost: u32,
-    /// Of applying an entry, and of a read.
-    pub slow_apply_threshold: Duration,
-    pub background: BackgroundConfig,
+    pub progress_interval: Duration,
+    pub auto_compaction: Option<AutoCompaction>,
+    /// `--strict-reconfig-check`.
+    pub is_strict: bool,
+    pub checks: CorruptionChecks,
     pub log: LogConfig,
     pub timeline: Option<PathBuf>,
     /// Logged when there is a log.
     pub warnings: Vec<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BackgroundConfig {
-    pub progress_interval: Duration,
-    /// `--strict-reconfig-check`.
-    pub is_strict: bool,
-    /// Policy and retention.
-    pub auto_compaction: (String, String),
-    pub checks: CorruptionChecks,
-    pub gates: FeatureGates,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BootstrapConfig {
-    pub advertise_peers: Vec<String>,
-    pub initial_cluster: InitialCluster,
-    pub initial_cluster_state: InitialClusterState,
-    /// Tells clusters of equal members apart.
-    pub cluster_token: String,
-    pub force_new_cluster: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RaftConfig {
-    /// raft's tick.
-    pub heartbeat: Duration,
-    pub election_timeout: Duration,
-    /// Applied entries between two snapshot records in the log.
-    pub snapshot_count: u64,
-    /// Entries that are kept behind such a record.
-    pub catch_up_entries: u64,
-    /// `None`: all segments are kept.
-    pub segments_max: Option<usize>,
-    pub learners_max: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoreConfig {
-    pub engine: EngineKind,
-    pub engine_cache_bytes: usize,
-    pub era: Era,
-    pub read_mode: ReadMode,
-    /// Bytes of data that are taken; 0 is etcd's default, and below 0 there is no limit.
-    pub quota_bytes: i64,
-    /// Between two commits.
-    pub batch_interval: Duration,
-    /// Changes in one commit.
-    pub batch_limit: u64,
-    pub compactions: CompactionConfig,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -231,58 +175,74 @@ pub(super) fn config(
     mut warnings: Vec<String>,
 ) -> Result<Config, ConfigError> {
     warnings.extend(ignored_flag_warnings(values));
-    let typed = FlagReader { values };
-    warnings.extend(typed.gates().warnings());
-    if typed.is_set("listen-client-urls") && !typed.is_set("advertise-client-urls") {
+    let flags = FlagReader { values };
+    let gates = flags.gates();
+    warnings.extend(gates.warnings());
+    if flags.is_set("listen-client-urls") && !flags.is_set("advertise-client-urls") {
         return Err(ConfigError::fatal(
             "--advertise-client-urls is required when --listen-client-urls is set explicitly",
         ));
     }
-    let name = typed.text("name").to_owned();
-    let data_dir = typed.path("data-dir").unwrap_or_else(|| format!("{name}.etcd").into());
-    let limits = Limits {
-        txn_ops_max: typed.size("max-txn-ops"),
-        request_bytes_max: typed.size("max-request-bytes"),
-    };
-    let net_threads = typed.size("net-threads");
+    let name = flags.text("name");
+    let data_dir = flags.path("data-dir").unwrap_or_else(|| format!("{name}.etcd").into());
+    let net_threads = flags.size("net-threads");
     if net_threads > NET_THREADS_MAX {
         let wrong = format!("--net-threads must be 0 to {NET_THREADS_MAX} (set to {net_threads})");
         return Err(ConfigError::fatal(wrong));
     }
+    let mut member = MemberConfig::new(name, &data_dir, "", Era::Clearlane);
+    member.wal_dir = flags.path("wal-dir");
+    set_bootstrap(&mut member, &flags)?;
+    let tls = security::tls_config(&flags, &data_dir, &mut warnings)?;
+    let listen_clients = flags.listen_addresses("listen-client-urls")?;
+    require_non_empty(&listen_clients, "listen-client-urls")?;
+    let listen_clients_http = flags.listen_addresses("listen-client-http-urls")?;
+    let advertise_clients = flags.url_strings("advertise-client-urls");
+    require_non_empty(&advertise_clients, "advertise-client-urls")?;
+    let listen_peers = flags.single_security_addresses("listen-peer-urls")?;
+    require_non_empty(&listen_peers, "listen-peer-urls")?;
+    set_raft(&mut member, &flags)?;
+    set_store(&mut member, &flags)?;
+    let http = http(&flags)?;
+    let slow_request_threshold = flags.time("warning-unary-request-duration")?;
+    let connections = connections(&flags)?;
+    let bcrypt_cost = bcrypt_cost(&flags, &mut warnings);
+    member.slow_apply_threshold = flags.time("warning-apply-duration")?;
+    let progress_interval = progress_interval(&flags, &mut warnings)?;
+    let mode = flags.text("auto-compaction-mode");
+    let auto_compaction = AutoCompaction::parse(mode, flags.text("auto-compaction-retention"))
+        .map_err(|wrong| ConfigError::fatal(format!("--auto-compaction-retention: {wrong}")))?;
+    gates.check_dependencies().map_err(ConfigError::fatal)?;
+    member.lease_checkpoint_interval =
+        gates.is_on("LeaseCheckpoint").then_some(LEASE_CHECKPOINT_INTERVAL);
     Ok(Config {
-        bootstrap: bootstrap(&typed, &name)?,
-        tls: security::tls_config(&typed, &data_dir, &mut warnings)?,
-        name,
-        data_dir,
-        wal_dir: typed.path("wal-dir"),
-        listen_clients: require_non_empty(
-            typed.listen_addresses("listen-client-urls")?,
-            "listen-client-urls",
-        )?,
-        listen_clients_http: typed.listen_addresses("listen-client-http-urls")?,
-        advertise_clients: require_non_empty(
-            typed.url_strings("advertise-client-urls"),
-            "advertise-client-urls",
-        )?,
-        listen_peers: require_non_empty(
-            typed.single_security_addresses("listen-peer-urls")?,
-            "listen-peer-urls",
-        )?,
-        raft: raft(&typed)?,
-        store: store(&typed)?,
-        limits,
-        http: http(&typed)?,
+        member,
+        listen_clients,
+        listen_clients_http,
+        advertise_clients,
+        listen_peers,
+        tls,
+        limits: Limits {
+            txn_ops_max: flags.size("max-txn-ops"),
+            request_bytes_max: flags.size("max-request-bytes"),
+        },
+        http,
         net_threads,
-        slow_request_threshold: typed.time("warning-unary-request-duration")?,
-        connections: connections(&typed)?,
-        bcrypt_cost: bcrypt_cost(&typed, &mut warnings),
-        slow_apply_threshold: typed.time("warning-apply-duration")?,
-        background: background_config(&typed, &mut warnings)?,
-        log: log(&typed),
-        timeline: typed.path("timeline"),
+        slow_request_threshold,
+        connections,
+        bcrypt_cost,
+        progress_interval,
+        auto_compaction,
+        is_strict: flags.switch("strict-reconfig-check"),
+        checks: checks(&flags, &gates)?,
+        log: log(&flags),
+        timeline: flags.path("timeline"),
         warnings,
     })
 }
+
+/// Between two checkpoints of leases, if there are any: etcd's.
+const LEASE_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// etcd's minimum and default of `--watch-progress-notify-interval`.
 const PROGRESS_MIN: Duration = Duration::from_millis(100);
@@ -290,14 +250,14 @@ const PROGRESS_DEFAULT: Duration = Duration::from_secs(600);
 
 /// As in etcd, a shorter interval is raised to the minimum with a warning, and zero is the default.
 fn progress_interval(
-    typed: &FlagReader<'_>,
+    flags: &FlagReader<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<Duration, ConfigError> {
     let name = "watch-progress-notify-interval";
-    match typed.time(name)? {
+    match flags.time(name)? {
         Duration::ZERO => Ok(PROGRESS_DEFAULT),
         time if time < PROGRESS_MIN => {
-            let text = typed.text(name);
+            let text = flags.text(name);
             warnings.push(format!("--{name}={text} is below the minimum: 100ms is used"));
             Ok(PROGRESS_MIN)
         }
@@ -305,70 +265,41 @@ fn progress_interval(
     }
 }
 
-fn background_config(
-    typed: &FlagReader<'_>,
-    warnings: &mut Vec<String>,
-) -> Result<BackgroundConfig, ConfigError> {
-    let progress_interval = progress_interval(typed, warnings)?;
-    let mode = typed.text("auto-compaction-mode").to_owned();
-    let retention = typed.text("auto-compaction-retention").to_owned();
-    AutoCompaction::parse(&mode, &retention)
-        .map_err(|wrong| ConfigError::fatal(format!("--auto-compaction-retention: {wrong}")))?;
-    let is_strict = typed.switch("strict-reconfig-check");
-    let gates = typed.gates();
-    gates.check_dependencies().map_err(ConfigError::fatal)?;
-    let checks = checks(typed, &gates)?;
-    Ok(BackgroundConfig {
-        progress_interval,
-        is_strict,
-        auto_compaction: (mode, retention),
-        checks,
-        gates,
-    })
-}
-
-fn connections(typed: &FlagReader<'_>) -> Result<ConnectionConfig, ConfigError> {
-    let by_default = ConnectionConfig::default();
-    let (keep_alive, keep_alive_timeout) =
-        (typed.time("grpc-keepalive-interval")?, typed.time("grpc-keepalive-timeout")?);
+fn connections(flags: &FlagReader<'_>) -> Result<ConnectionConfig, ConfigError> {
+    let mut connections = ConnectionConfig::default();
+    let interval = flags.time("grpc-keepalive-interval")?;
+    let timeout = flags.time("grpc-keepalive-timeout")?;
     // As in etcd, which leaves both to gRPC unless there are both.
-    let is_said = !keep_alive.is_zero() && !keep_alive_timeout.is_zero();
-    let (keep_alive, keep_alive_timeout) = if is_said {
-        (keep_alive, keep_alive_timeout)
-    } else {
-        (by_default.keep_alive_interval, by_default.keep_alive_timeout)
-    };
-    let streams_max = u32::try_from(typed.count("max-concurrent-streams")).unwrap_or(u32::MAX);
-    let ping_pause = typed.time("grpc-keepalive-min-time")?;
-    Ok(ConnectionConfig {
-        ping_min_interval: ping_pause,
-        keep_alive_interval: keep_alive,
-        keep_alive_timeout,
-        concurrent_streams_max: streams_max,
-    })
+    if !interval.is_zero() && !timeout.is_zero() {
+        connections.keep_alive_interval = interval;
+        connections.keep_alive_timeout = timeout;
+    }
+    let streams_max = flags.count("max-concurrent-streams");
+    connections.concurrent_streams_max = u32::try_from(streams_max).unwrap_or(u32::MAX);
+    connections.ping_min_interval = flags.time("grpc-keepalive-min-time")?;
+    Ok(connections)
 }
 
 const BCRYPT_COSTS: RangeInclusive<u64> = 4..=31;
 
 /// As in etcd, for a cost that bcrypt does not have the default is taken, with a warning.
-fn bcrypt_cost(typed: &FlagReader<'_>, warnings: &mut Vec<String>) -> u32 {
-    let cost = typed.count("bcrypt-cost");
+fn bcrypt_cost(flags: &FlagReader<'_>, warnings: &mut Vec<String>) -> u32 {
+    let cost = flags.count("bcrypt-cost");
     if !BCRYPT_COSTS.contains(&cost) {
         let (least, most) = BCRYPT_COSTS.into_inner();
-        let words =
-            format!("--bcrypt-cost={cost} is not {least} to {most}: {BCRYPT_COST} is taken");
-        warnings.push(words);
+        warnings
+            .push(format!("--bcrypt-cost={cost} is not {least} to {most}: {BCRYPT_COST} is taken"));
         return BCRYPT_COST;
     }
     u32::try_from(cost).unwrap_or(BCRYPT_COST)
 }
 
-fn checks(typed: &FlagReader<'_>, gates: &FeatureGates) -> Result<CorruptionChecks, ConfigError> {
-    let at_compactions = typed.time("compact-hash-check-time")?;
+fn checks(flags: &FlagReader<'_>, gates: &FeatureGates) -> Result<CorruptionChecks, ConfigError> {
+    let at_compactions = flags.time("compact-hash-check-time")?;
     if at_compactions.is_zero() {
         return Err(ConfigError::fatal("--compact-hash-check-time must be >0 (set to 0s)"));
     }
-    let periodic = typed.time("corrupt-check-time")?;
+    let periodic = flags.time("corrupt-check-time")?;
     Ok(CorruptionChecks {
         is_initial: gates.is_on("InitialCorruptCheck"),
         periodic: (!periodic.is_zero()).then_some(periodic),
@@ -392,40 +323,34 @@ fn ignored_flag_warnings(values: &FlagValues) -> impl Iterator<Item = String> {
     })
 }
 
-fn require_non_empty<T>(list: Vec<T>, name: &str) -> Result<Vec<T>, ConfigError> {
+fn require_non_empty<T>(list: &[T], name: &str) -> Result<(), ConfigError> {
     if list.is_empty() {
-        Err(ConfigError::fatal(format!("--{name} must name at least one address")))
-    } else {
-        Ok(list)
+        return Err(ConfigError::fatal(format!("--{name} must name at least one address")));
     }
+    Ok(())
 }
 
-fn bootstrap(typed: &FlagReader<'_>, name: &str) -> Result<BootstrapConfig, ConfigError> {
-    let advertise_peers = require_non_empty(
-        typed.url_strings("initial-advertise-peer-urls"),
-        "initial-advertise-peer-urls",
-    )?;
-    let told = |error: data::Error| ConfigError::fatal(error.to_string());
-    let members = if typed.is_set("initial-cluster") {
-        typed.text("initial-cluster").parse().map_err(told)?
+fn set_bootstrap(member: &mut MemberConfig, flags: &FlagReader<'_>) -> Result<(), ConfigError> {
+    member.peer_urls = flags.url_strings("initial-advertise-peer-urls");
+    require_non_empty(&member.peer_urls, "initial-advertise-peer-urls")?;
+    let fatal = |error: data::Error| ConfigError::fatal(error.to_string());
+    member.initial_cluster = if flags.is_set("initial-cluster") {
+        flags.text("initial-cluster").parse().map_err(fatal)?
     } else {
-        InitialCluster::single(name, &advertise_peers)
+        InitialCluster::single(&member.name, &member.peer_urls)
     };
-    Ok(BootstrapConfig {
-        advertise_peers,
-        initial_cluster: members,
-        initial_cluster_state: typed.text("initial-cluster-state").parse().map_err(told)?,
-        cluster_token: typed.text("initial-cluster-token").to_owned(),
-        force_new_cluster: typed.switch("force-new-cluster"),
-    })
+    member.initial_cluster_state = flags.text("initial-cluster-state").parse().map_err(fatal)?;
+    member.cluster_token = flags.text("initial-cluster-token").to_owned();
+    member.force_new_cluster = flags.switch("force-new-cluster");
+    Ok(())
 }
 
 /// etcd's maximum, in milliseconds.
 const ELECTION_MS_MAX: u64 = 50_000;
 
-fn raft(typed: &FlagReader<'_>) -> Result<RaftConfig, ConfigError> {
-    let (heartbeat, election) =
-        (typed.count("heartbeat-interval"), typed.count("election-timeout"));
+fn set_raft(member: &mut MemberConfig, flags: &FlagReader<'_>) -> Result<(), ConfigError> {
+    let heartbeat = flags.count("heartbeat-interval");
+    let election = flags.count("election-timeout");
     for (name, ms) in [("heartbeat-interval", heartbeat), ("election-timeout", election)] {
         if ms == 0 {
             return Err(ConfigError::fatal(format!("--{name} must be >0 (set to {ms}ms)")));
@@ -443,81 +368,70 @@ fn raft(typed: &FlagReader<'_>) -> Result<RaftConfig, ConfigError> {
              {ELECTION_MS_MAX}ms"
         )));
     }
-    let snapshot_count = typed.count("snapshot-count");
-    if snapshot_count == 0 {
+    member.heartbeat = Duration::from_millis(heartbeat);
+    member.election_timeout = Duration::from_millis(election);
+    member.snapshot_count = flags.count("snapshot-count");
+    if member.snapshot_count == 0 {
         return Err(ConfigError::fatal("--snapshot-count must be >0 (set to 0)"));
     }
-    let segments = typed.size("max-wals");
-    Ok(RaftConfig {
-        heartbeat: Duration::from_millis(heartbeat),
-        election_timeout: Duration::from_millis(election),
-        snapshot_count,
-        catch_up_entries: typed.count("snapshot-catchup-entries"),
-        segments_max: (segments > 0).then_some(segments),
-        learners_max: typed.size("max-learners"),
-    })
+    member.catch_up_entries = flags.count("snapshot-catchup-entries");
+    member.wal.segments_max = Some(flags.size("max-wals")).filter(|segments| *segments > 0);
+    member.learners_max = flags.size("max-learners");
+    Ok(())
 }
 
 /// With less, every step reads the file's inner pages again.
 const ENGINE_CACHE_BYTES_MIN: usize = 1 << 20;
 
-fn store(typed: &FlagReader<'_>) -> Result<StoreConfig, ConfigError> {
-    let engine = typed.text("engine").parse();
-    let (interval, limit) =
-        (typed.time("backend-batch-interval")?, typed.count("backend-batch-limit"));
-    let by_default = clearlane_backend::Config::default();
-    let engine_cache_bytes = typed.size("engine-cache-bytes");
-    if engine_cache_bytes < ENGINE_CACHE_BYTES_MIN {
-        let least =
-            format!("must be at least {ENGINE_CACHE_BYTES_MIN} (set to {engine_cache_bytes})");
-        return Err(ConfigError::fatal(format!("--engine-cache-bytes {least}")));
+/// As in etcd, zero means the default for batches and pauses.
+fn set_store(member: &mut MemberConfig, flags: &FlagReader<'_>) -> Result<(), ConfigError> {
+    let interval = flags.time("backend-batch-interval")?;
+    if !interval.is_zero() {
+        member.backend.batch_interval = interval;
     }
-    let (era, read_mode) = era(typed);
-    Ok(StoreConfig {
-        engine: engine.expect("its names are those of the table"),
-        engine_cache_bytes,
-        era,
-        read_mode,
-        quota_bytes: value::number(typed.text("quota-backend-bytes"))
-            .expect("checked when it came"),
-        batch_interval: if interval.is_zero() { by_default.batch_interval } else { interval },
-        batch_limit: if limit == 0 { by_default.batch_limit } else { limit },
-        compactions: compactions(typed)?,
-    })
-}
-
-/// As in etcd, zero means the default.
-fn compactions(typed: &FlagReader<'_>) -> Result<CompactionConfig, ConfigError> {
-    let by_default = CompactionConfig::default();
-    let (batch, pause) =
-        (typed.size("compaction-batch-limit"), typed.time("compaction-sleep-interval")?);
-    Ok(CompactionConfig {
-        batch: if batch == 0 { by_default.batch } else { batch },
-        pause: if pause.is_zero() { by_default.pause } else { pause },
-    })
-}
-
-fn http(typed: &FlagReader<'_>) -> Result<HttpConfig, ConfigError> {
-    Ok(HttpConfig {
-        listen_metrics: typed.ports("listen-metrics-urls")?,
-        is_extensive: typed.text("metrics") == "extensive",
-        hosts: typed.list("host-whitelist"),
-        origins: typed.list("cors"),
-    })
-}
-
-/// etcd 3.0 writes each linearizable read into the log.
-fn era(typed: &FlagReader<'_>) -> (Era, ReadMode) {
-    let era: Era = typed.text("era").parse().unwrap_or(Era::Clearlane);
-    let by_era = if era == Era::V3_0 { ReadMode::Log } else { ReadMode::ReadIndex };
-    let mode = typed.text("read-mode");
+    let limit = flags.count("backend-batch-limit");
+    if limit > 0 {
+        member.backend.batch_limit = limit;
+    }
+    member.engine_kind = flags.text("engine").parse().expect("its names are those of the table");
+    member.engine.cache_bytes = flags.size("engine-cache-bytes");
+    if member.engine.cache_bytes < ENGINE_CACHE_BYTES_MIN {
+        return Err(ConfigError::fatal(format!(
+            "--engine-cache-bytes must be at least {ENGINE_CACHE_BYTES_MIN} (set to {})",
+            member.engine.cache_bytes
+        )));
+    }
+    member.era = flags.text("era").parse().unwrap_or(Era::Clearlane);
+    // etcd 3.0 writes each linearizable read into the log.
+    let by_era = if member.era == Era::V3_0 { ReadMode::Log } else { ReadMode::ReadIndex };
+    let mode = flags.text("read-mode");
     let chosen = ReadMode::ALL.into_iter().find(|known| known.name() == mode);
-    (era, chosen.unwrap_or(by_era))
+    member.read_mode = chosen.unwrap_or(by_era);
+    member.quota_bytes =
+        value::number(flags.text("quota-backend-bytes")).expect("checked when it came");
+    let batch = flags.size("compaction-batch-limit");
+    if batch > 0 {
+        member.compactions.batch = batch;
+    }
+    let pause = flags.time("compaction-sleep-interval")?;
+    if !pause.is_zero() {
+        member.compactions.pause = pause;
+    }
+    Ok(())
 }
 
-fn log(typed: &FlagReader<'_>) -> LogConfig {
+fn http(flags: &FlagReader<'_>) -> Result<HttpConfig, ConfigError> {
+    Ok(HttpConfig {
+        listen_metrics: flags.ports("listen-metrics-urls")?,
+        is_extensive: flags.text("metrics") == "extensive",
+        hosts: flags.list("host-whitelist"),
+        origins: flags.list("cors"),
+    })
+}
+
+fn log(flags: &FlagReader<'_>) -> LogConfig {
     let mut outputs: Vec<LogOutput> = Vec::new();
-    let written = typed.text("log-outputs").split(',').filter(|output| !output.is_empty());
+    let written = flags.text("log-outputs").split(',').filter(|output| !output.is_empty());
     for output in written {
         let output = match output {
             "default" | "stderr" | "/dev/stderr" => LogOutput::Stderr,
@@ -528,9 +442,9 @@ fn log(typed: &FlagReader<'_>) -> LogConfig {
             outputs.push(output);
         }
     }
-    let format = match typed.text("log-format") {
+    let format = match flags.text("log-format") {
         "console" => LogFormat::Console,
         _ => LogFormat::Json,
     };
-    LogConfig { level: typed.text("log-level").to_owned(), format, outputs }
+    LogConfig { level: flags.text("log-level").to_owned(), format, outputs }
 }

@@ -29,10 +29,7 @@ use std::io;
 use std::path::Path;
 
 pub use error::ConfigError;
-pub use from_flags::{
-    BackgroundConfig, BootstrapConfig, Config, HttpConfig, LogConfig, LogFormat, LogOutput,
-    RaftConfig, StoreConfig,
-};
+pub use from_flags::{Config, HttpConfig, LogConfig, LogFormat, LogOutput};
 
 #[derive(Debug)]
 pub enum Invocation {
@@ -47,19 +44,19 @@ pub fn read(
     environment: impl IntoIterator<Item = (String, String)>,
     open: &dyn Fn(&Path) -> io::Result<String>,
 ) -> Result<Invocation, ConfigError> {
-    let said = arguments::parse(arguments, table::find)?;
-    if said.wants_help {
+    let command_line = arguments::parse(arguments, table::find)?;
+    if command_line.wants_help {
         return Ok(Invocation::Help);
     }
-    if let Some(stranger) = said.positional.first() {
-        return Err(ConfigError::fatal(format!("\"{stranger}\" is not a valid flag")));
+    if let Some(word) = command_line.positional.first() {
+        return Err(ConfigError::fatal(format!("\"{word}\" is not a valid flag")));
     }
-    if said.values.get("version").is_some_and(|text| value::switch(text) == Some(true)) {
+    if command_line.values.get("version").is_some_and(|text| value::switch(text) == Some(true)) {
         return Ok(Invocation::Version);
     }
     let mut warnings = Vec::new();
     let environment: Vec<_> = environment.into_iter().collect();
-    let config_file = said.values.get("config-file").or_else(|| {
+    let config_file = command_line.values.get("config-file").or_else(|| {
         let mut variables = environment.iter().filter(|(name, _)| name == "ETCD_CONFIG_FILE");
         variables.next_back().map(|(_, value)| value)
     });
@@ -67,7 +64,9 @@ pub fn read(
         Some(path) => {
             let text = open(Path::new(path))
                 .map_err(|error| ConfigError::fatal(format!("config file {path}: {error}")))?;
-            if said.values.len() > usize::from(said.values.contains_key("config-file")) {
+            if command_line.values.len()
+                > usize::from(command_line.values.contains_key("config-file"))
+            {
                 let only =
                     "flags and environment are not looked at, because there is a config file";
                 warnings.push(only.to_owned());
@@ -76,7 +75,7 @@ pub fn read(
         }
         None => {
             let variables = environment::read(environment, &mut warnings)?;
-            environment::merge(said.values, variables)?
+            environment::merge(command_line.values, variables)?
         }
     };
     from_flags::config(&values, warnings).map(|config| Invocation::Member(Box::new(config)))
