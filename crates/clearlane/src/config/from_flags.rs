@@ -168,6 +168,11 @@ impl FlagReader<'_> {
     pub(super) fn list(&self, name: &str) -> Vec<String> {
         self.text(name).split(',').map(|word| word.trim().to_owned()).collect()
     }
+
+    /// As [`list`](Self::list), without those that are empty.
+    pub(super) fn words(&self, name: &str) -> Vec<String> {
+        self.list(name).into_iter().filter(|word| !word.is_empty()).collect()
+    }
 }
 
 pub(super) fn config(

@@ -71,64 +71,72 @@ const PEERS: TlsFlags = TlsFlags {
 };
 
 pub(super) fn tls_config(
-    typed: &FlagReader<'_>,
+    reader: &FlagReader<'_>,
     data_dir: &Path,
     warnings: &mut Vec<String>,
 ) -> Result<TlsConfig, ConfigError> {
-    let mut client_urls = typed.urls(CLIENTS.listen);
-    client_urls.extend(typed.urls("listen-metrics-urls"));
-    let peer_urls = typed.urls(PEERS.listen);
-    let clients = tls_info(typed, &CLIENTS, &client_urls, data_dir, warnings)?;
-    let mut peers = tls_info(typed, &PEERS, &peer_urls, data_dir, warnings)?;
-    peers.checks_address = !typed.switch("peer-skip-client-san-verification");
+    let mut client_urls = reader.urls(CLIENTS.listen);
+    client_urls.extend(reader.urls("listen-metrics-urls"));
+    let peer_urls = reader.urls(PEERS.listen);
+    let clients = tls_info(reader, &CLIENTS, &client_urls, data_dir, warnings)?;
+    let mut peers = tls_info(reader, &PEERS, &peer_urls, data_dir, warnings)?;
+    peers.checks_address = !reader.switch("peer-skip-client-san-verification");
     if peers.self_signed.is_some() && peers.trusted_ca.is_some() {
-        return Err(config_error(format!(
+        return Err(ConfigError::fatal(format!(
             "--{} makes a certificate that no authority has signed, so others cannot check it by \
              --{}: take one of the two",
             PEERS.self_signed, PEERS.trusted_ca
         )));
     }
-    check_advertised_schemes(typed, &PEERS).map_err(config_error)?;
-    warnings.extend(check_advertised_schemes(typed, &CLIENTS).err());
-    Ok(TlsConfig { clients, peers, protocol: protocol(typed)? })
-}
-
-fn config_error(words: impl Into<String>) -> ConfigError {
-    ConfigError::fatal(words)
+    check_advertised_schemes(reader, &PEERS).map_err(ConfigError::fatal)?;
+    warnings.extend(check_advertised_schemes(reader, &CLIENTS).err());
+    Ok(TlsConfig { clients, peers, protocol: protocol(reader)? })
 }
 
 fn tls_info(
-    typed: &FlagReader<'_>,
+    reader: &FlagReader<'_>,
     flags: &TlsFlags,
     urls: &[Url],
     data_dir: &Path,
     warnings: &mut Vec<String>,
 ) -> Result<TlsInfo, ConfigError> {
-    let own = certificate_files(typed, flags.certificate, flags.key)?;
-    let calling = certificate_files(typed, flags.client_certificate.0, flags.client_certificate.1)?;
-    let trusted = flag_path(typed, flags.trusted_ca);
-    let is_auto = typed.switch(flags.self_signed);
-    if is_auto && own.is_some() {
-        let (made, certificate) = (flags.self_signed, flags.certificate);
-        warnings.push(format!("ignoring --{made}: there is --{certificate}"));
+    let is_auto = reader.switch(flags.self_signed);
+    let mut info = TlsInfo {
+        server_certificate: certificate_files(reader, flags.certificate, flags.key)?,
+        client_certificate: certificate_files(
+            reader,
+            flags.client_certificate.0,
+            flags.client_certificate.1,
+        )?,
+        trusted_ca: flag_path(reader, flags.trusted_ca),
+        crl: flag_path(reader, flags.crl),
+        ..TlsInfo::default()
+    };
+    let has_certificate = info.server_certificate.is_some();
+    if is_auto && has_certificate {
+        let TlsFlags { self_signed, certificate, .. } = flags;
+        warnings.push(format!("ignoring --{self_signed}: there is --{certificate}"));
     }
     let secure = urls.iter().find(|url| url.is_secure());
-    if let (Some(url), None, false) = (secure, &own, is_auto) {
-        let TlsFlags { certificate, key, self_signed: made, .. } = flags;
-        return Err(config_error(format!(
+    if let Some(url) = secure
+        && !has_certificate
+        && !is_auto
+    {
+        let TlsFlags { certificate, key, self_signed, .. } = flags;
+        return Err(ConfigError::fatal(format!(
             "TLS key/cert (--{certificate}, --{key}) must be provided for url {url} with HTTPS \
-             scheme; or --{made}"
+             scheme; or --{self_signed}"
         )));
     }
-    require_trusted_ca(typed, flags, trusted.is_some())?;
+    require_trusted_ca(reader, flags, info.trusted_ca.is_some())?;
     for url in urls.iter().filter(|url| !url.is_secure()) {
-        if own.is_some() || is_auto {
+        if has_certificate || is_auto {
             warnings.push(format!(
                 "{url}: scheme is http or unix while key and cert files are present; ignoring key \
                  and cert files"
             ));
         }
-        if trusted.is_some() || typed.switch(flags.wants_certificate) {
+        if info.trusted_ca.is_some() || reader.switch(flags.wants_certificate) {
             warnings.push(format!(
                 "{url}: scheme is http or unix while --{} is enabled; ignoring client cert auth \
                  for this URL",
@@ -136,36 +144,26 @@ fn tls_info(
             ));
         }
     }
-    let made = if is_auto && own.is_none() && secure.is_some() {
-        Some(self_signed(typed, flags, urls, data_dir)?)
-    } else {
-        None
-    };
-    let (revoked, allowed) = (flag_path(typed, flags.crl), allowed(typed, flags)?);
-    Ok(TlsInfo {
-        server_certificate: own,
-        client_certificate: calling,
-        trusted_ca: trusted,
-        crl: revoked,
-        allowed,
-        self_signed: made,
-        checks_address: false,
-    })
+    if is_auto && !has_certificate && secure.is_some() {
+        info.self_signed = Some(self_signed(reader, flags, urls, data_dir)?);
+    }
+    info.allowed = allowed(reader, flags)?;
+    Ok(info)
 }
 
 /// Rules about certificates need an authority that has signed them.
 fn require_trusted_ca(
-    typed: &FlagReader<'_>,
+    reader: &FlagReader<'_>,
     flags: &TlsFlags,
     has_one: bool,
 ) -> Result<(), ConfigError> {
     let asked = [flags.crl, flags.allowed_names, flags.allowed_hosts];
-    let asked = asked.into_iter().filter(|name| !typed.text(name).is_empty());
-    let wants = Some(flags.wants_certificate).filter(|name| typed.switch(name));
+    let asked = asked.into_iter().filter(|name| !reader.text(name).is_empty());
+    let wants = Some(flags.wants_certificate).filter(|name| reader.switch(name));
     match wants.into_iter().chain(asked).next() {
         Some(name) if !has_one => {
             let trusted = flags.trusted_ca;
-            Err(config_error(format!(
+            Err(ConfigError::fatal(format!(
                 "--{name} needs --{trusted}: the authority of these certificates"
             )))
         }
@@ -173,35 +171,33 @@ fn require_trusted_ca(
     }
 }
 
-fn flag_path(typed: &FlagReader<'_>, flag: &'static str) -> Option<FlagPath> {
-    typed.path(flag).map(|path| FlagPath { flag, path })
+fn flag_path(reader: &FlagReader<'_>, flag: &'static str) -> Option<FlagPath> {
+    reader.path(flag).map(|path| FlagPath { flag, path })
 }
 
 fn certificate_files(
-    typed: &FlagReader<'_>,
+    reader: &FlagReader<'_>,
     certificate: &'static str,
     key: &'static str,
 ) -> Result<Option<CertificateFiles>, ConfigError> {
-    match (flag_path(typed, certificate), flag_path(typed, key)) {
+    match (flag_path(reader, certificate), flag_path(reader, key)) {
         (Some(certificate), Some(key)) => Ok(Some(CertificateFiles { certificate, key })),
         (None, None) => Ok(None),
-        _ => Err(config_error(format!(
+        _ => Err(ConfigError::fatal(format!(
             "--{certificate} and --{key} must both be present [key: {}, cert: {}]",
-            typed.text(key),
-            typed.text(certificate)
+            reader.text(key),
+            reader.text(certificate)
         ))),
     }
 }
 
-fn allowed(typed: &FlagReader<'_>, flags: &TlsFlags) -> Result<AllowedNames, ConfigError> {
-    let list = |name| typed.list(name).into_iter().filter(|word| !word.is_empty()).collect();
-    let (names, hosts): (Vec<String>, Vec<String>) =
-        (list(flags.allowed_names), list(flags.allowed_hosts));
+fn allowed(reader: &FlagReader<'_>, flags: &TlsFlags) -> Result<AllowedNames, ConfigError> {
+    let (names, hosts) = (reader.words(flags.allowed_names), reader.words(flags.allowed_hosts));
     match (names.is_empty(), hosts.is_empty()) {
         (true, true) => Ok(AllowedNames::Any),
         (false, true) => Ok(AllowedNames::CommonNames(names)),
         (true, false) => Ok(AllowedNames::Hosts(hosts)),
-        (false, false) => Err(config_error(format!(
+        (false, false) => Err(ConfigError::fatal(format!(
             "--{} and --{} are mutually exclusive",
             flags.allowed_names, flags.allowed_hosts
         ))),
@@ -209,15 +205,15 @@ fn allowed(typed: &FlagReader<'_>, flags: &TlsFlags) -> Result<AllowedNames, Con
 }
 
 fn self_signed(
-    typed: &FlagReader<'_>,
+    reader: &FlagReader<'_>,
     flags: &TlsFlags,
     urls: &[Url],
     data_dir: &Path,
 ) -> Result<SelfSignedConfig, ConfigError> {
     let name = "self-signed-cert-validity";
-    let years = typed.count(name);
+    let years = reader.count(name);
     if !(1..=VALIDITY_YEARS_MAX).contains(&years) {
-        return Err(config_error(format!(
+        return Err(ConfigError::fatal(format!(
             "--{name} must be 1 to {VALIDITY_YEARS_MAX} (set to {years})"
         )));
     }
@@ -235,44 +231,38 @@ fn self_signed(
 
 /// An advertised address with TLS needs a listener with TLS, and one without needs one without. For
 /// clients a mismatch is only a warning: a proxy may stand in between.
-fn check_advertised_schemes(typed: &FlagReader<'_>, flags: &TlsFlags) -> Result<(), String> {
-    let (listen, advertise) = (typed.urls(flags.listen), typed.urls(flags.advertise));
-    let missing = advertise.iter().find(|told| {
-        let is_heard = |url: &&Url| url.is_secure() == told.is_secure();
-        listen.iter().find(is_heard).is_none()
-    });
-    match missing {
-        Some(told) => {
-            let with = if told.is_secure() { "with" } else { "without" };
-            let (listen, advertise) = (flags.listen, flags.advertise);
-            Err(format!("--{advertise} has {told}, and no address of --{listen} is {with} TLS"))
+fn check_advertised_schemes(reader: &FlagReader<'_>, flags: &TlsFlags) -> Result<(), String> {
+    let (listen, advertise) = (reader.urls(flags.listen), reader.urls(flags.advertise));
+    let is_served = |url: &Url| listen.iter().any(|known| known.is_secure() == url.is_secure());
+    match advertise.iter().find(|url| !is_served(url)) {
+        Some(url) => {
+            let with = if url.is_secure() { "with" } else { "without" };
+            let TlsFlags { listen, advertise, .. } = flags;
+            Err(format!("--{advertise} has {url}, and no address of --{listen} is {with} TLS"))
         }
         None => Ok(()),
     }
 }
 
-fn protocol(typed: &FlagReader<'_>) -> Result<ProtocolConfig, ConfigError> {
-    let [min, max] = ["tls-min-version", "tls-max-version"].map(|name| typed.text(name));
-    let versions = (TlsVersion::parse(min), TlsVersion::parse(max));
-    if let (Some(lower), Some(upper)) = versions
-        && lower > upper
-    {
-        return Err(config_error(format!(
+fn protocol(reader: &FlagReader<'_>) -> Result<ProtocolConfig, ConfigError> {
+    let [min, max] = ["tls-min-version", "tls-max-version"].map(|name| reader.text(name));
+    let (lower, upper) = (TlsVersion::parse(min), TlsVersion::parse(max));
+    if lower > upper && upper.is_some() {
+        return Err(ConfigError::fatal(format!(
             "min version ({min}) is greater than max version ({max})"
         )));
     }
     let name = "cipher-suites";
-    let suites = typed.list(name).into_iter().filter(|word| !word.is_empty());
-    let suites: Vec<String> = suites.collect();
-    if versions.0 == Some(TlsVersion::Tls13) && !suites.is_empty() {
+    let suites = reader.words(name);
+    if lower == Some(TlsVersion::Tls13) && !suites.is_empty() {
         let words = "cipher suites cannot be configured when only TLS1.3 is enabled";
-        return Err(config_error(format!("--{name}: {words}")));
+        return Err(ConfigError::fatal(format!("--{name}: {words}")));
     }
     if let Some(suite) = suites.iter().find(|suite| !protocol::is_suite(suite)) {
         let known = protocol::suites().join(", ");
-        return Err(config_error(format!(
+        return Err(ConfigError::fatal(format!(
             "--{name}: unexpected TLS cipher suite \"{suite}\"; there are {known}"
         )));
     }
-    Ok(ProtocolConfig { suites, min: versions.0, max: versions.1 })
+    Ok(ProtocolConfig { suites, min: lower, max: upper })
 }

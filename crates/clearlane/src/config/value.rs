@@ -100,17 +100,13 @@ pub(super) fn number(text: &str) -> Option<i64> {
         Some(digits) => (true, digits),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
     };
-    let size = i128::from(magnitude(digits)?);
+    let size = i128::from(count(digits)?);
     i64::try_from(if is_negative { -size } else { size }).ok()
 }
 
 /// Not below zero.
 pub(crate) fn count(text: &str) -> Option<u64> {
-    magnitude(text)
-}
-
-fn magnitude(digits: &str) -> Option<u64> {
-    let lower = digits.to_ascii_lowercase();
+    let lower = text.to_ascii_lowercase();
     let (radix, digits) = match lower.get(..2) {
         Some("0x") => (16, &lower[2..]),
         Some("0o") => (8, &lower[2..]),
