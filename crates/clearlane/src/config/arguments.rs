@@ -12,10 +12,11 @@
 //! when it comes, also one that a later one replaces.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use super::error::ConfigError;
 use super::table::Flag;
-use super::value::ValueKind;
+use super::value::{self, ValueKind};
 
 pub(crate) type FlagValues = BTreeMap<&'static str, String>;
 
@@ -29,19 +30,49 @@ pub(crate) struct CommandLine {
     pub(crate) wants_help: bool,
 }
 
+/// Checked values, and the defaults of those that were not given.
+pub(crate) struct FlagReader {
+    pub(crate) values: FlagValues,
+    pub(crate) flags: Vec<&'static Flag>,
+}
+
+impl FlagReader {
+    pub(crate) fn text(&self, name: &str) -> &str {
+        let flag = self.flags.iter().find(|flag| flag.name == name);
+        let default = flag.expect("asked for by its name in the table").default;
+        self.values.get(name).map_or(default, String::as_str)
+    }
+
+    pub(crate) fn is_set(&self, name: &str) -> bool {
+        self.values.contains_key(name)
+    }
+
+    pub(crate) fn switch(&self, name: &str) -> bool {
+        value::switch(self.text(name)).expect("checked when it came")
+    }
+
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        value::count(self.text(name)).expect("checked when it came")
+    }
+
+    pub(crate) fn path(&self, name: &str) -> Option<PathBuf> {
+        Some(self.text(name)).filter(|path| !path.is_empty()).map(PathBuf::from)
+    }
+}
+
 /// Without the name of the program; `find` knows the flags there are.
 pub(crate) fn parse(
     arguments: &[String],
     find: impl Fn(&str) -> Option<&'static Flag>,
 ) -> Result<CommandLine, ConfigError> {
-    let mut said = CommandLine::default();
+    let mut parsed = CommandLine::default();
     let mut left = arguments.iter();
     while let Some(argument) = left.next() {
         let Some(name) = name_in(argument) else {
             if argument != "--" {
-                said.positional.push(argument.clone());
+                parsed.positional.push(argument.clone());
             }
-            said.positional.extend(left.cloned());
+            parsed.positional.extend(left.cloned());
             break;
         };
         if name.is_empty() || name.starts_with(['-', '=']) {
@@ -53,7 +84,7 @@ pub(crate) fn parse(
         };
         let Some(flag) = find(name) else {
             if matches!(name, "h" | "help") {
-                said.wants_help = true;
+                parsed.wants_help = true;
                 break;
             }
             return Err(ConfigError::usage(format!("flag provided but not defined: -{name}")));
@@ -67,9 +98,9 @@ pub(crate) fn parse(
             },
         };
         check_value(flag, &value, &format!("flag -{name}"))?;
-        said.values.insert(flag.name, value);
+        parsed.values.insert(flag.name, value);
     }
-    Ok(said)
+    Ok(parsed)
 }
 
 /// The name behind one dash or two; `None` if this is no flag.
@@ -92,10 +123,6 @@ mod tests {
 
     use super::*;
     use crate::config::table;
-
-    fn words(words: &[&str]) -> Vec<String> {
-        words.iter().map(|word| (*word).to_owned()).collect()
-    }
 
     fn names_and_values() -> impl Strategy<Value = Vec<(&'static Flag, String, u8)>> {
         let flags: Vec<&'static Flag> = table::all().collect();
@@ -126,12 +153,5 @@ mod tests {
         fn nothing_panics(arguments in prop::collection::vec("-{0,3}[a-z=]{0,6}.{0,3}", 0..6)) {
             let _ = parse(&arguments, table::find);
         }
-    }
-
-    #[test]
-    fn switches_take_no_word() {
-        let read = parse(&words(&["--pre-vote", "false", "--name", "a"]), table::find).unwrap();
-        assert_eq!(read.values["pre-vote"], "true");
-        assert_eq!(read.positional, ["false", "--name", "a"], "as in Go");
     }
 }

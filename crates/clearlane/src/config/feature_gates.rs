@@ -140,13 +140,4 @@ mod tests {
         let gates = FeatureGates::parse("InitialCorruptCheck=1,InitialCorruptCheck=0").unwrap();
         assert!(!gates.is_on("InitialCorruptCheck"), "the last one counts");
     }
-
-    #[test]
-    fn what_is_not_so_is_told() {
-        let said = FeatureGates::parse("PriorityRequest=true,CompactHashCheck=true").unwrap();
-        let warnings: Vec<String> = said.warnings().collect();
-        assert_eq!(warnings.len(), 1, "{warnings:?}");
-        assert!(warnings[0].contains("PriorityRequest=true is not honoured"), "{warnings:?}");
-        assert_eq!(FeatureGates::parse("PriorityRequest=false").unwrap().warnings().count(), 0);
-    }
 }

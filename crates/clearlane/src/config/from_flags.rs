@@ -16,7 +16,7 @@ use clearlane_rpc::serve::ConnectionConfig;
 use clearlane_server::apply::Limits;
 
 use super::address::{Url, listen_addresses};
-use super::arguments::FlagValues;
+use super::arguments::{FlagReader, FlagValues};
 use super::error::ConfigError;
 use super::feature_gates::FeatureGates;
 use super::security;
@@ -87,29 +87,7 @@ pub enum LogOutput {
     File(PathBuf),
 }
 
-/// Checked values, and the defaults of those that were not given.
-pub(super) struct FlagReader<'v> {
-    values: &'v FlagValues,
-}
-
-impl FlagReader<'_> {
-    pub(super) fn text(&self, name: &str) -> &str {
-        let flag = table::find(name).expect("asked for by its name in the table");
-        self.values.get(name).map_or(flag.default, String::as_str)
-    }
-
-    pub(super) fn is_set(&self, name: &str) -> bool {
-        self.values.contains_key(name)
-    }
-
-    pub(super) fn switch(&self, name: &str) -> bool {
-        value::switch(self.text(name)).expect("checked when it came")
-    }
-
-    pub(super) fn count(&self, name: &str) -> u64 {
-        value::count(self.text(name)).expect("checked when it came")
-    }
-
+impl FlagReader {
     /// A count that fits into `usize`.
     fn size(&self, name: &str) -> usize {
         usize::try_from(self.count(name)).unwrap_or(usize::MAX)
@@ -127,10 +105,6 @@ impl FlagReader<'_> {
 
     fn url_strings(&self, name: &str) -> Vec<String> {
         self.urls(name).iter().map(ToString::to_string).collect()
-    }
-
-    pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
-        Some(self.text(name)).filter(|path| !path.is_empty()).map(PathBuf::from)
     }
 
     fn listen_addresses(&self, name: &str) -> Result<Vec<ListenAddress>, ConfigError> {
@@ -175,12 +149,9 @@ impl FlagReader<'_> {
     }
 }
 
-pub(super) fn config(
-    values: &FlagValues,
-    mut warnings: Vec<String>,
-) -> Result<Config, ConfigError> {
-    warnings.extend(ignored_flag_warnings(values));
-    let flags = FlagReader { values };
+pub(super) fn config(values: FlagValues, mut warnings: Vec<String>) -> Result<Config, ConfigError> {
+    warnings.extend(ignored_flag_warnings(&values));
+    let flags = FlagReader { values, flags: table::all().collect() };
     let gates = flags.gates();
     warnings.extend(gates.warnings());
     if flags.is_set("listen-client-urls") && !flags.is_set("advertise-client-urls") {
@@ -255,7 +226,7 @@ const PROGRESS_DEFAULT: Duration = Duration::from_secs(600);
 
 /// As in etcd, a shorter interval is raised to the minimum with a warning, and zero is the default.
 fn progress_interval(
-    flags: &FlagReader<'_>,
+    flags: &FlagReader,
     warnings: &mut Vec<String>,
 ) -> Result<Duration, ConfigError> {
     let name = "watch-progress-notify-interval";
@@ -270,7 +241,7 @@ fn progress_interval(
     }
 }
 
-fn connections(flags: &FlagReader<'_>) -> Result<ConnectionConfig, ConfigError> {
+fn connections(flags: &FlagReader) -> Result<ConnectionConfig, ConfigError> {
     let mut connections = ConnectionConfig::default();
     let interval = flags.time("grpc-keepalive-interval")?;
     let timeout = flags.time("grpc-keepalive-timeout")?;
@@ -288,7 +259,7 @@ fn connections(flags: &FlagReader<'_>) -> Result<ConnectionConfig, ConfigError> 
 const BCRYPT_COSTS: RangeInclusive<u64> = 4..=31;
 
 /// As in etcd, for a cost that bcrypt does not have the default is taken, with a warning.
-fn bcrypt_cost(flags: &FlagReader<'_>, warnings: &mut Vec<String>) -> u32 {
+fn bcrypt_cost(flags: &FlagReader, warnings: &mut Vec<String>) -> u32 {
     let cost = flags.count("bcrypt-cost");
     if !BCRYPT_COSTS.contains(&cost) {
         let (least, most) = BCRYPT_COSTS.into_inner();
@@ -299,7 +270,7 @@ fn bcrypt_cost(flags: &FlagReader<'_>, warnings: &mut Vec<String>) -> u32 {
     u32::try_from(cost).unwrap_or(BCRYPT_COST)
 }
 
-fn checks(flags: &FlagReader<'_>, gates: &FeatureGates) -> Result<CorruptionChecks, ConfigError> {
+fn checks(flags: &FlagReader, gates: &FeatureGates) -> Result<CorruptionChecks, ConfigError> {
     let at_compactions = flags.time("compact-hash-check-time")?;
     if at_compactions.is_zero() {
         return Err(ConfigError::fatal("--compact-hash-check-time must be >0 (set to 0s)"));
@@ -335,7 +306,7 @@ fn require_non_empty<T>(list: &[T], name: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn set_bootstrap(member: &mut MemberConfig, flags: &FlagReader<'_>) -> Result<(), ConfigError> {
+fn set_bootstrap(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), ConfigError> {
     member.peer_urls = flags.url_strings("initial-advertise-peer-urls");
     require_non_empty(&member.peer_urls, "initial-advertise-peer-urls")?;
     let fatal = |error: data::Error| ConfigError::fatal(error.to_string());
@@ -353,7 +324,7 @@ fn set_bootstrap(member: &mut MemberConfig, flags: &FlagReader<'_>) -> Result<()
 /// etcd's maximum, in milliseconds.
 const ELECTION_MS_MAX: u64 = 50_000;
 
-fn set_raft(member: &mut MemberConfig, flags: &FlagReader<'_>) -> Result<(), ConfigError> {
+fn set_raft(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), ConfigError> {
     let heartbeat = flags.count("heartbeat-interval");
     let election = flags.count("election-timeout");
     for (name, ms) in [("heartbeat-interval", heartbeat), ("election-timeout", election)] {
@@ -389,7 +360,7 @@ fn set_raft(member: &mut MemberConfig, flags: &FlagReader<'_>) -> Result<(), Con
 const ENGINE_CACHE_BYTES_MIN: usize = 1 << 20;
 
 /// As in etcd, zero means the default for batches and pauses.
-fn set_store(member: &mut MemberConfig, flags: &FlagReader<'_>) -> Result<(), ConfigError> {
+fn set_store(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), ConfigError> {
     let interval = flags.time("backend-batch-interval")?;
     if !interval.is_zero() {
         member.backend.batch_interval = interval;
@@ -425,7 +396,7 @@ fn set_store(member: &mut MemberConfig, flags: &FlagReader<'_>) -> Result<(), Co
     Ok(())
 }
 
-fn http(flags: &FlagReader<'_>) -> Result<HttpConfig, ConfigError> {
+fn http(flags: &FlagReader) -> Result<HttpConfig, ConfigError> {
     Ok(HttpConfig {
         listen_metrics: flags.ports("listen-metrics-urls")?,
         is_extensive: flags.text("metrics") == "extensive",
@@ -434,7 +405,7 @@ fn http(flags: &FlagReader<'_>) -> Result<HttpConfig, ConfigError> {
     })
 }
 
-fn log(flags: &FlagReader<'_>) -> LogConfig {
+fn log(flags: &FlagReader) -> LogConfig {
     let mut outputs: Vec<LogOutput> = Vec::new();
     let written = flags.text("log-outputs").split(',').filter(|output| !output.is_empty());
     for output in written {

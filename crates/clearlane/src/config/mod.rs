@@ -78,5 +78,5 @@ pub fn read(
             environment::merge(command_line.values, variables)?
         }
     };
-    from_flags::config(&values, warnings).map(|config| Invocation::Member(Box::new(config)))
+    from_flags::config(values, warnings).map(|config| Invocation::Member(Box::new(config)))
 }

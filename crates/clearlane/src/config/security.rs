@@ -21,8 +21,8 @@ use clearlane_net::tls::protocol::{self, ProtocolConfig, TlsVersion};
 use clearlane_net::tls::{CertificateFiles, FlagPath, TlsConfig, TlsInfo};
 
 use super::address::Url;
+use super::arguments::FlagReader;
 use super::error::ConfigError;
-use super::from_flags::FlagReader;
 
 struct TlsFlags {
     certificate: &'static str,
@@ -71,7 +71,7 @@ const PEERS: TlsFlags = TlsFlags {
 };
 
 pub(super) fn tls_config(
-    reader: &FlagReader<'_>,
+    reader: &FlagReader,
     data_dir: &Path,
     warnings: &mut Vec<String>,
 ) -> Result<TlsConfig, ConfigError> {
@@ -94,7 +94,7 @@ pub(super) fn tls_config(
 }
 
 fn tls_info(
-    reader: &FlagReader<'_>,
+    reader: &FlagReader,
     flags: &TlsFlags,
     urls: &[Url],
     data_dir: &Path,
@@ -153,7 +153,7 @@ fn tls_info(
 
 /// Rules about certificates need an authority that has signed them.
 fn require_trusted_ca(
-    reader: &FlagReader<'_>,
+    reader: &FlagReader,
     flags: &TlsFlags,
     has_one: bool,
 ) -> Result<(), ConfigError> {
@@ -171,12 +171,12 @@ fn require_trusted_ca(
     }
 }
 
-fn flag_path(reader: &FlagReader<'_>, flag: &'static str) -> Option<FlagPath> {
+fn flag_path(reader: &FlagReader, flag: &'static str) -> Option<FlagPath> {
     reader.path(flag).map(|path| FlagPath { flag, path })
 }
 
 fn certificate_files(
-    reader: &FlagReader<'_>,
+    reader: &FlagReader,
     certificate: &'static str,
     key: &'static str,
 ) -> Result<Option<CertificateFiles>, ConfigError> {
@@ -191,7 +191,7 @@ fn certificate_files(
     }
 }
 
-fn allowed(reader: &FlagReader<'_>, flags: &TlsFlags) -> Result<AllowedNames, ConfigError> {
+fn allowed(reader: &FlagReader, flags: &TlsFlags) -> Result<AllowedNames, ConfigError> {
     let (names, hosts) = (reader.words(flags.allowed_names), reader.words(flags.allowed_hosts));
     match (names.is_empty(), hosts.is_empty()) {
         (true, true) => Ok(AllowedNames::Any),
@@ -205,7 +205,7 @@ fn allowed(reader: &FlagReader<'_>, flags: &TlsFlags) -> Result<AllowedNames, Co
 }
 
 fn self_signed(
-    reader: &FlagReader<'_>,
+    reader: &FlagReader,
     flags: &TlsFlags,
     urls: &[Url],
     data_dir: &Path,
@@ -231,7 +231,7 @@ fn self_signed(
 
 /// An advertised address with TLS needs a listener with TLS, and one without needs one without. For
 /// clients a mismatch is only a warning: a proxy may stand in between.
-fn check_advertised_schemes(reader: &FlagReader<'_>, flags: &TlsFlags) -> Result<(), String> {
+fn check_advertised_schemes(reader: &FlagReader, flags: &TlsFlags) -> Result<(), String> {
     let (listen, advertise) = (reader.urls(flags.listen), reader.urls(flags.advertise));
     let is_served = |url: &Url| listen.iter().any(|known| known.is_secure() == url.is_secure());
     match advertise.iter().find(|url| !is_served(url)) {
@@ -244,7 +244,7 @@ fn check_advertised_schemes(reader: &FlagReader<'_>, flags: &TlsFlags) -> Result
     }
 }
 
-fn protocol(reader: &FlagReader<'_>) -> Result<ProtocolConfig, ConfigError> {
+fn protocol(reader: &FlagReader) -> Result<ProtocolConfig, ConfigError> {
     let [min, max] = ["tls-min-version", "tls-max-version"].map(|name| reader.text(name));
     let (lower, upper) = (TlsVersion::parse(min), TlsVersion::parse(max));
     if lower > upper && upper.is_some() {

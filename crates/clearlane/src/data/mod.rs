@@ -129,11 +129,11 @@ impl MemberConfig {
     }
 
     pub fn open(&self) -> Result<OpenedMember> {
-        let (post, ends) = peer::new_transport().map_err(Error::Network)?;
-        let (ground, joins_as_learner) = self.prepare()?;
+        let (network, transport) = peer::new_transport().map_err(Error::Network)?;
+        let (storage, joins_as_learner) = self.prepare()?;
         let settings = ReplicaConfig { joins_as_learner, ..self.replica_config()? };
-        let node = ServerThreads::start(ground, settings, Box::new(post))?;
-        Ok(OpenedMember { threads: Arc::new(node), transport: ends })
+        let threads = Arc::new(ServerThreads::start(storage, settings, Box::new(network))?);
+        Ok(OpenedMember { threads, transport })
     }
 
     /// Without a network: for the only member of a cluster.
@@ -152,7 +152,7 @@ impl MemberConfig {
         self.check_not_etcd_data()?;
         create_dir_synced(&self.member_dir())?;
         format::check(&self.member_dir())?;
-        let ground = self.storage_config()?;
+        let storage = self.storage_config()?;
         let mut joins_as_learner = None;
         if !self.has_data()? {
             if self.force_new_cluster {
@@ -160,13 +160,13 @@ impl MemberConfig {
             }
             let (metadata, first, learns) = self.identity_and_members()?;
             joins_as_learner = learns;
-            bootstrap(&ground, metadata, &first)?;
+            bootstrap(&storage, metadata, &first)?;
         } else if self.force_new_cluster {
-            let removed = force_new_cluster(&ground)?;
+            let removed = force_new_cluster(&storage)?;
             let removed: Vec<String> = removed.iter().map(|id| format!("{id:x}")).collect();
             tracing::warn!(?removed, "goes on alone, as a new cluster");
         }
-        Ok((ground, joins_as_learner))
+        Ok((storage, joins_as_learner))
     }
 
     /// The last one is whether a member that joins is a learner.
@@ -191,7 +191,7 @@ impl MemberConfig {
     fn storage_config(&self) -> Result<StorageConfig> {
         let files = Arc::new(OsFileSystem);
         let snap = self.member_dir().join("snap");
-        let vault = DiskStoreDir::new(
+        let store_dir = DiskStoreDir::new(
             Arc::clone(&files) as _,
             &snap,
             self.engine_kind,
@@ -201,7 +201,7 @@ impl MemberConfig {
             files,
             wal_dir: self.wal_dir(),
             wal: self.wal,
-            store_dir: Arc::new(vault.map_err(clearlane_server::Error::from)?),
+            store_dir: Arc::new(store_dir.map_err(clearlane_server::Error::from)?),
             era: self.era,
             backend: self.backend.clone(),
             learners_max: self.learners_max,

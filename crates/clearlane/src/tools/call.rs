@@ -25,7 +25,7 @@ pub(super) const FLAGS: &[Flag] = &[
 ];
 
 pub(super) async fn connect(asked: &ToolArguments, endpoint: &str) -> Result<Channel, BoxError> {
-    let is_secure = FLAGS.iter().any(|flag| asked.is_set(flag.name));
+    let is_secure = FLAGS.iter().any(|flag| asked.flags.is_set(flag.name));
     let url = match endpoint.contains("://") {
         true => endpoint.to_owned(),
         false if is_secure => format!("https://{endpoint}"),
@@ -41,13 +41,13 @@ pub(super) async fn connect(asked: &ToolArguments, endpoint: &str) -> Result<Cha
 }
 
 fn dialer(asked: &ToolArguments) -> Result<Dialer, BoxError> {
-    let named = |flag| asked.path(flag).map(|path| FlagPath { flag, path });
+    let named = |flag| asked.flags.path(flag).map(|path| FlagPath { flag, path });
     let calling = match (named("cert"), named("key")) {
         (Some(certificate), Some(key)) => Some(CertificateFiles { certificate, key }),
         (None, None) => None,
         _ => return Err("--cert and --key must both be present".into()),
     };
-    if asked.switch("insecure-skip-tls-verify") {
+    if asked.flags.switch("insecure-skip-tls-verify") {
         return Ok(Dialer::without_verification(calling)?);
     }
     let side =

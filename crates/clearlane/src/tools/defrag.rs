@@ -26,15 +26,15 @@ pub(super) const TOOL: Tool = Tool {
 const RECORDS_PER_STEP: usize = 10_000;
 
 fn defrag(asked: &ToolArguments) -> Result<String, BoxError> {
-    let data_dir = asked.path("data-dir").ok_or("defrag takes --data-dir=DIR")?;
+    let data_dir = asked.flags.path("data-dir").ok_or("defrag takes --data-dir=DIR")?;
     etcd::reject_etcd_data(&data_dir)?;
     let snap = data_dir.join("member/snap");
     if !snap.is_dir() {
         return Err(format!("{} has no store", data_dir.display()).into());
     }
-    let kind: EngineKind = asked.text("engine").parse()?;
-    let vault = DiskStoreDir::new(Arc::new(OsFileSystem), &snap, kind, Options::default())?;
-    let engine = vault.open()?;
+    let kind: EngineKind = asked.flags.text("engine").parse()?;
+    let store_dir = DiskStoreDir::new(Arc::new(OsFileSystem), &snap, kind, Options::default())?;
+    let engine = store_dir.open()?;
     let before = engine.size_on_disk()?;
     let mut work = engine.begin_defragment()?;
     while !work.step(RECORDS_PER_STEP)? {}

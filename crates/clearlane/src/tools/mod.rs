@@ -20,10 +20,10 @@ mod status;
 mod wal_dump;
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::config::arguments::{self, FlagValues};
+use crate::config::arguments::{self, FlagReader, FlagValues};
 use crate::config::table::Flag;
 use crate::run;
 
@@ -40,8 +40,7 @@ struct Tool {
 
 struct ToolArguments {
     positional: Vec<String>,
-    values: FlagValues,
-    flags: &'static [Flag],
+    flags: FlagReader,
 }
 
 const TOOLS: [Tool; 6] = [
@@ -89,8 +88,8 @@ impl Tool {
 
     /// `None` if help is wanted.
     fn parse(&self, arguments: &[String]) -> Result<Option<ToolArguments>, String> {
-        let mut asked =
-            ToolArguments { positional: Vec::new(), values: FlagValues::new(), flags: self.flags };
+        let flags = FlagReader { values: FlagValues::new(), flags: self.flags.iter().collect() };
+        let mut asked = ToolArguments { positional: Vec::new(), flags };
         let mut left = arguments.to_vec();
         let find = |name: &str| self.flags.iter().find(|flag| flag.name == name);
         while !left.is_empty() {
@@ -98,7 +97,7 @@ impl Tool {
             if said.wants_help {
                 return Ok(None);
             }
-            asked.values.extend(said.values);
+            asked.flags.values.extend(said.values);
             left = said.positional;
             if !left.is_empty() {
                 asked.positional.push(left.remove(0));
@@ -139,24 +138,11 @@ impl Tool {
     }
 }
 
-impl ToolArguments {
-    fn text(&self, name: &str) -> &str {
-        let flag = self.flags.iter().find(|flag| flag.name == name);
-        let default = flag.expect("asked for by its name in the tool's list").default;
-        self.values.get(name).map_or(default, String::as_str)
-    }
-
-    fn is_set(&self, name: &str) -> bool {
-        self.values.contains_key(name)
-    }
-
-    fn switch(&self, name: &str) -> bool {
-        crate::config::value::switch(self.text(name)).expect("checked when it came")
-    }
-
-    fn path(&self, name: &str) -> Option<PathBuf> {
-        Some(self.text(name)).filter(|path| !path.is_empty()).map(PathBuf::from)
-    }
+/// Its name with something behind it.
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
 }
 
 #[cfg(test)]
@@ -172,7 +158,7 @@ mod tests {
         for words in [["--data-dir=a", "file"], ["file", "--data-dir=a"]] {
             let asked = read(&restore::TOOL, &words).unwrap().unwrap();
             assert_eq!(
-                (&asked.positional[..], asked.text("data-dir")),
+                (&asked.positional[..], asked.flags.text("data-dir")),
                 (&["file".to_owned()][..], "a")
             );
         }

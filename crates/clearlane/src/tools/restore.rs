@@ -13,7 +13,7 @@
 
 use std::fs;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options};
@@ -23,7 +23,7 @@ use clearlane_server::snapshot_file;
 use clearlane_wal::files::OsFileSystem;
 
 use super::status::{open_file, revision};
-use super::{BoxError, Tool, ToolArguments};
+use super::{BoxError, Tool, ToolArguments, with_suffix};
 use crate::config::table::flag;
 use crate::config::value::ValueKind::{Count, OneOf, Switch, Text};
 use crate::data::{InitialCluster, MemberConfig};
@@ -56,9 +56,8 @@ const SCHEDULED: &[u8] = b"scheduledCompactRev";
 const PROGRESS: [&[u8]; 3] = [b"consistent_index", b"term", b"confState"];
 
 fn restore(asked: &ToolArguments) -> Result<String, BoxError> {
-    let bump =
-        i64::try_from(crate::config::value::count(asked.text("bump-revision")).unwrap_or(0))?;
-    let marks = asked.switch("mark-compacted");
+    let bump = i64::try_from(asked.flags.count("bump-revision"))?;
+    let marks = asked.flags.switch("mark-compacted");
     if marks && bump == 0 {
         return Err(
             "--mark-compacted is for a revision that was bumped: give --bump-revision".into()
@@ -72,18 +71,18 @@ fn restore(asked: &ToolArguments) -> Result<String, BoxError> {
         }
     }
     let mut file = open_file(Path::new(&asked.positional[0]))?;
-    let made = restoring_dir(data_dir);
+    let made = with_suffix(data_dir, ".restoring");
     if made.exists() {
         fs::remove_dir_all(&made)?;
     }
     let snap = made.join("member/snap");
     fs::create_dir_all(&snap)?;
-    let vault =
+    let store_dir =
         DiskStoreDir::new(Arc::new(OsFileSystem), &snap, start.engine_kind, Options::default())?;
-    let engine = vault.open()?;
-    snapshot_file::restore(&mut file, Arc::clone(&engine), !asked.switch("skip-hash-check"))?;
+    let engine = store_dir.open()?;
+    snapshot_file::restore(&mut file, Arc::clone(&engine), !asked.flags.switch("skip-hash-check"))?;
     let now = reset_cluster_and_revision(&*engine, bump, marks)?;
-    drop((engine, vault));
+    drop((engine, store_dir));
     if data_dir.exists() {
         fs::remove_dir(data_dir)?;
     }
@@ -93,29 +92,23 @@ fn restore(asked: &ToolArguments) -> Result<String, BoxError> {
 }
 
 fn member_config(asked: &ToolArguments) -> Result<MemberConfig, BoxError> {
-    let name = asked.text("name");
-    let data_dir = asked.path("data-dir").unwrap_or_else(|| format!("{name}.etcd").into());
-    let urls = asked.text("initial-advertise-peer-urls").split(',').map(str::to_owned);
+    let name = asked.flags.text("name");
+    let data_dir = asked.flags.path("data-dir").unwrap_or_else(|| format!("{name}.etcd").into());
+    let urls = asked.flags.text("initial-advertise-peer-urls").split(',').map(str::to_owned);
     let urls: Vec<String> = urls.collect();
     let era = clearlane_backend::Era::Clearlane;
     let by_default = MemberConfig::new(name, &data_dir, "", era);
     Ok(MemberConfig {
-        wal_dir: asked.path("wal-dir"),
-        initial_cluster: match asked.is_set("initial-cluster") {
-            true => asked.text("initial-cluster").parse()?,
+        wal_dir: asked.flags.path("wal-dir"),
+        initial_cluster: match asked.flags.is_set("initial-cluster") {
+            true => asked.flags.text("initial-cluster").parse()?,
             false => InitialCluster::single(name, &urls),
         },
         peer_urls: urls,
-        cluster_token: asked.text("initial-cluster-token").to_owned(),
-        engine_kind: asked.text("engine").parse::<EngineKind>()?,
+        cluster_token: asked.flags.text("initial-cluster-token").to_owned(),
+        engine_kind: asked.flags.text("engine").parse::<EngineKind>()?,
         ..by_default
     })
-}
-
-fn restoring_dir(data_dir: &Path) -> PathBuf {
-    let mut name = data_dir.as_os_str().to_owned();
-    name.push(".restoring");
-    name.into()
 }
 
 /// Returns the new revision.

@@ -5,12 +5,13 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::{BoxError, Tool, ToolArguments, call};
 use clearlane_proto::etcdserverpb::SnapshotRequest;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use sha2::{Digest, Sha256};
+
+use super::{BoxError, Tool, ToolArguments, call, with_suffix};
 
 pub(super) const TOOL: Tool = Tool {
     name: &["snapshot", "save"],
@@ -27,18 +28,12 @@ const SNAPSHOT_BLOCK_BYTES: u64 = 512;
 fn save(asked: &ToolArguments) -> Result<String, BoxError> {
     let (endpoint, path) = (&asked.positional[0], Path::new(&asked.positional[1]));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let part = named_part(path);
+    let part = with_suffix(path, ".part");
     let length = runtime.block_on(fetch(asked, endpoint, &part))?;
     std::fs::rename(&part, path)?;
     let dir = path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
     File::open(dir)?.sync_all()?;
     Ok(format!("Snapshot saved at {} ({length} bytes)\n", path.display()))
-}
-
-fn named_part(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".part");
-    name.into()
 }
 
 async fn fetch(asked: &ToolArguments, endpoint: &str, part: &Path) -> Result<u64, BoxError> {
