@@ -28,6 +28,7 @@ const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// How often in a row a flush is put off: more often than it takes to fill the buffer, so this is
 /// for small writes that come again and again while a large response is sent.
 const DEFERRED_FLUSHES_MAX: u32 = 8;
+
 #[derive(Debug)]
 pub struct CoalescingWriter<C> {
     connection: C,
@@ -43,15 +44,14 @@ pub struct CoalescingWriter<C> {
 }
 
 impl<C> CoalescingWriter<C> {
-    pub fn new(connection: C, long: ActiveLargeResponses) -> CoalescingWriter<C> {
-        let (kept, gone, has_grown, put_off) = (Vec::new(), 0, false, 0);
+    pub fn new(connection: C, large_responses: ActiveLargeResponses) -> CoalescingWriter<C> {
         CoalescingWriter {
             connection,
-            buffer: kept,
-            written: gone,
-            expects_more: has_grown,
-            deferred_flushes: put_off,
-            large_responses: long,
+            buffer: Vec::new(),
+            written: 0,
+            expects_more: false,
+            deferred_flushes: 0,
+            large_responses,
             reactor_yield: None,
         }
     }
@@ -85,8 +85,10 @@ impl<C: AsyncWrite + Unpin> CoalescingWriter<C> {
 
     /// Frees the memory: connections that do not need it again soon are many.
     fn clear_buffer(&mut self) {
-        (self.buffer, self.written, self.expects_more, self.deferred_flushes) =
-            (Vec::new(), 0, false, 0);
+        self.buffer = Vec::new();
+        self.written = 0;
+        self.expects_more = false;
+        self.deferred_flushes = 0;
     }
 
     /// Writes a full piece: what is kept, and of what does not fit any more as much as goes.
@@ -108,7 +110,7 @@ impl<C: AsyncWrite + Unpin> CoalescingWriter<C> {
     /// Whether the other tasks and the sockets have had their turn. If not, this task is woken
     /// after them.
     fn has_yielded(&mut self, context: &Context<'_>) -> bool {
-        self.reactor_yield.take_if(|others| others.is_finished(context));
+        self.reactor_yield.take_if(|waiting| waiting.is_finished(context));
         self.reactor_yield.is_none()
     }
 }
@@ -214,8 +216,10 @@ struct ReactorYield {
 impl ReactorYield {
     /// The task is woken when they were served.
     fn start(context: &Context<'_>) -> Arc<ReactorYield> {
-        let waiting = Mutex::new(context.waker().clone());
-        let others = Arc::new(ReactorYield { is_done: AtomicBool::new(false), waker: waiting });
+        let others = Arc::new(ReactorYield {
+            is_done: AtomicBool::new(false),
+            waker: Mutex::new(context.waker().clone()),
+        });
         std::thread::yield_now();
         let waker = Waker::from(Arc::clone(&others));
         if pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker)).is_ready() {
@@ -254,18 +258,8 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         for room in [1, 7, 1000, 1024, 5000, 1 << 20] {
             let (ours, mut theirs) = tokio::io::duplex(room);
-            let sizes = [
-                9,
-                LARGE_FRAME_CHUNK_BYTES,
-                15_369,
-                LARGE_FRAME_CHUNK_BYTES,
-                LARGE_FRAME_CHUNK_BYTES,
-                1,
-                LARGE_FRAME_CHUNK_BYTES,
-                0,
-                40,
-                LARGE_FRAME_CHUNK_BYTES,
-            ];
+            const LARGE: usize = LARGE_FRAME_CHUNK_BYTES;
+            let sizes = [9, LARGE, 15_369, LARGE, LARGE, 1, LARGE, 0, 40, LARGE];
             let pieces = sizes.map(|size| vec![size as u8; size]);
             let expected = pieces.concat();
             let long = ActiveLargeResponses::default();

@@ -81,7 +81,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
 impl Listener {
     pub fn bind(at: &BindAddress) -> io::Result<Listener> {
-        let bound = match at {
+        let socket = match at {
             BindAddress::Tcp(address) => BoundSocket::Tcp(std::net::TcpListener::bind(address)?),
             BindAddress::Unix(path) => {
                 remove_stale_socket(path)?;
@@ -89,44 +89,43 @@ impl Listener {
                 BoundSocket::Unix(UnixSocketFile { listener, path: path.clone() })
             }
         };
-        Ok(Listener { socket: bound, security: TransportSecurity::Plain })
+        Ok(Listener { socket, security: TransportSecurity::Plain })
     }
 
     /// With `is_plain_too` the first byte of a connection decides.
     pub fn with_tls(self, tls: Arc<TlsAcceptor>, is_plain_too: bool) -> Listener {
-        let speech = if is_plain_too {
-            TransportSecurity::PlainOrTls(tls)
-        } else {
-            TransportSecurity::Tls(tls)
+        let security = match is_plain_too {
+            true => TransportSecurity::PlainOrTls(tls),
+            false => TransportSecurity::Tls(tls),
         };
-        Listener { security: speech, ..self }
+        Listener { security, ..self }
     }
 
     /// The actual port, if port 0 was bound.
     pub fn listen_address(&self) -> io::Result<ListenAddress> {
-        let at = match &self.socket {
+        let address = match &self.socket {
             BoundSocket::Tcp(listener) => listener.local_addr().map(BindAddress::Tcp)?,
             BoundSocket::Unix(socket) => BindAddress::Unix(socket.path.clone()),
         };
         let is_plain = !matches!(self.security, TransportSecurity::Tls(_));
         let is_secure = !matches!(self.security, TransportSecurity::Plain);
-        Ok(ListenAddress { address: at, is_plain, is_secure })
+        Ok(ListenAddress { address, is_plain, is_secure })
     }
 
     /// Must be called on a runtime.
     pub fn into_async(self) -> io::Result<AsyncListener> {
-        let hears = match self.socket {
+        let socket = match self.socket {
             BoundSocket::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
                 AsyncSocket::Tcp(tokio::net::TcpListener::from_std(listener)?)
             }
-            BoundSocket::Unix(socket) => {
-                socket.listener.set_nonblocking(true)?;
-                let listener = tokio::net::UnixListener::from_std(socket.listener.try_clone()?)?;
-                AsyncSocket::Unix(listener, socket)
+            BoundSocket::Unix(file) => {
+                file.listener.set_nonblocking(true)?;
+                let listener = tokio::net::UnixListener::from_std(file.listener.try_clone()?)?;
+                AsyncSocket::Unix(listener, file)
             }
         };
-        Ok(AsyncListener { socket: hears, security: self.security })
+        Ok(AsyncListener { socket, security: self.security })
     }
 }
 

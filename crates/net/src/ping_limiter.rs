@@ -57,12 +57,12 @@ enum LimiterState {
 }
 
 impl<C> PingLimiter<C> {
-    /// A pause of zero limits nothing.
-    pub fn new(connection: C, pause: Duration) -> PingLimiter<C> {
+    /// An interval of zero limits nothing.
+    pub fn new(connection: C, min_interval: Duration) -> PingLimiter<C> {
         PingLimiter {
             connection,
-            min_interval: pause,
-            preface: (!pause.is_zero()).then_some(PREFACE),
+            min_interval,
+            preface: (!min_interval.is_zero()).then_some(PREFACE),
             incoming: FrameScanner::default(),
             outgoing: FrameScanner::default(),
             last_ping: None,
@@ -108,7 +108,8 @@ impl<C> PingLimiter<C> {
         let mut has_answered = false;
         self.outgoing.scan(bytes, |kind, _| has_answered |= kind == DATA || kind == HEADERS);
         if has_answered {
-            (self.strikes, self.last_ping) = (0, None);
+            self.strikes = 0;
+            self.last_ping = None;
         }
     }
 }
@@ -121,10 +122,9 @@ impl<C: AsyncWrite + Unpin> PingLimiter<C> {
                 return Poll::Pending;
             }
             let rest = &GOAWAY_FRAME[written..];
-            let more = ready!(Pin::new(&mut self.connection).poll_write(context, rest))?;
-            let written = written + more;
-            self.state = LimiterState::SendingGoAway(written);
-            if more == 0 || written == GOAWAY_FRAME.len() {
+            let length = ready!(Pin::new(&mut self.connection).poll_write(context, rest))?;
+            self.state = LimiterState::SendingGoAway(written + length);
+            if length == 0 || length == rest.len() {
                 self.state = LimiterState::Closed;
                 // What has been written goes out first; whether it did need not be reported.
                 let _ = Pin::new(&mut self.connection).poll_shutdown(context);
@@ -257,45 +257,45 @@ mod tests {
     }
 
     fn limiter() -> PingLimiter<()> {
-        let mut calm = PingLimiter::new((), Duration::from_secs(5));
-        calm.on_read(&PREFACE[..7]);
-        calm.on_read(&PREFACE[7..]);
-        calm
+        let mut limiter = PingLimiter::new((), Duration::from_secs(5));
+        limiter.on_read(&PREFACE[..7]);
+        limiter.on_read(&PREFACE[7..]);
+        limiter
     }
 
     #[test]
     fn the_third_strike_is_one_too_many() {
-        let mut calm = limiter();
+        let mut limiter = limiter();
         let ping = frame(PING, 0, 8);
         for _ in 0..3 {
             // An answer to a ping of ours is none.
-            calm.on_read(&frame(PING, ACK, 8));
-            calm.on_read(&ping);
+            limiter.on_read(&frame(PING, ACK, 8));
+            limiter.on_read(&ping);
         }
-        assert_eq!((calm.strikes, calm.state), (2, LimiterState::Open));
-        calm.on_write(&frame(PING, ACK, 8));
-        calm.on_read(&ping);
-        assert_eq!(calm.state, LimiterState::SendingGoAway(0));
+        assert_eq!((limiter.strikes, limiter.state), (2, LimiterState::Open));
+        limiter.on_write(&frame(PING, ACK, 8));
+        limiter.on_read(&ping);
+        assert_eq!(limiter.state, LimiterState::SendingGoAway(0));
     }
 
     #[test]
     fn answers_and_pauses_are_forgiving() {
-        let mut calm = limiter();
+        let mut limiter = limiter();
         for _ in 0..10 {
-            calm.on_read(&[frame(PING, 0, 8), frame(PING, 0, 8), frame(PING, 0, 8)].concat());
-            calm.on_write(&frame(HEADERS, 0, 3));
+            limiter.on_read(&[frame(PING, 0, 8), frame(PING, 0, 8), frame(PING, 0, 8)].concat());
+            limiter.on_write(&frame(HEADERS, 0, 3));
         }
-        assert_eq!(calm.state, LimiterState::Open);
+        assert_eq!(limiter.state, LimiterState::Open);
         let now = Instant::now();
-        (1..10).for_each(|number| calm.on_ping(now + 5 * number * Duration::from_secs(1)));
-        assert_eq!((calm.strikes, calm.state), (0, LimiterState::Open));
+        (1..10).for_each(|number| limiter.on_ping(now + 5 * number * Duration::from_secs(1)));
+        assert_eq!((limiter.strikes, limiter.state), (0, LimiterState::Open));
     }
 
     #[test]
     fn what_is_not_http_2_is_let_through() {
-        let mut calm = PingLimiter::new((), Duration::from_secs(5));
-        calm.on_read(b"POST / HTTP/1.1\r\n");
-        calm.on_read(&[PREFACE, &frame(PING, 0, 8).repeat(9)].concat());
-        assert_eq!(calm.state, LimiterState::Open);
+        let mut limiter = PingLimiter::new((), Duration::from_secs(5));
+        limiter.on_read(b"POST / HTTP/1.1\r\n");
+        limiter.on_read(&[PREFACE, &frame(PING, 0, 8).repeat(9)].concat());
+        assert_eq!(limiter.state, LimiterState::Open);
     }
 }

@@ -39,11 +39,13 @@ impl SchedClass {
         IS_BATCH.set(self == SchedClass::Batch);
         #[cfg(target_os = "linux")]
         return match self {
-            SchedClass::Latency => linux::update(|turns| turns.slice_ns = linux::SHORT_SLICE_NS),
-            SchedClass::Normal => linux::update(|turns| turns.slice_ns = 0),
-            SchedClass::Batch => linux::update(|turns| {
-                turns.slice_ns = 0;
-                turns.nice = (turns.nice + linux::BATCH_NICE_STEPS).min(linux::NICE_MAX);
+            SchedClass::Latency => {
+                linux::update(|attributes| attributes.slice_ns = linux::SHORT_SLICE_NS)
+            }
+            SchedClass::Normal => linux::update(|attributes| attributes.slice_ns = 0),
+            SchedClass::Batch => linux::update(|attributes| {
+                attributes.slice_ns = 0;
+                attributes.nice = (attributes.nice + linux::BATCH_NICE_STEPS).min(linux::NICE_MAX);
             }),
         }
         .unwrap_or(false);

@@ -40,9 +40,10 @@ pub(crate) fn update(change: impl FnOnce(&mut SchedAttributes)) -> io::Result<bo
     if !is_usual(&attributes) {
         return Ok(false);
     }
-    let mut turns = attributes_of(&attributes);
-    change(&mut turns);
-    (attributes.sched_nice, attributes.sched_runtime) = (turns.nice, turns.slice_ns);
+    let mut changed = attributes_of(&attributes);
+    change(&mut changed);
+    attributes.sched_nice = changed.nice;
+    attributes.sched_runtime = changed.slice_ns;
     set(attributes).map(|()| true)
 }
 

@@ -61,23 +61,19 @@ struct HandshakeInfo {
 impl TlsAcceptor {
     /// Creates the self-signed certificate, if one is wanted.
     pub fn new(
-        endpoint: ListenerKind,
+        listener_kind: ListenerKind,
         side: &TlsInfo,
         protocol: &ProtocolConfig,
     ) -> Result<TlsAcceptor, Error> {
         let own = server_certificate(side)?;
         let files = own.files().into_iter().chain(&side.trusted_ca).chain(&side.crl).cloned();
         let files: Vec<FlagPath> = files.collect();
-        let build = {
-            let (side, protocol) = (side.clone(), protocol.clone());
-            move || configuration(&own, &side, &protocol)
-        };
-        let (config, checks_address) =
-            (Arc::new(FileBacked::new(files, build)?), side.checks_address);
+        let (build_side, protocol) = (side.clone(), protocol.clone());
+        let build = move || configuration(&own, &build_side, &protocol);
         Ok(TlsAcceptor {
-            listener_kind: endpoint,
-            config,
-            checks_address,
+            listener_kind,
+            config: Arc::new(FileBacked::new(files, build)?),
+            checks_address: side.checks_address,
             handshake_timeout: HANDSHAKE_TIMEOUT,
         })
     }
@@ -92,9 +88,8 @@ impl TlsAcceptor {
         C: AsyncRead + AsyncWrite + Unpin,
     {
         let mut seen = HandshakeInfo::default();
-        let greeted =
-            timeout(self.handshake_timeout, self.handshake(connection, remote, &mut seen)).await;
-        let why = match greeted {
+        let handshake = self.handshake(connection, remote, &mut seen);
+        let why = match timeout(self.handshake_timeout, handshake).await {
             Ok(Ok(stream)) => {
                 let name = seen.certificate.map(|facts| facts.common_name);
                 let name = name.filter(|name| !name.is_empty());

@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::ServerName;
 use rustls::sign::SingleCertAndKey;
@@ -25,7 +26,7 @@ use super::acceptor::{certificate_policy, server_certificate};
 use super::config::{CertificateFiles, FlagPath, TlsInfo};
 use super::protocol::ProtocolConfig;
 use super::reload::FileBacked;
-use super::verifiers::ServerVerifier;
+use super::verifiers::{CertificatePolicy, ServerVerifier};
 use super::{Error, messages};
 use crate::listener::ByteStream;
 
@@ -84,13 +85,10 @@ impl Dialer {
         };
         let connected = match scheme {
             "unix" | "unixs" => {
-                let to = DialTarget::Socket {
-                    path: rest.into(),
-                    host: socket_server_name(rest).to_owned(),
-                };
-                endpoint("http://localhost".into())?
-                    .connect_with_connector(Connector { target: to, tls })
-                    .await
+                let host = socket_server_name(rest).to_owned();
+                let target = DialTarget::Socket { path: rest.into(), host };
+                let endpoint = endpoint("http://localhost".into())?;
+                endpoint.connect_with_connector(Connector { target, tls }).await
             }
             // For tonic it is a connection like any other. Asked for `https` it would want to do
             // the TLS itself, if any crate of the program has it built with that.
@@ -140,9 +138,9 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> ConnectFuture {
-        let (to, tls) = (self.target.clone(), self.tls.clone());
+        let (target, tls) = (self.target.clone(), self.tls.clone());
         Box::pin(async move {
-            let stream = match to {
+            let stream = match target {
                 DialTarget::Host => {
                     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
                     let port = uri.port_u16().unwrap_or(443);
@@ -186,11 +184,10 @@ fn configuration(
     protocol: &ProtocolConfig,
 ) -> Result<ClientConfig, Error> {
     let roots = match &side.trusted_ca {
-        Some(trusted) => Some(trusted.authorities()?),
-        None if side.self_signed.is_some() => None,
-        None => Some(system_roots()),
+        Some(trusted) => trusted.authorities()?,
+        None if side.self_signed.is_some() => return client(shown, None, protocol),
+        None => system_roots(),
     };
-    let Some(roots) = roots else { return client(shown, None, protocol) };
     let library = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), protocol.provider())
         .build()?;
     client(shown, Some((library, certificate_policy(side)?)), protocol)
@@ -198,11 +195,10 @@ fn configuration(
 
 fn client(
     shown: Option<&CertificateFiles>,
-    checks: Option<(Arc<WebPkiServerVerifier>, super::verifiers::CertificatePolicy)>,
+    checks: Option<(Arc<dyn ServerCertVerifier>, CertificatePolicy)>,
     protocol: &ProtocolConfig,
 ) -> Result<ClientConfig, Error> {
     let provider = protocol.provider();
-    let checks = checks.map(|(library, rules)| (library as _, rules));
     let hosts = ServerVerifier { checks, provider: Arc::clone(&provider) };
     let builder = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&protocol.versions())?

@@ -43,40 +43,40 @@ impl<T: Send + Sync + 'static> FileBacked<T> {
         let files: Vec<PathBuf> = files.into_iter().map(|named| named.path).collect();
         // Looked at before they are read: a change in between is seen the next time.
         let stamps = file_stamps(&files);
-        let value = Arc::new(build()?);
-        let (build, now) = (Box::new(build), Mutex::new((stamps, value)));
-        Ok(FileBacked { files, build, current: now, reload_permit: Arc::new(Semaphore::new(1)) })
+        let current = Mutex::new((stamps, Arc::new(build()?)));
+        let reload_permit = Arc::new(Semaphore::new(1));
+        Ok(FileBacked { files, build: Box::new(build), current, reload_permit })
     }
 
     /// Made anew if a file has changed, on another thread than the caller's, which has other
     /// connections, and in a member is the one of raft.
     pub(super) async fn get(self: &Arc<Self>) -> io::Result<Arc<T>> {
-        let watched = Arc::clone(self);
+        let this = Arc::clone(self);
         // One at a time: a disk that hangs is not to have all threads.
-        let turn = Arc::clone(&self.reload_permit).acquire_owned().await;
-        let look = move || {
-            let _turn = turn;
-            watched.reload_if_changed()
+        let permit = Arc::clone(&self.reload_permit).acquire_owned().await;
+        let reload = move || {
+            let _permit = permit;
+            this.reload_if_changed()
         };
-        spawn_blocking(look).await.map_err(io::Error::other)
+        spawn_blocking(reload).await.map_err(io::Error::other)
     }
 
     fn reload_if_changed(&self) -> Arc<T> {
         let found = file_stamps(&self.files);
-        let mut now = self.current.lock();
-        if now.0 != found {
-            now.0 = found;
+        let mut current = self.current.lock();
+        if current.0 != found {
+            current.0 = found;
             match (self.build)() {
                 Ok(value) => {
                     tracing::info!(files = ?self.files, "read changed certificates");
-                    now.1 = Arc::new(value);
+                    current.1 = Arc::new(value);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "changed certificates cannot be used; the old ones stay");
                 }
             }
         }
-        Arc::clone(&now.1)
+        Arc::clone(&current.1)
     }
 }
 

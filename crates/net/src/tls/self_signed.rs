@@ -78,15 +78,11 @@ fn make(made: &SelfSignedConfig) -> Result<(String, String), Error> {
     let key = KeyPair::generate()?;
     let certificate = params.self_signed(&key)?;
     let pem = |label, der: &[u8]| {
-        encode_string(label, LineEnding::LF, der)
-            .map_err(|error| io::Error::other(error.to_string()))
+        encode_string(label, LineEnding::LF, der).map_err(|error| {
+            FlagPath { flag: made.flag, path: made.dir.clone() }.error(error.to_string())
+        })
     };
-    let both = (|| {
-        Ok((pem("CERTIFICATE", certificate.der())?, pem("PRIVATE KEY", key.serialized_der())?))
-    })();
-    both.map_err(|error: io::Error| {
-        FlagPath { flag: made.flag, path: made.dir.clone() }.error(error.to_string())
-    })
+    Ok((pem("CERTIFICATE", certificate.der())?, pem("PRIVATE KEY", key.serialized_der())?))
 }
 
 /// Whole or not at all.
