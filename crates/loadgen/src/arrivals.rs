@@ -106,7 +106,7 @@ impl Iterator for MergedSchedules {
 pub fn pace(
     arrivals: MergedSchedules,
     start: Instant,
-    say: Vec<mpsc::Sender<Duration>>,
+    senders: Vec<mpsc::Sender<Duration>>,
 ) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name("pace".to_owned()).spawn(move || {
         SchedClass::Latency.apply_to_thread();
@@ -115,7 +115,7 @@ pub fn pace(
             if !left.is_zero() {
                 thread::sleep(left);
             }
-            if say[arrival.class].blocking_send(arrival.due).is_err() {
+            if senders[arrival.class].blocking_send(arrival.due).is_err() {
                 return;
             }
         }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method, Request, Version, header};
+use http::{HeaderValue, Request, Version, header};
 use http_body_util::{BodyExt, Full};
 use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint};
@@ -100,15 +100,12 @@ fn text(status: &Status) -> String {
 }
 
 fn request(call: &Call) -> Request<Body> {
-    let mut headers = HeaderMap::with_capacity(2);
-    headers.insert(header::TE, HeaderValue::from_static("trailers"));
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    let mut request = Request::new(Body::new(Full::new(call.body.clone())));
-    *request.method_mut() = Method::POST;
-    *request.version_mut() = Version::HTTP_2;
-    *request.uri_mut() = http::Uri::from_static(call.path);
-    *request.headers_mut() = headers;
-    request
+    Request::post(call.path)
+        .version(Version::HTTP_2)
+        .header(header::TE, HeaderValue::from_static("trailers"))
+        .header(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"))
+        .body(Body::new(Full::new(call.body.clone())))
+        .expect("the path of a method is a URI")
 }
 
 #[cfg(test)]

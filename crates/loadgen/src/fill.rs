@@ -10,9 +10,9 @@ use clearlane_proto::etcdserverpb::request_op::Request as Op;
 use clearlane_proto::etcdserverpb::{RequestOp, TxnRequest};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
+use tonic::Status;
 use tonic::transport::Endpoint;
-use tonic::{Response, Status};
 
 use crate::keys::{KeySpace, ValueGenerator};
 use crate::workload::{TXN_BYTES_MAX, TXN_OPERATIONS_MAX};
@@ -38,38 +38,31 @@ pub async fn fill(
 ) -> Result<FillReport> {
     let channels = connection::open(endpoint, connections).await?;
     let begin = Instant::now();
-    let mut told = begin;
+    let mut last_told = begin;
     let mut batches = FillBatches::new(space, seed);
-    let mut under_way = JoinSet::new();
+    let mut in_flight = JoinSet::new();
     for channel in channels.iter().cycle() {
         let Some(txn) = batches.next() else { break };
-        if under_way.len() >= channels.len() * IN_FLIGHT_PER_CONNECTION {
-            check(under_way.join_next().await)?;
+        if in_flight.len() >= channels.len() * IN_FLIGHT_PER_CONNECTION {
+            in_flight.join_next().await.map_or(Ok(()), check)?;
         }
         let mut client = KvClient::new(channel.clone());
-        under_way.spawn(async move { client.txn(txn).await });
-        if told.elapsed() >= Duration::from_secs(1) {
-            told = Instant::now();
+        in_flight.spawn(async move { client.txn(txn).await.map(drop) });
+        if last_told.elapsed() >= Duration::from_secs(1) {
+            last_told = Instant::now();
             tell(&format!("{} of {} keys", batches.next, space.count));
         }
     }
-    while let Some(done) = under_way.join_next().await {
-        check(Some(done))?;
+    while let Some(done) = in_flight.join_next().await {
+        check(done)?;
     }
     Ok(FillReport { keys: batches.next, bytes: batches.bytes, elapsed: begin.elapsed() })
 }
 
-fn check<T>(
-    done: Option<
-        std::result::Result<std::result::Result<Response<T>, Status>, tokio::task::JoinError>,
-    >,
-) -> Result<()> {
-    let Some(done) = done else { return Ok(()) };
-    let done = done.expect("a request neither panics nor is stopped");
-    let refused = |status: Status| {
+fn check(done: std::result::Result<std::result::Result<(), Status>, JoinError>) -> Result<()> {
+    done.expect("a request neither panics nor is stopped").map_err(|status| {
         Error::Server(format!("a transaction of the fill failed: {}", status.message()))
-    };
-    done.map(drop).map_err(refused)
+    })
 }
 
 #[derive(Debug)]
@@ -83,9 +76,8 @@ struct FillBatches<'s> {
 
 impl<'s> FillBatches<'s> {
     fn new(space: &'s KeySpace, seed: u64) -> FillBatches<'s> {
-        let (values, choices) =
-            (ValueGenerator::new(space.value, seed), SmallRng::seed_from_u64(seed));
-        FillBatches { space, values, rng: choices, next: 0, bytes: 0 }
+        let values = ValueGenerator::new(space.value, seed);
+        FillBatches { space, values, rng: SmallRng::seed_from_u64(seed), next: 0, bytes: 0 }
     }
 }
 

@@ -45,8 +45,8 @@ impl Report {
         row(&["late p99".to_owned()]);
         table.push('\n');
         self.classes.iter().for_each(|line| line.write_row(&mut table, name, self.window));
-        for ClassReport { class, metrics: tally } in &self.classes {
-            for (text, count) in tally.errors() {
+        for ClassReport { class, metrics } in &self.classes {
+            for (text, count) in metrics.errors() {
                 let _ = writeln!(table, "{}: {count} x {text}", class.name);
             }
         }
@@ -83,12 +83,12 @@ impl Report {
 
 impl ClassReport {
     fn write_row(&self, table: &mut String, name: usize, window: Duration) {
-        let ClassReport { class, metrics: tally } = self;
-        let rate = tally.answered_per_second(window);
+        let ClassReport { class, metrics } = self;
+        let rate = metrics.answered_per_second(window);
         let _ = write!(table, "{:name$} {:>9} {rate:>10.2}", class.name, class.rate);
-        let _ = write!(table, " {:>9} {:>9}", tally.answered(), tally.failed());
-        let times = QUANTILES.map(|(_, quantile)| tally.latency_ms(quantile));
-        for time in times.into_iter().chain([tally.send_delay_ms(0.99)]) {
+        let _ = write!(table, " {:>9} {:>9}", metrics.answered(), metrics.failed());
+        let times = QUANTILES.map(|(_, quantile)| metrics.latency_ms(quantile));
+        for time in times.into_iter().chain([metrics.send_delay_ms(0.99)]) {
             let cell = time.map_or_else(|| "-".to_owned(), |time| format!("{time:.2}"));
             let _ = write!(table, " {cell:>9}");
         }
@@ -96,22 +96,23 @@ impl ClassReport {
     }
 
     fn json(&self, window: Duration) -> Value {
-        let ClassReport { class, metrics: tally } = self;
-        let latency = QUANTILES.map(|(name, quantile)| (name, tally.latency_ms(quantile).into()));
-        let latency: serde_json::Map<String, Value> =
-            latency.map(|(name, time)| (name.to_owned(), time)).into_iter().collect();
+        let ClassReport { class, metrics } = self;
+        let latency: serde_json::Map<String, Value> = QUANTILES
+            .map(|(name, quantile)| (name.to_owned(), metrics.latency_ms(quantile).into()))
+            .into_iter()
+            .collect();
         json!({
             "name": class.name,
             "operation": class.operation.name(),
             "rate": class.rate,
-            "answered_per_second": tally.answered_per_second(window),
-            "answered": tally.answered(),
-            "failed": tally.failed(),
-            "errors": tally.errors(),
+            "answered_per_second": metrics.answered_per_second(window),
+            "answered": metrics.answered(),
+            "failed": metrics.failed(),
+            "errors": metrics.errors(),
             "latency_ms": latency,
-            "late_p99_ms": tally.send_delay_ms(0.99),
-            "keys_per_answer": tally.keys_per_answer(),
-            "bytes_per_answer": tally.bytes_per_answer(),
+            "late_p99_ms": metrics.send_delay_ms(0.99),
+            "keys_per_answer": metrics.keys_per_answer(),
+            "bytes_per_answer": metrics.bytes_per_answer(),
         })
     }
 }
@@ -124,20 +125,22 @@ mod tests {
     use crate::response_scanner::ResponseStats;
     use crate::workload::Operation;
 
-    fn line(name: &str, rate: f64, tally: ClassMetrics) -> ClassReport {
+    fn line(name: &str, rate: f64, metrics: ClassMetrics) -> ClassReport {
         let (spacing, operation) = (Spacing::Constant, Operation::Delete { keys: 1 });
         let class =
             Class { name: name.to_owned(), index: 0, operation, rate, spacing, connections: 1 };
-        ClassReport { class, metrics: tally }
+        ClassReport { class, metrics }
     }
 
     fn report() -> Report {
         let mut tally = ClassMetrics::default();
         for number in 1..=100 {
-            let (due, sent) = (Duration::ZERO, Duration::from_millis(1));
-            let (answered, outcome) =
-                (Duration::from_millis(number), Ok(ResponseStats { keys: 3, bytes: 40 }));
-            tally.add(CompletedRequest { due, sent, answered, result: outcome });
+            tally.add(CompletedRequest {
+                due: Duration::ZERO,
+                sent: Duration::from_millis(1),
+                answered: Duration::from_millis(number),
+                result: Ok(ResponseStats { keys: 3, bytes: 40 }),
+            });
         }
         let mut failed = ClassMetrics::default();
         failed.add_failures("Unavailable: gone".to_owned(), 7);

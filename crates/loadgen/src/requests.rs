@@ -51,17 +51,25 @@ pub struct RequestGenerator {
 }
 
 impl RequestGenerator {
-    /// `all_there`: no key is ever missing.
-    pub fn new(class: &Class, space: &KeySpace, all_there: bool, seed: u64) -> RequestGenerator {
+    pub fn new(
+        class: &Class,
+        space: &KeySpace,
+        expects_all_keys: bool,
+        seed: u64,
+    ) -> RequestGenerator {
         let values = match class.operation {
             Operation::Put { value } | Operation::Txn { value, .. } => {
                 Some(ValueGenerator::new(value, seed))
             }
             Operation::Range { .. } | Operation::Delete { .. } => None,
         };
-        let choices = SmallRng::seed_from_u64(seed);
-        let (space, operation) = (space.clone(), class.operation);
-        RequestGenerator { space, operation, values, expects_all_keys: all_there, rng: choices }
+        RequestGenerator {
+            space: space.clone(),
+            operation: class.operation,
+            values,
+            expects_all_keys,
+            rng: SmallRng::seed_from_u64(seed),
+        }
     }
 
     pub fn next_call(&mut self) -> Call {

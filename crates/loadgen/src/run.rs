@@ -92,57 +92,57 @@ struct ClassSender {
 /// `tell` is called once per second with the progress.
 pub async fn run(
     workload: &Workload,
-    order: &RunOptions,
+    options: &RunOptions,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Report> {
-    check_filled(workload, &order.endpoint).await?;
-    let mut lanes = Vec::new();
-    for place in 0..workload.classes.len() {
-        lanes.push(start_class(workload, order, place).await?);
+    check_filled(workload, &options.endpoint).await?;
+    let mut threads = Vec::new();
+    for class in &workload.classes {
+        threads.push(start_class(workload, options, class).await?);
     }
-    if !order.warm_up.is_zero() {
-        run_window(&lanes, order.warm_up, !order.seed, &mut |_| {}).await?;
-        lanes.iter().for_each(|lane| *lane.progress.lock() = ClassProgress::default());
+    if !options.warm_up.is_zero() {
+        run_window(&threads, options.warm_up, !options.seed, &mut |_| {}).await?;
+        threads.iter().for_each(|thread| *thread.progress.lock() = ClassProgress::default());
     }
-    let look = || order.process.as_ref().map(Process::usage).transpose();
-    let before = look()?;
+    let usage = || options.process.as_ref().map(Process::usage).transpose();
+    let usage_before = usage()?;
     let window = Duration::from_secs(workload.seconds);
-    run_window(&lanes, window, order.seed, tell).await?;
-    let line = |ClassThread { class, progress: score, .. }| ClassReport {
+    run_window(&threads, window, options.seed, tell).await?;
+    let report = |ClassThread { class, progress, .. }| ClassReport {
         class,
-        metrics: std::mem::take(&mut Mutex::lock(&score).metrics),
+        metrics: std::mem::take(&mut Mutex::lock(&progress).metrics),
     };
     Ok(Report {
-        endpoint: order.endpoint.uri().to_string(),
-        seed: order.seed,
+        endpoint: options.endpoint.uri().to_string(),
+        seed: options.seed,
         window,
-        classes: lanes.into_iter().map(line).collect(),
-        usage: before.zip(look()?),
+        classes: threads.into_iter().map(report).collect(),
+        usage: usage_before.zip(usage()?),
     })
 }
 
 /// Returns when all classes have sent what is due in the window and have the answers.
 async fn run_window(
-    lanes: &[ClassThread],
+    threads: &[ClassThread],
     window: Duration,
     seed: u64,
     tell: &mut dyn FnMut(&str),
 ) -> Result<()> {
     let start = Instant::now() + HEAD_START;
-    let (mut say, mut ends) = (Vec::new(), Vec::new());
-    for lane in lanes {
+    let (mut senders, mut ends) = (Vec::new(), Vec::new());
+    for thread in threads {
         let (sender, arrivals) = mpsc::channel(ARRIVAL_QUEUE_CAPACITY);
-        let (ended, end) = oneshot::channel();
-        say.push(sender);
+        let (done, end) = oneshot::channel();
+        senders.push(sender);
         ends.push(end);
         // The thread waits for windows, so this does not fail.
-        let _ = lane.windows.send(SendWindow { arrivals, start, window, done: ended }).await;
+        let _ = thread.windows.send(SendWindow { arrivals, start, window, done }).await;
     }
-    let schedules = lanes.iter().map(|ClassThread { class, .. }| {
+    let schedules = threads.iter().map(|ClassThread { class, .. }| {
         let [seed, _] = seeds(seed, class);
         Schedule::new(class.spacing, class.rate, seed)
     });
-    let pacer = arrivals::pace(MergedSchedules::new(schedules, window), start, say)
+    let pacer = arrivals::pace(MergedSchedules::new(schedules, window), start, senders)
         .map_err(thread_error)?;
     let mut second = interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -154,7 +154,7 @@ async fn run_window(
             }
             _ = second.tick() => true,
         } {
-            tell(&progress(lanes, start));
+            tell(&progress(threads, start));
         }
     }
     pacer.join().expect("it sleeps and sends");
@@ -172,45 +172,47 @@ fn seeds(seed: u64, class: &Class) -> [u64; 2] {
 }
 
 /// Starts the thread of a class, which opens its connections, and waits for windows.
-async fn start_class(workload: &Workload, order: &RunOptions, place: usize) -> Result<ClassThread> {
-    let class = &workload.classes[place];
-    let [_, seed] = seeds(order.seed, class);
-    let maker = RequestGenerator::new(class, &workload.space, !workload.has_deletes(), seed);
-    let (endpoint, connections) = (order.endpoint.clone(), class.connections);
-    let score = Arc::<Mutex<ClassProgress>>::default();
+async fn start_class(
+    workload: &Workload,
+    options: &RunOptions,
+    class: &Class,
+) -> Result<ClassThread> {
+    let [_, seed] = seeds(options.seed, class);
+    let requests = RequestGenerator::new(class, &workload.space, !workload.has_deletes(), seed);
+    let (endpoint, connections) = (options.endpoint.clone(), class.connections);
+    let progress = Arc::<Mutex<ClassProgress>>::default();
     let (ready, is_ready) = oneshot::channel();
-    let (rounds, mut to_do) = mpsc::channel::<SendWindow>(1);
+    let (windows, mut next_window) = mpsc::channel::<SendWindow>(1);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::Local(format!("no runtime: {error}")))?;
-    let its_score = Arc::clone(&score);
-    let whole = async move {
+    let own_progress = Arc::clone(&progress);
+    let send_windows = async move {
         let connections = match connection::open(&endpoint, connections).await {
             Ok(connections) => connections,
-            Err(trouble) => return drop(ready.send(Err(trouble))),
+            Err(error) => return drop(ready.send(Err(error))),
         };
-        let under_way = JoinSet::new();
-        let mut sender =
-            ClassSender { requests: maker, connections, progress: its_score, in_flight: under_way };
+        let (progress, in_flight) = (own_progress, JoinSet::new());
+        let mut sender = ClassSender { requests, connections, progress, in_flight };
         let _ = ready.send(Ok(()));
-        while let Some(SendWindow { arrivals, start, window, done: ended }) = to_do.recv().await {
+        while let Some(SendWindow { arrivals, start, window, done }) = next_window.recv().await {
             sender.send_all(arrivals, start).await;
             sender.drain(start + window + DRAIN).await;
             // If the receiver is gone, the result is not needed.
-            let _ = ended.send(());
+            let _ = done.send(());
         }
     };
-    let thread = thread::Builder::new().name(format!("class {}", class.name));
     // A class of short answers measures the delays that others cause, and must not be late itself.
     let record = workload.space.key_size.saturating_add(workload.space.value.max);
-    let sent = class.operation.keys_sent().saturating_mul(record);
-    let turn = if sent <= SHORT_RESPONSE_BYTES { SchedClass::Latency } else { SchedClass::Normal };
+    let is_short = class.operation.keys_sent().saturating_mul(record) <= SHORT_RESPONSE_BYTES;
+    let sched_class = if is_short { SchedClass::Latency } else { SchedClass::Normal };
     let work = move || {
-        turn.apply_to_thread();
-        runtime.block_on(whole);
+        sched_class.apply_to_thread();
+        runtime.block_on(send_windows);
     };
+    let thread = thread::Builder::new().name(format!("class {}", class.name));
     thread.spawn(work).map_err(thread_error)?;
     is_ready.await.expect("it says so, or why not")?;
-    Ok(ClassThread { class: class.clone(), progress: score, windows: rounds })
+    Ok(ClassThread { class: class.clone(), progress, windows })
 }
 
 /// Reads of missing keys are fast and would pass for good results.
@@ -231,13 +233,12 @@ async fn check_filled(workload: &Workload, endpoint: &Endpoint) -> Result<()> {
     Err(Error::Server(format!("{what}; `clearlane-load fill` puts them there")))
 }
 
-fn progress(lanes: &[ClassThread], start: Instant) -> String {
-    let each = lanes.iter().map(|ClassThread { class, progress: score, .. }| {
-        let score = score.lock();
-        let (name, answered) = (&class.name, score.metrics.answered());
-        let p99 = score.metrics.latency_ms(0.99).unwrap_or_default();
-        let errors = score.metrics.failed();
-        format!("{name} {answered} of {}, {errors} errors, p99 {p99:.1} ms", score.due)
+fn progress(threads: &[ClassThread], start: Instant) -> String {
+    let each = threads.iter().map(|ClassThread { class, progress, .. }| {
+        let ClassProgress { metrics, due } = &*progress.lock();
+        let (answered, errors) = (metrics.answered(), metrics.failed());
+        let p99 = metrics.latency_ms(0.99).unwrap_or_default();
+        format!("{} {answered} of {due}, {errors} errors, p99 {p99:.1} ms", class.name)
     });
     let elapsed = Instant::now().saturating_duration_since(start).as_secs();
     format!("{elapsed:3} s: {}", each.collect::<Vec<_>>().join("; "))
@@ -258,21 +259,21 @@ impl ClassSender {
     }
 
     fn send(&mut self, due: Duration, start: Instant) {
-        let mut score = self.progress.lock();
-        score.due += 1;
+        let mut progress = self.progress.lock();
+        progress.due += 1;
         if self.in_flight.len() >= IN_FLIGHT_MAX {
-            score
+            progress
                 .metrics
                 .add_failures(format!("not sent: {IN_FLIGHT_MAX} others had no answer"), 1);
             return;
         }
-        let turn = score.due as usize % self.connections.len();
-        drop(score);
+        let turn = progress.due as usize % self.connections.len();
+        drop(progress);
         let (call, channel) = (self.requests.next_call(), self.connections[turn].clone());
         self.in_flight.spawn(async move {
             let sent = start.elapsed();
-            let outcome = connection::call(channel, call).await;
-            CompletedRequest { due, sent, answered: start.elapsed(), result: outcome }
+            let result = connection::call(channel, call).await;
+            CompletedRequest { due, sent, answered: start.elapsed(), result }
         });
     }
 
@@ -282,11 +283,11 @@ impl ClassSender {
         }
         // They are counted as failures, and not in the next window.
         self.in_flight.shutdown().await;
-        let mut score = self.progress.lock();
-        let silent = score.due - score.metrics.answered() - score.metrics.failed();
+        let mut progress = self.progress.lock();
+        let silent = progress.due - progress.metrics.answered() - progress.metrics.failed();
         if silent > 0 {
             let text = format!("no answer {} s after the end", DRAIN.as_secs());
-            score.metrics.add_failures(text, silent);
+            progress.metrics.add_failures(text, silent);
         }
     }
 

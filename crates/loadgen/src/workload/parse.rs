@@ -6,6 +6,7 @@
 use toml::{Table, Value};
 
 use super::fields::Fields;
+use super::set_field::{table, whole};
 use super::{Class, Operation, Workload};
 use crate::arrivals::Spacing;
 use crate::keys::{KeySpace, Sizes};
@@ -132,12 +133,10 @@ fn txn(fields: &Fields<'_>, space: &KeySpace, keys: u64, value: Sizes) -> Result
 
 /// A key space without a workload file, within the same bounds, and beside the keys of workloads.
 pub fn key_space(count: u64, key_size: u64, value_size: u64) -> Result<KeySpace> {
-    let number = |number| Value::Integer(i64::try_from(number).unwrap_or(i64::MAX));
-    let fields = [
+    space(&table([
         ("prefix", Value::String("/keys/".to_owned())),
-        ("count", number(count)),
-        ("size", number(key_size)),
-        ("value", number(value_size)),
-    ];
-    space(&fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())
+        ("count", whole(count)),
+        ("size", whole(key_size)),
+        ("value", whole(value_size)),
+    ]))
 }

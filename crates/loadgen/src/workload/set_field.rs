@@ -17,7 +17,7 @@ impl Workload {
     pub fn set(&mut self, name: &str, value: Value) -> Result<()> {
         match name.split_once('.') {
             None if name == "seconds" => {
-                let table: Table = [(name.to_owned(), value)].into_iter().collect();
+                let table = table([(name, value)]);
                 let fields = Fields::new("workload", &table, &[name])?;
                 let seconds = fields.integer(name, 1..=parse::SECONDS_MAX)?;
                 self.seconds = fields.required(name, seconds)?;
@@ -66,8 +66,12 @@ impl Workload {
     }
 }
 
-fn whole(number: u64) -> Value {
+pub(super) fn whole(number: u64) -> Value {
     Value::Integer(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+pub(super) fn table<const N: usize>(fields: [(&str, Value); N]) -> Table {
+    fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
 }
 
 fn text(word: &str) -> Value {
@@ -75,18 +79,16 @@ fn text(word: &str) -> Value {
 }
 
 fn sizes(sizes: Sizes) -> Value {
-    let ends = [("min", sizes.min), ("max", sizes.max)];
-    Value::Table(ends.map(|(name, size)| (name.to_owned(), whole(size))).into_iter().collect())
+    Value::Table(table([("min", whole(sizes.min)), ("max", whole(sizes.max))]))
 }
 
 fn space_table(space: &KeySpace) -> Table {
-    let fields = [
+    table([
         ("prefix", text(&space.prefix)),
         ("count", whole(space.count)),
         ("size", whole(space.key_size)),
         ("value", sizes(space.value)),
-    ];
-    fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
+    ])
 }
 
 fn class_table(class: &Class) -> Table {
