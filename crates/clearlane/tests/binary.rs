@@ -95,8 +95,8 @@ fn it_records_a_timeline() {
     let ask = |key: &str| {
         block_on(async {
             let mut client = KvClient::new(connect(&address).await);
-            client.put(put(key.to_owned(), "1")).await.unwrap();
-            client.range(get(key.to_owned())).await.unwrap();
+            client.put(put(key, "1")).await.unwrap();
+            client.range(get(key)).await.unwrap();
         });
     };
     let lanes = || {
@@ -267,7 +267,7 @@ fn counted(address: &str, puts: u32) -> i64 {
         let all = RangeRequest { range_end: vec![0].into(), ..get("\0") };
         let found = client.range(all).await.unwrap().into_inner().count;
         for number in 0..puts {
-            client.put(put(format!("{found:08}-{number:08}"), &"v".repeat(100))).await.unwrap();
+            client.put(put(format!("{found:08}-{number:08}"), "v".repeat(100))).await.unwrap();
         }
         found
     })
@@ -395,7 +395,7 @@ fn the_past_is_forgotten_by_the_clock() {
     block_on(async {
         let mut client = KvClient::new(connect(&address).await);
         for number in 0..10 {
-            client.put(put("a", &number.to_string())).await.unwrap();
+            client.put(put("a", number.to_string())).await.unwrap();
         }
         // The first one may come before the puts are a second old.
         let refused = loop {

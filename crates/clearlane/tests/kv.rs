@@ -99,7 +99,7 @@ fn what_is_wrong_is_told_in_etcds_words_and_codes() {
         let no_lease = client.put(PutRequest { lease: 7, ..put("a", "1") }).await.unwrap_err();
         let words = "etcdserver: requested lease not found";
         assert_eq!(code_and_message(&no_lease), (Code::NotFound, words));
-        let too_large = put("a", &"v".repeat(3 << 19));
+        let too_large = put("a", "v".repeat(3 << 19));
         let too_large = client.put(too_large).await.unwrap_err();
         let words = "etcdserver: request is too large";
         assert_eq!(code_and_message(&too_large), (Code::InvalidArgument, words));
@@ -120,7 +120,7 @@ fn a_client_that_goes_away_costs_no_other_request() {
         let mut client = KvClient::new(server.channel().await);
         for number in 0..200 {
             let mut going = client.clone();
-            let request = put("gone", &number.to_string());
+            let request = put("gone", number.to_string());
             let task = tokio::spawn(async move { going.put(request).await });
             tokio::task::yield_now().await;
             task.abort();
@@ -139,7 +139,7 @@ fn a_range_is_the_same_however_large_it_is() {
         let mut client =
             KvClient::new(server.channel().await).max_decoding_message_size(usize::MAX);
         let value = |number: usize| format!("{number}").repeat(1 + number % 900);
-        let puts = (0..3000).map(|number| put(&format!("k{number:05}"), &value(number)));
+        let puts = (0..3000).map(|number| put(format!("k{number:05}"), value(number)));
         put_all(&mut client, puts).await;
         for limit in [0, 1, 100, 128, 129, 500, 1000, 2999, 3000, 3001] {
             let request = RangeRequest { range_end: "l".into(), limit, ..get("k") };
@@ -165,7 +165,7 @@ fn a_range_is_the_same_however_large_it_is() {
         let all = RangeRequest { range_end: "l".into(), ..get("k") };
         let before = client.range(all.clone()).await.unwrap().into_inner();
         let revision = before.header.unwrap().revision;
-        put_all(&mut client, (0..3000).map(|number| put(&format!("k{number:05}"), "new"))).await;
+        put_all(&mut client, (0..3000).map(|number| put(format!("k{number:05}"), "new"))).await;
         let then = client.range(RangeRequest { revision, ..all }).await.unwrap().into_inner();
         assert!(then.kvs == before.kvs && then.count == before.count);
     });
@@ -181,7 +181,7 @@ fn a_long_range_is_of_one_revision() {
             KvClient::new(server.channel().await).max_decoding_message_size(usize::MAX);
         // More than any answer may keep: it is read while it is sent.
         let value = "a".repeat(9000);
-        put_all(&mut writer, (0..4000).map(|number| put(&format!("k{number:05}"), &value))).await;
+        put_all(&mut writer, (0..4000).map(|number| put(format!("k{number:05}"), &value))).await;
         let all = RangeRequest { range_end: "l".into(), ..get("k") };
         for round in 0..10 {
             let reading = tokio::spawn({
@@ -193,7 +193,7 @@ fn a_long_range_is_of_one_revision() {
                 reading.abort();
             }
             for number in 0..40 {
-                writer.put(put(&format!("k{number:05}"), &round.to_string())).await.unwrap();
+                writer.put(put(format!("k{number:05}"), round.to_string())).await.unwrap();
             }
             let Ok(found) = reading.await else { continue };
             let seen = found.header.unwrap().revision;
