@@ -35,5 +35,5 @@ pub use lock_metrics::{LockBlame, LockHolder, LockReport, ModeReport};
 pub use mutex::{Mutex, MutexGuard};
 pub use registry::{HoldingTask, Registry, WaitingTask};
 pub use rules::{BlockerState, LockMode};
-pub use rw_lock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use rw_lock::{LockGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use task_label::{LabelScope, TaskLabel};

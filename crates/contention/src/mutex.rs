@@ -11,16 +11,9 @@
 //!
 //! A thread that locks a mutex it holds waits for itself forever, as in Go.
 
-use std::{
-    fmt,
-    ops::{Deref, DerefMut},
-    sync::Arc,
-};
+use std::{fmt, sync::Arc};
 
-use crate::{
-    LockMode, Registry,
-    blocking_lock::{BlockingLock, BlockingLockGuard},
-};
+use crate::{LockGuard, LockMode, Registry, blocking_lock::BlockingLock};
 
 /// See the module documentation.
 pub struct Mutex<T> {
@@ -28,6 +21,8 @@ pub struct Mutex<T> {
     /// Free whenever the lock lets a thread in; see [`crate::blocking_lock`].
     data: parking_lot::Mutex<T>,
 }
+
+pub type MutexGuard<'a, T> = LockGuard<'a, parking_lot::MutexGuard<'a, T>>;
 
 impl<T> Mutex<T> {
     /// The figures go to `registry` under `name`.
@@ -37,53 +32,16 @@ impl<T> Mutex<T> {
 
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.guard(self.lock.acquire(LockMode::Write))
-    }
-
-    pub fn name(&self) -> &'static str {
-        self.lock.metrics.name
-    }
-
-    #[inline]
-    fn guard<'a>(&'a self, stay: BlockingLockGuard<'a>) -> MutexGuard<'a, T> {
+        let guard = self.lock.acquire(LockMode::Write);
         let data =
             self.data.try_lock().expect("a thread that the lock state let in is alone inside");
-        MutexGuard { data, _guard: stay }
+        LockGuard { data, _guard: guard }
     }
 }
 
 impl<T: fmt::Debug> fmt::Debug for Mutex<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mutex").field("name", &self.name()).field("data", &self.data).finish()
-    }
-}
-
-/// Dropping it releases the lock.
-#[must_use = "the lock is held only until the guard is dropped"]
-pub struct MutexGuard<'a, T> {
-    // Dropped in this order: the data must be free before the lock lets the next thread in.
-    data: parking_lot::MutexGuard<'a, T>,
-    _guard: BlockingLockGuard<'a>,
-}
-
-impl<T> Deref for MutexGuard<'_, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.data
-    }
-}
-
-impl<T> DerefMut for MutexGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.data
-    }
-}
-
-impl<T: fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
+        let name = self.lock.metrics.name;
+        f.debug_struct("Mutex").field("name", &name).field("data", &self.data).finish()
     }
 }

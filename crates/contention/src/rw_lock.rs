@@ -37,87 +37,56 @@ impl<T> RwLock<T> {
     /// Waits until no writer holds the lock or has the turn.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        self.read_guard(self.lock.acquire(LockMode::Read))
+        let guard = self.lock.acquire(LockMode::Read);
+        let data = self.data.try_read().expect("the lock state lets no reader in beside a writer");
+        LockGuard { data, _guard: guard }
     }
 
     /// Waits until no thread holds the lock, and turns later readers away meanwhile.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        self.write_guard(self.lock.acquire(LockMode::Write))
-    }
-
-    pub fn name(&self) -> &'static str {
-        self.lock.metrics.name
-    }
-
-    #[inline]
-    fn read_guard<'a>(&'a self, stay: BlockingLockGuard<'a>) -> RwLockReadGuard<'a, T> {
-        let data = self.data.try_read().expect("the lock state lets no reader in beside a writer");
-        RwLockReadGuard { data, _guard: stay }
-    }
-
-    #[inline]
-    fn write_guard<'a>(&'a self, stay: BlockingLockGuard<'a>) -> RwLockWriteGuard<'a, T> {
+        let guard = self.lock.acquire(LockMode::Write);
         let data =
             self.data.try_write().expect("a writer that the lock state let in is alone inside");
-        RwLockWriteGuard { data, _guard: stay }
+        LockGuard { data, _guard: guard }
     }
 }
 
 impl<T: fmt::Debug> fmt::Debug for RwLock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RwLock").field("name", &self.name()).field("data", &self.data).finish()
+        let name = self.lock.metrics.name;
+        f.debug_struct("RwLock").field("name", &name).field("data", &self.data).finish()
     }
 }
 
-/// Dropping it releases the lock.
+/// Dropping it releases the lock. `D` is the guard of the data.
 #[must_use = "the lock is held only until the guard is dropped"]
-pub struct RwLockReadGuard<'a, T> {
-    // Dropped in this order: the data must be free before the lock lets a writer in.
-    data: parking_lot::RwLockReadGuard<'a, T>,
-    _guard: BlockingLockGuard<'a>,
-}
-
-/// Dropping it releases the lock.
-#[must_use = "the lock is held only until the guard is dropped"]
-pub struct RwLockWriteGuard<'a, T> {
+pub struct LockGuard<'a, D> {
     // Dropped in this order: the data must be free before the lock lets the next ones in.
-    data: parking_lot::RwLockWriteGuard<'a, T>,
-    _guard: BlockingLockGuard<'a>,
+    pub(crate) data: D,
+    pub(crate) _guard: BlockingLockGuard<'a>,
 }
 
-impl<T> Deref for RwLockReadGuard<'_, T> {
-    type Target = T;
+pub type RwLockReadGuard<'a, T> = LockGuard<'a, parking_lot::RwLockReadGuard<'a, T>>;
+pub type RwLockWriteGuard<'a, T> = LockGuard<'a, parking_lot::RwLockWriteGuard<'a, T>>;
+
+impl<D: Deref> Deref for LockGuard<'_, D> {
+    type Target = D::Target;
 
     #[inline]
-    fn deref(&self) -> &T {
+    fn deref(&self) -> &D::Target {
         &self.data
     }
 }
 
-impl<T> Deref for RwLockWriteGuard<'_, T> {
-    type Target = T;
-
+impl<D: DerefMut> DerefMut for LockGuard<'_, D> {
     #[inline]
-    fn deref(&self) -> &T {
-        &self.data
-    }
-}
-
-impl<T> DerefMut for RwLockWriteGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
+    fn deref_mut(&mut self) -> &mut D::Target {
         &mut self.data
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for RwLockReadGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: fmt::Debug> fmt::Debug for RwLockWriteGuard<'_, T> {
+impl<D: Deref<Target: fmt::Debug>> fmt::Debug for LockGuard<'_, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }
