@@ -133,63 +133,65 @@ impl<'a> SpanIndex<'a> {
             resource: of.clone(),
             blamed_class: by.map(|lane| lane_class(lane).to_owned()),
         };
-        let mut known_ns = from_ns;
         let (row, is_lock) = match self.locks.get(of.as_str()) {
             Some(row) => (Some(row), true),
-            None => (behind.and_then(|front| self.lanes.get(front)), false),
+            None => (behind.and_then(|blocker| self.lanes.get(blocker)), false),
         };
-        for other in row.into_iter().flat_map(|row| row.overlapping(from_ns, to_ns)) {
-            let (begin_ns, end_ns) = (other.from_ns.max(known_ns), other.to_ns.min(to_ns));
-            if other.lane == span.lane || begin_ns >= end_ns {
-                continue;
-            }
-            if known_ns < begin_ns {
-                say(waits(behind), begin_ns - known_ns);
-            }
-            match (is_lock, depth.checked_sub(1)) {
-                (true, Some(depth)) => {
-                    let held = waits(Some(&other.lane));
-                    self.attribute_hold(other, (begin_ns, end_ns), depth, say, &held);
+        for (other, piece) in pieces(row, (from_ns, to_ns), |other| other.lane != span.lane) {
+            let ns = piece.1 - piece.0;
+            match (other, is_lock, depth.checked_sub(1)) {
+                (Some(other), true, Some(depth)) => {
+                    self.attribute_hold(other, piece, depth, say, &waits(Some(&other.lane)));
                 }
-                (true, None) => say(waits(Some(&other.lane)), end_ns - begin_ns),
-                (false, Some(depth)) => self.attribute_span(other, (begin_ns, end_ns), depth, say),
-                (false, None) => say(waits(behind), end_ns - begin_ns),
+                (Some(other), true, None) => say(waits(Some(&other.lane)), ns),
+                (Some(other), false, Some(depth)) => self.attribute_span(other, piece, depth, say),
+                (Some(_), false, None) | (None, ..) => say(waits(behind), ns),
             }
-            known_ns = end_ns;
-        }
-        if known_ns < to_ns {
-            say(waits(behind), to_ns - known_ns);
         }
     }
-}
 
-impl SpanIndex<'_> {
     /// Attributes a piece of a hold to what the holder waits for, or to the holder.
     fn attribute_hold(
         &self,
         hold: &Span,
-        (from_ns, to_ns): (u64, u64),
+        interval: (u64, u64),
         depth: usize,
         say: &mut dyn FnMut(Cause, u64),
         held: &Cause,
     ) {
-        let mut known_ns = from_ns;
-        let row = self.lanes.get(hold.lane.as_str());
-        for other in row.into_iter().flat_map(|row| row.overlapping(from_ns, to_ns)) {
-            let (begin_ns, end_ns) = (other.from_ns.max(known_ns), other.to_ns.min(to_ns));
-            if !matches!(other.activity, Activity::Wait { .. }) || begin_ns >= end_ns {
-                continue;
+        let waits = |other: &Span| matches!(other.activity, Activity::Wait { .. });
+        for (wait, piece) in pieces(self.lanes.get(hold.lane.as_str()), interval, waits) {
+            match wait {
+                Some(wait) => self.attribute_span(wait, piece, depth, say),
+                None => say(held.clone(), piece.1 - piece.0),
             }
-            if known_ns < begin_ns {
-                say(held.clone(), begin_ns - known_ns);
-            }
-            self.attribute_span(other, (begin_ns, end_ns), depth, say);
-            known_ns = end_ns;
-        }
-        if known_ns < to_ns {
-            say(held.clone(), to_ns - known_ns);
         }
     }
+}
+
+/// Cuts an interval at the ends of the spans of a row that count. A piece between them has no span.
+fn pieces<'a>(
+    row: Option<&SpanRow<'a>>,
+    (from_ns, to_ns): (u64, u64),
+    counts: impl Fn(&Span) -> bool,
+) -> Vec<(Option<&'a Span>, (u64, u64))> {
+    let mut pieces = Vec::new();
+    let mut known_ns = from_ns;
+    for span in row.into_iter().flat_map(|row| row.overlapping(from_ns, to_ns)) {
+        let (begin_ns, end_ns) = (span.from_ns.max(known_ns), span.to_ns.min(to_ns));
+        if !counts(span) || begin_ns >= end_ns {
+            continue;
+        }
+        if known_ns < begin_ns {
+            pieces.push((None, (known_ns, begin_ns)));
+        }
+        pieces.push((Some(span), (begin_ns, end_ns)));
+        known_ns = end_ns;
+    }
+    if known_ns < to_ns {
+        pieces.push((None, (known_ns, to_ns)));
+    }
+    pieces
 }
 
 impl<'a> SpanRow<'a> {
