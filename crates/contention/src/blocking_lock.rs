@@ -27,7 +27,7 @@ use crate::{
     events::EventSink,
     lock_metrics::LockMetrics,
     now_ns,
-    rules::{Acquisition, BlockedAcquisition, BlockedInterval, LockState, Ticket},
+    rules::{Acquisition, BlockedAcquisition, BlockedInterval, LockState, ReleaseResult, Ticket},
 };
 
 #[cfg(test)]
@@ -85,22 +85,21 @@ struct InnerGuard<'a> {
 }
 
 impl BlockingLock {
-    pub(crate) fn new(figures: Arc<LockMetrics>, event_sink: Arc<EventSink>) -> BlockingLock {
-        BlockingLock { metrics: figures, event_sink, inner: parking_lot::Mutex::default() }
+    pub(crate) fn new(metrics: Arc<LockMetrics>, event_sink: Arc<EventSink>) -> BlockingLock {
+        BlockingLock { metrics, event_sink, inner: parking_lot::Mutex::default() }
     }
 
     /// Blocks until the lock state admits this thread.
     #[inline]
     pub(crate) fn acquire(&self, mode: LockMode) -> BlockingLockGuard<'_> {
-        let InnerGuard { mut inner, requested_ns: asked_ns, acquired_ns: taken_ns } =
-            self.lock_inner();
-        let (actor, number) = TaskLabel::current_numbered();
-        let arrival = inner.state.acquire(actor, mode, taken_ns);
+        let InnerGuard { mut inner, requested_ns, acquired_ns } = self.lock_inner();
+        let (task, number) = TaskLabel::current_numbered();
+        let arrival = inner.state.acquire(task, mode, acquired_ns);
         if !arrival.is_acquired {
-            self.wait(inner, arrival.ticket, mode, asked_ns);
-        } else if asked_ns < taken_ns {
+            self.wait(inner, arrival.ticket, mode, requested_ns);
+        } else if requested_ns < acquired_ns {
             drop(inner);
-            self.record_wait(mode, (asked_ns, taken_ns), None, None);
+            self.record_wait(mode, (requested_ns, acquired_ns), None, None);
         }
         BlockingLockGuard { lock: self, ticket: arrival.ticket, mode, number }
     }
@@ -117,17 +116,17 @@ impl BlockingLock {
     /// clock is read first: after the atomic operation of the lock it costs 9 ns more.
     #[inline]
     fn lock_inner(&self) -> InnerGuard<'_> {
-        let asked_ns = now_ns();
+        let requested_ns = now_ns();
         match self.inner.try_lock() {
-            Some(inner) => InnerGuard { inner, requested_ns: asked_ns, acquired_ns: asked_ns },
-            None => self.lock_inner_contended(asked_ns),
+            Some(inner) => InnerGuard { inner, requested_ns, acquired_ns: requested_ns },
+            None => self.lock_inner_contended(requested_ns),
         }
     }
 
     #[cold]
-    fn lock_inner_contended(&self, asked_ns: u64) -> InnerGuard<'_> {
+    fn lock_inner_contended(&self, requested_ns: u64) -> InnerGuard<'_> {
         let inner = self.inner.lock();
-        InnerGuard { inner, requested_ns: asked_ns, acquired_ns: now_ns() }
+        InnerGuard { inner, requested_ns, acquired_ns: now_ns() }
     }
 
     /// Parks until the lock state has admitted this ticket. A thread may be unparked early, so the
@@ -138,21 +137,21 @@ impl BlockingLock {
         mut inner: MutexGuard<'_, Inner>,
         ticket: Ticket,
         mode: LockMode,
-        asked_ns: u64,
+        requested_ns: u64,
     ) {
         inner.parked_threads.insert(ticket, thread::current());
         let own = inner.state.waiters().find(|waiting| waiting.waiter.ticket == ticket);
-        let front = own.and_then(|own| own.blocker).map(|front| (front.task, front.state));
-        let holder = inner.state.holders().next().map(|party| party.task);
-        let mut inside = false;
-        while !inside {
+        let blocker = own.and_then(|own| own.blocker).map(|blocker| (blocker.task, blocker.state));
+        let holder = inner.state.holders().next().map(|holder| holder.task);
+        let mut is_admitted = false;
+        while !is_admitted {
             MutexGuard::unlocked(&mut inner, thread::park);
-            inside = inner.state.poll(ticket, now_ns());
+            is_admitted = inner.state.poll(ticket, now_ns());
         }
         inner.parked_threads.remove(&ticket);
         drop(inner);
 
-        self.record_wait(mode, (asked_ns, now_ns()), front, holder);
+        self.record_wait(mode, (requested_ns, now_ns()), blocker, holder);
     }
 
     #[cold]
@@ -160,47 +159,36 @@ impl BlockingLock {
         &self,
         mode: LockMode,
         (start_ns, end_ns): (u64, u64),
-        front: Option<(TaskLabel, BlockerState)>,
+        blocker: Option<(TaskLabel, BlockerState)>,
         holder: Option<TaskLabel>,
     ) {
-        let waited_ns = end_ns.saturating_sub(start_ns);
+        let (lock, waited_ns) = (self.metrics.name, end_ns.saturating_sub(start_ns));
         WAITED_NS.set(WAITED_NS.get() + waited_ns);
         if LONGEST_WAIT.get().is_none_or(|longest| longest.waited_ns < waited_ns) {
-            let lock = self.metrics.name;
-            LONGEST_WAIT.set(Some(LockWait { lock, waited_ns, blocker: front, holder }));
+            LONGEST_WAIT.set(Some(LockWait { lock, waited_ns, blocker, holder }));
         }
         self.metrics.record_wait(mode, waited_ns);
         if self.event_sink.is_on() {
-            let (lock, (actor, number)) = (self.metrics.name, TaskLabel::current_numbered());
-            self.event_sink.write(LockEvent::Wait {
-                lock,
-                mode,
-                task: actor,
-                number,
-                blocker: front,
-                start_ns,
-                end_ns,
-            });
+            let (task, number) = TaskLabel::current_numbered();
+            let event = LockEvent::Wait { lock, mode, task, number, blocker, start_ns, end_ns };
+            self.event_sink.write(event);
         }
     }
 
     #[inline]
     fn release(&self, ticket: Ticket, mode: LockMode, number: u32) {
-        let InnerGuard { mut inner, requested_ns: left_ns, acquired_ns: taken_ns } =
-            self.lock_inner();
-        let left = inner.state.release(ticket, mode, taken_ns);
-        if left.wake.is_empty() {
+        let InnerGuard { mut inner, requested_ns, acquired_ns } = self.lock_inner();
+        let ReleaseResult { acquisition, wake } = inner.state.release(ticket, mode, acquired_ns);
+        if wake.is_empty() {
             drop(inner);
         } else {
-            self.wake(inner, &left.wake);
+            self.wake(inner, &wake);
         }
-        self.metrics.record_hold(
-            left.acquisition.task,
-            mode,
-            left_ns.saturating_sub(left.acquisition.since_ns),
-        );
+        let Acquisition { task, since_ns: start_ns, .. } = acquisition;
+        self.metrics.record_hold(task, mode, requested_ns.saturating_sub(start_ns));
         if self.event_sink.is_on() {
-            self.event_sink.write(self.hold_event(&left.acquisition, number, left_ns));
+            let (lock, end_ns) = (self.metrics.name, requested_ns);
+            self.event_sink.write(LockEvent::Hold { lock, mode, task, number, start_ns, end_ns });
         }
     }
 
@@ -208,40 +196,29 @@ impl BlockingLock {
     /// the inner lock is released, so that they do not block on it.
     #[cold]
     fn wake(&self, mut inner: MutexGuard<'_, Inner>, tickets: &[Ticket]) {
-        let sleepers = &inner.parked_threads;
-        let threads = tickets.iter().filter_map(|ticket| sleepers.get(ticket).cloned());
+        let parked = &inner.parked_threads;
+        let threads = tickets.iter().filter_map(|ticket| parked.get(ticket).cloned());
         let threads: Vec<Thread> = threads.collect();
-        let stretches = inner.state.take_blocked_intervals();
+        let intervals = inner.state.take_blocked_intervals();
         drop(inner);
 
         threads.iter().for_each(Thread::unpark);
-        self.metrics.record_blame(&stretches);
+        self.metrics.record_blame(&intervals);
         if self.event_sink.is_on() {
-            stretches.iter().for_each(|stretch| self.event_sink.write(self.blocked_event(stretch)));
+            intervals.iter().for_each(|interval| self.event_sink.write(self.blocked(interval)));
         }
     }
 
-    fn hold_event(&self, party: &Acquisition, number: u32, end_ns: u64) -> LockEvent {
-        LockEvent::Hold {
-            lock: self.metrics.name,
-            mode: party.mode,
-            task: party.task,
-            number,
-            start_ns: party.since_ns,
-            end_ns,
-        }
-    }
-
-    fn blocked_event(&self, stretch: &BlockedInterval) -> LockEvent {
+    fn blocked(&self, interval: &BlockedInterval) -> LockEvent {
         LockEvent::Blocked {
             lock: self.metrics.name,
-            mode: stretch.mode,
-            task: stretch.waiter,
-            blocker: stretch.blocker.task,
-            blocker_mode: stretch.blocker.mode,
-            blocker_state: stretch.blocker.state,
-            start_ns: stretch.start_ns,
-            end_ns: stretch.end_ns,
+            mode: interval.mode,
+            task: interval.waiter,
+            blocker: interval.blocker.task,
+            blocker_mode: interval.blocker.mode,
+            blocker_state: interval.blocker.state,
+            start_ns: interval.start_ns,
+            end_ns: interval.end_ns,
         }
     }
 }

@@ -12,21 +12,17 @@ use std::sync::LazyLock;
 
 use quanta::Clock;
 
-struct Origin {
-    clock: Clock,
-    zero: u64,
-}
-
-static ORIGIN: LazyLock<Origin> = LazyLock::new(|| {
+/// A clock, and its reading at the beginning.
+static ORIGIN: LazyLock<(Clock, u64)> = LazyLock::new(|| {
     let clock = Clock::new();
     let zero = clock.raw();
-    Origin { clock, zero }
+    (clock, zero)
 });
 
 /// Nanoseconds since the clock was first read in this process. All times of this crate are on this
 /// clock.
 #[inline]
 pub fn now_ns() -> u64 {
-    let origin = &*ORIGIN;
-    origin.clock.delta_as_nanos(origin.zero, origin.clock.raw())
+    let (clock, zero) = &*ORIGIN;
+    clock.delta_as_nanos(*zero, clock.raw())
 }

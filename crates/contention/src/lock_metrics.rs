@@ -8,7 +8,7 @@
 //! total is the sum over the labels. Waits and blame are written only by threads that waited, so
 //! they may cost more.
 
-use std::{collections::BTreeMap, sync::OnceLock};
+use std::{cmp::Reverse, collections::BTreeMap, sync::OnceLock};
 
 use crate::{
     BlockerState, Histogram, HistogramSnapshot, LockMode, TaskLabel,
@@ -85,27 +85,41 @@ impl LockMetrics {
     }
 
     #[inline]
-    pub(crate) fn record_hold(&self, actor: TaskLabel, mode: LockMode, held_ns: u64) {
-        self.mode_metrics(mode).holds_of(actor).record(held_ns);
+    pub(crate) fn record_hold(&self, task: TaskLabel, mode: LockMode, held_ns: u64) {
+        let holds = &self.mode_metrics(mode).holds;
+        holds[task.index()].get_or_init(Histogram::new).record(held_ns);
     }
 
     pub(crate) fn record_wait(&self, mode: LockMode, waited_ns: u64) {
         self.mode_metrics(mode).waits.record(waited_ns);
     }
 
-    pub(crate) fn record_blame(&self, stretches: &[BlockedInterval]) {
+    pub(crate) fn record_blame(&self, intervals: &[BlockedInterval]) {
         let mut table = self.blame.lock();
-        for stretch in stretches {
-            let pair = blame_key(stretch);
-            table.entry(pair).or_insert_with(|| empty_blame(pair)).add(stretch);
+        for BlockedInterval { waiter, mode, blocker, start_ns, end_ns } in intervals {
+            let key = (*waiter, *mode, blocker.task, blocker.mode, blocker.state);
+            let blame = table.entry(key).or_insert(LockBlame {
+                waiter: *waiter,
+                mode: *mode,
+                blocker: blocker.task,
+                blocker_mode: blocker.mode,
+                blocker_state: blocker.state,
+                count: 0,
+                total_ns: 0,
+                longest_ns: 0,
+            });
+            let waited_ns = end_ns.saturating_sub(*start_ns);
+            blame.count += 1;
+            blame.total_ns += waited_ns;
+            blame.longest_ns = blame.longest_ns.max(waited_ns);
         }
     }
 
-    /// `inside` are the holders at `now_ns`.
-    pub(crate) fn report(&self, inside: &[Acquisition], now_ns: u64) -> LockReport {
+    /// `holders` are those at `now_ns`.
+    pub(crate) fn report(&self, holders: &[Acquisition], now_ns: u64) -> LockReport {
         let mut blame: Vec<LockBlame> = self.blame.lock().values().copied().collect();
-        blame.sort_by_key(|blame| std::cmp::Reverse(blame.total_ns));
-        let of_mode = |mode| inside.iter().filter(move |party| party.mode == mode);
+        blame.sort_by_key(|blame| Reverse(blame.total_ns));
+        let of_mode = |mode| holders.iter().filter(move |holder| holder.mode == mode);
         LockReport {
             name: self.name,
             read: self.read.report(of_mode(LockMode::Read), now_ns),
@@ -137,33 +151,36 @@ struct ModeMetrics {
 }
 
 impl ModeMetrics {
-    #[inline]
-    fn holds_of(&self, actor: TaskLabel) -> &Histogram {
-        self.holds[actor.index()].get_or_init(Histogram::new)
-    }
-
-    fn report<'a>(&self, inside: impl Iterator<Item = &'a Acquisition>, now_ns: u64) -> ModeReport {
+    fn report<'a>(
+        &self,
+        current: impl Iterator<Item = &'a Acquisition>,
+        now_ns: u64,
+    ) -> ModeReport {
         let mut holds = HistogramSnapshot::default();
         let mut holders = BTreeMap::new();
+        let mut add = |task, count, longest_ns| {
+            let none = LockHolder { task, count: 0, longest_ns: 0 };
+            let holder: &mut LockHolder = holders.entry(task).or_insert(none);
+            holder.count += count;
+            holder.longest_ns = holder.longest_ns.max(longest_ns);
+        };
         for (index, histogram) in self.holds.iter().enumerate() {
-            let Some(histogram) = histogram.get() else { continue };
-            let snapshot = histogram.snapshot();
+            let Some(snapshot) = histogram.get().map(Histogram::snapshot) else { continue };
             holds.merge(&snapshot);
-            add_holder(
-                &mut holders,
-                TaskLabel::from_index(index),
-                snapshot.count(),
-                snapshot.max(),
-            );
+            // After a reset a label's histogram exists but is empty.
+            if snapshot.count() > 0 {
+                add(TaskLabel::from_index(index), snapshot.count(), snapshot.max());
+            }
         }
-        for party in inside {
-            let held_ns = now_ns.saturating_sub(party.since_ns);
-            add_holder(&mut holders, party.task, 1, held_ns);
+        for holder in current {
+            add(holder.task, 1, now_ns.saturating_sub(holder.since_ns));
         }
-        let acquisitions = holders.values().map(|holder| holder.count).sum();
+        let mut holders: Vec<LockHolder> = holders.into_values().collect();
+        holders.sort_by_key(|holder| Reverse(holder.longest_ns));
+        let acquisitions: u64 = holders.iter().map(|holder| holder.count).sum();
         let mut waits = self.waits.snapshot();
-        waits.add_zeros(u64::saturating_sub(acquisitions, waits.count()));
-        ModeReport { acquisitions, waits, holds, holders: longest_first(holders) }
+        waits.add_zeros(acquisitions.saturating_sub(waits.count()));
+        ModeReport { acquisitions, waits, holds, holders }
     }
 
     fn reset(&self) {
@@ -178,54 +195,5 @@ impl Default for ModeMetrics {
             waits: Histogram::new(),
             holds: [const { OnceLock::new() }; TaskLabel::COUNT_MAX],
         }
-    }
-}
-
-fn add_holder(
-    holders: &mut BTreeMap<TaskLabel, LockHolder>,
-    actor: TaskLabel,
-    count: u64,
-    longest_ns: u64,
-) {
-    // After a reset a label's histogram exists but is empty.
-    if count == 0 {
-        return;
-    }
-    let holder =
-        holders.entry(actor).or_insert(LockHolder { task: actor, count: 0, longest_ns: 0 });
-    holder.count += count;
-    holder.longest_ns = holder.longest_ns.max(longest_ns);
-}
-
-fn longest_first(holders: BTreeMap<TaskLabel, LockHolder>) -> Vec<LockHolder> {
-    let mut holders: Vec<LockHolder> = holders.into_values().collect();
-    holders.sort_by_key(|holder| std::cmp::Reverse(holder.longest_ns));
-    holders
-}
-
-fn blame_key(stretch: &BlockedInterval) -> BlameKey {
-    let front = &stretch.blocker;
-    (stretch.waiter, stretch.mode, front.task, front.mode, front.state)
-}
-
-fn empty_blame((waiter, mode, holder, holder_mode, stance): BlameKey) -> LockBlame {
-    LockBlame {
-        waiter,
-        mode,
-        blocker: holder,
-        blocker_mode: holder_mode,
-        blocker_state: stance,
-        count: 0,
-        total_ns: 0,
-        longest_ns: 0,
-    }
-}
-
-impl LockBlame {
-    fn add(&mut self, stretch: &BlockedInterval) {
-        let waited_ns = stretch.end_ns.saturating_sub(stretch.start_ns);
-        self.count += 1;
-        self.total_ns += waited_ns;
-        self.longest_ns = self.longest_ns.max(waited_ns);
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     events::EventSink,
     lock_metrics::LockMetrics,
     now_ns,
-    rules::{self, Acquisition},
+    rules::{Acquisition, BlockedAcquisition, Blocker},
 };
 
 /// The figures of all locks created with it. A clone is the same registry.
@@ -70,35 +70,50 @@ impl Registry {
     /// One report per name, in the order in which the names were first used. Dropped locks are
     /// included.
     pub fn report(&self) -> Vec<LockReport> {
-        let (figures, locks) = self.all();
+        let (metrics, locks) = self.all();
         let now_ns = now_ns();
-        let report = |figures: &Arc<LockMetrics>| {
-            let same_name =
-                locks.iter().filter(|blocking_lock| Arc::ptr_eq(&blocking_lock.metrics, figures));
-            let inside: Vec<Acquisition> =
-                same_name.flat_map(|blocking_lock| blocking_lock.holders()).collect();
-            figures.report(&inside, now_ns)
+        let report = |metrics: &Arc<LockMetrics>| {
+            let same_name = locks.iter().filter(|lock| Arc::ptr_eq(&lock.metrics, metrics));
+            let holders: Vec<Acquisition> = same_name.flat_map(|lock| lock.holders()).collect();
+            metrics.report(&holders, now_ns)
         };
-        figures.iter().map(report).collect()
+        metrics.iter().map(report).collect()
     }
 
     /// Starts all figures anew. A hold or wait that ends afterwards counts in full, even if it
     /// began before.
     pub fn reset(&self) {
-        let (figures, _) = self.all();
-        figures.iter().for_each(|figures| figures.reset());
+        let (metrics, _) = self.all();
+        metrics.iter().for_each(|metrics| metrics.reset());
     }
 
     pub fn holding(&self) -> Vec<HoldingTask> {
         let (_, locks) = self.all();
-        locks.iter().flat_map(|blocking_lock| holding(blocking_lock)).collect()
+        let holding = locks.iter().flat_map(|lock| {
+            let name = lock.metrics.name;
+            let holders = lock.holders().into_iter();
+            holders.map(move |Acquisition { task, mode, .. }| HoldingTask {
+                lock: name,
+                holder: task,
+                mode,
+            })
+        });
+        holding.collect()
     }
 
     /// The threads that wait for a lock right now. A thread whose way is already free and that is
     /// only not awake yet is not listed: it waits for a processor.
     pub fn waiting(&self) -> Vec<WaitingTask> {
         let (_, locks) = self.all();
-        locks.iter().flat_map(|blocking_lock| waiting(blocking_lock)).collect()
+        let waiting = locks.iter().flat_map(|lock| {
+            let name = lock.metrics.name;
+            lock.waiters().into_iter().filter_map(move |BlockedAcquisition { waiter, blocker }| {
+                let Blocker { task: blocker, state: blocker_state, .. } = blocker?;
+                let Acquisition { task: waiter, mode, .. } = waiter;
+                Some(WaitingTask { lock: name, waiter, mode, blocker, blocker_state })
+            })
+        });
+        waiting.collect()
     }
 
     /// Records the next `capacity` events of all locks of this registry, until the recorder is
@@ -110,10 +125,10 @@ impl Registry {
 
     pub(crate) fn register(&self, name: &'static str) -> Arc<BlockingLock> {
         let mut registered = self.registered.lock();
-        let blocking_lock =
-            Arc::new(BlockingLock::new(registered.metrics_of(name), Arc::clone(&self.event_sink)));
-        registered.add(&blocking_lock);
-        blocking_lock
+        let metrics = registered.metrics_of(name);
+        let lock = Arc::new(BlockingLock::new(metrics, Arc::clone(&self.event_sink)));
+        registered.add(&lock);
+        lock
     }
 
     /// Copies, because a lock's inner lock must not be taken under the lock of the registry.
@@ -126,42 +141,20 @@ impl Registry {
 
 impl RegisteredLocks {
     fn metrics_of(&mut self, name: &'static str) -> Arc<LockMetrics> {
-        if let Some(figures) = self.metrics.iter().find(|figures| figures.name == name) {
-            return Arc::clone(figures);
+        if let Some(metrics) = self.metrics.iter().find(|metrics| metrics.name == name) {
+            return Arc::clone(metrics);
         }
-        let figures = Arc::new(LockMetrics::new(name));
-        self.metrics.push(Arc::clone(&figures));
-        figures
+        let metrics = Arc::new(LockMetrics::new(name));
+        self.metrics.push(Arc::clone(&metrics));
+        metrics
     }
 
     /// Sweeps at twice the number that was alive at the last sweep: constant cost per lock.
-    fn add(&mut self, blocking_lock: &Arc<BlockingLock>) {
+    fn add(&mut self, lock: &Arc<BlockingLock>) {
         if self.locks.len() >= self.sweep_at {
-            self.locks.retain(|blocking_lock| blocking_lock.strong_count() > 0);
+            self.locks.retain(|lock| lock.strong_count() > 0);
             self.sweep_at = 2 * self.locks.len() + 16;
         }
-        self.locks.push(Arc::downgrade(blocking_lock));
+        self.locks.push(Arc::downgrade(lock));
     }
-}
-
-fn holding(blocking_lock: &BlockingLock) -> Vec<HoldingTask> {
-    let lock = blocking_lock.metrics.name;
-    let to_holding =
-        |party: Acquisition| HoldingTask { lock, holder: party.task, mode: party.mode };
-    blocking_lock.holders().into_iter().map(to_holding).collect()
-}
-
-fn waiting(blocking_lock: &BlockingLock) -> Vec<WaitingTask> {
-    let lock = blocking_lock.metrics.name;
-    let to_waiting = |waiting: rules::BlockedAcquisition| {
-        let Acquisition { task: waiter, mode, .. } = waiting.waiter;
-        waiting.blocker.map(|front| WaitingTask {
-            lock,
-            waiter,
-            mode,
-            blocker: front.task,
-            blocker_state: front.state,
-        })
-    };
-    blocking_lock.waiters().into_iter().filter_map(to_waiting).collect()
 }
