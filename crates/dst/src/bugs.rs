@@ -295,7 +295,7 @@ fn read_context(message: &mut eraftpb::Message) -> Option<&mut Bytes> {
     (context.len() == 8).then_some(context)
 }
 
-fn to_raft(message: &Message) -> Option<eraftpb::Message> {
+pub(crate) fn to_raft(message: &Message) -> Option<eraftpb::Message> {
     eraftpb::Message::parse_from_bytes(&message.encode()).ok()
 }
 

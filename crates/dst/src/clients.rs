@@ -22,12 +22,12 @@ pub struct ClientConfig {
 }
 
 impl ClientConfig {
-    pub fn random(chance: &mut Rng) -> ClientConfig {
+    pub fn random(rng: &mut Rng) -> ClientConfig {
         ClientConfig {
-            keys: chance.between(1, 6),
-            pause_max: chance.log_uniform(20 * MILLISECOND, 500 * MILLISECOND),
-            reads_permille: chance.between(200, 800),
-            timeout: chance.between(SECOND, 8 * SECOND),
+            keys: rng.between(1, 6),
+            pause_max: rng.log_uniform(20 * MILLISECOND, 500 * MILLISECOND),
+            reads_permille: rng.between(200, 800),
+            timeout: rng.between(SECOND, 8 * SECOND),
         }
     }
 }
@@ -37,7 +37,7 @@ pub struct Client {
     /// From 1 on.
     pub id: u64,
     pub pending_operation: Option<usize>,
-    config: ClientConfig,
+    pub config: ClientConfig,
     member: Option<u64>,
     last_values: BTreeMap<String, String>,
     request_count: u64,
@@ -45,25 +45,20 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(id: u64, habits: ClientConfig, chance: Rng) -> Client {
-        let (waits_for, member, seen, asked) = (None, None, BTreeMap::new(), 0);
+    pub fn new(id: u64, config: ClientConfig, rng: Rng) -> Client {
         Client {
             id,
-            pending_operation: waits_for,
-            config: habits,
-            member,
-            last_values: seen,
-            request_count: asked,
-            rng: chance,
+            pending_operation: None,
+            config,
+            member: None,
+            last_values: BTreeMap::new(),
+            request_count: 0,
+            rng,
         }
     }
 
     pub fn pause(&mut self) -> Micros {
         self.rng.log_uniform(100, self.config.pause_max)
-    }
-
-    pub fn timeout(&self) -> Micros {
-        self.config.timeout
     }
 
     pub fn choose_member(&mut self, members: &[u64]) -> Option<u64> {
@@ -137,11 +132,11 @@ mod tests {
 
     #[test]
     fn clients_meet_and_no_value_comes_twice() {
-        let mut chance = Rng::new(3);
-        let habits =
-            ClientConfig { keys: 2, reads_permille: 300, ..ClientConfig::random(&mut chance) };
+        let mut rng = Rng::new(3);
+        let config =
+            ClientConfig { keys: 2, reads_permille: 300, ..ClientConfig::random(&mut rng) };
         let mut clients: Vec<Client> =
-            (1..=3).map(|id| Client::new(id, habits, chance.split())).collect();
+            (1..=3).map(|id| Client::new(id, config, rng.split())).collect();
         let mut state = StoreModel::default();
         let (mut values, mut swapped, mut kept) = (BTreeSet::new(), 0, 0);
         for _ in 0..300 {
@@ -162,8 +157,8 @@ mod tests {
 
     #[test]
     fn who_is_refused_goes_elsewhere() {
-        let mut chance = Rng::new(3);
-        let mut client = Client::new(1, ClientConfig::random(&mut chance), chance.split());
+        let mut rng = Rng::new(3);
+        let mut client = Client::new(1, ClientConfig::random(&mut rng), rng.split());
         let first = client.choose_member(&[1, 2, 3, 4, 5]).unwrap();
         client.on_outcome(&Request::Delete { key: "k1".into() }, &OperationOutcome::Rejected);
         let chosen: BTreeSet<u64> = (0..50)

@@ -16,31 +16,10 @@ use clearlane_wal::group_commit::Batch;
 use prost::Message as _;
 
 use crate::event_queue::Micros;
+use crate::trace::Fnv;
 
-/// FNV-1a of 64 bits.
-#[derive(Clone, Copy, Debug)]
-struct Fnv(u64);
-
-impl Hasher for Fnv {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct EffectHash(Fnv);
-
-impl Default for EffectHash {
-    fn default() -> EffectHash {
-        EffectHash(Fnv(0xcbf2_9ce4_8422_2325))
-    }
-}
 
 impl EffectHash {
     pub fn finish(&self) -> u64 {

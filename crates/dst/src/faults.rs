@@ -126,21 +126,14 @@ pub struct FaultGenerator {
 }
 
 impl FaultGenerator {
-    pub fn new(mut chance: Rng, voters_min: usize, drift_ppm_max: u64) -> FaultGenerator {
+    pub fn new(mut rng: Rng, voters_min: usize, drift_ppm_max: u64) -> FaultGenerator {
         let mut weights: Vec<(FaultKind, u64)> =
-            FAULT_WEIGHTS.into_iter().filter(|_| chance.permille(650)).collect();
+            FAULT_WEIGHTS.into_iter().filter(|_| rng.permille(650)).collect();
         if weights.is_empty() {
             weights = FAULT_WEIGHTS.to_vec();
         }
-        let longest_pause = chance.log_uniform(600 * MILLISECOND, 8 * SECOND);
-        FaultGenerator {
-            weights,
-            pause_max: longest_pause,
-            drift_ppm_max,
-            voters_min,
-            removals_of_ten: 3,
-            rng: chance,
-        }
+        let pause_max = rng.log_uniform(600 * MILLISECOND, 8 * SECOND);
+        FaultGenerator { weights, pause_max, drift_ppm_max, voters_min, removals_of_ten: 3, rng }
     }
 
     /// Membership changes become frequent, and nine of ten are removals.
@@ -167,7 +160,7 @@ impl FaultGenerator {
     }
 
     /// `None` if the kind drawn is not possible in this cluster.
-    pub fn next_fault(&mut self, sight: &ClusterView) -> Option<Fault> {
+    pub fn next_fault(&mut self, view: &ClusterView) -> Option<Fault> {
         let all: u64 = self.weights.iter().map(|(_, weight)| weight).sum();
         let mut drawn = self.rng.between(1, all);
         let kind = self.weights.iter().find(|(_, weight)| {
@@ -176,72 +169,70 @@ impl FaultGenerator {
             found
         });
         let (kind, _) = kind?;
-        self.fault_of_kind(*kind, sight)
+        self.fault_of_kind(*kind, view)
     }
 
-    fn fault_of_kind(&mut self, kind: FaultKind, sight: &ClusterView) -> Option<Fault> {
-        let member = self.choose_member(sight)?;
-        let chance = &mut self.rng;
+    fn fault_of_kind(&mut self, kind: FaultKind, view: &ClusterView) -> Option<Fault> {
+        let member = self.choose_member(view)?;
+        let rng = &mut self.rng;
         Some(match kind {
             FaultKind::Crash => {
-                let (members, power) = (vec![member], chance.permille(700));
-                Fault::Crash { members, power, down: random_duration(chance) }
+                let (members, power) = (vec![member], rng.permille(700));
+                Fault::Crash { members, power, down: random_duration(rng) }
             }
             FaultKind::CrashMany => {
-                let all = chance.permille(500);
-                let members = if all { sight.up.clone() } else { chance.choose_some(&sight.up) };
-                let power = chance.permille(900);
-                Fault::Crash { members, power, down: random_duration(chance) }
+                let all = rng.permille(500);
+                let members = if all { view.up.clone() } else { rng.choose_some(&view.up) };
+                let power = rng.permille(900);
+                Fault::Crash { members, power, down: random_duration(rng) }
             }
             FaultKind::PowerCut => {
-                let (operation, down) = (chance.log_uniform(1, 40), random_duration(chance));
+                let (operation, down) = (rng.log_uniform(1, 40), random_duration(rng));
                 Fault::PowerCut { member, operation, down }
             }
             FaultKind::DiskError => {
-                let (operation, down) = (chance.log_uniform(1, 40), random_duration(chance));
+                let (operation, down) = (rng.log_uniform(1, 40), random_duration(rng));
                 Fault::DiskError { member, operation, down }
             }
             FaultKind::Partition => {
-                let cut = random_partition(chance, member, &sight.up)?;
-                Fault::Partition(cut, random_duration(chance))
+                let cut = random_partition(rng, member, &view.up)?;
+                Fault::Partition(cut, random_duration(rng))
             }
             FaultKind::PartitionLeader => {
-                let leader = sight.leader?;
-                let cut = match chance.between(0, 3) {
+                let leader = view.leader?;
+                let cut = match rng.between(0, 3) {
                     0 => Partition::NoOutbound(leader),
                     1 => Partition::NoInbound(leader),
                     _ => Partition::Split(vec![leader]),
                 };
-                Fault::Partition(cut, chance.between(500 * MILLISECOND, 4 * SECOND))
+                Fault::Partition(cut, rng.between(500 * MILLISECOND, 4 * SECOND))
             }
-            FaultKind::Network => {
-                Fault::Network(NetworkFaults::random(chance), random_duration(chance))
-            }
+            FaultKind::Network => Fault::Network(NetworkFaults::random(rng), random_duration(rng)),
             FaultKind::SlowDisk => {
-                let write = chance.log_uniform(10 * MILLISECOND, 2 * SECOND);
-                Fault::SlowDisk { member, write, duration: random_duration(chance) }
+                let write = rng.log_uniform(10 * MILLISECOND, 2 * SECOND);
+                Fault::SlowDisk { member, write, duration: random_duration(rng) }
             }
-            FaultKind::Pause => Fault::Pause(member, random_duration(chance)),
+            FaultKind::Pause => Fault::Pause(member, random_duration(rng)),
             FaultKind::Drift => {
-                let size = chance.log_uniform(0, self.drift_ppm_max) as i64;
-                Fault::Drift(member, if chance.permille(500) { size } else { -size })
+                let size = rng.log_uniform(0, self.drift_ppm_max) as i64;
+                Fault::Drift(member, if rng.permille(500) { size } else { -size })
             }
-            FaultKind::Members => return self.member_change(sight),
+            FaultKind::Members => return self.member_change(view),
             FaultKind::TransferLeader => {
-                let to = *chance.choose(&sight.voters)?;
-                let cut = chance.permille(600).then(|| chance.between(SECOND, 3 * SECOND));
+                let to = *rng.choose(&view.voters)?;
+                let cut = rng.permille(600).then(|| rng.between(SECOND, 3 * SECOND));
                 Fault::TransferLeader { to, cut }
             }
             FaultKind::CrashAfterVote => {
-                let down = chance.log_uniform(MILLISECOND, 2 * SECOND);
-                Fault::CrashAfterVote { down, cut: chance.between(SECOND, 5 * SECOND) }
+                let down = rng.log_uniform(MILLISECOND, 2 * SECOND);
+                Fault::CrashAfterVote { down, cut: rng.between(SECOND, 5 * SECOND) }
             }
             FaultKind::Compact => Fault::Compact,
         })
     }
 
-    fn member_change(&mut self, sight: &ClusterView) -> Option<Fault> {
-        let (voters, learners) = (&sight.voters, &sight.learners);
+    fn member_change(&mut self, view: &ClusterView) -> Option<Fault> {
+        let (voters, learners) = (&view.voters, &view.learners);
         match self.rng.between(0, 9) {
             // The last `removals_of_ten` of ten draws are removals.
             drawn if drawn + self.removals_of_ten < 10 => match drawn {
@@ -251,7 +242,7 @@ impl FaultGenerator {
             _ if voters.len() > self.voters_min => {
                 let mut all: Vec<u64> = voters.iter().chain(learners).copied().collect();
                 if voters.len() == 2 {
-                    all.retain(|id| Some(*id) != sight.leader);
+                    all.retain(|id| Some(*id) != view.leader);
                 }
                 self.rng.choose(&all).copied().map(Fault::RemoveMember)
             }
@@ -260,26 +251,26 @@ impl FaultGenerator {
     }
 
     /// Prefers the leader.
-    fn choose_member(&mut self, sight: &ClusterView) -> Option<u64> {
-        match sight.leader {
+    fn choose_member(&mut self, view: &ClusterView) -> Option<u64> {
+        match view.leader {
             Some(leader) if self.rng.permille(250) => Some(leader),
-            _ => self.rng.choose(&sight.up).copied(),
+            _ => self.rng.choose(&view.up).copied(),
         }
     }
 }
 
-fn random_duration(chance: &mut Rng) -> Micros {
-    chance.log_uniform(20 * MILLISECOND, 6 * SECOND)
+fn random_duration(rng: &mut Rng) -> Micros {
+    rng.log_uniform(20 * MILLISECOND, 6 * SECOND)
 }
 
-fn random_partition(chance: &mut Rng, member: u64, up: &[u64]) -> Option<Partition> {
-    Some(match chance.between(0, 5) {
+fn random_partition(rng: &mut Rng, member: u64, up: &[u64]) -> Option<Partition> {
+    Some(match rng.between(0, 5) {
         0 => Partition::Split(vec![member]),
-        1 => Partition::Split(chance.choose_some(up)),
+        1 => Partition::Split(rng.choose_some(up)),
         2 => Partition::NoInbound(member),
         3 => Partition::NoOutbound(member),
         4 => Partition::Bridge(member),
-        _ => Partition::Link((member, *chance.choose(up)?)),
+        _ => Partition::Link((member, *rng.choose(up)?)),
     })
 }
 

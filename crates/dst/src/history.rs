@@ -99,20 +99,19 @@ impl Operation {
 /// Operations in the order of `invoked`.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    operations: Vec<Operation>,
+    pub operations: Vec<Operation>,
 }
 
 impl History {
     /// Returns the operation's number.
     pub fn invoke(&mut self, now: Micros, client: u64, member: u64, request: Request) -> usize {
-        let (ended, outcome) = (None, OperationOutcome::Unknown);
         self.operations.push(Operation {
             client,
             member,
             request,
             invoked: now,
-            completed: ended,
-            outcome,
+            completed: None,
+            outcome: OperationOutcome::Unknown,
         });
         self.operations.len() - 1
     }
@@ -122,10 +121,6 @@ impl History {
         assert!(operation.completed.is_none(), "a client is told twice: {operation:?}");
         operation.completed = Some(now);
         operation.outcome = outcome;
-    }
-
-    pub fn operations(&self) -> &[Operation] {
-        &self.operations
     }
 }
 

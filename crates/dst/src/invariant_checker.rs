@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use clearlane_lease::LeaseState;
-use clearlane_mvcc::{Change, HashKv};
-use clearlane_wal::{ConfState, Entry};
+use clearlane_mvcc::Change;
+use clearlane_wal::Entry;
 
 use crate::checkers::acknowledged::{Acknowledged, check_store};
 use crate::checkers::committed::Committed;
@@ -14,12 +14,10 @@ use crate::checkers::leaders::Leaders;
 use crate::checkers::leases::{LeasePromises, check_leases};
 use crate::checkers::members::Membership;
 use crate::checkers::revisions::Revisions;
-use crate::checkers::{Violation, linearizability, serializable};
+use crate::checkers::{CheckResult, linearizability, serializable};
 use crate::event_queue::Micros;
 use crate::history::{Operation, StoreModel};
 use crate::lease_model::LeaseOp;
-
-pub type CheckResult = Result<(), Violation>;
 
 #[derive(Debug, Default)]
 pub struct InvariantChecker {
@@ -30,7 +28,7 @@ pub struct InvariantChecker {
     pub acknowledged: Acknowledged,
     pub lease_promises: LeasePromises,
     revisions: Revisions,
-    membership: Membership,
+    pub membership: Membership,
 }
 
 impl InvariantChecker {
@@ -63,9 +61,9 @@ impl InvariantChecker {
         Ok(())
     }
 
-    pub fn check_records(&mut self, member: u64, index: u64, holds: &StoreModel) -> CheckResult {
-        check_store(member, index, holds, &self.model)?;
-        self.revisions.check(member, index, holds.revision)
+    pub fn check_records(&mut self, member: u64, index: u64, store: &StoreModel) -> CheckResult {
+        check_store(member, index, store, &self.model)?;
+        self.revisions.check(member, index, store.revision)
     }
 
     pub fn check_lease_state(
@@ -77,24 +75,6 @@ impl InvariantChecker {
     ) -> CheckResult {
         let expected = self.model.leases_at(index).expect("there is one from the beginning on");
         check_leases(member, index, leases, keys, expected)
-    }
-
-    pub fn check_members(
-        &mut self,
-        member: u64,
-        index: u64,
-        raft: &ConfState,
-        table: &ConfState,
-    ) -> CheckResult {
-        self.membership.check(member, index, raft, table)
-    }
-
-    pub fn check_conf_state(&mut self, member: u64, index: u64, raft: &ConfState) -> CheckResult {
-        self.membership.check_conf_state(member, index, raft)
-    }
-
-    pub fn check_hash(&mut self, member: u64, index: u64, hash: HashKv) -> CheckResult {
-        self.hashes.check(member, index, hash)
     }
 
     /// Called once at the end. `ids` has the proposal id of each operation that was proposed.
@@ -110,6 +90,6 @@ impl InvariantChecker {
             Some((place.revision, *number))
         };
         let hints = ids.iter().filter_map(made).collect();
-        linearizability::check(operations, &hints, self.model.lease_revisions())
+        linearizability::check(operations, &hints, &self.model.lease_revisions)
     }
 }

@@ -102,7 +102,7 @@ pub fn peer_url(id: u64) -> String {
 
 impl Machine {
     /// A machine whose disk has the log of a new member: one of the first, or one that joins.
-    pub fn new(id: u64, first: &[Member], terms: &RunConfig) -> clearlane_server::Result<Machine> {
+    pub fn new(id: u64, first: &[Member], config: &RunConfig) -> clearlane_server::Result<Machine> {
         let machine = Machine {
             id,
             incarnation: 0,
@@ -117,17 +117,17 @@ impl Machine {
             store_dir: Arc::new(MemoryStoreDir::new()),
         };
         let metadata = Metadata { node_id: id, cluster_id: CLUSTER_ID };
-        bootstrap(&machine.storage_config(terms), metadata, first)?;
+        bootstrap(&machine.storage_config(config), metadata, first)?;
         Ok(machine)
     }
 
-    fn storage_config(&self, terms: &RunConfig) -> StorageConfig {
+    fn storage_config(&self, config: &RunConfig) -> StorageConfig {
         StorageConfig {
             files: Arc::new(self.disk.clone()),
             wal_dir: Path::new(WAL_DIR).to_owned(),
-            wal: terms.wal,
+            wal: config.wal,
             store_dir: self.store_dir(),
-            era: terms.era,
+            era: config.era,
             backend: Config::default(),
             learners_max: LEARNERS_MAX,
         }
@@ -137,22 +137,22 @@ impl Machine {
         Arc::clone(&self.store_dir) as Arc<dyn StoreDir>
     }
 
-    pub fn start(&mut self, now: Micros, terms: &RunConfig) -> clearlane_server::Result<()> {
-        let planted_bug = PlantedBug::new(terms.bug);
+    pub fn start(&mut self, now: Micros, config: &RunConfig) -> clearlane_server::Result<()> {
+        let planted_bug = PlantedBug::new(config.bug);
         let mut settings = ReplicaConfig {
-            raft: terms.raft,
+            raft: config.raft,
             read_index: read_index::ReadIndexConfig::new(0),
-            read_mode: terms.read_mode,
-            snapshot_count: terms.snapshot_count,
+            read_mode: config.read_mode,
+            snapshot_count: config.snapshot_count,
             snapshot_bytes: u64::MAX,
-            catch_up_entries: terms.catch_up_entries,
+            catch_up_entries: config.catch_up_entries,
             catch_up_bytes: u64::MAX,
-            lease_checkpoint_interval: terms.lease_checkpoint_interval.map(Duration::from_micros),
+            lease_checkpoint_interval: config.lease_checkpoint_interval.map(Duration::from_micros),
             ..ReplicaConfig::new(0, START_UNIX_MS + self.clock.read(now) / MILLISECOND)
         };
         planted_bug.alter_config(&mut settings);
-        let (mut core, applier, wal) = start(self.storage_config(terms), settings)?;
-        planted_bug.after_start(&mut core, terms.raft.election_ticks);
+        let (mut core, applier, wal) = start(self.storage_config(config), settings)?;
+        planted_bug.after_start(&mut core, config.raft.election_ticks);
         self.incarnation += 1;
         self.running = Some(RunningMember {
             replica: core,
@@ -225,9 +225,9 @@ impl Machine {
         Some(written)
     }
 
-    pub fn longest_write(&self, now: Micros, terms: &RunConfig) -> Micros {
+    pub fn longest_write(&self, now: Micros, config: &RunConfig) -> Micros {
         let (until, slow) = self.slow_disk;
-        if now < until { slow.max(terms.disk_write_max) } else { terms.disk_write_max }
+        if now < until { slow.max(config.disk_write_max) } else { config.disk_write_max }
     }
 
     pub fn replica(&self) -> Option<&Replica> {

@@ -42,13 +42,13 @@ impl NetworkFaults {
         duplicated_permille: 0,
     };
 
-    pub fn random(chance: &mut Rng) -> NetworkFaults {
+    pub fn random(rng: &mut Rng) -> NetworkFaults {
         NetworkFaults {
-            delay_max: chance.log_uniform(200, 60 * MILLISECOND),
-            slow_permille: chance.log_uniform(0, 100),
-            slow_delay_max: chance.log_uniform(MILLISECOND, 3000 * MILLISECOND),
-            lost_permille: chance.log_uniform(0, 250),
-            duplicated_permille: chance.log_uniform(0, 250),
+            delay_max: rng.log_uniform(200, 60 * MILLISECOND),
+            slow_permille: rng.log_uniform(0, 100),
+            slow_delay_max: rng.log_uniform(MILLISECOND, 3000 * MILLISECOND),
+            lost_permille: rng.log_uniform(0, 250),
+            duplicated_permille: rng.log_uniform(0, 250),
         }
     }
 }
@@ -62,8 +62,8 @@ pub struct Network {
 }
 
 impl Network {
-    pub fn new(chance: Rng) -> Network {
-        Network { faults: NetworkFaults::HEALTHY, cut_counts: BTreeMap::new(), rng: chance }
+    pub fn new(rng: Rng) -> Network {
+        Network { faults: NetworkFaults::HEALTHY, cut_counts: BTreeMap::new(), rng }
     }
 
     /// The delays until each arrival: none if the message is lost, two if it is duplicated.

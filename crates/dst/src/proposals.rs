@@ -47,13 +47,13 @@ pub fn encode(proposal: &Proposal) -> InternalRaftRequest {
         }
         Proposal::LogRead => out.range = Some(RangeRequest::default()),
         Proposal::Client(request) => encode_request(request, &mut out),
-        Proposal::Lease(act) => encode_lease_op(act, &mut out),
+        Proposal::Lease(op) => encode_lease_op(op, &mut out),
     }
     out
 }
 
-fn encode_lease_op(act: &LeaseOp, out: &mut InternalRaftRequest) {
-    match act {
+fn encode_lease_op(op: &LeaseOp, out: &mut InternalRaftRequest) {
+    match op {
         LeaseOp::Grant { id, ttl } => {
             out.lease_grant = Some(LeaseGrantRequest { id: *id, ttl: *ttl });
         }
@@ -117,9 +117,9 @@ fn compare(key: &str, expected: Option<&str>) -> Compare {
 pub fn decode(data: &Bytes) -> Option<(u64, Proposal)> {
     let message = InternalRaftRequest::decode(data.clone()).ok()?;
     let id = message.header.as_ref()?.id;
-    let act = decode_lease_op(&message);
-    if let Some(act) = act {
-        return Some((id, Proposal::Lease(act)));
+    let op = decode_lease_op(&message);
+    if let Some(op) = op {
+        return Some((id, Proposal::Lease(op)));
     }
     let InternalRaftRequest { put, delete_range, txn, compaction, range, .. } = message;
     let proposal = match (put, delete_range, txn, compaction, range) {

@@ -66,25 +66,25 @@ mod tests {
 
     #[test]
     fn the_numbers_of_a_seed_are_for_ever() {
-        let mut chance = Rng::new(0);
+        let mut rng = Rng::new(0);
         // The first number of SplitMix64 with seed 0, as published with the algorithm.
-        assert_eq!(chance.next_u64(), 0xe220_a839_7b1d_cdaf);
-        let mut part = chance.split();
-        assert_ne!(part.next_u64(), chance.next_u64());
+        assert_eq!(rng.next_u64(), 0xe220_a839_7b1d_cdaf);
+        let mut part = rng.split();
+        assert_ne!(part.next_u64(), rng.next_u64());
     }
 
     #[test]
     fn every_number_of_a_range_comes_and_no_other() {
-        let mut chance = Rng::new(7);
+        let mut rng = Rng::new(7);
         let mut seen = [0; 12];
         for _ in 0..2000 {
-            seen[chance.between(3, 8) as usize] += 1;
-            let any = chance.log_uniform(3, 11) as usize;
+            seen[rng.between(3, 8) as usize] += 1;
+            let any = rng.log_uniform(3, 11) as usize;
             assert!((3..=11).contains(&any), "{any}");
         }
         assert!(seen[3..=8].iter().all(|times| *times > 200), "{seen:?}");
         assert_eq!(seen.iter().sum::<i32>(), 2000);
-        assert_eq!(chance.log_uniform(0, 0), 0);
-        assert_eq!(chance.choose::<u8>(&[]), None);
+        assert_eq!(rng.log_uniform(0, 0), 0);
+        assert_eq!(rng.choose::<u8>(&[]), None);
     }
 }

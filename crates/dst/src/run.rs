@@ -18,29 +18,27 @@ pub struct Report {
 }
 
 /// Runs a seed. A panic in a member is a violation.
-pub fn run(order: SeedOptions) -> Report {
-    let mut cluster = Cluster::new(&order);
+pub fn run(options: SeedOptions) -> Report {
+    let mut cluster = Cluster::new(&options);
     // After a panic only the cluster's trace is read.
-    let played = catch_unwind(AssertUnwindSafe(|| cluster.run()));
-    let violation = match played {
-        Ok(verdict) => verdict.err(),
-        Err(panic) => {
-            let words = panic.downcast_ref::<String>().map(String::as_str);
-            let words = words.or(panic.downcast_ref::<&str>().copied());
-            Some(Violation::new(Rule::Running, words.unwrap_or("a panic without words")))
-        }
-    };
+    let result = catch_unwind(AssertUnwindSafe(|| cluster.run()));
+    let violation = result.map_or_else(
+        |panic| {
+            let message = panic.downcast_ref::<String>().map(String::as_str);
+            let message = message.or(panic.downcast_ref::<&str>().copied());
+            Some(Violation::new(Rule::Running, message.unwrap_or("a panic without words")))
+        },
+        Result::err,
+    );
     if let Some(violation) = &violation {
         cluster.trace_line(format_args!("violation: {violation}"));
     }
-    let (hash, lines) = (cluster.trace.hash(), cluster.trace.lines().to_vec());
-    let effects = cluster.effect_hash.finish();
     Report {
-        options: order,
+        options,
         violation,
-        trace_hash: hash,
-        effect_hash: effects,
-        trace_lines: lines,
+        trace_hash: cluster.trace.hash(),
+        effect_hash: cluster.effect_hash.finish(),
         metrics: cluster.collect_metrics(),
+        trace_lines: cluster.trace.lines,
     }
 }

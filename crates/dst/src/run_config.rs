@@ -49,49 +49,49 @@ pub struct RunConfig {
 
 impl RunConfig {
     /// A bug that needs a certain read mode gets it.
-    pub fn random(chance: &mut Rng, bug: Option<Bug>) -> RunConfig {
-        let read_mode = match (bug, chance.between(0, 7)) {
+    pub fn random(rng: &mut Rng, bug: Option<Bug>) -> RunConfig {
+        let read_mode = match (bug, rng.between(0, 7)) {
             (Some(Bug::LeaseKeptOverTransfer | Bug::LeaseTooLong), _) => ReadMode::Lease,
             (Some(Bug::ReusedReadId | Bug::SkippedQuorumCheck), _) => ReadMode::ReadIndex,
             (_, 0..=3) => ReadMode::ReadIndex,
             (_, 4..=5) => ReadMode::Lease,
             _ => ReadMode::Log,
         };
-        let era = match chance.between(0, 9) {
+        let era = match rng.between(0, 9) {
             old @ 0..=3 => Era::DISTINCT_STORES[old as usize],
             _ => Era::Clearlane,
         };
-        let snapshot_count = chance.log_uniform(5, 400);
+        let snapshot_count = rng.log_uniform(5, 400);
         RunConfig {
             bug,
             read_mode,
             era,
-            raft: raft_config(chance),
+            raft: raft_config(rng),
             snapshot_count,
-            catch_up_entries: chance.between(0, snapshot_count),
+            catch_up_entries: rng.between(0, snapshot_count),
             wal: wal::Options {
-                segment_bytes: match (bug, chance.log_uniform(2048, 65536)) {
+                segment_bytes: match (bug, rng.log_uniform(2048, 65536)) {
                     // A vote whose sync ends a segment would not be lost alone.
                     (Some(Bug::LostVote), _) => 1 << 20,
                     (_, drawn) => drawn,
                 },
-                segments_max: Some(chance.between(1, 4) as usize),
+                segments_max: Some(rng.between(1, 4) as usize),
             },
-            commit_interval_max: chance.log_uniform(10 * MILLISECOND, 4 * SECOND),
-            disk_write_max: chance.log_uniform(500, 30 * MILLISECOND),
-            apply_delay_max: chance.log_uniform(100, 300 * MILLISECOND),
+            commit_interval_max: rng.log_uniform(10 * MILLISECOND, 4 * SECOND),
+            disk_write_max: rng.log_uniform(500, 30 * MILLISECOND),
+            apply_delay_max: rng.log_uniform(100, 300 * MILLISECOND),
             // A lease allows for a tenth of an election time-out between two clocks.
             drift_ppm_max: if read_mode == ReadMode::Lease { 40_000 } else { 300_000 },
             network_faults: match bug {
                 Some(Bug::ReusedReadId) => DUPLICATING_NETWORK,
-                _ if chance.permille(500) => NetworkFaults::HEALTHY,
-                _ => mild_network_faults(chance),
+                _ if rng.permille(500) => NetworkFaults::HEALTHY,
+                _ => mild_network_faults(rng),
             },
-            client_config: ClientConfig::random(chance),
-            clients: chance.between(2, 8),
-            fault_phase: chance.between(8, 30) * SECOND,
-            lease_checkpoint_interval: chance.permille(300).then_some(2 * SECOND),
-            can_lose_members: chance.permille(150),
+            client_config: ClientConfig::random(rng),
+            clients: rng.between(2, 8),
+            fault_phase: rng.between(8, 30) * SECOND,
+            lease_checkpoint_interval: rng.permille(300).then_some(2 * SECOND),
+            can_lose_members: rng.permille(150),
         }
     }
 }
@@ -103,12 +103,12 @@ impl RunConfig {
     }
 }
 
-fn raft_config(chance: &mut Rng) -> raft::RaftNodeConfig {
+fn raft_config(rng: &mut Rng) -> raft::RaftNodeConfig {
     raft::RaftNodeConfig {
-        inflight_max: chance.log_uniform(2, 256) as usize,
-        message_bytes_max: chance.log_uniform(64, 1 << 20),
-        committed_bytes_max: chance.log_uniform(64, 1 << 20),
-        ..raft::RaftNodeConfig::new(0, chance.next_u64())
+        inflight_max: rng.log_uniform(2, 256) as usize,
+        message_bytes_max: rng.log_uniform(64, 1 << 20),
+        committed_bytes_max: rng.log_uniform(64, 1 << 20),
+        ..raft::RaftNodeConfig::new(0, rng.next_u64())
     }
 }
 
@@ -120,12 +120,12 @@ const DUPLICATING_NETWORK: NetworkFaults = NetworkFaults {
     duplicated_permille: 300,
 };
 
-fn mild_network_faults(chance: &mut Rng) -> NetworkFaults {
+fn mild_network_faults(rng: &mut Rng) -> NetworkFaults {
     NetworkFaults {
-        delay_max: chance.log_uniform(500, 20 * MILLISECOND),
-        slow_permille: chance.log_uniform(0, 20),
-        slow_delay_max: chance.log_uniform(MILLISECOND, 500 * MILLISECOND),
-        lost_permille: chance.log_uniform(0, 30),
-        duplicated_permille: chance.log_uniform(0, 60),
+        delay_max: rng.log_uniform(500, 20 * MILLISECOND),
+        slow_permille: rng.log_uniform(0, 20),
+        slow_delay_max: rng.log_uniform(MILLISECOND, 500 * MILLISECOND),
+        lost_permille: rng.log_uniform(0, 30),
+        duplicated_permille: rng.log_uniform(0, 60),
     }
 }

@@ -5,6 +5,7 @@
 //! the lines.
 
 use std::fmt::Arguments;
+use std::hash::Hasher;
 use std::io::Write;
 
 use crate::event_queue::Micros;
@@ -19,28 +20,47 @@ pub enum TraceOutput {
     Print,
 }
 
+/// FNV-1a of 64 bits: the same on every platform.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fnv(pub(crate) u64);
+
+impl Default for Fnv {
+    fn default() -> Fnv {
+        Fnv(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hasher for Fnv {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct Trace {
     output: TraceOutput,
-    hash: u64,
+    hash: Fnv,
     line: Vec<u8>,
-    lines: Vec<String>,
+    /// Empty unless the output is [`TraceOutput::Lines`].
+    pub lines: Vec<String>,
 }
 
 impl Trace {
-    pub fn new(keep: TraceOutput) -> Trace {
-        // The offset basis of FNV-1a: the hash of a seed is the same on every platform.
-        let hash = 0xcbf2_9ce4_8422_2325;
-        Trace { output: keep, hash, line: Vec::new(), lines: Vec::new() }
+    pub fn new(output: TraceOutput) -> Trace {
+        Trace { output, hash: Fnv::default(), line: Vec::new(), lines: Vec::new() }
     }
 
     pub fn record(&mut self, now: Micros, what: Arguments<'_>) {
         self.line.clear();
         writeln!(self.line, "{:>3}.{:06} {what}", now / 1_000_000, now % 1_000_000)
             .expect("memory takes what is written");
-        for byte in &self.line {
-            self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
+        self.hash.write(&self.line);
         match self.output {
             TraceOutput::Hash => {}
             TraceOutput::Lines => self.lines.push(String::from_utf8_lossy(&self.line).into_owned()),
@@ -50,12 +70,7 @@ impl Trace {
     }
 
     pub fn hash(&self) -> u64 {
-        self.hash
-    }
-
-    /// Empty unless the output is [`TraceOutput::Lines`].
-    pub fn lines(&self) -> &[String] {
-        &self.lines
+        self.hash.finish()
     }
 }
 
@@ -71,7 +86,7 @@ mod tests {
             trace.record(1_000_002, format_args!("{} has {}", 1, 2));
             trace.record(2_000_000, format_args!("end"));
         }
-        assert_eq!(kept.lines(), ["  1.000002 1 has 2\n", "  2.000000 end\n"]);
+        assert_eq!(kept.lines, ["  1.000002 1 has 2\n", "  2.000000 end\n"]);
         assert_eq!(kept.hash(), hashed.hash());
         hashed.record(2_000_000, format_args!(""));
         assert_ne!(kept.hash(), hashed.hash());

@@ -144,14 +144,9 @@ fn run_worker(arguments: &Arguments, next: &AtomicU64, broken: &Mutex<Vec<u64>>)
 
 fn print_report(report: &Report) {
     let Report {
-        options: order,
-        violation,
-        trace_hash: hash,
-        effect_hash: effects,
-        metrics: figures,
-        ..
+        options, violation, trace_hash: hash, effect_hash: effects, metrics: figures, ..
     } = report;
-    let (seed, members) = (order.seed, order.members);
+    let (seed, members) = (options.seed, options.members);
     print_line(&format!(
         "seed {seed} members {members} hash {hash:016x} effects {effects:016x} {figures:?}"
     ));

@@ -5,7 +5,7 @@
 //! compared with what the log up to there makes of a plain map.
 
 use super::committed_model::CommittedModel;
-use super::{Rule, Violation};
+use super::{CheckResult, Rule};
 use crate::history::StoreModel;
 
 /// The revision of each acknowledged write, by request id.
@@ -20,15 +20,15 @@ impl Acknowledged {
     }
 
     /// Each acknowledged request is in the log and made the acknowledged revision.
-    pub fn check(&self, ledger: &CommittedModel) -> Result<(), Violation> {
+    pub fn check(&self, model: &CommittedModel) -> CheckResult {
         for (id, revision) in &self.writes {
-            let entry = ledger.applied_request(*id);
-            if entry.is_none_or(|place| !place.changed || place.revision != *revision) {
-                let seen = format!(
+            let entry = model.applied_request(*id);
+            let made_it = entry.is_some_and(|entry| entry.changed && entry.revision == *revision);
+            Rule::Acknowledged.check(made_it, || {
+                format!(
                     "request {id:x} was acknowledged at revision {revision}; in the log: {entry:?}"
-                );
-                return Err(Violation::new(Rule::Acknowledged, seen));
-            }
+                )
+            })?;
         }
         Ok(())
     }
@@ -38,15 +38,13 @@ impl Acknowledged {
 pub fn check_store(
     member: u64,
     index: u64,
-    holds: &StoreModel,
-    ledger: &CommittedModel,
-) -> Result<(), Violation> {
-    let expected = ledger.at_index(index);
-    if expected == Some(holds) {
-        return Ok(());
-    }
-    let seen = format!("{member} has applied {index} and holds {holds:?}, not {expected:?}");
-    Err(Violation::new(Rule::Acknowledged, seen))
+    store: &StoreModel,
+    model: &CommittedModel,
+) -> CheckResult {
+    let expected = model.at_index(index);
+    Rule::Acknowledged.check(expected == Some(store), || {
+        format!("{member} has applied {index} and holds {store:?}, not {expected:?}")
+    })
 }
 
 #[cfg(test)]
@@ -69,12 +67,12 @@ mod tests {
 
     #[test]
     fn a_store_that_differs_is_found() {
-        let ledger = committed_model();
-        let state = ledger.at_revision(2).unwrap();
-        assert_eq!(check_store(1, 2, state, &ledger), Ok(()));
-        assert_eq!(check_store(1, 3, state, &ledger), Ok(()));
+        let model = committed_model();
+        let state = model.at_revision(2).unwrap();
+        assert_eq!(check_store(1, 2, state, &model), Ok(()));
+        assert_eq!(check_store(1, 3, state, &model), Ok(()));
         for (index, holds) in [(4, state), (1, state), (2, &StoreModel::default()), (9, state)] {
-            let told = check_store(1, index, holds, &ledger);
+            let told = check_store(1, index, holds, &model);
             assert_eq!(told.unwrap_err().rule, Rule::Acknowledged);
         }
     }

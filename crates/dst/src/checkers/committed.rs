@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use clearlane_wal::Entry;
 
-use super::{Rule, Violation};
+use super::{CheckResult, Rule, Violation};
 
 /// The log as far as any member has applied it.
 #[derive(Debug, Default)]
@@ -21,36 +21,28 @@ pub struct Committed {
 
 impl Committed {
     /// Called at a start, and when a snapshot replaces the store.
-    pub fn on_store_opened(&mut self, member: u64, index: u64) -> Result<(), Violation> {
+    pub fn on_store_opened(&mut self, member: u64, index: u64) -> CheckResult {
         self.applied_index.insert(member, index);
         let newest = self.newest();
-        if index > newest {
-            let seen =
-                format!("{member} begins at {index}, and no member has gone beyond {newest}");
-            return Err(Violation::new(Rule::Committed, seen));
-        }
-        Ok(())
+        Rule::Committed.check(index <= newest, || {
+            format!("{member} begins at {index}, and no member has gone beyond {newest}")
+        })
     }
 
     /// Returns whether this member is the first to apply the entry.
     pub fn on_apply(&mut self, member: u64, entry: &Entry) -> Result<bool, Violation> {
-        let at = self.applied_index.entry(member).or_default();
-        if entry.index != *at + 1 {
-            let seen = format!("{member} applies {} after {at}", entry.index);
-            return Err(Violation::new(Rule::Committed, seen));
-        }
-        *at = entry.index;
-        match self.entries.get(&entry.index) {
-            Some(first) if first == entry => Ok(false),
-            Some(first) => {
-                let seen = format!("{member} applies {entry:?}, others {first:?}");
-                Err(Violation::new(Rule::Committed, seen))
-            }
-            None => {
-                self.entries.insert(entry.index, entry.clone());
-                Ok(true)
-            }
-        }
+        let applied = self.applied_index.entry(member).or_default();
+        Rule::Committed.check(entry.index == *applied + 1, || {
+            format!("{member} applies {} after {applied}", entry.index)
+        })?;
+        *applied = entry.index;
+        let Some(first) = self.entries.get(&entry.index) else {
+            self.entries.insert(entry.index, entry.clone());
+            return Ok(true);
+        };
+        Rule::Committed
+            .check(first == entry, || format!("{member} applies {entry:?}, others {first:?}"))
+            .map(|()| false)
     }
 
     /// The highest index applied by any member.

@@ -22,7 +22,7 @@ pub struct CommittedModel {
     /// Only at the indexes that changed a lease.
     leases_by_index: BTreeMap<u64, LeaseModel>,
     /// Made by lease clients.
-    lease_revisions: BTreeSet<i64>,
+    pub(crate) lease_revisions: BTreeSet<i64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,16 +37,13 @@ pub struct AppliedRequest {
 impl Default for CommittedModel {
     fn default() -> CommittedModel {
         let state = StoreModel::default();
-        let states = BTreeMap::from([(state.revision, state.clone())]);
-        let revisions = BTreeMap::from([(0, state.revision)]);
-        let tenancies = BTreeMap::from([(0, LeaseModel::default())]);
         CommittedModel {
+            states: BTreeMap::from([(state.revision, state.clone())]),
+            revision_by_index: BTreeMap::from([(0, state.revision)]),
             state,
-            states,
-            revision_by_index: revisions,
             requests: BTreeMap::new(),
             leases: LeaseModel::default(),
-            leases_by_index: tenancies,
+            leases_by_index: BTreeMap::from([(0, LeaseModel::default())]),
             lease_revisions: BTreeSet::new(),
         }
     }
@@ -65,26 +62,26 @@ impl CommittedModel {
             let before = self.state.revision;
             match &proposal {
                 Proposal::Client(request) => drop(self.state.apply(request)),
-                Proposal::Lease(act) => {
-                    self.apply_lease_op(index, act);
-                    told = Some((id, act.clone()));
+                Proposal::Lease(op) => {
+                    self.apply_lease_op(index, op);
+                    told = Some((id, op.clone()));
                 }
                 Proposal::Compact(_) | Proposal::LogRead => {}
             }
             let revision = self.state.revision;
             let place = AppliedRequest { index, revision, changed: revision > before };
-            if let Some(before) = self.requests.insert(id, place) {
-                let seen = format!("request {id:x} is entry {} and again {index}", before.index);
-                return Err(Violation::new(Rule::Committed, seen));
-            }
+            let before = self.requests.insert(id, place);
+            Rule::Committed.check(before.is_none(), || {
+                format!("request {id:x} is entry {index}, and was {before:?}")
+            })?;
             self.states.entry(self.state.revision).or_insert_with(|| self.state.clone());
         }
         self.revision_by_index.insert(entry.index, self.state.revision);
         Ok(told)
     }
 
-    fn apply_lease_op(&mut self, index: u64, act: &LeaseOp) {
-        if self.leases.apply(act) {
+    fn apply_lease_op(&mut self, index: u64, op: &LeaseOp) {
+        if self.leases.apply(op) {
             self.state.revision += 1;
             self.lease_revisions.insert(self.state.revision);
         }
@@ -93,11 +90,7 @@ impl CommittedModel {
 
     /// The leases, and lease clients' keys, of a member that has applied `index`.
     pub fn leases_at(&self, index: u64) -> Option<&LeaseModel> {
-        self.leases_by_index.range(..=index).next_back().map(|(_, tenancy)| tenancy)
-    }
-
-    pub fn lease_revisions(&self) -> &BTreeSet<i64> {
-        &self.lease_revisions
+        self.leases_by_index.range(..=index).next_back().map(|(_, leases)| leases)
     }
 
     /// The state at a revision; `None` if it has not been reached.
@@ -137,32 +130,31 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn committed_model() -> CommittedModel {
-        let mut ledger = CommittedModel::default();
+        let mut model = CommittedModel::default();
         for entry in [
             entry(1, None),
             entry(2, Some((12, put("a")))),
             entry(3, Some((13, Proposal::Compact(2)))),
             entry(4, Some((14, put("b")))),
         ] {
-            ledger.add(&entry).unwrap();
+            model.add(&entry).unwrap();
         }
-        ledger
+        model
     }
 
     #[test]
     fn states_are_found_by_index_and_by_revision() {
-        let ledger = committed_model();
-        let value =
-            |state: Option<&StoreModel>| state.map(|state| state.records["k1"].value.clone());
-        assert_eq!(ledger.at_index(1), Some(&StoreModel::default()));
-        assert_eq!(value(ledger.at_index(3)), Some("a".into()));
-        assert_eq!(value(ledger.at_revision(2)), Some("a".into()));
-        assert_eq!(value(ledger.at_index(4)), Some("b".into()));
-        assert_eq!((ledger.at_index(5), ledger.at_revision(4)), (None, None));
+        let model = committed_model();
+        let value = |state: Option<&StoreModel>| Some(state?.records["k1"].value.clone());
+        assert_eq!(model.at_index(1), Some(&StoreModel::default()));
+        assert_eq!(value(model.at_index(3)), Some("a".into()));
+        assert_eq!(value(model.at_revision(2)), Some("a".into()));
+        assert_eq!(value(model.at_index(4)), Some("b".into()));
+        assert_eq!((model.at_index(5), model.at_revision(4)), (None, None));
         let place = |index, revision, changed| Some(AppliedRequest { index, revision, changed });
-        assert_eq!(ledger.applied_request(13), place(3, 2, false));
+        assert_eq!(model.applied_request(13), place(3, 2, false));
         assert_eq!(
-            (ledger.applied_request(14), ledger.applied_request(15)),
+            (model.applied_request(14), model.applied_request(15)),
             (place(4, 3, true), None)
         );
     }

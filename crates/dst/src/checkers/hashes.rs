@@ -7,29 +7,23 @@ use std::collections::BTreeMap;
 
 use clearlane_mvcc::HashKv;
 
-use super::{Rule, Violation};
+use super::{CheckResult, Rule};
 
 /// By applied index: the first hash, and the member that had it.
 #[derive(Debug, Default)]
 pub struct Hashes {
     by_index: BTreeMap<u64, (u64, HashKv)>,
-    compared: u64,
+    /// How often the hashes of two members were compared.
+    pub compared: u64,
 }
 
 impl Hashes {
-    pub fn check(&mut self, member: u64, index: u64, hash: HashKv) -> Result<(), Violation> {
+    pub fn check(&mut self, member: u64, index: u64, hash: HashKv) -> CheckResult {
         let (first, expected) = *self.by_index.entry(index).or_insert((member, hash));
         self.compared += u64::from(first != member);
-        if expected == hash {
-            return Ok(());
-        }
-        let seen = format!("at {index} {member} has {hash:?}, and {first} had {expected:?}");
-        Err(Violation::new(Rule::Hashes, seen))
-    }
-
-    /// How often the hashes of two members were compared.
-    pub fn compared(&self) -> u64 {
-        self.compared
+        Rule::Hashes.check(expected == hash, || {
+            format!("at {index} {member} has {hash:?}, and {first} had {expected:?}")
+        })
     }
 }
 
@@ -44,7 +38,7 @@ mod tests {
         assert_eq!(hashes.check(1, 5, hash(7, -1)), Ok(()));
         assert_eq!(hashes.check(2, 5, hash(7, -1)), Ok(()));
         assert_eq!(hashes.check(2, 6, hash(8, -1)), Ok(()));
-        assert_eq!(hashes.compared(), 1);
+        assert_eq!(hashes.compared, 1);
         assert_eq!(hashes.check(1, 6, hash(9, -1)).unwrap_err().rule, Rule::Hashes);
         assert_eq!(hashes.check(3, 5, hash(7, 4)).unwrap_err().rule, Rule::Hashes);
     }

@@ -2,26 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use super::{Rule, Violation};
+use super::{CheckResult, Rule};
 
 /// The leader of each term.
 #[derive(Debug, Default)]
 pub struct Leaders {
-    by_term: BTreeMap<u64, u64>,
+    pub by_term: BTreeMap<u64, u64>,
 }
 
 impl Leaders {
-    pub fn on_leader(&mut self, member: u64, term: u64) -> Result<(), Violation> {
+    pub fn on_leader(&mut self, member: u64, term: u64) -> CheckResult {
         let first = *self.by_term.entry(term).or_insert(member);
-        if first == member {
-            return Ok(());
-        }
-        let seen = format!("in term {term} {first} has led, and now {member} does");
-        Err(Violation::new(Rule::Leaders, seen))
-    }
-
-    pub fn count(&self) -> usize {
-        self.by_term.len()
+        Rule::Leaders.check(first == member, || {
+            format!("in term {term} {first} has led, and now {member} does")
+        })
     }
 }
 
@@ -36,6 +30,5 @@ mod tests {
         assert_eq!(leaders.on_leader(2, 3), Ok(()));
         assert_eq!(leaders.on_leader(1, 2), Ok(()), "it is told again");
         assert_eq!(leaders.on_leader(1, 3).unwrap_err().rule, Rule::Leaders);
-        assert_eq!(leaders.count(), 2);
     }
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use clearlane_lease::LeaseState;
 
-use super::{Rule, Violation};
+use super::{CheckResult, Rule};
 use crate::event_queue::{Micros, SECOND};
 use crate::lease_model::{LeaseModel, ModelLease};
 
@@ -23,8 +23,9 @@ pub struct LeasePromises {
     deadlines: BTreeMap<i64, Micros>,
     /// Ids of the requests by which lease clients revoke leases.
     client_revokes: BTreeSet<u64>,
-    keep_alive_count: u64,
-    expired_count: u64,
+    pub keep_alives: u64,
+    /// Leases that have expired.
+    pub expired: u64,
 }
 
 impl LeasePromises {
@@ -34,29 +35,22 @@ impl LeasePromises {
 
     /// `asked` is when the lease client sent its request; `ttl`, in seconds, is the answer.
     pub fn on_keep_alive(&mut self, id: i64, asked: Micros, ttl: i64, drift_ppm_max: u64) {
-        let lives = ttl.unsigned_abs() * SECOND * 1_000_000 / (1_000_000 + drift_ppm_max);
+        let incarnations = ttl.unsigned_abs() * SECOND * 1_000_000 / (1_000_000 + drift_ppm_max);
         let until = self.deadlines.entry(id).or_default();
-        *until = (*until).max(asked + lives);
-        self.keep_alive_count += 1;
+        *until = (*until).max(asked + incarnations);
+        self.keep_alives += 1;
     }
 
     /// Called when the first member applies the revocation.
-    pub fn on_revoke(&mut self, now: Micros, request: u64, id: i64) -> Result<(), Violation> {
+    pub fn on_revoke(&mut self, now: Micros, request: u64, id: i64) -> CheckResult {
         let until = self.deadlines.remove(&id).unwrap_or(0);
         if self.client_revokes.remove(&request) {
             return Ok(());
         }
-        self.expired_count += 1;
-        if now >= until {
-            return Ok(());
-        }
-        let seen = format!("lease {id} has ended at {now}, and was to live until {until}");
-        Err(Violation::new(Rule::Leases, seen))
-    }
-
-    /// Number of keep-alives, and of leases that have expired.
-    pub fn count(&self) -> (u64, u64) {
-        (self.keep_alive_count, self.expired_count)
+        self.expired += 1;
+        Rule::Leases.check(now >= until, || {
+            format!("lease {id} has ended at {now}, and was to live until {until}")
+        })
     }
 }
 
@@ -67,24 +61,22 @@ pub fn check_leases(
     leases: &[LeaseState],
     keys: &BTreeMap<String, i64>,
     expected: &LeaseModel,
-) -> Result<(), Violation> {
+) -> CheckResult {
     let granted = |lease: &LeaseState| {
         (lease.id, ModelLease { ttl: lease.ttl, remaining_ttl: lease.remaining_ttl })
     };
     let attached = leases.iter().flat_map(|lease| {
-        let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
-        lease.keys.iter().map(move |key| (text(key), lease.id))
+        lease.keys.iter().map(|key| (String::from_utf8_lossy(key).into_owned(), lease.id))
     });
     let in_memory: BTreeMap<String, i64> = attached.collect();
-    let on_leases = || keys.iter().filter(|(_, lease)| **lease != 0);
-    let holds = LeaseModel { leases: leases.iter().map(granted).collect(), keys: keys.clone() };
-    if holds == *expected && in_memory.iter().eq(on_leases()) {
-        return Ok(());
-    }
-    let seen = format!(
-        "{member} has applied {index} and has {holds:?}, in memory {in_memory:?}, not {expected:?}"
-    );
-    Err(Violation::new(Rule::Leases, seen))
+    let on_leases = keys.iter().filter(|(_, lease)| **lease != 0);
+    let found = LeaseModel { leases: leases.iter().map(granted).collect(), keys: keys.clone() };
+    let is_same = found == *expected && in_memory.iter().eq(on_leases);
+    Rule::Leases.check(is_same, || {
+        format!(
+            "{member} has applied {index} and has {found:?}, in memory {in_memory:?}, not {expected:?}"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -94,25 +86,25 @@ mod tests {
 
     #[test]
     fn leases_that_differ_are_found() {
-        let mut tenancy = LeaseModel::default();
-        tenancy.apply(&LeaseOp::Grant { id: 7, ttl: 3 });
-        tenancy.apply(&LeaseOp::Put { key: "m1".to_owned(), lease: 7 });
-        tenancy.apply(&LeaseOp::Put { key: "m2".to_owned(), lease: 0 });
+        let mut leases = LeaseModel::default();
+        leases.apply(&LeaseOp::Grant { id: 7, ttl: 3 });
+        leases.apply(&LeaseOp::Put { key: "m1".to_owned(), lease: 7 });
+        leases.apply(&LeaseOp::Put { key: "m2".to_owned(), lease: 0 });
         let of = |id, left, keys: &[&'static str]| LeaseState {
             id,
             ttl: 3,
             remaining_ttl: left,
             keys: keys.iter().map(|key| (*key).into()).collect(),
         };
-        let (right, keys) = (of(7, 0, &["m1"]), tenancy.keys.clone());
-        assert_eq!(check_leases(1, 9, std::slice::from_ref(&right), &keys, &tenancy), Ok(()));
+        let (right, keys) = (of(7, 0, &["m1"]), leases.keys.clone());
+        assert_eq!(check_leases(1, 9, std::slice::from_ref(&right), &keys, &leases), Ok(()));
         for wrong in [vec![], vec![of(8, 0, &["m1"])], vec![of(7, 1, &["m1"])], vec![of(7, 0, &[])]]
         {
-            let told = check_leases(1, 9, &wrong, &keys, &tenancy);
+            let told = check_leases(1, 9, &wrong, &keys, &leases);
             assert_eq!(told.unwrap_err().rule, Rule::Leases, "{wrong:?}");
         }
         let moved = BTreeMap::from([("m1".to_owned(), 7)]);
-        let told = check_leases(1, 9, &[right], &moved, &tenancy);
+        let told = check_leases(1, 9, &[right], &moved, &leases);
         assert_eq!(told.unwrap_err().rule, Rule::Leases);
     }
 
@@ -130,6 +122,6 @@ mod tests {
         let mut own = promises();
         own.expect_revoke(1);
         assert_eq!(own.on_revoke(0, 1, 7), Ok(()));
-        assert_eq!((promises().count(), own.count()), ((2, 0), (2, 0)));
+        assert_eq!((own.keep_alives, own.expired), (2, 0));
     }
 }

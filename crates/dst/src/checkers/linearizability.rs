@@ -13,9 +13,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Rule, Violation};
+use super::{CheckResult, Rule, Violation};
 use crate::event_queue::Micros;
-use crate::history::{Operation, Reply, Request, StoreModel};
+use crate::history::{Operation, Record, Reply, Request, StoreModel};
 
 /// Bound on the attempts to fill gaps. With the hints of the log, each gap needs one.
 const TRIES_MAX: usize = 20_000;
@@ -25,11 +25,7 @@ pub type Hints = BTreeMap<i64, usize>;
 
 /// Returns an error if a history is not linearizable. `others` are the revisions that other users
 /// have made, under keys that no operation reads.
-pub fn check(
-    operations: &[Operation],
-    hints: &Hints,
-    others: &BTreeSet<i64>,
-) -> Result<(), Violation> {
+pub fn check(operations: &[Operation], hints: &Hints, others: &BTreeSet<i64>) -> CheckResult {
     let mut places = RevisionOrder::new(operations, hints, others)?;
     places.check_time()?;
     places.check_values(1, StoreModel::default(), &mut BTreeSet::new())
@@ -96,7 +92,7 @@ impl<'h> RevisionOrder<'h> {
         Ok(places)
     }
 
-    fn add(&mut self, number: usize, reply: &'h Reply) -> Result<(), Violation> {
+    fn add(&mut self, number: usize, reply: &'h Reply) -> CheckResult {
         let at = reply.revision;
         if at < 1 || (reply.changed && at < 2) {
             return Err(violation(format!("{} at revision {at}", self.describe(number))));
@@ -108,14 +104,12 @@ impl<'h> RevisionOrder<'h> {
             return Err(violation(format!("two changes made revision {at}: {one} and {other}")));
         }
         for record in &reply.records {
-            let first = *self.observed_values.entry(record.mod_revision).or_insert(&record.value);
-            if first != record.value {
-                let (name, value) = (self.describe(number), &record.value);
-                return Err(violation(format!(
-                    "revision {} has put {first}, and {value} in {name}",
-                    record.mod_revision
-                )));
-            }
+            let Record { value, mod_revision, .. } = record;
+            let first = *self.observed_values.entry(*mod_revision).or_insert(value);
+            Rule::Linearizability.check(first == value, || {
+                let name = self.describe(number);
+                format!("revision {mod_revision} has put {first}, and {value} in {name}")
+            })?;
         }
         let end = self.operations[number].completed.unwrap_or(Micros::MAX);
         let first = self.first_end.entry(at).or_insert(end);
@@ -131,7 +125,7 @@ impl<'h> RevisionOrder<'h> {
     }
 
     /// No operation ended before one with an earlier place began.
-    fn check_time(&self) -> Result<(), Violation> {
+    fn check_time(&self) -> CheckResult {
         let changes = self.changes.iter().map(|(at, number)| ((*at, false), vec![*number]));
         let looks = self.reads.iter().map(|(at, numbers)| ((*at, true), numbers.clone()));
         let places: BTreeMap<(i64, bool), Vec<usize>> = changes.chain(looks).collect();
@@ -162,7 +156,7 @@ impl<'h> RevisionOrder<'h> {
         from: i64,
         mut state: StoreModel,
         used: &mut BTreeSet<usize>,
-    ) -> Result<(), Violation> {
+    ) -> CheckResult {
         for revision in from..=self.last {
             if self.lease_revisions.contains(&revision) && !self.changes.contains_key(&revision) {
                 state.revision = revision;
@@ -178,19 +172,18 @@ impl<'h> RevisionOrder<'h> {
         Ok(())
     }
 
-    fn check_reads(&self, revision: i64, state: &StoreModel) -> Result<(), Violation> {
+    fn check_reads(&self, revision: i64, state: &StoreModel) -> CheckResult {
         let mut looks = self.reads.get(&revision).into_iter().flatten();
         looks.try_for_each(|number| self.compare(*number, state))
     }
 
-    fn compare(&self, number: usize, state: &StoreModel) -> Result<(), Violation> {
+    fn compare(&self, number: usize, state: &StoreModel) -> CheckResult {
         let operation = &self.operations[number];
         let (was, is) = (operation.reply(), state.expected_reply(&operation.request));
-        if was == Some(&is) {
-            return Ok(());
-        }
-        let name = self.describe(number);
-        Err(violation(format!("{name} was told {was:?}, and a single store says {is:?}")))
+        Rule::Linearizability.check(was == Some(&is), || {
+            let name = self.describe(number);
+            format!("{name} was told {was:?}, and a single store says {is:?}")
+        })
     }
 
     /// Tries each open operation that may have made the revision, until one fits.
@@ -199,7 +192,7 @@ impl<'h> RevisionOrder<'h> {
         revision: i64,
         state: &StoreModel,
         used: &mut BTreeSet<usize>,
-    ) -> Result<(), Violation> {
+    ) -> CheckResult {
         let modified = state.records.values().map(|record| record.mod_revision).collect();
         let situation = (revision, used.iter().copied().collect(), modified);
         let unclaimed = violation(format!("no operation has made revision {revision}"));

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use clearlane_wal::ConfState;
 
-use super::{Rule, Violation};
+use super::{CheckResult, Rule};
 
 #[derive(Debug, Default)]
 pub struct Membership {
@@ -22,38 +22,20 @@ impl Membership {
         index: u64,
         raft: &ConfState,
         table: &ConfState,
-    ) -> Result<(), Violation> {
+    ) -> CheckResult {
         let (raft, table) = (sorted(raft), sorted(table));
-        let broken = |seen| Err(Violation::new(Rule::Members, seen));
-        if raft != table {
-            return broken(format!("{member} at {index}: raft has {raft:?}, the table {table:?}"));
-        }
-        let (first, expected) =
-            self.by_index.entry(index).or_insert_with(|| (member, raft.clone()));
-        if *expected != raft {
-            let seen = format!("at {index} {member} has {raft:?}, {first} had {expected:?}");
-            return broken(seen);
-        }
-        Ok(())
+        Rule::Members.check(raft == table, || {
+            format!("{member} at {index}: raft has {raft:?}, the table {table:?}")
+        })?;
+        self.by_index.entry(index).or_insert_with(|| (member, raft.clone()));
+        self.check_conf_state(member, index, &raft)
     }
-}
 
-impl Membership {
-    pub fn check_conf_state(
-        &self,
-        member: u64,
-        index: u64,
-        raft: &ConfState,
-    ) -> Result<(), Violation> {
-        match self.by_index.get(&index) {
-            Some((first, expected)) if *expected != sorted(raft) => {
-                let seen = format!(
-                    "at {index} raft of {member} counts {raft:?}, {first} had {expected:?}"
-                );
-                Err(Violation::new(Rule::Members, seen))
-            }
-            _ => Ok(()),
-        }
+    pub fn check_conf_state(&self, member: u64, index: u64, raft: &ConfState) -> CheckResult {
+        let Some((first, expected)) = self.by_index.get(&index) else { return Ok(()) };
+        Rule::Members.check(*expected == sorted(raft), || {
+            format!("at {index} raft of {member} has {raft:?}, {first} had {expected:?}")
+        })
     }
 }
 

@@ -37,6 +37,15 @@ pub enum Rule {
     Progress,
 }
 
+impl Rule {
+    /// If the rule does not hold, `seen` describes what was seen instead.
+    pub fn check(self, holds: bool, seen: impl FnOnce() -> String) -> CheckResult {
+        if holds { Ok(()) } else { Err(Violation::new(self, seen())) }
+    }
+}
+
+pub type CheckResult = Result<(), Violation>;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub rule: Rule,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use clearlane_server::replica::RequestId;
 
-use super::{Rule, Violation};
+use super::{CheckResult, Rule, Violation};
 
 /// The requests of a member in one incarnation.
 #[derive(Debug, Default)]
@@ -25,7 +25,9 @@ impl RequestChecker {
     ) -> Result<bool, Violation> {
         let before = self.proposed.insert(request, entry);
         let is_same = before.is_none_or(|before| before == entry);
-        check_first(is_same, member, request, "proposed").map(|()| before.is_none())
+        Rule::Requests
+            .check(is_same, || format!("{request:?} is proposed twice at {member}"))
+            .map(|()| before.is_none())
     }
 
     pub fn proposed_as(&self, entry: u64) -> Option<RequestId> {
@@ -40,28 +42,12 @@ impl RequestChecker {
         request: RequestId,
         revision: Option<i64>,
         shows: i64,
-    ) -> Result<(), Violation> {
-        if revision.is_some_and(|revision| revision > shows) {
-            let seen = format!("{member} answers {request:?} with {revision:?} and shows {shows}");
-            return Err(Violation::new(Rule::Requests, seen));
-        }
+    ) -> CheckResult {
+        Rule::Requests.check(revision.is_none_or(|revision| revision <= shows), || {
+            format!("{member} answers {request:?} with {revision:?} and shows {shows}")
+        })?;
         let is_first = self.completed.insert(request);
-        check_first(is_first, member, request, "completed")
-    }
-}
-
-fn check_first(
-    is_first: bool,
-    member: u64,
-    request: RequestId,
-    done: &str,
-) -> Result<(), Violation> {
-    match is_first {
-        true => Ok(()),
-        false => {
-            let seen = format!("{request:?} is {done} twice at {member}");
-            Err(Violation::new(Rule::Requests, seen))
-        }
+        Rule::Requests.check(is_first, || format!("{request:?} is completed twice at {member}"))
     }
 }
 
@@ -78,9 +64,7 @@ mod tests {
         assert_eq!(requests.on_propose(1, request(1), 8).unwrap_err().rule, Rule::Requests);
         assert_eq!(requests.on_complete(1, request(1), Some(5), 5), Ok(()));
         assert_eq!(requests.on_complete(1, request(1), None, 5).unwrap_err().rule, Rule::Requests);
-        assert_eq!(
-            requests.on_complete(1, request(2), Some(6), 5).unwrap_err().rule,
-            Rule::Requests
-        );
+        let early = requests.on_complete(1, request(2), Some(6), 5);
+        assert_eq!(early.unwrap_err().rule, Rule::Requests);
     }
 }

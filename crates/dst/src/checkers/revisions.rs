@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Rule, Violation};
+use super::{CheckResult, Rule};
 
 #[derive(Debug, Default)]
 pub struct Revisions {
@@ -19,42 +19,34 @@ impl Revisions {
         self.notified.insert(member, revision);
     }
 
-    pub fn on_notify(
-        &mut self,
-        member: u64,
-        revision: i64,
-        changes: usize,
-    ) -> Result<(), Violation> {
+    pub fn on_notify(&mut self, member: u64, revision: i64, changes: usize) -> CheckResult {
         let before = self.notified.insert(member, revision).unwrap_or(1);
-        if revision != before + 1 || changes == 0 {
-            let seen = format!("{member} tells {changes} changes of {revision} after {before}");
-            return Err(Violation::new(Rule::Revisions, seen));
-        }
-        Ok(())
+        Rule::Revisions.check(revision == before + 1 && changes > 0, || {
+            format!("{member} tells {changes} changes of {revision} after {before}")
+        })
     }
 
-    pub fn check(&mut self, member: u64, index: u64, revision: i64) -> Result<(), Violation> {
-        let told = self.notified.get(&member).copied().unwrap_or(1);
+    pub fn check(&mut self, member: u64, index: u64, revision: i64) -> CheckResult {
+        let notified = self.notified.get(&member).copied().unwrap_or(1);
         let first = *self.by_index.entry(index).or_insert(revision);
-        let broken = |seen| Err(Violation::new(Rule::Revisions, seen));
-        if first != revision || told != revision {
-            return broken(format!(
+        Rule::Revisions.check(first == revision && notified == revision, || {
+            format!(
                 "{member} has applied {index} and is at {revision}; others were at {first}, its \
-                 watchers are at {told}"
-            ));
-        }
+                 watchers are at {notified}"
+            )
+        })?;
         // Each entry makes one revision or none.
-        let before = self.by_index.range(..index).next_back().map(|(at, is)| (*at, *is));
-        let after = self.by_index.range(index + 1..).next().map(|(at, is)| (*at, *is));
-        for (from, to) in [(before, Some((index, revision))), (Some((index, revision)), after)] {
-            let (Some(from), Some(to)) = (from, to) else { continue };
+        let before = self.by_index.range(..index).next_back();
+        let after = self.by_index.range(index + 1..).next();
+        for pair in [before.zip(Some((&index, &revision))), Some((&index, &revision)).zip(after)] {
+            let Some((from, to)) = pair else { continue };
             let risen = to.1 - from.1;
-            if risen < 0 || risen.unsigned_abs() > to.0 - from.0 {
-                return broken(format!(
+            Rule::Revisions.check(risen >= 0 && risen.unsigned_abs() <= to.0 - from.0, || {
+                format!(
                     "from entry {} to {} revisions went from {} to {}",
                     from.0, to.0, from.1, to.1
-                ));
-            }
+                )
+            })?;
         }
         Ok(())
     }
@@ -79,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_found_and_a_doubled_revision_and_one_too_many() {
-        let broken = |result: Result<(), Violation>| {
+        let broken = |result: CheckResult| {
             assert_eq!(result.unwrap_err().rule, Rule::Revisions);
         };
         let mut revisions = Revisions::default();

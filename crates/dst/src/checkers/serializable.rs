@@ -2,21 +2,18 @@
 //! state at the revision in its header, however long the member was cut off.
 
 use super::committed_model::CommittedModel;
-use super::{Rule, Violation};
+use super::{CheckResult, Rule};
 use crate::history::Operation;
 
-pub fn check(operations: &[Operation], ledger: &CommittedModel) -> Result<(), Violation> {
-    for (number, operation) in operations.iter().enumerate() {
+pub fn check(operations: &[Operation], model: &CommittedModel) -> CheckResult {
+    let reads = operations.iter().enumerate();
+    for (number, operation) in reads.filter(|(_, it)| it.request.is_serializable()) {
         let Some(reply) = operation.reply() else { continue };
-        if !operation.request.is_serializable() {
-            continue;
-        }
-        let state = ledger.at_revision(reply.revision);
+        let state = model.at_revision(reply.revision);
         let expected = state.map(|state| state.expected_reply(&operation.request));
-        if expected.as_ref() != Some(reply) {
-            let seen = format!("#{number} {operation:?}; at that revision: {expected:?}");
-            return Err(Violation::new(Rule::Serializable, seen));
-        }
+        Rule::Serializable.check(expected.as_ref() == Some(reply), || {
+            format!("#{number} {operation:?}; at that revision: {expected:?}")
+        })?;
     }
     Ok(())
 }
@@ -27,18 +24,18 @@ mod tests {
     use super::*;
     use crate::history::{History, OperationOutcome, Reply, Request};
 
-    fn check_reply(reply: Reply) -> Result<(), Violation> {
+    fn check_reply(reply: Reply) -> CheckResult {
         let mut history = History::default();
         let number = history.invoke(0, 1, 1, Request::Read { key: None, serializable: true });
         history.complete(1, number, OperationOutcome::Completed(reply));
-        check(history.operations(), &committed_model())
+        check(&history.operations, &committed_model())
     }
 
     #[test]
     fn the_past_is_fine_and_a_mixture_is_not() {
-        let ledger = committed_model();
+        let model = committed_model();
         let at = |revision: i64| {
-            let state = ledger.at_revision(revision).unwrap();
+            let state = model.at_revision(revision).unwrap();
             Reply { revision, changed: false, records: state.records.values().cloned().collect() }
         };
         for revision in 1..=3 {

@@ -9,10 +9,10 @@ use clearlane_server::replica::{
 };
 
 use super::{Cluster, Event, MemberEvent as Step, member_failed};
+use crate::checkers::CheckResult;
 use crate::clients::Client;
 use crate::event_queue::{MILLISECOND, Micros};
 use crate::history::{History, OperationOutcome, Request};
-use crate::invariant_checker::CheckResult;
 use crate::machine::Machine;
 use crate::proposals::{Proposal, encode};
 use crate::replies;
@@ -44,20 +44,20 @@ pub(super) struct ClientPool {
 }
 
 impl ClientPool {
-    pub(super) fn new(terms: &RunConfig, chance: &mut Rng) -> ClientPool {
-        let client = |id| (id, Client::new(id, terms.client_config, chance.split()));
+    pub(super) fn new(config: &RunConfig, rng: &mut Rng) -> ClientPool {
+        let client = |id| (id, Client::new(id, config.client_config, rng.split()));
         ClientPool {
-            clients: (1..=terms.clients).map(client).collect(),
+            clients: (1..=config.clients).map(client).collect(),
             history: History::default(),
             waiters: BTreeMap::new(),
             pending_operations: BTreeMap::new(),
             proposal_ids: BTreeMap::new(),
-            rng: chance.split(),
+            rng: rng.split(),
         }
     }
 
     pub(super) fn member_of(&self, operation: usize) -> u64 {
-        self.history.operations()[operation].member
+        self.history.operations[operation].member
     }
 
     /// Returns the operations that get no response because the member has crashed.
@@ -80,11 +80,11 @@ impl ClientPool {
         member: u64,
         request: RequestId,
     ) -> Option<RequestWaiter> {
-        let asker = self.waiters.remove(&(member, request))?;
-        if let RequestWaiter::Operation(operation) = &asker {
+        let waiter = self.waiters.remove(&(member, request))?;
+        if let RequestWaiter::Operation(operation) = &waiter {
             self.pending_operations.remove(operation);
         }
-        Some(asker)
+        Some(waiter)
     }
 
     /// Returns whether the request revokes a lease.
@@ -131,13 +131,13 @@ impl Cluster {
             LAST_CLIENT => client.final_put(),
             _ => client.request(),
         };
-        let timeout = client.timeout();
+        let timeout = client.config.timeout;
         let now = self.events.now();
         let operation = self.clients.history.invoke(now, id, member, request);
         if let Some(client) = self.clients.clients.get_mut(&id) {
             client.pending_operation = Some(operation);
         }
-        let request = self.clients.history.operations()[operation].request.clone();
+        let request = self.clients.history.operations[operation].request.clone();
         self.trace_line(format_args!("client {id} wants #{operation} from {member}: {request:?}"));
         let wait = self.client_delay();
         self.events.schedule(wait, Event::RequestArrives(operation));
@@ -151,14 +151,13 @@ impl Cluster {
     }
 
     pub(super) fn handle_client_request(&mut self, number: usize) -> CheckResult {
-        let operation = &self.clients.history.operations()[number];
+        let operation = &self.clients.history.operations[number];
         let (id, request) = (operation.member, operation.request.clone());
-        let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
-        let Some(running) = running else {
+        let Some(running) = self.running(id) else {
             self.send_reply(number, OperationOutcome::Rejected);
             return Ok(());
         };
-        let asker = RequestWaiter::Operation(number);
+        let waiter = RequestWaiter::Operation(number);
         match &request {
             Request::Read { key, serializable } if *serializable || running.can_read_locally => {
                 let reply = replies::read(
@@ -173,10 +172,10 @@ impl Cluster {
                     reply.map_or(OperationOutcome::Rejected, OperationOutcome::Completed),
                 );
             }
-            Request::Read { .. } => self.submit(id, asker, ReplicaInput::ReadIndex),
+            Request::Read { .. } => self.submit(id, waiter, ReplicaInput::ReadIndex),
             _ => {
                 let request = Box::new(encode(&Proposal::Client(request)));
-                self.submit(id, asker, |of| ReplicaInput::Propose(request, of));
+                self.submit(id, waiter, |of| ReplicaInput::Propose(request, of));
             }
         }
         Ok(())
@@ -186,16 +185,15 @@ impl Cluster {
     pub(super) fn submit(
         &mut self,
         id: u64,
-        asker: RequestWaiter,
+        waiter: RequestWaiter,
         input: impl FnOnce(RequestId) -> ReplicaInput,
     ) {
-        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
-        let Some(running) = running else { return };
+        let Some(running) = self.running_mut(id) else { return };
         let (request, _) = running.requests.submit(NO_DEADLINE, input);
-        if let RequestWaiter::Operation(operation) = &asker {
+        if let RequestWaiter::Operation(operation) = &waiter {
             self.clients.pending_operations.insert(*operation, (id, request));
         }
-        self.clients.waiters.insert((id, request), asker);
+        self.clients.waiters.insert((id, request), waiter);
         self.plan_net(id);
     }
 
@@ -204,16 +202,14 @@ impl Cluster {
             return;
         };
         self.clients.waiters.remove(&(member, request));
-        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
-        if let Some(running) = running {
+        if let Some(running) = self.running_mut(id) {
             running.requests.release(request);
             self.plan_net(id);
         }
     }
 
     fn plan_net(&mut self, id: u64) {
-        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
-        let Some(running) = running else { return };
+        let Some(running) = self.running_mut(id) else { return };
         if !std::mem::replace(&mut running.is_net_planned, true) {
             let wait = self.rng.log_uniform(1, 300);
             self.plan(id, wait, Step::PollNet);
@@ -221,8 +217,7 @@ impl Cluster {
     }
 
     pub(super) fn complete(&mut self, id: u64, completions: Completions) {
-        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
-        if let Some(running) = running {
+        if let Some(running) = self.running_mut(id) {
             running.completions.extend(completions);
             self.plan_net(id);
         }
@@ -257,18 +252,23 @@ impl Cluster {
         }
         self.plan_poll(id);
         for (request, outcome) in done {
-            if let Some(asker) = self.clients.remove_waiter(id, request) {
-                self.on_request_outcome(id, asker, outcome)?;
+            if let Some(waiter) = self.clients.remove_waiter(id, request) {
+                self.on_request_outcome(id, waiter, outcome)?;
             }
         }
         Ok(())
     }
 
-    fn on_request_outcome(&mut self, id: u64, asker: RequestWaiter, outcome: Heard) -> CheckResult {
+    fn on_request_outcome(
+        &mut self,
+        id: u64,
+        waiter: RequestWaiter,
+        outcome: Heard,
+    ) -> CheckResult {
         if let Heard::NotProposed(error @ Error::Fatal(_)) = &outcome {
             return Err(member_failed(id, error));
         }
-        let number = match asker {
+        let number = match waiter {
             RequestWaiter::Operation(number) => number,
             RequestWaiter::KeepAlive { lease, since } => {
                 let may = matches!(outcome, Heard::ReadReady(_));
@@ -276,7 +276,7 @@ impl Cluster {
             }
             RequestWaiter::LeaseOp { .. } | RequestWaiter::Ignored => return Ok(()),
         };
-        let request = &self.clients.history.operations()[number].request;
+        let request = &self.clients.history.operations[number].request;
         let told = match (outcome, request) {
             (Heard::ReadReady(_), Request::Read { key, .. }) => {
                 let applier = self.machines.get(&id).and_then(Machine::applier);
@@ -307,7 +307,7 @@ impl Cluster {
     }
 
     pub(super) fn on_reply(&mut self, number: usize, outcome: OperationOutcome) {
-        let operation = &self.clients.history.operations()[number];
+        let operation = &self.clients.history.operations[number];
         let id = operation.client;
         let Some(client) = self.clients.clients.get_mut(&id) else { return };
         if client.pending_operation != Some(number) {
@@ -333,7 +333,7 @@ impl Cluster {
     }
 
     pub(super) fn on_client_timeout(&mut self, number: usize) {
-        let operation = &self.clients.history.operations()[number];
+        let operation = &self.clients.history.operations[number];
         let (id, member) = (operation.client, operation.member);
         let Some(client) = self.clients.clients.get_mut(&id) else { return };
         if client.pending_operation != Some(number) {

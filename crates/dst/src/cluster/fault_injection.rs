@@ -1,18 +1,17 @@
 //! Injects the faults; starts, crashes, adds and removes members.
 
 use clearlane_raft::Leadership;
-use clearlane_server::Error;
 use clearlane_server::membership::MemberChange;
 use clearlane_server::replica::ReplicaInput as RaftInput;
+use clearlane_server::{AppliedPosition, Error};
 
 use super::client_pool::RequestWaiter;
 use super::{Cluster, Event, MemberEvent, member_failed, tick_event};
 use crate::bugs::{Bug, unnoticed_transfer};
-use crate::checkers::{Rule, Violation};
+use crate::checkers::{CheckResult, Rule, Violation};
 use crate::event_queue::{MILLISECOND, Micros};
 use crate::faults::{ClusterView, Fault};
-use crate::invariant_checker::CheckResult;
-use crate::machine::{Machine, client_records, peer_url};
+use crate::machine::{Machine, RunningMember, client_records, peer_url};
 use crate::network::{Link, Partition};
 use crate::proposals::{Proposal, encode};
 
@@ -36,7 +35,7 @@ impl Cluster {
             return self.on_member_error(id, &error);
         }
         let Some(running) = &machine.running else { return Ok(()) };
-        let (index, life) = (running.applier.applied_position().index, machine.incarnation);
+        let (index, incarnation) = (running.applier.applied_position().index, machine.incarnation);
         let holds = client_records(&**running.applier.store())
             .map_err(|error| member_failed(id, &error))?;
         self.checker.on_store_opened(id, index)?;
@@ -44,7 +43,7 @@ impl Cluster {
         self.check_leases(id, index)?;
         self.trace_line(format_args!("{id} starts at {index}"));
         let wait = self.rng.between(0, 100 * MILLISECOND);
-        self.events.schedule(wait, tick_event(id, life));
+        self.events.schedule(wait, tick_event(id, incarnation));
         self.plan(id, wait, MemberEvent::Commit { is_timer: true });
         self.plan(id, wait, MemberEvent::CheckTimeouts);
         self.plan_apply(id);
@@ -97,11 +96,9 @@ impl Cluster {
     }
 
     pub(super) fn add_new_machines(&mut self, id: u64) {
-        let Some(applier) = self.machines.get(&id).and_then(Machine::applier) else { return };
-        let is_new = |id: &u64| !self.machines.contains_key(id);
-        let new: Vec<u64> =
-            applier.members().iter().map(|member| member.id).filter(is_new).collect();
-        for id in new {
+        let Some(RunningMember { applier, .. }) = self.running(id) else { return };
+        let ids = applier.members().iter().map(|member| member.id);
+        for id in ids.filter(|id| !self.machines.contains_key(id)).collect::<Vec<_>>() {
             self.trace_line(format_args!("{id} joins"));
             self.metrics.members_added += 1;
             self.add_machine(id, &[]);
@@ -112,10 +109,9 @@ impl Cluster {
         let running = || self.machines.values().filter(|machine| machine.running.is_some());
         let leads = running().filter(|machine| machine.is_leader());
         let leader = leads.max_by_key(|machine| machine.leadership().term);
-        let newest = running().filter_map(|machine| machine.applier());
-        let newest = newest.max_by_key(|core| core.applied_position().index);
-        let members =
-            newest.map(|core| core.applied_position().conf_state.clone()).unwrap_or_default();
+        let positions = running().filter_map(|machine| Some(machine.applier()?.applied_position()));
+        let newest = positions.max_by_key(|position| position.index);
+        let members = newest.map(|position| position.conf_state.clone()).unwrap_or_default();
         ClusterView {
             up: running().map(|machine| machine.id).collect(),
             leader: leader.map(|machine| machine.id),
@@ -201,9 +197,9 @@ impl Cluster {
     fn transfer_leader(&mut self, to: u64, cut: Option<Micros>) {
         let Some(leader) = self.view().leader else { return };
         self.message_triggers.on_leader_transfer = cut.map(|lasts| (leader, lasts));
-        let running = self.machines.get_mut(&leader).and_then(|machine| machine.running.as_mut());
-        let Some(running) = running else { return };
-        if self.config.bug == Some(Bug::LeaseKeptOverTransfer) {
+        let is_planted = self.config.bug == Some(Bug::LeaseKeptOverTransfer);
+        let Some(running) = self.running_mut(leader) else { return };
+        if is_planted {
             let term = running.replica.leadership().term;
             let message = unnoticed_transfer(leader, to, term).filter(|_| to != leader);
             message.into_iter().for_each(|message| self.send(leader, message));
@@ -215,9 +211,9 @@ impl Cluster {
 
     /// A promotion goes to the leader, other changes to any member; the outcome is ignored.
     fn propose_member_change(&mut self, change: MemberChange) -> CheckResult {
-        let sight = self.view();
-        let any = self.rng.choose(&sight.up).copied();
-        let leader = sight.leader.filter(|_| matches!(change, MemberChange::Promote { .. }));
+        let view = self.view();
+        let any = self.rng.choose(&view.up).copied();
+        let leader = view.leader.filter(|_| matches!(change, MemberChange::Promote { .. }));
         let Some(id) = leader.or(any) else { return Ok(()) };
         self.trace_line(format_args!("{id} is to propose {change:?}"));
         self.submit(id, RequestWaiter::Ignored, |of| RaftInput::ChangeMembers(change, of));
@@ -228,9 +224,7 @@ impl Cluster {
         let up = self.view().up;
         let Some(id) = self.rng.choose(&up).copied() else { return Ok(()) };
         let back = self.rng.log_uniform(0, 100) as i64;
-        let Some(applier) = self.machines.get(&id).and_then(Machine::applier) else {
-            return Ok(());
-        };
+        let Some(RunningMember { applier, .. }) = self.running(id) else { return Ok(()) };
         let at = applier.store().begin_read().revision() - back;
         if at > 1 {
             let request = Box::new(encode(&Proposal::Compact(at)));
@@ -246,8 +240,7 @@ impl Cluster {
             None => format!("{}: down (gone: {})", machine.id, machine.is_removed),
             Some((core, applier)) => {
                 let Leadership { leader, term, role } = core.leadership();
-                let (index, members) =
-                    (applier.applied_position().index, &applier.applied_position().conf_state);
+                let AppliedPosition { index, conf_state: members, .. } = applier.applied_position();
                 format!(
                     "{}: {role:?} term {term} leader {leader} committed {} applied {index} \
                      voters {:?} learners {:?}",

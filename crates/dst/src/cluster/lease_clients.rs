@@ -9,8 +9,8 @@ use clearlane_server::replica::ReplicaInput as RaftInput;
 
 use super::client_pool::RequestWaiter;
 use super::{Cluster, Event};
+use crate::checkers::CheckResult;
 use crate::event_queue::{MILLISECOND, Micros, SECOND};
-use crate::invariant_checker::CheckResult;
 use crate::lease_model::{LEASE_KEY_PREFIX, LeaseOp};
 use crate::machine::Machine;
 use crate::proposals::{Proposal, encode};
@@ -27,9 +27,9 @@ pub(super) struct LeaseClients {
 }
 
 impl LeaseClients {
-    pub(super) fn new(mut chance: Rng) -> LeaseClients {
-        let longest_pause = chance.log_uniform(30 * MILLISECOND, 2 * SECOND);
-        LeaseClients { pause_max: longest_pause, newest_lease: 0, rng: chance }
+    pub(super) fn new(mut rng: Rng) -> LeaseClients {
+        let pause_max = rng.log_uniform(30 * MILLISECOND, 2 * SECOND);
+        LeaseClients { pause_max, newest_lease: 0, rng }
     }
 
     fn pause(&mut self) -> Micros {
@@ -58,7 +58,7 @@ impl Cluster {
         let up: Vec<u64> = up.map(|machine| machine.id).collect();
         let Some(member) = self.lease_clients.rng.choose(&up).copied() else { return Ok(()) };
         let clients = &mut self.lease_clients;
-        let act = match clients.rng.between(0, 9) {
+        let op = match clients.rng.between(0, 9) {
             0..=1 => {
                 clients.newest_lease += 1;
                 let ttl = clients.rng.between(2, 8) as i64;
@@ -72,8 +72,8 @@ impl Cluster {
             6 => LeaseOp::Revoke(clients.recent_lease()),
             _ => return self.keep_alive(),
         };
-        self.trace_line(format_args!("a lease client asks {member}: {act:?}"));
-        self.propose_lease_op(member, act)
+        self.trace_line(format_args!("a lease client asks {member}: {op:?}"));
+        self.propose_lease_op(member, op)
     }
 
     /// At a member that considers itself the leader.
@@ -105,16 +105,16 @@ impl Cluster {
                 Ok(())
             }
             Renewal::CheckpointFirst(checkpoint) => {
-                let act = LeaseOp::Checkpoint(vec![(checkpoint.id, checkpoint.remaining_ttl)]);
-                self.propose_lease_op(member, act)
+                let op = LeaseOp::Checkpoint(vec![(checkpoint.id, checkpoint.remaining_ttl)]);
+                self.propose_lease_op(member, op)
             }
             Renewal::NotFound | Renewal::NotLeading => Ok(()),
         }
     }
 
-    fn propose_lease_op(&mut self, member: u64, act: LeaseOp) -> CheckResult {
-        let is_end = matches!(act, LeaseOp::Revoke(_));
-        let request = Box::new(encode(&Proposal::Lease(act)));
+    fn propose_lease_op(&mut self, member: u64, op: LeaseOp) -> CheckResult {
+        let is_end = matches!(op, LeaseOp::Revoke(_));
+        let request = Box::new(encode(&Proposal::Lease(op)));
         self.submit(member, RequestWaiter::LeaseOp { is_revoke: is_end }, |of| {
             RaftInput::Propose(request, of)
         });

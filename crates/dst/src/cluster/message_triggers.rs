@@ -7,8 +7,10 @@
 //!   After its restart the voter must not vote again in that term.
 
 use clearlane_raft::Message;
+use raft::eraftpb::MessageType;
 
 use super::{Cluster, Event};
+use crate::bugs;
 use crate::event_queue::Micros;
 use crate::network::Partition;
 
@@ -22,22 +24,29 @@ pub(super) struct MessageTriggers {
 
 impl Cluster {
     /// `wait` is the delay until the message arrives.
-    pub(super) fn trigger_faults(&mut self, message: &Message, text: &str, wait: Micros) {
-        let (from, to) = (message.from(), message.to());
-        if let Some((_, lasts)) =
-            self.message_triggers.on_leader_transfer.filter(|(leader, _)| *leader == from)
-            && text.contains(" TimeoutNow ")
-        {
-            self.message_triggers.on_leader_transfer = None;
-            self.events.schedule(wait + 1, Event::Partition(Partition::Split(vec![from]), lasts));
+    pub(super) fn trigger_faults(&mut self, message: &Message, wait: Micros) {
+        let MessageTriggers { on_leader_transfer, on_vote } = &self.message_triggers;
+        if on_leader_transfer.is_none() && on_vote.is_none() {
+            return;
         }
-        if let Some((down, lasts)) = self.message_triggers.on_vote
-            && text.contains(" RequestVoteResponse ")
-            && !text.contains(" reject")
-        {
-            self.message_triggers.on_vote = None;
-            self.events.schedule(wait + 1, Event::PowerCut(from, down));
-            self.events.schedule(0, Event::Partition(Partition::Pair(to, from), lasts));
+        let (from, to) = (message.from(), message.to());
+        let Some(message) = bugs::to_raft(message) else { return };
+        match message.get_msg_type() {
+            MessageType::MsgTimeoutNow => {
+                let trigger = &mut self.message_triggers.on_leader_transfer;
+                if let Some((_, duration)) = trigger.take_if(|(leader, _)| *leader == from) {
+                    let partition = Partition::Split(vec![from]);
+                    self.events.schedule(wait + 1, Event::Partition(partition, duration));
+                }
+            }
+            MessageType::MsgRequestVoteResponse if !message.reject => {
+                if let Some((down, duration)) = self.message_triggers.on_vote.take() {
+                    self.events.schedule(wait + 1, Event::PowerCut(from, down));
+                    let partition = Partition::Pair(to, from);
+                    self.events.schedule(0, Event::Partition(partition, duration));
+                }
+            }
+            _ => {}
         }
     }
 
@@ -49,8 +58,7 @@ impl Cluster {
     }
 
     pub(super) fn begin_power_cut(&mut self, id: u64, down: Micros) {
-        let runs = self.machines.get(&id).is_some_and(|machine| machine.running.is_some());
-        if self.quiet.since.is_none() && runs {
+        if self.quiet.since.is_none() && self.running(id).is_some() {
             self.crash(id, true);
             self.events.schedule(down, Event::Start(id));
         }

@@ -32,12 +32,12 @@ use self::message_triggers::MessageTriggers;
 use self::quiet::QuietPhase;
 use self::snapshot_transfer::SnapshotTransfer;
 use crate::bugs::Bug;
-use crate::checkers::{Rule, Violation};
+use crate::checkers::{CheckResult, Rule, Violation};
 use crate::effect_hash::EffectHash;
 use crate::event_queue::{EventQueue, Micros, SECOND};
 use crate::faults::FaultGenerator;
 use crate::history::OperationOutcome;
-use crate::invariant_checker::{CheckResult, InvariantChecker};
+use crate::invariant_checker::InvariantChecker;
 use crate::machine::{Machine, RunningMember, member_description};
 use crate::network::{Link, Network, Partition};
 use crate::rng::Rng;
@@ -174,31 +174,31 @@ pub struct RunMetrics {
 }
 
 impl Cluster {
-    pub fn new(order: &SeedOptions) -> Cluster {
-        let mut chance = Rng::new(order.seed ^ order.members << 56);
-        let terms = RunConfig::random(&mut chance.split(), order.bug);
-        let voters_min = match terms.can_lose_members {
+    pub fn new(options: &SeedOptions) -> Cluster {
+        let mut rng = Rng::new(options.seed ^ options.members << 56);
+        let config = RunConfig::random(&mut rng.split(), options.bug);
+        let voters_min = match config.can_lose_members {
             true => 1,
-            false => (order.members as usize).saturating_sub(1).max(3),
+            false => (options.members as usize).saturating_sub(1).max(3),
         };
-        let mut faults = FaultGenerator::new(chance.split(), voters_min, terms.drift_ppm_max);
-        if terms.can_lose_members {
+        let mut faults = FaultGenerator::new(rng.split(), voters_min, config.drift_ppm_max);
+        if config.can_lose_members {
             faults.remove_members_often();
         }
-        match order.bug {
+        match options.bug {
             Some(Bug::LeaseKeptOverTransfer) => faults.transfer_often(),
             Some(Bug::LeaseTooLong) => faults.partition_leaders_often(),
             _ => {}
         }
-        let mut network = Network::new(chance.split());
-        network.faults = terms.network_faults;
-        let users = ClientPool::new(&terms, &mut chance);
-        let lease_clients = LeaseClients::new(chance.split());
+        let mut network = Network::new(rng.split());
+        network.faults = config.network_faults;
+        let users = ClientPool::new(&config, &mut rng);
+        let lease_clients = LeaseClients::new(rng.split());
         let mut cluster = Cluster {
             events: EventQueue::default(),
-            trace: Trace::new(order.trace),
+            trace: Trace::new(options.trace),
             effect_hash: EffectHash::default(),
-            rng: chance,
+            rng,
             network,
             faults,
             machines: BTreeMap::new(),
@@ -208,12 +208,12 @@ impl Cluster {
             checker: InvariantChecker::default(),
             quiet: QuietPhase::default(),
             message_triggers: MessageTriggers::default(),
-            newest_id: order.members,
+            newest_id: options.members,
             metrics: RunMetrics::default(),
-            config: terms,
+            config,
         };
-        let first: Vec<_> = (1..=order.members).map(member_description).collect();
-        for id in 1..=order.members {
+        let first: Vec<_> = (1..=options.members).map(member_description).collect();
+        for id in 1..=options.members {
             cluster.add_machine(id, &first);
         }
         cluster
@@ -242,16 +242,16 @@ impl Cluster {
             }
             self.handle_event(event)?;
         }
-        self.checker.check_history(self.clients.history.operations(), &self.clients.proposal_ids)
+        self.checker.check_history(&self.clients.history.operations, &self.clients.proposal_ids)
     }
 
     pub fn collect_metrics(&mut self) -> RunMetrics {
-        self.metrics.operations = self.clients.history.operations().len() as u64;
+        self.metrics.operations = self.clients.history.operations.len() as u64;
         self.metrics.committed_entries = self.checker.committed.newest();
-        self.metrics.terms_with_leader = self.checker.leaders.count() as u64;
-        (self.metrics.lease_keep_alives, self.metrics.expired_leases) =
-            self.checker.lease_promises.count();
-        self.metrics.compared_hashes = self.checker.hashes.compared();
+        self.metrics.terms_with_leader = self.checker.leaders.by_term.len() as u64;
+        self.metrics.lease_keep_alives = self.checker.lease_promises.keep_alives;
+        self.metrics.expired_leases = self.checker.lease_promises.expired;
+        self.metrics.compared_hashes = self.checker.hashes.compared;
         self.metrics
     }
 
@@ -262,8 +262,8 @@ impl Cluster {
     fn handle_event(&mut self, event: Event) -> CheckResult {
         let Some(event) = self.defer_if_paused(event) else { return Ok(()) };
         match event {
-            Event::Member { id, incarnation: life, event: what } => {
-                return self.handle_member_event(id, life, what);
+            Event::Member { id, incarnation, event: what } => {
+                return self.handle_member_event(id, incarnation, what);
             }
             Event::MessageArrives { link, bytes } => return self.on_message(link, &bytes),
             Event::SnapshotChunk(number) => return self.on_snapshot_chunk(number),
@@ -290,7 +290,7 @@ impl Cluster {
             Event::Member { id, .. } => *id,
             Event::MessageArrives { link, .. } => link.1,
             Event::RequestArrives(operation) => self.clients.member_of(*operation),
-            Event::SnapshotChunk(number) => self.snapshot_transfers.get(number)?.to,
+            Event::SnapshotChunk(number) => self.snapshot_transfers.get(number)?.link.1,
             _ => return Some(event),
         };
         let now = self.events.now();
@@ -303,10 +303,10 @@ impl Cluster {
         }
     }
 
-    fn handle_member_event(&mut self, id: u64, life: u64, what: MemberEvent) -> CheckResult {
+    fn handle_member_event(&mut self, id: u64, incarnation: u64, what: MemberEvent) -> CheckResult {
         let now = self.events.now();
         let Some(machine) =
-            self.machines.get_mut(&id).filter(|machine| machine.incarnation == life)
+            self.machines.get_mut(&id).filter(|machine| machine.incarnation == incarnation)
         else {
             return Ok(());
         };
@@ -327,7 +327,7 @@ impl Cluster {
             }
             MemberEvent::Tick => {
                 core.tick();
-                self.events.schedule(clock.to_sim_time(TICK_INTERVAL), tick_event(id, life));
+                self.events.schedule(clock.to_sim_time(TICK_INTERVAL), tick_event(id, incarnation));
                 self.plan_poll(id);
                 return Ok(());
             }
@@ -343,11 +343,18 @@ impl Cluster {
     }
 
     fn enqueue_raft_event(&mut self, id: u64, input: RaftInput) {
-        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
-        if let Some(running) = running {
+        if let Some(running) = self.running_mut(id) {
             running.raft_loop_events.push(input);
             self.plan_poll(id);
         }
+    }
+
+    fn running(&self, id: u64) -> Option<&RunningMember> {
+        self.machines.get(&id)?.running.as_ref()
+    }
+
+    fn running_mut(&mut self, id: u64) -> Option<&mut RunningMember> {
+        self.machines.get_mut(&id)?.running.as_mut()
     }
 
     fn on_message(&mut self, link: Link, bytes: &[u8]) -> CheckResult {
@@ -367,8 +374,8 @@ impl Cluster {
     }
 }
 
-fn tick_event(id: u64, life: u64) -> Event {
-    Event::Member { id, incarnation: life, event: MemberEvent::Tick }
+fn tick_event(id: u64, incarnation: u64) -> Event {
+    Event::Member { id, incarnation, event: MemberEvent::Tick }
 }
 
 fn member_failed(id: u64, error: &dyn std::fmt::Display) -> Violation {

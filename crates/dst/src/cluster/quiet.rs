@@ -9,9 +9,9 @@ use std::sync::Arc;
 use super::client_pool::LAST_CLIENT;
 use super::message_triggers::MessageTriggers;
 use super::{Cluster, Event};
+use crate::checkers::CheckResult;
 use crate::clients::Client;
 use crate::event_queue::{MILLISECOND, Micros, SECOND};
-use crate::invariant_checker::CheckResult;
 use crate::machine::{Machine, hash_kv};
 use crate::network::NetworkFaults;
 
@@ -77,8 +77,8 @@ impl Cluster {
         if std::mem::replace(&mut self.quiet.last_write_begun, true) {
             return;
         }
-        let chance = self.clients.rng.split();
-        let last = Client::new(LAST_CLIENT, self.config.client_config, chance);
+        let rng = self.clients.rng.split();
+        let last = Client::new(LAST_CLIENT, self.config.client_config, rng);
         self.clients.clients.insert(LAST_CLIENT, last);
         self.events.schedule(0, Event::ClientRequest(LAST_CLIENT));
     }
@@ -134,7 +134,7 @@ impl Cluster {
         });
         for (id, store) in stores.collect::<Vec<_>>() {
             let hash = hash_kv(&*store).map_err(|error| super::member_failed(id, &error))?;
-            self.checker.check_hash(id, index, hash)?;
+            self.checker.hashes.check(id, index, hash)?;
         }
         self.trace_line(format_args!("all agree at {index}"));
         Ok(true)

@@ -15,9 +15,8 @@ use clearlane_wal::Entry;
 use clearlane_wal::group_commit::Batch;
 
 use super::{Cluster, Event, MemberEvent, member_failed};
-use crate::checkers::{Rule, Violation};
+use crate::checkers::{CheckResult, Rule};
 use crate::event_queue::MILLISECOND;
-use crate::invariant_checker::CheckResult;
 use crate::machine::{RunningMember, client_records, hash_kv, lease_keys};
 use crate::replies;
 
@@ -31,8 +30,7 @@ impl Cluster {
 
     /// Inputs that arrive before the poll are served by it, too.
     pub(super) fn plan_poll(&mut self, id: u64) {
-        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
-        let Some(running) = running else { return };
+        let Some(running) = self.running_mut(id) else { return };
         if !std::mem::replace(&mut running.is_poll_planned, true) {
             let wait = self.rng.log_uniform(1, 300);
             self.plan(id, wait, MemberEvent::Poll);
@@ -40,8 +38,7 @@ impl Cluster {
     }
 
     pub(super) fn plan_apply(&mut self, id: u64) {
-        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
-        let Some(running) = running else { return };
+        let Some(running) = self.running_mut(id) else { return };
         if !std::mem::replace(&mut running.is_apply_planned, true) {
             let wait = self.rng.log_uniform(1, self.config.apply_delay_max);
             self.plan(id, wait, MemberEvent::Apply);
@@ -64,7 +61,7 @@ impl Cluster {
         effects.verdict?;
         self.poll_if_awaited(id);
         self.plan_wake(id);
-        let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
+        let running = self.running(id);
         if running.is_some_and(|running| running.is_stopping) {
             self.remove_machine(id);
         }
@@ -73,8 +70,7 @@ impl Cluster {
 
     /// Plans a poll if the raft loop waits for what the apply loop has done.
     fn poll_if_awaited(&mut self, id: u64) {
-        let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
-        let Some(running) = running else { return };
+        let Some(running) = self.running(id) else { return };
         let awaited = running.replica.awaited_index();
         if running.unreported_applied.as_ref().is_some_and(|applied| applied.is_urgent(awaited)) {
             self.plan_poll(id);
@@ -116,8 +112,7 @@ impl Cluster {
     }
 
     fn check_raft(&mut self, id: u64, outputs: &ReplicaReady, rejected: &[Error]) -> CheckResult {
-        if let Some(now) = outputs.leadership {
-            let (role, term, leader) = (now.role, now.term, now.leader);
+        if let Some(Leadership { role, term, leader }) = outputs.leadership {
             self.trace_line(format_args!("{id} {role:?} term={term} leader={leader}"));
             if role == Role::Leader {
                 self.checker.leaders.on_leader(id, term)?;
@@ -131,18 +126,15 @@ impl Cluster {
             }
         }
         self.check_proposals(id)?;
-        let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
-        let Some(running) = running else { return Ok(()) };
-        let ((told, _), index) =
-            (running.replica.last_applied(), running.applier.applied_position().index);
+        let Some(running) = self.running(id) else { return Ok(()) };
+        let (reported, _) = running.replica.last_applied();
         let in_raft = running.replica.applied_in_raft();
-        if told.max(in_raft) > index {
-            let seen =
-                format!("raft of {id} takes {in_raft} for applied, and the store is at {index}");
-            return Err(Violation::new(Rule::Running, seen));
-        }
-        match running.replica.conf_state().cloned() {
-            Some(counts) => self.checker.check_conf_state(id, told, &counts),
+        let index = running.applier.applied_position().index;
+        Rule::Running.check(reported.max(in_raft) <= index, || {
+            format!("raft of {id} takes {in_raft} for applied, and the store is at {index}")
+        })?;
+        match running.replica.conf_state() {
+            Some(raft) => self.checker.membership.check_conf_state(id, reported, raft),
             None => Ok(()),
         }
     }
@@ -162,20 +154,16 @@ impl Cluster {
     }
 
     fn check_applied(&mut self, id: u64, outputs: &ApplyReady, entries: &[Entry]) -> CheckResult {
-        let Some(applier) = self.machines.get(&id).and_then(|machine| machine.applier()) else {
-            return Ok(());
-        };
-        let (now, index) = (self.events.now(), applier.applied_position().index);
-        let store = Arc::clone(applier.store());
-        let (raft, table) =
-            (Arc::clone(&applier.applied_position().conf_state), applier.members().conf_state());
+        let Some(RunningMember { applier, .. }) = self.running(id) else { return Ok(()) };
+        let (store, table) = (Arc::clone(applier.store()), applier.members().conf_state());
+        let AppliedPosition { index, conf_state: raft, .. } = applier.applied_position().clone();
         let is_replaced = outputs.new_store.is_some();
         if is_replaced {
             self.checker.on_store_opened(id, index)?;
             self.metrics.installed_snapshots += 1;
         }
-        self.checker.check_applied(now, id, entries, &outputs.changes)?;
-        self.checker.check_members(id, index, &raft, &table)?;
+        self.checker.check_applied(self.events.now(), id, entries, &outputs.changes)?;
+        self.checker.membership.check(id, index, &raft, &table)?;
         match is_replaced || !entries.is_empty() {
             true => self.check_store(id, index, &*store, !outputs.compactions.is_empty()),
             false => Ok(()),
@@ -184,8 +172,7 @@ impl Cluster {
 
     /// Each request gets one outcome, and only when the store shows what the outcome claims.
     fn check_completions(&mut self, id: u64, completions: &Completions) -> CheckResult {
-        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
-        let Some(running) = running else { return Ok(()) };
+        let Some(running) = self.running_mut(id) else { return Ok(()) };
         let shows = running.applier.store().begin_read().revision();
         for (request, outcome) in completions {
             let revision = match outcome {
@@ -209,33 +196,30 @@ impl Cluster {
         self.trace_line(format_args!("{id} has applied {index}, revision {revision}"));
         self.checker.check_records(id, index, &holds)?;
         self.check_leases(id, index)?;
-        let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
+        let running = self.running(id);
         let compacts = compacts || running.is_some_and(|running| !running.compactions.is_empty());
         // The hashes of all members at the same indexes, so that there is something to compare. But
         // for one oddity of etcd's: without any key, a hash counts what a compaction has not
         // removed yet.
         if index.is_multiple_of(4) && !(compacts && holds.records.is_empty()) {
             let hash = hash_kv(store).map_err(|error| member_failed(id, &error))?;
-            self.checker.check_hash(id, index, hash)?;
+            self.checker.hashes.check(id, index, hash)?;
         }
         Ok(())
     }
 
     pub(super) fn check_leases(&mut self, id: u64, index: u64) -> CheckResult {
-        let Some(core) = self.machines.get(&id).and_then(|machine| machine.applier()) else {
-            return Ok(());
-        };
-        let keys = lease_keys(&**core.store()).map_err(|error| member_failed(id, &error))?;
-        self.checker.check_lease_state(id, index, &core.leases().lease_states(), &keys)
+        let Some(RunningMember { applier, .. }) = self.running(id) else { return Ok(()) };
+        let keys = lease_keys(&**applier.store()).map_err(|error| member_failed(id, &error))?;
+        let leases = applier.leases().lease_states();
+        self.checker.check_lease_state(id, index, &leases, &keys)
     }
 
     pub(super) fn send(&mut self, id: u64, message: Message) {
-        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
-        let Some(running) = running else { return };
+        let Some(running) = self.running_mut(id) else { return };
         let message = &running.planted_bug.alter_sent(id, message);
         let link = (id, message.to());
-        let text = message.to_string();
-        self.trace_line(format_args!("sends {text}"));
+        self.trace_line(format_args!("sends {message}"));
         self.effect_hash.on_send(self.events.now(), id, message);
         let waits = self.network.send(link, !message.is_proposal());
         if waits.is_empty() && self.rng.permille(100) {
@@ -247,7 +231,7 @@ impl Cluster {
             self.events.schedule(*wait, Event::MessageArrives { link, bytes: bytes.clone() });
         }
         if let Some(wait) = waits.first() {
-            self.trigger_faults(message, &text, *wait);
+            self.trigger_faults(message, *wait);
         }
     }
 
@@ -274,8 +258,7 @@ impl Cluster {
         let wait = machine.take_disk_cost() + self.rng.log_uniform(1, 200);
         self.trace_line(format_args!("{id} has written {appends}"));
         self.plan(id, wait, MemberEvent::Written(written));
-        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
-        let Some(running) = running else { return Ok(()) };
+        let Some(running) = self.running_mut(id) else { return Ok(()) };
         running.is_writing = false;
         let purge = running.pending_purge.take();
         self.plan_purge(id, purge)
@@ -323,9 +306,7 @@ impl Cluster {
 
     /// Schedules the report to the raft loop of what the store has on disk.
     pub(super) fn plan_store_committed(&mut self, id: u64) -> CheckResult {
-        let Some(applier) = self.machines.get(&id).and_then(|machine| machine.applier()) else {
-            return Ok(());
-        };
+        let Some(RunningMember { applier, .. }) = self.running(id) else { return Ok(()) };
         let engine = applier.engine().snapshot();
         let engine = engine.map_err(|error| member_failed(id, &error))?;
         let durable = AppliedPosition::read(&*engine).map_err(|error| member_failed(id, &error))?;
@@ -336,8 +317,7 @@ impl Cluster {
 
     pub(super) fn compact(&mut self, id: u64) -> CheckResult {
         let budget = self.rng.log_uniform(1, 1000) as usize;
-        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
-        let Some(running) = running else { return Ok(()) };
+        let Some(running) = self.running_mut(id) else { return Ok(()) };
         let Some(job) = running.compactions.front_mut() else { return Ok(()) };
         let done = running.applier.store().compact_step(job, budget);
         if done.map_err(|error| member_failed(id, &error))? {
@@ -390,7 +370,7 @@ struct ReadyHandler<'c> {
 
 impl ReadyHandler<'_> {
     fn running(&mut self) -> Option<&mut RunningMember> {
-        self.cluster.machines.get_mut(&self.id).and_then(|machine| machine.running.as_mut())
+        self.cluster.running_mut(self.id)
     }
 
     /// After the first violation nothing more is checked.

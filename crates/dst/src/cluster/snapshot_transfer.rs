@@ -10,13 +10,13 @@ use clearlane_server::raft_snapshot::{Error, SnapshotReceiver, SnapshotSender};
 use clearlane_server::replica::ReplicaInput as RaftInput;
 
 use super::{Cluster, Event, MemberEvent, member_failed};
-use crate::invariant_checker::CheckResult;
+use crate::checkers::CheckResult;
+use crate::machine::{Machine, RunningMember};
 use crate::network::Link;
 
 #[derive(Debug)]
 pub(super) struct SnapshotTransfer {
-    link: Link,
-    pub(super) to: u64,
+    pub(super) link: Link,
     /// Incarnations of sender and receiver at the beginning.
     incarnations: (u64, u64),
     sender: SnapshotSender,
@@ -29,21 +29,21 @@ impl Cluster {
     pub(super) fn begin_snapshot_transfer(&mut self, id: u64, message: Message) -> CheckResult {
         let to = message.to();
         self.trace_line(format_args!("copies {message}"));
-        let Some(applier) = self.machines.get(&id).and_then(|machine| machine.applier()) else {
-            return Ok(());
-        };
+        let Some(RunningMember { applier, .. }) = self.running(id) else { return Ok(()) };
         let exporter = applier.store().snapshot().map_err(|error| member_failed(id, &error))?;
         let sender =
             SnapshotSender::new(exporter, message).map_err(|error| member_failed(id, &error))?;
         // Taking the snapshot has committed the store.
         self.plan_store_committed(id)?;
-        let receiver =
-            self.machines.get(&to).map(|machine| SnapshotReceiver::new(machine.store_dir()));
-        let lives = (self.incarnation(id), self.incarnation(to));
-        let (link, waiting) = ((id, to), Bytes::new());
+        let receiver = self.machines.get(&to).map(Machine::store_dir).map(SnapshotReceiver::new);
         let number = self.snapshot_transfers.last_key_value().map_or(1, |(number, _)| number + 1);
-        let transfer =
-            SnapshotTransfer { link, to, incarnations: lives, sender, unsent: waiting, receiver };
+        let transfer = SnapshotTransfer {
+            link: (id, to),
+            incarnations: (self.incarnation(id), self.incarnation(to)),
+            sender,
+            unsent: Bytes::new(),
+            receiver,
+        };
         self.snapshot_transfers.insert(number, transfer);
         let wait = self.network.delay();
         self.events.schedule(wait, Event::SnapshotChunk(number));
@@ -54,15 +54,11 @@ impl Cluster {
         self.machines.get(&id).map_or(0, |machine| machine.incarnation)
     }
 
-    fn is_running(&self, id: u64) -> bool {
-        self.machines.get(&id).is_some_and(|machine| machine.running.is_some())
-    }
-
     pub(super) fn on_snapshot_chunk(&mut self, number: u64) -> CheckResult {
         let Some(transfer) = self.snapshot_transfers.get(&number) else { return Ok(()) };
-        let (link, to) = (transfer.link, transfer.to);
+        let link @ (_, to) = transfer.link;
         let alive = (self.incarnation(link.0), self.incarnation(to)) == transfer.incarnations
-            && self.is_running(to);
+            && self.running(to).is_some();
         let breaks = self.quiet.since.is_none() && self.rng.permille(20);
         if !alive || breaks || self.network.is_cut(link) {
             self.trace_line(format_args!("copy {number} from {} to {to} breaks", link.0));
@@ -87,7 +83,7 @@ impl Cluster {
 
     fn on_snapshot_received(&mut self, number: u64) -> CheckResult {
         let Some(transfer) = self.snapshot_transfers.get_mut(&number) else { return Ok(()) };
-        let to = transfer.to;
+        let (_, to) = transfer.link;
         let Some(receiver) = transfer.receiver.take() else { return Ok(()) };
         let copy = receiver.finish().map_err(|error| member_failed(to, &error))?;
         self.trace
@@ -101,10 +97,10 @@ impl Cluster {
     /// Reports the end to the sender, if its incarnation is still the same.
     fn end_snapshot_transfer(&mut self, number: u64, arrived: bool) {
         let Some(transfer) = self.snapshot_transfers.remove(&number) else { return };
-        let (id, life) = (transfer.link.0, transfer.incarnations.0);
+        let ((id, to), (incarnation, _)) = (transfer.link, transfer.incarnations);
         let wait = self.network.delay();
-        let what = MemberEvent::SnapshotSent(transfer.to, arrived);
-        self.events.schedule(wait, Event::Member { id, incarnation: life, event: what });
+        let what = MemberEvent::SnapshotSent(to, arrived);
+        self.events.schedule(wait, Event::Member { id, incarnation, event: what });
     }
 }
 

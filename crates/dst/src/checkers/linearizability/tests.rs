@@ -4,11 +4,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::clients::{Client, ClientConfig};
-use crate::history::{History, OperationOutcome, Record};
+use crate::history::{History, OperationOutcome};
 use crate::rng::Rng;
 
 /// Without revisions of others.
-fn check(operations: &[Operation], hints: &Hints) -> Result<(), Violation> {
+fn check(operations: &[Operation], hints: &Hints) -> CheckResult {
     super::check(operations, hints, &BTreeSet::new())
 }
 
@@ -33,11 +33,11 @@ impl HistoryBuilder {
     }
 
     fn passes(self) {
-        check(self.history.operations(), &Hints::new()).unwrap();
+        check(&self.history.operations, &Hints::new()).unwrap();
     }
 
     fn fails(self, why: &str) {
-        let told = check(self.history.operations(), &Hints::new())
+        let told = check(&self.history.operations, &Hints::new())
             .expect_err("no single store could have answered that");
         assert!(told.description.contains(why), "{told}");
     }
@@ -227,16 +227,15 @@ fn serializable_reads_are_not_asked() {
 /// Operations that take effect on a plain map between their begin and end; `told_permille` of them
 /// get a reply. Also returns the operation that made each revision.
 fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hints) {
-    let mut chance = Rng::new(seed);
-    let habits = ClientConfig { keys: 3, ..ClientConfig::random(&mut chance) };
-    let mut clients: Vec<Client> =
-        (1..=5).map(|id| Client::new(id, habits, chance.split())).collect();
+    let mut rng = Rng::new(seed);
+    let config = ClientConfig { keys: 3, ..ClientConfig::random(&mut rng) };
+    let mut clients: Vec<Client> = (1..=5).map(|id| Client::new(id, config, rng.split())).collect();
     let (mut history, mut hints) = (History::default(), Hints::new());
     let mut state = StoreModel::default();
     // Invoked and not completed: not yet applied (`None`), or applied without a reply so far.
     let mut asked: BTreeMap<usize, (usize, Option<Reply>)> = BTreeMap::new();
     for now in 0..steps as Micros {
-        let actor = chance.between(0, clients.len() as u64 - 1) as usize;
+        let actor = rng.between(0, clients.len() as u64 - 1) as usize;
         let client = &mut clients[actor];
         match asked.remove(&actor) {
             None => {
@@ -246,8 +245,8 @@ fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hint
                 }
                 asked.insert(actor, (history.invoke(now, client.id, 1, request), None));
             }
-            Some((number, None)) if told_permille == 1000 || chance.permille(900) => {
-                let reply = state.apply(&history.operations()[number].request);
+            Some((number, None)) if told_permille == 1000 || rng.permille(900) => {
+                let reply = state.apply(&history.operations[number].request);
                 if reply.changed {
                     hints.insert(reply.revision, number);
                 }
@@ -255,17 +254,17 @@ fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hint
             }
             // It will never happen, or has happened and is never told.
             Some((number, None)) => {
-                let request = history.operations()[number].request.clone();
+                let request = history.operations[number].request.clone();
                 client.on_outcome(&request, &OperationOutcome::Unknown);
             }
             Some((number, Some(reply))) => {
-                let told = chance.permille(told_permille);
+                let told = rng.permille(told_permille);
                 let outcome = if told {
                     OperationOutcome::Completed(reply)
                 } else {
                     OperationOutcome::Unknown
                 };
-                client.on_outcome(&history.operations()[number].request.clone(), &outcome);
+                client.on_outcome(&history.operations[number].request.clone(), &outcome);
                 if told {
                     history.complete(now, number, outcome);
                 }
@@ -274,7 +273,7 @@ fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hint
     }
     if told_permille == 1000 {
         for (number, reply) in asked.into_values() {
-            let reply = reply.unwrap_or_else(|| state.apply(&history.operations()[number].request));
+            let reply = reply.unwrap_or_else(|| state.apply(&history.operations[number].request));
             history.complete(steps as Micros, number, OperationOutcome::Completed(reply));
         }
     }
@@ -282,13 +281,13 @@ fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hint
 }
 
 /// Changes one client's reply. Returns whether there was one to change.
-fn falsify_reply(operations: &mut [Operation], chance: &mut Rng) -> bool {
+fn falsify_reply(operations: &mut [Operation], rng: &mut Rng) -> bool {
     let told: Vec<usize> = (0..operations.len())
         .filter(|at| operations[*at].reply().is_some_and(|reply| !reply.records.is_empty()))
         .collect();
-    let Some(at) = chance.choose(&told) else { return false };
+    let Some(at) = rng.choose(&told) else { return false };
     let OperationOutcome::Completed(reply) = &mut operations[*at].outcome else { return false };
-    match chance.between(0, 3) {
+    match rng.between(0, 3) {
         0 => reply.records[0].value += "!",
         1 => reply.records[0].version += 1,
         2 => reply.records[0].mod_revision -= 1,
@@ -303,27 +302,27 @@ proptest! {
     #[test]
     fn a_linear_execution_passes(seed in any::<u64>()) {
         let (history, _) = linear_history(seed, 400, 900);
-        check(history.operations(), &Hints::new()).unwrap();
+        check(&history.operations, &Hints::new()).unwrap();
     }
 
     #[test]
     fn few_replies_are_reported_and_hints_help(seed in any::<u64>()) {
         let (history, hints) = linear_history(seed, 1000, 150);
-        check(history.operations(), &hints).unwrap();
+        check(&history.operations, &hints).unwrap();
     }
 
     #[test]
     fn wrong_hints_do_no_harm(seed in any::<u64>()) {
         let (history, hints) = linear_history(seed, 400, 900);
         let wrong = hints.iter().map(|(revision, number)| (revision + 1, *number)).collect();
-        check(history.operations(), &wrong).unwrap();
+        check(&history.operations, &wrong).unwrap();
     }
 
     /// Every operation has a reply, since an open one might explain the change.
     #[test]
     fn one_changed_reply_fails(seed in any::<u64>()) {
         let (history, hints) = linear_history(seed, 400, 1000);
-        let mut operations = history.operations().to_vec();
+        let mut operations = history.operations.to_vec();
         if falsify_reply(&mut operations, &mut Rng::new(!seed)) {
             prop_assert!(check(&operations, &hints).is_err());
         }
@@ -332,23 +331,15 @@ proptest! {
 
 #[test]
 fn revisions_of_others_have_no_operation() {
-    let reply = |revision, changed, records| Reply { revision, changed, records };
-    let record = Record {
-        key: "k1".into(),
-        value: "a".into(),
-        create_revision: 3,
-        mod_revision: 3,
-        version: 1,
-    };
-    let story = HistoryBuilder::new().done(0, 1, put("a"), reply(3, true, vec![])).done(
+    let story = HistoryBuilder::new().done(0, 1, put("a"), changed_reply(3, vec![])).done(
         2,
         3,
         read(),
-        reply(5, false, vec![record]),
+        read_reply(5, record("a", 3, 3, 1)),
     );
     let told = |others: &[i64]| {
         let others = others.iter().copied().collect();
-        super::check(story.history.operations(), &Hints::new(), &others)
+        super::check(&story.history.operations, &Hints::new(), &others)
     };
     told(&[2, 4, 5]).unwrap();
     for wrong in [&[][..], &[2, 4], &[4, 5]] {
