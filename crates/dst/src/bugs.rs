@@ -50,37 +50,20 @@ pub enum Bug {
 }
 
 impl Bug {
-    pub const ALL: [Bug; 12] = [
-        Bug::AcknowledgeBeforeSync,
-        Bug::ReusedReadId,
-        Bug::SkippedQuorumCheck,
-        Bug::LostVote,
-        Bug::LeaseTooLong,
-        Bug::LeaseKeptOverTransfer,
-        Bug::ReleaseByApplied,
-        Bug::ApplyTwice,
-        Bug::ReplyBeforeApply,
-        Bug::ConfStateTooLate,
-        Bug::InstallNotAwaited,
-        Bug::CompletedTwice,
+    pub const ALL: [(Bug, &str); 12] = [
+        (Bug::AcknowledgeBeforeSync, "acknowledge-before-sync"),
+        (Bug::ReusedReadId, "reused-read-id"),
+        (Bug::SkippedQuorumCheck, "skipped-quorum-check"),
+        (Bug::LostVote, "lost-vote"),
+        (Bug::LeaseTooLong, "lease-too-long"),
+        (Bug::LeaseKeptOverTransfer, "lease-kept-over-transfer"),
+        (Bug::ReleaseByApplied, "release-by-applied"),
+        (Bug::ApplyTwice, "apply-twice"),
+        (Bug::ReplyBeforeApply, "reply-before-apply"),
+        (Bug::ConfStateTooLate, "conf-state-too-late"),
+        (Bug::InstallNotAwaited, "install-not-awaited"),
+        (Bug::CompletedTwice, "completed-twice"),
     ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Bug::AcknowledgeBeforeSync => "acknowledge-before-sync",
-            Bug::ReusedReadId => "reused-read-id",
-            Bug::SkippedQuorumCheck => "skipped-quorum-check",
-            Bug::LostVote => "lost-vote",
-            Bug::LeaseTooLong => "lease-too-long",
-            Bug::LeaseKeptOverTransfer => "lease-kept-over-transfer",
-            Bug::ReleaseByApplied => "release-by-applied",
-            Bug::ApplyTwice => "apply-twice",
-            Bug::ReplyBeforeApply => "reply-before-apply",
-            Bug::ConfStateTooLate => "conf-state-too-late",
-            Bug::InstallNotAwaited => "install-not-awaited",
-            Bug::CompletedTwice => "completed-twice",
-        }
-    }
 }
 
 /// A `MsgTimeoutNow` that the leader's raft did not send, so the leader's lease goes on.
@@ -162,9 +145,12 @@ impl PlantedBug {
         ready.completions.append(&mut self.answered_reads);
         for work in ready.to_apply.iter().filter(|_| self.is(Bug::InstallNotAwaited)) {
             if let ToApply::Install(position) = work {
-                let (index, term, installed) =
-                    (position.index, position.term, Some(position.clone()));
-                let report = ApplyReport { index, term, installed, ..ApplyReport::default() };
+                let report = ApplyReport {
+                    index: position.index,
+                    term: position.term,
+                    installed: Some(position.clone()),
+                    ..ApplyReport::default()
+                };
                 replica.handle_input(ReplicaInput::Applied(Box::new(report)))?;
             }
         }
@@ -177,8 +163,7 @@ impl PlantedBug {
         }
         let Some(mut altered) = to_raft(&message) else { return message };
         let Some(context) = read_context(&mut altered) else { return message };
-        let is_own = context[..2] == member.to_be_bytes()[6..];
-        if !is_own {
+        if context[..2] != member.to_be_bytes()[6..] {
             return message;
         }
         self.last_read_context = context.clone();

@@ -96,7 +96,7 @@ const FAULT_WEIGHTS: [(FaultKind, u64); 14] = [
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FaultKind {
+pub enum FaultKind {
     Crash,
     CrashMany,
     PowerCut,
@@ -142,15 +142,7 @@ impl FaultGenerator {
         self.removals_of_ten = 9;
     }
 
-    pub fn transfer_often(&mut self) {
-        self.prefer(FaultKind::TransferLeader);
-    }
-
-    pub fn partition_leaders_often(&mut self) {
-        self.prefer(FaultKind::PartitionLeader);
-    }
-
-    fn prefer(&mut self, preferred: FaultKind) {
+    pub fn prefer(&mut self, preferred: FaultKind) {
         self.weights.retain(|(kind, _)| *kind != preferred);
         self.weights.push((preferred, 40));
     }

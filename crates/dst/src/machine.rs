@@ -30,6 +30,7 @@ use crate::checkers::requests::RequestChecker;
 use crate::event_queue::{Clock, MILLISECOND, Micros};
 use crate::history::{Record, StoreModel};
 use crate::lease_model::{LEASE_KEY_PREFIX, LEASE_KEYS_END};
+use crate::proposals::{CLIENT_KEY_PREFIX, CLIENT_KEYS_END};
 use crate::run_config::RunConfig;
 
 const WAL_DIR: &str = "/member/wal";
@@ -251,7 +252,8 @@ impl Machine {
 /// The records of the clients' keys; lease clients' keys are left out.
 pub fn client_records(store: &dyn Store<AppliedPosition>) -> clearlane_mvcc::Result<StoreModel> {
     let read = store.begin_read();
-    let found = read.range(KeyRange::new(b"k", b"l"), RangeOptions::default())?;
+    let keys = KeyRange::new(CLIENT_KEY_PREFIX, CLIENT_KEYS_END);
+    let found = read.range(keys, RangeOptions::default())?;
     let records = found.records.iter().map(to_record).map(|record| (record.key.clone(), record));
     Ok(StoreModel { revision: read.revision(), records: records.collect() })
 }
@@ -262,12 +264,14 @@ pub fn lease_keys(
 ) -> clearlane_mvcc::Result<BTreeMap<String, i64>> {
     let keys = KeyRange::new(LEASE_KEY_PREFIX.as_bytes(), LEASE_KEYS_END.as_bytes());
     let found = store.begin_read().range(keys, RangeOptions::default())?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Ok(found.records.iter().map(|record| (text(&record.key), record.lease)).collect())
 }
 
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
 pub fn to_record(found: &clearlane_proto::mvccpb::KeyValue) -> Record {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Record {
         key: text(&found.key),
         value: text(&found.value),

@@ -15,8 +15,10 @@ use prost::Message;
 use crate::history::Request;
 use crate::lease_model::{LEASE_KEY_PREFIX, LeaseOp};
 
-/// End of the clients' key range, exclusive.
-const CLIENT_KEYS_END: &[u8] = b"l";
+/// All keys of the clients have this prefix.
+pub const CLIENT_KEY_PREFIX: &[u8] = b"k";
+/// End of their range, exclusive.
+pub const CLIENT_KEYS_END: &[u8] = b"l";
 
 /// The meaning of a log entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +36,7 @@ pub enum Proposal {
 pub fn range(key: Option<&str>, serializable: bool) -> RangeRequest {
     let (key, range_end) = match key {
         Some(key) => (key.to_owned().into(), Bytes::new()),
-        None => (Bytes::from_static(b"k"), Bytes::from_static(CLIENT_KEYS_END)),
+        None => (Bytes::from_static(CLIENT_KEY_PREFIX), Bytes::from_static(CLIENT_KEYS_END)),
     };
     RangeRequest { key, range_end, serializable, ..RangeRequest::default() }
 }
@@ -117,8 +119,7 @@ fn compare(key: &str, expected: Option<&str>) -> Compare {
 pub fn decode(data: &Bytes) -> Option<(u64, Proposal)> {
     let message = InternalRaftRequest::decode(data.clone()).ok()?;
     let id = message.header.as_ref()?.id;
-    let op = decode_lease_op(&message);
-    if let Some(op) = op {
+    if let Some(op) = decode_lease_op(&message) {
         return Some((id, Proposal::Lease(op)));
     }
     let InternalRaftRequest { put, delete_range, txn, compaction, range, .. } = message;

@@ -178,10 +178,11 @@ fn assert_found(bug: Bug, rules: &[Rule]) {
     let found = reports.iter().find_map(|report| {
         report.violation.as_ref().map(|violation| (report.options.seed, violation))
     });
-    let (name, count) = (bug.name(), SEEDS_FOR_A_BUG);
-    let Some((seed, violation)) = found else { panic!("{name} is not found in {count} seeds") };
-    println!("{name} is found by seed {seed}: {violation}");
-    assert!(rules.contains(&violation.rule), "{name} is found by {violation}, of all rules");
+    let Some((seed, violation)) = found else {
+        panic!("{bug:?} is not found in {SEEDS_FOR_A_BUG} seeds");
+    };
+    println!("{bug:?} is found by seed {seed}: {violation}");
+    assert!(rules.contains(&violation.rule), "{bug:?} is found by {violation}, of all rules");
 }
 
 /// The rules that a member's loss of data may break.

@@ -16,6 +16,7 @@ use clearlane_lease::LeaseState;
 use super::{CheckResult, Rule};
 use crate::event_queue::{Micros, SECOND};
 use crate::lease_model::{LeaseModel, ModelLease};
+use crate::machine::text;
 
 #[derive(Debug, Default)]
 pub struct LeasePromises {
@@ -65,9 +66,8 @@ pub fn check_leases(
     let granted = |lease: &LeaseState| {
         (lease.id, ModelLease { ttl: lease.ttl, remaining_ttl: lease.remaining_ttl })
     };
-    let attached = leases.iter().flat_map(|lease| {
-        lease.keys.iter().map(|key| (String::from_utf8_lossy(key).into_owned(), lease.id))
-    });
+    let attached =
+        leases.iter().flat_map(|lease| lease.keys.iter().map(|key| (text(key), lease.id)));
     let in_memory: BTreeMap<String, i64> = attached.collect();
     let on_leases = keys.iter().filter(|(_, lease)| **lease != 0);
     let found = LeaseModel { leases: leases.iter().map(granted).collect(), keys: keys.clone() };

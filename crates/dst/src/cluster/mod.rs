@@ -35,7 +35,7 @@ use crate::bugs::Bug;
 use crate::checkers::{CheckResult, Rule, Violation};
 use crate::effect_hash::EffectHash;
 use crate::event_queue::{EventQueue, Micros, SECOND};
-use crate::faults::FaultGenerator;
+use crate::faults::{FaultGenerator, FaultKind};
 use crate::history::OperationOutcome;
 use crate::invariant_checker::InvariantChecker;
 use crate::machine::{Machine, RunningMember, member_description};
@@ -186,8 +186,8 @@ impl Cluster {
             faults.remove_members_often();
         }
         match options.bug {
-            Some(Bug::LeaseKeptOverTransfer) => faults.transfer_often(),
-            Some(Bug::LeaseTooLong) => faults.partition_leaders_often(),
+            Some(Bug::LeaseKeptOverTransfer) => faults.prefer(FaultKind::TransferLeader),
+            Some(Bug::LeaseTooLong) => faults.prefer(FaultKind::PartitionLeader),
             _ => {}
         }
         let mut network = Network::new(rng.split());
