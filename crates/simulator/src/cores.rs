@@ -9,19 +9,16 @@
 //!   core 2   bbb aaa          b made way for it
 //! ```
 //!
-//! [`Cores::with_impatience`] models preemption by waking threads; a [late](Cores::run_late)
+//! [`Cores::with_impatience`] models preemption by waking threads; a [late](Cores::compute)
 //! computation gives its core to the first other. Left out: caches, hyper-threads, and the cost of
 //! a context switch.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 
 use crate::Rng;
-use crate::world::{ProcessId, World};
+use crate::world::{ProcessId, World, suspend};
 
 #[derive(Clone, Debug)]
 pub struct Cores(Rc<Inner>);
@@ -76,7 +73,7 @@ impl Cores {
         count: usize,
         quantum_ns: u64,
         impatience: f64,
-        chance: Rng,
+        rng: Rng,
     ) -> Cores {
         assert!(count > 0 && quantum_ns > 0, "there must be a core, and a quantum");
         Cores(Rc::new(Inner {
@@ -90,32 +87,36 @@ impl Cores {
             computations: Cell::default(),
             used_ns: Cell::default(),
             impatience,
-            rng: RefCell::new(chance),
+            rng: RefCell::new(rng),
         }))
     }
 
     /// Returns how long it waited for a core.
-    pub fn run(&self, ns: u64) -> Computation<'_> {
-        self.computes(ns, false)
+    pub async fn run(&self, ns: u64) -> u64 {
+        self.compute(ns, false).await
     }
 
-    /// Like [`run`](Cores::run), at low priority.
-    pub fn run_late(&self, ns: u64) -> Computation<'_> {
-        self.computes(ns, true)
-    }
-
-    fn computes(&self, ns: u64, is_late: bool) -> Computation<'_> {
-        Computation {
-            cores: &self.0,
-            number: 0,
-            is_late,
-            left_ns: ns,
-            begin_ns: 0,
-            work_ns: ns,
-            at: At::Outside,
-            noted_ns: 0,
-            cut_short: Vec::new(),
+    /// Like [`run`](Cores::run), if it `is_late` at low priority.
+    pub async fn compute(&self, ns: u64, is_late: bool) -> u64 {
+        if ns == 0 {
+            return 0;
         }
+        let cores = &self.0;
+        let begin_ns = cores.world.now_ns();
+        let number = cores.computations.get();
+        cores.computations.set(number + 1);
+        let (left_ns, noted_ns, cut_short) = (ns, 0, Vec::new());
+        let mut own = Computation { cores, number, is_late, left_ns, noted_ns, cut_short };
+        own.begin();
+        while own.left_ns > 0 {
+            suspend().await;
+            if own.is_called() {
+                own.start_slice();
+            } else if own.is_slice_over() {
+                own.go_on();
+            }
+        }
+        cores.world.now_ns() - begin_ns - ns
     }
 
     /// Of all cores together.
@@ -132,25 +133,14 @@ impl Cores {
 }
 
 #[derive(Debug)]
-#[must_use = "nothing is computed unless it is awaited"]
-pub struct Computation<'c> {
+struct Computation<'c> {
     cores: &'c Inner,
     number: u64,
     is_late: bool,
     left_ns: u64,
-    begin_ns: u64,
-    work_ns: u64,
-    at: At,
     /// End of the last slice in the calendar; `cut_short` has earlier ones that may still come.
     noted_ns: u64,
     cut_short: Vec<u64>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum At {
-    Outside,
-    Line,
-    Core,
 }
 
 impl Inner {
@@ -159,21 +149,17 @@ impl Inner {
         self.impatience > 0.0 && self.rng.borrow_mut().unit() < self.impatience
     }
 
-    /// The first at normal priority, otherwise the first.
-    fn next(&self) -> Option<QueuedComputation> {
-        let mut line = self.run_queue.borrow_mut();
-        let at = line.iter().position(|standing| !standing.is_late).unwrap_or(0);
-        line.remove(at)
-    }
-
     /// Whether a queued computation goes before one of this priority.
-    fn is_wanted(&self, by_one_who_is_late: bool) -> bool {
-        self.run_queue.borrow().iter().any(|standing| by_one_who_is_late || !standing.is_late)
+    fn has_queued_before(&self, is_late: bool) -> bool {
+        self.run_queue.borrow().iter().any(|queued| is_late || !queued.is_late)
     }
 
     /// Gives the core to the next computation, or marks it idle.
-    fn hands_over(&self) {
-        match self.next() {
+    fn pass_core_on(&self) {
+        let mut queue = self.run_queue.borrow_mut();
+        // The first at normal priority, otherwise the first.
+        let first = queue.iter().position(|queued| !queued.is_late).unwrap_or(0);
+        match queue.remove(first) {
             Some(next) => {
                 self.woken.borrow_mut().push(next);
                 self.world.wake(next.process);
@@ -184,32 +170,27 @@ impl Inner {
 
     /// Preempts a late computation, or the one with the oldest slice, and puts it at the front of
     /// the queue with its remaining work. A computation whose slice ends now is left alone.
-    fn interrupts(&self, only_who_is_late: bool) -> bool {
+    fn preempt(&self, only_late: bool) -> bool {
         let mut busy = self.busy.borrow_mut();
         let now_ns = self.world.now_ns();
-        let goes_on = |slice: &Slice| slice.begin_ns + slice.length_ns > now_ns;
-        let may_be = |slice: &Slice| goes_on(slice) && (slice.is_late || !only_who_is_late);
+        let may_be = |slice: &Slice| {
+            slice.begin_ns + slice.length_ns > now_ns && (slice.is_late || !only_late)
+        };
         let running = busy.iter().enumerate().filter(|(_, slice)| may_be(slice));
         let found = running.min_by_key(|(_, slice)| (!slice.is_late, slice.begin_ns));
         let Some((at, _)) = found else { return false };
         let Slice { process, number, is_late, begin_ns, length_ns } = busy.remove(at);
         let done_ns = now_ns - begin_ns;
         self.used_ns.set(self.used_ns.get() - (length_ns - done_ns));
-        self.run_queue.borrow_mut().push_front(QueuedComputation {
-            process,
-            number,
-            is_late,
-            done_ns,
-        });
+        let queued = QueuedComputation { process, number, is_late, done_ns };
+        self.run_queue.borrow_mut().push_front(queued);
         true
     }
 }
 
 impl Computation<'_> {
-    /// Starts a slice.
-    fn runs(&mut self) {
+    fn start_slice(&mut self) {
         let length_ns = self.left_ns.min(self.cores.quantum_ns);
-        self.at = At::Core;
         self.cores.used_ns.set(self.cores.used_ns.get() + length_ns);
         let world = &self.cores.world;
         let (begin_ns, process, number) = (world.now_ns(), world.going_on(), self.number);
@@ -227,88 +208,66 @@ impl Computation<'_> {
         }
     }
 
-    fn stands_in_line(&mut self) {
-        self.at = At::Line;
+    fn queue_up(&self) {
         let process = self.cores.world.going_on();
         let (number, is_late) = (self.number, self.is_late);
-        let standing = QueuedComputation { process, number, is_late, done_ns: 0 };
-        self.cores.run_queue.borrow_mut().push_back(standing);
+        let queued = QueuedComputation { process, number, is_late, done_ns: 0 };
+        self.cores.run_queue.borrow_mut().push_back(queued);
     }
 
-    fn comes(&mut self) {
+    fn begin(&mut self) {
         let cores = self.cores;
-        self.begin_ns = cores.world.now_ns();
-        self.number = cores.computations.get();
-        cores.computations.set(self.number + 1);
         let (free, is_impatient) = (cores.free.borrow().len(), cores.is_impatient());
         // A patient one may wait for a busy core beside an idle one, but not for a late one.
-        let is_busy_in_time = || cores.busy.borrow().iter().any(|slice| !slice.is_late);
-        let is_misled = cores.impatience > 0.0 && !is_impatient && is_busy_in_time();
+        let is_one_busy = || cores.busy.borrow().iter().any(|slice| !slice.is_late);
+        let waits_beside_idle = cores.impatience > 0.0 && !is_impatient && is_one_busy();
         match free {
-            0 if !self.is_late && cores.interrupts(!is_impatient) => self.runs(),
-            0 => self.stands_in_line(),
-            _ if is_misled => self.stands_in_line(),
+            0 if !self.is_late && cores.preempt(!is_impatient) => self.start_slice(),
+            0 => self.queue_up(),
+            _ if waits_beside_idle => self.queue_up(),
             _ => {
                 cores.free.borrow_mut().pop();
-                self.runs();
+                self.start_slice();
             }
         }
     }
 
     /// Whether it was taken from the queue; if not, it was woken at the end of a slice cut short.
     fn is_called(&mut self) -> bool {
-        let mut called = self.cores.woken.borrow_mut();
-        let Some(at) = called.iter().position(|one| one.number == self.number) else {
+        let mut woken = self.cores.woken.borrow_mut();
+        let Some(at) = woken.iter().position(|queued| queued.number == self.number) else {
             return false;
         };
-        self.left_ns -= called.remove(at).done_ns;
+        self.left_ns -= woken.remove(at).done_ns;
         true
     }
 
-    /// Whether its slice has ended; if so, it leaves the core.
-    fn is_over(&mut self) -> bool {
+    /// If so, it leaves the core.
+    fn is_slice_over(&mut self) -> bool {
         let mut busy = self.cores.busy.borrow_mut();
         let now_ns = self.cores.world.now_ns();
-        let is_its = |slice: &Slice| {
+        let is_own = |slice: &Slice| {
             slice.number == self.number && slice.begin_ns + slice.length_ns == now_ns
         };
-        let Some(at) = busy.iter().position(is_its) else { return false };
+        let Some(at) = busy.iter().position(is_own) else { return false };
         self.left_ns -= busy.remove(at).length_ns;
         true
     }
-}
 
-impl Future for Computation<'_> {
-    /// How long it waited for a core.
-    type Output = u64;
-
-    fn poll(mut self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<u64> {
-        match self.at {
-            At::Outside if self.left_ns == 0 => return Poll::Ready(0),
-            At::Outside => self.comes(),
-            At::Line | At::Core => {
-                if self.is_called() {
-                    self.runs();
-                } else if self.at == At::Core && self.is_over() {
-                    if self.left_ns == 0 {
-                        self.cores.hands_over();
-                        let took_ns = self.cores.world.now_ns() - self.begin_ns;
-                        return Poll::Ready(took_ns - self.work_ns);
-                    }
-                    if !self.cores.is_wanted(self.is_late) {
-                        self.runs();
-                    } else {
-                        self.cores.hands_over();
-                        let free = self.cores.free.borrow_mut().pop();
-                        match free {
-                            Some(_) => self.runs(),
-                            None => self.stands_in_line(),
-                        }
-                    }
-                }
+    /// After a slice: passes the core on, unless it has work left and goes before the others.
+    fn go_on(&mut self) {
+        let has_work = self.left_ns > 0;
+        if has_work && !self.cores.has_queued_before(self.is_late) {
+            return self.start_slice();
+        }
+        self.cores.pass_core_on();
+        if has_work {
+            let free = self.cores.free.borrow_mut().pop();
+            match free {
+                Some(_) => self.start_slice(),
+                None => self.queue_up(),
             }
         }
-        Poll::Pending
     }
 }
 
@@ -375,8 +334,8 @@ mod tests {
     /// Long computations that arrive at once, and short ones now and then.
     fn mixed(impatience: f64, seed: u64) -> (Vec<u64>, u64, u64) {
         let world = World::new();
-        let chance = Rng::new(seed, 0);
-        let cores = Cores::with_impatience(&world, 2, 4_000, impatience, chance);
+        let rng = Rng::new(seed, 0);
+        let cores = Cores::with_impatience(&world, 2, 4_000, impatience, rng);
         let waits = Rc::new(RefCell::new(Vec::new()));
         for long in [90_001, 90_000, 30_000] {
             let cores = cores.clone();
@@ -431,8 +390,7 @@ mod tests {
                 let (world_, cores, ends) = (world.clone(), cores.clone(), Rc::clone(&ends));
                 world.spawn(async move {
                     world_.sleep(at).await;
-                    let run = if is_late { cores.run_late(work) } else { cores.run(work) };
-                    let waited = run.await;
+                    let waited = cores.compute(work, is_late).await;
                     ends.borrow_mut().push((number, world_.now_ns(), waited));
                 });
             }
@@ -451,15 +409,12 @@ mod tests {
     }
 
     /// How many of the short computations wait beside one that always computes.
-    fn waits_beside(one_who_is_late: bool) -> usize {
+    fn waits_beside(is_late: bool) -> usize {
         let world = World::new();
         let cores = Cores::with_impatience(&world, 2, 4_000, 0.5, Rng::new(1, 0));
         let (beside, waits) = (cores.clone(), Rc::new(Cell::new(0)));
         world.spawn(async move {
-            match one_who_is_late {
-                true => beside.run_late(1_000_000).await,
-                false => beside.run(1_000_000).await,
-            };
+            beside.compute(1_000_000, is_late).await;
         });
         for number in 1..=100 {
             let (own, cores, waits) = (world.clone(), cores.clone(), Rc::clone(&waits));

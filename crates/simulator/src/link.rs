@@ -8,30 +8,30 @@
 //!   arrives                1 2 3   4       and comes no earlier than the one before it
 //! ```
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 
 use crate::World;
-use crate::signal::{Drain, Queue};
+use crate::signal::Queue;
 use crate::spread::Times;
 
 #[derive(Debug)]
 pub(crate) struct Link<T> {
     world: World,
     /// A message and its time of arrival.
-    on_its_way: Queue<(u64, T)>,
-    round_trips: RefCell<Times>,
+    pub(crate) on_its_way: Queue<(u64, T)>,
+    round_trips: Times,
     last_ns: Cell<u64>,
 }
 
 impl<T> Link<T> {
     pub(crate) fn new(world: &World, round_trips: Times) -> Link<T> {
-        let (on_its_way, round_trips) = (Queue::new(world), RefCell::new(round_trips));
+        let on_its_way = Queue::new(world);
         Link { world: world.clone(), on_its_way, round_trips, last_ns: Cell::new(0) }
     }
 
     /// Latency of a message that is not ordered with the others of the link.
     pub(crate) fn one_way_ns(&self) -> u64 {
-        self.round_trips.borrow_mut().next_ns() / 2
+        self.round_trips.next_ns() / 2
     }
 
     pub(crate) fn send(&self, message: T) {
@@ -39,15 +39,11 @@ impl<T> Link<T> {
         self.last_ns.set(arrives_ns);
         self.on_its_way.push((arrives_ns, message));
     }
-
-    /// Waits for messages; the receiver delivers them at their times.
-    pub(crate) fn drain(&self) -> Drain<'_, (u64, T)> {
-        self.on_its_way.drain()
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::rc::Rc;
 
     use super::*;
@@ -63,7 +59,7 @@ mod tests {
         let (receiver, its, clock) = (Rc::clone(&link), Rc::clone(&arrived), world.clone());
         world.spawn(async move {
             loop {
-                for (at_ns, message) in receiver.drain().await {
+                for (at_ns, message) in receiver.on_its_way.drain().await {
                     clock.sleep_until(at_ns).await;
                     its.borrow_mut().push((message, clock.now_ns()));
                 }

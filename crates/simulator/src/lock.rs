@@ -6,18 +6,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 
 use clearlane_contention::TaskLabel;
-use clearlane_contention::rules::{BlockedInterval, BlockerState, LockMode, LockState, Ticket};
+use clearlane_contention::rules::{
+    AcquireResult, BlockerState, LockMode, LockState, ReleaseResult, Ticket,
+};
 
 use crate::account::TimeKind;
 use crate::recorder::Lane;
 use crate::timeline::Activity;
-use crate::world::{ProcessId, World};
+use crate::world::{ProcessId, World, suspend};
 
 #[derive(Clone, Debug)]
 pub struct Lock(Rc<Inner>);
@@ -26,7 +25,7 @@ pub struct Lock(Rc<Inner>);
 struct Inner {
     world: World,
     name: &'static str,
-    spent: TimeKind,
+    time_kind: TimeKind,
     state: RefCell<LockState>,
     waiting: RefCell<BTreeMap<Ticket, ProcessId>>,
     /// Of recorded tasks only.
@@ -65,17 +64,15 @@ pub struct Blame {
 
 impl Lock {
     pub fn new(world: &World, name: &'static str) -> Lock {
-        let (world, spent) = (world.clone(), TimeKind::named(world, name));
-        let (state, waiting, lanes, figures, longest_hold) = Default::default();
         Lock(Rc::new(Inner {
-            world,
+            world: world.clone(),
             name,
-            spent,
-            state,
-            waiting,
-            lanes,
-            accounting: figures,
-            longest_hold,
+            time_kind: TimeKind::named(world, name),
+            state: RefCell::default(),
+            waiting: RefCell::default(),
+            lanes: RefCell::default(),
+            accounting: RefCell::default(),
+            longest_hold: Cell::default(),
         }))
     }
 
@@ -85,28 +82,44 @@ impl Lock {
     }
 
     pub(crate) fn time_kind(&self) -> TimeKind {
-        self.0.spent
+        self.0.time_kind
     }
 
-    pub fn acquire(&self, actor: TaskLabel, mode: LockMode) -> Acquire {
-        self.acquire_as(actor, mode, None)
+    pub async fn acquire(&self, task: TaskLabel, mode: LockMode) -> LockGuard {
+        self.acquire_as(task, mode, None).await
     }
 
-    pub(crate) fn acquire_as(
+    pub(crate) async fn acquire_as(
         &self,
-        actor: TaskLabel,
+        task: TaskLabel,
         mode: LockMode,
         lane: Option<Lane>,
-    ) -> Acquire {
-        Acquire {
-            lock: self.clone(),
-            actor,
-            mode,
-            lane,
-            blocked_by: None,
-            begin_ns: 0,
-            ticket: None,
+    ) -> LockGuard {
+        let inner = &self.0;
+        let begin_ns = inner.world.now_ns();
+        let AcquireResult { ticket, mut is_acquired } =
+            inner.state.borrow_mut().acquire(task, mode, begin_ns);
+        let blocker = lane.and_then(|lane| {
+            inner.lanes.borrow_mut().insert(ticket, lane);
+            self.lane_before(ticket)
+        });
+        while !is_acquired {
+            inner.waiting.borrow_mut().insert(ticket, inner.world.going_on());
+            suspend().await;
+            is_acquired = inner.state.borrow_mut().poll(ticket, inner.world.now_ns());
         }
+        let now_ns = inner.world.now_ns();
+        let waited_ns = now_ns - begin_ns;
+        let mut accounting = inner.accounting.borrow_mut();
+        accounting.entries += 1;
+        accounting.waited_ns += waited_ns;
+        if let Some(lane) = lane {
+            let recorder = inner.world.recorder();
+            let blocker = blocker.map(|lane| recorder.name(lane));
+            let what = || Activity::Wait { resource: inner.name.to_owned(), blocker };
+            recorder.add(lane, what, begin_ns, now_ns);
+        }
+        LockGuard { lock: self.clone(), ticket, mode, waited_ns }
     }
 
     fn lane_before(&self, ticket: Ticket) -> Option<Lane> {
@@ -130,55 +143,6 @@ impl Lock {
     }
 }
 
-#[derive(Debug)]
-#[must_use = "the lock is taken only if it is awaited"]
-pub struct Acquire {
-    lock: Lock,
-    actor: TaskLabel,
-    mode: LockMode,
-    lane: Option<Lane>,
-    blocked_by: Option<Lane>,
-    begin_ns: u64,
-    ticket: Option<Ticket>,
-}
-
-impl Future for Acquire {
-    type Output = LockGuard;
-
-    fn poll(mut self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<LockGuard> {
-        let inner = Rc::clone(&self.lock.0);
-        let now_ns = inner.world.now_ns();
-        let (ticket, is_inside) = match self.ticket {
-            Some(ticket) => (ticket, inner.state.borrow_mut().poll(ticket, now_ns)),
-            None => {
-                self.begin_ns = now_ns;
-                let arrival = inner.state.borrow_mut().acquire(self.actor, self.mode, now_ns);
-                if let Some(lane) = self.lane {
-                    inner.lanes.borrow_mut().insert(arrival.ticket, lane);
-                    self.blocked_by = self.lock.lane_before(arrival.ticket);
-                }
-                (arrival.ticket, arrival.is_acquired)
-            }
-        };
-        self.ticket = Some(ticket);
-        if !is_inside {
-            inner.waiting.borrow_mut().insert(ticket, inner.world.going_on());
-            return Poll::Pending;
-        }
-        let waited_ns = now_ns - self.begin_ns;
-        let mut figures = inner.accounting.borrow_mut();
-        figures.entries += 1;
-        figures.waited_ns += waited_ns;
-        if let Some(lane) = self.lane {
-            let recorder = inner.world.recorder();
-            let behind = self.blocked_by.map(|lane| recorder.name(lane));
-            let what = || Activity::Wait { resource: inner.name.to_owned(), blocker: behind };
-            recorder.add(lane, what, self.begin_ns, now_ns);
-        }
-        Poll::Ready(LockGuard { lock: self.lock.clone(), ticket, mode: self.mode, waited_ns })
-    }
-}
-
 /// Releases the lock when dropped.
 #[derive(Debug)]
 #[must_use = "the lock is left when it is dropped"]
@@ -186,13 +150,7 @@ pub struct LockGuard {
     lock: Lock,
     ticket: Ticket,
     mode: LockMode,
-    waited_ns: u64,
-}
-
-impl LockGuard {
-    pub fn waited_ns(&self) -> u64 {
-        self.waited_ns
-    }
+    pub waited_ns: u64,
 }
 
 impl Drop for LockGuard {
@@ -200,23 +158,26 @@ impl Drop for LockGuard {
         let inner = &self.lock.0;
         let now_ns = inner.world.now_ns();
         let mut state = inner.state.borrow_mut();
-        let left = state.release(self.ticket, self.mode, now_ns);
-        let mut figures = inner.accounting.borrow_mut();
-        for stretch in state.take_blocked_intervals() {
-            figures.add(stretch);
+        let ReleaseResult { acquisition, wake } = state.release(self.ticket, self.mode, now_ns);
+        let mut accounting = inner.accounting.borrow_mut();
+        for interval in state.take_blocked_intervals() {
+            let blocker = interval.blocker;
+            let key = (interval.waiter, interval.mode, blocker.task, blocker.state);
+            let blame = accounting.blame.entry(key).or_default();
+            blame.intervals += 1;
+            blame.ns += interval.end_ns - interval.start_ns;
         }
         if let Some(lane) = inner.lanes.borrow_mut().remove(&self.ticket) {
             let what = || Activity::Hold { resource: inner.name.to_owned() };
-            inner.world.recorder().add(lane, what, left.acquisition.since_ns, now_ns);
+            inner.world.recorder().add(lane, what, acquisition.since_ns, now_ns);
         }
-        let held_ns = now_ns - left.acquisition.since_ns;
-        figures.held_ns += held_ns;
+        let held_ns = now_ns - acquisition.since_ns;
+        accounting.held_ns += held_ns;
         if inner.longest_hold.get().is_none_or(|longest| longest.ns < held_ns) {
-            let label = left.acquisition.task;
-            inner.longest_hold.set(Some(Hold { label, ns: held_ns }));
+            inner.longest_hold.set(Some(Hold { label: acquisition.task, ns: held_ns }));
         }
         let mut waiting = inner.waiting.borrow_mut();
-        for ticket in left.wake {
+        for ticket in wake {
             // Readers that have been inside for long are blamed, too.
             if let Some(id) = waiting.remove(&ticket) {
                 inner.world.wake(id);
@@ -231,17 +192,10 @@ impl LockAccounting {
         self.entries += other.entries;
         self.waited_ns += other.waited_ns;
         self.held_ns += other.held_ns;
-        for (behind, blame) in other.blame {
-            let sum = self.blame.entry(behind).or_default();
+        for (key, blame) in other.blame {
+            let sum = self.blame.entry(key).or_default();
             sum.intervals += blame.intervals;
             sum.ns += blame.ns;
         }
-    }
-
-    fn add(&mut self, stretch: BlockedInterval) {
-        let BlockedInterval { waiter, mode, blocker: front, start_ns, end_ns } = stretch;
-        let blame = self.blame.entry((waiter, mode, front.task, front.state)).or_default();
-        blame.intervals += 1;
-        blame.ns += end_ns - start_ns;
     }
 }

@@ -26,99 +26,95 @@ use clearlane_backend::Era;
 
 impl Cluster {
     /// Proposes an entry at a member, and waits until it is applied there.
-    pub(crate) async fn proposes(&self, place: usize, trip: &mut SimTask, work: Work) {
+    pub(crate) async fn propose(&self, place: usize, task: &mut SimTask, work: Work) {
         if place != LEADER {
-            trip.network(self.link(place, LEADER).one_way_ns()).await;
+            task.network(self.link(place, LEADER).one_way_ns()).await;
         }
         let (member, leader) = (self.member(place), self.member(LEADER));
-        let (batch, handed) = (RefCell::default(), Cell::default());
-        let ticket =
-            Rc::new(Ticket { member: place, done: Signal::new(self.world()), batch, handed });
+        let ticket = Rc::new(Ticket {
+            member: place,
+            done: Signal::new(&self.world),
+            batch: RefCell::default(),
+            handed: Cell::default(),
+        });
         let (log, applier) = (&leader.log, &member.applier);
         let Costs { write_awake_ns, write_wakeups_ns, doze_ns, .. } = leader.build.costs;
-        trip.wakes(write_awake_ns, write_wakeups_ns, doze_ns).await;
-        let (begin_ns, before) = (self.world().now_ns(), log.time_account.account());
-        log.enqueue(Entry { actor: trip.label(), work, ticket: Rc::clone(&ticket) });
+        task.wakes(write_awake_ns, write_wakeups_ns, doze_ns).await;
+        let (begin_ns, before) = (self.world.now_ns(), log.time_account.account());
+        log.queue.push(Entry { actor: task.label, work, ticket: Rc::clone(&ticket) });
         ticket.done.wait().await;
         let batch = ticket.batch.take().expect("it was committed");
         let (handed_ns, handed) = ticket.handed.get();
         let encoded = batch.spent.since(&before);
-        trip.spent_as(log.name, &log.time_account, encoded, begin_ns, batch.sent_ns);
+        task.spent_as(log.name, &log.time_account, encoded, begin_ns, batch.sent_ns);
         let committed_ns = batch.committed_ns.get();
-        let quorum = if self.voters() == 1 { log.name } else { self.quorum() };
-        trip.spent_as(quorum, &log.time_account, batch.path.get(), batch.sent_ns, committed_ns);
-        trip.spent_as(
-            TimeKind::NETWORK,
-            &log.time_account,
-            Account::default(),
-            committed_ns,
-            handed_ns,
-        );
+        let quorum = if self.model.members == 1 { log.name } else { self.quorum };
+        task.spent_as(quorum, &log.time_account, batch.path.get(), batch.sent_ns, committed_ns);
+        let network = Account::default();
+        task.spent_as(TimeKind::NETWORK, &log.time_account, network, committed_ns, handed_ns);
         let applied = applier.time_account.account().since(&handed);
-        let now_ns = self.world().now_ns();
-        trip.spent_as(applier.name, &applier.time_account, applied, handed_ns, now_ns);
+        let now_ns = self.world.now_ns();
+        task.spent_as(applier.name, &applier.time_account, applied, handed_ns, now_ns);
     }
 
-    pub(crate) async fn leads_the_log(self, mut trip: SimTask) {
+    pub(crate) async fn lead_log(self: Rc<Self>, mut task: SimTask) {
         let leader = self.member(LEADER);
         let Costs { log_entry_ns, log_byte_ns, .. } = leader.build.costs;
         loop {
             let entries = leader.log.queue.drain().await;
             let bytes = entries.iter().map(|entry| entry.work.bytes()).sum();
-            trip.run(log_entry_ns * entries.len() as u64 + times(bytes, log_byte_ns)).await;
-            let last = self.progress().appended.get() + entries.len() as u64;
-            self.progress().appended.set(last);
-            let (sent_ns, spent) = (self.world().now_ns(), trip.time_account().account());
+            task.run(log_entry_ns * entries.len() as u64 + times(bytes, log_byte_ns)).await;
+            let last = self.progress.appended.get() + entries.len() as u64;
+            self.progress.appended.set(last);
+            let (sent_ns, spent) = (self.world.now_ns(), task.time_account.account());
             let (committed_ns, path) = Default::default();
-            let batch = Batch { entries, last, bytes, sent_ns, spent, committed_ns, path };
-            let batch = Rc::new(batch);
-            self.progress().uncommitted.borrow_mut().push_back(Rc::clone(&batch));
-            for other in 1..self.members() {
+            let batch = Rc::new(Batch { entries, last, bytes, sent_ns, spent, committed_ns, path });
+            self.progress.uncommitted.borrow_mut().push_back(Rc::clone(&batch));
+            for other in 1..self.members.len() {
                 self.link(LEADER, other).send(Message::Append(Rc::clone(&batch)));
             }
-            trip.disk(leader.log_sync_ns()).await;
-            self.is_synced(LEADER, &batch, trip.time_account().account().since(&batch.spent));
+            task.disk(leader.log_syncs.next_ns()).await;
+            self.on_synced(LEADER, &batch, task.time_account.account().since(&batch.spent));
         }
     }
 
-    pub(crate) fn arrives(&self, place: usize, batch: Rc<Batch>) {
+    pub(crate) fn on_append(&self, place: usize, batch: Rc<Batch>) {
         let log = &self.member(place).appends;
         let spent = log.time_account.account();
-        log.enqueue(Arrived { batch, spent });
+        log.queue.push(Arrived { batch, spent });
     }
 
-    pub(crate) async fn follows_the_log(self, place: usize, mut trip: SimTask) {
+    pub(crate) async fn follow_log(self: Rc<Self>, place: usize, mut task: SimTask) {
         let member = self.member(place);
         let Costs { log_entry_ns, log_byte_ns, .. } = member.build.costs;
         loop {
             let arrived = member.appends.queue.drain().await;
-            let entries: usize =
-                arrived.iter().map(|Arrived { batch, .. }| batch.entries.len()).sum();
-            let bytes = arrived.iter().map(|Arrived { batch, .. }| batch.bytes).sum();
-            trip.run(log_entry_ns * entries as u64 + times(bytes, log_byte_ns)).await;
-            trip.disk(member.log_sync_ns()).await;
+            let entries: usize = arrived.iter().map(|it| it.batch.entries.len()).sum();
+            let bytes = arrived.iter().map(|it| it.batch.bytes).sum();
+            task.run(log_entry_ns * entries as u64 + times(bytes, log_byte_ns)).await;
+            task.disk(member.log_syncs.next_ns()).await;
             for Arrived { batch, spent } in arrived {
-                let path = trip.time_account().account().since(&spent);
-                let answer = Message::Appended { batch: Rc::clone(&batch), path };
-                self.link(place, LEADER).send(answer);
+                let path = task.time_account.account().since(&spent);
+                let response = Message::Appended { batch: Rc::clone(&batch), path };
+                self.link(place, LEADER).send(response);
                 if member.applies {
                     member.unapplied.borrow_mut().push_back(batch);
                 }
             }
-            self.hands_over(place);
+            self.pass_to_applier(place);
         }
     }
 
     /// Called when a follower has synced a batch. The rest of the time is booked on the network.
-    pub(crate) fn hears_of(&self, place: usize, batch: &Rc<Batch>, mut path: Account) {
-        let took_ns = self.world().now_ns() - batch.sent_ns;
+    pub(crate) fn on_appended(&self, place: usize, batch: &Rc<Batch>, mut path: Account) {
+        let took_ns = self.world.now_ns() - batch.sent_ns;
         path.cut_to(took_ns);
         path[TimeKind::NETWORK] += took_ns - path.total_ns();
-        self.is_synced(place, batch, path);
+        self.on_synced(place, batch, path);
     }
 
-    fn is_synced(&self, place: usize, batch: &Rc<Batch>, path: Account) {
-        let progress = self.progress();
+    fn on_synced(&self, place: usize, batch: &Rc<Batch>, path: Account) {
+        let progress = &self.progress;
         match progress.synced.borrow_mut().get_mut(place) {
             Some(last) => *last = batch.last,
             None => return,
@@ -131,27 +127,27 @@ impl Cluster {
         leader.committed.set(committed);
         let is_committed = |batch: &mut Rc<Batch>| batch.last <= committed;
         while let Some(batch) = progress.uncommitted.borrow_mut().pop_front_if(is_committed) {
-            batch.committed_ns.set(self.world().now_ns());
+            batch.committed_ns.set(self.world.now_ns());
             batch.path.set(path);
             leader.unapplied.borrow_mut().push_back(batch);
         }
-        self.hands_over(LEADER);
-        for other in (1..self.members()).filter(|other| self.member(*other).applies) {
+        self.pass_to_applier(LEADER);
+        for other in (1..self.members.len()).filter(|other| self.member(*other).applies) {
             self.link(LEADER, other).send(Message::Committed(committed));
         }
     }
 
     /// Passes entries to the applier that are in the log and known here to be committed.
-    pub(crate) fn hands_over(&self, place: usize) {
+    pub(crate) fn pass_to_applier(&self, place: usize) {
         let member = self.member(place);
         let is_committed = |batch: &mut Rc<Batch>| batch.last <= member.committed.get();
-        let handed = (self.world().now_ns(), member.applier.time_account.account());
+        let handed = (self.world.now_ns(), member.applier.time_account.account());
         while let Some(batch) = member.unapplied.borrow_mut().pop_front_if(is_committed) {
             for entry in batch.entries.iter().filter(|entry| entry.ticket.member == place) {
                 *entry.ticket.batch.borrow_mut() = Some(Rc::clone(&batch));
                 entry.ticket.handed.set(handed);
             }
-            member.applier.enqueue(batch);
+            member.applier.queue.push(batch);
         }
     }
 }

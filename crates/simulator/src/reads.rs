@@ -22,37 +22,39 @@ use crate::signal::Signal;
 use crate::sim_task::SimTask;
 
 impl Cluster {
-    pub(crate) async fn confirm_read(&self, place: usize, trip: &mut SimTask) {
+    pub(crate) async fn confirm_read(&self, place: usize, task: &mut SimTask) {
         let member = self.member(place);
-        if read_mode(member.build.era) == ReadMode::ReadIndexWithShortcuts && self.members() == 1 {
+        if read_mode(member.build.era) == ReadMode::ReadIndexWithShortcuts
+            && self.members.len() == 1
+        {
             return;
         }
-        trip.waits_for_threads(member.build.costs.round_wakeups_ns).await;
-        let done = Signal::new(self.world());
-        member.reads.enqueue(done.clone());
-        trip.worker(member.reads.name, &member.reads.time_account, &done).await;
+        task.waits_for_threads(member.build.costs.round_wakeups_ns).await;
+        let done = Signal::new(&self.world);
+        member.reads.queue.push(done.clone());
+        task.worker(member.reads.name, &member.reads.time_account, &done).await;
     }
 
-    pub(crate) async fn confirms_reads(self, place: usize, mut trip: SimTask) {
+    pub(crate) async fn confirm_reads(self: Rc<Self>, place: usize, mut task: SimTask) {
         let (member, leader) = (self.member(place), self.member(LEADER));
         loop {
             let readers = member.reads.queue.drain().await;
-            trip.run(member.build.costs.raft_turn_ns).await;
+            task.run(member.build.costs.raft_turn_ns).await;
             if place != LEADER {
-                trip.network(self.link(place, LEADER).one_way_ns()).await;
+                task.network(self.link(place, LEADER).one_way_ns()).await;
             }
             let index = leader.committed.get();
             match self.is_confirmed_by_request(place) {
-                true => self.answers(&mut trip).await,
-                false => self.round(&mut trip).await,
+                true => self.leader_turn(&mut task).await,
+                false => self.round(&mut task).await,
             }
             if place != LEADER {
-                trip.network(self.link(LEADER, place).one_way_ns()).await;
+                task.network(self.link(LEADER, place).one_way_ns()).await;
             }
             if index > member.applied.get() {
-                let applied = Signal::new(self.world());
+                let applied = Signal::new(&self.world);
                 member.waiting_for_applied.borrow_mut().insert(index, applied.clone());
-                trip.worker(member.applier.name, &member.applier.time_account, &applied).await;
+                task.worker(member.applier.name, &member.applier.time_account, &applied).await;
             }
             for reader in readers {
                 reader.set();
@@ -63,55 +65,61 @@ impl Cluster {
     /// Leader and requesting member are a quorum if there are two or three voters.
     fn is_confirmed_by_request(&self, place: usize) -> bool {
         let era = self.member(place).build.era;
-        let asks_and_votes = place != LEADER && place < self.voters();
+        let asks_and_votes = place != LEADER && place < self.model.members;
         read_mode(era) == ReadMode::ReadIndexWithShortcuts
             && asks_and_votes
-            && self.voters() / 2 == 1
+            && self.model.members / 2 == 1
     }
 
-    /// A turn of the leader's raft loop.
-    async fn answers(&self, trip: &mut SimTask) {
-        let (leader, begin_ns) = (self.member(LEADER), self.world().now_ns());
-        let turn_ns = leader.build.costs.raft_turn_ns;
-        let mut path = Account::default();
-        path[TimeKind::CORE] = leader.cores.run(turn_ns).await;
-        path[TimeKind::RUNNING] = turn_ns;
-        let ledger = trip.time_account();
-        trip.spent_as(self.quorum(), &ledger, path, begin_ns, self.world().now_ns());
+    async fn leader_turn(&self, task: &mut SimTask) {
+        let begin_ns = self.world.now_ns();
+        let path = self.raft_turn(LEADER).await;
+        let time_account = task.time_account.clone();
+        task.spent_as(self.quorum, &time_account, path, begin_ns, self.world.now_ns());
     }
 
-    /// Heartbeats: a quorum still follows the leader.
-    async fn round(&self, trip: &mut SimTask) {
-        let missing = self.voters() / 2;
-        if missing == 0 {
-            return;
-        }
-        let (begin_ns, done) = (self.world().now_ns(), Signal::new(self.world()));
-        let (missing, path) = (Cell::new(missing), Cell::default());
-        let round = Rc::new(QuorumRound { begin_ns, missing, done, path });
-        for other in 1..self.voters() {
-            self.link(LEADER, other).send(Message::Heartbeat(Rc::clone(&round)));
-        }
-        round.done.wait().await;
-        let ledger = trip.time_account();
-        trip.spent_as(self.quorum(), &ledger, round.path.get(), begin_ns, self.world().now_ns());
-    }
-
-    pub(crate) async fn follows(&self, place: usize, round: Rc<QuorumRound>) {
+    /// A turn of a member's raft loop.
+    async fn raft_turn(&self, place: usize) -> Account {
         let member = self.member(place);
         let turn_ns = member.build.costs.raft_turn_ns;
         let mut path = Account::default();
         path[TimeKind::CORE] = member.cores.run(turn_ns).await;
         path[TimeKind::RUNNING] = turn_ns;
+        path
+    }
+
+    /// Heartbeats: a quorum still follows the leader.
+    async fn round(&self, task: &mut SimTask) {
+        let missing = self.model.members / 2;
+        if missing == 0 {
+            return;
+        }
+        let begin_ns = self.world.now_ns();
+        let round = Rc::new(QuorumRound {
+            begin_ns,
+            missing: Cell::new(missing),
+            done: Signal::new(&self.world),
+            path: Cell::default(),
+        });
+        for other in 1..self.model.members {
+            self.link(LEADER, other).send(Message::Heartbeat(Rc::clone(&round)));
+        }
+        round.done.wait().await;
+        let (time_account, path) = (task.time_account.clone(), round.path.get());
+        task.spent_as(self.quorum, &time_account, path, begin_ns, self.world.now_ns());
+    }
+
+    pub(crate) async fn on_heartbeat(&self, place: usize, round: Rc<QuorumRound>) {
+        let path = self.raft_turn(place).await;
         self.link(place, LEADER).send(Message::Follows { round, path });
     }
 
     /// Time that was neither waiting nor computing is booked on the network.
-    pub(crate) fn is_followed(&self, round: &QuorumRound, mut path: Account) {
+    pub(crate) fn on_heartbeat_response(&self, round: &QuorumRound, mut path: Account) {
         match round.missing.get() {
             0 => {}
             1 => {
-                let took_ns = self.world().now_ns() - round.begin_ns;
+                let took_ns = self.world.now_ns() - round.begin_ns;
                 path[TimeKind::NETWORK] = took_ns - path.total_ns();
                 round.path.set(path);
                 round.missing.set(0);

@@ -2,22 +2,8 @@
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Reads a range of keys.
-    Range {
-        /// Keys in the range.
-        keys: u64,
-        /// Keys whose records are returned.
-        sent: u64,
-        /// Per record.
-        record_bytes: u64,
-        serializable: bool,
-    },
-    /// Writes keys, in one entry of the log.
-    Write {
-        keys: u64,
-        /// Per record.
-        record_bytes: u64,
-    },
+    Range { range: Range, serializable: bool },
+    Write(Write),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,13 +13,13 @@ pub enum ServeOutcome {
     Rejected,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Range {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
     /// Keys in the range. The old eras walk over all of them to count them, whatever the limit.
-    pub(crate) keys: u64,
+    pub keys: u64,
     /// Keys whose records are read.
-    pub(crate) sent: u64,
-    pub(crate) record_bytes: u64,
+    pub sent: u64,
+    pub record_bytes: u64,
 }
 
 /// Longer responses are received while they are sent.
@@ -50,10 +36,11 @@ impl Range {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Write {
-    pub(crate) keys: u64,
-    pub(crate) record_bytes: u64,
+/// Writes keys, in one entry of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    pub keys: u64,
+    pub record_bytes: u64,
 }
 
 /// A read for unsynced watchers.

@@ -213,8 +213,8 @@ impl fmt::Display for Share {
 }
 
 impl LockResults {
-    pub(crate) fn add(&mut self, figures: LockAccounting, longest: Option<Hold>) {
-        self.accounting.add_all(figures);
+    pub(crate) fn add(&mut self, accounting: LockAccounting, longest: Option<Hold>) {
+        self.accounting.add_all(accounting);
         self.longest = self.longest.into_iter().chain(longest).max_by_key(|hold| hold.ns);
     }
 
@@ -258,28 +258,28 @@ impl LockResults {
     }
 
     fn json(&self) -> Value {
-        let (figures, ms) = (&self.accounting, |ns: u64| ns as f64 / 1e6);
+        let (accounting, ms) = (&self.accounting, |ns: u64| ns as f64 / 1e6);
         json!({
             "name": self.name,
-            "entries": figures.entries,
-            "waited_ms": ms(figures.waited_ns),
-            "held_ms": ms(figures.held_ns),
+            "entries": accounting.entries,
+            "waited_ms": ms(accounting.waited_ns),
+            "held_ms": ms(accounting.held_ns),
             "longest_hold": self.longest.map(|hold| json!({ "ms": ms(hold.ns), "by": hold.label.name() })),
         })
     }
 
     fn line(&self) -> String {
         let ms = |ns: u64| ns as f64 / 1e6;
-        let figures = &self.accounting;
+        let accounting = &self.accounting;
         let longest = self.longest.map_or_else(String::new, |hold| {
             format!("; held for {:.2} ms at the longest, by {}", ms(hold.ns), hold.label.name())
         });
         format!(
             "{}: taken {} times, waited for {:.1} ms, held {:.1} ms in all{longest}",
             self.name,
-            figures.entries,
-            ms(figures.waited_ns),
-            ms(figures.held_ns)
+            accounting.entries,
+            ms(accounting.waited_ns),
+            ms(accounting.held_ns)
         )
     }
 }

@@ -64,21 +64,21 @@ pub fn run(scenario: &Scenario, build: &Build) -> Result<Results, RunError> {
     for load in &scenario.workload.classes {
         let results = Rc::new(RefCell::new(ClassResults::new(&load.name)));
         let class = Class::new(scenario, load);
-        world.spawn(sends(cluster.clone(), class, window_ns, Rc::clone(&results)));
+        world.spawn(sends(Rc::clone(&cluster), class, window_ns, Rc::clone(&results)));
         classes.push(results);
     }
     world.run(window_ns);
     let used_ns = cluster.used_ns().into_iter().max().unwrap_or(0);
     world.run(window_ns + DRAIN.as_nanos() as u64);
     let mut classes: Vec<ClassResults> = classes.iter().map(|results| results.take()).collect();
-    classes.extend(cluster.jobs());
+    classes.extend(cluster.jobs.take());
     let results = Results {
         era: build.era,
         names: names(&world),
         classes,
         locks: locks(&cluster),
         cores_used: used_ns as f64 / window_ns as f64,
-        gap_max: cluster.gap_max(),
+        gap_max: cluster.members.iter().map(|member| member.gap_max.get()).max().unwrap_or(0),
         steps: world.steps(),
         timeline: world.take_timeline(),
     };
@@ -95,11 +95,12 @@ pub fn check(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
 /// Of all members, by name.
 fn locks(cluster: &Cluster) -> Vec<LockResults> {
     let mut all: Vec<LockResults> = Vec::new();
-    for lock in cluster.locks().flatten().filter(|lock| lock.accounting().entries > 0) {
-        let (name, figures, longest) = (lock.name(), lock.accounting(), lock.longest_hold());
+    let every = cluster.members.iter().flat_map(|member| member.locks.all());
+    for lock in every.filter(|lock| lock.accounting().entries > 0) {
+        let (name, accounting, longest) = (lock.name(), lock.accounting(), lock.longest_hold());
         match all.iter_mut().find(|known| known.name == name) {
-            Some(known) => known.add(figures, longest),
-            None => all.push(LockResults { name, accounting: figures, longest }),
+            Some(known) => known.add(accounting, longest),
+            None => all.push(LockResults { name, accounting, longest }),
         }
     }
     all
@@ -107,7 +108,7 @@ fn locks(cluster: &Cluster) -> Vec<LockResults> {
 
 /// Sends each request when it is due, without waiting for others.
 async fn sends(
-    cluster: Cluster,
+    cluster: Rc<Cluster>,
     mut class: Class,
     window_ns: u64,
     results: Rc<RefCell<ClassResults>>,
@@ -117,11 +118,11 @@ async fn sends(
         if due_ns >= window_ns {
             return;
         }
-        cluster.world().sleep_until(due_ns).await;
+        cluster.world.sleep_until(due_ns).await;
         let (connect, actor, request) = (class.connect, class.actor, class.request());
-        let (its, results) = (cluster.clone(), Rc::clone(&results));
+        let (its, results) = (Rc::clone(&cluster), Rc::clone(&results));
         results.borrow_mut().due += 1;
-        cluster.world().spawn(async move {
+        cluster.world.spawn(async move {
             let (outcome, took_ns, account) = its.serve(connect, actor, request).await;
             match outcome {
                 ServeOutcome::Answered => results.borrow_mut().answered(took_ns, account),
@@ -156,7 +157,7 @@ fn check_capacity(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
             let cluster = Cluster::start(&world, &alone, &build);
             let mut class = Class::new(scenario, load);
             let (connect, actor, request) = (class.connect, class.actor, class.request());
-            let its = cluster.clone();
+            let its = Rc::clone(&cluster);
             world.spawn(async move {
                 its.serve(connect, actor, request).await;
             });

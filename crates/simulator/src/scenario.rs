@@ -14,7 +14,7 @@ use toml::{Table, Value};
 use crate::Rng;
 use crate::knobs::wrong;
 use crate::model::{Connect, Model};
-use crate::requests::Request;
+use crate::requests::{Range, Request, Write};
 use crate::spread::{P99_MAX, Spread};
 
 /// Approximate size of a record without key and value.
@@ -138,17 +138,19 @@ impl Class {
             Operation::Range { keys, limit, serializable } => {
                 let sent = limit.map_or(keys, |limit| limit.min(keys));
                 let record_bytes = self.record(mean(self.stored));
-                Request::Range { keys, sent, record_bytes, serializable }
+                Request::Range { range: Range { keys, sent, record_bytes }, serializable }
             }
             Operation::Put { value } => {
                 let size = value.min + self.sizes.below(value.max - value.min + 1);
-                Request::Write { keys: 1, record_bytes: self.record(size) }
+                Request::Write(Write { keys: 1, record_bytes: self.record(size) })
             }
             // The keys exist, so the transaction puts all of them.
             Operation::Txn { keys, value } => {
-                Request::Write { keys, record_bytes: self.record(mean(value)) }
+                Request::Write(Write { keys, record_bytes: self.record(mean(value)) })
             }
-            Operation::Delete { keys } => Request::Write { keys, record_bytes: self.record(0) },
+            Operation::Delete { keys } => {
+                Request::Write(Write { keys, record_bytes: self.record(0) })
+            }
         }
     }
 

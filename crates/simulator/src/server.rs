@@ -14,6 +14,7 @@ use crate::costs::Costs;
 use crate::entries::{Arrived, Batch, Entry};
 use crate::lock::Lock;
 use crate::model::Model;
+use crate::scenario::Scenario;
 use crate::signal::{Queue, Signal};
 use crate::sim_task::{SimTask, TimeAccount};
 use crate::spread::Times;
@@ -39,10 +40,12 @@ pub(crate) struct Member {
     pub(crate) build: Rc<Build>,
     pub(crate) model: Rc<Model>,
     pub(crate) locks: Locks,
-    log_syncs: RefCell<Times>,
-    commit_syncs: RefCell<Times>,
-    awake: RefCell<Times>,
-    sent_waits: RefCell<Times>,
+    pub(crate) log_syncs: Times,
+    pub(crate) commit_syncs: Times,
+    /// Thread hand-overs of a request, if the machine is awake.
+    pub(crate) awake: Times,
+    /// Waits of server and client for each other, per MiB sent.
+    pub(crate) sent_waits: Times,
     /// Operations that the backend has not committed.
     pub(crate) pending: Cell<u64>,
     /// Bytes of these operations.
@@ -107,13 +110,9 @@ pub(crate) struct Worker<T> {
 }
 
 impl<T> Worker<T> {
-    fn new(world: &World, trip: &SimTask, name: &'static str) -> Worker<T> {
+    fn new(world: &World, task: &SimTask, name: &'static str) -> Worker<T> {
         let (queue, name) = (Queue::new(world), TimeKind::named(world, name));
-        Worker { queue, time_account: trip.time_account(), name }
-    }
-
-    pub(crate) fn enqueue(&self, work: T) {
-        self.queue.push(work);
+        Worker { queue, time_account: task.time_account.clone(), name }
     }
 }
 
@@ -125,59 +124,50 @@ pub(crate) struct MemberTasks {
     pub(crate) commits: SimTask,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MemberConfig {
-    pub(crate) index: usize,
-    pub(crate) applies: bool,
-    pub(crate) cores: usize,
-    pub(crate) quantum_ns: u64,
-    pub(crate) seed: u64,
-}
-
 impl Member {
     pub(crate) fn new(
         world: &World,
-        place: MemberConfig,
+        index: usize,
+        scenario: &Scenario,
         build: &Rc<Build>,
         model: &Rc<Model>,
     ) -> (Member, MemberTasks) {
         // Members have five random purposes each, from 2 on.
-        let chance = |purpose: u64| Rng::new(place.seed, place.index as u64 * 5 + 2 + purpose);
-        let MemberConfig { cores, quantum_ns, .. } = place;
-        let impatience = build.costs.impatience;
-        let cores = Cores::with_impatience(world, cores, quantum_ns, impatience, chance(4));
-        let name = |name: &str| match place.index {
+        let rng = |purpose: u64| Rng::new(scenario.seed, index as u64 * 5 + 2 + purpose);
+        let (costs, applies) = (&build.costs, model.is_used(index));
+        let Costs { quantum_ns, impatience, .. } = *costs;
+        let cores = Cores::with_impatience(world, scenario.cores, quantum_ns, impatience, rng(4));
+        let name = |name: &str| match index {
             0 => TaskLabel::named(name),
             other => TaskLabel::named(&format!("{name} {}", other + 1)),
         };
         // The number of names is limited: an idle worker gets none of its own.
         let log = name("log");
-        let used = |called| if place.applies { name(called) } else { log };
-        let trip = |actor| SimTask::new(world, &cores, actor);
-        let hands = MemberTasks {
-            log: trip(log),
-            applier: trip(used("applier")),
-            reads: trip(used("reads")),
-            commits: trip(used("commit")),
+        let used = |worker| if applies { name(worker) } else { log };
+        let task = |label| SimTask::new(world, &cores, label);
+        let tasks = MemberTasks {
+            log: task(log),
+            applier: task(used("applier")),
+            reads: task(used("reads")),
+            commits: task(used("commit")),
         };
-        let times = |spread, purpose| RefCell::new(Times::new(spread, chance(purpose)));
         let member = Member {
             locks: Locks::new(world),
-            log_syncs: times(model.sync.unwrap_or(build.costs.log_sync), 0),
-            commit_syncs: times(model.commit_sync.unwrap_or(build.costs.commit_sync), 1),
-            awake: times(build.costs.awake, 2),
-            sent_waits: times(build.costs.sent_waits, 3),
+            log_syncs: Times::new(model.sync.unwrap_or(costs.log_sync), rng(0)),
+            commit_syncs: Times::new(model.commit_sync.unwrap_or(costs.commit_sync), rng(1)),
+            awake: Times::new(costs.awake, rng(2)),
+            sent_waits: Times::new(costs.sent_waits, rng(3)),
             pending: Cell::default(),
             pending_bytes: Cell::default(),
             buffer_version: Cell::default(),
             copied_version: Cell::default(),
             revisions: Cell::default(),
             revisions_compacted: Cell::default(),
-            applies: place.applies,
-            log: Worker::new(world, &hands.log, "the log"),
-            appends: Worker::new(world, &hands.log, "the log"),
-            applier: Worker::new(world, &hands.applier, "the applier"),
-            reads: Worker::new(world, &hands.reads, "a round of reads"),
+            applies,
+            log: Worker::new(world, &tasks.log, "the log"),
+            appends: Worker::new(world, &tasks.log, "the log"),
+            applier: Worker::new(world, &tasks.applier, "the applier"),
+            reads: Worker::new(world, &tasks.reads, "a round of reads"),
             unapplied: RefCell::default(),
             committed: Cell::default(),
             applied: Cell::default(),
@@ -187,27 +177,6 @@ impl Member {
             model: Rc::clone(model),
             cores: cores.clone(),
         };
-        (member, hands)
-    }
-
-    /// Drawn for the next sync.
-    pub(crate) fn log_sync_ns(&self) -> u64 {
-        self.log_syncs.borrow_mut().next_ns()
-    }
-
-    /// Drawn for the next sync.
-    pub(crate) fn commit_sync_ns(&self) -> u64 {
-        self.commit_syncs.borrow_mut().next_ns()
-    }
-
-    /// Thread hand-overs of the next request, if the machine is awake.
-    pub(crate) fn awake_ns(&self) -> u64 {
-        self.awake.borrow_mut().next_ns()
-    }
-
-    /// Waits of server and client for each other while `bytes` are sent.
-    pub(crate) fn sent_waits_ns(&self, bytes: u64) -> u64 {
-        const MIB: f64 = (1 << 20) as f64;
-        (self.sent_waits.borrow_mut().next_ns() as f64 * bytes as f64 / MIB) as u64
+        (member, tasks)
     }
 }

@@ -1,12 +1,9 @@
 //! Signals, and queues of work.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 
-use crate::world::{ProcessId, World};
+use crate::world::{ProcessId, World, suspend};
 
 /// An event that happens once, for which tasks wait. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -21,8 +18,8 @@ struct Inner {
 
 impl Signal {
     pub fn new(world: &World) -> Signal {
-        let (is_given, waiting) = Default::default();
-        Signal(Rc::new(Inner { world: world.clone(), is_set: is_given, waiting }))
+        let (is_set, waiting) = Default::default();
+        Signal(Rc::new(Inner { world: world.clone(), is_set, waiting }))
     }
 
     pub fn set(&self) {
@@ -32,24 +29,11 @@ impl Signal {
         }
     }
 
-    pub fn wait(&self) -> SignalWait<'_> {
-        SignalWait(&self.0)
-    }
-}
-
-#[derive(Debug)]
-#[must_use = "it waits only if it is awaited"]
-pub struct SignalWait<'s>(&'s Inner);
-
-impl Future for SignalWait<'_> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<()> {
-        if self.0.is_set.get() {
-            return Poll::Ready(());
+    pub async fn wait(&self) {
+        if !self.0.is_set.get() {
+            self.0.waiting.borrow_mut().push(self.0.world.going_on());
+            suspend().await;
         }
-        self.0.waiting.borrow_mut().push(self.0.world.going_on());
-        Poll::Pending
     }
 }
 
@@ -63,8 +47,7 @@ pub struct Queue<T> {
 
 impl<T> Queue<T> {
     pub fn new(world: &World) -> Queue<T> {
-        let (work, worker) = (RefCell::new(Vec::new()), Cell::new(None));
-        Queue { world: world.clone(), work, worker }
+        Queue { world: world.clone(), work: RefCell::default(), worker: Cell::new(None) }
     }
 
     pub fn push(&self, work: T) {
@@ -75,25 +58,12 @@ impl<T> Queue<T> {
     }
 
     /// All entries; waits while there are none.
-    pub fn drain(&self) -> Drain<'_, T> {
-        Drain(self)
-    }
-}
-
-#[derive(Debug)]
-#[must_use = "work is taken only if it is awaited"]
-pub struct Drain<'q, T>(&'q Queue<T>);
-
-impl<T> Future for Drain<'_, T> {
-    type Output = Vec<T>;
-
-    fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Vec<T>> {
-        let work = self.0.work.take();
-        if !work.is_empty() {
-            return Poll::Ready(work);
+    pub async fn drain(&self) -> Vec<T> {
+        if self.work.borrow().is_empty() {
+            debug_assert!(self.worker.get().is_none(), "there is one worker");
+            self.worker.set(Some(self.world.going_on()));
+            suspend().await;
         }
-        debug_assert!(self.0.worker.get().is_none(), "there is one worker");
-        self.0.worker.set(Some(self.0.world.going_on()));
-        Poll::Pending
+        self.work.take()
     }
 }

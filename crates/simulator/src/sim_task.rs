@@ -28,13 +28,16 @@ const WAKEUP: &str = "a thread to wake";
 pub struct SimTask {
     world: World,
     cores: Cores,
-    label: TaskLabel,
+    /// Of a worker: the task that it serves now.
+    pub(crate) label: TaskLabel,
     begin_ns: u64,
-    time_account: TimeAccount,
+    pub time_account: TimeAccount,
     /// If the task is recorded.
     lane: Option<Lane>,
-    idle_ns: Option<u64>,
-    runs_in_background: bool,
+    /// How long the machine was idle at the arrival; `None` if it was busy.
+    pub(crate) idle_ns: Option<u64>,
+    /// Whether it computes at low priority.
+    pub(crate) runs_in_background: bool,
 }
 
 /// The account of a running task, for tasks that wait for it. Clones are the same one.
@@ -66,37 +69,23 @@ impl TimeAccount {
 
 impl SimTask {
     /// A worker's task, which begins now.
-    pub fn new(world: &World, cores: &Cores, actor: TaskLabel) -> SimTask {
-        SimTask::with_kind(world, cores, actor, LaneKind::Work)
+    pub fn new(world: &World, cores: &Cores, label: TaskLabel) -> SimTask {
+        SimTask::with_kind(world, cores, label, LaneKind::Work)
     }
 
-    pub fn with_kind(world: &World, cores: &Cores, actor: TaskLabel, kind: LaneKind) -> SimTask {
+    pub fn with_kind(world: &World, cores: &Cores, label: TaskLabel, kind: LaneKind) -> SimTask {
         let begin_ns = world.now_ns();
-        let lane = world.recorder().lane(actor, kind, begin_ns);
-        let ledger = TimeAccount { account: Rc::default(), lane };
+        let lane = world.recorder().lane(label, kind, begin_ns);
         SimTask {
             world: world.clone(),
             cores: cores.clone(),
-            label: actor,
+            label,
             begin_ns,
-            time_account: ledger,
+            time_account: TimeAccount { account: Rc::default(), lane },
             lane,
             idle_ns: Some(u64::MAX),
             runs_in_background: false,
         }
-    }
-
-    pub fn label(&self) -> TaskLabel {
-        self.label
-    }
-
-    /// The task that a worker serves now.
-    pub fn set_label(&mut self, actor: TaskLabel) {
-        self.label = actor;
-    }
-
-    pub fn time_account(&self) -> TimeAccount {
-        self.time_account.clone()
     }
 
     /// Records the last step, which took `ns` and ends now.
@@ -107,18 +96,9 @@ impl SimTask {
         }
     }
 
-    /// In the background it computes at low priority.
-    pub(crate) fn set_runs_in_background(&mut self, makes_way: bool) {
-        self.runs_in_background = makes_way;
-    }
-
     /// If it was preempted, the timeline shows all waits before the run.
     pub async fn run(&mut self, ns: u64) {
-        let computed = match self.runs_in_background {
-            true => self.cores.run_late(ns),
-            false => self.cores.run(ns),
-        };
-        let waited_ns = computed.await;
+        let waited_ns = self.cores.compute(ns, self.runs_in_background).await;
         if let Some(lane) = self.lane {
             let ran_from_ns = self.world.now_ns() - ns;
             let recorder = self.world.recorder();
@@ -130,15 +110,17 @@ impl SimTask {
     }
 
     pub async fn read(&mut self, lock: &Lock) -> LockGuard {
-        let inside = lock.acquire_as(self.label, LockMode::Read, self.lane).await;
-        self.time_account.add(lock.time_kind(), inside.waited_ns());
-        inside
+        self.lock(lock, LockMode::Read).await
     }
 
     pub async fn write(&mut self, lock: &Lock) -> LockGuard {
-        let inside = lock.acquire_as(self.label, LockMode::Write, self.lane).await;
-        self.time_account.add(lock.time_kind(), inside.waited_ns());
-        inside
+        self.lock(lock, LockMode::Write).await
+    }
+
+    async fn lock(&mut self, lock: &Lock, mode: LockMode) -> LockGuard {
+        let guard = lock.acquire_as(self.label, mode, self.lane).await;
+        self.time_account.add(lock.time_kind(), guard.waited_ns);
+        guard
     }
 
     pub async fn disk(&mut self, ns: u64) {
@@ -151,11 +133,6 @@ impl SimTask {
     pub(crate) async fn idles(&mut self, ns: u64) {
         self.world.sleep(ns).await;
         self.time_account.add(TimeKind::named(&self.world, "a pause"), ns);
-    }
-
-    /// How long the machine was idle at the arrival; `None` if it was busy.
-    pub(crate) fn finds_idle(&mut self, ns: Option<u64>) {
-        self.idle_ns = ns;
     }
 
     /// Waits for thread hand-overs: `awake_ns` on a machine that is awake, and up to `wakeups_ns`

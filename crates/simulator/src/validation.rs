@@ -108,12 +108,13 @@ impl Validation {
 
     /// One line: whether the figures of an era are near, and where not.
     fn nearness(&self, era: Era) -> String {
-        let figures: Vec<_> = self.comparisons.iter().filter(|figure| figure.era == era).collect();
-        let far = figures.iter().filter(|figure| !figure.is_near());
+        let accounting: Vec<_> =
+            self.comparisons.iter().filter(|figure| figure.era == era).collect();
+        let far = accounting.iter().filter(|figure| !figure.is_near());
         let far = far.map(|figure| {
             format!("{} of {} is {:.2} times", figure.metric, figure.class, figure.times())
         });
-        let (far, all) = (far.collect::<Vec<_>>(), figures.len());
+        let (far, all) = (far.collect::<Vec<_>>(), accounting.len());
         let near = all - far.len();
         let line = format!("era {era}: {near} of {all} figures are within a factor of {FACTOR}");
         match far.is_empty() {
@@ -138,7 +139,7 @@ impl Validation {
     }
 
     pub fn json(&self) -> Value {
-        let figures = self.comparisons.iter().map(|figure| {
+        let accounting = self.comparisons.iter().map(|figure| {
             json!({
                 "era": figure.era.name(),
                 "class": figure.class,
@@ -157,7 +158,7 @@ impl Validation {
                 "agrees": order.agrees,
             })
         });
-        json!({ "figures": figures.collect::<Vec<_>>(), "orders": orders.collect::<Vec<_>>() })
+        json!({ "figures": accounting.collect::<Vec<_>>(), "orders": orders.collect::<Vec<_>>() })
     }
 }
 

@@ -15,7 +15,8 @@ use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -109,13 +110,17 @@ impl World {
         self.wake(id);
     }
 
-    pub fn sleep(&self, ns: u64) -> Sleep<'_> {
-        Sleep { world: self, until_ns: self.now_ns().saturating_add(ns), is_noted: false }
+    pub async fn sleep(&self, ns: u64) {
+        self.sleep_until(self.now_ns().saturating_add(ns)).await;
     }
 
     /// Returns at once if the time has passed.
-    pub fn sleep_until(&self, ns: u64) -> Sleep<'_> {
-        Sleep { world: self, until_ns: ns, is_noted: false }
+    pub async fn sleep_until(&self, ns: u64) {
+        if self.now_ns() < ns {
+            self.wake_at(ns, self.going_on());
+            suspend().await;
+            debug_assert!(self.now_ns() >= ns, "woken by something else");
+        }
     }
 
     /// Until that time, or until no process has anything left to do.
@@ -192,26 +197,14 @@ impl fmt::Debug for World {
     }
 }
 
-#[derive(Debug)]
-#[must_use = "time passes only if it is awaited"]
-pub struct Sleep<'w> {
-    world: &'w World,
-    until_ns: u64,
-    is_noted: bool,
-}
-
-impl Future for Sleep<'_> {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<()> {
-        if self.world.now_ns() >= self.until_ns {
-            return Poll::Ready(());
-        }
-        debug_assert!(!self.is_noted, "woken by something else");
-        self.is_noted = true;
-        self.world.wake_at(self.until_ns, self.world.going_on());
-        Poll::Pending
-    }
+/// Ends a step of the process, which goes on when it is woken.
+pub(crate) async fn suspend() {
+    let mut is_woken = false;
+    let step = |_: &mut Context<'_>| match mem::replace(&mut is_woken, true) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    };
+    poll_fn(step).await;
 }
 
 #[cfg(test)]

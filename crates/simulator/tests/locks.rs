@@ -33,23 +33,23 @@ fn a_small_convoy_by_hand() {
     {
         world.spawn(async move {
             world_.sleep(begin_ns).await;
-            let mut trip = SimTask::new(&world_, &cores, TaskLabel::named(name));
+            let mut task = SimTask::new(&world_, &cores, TaskLabel::named(name));
             match name {
                 "put" => {
-                    let alone = trip.write(&index).await;
-                    trip.run(10_000).await;
+                    let alone = task.write(&index).await;
+                    task.run(10_000).await;
                     drop(alone);
-                    let alone = trip.write(&read_tx).await;
-                    trip.run(5_000).await;
+                    let alone = task.write(&read_tx).await;
+                    task.run(5_000).await;
                     drop(alone);
                 }
                 name => {
-                    let shared = (trip.read(&index).await, trip.read(&read_tx).await);
-                    trip.run(if name == "cheap" { 5_000 } else { 100_000 }).await;
+                    let shared = (task.read(&index).await, task.read(&read_tx).await);
+                    task.run(if name == "cheap" { 5_000 } else { 100_000 }).await;
                     drop(shared);
                 }
             }
-            let (_, account) = trip.end();
+            let (_, account) = task.end();
             ends.borrow_mut().push((name, world_.now_ns(), account));
         });
     }

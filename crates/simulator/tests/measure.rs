@@ -69,10 +69,10 @@ fn what_is_measured_here_can_be_used() {
     let done = tool(&[&line[..], &few, &dir].concat());
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let found: Value = serde_json::from_slice(&done.stdout).unwrap();
-    let figures = found["figures"].as_array().unwrap();
+    let accounting = found["figures"].as_array().unwrap();
     // Two eras, three classes, two percentiles.
-    assert_eq!(figures.len(), 12);
-    for figure in figures {
+    assert_eq!(accounting.len(), 12);
+    for figure in accounting {
         let ms = |of: &str| figure[of].as_f64().unwrap();
         assert!(ms("real_ms") > 0.0 && ms("model_ms") > 0.0, "{figure}");
     }

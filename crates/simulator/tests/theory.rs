@@ -26,9 +26,9 @@ impl Found {
     }
 }
 
-fn exponential(chance: &mut Rng, mean: f64) -> f64 {
+fn exponential(rng: &mut Rng, mean: f64) -> f64 {
     // Never 0, whose logarithm is endless.
-    -(1.0 - chance.unit()).ln() * mean
+    -(1.0 - rng.unit()).ln() * mean
 }
 
 /// Poisson arrivals at a machine whose mean service time is one millisecond.

@@ -8,6 +8,8 @@
 //! The job walks the index to find what must stay, and then removes revisions in batches. etcd
 //! scans all revisions, also those that stay; ours knows from the index which ones are removed.
 
+use std::rc::Rc;
+
 use clearlane_contention::TaskLabel;
 
 use crate::cluster::Cluster;
@@ -16,37 +18,37 @@ use crate::era::background::{Batches, compaction_batches, compacts_batch, compac
 use crate::sim_task::SimTask;
 
 impl Cluster {
-    pub(super) async fn asks_for_compactions(self) {
+    pub(super) async fn propose_compactions(self: Rc<Self>) {
         loop {
-            self.world().sleep(self.model().compaction_every_ns).await;
+            self.world.sleep(self.model.compaction_every_ns).await;
             if self.is_over() {
                 return;
             }
             let cores = &self.member(LEADER).cores;
-            let mut trip = SimTask::new(self.world(), cores, TaskLabel::named("compaction"));
-            self.proposes(LEADER, &mut trip, Work::Compact).await;
+            let mut task = SimTask::new(&self.world, cores, TaskLabel::named("compaction"));
+            self.propose(LEADER, &mut task, Work::Compact).await;
         }
     }
 
     /// The job, at one member.
-    pub(crate) async fn compacts(self, place: usize) {
+    pub(crate) async fn compact(self: Rc<Self>, place: usize) {
         let member = self.member(place);
-        let mut trip = SimTask::new(self.world(), &member.cores, TaskLabel::named("compaction"));
+        let mut task = SimTask::new(&self.world, &member.cores, TaskLabel::named("compaction"));
         let removed = member.revisions.get() - member.revisions_compacted.get();
         member.revisions_compacted.set(member.revisions.get());
-        compacts_index(member, &mut trip, self.keys()).await;
+        compacts_index(member, &mut task, self.keys).await;
         let Batches { revisions, pause_ns, of_all } = compaction_batches(member.build.era);
-        let all = removed + if of_all { self.keys() } else { 0 };
+        let all = removed + if of_all { self.keys } else { 0 };
         for begin in (0..all).step_by(revisions as usize) {
             let end = all.min(begin + revisions);
             // The removed revisions are spread evenly.
             let gone = removed * end / all - removed * begin / all;
-            compacts_batch(member, &mut trip, end - begin, gone).await;
+            compacts_batch(member, &mut task, end - begin, gone).await;
             if end < all {
-                trip.idles(pause_ns).await;
+                task.idles(pause_ns).await;
             }
         }
-        let (took_ns, account) = trip.end();
+        let (took_ns, account) = task.end();
         self.did("compaction", took_ns, account);
     }
 }

@@ -1,6 +1,8 @@
 //! Password checks, which are slow on purpose. A request that holds a lock meanwhile delays all
 //! others as long.
 
+use std::rc::Rc;
+
 use clearlane_contention::TaskLabel;
 use clearlane_loadgen::arrivals::{Schedule, Spacing};
 
@@ -13,27 +15,27 @@ use crate::sim_task::SimTask;
 const SEED: u64 = 1 << 19;
 
 impl Cluster {
-    pub(super) async fn lets_users_in(self) {
-        let rate = self.model().auth.logins_per_s;
-        for due in Schedule::new(Spacing::Poisson, rate, SEED + self.seed()) {
-            self.world().sleep_until(due.as_nanos() as u64).await;
+    pub(super) async fn log_users_in(self: Rc<Self>) {
+        let rate = self.model.auth.logins_per_s;
+        for due in Schedule::new(Spacing::Poisson, rate, SEED + self.seed) {
+            self.world.sleep_until(due.as_nanos() as u64).await;
             if self.is_over() {
                 return;
             }
-            self.world().spawn(self.clone().login());
+            self.world.spawn(Rc::clone(&self).login());
         }
     }
 
-    async fn login(self) {
+    async fn login(self: Rc<Self>) {
         let member = self.member(LEADER);
-        let mut trip = SimTask::new(self.world(), &member.cores, TaskLabel::named("login"));
-        self.receive(LEADER, &mut trip).await;
+        let mut task = SimTask::new(&self.world, &member.cores, TaskLabel::named("login"));
+        self.receive(LEADER, &mut task).await;
         let by_era = checks_passwords_inside(member.build.era);
-        let inside = self.model().auth.inside_lock.unwrap_or(by_era);
-        checks_password(member, &mut trip, self.model().auth.bcrypt_ns, inside).await;
-        self.proposes(LEADER, &mut trip, Work::Token).await;
-        self.send_response(&mut trip).await;
-        let (took_ns, account) = trip.end();
+        let inside = self.model.auth.inside_lock.unwrap_or(by_era);
+        checks_password(member, &mut task, self.model.auth.bcrypt_ns, inside).await;
+        self.propose(LEADER, &mut task, Work::Token).await;
+        self.send_response(&mut task).await;
+        let (took_ns, account) = task.end();
         self.did("login", took_ns, account);
     }
 }

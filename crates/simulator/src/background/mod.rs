@@ -13,20 +13,22 @@ mod compaction;
 mod logins;
 mod watchers;
 
+use std::rc::Rc;
+
 use crate::cluster::Cluster;
 
 impl Cluster {
-    pub(crate) fn works_in_the_background(&self) {
-        let (world, model) = (self.world(), self.model());
-        let own = || self.clone();
+    pub(crate) fn start_background(self: &Rc<Self>) {
+        let Cluster { world, model, .. } = &**self;
+        let own = || Rc::clone(self);
         if model.watchers.lagging > 0 {
-            world.spawn(own().syncs_watchers());
+            world.spawn(own().sync_watchers());
         }
         if model.compaction_every_ns > 0 {
-            world.spawn(own().asks_for_compactions());
+            world.spawn(own().propose_compactions());
         }
         if model.auth.logins_per_s > 0.0 {
-            world.spawn(own().lets_users_in());
+            world.spawn(own().log_users_in());
         }
     }
 }

@@ -13,6 +13,7 @@
 //! lock.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use clearlane_contention::TaskLabel;
 
@@ -47,16 +48,16 @@ impl Group {
 }
 
 impl Cluster {
-    pub(super) async fn syncs_watchers(self) {
-        let (member, watchers) = (self.member(LEADER), self.model().watchers);
-        let mut trip = SimTask::new(self.world(), &member.cores, TaskLabel::named("watch sync"));
+    pub(super) async fn sync_watchers(self: Rc<Self>) {
+        let (member, watchers) = (self.member(LEADER), self.model.watchers);
+        let mut task = SimTask::new(&self.world, &member.cores, TaskLabel::named("watch sync"));
         let first_ns = if watchers.every_ns == 0 { 1_000_000_000 } else { watchers.every_ns };
         let mut next_ns = Some(first_ns);
         let mut behind = VecDeque::new();
         loop {
-            let now_ns = self.world().now_ns();
+            let now_ns = self.world.now_ns();
             if let Some(ns) = next_ns.filter(|ns| *ns <= now_ns) {
-                let before = trip.time_account().account();
+                let before = task.time_account.account();
                 for count in (0..watchers.lagging).step_by(AT_ONCE as usize) {
                     let count = AT_ONCE.min(watchers.lagging - count);
                     let next = self.revision() - watchers.behind;
@@ -66,21 +67,21 @@ impl Cluster {
             }
             if behind.is_empty() {
                 let Some(ns) = next_ns.filter(|_| !self.is_over()) else { return };
-                trip.idles(ns - now_ns).await;
+                task.idles(ns - now_ns).await;
             } else {
-                self.passes(&mut trip, &mut behind).await;
-                trip.idles(PERIOD_NS).await;
+                self.serve_watchers(&mut task, &mut behind).await;
+                task.idles(PERIOD_NS).await;
             }
         }
     }
 
     /// Revisions from before the run count, too.
     fn revision(&self) -> u64 {
-        self.model().watchers.behind + self.member(LEADER).revisions.get()
+        self.model.watchers.behind + self.member(LEADER).revisions.get()
     }
 
     /// Groups are served in turn; one that is not done is queued again.
-    async fn passes(&self, trip: &mut SimTask, behind: &mut VecDeque<Group>) {
+    async fn serve_watchers(&self, task: &mut SimTask, behind: &mut VecDeque<Group>) {
         let (member, revision) = (self.member(LEADER), self.revision());
         let mut room = AT_ONCE;
         let mut taken = Vec::new();
@@ -90,18 +91,18 @@ impl Cluster {
         }
         let since_oldest = taken.iter().map(|group| revision - group.next).max().unwrap_or(0);
         let given = taken.iter().map(|group| group.given(revision)).max().unwrap_or(0);
-        let missed = Missed { since_oldest, given, record_bytes: self.record_bytes() };
-        reads_what_was_missed(member, trip, missed).await;
+        let missed = Missed { since_oldest, given, record_bytes: self.record_bytes };
+        reads_what_was_missed(member, task, missed).await;
         let told: u64 = taken.iter().map(|group| group.count * group.given(revision)).sum();
-        trip.run(told * member.build.costs.notify_ns).await;
+        task.run(told * member.build.costs.notify_ns).await;
         for mut group in taken {
             group.next += group.given(revision);
             if group.next < revision {
                 behind.push_back(group);
                 continue;
             }
-            let took_ns = self.world().now_ns() - group.began_ns;
-            self.did("watch sync", took_ns, trip.time_account().account().since(&group.before));
+            let took_ns = self.world.now_ns() - group.began_ns;
+            self.did("watch sync", took_ns, task.time_account.account().since(&group.before));
         }
     }
 }

@@ -46,90 +46,90 @@ pub(crate) fn checks_passwords_inside(era: Era) -> bool {
     }
 }
 
-pub(crate) async fn reads_what_was_missed(member: &Member, trip: &mut SimTask, missed: Missed) {
+pub(crate) async fn reads_what_was_missed(member: &Member, task: &mut SimTask, missed: Missed) {
     match member.build.era {
-        Era::V3_0 | Era::V3_1 => one_mutex::reads_what_was_missed(member, trip, missed).await,
+        Era::V3_0 | Era::V3_1 => one_mutex::reads_what_was_missed(member, task, missed).await,
         Era::V3_2 | Era::V3_4 | Era::V3_5 => {
-            read_tx::reads_what_was_missed(member, trip, missed).await;
+            read_tx::reads_what_was_missed(member, task, missed).await;
         }
-        Era::Clearlane => clearlane::reads_what_was_missed(member, trip, missed).await,
+        Era::Clearlane => clearlane::reads_what_was_missed(member, task, missed).await,
     }
 }
 
 /// The other eras notify synced watchers during the write.
-pub(crate) async fn tells_watchers_behind(member: &Member, trip: &mut SimTask, write: Write) {
+pub(crate) async fn tells_watchers_behind(member: &Member, task: &mut SimTask, write: Write) {
     if member.build.era == Era::Clearlane {
-        trip.run(notify_ns(member, write)).await;
+        task.run(notify_ns(member, write)).await;
     }
 }
 
-pub(crate) async fn begins_compaction(member: &Member, trip: &mut SimTask) {
+pub(crate) async fn begins_compaction(member: &Member, task: &mut SimTask) {
     match member.build.era {
-        Era::V3_0 | Era::V3_1 => one_mutex::commit_for_the_applier(member, trip).await,
-        Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::begins_compaction(member, trip).await,
+        Era::V3_0 | Era::V3_1 => one_mutex::commit_for_the_applier(member, task).await,
+        Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::begins_compaction(member, task).await,
         // Part of the next commit.
         Era::Clearlane => {}
     }
 }
 
-pub(crate) async fn disk_snapshot(member: &Member, trip: &mut SimTask) {
+pub(crate) async fn disk_snapshot(member: &Member, task: &mut SimTask) {
     match member.build.era {
-        Era::V3_0 | Era::V3_1 => one_mutex::commit_for_the_applier(member, trip).await,
-        Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::disk_snapshot(member, trip).await,
+        Era::V3_0 | Era::V3_1 => one_mutex::commit_for_the_applier(member, task).await,
+        Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::disk_snapshot(member, task).await,
         // The position of the last commit is known without a commit.
         Era::Clearlane => {}
     }
 }
 
-pub(crate) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u64) {
+pub(crate) async fn compacts_index(member: &Member, task: &mut SimTask, keys: u64) {
     match member.build.era {
-        Era::V3_0 | Era::V3_1 => one_mutex::compacts_index(member, trip, keys).await,
-        Era::V3_2 => read_tx::compacts_index(member, trip, keys).await,
-        Era::V3_4 | Era::V3_5 => concurrent::compacts_index(member, trip, keys).await,
-        Era::Clearlane => clearlane::compacts_index(member, trip, keys).await,
+        Era::V3_0 | Era::V3_1 => one_mutex::compacts_index(member, task, keys).await,
+        Era::V3_2 => read_tx::compacts_index(member, task, keys).await,
+        Era::V3_4 | Era::V3_5 => concurrent::compacts_index(member, task, keys).await,
+        Era::Clearlane => clearlane::compacts_index(member, task, keys).await,
     }
 }
 
 /// Scans `all` revisions and removes `gone` of them.
-pub(crate) async fn compacts_batch(member: &Member, trip: &mut SimTask, all: u64, gone: u64) {
+pub(crate) async fn compacts_batch(member: &Member, task: &mut SimTask, all: u64, gone: u64) {
     match member.build.era {
-        Era::V3_0 | Era::V3_1 => one_mutex::compacts_batch(member, trip, all, gone).await,
-        Era::V3_2 => read_tx::compacts_batch(member, trip, all, gone).await,
-        Era::V3_4 | Era::V3_5 => concurrent::compacts_batch(member, trip, all, gone).await,
-        Era::Clearlane => clearlane::compacts_batch(member, trip, gone).await,
+        Era::V3_0 | Era::V3_1 => one_mutex::compacts_batch(member, task, all, gone).await,
+        Era::V3_2 => read_tx::compacts_batch(member, task, all, gone).await,
+        Era::V3_4 | Era::V3_5 => concurrent::compacts_batch(member, task, all, gone).await,
+        Era::Clearlane => clearlane::compacts_batch(member, task, gone).await,
     }
 }
 
 /// Until 3.4 the permission is read through the write transaction.
-pub(crate) async fn permits(member: &Member, trip: &mut SimTask) {
+pub(crate) async fn permits(member: &Member, task: &mut SimTask) {
     let lock = match member.build.era {
         Era::V3_0 | Era::V3_1 | Era::V3_2 | Era::V3_4 => {
-            Some(trip.write(&member.locks.batch_tx).await)
+            Some(task.write(&member.locks.batch_tx).await)
         }
-        Era::V3_5 => Some(trip.read(&member.locks.read_tx).await),
+        Era::V3_5 => Some(task.read(&member.locks.read_tx).await),
         Era::Clearlane => None,
     };
-    trip.run(member.build.costs.permission_ns).await;
+    task.run(member.build.costs.permission_ns).await;
     drop(lock);
 }
 
 /// The user is read through the write transaction, which is kept for the check if `inside`.
 pub(crate) async fn checks_password(
     member: &Member,
-    trip: &mut SimTask,
+    task: &mut SimTask,
     bcrypt_ns: u64,
     inside: bool,
 ) {
     if member.build.era == Era::Clearlane {
-        return trip.run(member.build.costs.record_ns + bcrypt_ns).await;
+        return task.run(member.build.costs.record_ns + bcrypt_ns).await;
     }
-    let batch_tx = trip.write(&member.locks.batch_tx).await;
-    trip.run(member.build.costs.record_ns).await;
+    let batch_tx = task.write(&member.locks.batch_tx).await;
+    task.run(member.build.costs.record_ns).await;
     if inside {
-        trip.run(bcrypt_ns).await;
+        task.run(bcrypt_ns).await;
         drop(batch_tx);
     } else {
         drop(batch_tx);
-        trip.run(bcrypt_ns).await;
+        task.run(bcrypt_ns).await;
     }
 }

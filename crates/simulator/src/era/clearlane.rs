@@ -11,35 +11,35 @@ use crate::requests::{Missed, Range, Write};
 use crate::server::Member;
 use crate::sim_task::SimTask;
 
-pub(super) async fn range(member: &Member, trip: &mut SimTask, range: Range) {
-    trip.run(walk_ns(member, range.sent)).await;
-    trip.run(records_ns(member, range)).await;
+pub(super) async fn range(member: &Member, task: &mut SimTask, range: Range) {
+    task.run(walk_ns(member, range.sent)).await;
+    task.run(records_ns(member, range)).await;
 }
 
-pub(super) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
-    trip.run(index_ns(member, write) + apply_ns(member, write)).await;
+pub(super) async fn write(member: &Member, task: &mut SimTask, write: Write) {
+    task.run(index_ns(member, write) + apply_ns(member, write)).await;
     more_pending(member, write);
 }
 
 /// Every 100 ms, on a thread of its own, under no lock of a request.
-pub(super) async fn commit(member: &Member, trip: &mut SimTask) {
+pub(super) async fn commit(member: &Member, task: &mut SimTask) {
     if member.pending.get() > 0 {
-        trip.run(take_pending_ns(member)).await;
-        trip.disk(member.commit_sync_ns()).await;
+        task.run(take_pending_ns(member)).await;
+        task.disk(member.commit_syncs.next_ns()).await;
     }
 }
 
 /// Reads only the revisions that are delivered.
-pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut SimTask, missed: Missed) {
-    trip.run(scan_ns(member, missed.given, missed.record_bytes)).await;
+pub(super) async fn reads_what_was_missed(member: &Member, task: &mut SimTask, missed: Missed) {
+    task.run(scan_ns(member, missed.given, missed.record_bytes)).await;
 }
 
-pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u64) {
-    trip.run(walk_ns(member, keys)).await;
+pub(super) async fn compacts_index(member: &Member, task: &mut SimTask, keys: u64) {
+    task.run(walk_ns(member, keys)).await;
 }
 
 /// The removals are part of the next commit.
-pub(super) async fn compacts_batch(member: &Member, trip: &mut SimTask, gone: u64) {
-    trip.run(remove_ns(member, gone, gone)).await;
-    commit(member, trip).await;
+pub(super) async fn compacts_batch(member: &Member, task: &mut SimTask, gone: u64) {
+    task.run(remove_ns(member, gone, gone)).await;
+    commit(member, task).await;
 }

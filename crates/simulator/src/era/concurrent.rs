@@ -19,37 +19,37 @@ pub(super) enum BufferCopy {
     Shared,
 }
 
-pub(super) async fn range(member: &Member, trip: &mut SimTask, range: Range, copy: BufferCopy) {
-    let store = trip.read(&member.locks.store).await;
-    let rev_mu = trip.read(&member.locks.rev_mu).await;
-    let read_tx = trip.read(&member.locks.read_tx).await;
+pub(super) async fn range(member: &Member, task: &mut SimTask, range: Range, copy: BufferCopy) {
+    let store = task.read(&member.locks.store).await;
+    let rev_mu = task.read(&member.locks.rev_mu).await;
+    let read_tx = task.read(&member.locks.read_tx).await;
     let version = member.buffer_version.get();
     if copy == BufferCopy::Own || member.copied_version.get() != Some(version) {
         member.copied_version.set(Some(version));
-        trip.run(member.pending.get() * member.build.costs.buffer_op_ns).await;
+        task.run(member.pending.get() * member.build.costs.buffer_op_ns).await;
     }
     drop((read_tx, rev_mu));
-    let tree_index = trip.read(&member.locks.tree_index).await;
-    trip.run(walk_ns(member, range.keys)).await;
+    let tree_index = task.read(&member.locks.tree_index).await;
+    task.run(walk_ns(member, range.keys)).await;
     drop(tree_index);
-    trip.run(records_ns(member, range)).await;
+    task.run(records_ns(member, range)).await;
     drop(store);
 }
 
 /// The index is cloned in a moment, and then walked with the lock acquired anew for every few keys.
-pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u64) {
+pub(super) async fn compacts_index(member: &Member, task: &mut SimTask, keys: u64) {
     const AT_ONCE: u64 = 256;
     for begin in (0..keys).step_by(AT_ONCE as usize) {
-        let tree_index = trip.write(&member.locks.tree_index).await;
-        trip.run(member.build.costs.index_key_ns * AT_ONCE.min(keys - begin)).await;
+        let tree_index = task.write(&member.locks.tree_index).await;
+        task.run(member.build.costs.index_key_ns * AT_ONCE.min(keys - begin)).await;
         drop(tree_index);
     }
 }
 
 /// Small batches with a pause and a commit after each: many short stops instead of few long ones.
-pub(super) async fn compacts_batch(member: &Member, trip: &mut SimTask, all: u64, gone: u64) {
-    let batch_tx = trip.write(&member.locks.batch_tx).await;
-    trip.run(remove_ns(member, all, gone)).await;
-    committing(member, trip).await;
+pub(super) async fn compacts_batch(member: &Member, task: &mut SimTask, all: u64, gone: u64) {
+    let batch_tx = task.write(&member.locks.batch_tx).await;
+    task.run(remove_ns(member, all, gone)).await;
+    committing(member, task).await;
     drop(batch_tx);
 }

@@ -54,31 +54,31 @@ pub(crate) fn reads_in_the_pool(era: Era, range: Range) -> bool {
     }
 }
 
-pub(crate) async fn range(member: &Member, trip: &mut SimTask, range: Range) {
+pub(crate) async fn range(member: &Member, task: &mut SimTask, range: Range) {
     match member.build.era {
-        Era::V3_0 => through_the_log::range(member, trip, range).await,
-        Era::V3_1 => one_mutex::range(member, trip, range).await,
-        Era::V3_2 => read_tx::range(member, trip, range).await,
-        Era::V3_4 => concurrent::range(member, trip, range, BufferCopy::Own).await,
-        Era::V3_5 => concurrent::range(member, trip, range, BufferCopy::Shared).await,
-        Era::Clearlane => clearlane::range(member, trip, range).await,
+        Era::V3_0 => through_the_log::range(member, task, range).await,
+        Era::V3_1 => one_mutex::range(member, task, range).await,
+        Era::V3_2 => read_tx::range(member, task, range).await,
+        Era::V3_4 => concurrent::range(member, task, range, BufferCopy::Own).await,
+        Era::V3_5 => concurrent::range(member, task, range, BufferCopy::Shared).await,
+        Era::Clearlane => clearlane::range(member, task, range).await,
     }
 }
 
-pub(crate) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
+pub(crate) async fn write(member: &Member, task: &mut SimTask, write: Write) {
     match member.build.era {
-        Era::V3_0 => through_the_log::write(member, trip, write).await,
-        Era::V3_1 => one_mutex::write(member, trip, write).await,
-        Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::write(member, trip, write).await,
-        Era::Clearlane => clearlane::write(member, trip, write).await,
+        Era::V3_0 => through_the_log::write(member, task, write).await,
+        Era::V3_1 => one_mutex::write(member, task, write).await,
+        Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::write(member, task, write).await,
+        Era::Clearlane => clearlane::write(member, task, write).await,
     }
 }
 
-pub(crate) async fn commit(member: &Member, trip: &mut SimTask) {
+pub(crate) async fn commit(member: &Member, task: &mut SimTask) {
     match member.build.era {
-        Era::V3_0 | Era::V3_1 => one_mutex::commit(member, trip).await,
-        Era::V3_2 => read_tx::commit(member, trip, read_tx::When::Always).await,
-        Era::V3_4 | Era::V3_5 => read_tx::commit(member, trip, read_tx::When::Pending).await,
-        Era::Clearlane => clearlane::commit(member, trip).await,
+        Era::V3_0 | Era::V3_1 => one_mutex::commit(member, task).await,
+        Era::V3_2 => read_tx::commit(member, task, read_tx::When::Always).await,
+        Era::V3_4 | Era::V3_5 => read_tx::commit(member, task, read_tx::When::Pending).await,
+        Era::Clearlane => clearlane::commit(member, task).await,
     }
 }

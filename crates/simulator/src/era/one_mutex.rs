@@ -11,79 +11,79 @@ use crate::requests::{Missed, Range, Write};
 use crate::server::Member;
 use crate::sim_task::SimTask;
 
-pub(super) async fn range(member: &Member, trip: &mut SimTask, range: Range) {
-    let store = trip.write(&member.locks.store).await;
-    let batch_tx = trip.write(&member.locks.batch_tx).await;
-    reads_inside(member, trip, range).await;
+pub(super) async fn range(member: &Member, task: &mut SimTask, range: Range) {
+    let store = task.write(&member.locks.store).await;
+    let batch_tx = task.write(&member.locks.batch_tx).await;
+    reads_inside(member, task, range).await;
     drop((batch_tx, store));
 }
 
-pub(super) async fn reads_inside(member: &Member, trip: &mut SimTask, range: Range) {
-    let tree_index = trip.read(&member.locks.tree_index).await;
-    trip.run(walk_ns(member, range.keys)).await;
+pub(super) async fn reads_inside(member: &Member, task: &mut SimTask, range: Range) {
+    let tree_index = task.read(&member.locks.tree_index).await;
+    task.run(walk_ns(member, range.keys)).await;
     drop(tree_index);
-    trip.run(records_ns(member, range)).await;
+    task.run(records_ns(member, range)).await;
 }
 
-pub(super) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
-    let watchable = trip.write(&member.locks.watchable).await;
-    let store = trip.write(&member.locks.store).await;
-    let batch_tx = trip.write(&member.locks.batch_tx).await;
-    writes_inside(member, trip, write).await;
+pub(super) async fn write(member: &Member, task: &mut SimTask, write: Write) {
+    let watchable = task.write(&member.locks.watchable).await;
+    let store = task.write(&member.locks.store).await;
+    let batch_tx = task.write(&member.locks.batch_tx).await;
+    writes_inside(member, task, write).await;
     drop((batch_tx, store, watchable));
 }
 
-pub(super) async fn writes_inside(member: &Member, trip: &mut SimTask, write: Write) {
-    let tree_index = trip.write(&member.locks.tree_index).await;
-    trip.run(index_ns(member, write)).await;
+pub(super) async fn writes_inside(member: &Member, task: &mut SimTask, write: Write) {
+    let tree_index = task.write(&member.locks.tree_index).await;
+    task.run(index_ns(member, write)).await;
     drop(tree_index);
-    trip.run(apply_ns(member, write) + notify_ns(member, write)).await;
+    task.run(apply_ns(member, write) + notify_ns(member, write)).await;
     if more_pending(member, write) >= member.model.batch_limit {
-        committing(member, trip).await;
+        committing(member, task).await;
     }
 }
 
 /// Every 100 ms; requests wait for the disk meanwhile.
-pub(super) async fn commit(member: &Member, trip: &mut SimTask) {
-    let batch_tx = trip.write(&member.locks.batch_tx).await;
-    committing(member, trip).await;
+pub(super) async fn commit(member: &Member, task: &mut SimTask) {
+    let batch_tx = task.write(&member.locks.batch_tx).await;
+    committing(member, task).await;
     drop(batch_tx);
 }
 
-async fn committing(member: &Member, trip: &mut SimTask) {
+async fn committing(member: &Member, task: &mut SimTask) {
     if member.pending.get() > 0 {
-        trip.run(take_pending_ns(member)).await;
-        trip.disk(member.commit_sync_ns()).await;
+        task.run(take_pending_ns(member)).await;
+        task.disk(member.commit_syncs.next_ns()).await;
     }
 }
 
 /// Takes all three locks: "blocks the entire kv", as its author says.
-pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut SimTask, missed: Missed) {
-    let watchable = trip.write(&member.locks.watchable).await;
-    let store = trip.write(&member.locks.store).await;
-    let batch_tx = trip.write(&member.locks.batch_tx).await;
-    trip.run(scan_ns(member, missed.since_oldest, missed.record_bytes)).await;
+pub(super) async fn reads_what_was_missed(member: &Member, task: &mut SimTask, missed: Missed) {
+    let watchable = task.write(&member.locks.watchable).await;
+    let store = task.write(&member.locks.store).await;
+    let batch_tx = task.write(&member.locks.batch_tx).await;
+    task.run(scan_ns(member, missed.since_oldest, missed.record_bytes)).await;
     drop((batch_tx, store, watchable));
 }
 
 /// Beginning of a compaction, or the applier's snapshot: what is pending is committed.
-pub(super) async fn commit_for_the_applier(member: &Member, trip: &mut SimTask) {
-    let store = trip.write(&member.locks.store).await;
-    commit(member, trip).await;
+pub(super) async fn commit_for_the_applier(member: &Member, task: &mut SimTask) {
+    let store = task.write(&member.locks.store).await;
+    commit(member, task).await;
     drop(store);
 }
 
-pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u64) {
-    let tree_index = trip.write(&member.locks.tree_index).await;
-    trip.run(walk_ns(member, keys)).await;
+pub(super) async fn compacts_index(member: &Member, task: &mut SimTask, keys: u64) {
+    let tree_index = task.write(&member.locks.tree_index).await;
+    task.run(walk_ns(member, keys)).await;
     drop(tree_index);
 }
 
-pub(super) async fn compacts_batch(member: &Member, trip: &mut SimTask, all: u64, gone: u64) {
-    let batch_tx = trip.write(&member.locks.batch_tx).await;
-    trip.run(remove_ns(member, all, gone)).await;
+pub(super) async fn compacts_batch(member: &Member, task: &mut SimTask, all: u64, gone: u64) {
+    let batch_tx = task.write(&member.locks.batch_tx).await;
+    task.run(remove_ns(member, all, gone)).await;
     if member.pending.get() >= member.model.batch_limit {
-        committing(member, trip).await;
+        committing(member, task).await;
     }
     drop(batch_tx);
 }

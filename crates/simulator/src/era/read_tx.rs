@@ -12,36 +12,36 @@ use crate::requests::{Missed, Range, Write};
 use crate::server::Member;
 use crate::sim_task::SimTask;
 
-pub(super) async fn range(member: &Member, trip: &mut SimTask, range: Range) {
-    let store = trip.read(&member.locks.store).await;
-    let rev_mu = trip.read(&member.locks.rev_mu).await;
-    let read_tx = trip.read(&member.locks.read_tx).await;
+pub(super) async fn range(member: &Member, task: &mut SimTask, range: Range) {
+    let store = task.read(&member.locks.store).await;
+    let rev_mu = task.read(&member.locks.rev_mu).await;
+    let read_tx = task.read(&member.locks.read_tx).await;
     drop(rev_mu);
-    let tree_index = trip.read(&member.locks.tree_index).await;
-    trip.run(walk_ns(member, range.keys)).await;
+    let tree_index = task.read(&member.locks.tree_index).await;
+    task.run(walk_ns(member, range.keys)).await;
     drop(tree_index);
-    trip.run(records_ns(member, range)).await;
+    task.run(records_ns(member, range)).await;
     drop((read_tx, store));
 }
 
 /// Also of 3.4 and 3.5, which differ in how long readers hold `readTx`.
-pub(super) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
-    let store = trip.read(&member.locks.store).await;
-    let batch_tx = trip.write(&member.locks.batch_tx).await;
-    let tree_index = trip.write(&member.locks.tree_index).await;
-    trip.run(index_ns(member, write)).await;
+pub(super) async fn write(member: &Member, task: &mut SimTask, write: Write) {
+    let store = task.read(&member.locks.store).await;
+    let batch_tx = task.write(&member.locks.batch_tx).await;
+    let tree_index = task.write(&member.locks.tree_index).await;
+    task.run(index_ns(member, write)).await;
     drop(tree_index);
-    trip.run(apply_ns(member, write)).await;
+    task.run(apply_ns(member, write)).await;
     // The end of the write: watchers are notified, and the write becomes visible.
-    let watchable = trip.write(&member.locks.watchable).await;
-    trip.run(notify_ns(member, write)).await;
-    let rev_mu = trip.write(&member.locks.rev_mu).await;
-    let read_tx = trip.write(&member.locks.read_tx).await;
+    let watchable = task.write(&member.locks.watchable).await;
+    task.run(notify_ns(member, write)).await;
+    let rev_mu = task.write(&member.locks.rev_mu).await;
+    let read_tx = task.write(&member.locks.read_tx).await;
     member.buffer_version.set(member.buffer_version.get() + 1);
-    trip.run(member.build.costs.buffer_op_ns * write.keys).await;
+    task.run(member.build.costs.buffer_op_ns * write.keys).await;
     drop(read_tx);
     if more_pending(member, write) >= member.model.batch_limit {
-        committing(member, trip).await;
+        committing(member, task).await;
     }
     drop((batch_tx, rev_mu, watchable, store));
 }
@@ -53,62 +53,62 @@ pub(super) enum When {
     Pending,
 }
 
-pub(super) async fn commit(member: &Member, trip: &mut SimTask, when: When) {
+pub(super) async fn commit(member: &Member, task: &mut SimTask, when: When) {
     if when == When::Pending && member.pending.get() == 0 {
         return;
     }
-    let batch_tx = trip.write(&member.locks.batch_tx).await;
-    committing(member, trip).await;
+    let batch_tx = task.write(&member.locks.batch_tx).await;
+    committing(member, task).await;
     drop(batch_tx);
 }
 
 /// New readers wait for the disk, and the applier for `batchTx`.
-pub(super) async fn committing(member: &Member, trip: &mut SimTask) {
-    let read_tx = trip.write(&member.locks.read_tx).await;
+pub(super) async fn committing(member: &Member, task: &mut SimTask) {
+    let read_tx = task.write(&member.locks.read_tx).await;
     if member.pending.get() > 0 {
-        trip.run(take_pending_ns(member)).await;
-        trip.disk(member.commit_sync_ns()).await;
+        task.run(take_pending_ns(member)).await;
+        task.disk(member.commit_syncs.next_ns()).await;
     }
     member.buffer_version.set(member.buffer_version.get() + 1);
     drop(read_tx);
 }
 
 /// From 3.2 to this day, unsynced watchers delay the end of every write.
-pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut SimTask, missed: Missed) {
-    let watchable = trip.write(&member.locks.watchable).await;
-    let rev_mu = trip.read(&member.locks.rev_mu).await;
-    let read_tx = trip.read(&member.locks.read_tx).await;
-    trip.run(scan_ns(member, missed.since_oldest, missed.record_bytes)).await;
+pub(super) async fn reads_what_was_missed(member: &Member, task: &mut SimTask, missed: Missed) {
+    let watchable = task.write(&member.locks.watchable).await;
+    let rev_mu = task.read(&member.locks.rev_mu).await;
+    let read_tx = task.read(&member.locks.read_tx).await;
+    task.run(scan_ns(member, missed.since_oldest, missed.record_bytes)).await;
     drop((read_tx, rev_mu, watchable));
 }
 
 /// Takes `store` exclusively, so it waits for every open read, in 3.4 and later, too.
-pub(super) async fn begins_compaction(member: &Member, trip: &mut SimTask) {
-    let store = trip.write(&member.locks.store).await;
-    let rev_mu = trip.write(&member.locks.rev_mu).await;
-    commit(member, trip, When::Always).await;
+pub(super) async fn begins_compaction(member: &Member, task: &mut SimTask) {
+    let store = task.write(&member.locks.store).await;
+    let rev_mu = task.write(&member.locks.rev_mu).await;
+    commit(member, task, When::Always).await;
     drop((rev_mu, store));
 }
 
 /// Takes `store` exclusively, too.
-pub(super) async fn disk_snapshot(member: &Member, trip: &mut SimTask) {
-    let store = trip.write(&member.locks.store).await;
-    commit(member, trip, When::Always).await;
+pub(super) async fn disk_snapshot(member: &Member, task: &mut SimTask) {
+    let store = task.write(&member.locks.store).await;
+    commit(member, task, When::Always).await;
     drop(store);
 }
 
 /// Lookups of keys wait until the whole index is walked.
-pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u64) {
-    let tree_index = trip.write(&member.locks.tree_index).await;
-    trip.run(walk_ns(member, keys)).await;
+pub(super) async fn compacts_index(member: &Member, task: &mut SimTask, keys: u64) {
+    let tree_index = task.write(&member.locks.tree_index).await;
+    task.run(walk_ns(member, keys)).await;
     drop(tree_index);
 }
 
-pub(super) async fn compacts_batch(member: &Member, trip: &mut SimTask, all: u64, gone: u64) {
-    let batch_tx = trip.write(&member.locks.batch_tx).await;
-    trip.run(remove_ns(member, all, gone)).await;
+pub(super) async fn compacts_batch(member: &Member, task: &mut SimTask, all: u64, gone: u64) {
+    let batch_tx = task.write(&member.locks.batch_tx).await;
+    task.run(remove_ns(member, all, gone)).await;
     if member.pending.get() >= member.model.batch_limit {
-        committing(member, trip).await;
+        committing(member, task).await;
     }
     drop(batch_tx);
 }

@@ -12,25 +12,25 @@ use crate::requests::{Range, Write};
 use crate::server::Member;
 use crate::sim_task::SimTask;
 
-pub(super) async fn range(member: &Member, trip: &mut SimTask, range: Range) {
-    let store = trip.write(&member.locks.store).await;
-    let batch_tx = trip.write(&member.locks.batch_tx).await;
-    notes_how_far_it_is(member, trip).await;
-    one_mutex::reads_inside(member, trip, range).await;
+pub(super) async fn range(member: &Member, task: &mut SimTask, range: Range) {
+    let store = task.write(&member.locks.store).await;
+    let batch_tx = task.write(&member.locks.batch_tx).await;
+    notes_how_far_it_is(member, task).await;
+    one_mutex::reads_inside(member, task, range).await;
     drop((batch_tx, store));
 }
 
-pub(super) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
-    let watchable = trip.write(&member.locks.watchable).await;
-    let store = trip.write(&member.locks.store).await;
-    let batch_tx = trip.write(&member.locks.batch_tx).await;
-    notes_how_far_it_is(member, trip).await;
-    one_mutex::writes_inside(member, trip, write).await;
+pub(super) async fn write(member: &Member, task: &mut SimTask, write: Write) {
+    let watchable = task.write(&member.locks.watchable).await;
+    let store = task.write(&member.locks.store).await;
+    let batch_tx = task.write(&member.locks.batch_tx).await;
+    notes_how_far_it_is(member, task).await;
+    one_mutex::writes_inside(member, task, write).await;
     drop((batch_tx, store, watchable));
 }
 
 /// Writes the consistent index, one small record in the backend.
-async fn notes_how_far_it_is(member: &Member, trip: &mut SimTask) {
-    trip.run(member.build.costs.buffer_op_ns).await;
+async fn notes_how_far_it_is(member: &Member, task: &mut SimTask) {
+    task.run(member.build.costs.buffer_op_ns).await;
     member.pending.set(member.pending.get() + 1);
 }
