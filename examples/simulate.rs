@@ -20,7 +20,7 @@ use clearlane_simulator::shipped::Shipped;
 fn main() -> Result<(), Box<dyn Error>> {
     let mut scenario = match std::env::args().nth(1) {
         Some(file) => Scenario::parse(&std::fs::read_to_string(file)?)?,
-        None => Shipped::find("head-of-line").ok_or("it ships")?.scenario()?,
+        None => Scenario::parse(Shipped::find("head-of-line").ok_or("it ships")?.text)?,
     };
     let cost_file = CostFile::shipped();
     for sync_ms in ["0.5", "2", "8", "32"] {

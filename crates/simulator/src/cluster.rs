@@ -362,7 +362,7 @@ impl Cluster {
         if let Work::Write(write) = work {
             background::tells_watchers_behind(member, task, write).await;
         }
-        let by_default = background::snapshot_count(member.build.era);
+        let by_default = background::settings(member.build.era).snapshot_count;
         let count = self.model.snapshot_count.unwrap_or(by_default);
         if count > 0 && applied.is_multiple_of(count) {
             task.label = TaskLabel::named("snapshot");

@@ -6,7 +6,7 @@
 
 use crate::spread::Spread;
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Costs {
     /// How long a computation runs before it yields to a queued one.
     pub quantum_ns: u64,
@@ -79,46 +79,6 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Round numbers for examples that are calculated by hand. To run a scenario, use those of a
-    /// [file](crate::cost_file).
-    pub const BY_HAND: Costs = Costs {
-        quantum_ns: 3_000_000,
-        impatience: 0.0,
-        request_ns: 20_000,
-        client_ns: 25_000,
-        awake: Spread::constant(0),
-        wakeups_ns: 0,
-        doze_ns: 0,
-        write_awake_ns: 0,
-        write_wakeups_ns: 0,
-        round_wakeups_ns: 0,
-        pool_ns: 0,
-        pool_wakeups_ns: 0,
-        sent_record_ns: 0,
-        sent_byte_ns: 1.0,
-        sent_waits: Spread::constant(0),
-        received_byte_ns: 0.8,
-        raft_turn_ns: 5_000,
-        log_entry_ns: 3_000,
-        log_byte_ns: 0.5,
-        log_sync: Spread::constant(900_000),
-        index_seek_ns: 1_000,
-        index_key_ns: 60,
-        record_ns: 1_500,
-        record_byte_ns: 0.3,
-        apply_ns: 8_000,
-        buffer_op_ns: 150,
-        commit_ns: 0,
-        commit_op_ns: 4_000,
-        commit_byte_ns: 0.0,
-        commit_sync: Spread::constant(1_200_000),
-        // 210,001 revisions were read in 165 ms, etcd #22265.
-        scan_revision_ns: 800,
-        notify_ns: 1_500,
-        remove_revision_ns: 3_000,
-        permission_ns: 1_000,
-    };
-
     /// Multiplies the costs of a group by `times`.
     #[must_use]
     pub fn scaled(&self, group: CostGroup, times: f64) -> Costs {
@@ -241,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_group_is_scaled_and_the_others_stay() {
-        let costs = Costs { write_awake_ns: 80, ..Costs::BY_HAND };
+        let costs = Costs { write_awake_ns: 80, ..Costs::by_hand() };
         let expected =
             Costs { write_awake_ns: 40, log_sync: Spread::constant(450_000), ..costs.clone() };
         assert_eq!(costs.scaled(CostGroup::PutWaits, 0.5), expected);
@@ -252,7 +212,7 @@ mod tests {
 
     #[test]
     fn every_name_of_a_group_is_a_cost() {
-        let mut costs = Costs::BY_HAND;
+        let mut costs = Costs::by_hand();
         let known = costs.fields().map(|(name, _)| name);
         use CostGroup::{Put, PutWaits, Record, RecordWaits, Request, RequestWaits};
         for group in [Request, RequestWaits, Record, RecordWaits, Put, PutWaits] {

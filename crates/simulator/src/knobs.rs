@@ -42,32 +42,26 @@ const MEMBERS_MAX: u64 = 9;
 
 pub const KNOBS: &[Knob] = &[
     knob("cores", "cores of each machine", |scenario, given| {
-        scenario.cores = given.whole(1..=1024)? as usize;
-        Ok(())
+        given.whole(1..=1024).map(|value| scenario.cores = value as usize)
     }),
     knob("commit_interval_ms", "between two commits of the backend", |scenario, given| {
-        scenario.model.commit_interval_ns = given.ns(0.1..=HOUR_MS)?;
-        Ok(())
+        given.ns(0.1..=HOUR_MS).map(|value| scenario.model.commit_interval_ns = value)
     }),
     knob("batch_limit", "so many pending operations are committed at once", |scenario, given| {
-        scenario.model.batch_limit = given.whole(1..=1_000_000_000)?;
-        Ok(())
+        given.whole(1..=1_000_000_000).map(|value| scenario.model.batch_limit = value)
     }),
     knob("apply_gap_max", "puts are refused at such a gap", |scenario, given| {
-        scenario.model.apply_gap_max = given.whole(1..=1_000_000_000)?;
-        Ok(())
+        given.whole(1..=1_000_000_000).map(|value| scenario.model.apply_gap_max = value)
     }),
     knob("sync_ms", "a sync of the log", |scenario, given| given.spread(&mut scenario.model.sync)),
     knob("commit_sync_ms", "a sync of the backend", |scenario, given| {
         given.spread(&mut scenario.model.commit_sync)
     }),
     knob("members", "members that vote", |scenario, given| {
-        scenario.model.members = given.whole(1..=MEMBERS_MAX)? as usize;
-        Ok(())
+        given.whole(1..=MEMBERS_MAX).map(|value| scenario.model.members = value as usize)
     }),
     knob("learners", "members that keep the log and do not vote", |scenario, given| {
-        scenario.model.learners = given.whole(0..=MEMBERS_MAX)? as usize;
-        Ok(())
+        given.whole(0..=MEMBERS_MAX).map(|value| scenario.model.learners = value as usize)
     }),
     knob("round_trip_ms", "between any two members", |scenario, given| {
         given.spread(&mut scenario.model.round_trip)
@@ -97,28 +91,22 @@ pub const KNOBS: &[Knob] = &[
         Ok(())
     }),
     knob("client_round_trip_ms", "between a client and its member", |scenario, given| {
-        scenario.model.client_round_trip_ns = given.ns(0.0..=HOUR_MS)?;
-        Ok(())
+        given.ns(0.0..=HOUR_MS).map(|value| scenario.model.client_round_trip_ns = value)
     }),
     knob("clients_apart", "clients have machines of their own", |scenario, given| {
-        scenario.model.clients_apart = given.truth()?;
-        Ok(())
+        given.truth().map(|value| scenario.model.clients_apart = value)
     }),
     knob("snapshot_count", "entries between two snapshots of the applier", |scenario, given| {
-        scenario.model.snapshot_count = Some(given.whole(0..=1_000_000_000)?);
-        Ok(())
+        given.whole(0..=1_000_000_000).map(|value| scenario.model.snapshot_count = Some(value))
     }),
     knob("watchers.synced", "watchers that are notified of each write", |scenario, given| {
-        scenario.model.watchers.synced = given.whole(0..=1_000_000)?;
-        Ok(())
+        given.whole(0..=1_000_000).map(|value| scenario.model.watchers.synced = value)
     }),
     knob("watchers.lagging", "so many begin behind", |scenario, given| {
-        scenario.model.watchers.lagging = given.whole(0..=100_000)?;
-        Ok(())
+        given.whole(0..=100_000).map(|value| scenario.model.watchers.lagging = value)
     }),
     knob("watchers.behind", "by so many revisions", |scenario, given| {
-        scenario.model.watchers.behind = given.whole(0..=1_000_000_000)?;
-        Ok(())
+        given.whole(0..=1_000_000_000).map(|value| scenario.model.watchers.behind = value)
     }),
     knob("watchers.every_s", "each time that so much has passed, or once", |scenario, given| {
         given.seconds(&mut scenario.model.watchers.every_ns)
@@ -127,8 +115,7 @@ pub const KNOBS: &[Knob] = &[
         given.seconds(&mut scenario.model.compaction_every_ns)
     }),
     knob("auth.enabled", "each request asks whether it may", |scenario, given| {
-        scenario.model.auth.enabled = given.truth()?;
-        Ok(())
+        given.truth().map(|value| scenario.model.auth.enabled = value)
     }),
     knob("auth.logins_per_s", "logins with a password", |scenario, given| {
         given.whole_of_it()?;
@@ -136,12 +123,10 @@ pub const KNOBS: &[Knob] = &[
         Ok(())
     }),
     knob("auth.bcrypt_ms", "to check one", |scenario, given| {
-        scenario.model.auth.bcrypt_ns = given.ns(0.0..=HOUR_MS)?;
-        Ok(())
+        given.ns(0.0..=HOUR_MS).map(|value| scenario.model.auth.bcrypt_ns = value)
     }),
     knob("auth.inside_lock", "under a lock, whatever the era does", |scenario, given| {
-        scenario.model.auth.inside_lock = Some(given.truth()?);
-        Ok(())
+        given.truth().map(|value| scenario.model.auth.inside_lock = Some(value))
     }),
 ];
 

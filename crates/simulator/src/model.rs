@@ -74,12 +74,10 @@ pub struct Auth {
     pub inside_lock: Option<bool>,
 }
 
-/// With bcrypt cost 10, as in etcd.
-const BCRYPT_NS: u64 = 60_000_000;
-
 impl Default for Auth {
     fn default() -> Auth {
-        Auth { enabled: false, logins_per_s: 0.0, bcrypt_ns: BCRYPT_NS, inside_lock: None }
+        // With bcrypt cost 10, as in etcd.
+        Auth { enabled: false, logins_per_s: 0.0, bcrypt_ns: 60_000_000, inside_lock: None }
     }
 }
 

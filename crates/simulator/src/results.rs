@@ -37,14 +37,15 @@ pub struct Results {
     pub timeline: Timeline,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ClassResults {
     pub name: String,
     /// Number of requests due.
     pub due: u64,
     pub refused: u64,
-    latency: Option<Histogram<u64>>,
-    account: Account,
+    latency: Histogram<u64>,
+    /// Of all requests.
+    pub account: Account,
     /// Latency, a unique number, and the account.
     slowest: BinaryHeap<Reverse<(u64, u64, Account)>>,
 }
@@ -72,15 +73,19 @@ pub struct LockResults {
 impl ClassResults {
     pub(crate) fn new(name: &str) -> ClassResults {
         let latency = Histogram::new_with_bounds(1000, 3_600_000_000_000, 3);
-        let latency = Some(latency.expect("the bounds are sound"));
-        ClassResults { name: name.to_owned(), latency, ..ClassResults::default() }
+        ClassResults {
+            name: name.to_owned(),
+            due: 0,
+            refused: 0,
+            latency: latency.expect("the bounds are sound"),
+            account: Account::default(),
+            slowest: BinaryHeap::new(),
+        }
     }
 
     pub(crate) fn answered(&mut self, took_ns: u64, account: Account) {
         let number = self.answers();
-        if let Some(latency) = &mut self.latency {
-            latency.saturating_record(took_ns);
-        }
+        self.latency.saturating_record(took_ns);
         self.account += account;
         self.slowest.push(Reverse((took_ns, number, account)));
         if self.slowest.len() > SLOWEST {
@@ -89,17 +94,13 @@ impl ClassResults {
     }
 
     pub fn answers(&self) -> u64 {
-        self.latency.as_ref().map_or(0, Histogram::len)
+        self.latency.len()
     }
 
     /// `quantile` is between 0 and 1; `None` if there was no response.
     pub fn latency_ms(&self, quantile: f64) -> Option<f64> {
-        let latency = self.latency.as_ref().filter(|latency| !latency.is_empty())?;
-        Some(latency.value_at_quantile(quantile) as f64 / 1e6)
-    }
-
-    pub fn account(&self) -> Account {
-        self.account
+        let ns = (!self.latency.is_empty()).then(|| self.latency.value_at_quantile(quantile))?;
+        Some(ns as f64 / 1e6)
     }
 
     /// Account of the slowest hundredth, as far as it was kept.
@@ -166,9 +167,12 @@ impl Results {
         let share = |(kind, ns): (TimeKind, u64)| {
             let name = self.names.get(&kind).copied().unwrap_or_default();
             let lock = self.locks.iter().find(|lock| lock.name == name);
-            let held_by = lock.and_then(|lock| lock.culprit(&class.name, class.account()[kind]));
-            let (share, each_ms) = (ns as f64 / total_ns, ns as f64 / 1e6 / requests);
-            Share { name, share, each_ms, blocked_by: held_by }
+            Share {
+                name,
+                share: ns as f64 / total_ns,
+                each_ms: ns as f64 / 1e6 / requests,
+                blocked_by: lock.and_then(|lock| lock.culprit(&class.name, class.account[kind])),
+            }
         };
         account.entries().into_iter().map(share).collect()
     }
@@ -200,8 +204,8 @@ impl Results {
 
 impl Share {
     fn json(&self) -> Value {
-        let Share { name, share, each_ms, blocked_by: held_by } = self;
-        json!({ "on": name, "share": share, "ms": each_ms, "held_by": held_by })
+        let Share { name, share, each_ms, blocked_by } = self;
+        json!({ "on": name, "share": share, "ms": each_ms, "held_by": blocked_by })
     }
 }
 

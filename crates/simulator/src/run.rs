@@ -70,7 +70,8 @@ pub fn run(scenario: &Scenario, build: &Build) -> Result<Results, RunError> {
     world.run(window_ns);
     let used_ns = cluster.used_ns().into_iter().max().unwrap_or(0);
     world.run(window_ns + DRAIN.as_nanos() as u64);
-    let mut classes: Vec<ClassResults> = classes.iter().map(|results| results.take()).collect();
+    let mut classes: Vec<ClassResults> =
+        classes.iter().map(|results| results.borrow().clone()).collect();
     classes.extend(cluster.jobs.take());
     let results = Results {
         era: build.era,

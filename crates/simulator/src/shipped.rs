@@ -1,7 +1,5 @@
 //! The scenarios that come with the program, by name.
 
-use crate::scenario::Scenario;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shipped {
     pub name: &'static str,
@@ -44,13 +42,6 @@ impl Shipped {
         let paragraph = comment.map(str::trim).take_while(|line| !line.is_empty());
         paragraph.collect::<Vec<_>>().join(" ")
     }
-
-    /// # Errors
-    ///
-    /// None of those that ship, which a test holds.
-    pub fn scenario(self) -> clearlane_loadgen::Result<Scenario> {
-        Scenario::parse(self.text)
-    }
 }
 
 #[cfg(test)]
@@ -59,6 +50,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::scenario::Scenario;
 
     #[test]
     fn all_files_are_there_and_can_be_read() {
@@ -77,7 +69,8 @@ mod tests {
             assert_eq!(shipped.map(|shipped| shipped.text), Some(text.as_str()), "{name:?}");
         }
         for shipped in Shipped::all() {
-            shipped.scenario().unwrap_or_else(|error| panic!("{}: {error}", shipped.name));
+            Scenario::parse(shipped.text)
+                .unwrap_or_else(|error| panic!("{}: {error}", shipped.name));
             assert!(shipped.about().len() > 20, "{} begins without a comment", shipped.name);
         }
     }

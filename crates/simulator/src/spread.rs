@@ -21,7 +21,7 @@ const NORMAL_P99: f64 = 2.326_347_874;
 /// Bound on the ratio of 99th percentile and mean.
 pub const P99_MAX: f64 = 14.9;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spread {
     pub mean_ns: f64,
     /// `None`: all times are equal.

@@ -39,7 +39,7 @@ fn found(knobs: &[(&str, &str)], era: Era) -> Results {
         notify_ns: 0,
         index_seek_ns: 0,
         index_key_ns: 60,
-        ..Costs::BY_HAND
+        ..Costs::by_hand()
     };
     run(&scenario, &Build::new(era, costs)).unwrap()
 }
@@ -130,7 +130,7 @@ fn a_snapshot_of_the_applier_waits_for_every_read() {
         let mut scenario = Scenario::parse(&text).unwrap();
         scenario.set("model.snapshot_count", count).unwrap();
         scenario.set("read.rate", "100").unwrap();
-        let results = run(&scenario, &Build::new(era, Costs::BY_HAND)).unwrap();
+        let results = run(&scenario, &Build::new(era, Costs::by_hand())).unwrap();
         let ms = |name| class(&results, name).latency_ms(0.999).unwrap();
         let long = class(&results, "long").latency_ms(0.5).unwrap();
         (ms("read") / long, ms("put") / long)

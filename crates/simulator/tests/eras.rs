@@ -21,7 +21,7 @@ fn scenario(seconds: u64, seed: u64) -> Scenario {
 }
 
 fn results(scenario: &Scenario, era: Era) -> Results {
-    run(scenario, &Build::new(era, Costs::BY_HAND)).unwrap()
+    run(scenario, &Build::new(era, Costs::by_hand())).unwrap()
 }
 
 fn p99(results: &Results, class: &str) -> f64 {
@@ -81,7 +81,7 @@ fn the_table_names_who_is_to_blame() {
 /// key, in ours long ones.
 #[test]
 fn another_thread_reads_what_is_more_than_a_key() {
-    let costs = Costs { pool_ns: 50_000_000, ..Costs::BY_HAND };
+    let costs = Costs { pool_ns: 50_000_000, ..Costs::by_hand() };
     for (era, handed_over_from) in [(Era::V3_1, 2), (Era::V3_2, 2), (Era::Clearlane, 129)] {
         for keys in [1, 2, 10, 128, 129, 999] {
             let text = format!(
@@ -100,7 +100,7 @@ fn another_thread_reads_what_is_more_than_a_key() {
 #[test]
 fn who_writes_often_finds_threads_awake() {
     let (write_awake_ns, write_wakeups_ns, doze_ns) = (7_000_000, 50_000_000, 100_000_000);
-    let costs = Costs { write_awake_ns, write_wakeups_ns, doze_ns, ..Costs::BY_HAND };
+    let costs = Costs { write_awake_ns, write_wakeups_ns, doze_ns, ..Costs::by_hand() };
     let median_ms = |rate: u32| {
         let text = format!(
             "seconds = 20\n[keys]\ncount = 1000\nsize = 16\nvalue = 16\n[[class]]\nname = \"put\"\n\
@@ -122,7 +122,7 @@ fn who_writes_often_finds_threads_awake() {
 /// any read of 3.1.
 #[test]
 fn a_fresh_read_of_the_first_era_is_a_write() {
-    let costs = Costs { log_sync: Spread::constant(7_000_000), ..Costs::BY_HAND };
+    let costs = Costs { log_sync: Spread::constant(7_000_000), ..Costs::by_hand() };
     for (era, consistency, waits) in [
         (Era::V3_0, "linearizable", true),
         (Era::V3_0, "serializable", false),
@@ -144,7 +144,7 @@ fn what_never_ends_is_not_begun() {
     let text = HEAD_OF_LINE.replace("rate = 1\n", "rate = 100\n");
     let mut scenario = Scenario::parse(&text).unwrap();
     scenario.cores = 2;
-    let refused = run(&scenario, &Build::new(Era::Clearlane, Costs::BY_HAND)).unwrap_err();
+    let refused = run(&scenario, &Build::new(Era::Clearlane, Costs::by_hand())).unwrap_err();
     let words = refused.to_string();
     assert!(words.contains("cores all the time, and there are 2: that is "), "{words}");
 }

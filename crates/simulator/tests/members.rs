@@ -61,7 +61,7 @@ fn free() -> Costs {
         buffer_op_ns: 0,
         commit_op_ns: 0,
         commit_sync: Spread::constant(0),
-        ..Costs::BY_HAND
+        ..Costs::by_hand()
     }
 }
 
@@ -182,7 +182,7 @@ fn a_leader_of_etcd_is_one_of_its_quorum() {
     let mean = |era| {
         let results = run(&scenario, &Build::new(era, free())).unwrap();
         let put = &results.classes[0];
-        put.account().total_ns() / put.answers()
+        put.account.total_ns() / put.answers()
     };
     let (ours, theirs) = (mean(Era::Clearlane), mean(Era::V3_5));
     assert!(ours < theirs, "{ours} {theirs}");
@@ -193,7 +193,7 @@ fn what_does_not_fit_together_is_refused() {
     let told = |knobs: &[(&str, &str)]| {
         let mut scenario = Scenario::parse(LOAD).unwrap();
         knobs.iter().for_each(|(name, value)| scenario.set(name, value).unwrap());
-        let build = Build::new(Era::Clearlane, Costs::BY_HAND);
+        let build = Build::new(Era::Clearlane, Costs::by_hand());
         run(&scenario, &build).map(drop).unwrap_err().to_string()
     };
     for (knobs, line) in [

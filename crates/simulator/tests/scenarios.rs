@@ -31,7 +31,7 @@ fn shipped(name: &str, knobs: &[(&str, &str)]) -> Scenario {
 }
 
 fn found(name: &str, knobs: &[(&str, &str)], era: Era) -> Results {
-    run(&shipped(name, knobs), &Build::new(era, Costs::BY_HAND)).unwrap()
+    run(&shipped(name, knobs), &Build::new(era, Costs::by_hand())).unwrap()
 }
 
 fn all(name: &str, knobs: &[(&str, &str)]) -> BTreeMap<Era, Results> {

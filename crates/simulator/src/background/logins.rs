@@ -8,7 +8,7 @@ use clearlane_loadgen::arrivals::{Schedule, Spacing};
 
 use crate::cluster::Cluster;
 use crate::entries::{LEADER, Work};
-use crate::era::background::{checks_password, checks_passwords_inside};
+use crate::era::background::{checks_password, settings};
 use crate::sim_task::SimTask;
 
 /// Seed of the times of logins, apart from those of classes.
@@ -30,7 +30,7 @@ impl Cluster {
         let member = self.member(LEADER);
         let mut task = SimTask::new(&self.world, &member.cores, TaskLabel::named("login"));
         self.receive(LEADER, &mut task).await;
-        let by_era = checks_passwords_inside(member.build.era);
+        let by_era = settings(member.build.era).checks_passwords_inside;
         let inside = self.model.auth.inside_lock.unwrap_or(by_era);
         checks_password(member, &mut task, self.model.auth.bcrypt_ns, inside).await;
         self.propose(LEADER, &mut task, Work::Token).await;

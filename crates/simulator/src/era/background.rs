@@ -2,47 +2,38 @@
 
 use clearlane_backend::Era;
 
-use super::steps::notify_ns;
+use super::steps::{flush_pending, notify_ns, remove_ns, walk_ns};
 use super::{clearlane, concurrent, one_mutex, read_tx};
 use crate::requests::{Missed, Write};
 use crate::server::Member;
 use crate::sim_task::SimTask;
 
-/// How a compaction goes through the backend.
+/// What differs in numbers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Batches {
-    /// Per batch.
-    pub(crate) revisions: u64,
+pub(crate) struct Settings {
+    /// Default number of entries between two snapshots; 0: there are none.
+    pub(crate) snapshot_count: u64,
+    /// Revisions in a batch of a compaction.
+    pub(crate) batch_revisions: u64,
     /// After each batch.
-    pub(crate) pause_ns: u64,
-    /// Whether it scans all revisions, or only those that are removed.
-    pub(crate) of_all: bool,
+    pub(crate) batch_pause_ns: u64,
+    /// Whether a compaction scans all revisions, or only those that are removed.
+    pub(crate) scans_all: bool,
+    /// Whether a password is checked with a lock held.
+    pub(crate) checks_passwords_inside: bool,
 }
 
-/// Default number of entries between two snapshots; 0: there are none.
-pub(crate) fn snapshot_count(era: Era) -> u64 {
-    match era {
-        Era::V3_0 | Era::V3_1 => 10_000,
-        Era::V3_2 | Era::V3_4 | Era::V3_5 => 100_000,
-        Era::Clearlane => 0,
-    }
-}
-
-pub(crate) fn compaction_batches(era: Era) -> Batches {
-    match era {
-        Era::V3_0 | Era::V3_1 | Era::V3_2 => {
-            Batches { revisions: 10_000, pause_ns: 100_000_000, of_all: true }
-        }
-        Era::V3_4 | Era::V3_5 => Batches { revisions: 1_000, pause_ns: 10_000_000, of_all: true },
-        Era::Clearlane => Batches { revisions: 1_000, pause_ns: 10_000_000, of_all: false },
-    }
-}
-
-/// Before 3.5 a password is checked with a lock held.
-pub(crate) fn checks_passwords_inside(era: Era) -> bool {
-    match era {
-        Era::V3_0 | Era::V3_1 | Era::V3_2 | Era::V3_4 => true,
-        Era::V3_5 | Era::Clearlane => false,
+pub(crate) fn settings(era: Era) -> Settings {
+    Settings {
+        snapshot_count: match era {
+            Era::V3_0 | Era::V3_1 => 10_000,
+            Era::V3_2 | Era::V3_4 | Era::V3_5 => 100_000,
+            Era::Clearlane => 0,
+        },
+        batch_revisions: if era < Era::V3_4 { 10_000 } else { 1_000 },
+        batch_pause_ns: if era < Era::V3_4 { 100_000_000 } else { 10_000_000 },
+        scans_all: era < Era::Clearlane,
+        checks_passwords_inside: era < Era::V3_5,
     }
 }
 
@@ -83,21 +74,35 @@ pub(crate) async fn disk_snapshot(member: &Member, task: &mut SimTask) {
 
 pub(crate) async fn compacts_index(member: &Member, task: &mut SimTask, keys: u64) {
     match member.build.era {
-        Era::V3_0 | Era::V3_1 => one_mutex::compacts_index(member, task, keys).await,
-        Era::V3_2 => read_tx::compacts_index(member, task, keys).await,
+        // Lookups of keys wait until the whole index is walked.
+        Era::V3_0 | Era::V3_1 | Era::V3_2 => {
+            let tree_index = task.write(&member.locks.tree_index).await;
+            task.run(walk_ns(member, keys)).await;
+            drop(tree_index);
+        }
         Era::V3_4 | Era::V3_5 => concurrent::compacts_index(member, task, keys).await,
-        Era::Clearlane => clearlane::compacts_index(member, task, keys).await,
+        Era::Clearlane => task.run(walk_ns(member, keys)).await,
     }
 }
 
-/// Scans `all` revisions and removes `gone` of them.
+/// Scans `all` revisions and removes `gone` of them. From 3.4 on a commit follows: there are many
+/// short stops instead of few long ones.
 pub(crate) async fn compacts_batch(member: &Member, task: &mut SimTask, all: u64, gone: u64) {
-    match member.build.era {
-        Era::V3_0 | Era::V3_1 => one_mutex::compacts_batch(member, task, all, gone).await,
-        Era::V3_2 => read_tx::compacts_batch(member, task, all, gone).await,
-        Era::V3_4 | Era::V3_5 => concurrent::compacts_batch(member, task, all, gone).await,
-        Era::Clearlane => clearlane::compacts_batch(member, task, gone).await,
+    let era = member.build.era;
+    if era == Era::Clearlane {
+        // The removals are part of the next commit.
+        task.run(remove_ns(member, gone, gone)).await;
+        return flush_pending(member, task).await;
     }
+    let batch_tx = task.write(&member.locks.batch_tx).await;
+    task.run(remove_ns(member, all, gone)).await;
+    if era >= Era::V3_4 || member.pending.get() >= member.model.batch_limit {
+        match era {
+            Era::V3_0 | Era::V3_1 => flush_pending(member, task).await,
+            _ => read_tx::committing(member, task).await,
+        }
+    }
+    drop(batch_tx);
 }
 
 /// Until 3.4 the permission is read through the write transaction.

@@ -4,27 +4,20 @@
 //! and snapshots take exclusively, and the index while it walks. From 3.5 on reads share a copy, as
 //! long as nothing was written since it was made.
 
-use super::read_tx::committing;
-use super::steps::{records_ns, remove_ns, walk_ns};
+use clearlane_backend::Era;
+
+use super::steps::{records_ns, walk_ns};
 use crate::requests::Range;
 use crate::server::Member;
 use crate::sim_task::SimTask;
 
-/// The buffer copy that a read uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BufferCopy {
-    /// 3.4.
-    Own,
-    /// 3.5.
-    Shared,
-}
-
-pub(super) async fn range(member: &Member, task: &mut SimTask, range: Range, copy: BufferCopy) {
+/// From 3.5 on reads share a copy of the buffer; in 3.4 each makes its own.
+pub(super) async fn range(member: &Member, task: &mut SimTask, range: Range) {
     let store = task.read(&member.locks.store).await;
     let rev_mu = task.read(&member.locks.rev_mu).await;
     let read_tx = task.read(&member.locks.read_tx).await;
     let version = member.buffer_version.get();
-    if copy == BufferCopy::Own || member.copied_version.get() != Some(version) {
+    if member.build.era == Era::V3_4 || member.copied_version.get() != Some(version) {
         member.copied_version.set(Some(version));
         task.run(member.pending.get() * member.build.costs.buffer_op_ns).await;
     }
@@ -44,12 +37,4 @@ pub(super) async fn compacts_index(member: &Member, task: &mut SimTask, keys: u6
         task.run(member.build.costs.index_key_ns * AT_ONCE.min(keys - begin)).await;
         drop(tree_index);
     }
-}
-
-/// Small batches with a pause and a commit after each: many short stops instead of few long ones.
-pub(super) async fn compacts_batch(member: &Member, task: &mut SimTask, all: u64, gone: u64) {
-    let batch_tx = task.write(&member.locks.batch_tx).await;
-    task.run(remove_ns(member, all, gone)).await;
-    committing(member, task).await;
-    drop(batch_tx);
 }

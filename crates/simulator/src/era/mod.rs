@@ -15,7 +15,7 @@ mod through_the_log;
 
 pub use clearlane_backend::Era;
 
-use self::concurrent::BufferCopy;
+use self::steps::flush_pending;
 use crate::requests::{Range, Write};
 use crate::server::Member;
 use crate::sim_task::SimTask;
@@ -59,8 +59,7 @@ pub(crate) async fn range(member: &Member, task: &mut SimTask, range: Range) {
         Era::V3_0 => through_the_log::range(member, task, range).await,
         Era::V3_1 => one_mutex::range(member, task, range).await,
         Era::V3_2 => read_tx::range(member, task, range).await,
-        Era::V3_4 => concurrent::range(member, task, range, BufferCopy::Own).await,
-        Era::V3_5 => concurrent::range(member, task, range, BufferCopy::Shared).await,
+        Era::V3_4 | Era::V3_5 => concurrent::range(member, task, range).await,
         Era::Clearlane => clearlane::range(member, task, range).await,
     }
 }
@@ -77,8 +76,9 @@ pub(crate) async fn write(member: &Member, task: &mut SimTask, write: Write) {
 pub(crate) async fn commit(member: &Member, task: &mut SimTask) {
     match member.build.era {
         Era::V3_0 | Era::V3_1 => one_mutex::commit(member, task).await,
-        Era::V3_2 => read_tx::commit(member, task, read_tx::When::Always).await,
-        Era::V3_4 | Era::V3_5 => read_tx::commit(member, task, read_tx::When::Pending).await,
-        Era::Clearlane => clearlane::commit(member, task).await,
+        Era::V3_4 | Era::V3_5 if member.pending.get() == 0 => {}
+        Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::commit(member, task).await,
+        // On a thread of its own, under no lock of a request.
+        Era::Clearlane => flush_pending(member, task).await,
     }
 }

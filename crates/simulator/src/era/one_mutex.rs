@@ -4,8 +4,7 @@
 //! read, a write, the timer's commit with its sync, and the pass over unsynced watchers.
 
 use super::steps::{
-    apply_ns, index_ns, more_pending, notify_ns, records_ns, remove_ns, scan_ns, take_pending_ns,
-    walk_ns,
+    apply_ns, flush_pending, index_ns, more_pending, notify_ns, records_ns, scan_ns, walk_ns,
 };
 use crate::requests::{Missed, Range, Write};
 use crate::server::Member;
@@ -39,22 +38,15 @@ pub(super) async fn writes_inside(member: &Member, task: &mut SimTask, write: Wr
     drop(tree_index);
     task.run(apply_ns(member, write) + notify_ns(member, write)).await;
     if more_pending(member, write) >= member.model.batch_limit {
-        committing(member, task).await;
+        flush_pending(member, task).await;
     }
 }
 
 /// Every 100 ms; requests wait for the disk meanwhile.
 pub(super) async fn commit(member: &Member, task: &mut SimTask) {
     let batch_tx = task.write(&member.locks.batch_tx).await;
-    committing(member, task).await;
+    flush_pending(member, task).await;
     drop(batch_tx);
-}
-
-async fn committing(member: &Member, task: &mut SimTask) {
-    if member.pending.get() > 0 {
-        task.run(take_pending_ns(member)).await;
-        task.disk(member.commit_syncs.next_ns()).await;
-    }
 }
 
 /// Takes all three locks: "blocks the entire kv", as its author says.
@@ -71,19 +63,4 @@ pub(super) async fn commit_for_the_applier(member: &Member, task: &mut SimTask) 
     let store = task.write(&member.locks.store).await;
     commit(member, task).await;
     drop(store);
-}
-
-pub(super) async fn compacts_index(member: &Member, task: &mut SimTask, keys: u64) {
-    let tree_index = task.write(&member.locks.tree_index).await;
-    task.run(walk_ns(member, keys)).await;
-    drop(tree_index);
-}
-
-pub(super) async fn compacts_batch(member: &Member, task: &mut SimTask, all: u64, gone: u64) {
-    let batch_tx = task.write(&member.locks.batch_tx).await;
-    task.run(remove_ns(member, all, gone)).await;
-    if member.pending.get() >= member.model.batch_limit {
-        committing(member, task).await;
-    }
-    drop(batch_tx);
 }

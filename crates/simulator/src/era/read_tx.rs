@@ -5,8 +5,7 @@
 //! that comes behind it waits for it: the convoy.
 
 use super::steps::{
-    apply_ns, index_ns, more_pending, notify_ns, records_ns, remove_ns, scan_ns, take_pending_ns,
-    walk_ns,
+    apply_ns, flush_pending, index_ns, more_pending, notify_ns, records_ns, scan_ns, walk_ns,
 };
 use crate::requests::{Missed, Range, Write};
 use crate::server::Member;
@@ -46,17 +45,8 @@ pub(super) async fn write(member: &Member, task: &mut SimTask, write: Write) {
     drop((batch_tx, rev_mu, watchable, store));
 }
 
-/// Whether the timer commits if nothing is pending, which takes `readTx` all the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
-    Always,
-    Pending,
-}
-
-pub(super) async fn commit(member: &Member, task: &mut SimTask, when: When) {
-    if when == When::Pending && member.pending.get() == 0 {
-        return;
-    }
+/// The timer takes `readTx` even if nothing is pending.
+pub(super) async fn commit(member: &Member, task: &mut SimTask) {
     let batch_tx = task.write(&member.locks.batch_tx).await;
     committing(member, task).await;
     drop(batch_tx);
@@ -65,10 +55,7 @@ pub(super) async fn commit(member: &Member, task: &mut SimTask, when: When) {
 /// New readers wait for the disk, and the applier for `batchTx`.
 pub(super) async fn committing(member: &Member, task: &mut SimTask) {
     let read_tx = task.write(&member.locks.read_tx).await;
-    if member.pending.get() > 0 {
-        task.run(take_pending_ns(member)).await;
-        task.disk(member.commit_syncs.next_ns()).await;
-    }
+    flush_pending(member, task).await;
     member.buffer_version.set(member.buffer_version.get() + 1);
     drop(read_tx);
 }
@@ -86,29 +73,13 @@ pub(super) async fn reads_what_was_missed(member: &Member, task: &mut SimTask, m
 pub(super) async fn begins_compaction(member: &Member, task: &mut SimTask) {
     let store = task.write(&member.locks.store).await;
     let rev_mu = task.write(&member.locks.rev_mu).await;
-    commit(member, task, When::Always).await;
+    commit(member, task).await;
     drop((rev_mu, store));
 }
 
 /// Takes `store` exclusively, too.
 pub(super) async fn disk_snapshot(member: &Member, task: &mut SimTask) {
     let store = task.write(&member.locks.store).await;
-    commit(member, task, When::Always).await;
+    commit(member, task).await;
     drop(store);
-}
-
-/// Lookups of keys wait until the whole index is walked.
-pub(super) async fn compacts_index(member: &Member, task: &mut SimTask, keys: u64) {
-    let tree_index = task.write(&member.locks.tree_index).await;
-    task.run(walk_ns(member, keys)).await;
-    drop(tree_index);
-}
-
-pub(super) async fn compacts_batch(member: &Member, task: &mut SimTask, all: u64, gone: u64) {
-    let batch_tx = task.write(&member.locks.batch_tx).await;
-    task.run(remove_ns(member, all, gone)).await;
-    if member.pending.get() >= member.model.batch_limit {
-        committing(member, task).await;
-    }
-    drop(batch_tx);
 }

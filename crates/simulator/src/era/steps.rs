@@ -1,8 +1,9 @@
-//! CPU costs of the steps of a read path, in nanoseconds, whatever is held meanwhile.
+//! The steps of a read path, with their costs in nanoseconds, whatever is held meanwhile.
 
 use crate::costs::times;
 use crate::requests::{Range, Write};
 use crate::server::Member;
+use crate::sim_task::SimTask;
 
 pub(super) fn walk_ns(member: &Member, keys: u64) -> u64 {
     let costs = &member.build.costs;
@@ -25,11 +26,14 @@ pub(super) fn apply_ns(member: &Member, write: Write) -> u64 {
     costs.apply_ns * write.keys + times(write.keys * write.record_bytes, costs.record_byte_ns)
 }
 
-/// CPU of a commit; resets what is pending.
-pub(super) fn take_pending_ns(member: &Member) -> u64 {
-    let (costs, bytes) = (&member.build.costs, member.pending_bytes.take());
-    let ops_ns = member.pending.take() * costs.commit_op_ns;
-    costs.commit_ns + ops_ns + times(bytes, costs.commit_byte_ns)
+/// Commits what is pending, if there is something, under the locks that the caller holds.
+pub(super) async fn flush_pending(member: &Member, task: &mut SimTask) {
+    if member.pending.get() > 0 {
+        let (costs, bytes) = (&member.build.costs, member.pending_bytes.take());
+        let ops_ns = member.pending.take() * costs.commit_op_ns;
+        task.run(costs.commit_ns + ops_ns + times(bytes, costs.commit_byte_ns)).await;
+        task.disk(member.commit_syncs.next_ns()).await;
+    }
 }
 
 /// A scan in order of revisions.

@@ -25,6 +25,7 @@ use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
 
 use crate::real::{Program, Server, arguments, cores, machine};
+use crate::scenario_arguments::era_argument;
 use crate::text::{print_line, print_progress, write};
 
 const KEYS: &str = "[keys]\ncount = 20_000\nsize = 64\nvalue = 1024\n";
@@ -65,7 +66,6 @@ const IN_THE_MODEL: u64 = 5;
 const TIMES_MAX: f64 = 20.0;
 
 pub(crate) fn command() -> Command {
-    let era = |name: &str| name.parse::<Era>().map_err(|error| error.to_string());
     Command::new("measure")
         .about("Measures what things cost here, with the real server; nothing else should run")
         .arg(
@@ -76,12 +76,7 @@ pub(crate) fn command() -> Command {
                 .help("Where the costs go; to standard output, if left out"),
         )
         .arg(
-            Arg::new("era")
-                .long("era")
-                .value_name("ERA,...")
-                .value_delimiter(',')
-                .default_values(Era::ALL.map(Era::name))
-                .value_parser(era)
+            era_argument(&Era::ALL)
                 .help("Which read paths; another era costs what the one before it does"),
         )
         .arg(
@@ -100,11 +95,10 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let seconds = *matches.get_one("seconds").expect("it has a default");
     let wanted: Vec<Era> = matches.get_many("era").expect("it has a default").copied().collect();
     let (shipped, mut eras) = (CostFile::shipped(), BTreeMap::new());
-    for era in &wanted {
+    for era in wanted {
         print_progress(&format!("era {era}"));
-        let of = |error: String| format!("era {era}: {error}");
-        let costs = costs(&program, *era, shipped.costs(*era), seconds).map_err(of)?;
-        eras.insert(*era, costs);
+        let costs = costs(&program, era, shipped.costs(era), seconds);
+        eras.insert(era, costs.map_err(|error| format!("era {era}: {error}"))?);
     }
     let text = CostFile { machine: machine(), eras }.to_string();
     match matches.get_one::<PathBuf>("out") {

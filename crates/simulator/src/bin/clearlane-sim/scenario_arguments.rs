@@ -21,39 +21,28 @@ pub(crate) struct ScenarioArguments {
     pub(crate) scenario: Scenario,
     pub(crate) eras: Vec<Era>,
     pub(crate) as_json: bool,
-    cost_file: CostFile,
+    pub(crate) cost_file: CostFile,
 }
 
-fn costs() -> Arg {
-    Arg::new("costs")
-        .long("costs")
-        .value_name("FILE")
-        .value_parser(value_parser!(PathBuf))
-        .help("What things cost, from `measure`; those of one machine come with the program")
-}
-
-fn cost_file(matches: &ArgMatches) -> Result<CostFile, String> {
-    let Some(path) = matches.get_one::<PathBuf>("costs") else { return Ok(CostFile::shipped()) };
-    let of = |error: String| format!("{}: {error}", path.display());
-    CostFile::parse(&read(path)?).map_err(of)
+/// Several eras, separated by commas.
+pub(crate) fn era_argument(by_default: &[Era]) -> Arg {
+    Arg::new("era")
+        .long("era")
+        .value_name("ERA,...")
+        .value_delimiter(',')
+        .default_values(by_default.iter().map(|era| era.name()))
+        .value_parser(|name: &str| name.parse::<Era>())
 }
 
 /// Adds the arguments that [`ScenarioArguments::of`] reads.
 pub(crate) fn with_scenario(command: Command, eras: &[Era]) -> Command {
     let number = |name: &'static str| Arg::new(name).long(name).value_name("N");
-    let era = |name: &str| name.parse::<Era>().map_err(|error| error.to_string());
     command.args([
         Arg::new("scenario")
             .value_name("SCENARIO")
             .required(true)
             .help("The name of one that ships (`list` has them), or a file"),
-        Arg::new("era")
-            .long("era")
-            .value_name("ERA,...")
-            .value_delimiter(',')
-            .default_values(eras.iter().map(|era| era.name()))
-            .value_parser(era)
-            .help("Which read paths"),
+        era_argument(eras).help("Which read paths"),
         Arg::new("set")
             .long("set")
             .value_name("NAME=VALUE")
@@ -66,7 +55,11 @@ pub(crate) fn with_scenario(command: Command, eras: &[Era]) -> Command {
         number("seconds")
             .value_parser(value_parser!(u64).range(1..=86_400))
             .help("Instead of what the scenario says"),
-        costs(),
+        Arg::new("costs")
+            .long("costs")
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help("What things cost, from `measure`; those of one machine come with the program"),
         Arg::new("json").long("json").action(ArgAction::SetTrue).help("For programs"),
     ])
 }
@@ -95,7 +88,11 @@ impl ScenarioArguments {
         scenario.check().map_err(of)?;
         let eras = matches.get_many("era").expect("it has a default").copied().collect();
         let as_json = matches.get_flag("json");
-        let cost_file = cost_file(matches)?;
+        let cost_file = match matches.get_one::<PathBuf>("costs") {
+            None => CostFile::shipped(),
+            Some(path) => CostFile::parse(&read(path)?)
+                .map_err(|error| format!("{}: {error}", path.display()))?,
+        };
         Ok(ScenarioArguments { name: name.clone(), scenario, eras, as_json, cost_file })
     }
 
@@ -112,11 +109,6 @@ impl ScenarioArguments {
         let runs: Vec<_> = scenarios.zip(&builds).collect();
         let outcomes = run_each(&runs);
         self.eras.iter().zip(outcomes).map(|(era, outcome)| outcome.map_err(of(*era))).collect()
-    }
-
-    /// The machine that was measured.
-    pub(crate) fn costs_are_of(&self) -> &str {
-        &self.cost_file.machine
     }
 
     fn build(&self, era: Era) -> Build {

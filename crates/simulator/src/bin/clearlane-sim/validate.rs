@@ -28,8 +28,8 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let program = Program::of(matches)?;
     let mut asked = ScenarioArguments::of(matches)?;
     asked.scenario = on_this_machine(&asked.scenario).map_err(|error| asked.wrong(error))?;
-    let (theirs, here) = (asked.costs_are_of(), machine());
-    if theirs != here {
+    let (theirs, here) = (&asked.cost_file.machine, machine());
+    if *theirs != here {
         print_progress(&format!(
             "the costs are of {theirs}, and this is {here}: `measure` measures them here"
         ));
