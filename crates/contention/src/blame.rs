@@ -51,7 +51,7 @@ pub struct ClassBlame {
 
 /// In the order of the classes' first spans.
 pub fn blame_by_class(timeline: &Timeline) -> Vec<ClassBlame> {
-    let parties = SpanIndex::new(timeline);
+    let index = SpanIndex::new(timeline);
     let mut blames: Vec<ClassBlame> = Vec::new();
     let mut places = HashMap::<&str, usize>::new();
     for (lane, kind) in timeline.lanes() {
@@ -66,14 +66,9 @@ pub fn blame_by_class(timeline: &Timeline) -> Vec<ClassBlame> {
     let mut sums = vec![BTreeMap::<Cause, u64>::new(); blames.len()];
     for span in &timeline.spans {
         let sums = &mut sums[places[lane_class(&span.lane)]];
-        parties.attribute_span(
-            span,
-            (span.from_ns, span.to_ns),
-            CHAIN_DEPTH_MAX,
-            &mut |cause, ns| {
-                *sums.entry(cause).or_default() += ns;
-            },
-        );
+        let mut add = |cause, ns| *sums.entry(cause).or_default() += ns;
+        let interval = (span.from_ns, span.to_ns);
+        index.attribute_span(span, interval, CHAIN_DEPTH_MAX, &mut add);
     }
     for (blame, sums) in blames.iter_mut().zip(sums) {
         blame.total_ns = sums.values().sum();
@@ -244,7 +239,7 @@ mod tests {
     /// The convoy: a cheap read behind a put, the put by way of the applier behind an expensive
     /// read.
     #[test]
-    fn who_has_the_lock_is_to_blame() {
+    fn the_holder_of_the_lock_is_blamed() {
         let hold = || Activity::Hold { resource: "readTx".to_owned() };
         let spans = vec![
             span("expensive #1", LaneKind::Read, Activity::Run, 0, 100),
@@ -271,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_and_waits_is_not_to_blame() {
+    fn a_holder_that_waits_is_not_blamed() {
         let hold = |lock: &str| Activity::Hold { resource: lock.to_owned() };
         let spans = vec![
             span("list #1", LaneKind::Read, hold("readTx"), 0, 50),
@@ -285,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_himself_comes_to_an_end() {
+    fn a_circle_of_waits_comes_to_an_end() {
         let spans = vec![
             span("a", LaneKind::Work, wait("b", "b"), 0, 10),
             span("b", LaneKind::Work, wait("a", "a"), 0, 10),

@@ -130,13 +130,13 @@ struct Waiter {
 
 impl LockState {
     #[inline]
-    pub fn acquire(&mut self, actor: TaskLabel, mode: LockMode, now_ns: u64) -> AcquireResult {
+    pub fn acquire(&mut self, task: TaskLabel, mode: LockMode, now_ns: u64) -> AcquireResult {
         self.last_ticket += 1;
         let ticket = Ticket(self.last_ticket);
-        let party = Acquisition { ticket, task: actor, mode, since_ns: now_ns };
+        let acquisition = Acquisition { ticket, task, mode, since_ns: now_ns };
         let inside = match mode {
-            LockMode::Read => self.acquire_read(party),
-            LockMode::Write => self.acquire_write(party),
+            LockMode::Read => self.acquire_read(acquisition),
+            LockMode::Write => self.acquire_write(acquisition),
         };
         AcquireResult { ticket, is_acquired: inside }
     }
@@ -144,10 +144,14 @@ impl LockState {
     /// Whether a waiter that was woken is inside by now. A writer that the turn is free for takes
     /// it here.
     pub fn poll(&mut self, ticket: Ticket, now_ns: u64) -> bool {
-        if self.writer.is_none() && self.reserved_for.is_none_or(|kept| kept == ticket) {
-            self.activate_queued_writer(ticket, now_ns);
+        if self.writer.is_none() && self.reserved_for.is_none_or(|reserved| reserved == ticket) {
+            let place = self.writer_queue.iter().position(|it| it.acquisition.ticket == ticket);
+            if let Some(writer) = place.and_then(|place| self.writer_queue.remove(place)) {
+                self.reserved_for = None;
+                self.activate_writer(writer, now_ns);
+            }
         }
-        self.is_held_by(ticket)
+        self.holders().any(|holder| holder.ticket == ticket)
     }
 
     /// The holder of `ticket` has left.
@@ -172,7 +176,7 @@ impl LockState {
     /// In the order of entry.
     pub fn holders(&self) -> impl Iterator<Item = &Acquisition> {
         let writer = match &self.writer {
-            Some(ActiveWriter::Holding(party)) => Some(party),
+            Some(ActiveWriter::Holding(acquisition)) => Some(acquisition),
             _ => None,
         };
         self.readers.iter().chain(writer)
@@ -193,35 +197,23 @@ impl LockState {
     }
 
     #[inline]
-    fn acquire_read(&mut self, party: Acquisition) -> bool {
+    fn acquire_read(&mut self, acquisition: Acquisition) -> bool {
         let Some(turn) = &self.writer else {
-            self.readers.push(party);
+            self.readers.push(acquisition);
             return true;
         };
-        self.blocked_readers.push(Waiter::new(party, Some(turn.as_blocker())));
+        self.blocked_readers.push(Waiter::new(acquisition, Some(turn.as_blocker())));
         false
     }
 
     #[inline]
-    fn acquire_write(&mut self, party: Acquisition) -> bool {
-        if self.is_writer_slot_free() {
-            return self.activate_writer(Waiter::new(party, None), party.since_ns);
+    fn acquire_write(&mut self, acquisition: Acquisition) -> bool {
+        if self.writer.is_none() && self.reserved_for.is_none() {
+            return self.activate_writer(Waiter::new(acquisition, None), acquisition.since_ns);
         }
-        let front = self.writer.as_ref().map(ActiveWriter::as_blocker);
-        self.writer_queue.push_back(Waiter::new(party, front));
+        let blocker = self.writer.as_ref().map(ActiveWriter::as_blocker);
+        self.writer_queue.push_back(Waiter::new(acquisition, blocker));
         false
-    }
-
-    fn is_writer_slot_free(&self) -> bool {
-        self.writer.is_none() && self.reserved_for.is_none()
-    }
-
-    fn activate_queued_writer(&mut self, ticket: Ticket, now_ns: u64) {
-        let place = self.writer_queue.iter().position(|waiter| waiter.acquisition.ticket == ticket);
-        if let Some(writer) = place.and_then(|place| self.writer_queue.remove(place)) {
-            self.reserved_for = None;
-            self.activate_writer(writer, now_ns);
-        }
     }
 
     /// Gives the turn to this writer; `true` if it went inside with it.
@@ -237,36 +229,34 @@ impl LockState {
         inside
     }
 
-    fn is_held_by(&self, ticket: Ticket) -> bool {
-        self.holders().any(|party| party.ticket == ticket)
-    }
-
     #[inline]
     fn release_read(&mut self, ticket: Ticket, now_ns: u64) -> ReleaseResult {
-        let place = self.readers.iter().position(|party| party.ticket == ticket);
-        let party = self.readers.remove(place.expect("only a reader inside can leave"));
+        let place = self.readers.iter().position(|acquisition| acquisition.ticket == ticket);
+        let acquisition = self.readers.remove(place.expect("only a reader inside can leave"));
         let wake = if self.readers.is_empty() { self.admit_writer(now_ns) } else { None };
         self.update_blockers(now_ns);
-        ReleaseResult { acquisition: party, wake: wake.into_iter().collect() }
+        ReleaseResult { acquisition, wake: wake.into_iter().collect() }
     }
 
     /// After the last reader has left: the writer with the turn goes in.
     fn admit_writer(&mut self, now_ns: u64) -> Option<Ticket> {
-        let Some(ActiveWriter::Waiting(mut writer)) = self.writer.take_if(|turn| turn.is_waiting())
-        else {
+        let is_waiting = |writer: &mut ActiveWriter| matches!(writer, ActiveWriter::Waiting(_));
+        let Some(ActiveWriter::Waiting(mut writer)) = self.writer.take_if(is_waiting) else {
             return None;
         };
         writer.set_blocker(None, now_ns, &mut self.blocked_intervals);
-        self.writer =
-            Some(ActiveWriter::Holding(Acquisition { since_ns: now_ns, ..writer.acquisition }));
-        Some(writer.acquisition.ticket)
+        let holder = Acquisition { since_ns: now_ns, ..writer.acquisition };
+        self.writer = Some(ActiveWriter::Holding(holder));
+        Some(holder.ticket)
     }
 
     #[inline]
     fn release_write(&mut self, ticket: Ticket, now_ns: u64) -> ReleaseResult {
-        let Some(ActiveWriter::Holding(party)) =
-            self.writer.take_if(|turn| turn.is_held_by(ticket))
-        else {
+        let is_own = |writer: &mut ActiveWriter| match writer {
+            ActiveWriter::Holding(holder) => holder.ticket == ticket,
+            ActiveWriter::Waiting(_) => false,
+        };
+        let Some(ActiveWriter::Holding(acquisition)) = self.writer.take_if(is_own) else {
             panic!("only the writer inside can leave");
         };
         let mut wake = self.admit_blocked_readers(now_ns);
@@ -276,7 +266,7 @@ impl LockState {
             self.reserved_for = (waited_ns >= HANDOVER_AFTER_NS).then_some(next.acquisition.ticket);
             wake.push(next.acquisition.ticket);
         }
-        ReleaseResult { acquisition: party, wake }
+        ReleaseResult { acquisition, wake }
     }
 
     /// All readers that were turned away go in, at once and before the next writer.
@@ -285,7 +275,7 @@ impl LockState {
             reader.set_blocker(None, now_ns, &mut self.blocked_intervals);
             self.readers.push(Acquisition { since_ns: now_ns, ..reader.acquisition });
         }
-        self.readers.iter().map(|party| party.ticket).collect()
+        self.readers.iter().map(|acquisition| acquisition.ticket).collect()
     }
 
     #[inline]
@@ -295,7 +285,10 @@ impl LockState {
             waiter.set_blocker(writer, now_ns, &mut self.blocked_intervals);
         }
         if let Some(ActiveWriter::Waiting(waiter)) = &mut self.writer {
-            let oldest = self.readers.first().map(|party| party.as_blocker(BlockerState::Holding));
+            let oldest = self
+                .readers
+                .first()
+                .map(|acquisition| acquisition.as_blocker(BlockerState::Holding));
             waiter.set_blocker(oldest, now_ns, &mut self.blocked_intervals);
         }
     }
@@ -305,50 +298,42 @@ impl ActiveWriter {
     fn as_blocker(&self) -> Blocker {
         match self {
             ActiveWriter::Waiting(waiter) => waiter.acquisition.as_blocker(BlockerState::Waiting),
-            ActiveWriter::Holding(party) => party.as_blocker(BlockerState::Holding),
+            ActiveWriter::Holding(acquisition) => acquisition.as_blocker(BlockerState::Holding),
         }
-    }
-
-    fn is_waiting(&self) -> bool {
-        matches!(self, ActiveWriter::Waiting(_))
-    }
-
-    fn is_held_by(&self, ticket: Ticket) -> bool {
-        matches!(self, ActiveWriter::Holding(party) if party.ticket == ticket)
     }
 }
 
 impl Acquisition {
-    fn as_blocker(&self, stance: BlockerState) -> Blocker {
-        Blocker { ticket: self.ticket, task: self.task, mode: self.mode, state: stance }
+    fn as_blocker(&self, state: BlockerState) -> Blocker {
+        Blocker { ticket: self.ticket, task: self.task, mode: self.mode, state }
     }
 }
 
 impl Waiter {
-    fn new(party: Acquisition, front: Option<Blocker>) -> Waiter {
-        Waiter { acquisition: party, blocker: front, blocked_since_ns: party.since_ns }
+    fn new(acquisition: Acquisition, blocker: Option<Blocker>) -> Waiter {
+        Waiter { acquisition, blocker, blocked_since_ns: acquisition.since_ns }
     }
 
     /// Records the interval of the old blocker, if the blocker is another one.
     fn set_blocker(
         &mut self,
-        front: Option<Blocker>,
+        blocker: Option<Blocker>,
         now_ns: u64,
         ended: &mut Vec<BlockedInterval>,
     ) {
-        if self.blocker == front {
+        if self.blocker == blocker {
             return;
         }
-        if let Some(front) = self.blocker {
+        if let Some(blocker) = self.blocker {
             ended.push(BlockedInterval {
                 waiter: self.acquisition.task,
                 mode: self.acquisition.mode,
-                blocker: front,
+                blocker,
                 start_ns: self.blocked_since_ns,
                 end_ns: now_ns.max(self.blocked_since_ns),
             });
         }
-        self.blocker = front;
+        self.blocker = blocker;
         self.blocked_since_ns = now_ns;
     }
 }

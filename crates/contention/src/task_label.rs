@@ -72,21 +72,21 @@ impl TaskLabel {
     }
 
     /// Sets this thread's label until the result is dropped, which restores the label before it.
-    #[must_use = "the thread acts as this actor only until the result is dropped"]
+    #[must_use = "the thread has this label only until the result is dropped"]
     pub fn enter(self) -> LabelScope {
         self.enter_numbered(0)
     }
 
     /// As `enter`, with a number that [events](crate::LockEvent) have, to tell the requests of one
     /// label apart. Figures do not have it.
-    #[must_use = "the thread acts as this actor only until the result is dropped"]
+    #[must_use = "the thread has this label only until the result is dropped"]
     pub fn enter_numbered(self, number: u32) -> LabelScope {
         LabelScope { previous: CURRENT.replace((self, number)), _this_thread: PhantomData }
     }
 
     pub fn name(self) -> &'static str {
         let reserved = || RESERVED.get(self.index());
-        NAMES[self.index()].get().or_else(reserved).expect("an actor has a name")
+        NAMES[self.index()].get().or_else(reserved).expect("a label has a name")
     }
 
     /// Its place in a table with [`TaskLabel::COUNT_MAX`] rows.
@@ -95,7 +95,7 @@ impl TaskLabel {
     }
 
     pub(crate) fn from_index(index: usize) -> TaskLabel {
-        assert!(index < Self::COUNT_MAX, "actor {index} of {}", Self::COUNT_MAX);
+        assert!(index < Self::COUNT_MAX, "label {index} of {}", Self::COUNT_MAX);
         TaskLabel(index as u8)
     }
 }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_names_find_their_actors() {
+    fn reserved_names_find_their_labels() {
         assert_eq!(TaskLabel::named("unnamed"), TaskLabel::UNNAMED);
         assert_eq!(TaskLabel::named("other"), TaskLabel::OTHER);
         assert_eq!(TaskLabel::UNNAMED.name(), "unnamed");

@@ -143,7 +143,7 @@ fn a_hold_that_still_lasts_is_reported() {
 }
 
 #[test]
-fn writers_exclude_everybody() {
+fn writers_exclude_all_others() {
     let registry = Registry::new();
     // Equal whenever no thread is in the middle of writing.
     let lock = RwLock::new(&registry, "pair", (0_u64, 0_u64));
@@ -229,7 +229,7 @@ fn reset_starts_anew() {
 }
 
 #[test]
-fn the_guard_keeps_the_actor_that_took_it() {
+fn the_guard_keeps_the_label_that_took_it() {
     let [outer, inner] = ["outer_work", "inner_work"].map(TaskLabel::named);
     let registry = Registry::new();
     let lock = Mutex::new(&registry, "lock", ());
@@ -404,7 +404,7 @@ fn spin_until(round: usize, counter: &AtomicUsize) {
 }
 
 #[test]
-fn a_stray_unpark_does_not_let_anybody_in() {
+fn a_stray_unpark_admits_no_thread() {
     let registry = Registry::new();
     let lock = Mutex::new(&registry, "lock", 0);
     let waiter = TaskLabel::named("waiter");

@@ -3,7 +3,7 @@
 use clearlane_contention::TaskLabel;
 
 #[test]
-fn names_beyond_the_table_share_the_actor_other() {
+fn names_beyond_the_table_share_the_label_other() {
     let first = TaskLabel::named("name 0");
     let actors: Vec<TaskLabel> = (0..200).map(|n| TaskLabel::named(&format!("name {n}"))).collect();
     assert_eq!(actors[0], first);

@@ -140,7 +140,7 @@ impl Machine {
 
     pub fn start(&mut self, now: Micros, config: &RunConfig) -> clearlane_server::Result<()> {
         let planted_bug = PlantedBug::new(config.bug);
-        let mut settings = ReplicaConfig {
+        let mut replica_config = ReplicaConfig {
             raft: config.raft,
             read_index: read_index::ReadIndexConfig::new(0),
             read_mode: config.read_mode,
@@ -151,12 +151,12 @@ impl Machine {
             lease_checkpoint_interval: config.lease_checkpoint_interval.map(Duration::from_micros),
             ..ReplicaConfig::new(0, START_UNIX_MS + self.clock.read(now) / MILLISECOND)
         };
-        planted_bug.alter_config(&mut settings);
-        let (mut core, applier, wal) = start(self.storage_config(config), settings)?;
-        planted_bug.after_start(&mut core, config.raft.election_ticks);
+        planted_bug.alter_config(&mut replica_config);
+        let (mut replica, applier, wal) = start(self.storage_config(config), replica_config)?;
+        planted_bug.after_start(&mut replica, config.raft.election_ticks);
         self.incarnation += 1;
         self.running = Some(RunningMember {
-            replica: core,
+            replica,
             applier,
             planted_bug,
             unapplied: VecDeque::new(),

@@ -1,26 +1,27 @@
 //! Replies of members in the form of the [history](crate::history).
 
 use clearlane_mvcc::ReadTxn;
-use clearlane_proto::etcdserverpb::{RangeResponse, ResponseHeader, response_op};
-use clearlane_server::apply::{self, AppliedResponse as Answer, RequestRejection};
+use clearlane_proto::etcdserverpb::{ResponseHeader, response_op};
+use clearlane_server::apply::{self, AppliedResponse as Answer};
 
-use crate::history::{Record, Reply, Request};
+use crate::history::{OperationOutcome, Record, Reply, Request};
 use crate::machine::to_record;
 use crate::proposals;
 
-/// The reply to a read that may be served now.
+/// Serves a read now.
 pub fn read(
     read: &dyn ReadTxn,
     key: Option<&str>,
     serializable: bool,
-) -> clearlane_server::Result<Result<Reply, RequestRejection>> {
+) -> clearlane_server::Result<OperationOutcome> {
     let found = apply::range(read, &proposals::range(key, serializable))?;
-    Ok(found.map(|found| range_reply(&found)))
-}
-
-fn range_reply(found: &RangeResponse) -> Reply {
-    let records = found.kvs.iter().map(to_record).collect();
-    Reply { revision: revision(found.header.as_ref()), changed: false, records }
+    Ok(found.map_or(OperationOutcome::Rejected, |found| {
+        OperationOutcome::Completed(Reply {
+            revision: revision(found.header.as_ref()),
+            changed: false,
+            records: found.kvs.iter().map(to_record).collect(),
+        })
+    }))
 }
 
 /// An answer that does not fit the request gives a reply that no checker accepts.

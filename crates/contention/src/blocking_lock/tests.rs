@@ -66,7 +66,7 @@ fn being_blocked_on_the_way_out_is_no_hold_of_the_next() {
 }
 
 #[test]
-fn a_thread_knows_its_longest_wait_and_for_whom() {
+fn a_thread_knows_its_longest_wait_and_its_holder() {
     let door = new_lock();
     let (tell, told) = channel();
     thread::scope(|scope| {

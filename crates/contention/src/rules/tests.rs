@@ -53,7 +53,7 @@ fn readers_go_in_until_the_next_writer_is_awake() {
 }
 
 #[test]
-fn stretches_tell_who_stood_in_front_and_when() {
+fn intervals_have_blockers_and_times() {
     let [r1, w1, r2, w2] = ["r1", "w1", "r2", "w2"].map(TaskLabel::named);
     let mut state = LockState::default();
     let r1_ticket = ticket_of(state.acquire(r1, LockMode::Read, 1));
@@ -92,7 +92,7 @@ fn a_waiting_reader_cannot_leave() {
 
 /// Up to twelve threads, with the invariants checked after each step.
 #[test]
-fn invariants_hold_and_everybody_gets_in() {
+fn invariants_hold_and_every_thread_gets_in() {
     for seed in 0..200 {
         let mut world = World::default();
         let mut random = StdRng::seed_from_u64(seed);
@@ -101,7 +101,7 @@ fn invariants_hold_and_everybody_gets_in() {
             world.check();
         }
         world.finish();
-        world.check_stretches();
+        world.check_intervals();
     }
 }
 
@@ -182,7 +182,7 @@ impl World {
     }
 
     /// Blame is at most the total wait; the rest is waking up.
-    fn check_stretches(&self) {
+    fn check_intervals(&self) {
         let blamed_ns = self.blamed.iter().map(|stretch| stretch.end_ns - stretch.start_ns);
         assert!(blamed_ns.sum::<u64>() <= self.waited_ns);
     }

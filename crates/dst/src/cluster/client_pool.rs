@@ -13,7 +13,6 @@ use crate::checkers::CheckResult;
 use crate::clients::Client;
 use crate::event_queue::{MILLISECOND, Micros};
 use crate::history::{History, OperationOutcome, Request};
-use crate::machine::Machine;
 use crate::proposals::{Proposal, encode};
 use crate::replies;
 use crate::rng::Rng;
@@ -94,7 +93,7 @@ impl ClientPool {
                 self.proposal_ids.insert(*operation, id);
                 false
             }
-            Some(RequestWaiter::LeaseOp { is_revoke: is_end }) => *is_end,
+            Some(RequestWaiter::LeaseOp { is_revoke }) => *is_revoke,
             _ => false,
         }
     }
@@ -121,9 +120,11 @@ impl Cluster {
         if self.quiet.clients_stopped && id != LAST_CLIENT {
             return;
         }
-        let here: Vec<u64> = self.current_members();
+        // Running or not.
+        let members = self.machines.values().filter(|machine| !machine.is_removed);
+        let members: Vec<u64> = members.map(|machine| machine.id).collect();
         let Some(client) = self.clients.clients.get_mut(&id) else { return };
-        let Some(member) = client.choose_member(&here) else {
+        let Some(member) = client.choose_member(&members) else {
             self.events.schedule(100 * MILLISECOND, Event::ClientRequest(id));
             return;
         };
@@ -133,21 +134,14 @@ impl Cluster {
         };
         let timeout = client.config.timeout;
         let now = self.events.now();
-        let operation = self.clients.history.invoke(now, id, member, request);
-        if let Some(client) = self.clients.clients.get_mut(&id) {
-            client.pending_operation = Some(operation);
-        }
-        let request = self.clients.history.operations[operation].request.clone();
-        self.trace_line(format_args!("client {id} wants #{operation} from {member}: {request:?}"));
+        let operation = self.clients.history.operations.len();
+        client.pending_operation = Some(operation);
+        let line = format_args!("client {id} wants #{operation} from {member}: {request:?}");
+        self.trace.record(now, line);
+        self.clients.history.invoke(now, id, member, request);
         let wait = self.client_delay();
         self.events.schedule(wait, Event::RequestArrives(operation));
         self.events.schedule(timeout, Event::ClientTimeout(operation));
-    }
-
-    /// All members that were not removed, running or not.
-    fn current_members(&self) -> Vec<u64> {
-        let here = self.machines.values().filter(|machine| !machine.is_removed);
-        here.map(|machine| machine.id).collect()
     }
 
     pub(super) fn handle_client_request(&mut self, number: usize) -> CheckResult {
@@ -160,17 +154,10 @@ impl Cluster {
         let waiter = RequestWaiter::Operation(number);
         match &request {
             Request::Read { key, serializable } if *serializable || running.can_read_locally => {
-                let reply = replies::read(
-                    &*running.applier.store().begin_read(),
-                    key.as_deref(),
-                    *serializable,
-                );
-                let reply = reply.map_err(|error| member_failed(id, &error))?;
+                let store = running.applier.store();
+                let outcome = replies::read(&*store.begin_read(), key.as_deref(), *serializable);
                 self.metrics.sole_voter_reads += u64::from(!*serializable);
-                self.send_reply(
-                    number,
-                    reply.map_or(OperationOutcome::Rejected, OperationOutcome::Completed),
-                );
+                self.send_reply(number, outcome.map_err(|error| member_failed(id, &error))?);
             }
             Request::Read { .. } => self.submit(id, waiter, ReplicaInput::ReadIndex),
             _ => {
@@ -272,18 +259,18 @@ impl Cluster {
             RequestWaiter::Operation(number) => number,
             RequestWaiter::KeepAlive { lease, since } => {
                 let may = matches!(outcome, Heard::ReadReady(_));
-                return self.on_keep_alive(id, (lease, since), may);
+                self.on_keep_alive(id, (lease, since), may);
+                return Ok(());
             }
             RequestWaiter::LeaseOp { .. } | RequestWaiter::Ignored => return Ok(()),
         };
         let request = &self.clients.history.operations[number].request;
-        let told = match (outcome, request) {
+        let outcome = match (outcome, request) {
             (Heard::ReadReady(_), Request::Read { key, .. }) => {
-                let applier = self.machines.get(&id).and_then(Machine::applier);
-                let Some(applier) = applier else { return Ok(()) };
-                let reply = replies::read(&*applier.store().begin_read(), key.as_deref(), false);
-                let reply = reply.map_err(|error| member_failed(id, &error))?;
-                reply.map_or(OperationOutcome::Rejected, OperationOutcome::Completed)
+                let Some(running) = self.running(id) else { return Ok(()) };
+                let read = running.applier.store().begin_read();
+                let outcome = replies::read(&*read, key.as_deref(), false);
+                outcome.map_err(|error| member_failed(id, &error))?
             }
             (Heard::Applied(Ok(reply)), _) => {
                 OperationOutcome::Completed(replies::to_reply(request, &reply))
@@ -291,7 +278,7 @@ impl Cluster {
             (Heard::TimedOut | Heard::DeadlineExceeded, _) => OperationOutcome::Unknown,
             _ => OperationOutcome::Rejected,
         };
-        self.send_reply(number, told);
+        self.send_reply(number, outcome);
         Ok(())
     }
 

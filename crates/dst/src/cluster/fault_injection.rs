@@ -120,22 +120,19 @@ impl Cluster {
         }
     }
 
-    pub(super) fn inject_next_fault(&mut self) -> CheckResult {
+    pub(super) fn inject_next_fault(&mut self) {
         if self.quiet.since.is_some() {
-            return Ok(());
+            return;
         }
         let pause = self.faults.pause();
         self.events.schedule(pause, Event::Fault);
-        match self.faults.next_fault(&self.view()) {
-            Some(fault) => {
-                self.trace_line(format_args!("fault: {fault:?}"));
-                self.inject_fault(fault)
-            }
-            None => Ok(()),
+        if let Some(fault) = self.faults.next_fault(&self.view()) {
+            self.trace_line(format_args!("fault: {fault:?}"));
+            self.inject_fault(fault);
         }
     }
 
-    fn inject_fault(&mut self, fault: Fault) -> CheckResult {
+    fn inject_fault(&mut self, fault: Fault) {
         let now = self.events.now();
         match fault {
             Fault::Crash { members, power, down } => {
@@ -150,16 +147,16 @@ impl Cluster {
             Fault::DiskError { member, operation, down } => {
                 self.with_machine(member, |machine| machine.plan_disk_error(operation, down));
             }
-            Fault::Partition(cut, lasts) => self.partition(&cut, lasts),
-            Fault::Network(faults, lasts) => {
+            Fault::Partition(cut, duration) => self.partition(&cut, duration),
+            Fault::Network(faults, duration) => {
                 self.network.faults = faults;
-                self.events.schedule(lasts, Event::EndNetworkFaults);
+                self.events.schedule(duration, Event::EndNetworkFaults);
             }
-            Fault::SlowDisk { member, write, duration: lasts } => {
-                self.with_machine(member, |machine| machine.slow_disk = (now + lasts, write));
+            Fault::SlowDisk { member, write, duration } => {
+                self.with_machine(member, |machine| machine.slow_disk = (now + duration, write));
             }
-            Fault::Pause(member, lasts) => {
-                self.with_machine(member, |machine| machine.paused_until = now + lasts);
+            Fault::Pause(member, duration) => {
+                self.with_machine(member, |machine| machine.paused_until = now + duration);
             }
             Fault::Drift(member, ppm) => {
                 self.with_machine(member, |machine| machine.clock.set_drift(now, ppm));
@@ -168,17 +165,16 @@ impl Cluster {
                 self.newest_id += 1;
                 let id = self.newest_id;
                 let peer_urls = vec![peer_url(id)];
-                self.propose_member_change(MemberChange::Add { id, peer_urls, is_learner: true })?;
+                self.propose_member_change(MemberChange::Add { id, peer_urls, is_learner: true });
             }
-            Fault::Promote(id) => self.propose_member_change(MemberChange::Promote { id })?,
-            Fault::RemoveMember(id) => self.propose_member_change(MemberChange::Remove { id })?,
+            Fault::Promote(id) => self.propose_member_change(MemberChange::Promote { id }),
+            Fault::RemoveMember(id) => self.propose_member_change(MemberChange::Remove { id }),
             Fault::TransferLeader { to, cut } => self.transfer_leader(to, cut),
             Fault::CrashAfterVote { down, cut } => {
                 self.message_triggers.on_vote = Some((down, cut))
             }
-            Fault::Compact => self.propose_compaction()?,
+            Fault::Compact => self.propose_compaction(),
         }
-        Ok(())
     }
 
     fn with_machine(&mut self, id: u64, what: impl FnOnce(&mut Machine)) {
@@ -187,16 +183,16 @@ impl Cluster {
         }
     }
 
-    pub(super) fn partition(&mut self, cut: &Partition, lasts: Micros) {
+    pub(super) fn partition(&mut self, cut: &Partition, duration: Micros) {
         let members: Vec<u64> = self.machines.keys().copied().collect();
         let links = cut.links(&members);
         self.network.cut(&links);
-        self.events.schedule(lasts, Event::RestoreLinks(links.into_iter().collect::<Vec<Link>>()));
+        self.events.schedule(duration, Event::RestoreLinks(links.into_iter().collect::<Vec<Link>>()));
     }
 
     fn transfer_leader(&mut self, to: u64, cut: Option<Micros>) {
         let Some(leader) = self.view().leader else { return };
-        self.message_triggers.on_leader_transfer = cut.map(|lasts| (leader, lasts));
+        self.message_triggers.on_leader_transfer = cut.map(|duration| (leader, duration));
         let is_planted = self.config.bug == Some(Bug::LeaseKeptOverTransfer);
         let Some(running) = self.running_mut(leader) else { return };
         if is_planted {
@@ -210,28 +206,26 @@ impl Cluster {
     }
 
     /// A promotion goes to the leader, other changes to any member; the outcome is ignored.
-    fn propose_member_change(&mut self, change: MemberChange) -> CheckResult {
+    fn propose_member_change(&mut self, change: MemberChange) {
         let view = self.view();
         let any = self.rng.choose(&view.up).copied();
         let leader = view.leader.filter(|_| matches!(change, MemberChange::Promote { .. }));
-        let Some(id) = leader.or(any) else { return Ok(()) };
+        let Some(id) = leader.or(any) else { return };
         self.trace_line(format_args!("{id} is to propose {change:?}"));
         self.submit(id, RequestWaiter::Ignored, |of| RaftInput::ChangeMembers(change, of));
-        Ok(())
     }
 
-    fn propose_compaction(&mut self) -> CheckResult {
+    fn propose_compaction(&mut self) {
         let up = self.view().up;
-        let Some(id) = self.rng.choose(&up).copied() else { return Ok(()) };
+        let Some(id) = self.rng.choose(&up).copied() else { return };
         let back = self.rng.log_uniform(0, 100) as i64;
-        let Some(RunningMember { applier, .. }) = self.running(id) else { return Ok(()) };
+        let Some(RunningMember { applier, .. }) = self.running(id) else { return };
         let at = applier.store().begin_read().revision() - back;
         if at > 1 {
             let request = Box::new(encode(&Proposal::Compact(at)));
             self.trace_line(format_args!("{id} is to propose to compact at {at}"));
             self.submit(id, RequestWaiter::Ignored, |of| RaftInput::Propose(request, of));
         }
-        Ok(())
     }
 
     /// For the report of a violation.

@@ -9,7 +9,6 @@ use clearlane_server::replica::ReplicaInput as RaftInput;
 
 use super::client_pool::RequestWaiter;
 use super::{Cluster, Event};
-use crate::checkers::CheckResult;
 use crate::event_queue::{MILLISECOND, Micros, SECOND};
 use crate::lease_model::{LEASE_KEY_PREFIX, LeaseOp};
 use crate::machine::Machine;
@@ -49,14 +48,14 @@ impl Cluster {
         self.events.schedule(wait, Event::LeaseClient);
     }
 
-    pub(super) fn run_lease_client(&mut self) -> CheckResult {
+    pub(super) fn run_lease_client(&mut self) {
         if self.quiet.clients_stopped {
-            return Ok(());
+            return;
         }
         self.plan_lease_client();
         let up = self.machines.values().filter(|machine| machine.running.is_some());
         let up: Vec<u64> = up.map(|machine| machine.id).collect();
-        let Some(member) = self.lease_clients.rng.choose(&up).copied() else { return Ok(()) };
+        let Some(member) = self.lease_clients.rng.choose(&up).copied() else { return };
         let clients = &mut self.lease_clients;
         let op = match clients.rng.between(0, 9) {
             0..=1 => {
@@ -73,52 +72,42 @@ impl Cluster {
             _ => return self.keep_alive(),
         };
         self.trace_line(format_args!("a lease client asks {member}: {op:?}"));
-        self.propose_lease_op(member, op)
+        self.propose_lease_op(member, op);
     }
 
     /// At a member that considers itself the leader.
-    fn keep_alive(&mut self) -> CheckResult {
+    fn keep_alive(&mut self) {
         let leads: Vec<u64> =
             self.machines.values().filter(|it| it.is_leader()).map(|it| it.id).collect();
-        let Some(member) = self.lease_clients.rng.choose(&leads).copied() else { return Ok(()) };
+        let Some(member) = self.lease_clients.rng.choose(&leads).copied() else { return };
         let (lease, now) = (self.lease_clients.recent_lease(), self.events.now());
         self.trace_line(format_args!("a lease client asks {member}: keep {lease} alive"));
         self.submit(member, RequestWaiter::KeepAlive { lease, since: now }, RaftInput::ReadIndex);
-        Ok(())
     }
 
-    pub(super) fn on_keep_alive(
-        &mut self,
-        member: u64,
-        (lease, asked): (i64, Micros),
-        may: bool,
-    ) -> CheckResult {
+    pub(super) fn on_keep_alive(&mut self, member: u64, (lease, asked): (i64, Micros), may: bool) {
         let now = self.events.now();
-        let Some(machine) = self.machines.get_mut(&member).filter(|_| may) else { return Ok(()) };
+        let Some(machine) = self.machines.get_mut(&member).filter(|_| may) else { return };
         let time = machine.clock.elapsed(now);
-        let Some(applier) = machine.applier() else { return Ok(()) };
+        let Some(applier) = machine.applier() else { return };
         match applier.leases().renew(lease, time) {
             Renewal::Renewed(ttl) => {
                 let drift = self.config.drift_ppm_max;
                 self.checker.lease_promises.on_keep_alive(lease, asked, ttl, drift);
                 self.trace_line(format_args!("lease {lease} lives, as {member} says"));
-                Ok(())
             }
             Renewal::CheckpointFirst(checkpoint) => {
                 let op = LeaseOp::Checkpoint(vec![(checkpoint.id, checkpoint.remaining_ttl)]);
-                self.propose_lease_op(member, op)
+                self.propose_lease_op(member, op);
             }
-            Renewal::NotFound | Renewal::NotLeading => Ok(()),
+            Renewal::NotFound | Renewal::NotLeading => {}
         }
     }
 
-    fn propose_lease_op(&mut self, member: u64, op: LeaseOp) -> CheckResult {
-        let is_end = matches!(op, LeaseOp::Revoke(_));
+    fn propose_lease_op(&mut self, member: u64, op: LeaseOp) {
+        let waiter = RequestWaiter::LeaseOp { is_revoke: matches!(op, LeaseOp::Revoke(_)) };
         let request = Box::new(encode(&Proposal::Lease(op)));
-        self.submit(member, RequestWaiter::LeaseOp { is_revoke: is_end }, |of| {
-            RaftInput::Propose(request, of)
-        });
-        Ok(())
+        self.submit(member, waiter, |of| RaftInput::Propose(request, of));
     }
 
     /// None is kept alive at the end, so all must expire.

@@ -50,10 +50,10 @@ impl Cluster {
         }
     }
 
-    pub(super) fn begin_partition(&mut self, cut: &Partition, lasts: Micros) {
+    pub(super) fn begin_partition(&mut self, cut: &Partition, duration: Micros) {
         if self.quiet.since.is_none() {
             self.trace_line(format_args!("cut: {cut:?}"));
-            self.partition(cut, lasts);
+            self.partition(cut, duration);
         }
     }
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use super::client_pool::LAST_CLIENT;
 use super::message_triggers::MessageTriggers;
 use super::{Cluster, Event};
-use crate::checkers::CheckResult;
+use crate::checkers::{CheckResult, Violation};
 use crate::clients::Client;
 use crate::event_queue::{MILLISECOND, Micros, SECOND};
-use crate::machine::{Machine, hash_kv};
+use crate::machine::{Machine, RunningMember, hash_kv};
 use crate::network::NetworkFaults;
 
 /// Upper bound of `apply_delay_max` in the quiet phase.
@@ -88,12 +88,12 @@ impl Cluster {
     fn stop_removed_members(&mut self) {
         let newest = self.machines.values().filter_map(Machine::applier);
         let Some(newest) = newest.max_by_key(|core| core.applied_position().index) else { return };
-        let strangers = self.machines.values().filter(|machine| !machine.is_removed);
-        let strangers = strangers.filter(|machine| {
+        let unaware = self.machines.values().filter(|machine| !machine.is_removed);
+        let unaware = unaware.filter(|machine| {
             let knows = machine.applier().is_some_and(|own| own.members().is_removed(machine.id));
             newest.members().is_removed(machine.id) && !knows
         });
-        for id in strangers.map(|machine| machine.id).collect::<Vec<_>>() {
+        for id in unaware.map(|machine| machine.id).collect::<Vec<_>>() {
             self.remove_machine(id);
         }
     }
@@ -111,32 +111,25 @@ impl Cluster {
     }
 
     /// True if all members have applied the same index; then their contents must be equal.
-    fn all_members_agree(&mut self) -> Result<bool, crate::checkers::Violation> {
-        let here: Vec<&Machine> =
-            self.machines.values().filter(|machine| !machine.is_removed).collect();
-        let cores: Vec<_> = here.iter().filter_map(|machine| machine.applier()).collect();
-        let Some(first) = cores.first().map(|core| core.applied_position()) else {
-            return Ok(false);
+    fn all_members_agree(&mut self) -> Result<bool, Violation> {
+        let members = self.machines.values().filter(|machine| !machine.is_removed);
+        let count = members.clone().count();
+        let running = members.filter_map(|machine| Some((machine.id, machine.running.as_ref()?)));
+        let Some((_, first)) = running.clone().next() else { return Ok(false) };
+        let position = first.applier.applied_position().clone();
+        let listed = position.conf_state.voters.len() + position.conf_state.learners.len();
+        let is_same = |(_, running): (u64, &RunningMember)| {
+            *running.applier.applied_position() == position && running.compactions.is_empty()
         };
-        let members = first.conf_state.voters.len() + first.conf_state.learners.len();
-        let same = cores.iter().all(|core| core.applied_position() == first);
-        if !same || cores.len() != here.len() || members != here.len() {
+        if running.clone().count() != count || listed != count || !running.clone().all(is_same) {
             return Ok(false);
         }
-        let index = first.index;
-        if here.iter().any(|machine| {
-            machine.running.as_ref().is_some_and(|running| !running.compactions.is_empty())
-        }) {
-            return Ok(false);
-        }
-        let stores = here.iter().filter_map(|machine| {
-            machine.applier().map(|applier| (machine.id, Arc::clone(applier.store())))
-        });
+        let stores = running.map(|(id, running)| (id, Arc::clone(running.applier.store())));
         for (id, store) in stores.collect::<Vec<_>>() {
             let hash = hash_kv(&*store).map_err(|error| super::member_failed(id, &error))?;
-            self.checker.hashes.check(id, index, hash)?;
+            self.checker.hashes.check(id, position.index, hash)?;
         }
-        self.trace_line(format_args!("all agree at {index}"));
+        self.trace_line(format_args!("all agree at {}", position.index));
         Ok(true)
     }
 }
