@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_refused_goes_elsewhere() {
+    fn a_refused_client_chooses_another_member() {
         let mut rng = Rng::new(3);
         let mut client = Client::new(1, ClientConfig::random(&mut rng), rng.split());
         let first = client.choose_member(&[1, 2, 3, 4, 5]).unwrap();

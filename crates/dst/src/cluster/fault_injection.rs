@@ -187,7 +187,8 @@ impl Cluster {
         let members: Vec<u64> = self.machines.keys().copied().collect();
         let links = cut.links(&members);
         self.network.cut(&links);
-        self.events.schedule(duration, Event::RestoreLinks(links.into_iter().collect::<Vec<Link>>()));
+        self.events
+            .schedule(duration, Event::RestoreLinks(links.into_iter().collect::<Vec<Link>>()));
     }
 
     fn transfer_leader(&mut self, to: u64, cut: Option<Micros>) {
