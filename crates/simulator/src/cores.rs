@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_impatient_takes_the_core_of_another() {
+    fn an_impatient_computation_preempts_another() {
         let (_, patient, _) = mixed(0.0, 1);
         let (_, impatient, longest) = mixed(1.0, 1);
         assert!(patient < 60 && impatient > 280, "{patient} and {impatient} of 300 at once");
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_late_makes_way_for_all() {
+    fn a_late_computation_yields_to_all() {
         for (count, quantum) in [(1, 3), (1, u64::MAX), (2, 3)] {
             let world = World::new();
             let cores = Cores::new(&world, count, quantum);
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_one_who_makes_way() {
+    fn no_computation_waits_for_a_late_one() {
         assert_eq!(waits_beside(true), 0);
         // The patient ones are queued at a busy core, though another is idle.
         let waits = waits_beside(false);

@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn most_of_those_who_vote_decide() {
+    fn a_majority_of_voters_decides() {
         assert_eq!(committed(&[7], true), 7);
         assert_eq!(committed(&[7, 5, 3], true), 5);
         assert_eq!(committed(&[7, 0, 0], true), 0);

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn time_jumps_to_whoever_is_next() {
+    fn time_jumps_to_the_next_entry() {
         let (world, notes) = (World::new(), Rc::default());
         noting(&world, &notes, 'a', vec![10, 10]);
         noting(&world, &notes, 'b', vec![5, 5, 5]);

@@ -69,7 +69,7 @@ fn eras_stop_others_as_they_did() {
 }
 
 #[test]
-fn the_table_names_who_is_to_blame() {
+fn the_table_names_the_blamed_class() {
     let table = results(&scenario(30, 1), Era::V3_2).table();
     let line = table.lines().find(|line| line.trim_start().starts_with("put")).unwrap();
     assert!(line.contains("% readTx (held by expensive)"), "{table}");
@@ -98,7 +98,7 @@ fn another_thread_reads_what_is_more_than_a_key() {
 
 /// The slower a machine falls asleep, the less a write waits that comes soon behind another.
 #[test]
-fn who_writes_often_finds_threads_awake() {
+fn frequent_writes_find_threads_awake() {
     let (write_awake_ns, write_wakeups_ns, doze_ns) = (7_000_000, 50_000_000, 100_000_000);
     let costs = Costs { write_awake_ns, write_wakeups_ns, doze_ns, ..Costs::by_hand() };
     let median_ms = |rate: u32| {
@@ -161,7 +161,7 @@ fn eras_have_the_names_of_the_flag() {
 /// The convoy, moment by moment: the commit of 3.2 wants the lock that the expensive read has, and
 /// the cheap reads stand behind the commit.
 #[test]
-fn a_timeline_shows_who_stood_in_front() {
+fn a_timeline_shows_blockers() {
     let mut scenario = Scenario::parse(HEAD_OF_LINE).unwrap();
     scenario.recorded = Some((6_675_000_000, 6_735_000_000));
     let timeline = results(&scenario, Era::V3_2).timeline;

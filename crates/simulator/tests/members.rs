@@ -101,7 +101,7 @@ fn three_members_wait_for_the_nearer_of_two() {
 }
 
 #[test]
-fn who_is_alone_waits_for_its_own_disk() {
+fn a_sole_member_waits_for_its_own_disk() {
     let mut alone = Scenario::parse(LOAD).unwrap();
     alone.model.round_trips.clear();
     alone.set("model.members", "1").unwrap();
@@ -147,7 +147,7 @@ fn at_another_member_everything_goes_by_the_leader() {
 
 /// Of five, two are not enough.
 #[test]
-fn who_asks_is_not_always_enough() {
+fn the_requesting_member_is_not_always_enough() {
     let far = [("model.round_trips_ms.1-4", "7"), ("model.round_trips_ms.1-5", "8")];
     let five = [("model.members", "5"), ("model.connect.fresh", "2"), far[0], far[1]];
     assert_eq!(times(&five), [3.0, 3.0, 0.0]);

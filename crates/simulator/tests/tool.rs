@@ -87,7 +87,7 @@ fn a_number_of_a_scenario_can_be_set() {
 }
 
 #[test]
-fn a_comparison_says_who_removed_what() {
+fn a_comparison_says_what_was_removed() {
     let line = "compare head-of-line --era 3.2,clearlane --seconds 10 --cores 4";
     let text = said(line);
     let sentence = text.lines().find(|line| line.starts_with("put: ")).unwrap();
@@ -119,7 +119,7 @@ fn a_list_has_all_that_can_be_asked_for() {
 }
 
 #[test]
-fn who_asks_for_what_is_not_there_hears_what_is() {
+fn an_unknown_name_is_answered_with_the_known_ones() {
     for (line, expected) in [
         ("", "Usage: clearlane-sim"),
         ("fly", "unrecognized subcommand 'fly'"),
