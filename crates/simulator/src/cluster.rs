@@ -72,7 +72,7 @@ struct Alongside {
 
 impl Alongside {
     async fn wait(self, task: &mut SimTask) {
-        task.worker(self.name, &self.time_account, &self.done).await;
+        task.wait_for_worker(self.name, &self.time_account, &self.done).await;
     }
 }
 
@@ -146,7 +146,7 @@ impl Cluster {
         self.members.iter().map(|member| member.cores.used_ns()).collect()
     }
 
-    pub(crate) fn did(&self, job: &str, took_ns: u64, account: Account) {
+    pub(crate) fn record_job(&self, job: &str, took_ns: u64, account: Account) {
         let mut jobs = self.jobs.borrow_mut();
         let at = jobs.iter().position(|known| known.name == job).unwrap_or_else(|| {
             jobs.push(ClassResults::new(job));
@@ -199,7 +199,7 @@ impl Cluster {
         let (costs, model) = (&self.build.costs, &self.model);
         let member = self.member(place);
         task.idle_ns = member.cores.idle_ns();
-        task.wakes(member.awake.next_ns(), costs.wakeups_ns, costs.doze_ns).await;
+        task.wait_for_wakeups(member.awake.next_ns(), costs.wakeups_ns, costs.doze_ns).await;
         if model.client_round_trip_ns > 0 {
             task.network(model.client_round_trip_ns / 2).await;
         }
@@ -223,8 +223,8 @@ impl Cluster {
 
     async fn range(&self, place: usize, task: &mut SimTask, range: Range, serializable: bool) {
         let member = self.member(place);
-        let its_era = member.build.era;
-        if !serializable && era::read_mode(its_era) == ReadMode::Log {
+        let era = member.build.era;
+        if !serializable && era::read_mode(era) == ReadMode::Log {
             self.propose(place, task, Work::Read(range)).await;
             return self.send(place, task, range).await;
         }
@@ -232,12 +232,12 @@ impl Cluster {
             self.confirm_read(place, task).await;
         }
         self.check_permission(member, task).await;
-        if era::reads_in_the_pool(its_era, range) {
+        if era::reads_in_the_pool(era, range) {
             let costs = &member.build.costs;
-            task.waits_for_threads(costs.pool_wakeups_ns).await;
+            task.wait_for_threads(costs.pool_wakeups_ns).await;
             task.run(costs.pool_ns).await;
         }
-        if era::reads_in_pieces(its_era) && range.is_long() {
+        if era::reads_in_pieces(era) && range.is_long() {
             return self.in_pieces(place, task, range, true).await;
         }
         era::range(member, task, range).await;
@@ -265,6 +265,7 @@ impl Cluster {
     async fn in_pieces(&self, place: usize, task: &mut SimTask, range: Range, reads: bool) {
         let member = self.member(place);
         let waits_ns = member.sent_waits.next_ns() as f64 * range.bytes() as f64 / MIB;
+        let waits_ns = waits_ns.trunc();
         let mut left = range.sent;
         while left > 0 {
             let sent = left.min((PIECE_BYTES / range.record_bytes.max(1)).max(1));
@@ -282,27 +283,24 @@ impl Cluster {
                 task.run(sent_ns).await;
             }
             taken.wait(task).await;
-            task.waits_for_threads((waits_ns * sent as f64 / range.sent as f64) as u64).await;
+            task.wait_for_threads((waits_ns * sent as f64 / range.sent as f64) as u64).await;
             left -= sent;
         }
     }
 
-    /// Starts a computation on another thread; with `makes_way`, at low priority.
-    fn alongside(&self, place: usize, name: &'static str, ns: u64, makes_way: bool) -> Alongside {
+    /// Starts a computation on another thread; if it `is_late`, at low priority.
+    fn alongside(&self, place: usize, name: &'static str, ns: u64, is_late: bool) -> Alongside {
         let (world, cores) = (&self.world, &self.member(place).cores);
-        let mut its = SimTask::new(world, cores, TaskLabel::named(name));
-        its.runs_in_background = makes_way;
-        let done = Signal::new(world);
-        let beside = Alongside {
-            name: TimeKind::named(world, name),
-            time_account: its.time_account.clone(),
-            done: done.clone(),
-        };
+        let mut task = SimTask::new(world, cores, TaskLabel::named(name));
+        task.runs_in_background = is_late;
+        let (name, time_account) = (TimeKind::named(world, name), task.time_account.clone());
+        let alongside = Alongside { name, time_account, done: Signal::new(world) };
+        let done = alongside.done.clone();
         world.spawn(async move {
-            its.run(ns).await;
+            task.run(ns).await;
             done.set();
         });
-        beside
+        alongside
     }
 
     async fn write(&self, place: usize, task: &mut SimTask, write: Write) -> ServeOutcome {
@@ -350,7 +348,7 @@ impl Cluster {
                 era::range(member, task, range).await;
             }
             Work::Compact => {
-                background::begins_compaction(member, task).await;
+                background::begin_compaction(member, task).await;
                 self.world.spawn(Rc::clone(self).compact(place));
             }
             Work::Token => {}
@@ -360,7 +358,7 @@ impl Cluster {
     /// What the applier does after the response to the writer.
     async fn after(&self, member: &Member, task: &mut SimTask, work: Work, applied: u64) {
         if let Work::Write(write) = work {
-            background::tells_watchers_behind(member, task, write).await;
+            background::notify_after_write(member, task, write).await;
         }
         let by_default = background::settings(member.build.era).snapshot_count;
         let count = self.model.snapshot_count.unwrap_or(by_default);
@@ -372,7 +370,7 @@ impl Cluster {
 
     async fn check_permission(&self, member: &Member, task: &mut SimTask) {
         if self.model.auth.enabled {
-            background::permits(member, task).await;
+            background::check_permission(member, task).await;
         }
     }
 

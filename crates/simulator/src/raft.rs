@@ -39,22 +39,22 @@ impl Cluster {
         });
         let (log, applier) = (&leader.log, &member.applier);
         let Costs { write_awake_ns, write_wakeups_ns, doze_ns, .. } = leader.build.costs;
-        task.wakes(write_awake_ns, write_wakeups_ns, doze_ns).await;
+        task.wait_for_wakeups(write_awake_ns, write_wakeups_ns, doze_ns).await;
         let (begin_ns, before) = (self.world.now_ns(), log.time_account.account());
         log.queue.push(Entry { actor: task.label, work, ticket: Rc::clone(&ticket) });
         ticket.done.wait().await;
         let batch = ticket.batch.take().expect("it was committed");
         let (handed_ns, handed) = ticket.handed.get();
         let encoded = batch.spent.since(&before);
-        task.spent_as(log.name, &log.time_account, encoded, begin_ns, batch.sent_ns);
+        task.book_wait(log.name, &log.time_account, encoded, begin_ns, batch.sent_ns);
         let committed_ns = batch.committed_ns.get();
         let quorum = if self.model.members == 1 { log.name } else { self.quorum };
-        task.spent_as(quorum, &log.time_account, batch.path.get(), batch.sent_ns, committed_ns);
+        task.book_wait(quorum, &log.time_account, batch.path.get(), batch.sent_ns, committed_ns);
         let network = Account::default();
-        task.spent_as(TimeKind::NETWORK, &log.time_account, network, committed_ns, handed_ns);
+        task.book_wait(TimeKind::NETWORK, &log.time_account, network, committed_ns, handed_ns);
         let applied = applier.time_account.account().since(&handed);
         let now_ns = self.world.now_ns();
-        task.spent_as(applier.name, &applier.time_account, applied, handed_ns, now_ns);
+        task.book_wait(applier.name, &applier.time_account, applied, handed_ns, now_ns);
     }
 
     pub(crate) async fn lead_log(self: Rc<Self>, mut task: SimTask) {

@@ -29,10 +29,10 @@ impl Cluster {
         {
             return;
         }
-        task.waits_for_threads(member.build.costs.round_wakeups_ns).await;
+        task.wait_for_threads(member.build.costs.round_wakeups_ns).await;
         let done = Signal::new(&self.world);
         member.reads.queue.push(done.clone());
-        task.worker(member.reads.name, &member.reads.time_account, &done).await;
+        task.wait_for_worker(member.reads.name, &member.reads.time_account, &done).await;
     }
 
     pub(crate) async fn confirm_reads(self: Rc<Self>, place: usize, mut task: SimTask) {
@@ -54,7 +54,8 @@ impl Cluster {
             if index > member.applied.get() {
                 let applied = Signal::new(&self.world);
                 member.waiting_for_applied.borrow_mut().insert(index, applied.clone());
-                task.worker(member.applier.name, &member.applier.time_account, &applied).await;
+                task.wait_for_worker(member.applier.name, &member.applier.time_account, &applied)
+                    .await;
             }
             for reader in readers {
                 reader.set();
@@ -75,7 +76,7 @@ impl Cluster {
         let begin_ns = self.world.now_ns();
         let path = self.raft_turn(LEADER).await;
         let time_account = task.time_account.clone();
-        task.spent_as(self.quorum, &time_account, path, begin_ns, self.world.now_ns());
+        task.book_wait(self.quorum, &time_account, path, begin_ns, self.world.now_ns());
     }
 
     /// A turn of a member's raft loop.
@@ -106,7 +107,7 @@ impl Cluster {
         }
         round.done.wait().await;
         let (time_account, path) = (task.time_account.clone(), round.path.get());
-        task.spent_as(self.quorum, &time_account, path, begin_ns, self.world.now_ns());
+        task.book_wait(self.quorum, &time_account, path, begin_ns, self.world.now_ns());
     }
 
     pub(crate) async fn on_heartbeat(&self, place: usize, round: Rc<QuorumRound>) {

@@ -130,24 +130,24 @@ impl SimTask {
     }
 
     /// A pause between two steps of a job.
-    pub(crate) async fn idles(&mut self, ns: u64) {
+    pub(crate) async fn pause(&mut self, ns: u64) {
         self.world.sleep(ns).await;
         self.time_account.add(TimeKind::named(&self.world, "a pause"), ns);
     }
 
     /// Waits for thread hand-overs: `awake_ns` on a machine that is awake, and up to `wakeups_ns`
     /// more on one that sleeps. `doze_ns` is the time constant of falling asleep.
-    pub(crate) async fn wakes(&mut self, awake_ns: u64, wakeups_ns: u64, doze_ns: u64) {
+    pub(crate) async fn wait_for_wakeups(&mut self, awake_ns: u64, wakeups_ns: u64, doze_ns: u64) {
         let depth = match self.idle_ns {
             None => 0.0,
             Some(_) if doze_ns == 0 => 1.0,
             Some(idle_ns) => 1.0 - (-(idle_ns as f64) / doze_ns as f64).exp(),
         };
-        self.waits_for_threads(awake_ns + (wakeups_ns as f64 * depth) as u64).await;
+        self.wait_for_threads(awake_ns + (wakeups_ns as f64 * depth) as u64).await;
     }
 
     /// However awake the machine is.
-    pub(crate) async fn waits_for_threads(&mut self, ns: u64) {
+    pub(crate) async fn wait_for_threads(&mut self, ns: u64) {
         if ns == 0 {
             return;
         }
@@ -165,16 +165,16 @@ impl SimTask {
     /// Waits until a worker has done something, and spends the time as the worker does. Time that
     /// cannot be attributed, because the worker's step began before, or served another task, is
     /// booked on `name`.
-    pub async fn worker(&mut self, name: TimeKind, worker: &TimeAccount, done: &Signal) {
+    pub async fn wait_for_worker(&mut self, name: TimeKind, worker: &TimeAccount, done: &Signal) {
         let (begin_ns, before) = (self.world.now_ns(), worker.account());
         done.wait().await;
         let spent = worker.account().since(&before);
-        self.spent_as(name, worker, spent, begin_ns, self.world.now_ns());
+        self.book_wait(name, worker, spent, begin_ns, self.world.now_ns());
     }
 
     /// This task waited from `from_ns` to `to_ns` while another one spent `spent`. A step of that
     /// one may have begun before; what cannot be attributed is booked on `name`.
-    pub(crate) fn spent_as(
+    pub(crate) fn book_wait(
         &mut self,
         name: TimeKind,
         worker: &TimeAccount,

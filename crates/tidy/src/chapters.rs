@@ -25,7 +25,8 @@ pub fn check(repository: &Repository) -> Vec<String> {
     violations
 }
 
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
+/// What stands between backticks.
+pub(crate) fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 

@@ -5,6 +5,7 @@
 //! In Markdown, code is skipped, whether it stands in a fence or between backticks. But what begins
 //! with `crates/` or `docs/` between backticks, and ends like a file, is a path from the top.
 
+use crate::chapters::quoted;
 use crate::{File, Repository, violation};
 
 pub fn check(repository: &Repository) -> Vec<String> {
@@ -60,8 +61,7 @@ fn line_without_code(line: &str) -> String {
 }
 
 fn paths(line: &str) -> impl Iterator<Item = &str> {
-    let quoted = line.split('`').skip(1).step_by(2);
-    quoted.filter(|word| {
+    quoted(line).filter(|word| {
         (word.starts_with("crates/") || word.starts_with("docs/"))
             && [".rs", ".md", ".toml"].iter().any(|end| word.ends_with(end))
             && !word.contains(['*', ' ', '<', '{'])

@@ -14,7 +14,7 @@ use clearlane_contention::TaskLabel;
 
 use crate::cluster::Cluster;
 use crate::entries::{LEADER, Work};
-use crate::era::background::{compacts_batch, compacts_index, settings};
+use crate::era::background::{compact_batch, compact_index, settings};
 use crate::sim_task::SimTask;
 
 impl Cluster {
@@ -36,19 +36,19 @@ impl Cluster {
         let mut task = SimTask::new(&self.world, &member.cores, TaskLabel::named("compaction"));
         let removed = member.revisions.get() - member.revisions_compacted.get();
         member.revisions_compacted.set(member.revisions.get());
-        compacts_index(member, &mut task, self.keys).await;
+        compact_index(member, &mut task, self.keys).await;
         let settings = settings(member.build.era);
         let all = removed + if settings.scans_all { self.keys } else { 0 };
         for begin in (0..all).step_by(settings.batch_revisions as usize) {
             let end = all.min(begin + settings.batch_revisions);
             // The removed revisions are spread evenly.
             let gone = removed * end / all - removed * begin / all;
-            compacts_batch(member, &mut task, end - begin, gone).await;
+            compact_batch(member, &mut task, end - begin, gone).await;
             if end < all {
-                task.idles(settings.batch_pause_ns).await;
+                task.pause(settings.batch_pause_ns).await;
             }
         }
         let (took_ns, account) = task.end();
-        self.did("compaction", took_ns, account);
+        self.record_job("compaction", took_ns, account);
     }
 }

@@ -8,7 +8,7 @@ use clearlane_loadgen::arrivals::{Schedule, Spacing};
 
 use crate::cluster::Cluster;
 use crate::entries::{LEADER, Work};
-use crate::era::background::{checks_password, settings};
+use crate::era::background::{check_password, settings};
 use crate::sim_task::SimTask;
 
 /// Seed of the times of logins, apart from those of classes.
@@ -32,10 +32,10 @@ impl Cluster {
         self.receive(LEADER, &mut task).await;
         let by_era = settings(member.build.era).checks_passwords_inside;
         let inside = self.model.auth.inside_lock.unwrap_or(by_era);
-        checks_password(member, &mut task, self.model.auth.bcrypt_ns, inside).await;
+        check_password(member, &mut task, self.model.auth.bcrypt_ns, inside).await;
         self.propose(LEADER, &mut task, Work::Token).await;
         self.send_response(&mut task).await;
         let (took_ns, account) = task.end();
-        self.did("login", took_ns, account);
+        self.record_job("login", took_ns, account);
     }
 }

@@ -20,7 +20,7 @@ use clearlane_contention::TaskLabel;
 use crate::account::Account;
 use crate::cluster::Cluster;
 use crate::entries::LEADER;
-use crate::era::background::reads_what_was_missed;
+use crate::era::background::read_missed;
 use crate::requests::Missed;
 use crate::sim_task::SimTask;
 
@@ -67,10 +67,10 @@ impl Cluster {
             }
             if behind.is_empty() {
                 let Some(ns) = next_ns.filter(|_| !self.is_over()) else { return };
-                task.idles(ns - now_ns).await;
+                task.pause(ns - now_ns).await;
             } else {
                 self.serve_watchers(&mut task, &mut behind).await;
-                task.idles(PERIOD_NS).await;
+                task.pause(PERIOD_NS).await;
             }
         }
     }
@@ -92,7 +92,7 @@ impl Cluster {
         let since_oldest = taken.iter().map(|group| revision - group.next).max().unwrap_or(0);
         let given = taken.iter().map(|group| group.given(revision)).max().unwrap_or(0);
         let missed = Missed { since_oldest, given, record_bytes: self.record_bytes };
-        reads_what_was_missed(member, task, missed).await;
+        read_missed(member, task, missed).await;
         let told: u64 = taken.iter().map(|group| group.count * group.given(revision)).sum();
         task.run(told * member.build.costs.notify_ns).await;
         for mut group in taken {
@@ -102,7 +102,11 @@ impl Cluster {
                 continue;
             }
             let took_ns = self.world.now_ns() - group.began_ns;
-            self.did("watch sync", took_ns, task.time_account.account().since(&group.before));
+            self.record_job(
+                "watch sync",
+                took_ns,
+                task.time_account.account().since(&group.before),
+            );
         }
     }
 }

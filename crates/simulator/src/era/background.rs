@@ -37,27 +37,27 @@ pub(crate) fn settings(era: Era) -> Settings {
     }
 }
 
-pub(crate) async fn reads_what_was_missed(member: &Member, task: &mut SimTask, missed: Missed) {
+pub(crate) async fn read_missed(member: &Member, task: &mut SimTask, missed: Missed) {
     match member.build.era {
-        Era::V3_0 | Era::V3_1 => one_mutex::reads_what_was_missed(member, task, missed).await,
+        Era::V3_0 | Era::V3_1 => one_mutex::read_missed(member, task, missed).await,
         Era::V3_2 | Era::V3_4 | Era::V3_5 => {
-            read_tx::reads_what_was_missed(member, task, missed).await;
+            read_tx::read_missed(member, task, missed).await;
         }
-        Era::Clearlane => clearlane::reads_what_was_missed(member, task, missed).await,
+        Era::Clearlane => clearlane::read_missed(member, task, missed).await,
     }
 }
 
 /// The other eras notify synced watchers during the write.
-pub(crate) async fn tells_watchers_behind(member: &Member, task: &mut SimTask, write: Write) {
+pub(crate) async fn notify_after_write(member: &Member, task: &mut SimTask, write: Write) {
     if member.build.era == Era::Clearlane {
         task.run(notify_ns(member, write)).await;
     }
 }
 
-pub(crate) async fn begins_compaction(member: &Member, task: &mut SimTask) {
+pub(crate) async fn begin_compaction(member: &Member, task: &mut SimTask) {
     match member.build.era {
         Era::V3_0 | Era::V3_1 => one_mutex::commit_for_the_applier(member, task).await,
-        Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::begins_compaction(member, task).await,
+        Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::begin_compaction(member, task).await,
         // Part of the next commit.
         Era::Clearlane => {}
     }
@@ -72,7 +72,7 @@ pub(crate) async fn disk_snapshot(member: &Member, task: &mut SimTask) {
     }
 }
 
-pub(crate) async fn compacts_index(member: &Member, task: &mut SimTask, keys: u64) {
+pub(crate) async fn compact_index(member: &Member, task: &mut SimTask, keys: u64) {
     match member.build.era {
         // Lookups of keys wait until the whole index is walked.
         Era::V3_0 | Era::V3_1 | Era::V3_2 => {
@@ -80,14 +80,14 @@ pub(crate) async fn compacts_index(member: &Member, task: &mut SimTask, keys: u6
             task.run(walk_ns(member, keys)).await;
             drop(tree_index);
         }
-        Era::V3_4 | Era::V3_5 => concurrent::compacts_index(member, task, keys).await,
+        Era::V3_4 | Era::V3_5 => concurrent::compact_index(member, task, keys).await,
         Era::Clearlane => task.run(walk_ns(member, keys)).await,
     }
 }
 
 /// Scans `all` revisions and removes `gone` of them. From 3.4 on a commit follows: there are many
 /// short stops instead of few long ones.
-pub(crate) async fn compacts_batch(member: &Member, task: &mut SimTask, all: u64, gone: u64) {
+pub(crate) async fn compact_batch(member: &Member, task: &mut SimTask, all: u64, gone: u64) {
     let era = member.build.era;
     if era == Era::Clearlane {
         // The removals are part of the next commit.
@@ -99,14 +99,14 @@ pub(crate) async fn compacts_batch(member: &Member, task: &mut SimTask, all: u64
     if era >= Era::V3_4 || member.pending.get() >= member.model.batch_limit {
         match era {
             Era::V3_0 | Era::V3_1 => flush_pending(member, task).await,
-            _ => read_tx::committing(member, task).await,
+            _ => read_tx::commit_under_locks(member, task).await,
         }
     }
     drop(batch_tx);
 }
 
 /// Until 3.4 the permission is read through the write transaction.
-pub(crate) async fn permits(member: &Member, task: &mut SimTask) {
+pub(crate) async fn check_permission(member: &Member, task: &mut SimTask) {
     let lock = match member.build.era {
         Era::V3_0 | Era::V3_1 | Era::V3_2 | Era::V3_4 => {
             Some(task.write(&member.locks.batch_tx).await)
@@ -119,7 +119,7 @@ pub(crate) async fn permits(member: &Member, task: &mut SimTask) {
 }
 
 /// The user is read through the write transaction, which is kept for the check if `inside`.
-pub(crate) async fn checks_password(
+pub(crate) async fn check_password(
     member: &Member,
     task: &mut SimTask,
     bcrypt_ns: u64,

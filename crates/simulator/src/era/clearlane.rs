@@ -20,6 +20,6 @@ pub(super) async fn write(member: &Member, task: &mut SimTask, write: Write) {
 }
 
 /// Reads only the revisions that are delivered.
-pub(super) async fn reads_what_was_missed(member: &Member, task: &mut SimTask, missed: Missed) {
+pub(super) async fn read_missed(member: &Member, task: &mut SimTask, missed: Missed) {
     task.run(scan_ns(member, missed.given, missed.record_bytes)).await;
 }

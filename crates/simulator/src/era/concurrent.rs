@@ -30,7 +30,7 @@ pub(super) async fn range(member: &Member, task: &mut SimTask, range: Range) {
 }
 
 /// The index is cloned in a moment, and then walked with the lock acquired anew for every few keys.
-pub(super) async fn compacts_index(member: &Member, task: &mut SimTask, keys: u64) {
+pub(super) async fn compact_index(member: &Member, task: &mut SimTask, keys: u64) {
     const AT_ONCE: u64 = 256;
     for begin in (0..keys).step_by(AT_ONCE as usize) {
         let tree_index = task.write(&member.locks.tree_index).await;

@@ -13,11 +13,11 @@ use crate::sim_task::SimTask;
 pub(super) async fn range(member: &Member, task: &mut SimTask, range: Range) {
     let store = task.write(&member.locks.store).await;
     let batch_tx = task.write(&member.locks.batch_tx).await;
-    reads_inside(member, task, range).await;
+    read_under_locks(member, task, range).await;
     drop((batch_tx, store));
 }
 
-pub(super) async fn reads_inside(member: &Member, task: &mut SimTask, range: Range) {
+pub(super) async fn read_under_locks(member: &Member, task: &mut SimTask, range: Range) {
     let tree_index = task.read(&member.locks.tree_index).await;
     task.run(walk_ns(member, range.keys)).await;
     drop(tree_index);
@@ -28,11 +28,11 @@ pub(super) async fn write(member: &Member, task: &mut SimTask, write: Write) {
     let watchable = task.write(&member.locks.watchable).await;
     let store = task.write(&member.locks.store).await;
     let batch_tx = task.write(&member.locks.batch_tx).await;
-    writes_inside(member, task, write).await;
+    write_under_locks(member, task, write).await;
     drop((batch_tx, store, watchable));
 }
 
-pub(super) async fn writes_inside(member: &Member, task: &mut SimTask, write: Write) {
+pub(super) async fn write_under_locks(member: &Member, task: &mut SimTask, write: Write) {
     let tree_index = task.write(&member.locks.tree_index).await;
     task.run(index_ns(member, write)).await;
     drop(tree_index);
@@ -50,7 +50,7 @@ pub(super) async fn commit(member: &Member, task: &mut SimTask) {
 }
 
 /// Takes all three locks: "blocks the entire kv", as its author says.
-pub(super) async fn reads_what_was_missed(member: &Member, task: &mut SimTask, missed: Missed) {
+pub(super) async fn read_missed(member: &Member, task: &mut SimTask, missed: Missed) {
     let watchable = task.write(&member.locks.watchable).await;
     let store = task.write(&member.locks.store).await;
     let batch_tx = task.write(&member.locks.batch_tx).await;

@@ -40,7 +40,7 @@ pub(super) async fn write(member: &Member, task: &mut SimTask, write: Write) {
     task.run(member.build.costs.buffer_op_ns * write.keys).await;
     drop(read_tx);
     if more_pending(member, write) >= member.model.batch_limit {
-        committing(member, task).await;
+        commit_under_locks(member, task).await;
     }
     drop((batch_tx, rev_mu, watchable, store));
 }
@@ -48,12 +48,12 @@ pub(super) async fn write(member: &Member, task: &mut SimTask, write: Write) {
 /// The timer takes `readTx` even if nothing is pending.
 pub(super) async fn commit(member: &Member, task: &mut SimTask) {
     let batch_tx = task.write(&member.locks.batch_tx).await;
-    committing(member, task).await;
+    commit_under_locks(member, task).await;
     drop(batch_tx);
 }
 
 /// New readers wait for the disk, and the applier for `batchTx`.
-pub(super) async fn committing(member: &Member, task: &mut SimTask) {
+pub(super) async fn commit_under_locks(member: &Member, task: &mut SimTask) {
     let read_tx = task.write(&member.locks.read_tx).await;
     flush_pending(member, task).await;
     member.buffer_version.set(member.buffer_version.get() + 1);
@@ -61,7 +61,7 @@ pub(super) async fn committing(member: &Member, task: &mut SimTask) {
 }
 
 /// From 3.2 to this day, unsynced watchers delay the end of every write.
-pub(super) async fn reads_what_was_missed(member: &Member, task: &mut SimTask, missed: Missed) {
+pub(super) async fn read_missed(member: &Member, task: &mut SimTask, missed: Missed) {
     let watchable = task.write(&member.locks.watchable).await;
     let rev_mu = task.read(&member.locks.rev_mu).await;
     let read_tx = task.read(&member.locks.read_tx).await;
@@ -70,7 +70,7 @@ pub(super) async fn reads_what_was_missed(member: &Member, task: &mut SimTask, m
 }
 
 /// Takes `store` exclusively, so it waits for every open read, in 3.4 and later, too.
-pub(super) async fn begins_compaction(member: &Member, task: &mut SimTask) {
+pub(super) async fn begin_compaction(member: &Member, task: &mut SimTask) {
     let store = task.write(&member.locks.store).await;
     let rev_mu = task.write(&member.locks.rev_mu).await;
     commit(member, task).await;

@@ -15,8 +15,8 @@ use crate::sim_task::SimTask;
 pub(super) async fn range(member: &Member, task: &mut SimTask, range: Range) {
     let store = task.write(&member.locks.store).await;
     let batch_tx = task.write(&member.locks.batch_tx).await;
-    notes_how_far_it_is(member, task).await;
-    one_mutex::reads_inside(member, task, range).await;
+    write_consistent_index(member, task).await;
+    one_mutex::read_under_locks(member, task, range).await;
     drop((batch_tx, store));
 }
 
@@ -24,13 +24,13 @@ pub(super) async fn write(member: &Member, task: &mut SimTask, write: Write) {
     let watchable = task.write(&member.locks.watchable).await;
     let store = task.write(&member.locks.store).await;
     let batch_tx = task.write(&member.locks.batch_tx).await;
-    notes_how_far_it_is(member, task).await;
-    one_mutex::writes_inside(member, task, write).await;
+    write_consistent_index(member, task).await;
+    one_mutex::write_under_locks(member, task, write).await;
     drop((batch_tx, store, watchable));
 }
 
 /// Writes the consistent index, one small record in the backend.
-async fn notes_how_far_it_is(member: &Member, task: &mut SimTask) {
+async fn write_consistent_index(member: &Member, task: &mut SimTask) {
     task.run(member.build.costs.buffer_op_ns).await;
     member.pending.set(member.pending.get() + 1);
 }
