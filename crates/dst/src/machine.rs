@@ -56,7 +56,7 @@ pub struct Machine {
     pub planned_disk_error: Option<Micros>,
     /// A removed member does not start again.
     pub is_removed: bool,
-    disk: SimulatedDisk,
+    pub disk: SimulatedDisk,
     store_dir: Arc<MemoryStoreDir>,
 }
 
@@ -202,16 +202,6 @@ impl Machine {
     pub fn plan_disk_error(&mut self, operation: u64, down: Micros) {
         self.disk.fail_at(operation, Fault::Error);
         self.planned_disk_error = Some(down);
-    }
-
-    /// False once a planned power cut has happened.
-    pub fn has_power(&self) -> bool {
-        self.disk.has_power()
-    }
-
-    /// Time of the disk's operations since the last call.
-    pub fn take_disk_cost(&mut self) -> Micros {
-        self.disk.take_cost()
     }
 
     /// `None` if the member does not run.

@@ -29,14 +29,18 @@ pub(super) enum RequestWaiter {
     Ignored,
 }
 
+impl RequestWaiter {
+    fn operation(&self) -> Option<usize> {
+        if let RequestWaiter::Operation(operation) = self { Some(*operation) } else { None }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct ClientPool {
     pub(super) clients: BTreeMap<u64, Client>,
     pub(super) history: History,
     /// By member and request.
     waiters: BTreeMap<(u64, RequestId), RequestWaiter>,
-    /// The member and request of each pending operation.
-    pending_operations: BTreeMap<usize, (u64, RequestId)>,
     /// The id under which each operation was proposed.
     pub(super) proposal_ids: BTreeMap<usize, u64>,
     pub(super) rng: Rng,
@@ -49,7 +53,6 @@ impl ClientPool {
             clients: (1..=config.clients).map(client).collect(),
             history: History::default(),
             waiters: BTreeMap::new(),
-            pending_operations: BTreeMap::new(),
             proposal_ids: BTreeMap::new(),
             rng: rng.split(),
         }
@@ -61,29 +64,14 @@ impl ClientPool {
 
     /// Returns the operations that get no response because the member has crashed.
     pub(super) fn remove_requests_of(&mut self, member: u64) -> Vec<usize> {
-        let lost = self.pending_operations.iter().filter(|(_, (at, _))| *at == member);
-        let lost: Vec<usize> = lost.map(|(operation, _)| *operation).collect();
-        for operation in &lost {
-            self.pending_operations.remove(operation);
-        }
-        self.waiters.retain(|(at, _), _| *at != member);
+        let lost = self.waiters.extract_if(.., |(at, _), _| *at == member);
+        let mut lost: Vec<usize> = lost.filter_map(|(_, waiter)| waiter.operation()).collect();
+        lost.sort_unstable();
         lost
     }
 
     pub(super) fn requests_at(&self, member: u64) -> Vec<RequestId> {
         self.waiters.keys().filter(|(at, _)| *at == member).map(|(_, request)| *request).collect()
-    }
-
-    pub(super) fn remove_waiter(
-        &mut self,
-        member: u64,
-        request: RequestId,
-    ) -> Option<RequestWaiter> {
-        let waiter = self.waiters.remove(&(member, request))?;
-        if let RequestWaiter::Operation(operation) = &waiter {
-            self.pending_operations.remove(operation);
-        }
-        Some(waiter)
     }
 
     /// Returns whether the request revokes a lease.
@@ -177,17 +165,14 @@ impl Cluster {
     ) {
         let Some(running) = self.running_mut(id) else { return };
         let (request, _) = running.requests.submit(NO_DEADLINE, input);
-        if let RequestWaiter::Operation(operation) = &waiter {
-            self.clients.pending_operations.insert(*operation, (id, request));
-        }
         self.clients.waiters.insert((id, request), waiter);
         self.plan_net(id);
     }
 
     pub(super) fn cancel_request(&mut self, id: u64, operation: usize) {
-        let Some((member, request)) = self.clients.pending_operations.remove(&operation) else {
-            return;
-        };
+        let mut waiters = self.clients.waiters.iter();
+        let waiter = waiters.find(|(_, waiter)| waiter.operation() == Some(operation));
+        let Some((&(member, request), _)) = waiter else { return };
         self.clients.waiters.remove(&(member, request));
         if let Some(running) = self.running_mut(id) {
             running.requests.release(request);
@@ -239,7 +224,7 @@ impl Cluster {
         }
         self.plan_poll(id);
         for (request, outcome) in done {
-            if let Some(waiter) = self.clients.remove_waiter(id, request) {
+            if let Some(waiter) = self.clients.waiters.remove(&(id, request)) {
                 self.on_request_outcome(id, waiter, outcome)?;
             }
         }

@@ -28,7 +28,7 @@ impl Cluster {
             machine.plan_power_cut(self.rng.between(1, 6), 500 * MILLISECOND);
         }
         if let Err(error) = machine.start(now, &self.config) {
-            if !machine.has_power() {
+            if !machine.disk.has_power() {
                 self.on_power_failure(id);
                 return Ok(());
             }

@@ -251,11 +251,11 @@ impl Cluster {
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
         let appends = batch.appends().len();
         let Some(written) = machine.write(batch) else { return Ok(()) };
-        if !machine.has_power() {
+        if !machine.disk.has_power() {
             self.on_power_failure(id);
             return Ok(());
         }
-        let wait = machine.take_disk_cost() + self.rng.log_uniform(1, 200);
+        let wait = machine.disk.take_cost() + self.rng.log_uniform(1, 200);
         self.trace_line(format_args!("{id} has written {appends}"));
         self.plan(id, wait, MemberEvent::Written(written));
         let Some(running) = self.running_mut(id) else { return Ok(()) };
@@ -273,7 +273,7 @@ impl Cluster {
             return Ok(());
         }
         let purged = running.wal.purge(index);
-        if !machine.has_power() {
+        if !machine.disk.has_power() {
             self.on_power_failure(id);
             return Ok(());
         }

@@ -137,14 +137,6 @@ fn a_stale_read_that_lies_about_its_revision_fails() {
 }
 
 #[test]
-fn two_changes_cannot_make_one_revision() {
-    HistoryBuilder::new()
-        .done(0, 9, put("a"), changed_reply(2, vec![]))
-        .done(0, 9, put("b"), changed_reply(2, vec![]))
-        .fails("two changes");
-}
-
-#[test]
 fn a_lost_write_fails() {
     HistoryBuilder::new()
         .done(0, 1, put("a"), changed_reply(2, vec![]))
