@@ -23,7 +23,7 @@ use crate::era::{self, ReadMode, background};
 use crate::link::Link;
 use crate::model::{Connect, Model};
 use crate::progress::Progress;
-use crate::requests::{Range, Request, ServeOutcome, Write};
+use crate::requests::{Range, Request};
 use crate::results::ClassResults;
 use crate::scenario::{Scenario, mean_record_bytes};
 use crate::server::{Build, Member, MemberTasks};
@@ -168,13 +168,14 @@ impl Cluster {
         }
     }
 
-    /// Returns the latency and its account, too.
+    /// Returns the latency and its account; `None` if too many entries are committed and not
+    /// applied: "etcdserver: too many requests".
     pub async fn serve(
         &self,
         connect: Connect,
         class: TaskLabel,
         request: Request,
-    ) -> (ServeOutcome, u64, Account) {
+    ) -> Option<(u64, Account)> {
         let kind = match request {
             Request::Range { .. } => LaneKind::Read,
             Request::Write(_) => LaneKind::Write,
@@ -182,16 +183,20 @@ impl Cluster {
         let place = self.member_index(connect);
         let mut task = SimTask::with_kind(&self.world, &self.member(place).cores, class, kind);
         self.receive(place, &mut task).await;
-        let outcome = match request {
+        let member = self.member(place);
+        let gap = member.committed.get() - member.applied.get();
+        let is_accepted = kind == LaneKind::Read || gap <= self.model.apply_gap_max;
+        match request {
             Request::Range { range, serializable } => {
                 self.range(place, &mut task, range, serializable).await;
-                ServeOutcome::Answered
             }
-            Request::Write(write) => self.write(place, &mut task, write).await,
-        };
+            Request::Write(write) if is_accepted => {
+                self.propose(place, &mut task, Work::Write(write)).await;
+            }
+            Request::Write(_) => {}
+        }
         self.send_response(&mut task).await;
-        let (took_ns, account) = task.end();
-        (outcome, took_ns, account)
+        is_accepted.then(|| task.end())
     }
 
     /// From the client to the member's handler.
@@ -301,15 +306,6 @@ impl Cluster {
             done.set();
         });
         alongside
-    }
-
-    async fn write(&self, place: usize, task: &mut SimTask, write: Write) -> ServeOutcome {
-        let member = self.member(place);
-        if member.committed.get() - member.applied.get() > self.model.apply_gap_max {
-            return ServeOutcome::Rejected;
-        }
-        self.propose(place, task, Work::Write(write)).await;
-        ServeOutcome::Answered
     }
 
     async fn apply_all(self: Rc<Self>, place: usize, mut task: SimTask) {

@@ -297,6 +297,7 @@ mod tests {
     fn with_an_endless_quantum_it_is_a_line() {
         assert_eq!(ends(1, u64::MAX, &[10, 1, 5]), [(10, 0), (11, 10), (16, 11)]);
         assert_eq!(ends(2, u64::MAX, &[10, 1, 5]), [(10, 0), (1, 0), (6, 1)]);
+        assert_eq!(ends(1, 3, &[5, 0]), [(5, 0), (0, 0)], "no work takes no core");
     }
 
     #[test]
@@ -433,10 +434,5 @@ mod tests {
         // The patient ones are queued at a busy core, though another is idle.
         let waits = waits_beside(false);
         assert!((30..=70).contains(&waits), "{waits} of 100");
-    }
-
-    #[test]
-    fn nothing_to_do_takes_no_core() {
-        assert_eq!(ends(1, 3, &[5, 0]), [(5, 0), (0, 0)]);
     }
 }

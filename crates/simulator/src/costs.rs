@@ -200,17 +200,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_is_scaled_and_the_others_stay() {
-        let costs = Costs { write_awake_ns: 80, ..Costs::by_hand() };
-        let expected =
-            Costs { write_awake_ns: 40, log_sync: Spread::constant(450_000), ..costs.clone() };
-        assert_eq!(costs.scaled(CostGroup::PutWaits, 0.5), expected);
-        let slower = costs.scaled(CostGroup::Record, 2.0);
-        assert_eq!((slower.record_ns, slower.record_byte_ns), (3_000, 0.6));
-        assert_eq!((slower.request_ns, slower.log_sync), (costs.request_ns, costs.log_sync));
-    }
-
-    #[test]
     fn every_name_of_a_group_is_a_cost() {
         let mut costs = Costs::by_hand();
         let known = costs.fields().map(|(name, _)| name);

@@ -7,13 +7,6 @@ pub enum Request {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServeOutcome {
-    Answered,
-    /// Too many entries are committed and not applied: "etcdserver: too many requests".
-    Rejected,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// Keys in the range. The old eras walk over all of them to count them, whatever the limit.
     pub keys: u64,

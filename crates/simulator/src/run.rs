@@ -1,7 +1,6 @@
 //! Runs a scenario in an era, and collects the results.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
@@ -13,7 +12,6 @@ use crate::account::TimeKind;
 use crate::cluster::Cluster;
 use crate::costs::Costs;
 use crate::model::Connect;
-use crate::requests::ServeOutcome;
 use crate::results::{ClassResults, LockResults, Results};
 use crate::scenario::{Class, Scenario};
 use crate::server::Build;
@@ -75,7 +73,7 @@ pub fn run(scenario: &Scenario, build: &Build) -> Result<Results, RunError> {
     classes.extend(cluster.jobs.take());
     let results = Results {
         era: build.era,
-        names: names(&world),
+        names: TimeKind::all(&world).map(|kind| (kind, kind.name(&world))).collect(),
         classes,
         locks: locks(&cluster),
         cores_used: used_ns as f64 / window_ns as f64,
@@ -85,12 +83,6 @@ pub fn run(scenario: &Scenario, build: &Build) -> Result<Results, RunError> {
     };
     world.end();
     Ok(results)
-}
-
-/// Whether the knobs fit together, and the machines have the capacity.
-pub fn check(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
-    scenario.check()?;
-    check_capacity(scenario, build)
 }
 
 /// Of all members, by name.
@@ -124,17 +116,18 @@ async fn sends(
         let (its, results) = (Rc::clone(&cluster), Rc::clone(&results));
         results.borrow_mut().due += 1;
         cluster.world.spawn(async move {
-            let (outcome, took_ns, account) = its.serve(connect, actor, request).await;
-            match outcome {
-                ServeOutcome::Answered => results.borrow_mut().answered(took_ns, account),
-                ServeOutcome::Rejected => results.borrow_mut().refused += 1,
+            match its.serve(connect, actor, request).await {
+                Some((took_ns, account)) => results.borrow_mut().answered(took_ns, account),
+                None => results.borrow_mut().refused += 1,
             }
         });
     }
 }
 
-/// The CPU time of each request alone, times the number of requests, must fit in the cores.
-fn check_capacity(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
+/// Whether the knobs fit together, and the machines have the capacity: the CPU time of each request
+/// alone, times the number of requests, must fit in the cores.
+pub fn check(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
+    scenario.check()?;
     let mut needed = vec![0.0; scenario.model.members + scenario.model.learners];
     let auth = scenario.model.auth;
     needed[0] = auth.logins_per_s * auth.bcrypt_ns as f64 / 1e9;
@@ -177,8 +170,4 @@ fn check_capacity(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
             Err(RunError::Overloaded { member: place + 1, needed: *needed, cores })
         }
     }
-}
-
-fn names(world: &World) -> BTreeMap<TimeKind, &'static str> {
-    TimeKind::all(world).map(|kind| (kind, kind.name(world))).collect()
 }

@@ -33,14 +33,15 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// A workload on two cores.
-    pub fn new(workload: Workload) -> Scenario {
-        Scenario { workload, cores: 2, seed: 1, recorded: None, model: Model::default() }
-    }
-
     /// A file has a workload, and may have a table `[model]`.
     pub fn parse(text: &str) -> Result<Scenario> {
-        let mut scenario = Scenario::new(Workload::parse(text)?);
+        let mut scenario = Scenario {
+            workload: Workload::parse(text)?,
+            cores: 2,
+            seed: 1,
+            recorded: None,
+            model: Model::default(),
+        };
         let file: Table = text.parse().expect("it was read as a workload");
         match file.get("model") {
             None => {}
