@@ -12,8 +12,6 @@ pub struct Report {
     pub violation: Option<Violation>,
     pub trace_hash: u64,
     pub effect_hash: u64,
-    /// Empty unless the options ask for them.
-    pub trace_lines: Vec<String>,
     pub metrics: RunMetrics,
 }
 
@@ -39,6 +37,5 @@ pub fn run(options: SeedOptions) -> Report {
         trace_hash: cluster.trace.hash(),
         effect_hash: cluster.effect_hash.finish(),
         metrics: cluster.collect_metrics(),
-        trace_lines: cluster.trace.lines,
     }
 }

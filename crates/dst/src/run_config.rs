@@ -94,9 +94,7 @@ impl RunConfig {
             can_lose_members: rng.permille(150),
         }
     }
-}
 
-impl RunConfig {
     /// Whether a sole voter serves linearizable reads without ReadIndex, as in the server.
     pub fn sole_voter_reads_locally(&self) -> bool {
         self.read_mode == ReadMode::ReadIndex && self.era == Era::Clearlane

@@ -21,13 +21,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clearlane_dst::bugs::Bug;
 use clearlane_dst::checkers::Rule;
 use clearlane_dst::cluster::SeedOptions;
-use clearlane_dst::trace::TraceOutput;
 use clearlane_dst::{Report, run};
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 4 } else { 200 };
 
-fn seed_options(seed: u64, bug: Option<Bug>, keep: TraceOutput) -> SeedOptions {
-    SeedOptions { seed, members: if seed.is_multiple_of(2) { 3 } else { 5 }, bug, trace: keep }
+fn seed_options(seed: u64, bug: Option<Bug>) -> SeedOptions {
+    let members = if seed.is_multiple_of(2) { 3 } else { 5 };
+    SeedOptions { seed, members, bug, prints_trace: false }
 }
 
 fn from_environment(name: &str) -> Option<u64> {
@@ -44,7 +44,7 @@ fn run_all(count: u64, bug: Option<Bug>, enough: impl Fn(&Report) -> bool + Sync
             if seed >= count {
                 return;
             }
-            let report = run(seed_options(seed, bug, TraceOutput::Hash));
+            let report = run(seed_options(seed, bug));
             if enough(&report) {
                 next.store(count, Ordering::Relaxed);
             }
@@ -93,7 +93,7 @@ fn effects_are_on_record(reports: &[Report]) {
 #[test]
 fn fixed_seeds_break_no_rule() {
     if let Some(seed) = from_environment("CLEARLANE_SEED") {
-        let report = run(seed_options(seed, None, TraceOutput::Print));
+        let report = run(SeedOptions { prints_trace: true, ..seed_options(seed, None) });
         assert!(report.violation.is_none(), "{}", describe(&report));
         return;
     }
@@ -134,7 +134,7 @@ fn fixed_seeds_break_no_rule() {
 #[test]
 fn a_fresh_seed_is_reported() {
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
-    let report = run(seed_options(seed, None, TraceOutput::Hash));
+    let report = run(seed_options(seed, None));
     println!("a fresh seed: {seed}, {:?}", report.metrics);
     if report.violation.is_some() {
         let line = "!".repeat(80);
@@ -146,26 +146,14 @@ fn a_fresh_seed_is_reported() {
 fn a_seed_run_twice_gives_the_same_trace() {
     let seeds = if cfg!(debug_assertions) { 0..1 } else { 0..12 };
     for seed in seeds {
-        let (first, second) = (
-            run(seed_options(seed, None, TraceOutput::Lines)),
-            run(seed_options(seed, None, TraceOutput::Lines)),
-        );
-        let differs =
-            first.trace_lines.iter().zip(&second.trace_lines).find(|(one, other)| one != other);
-        assert_eq!(differs, None, "seed {seed}");
-        assert_eq!(
-            (first.trace_hash, first.trace_lines.len()),
-            (second.trace_hash, second.trace_lines.len())
-        );
-        assert!(
-            first.trace_lines.len() > 1000,
-            "seed {seed} has {} lines",
-            first.trace_lines.len()
-        );
+        let first = run(seed_options(seed, None));
+        let second = run(seed_options(seed, None));
+        assert_eq!(first.trace_hash, second.trace_hash, "seed {seed}");
+        assert_eq!(first.metrics, second.metrics, "seed {seed}");
+        assert!(first.metrics.events > 1000, "seed {seed}: {:?}", first.metrics);
         // In another thread, beside another seed, it is the same.
-        let beside =
-            std::thread::spawn(move || run(seed_options(seed, None, TraceOutput::Hash)).trace_hash);
-        run(seed_options(seed + 1, None, TraceOutput::Hash));
+        let beside = std::thread::spawn(move || run(seed_options(seed, None)).trace_hash);
+        run(seed_options(seed + 1, None));
         assert_eq!(beside.join().unwrap(), first.trace_hash, "seed {seed}");
     }
 }

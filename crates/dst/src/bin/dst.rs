@@ -19,7 +19,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use clap::{Arg, ArgAction, Command, value_parser};
 use clearlane_dst::bugs::Bug;
 use clearlane_dst::cluster::SeedOptions;
-use clearlane_dst::trace::TraceOutput;
 use clearlane_dst::{Report, run};
 
 fn command() -> Command {
@@ -68,7 +67,7 @@ fn bug(value: &str) -> Result<Bug, String> {
 struct Options {
     members: Option<u64>,
     bug: Option<Bug>,
-    trace: TraceOutput,
+    prints_trace: bool,
 }
 
 fn main() -> ExitCode {
@@ -80,7 +79,7 @@ fn main() -> ExitCode {
     let options = Options {
         members: matches.get_one("members").copied(),
         bug: matches.get_one("bug").copied(),
-        trace: if matches.get_flag("trace") { TraceOutput::Print } else { TraceOutput::Hash },
+        prints_trace: matches.get_flag("trace"),
     };
     let processors = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = matches.get_one::<u16>("threads").map_or_else(processors, |n| usize::from(*n));
@@ -99,7 +98,7 @@ fn main() -> ExitCode {
 
 /// Runs seeds until there are none left, or until a planted bug is found.
 fn run_worker(options: Options, next: &AtomicU64, end: u64, broken: &Mutex<Vec<u64>>) {
-    let Options { members, bug, trace } = options;
+    let Options { members, bug, prints_trace } = options;
     loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
         let is_found = broken.lock().is_ok_and(|broken| !broken.is_empty());
@@ -107,7 +106,7 @@ fn run_worker(options: Options, next: &AtomicU64, end: u64, broken: &Mutex<Vec<u
             return;
         }
         let members = members.unwrap_or(if seed.is_multiple_of(2) { 3 } else { 5 });
-        let report = run(SeedOptions { seed, members, bug, trace });
+        let report = run(SeedOptions { seed, members, bug, prints_trace });
         print_report(&report);
         if report.violation.is_some()
             && let Ok(mut broken) = broken.lock()

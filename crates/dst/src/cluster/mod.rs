@@ -42,7 +42,7 @@ use crate::machine::{Machine, RunningMember, member_description};
 use crate::network::{Link, Network, Partition};
 use crate::rng::Rng;
 use crate::run_config::{RunConfig, TICK_INTERVAL};
-use crate::trace::{Trace, TraceOutput};
+use crate::trace::Trace;
 
 /// More are taken for a loop; a simulation has tens of thousands.
 const EVENTS_MAX: u64 = 3_000_000;
@@ -127,7 +127,7 @@ pub struct SeedOptions {
     /// Number of members at the start.
     pub members: u64,
     pub bug: Option<Bug>,
-    pub trace: TraceOutput,
+    pub prints_trace: bool,
 }
 
 #[derive(Debug)]
@@ -196,7 +196,7 @@ impl Cluster {
         let lease_clients = LeaseClients::new(rng.split());
         let mut cluster = Cluster {
             events: EventQueue::default(),
-            trace: Trace::new(options.trace),
+            trace: Trace::new(options.prints_trace),
             effect_hash: EffectHash::default(),
             rng,
             network,
