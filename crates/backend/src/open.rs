@@ -9,8 +9,7 @@ use crate::clearlane::SnapshotBackend;
 use crate::config::{Config, PreCommit};
 use crate::era::Era;
 use crate::error::Result;
-use crate::etcd::buffered_backend::BufferedBackend;
-use crate::etcd::v3_1_mutex::MutexBackend;
+use crate::etcd::backend::EtcdBackend;
 use crate::interface::Backend;
 
 impl Era {
@@ -24,13 +23,8 @@ impl Era {
         payload: T,
     ) -> Result<Box<dyn Backend<T>>> {
         Ok(match self {
-            Era::V3_0 | Era::V3_1 => {
-                Box::new(MutexBackend::open(self, engine, config, pre_commit, payload)?)
-            }
-            Era::V3_2 | Era::V3_4 | Era::V3_5 => {
-                Box::new(BufferedBackend::open(self, engine, config, pre_commit, payload)?)
-            }
             Era::Clearlane => Box::new(SnapshotBackend::open(engine, config, pre_commit, payload)?),
+            era => Box::new(EtcdBackend::open(era, engine, config, pre_commit, payload)?),
         })
     }
 }

@@ -4,13 +4,11 @@
 //! guards it. A write transaction of the backend holds the mutex from beginning to end; a commit
 //! writes the batch, syncs, and opens the next engine transaction under the same mutex.
 //!
-//! Each era adds what its readers need at two moments: when a write transaction ends
-//! ([`BatchOwner::on_write_end`]), and when the batch is committed.
+//! What readers need is added by [`EtcdBackend`] at two moments: when a write transaction ends, and
+//! when the batch is committed.
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_contention::MutexGuard;
@@ -18,9 +16,9 @@ use clearlane_engine::{Bucket, Defragment, Engine, KeyRange, WriteTxn};
 
 use crate::config::PreCommit;
 use crate::error::{Error, Result};
+use crate::etcd::backend::EtcdBackend;
 use crate::etcd::tx_buffer::TxWriteBuffer;
 use crate::interface::{DroppedStates, RangeVisitor, ReadTx, WriteTx, WriteTxResult};
-use crate::merge;
 use crate::record_key::RecordKey;
 
 /// What the mutex `batchTx` guards.
@@ -76,22 +74,9 @@ impl<T: Debug> Batch<T> {
         Ok(&mut **self.txn.as_mut().expect("absent only after a failure"))
     }
 
-    fn reader(&self) -> Result<&dyn WriteTxn> {
+    pub(crate) fn reader(&self) -> Result<&dyn WriteTxn> {
         self.check_usable()?;
         Ok(&**self.txn.as_ref().expect("absent only after a failure"))
-    }
-
-    pub(crate) fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        Ok(self.reader()?.get(bucket, key)?)
-    }
-
-    pub(crate) fn range(
-        &self,
-        bucket: Bucket,
-        range: KeyRange<'_>,
-        visit: &mut RangeVisitor<'_>,
-    ) -> Result<()> {
-        merge::scan_engine(self.reader()?, bucket, range, visit).map(|_flow| ())
     }
 
     fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {
@@ -119,9 +104,7 @@ impl<T: Debug> Batch<T> {
     /// Writes and syncs the batch, and opens the next. The pre-commit hook's records go with it.
     pub(crate) fn commit(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
         self.commit_txn(pre_commit)?;
-        let next = self.engine.begin_write().map_err(Error::from);
-        self.txn = Some(self.record_failure(next)?);
-        Ok(())
+        self.begin_txn()
     }
 
     /// Commits, and rewrites the store before the next engine transaction is opened.
@@ -131,9 +114,14 @@ impl<T: Debug> Batch<T> {
         self.commit_txn(pre_commit)?;
         // If this fails the old store is intact, or the engine refuses the next transaction.
         let rewritten = run_defragment(rewrite);
+        self.begin_txn()?;
+        rewritten
+    }
+
+    fn begin_txn(&mut self) -> Result<()> {
         let next = self.engine.begin_write().map_err(Error::from);
         self.txn = Some(self.record_failure(next)?);
-        rewritten
+        Ok(())
     }
 
     fn commit_txn(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
@@ -148,7 +136,9 @@ impl<T: Debug> Batch<T> {
         self.failure = None;
         // After deletes there was no write-back: the engine has these puts now.
         self.write_buffer.iter_mut().for_each(TxWriteBuffer::clear);
-        (self.dirty, self.pending_ops, self.pending_deletes) = (false, 0, 0);
+        self.dirty = false;
+        self.pending_ops = 0;
+        self.pending_deletes = 0;
         Ok(())
     }
 
@@ -167,26 +157,20 @@ fn run_defragment(mut rewrite: Box<dyn Defragment>) -> Result<()> {
     Ok(rewrite.finish()?)
 }
 
-/// The era around a batch: what it does for its readers when a write transaction ends.
-pub(crate) trait BatchOwner<T> {
-    /// Called at the end of a write transaction, with `batchTx` still held.
-    fn on_write_end(&self, batch: &mut Batch<T>) -> Result<()>;
-}
-
 /// The write transaction of eras 3.1 to 3.5: `batchTx` held, puts go straight to the engine.
 pub(crate) struct BatchWriteTx<'b, T: Debug> {
     batch: MutexGuard<'b, Batch<T>>,
-    owner: &'b dyn BatchOwner<T>,
+    backend: &'b EtcdBackend<T>,
     ended: bool,
 }
 
 impl<'b, T: Debug> BatchWriteTx<'b, T> {
     pub(crate) fn new(
         batch: MutexGuard<'b, Batch<T>>,
-        owner: &'b dyn BatchOwner<T>,
+        backend: &'b EtcdBackend<T>,
     ) -> Result<BatchWriteTx<'b, T>> {
         batch.check_usable()?;
-        Ok(BatchWriteTx { batch, owner, ended: false })
+        Ok(BatchWriteTx { batch, backend, ended: false })
     }
 }
 
@@ -223,7 +207,7 @@ impl<T: Debug> WriteTx<T> for BatchWriteTx<'_, T> {
         self.batch.check_usable()?;
         self.batch.payload = payload;
         self.batch.dirty = true;
-        self.owner.on_write_end(&mut self.batch)?;
+        self.backend.on_write_end(&mut self.batch)?;
         Ok(WriteTxResult { dropped_states: DroppedStates::none(), commit_due: false })
     }
 
@@ -238,24 +222,5 @@ impl<T: Debug> Drop for BatchWriteTx<'_, T> {
             self.batch.failure.get_or_insert(Error::Abandoned);
             self.batch.txn = None;
         }
-    }
-}
-
-/// Only the timer uses it, so it needs no lock.
-#[derive(Debug, Default)]
-pub(crate) struct CommitTimer {
-    last_ns: AtomicU64,
-}
-
-impl CommitTimer {
-    /// Starts the next interval if so.
-    pub(crate) fn restart_if_elapsed(&self, now: Duration, interval: Duration) -> bool {
-        let last = Duration::from_nanos(self.last_ns.load(Ordering::Relaxed));
-        let elapsed = now.saturating_sub(last) >= interval;
-        if elapsed {
-            let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-            self.last_ns.store(now_ns, Ordering::Relaxed);
-        }
-        elapsed
     }
 }

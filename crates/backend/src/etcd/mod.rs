@@ -14,7 +14,7 @@ pub mod v3_2_read_tx;
 pub mod v3_4_concurrent_read_tx;
 pub mod v3_5_cached_read_tx;
 
-pub(crate) mod buffered_backend;
+pub(crate) mod backend;
 mod batch_tx;
 mod read_state;
 mod tx_buffer;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clearlane_contention::{Mutex, Registry, RwLock};
 use clearlane_engine::Snapshot;
 
-use crate::etcd::tx_buffer::TxReadBuffer;
+use crate::etcd::tx_buffer::{TxReadBuffer, TxWriteBuffer};
 
 /// What the lock `readTx` guards: all that a read needs.
 #[derive(Debug)]
@@ -19,19 +19,14 @@ pub(super) struct ReadState {
     pub(super) snapshot: Arc<dyn Snapshot>,
 }
 
-/// The last copy of the read buffer, and the version of the buffer that it was made of (era 3.5).
-#[derive(Debug, Default)]
-pub(super) struct ReadBufferCache {
-    pub(super) newest: Option<(Arc<TxReadBuffer>, u64)>,
-}
-
 #[derive(Debug)]
 pub(super) struct ReadTxLocks {
     pub(super) read_state: RwLock<ReadState>,
     /// Guards the engine's read cursor. Era 3.2 holds it for each `get` and `range`, eras 3.4 and
     /// 3.5 only while a cursor is opened.
     pub(super) tx_mu: Mutex<()>,
-    pub(super) cache: Mutex<ReadBufferCache>,
+    /// The last copy of the read buffer, and the version of the buffer that it was made of (3.5).
+    pub(super) cache: Mutex<Option<(Arc<TxReadBuffer>, u64)>>,
 }
 
 impl ReadTxLocks {
@@ -39,7 +34,14 @@ impl ReadTxLocks {
         ReadTxLocks {
             read_state: RwLock::new(locks, "readTx", first),
             tx_mu: Mutex::new(locks, "txMu", ()),
-            cache: Mutex::new(locks, "cache", ReadBufferCache::default()),
+            cache: Mutex::new(locks, "cache", None),
         }
+    }
+    pub(super) fn write_back(&self, writes: Option<&mut TxWriteBuffer>) {
+        let mut read_state = self.read_state.write();
+        if let Some(writes) = writes {
+            writes.write_back(&mut read_state.buffer);
+        }
+        read_state.version += 1;
     }
 }

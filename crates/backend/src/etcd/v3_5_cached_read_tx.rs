@@ -31,9 +31,9 @@ pub(super) fn open(locks: &ReadTxLocks) -> ConcurrentReadTx<'_> {
 
 fn cached_buffer(locks: &ReadTxLocks, state: &ReadState) -> Arc<TxReadBuffer> {
     let mut cache = locks.cache.lock();
-    let Some((copy, version)) = &cache.newest else {
+    let Some((copy, version)) = &*cache else {
         let copy = Arc::new(state.buffer.clone());
-        cache.newest = Some((Arc::clone(&copy), state.version));
+        *cache = Some((Arc::clone(&copy), state.version));
         return copy;
     };
     if *version == state.version {
@@ -43,10 +43,10 @@ fn cached_buffer(locks: &ReadTxLocks, state: &ReadState) -> Arc<TxReadBuffer> {
     drop(cache);
     let copy = Arc::new(state.buffer.clone());
     let mut cache = locks.cache.lock();
-    let unchanged = cache.newest.as_ref().is_some_and(|(_, version)| *version == version_seen);
+    let unchanged = cache.as_ref().is_some_and(|(_, version)| *version == version_seen);
     // The copy that is replaced is freed after the lock is released: it takes as long as copying.
     let superseded =
-        if unchanged { cache.newest.replace((Arc::clone(&copy), state.version)) } else { None };
+        if unchanged { cache.replace((Arc::clone(&copy), state.version)) } else { None };
     drop(cache);
     drop(superseded);
     copy
