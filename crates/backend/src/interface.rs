@@ -2,6 +2,7 @@
 //!
 //! Which lock each call takes, and for how long, differs by era: the head of each era's file says.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
@@ -109,27 +110,20 @@ pub struct WriteTxResult {
 }
 
 /// States that are current no more, if the era has immutable states. Dropping the last reference to
-/// one may free much memory, so an applier hands them to another thread.
-#[derive(Debug)]
+/// one may free much memory, so an applier hands them to another thread. Eras whose reads share what
+/// the writer changes have none.
+#[derive(Debug, Default)]
 pub struct DroppedStates {
     /// Of any era and any payload: all that is left to do with them is to drop them.
-    _states: [Option<Arc<dyn AnyState>>; 2],
+    _states: [Option<AnyState>; 2],
 }
 
-/// Anything that may be dropped on another thread.
-pub(crate) trait AnyState: Debug + Send + Sync {}
-
-impl<T: Debug + Send + Sync> AnyState for T {}
+type AnyState = Arc<dyn Any + Send + Sync>;
 
 impl DroppedStates {
-    /// For eras whose reads share what the writer changes.
-    pub fn none() -> DroppedStates {
-        DroppedStates { _states: [None, None] }
-    }
-
     /// The state that a transaction began with, and the one that it replaced: two different ones if
     /// a commit came in between.
-    pub(crate) fn of(begun_with: Arc<dyn AnyState>, replaced: Arc<dyn AnyState>) -> DroppedStates {
+    pub(crate) fn of(begun_with: AnyState, replaced: AnyState) -> DroppedStates {
         DroppedStates { _states: [Some(begun_with), Some(replaced)] }
     }
 }

@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 #[cfg(not(feature = "shuttle"))]
-use atomic::Pointer;
+type Pointer<V> = arc_swap::ArcSwap<V>;
 #[cfg(feature = "shuttle")]
-use scheduled::Pointer;
+type Pointer<V> = shuttle::sync::Mutex<Arc<V>>;
 
 #[derive(Debug)]
 pub(crate) struct AtomicState<V> {
@@ -23,18 +23,13 @@ impl<V> AtomicState<V> {
         AtomicState { current: Pointer::new(Arc::new(first)) }
     }
 
-    /// The current state. In the server this is `ArcSwap::load_full`, which takes no lock.
-    pub(crate) fn load(&self) -> Arc<V> {
-        self.current.load()
-    }
-
     /// Replaces the current state by what `next` makes of it. Returns the state that was replaced
     /// and the new one. `next` may be called again, so it must be cheap and change nothing.
     pub(crate) fn update(&self, next: impl Fn(&V) -> V) -> (Arc<V>, Arc<V>) {
         let mut current = self.load();
         loop {
             let replacement = Arc::new(next(&current));
-            match self.current.replace(&current, Arc::clone(&replacement)) {
+            match self.replace(&current, Arc::clone(&replacement)) {
                 Ok(()) => return (current, replacement),
                 Err(newer) => current = newer,
             }
@@ -43,63 +38,35 @@ impl<V> AtomicState<V> {
 }
 
 #[cfg(not(feature = "shuttle"))]
-mod atomic {
-    //! The pointer of the running server.
+impl<V> AtomicState<V> {
+    /// The current state. Takes no lock.
+    pub(crate) fn load(&self) -> Arc<V> {
+        self.current.load_full()
+    }
 
-    use std::sync::Arc;
-
-    use arc_swap::ArcSwap;
-
-    #[derive(Debug)]
-    pub(super) struct Pointer<V>(ArcSwap<V>);
-
-    impl<V> Pointer<V> {
-        pub(super) fn new(first: Arc<V>) -> Pointer<V> {
-            Pointer(ArcSwap::new(first))
-        }
-
-        pub(super) fn load(&self) -> Arc<V> {
-            self.0.load_full()
-        }
-
-        pub(super) fn replace(&self, expected: &Arc<V>, next: Arc<V>) -> Result<(), Arc<V>> {
-            let found = self.0.compare_and_swap(expected, next);
-            if Arc::ptr_eq(&found, expected) { Ok(()) } else { Err(Arc::clone(&found)) }
-        }
+    fn replace(&self, expected: &Arc<V>, next: Arc<V>) -> Result<(), Arc<V>> {
+        let found = self.current.compare_and_swap(expected, next);
+        if Arc::ptr_eq(&found, expected) { Ok(()) } else { Err(Arc::clone(&found)) }
     }
 }
 
+/// Each operation is a point where the model checker may switch tasks.
 #[cfg(feature = "shuttle")]
-mod scheduled {
-    //! A pointer with the same operations, each one a point where the checker may switch tasks.
+impl<V> AtomicState<V> {
+    pub(crate) fn load(&self) -> Arc<V> {
+        Arc::clone(&self.current.lock().expect("no task panics while it holds the pointer"))
+    }
 
-    use std::sync::Arc;
-
-    use shuttle::sync::Mutex;
-
-    #[derive(Debug)]
-    pub(super) struct Pointer<V>(Mutex<Arc<V>>);
-
-    impl<V> Pointer<V> {
-        pub(super) fn new(first: Arc<V>) -> Pointer<V> {
-            Pointer(Mutex::new(first))
+    fn replace(&self, expected: &Arc<V>, next: Arc<V>) -> Result<(), Arc<V>> {
+        let mut current = self.current.lock().expect("no task panics while it holds the pointer");
+        if !Arc::ptr_eq(&current, expected) {
+            return Err(Arc::clone(&current));
         }
-
-        pub(super) fn load(&self) -> Arc<V> {
-            Arc::clone(&self.0.lock().expect("no task panics while it holds the pointer"))
-        }
-
-        pub(super) fn replace(&self, expected: &Arc<V>, next: Arc<V>) -> Result<(), Arc<V>> {
-            let mut current = self.0.lock().expect("no task panics while it holds the pointer");
-            if !Arc::ptr_eq(&current, expected) {
-                return Err(Arc::clone(&current));
-            }
-            *current = next;
-            drop(current);
-            // Each lock is such a point, an unlock is not. Without one here, whatever the task does
-            // next would happen together with the replacement.
-            drop(self.load());
-            Ok(())
-        }
+        *current = next;
+        drop(current);
+        // Each lock is such a point, an unlock is not. Without one here, whatever the task does
+        // next would happen together with the replacement.
+        drop(self.load());
+        Ok(())
     }
 }

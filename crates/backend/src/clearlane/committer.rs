@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_engine::{Bucket, Snapshot, WriteTxn};
+use clearlane_engine::{Bucket, Snapshot};
 
 use crate::clearlane::SnapshotBackend;
 use crate::clearlane::pending_buckets::{ChangeMap, PendingBuckets};
@@ -95,31 +95,26 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
         let mut records =
             frozen.pending_records.iter().map(|record| (&*record.key, &*record.value));
         txn.put_all(Bucket::Key, &mut records)?;
-        for (bucket, key, change) in frozen.pending_buckets.frozen.iter() {
+        for ((bucket, key), change) in &frozen.pending_buckets.frozen {
             match change {
-                Some(value) => txn.put(bucket, key, value)?,
-                None => txn.delete(bucket, key)?,
+                Some(value) => txn.put(*bucket, key, value)?,
+                None => txn.delete(*bucket, key)?,
             }
         }
         for record in removals {
             txn.delete(Bucket::Key, record)?;
         }
-        self.run_hook(&frozen.payload, &mut *txn)?;
+        self.pre_commit
+            .run(&frozen.payload, &mut |bucket, key, value| Ok(txn.put(bucket, key, value)?))?;
         txn.commit()?;
         Ok(self.engine.snapshot()?)
-    }
-
-    fn run_hook(&self, payload: &T, txn: &mut dyn WriteTxn) -> Result<()> {
-        self.pre_commit.run(payload, &mut |bucket, key, value| Ok(txn.put(bucket, key, value)?))
     }
 
     /// Step 3.
     pub(crate) fn publish_durable(&self, frozen: &BackendState<T>, snapshot: Arc<dyn Snapshot>) {
         let publish = |current: &BackendState<T>| BackendState {
             snapshot: Arc::clone(&snapshot),
-            pending_records: current
-                .pending_records
-                .without_committed(frozen.pending_records.end()),
+            pending_records: current.pending_records.without_committed(frozen.pending_records.end),
             pending_buckets: PendingBuckets {
                 active: current.pending_buckets.active.clone(),
                 frozen: ChangeMap::default(),

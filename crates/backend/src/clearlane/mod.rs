@@ -99,7 +99,7 @@ impl<T: Clone + Send + Sync + Debug> SnapshotBackend<T> {
     }
 
     pub fn begin_snapshot_read(&self) -> SnapshotReadTx<T> {
-        SnapshotReadTx::new(self.current.load())
+        SnapshotReadTx(self.current.load())
     }
 
     /// The caller runs the steps.

@@ -23,25 +23,10 @@ use imbl::OrdMap;
 /// `None` for a deleted key.
 pub(crate) type PendingChange = Option<Bytes>;
 
+type MapKey = (Bucket, Bytes);
+
 /// Cloning it copies a pointer.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ChangeMap {
-    changes: OrdMap<(Bucket, Bytes), PendingChange>,
-}
-
-impl ChangeMap {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.changes.is_empty()
-    }
-
-    pub(crate) fn insert(&mut self, bucket: Bucket, key: Bytes, change: PendingChange) {
-        self.changes.insert((bucket, key), change);
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Bucket, &Bytes, &PendingChange)> {
-        self.changes.iter().map(|((bucket, key), change)| (*bucket, key, change))
-    }
-}
+pub(crate) type ChangeMap = OrdMap<MapKey, PendingChange>;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PendingBuckets {
@@ -56,7 +41,7 @@ impl PendingBuckets {
             return None;
         }
         let wanted = (bucket, Bytes::copy_from_slice(key));
-        self.active.changes.get(&wanted).or_else(|| self.frozen.changes.get(&wanted))
+        self.active.get(&wanted).or_else(|| self.frozen.get(&wanted))
     }
 
     /// As one sorted list; the active ones win.
@@ -70,7 +55,7 @@ impl PendingBuckets {
         }
         let mut merged = std::collections::BTreeMap::new();
         for layer in [&self.frozen, &self.active] {
-            let found = layer.changes.range(bounds(bucket, range));
+            let found = layer.range(bounds(bucket, range));
             merged.extend(
                 found
                     .take_while(|((found, _), _)| *found == bucket)
@@ -80,8 +65,6 @@ impl PendingBuckets {
         merged.into_iter().collect()
     }
 }
-
-type MapKey = (Bucket, Bytes);
 
 fn bounds(bucket: Bucket, range: KeyRange<'_>) -> (Bound<MapKey>, Bound<MapKey>) {
     let from = Bound::Included((bucket, Bytes::copy_from_slice(range.from)));
@@ -99,10 +82,10 @@ mod tests {
     #[test]
     fn the_active_map_wins_and_tombstones_are_changes() {
         let mut pending = PendingBuckets::default();
-        pending.frozen.insert(Bucket::Lease, "a".into(), Some("old".into()));
-        pending.frozen.insert(Bucket::Lease, "b".into(), Some("old".into()));
-        pending.active.insert(Bucket::Lease, "b".into(), None);
-        pending.active.insert(Bucket::Meta, "a".into(), Some("other bucket".into()));
+        pending.frozen.insert((Bucket::Lease, "a".into()), Some("old".into()));
+        pending.frozen.insert((Bucket::Lease, "b".into()), Some("old".into()));
+        pending.active.insert((Bucket::Lease, "b".into()), None);
+        pending.active.insert((Bucket::Meta, "a".into()), Some("other bucket".into()));
         assert_eq!(pending.get(Bucket::Lease, b"a"), Some(&Some("old".into())));
         assert_eq!(pending.get(Bucket::Lease, b"b"), Some(&None));
         assert_eq!(pending.get(Bucket::Lease, b"c"), None);

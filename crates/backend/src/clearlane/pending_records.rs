@@ -52,23 +52,15 @@ impl Chunk {
 #[derive(Clone, Debug)]
 pub(crate) struct PendingRecords {
     chunks: Arc<[Arc<Chunk>]>,
-    begin: u64,
-    end: u64,
+    /// Where this part begins; everything below is in the engine.
+    pub(crate) begin: u64,
+    /// Where this part ends; a commit of it makes everything below durable.
+    pub(crate) end: u64,
 }
 
 impl PendingRecords {
     pub(crate) fn empty() -> PendingRecords {
         PendingRecords { chunks: Arc::new([]), begin: 0, end: 0 }
-    }
-
-    /// Where this part begins; everything below is in the engine.
-    pub(crate) fn begin(&self) -> u64 {
-        self.begin
-    }
-
-    /// Where this part ends; a commit of it makes everything below durable.
-    pub(crate) fn end(&self) -> u64 {
-        self.end
     }
 
     /// The key of the oldest pending record. Smaller keys are in the engine, others are here.
@@ -174,7 +166,8 @@ impl RecordAppender {
     fn start_chunk(&mut self, records: &mut PendingRecords) -> Arc<Chunk> {
         let chunk = Arc::new(Chunk::starting_at(records.end));
         records.chunks = records.chunks.iter().cloned().chain([Arc::clone(&chunk)]).collect();
-        (self.used, self.bytes) = (0, 0);
+        self.used = 0;
+        self.bytes = 0;
         chunk
     }
 }

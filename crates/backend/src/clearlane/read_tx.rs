@@ -25,23 +25,17 @@ use crate::interface::{RangeVisitor, ReadTx};
 
 /// It may be sent to another thread.
 #[derive(Clone, Debug)]
-pub struct SnapshotReadTx<T> {
-    state: Arc<BackendState<T>>,
-}
+pub struct SnapshotReadTx<T>(pub(crate) Arc<BackendState<T>>);
 
 impl<T> SnapshotReadTx<T> {
-    pub(crate) fn new(state: Arc<BackendState<T>>) -> SnapshotReadTx<T> {
-        SnapshotReadTx { state }
-    }
-
     pub fn payload(&self) -> &T {
-        self.state.payload()
+        &self.0.payload
     }
 }
 
 impl<T> ReadTx for SnapshotReadTx<T> {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        self.state.get(bucket, key)
+        self.0.get(bucket, key)
     }
 
     fn range(
@@ -50,6 +44,6 @@ impl<T> ReadTx for SnapshotReadTx<T> {
         range: KeyRange<'_>,
         visit: &mut RangeVisitor<'_>,
     ) -> Result<()> {
-        self.state.range(bucket, range, visit)
+        self.0.range(bucket, range, visit)
     }
 }

@@ -49,10 +49,6 @@ pub struct BackendState<T> {
 }
 
 impl<T> BackendState<T> {
-    pub fn payload(&self) -> &T {
-        &self.payload
-    }
-
     pub(crate) fn pending_ops(&self) -> u64 {
         self.written.ops - self.durable.ops
     }
@@ -61,74 +57,46 @@ impl<T> BackendState<T> {
         self.written.bytes - self.durable.bytes
     }
 
-    pub fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        get_value(&self.snapshot, &self.pending_records, &self.pending_buckets, bucket, key)
+    /// A point read: pending first, then the engine.
+    pub(crate) fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        if bucket == Bucket::Key {
+            if self.pending_records.first_key().is_some_and(|first| first <= key) {
+                return Ok(self.pending_records.find(key).cloned());
+            }
+        } else if let Some(change) = self.pending_buckets.get(bucket, key) {
+            return Ok(change.clone());
+        }
+        Ok(self.snapshot.get(bucket, key)?)
     }
 
-    pub fn range(
+    /// A range read. In bucket `key` the engine's part comes first and the pending records follow
+    /// it; in the other buckets the pending changes are merged in.
+    pub(crate) fn range(
         &self,
         bucket: Bucket,
         range: KeyRange<'_>,
         visit: &mut RangeVisitor<'_>,
     ) -> Result<()> {
-        visit_range(
-            &self.snapshot,
-            &self.pending_records,
-            &self.pending_buckets,
-            bucket,
-            range,
-            visit,
-        )
-    }
-}
-
-/// A point read: pending first, then the engine.
-pub(crate) fn get_value(
-    engine: &Arc<dyn Snapshot>,
-    records: &PendingRecords,
-    buckets: &PendingBuckets,
-    bucket: Bucket,
-    key: &[u8],
-) -> Result<Option<Bytes>> {
-    if bucket == Bucket::Key {
-        if records.first_key().is_some_and(|first| first <= key) {
-            return Ok(records.find(key).cloned());
+        if range.is_empty() {
+            return Ok(());
         }
-    } else if let Some(change) = buckets.get(bucket, key) {
-        return Ok(change.clone());
-    }
-    Ok(engine.get(bucket, key)?)
-}
-
-/// A range read. In bucket `key` the engine's part comes first and the pending records follow it;
-/// in the other buckets the pending changes are merged in.
-pub(crate) fn visit_range(
-    engine: &Arc<dyn Snapshot>,
-    records: &PendingRecords,
-    buckets: &PendingBuckets,
-    bucket: Bucket,
-    range: KeyRange<'_>,
-    visit: &mut RangeVisitor<'_>,
-) -> Result<()> {
-    if range.is_empty() {
-        return Ok(());
-    }
-    if bucket != Bucket::Key {
-        let changes = buckets.changes_in(bucket, range);
-        let changes = changes.iter().map(|(key, change)| (&**key, change.as_ref()));
-        return merge::scan_merged(&**engine, changes, bucket, range, visit);
-    }
-    if records.first_key().is_none_or(|first| range.from < first)
-        && merge::scan_engine(&**engine, bucket, range, visit)?.is_break()
-    {
-        return Ok(());
-    }
-    for record in records.iter_from(range.from) {
-        if !range.contains(&record.key)
-            || visit(&record.key, Value::Shared(&record.value)).is_break()
+        if bucket != Bucket::Key {
+            let changes = self.pending_buckets.changes_in(bucket, range);
+            let changes = changes.iter().map(|(key, change)| (&**key, change.as_ref()));
+            return merge::scan_merged(&*self.snapshot, changes, bucket, range, visit);
+        }
+        if self.pending_records.first_key().is_none_or(|first| range.from < first)
+            && merge::scan_engine(&*self.snapshot, bucket, range, visit)?.is_break()
         {
-            break;
+            return Ok(());
         }
+        for record in self.pending_records.iter_from(range.from) {
+            if !range.contains(&record.key)
+                || visit(&record.key, Value::Shared(&record.value)).is_break()
+            {
+                break;
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }

@@ -240,7 +240,7 @@ impl<'b> World<'b> {
             CommitProgress::RemovalsTaken(removals) => {
                 let (state, entry) = (self.expected.visible.clone(), self.expected.entry);
                 let frozen = self.backend.freeze();
-                assert_eq!(*frozen.payload(), entry, "the current state is frozen");
+                assert_eq!(frozen.payload, entry, "the current state is frozen");
                 CommitProgress::Frozen { removals, frozen, state, entry }
             }
             CommitProgress::Frozen { removals, frozen, state, entry } => {

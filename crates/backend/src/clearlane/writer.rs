@@ -17,8 +17,8 @@ use clearlane_engine::{Bucket, KeyRange};
 
 use crate::clearlane::SnapshotBackend;
 use crate::clearlane::pending_buckets::{ChangeMap, PendingBuckets, PendingChange};
-use crate::clearlane::pending_records::{PendingRecords, RecordAppender};
-use crate::clearlane::state::{BackendState, WriteCounters, get_value, visit_range};
+use crate::clearlane::pending_records::RecordAppender;
+use crate::clearlane::state::BackendState;
 use crate::error::{Error, Result};
 use crate::interface::{DroppedStates, RangeVisitor, ReadTx, WriteTx, WriteTxResult};
 use crate::record_key::RecordKey;
@@ -47,13 +47,10 @@ pub(crate) struct SnapshotWriteTx<'b, T: Clone + Send + Sync + std::fmt::Debug> 
     /// Held to the end of the transaction. Reads and commits do not take this lock.
     writer: MutexGuard<'b, WriterState>,
     base_state: Arc<BackendState<T>>,
-    /// The base state's pending records with the new ones behind them.
-    pending_records: PendingRecords,
-    /// The base state's pending buckets with the new changes in them, for reading.
-    pending_buckets: PendingBuckets,
+    /// The base state with the new records and changes on top, for reading.
+    own_state: BackendState<T>,
     /// The new changes alone, to repeat if a commit has frozen the base state's active buckets.
     changes: Vec<(Bucket, Bytes, PendingChange)>,
-    written: WriteCounters,
     ended: bool,
 }
 
@@ -63,32 +60,21 @@ impl<'b, T: Clone + Send + Sync + std::fmt::Debug> SnapshotWriteTx<'b, T> {
         writer: MutexGuard<'b, WriterState>,
     ) -> Self {
         let base_state = backend.current.load();
-        let pending_records = base_state.pending_records.clone();
-        let pending_buckets = base_state.pending_buckets.clone();
-        let written = base_state.written;
+        let own_state = (*base_state).clone();
         let changes = Vec::new();
-        SnapshotWriteTx {
-            backend,
-            writer,
-            base_state,
-            pending_records,
-            pending_buckets,
-            changes,
-            written,
-            ended: false,
-        }
+        SnapshotWriteTx { backend, writer, base_state, own_state, changes, ended: false }
     }
 
     fn put_record(&mut self, key: &[u8], value: Bytes) -> Result<()> {
         let key = RecordKey::checked_after(key, self.writer.last_key.as_ref())?;
         self.writer.last_key = Some(key);
-        self.writer.appender.append(&mut self.pending_records, key, value);
+        self.writer.appender.append(&mut self.own_state.pending_records, key, value);
         Ok(())
     }
 
     fn add_change(&mut self, bucket: Bucket, key: &[u8], change: PendingChange) {
         let key = Bytes::copy_from_slice(key);
-        self.pending_buckets.active.insert(bucket, key.clone(), change.clone());
+        self.own_state.pending_buckets.active.insert((bucket, key.clone()), change.clone());
         self.changes.push((bucket, key, change));
     }
 
@@ -98,21 +84,22 @@ impl<'b, T: Clone + Send + Sync + std::fmt::Debug> SnapshotWriteTx<'b, T> {
         let active = match &self.changes {
             changes if changes.is_empty() => current.pending_buckets.active.clone(),
             _ if current.freeze_count == self.base_state.freeze_count => {
-                self.pending_buckets.active.clone()
+                self.own_state.pending_buckets.active.clone()
             }
             changes => reapply(changes, current.pending_buckets.active.clone()),
         };
         BackendState {
             snapshot: Arc::clone(&current.snapshot),
             pending_records: self
+                .own_state
                 .pending_records
-                .without_committed(current.pending_records.begin()),
+                .without_committed(current.pending_records.begin),
             pending_buckets: PendingBuckets {
                 active,
                 frozen: current.pending_buckets.frozen.clone(),
             },
             payload: payload.clone(),
-            written: self.written,
+            written: self.own_state.written,
             durable: current.durable,
             freeze_count: current.freeze_count,
         }
@@ -121,20 +108,14 @@ impl<'b, T: Clone + Send + Sync + std::fmt::Debug> SnapshotWriteTx<'b, T> {
 
 fn reapply(changes: &[(Bucket, Bytes, PendingChange)], mut active: ChangeMap) -> ChangeMap {
     for (bucket, key, change) in changes {
-        active.insert(*bucket, key.clone(), change.clone());
+        active.insert((*bucket, key.clone()), change.clone());
     }
     active
 }
 
 impl<T: Clone + Send + Sync + std::fmt::Debug> ReadTx for SnapshotWriteTx<'_, T> {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        get_value(
-            &self.base_state.snapshot,
-            &self.pending_records,
-            &self.pending_buckets,
-            bucket,
-            key,
-        )
+        self.own_state.get(bucket, key)
     }
 
     fn range(
@@ -143,14 +124,7 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> ReadTx for SnapshotWriteTx<'_, T>
         range: KeyRange<'_>,
         visit: &mut RangeVisitor<'_>,
     ) -> Result<()> {
-        visit_range(
-            &self.base_state.snapshot,
-            &self.pending_records,
-            &self.pending_buckets,
-            bucket,
-            range,
-            visit,
-        )
+        self.own_state.range(bucket, range, visit)
     }
 }
 
@@ -164,8 +138,8 @@ impl<T: Clone + Send + Sync + std::fmt::Debug + 'static> WriteTx<T> for Snapshot
             self.add_change(bucket, key, Some(value));
             bytes += CHANGE_OVERHEAD;
         }
-        self.written.ops += 1;
-        self.written.bytes += bytes;
+        self.own_state.written.ops += 1;
+        self.own_state.written.bytes += bytes;
         Ok(())
     }
 
@@ -174,14 +148,14 @@ impl<T: Clone + Send + Sync + std::fmt::Debug + 'static> WriteTx<T> for Snapshot
             return Err(Error::AppendOnly);
         }
         self.add_change(bucket, key, None);
-        self.written.ops += 1;
-        self.written.bytes += key.len() as u64 + CHANGE_OVERHEAD;
+        self.own_state.written.ops += 1;
+        self.own_state.written.bytes += key.len() as u64 + CHANGE_OVERHEAD;
         Ok(())
     }
 
     fn end(mut self: Box<Self>, payload: T) -> Result<WriteTxResult> {
         self.ended = true;
-        self.written.transactions += 1;
+        self.own_state.written.transactions += 1;
         let publish = |current: &BackendState<T>| self.next_state(current, &payload);
         let (replaced, published) = self.backend.current.update(publish);
         let commit_due = published.pending_ops() >= self.backend.config.batch_limit;

@@ -208,7 +208,7 @@ impl<T: Debug> WriteTx<T> for BatchWriteTx<'_, T> {
         self.batch.payload = payload;
         self.batch.dirty = true;
         self.backend.on_write_end(&mut self.batch)?;
-        Ok(WriteTxResult { dropped_states: DroppedStates::none(), commit_due: false })
+        Ok(WriteTxResult { dropped_states: DroppedStates::default(), commit_due: false })
     }
 
     fn payload(&self) -> &T {

@@ -135,7 +135,7 @@ impl WriteTx<Entry> for ModelWriteTx<'_> {
         self.ended = true;
         (self.state.payload, self.state.dirty) = (payload, true);
         let commit_due = self.state.pending_ops >= self.model.config.batch_limit;
-        Ok(WriteTxResult { dropped_states: DroppedStates::none(), commit_due })
+        Ok(WriteTxResult { dropped_states: DroppedStates::default(), commit_due })
     }
 
     fn payload(&self) -> &Entry {

@@ -145,7 +145,7 @@ impl<A: ConsistentIndex, P: Protocol> Store<A> for EtcdStore<A, P> {
             let walked = self.compact_index_while_scheduling(at);
             let job = self.compactions.lock().schedule(at, previous, walked);
             let (changes, commit_due) = (Vec::new(), ended.commit_due);
-            let (earlier, retired) = (Vec::new(), DroppedStates::none());
+            let (earlier, retired) = (Vec::new(), DroppedStates::default());
             Ok((
                 job,
                 TxnResult {
