@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_backend::{DroppedStates, Era, RangeVisitor, Sizes};
+use clearlane_backend::{DroppedStates, Era, RangeVisitor, Sizes, WriteTxResult};
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, KeyRange};
 use clearlane_proto::mvccpb::KeyValue;
@@ -210,6 +210,19 @@ pub struct TxnResult {
     pub dropped_states: DroppedStates,
     /// Enough is pending that the thread that runs the commits should run one now.
     pub commit_due: bool,
+}
+
+impl TxnResult {
+    /// Of a transaction with one revision.
+    pub(crate) fn new(revision: i64, changes: Vec<Change>, ended: WriteTxResult) -> TxnResult {
+        TxnResult {
+            revision,
+            changes,
+            earlier_revisions: Vec::new(),
+            dropped_states: ended.dropped_states,
+            commit_due: ended.commit_due,
+        }
+    }
 }
 
 /// The layer that must know to which lease a key is attached: the lessor, a crate above.

@@ -42,19 +42,15 @@ impl<'s, A: ConsistentIndex> SnapshotWriteTxn<'s, A> {
 
     pub(crate) fn end_with_compact_revision(
         self,
-        applied: A,
+        consistent_index: A,
         compact_revision: i64,
     ) -> Result<TxnResult> {
         let SnapshotWriteTxn { index, tx, earlier_revisions, txn_changes, leases } = self;
         earlier_revisions.iter().for_each(|earlier| earlier.attach(leases));
         txn_changes.attach(leases);
         let revision = txn_changes.revision();
-        let state = StoreState {
-            revision,
-            compact_revision,
-            consistent_index: applied,
-            index: index.snapshot(),
-        };
+        let state =
+            StoreState { revision, compact_revision, consistent_index, index: index.snapshot() };
         let ended = tx.end(state)?;
         // Held until the state is published: the next writer must find it.
         drop(index);
@@ -62,9 +58,8 @@ impl<'s, A: ConsistentIndex> SnapshotWriteTxn<'s, A> {
             .into_iter()
             .map(|earlier| (earlier.revision(), earlier.into_changes()))
             .collect();
-        let changes = txn_changes.into_changes();
-        let (retired, commit_due) = (ended.dropped_states, ended.commit_due);
-        Ok(TxnResult { revision, changes, earlier_revisions, dropped_states: retired, commit_due })
+        let newest = TxnResult::new(revision, txn_changes.into_changes(), ended);
+        Ok(TxnResult { earlier_revisions, ..newest })
     }
 
     pub(crate) fn put_compact_revision(&mut self, name: &[u8], revision: i64) -> Result<()> {

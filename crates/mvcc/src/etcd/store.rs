@@ -1,7 +1,6 @@
 //! The store of etcd's eras: revisions and index under locks, in etcd's order.
 //!
-//! How long the locks above the backend's are held is in [`v3_1_mutex`](crate::etcd::v3_1_mutex)
-//! (3.0, 3.1) and [`v3_2_rev_mu`](crate::etcd::v3_2_rev_mu) (3.2 to 3.5); which requests wait for
+//! How long the locks above the backend's are held is in [`StoreLocks`]; which requests wait for
 //! which is in `docs/mvcc.md`.
 //!
 //! Lock order, from 3.2 on: `store`, `batchTx`, `watchable`, `revMu`, `readTx`;
@@ -12,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_backend::{Backend, DroppedStates, Era, PreCommit, ReadTx, Sizes};
+use clearlane_backend::{Backend, Era, PreCommit, ReadTx, Sizes};
 use clearlane_contention::Mutex;
 use clearlane_engine::Bucket;
 use clearlane_engine::stream::Exporter;
@@ -25,21 +24,21 @@ use crate::compaction::{
 };
 use crate::config::StoreConfig;
 use crate::error::Result;
-use crate::etcd::lock_protocol::{Protocol, Revisions};
-use crate::etcd::read_txn::EtcdReadTxn;
+use crate::etcd::store_locks::{Revisions, StoreGuard, StoreLocks};
 use crate::etcd::watchers::EtcdWatchers;
 use crate::etcd::write_txn::EtcdWriteTxn;
 use crate::hash::HashKvJob;
 use crate::interface::ConsistentIndex;
 use crate::interface::{HashJob, KeyLeases, ReadTxn, Store, TxnResult, WriteTxn};
 use crate::kv_hasher::{HashKv, KvHasher};
+use crate::range::IndexedRead;
 use crate::restore::{RecoveryInfo, RestoredStore};
 use crate::tree_index::locked::{CompactionLock, LockedIndex};
 use crate::tree_index::{IndexCompaction, TreeIndex};
 
 #[derive(Debug)]
-pub(crate) struct EtcdStore<A, P> {
-    pub(super) protocol: P,
+pub(crate) struct EtcdStore<A> {
+    pub(super) locks: StoreLocks,
     pub(super) backend: Box<dyn Backend<StorePosition<A>>>,
     pub(super) index: LockedIndex,
     compactions: Mutex<CompactionTracker>,
@@ -56,13 +55,35 @@ pub(crate) struct StorePosition<A> {
     pub(super) consistent_index: A,
 }
 
-type OpenReadTxn<'s, P> = EtcdReadTxn<'s, <P as Protocol>::StoreGuard<'s>>;
+pub(crate) struct EtcdReadTxn<'s> {
+    // Dropped in this order: etcd ends the backend's read before it unlocks `store`.
+    tx: Box<dyn ReadTx + 's>,
+    revisions: Revisions,
+    /// `None` if `store` was unlocked, to go on with the backend's read alone.
+    _store_guard: Option<StoreGuard<'s>>,
+}
 
-impl<A: ConsistentIndex, P: Protocol> EtcdStore<A, P> {
+impl IndexedRead for EtcdReadTxn<'_> {
+    type Index = LockedIndex;
+
+    fn revisions(&self) -> (i64, i64) {
+        (self.revisions.current, self.revisions.compacted)
+    }
+
+    fn index(&self) -> &LockedIndex {
+        &self.revisions.index
+    }
+
+    fn tx(&self) -> &dyn ReadTx {
+        &*self.tx
+    }
+}
+
+impl<A: ConsistentIndex> EtcdStore<A> {
     pub(crate) fn open(
         era: Era,
         store_config: StoreConfig<A>,
-    ) -> Result<(EtcdStore<A, P>, RecoveryInfo)> {
+    ) -> Result<(EtcdStore<A>, RecoveryInfo)> {
         let compaction_lock = match era {
             Era::V3_0 | Era::V3_1 | Era::V3_2 => CompactionLock::WholeWalk,
             _ => CompactionLock::PerKey,
@@ -73,14 +94,14 @@ impl<A: ConsistentIndex, P: Protocol> EtcdStore<A, P> {
         let StoreConfig { engine, config, pre_commit, consistent_index: applied, leases } =
             store_config;
         let locks = config.locks.clone();
-        let (current, compacted) = (revision, compact_revision);
-        let first = Revisions { current, compacted, index: index.snapshot() };
+        let first =
+            Revisions { current: revision, compacted: compact_revision, index: index.snapshot() };
         let reached = StorePosition { revision, compact_revision, consistent_index: applied };
         let pre_commit = PreCommit::new(move |reached: &StorePosition<A>, put| {
             pre_commit.run(&reached.consistent_index, put)
         });
         let store = EtcdStore {
-            protocol: P::new(&locks, first),
+            locks: StoreLocks::new(era, &locks, first),
             backend: era.open(engine, config, pre_commit, reached)?,
             index,
             compactions: Mutex::new(&locks, "compactions", compactions),
@@ -93,9 +114,9 @@ impl<A: ConsistentIndex, P: Protocol> EtcdStore<A, P> {
     fn begin_read_with<'s>(
         &'s self,
         open: impl FnOnce(&'s dyn Backend<StorePosition<A>>) -> Box<dyn ReadTx + 's>,
-    ) -> OpenReadTxn<'s, P> {
-        let (store_guard, revisions, tx) = self.protocol.read(|| open(&*self.backend));
-        EtcdReadTxn::new(store_guard, revisions, tx)
+    ) -> EtcdReadTxn<'s> {
+        let (store_guard, revisions, tx) = self.locks.read(|| open(&*self.backend));
+        EtcdReadTxn { tx, revisions, _store_guard: Some(store_guard) }
     }
 
     /// The index part of a compaction, where it is done while the compaction is scheduled. That is
@@ -110,7 +131,7 @@ impl<A: ConsistentIndex, P: Protocol> EtcdStore<A, P> {
     }
 }
 
-impl<A: ConsistentIndex, P: Protocol> Store<A> for EtcdStore<A, P> {
+impl<A: ConsistentIndex> Store<A> for EtcdStore<A> {
     fn era(&self) -> Era {
         self.backend.era()
     }
@@ -128,7 +149,7 @@ impl<A: ConsistentIndex, P: Protocol> Store<A> for EtcdStore<A, P> {
     }
 
     fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, TxnResult)> {
-        self.protocol.change_revisions(|revisions| {
+        self.locks.change_revisions(|revisions| {
             let (revision, previous) = (revisions.current, revisions.compacted);
             check_compaction_revision(at, revision, previous)?;
             let mut tx = self.backend.begin_write()?;
@@ -144,18 +165,7 @@ impl<A: ConsistentIndex, P: Protocol> Store<A> for EtcdStore<A, P> {
             self.backend.commit()?;
             let walked = self.compact_index_while_scheduling(at);
             let job = self.compactions.lock().schedule(at, previous, walked);
-            let (changes, commit_due) = (Vec::new(), ended.commit_due);
-            let (earlier, retired) = (Vec::new(), DroppedStates::default());
-            Ok((
-                job,
-                TxnResult {
-                    revision,
-                    changes,
-                    earlier_revisions: earlier,
-                    dropped_states: retired,
-                    commit_due,
-                },
-            ))
+            Ok((job, TxnResult::new(revision, Vec::new(), ended)))
         })
     }
 
@@ -170,10 +180,8 @@ impl<A: ConsistentIndex, P: Protocol> Store<A> for EtcdStore<A, P> {
         Ok(Box::new(match stored {
             Some(hash) => HashKvJob::done(hash, self.begin_read().revision()),
             None => {
-                let read_txn = self
-                    .begin_read_with(|backend| backend.begin_locked_read())
-                    .release_store_lock();
-                HashKvJob::new(read_txn, revision)?
+                let read_txn = self.begin_read_with(|backend| backend.begin_locked_read());
+                HashKvJob::new(EtcdReadTxn { _store_guard: None, ..read_txn }, revision)?
             }
         }))
     }
@@ -183,7 +191,7 @@ impl<A: ConsistentIndex, P: Protocol> Store<A> for EtcdStore<A, P> {
     }
 
     fn commit(&self) -> Result<()> {
-        Ok(self.protocol.with_store_locked(|| self.backend.commit())?)
+        Ok(self.locks.with_store_locked(|| self.backend.commit())?)
     }
 
     fn commit_if_due(&self, now: Duration) -> Result<bool> {
@@ -203,7 +211,7 @@ impl<A: ConsistentIndex, P: Protocol> Store<A> for EtcdStore<A, P> {
     }
 }
 
-impl<A: ConsistentIndex, P: Protocol> CompactionStore for EtcdStore<A, P> {
+impl<A: ConsistentIndex> CompactionStore for EtcdStore<A> {
     fn compactions(&self) -> &Mutex<CompactionTracker> {
         &self.compactions
     }

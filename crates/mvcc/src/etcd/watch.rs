@@ -18,17 +18,16 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use clearlane_backend::{Era, ReadTx};
-use clearlane_contention::{Mutex, Registry};
+use clearlane_contention::Registry;
 use clearlane_engine::{Bucket, KeyRange};
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
 use crate::error::{Error, Result};
-use crate::etcd::lock_protocol::Protocol;
 use crate::etcd::store::EtcdStore;
-use crate::etcd::watchers::{ChannelsToWake, EtcdWatchers, wake_channels};
+use crate::etcd::watchers::EtcdWatchers;
 use crate::watch::channel::StreamConsumer;
-use crate::watch::channel::{ChannelCapacity, WatchChannel};
+use crate::watch::channel::{ChannelCapacity, ChannelsToWake, WatchChannel, wake_all};
 use crate::watch::detached_stream::DetachedStream;
 use crate::watch::interface::{WatchConfig, WatchableKv, WorkSignal};
 use crate::watch::interface::{WatchMetrics, WatchableStore};
@@ -41,98 +40,56 @@ use crate::revision::{RecordKind, Revision, RevisionKey};
 const CHANNEL_RESPONSES_MAX_UNTIL_3_2: usize = 1024;
 const CHANNEL_RESPONSES_MAX: usize = 128;
 
-pub(crate) trait WatchSource: Send + Sync + Debug + 'static {
-    fn era(&self) -> Era;
-
-    fn watchers(&self) -> &Mutex<EtcdWatchers>;
-
-    /// Calls `work` with the current and the compact revision, and keeps them from changing
-    /// meanwhile: with `revMu` held, or in era 3.1 with `store`.
-    fn with_revisions(&self, work: &mut dyn FnMut(i64, i64));
-
-    /// The records, with the plain read transaction.
-    fn begin_locked_read(&self) -> Box<dyn ReadTx + '_>;
-
-    fn record_at(&self, key: &[u8], revision: i64) -> Result<Option<KeyValue>>;
-}
-
-impl<A: ConsistentIndex, P: Protocol> WatchSource for EtcdStore<A, P> {
-    fn era(&self) -> Era {
-        self.backend.era()
-    }
-
-    fn watchers(&self) -> &Mutex<EtcdWatchers> {
-        &self.watchers
-    }
-
-    fn with_revisions(&self, work: &mut dyn FnMut(i64, i64)) {
-        self.protocol.revisions(|revisions| work(revisions.current, revisions.compacted));
-    }
-
-    fn begin_locked_read(&self) -> Box<dyn ReadTx + '_> {
-        self.backend.begin_locked_read()
-    }
-
-    fn record_at(&self, key: &[u8], revision: i64) -> Result<Option<KeyValue>> {
-        let end = [key, b"\0"].concat();
-        let options = RangeOptions { revision, ..RangeOptions::default() };
-        Ok(self.begin_read().range(KeyRange::new(key, &end), options)?.records.pop())
-    }
-}
-
-impl<A: ConsistentIndex, P: Protocol> WatchableKv<A> for EtcdStore<A, P> {
+impl<A: ConsistentIndex> WatchableKv<A> for EtcdStore<A> {
     fn open_watchable_store(
         self: Arc<Self>,
         _config: WatchConfig,
         locks: &Registry,
         _wake: WorkSignal,
     ) -> Arc<dyn WatchableStore> {
-        Arc::new(EtcdWatchableStore::new(self, locks))
+        Arc::new(EtcdWatchableStore { store: self, locks: locks.clone() })
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct EtcdWatchableStore<S> {
-    store: Arc<S>,
+pub(crate) struct EtcdWatchableStore<A> {
+    store: Arc<EtcdStore<A>>,
     locks: Registry,
 }
 
-impl<S: WatchSource> EtcdWatchableStore<S> {
-    pub(crate) fn new(store: Arc<S>, locks: &Registry) -> EtcdWatchableStore<S> {
-        EtcdWatchableStore { store, locks: locks.clone() }
-    }
-
+impl<A: ConsistentIndex> EtcdWatchableStore<A> {
     fn with_watchers<R>(&self, work: impl FnOnce(&mut EtcdWatchers, i64) -> R) -> R {
-        let mut watchable = self.store.watchers().lock();
-        let mut now = 0;
-        self.store.with_revisions(&mut |current, _| now = current);
+        let mut watchable = self.store.watchers.lock();
+        let now = self.store.locks.revisions(|revisions| revisions.current);
         work(&mut watchable, now)
     }
 
     /// A round: everything since the oldest revision that was missed, whichever watcher wants it.
+    /// With `revMu` held, or in era 3.1 `store`.
     fn sync_round(&self, watchable: &mut EtcdWatchers, to_wake: &mut ChannelsToWake) -> Result<()> {
-        let mut outcome = Ok(());
-        self.store.with_revisions(&mut |current, compacted| {
-            let Some(round) = watchable.begin_sync(compacted, to_wake) else { return };
-            match records(&*self.store.begin_locked_read(), round.from, current) {
-                Ok(events) => watchable.finish_sync(round, &events, current, to_wake),
-                Err(error) => outcome = Err(error),
-            }
-        });
-        outcome
+        self.store.locks.revisions(|revisions| {
+            let Some(round) = watchable.begin_sync(revisions.compacted, to_wake) else {
+                return Ok(());
+            };
+            let read_tx = self.store.backend.begin_locked_read();
+            let events = records(&*read_tx, round.from, revisions.current)?;
+            watchable.finish_sync(round, &events, revisions.current, to_wake);
+            Ok(())
+        })
     }
 
     fn previous_record(&self, event: &Event) -> Result<Option<KeyValue>> {
         let (Change::Put(record) | Change::Delete(record)) = &event.change;
         let before = record.mod_revision - 1;
-        let created = event.kind() == RecordKind::Put && record.create_revision > before;
-        if created {
+        if event.kind() == RecordKind::Put && record.create_revision > before {
             return Ok(None);
         }
-        match self.store.record_at(&record.key, before) {
+        let end = [&record.key, &b"\0"[..]].concat();
+        let options = RangeOptions { revision: before, ..RangeOptions::default() };
+        match self.store.begin_read().range(KeyRange::new(&record.key, &end), options) {
             // It was compacted meanwhile; the event goes without it.
             Err(Error::Compacted) => Ok(None),
-            found => found,
+            found => Ok(found?.records.pop()),
         }
     }
 }
@@ -162,13 +119,14 @@ fn event(key: &[u8], value: &[u8]) -> Result<Event> {
     Ok(Event { change, prev_kv: None })
 }
 
-impl<S: WatchSource> WatchableStore for EtcdWatchableStore<S> {
+impl<A: ConsistentIndex> WatchableStore for EtcdWatchableStore<A> {
     fn open_stream(&self, consumer: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel> {
-        let until_3_2 = self.store.era() <= Era::V3_2;
-        let responses =
-            if until_3_2 { CHANNEL_RESPONSES_MAX_UNTIL_3_2 } else { CHANNEL_RESPONSES_MAX };
+        let responses = match self.store.era() {
+            Era::V3_0 | Era::V3_1 | Era::V3_2 => CHANNEL_RESPONSES_MAX_UNTIL_3_2,
+            _ => CHANNEL_RESPONSES_MAX,
+        };
         let bound = ChannelCapacity::Responses(responses);
-        let mut watchable = self.store.watchers().lock();
+        let mut watchable = self.store.watchers.lock();
         watchable.open(|stream| WatchChannel::new(stream, bound, &self.locks, consumer, name))
     }
 
@@ -214,7 +172,7 @@ impl<S: WatchSource> WatchableStore for EtcdWatchableStore<S> {
     }
 
     fn close_stream(&self, stream: &WatchChannel) {
-        self.store.watchers().lock().close(stream.stream);
+        self.store.watchers.lock().close(stream.stream);
     }
 
     /// The write transaction has notified all watchers when it ended.
@@ -222,30 +180,24 @@ impl<S: WatchSource> WatchableStore for EtcdWatchableStore<S> {
 
     /// Retries the victims, as etcd does every 10 ms.
     fn deliver(&self) -> Result<bool> {
-        let to_wake = self.with_watchers(|watchable, now| {
-            if watchable.has_victims() {
-                watchable.retry_victims(now)
-            } else {
-                ChannelsToWake::new()
-            }
-        });
-        wake_channels(&to_wake);
+        let to_wake = self.with_watchers(|watchable, now| watchable.retry_victims(now));
+        wake_all(&to_wake);
         Ok(!to_wake.is_empty())
     }
 
     /// A round of synchronising, as etcd does every 100 ms.
     fn sync_watchers(&self) -> Result<bool> {
-        let mut watchable = self.store.watchers().lock();
+        let mut watchable = self.store.watchers.lock();
         let mut to_wake = ChannelsToWake::new();
         let done = self.sync_round(&mut watchable, &mut to_wake);
         let is_more = watchable.has_unsynced();
         drop(watchable);
-        wake_channels(&to_wake);
+        wake_all(&to_wake);
         done.map(|()| is_more)
     }
 
     fn detach_streams(&self) -> Vec<DetachedStream> {
-        self.store.watchers().lock().detach_streams()
+        self.store.watchers.lock().detach_streams()
     }
 
     fn attach_streams(&self, streams: Vec<DetachedStream>) {
@@ -255,6 +207,6 @@ impl<S: WatchSource> WatchableStore for EtcdWatchableStore<S> {
     }
 
     fn metrics(&self) -> WatchMetrics {
-        self.store.watchers().lock().metrics()
+        self.store.watchers.lock().metrics()
     }
 }

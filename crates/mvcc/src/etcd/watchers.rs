@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::interface::Change;
-use crate::watch::channel::{WatchChannel, WatcherKey, wake_all};
+use crate::watch::channel::{ChannelsToWake, WatchChannel, WatcherKey};
 use crate::watch::detached_stream::{DetachedStream, DetachedWatcher};
 use crate::watch::interface::WatchMetrics;
 use crate::watch::response::{
@@ -64,12 +64,6 @@ pub(crate) struct EtcdWatchers {
     synced: WatcherGroup<WatcherKey>,
     unsynced: BTreeSet<WatcherKey>,
     victims: BTreeMap<WatcherKey, Victim>,
-}
-
-pub(crate) type ChannelsToWake = Vec<Arc<WatchChannel>>;
-
-pub(crate) fn wake_channels(channels: &ChannelsToWake) {
-    wake_all(channels);
 }
 
 impl EtcdWatchers {
@@ -330,10 +324,6 @@ impl EtcdWatchers {
 
     pub(super) fn has_unsynced(&self) -> bool {
         !self.unsynced.is_empty()
-    }
-
-    pub(super) fn has_victims(&self) -> bool {
-        !self.victims.is_empty()
     }
 
     pub(super) fn metrics(&self) -> WatchMetrics {

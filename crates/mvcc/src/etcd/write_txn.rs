@@ -6,43 +6,42 @@ use clearlane_contention::MutexGuard;
 use clearlane_engine::{Bucket, KeyRange};
 
 use crate::error::Result;
-use crate::etcd::lock_protocol::{Protocol, Revisions};
 use crate::etcd::store::{EtcdStore, StorePosition};
-use crate::etcd::watchers::{self, EtcdWatchers};
+use crate::etcd::store_locks::{Revisions, StoreGuard, StoreLocks};
+use crate::etcd::watchers::EtcdWatchers;
 use crate::interface::ConsistentIndex;
 use crate::interface::{RangeOptions, RangeRecords, TxnResult, WriteTxn};
 use crate::tree_index::TreeIndex;
 use crate::tree_index::locked::LockedIndex;
 use crate::txn_changes::TxnChanges;
 use crate::txn_changes::assert_not_owned_by_store;
+use crate::watch::channel::wake_all;
 
-pub(crate) struct EtcdWriteTxn<'s, A, P>
-where
-    P: Protocol,
-{
-    store: &'s EtcdStore<A, P>,
+pub(crate) struct EtcdWriteTxn<'s, A> {
+    store: &'s EtcdStore<A>,
     // Dropped in this order, the reverse of that in which they were taken.
     index: LockedIndex,
     tx: Box<dyn WriteTx<StorePosition<A>> + 's>,
-    store_guard: P::StoreGuard<'s>,
-    /// The lock over all watchers, if this era has it from the beginning on.
+    store_guard: StoreGuard<'s>,
+    /// The lock over all watchers. Era 3.1 takes it before any other, 3.2 on at the end.
     watchers: Option<MutexGuard<'s, EtcdWatchers>>,
     txn_changes: TxnChanges,
 }
 
-impl<'s, A: ConsistentIndex, P: Protocol> EtcdWriteTxn<'s, A, P> {
-    pub(crate) fn new(store: &'s EtcdStore<A, P>) -> Result<Self> {
-        let watchable = P::WATCHABLE_FIRST.then(|| store.watchers.lock());
-        let store_guard = store.protocol.write();
+impl<'s, A: ConsistentIndex> EtcdWriteTxn<'s, A> {
+    pub(crate) fn new(store: &'s EtcdStore<A>) -> Result<Self> {
+        let is_one_mutex = matches!(store.locks, StoreLocks::OneMutex { .. });
+        let watchers = is_one_mutex.then(|| store.watchers.lock());
+        let store_guard = store.locks.write();
         let tx = store.backend.begin_write()?;
         let index = store.index.clone();
         // With `batchTx` held the revisions may be read: no other thread can change them.
         let txn_changes = TxnChanges::new(tx.payload().revision, tx.payload().compact_revision);
-        Ok(EtcdWriteTxn { store, index, tx, store_guard, watchers: watchable, txn_changes })
+        Ok(EtcdWriteTxn { store, index, tx, store_guard, watchers, txn_changes })
     }
 }
 
-impl<A: ConsistentIndex, P: Protocol> WriteTxn<A> for EtcdWriteTxn<'_, A, P> {
+impl<A: ConsistentIndex> WriteTxn<A> for EtcdWriteTxn<'_, A> {
     fn revision(&self) -> i64 {
         self.txn_changes.revision()
     }
@@ -82,34 +81,25 @@ impl<A: ConsistentIndex, P: Protocol> WriteTxn<A> for EtcdWriteTxn<'_, A, P> {
     }
 
     fn end(self: Box<Self>, applied: A) -> Result<TxnResult> {
-        let EtcdWriteTxn { store, index, tx, store_guard, watchers: watchable, txn_changes } =
-            *self;
+        let EtcdWriteTxn { store, index, tx, store_guard, watchers, txn_changes } = *self;
         txn_changes.attach(&*store.leases);
         let (revision, compact_revision) = (txn_changes.revision(), txn_changes.compact_revision());
         let reached = StorePosition { revision, compact_revision, consistent_index: applied };
         let ended = if txn_changes.has_changes() {
-            let (current, compacted) = (revision, compact_revision);
-            let next = Revisions { current, compacted, index: index.snapshot() };
+            let index = index.snapshot();
+            let next = Revisions { current: revision, compacted: compact_revision, index };
             // As in etcd, watchers are notified before the end, and no other write comes between.
-            let mut watchable = watchable.unwrap_or_else(|| store.watchers.lock());
-            let to_wake = watchable.notify(revision, txn_changes.changes());
-            let ended = store.protocol.publish(store_guard, next, || Ok(tx.end(reached)?))?;
+            let mut watchers = watchers.unwrap_or_else(|| store.watchers.lock());
+            let to_wake = watchers.notify(revision, txn_changes.changes());
+            let ended = store_guard.publish(next, || Ok(tx.end(reached)?))?;
             // Wakes with `watchable` unlocked.
-            drop(watchable);
-            watchers::wake_channels(&to_wake);
+            drop(watchers);
+            wake_all(&to_wake);
             ended
         } else {
             // A transaction that has changed nothing does not take `revMu`.
             tx.end(reached)?
         };
-        let changes = txn_changes.into_changes();
-        let (retired, commit_due) = (ended.dropped_states, ended.commit_due);
-        Ok(TxnResult {
-            revision,
-            changes,
-            earlier_revisions: Vec::new(),
-            dropped_states: retired,
-            commit_due,
-        })
+        Ok(TxnResult::new(revision, txn_changes.into_changes(), ended))
     }
 }

@@ -46,6 +46,9 @@ impl<F: Fn() + Send + Sync> StreamConsumer for F {
     }
 }
 
+/// The channels that were empty and are not any more.
+pub(crate) type ChannelsToWake = Vec<Arc<WatchChannel>>;
+
 /// Notifies the consumers of these channels, and wakes each of them once, or hardly more often.
 pub(crate) fn wake_all(channels: &[Arc<WatchChannel>]) {
     let mut woken: Vec<&Arc<dyn StreamConsumer>> = Vec::new();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::counted_events::CountedEvents;
 use super::unsynced_reader::{SyncStep, UnsyncedReader};
-use crate::watch::channel::{ChannelGuard, WatchChannel, WatcherKey};
+use crate::watch::channel::{ChannelGuard, ChannelsToWake, WatchChannel, WatcherKey};
 use crate::watch::detached_stream::{DetachedStream, DetachedWatcher};
 use crate::watch::interface::WatchMetrics;
 use crate::watch::response::{
@@ -89,9 +89,6 @@ pub(super) struct Watchers {
     /// Of all sync states.
     prev_kv_watchers: WatcherGroup<WatcherKey>,
 }
-
-/// The channels that were empty and are not any more.
-pub(super) type ChannelsToWake = Vec<Arc<WatchChannel>>;
 
 impl Watchers {
     pub(super) fn new(revision: i64) -> Watchers {
