@@ -25,6 +25,7 @@ use prost::Message;
 use crate::compaction::CompactionJob;
 use crate::error::{Error, Result};
 use crate::kv_hasher::HashKv;
+use crate::revision::RecordKind;
 
 /// What the server saves with each commit, see [`Store`].
 pub trait ConsistentIndex: Clone + Debug + Send + Sync + 'static {}
@@ -196,6 +197,21 @@ pub enum Change {
     Put(KeyValue),
     /// The key is gone. The record has its key and the revision of the delete.
     Delete(KeyValue),
+}
+
+impl Change {
+    /// The change that has written a record; that of a tombstone does not have its revision.
+    pub(crate) fn of(kind: RecordKind, record: KeyValue, main: i64) -> Change {
+        match kind {
+            RecordKind::Put => Change::Put(record),
+            RecordKind::Tombstone => Change::Delete(KeyValue { mod_revision: main, ..record }),
+        }
+    }
+
+    pub fn record(&self) -> &KeyValue {
+        let (Change::Put(record) | Change::Delete(record)) = self;
+        record
+    }
 }
 
 #[derive(Debug)]

@@ -8,7 +8,8 @@ use std::ops::ControlFlow;
 use clearlane_backend::ReadTx;
 use clearlane_engine::{Bucket, KeyRange};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::range::try_range;
 use crate::revision::{RecordKind, Revision, RevisionKey};
 
 /// etcd's number.
@@ -61,8 +62,7 @@ impl KvHasher {
 
     /// Adds a record if it counts, and returns its revision.
     fn add(&mut self, key: &[u8], value: &[u8]) -> Result<Revision> {
-        let (revision, mark) =
-            RevisionKey::decode(key).map_err(|error| Error::Damaged(error.to_string()))?;
+        let (revision, mark) = RevisionKey::decode(key)?;
         if self.is_hashed(revision, mark) {
             self.sum = crc32c::crc32c_append(crc32c::crc32c_append(self.sum, key), value);
         }
@@ -108,8 +108,7 @@ impl KvHasher {
     }
 
     pub(crate) fn result(&self) -> HashKv {
-        let (hash, hash_revision) = (self.sum, self.at);
-        HashKv { hash, compact_revision: self.compact_revision, hash_revision }
+        HashKv { hash: self.sum, compact_revision: self.compact_revision, hash_revision: self.at }
     }
 }
 
@@ -122,15 +121,15 @@ pub(crate) fn visit_chunk(
     budget: usize,
     mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
 ) -> Result<Option<Vec<u8>>> {
-    let (mut left, mut next, mut outcome) = (budget, None, Ok(()));
-    tx.range(bucket, range, &mut |key, value| {
+    let mut left = budget;
+    let mut next = None;
+    try_range(tx, bucket, range, |key, value| {
         if left == 0 {
             next = Some(key.to_vec());
-            return ControlFlow::Break(());
+            return Ok(ControlFlow::Break(()));
         }
         left -= 1;
-        outcome = visit(key, &value);
-        if outcome.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        visit(key, &value).map(ControlFlow::Continue)
     })?;
-    outcome.map(|()| next)
+    Ok(next)
 }

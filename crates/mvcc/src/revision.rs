@@ -38,6 +38,13 @@ impl Revision {
         self.encode(TOMBSTONE_LEN)
     }
 
+    pub(crate) fn key_of(self, kind: RecordKind) -> RevisionKey {
+        match kind {
+            RecordKind::Put => self.put_key(),
+            RecordKind::Tombstone => self.tombstone_key(),
+        }
+    }
+
     fn encode(self, len: usize) -> RevisionKey {
         assert!(self.main >= 0 && self.sub >= 0, "revision {self} is negative");
         let mut bytes = [TOMBSTONE; TOMBSTONE_LEN];
@@ -142,11 +149,7 @@ mod tests {
         #[test]
         fn any_bytes_are_refused_or_come_back(bytes in prop::collection::vec(any::<u8>(), 0..20)) {
             if let Ok((revision, mark)) = RevisionKey::decode(&bytes) {
-                let key = match mark {
-                    RecordKind::Put => revision.put_key(),
-                    RecordKind::Tombstone => revision.tombstone_key(),
-                };
-                prop_assert_eq!(&*key, &bytes[..]);
+                prop_assert_eq!(&*revision.key_of(mark), &bytes[..]);
             }
         }
     }

@@ -34,6 +34,7 @@ use crate::watch::interface::{WatchMetrics, WatchableStore};
 use crate::watch::response::{Event, Response, ResponseKind, WatchId, WatchRequest};
 
 use crate::interface::{Change, ConsistentIndex, RangeOptions, Store};
+use crate::range::try_range;
 use crate::revision::{RecordKind, Revision, RevisionKey};
 
 /// The capacity of etcd's channel, until 3.2 and later.
@@ -79,7 +80,7 @@ impl<A: ConsistentIndex> EtcdWatchableStore<A> {
     }
 
     fn previous_record(&self, event: &Event) -> Result<Option<KeyValue>> {
-        let (Change::Put(record) | Change::Delete(record)) = &event.change;
+        let record = event.change.record();
         let before = record.mod_revision - 1;
         if event.kind() == RecordKind::Put && record.create_revision > before {
             return Ok(None);
@@ -96,27 +97,15 @@ impl<A: ConsistentIndex> EtcdWatchableStore<A> {
 
 fn records(tx: &dyn ReadTx, from: i64, up_to: i64) -> Result<Vec<Event>> {
     let (first, end) = (Revision::new(from, 0).put_key(), Revision::new(up_to + 1, 0).put_key());
-    let (mut events, mut outcome) = (Vec::new(), Ok(()));
-    tx.range(Bucket::Key, KeyRange::new(&first, &end), &mut |key, value| {
-        match event(key, &value) {
-            Ok(event) => events.push(event),
-            Err(error) => outcome = Err(error),
-        }
-        if outcome.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    let mut events = Vec::new();
+    try_range(tx, Bucket::Key, KeyRange::new(&first, &end), |key, value| {
+        let (revision, kind) = RevisionKey::decode(key)?;
+        let damaged = |error| Error::Damaged(format!("the record of revision {revision}: {error}"));
+        let record = KeyValue::decode(&*value).map_err(damaged)?;
+        events.push(Event::new(Change::of(kind, record, revision.main)));
+        Ok(ControlFlow::Continue(()))
     })?;
-    outcome.map(|()| events)
-}
-
-fn event(key: &[u8], value: &[u8]) -> Result<Event> {
-    let (revision, mark) =
-        RevisionKey::decode(key).map_err(|error| Error::Damaged(error.to_string()))?;
-    let record = KeyValue::decode(value)
-        .map_err(|error| Error::Damaged(format!("the record of revision {revision}: {error}")))?;
-    let change = match mark {
-        RecordKind::Put => Change::Put(record),
-        RecordKind::Tombstone => Change::Delete(KeyValue { mod_revision: revision.main, ..record }),
-    };
-    Ok(Event { change, prev_kv: None })
+    Ok(events)
 }
 
 impl<A: ConsistentIndex> WatchableStore for EtcdWatchableStore<A> {

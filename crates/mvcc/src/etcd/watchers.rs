@@ -52,8 +52,7 @@ struct Victim {
 impl Victim {
     fn first_revision(self) -> Option<i64> {
         let ResponseKind::Events { events, .. } = self.response.kind else { return None };
-        let (Change::Put(record) | Change::Delete(record)) = &events.first()?.change;
-        Some(record.mod_revision)
+        Some(events.first()?.change.record().mod_revision)
     }
 }
 
@@ -162,10 +161,8 @@ impl EtcdWatchers {
     pub(crate) fn notify(&mut self, revision: i64, changes: &[Change]) -> ChannelsToWake {
         let mut wanted: BTreeMap<WatcherKey, Vec<Event>> = BTreeMap::new();
         for change in changes {
-            let (Change::Put(record) | Change::Delete(record)) = change;
-            self.synced.for_each_watching(&record.key, &mut |key| {
-                let event = Event { change: change.clone(), prev_kv: None };
-                wanted.entry(*key).or_default().push(event);
+            self.synced.for_each_watching(&change.record().key, &mut |key| {
+                wanted.entry(*key).or_default().push(Event::new(change.clone()));
             });
         }
         let mut to_wake = ChannelsToWake::new();
@@ -348,7 +345,7 @@ impl Watcher {
     fn missed_events(&self, events: &[Event]) -> (Vec<Event>, Option<i64>) {
         let (mut missed, mut revisions, mut newest) = (Vec::new(), 0, 0);
         for event in events {
-            let (Change::Put(record) | Change::Delete(record)) = &event.change;
+            let record = event.change.record();
             if record.mod_revision < self.from || !self.request.keys.contains(&record.key) {
                 continue;
             }

@@ -68,8 +68,7 @@ impl RecordReader {
     }
 
     pub(super) fn add(&mut self, record_key: &[u8], value: &[u8]) -> Result<()> {
-        let decoded = RevisionKey::decode(record_key);
-        let (revision, mark) = decoded.map_err(|error| Error::Damaged(error.to_string()))?;
+        let (revision, mark) = RevisionKey::decode(record_key)?;
         self.check_revision(revision)?;
         self.header.clear();
         let decoded = self.header.merge(value);

@@ -19,11 +19,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use clearlane_contention::{Registry, RwLock};
 use clearlane_engine::KeyRange;
 
+use imbl::OrdMap;
+
 use super::key::Key;
-use super::tree_clone::{Tree, TreeClone};
 use super::{ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, TreeIndex, VersionVisitor};
 use crate::key_index::{CompactionEffect, EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
+
+pub(super) type Tree = OrdMap<Key, KeyIndex>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompactionLock {
@@ -183,13 +186,13 @@ impl TreeIndex for LockedIndex {
             CompactionLock::WholeWalk => None,
             CompactionLock::PerKey => Some(self.tree.write().clone()),
         };
-        IndexCompaction::new(at, TreeClone(clone))
+        IndexCompaction::new(at, clone)
     }
 
     fn compact_step(&mut self, compaction: &mut IndexCompaction, keys_max: usize) -> bool {
         let at = compaction.at;
         let Some(from) = compaction.next.take() else { return true };
-        let Some(clone) = &compaction.clone.0 else {
+        let Some(clone) = &compaction.clone else {
             compaction.kept = self.compact_whole(at);
             return true;
         };

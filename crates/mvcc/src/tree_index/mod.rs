@@ -16,7 +16,6 @@
 
 mod key;
 mod sorted_run;
-mod tree_clone;
 pub mod locked;
 pub mod persistent;
 
@@ -129,15 +128,15 @@ pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
 #[derive(Debug)]
 pub struct IndexCompaction {
     at: i64,
-    /// What the index `locked` walks over.
-    clone: tree_clone::TreeClone,
+    /// What the index `locked` walks over, if it locks for each key.
+    clone: Option<locked::Tree>,
     /// The key to go on from; `None` when there is none.
     next: Option<Vec<u8>>,
     kept: Vec<Revision>,
 }
 
 impl IndexCompaction {
-    fn new(at: i64, clone: tree_clone::TreeClone) -> IndexCompaction {
+    fn new(at: i64, clone: Option<locked::Tree>) -> IndexCompaction {
         IndexCompaction { at, clone, next: Some(Vec::new()), kept: Vec::new() }
     }
 

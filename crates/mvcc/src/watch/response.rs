@@ -110,6 +110,10 @@ pub struct Event {
 }
 
 impl Event {
+    pub(crate) fn new(change: Change) -> Event {
+        Event { change, prev_kv: None }
+    }
+
     pub(crate) fn kind(&self) -> RecordKind {
         match self.change {
             Change::Put(_) => RecordKind::Put,
@@ -118,14 +122,13 @@ impl Event {
     }
 
     pub(crate) fn key(&self) -> &[u8] {
-        let (Change::Put(record) | Change::Delete(record)) = &self.change;
-        &record.key
+        &self.change.record().key
     }
 
     /// How long it is on the wire, as part of a response.
     pub fn wire_size(&self) -> usize {
         let field = |length: usize| 1 + prost::length_delimiter_len(length) + length;
-        let (Change::Put(record) | Change::Delete(record)) = &self.change;
+        let record = self.change.record();
         let kind = if self.kind() == RecordKind::Put { 0 } else { 2 };
         let previous = self.prev_kv.as_ref().map_or(0, |record| field(record.encoded_len()));
         field(kind + field(record.encoded_len()) + previous)
@@ -137,8 +140,7 @@ impl Event {
     }
 
     pub(crate) fn change_size(&self) -> usize {
-        let (Change::Put(record) | Change::Delete(record)) = &self.change;
-        size(record)
+        size(self.change.record())
     }
 
     pub(crate) fn prev_kv_size(&self) -> usize {
@@ -209,7 +211,7 @@ mod tests {
 
     fn event(value: usize) -> Event {
         let record = KeyValue { value: vec![1; value].into(), ..KeyValue::default() };
-        Event { change: Change::Put(record), prev_kv: None }
+        Event::new(Change::Put(record))
     }
 
     fn fragments_of(sizes: &[usize]) -> Vec<Range<usize>> {
@@ -221,14 +223,9 @@ mod tests {
     fn the_size_on_the_wire_is_that_of_the_message() {
         for (value, previous) in [(0, None), (100, None), (200, Some(20_000)), (70_000, Some(1))] {
             for deleted in [false, true] {
-                let record = |value| match event(value).change {
-                    Change::Put(record) | Change::Delete(record) => record,
-                };
-                let change = if deleted {
-                    Change::Delete(record(value))
-                } else {
-                    Change::Put(record(value))
-                };
+                let record = |value| event(value).change.record().clone();
+                let kind = if deleted { Change::Delete } else { Change::Put };
+                let change = kind(record(value));
                 let event = Event { change, prev_kv: previous.map(record) };
                 let message = mvccpb::Event {
                     r#type: i32::from(deleted),

@@ -36,14 +36,13 @@ pub(super) struct DeliveryQueue {
     overflow_revision: Option<i64>,
     /// If not, nothing is kept.
     pub(super) has_watchers: bool,
-    resumed_streams: Vec<u64>,
+    pub(super) resumed_streams: Vec<u64>,
 }
 
 impl DeliveryQueue {
     pub(super) fn new(bytes_max: usize) -> DeliveryQueue {
-        let batches = VecDeque::new();
         DeliveryQueue {
-            batches,
+            batches: VecDeque::new(),
             bytes: 0,
             bytes_max,
             overflow_revision: None,
@@ -58,8 +57,7 @@ impl DeliveryQueue {
             return false;
         }
         let was_empty = self.batches.is_empty() && self.overflow_revision.is_none();
-        let event = |change| Event { change, prev_kv: None };
-        let events: Arc<[Event]> = changes.into_iter().map(event).collect();
+        let events: Arc<[Event]> = changes.into_iter().map(Event::new).collect();
         let bytes = BATCH_BYTES + events.iter().map(Event::size).sum::<usize>();
         if self.bytes + bytes > self.bytes_max && !self.batches.is_empty() {
             self.overflow_revision = self.batches.back().map(|newest| newest.revision);
@@ -88,14 +86,6 @@ impl DeliveryQueue {
     fn clear(&mut self) {
         self.batches.clear();
         self.bytes = 0;
-    }
-
-    pub(super) fn resume_stream(&mut self, stream: u64) {
-        self.resumed_streams.push(stream);
-    }
-
-    pub(super) fn drain_resumed_streams(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.resumed_streams)
     }
 
     pub(super) fn len(&self) -> usize {

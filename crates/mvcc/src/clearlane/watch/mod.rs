@@ -180,7 +180,7 @@ impl<A: ConsistentIndex> WatchableStore for SnapshotWatchableStore<A> {
     }
 
     fn resume_stream(&self, stream: &WatchChannel) {
-        self.queue.lock().resume_stream(stream.stream);
+        self.queue.lock().resumed_streams.push(stream.stream);
         (self.signal)(WatchWork::SyncWatchers);
     }
 
@@ -216,8 +216,8 @@ impl<A: ConsistentIndex> WatchableStore for SnapshotWatchableStore<A> {
     fn sync_watchers(&self) -> Result<bool> {
         let task = {
             let mut watchers = self.watchers.lock();
-            let drained = self.queue.lock().drain_resumed_streams();
-            drained.into_iter().for_each(|stream| watchers.schedule_stream(stream));
+            let resumed = std::mem::take(&mut self.queue.lock().resumed_streams);
+            resumed.into_iter().for_each(|stream| watchers.schedule_stream(stream));
             watchers.next_sync_task()
         };
         let Some(mut task) = task else { return Ok(false) };

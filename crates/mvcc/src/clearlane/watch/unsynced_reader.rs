@@ -22,7 +22,7 @@ use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::interface::{Change, ReadTxn};
-use crate::range::{IndexedRead, check_not_compacted, get_key_value};
+use crate::range::{IndexedRead, check_not_compacted, get_key_value, try_range};
 use crate::revision::{RecordKind, Revision, RevisionKey};
 use crate::tree_index::IndexSnapshot;
 use crate::watch::response::{Event, WatchRequest};
@@ -97,8 +97,16 @@ impl UnsyncedReader {
                 return Ok(SyncStep::Events { events: Vec::new(), done: false });
             }
         }
-        let reading = StepReader::new(read_txn, request, budget);
-        let events = self.execute_plan(reading);
+        let reader = StepReader {
+            read_txn,
+            request,
+            budget,
+            records_read: 0,
+            events: Vec::new(),
+            events_with_prev_kv: 0,
+            bytes: 0,
+        };
+        let events = self.execute_plan(reader);
         if events.is_err() {
             // A list has lost what it has handed out.
             self.plan = Plan::None;
@@ -108,17 +116,17 @@ impl UnsyncedReader {
 
     fn execute_plan<M: IndexedRead>(
         &mut self,
-        mut reading: StepReader<'_, M>,
+        mut reader: StepReader<'_, M>,
     ) -> Result<Vec<Event>> {
         let (from, planned_for) = (self.next_revision, self.records_per_revision);
         let (next, up_to) = match &mut self.plan {
             Plan::None => unreachable!("a plan has just been made"),
-            Plan::List { changes, up_to } => (reading.read_list(changes)?, *up_to),
+            Plan::List { changes, up_to } => (reader.read_list(changes)?, *up_to),
             Plan::Scan { up_to } => {
-                let (next, up_to) = (reading.scan(from, *up_to)?, *up_to);
-                let revisions = next.unwrap_or(up_to + 1).abs_diff(from).max(1);
-                self.records_per_revision = (reading.records_read as u64 / revisions).max(1);
-                (next, up_to)
+                let next = reader.scan(from, *up_to)?;
+                let revisions = next.unwrap_or(*up_to + 1).abs_diff(from).max(1);
+                self.records_per_revision = (reader.records_read as u64 / revisions).max(1);
+                (next, *up_to)
             }
         };
         // Between here and the next change of a list there is nothing to miss.
@@ -126,7 +134,7 @@ impl UnsyncedReader {
         if next.is_none() || self.records_per_revision >= 2 * planned_for {
             self.plan = Plan::None;
         }
-        Ok(reading.events)
+        Ok(reader.events)
     }
 
     fn make_plan<M: IndexedRead>(&mut self, read_txn: &M, request: &WatchRequest) {
@@ -183,9 +191,8 @@ impl EarliestChanges {
         if self.changes.len() > LIST_MAX {
             let (_, (first_out, _), _) =
                 self.changes.select_nth_unstable_by_key(LIST_MAX, |(revision, _)| *revision);
-            let earliest =
-                self.first_omitted.map_or(first_out.main, |main| main.min(first_out.main));
-            self.first_omitted = Some(earliest);
+            let first_out = first_out.main;
+            self.first_omitted = Some(self.first_omitted.unwrap_or(first_out).min(first_out));
             self.changes.truncate(LIST_MAX);
         }
     }
@@ -221,19 +228,7 @@ struct StepReader<'r, M> {
     bytes: usize,
 }
 
-impl<'r, M: IndexedRead> StepReader<'r, M> {
-    fn new(read_txn: &'r M, request: &'r WatchRequest, budget: SyncBudget) -> StepReader<'r, M> {
-        StepReader {
-            read_txn,
-            request,
-            budget,
-            records_read: 0,
-            events: Vec::new(),
-            events_with_prev_kv: 0,
-            bytes: 0,
-        }
-    }
-
+impl<M: IndexedRead> StepReader<'_, M> {
     /// Fetches changes from the end of a list until there is enough. Returns the main revision of
     /// the next one.
     fn read_list(&mut self, changes: &mut Vec<(Revision, RecordKind)>) -> Result<Option<i64>> {
@@ -242,13 +237,10 @@ impl<'r, M: IndexedRead> StepReader<'r, M> {
             if revision.main > last && self.is_budget_spent() {
                 return Ok(Some(revision.main));
             }
-            (self.records_read, last) = (self.records_read + 1, revision.main);
+            self.records_read += 1;
+            last = revision.main;
             changes.pop();
-            let record = match mark {
-                RecordKind::Put => revision.put_key(),
-                RecordKind::Tombstone => revision.tombstone_key(),
-            };
-            match self.read_txn.tx().get(Bucket::Key, &record)? {
+            match self.read_txn.tx().get(Bucket::Key, &revision.key_of(mark))? {
                 Some(value) => self.add(revision.main, mark, value)?,
                 None => self.check_compacted(revision)?,
             }
@@ -259,8 +251,7 @@ impl<'r, M: IndexedRead> StepReader<'r, M> {
 
     /// Reads records from a main revision up to another, until there is enough. Returns the main
     /// revision to go on from; `None` if that was all.
-    fn scan(&mut self, from: i64, up_to: i64) -> Result<Option<i64>> {
-        let mut from = from;
+    fn scan(&mut self, mut from: i64, up_to: i64) -> Result<Option<i64>> {
         loop {
             let next = self.scan_chunk(from, up_to)?;
             self.add_prev_kvs()?;
@@ -277,25 +268,19 @@ impl<'r, M: IndexedRead> StepReader<'r, M> {
         let (first, end) =
             (Revision::new(from, 0).put_key(), Revision::new(up_to + 1, 0).put_key());
         let mut last = from;
-        let (mut next, mut outcome) = (None, Ok(()));
-        let read_txn = self.read_txn;
-        read_txn.tx().range(Bucket::Key, KeyRange::new(&first, &end), &mut |key, value| {
-            let (revision, mark) = match RevisionKey::decode(key) {
-                Ok(decoded) => decoded,
-                Err(error) => {
-                    outcome = Err(Error::Damaged(error.to_string()));
-                    return ControlFlow::Break(());
-                }
-            };
+        let mut next = None;
+        let tx = self.read_txn.tx();
+        try_range(tx, Bucket::Key, KeyRange::new(&first, &end), |key, value| {
+            let (revision, kind) = RevisionKey::decode(key)?;
             if revision.main > last && (self.is_budget_spent() || self.lacks_prev_kv()) {
                 next = Some(revision.main);
-                return ControlFlow::Break(());
+                return Ok(ControlFlow::Break(()));
             }
-            (self.records_read, last) = (self.records_read + 1, revision.main);
-            outcome = self.add(revision.main, mark, value.to_bytes());
-            if outcome.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            self.records_read += 1;
+            last = revision.main;
+            self.add(revision.main, kind, value.to_bytes()).map(ControlFlow::Continue)
         })?;
-        outcome.map(|()| next)
+        Ok(next)
     }
 
     /// A step reads at least one record, whatever its budget.
@@ -315,11 +300,7 @@ impl<'r, M: IndexedRead> StepReader<'r, M> {
         let damaged = |error| Error::Damaged(format!("a record of revision {main}: {error}"));
         let record = KeyValue::decode(value).map_err(damaged)?;
         if self.request.keys.contains(&record.key) {
-            let change = match mark {
-                RecordKind::Put => Change::Put(record),
-                RecordKind::Tombstone => Change::Delete(KeyValue { mod_revision: main, ..record }),
-            };
-            let event = Event { change, prev_kv: None };
+            let event = Event::new(Change::of(mark, record, main));
             self.bytes += event.size();
             self.events.push(event);
         }
@@ -351,7 +332,7 @@ pub(super) fn previous_record<M: IndexedRead>(
     read_txn: &M,
     change: &Change,
 ) -> Result<Option<KeyValue>> {
-    let (Change::Put(record) | Change::Delete(record)) = change;
+    let record = change.record();
     let before = record.mod_revision - 1;
     let created = matches!(change, Change::Put(_)) && record.create_revision > before;
     if created || before < read_txn.compact_revision() {

@@ -24,7 +24,6 @@ use clearlane_engine::KeyRange;
 
 use self::edit::Edit;
 use self::node::{Node, Slot};
-use super::tree_clone::TreeClone;
 use super::{ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, TreeIndex, VersionVisitor};
 use crate::key_index::{CompactionEffect, EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
@@ -194,7 +193,7 @@ impl TreeIndex for PersistentIndex {
 
     fn begin_compaction(&self, at: i64) -> IndexCompaction {
         // It walks over the current tree, in each step.
-        IndexCompaction::new(at, TreeClone::default())
+        IndexCompaction::new(at, None)
     }
 
     fn compact_step(&mut self, compaction: &mut IndexCompaction, keys_max: usize) -> bool {
