@@ -11,6 +11,8 @@ use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 
+use crate::error::one_line;
+
 thread_local! {
     static IS_CATCHING: Cell<bool> = const { Cell::new(false) };
 }
@@ -36,8 +38,7 @@ pub(crate) fn catch_panic<T>(open: impl FnOnce() -> T) -> Result<T, String> {
 fn message_of(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-    let text = text.unwrap_or_else(|| "no message".to_owned());
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    one_line(&text.unwrap_or_else(|| "no message".to_owned()))
 }
 
 #[cfg(test)]

@@ -74,17 +74,11 @@ impl Directory {
                 }
             }
         }
-        let next = AtomicU64::new(generation.map_or(0, |generation| generation + 1));
+        let next_generation = AtomicU64::new(generation.map_or(0, |generation| generation + 1));
         let generation = AtomicU64::new(generation.unwrap_or(NO_STORE));
-        Ok(Directory {
-            state: Arc::new(DirectoryState {
-                path: path.to_owned(),
-                kind,
-                generation,
-                next_generation: next,
-                handle,
-            }),
-        })
+        let path = path.to_owned();
+        let state = DirectoryState { path, kind, generation, next_generation, handle };
+        Ok(Directory { state: Arc::new(state) })
     }
 
     pub(crate) fn current_generation(&self) -> Option<u64> {
@@ -116,7 +110,7 @@ impl Directory {
     /// Makes the announced generation the store. If this fails, the marker may name either.
     pub(crate) fn switch(&self, generation: u64) -> Result<()> {
         let (from, to) = (self.file(MARKER_NEW), self.file(MARKER));
-        fs::rename(&from, &to).map_err(|source| Error::Path { path: to, source })?;
+        fs::rename(&from, &to).map_err(Error::at(&to))?;
         self.state.generation.store(generation, Ordering::Release);
         self.sync()
     }
@@ -155,7 +149,7 @@ impl Directory {
             fs::write(&path, text)?;
             File::open(&path)?.sync_all()
         };
-        write().map_err(|source| Error::Path { path: path.clone(), source })?;
+        write().map_err(Error::at(&path))?;
         self.sync()
     }
 
@@ -176,10 +170,7 @@ impl Marker {
     }
 
     fn parse(path: &Path, text: &str) -> Result<Marker> {
-        let damaged = || Error::Corrupt {
-            path: path.to_owned(),
-            detail: "not a marker of a storage engine".to_owned(),
-        };
+        let damaged = || Error::corrupt(path, "not a marker of a storage engine");
         let mut lines = text.lines();
         let mut field = |name: &str| {
             let line = lines.next()?;
@@ -187,8 +178,8 @@ impl Marker {
         };
         let version: u64 = field(FORMAT_NAME).and_then(|v| v.parse().ok()).ok_or_else(damaged)?;
         if version > FORMAT_VERSION {
-            let known = format!("format version {version}, but this program knows up to");
-            return Err(foreign(path, format!("{known} {FORMAT_VERSION}")));
+            let known = format!("but this program knows up to {FORMAT_VERSION}");
+            return Err(foreign(path, format!("format version {version}, {known}")));
         }
         let kind = field("engine").and_then(|kind| kind.parse().ok()).ok_or_else(damaged)?;
         let generation = field("generation").and_then(|number| number.parse().ok());
@@ -219,25 +210,23 @@ fn is_data_name(name: &str) -> bool {
 
 /// Makes the directory; says whether there was none.
 fn create_if_missing(path: &Path) -> Result<bool> {
-    let at = |source| Error::Path { path: path.to_owned(), source };
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => Ok(false),
         Ok(_) => Err(foreign(path, "a file, not a directory".to_owned())),
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
-            fs::create_dir(path).map_err(at)?;
+            fs::create_dir(path).map_err(Error::at(path))?;
             Ok(true)
         }
-        Err(error) => Err(at(error)),
+        Err(error) => Err(Error::at(path)(error)),
     }
 }
 
 fn lock(path: &Path) -> Result<File> {
-    let at = |source| Error::Path { path: path.to_owned(), source };
-    let handle = File::open(path).map_err(at)?;
+    let handle = File::open(path).map_err(Error::at(path))?;
     match handle.try_lock() {
         Ok(()) => Ok(handle),
         Err(TryLockError::WouldBlock) => Err(Error::Locked { path: path.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(at(error)),
+        Err(TryLockError::Error(error)) => Err(Error::at(path)(error)),
     }
 }
 
@@ -246,8 +235,7 @@ fn inspect(path: &Path, kind: EngineKind) -> Result<Option<u64>> {
     let names = names(path)?;
     if names.iter().any(|name| name == MARKER) {
         let marker_path = path.join(MARKER);
-        let bytes = fs::read(&marker_path)
-            .map_err(|source| Error::Path { path: marker_path.clone(), source })?;
+        let bytes = fs::read(&marker_path).map_err(Error::at(&marker_path))?;
         let marker = Marker::parse(&marker_path, &String::from_utf8_lossy(&bytes))?;
         if marker.kind != kind {
             let found = format!("belongs to engine {}, not {kind}", marker.kind);
@@ -257,9 +245,8 @@ fn inspect(path: &Path, kind: EngineKind) -> Result<Option<u64>> {
     }
     // Only what an interrupted making can have left may lie here.
     let announced = names.iter().any(|name| name == MARKER_NEW) && has_announcement(path)?;
-    let stranger =
-        names.iter().find(|name| !(announced && (*name == MARKER_NEW || *name == "data.0")));
-    match stranger {
+    let is_ours = |name: &str| announced && (name == MARKER_NEW || name == "data.0");
+    match names.iter().find(|name| !is_ours(name)) {
         Some(name) => Err(foreign(path, format!("not empty (\"{name}\") and not a store"))),
         None => Ok(None),
     }
@@ -267,32 +254,23 @@ fn inspect(path: &Path, kind: EngineKind) -> Result<Option<u64>> {
 
 fn has_announcement(path: &Path) -> Result<bool> {
     let path = path.join(MARKER_NEW);
-    let read = || -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        // A stranger's file may be of any size; ours is a few lines.
-        File::open(&path)?.take(1 << 10).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    match fs::metadata(&path) {
-        Ok(found) if found.is_file() => {
-            let bytes = read().map_err(|source| Error::Path { path: path.clone(), source })?;
-            Ok(Marker::is_announcement(&bytes))
-        }
-        _ => Ok(false),
+    if !path.is_file() {
+        return Ok(false);
     }
+    let mut bytes = Vec::new();
+    // A file that is not ours may be of any size; ours is a few lines.
+    let read = File::open(&path).and_then(|file| file.take(1 << 10).read_to_end(&mut bytes));
+    read.map_err(Error::at(&path))?;
+    Ok(Marker::is_announcement(&bytes))
 }
 
 /// Refuses a directory in which nothing can be made, before the engine stumbles over it.
 fn require_writable(path: &Path) -> Result<()> {
-    let read_only = fs::metadata(path).map(|found| found.permissions().readonly());
-    match read_only {
-        Ok(false) => Ok(()),
-        Ok(true) => {
-            let source = io::ErrorKind::PermissionDenied.into();
-            Err(Error::Path { path: path.to_owned(), source })
-        }
-        Err(source) => Err(Error::Path { path: path.to_owned(), source }),
+    let found = fs::metadata(path).map_err(Error::at(path))?;
+    if found.permissions().readonly() {
+        return Err(Error::at(path)(io::ErrorKind::PermissionDenied.into()));
     }
+    Ok(())
 }
 
 fn names(path: &Path) -> Result<Vec<String>> {
@@ -300,7 +278,7 @@ fn names(path: &Path) -> Result<Vec<String>> {
         let entries = fs::read_dir(path)?;
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     };
-    list().map_err(|source| Error::Path { path: path.to_owned(), source })
+    list().map_err(Error::at(path))
 }
 
 /// Removes one generation, which is a file for one engine and a directory for another.
@@ -311,9 +289,7 @@ pub(crate) fn remove_data(path: &Path) -> Result<()> {
         Err(error) => Err(error),
     };
     match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::Path { path: path.to_owned(), source: error })
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::at(path)(error)),
         _ => Ok(()),
     }
 }
@@ -322,7 +298,7 @@ pub(crate) fn remove_data(path: &Path) -> Result<()> {
 fn sync(path: &Path, handle: &File) -> Result<()> {
     #[cfg(test)]
     tests::SYNCED.with_borrow_mut(|synced| synced.push(path.to_owned()));
-    handle.sync_all().map_err(|source| Error::Path { path: path.to_owned(), source })
+    handle.sync_all().map_err(Error::at(path))
 }
 
 /// Brings the name of a directory to the disk.
@@ -332,9 +308,7 @@ fn sync_parent(path: &Path) -> Result<()> {
         Some(parent) => parent,
         None => return Ok(()),
     };
-    let handle = File::open(parent);
-    let handle = handle.map_err(|source| Error::Path { path: parent.to_owned(), source })?;
-    sync(parent, &handle)
+    sync(parent, &File::open(parent).map_err(Error::at(parent))?)
 }
 
 fn foreign(path: &Path, found: String) -> Error {

@@ -1,7 +1,8 @@
 //! What can go wrong on disk, grouped by the party that must act, and the names of the engines.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,35 +53,17 @@ impl FromStr for EngineKind {
 pub enum Error {
     // The operator must act.
     #[error("unknown engine \"{name}\": allowed are redb, sled, memory")]
-    UnknownEngine {
-        /// What was asked for.
-        name: String,
-    },
-    /// The directory holds something that this engine did not write.
+    UnknownEngine { name: String },
+    /// The directory holds something that this engine did not write: what, and what was expected.
     #[error("{path}: {found}; refusing to touch it")]
-    Foreign {
-        path: PathBuf,
-        /// What was found, and what was expected.
-        found: String,
-    },
+    Foreign { path: PathBuf, found: String },
     /// The store is in use by another process, or by another part of this one.
     #[error("{path}: already open elsewhere")]
-    Locked {
-        /// The directory or file.
-        path: PathBuf,
-    },
+    Locked { path: PathBuf },
     #[error("{path}: {source}")]
-    Path {
-        /// The directory or file.
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Path { path: PathBuf, source: io::Error },
     #[error("{path}: damaged: {detail}")]
-    Corrupt {
-        /// The file or directory.
-        path: PathBuf,
-        detail: String,
-    },
+    Corrupt { path: PathBuf, detail: String },
 
     // The caller must act.
     #[error("a write transaction is already open")]
@@ -97,6 +80,22 @@ pub enum Error {
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> Error {
+        let path = path.to_owned();
+        move |source| Error::Path { path: path.clone(), source }
+    }
+
+    pub(crate) fn corrupt(path: &Path, detail: impl Into<String>) -> Error {
+        Error::Corrupt { path: path.to_owned(), detail: detail.into() }
+    }
+}
+
+/// The words of another program's error, without its line breaks.
+pub(crate) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
 
 #[cfg(test)]
 mod tests {

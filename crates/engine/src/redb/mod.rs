@@ -93,15 +93,16 @@ impl RedbStore {
         path: &Path,
         options: &Options,
     ) -> Result<RedbStore> {
-        let is_empty = disk.len().map_err(|source| path_error(path, source))? == 0;
+        let is_empty = disk.len().map_err(Error::at(path))? == 0;
         if is_empty {
             // redb would take an empty file for a new one.
-            return Err(corrupt(path, "the file is empty".to_owned()));
+            return Err(Error::corrupt(path, "the file is empty"));
         }
         let disk = DeferredBackend::new(disk);
         let opened = catch_panic(|| open_and_check(disk.clone(), path, options));
-        let (database, size_in_use) = opened.unwrap_or_else(|panic| Err(corrupt(path, panic)))?;
-        disk.release().map_err(|source| path_error(path, source))?;
+        let (database, size_in_use) =
+            opened.unwrap_or_else(|panic| Err(Error::corrupt(path, panic)))?;
+        disk.release().map_err(Error::at(path))?;
         Ok(RedbStore::new(database, size_in_use, path, options))
     }
 
@@ -140,8 +141,7 @@ impl DurableStore for RedbStore {
 
     fn size_on_disk(&self) -> Result<u64> {
         // redb doubles the file when it is full; what was never written takes no blocks.
-        let found =
-            std::fs::metadata(&self.path).map_err(|source| path_error(&self.path, source))?;
+        let found = std::fs::metadata(&self.path).map_err(Error::at(&self.path))?;
         Ok(found.len().min(found.blocks() * 512))
     }
 
@@ -162,9 +162,9 @@ fn open_file(path: &Path, new: bool) -> Result<NowaitFile> {
         Ok(file) => NowaitFile::new(file).map_err(|error| open_error(path, error)),
         // The marker names this file.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(corrupt(path, "the file is missing".to_owned()))
+            Err(Error::corrupt(path, "the file is missing"))
         }
-        Err(source) => Err(path_error(path, source)),
+        Err(source) => Err(Error::at(path)(source)),
     }
 }
 
@@ -175,8 +175,8 @@ fn open_and_check(
 ) -> Result<(Database, u64)> {
     let database = builder(options).create_with_backend(disk).map_err(|e| open_error(path, e))?;
     let size_in_use = check_tables(&database).map_err(|error| match error {
-        redb::Error::Io(source) => path_error(path, source),
-        other => corrupt(path, other.to_string()),
+        redb::Error::Io(source) => Error::at(path)(source),
+        other => Error::corrupt(path, other.to_string()),
     })?;
     Ok((database, size_in_use))
 }
@@ -195,26 +195,14 @@ fn check_tables(database: &Database) -> std::result::Result<u64, redb::Error> {
 fn open_error(path: &Path, error: DatabaseError) -> Error {
     match error {
         DatabaseError::DatabaseAlreadyOpen => Error::Locked { path: path.to_owned() },
-        DatabaseError::Storage(StorageError::Io(source)) if is_os_error(&source) => {
-            path_error(path, source)
+        // From the system and not from what redb has read.
+        DatabaseError::Storage(StorageError::Io(source)) if source.raw_os_error().is_some() => {
+            Error::at(path)(source)
         }
-        DatabaseError::Storage(StorageError::Io(other)) => corrupt(path, other.to_string()),
-        DatabaseError::Storage(StorageError::Corrupted(detail)) => corrupt(path, detail),
-        other => corrupt(path, other.to_string()),
+        DatabaseError::Storage(StorageError::Io(other)) => Error::corrupt(path, other.to_string()),
+        DatabaseError::Storage(StorageError::Corrupted(detail)) => Error::corrupt(path, detail),
+        other => Error::corrupt(path, other.to_string()),
     }
-}
-
-/// Whether the error came from the system and not from what redb read.
-fn is_os_error(error: &io::Error) -> bool {
-    error.raw_os_error().is_some()
-}
-
-fn path_error(path: &Path, source: io::Error) -> Error {
-    Error::Path { path: path.to_owned(), source }
-}
-
-fn corrupt(path: &Path, detail: String) -> Error {
-    Error::Corrupt { path: path.to_owned(), detail }
 }
 
 fn storage_error(error: impl Into<redb::Error>) -> Error {

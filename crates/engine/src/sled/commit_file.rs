@@ -20,7 +20,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use super::tree::corrupt;
 use crate::error::{Error, Result};
 
 const COMMIT_FILE_NAME: &str = "witness";
@@ -67,50 +66,50 @@ impl CommitFile {
             .write(true)
             .create_new(true)
             .open(store.join(COMMIT_FILE_NAME));
-        let file = file.map_err(|error| path_error(store, COMMIT_FILE_NAME, error))?;
-        let log = open_log(store)?;
-        let store = store.to_owned();
-        let witness = CommitFile {
+        let file = file.map_err(Error::at(&store.join(COMMIT_FILE_NAME)))?;
+        let commit_file = CommitFile::new(store, file, 0, None)?;
+        let written = commit_file.write_open().and_then(|()| commit_file.sync_everything());
+        written.map_err(Error::at(&store.join(COMMIT_FILE_NAME)))?;
+        Ok(commit_file)
+    }
+
+    fn new(
+        store: &Path,
+        file: File,
+        acknowledged: u64,
+        checksum_at_open: Option<FilesChecksum>,
+    ) -> Result<CommitFile> {
+        let (log, store) = (open_log(store)?, store.to_owned());
+        Ok(CommitFile {
             file,
             log,
             store,
-            acknowledged: 0,
-            checksum_at_open: None,
+            acknowledged,
+            checksum_at_open,
             is_removed_on_drop: false,
-        };
-        let written = witness.write_open().and_then(|()| witness.sync_everything());
-        written.map_err(|error| path_error(&witness.store, COMMIT_FILE_NAME, error))?;
-        Ok(witness)
+        })
     }
 
     /// Refuses what sled would silently make anew.
     pub(super) fn open(store: &Path) -> Result<CommitFile> {
         for name in [CONFIG_NAME, LOG_NAME, COMMIT_FILE_NAME] {
             match fs::metadata(store.join(name)).map(|found| found.len()) {
-                Ok(0) => return Err(corrupt(store, &format!("file {name} is empty"))),
+                Ok(0) => return Err(Error::corrupt(store, format!("file {name} is empty"))),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Err(corrupt(store, &format!("file {name} is missing")));
+                    return Err(Error::corrupt(store, format!("file {name} is missing")));
                 }
-                Err(error) => return Err(path_error(store, name, error)),
+                Err(error) => return Err(Error::at(&store.join(name))(error)),
             }
         }
         let file = OpenOptions::new().read(true).write(true).open(store.join(COMMIT_FILE_NAME));
-        let file = file.map_err(|error| path_error(store, COMMIT_FILE_NAME, error))?;
+        let file = file.map_err(Error::at(&store.join(COMMIT_FILE_NAME)))?;
         let mut bytes = [0; COMMIT_FILE_BYTES];
         let read = file.read_exact_at(&mut bytes, 0);
         let numbers = read.ok().and_then(|()| parse(&bytes));
         let (acknowledged, found) =
-            numbers.ok_or_else(|| corrupt(store, "the witness file is not readable"))?;
-        let (log, found, store) = (open_log(store)?, Some(found), store.to_owned());
-        Ok(CommitFile {
-            file,
-            log,
-            store,
-            acknowledged,
-            checksum_at_open: found,
-            is_removed_on_drop: false,
-        })
+            numbers.ok_or_else(|| Error::corrupt(store, "the witness file is not readable"))?;
+        CommitFile::new(store, file, acknowledged, Some(found))
     }
 
     /// Waits until sled has let go of the files. A sled that is dropped closes them later, from a
@@ -123,7 +122,7 @@ impl CommitFile {
                 Ok(()) => return Ok(()),
                 Err(TryLockError::WouldBlock) => thread::yield_now(),
                 Err(TryLockError::Error(error)) => {
-                    return Err(path_error(&self.store, LOG_NAME, error));
+                    return Err(Error::at(&self.store.join(LOG_NAME))(error));
                 }
             }
         }
@@ -143,31 +142,29 @@ impl CommitFile {
         let acknowledged = self.acknowledged;
         if commit < acknowledged {
             let lost = format!("sled has commit {commit}, but {acknowledged} was acknowledged");
-            return Err(corrupt(&self.store, &lost));
+            return Err(Error::corrupt(&self.store, lost));
         }
         Ok(())
     }
 
     pub(super) fn mark_open(&mut self, commit: u64) -> Result<()> {
-        (self.acknowledged, self.checksum_at_open) = (commit, None);
-        self.write_open().map_err(|error| path_error(&self.store, COMMIT_FILE_NAME, error))
+        self.acknowledged = commit;
+        self.checksum_at_open = None;
+        self.write_open().map_err(Error::at(&self.store.join(COMMIT_FILE_NAME)))
     }
 
-    /// Brings sled's log to the disk. sled's own flush hands it to the disk (`sync_file_range`),
-    /// which neither empties the disk's cache nor writes what the file system knows of the file.
-    pub(super) fn sync_log(&self) -> io::Result<()> {
-        self.log.sync_data()
-    }
-
-    /// Records that `commit` is about to be acknowledged.
-    pub(super) fn write_acknowledged(&self, commit: u64) -> io::Result<()> {
+    /// Records that `commit` is about to be acknowledged, with sled's log on the disk. sled's own
+    /// flush hands it to the disk (`sync_file_range`), which neither empties the disk's cache nor
+    /// writes what the file system knows of the file.
+    pub(super) fn acknowledge(&self, commit: u64) -> io::Result<()> {
+        self.log.sync_data()?;
         write_numbers(&self.file, commit, FilesChecksum::STILL_OPEN)
     }
 
     /// For a new store: its files, and their names.
     fn sync_everything(&self) -> io::Result<()> {
         self.file.sync_all()?;
-        self.sync_log()?;
+        self.log.sync_data()?;
         File::open(self.store.join(CONFIG_NAME))?.sync_all()?;
         File::open(&self.store)?.sync_all()
     }
@@ -200,7 +197,8 @@ impl Drop for CommitFile {
 }
 
 fn open_log(store: &Path) -> Result<File> {
-    File::open(store.join(LOG_NAME)).map_err(|error| path_error(store, LOG_NAME, error))
+    let path = store.join(LOG_NAME);
+    File::open(&path).map_err(Error::at(&path))
 }
 
 fn log_length(store: &Path) -> io::Result<u64> {
@@ -252,10 +250,6 @@ fn parse(bytes: &[u8; COMMIT_FILE_BYTES]) -> Option<(u64, FilesChecksum)> {
     let whole = crc32c::crc32c(&bytes[..20]).to_be_bytes() == bytes[20..];
     let files = FilesChecksum { log_length: number(8..16).ok()?, sum };
     if whole { Some((number(0..8).ok()?, files)) } else { None }
-}
-
-fn path_error(store: &Path, name: &str, source: io::Error) -> Error {
-    Error::Path { path: store.join(name), source }
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::commit_file::CommitFile;
-use super::tree::{METADATA_KEY, TreeMetadata, corrupt, one_line, storage_error};
+use super::tree::{METADATA_KEY, TreeMetadata, storage_error};
 use crate::catch_panic::catch_panic;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, one_line};
 use crate::options::Options;
 
 pub(super) fn open_and_check(
@@ -16,7 +16,7 @@ pub(super) fn open_and_check(
     let database = open_database(path, options)?;
     let account = database.get(METADATA_KEY).map_err(storage_error)?;
     let account = account.and_then(|bytes| TreeMetadata::from_bytes(&bytes));
-    let account = account.ok_or_else(|| corrupt(path, "our own entry is missing"))?;
+    let account = account.ok_or_else(|| Error::corrupt(path, "our own entry is missing"))?;
     witness.check_commit(account.commit)?;
     Ok((database, account))
 }
@@ -30,9 +30,9 @@ pub(super) fn open_database(path: &Path, options: &Options) -> Result<sled::Db> 
     match catch_panic(|| config.open()) {
         Ok(Ok(database)) => Ok(database),
         Ok(Err(sled::Error::Io(error))) if error.raw_os_error().is_some() => {
-            Err(Error::Path { path: path.to_owned(), source: error })
+            Err(Error::at(path)(error))
         }
-        Ok(Err(error)) => Err(corrupt(path, &one_line(&error.to_string()))),
-        Err(panic) => Err(corrupt(path, &panic)),
+        Ok(Err(error)) => Err(Error::corrupt(path, one_line(&error.to_string()))),
+        Err(panic) => Err(Error::corrupt(path, panic)),
     }
 }

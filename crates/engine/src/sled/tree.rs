@@ -1,11 +1,9 @@
 //! What is in the tree beside the records, how a key lies in it, and what its errors become.
 
-use std::path::Path;
-
 use bytes::Bytes;
 
 use crate::bucket::Bucket;
-use crate::error::Error;
+use crate::error::{Error, one_line};
 
 /// Our own entry in the tree, behind all buckets: commit number and size in use.
 pub(super) const METADATA_KEY: &[u8] = &[0xff];
@@ -36,14 +34,6 @@ pub(super) fn tree_key(bucket: Bucket, key: &[u8]) -> Bytes {
     whole.push(bucket as u8);
     whole.extend_from_slice(key);
     whole.into()
-}
-
-pub(super) fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-pub(super) fn corrupt(path: &Path, detail: &str) -> Error {
-    Error::Corrupt { path: path.to_owned(), detail: detail.to_owned() }
 }
 
 pub(super) fn storage_error(error: sled::Error) -> Error {

@@ -21,7 +21,7 @@ pub(super) fn check_copy(store: &Path, witness: &CommitFile, options: &Options) 
     let outcome = open_and_check(&copy.path, witness, options);
     // The copy's name means nothing to other code.
     outcome.map(drop).map_err(|error| match error {
-        Error::Corrupt { detail, .. } => Error::Corrupt { path: store.to_owned(), detail },
+        Error::Corrupt { detail, .. } => Error::corrupt(store, detail),
         other => other,
     })
 }
@@ -38,8 +38,7 @@ impl TrialCopy {
         path.push(TRIAL_SUFFIX);
         let copy = TrialCopy { path: path.into() };
         remove_data(&copy.path)?;
-        let copied = copy_files(store, &copy.path);
-        copied.map_err(|source| Error::Path { path: copy.path.clone(), source })?;
+        copy_files(store, &copy.path).map_err(Error::at(&copy.path))?;
         Ok(copy)
     }
 }

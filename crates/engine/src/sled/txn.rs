@@ -134,7 +134,8 @@ impl fmt::Debug for SledWriteTxn {
 /// snapshots see it.
 fn apply(store: &SledStore, changes: BTreeMap<Bytes, Option<Bytes>>) -> Result<()> {
     let commit = store.undo_log.next_commit();
-    let replaced = replaced_values(store, &changes)?;
+    let replaced = changes.keys().map(|key| Ok((key.clone(), tree_get(store, key)?)));
+    let replaced: Vec<(Bytes, OldValue)> = replaced.collect::<Result<_>>()?;
     let size_in_use = size_after(store.size_in_use.load(Ordering::Acquire), &changes, &replaced);
     store.undo_log.record(commit, replaced);
 
@@ -148,19 +149,11 @@ fn apply(store: &SledStore, changes: BTreeMap<Bytes, Option<Bytes>>) -> Result<(
     batch.insert(METADATA_KEY, &TreeMetadata { commit, size_in_use }.to_bytes());
     store.database.apply_batch(batch).map_err(storage_error)?;
     store.database.flush().map_err(storage_error)?;
-    let synced =
-        store.commit_file.sync_log().and_then(|()| store.commit_file.write_acknowledged(commit));
+    let synced = store.commit_file.acknowledge(commit);
     synced.map_err(|error| Error::Storage(error.to_string()))?;
     store.size_in_use.store(size_in_use, Ordering::Release);
     store.undo_log.complete(commit);
     Ok(())
-}
-
-fn replaced_values(
-    store: &SledStore,
-    changes: &BTreeMap<Bytes, Option<Bytes>>,
-) -> Result<Vec<(Bytes, OldValue)>> {
-    changes.keys().map(|key| Ok((key.clone(), tree_get(store, key)?))).collect()
 }
 
 fn size_after(
