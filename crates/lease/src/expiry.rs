@@ -18,6 +18,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::lease_map::{Checkpoint, Lease, LeaseMap};
+use crate::lessor::Config;
 
 pub const SCAN_INTERVAL: Duration = Duration::from_millis(500);
 /// The most leases that are revoked in a second: etcd's number. Each is an entry in the log.
@@ -62,32 +63,30 @@ pub(crate) struct ExpirySchedule {
 }
 
 impl ExpirySchedule {
-    /// For a member that begins to lead: every lease has its whole time, and `extra`. Leases of the
+    /// For a member that begins to lead: every lease has its whole time, and an election timeout. Leases of the
     /// same length would all end at one moment, though they were granted over days; so if there are
     /// many, they are spread.
-    pub(crate) fn start(
-        leases: &mut LeaseMap,
-        now: Duration,
-        extra: Duration,
-        checkpoint_interval: Option<Duration>,
-    ) -> ExpirySchedule {
+    pub(crate) fn start(leases: &mut LeaseMap, now: Duration, config: &Config) -> ExpirySchedule {
         let mut schedule = ExpirySchedule {
             expiring: BTreeSet::new(),
             ready: VecDeque::new(),
             proposed: BTreeSet::new(),
             checkpoints: BTreeSet::new(),
-            checkpoint_interval,
+            checkpoint_interval: config.checkpoint_interval,
             next_scan: now,
             ready_allowance: 0,
         };
-        let mut order: Vec<(Duration, i64)> =
-            leases.iter().map(|(id, lease)| (now + extra + lease.renewal_ttl(), id)).collect();
+        let mut order: Vec<(Duration, i64)> = leases
+            .by_id
+            .iter()
+            .map(|(id, lease)| (now + config.election_timeout + lease.renewal_ttl(), *id))
+            .collect();
         order.sort_unstable();
         if order.len() > REVOKED_PER_SECOND {
             spread(&mut order);
         }
         for (expiry, id) in order {
-            let lease = leases.get_mut(id).expect("it was in the map");
+            let lease = leases.by_id.get_mut(&id).expect("it was in the map");
             lease.expiry = expiry;
             schedule.add(id, lease, now);
         }
@@ -124,7 +123,7 @@ impl ExpirySchedule {
     /// It is due again with a later scan.
     pub(crate) fn not_proposed(&mut self, leases: &mut LeaseMap, id: i64, now: Duration) {
         if self.proposed.remove(&id)
-            && let Some(lease) = leases.get_mut(id)
+            && let Some(lease) = leases.by_id.get_mut(&id)
         {
             self.queue(id, lease, now + SCAN_INTERVAL);
         }
@@ -143,7 +142,7 @@ impl ExpirySchedule {
         {
             // It may have been revoked meanwhile, and another lease of the same id granted.
             let has_ended = |lease: &Lease| lease.is_expired(now) && lease.queued_at.is_none();
-            if leases.get(id).is_some_and(has_ended) && self.proposed.insert(id) {
+            if leases.by_id.get(&id).is_some_and(has_ended) && self.proposed.insert(id) {
                 due.revoke.push(id);
             }
         }
@@ -159,7 +158,7 @@ impl ExpirySchedule {
                 return;
             };
             self.expiring.pop_first();
-            let lease = leases.get_mut(id).expect("a scheduled lease is in the map");
+            let lease = leases.by_id.get_mut(&id).expect("a scheduled lease is in the map");
             if lease.is_expired(now) {
                 lease.queued_at = None;
                 self.ready.push_back(id);
@@ -176,7 +175,7 @@ impl ExpirySchedule {
             let next = self.checkpoints.first().copied().filter(|(at, _)| *at <= now);
             let Some((_, id)) = next else { break };
             self.checkpoints.pop_first();
-            let lease = leases.get_mut(id).expect("a scheduled lease is in the map");
+            let lease = leases.by_id.get_mut(&id).expect("a scheduled lease is in the map");
             let left = lease.expiry.saturating_sub(now);
             // A part of a second counts as a whole one: a lease may live longer, not shorter.
             let left = left.as_secs() as i64 + i64::from(left.subsec_nanos() > 0);

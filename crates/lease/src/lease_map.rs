@@ -19,7 +19,6 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_proto::leasepb;
 
 use crate::TTL_MAX;
 use crate::error::LeaseRejection;
@@ -39,7 +38,7 @@ pub(crate) struct Lease {
     pub(crate) queued_at: Option<Duration>,
     /// Under which moment its next checkpoint is scheduled.
     pub(crate) checkpoint_at: Option<Duration>,
-    keys: BTreeSet<Bytes>,
+    pub(crate) keys: BTreeSet<Bytes>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,34 +60,13 @@ pub struct LeaseState {
 }
 
 impl Lease {
-    fn new(ttl: i64, left: i64) -> Lease {
-        let keys = BTreeSet::new();
-        Lease {
-            ttl,
-            remaining_ttl: left,
-            expiry: NEVER,
-            queued_at: None,
-            checkpoint_at: None,
-            keys,
-        }
-    }
-
     pub(crate) fn renewal_ttl(&self) -> Duration {
-        let seconds =
-            if self.remaining_ttl > 0 { self.remaining_ttl.min(self.ttl) } else { self.ttl };
-        ttl_duration(seconds)
-    }
-
-    pub(crate) fn to_record(&self, id: i64) -> leasepb::Lease {
-        leasepb::Lease { id, ttl: self.ttl, remaining_ttl: self.remaining_ttl }
+        let is_checkpointed = self.remaining_ttl > 0;
+        ttl_duration(if is_checkpointed { self.remaining_ttl.min(self.ttl) } else { self.ttl })
     }
 
     pub(crate) fn is_expired(&self, now: Duration) -> bool {
         self.expiry <= now
-    }
-
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &Bytes> {
-        self.keys.iter()
     }
 
     /// At most this number of keys, behind one.
@@ -104,7 +82,7 @@ pub(crate) fn ttl_duration(ttl: i64) -> Duration {
 
 #[derive(Debug, Default)]
 pub(crate) struct LeaseMap {
-    leases: BTreeMap<i64, Lease>,
+    pub(crate) by_id: BTreeMap<i64, Lease>,
     lease_of_key: HashMap<Bytes, i64>,
 }
 
@@ -121,21 +99,22 @@ impl LeaseMap {
         if ttl > TTL_MAX {
             return Err(LeaseRejection::TtlTooLarge);
         }
-        if self.leases.contains_key(&id) {
+        if self.by_id.contains_key(&id) {
             return Err(LeaseRejection::Exists);
         }
         Ok(ttl.max(ttl_min))
     }
 
     /// Adds a lease, of which there is none yet. It does not end until an expiry is set.
-    pub(crate) fn add(&mut self, id: i64, ttl: i64, left: i64) -> &mut Lease {
-        self.leases.insert(id, Lease::new(ttl, left));
-        self.leases.get_mut(&id).expect("it was added")
+    pub(crate) fn add(&mut self, id: i64, ttl: i64, remaining_ttl: i64) {
+        let (queued_at, checkpoint_at, keys) = (None, None, BTreeSet::new());
+        let lease = Lease { ttl, remaining_ttl, expiry: NEVER, queued_at, checkpoint_at, keys };
+        self.by_id.insert(id, lease);
     }
 
     /// Keys that are still attached to it are attached to no lease then.
     pub(crate) fn remove(&mut self, id: i64) -> Option<Lease> {
-        let lease = self.leases.remove(&id)?;
+        let lease = self.by_id.remove(&id)?;
         for key in &lease.keys {
             self.lease_of_key.remove(key);
         }
@@ -144,7 +123,7 @@ impl LeaseMap {
 
     /// To no lease if there is none of this id.
     pub(crate) fn attach(&mut self, key: &Bytes, lease: i64) {
-        let lease = Some(lease).filter(|lease| self.leases.contains_key(lease));
+        let lease = Some(lease).filter(|lease| self.by_id.contains_key(lease));
         let before = match lease {
             Some(lease) => self.lease_of_key.insert(key.clone(), lease),
             None => self.lease_of_key.remove(key),
@@ -152,35 +131,15 @@ impl LeaseMap {
         if before == lease {
             return;
         }
-        if let Some(before) = before.and_then(|id| self.leases.get_mut(&id)) {
+        if let Some(before) = before.and_then(|id| self.by_id.get_mut(&id)) {
             before.keys.remove(key);
         }
-        if let Some(now) = lease.and_then(|id| self.leases.get_mut(&id)) {
+        if let Some(now) = lease.and_then(|id| self.by_id.get_mut(&id)) {
             now.keys.insert(key.clone());
         }
     }
 
-    pub(crate) fn get(&self, id: i64) -> Option<&Lease> {
-        self.leases.get(&id)
-    }
-
-    pub(crate) fn get_mut(&mut self, id: i64) -> Option<&mut Lease> {
-        self.leases.get_mut(&id)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (i64, &Lease)> {
-        self.leases.iter().map(|(id, lease)| (*id, lease))
-    }
-
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (i64, &mut Lease)> {
-        self.leases.iter_mut().map(|(id, lease)| (*id, lease))
-    }
-
     pub(crate) fn attached_count(&self) -> usize {
         self.lease_of_key.len()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.leases.len()
     }
 }

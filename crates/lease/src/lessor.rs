@@ -14,6 +14,7 @@
 //! 2. The transaction ends, and reports the keys as attached to no lease (`attach`).
 //! 3. `finish_delete`: the lease is gone.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -93,20 +94,18 @@ impl Lessor {
     /// yet.
     pub fn restore(&self, store: &(dyn ReadTxn + '_), keys: &[LeasedKey]) -> Result<()> {
         let mut leases = LeaseMap::default();
-        let mut damaged = None;
+        let mut outcome = Ok(());
         store.scan(Bucket::Lease, &mut |key, value| match leasepb::Lease::decode(&*value) {
             Ok(lease) => {
                 leases.add(lease.id, lease.ttl.max(self.config.ttl_min()), lease.remaining_ttl);
-                std::ops::ControlFlow::Continue(())
+                ControlFlow::Continue(())
             }
             Err(error) => {
-                damaged = Some(Error::Corrupt(format!("{key:x?}: {error}")));
-                std::ops::ControlFlow::Break(())
+                outcome = Err(Error::Corrupt(format!("{key:x?}: {error}")));
+                ControlFlow::Break(())
             }
         })?;
-        if let Some(damaged) = damaged {
-            return Err(damaged);
-        }
+        outcome?;
         for LeasedKey { key, lease } in keys {
             leases.attach(key, *lease);
         }
@@ -137,7 +136,7 @@ impl Lessor {
     pub fn start_expiry(&self, id: i64, now: Duration) {
         let mut state = self.state.lock();
         let LessorState { leases, schedule } = &mut *state;
-        if let (Some(schedule), Some(lease)) = (schedule, leases.get_mut(id))
+        if let (Some(schedule), Some(lease)) = (schedule, leases.by_id.get_mut(&id))
             && lease.queued_at.is_none()
         {
             lease.expiry = now + ttl_duration(lease.ttl);
@@ -152,18 +151,14 @@ impl Lessor {
         id: i64,
         txn: &mut (dyn WriteTxn<A> + '_),
     ) -> Result<std::result::Result<(), LeaseRejection>> {
-        let keys: Vec<Bytes> = match self.state.lock().leases.get(id) {
-            Some(lease) => lease.keys().cloned().collect(),
+        let keys: Vec<Bytes> = match self.state.lock().leases.by_id.get(&id) {
+            Some(lease) => lease.keys.iter().cloned().collect(),
             None => return Ok(Err(LeaseRejection::NotFound)),
         };
-        let mut end = Vec::new();
         for key in keys {
-            end.clear();
-            end.extend_from_slice(&key);
-            end.push(0);
-            txn.delete_range(KeyRange::new(&key, &end))?;
+            txn.delete_range(KeyRange::new(&key, &[&key, &b"\0"[..]].concat()))?;
         }
-        txn.unset(Bucket::Lease, &key_of(id))?;
+        txn.unset(Bucket::Lease, &id.to_be_bytes())?;
         Ok(Ok(()))
     }
 
@@ -185,10 +180,10 @@ impl Lessor {
         checkpoints: &[Checkpoint],
         txn: &mut (dyn WriteTxn<A> + '_),
     ) -> Result<()> {
-        for Checkpoint { id, remaining_ttl: left } in checkpoints {
-            let record = self.state.lock().leases.get_mut(*id).map(|lease| {
-                lease.remaining_ttl = *left;
-                lease.to_record(*id)
+        for Checkpoint { id, remaining_ttl } in checkpoints {
+            let record = self.state.lock().leases.by_id.get_mut(id).map(|lease| {
+                lease.remaining_ttl = *remaining_ttl;
+                leasepb::Lease { id: *id, ttl: lease.ttl, remaining_ttl: *remaining_ttl }
             });
             if let Some(record) = record {
                 save(record, txn)?;
@@ -198,27 +193,27 @@ impl Lessor {
     }
 
     pub fn contains(&self, id: i64) -> bool {
-        self.state.lock().leases.get(id).is_some()
+        self.state.lock().leases.by_id.get(&id).is_some()
     }
 
     pub fn count(&self) -> usize {
-        self.state.lock().leases.len()
+        self.state.lock().leases.by_id.len()
     }
 
     /// This member leads from now on. All leases have their time again, and an election time-out
     /// more.
     pub fn promote(&self, now: Duration) {
         let mut state = self.state.lock();
-        let (extra, interval) = (self.config.election_timeout, self.config.checkpoint_interval);
-        let schedule = ExpirySchedule::start(&mut state.leases, now, extra, interval);
-        state.schedule = Some(schedule);
+        state.schedule = Some(ExpirySchedule::start(&mut state.leases, now, &self.config));
     }
 
     pub fn demote(&self) {
         let mut state = self.state.lock();
         if state.schedule.take().is_some() {
-            for (_, lease) in state.leases.iter_mut() {
-                (lease.expiry, lease.queued_at, lease.checkpoint_at) = (NEVER, None, None);
+            for lease in state.leases.by_id.values_mut() {
+                lease.expiry = NEVER;
+                lease.queued_at = None;
+                lease.checkpoint_at = None;
             }
         }
     }
@@ -228,7 +223,7 @@ impl Lessor {
         if state.schedule.is_none() {
             return Renewal::NotLeading;
         }
-        match state.leases.get_mut(id) {
+        match state.leases.by_id.get_mut(&id) {
             Some(lease) if lease.is_expired(now) => Renewal::NotFound,
             Some(lease) if lease.remaining_ttl > 0 => {
                 Renewal::CheckpointFirst(Checkpoint { id, remaining_ttl: 0 })
@@ -243,7 +238,7 @@ impl Lessor {
 
     pub fn time_to_live(&self, id: i64, now: Duration) -> Option<LeaseTtl> {
         let state = self.state.lock();
-        let lease = state.leases.get(id)?;
+        let lease = state.leases.by_id.get(&id)?;
         // One whose time has not begun has all of it.
         let is_begun = lease.expiry != NEVER;
         let left =
@@ -257,7 +252,7 @@ impl Lessor {
         let mut keys: Vec<Bytes> = Vec::new();
         loop {
             let page = |lease: &Lease| lease.keys_after(keys.last(), KEYS_PER_PAGE);
-            let page = self.state.lock().leases.get(id).map(page).unwrap_or_default();
+            let page = self.state.lock().leases.by_id.get(&id).map(page).unwrap_or_default();
             let is_last = page.len() < KEYS_PER_PAGE;
             keys.extend(page);
             if is_last {
@@ -268,10 +263,10 @@ impl Lessor {
 
     /// The lease that ends first is in front.
     pub fn list(&self) -> Vec<i64> {
-        let list = |state: &LessorState| -> Vec<(Duration, i64)> {
-            state.leases.iter().map(|(id, lease)| (lease.expiry, id)).collect()
-        };
-        let mut leases = list(&self.state.lock());
+        let state = self.state.lock();
+        let leases = state.leases.by_id.iter().map(|(id, lease)| (lease.expiry, *id));
+        let mut leases: Vec<(Duration, i64)> = leases.collect();
+        drop(state);
         leases.sort_unstable();
         leases.into_iter().map(|(_, id)| id).collect()
     }
@@ -279,13 +274,13 @@ impl Lessor {
     /// What all members agree on.
     pub fn lease_states(&self) -> Vec<LeaseState> {
         let state = self.state.lock();
-        let contents = |(id, lease): (i64, &Lease)| LeaseState {
-            id,
+        let contents = |(id, lease): (&i64, &Lease)| LeaseState {
+            id: *id,
             ttl: lease.ttl,
             remaining_ttl: lease.remaining_ttl,
-            keys: lease.keys().cloned().collect(),
+            keys: lease.keys.iter().cloned().collect(),
         };
-        state.leases.iter().map(contents).collect()
+        state.leases.by_id.iter().map(contents).collect()
     }
 
     pub fn due(&self, now: Duration) -> Due {
@@ -321,10 +316,6 @@ impl KeyLeases for Lessor {
     }
 }
 
-fn key_of(id: i64) -> [u8; 8] {
-    id.to_be_bytes()
-}
-
 fn save<A>(record: leasepb::Lease, txn: &mut (dyn WriteTxn<A> + '_)) -> Result<()> {
-    Ok(txn.set(Bucket::Lease, &key_of(record.id), record.encode_to_vec().into())?)
+    Ok(txn.set(Bucket::Lease, &record.id.to_be_bytes(), record.encode_to_vec().into())?)
 }
