@@ -34,17 +34,17 @@ pub(crate) trait DurableStore: Sized + Send + Sync + Debug + 'static {
     const KIND: EngineKind;
 
     /// Makes an empty store where nothing is. It is on disk when this returns.
-    fn create(home: DataPath, options: &Options) -> Result<Self>;
+    fn create(data_path: DataPath, options: &Options) -> Result<Self>;
 
     /// Opens the store. Changes nothing on disk if it fails.
-    fn open(home: DataPath, options: &Options) -> Result<Self>;
+    fn open(data_path: DataPath, options: &Options) -> Result<Self>;
 
     fn data_path(&self) -> &DataPath;
 
     fn snapshot(self: &Arc<Self>) -> Result<Arc<dyn Snapshot>>;
 
-    /// Opens the write transaction; `turn` says that it is the only one.
-    fn begin_write(self: &Arc<Self>, turn: WriterGuard) -> Result<Box<dyn WriteTxn>>;
+    /// Opens the write transaction; `guard` says that it is the only one.
+    fn begin_write(self: &Arc<Self>, guard: WriterGuard) -> Result<Box<dyn WriteTxn>>;
 
     fn size_on_disk(&self) -> Result<u64>;
 
@@ -72,9 +72,9 @@ impl DataPath {
     }
 
     fn of_next_generation(directory: &Directory) -> Result<DataPath> {
-        let home = DataPath::of_generation(directory.prepare_next()?, directory);
-        home.set_removed_on_drop(true);
-        Ok(home)
+        let next = DataPath::of_generation(directory.prepare_next()?, directory);
+        next.set_removed_on_drop(true);
+        Ok(next)
     }
 
     fn make_current(&self) -> Result<()> {
@@ -132,10 +132,22 @@ impl<S: DurableStore> DurableEngine<S> {
             }
         };
         directory.remove_leftovers()?;
-        let current = Mutex::new(Arc::new(store));
-        let shared =
-            DurableEngineState { current, writer_lock: Arc::default(), directory, options };
-        Ok(DurableEngine { state: Arc::new(shared) })
+        let (current, writer_lock) = (Mutex::new(Arc::new(store)), Arc::default());
+        let state = DurableEngineState { current, writer_lock, directory, options };
+        Ok(DurableEngine { state: Arc::new(state) })
+    }
+
+    fn start_defragment(&self) -> Result<DurableDefragment<S>> {
+        let guard = self.state.writer_lock.begin_defragment()?;
+        let data_path = DataPath::of_next_generation(&self.state.directory)?;
+        Ok(DurableDefragment {
+            target: Arc::new(S::create(data_path, &self.state.options)?),
+            target_lock: Arc::default(),
+            cursor: Some(Cursor { bucket: Bucket::ALL[0], key: Vec::new() }),
+            has_failed: false,
+            guard,
+            engine: Arc::clone(&self.state),
+        })
     }
 }
 
@@ -145,34 +157,15 @@ impl<S> DurableEngineState<S> {
     }
 }
 
-impl<S: DurableStore> DurableEngine<S> {
-    fn start_defragment(&self) -> Result<DurableDefragment<S>> {
-        let turn = self.state.writer_lock.begin_defragment()?;
-        let home = DataPath::of_next_generation(&self.state.directory)?;
-        let target = Arc::new(S::create(home, &self.state.options)?);
-        let cursor = Some(Cursor { bucket: Bucket::ALL[0], key: Vec::new() });
-        let target_gate = Arc::default();
-        let shared = Arc::clone(&self.state);
-        Ok(DurableDefragment {
-            target,
-            target_lock: target_gate,
-            cursor,
-            has_failed: false,
-            guard: turn,
-            engine: shared,
-        })
-    }
-}
-
 impl<S: DurableStore> Engine for DurableEngine<S> {
     fn kind(&self) -> EngineKind {
         S::KIND
     }
 
     fn begin_write(&self) -> Result<Box<dyn WriteTxn>> {
-        // The turn first: a switch of generations holds it, so this is the right store.
-        let turn = self.state.writer_lock.acquire()?;
-        self.state.current().begin_write(turn)
+        // The guard first: a switch of generations holds it, so this is the right store.
+        let guard = self.state.writer_lock.acquire()?;
+        self.state.current().begin_write(guard)
     }
 
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
@@ -196,7 +189,7 @@ impl<S: DurableStore> Engine for DurableEngine<S> {
 struct DurableDefragment<S: DurableStore> {
     target: Arc<S>,
     target_lock: Arc<WriterLock>,
-    /// Where the next stretch begins; `None` when every key was visited.
+    /// Where the next chunk begins; `None` when every key was visited.
     cursor: Option<Cursor>,
     /// Set while a step is under way, so that it stays when the step fails or panics.
     has_failed: bool,
@@ -213,7 +206,7 @@ struct Cursor {
 /// How many changed keys the last replays carry over in one transaction.
 const REPLAY_KEYS_MAX: usize = 10_000;
 
-/// A stretch ends when it holds this much, however few records that is.
+/// A chunk ends when it holds this much, however few records that is.
 const CHUNK_BYTES_MAX: usize = 4 << 20;
 
 impl<S: DurableStore> DurableDefragment<S> {
@@ -238,21 +231,21 @@ impl<S: DurableStore> DurableDefragment<S> {
 
     fn copy_chunk(&mut self, cursor: &Cursor, records: usize) -> Result<()> {
         let snapshot = self.engine.current().snapshot()?;
-        let mut stretch: Vec<(Bytes, Bytes)> = Vec::new();
+        let mut chunk: Vec<(Bytes, Bytes)> = Vec::new();
         let mut bytes = 0;
         let mut next_key = None;
         snapshot.scan(cursor.bucket, KeyRange::starting_at(&cursor.key), &mut |key, value| {
-            if stretch.len() >= records || bytes >= CHUNK_BYTES_MAX {
+            if chunk.len() >= records || bytes >= CHUNK_BYTES_MAX {
                 next_key = Some(key.to_vec());
                 return ControlFlow::Break(());
             }
             bytes += key.len() + value.len();
-            stretch.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)));
+            chunk.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)));
             ControlFlow::Continue(())
         })?;
-        if !stretch.is_empty() {
+        if !chunk.is_empty() {
             let mut txn = self.target.begin_write(self.target_lock.acquire()?)?;
-            let records = &mut stretch.iter().map(|(key, value)| (&key[..], &value[..]));
+            let records = &mut chunk.iter().map(|(key, value)| (&key[..], &value[..]));
             txn.put_all(cursor.bucket, records)?;
             txn.commit()?;
         }
@@ -264,9 +257,7 @@ impl<S: DurableStore> DurableDefragment<S> {
         };
         Ok(())
     }
-}
 
-impl<S: DurableStore> DurableDefragment<S> {
     fn require_not_failed(&self) -> Result<()> {
         if self.has_failed {
             let why = "an earlier step of this defragmentation failed; begin another";

@@ -140,11 +140,11 @@ impl WriteTxn for MemoryWriteTxn {
     }
 
     fn commit(self: Box<Self>) -> Result<()> {
-        let MemoryWriteTxn { state, published, guard: turn } = *self;
+        let MemoryWriteTxn { state, published, guard } = *self;
         let old = std::mem::replace(&mut *published.lock(), Arc::new(state));
         // Outside the lock: if this was the last pointer, a whole tree is freed here.
         drop(old);
-        turn.release(Ok(()))
+        guard.release(Ok(()))
     }
 }
 
@@ -154,9 +154,9 @@ impl Engine for MemoryEngine {
     }
 
     fn begin_write(&self) -> Result<Box<dyn WriteTxn>> {
-        let turn = self.writer_lock.acquire()?;
+        let guard = self.writer_lock.acquire()?;
         let state = MemoryState::clone(&self.published.lock());
-        Ok(Box::new(MemoryWriteTxn { state, published: Arc::clone(&self.published), guard: turn }))
+        Ok(Box::new(MemoryWriteTxn { state, published: Arc::clone(&self.published), guard }))
     }
 
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {

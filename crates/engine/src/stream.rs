@@ -153,11 +153,9 @@ impl Exporter {
 pub enum StreamError {
     #[error("not a stream of this program, or of another version")]
     Magic,
+    /// Frames are counted from 0.
     #[error("frame {frame} is damaged")]
-    Frame {
-        /// The position of the frame, from 0.
-        frame: u64,
-    },
+    Frame { frame: u64 },
     /// The frames are whole, but not the ones that were sent.
     #[error("the stream's records are not the ones that the trailer counts")]
     TrailerMismatch,
@@ -300,9 +298,9 @@ impl Importer {
             Some(txn) => txn,
             None => self.engine.begin_write()?,
         };
-        for stretch in records.chunk_by(|a, b| a.bucket == b.bucket) {
-            let pairs = &mut stretch.iter().map(|record| (record.key, record.value));
-            txn.put_all(stretch[0].bucket, pairs)?;
+        for records in records.chunk_by(|a, b| a.bucket == b.bucket) {
+            let pairs = &mut records.iter().map(|record| (record.key, record.value));
+            txn.put_all(records[0].bucket, pairs)?;
         }
         self.txn = Some(txn);
         self.uncommitted_bytes += body.len();

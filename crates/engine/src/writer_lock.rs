@@ -32,7 +32,7 @@ pub(crate) struct WriterLock {
 #[derive(Debug, Default)]
 struct WriterLockState {
     /// The open write transaction, and whether it notes what it touches.
-    writer: Option<RecordsChanges>,
+    writer: Option<bool>,
     /// Set by a failed commit, or by a panic in its place, for ever.
     has_failed: bool,
     is_defragmenting: bool,
@@ -40,8 +40,6 @@ struct WriterLockState {
     /// because the same few keys of the small buckets change with every commit.
     changed_keys: BTreeSet<ChangedKey>,
 }
-
-type RecordsChanges = bool;
 
 pub(crate) type ChangedKey = (Bucket, Box<[u8]>);
 
@@ -54,14 +52,9 @@ impl WriterLock {
         if state.writer.is_some() {
             return Err(Error::WriterBusy);
         }
-        let noting = state.is_defragmenting;
-        state.writer = Some(noting);
-        drop(state);
-        Ok(WriterGuard {
-            lock: Arc::clone(self),
-            records_changes: noting,
-            changed_keys: Vec::new(),
-        })
+        let records_changes = state.is_defragmenting;
+        state.writer = Some(records_changes);
+        Ok(WriterGuard { lock: Arc::clone(self), records_changes, changed_keys: Vec::new() })
     }
 
     pub(crate) fn begin_defragment(self: &Arc<WriterLock>) -> Result<DefragmentGuard> {
@@ -73,7 +66,6 @@ impl WriterLock {
             return Err(Error::DefragmentBusy);
         }
         state.is_defragmenting = true;
-        drop(state);
         Ok(DefragmentGuard { lock: Arc::clone(self) })
     }
 }
@@ -82,7 +74,7 @@ impl WriterLock {
 #[derive(Debug)]
 pub(crate) struct WriterGuard {
     lock: Arc<WriterLock>,
-    records_changes: RecordsChanges,
+    records_changes: bool,
     changed_keys: Vec<ChangedKey>,
 }
 

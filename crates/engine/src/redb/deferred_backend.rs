@@ -14,12 +14,11 @@
 //! * The disk sees the same writes and syncs in the same order as without this layer.
 
 use std::io;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use redb::{BackendError, StorageBackend};
+use redb::StorageBackend;
 
 /// A storage backend whose changes can be held back. Clones are the same backend: one goes to
 /// redb, the other stays with the caller that lets the changes through.
@@ -51,10 +50,8 @@ impl<B> Clone for DeferredBackend<B> {
 
 impl<B: StorageBackend> DeferredBackend<B> {
     pub(crate) fn new(inner: B) -> DeferredBackend<B> {
-        let (released, kept) = (AtomicBool::new(false), Mutex::default());
-        DeferredBackend {
-            state: Arc::new(DeferredState { inner, is_released: released, pending: kept }),
-        }
+        let (is_released, pending) = (AtomicBool::new(false), Mutex::default());
+        DeferredBackend { state: Arc::new(DeferredState { inner, is_released, pending }) }
     }
 
     /// Lets everything through that was held back, and all that follows.
@@ -168,34 +165,7 @@ impl<B: StorageBackend> StorageBackend for DeferredBackend<B> {
     }
 
     // Locks are not changes: redb's go to the file at once, and keep redb's own tools out.
-
-    fn try_lock_range(&self, from: Bound<u64>, to: Bound<u64>) -> Result<bool, BackendError> {
-        self.state.inner.try_lock_range(from, to)
-    }
-
-    fn try_lock_shared_range(
-        &self,
-        from: Bound<u64>,
-        to: Bound<u64>,
-    ) -> Result<bool, BackendError> {
-        self.state.inner.try_lock_shared_range(from, to)
-    }
-
-    fn lock_range(&self, from: Bound<u64>, to: Bound<u64>) -> Result<(), BackendError> {
-        self.state.inner.lock_range(from, to)
-    }
-
-    fn lock_shared_range(&self, from: Bound<u64>, to: Bound<u64>) -> Result<(), BackendError> {
-        self.state.inner.lock_shared_range(from, to)
-    }
-
-    fn unlock_range(&self, from: Bound<u64>, to: Bound<u64>) -> Result<(), BackendError> {
-        self.state.inner.unlock_range(from, to)
-    }
-
-    fn query_lock_range(&self, from: Bound<u64>, to: Bound<u64>) -> Result<bool, BackendError> {
-        self.state.inner.query_lock_range(from, to)
-    }
+    forward_locks!(state.inner);
 }
 
 #[cfg(test)]

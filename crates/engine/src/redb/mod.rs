@@ -12,6 +12,27 @@
 //!
 //! See `docs/engine.md` and `docs/decisions/engine-redb-quick-repair.md`.
 
+/// The locks of a storage backend are those of the one inside.
+macro_rules! forward_locks {
+    ($($inner:ident).+) => {
+        forward_locks!(@ try_lock_range, bool, $($inner).+);
+        forward_locks!(@ try_lock_shared_range, bool, $($inner).+);
+        forward_locks!(@ lock_range, (), $($inner).+);
+        forward_locks!(@ lock_shared_range, (), $($inner).+);
+        forward_locks!(@ unlock_range, (), $($inner).+);
+        forward_locks!(@ query_lock_range, bool, $($inner).+);
+    };
+    (@ $name:ident, $outcome:ty, $($inner:ident).+) => {
+        fn $name(
+            &self,
+            from: std::ops::Bound<u64>,
+            to: std::ops::Bound<u64>,
+        ) -> Result<$outcome, redb::BackendError> {
+            self.$($inner).+.$name(from, to)
+        }
+    };
+}
+
 mod deferred_backend;
 mod nowait_file;
 mod snapshot;
@@ -63,7 +84,7 @@ pub(crate) struct RedbStore {
     size_in_use: AtomicU64,
     quick_repair: bool,
     path: PathBuf,
-    /// Last, so that the file is closed when its home goes. Absent on a simulated disk.
+    /// Last, so that the file is closed when its path goes. Absent on a simulated disk.
     data_path: Option<DataPath>,
 }
 
@@ -115,28 +136,28 @@ impl RedbStore {
 impl DurableStore for RedbStore {
     const KIND: EngineKind = EngineKind::Redb;
 
-    fn create(home: DataPath, options: &Options) -> Result<RedbStore> {
-        let disk = open_file(home.path(), true)?;
-        let store = RedbStore::create_on(disk, home.path(), options)?;
-        Ok(RedbStore { data_path: Some(home), ..store })
+    fn create(data_path: DataPath, options: &Options) -> Result<RedbStore> {
+        let disk = open_file(data_path.path(), true)?;
+        let store = RedbStore::create_on(disk, data_path.path(), options)?;
+        Ok(RedbStore { data_path: Some(data_path), ..store })
     }
 
-    fn open(home: DataPath, options: &Options) -> Result<RedbStore> {
-        let disk = open_file(home.path(), false)?;
-        let store = RedbStore::open_on(disk, home.path(), options)?;
-        Ok(RedbStore { data_path: Some(home), ..store })
+    fn open(data_path: DataPath, options: &Options) -> Result<RedbStore> {
+        let disk = open_file(data_path.path(), false)?;
+        let store = RedbStore::open_on(disk, data_path.path(), options)?;
+        Ok(RedbStore { data_path: Some(data_path), ..store })
     }
 
     fn data_path(&self) -> &DataPath {
-        self.data_path.as_ref().expect("a store that belongs to a directory has a home")
+        self.data_path.as_ref().expect("a store that belongs to a directory has a path")
     }
 
     fn snapshot(self: &Arc<Self>) -> Result<Arc<dyn Snapshot>> {
         Ok(Arc::new(RedbSnapshot::new(self)?))
     }
 
-    fn begin_write(self: &Arc<Self>, turn: WriterGuard) -> Result<Box<dyn WriteTxn>> {
-        Ok(Box::new(RedbWriteTxn::begin(self, turn)?))
+    fn begin_write(self: &Arc<Self>, guard: WriterGuard) -> Result<Box<dyn WriteTxn>> {
+        Ok(Box::new(RedbWriteTxn::begin(self, guard)?))
     }
 
     fn size_on_disk(&self) -> Result<u64> {

@@ -13,11 +13,10 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redb::backends::FileBackend;
-use redb::{BackendError, DatabaseError, StorageBackend};
+use redb::{DatabaseError, StorageBackend};
 
 use crate::cached_read;
 
@@ -36,9 +35,11 @@ pub(super) struct NowaitFile {
 
 impl NowaitFile {
     pub(super) fn new(file: File) -> Result<NowaitFile, DatabaseError> {
-        let same = file.try_clone().map_err(redb::StorageError::Io)?;
-        let cannot_say = AtomicBool::new(!cfg!(target_os = "linux"));
-        Ok(NowaitFile { backend: FileBackend::new(file)?, file: same, is_unsupported: cannot_say })
+        Ok(NowaitFile {
+            file: file.try_clone().map_err(redb::StorageError::Io)?,
+            backend: FileBackend::new(file)?,
+            is_unsupported: AtomicBool::new(!cfg!(target_os = "linux")),
+        })
     }
 
     /// Returns whether all of it was in memory.
@@ -97,33 +98,7 @@ impl StorageBackend for NowaitFile {
         self.backend.close()
     }
 
-    fn try_lock_range(&self, from: Bound<u64>, to: Bound<u64>) -> Result<bool, BackendError> {
-        self.backend.try_lock_range(from, to)
-    }
-
-    fn try_lock_shared_range(
-        &self,
-        from: Bound<u64>,
-        to: Bound<u64>,
-    ) -> Result<bool, BackendError> {
-        self.backend.try_lock_shared_range(from, to)
-    }
-
-    fn lock_range(&self, from: Bound<u64>, to: Bound<u64>) -> Result<(), BackendError> {
-        self.backend.lock_range(from, to)
-    }
-
-    fn lock_shared_range(&self, from: Bound<u64>, to: Bound<u64>) -> Result<(), BackendError> {
-        self.backend.lock_shared_range(from, to)
-    }
-
-    fn unlock_range(&self, from: Bound<u64>, to: Bound<u64>) -> Result<(), BackendError> {
-        self.backend.unlock_range(from, to)
-    }
-
-    fn query_lock_range(&self, from: Bound<u64>, to: Bound<u64>) -> Result<bool, BackendError> {
-        self.backend.query_lock_range(from, to)
-    }
+    forward_locks!(backend);
 }
 
 #[cfg(all(test, target_os = "linux"))]

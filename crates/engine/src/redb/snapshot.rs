@@ -35,22 +35,15 @@ impl RedbSnapshot {
 
 impl Read for RedbSnapshot {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        let found = self.tables[bucket.index()].get(key).map_err(storage_error)?;
-        Ok(found.map(|value| Bytes::copy_from_slice(value.value())))
+        get(&self.tables[bucket.index()], key)
     }
 
     fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {
-        if range.is_empty() {
-            return Ok(());
-        }
-        let records =
-            self.tables[bucket.index()].range::<&[u8]>(bounds(range)).map_err(storage_error)?;
-        visit_all(records, visit)
+        scan(&self.tables[bucket.index()], range, visit)
     }
 
     fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
-        let last = self.tables[bucket.index()].last().map_err(storage_error)?;
-        Ok(last.map(|(key, _)| Bytes::copy_from_slice(key.value())))
+        last_key(&self.tables[bucket.index()])
     }
 }
 
@@ -62,20 +55,36 @@ impl fmt::Debug for RedbSnapshot {
     }
 }
 
-/// The range must not be empty.
-pub(super) fn bounds(range: KeyRange<'_>) -> (Bound<&[u8]>, Bound<&[u8]>) {
-    (Bound::Included(range.from), range.to.map_or(Bound::Unbounded, Bound::Excluded))
+pub(super) fn get(
+    table: &impl ReadableTable<&'static [u8], &'static [u8]>,
+    key: &[u8],
+) -> Result<Option<Bytes>> {
+    let found = table.get(key).map_err(storage_error)?;
+    Ok(found.map(|value| Bytes::copy_from_slice(value.value())))
 }
 
-pub(super) fn visit_all(
-    records: redb::Range<'_, &'static [u8], &'static [u8]>,
+pub(super) fn scan(
+    table: &impl ReadableTable<&'static [u8], &'static [u8]>,
+    range: KeyRange<'_>,
     visit: &mut Visitor<'_>,
 ) -> Result<()> {
-    for record in records {
+    if range.is_empty() {
+        return Ok(());
+    }
+    let to = range.to.map_or(Bound::Unbounded, Bound::Excluded);
+    let bounds = (Bound::Included(range.from), to);
+    for record in table.range::<&[u8]>(bounds).map_err(storage_error)? {
         let (key, value) = record.map_err(storage_error)?;
         if visit(key.value(), value.value()) == ControlFlow::Break(()) {
             break;
         }
     }
     Ok(())
+}
+
+pub(super) fn last_key(
+    table: &impl ReadableTable<&'static [u8], &'static [u8]>,
+) -> Result<Option<Bytes>> {
+    let last = table.last().map_err(storage_error)?;
+    Ok(last.map(|(key, _)| Bytes::copy_from_slice(key.value())))
 }

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use redb::{CursorError, ReadableTable, Table};
+use redb::{CursorError, Table};
 
-use super::snapshot::{bounds, visit_all};
-use super::{METADATA_TABLE, RedbStore, SIZE_IN_USE, storage_error, table_of};
+use super::{METADATA_TABLE, RedbStore, SIZE_IN_USE, snapshot, storage_error, table_of};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::interface::{KeyRange, Read, Visitor, WriteTxn};
@@ -18,7 +17,7 @@ use crate::writer_lock::WriterGuard;
 type RecordTable<'txn> = Table<'txn, &'static [u8], &'static [u8]>;
 
 pub(super) struct RedbWriteTxn {
-    /// Before the turn, so that redb's transaction is over when the next one may begin: redb
+    /// Before the guard, so that redb's transaction is over when the next one may begin: redb
     /// would make it wait.
     txn: redb::WriteTransaction,
     size_in_use: u64,
@@ -27,11 +26,11 @@ pub(super) struct RedbWriteTxn {
 }
 
 impl RedbWriteTxn {
-    pub(super) fn begin(store: &Arc<RedbStore>, turn: WriterGuard) -> Result<RedbWriteTxn> {
+    pub(super) fn begin(store: &Arc<RedbStore>, guard: WriterGuard) -> Result<RedbWriteTxn> {
         let mut txn = store.database.begin_write().map_err(storage_error)?;
         txn.set_quick_repair(store.quick_repair);
         let size_in_use = store.size_in_use.load(Ordering::Acquire);
-        Ok(RedbWriteTxn { txn, size_in_use, store: Arc::clone(store), guard: turn })
+        Ok(RedbWriteTxn { txn, size_in_use, store: Arc::clone(store), guard })
     }
 
     fn table(&self, bucket: Bucket) -> Result<RecordTable<'_>> {
@@ -41,23 +40,15 @@ impl RedbWriteTxn {
 
 impl Read for RedbWriteTxn {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        let table = self.table(bucket)?;
-        let found = table.get(key).map_err(storage_error)?;
-        Ok(found.map(|value| Bytes::copy_from_slice(value.value())))
+        snapshot::get(&self.table(bucket)?, key)
     }
 
     fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {
-        if range.is_empty() {
-            return Ok(());
-        }
-        let table = self.table(bucket)?;
-        visit_all(table.range::<&[u8]>(bounds(range)).map_err(storage_error)?, visit)
+        snapshot::scan(&self.table(bucket)?, range, visit)
     }
 
     fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
-        let table = self.table(bucket)?;
-        let last = table.last().map_err(storage_error)?;
-        Ok(last.map(|(key, _)| Bytes::copy_from_slice(key.value())))
+        snapshot::last_key(&self.table(bucket)?)
     }
 }
 
@@ -86,10 +77,10 @@ impl WriteTxn for RedbWriteTxn {
     ) -> Result<()> {
         let mut table = self.txn.open_table(table_of(bucket)).map_err(storage_error)?;
         let mut grown = 0;
-        let turn = &mut self.guard;
+        let guard = &mut self.guard;
         let mut records = records.inspect(|(key, value)| {
             grown += (key.len() + value.len()) as u64;
-            turn.record_change(bucket, key);
+            guard.record_change(bucket, key);
         });
         let unordered = append(&mut table, &mut records)?;
         let mut replaced_bytes = 0;
@@ -102,7 +93,7 @@ impl WriteTxn for RedbWriteTxn {
     }
 
     fn commit(self: Box<Self>) -> Result<()> {
-        let RedbWriteTxn { txn, size_in_use, store, guard: turn } = *self;
+        let RedbWriteTxn { txn, size_in_use, store, guard } = *self;
         let write = || -> std::result::Result<(), redb::Error> {
             txn.open_table(METADATA_TABLE)?.insert(SIZE_IN_USE, size_in_use)?;
             Ok(txn.commit()?)
@@ -111,7 +102,7 @@ impl WriteTxn for RedbWriteTxn {
         if outcome.is_ok() {
             store.size_in_use.store(size_in_use, Ordering::Release);
         }
-        turn.release(outcome)
+        guard.release(outcome)
     }
 }
 

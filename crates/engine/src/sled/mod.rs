@@ -45,31 +45,31 @@ pub(crate) struct SledStore {
     size_in_use: AtomicU64,
     /// After the database, so that it notes what the files are when sled has closed them.
     commit_file: CommitFile,
-    /// Last, so that sled's files are closed when their home goes.
+    /// Last, so that sled's files are closed when their path goes.
     data_path: DataPath,
 }
 
 impl DurableStore for SledStore {
     const KIND: EngineKind = EngineKind::Sled;
 
-    fn create(home: DataPath, options: &Options) -> Result<SledStore> {
-        let database = open_database(home.path(), options)?;
-        let account = TreeMetadata::default();
-        database.insert(METADATA_KEY, &account.to_bytes()).map_err(storage_error)?;
+    fn create(data_path: DataPath, options: &Options) -> Result<SledStore> {
+        let database = open_database(data_path.path(), options)?;
+        let metadata = TreeMetadata::default();
+        database.insert(METADATA_KEY, &metadata.to_bytes()).map_err(storage_error)?;
         database.flush().map_err(storage_error)?;
-        let witness = CommitFile::create(home.path())?;
-        Ok(SledStore::new(database, account, witness, home))
+        let commit_file = CommitFile::create(data_path.path())?;
+        Ok(SledStore::new(database, metadata, commit_file, data_path))
     }
 
-    fn open(home: DataPath, options: &Options) -> Result<SledStore> {
-        let mut witness = CommitFile::open(home.path())?;
-        witness.wait_for_release()?;
-        if !witness.was_closed_cleanly() {
-            trial_copy::check_copy(home.path(), &witness, options)?;
+    fn open(data_path: DataPath, options: &Options) -> Result<SledStore> {
+        let mut commit_file = CommitFile::open(data_path.path())?;
+        commit_file.wait_for_release()?;
+        if !commit_file.was_closed_cleanly() {
+            trial_copy::check_copy(data_path.path(), &commit_file, options)?;
         }
-        let (database, account) = open_and_check(home.path(), &witness, options)?;
-        witness.mark_open(account.commit)?;
-        Ok(SledStore::new(database, account, witness, home))
+        let (database, metadata) = open_and_check(data_path.path(), &commit_file, options)?;
+        commit_file.mark_open(metadata.commit)?;
+        Ok(SledStore::new(database, metadata, commit_file, data_path))
     }
 
     fn data_path(&self) -> &DataPath {
@@ -80,8 +80,8 @@ impl DurableStore for SledStore {
         Ok(Arc::new(SledSnapshot::new(self)))
     }
 
-    fn begin_write(self: &Arc<Self>, turn: WriterGuard) -> Result<Box<dyn WriteTxn>> {
-        Ok(Box::new(SledWriteTxn::begin(self, turn)))
+    fn begin_write(self: &Arc<Self>, guard: WriterGuard) -> Result<Box<dyn WriteTxn>> {
+        Ok(Box::new(SledWriteTxn::begin(self, guard)))
     }
 
     fn size_on_disk(&self) -> Result<u64> {
@@ -96,13 +96,13 @@ impl DurableStore for SledStore {
 impl SledStore {
     fn new(
         database: sled::Db,
-        account: TreeMetadata,
-        witness: CommitFile,
-        home: DataPath,
+        metadata: TreeMetadata,
+        commit_file: CommitFile,
+        data_path: DataPath,
     ) -> SledStore {
-        let undo = UndoLog::new(account.commit);
-        let size_in_use = AtomicU64::new(account.size_in_use);
-        SledStore { database, undo_log: undo, size_in_use, commit_file: witness, data_path: home }
+        let undo_log = UndoLog::new(metadata.commit);
+        let size_in_use = AtomicU64::new(metadata.size_in_use);
+        SledStore { database, undo_log, size_in_use, commit_file, data_path }
     }
 }
 

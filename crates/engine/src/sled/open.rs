@@ -10,15 +10,15 @@ use crate::options::Options;
 
 pub(super) fn open_and_check(
     path: &Path,
-    witness: &CommitFile,
+    commit_file: &CommitFile,
     options: &Options,
 ) -> Result<(sled::Db, TreeMetadata)> {
     let database = open_database(path, options)?;
-    let account = database.get(METADATA_KEY).map_err(storage_error)?;
-    let account = account.and_then(|bytes| TreeMetadata::from_bytes(&bytes));
-    let account = account.ok_or_else(|| Error::corrupt(path, "our own entry is missing"))?;
-    witness.check_commit(account.commit)?;
-    Ok((database, account))
+    let metadata = database.get(METADATA_KEY).map_err(storage_error)?;
+    let metadata = metadata.and_then(|bytes| TreeMetadata::from_bytes(&bytes));
+    let metadata = metadata.ok_or_else(|| Error::corrupt(path, "our own entry is missing"))?;
+    commit_file.check_commit(metadata.commit)?;
+    Ok((database, metadata))
 }
 
 pub(super) fn open_database(path: &Path, options: &Options) -> Result<sled::Db> {

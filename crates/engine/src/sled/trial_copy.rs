@@ -16,9 +16,9 @@ use crate::error::{Error, Result};
 use crate::options::Options;
 
 /// Fails as opening the store would fail, without touching it.
-pub(super) fn check_copy(store: &Path, witness: &CommitFile, options: &Options) -> Result<()> {
+pub(super) fn check_copy(store: &Path, commit_file: &CommitFile, options: &Options) -> Result<()> {
     let copy = TrialCopy::new(store)?;
-    let outcome = open_and_check(&copy.path, witness, options);
+    let outcome = open_and_check(&copy.path, commit_file, options);
     // The copy's name means nothing to other code.
     outcome.map(drop).map_err(|error| match error {
         Error::Corrupt { detail, .. } => Error::corrupt(store, detail),

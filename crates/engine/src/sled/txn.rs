@@ -72,8 +72,8 @@ pub(super) struct SledWriteTxn {
 }
 
 impl SledWriteTxn {
-    pub(super) fn begin(store: &Arc<SledStore>, turn: WriterGuard) -> SledWriteTxn {
-        SledWriteTxn { changes: BTreeMap::new(), store: Arc::clone(store), guard: turn }
+    pub(super) fn begin(store: &Arc<SledStore>, guard: WriterGuard) -> SledWriteTxn {
+        SledWriteTxn { changes: BTreeMap::new(), store: Arc::clone(store), guard }
     }
 
     fn change(&mut self, bucket: Bucket, key: &[u8], value: Option<Bytes>) {
@@ -119,8 +119,8 @@ impl WriteTxn for SledWriteTxn {
     }
 
     fn commit(self: Box<Self>) -> Result<()> {
-        let SledWriteTxn { changes, store, guard: turn } = *self;
-        turn.release(apply(&store, changes))
+        let SledWriteTxn { changes, store, guard } = *self;
+        guard.release(apply(&store, changes))
     }
 }
 
