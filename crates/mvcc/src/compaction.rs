@@ -13,6 +13,7 @@
 //! * A read that was opened before finds its records (but not through the index under a lock).
 //! * One job is at work at a time, until it is done or dropped; the next one does what is left.
 
+use std::cmp::Reverse;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -21,9 +22,12 @@ use clearlane_contention::Mutex;
 use clearlane_engine::{Bucket, Read};
 
 use crate::error::{Error, Result};
-use crate::kv_hasher::{HashKv, HashStorage, KvHasher};
+use crate::kv_hasher::{HashKv, KvHasher};
 use crate::revision::Revision;
 use crate::tree_index::IndexCompaction;
+
+/// etcd's number.
+const STORED_HASHES_MAX: usize = 10;
 
 /// Its steps may run on any thread.
 #[derive(Debug)]
@@ -81,18 +85,18 @@ pub(crate) struct CompactionTracker {
     running: Weak<()>,
     newest_started: i64,
     newest_finished: i64,
-    hashes: HashStorage,
+    /// Those that compactions have left behind, the newest revisions first.
+    pub(crate) hashes: Vec<HashKv>,
 }
 
 impl CompactionTracker {
     pub(crate) fn new(finished: i64) -> CompactionTracker {
-        let hashes = HashStorage::default();
         CompactionTracker {
             store: Arc::new(()),
             running: Weak::new(),
             newest_started: finished,
             newest_finished: finished,
-            hashes,
+            hashes: Vec::new(),
         }
     }
 
@@ -103,35 +107,28 @@ impl CompactionTracker {
         previous: i64,
         walked: Option<IndexCompaction>,
     ) -> CompactionJob {
-        let is_hash_whole = self.newest_finished == previous;
-        CompactionJob { is_hash_complete: is_hash_whole, ..self.resume(at, previous, walked) }
+        CompactionJob {
+            is_hash_complete: self.newest_finished == previous,
+            phase: Phase::Scheduled(walked),
+            ..self.resume(at, previous)
+        }
     }
 
     /// A job that was interrupted, at an unknown step.
-    pub(crate) fn resume(
-        &self,
-        at: i64,
-        previous: i64,
-        walked: Option<IndexCompaction>,
-    ) -> CompactionJob {
-        let (store, phase) = (Arc::clone(&self.store), Phase::Scheduled(walked));
+    pub(crate) fn resume(&self, at: i64, previous: i64) -> CompactionJob {
         CompactionJob {
             at,
             previous,
             is_hash_complete: false,
-            store,
+            store: Arc::clone(&self.store),
             running: None,
             removed: 0,
-            phase,
+            phase: Phase::Scheduled(None),
         }
     }
 
     pub(crate) fn hash_of(&self, revision: i64) -> Option<HashKv> {
-        self.hashes.get(revision)
-    }
-
-    pub(crate) fn hashes(&self) -> Vec<HashKv> {
-        self.hashes.all().to_vec()
+        self.hashes.iter().find(|hash| hash.hash_revision == revision).copied()
     }
 
     /// [`Error::CompactionBusy`] if another job is at work.
@@ -151,7 +148,9 @@ impl CompactionTracker {
     fn finish(&mut self, job: &mut CompactionJob, hash: HashKv) {
         self.newest_finished = self.newest_finished.max(job.at);
         if job.is_hash_complete {
-            self.hashes.store(hash);
+            self.hashes.push(hash);
+            self.hashes.sort_by_key(|hash| Reverse(hash.hash_revision));
+            self.hashes.truncate(STORED_HASHES_MAX);
         }
         job.running = None;
     }

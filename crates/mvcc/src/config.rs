@@ -20,10 +20,9 @@ pub struct StoreConfig<A> {
 
 impl<A: Debug> Debug for StoreConfig<A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (engine, applied) = (&self.engine, &self.consistent_index);
         f.debug_struct("StoreConfig")
-            .field("engine", engine)
-            .field("consistent_index", applied)
+            .field("engine", &self.engine)
+            .field("consistent_index", &self.consistent_index)
             .finish_non_exhaustive()
     }
 }
@@ -34,9 +33,8 @@ impl<A> StoreConfig<A> {
         engine: Arc<dyn Engine>,
         config: Config,
         pre_commit: PreCommit<A>,
-        applied: A,
+        consistent_index: A,
     ) -> StoreConfig<A> {
-        let leases = Arc::new(NoLeases);
-        StoreConfig { engine, config, pre_commit, consistent_index: applied, leases }
+        StoreConfig { engine, config, pre_commit, consistent_index, leases: Arc::new(NoLeases) }
     }
 }

@@ -1,7 +1,7 @@
-//! The checksum of `HashKV`, record by record, and the hashes that compactions leave behind.
+//! The checksum of `HashKV`, record by record.
 //!
 //! A CRC-32C over key and value of every record that counts (see [`hash`](crate::hash)), in the
-//! order of bucket `key`. In etcd: `kvHasher` and `hashStorage`.
+//! order of bucket `key`. In etcd: `kvHasher`.
 
 use std::ops::ControlFlow;
 
@@ -12,9 +12,6 @@ use crate::error::Result;
 use crate::range::try_range;
 use crate::revision::{RecordKind, Revision, RevisionKey};
 
-/// etcd's number.
-const STORED_HASHES_MAX: usize = 10;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashKv {
     pub hash: u32,
@@ -22,28 +19,6 @@ pub struct HashKv {
     pub compact_revision: i64,
     /// The revision up to which records count.
     pub hash_revision: i64,
-}
-
-/// The hashes that compactions left behind, newest revisions only.
-#[derive(Debug, Default)]
-pub(crate) struct HashStorage {
-    hashes: Vec<HashKv>,
-}
-
-impl HashStorage {
-    pub(crate) fn get(&self, revision: i64) -> Option<HashKv> {
-        self.hashes.iter().find(|stored| stored.hash_revision == revision).copied()
-    }
-
-    pub(crate) fn all(&self) -> &[HashKv] {
-        &self.hashes
-    }
-
-    pub(crate) fn store(&mut self, hash: HashKv) {
-        self.hashes.push(hash);
-        self.hashes.sort_by_key(|stored| std::cmp::Reverse(stored.hash_revision));
-        self.hashes.truncate(STORED_HASHES_MAX);
-    }
 }
 
 #[derive(Debug)]

@@ -29,25 +29,17 @@ use crate::tree_index::{IndexSnapshot, TreeIndex};
 #[derive(Debug)]
 pub(crate) struct TxnChanges {
     base_revision: i64,
-    compact_revision: i64,
-    changes: Vec<Change>,
+    pub(crate) compact_revision: i64,
+    pub(crate) changes: Vec<Change>,
 }
 
 impl TxnChanges {
-    pub(crate) fn new(base: i64, compact_revision: i64) -> TxnChanges {
-        TxnChanges { base_revision: base, compact_revision, changes: Vec::new() }
+    pub(crate) fn new(base_revision: i64, compact_revision: i64) -> TxnChanges {
+        TxnChanges { base_revision, compact_revision, changes: Vec::new() }
     }
 
     pub(crate) fn revision(&self) -> i64 {
         self.base_revision + i64::from(!self.changes.is_empty())
-    }
-
-    pub(crate) fn compact_revision(&self) -> i64 {
-        self.compact_revision
-    }
-
-    pub(crate) fn has_changes(&self) -> bool {
-        !self.changes.is_empty()
     }
 
     pub(crate) fn put<T>(
@@ -127,14 +119,6 @@ impl TxnChanges {
                 Change::Delete(record) => leases.attach(&record.key, 0),
             }
         }
-    }
-
-    pub(crate) fn changes(&self) -> &[Change] {
-        &self.changes
-    }
-
-    pub(crate) fn into_changes(self) -> Vec<Change> {
-        self.changes
     }
 
     fn next_revision(&self) -> Revision {

@@ -23,16 +23,15 @@ use clearlane_engine::stream::Exporter;
 use crate::clearlane::read_txn::{StoreReadTxn, StoreState};
 use crate::clearlane::write_txn::SnapshotWriteTxn;
 use crate::compaction::{
-    self, CompactionJob, CompactionStore, CompactionTracker, removable_records,
+    self, CompactionJob, CompactionStore, CompactionTracker, FINISHED_COMPACT_KEY,
+    SCHEDULED_COMPACT_KEY, check_compaction_revision, removable_records,
 };
-use crate::compaction::{FINISHED_COMPACT_KEY, SCHEDULED_COMPACT_KEY, check_compaction_revision};
 use crate::config::StoreConfig;
 use crate::error::Result;
 use crate::hash::HashKvJob;
-use crate::interface::ConsistentIndex;
-use crate::interface::{HashJob, KeyLeases, ReadTxn, Store, TxnResult, WriteTxn};
+use crate::interface::{ConsistentIndex, HashJob, KeyLeases, ReadTxn, Store, TxnResult, WriteTxn};
 use crate::kv_hasher::{HashKv, KvHasher};
-use crate::restore::{RecoveryInfo, RestoredStore};
+use crate::restore::{RecoveryInfo, RestoredIndex, restore_store};
 use crate::tree_index::persistent::PersistentIndex;
 use crate::tree_index::{IndexCompaction, TreeIndex};
 
@@ -47,17 +46,12 @@ pub struct SnapshotStore<A> {
 
 impl<A: ConsistentIndex> SnapshotStore<A> {
     pub fn open(store_config: StoreConfig<A>) -> Result<(SnapshotStore<A>, RecoveryInfo)> {
-        let index = PersistentIndex::default();
-        let RestoredStore { index, revision, compact_revision, compactions, recovery: opened } =
-            RestoredStore::restore(&*store_config.engine, index)?;
-        let StoreConfig { engine, config, pre_commit, consistent_index: applied, leases } =
-            store_config;
-        let state = StoreState {
-            revision,
-            compact_revision,
-            consistent_index: applied,
-            index: index.snapshot(),
-        };
+        let StoreConfig { engine, config, pre_commit, consistent_index, leases } = store_config;
+        let (restored, compactions, recovery) =
+            restore_store(&*engine, PersistentIndex::default())?;
+        let RestoredIndex { index, revision, compact_revision, .. } = restored;
+        let state =
+            StoreState { revision, compact_revision, consistent_index, index: index.snapshot() };
         let locks = config.locks.clone();
         let pre_commit = PreCommit::new(move |state: &StoreState<A>, put| {
             pre_commit.run(&state.consistent_index, put)
@@ -68,7 +62,7 @@ impl<A: ConsistentIndex> SnapshotStore<A> {
             compactions: Mutex::new(&locks, "compactions", compactions),
             leases,
         };
-        Ok((store, opened))
+        Ok((store, recovery))
     }
 
     pub fn begin_read(&self) -> StoreReadTxn<A> {
@@ -129,7 +123,7 @@ impl<A: ConsistentIndex> Store<A> for SnapshotStore<A> {
     }
 
     fn compaction_hashes(&self) -> Vec<HashKv> {
-        self.compactions.lock().hashes()
+        self.compactions.lock().hashes.clone()
     }
 
     fn commit(&self) -> Result<()> {

@@ -8,12 +8,12 @@ use clearlane_engine::{Bucket, KeyRange};
 use crate::clearlane::read_txn::StoreState;
 use crate::compaction::encode_compact_revision;
 use crate::error::Result;
-use crate::interface::ConsistentIndex;
-use crate::interface::{KeyLeases, RangeOptions, RangeRecords, TxnResult, WriteTxn};
+use crate::interface::{
+    ConsistentIndex, KeyLeases, RangeOptions, RangeRecords, TxnResult, WriteTxn,
+};
 use crate::tree_index::TreeIndex;
 use crate::tree_index::persistent::PersistentIndex;
-use crate::txn_changes::TxnChanges;
-use crate::txn_changes::assert_not_owned_by_store;
+use crate::txn_changes::{TxnChanges, assert_not_owned_by_store};
 
 pub(crate) type BackendTx<'s, A> = Box<dyn clearlane_backend::WriteTx<StoreState<A>> + 's>;
 
@@ -56,9 +56,9 @@ impl<'s, A: ConsistentIndex> SnapshotWriteTxn<'s, A> {
         drop(index);
         let earlier_revisions = earlier_revisions
             .into_iter()
-            .map(|earlier| (earlier.revision(), earlier.into_changes()))
+            .map(|earlier| (earlier.revision(), earlier.changes))
             .collect();
-        let newest = TxnResult::new(revision, txn_changes.into_changes(), ended);
+        let newest = TxnResult::new(revision, txn_changes.changes, ended);
         Ok(TxnResult { earlier_revisions, ..newest })
     }
 
@@ -108,16 +108,16 @@ impl<A: ConsistentIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A> {
     }
 
     fn begin_next_revision(&mut self) -> bool {
-        if self.txn_changes.has_changes() {
+        if !self.txn_changes.changes.is_empty() {
             let next =
-                TxnChanges::new(self.txn_changes.revision(), self.txn_changes.compact_revision());
+                TxnChanges::new(self.txn_changes.revision(), self.txn_changes.compact_revision);
             self.earlier_revisions.push(std::mem::replace(&mut self.txn_changes, next));
         }
         true
     }
 
     fn end(self: Box<Self>, applied: A) -> Result<TxnResult> {
-        let compact_revision = self.txn_changes.compact_revision();
+        let compact_revision = self.txn_changes.compact_revision;
         self.end_with_compact_revision(applied, compact_revision)
     }
 }

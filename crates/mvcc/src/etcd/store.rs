@@ -17,10 +17,8 @@ use clearlane_engine::Bucket;
 use clearlane_engine::stream::Exporter;
 
 use crate::compaction::{
-    self, CompactionJob, CompactionStore, CompactionTracker, removable_records,
-};
-use crate::compaction::{
-    FINISHED_COMPACT_KEY, SCHEDULED_COMPACT_KEY, check_compaction_revision, encode_compact_revision,
+    self, CompactionJob, CompactionStore, CompactionTracker, FINISHED_COMPACT_KEY,
+    SCHEDULED_COMPACT_KEY, check_compaction_revision, encode_compact_revision, removable_records,
 };
 use crate::config::StoreConfig;
 use crate::error::Result;
@@ -32,7 +30,7 @@ use crate::interface::ConsistentIndex;
 use crate::interface::{HashJob, KeyLeases, ReadTxn, Store, TxnResult, WriteTxn};
 use crate::kv_hasher::{HashKv, KvHasher};
 use crate::range::IndexedRead;
-use crate::restore::{RecoveryInfo, RestoredStore};
+use crate::restore::{RecoveryInfo, RestoredIndex, restore_store};
 use crate::tree_index::locked::{CompactionLock, LockedIndex};
 use crate::tree_index::{IndexCompaction, TreeIndex};
 
@@ -88,15 +86,14 @@ impl<A: ConsistentIndex> EtcdStore<A> {
             Era::V3_0 | Era::V3_1 | Era::V3_2 => CompactionLock::WholeWalk,
             _ => CompactionLock::PerKey,
         };
-        let index = LockedIndex::new(&store_config.config.locks, compaction_lock);
-        let RestoredStore { index, revision, compact_revision, compactions, recovery: opened } =
-            RestoredStore::restore(&*store_config.engine, index)?;
-        let StoreConfig { engine, config, pre_commit, consistent_index: applied, leases } =
-            store_config;
+        let StoreConfig { engine, config, pre_commit, consistent_index, leases } = store_config;
         let locks = config.locks.clone();
+        let (restored, compactions, recovery) =
+            restore_store(&*engine, LockedIndex::new(&locks, compaction_lock))?;
+        let RestoredIndex { index, revision, compact_revision, .. } = restored;
         let first =
             Revisions { current: revision, compacted: compact_revision, index: index.snapshot() };
-        let reached = StorePosition { revision, compact_revision, consistent_index: applied };
+        let reached = StorePosition { revision, compact_revision, consistent_index };
         let pre_commit = PreCommit::new(move |reached: &StorePosition<A>, put| {
             pre_commit.run(&reached.consistent_index, put)
         });
@@ -108,7 +105,7 @@ impl<A: ConsistentIndex> EtcdStore<A> {
             watchers: Mutex::new(&locks, "watchable", EtcdWatchers::default()),
             leases,
         };
-        Ok((store, opened))
+        Ok((store, recovery))
     }
 
     fn begin_read_with<'s>(
@@ -148,17 +145,14 @@ impl<A: ConsistentIndex> Store<A> for EtcdStore<A> {
         Ok(Box::new(EtcdWriteTxn::new(self)?))
     }
 
-    fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, TxnResult)> {
+    fn compact(&self, at: i64, consistent_index: A) -> Result<(CompactionJob, TxnResult)> {
         self.locks.change_revisions(|revisions| {
             let (revision, previous) = (revisions.current, revisions.compacted);
             check_compaction_revision(at, revision, previous)?;
             let mut tx = self.backend.begin_write()?;
             tx.put(Bucket::Meta, SCHEDULED_COMPACT_KEY, encode_compact_revision(at))?;
-            let ended = tx.end(StorePosition {
-                revision,
-                compact_revision: at,
-                consistent_index: applied,
-            })?;
+            let reached = StorePosition { revision, compact_revision: at, consistent_index };
+            let ended = tx.end(reached)?;
             revisions.compacted = at;
             // etcd has the mark on disk before it goes on, with `store` and `revMu` held for the
             // sync.
@@ -187,7 +181,7 @@ impl<A: ConsistentIndex> Store<A> for EtcdStore<A> {
     }
 
     fn compaction_hashes(&self) -> Vec<HashKv> {
-        self.compactions.lock().hashes()
+        self.compactions.lock().hashes.clone()
     }
 
     fn commit(&self) -> Result<()> {

@@ -26,16 +26,15 @@ use prost::Message;
 use crate::error::{Error, Result};
 use crate::etcd::store::EtcdStore;
 use crate::etcd::watchers::EtcdWatchers;
-use crate::watch::channel::StreamConsumer;
-use crate::watch::channel::{ChannelCapacity, ChannelsToWake, WatchChannel, wake_all};
-use crate::watch::detached_stream::DetachedStream;
-use crate::watch::interface::{WatchConfig, WatchableKv, WorkSignal};
-use crate::watch::interface::{WatchMetrics, WatchableStore};
-use crate::watch::response::{Event, Response, ResponseKind, WatchId, WatchRequest};
-
 use crate::interface::{Change, ConsistentIndex, RangeOptions, Store};
 use crate::range::try_range;
 use crate::revision::{RecordKind, Revision, RevisionKey};
+use crate::watch::channel::{
+    ChannelCapacity, ChannelsToWake, StreamConsumer, WatchChannel, wake_all,
+};
+use crate::watch::detached_stream::DetachedStream;
+use crate::watch::interface::{WatchConfig, WatchMetrics, WatchableKv, WatchableStore, WorkSignal};
+use crate::watch::response::{Event, Response, ResponseKind, WatchId, WatchRequest};
 
 /// The capacity of etcd's channel, until 3.2 and later.
 const CHANNEL_RESPONSES_MAX_UNTIL_3_2: usize = 1024;

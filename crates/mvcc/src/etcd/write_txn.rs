@@ -9,12 +9,10 @@ use crate::error::Result;
 use crate::etcd::store::{EtcdStore, StorePosition};
 use crate::etcd::store_locks::{Revisions, StoreGuard, StoreLocks};
 use crate::etcd::watchers::EtcdWatchers;
-use crate::interface::ConsistentIndex;
-use crate::interface::{RangeOptions, RangeRecords, TxnResult, WriteTxn};
+use crate::interface::{ConsistentIndex, RangeOptions, RangeRecords, TxnResult, WriteTxn};
 use crate::tree_index::TreeIndex;
 use crate::tree_index::locked::LockedIndex;
-use crate::txn_changes::TxnChanges;
-use crate::txn_changes::assert_not_owned_by_store;
+use crate::txn_changes::{TxnChanges, assert_not_owned_by_store};
 use crate::watch::channel::wake_all;
 
 pub(crate) struct EtcdWriteTxn<'s, A> {
@@ -83,14 +81,14 @@ impl<A: ConsistentIndex> WriteTxn<A> for EtcdWriteTxn<'_, A> {
     fn end(self: Box<Self>, applied: A) -> Result<TxnResult> {
         let EtcdWriteTxn { store, index, tx, store_guard, watchers, txn_changes } = *self;
         txn_changes.attach(&*store.leases);
-        let (revision, compact_revision) = (txn_changes.revision(), txn_changes.compact_revision());
+        let (revision, compact_revision) = (txn_changes.revision(), txn_changes.compact_revision);
         let reached = StorePosition { revision, compact_revision, consistent_index: applied };
-        let ended = if txn_changes.has_changes() {
+        let ended = if !txn_changes.changes.is_empty() {
             let index = index.snapshot();
             let next = Revisions { current: revision, compacted: compact_revision, index };
             // As in etcd, watchers are notified before the end, and no other write comes between.
             let mut watchers = watchers.unwrap_or_else(|| store.watchers.lock());
-            let to_wake = watchers.notify(revision, txn_changes.changes());
+            let to_wake = watchers.notify(revision, &txn_changes.changes);
             let ended = store_guard.publish(next, || Ok(tx.end(reached)?))?;
             // Wakes with `watchable` unlocked.
             drop(watchers);
@@ -100,6 +98,6 @@ impl<A: ConsistentIndex> WriteTxn<A> for EtcdWriteTxn<'_, A> {
             // A transaction that has changed nothing does not take `revMu`.
             tx.end(reached)?
         };
-        Ok(TxnResult::new(revision, txn_changes.into_changes(), ended))
+        Ok(TxnResult::new(revision, txn_changes.changes, ended))
     }
 }

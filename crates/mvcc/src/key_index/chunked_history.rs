@@ -33,28 +33,24 @@ pub(super) struct ChunkedHistory {
 }
 
 impl ChunkedHistory {
-    pub(super) fn new(origin: ChangeContext, changes: &[KeyChange]) -> ChunkedHistory {
-        ChunkedHistory { first_context: origin, changes: changes.to_vec(), older: None }
+    pub(super) fn new(first_context: ChangeContext, changes: &[KeyChange]) -> ChunkedHistory {
+        ChunkedHistory { first_context, changes: changes.to_vec(), older: None }
     }
 
-    /// Adds a change in front of all others; `origin` is its context if it opens a chunk.
-    pub(super) fn push(front: &mut Arc<ChunkedHistory>, origin: ChangeContext, change: KeyChange) {
+    /// Adds a change in front of all others; `context` is its own, if it opens a chunk.
+    pub(super) fn push(front: &mut Arc<ChunkedHistory>, context: ChangeContext, change: KeyChange) {
         if front.changes.len() == CHUNK_MAX {
-            let older = Some(Arc::clone(front));
-            *front =
-                Arc::new(ChunkedHistory { first_context: origin, changes: vec![change], older });
+            let (changes, older) = (vec![change], Some(Arc::clone(front)));
+            *front = Arc::new(ChunkedHistory { first_context: context, changes, older });
         } else if let Some(own) = Arc::get_mut(front) {
             own.changes.push(change);
         } else {
-            *front = Arc::new(front.with(change));
+            let mut changes = Vec::with_capacity(front.changes.len() + 1);
+            changes.extend_from_slice(&front.changes);
+            changes.push(change);
+            let (first_context, older) = (front.first_context, front.older.clone());
+            *front = Arc::new(ChunkedHistory { first_context, changes, older });
         }
-    }
-
-    fn with(&self, change: KeyChange) -> ChunkedHistory {
-        let mut changes = Vec::with_capacity(self.changes.len() + 1);
-        changes.extend_from_slice(&self.changes);
-        changes.push(change);
-        ChunkedHistory { first_context: self.first_context, changes, older: self.older.clone() }
     }
 
     pub(super) fn newest(&self) -> KeyChange {
@@ -86,8 +82,7 @@ impl ChunkedHistory {
     /// front of it, which are linked anew.
     pub(super) fn compacted(&self, at: i64) -> Option<Arc<ChunkedHistory>> {
         let (chunk, count) = self.find_chunk(at)?;
-        let newest = &chunk.changes[count - 1];
-        let first = if newest.is_kept_at(at) { count - 1 } else { count };
+        let first = if chunk.changes[count - 1].is_kept_at(at) { count - 1 } else { count };
         let rest = chunk.changes.get(first..).filter(|rest| !rest.is_empty());
         let rest = rest
             .map(|rest| ChunkedHistory::new(chunk.first_context.at(&chunk.changes, first), rest));

@@ -61,7 +61,7 @@ impl SixBytes {
 impl InlineHistory {
     /// `None` for any other shape.
     pub(super) fn of(origin: ChangeContext, changes: &[KeyChange]) -> Option<InlineHistory> {
-        let (shape, other) = match changes {
+        let (shape, version_or_first_sub) = match changes {
             [only] if only.kind == RecordKind::Tombstone => (Shape::Tombstone, 0),
             [_] => (Shape::Put, u32::try_from(origin.version).ok()?),
             [first, second] if origin == ChangeContext { created: first.main, version: 1 } => {
@@ -71,21 +71,13 @@ impl InlineHistory {
             _ => return None,
         };
         let newest = changes.last()?;
-        let [lowest, low, high, 0] = newest.sub.to_le_bytes() else { return None };
-        let sub = [lowest, low, high];
-        let payload = match shape {
+        let [sub @ .., 0] = newest.sub.to_le_bytes() else { return None };
+        let encoded_len = match shape {
             Shape::PutTombstone => changes[0].encoded_len,
             Shape::Put | Shape::PutPut | Shape::Tombstone => newest.encoded_len,
         };
         let (main, created) = (SixBytes::of(newest.main)?, SixBytes::of(origin.created)?);
-        Some(InlineHistory {
-            main,
-            created,
-            version_or_first_sub: other,
-            sub,
-            encoded_len: payload,
-            shape,
-        })
+        Some(InlineHistory { main, created, version_or_first_sub, sub, encoded_len, shape })
     }
 
     pub(super) fn unpack(&self) -> (ChangeContext, ArrayVec<KeyChange, 2>) {
@@ -94,13 +86,9 @@ impl InlineHistory {
             Shape::Put => i64::from(self.version_or_first_sub),
             Shape::Tombstone => 0,
             Shape::PutPut | Shape::PutTombstone => {
-                let (main, payload) = (self.created.get(), self.first_encoded_len());
-                changes.push(KeyChange {
-                    main,
-                    sub: self.version_or_first_sub,
-                    kind: RecordKind::Put,
-                    encoded_len: payload,
-                });
+                let (main, sub) = (self.created.get(), self.version_or_first_sub);
+                let encoded_len = self.first_encoded_len();
+                changes.push(KeyChange { main, sub, kind: RecordKind::Put, encoded_len });
                 1
             }
         };
@@ -109,24 +97,16 @@ impl InlineHistory {
     }
 
     pub(super) fn newest(&self) -> KeyChange {
-        let (mark, payload) = match self.shape {
+        let (kind, encoded_len) = match self.shape {
             Shape::Put | Shape::PutPut => (RecordKind::Put, self.encoded_len),
             Shape::Tombstone | Shape::PutTombstone => (RecordKind::Tombstone, EncodedLen::UNKNOWN),
         };
-        KeyChange {
-            main: self.main.get(),
-            sub: self.newest_sub(),
-            kind: mark,
-            encoded_len: payload,
-        }
+        KeyChange { main: self.main.get(), sub: self.newest_sub(), kind, encoded_len }
     }
 
     fn first_encoded_len(&self) -> EncodedLen {
-        if matches!(self.shape, Shape::PutTombstone) {
-            self.encoded_len
-        } else {
-            EncodedLen::UNKNOWN
-        }
+        let is_known = matches!(self.shape, Shape::PutTombstone);
+        if is_known { self.encoded_len } else { EncodedLen::UNKNOWN }
     }
 
     fn newest_sub(&self) -> u32 {
@@ -138,11 +118,9 @@ impl InlineHistory {
     #[inline]
     pub(super) fn at(&self, at: i64) -> Option<Version> {
         let (main, created) = (self.main.get(), self.created.get());
-        let made = |main, sub, version, payload| Version {
-            modified: Revision::new(main, i64::from(sub)),
-            created,
-            version,
-            encoded_len: payload,
+        let made = |main, sub, version, encoded_len| {
+            let modified = Revision::new(main, i64::from(sub));
+            Version { modified, created, version, encoded_len }
         };
         let two = matches!(self.shape, Shape::PutPut | Shape::PutTombstone);
         if main > at {
@@ -159,12 +137,9 @@ impl InlineHistory {
 
     /// The compaction must drop something.
     pub(super) fn compacted(&self, at: i64) -> Option<InlineHistory> {
-        let newest = self.newest();
-        if !newest.is_kept_at(at) {
-            return None;
-        }
         let (first, changes) = self.unpack();
         let last = changes.len() - 1;
-        InlineHistory::of(first.at(&changes, last), &changes[last..])
+        let is_kept = changes[last].is_kept_at(at);
+        is_kept.then(|| InlineHistory::of(first.at(&changes, last), &changes[last..])).flatten()
     }
 }

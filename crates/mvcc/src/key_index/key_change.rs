@@ -15,18 +15,15 @@ pub(super) struct KeyChange {
 }
 
 impl KeyChange {
-    pub(super) fn put(revision: Revision, payload: EncodedLen) -> KeyChange {
-        KeyChange { encoded_len: payload, ..KeyChange::new(revision, RecordKind::Put) }
+    pub(super) fn put(revision: Revision, encoded_len: EncodedLen) -> KeyChange {
+        let sub = u32::try_from(revision.sub);
+        let sub = sub.expect("no transaction makes four thousand million changes");
+        KeyChange { main: revision.main, sub, kind: RecordKind::Put, encoded_len }
     }
 
     pub(super) fn tombstone(revision: Revision) -> KeyChange {
-        KeyChange::new(revision, RecordKind::Tombstone)
-    }
-
-    fn new(revision: Revision, mark: RecordKind) -> KeyChange {
-        let sub = u32::try_from(revision.sub);
-        let sub = sub.expect("no transaction makes four thousand million changes");
-        KeyChange { main: revision.main, sub, kind: mark, encoded_len: EncodedLen::UNKNOWN }
+        let kind = RecordKind::Tombstone;
+        KeyChange { kind, ..KeyChange::put(revision, EncodedLen::UNKNOWN) }
     }
 
     pub(super) fn revision(&self) -> Revision {

@@ -51,9 +51,9 @@ pub enum CompactionEffect {
 }
 
 impl KeyIndex {
-    pub fn new(revision: Revision, payload: EncodedLen) -> KeyIndex {
+    pub fn new(revision: Revision, encoded_len: EncodedLen) -> KeyIndex {
         let origin = ChangeContext { created: revision.main, version: 1 };
-        KeyIndex::of(origin, &[KeyChange::put(revision, payload)])
+        KeyIndex::of(origin, &[KeyChange::put(revision, encoded_len)])
     }
 
     /// The history that begins with this version: a compaction has taken what was before.
@@ -74,20 +74,13 @@ impl KeyIndex {
     }
 
     /// The key has a value from `revision` on. Returns what its record must say.
-    pub fn put(&mut self, revision: Revision, payload: EncodedLen) -> Version {
-        let origin = match self.current() {
-            Some(current) => {
-                ChangeContext { created: current.created, version: current.version + 1 }
-            }
-            None => ChangeContext { created: revision.main, version: 1 },
+    pub fn put(&mut self, revision: Revision, encoded_len: EncodedLen) -> Version {
+        let (created, version) = match self.current() {
+            Some(current) => (current.created, current.version + 1),
+            None => (revision.main, 1),
         };
-        self.push(origin, KeyChange::put(revision, payload));
-        Version {
-            modified: revision,
-            created: origin.created,
-            version: origin.version,
-            encoded_len: payload,
-        }
+        self.push(ChangeContext { created, version }, KeyChange::put(revision, encoded_len));
+        Version { modified: revision, created, version, encoded_len }
     }
 
     /// The key has no value from `revision` on. Returns the version that ended; `None` if there
@@ -100,8 +93,7 @@ impl KeyIndex {
 
     /// Adds a change after all others; `origin` is its context as the first of a chunk.
     fn push(&mut self, origin: ChangeContext, change: KeyChange) {
-        let newest = self.newest();
-        let (newest, revision) = (newest.revision(), change.revision());
+        let (newest, revision) = (self.newest().revision(), change.revision());
         assert!(newest < revision, "a change at {revision} comes after one at {newest}");
         match &mut self.0 {
             Representation::Inline(short) => {
@@ -176,24 +168,9 @@ impl KeyIndex {
                 })
             }
         };
-        match rest {
-            Some(rest) => self.0 = rest,
-            None => return CompactionEffect::Emptied,
-        }
+        let Some(rest) = rest else { return CompactionEffect::Emptied };
+        self.0 = rest;
         CompactionEffect::Shortened
-    }
-
-    /// The generations that are left, the oldest first.
-    pub fn generations(&self) -> Vec<Generation> {
-        let mut generations: Vec<Generation> = Vec::new();
-        self.for_each(&mut |change, origin| match generations
-            .last_mut()
-            .filter(|last| !last.is_ended)
-        {
-            Some(open) => open.add(change),
-            None => generations.push(Generation::starting(change, origin)),
-        });
-        generations
     }
 
     fn newest(&self) -> KeyChange {
@@ -250,43 +227,21 @@ impl KeyIndex {
     }
 }
 
-/// From a creation of the key to its tombstone, as far as it is left.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Generation {
-    /// The main revision that created the key; 0 if only the tombstone is left.
-    pub created: i64,
-    /// The version of the first put that is left; 0 if only the tombstone is left.
-    pub version: i64,
-    /// The revisions that are left; if the generation has ended, the last is the tombstone's.
-    pub revisions: Vec<Revision>,
-    pub is_ended: bool,
-}
-
-impl Generation {
-    fn starting(change: KeyChange, origin: ChangeContext) -> Generation {
-        let ChangeContext { created, version } = origin;
-        let mut generation =
-            Generation { created, version, revisions: Vec::new(), is_ended: false };
-        generation.add(change);
-        generation
-    }
-
-    fn add(&mut self, change: KeyChange) {
-        self.revisions.push(change.revision());
-        self.is_ended = change.kind == RecordKind::Tombstone;
-    }
-}
-
 /// `{4.0 6.0t} {8.0 9.0}`: the generations, as in `docs/mvcc.md`.
 impl fmt::Display for KeyIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let generations = self.generations().into_iter().map(|generation| {
-            let revisions: Vec<String> =
-                generation.revisions.iter().map(ToString::to_string).collect();
-            let end = if generation.is_ended { "t" } else { "" };
-            format!("{{{}{end}}}", revisions.join(" "))
+        let mut text = String::new();
+        self.for_each(&mut |change, _| {
+            let open = match text.chars().last() {
+                None => "{",
+                Some('}') => " {",
+                Some(_) => " ",
+            };
+            let end = if change.kind == RecordKind::Tombstone { "t}" } else { "" };
+            text += &format!("{open}{}{end}", change.revision());
         });
-        f.write_str(&generations.collect::<Vec<_>>().join(" "))
+        f.write_str(&text)?;
+        f.write_str(if self.is_live() { "}" } else { "" })
     }
 }
 
@@ -296,9 +251,17 @@ impl fmt::Debug for KeyIndex {
     }
 }
 
+/// Whether all answers are the same, but for the lengths of records.
 impl PartialEq for KeyIndex {
     fn eq(&self, other: &KeyIndex) -> bool {
-        self.generations() == other.generations()
+        let changes = |history: &KeyIndex| {
+            let mut changes = Vec::new();
+            history.for_each(&mut |change, context| {
+                changes.push((change.revision(), change.kind, context));
+            });
+            changes
+        };
+        changes(self) == changes(other)
     }
 }
 

@@ -22,6 +22,11 @@ const MOD_REVISION_FIELD: u32 = 3;
 const VERSION_FIELD: u32 = 4;
 
 impl Version {
+    /// Of a key that is created.
+    pub(crate) fn first(modified: Revision, encoded_len: EncodedLen) -> Version {
+        Version { modified, created: modified.main, version: 1, encoded_len }
+    }
+
     #[inline]
     pub fn record_len(&self) -> Option<usize> {
         Some(self.encoded_len.bytes()? + self.revision_fields_len())
@@ -50,23 +55,16 @@ mod tests {
 
     #[test]
     fn a_length_is_known_before_the_record_is() {
-        for (created, main, number) in [(1, 1, 1), (100, 200, 3), (128, 1 << 40, 1 << 20)] {
+        for (create_revision, mod_revision, version) in
+            [(1, 1, 1), (100, 200, 3), (128, 1 << 40, 1 << 20)]
+        {
             for value in [0, 1, 127, 128, 70_000] {
-                let record = KeyValue {
-                    key: "k".into(),
-                    create_revision: created,
-                    mod_revision: main,
-                    version: number,
-                    value: vec![7; value].into(),
-                    lease: value as i64,
-                };
-                let numbers = (record.create_revision, record.mod_revision, record.version);
-                let rest =
-                    KeyValue { create_revision: 0, mod_revision: 0, version: 0, ..record.clone() };
-                assert_eq!(numbers, (created, main, number));
-                let modified = Revision::new(main, 0);
-                let payload = EncodedLen::of(rest.encoded_len());
-                let version = Version { modified, created, version: number, encoded_len: payload };
+                let (lease, value) = (value as i64, vec![7; value].into());
+                let rest = KeyValue { key: "k".into(), value, lease, ..KeyValue::default() };
+                let encoded_len = EncodedLen::of(rest.encoded_len());
+                let record = KeyValue { create_revision, mod_revision, version, ..rest };
+                let modified = Revision::new(mod_revision, 0);
+                let version = Version { modified, created: create_revision, version, encoded_len };
                 assert_eq!(version.record_len(), Some(record.encoded_len()));
                 let unknown = Version { encoded_len: EncodedLen::UNKNOWN, ..version };
                 assert_eq!(unknown.record_len(), None);
@@ -80,12 +78,8 @@ mod tests {
         assert_eq!(EncodedLen::of((1 << 24) - 1).bytes(), Some((1 << 24) - 1));
         assert_eq!(EncodedLen::of(1 << 24), EncodedLen::UNKNOWN);
         assert_eq!(EncodedLen::of(1 << 33), EncodedLen::UNKNOWN);
-        let version = Version {
-            modified: Revision::new(9, 0),
-            created: 9,
-            version: 1,
-            encoded_len: EncodedLen::UNKNOWN,
-        };
+        let (modified, encoded_len) = (Revision::new(9, 0), EncodedLen::UNKNOWN);
+        let version = Version { modified, created: 9, version: 1, encoded_len };
         // A record that cannot be: its reader will report it.
         assert_eq!(version.with_record_len(2), version);
     }

@@ -56,12 +56,12 @@ pub fn restore<I: TreeIndex>(
     mut index: I,
     run_records: usize,
 ) -> Result<RestoredIndex<I>> {
-    let finished =
+    let finished_compact_revision =
         read_compact_revision(snapshot, FINISHED_COMPACT_KEY)?.unwrap_or(NEVER_COMPACTED);
     let scheduled =
         read_compact_revision(snapshot, SCHEDULED_COMPACT_KEY)?.unwrap_or(NEVER_COMPACTED);
     // A compaction that a crash has interrupted counts from its start on, and is done again.
-    let compact_revision = finished.max(scheduled);
+    let compact_revision = finished_compact_revision.max(scheduled);
     if compact_revision > REVISION_MAX {
         return Err(Error::Damaged(format!("{compact_revision} cannot have been compacted")));
     }
@@ -73,7 +73,7 @@ pub fn restore<I: TreeIndex>(
         revision: newest.max(compact_revision).max(FIRST_REVISION),
         compact_revision,
         leases,
-        finished_compact_revision: finished,
+        finished_compact_revision,
     })
 }
 
@@ -84,33 +84,18 @@ pub struct RecoveryInfo {
     pub compaction: Option<CompactionJob>,
 }
 
-pub(crate) struct RestoredStore<I> {
-    pub(crate) index: I,
-    pub(crate) revision: i64,
-    pub(crate) compact_revision: i64,
-    pub(crate) compactions: CompactionTracker,
-    pub(crate) recovery: RecoveryInfo,
-}
-
-impl<I: TreeIndex> RestoredStore<I> {
-    /// Reads what the engine holds, and fills the index, which is empty.
-    pub(crate) fn restore(engine: &dyn Engine, index: I) -> Result<RestoredStore<I>> {
-        let snapshot = engine.snapshot().map_err(clearlane_backend::Error::from)?;
-        let restored = restore(&*snapshot, index, RUN_RECORDS)?;
-        let (revision, compact_revision) = (restored.revision, restored.compact_revision);
-        let compactions = CompactionTracker::new(restored.finished_compact_revision);
-        let compaction = (compact_revision > restored.finished_compact_revision).then(|| {
-            compactions.resume(compact_revision, restored.finished_compact_revision, None)
-        });
-        let opened = RecoveryInfo { leases: restored.leases, compaction };
-        Ok(RestoredStore {
-            index: restored.index,
-            revision,
-            compact_revision,
-            compactions,
-            recovery: opened,
-        })
-    }
+/// Reads what the engine holds into the index, which is empty. The leases are in the recovery info.
+pub(crate) fn restore_store<I: TreeIndex>(
+    engine: &dyn Engine,
+    index: I,
+) -> Result<(RestoredIndex<I>, CompactionTracker, RecoveryInfo)> {
+    let snapshot = engine.snapshot().map_err(clearlane_backend::Error::from)?;
+    let mut restored = restore(&*snapshot, index, RUN_RECORDS)?;
+    let leases = std::mem::take(&mut restored.leases);
+    let (scheduled, finished) = (restored.compact_revision, restored.finished_compact_revision);
+    let compactions = CompactionTracker::new(finished);
+    let compaction = (scheduled > finished).then(|| compactions.resume(scheduled, finished));
+    Ok((restored, compactions, RecoveryInfo { leases, compaction }))
 }
 
 fn read_records(snapshot: &dyn Snapshot, run_records: usize) -> Result<RecordContents> {

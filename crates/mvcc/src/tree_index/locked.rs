@@ -105,10 +105,6 @@ impl IndexSnapshot for LockedIndex {
         let _ = versions(&tree, range, at).try_for_each(|(key, version)| visit(key, version));
     }
 
-    fn count(&self, range: KeyRange<'_>, at: i64) -> u64 {
-        versions(&self.tree.read(), range, at).count() as u64
-    }
-
     fn revisions(
         &self,
         range: KeyRange<'_>,
@@ -160,13 +156,13 @@ impl TreeIndex for LockedIndex {
         self.clone()
     }
 
-    fn put(&mut self, key: &[u8], revision: Revision, payload: EncodedLen) -> Version {
+    fn put(&mut self, key: &[u8], revision: Revision, encoded_len: EncodedLen) -> Version {
         let mut tree = self.tree.write();
         if let Some(history) = tree.get_mut(key) {
-            return history.put(revision, payload);
+            return history.put(revision, encoded_len);
         }
-        tree.insert(Key::new(key), KeyIndex::new(revision, payload));
-        Version { modified: revision, created: revision.main, version: 1, encoded_len: payload }
+        tree.insert(Key::new(key), KeyIndex::new(revision, encoded_len));
+        Version::first(revision, encoded_len)
     }
 
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version> {

@@ -44,7 +44,9 @@ pub trait IndexSnapshot: Clone + Debug + Send + Sync {
     /// Calls `visit` in key order for each key that has a value at `at`, until it breaks.
     fn walk(&self, range: KeyRange<'_>, at: i64, visit: &mut VersionVisitor<'_>);
 
-    fn count(&self, range: KeyRange<'_>, at: i64) -> u64;
+    fn count(&self, range: KeyRange<'_>, at: i64) -> u64 {
+        self.revisions(range, at, 0, &mut |_, _| ControlFlow::Break(()))
+    }
 
     /// Calls `visit` for the first `limit` keys of `range` that have a value at `at`, and returns
     /// how many there are in all. A visitor that breaks gets no more keys; the count stays whole.
@@ -103,9 +105,9 @@ pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
 
     fn snapshot(&self) -> Self::Snapshot;
 
-    /// The key has a value from `revision` on; `payload` is the length of its record without the
+    /// The key has a value from `revision` on; `encoded_len` is the length of its record without the
     /// numbers that the index knows. Returns the version, as the record must have it.
-    fn put(&mut self, key: &[u8], revision: Revision, payload: EncodedLen) -> Version;
+    fn put(&mut self, key: &[u8], revision: Revision, encoded_len: EncodedLen) -> Version;
 
     /// The key has no value from `revision` on. Returns the version that ended; `None` if there
     /// was none, and then nothing has changed and no tombstone is to be written.

@@ -64,15 +64,11 @@ impl SortedRunBuilder {
 #[derive(Debug, Default)]
 pub struct SortedRun {
     chunks: Vec<Vec<(Key, KeyIndex)>>,
-    newest: Revision,
+    /// Of all its records.
+    pub(super) newest: Revision,
 }
 
 impl SortedRun {
-    /// The newest revision of all its records.
-    pub(super) fn newest(&self) -> Revision {
-        self.newest
-    }
-
     /// Merges runs that come in the order of their revisions: each key once, in the order of keys.
     /// Keys that have nothing but a tombstone are left out.
     pub(super) fn merge(runs: Vec<SortedRun>) -> impl Iterator<Item = (Key, KeyIndex)> {
@@ -178,17 +174,10 @@ mod tests {
         let mut builder = SortedRunBuilder::default();
         for ((number, is_put), main) in changes {
             let (key, modified) = (vec![b'k'; usize::from(*number)], Revision::new(*main, 0));
-            match is_put {
-                true => builder.put(
-                    &key,
-                    Version {
-                        modified,
-                        created: *main,
-                        version: 1,
-                        encoded_len: EncodedLen::UNKNOWN,
-                    },
-                ),
-                false => builder.tombstone(&key, modified),
+            if *is_put {
+                builder.put(&key, Version::first(modified, EncodedLen::UNKNOWN));
+            } else {
+                builder.tombstone(&key, modified);
             }
         }
         builder.finish()
@@ -201,9 +190,7 @@ mod tests {
         let runs = changes.chunks(1_500).map(|changes| {
             let mut builder = SortedRunBuilder::default();
             for (number, main) in changes {
-                let modified = Revision::new(*main, 0);
-                let (created, encoded_len) = (*main, EncodedLen::UNKNOWN);
-                let version = Version { modified, created, version: 1, encoded_len };
+                let version = Version::first(Revision::new(*main, 0), EncodedLen::UNKNOWN);
                 builder.put(&number.to_be_bytes(), version);
             }
             builder.finish()

@@ -29,8 +29,7 @@ use self::watchers::{DeliveryResult, Watchers};
 use crate::clearlane::store::SnapshotStore;
 use crate::error::Result;
 use crate::interface::{Change, ConsistentIndex, ReadTxn as _};
-use crate::watch::channel::StreamConsumer;
-use crate::watch::channel::{ChannelCapacity, WatchChannel, wake_all};
+use crate::watch::channel::{ChannelCapacity, StreamConsumer, WatchChannel, wake_all};
 use crate::watch::detached_stream::DetachedStream;
 use crate::watch::interface::{
     WatchConfig, WatchMetrics, WatchWork, WatchableKv, WatchableStore, WorkSignal,

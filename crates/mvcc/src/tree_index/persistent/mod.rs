@@ -89,10 +89,6 @@ impl IndexSnapshot for PersistentSnapshot {
         });
     }
 
-    fn count(&self, range: KeyRange<'_>, at: i64) -> u64 {
-        self.revisions(range, at, 0, &mut |_, _| ControlFlow::Break(()))
-    }
-
     fn revisions(
         &self,
         range: KeyRange<'_>,
@@ -156,20 +152,15 @@ impl TreeIndex for PersistentIndex {
         self.current.clone()
     }
 
-    fn put(&mut self, key: &[u8], revision: Revision, payload: EncodedLen) -> Version {
+    fn put(&mut self, key: &[u8], revision: Revision, encoded_len: EncodedLen) -> Version {
         self.advance(revision);
-        let mut made = Version {
-            modified: revision,
-            created: revision.main,
-            version: 1,
-            encoded_len: payload,
-        };
+        let mut made = Version::first(revision, encoded_len);
         edit::edit(&mut self.current.root, key, &mut |history| match history {
             Some(history) => {
-                made = history.put(revision, payload);
+                made = history.put(revision, encoded_len);
                 Edit::Keep
             }
-            None => Edit::Insert(KeyIndex::new(revision, payload)),
+            None => Edit::Insert(KeyIndex::new(revision, encoded_len)),
         });
         made
     }
@@ -187,7 +178,7 @@ impl TreeIndex for PersistentIndex {
 
     fn restore(&mut self, runs: Vec<SortedRun>) {
         assert_eq!(self.current.root.len(), 0, "an index is restored before anything is put");
-        self.current.newest = runs.iter().map(|run| run.newest().main).max().unwrap_or(0);
+        self.current.newest = runs.iter().map(|run| run.newest.main).max().unwrap_or(0);
         self.current.root = build::tree(SortedRun::merge(runs));
     }
 

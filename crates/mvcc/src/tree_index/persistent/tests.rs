@@ -113,7 +113,8 @@ proptest! {
         let mut builder = SortedRunBuilder::default();
         for number in 0..keys {
             let modified = Revision::new(5, i64::from(number));
-            builder.put(&key(number), Version { modified, created: 3, version: 2, encoded_len: EncodedLen::of(9) });
+            let version = Version { created: 3, version: 2, ..Version::first(modified, EncodedLen::of(9)) };
+            builder.put(&key(number), version);
         }
         let mut index = PersistentIndex::default();
         index.restore(vec![builder.finish()]);
@@ -135,15 +136,7 @@ fn a_tree_of_several_runs_keeps_them_too() {
         let mut builder = SortedRunBuilder::default();
         for number in (third..keys).step_by(3) {
             let modified = Revision::new(i64::from(third) + 1, i64::from(number));
-            builder.put(
-                &key(number),
-                Version {
-                    modified,
-                    created: modified.main,
-                    version: 1,
-                    encoded_len: EncodedLen::of(9),
-                },
-            );
+            builder.put(&key(number), Version::first(modified, EncodedLen::of(9)));
         }
         runs.push(builder.finish());
     }
