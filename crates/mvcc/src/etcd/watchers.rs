@@ -69,8 +69,8 @@ impl EtcdWatchers {
     pub(super) fn open(&mut self, make: impl FnOnce(u64) -> WatchChannel) -> Arc<WatchChannel> {
         self.last_stream += 1;
         let channel = Arc::new(make(self.last_stream));
-        let (watchers, numbers) = (BTreeMap::new(), WatchIdAllocator::default());
-        let stream = Stream { channel: Arc::clone(&channel), watchers, watch_ids: numbers };
+        let (watchers, watch_ids) = (BTreeMap::new(), WatchIdAllocator::default());
+        let stream = Stream { channel: Arc::clone(&channel), watchers, watch_ids };
         self.streams.insert(self.last_stream, stream);
         channel
     }
@@ -90,36 +90,39 @@ impl EtcdWatchers {
             let watchers = of.watchers.into_iter().map(|(id, watcher)| {
                 // The events of a victim are in the other store, too.
                 let victim = victims.remove(&WatcherKey { stream, id });
-                let next = victim.and_then(Victim::first_revision).unwrap_or(watcher.from);
+                let next_revision = victim.and_then(Victim::first_revision).unwrap_or(watcher.from);
                 let Watcher { request, quiet, .. } = watcher;
-                DetachedWatcher { id, request, next_revision: next, quiet }
+                DetachedWatcher { id, request, next_revision, quiet }
             });
-            DetachedStream {
-                watchers: watchers.collect(),
-                channel: of.channel,
-                watch_ids: of.watch_ids,
-            }
+            let watchers = watchers.collect();
+            DetachedStream { watchers, channel: of.channel, watch_ids: of.watch_ids }
         };
         gone.streams.into_iter().map(leave).collect()
     }
 
     /// `now` is the store's revision.
-    pub(super) fn attach_stream(&mut self, moving: DetachedStream, now: i64) {
-        let DetachedStream { channel, watch_ids: numbers, watchers } = moving;
+    pub(super) fn attach_stream(&mut self, detached: DetachedStream, now: i64) {
+        let DetachedStream { channel, watch_ids, watchers } = detached;
         let number = channel.stream;
         self.last_stream = self.last_stream.max(number);
-        let mut stream = Stream { channel, watch_ids: numbers, watchers: BTreeMap::new() };
-        for DetachedWatcher { id, request, next_revision: from, quiet } in watchers {
-            let (key, synced) = (WatcherKey { stream: number, id }, from > now);
-            if synced {
-                self.synced.insert(&request.keys, key);
-            } else {
-                self.unsynced.insert(key);
-            }
-            stream.watchers.insert(id, Watcher { request, from, synced, quiet });
-        }
+        let stream = Stream { channel, watch_ids, watchers: BTreeMap::new() };
         let was_there = self.streams.insert(number, stream).is_some();
         assert!(!was_there, "stream {number} came to a watchable store that has its own");
+        for watcher in watchers {
+            self.add_watcher(number, watcher, now);
+        }
+    }
+
+    fn add_watcher(&mut self, stream: u64, watcher: DetachedWatcher, now: i64) {
+        let DetachedWatcher { id, request, next_revision: from, quiet } = watcher;
+        let Some(of) = self.streams.get_mut(&stream) else { return };
+        let (key, synced) = (WatcherKey { stream, id }, from > now);
+        if synced {
+            self.synced.insert(&request.keys, key);
+        } else {
+            self.unsynced.insert(key);
+        }
+        of.watchers.insert(id, Watcher { request, from, synced, quiet });
     }
 
     /// Makes a watcher, or refuses. `now` is the store's revision.
@@ -130,18 +133,11 @@ impl EtcdWatchers {
             return;
         }
         let id = of.watch_ids.allocate(request.id, |id| of.watchers.contains_key(&id));
-        let key = WatcherKey { stream, id };
-        let synced = request.start_revision == 0 || request.start_revision > now;
-        let from =
-            if synced { request.start_revision.max(now + 1) } else { request.start_revision };
-        if synced {
-            self.synced.insert(&request.keys, key);
-        } else {
-            self.unsynced.insert(key);
-        }
         of.channel.set_needs_previous(id, request.prev_kv);
-        of.watchers.insert(id, Watcher { request, from, synced, quiet: true });
         of.channel.push_response(id, now, ResponseKind::Created);
+        let next_revision = request.first_revision(now);
+        let watcher = DetachedWatcher { id, request, next_revision, quiet: true };
+        self.add_watcher(stream, watcher, now);
     }
 
     pub(super) fn cancel(&mut self, stream: u64, id: WatchId, now: i64) {
@@ -194,7 +190,7 @@ impl EtcdWatchers {
         key: WatcherKey,
         revision: i64,
         mut events: Vec<Event>,
-        rest: Option<i64>,
+        next_revision: Option<i64>,
         to_wake: &mut ChannelsToWake,
     ) -> bool {
         let Some(of) = self.streams.get_mut(&key.stream) else { return true };
@@ -204,20 +200,16 @@ impl EtcdWatchers {
             return true;
         }
         watcher.quiet = false;
-        let says =
-            ResponseKind::Events { events: events.into(), fragment: watcher.request.fragment };
-        let victim =
-            Victim { response: Response { id: key.id, revision, kind: says }, next_revision: rest };
-        match try_push(&of.channel, victim) {
-            None => {
-                to_wake.push(Arc::clone(&of.channel));
-                true
-            }
-            Some(victim) => {
-                self.victims.insert(key, victim);
-                false
-            }
+        let fragment = watcher.request.fragment;
+        let kind = ResponseKind::Events { events: events.into(), fragment };
+        let response = Response { id: key.id, revision, kind };
+        let rejected = try_push(&of.channel, Victim { response, next_revision });
+        let is_pushed = rejected.is_none();
+        if is_pushed {
+            to_wake.push(Arc::clone(&of.channel));
         }
+        self.victims.extend(rejected.map(|victim| (key, victim)));
+        is_pushed
     }
 
     pub(super) fn retry_victims(&mut self, now: i64) -> ChannelsToWake {
@@ -241,13 +233,13 @@ impl EtcdWatchers {
         let Some(watcher) = self.watcher(key) else { return };
         watcher.from = rest.unwrap_or(watcher.from);
         watcher.synced = watcher.from > now;
-        let (synced, keys) = (watcher.synced, watcher.request.keys.clone());
-        if synced {
-            self.unsynced.remove(&key);
-            self.synced.insert(&keys, key);
-        } else {
+        if !watcher.synced {
             self.unsynced.insert(key);
+            return;
         }
+        let keys = watcher.request.keys.clone();
+        self.unsynced.remove(&key);
+        self.synced.insert(&keys, key);
     }
 
     /// The first revision that a watcher of the next round has missed; none if none has. Those
@@ -353,7 +345,8 @@ impl Watcher {
                 if revisions == BATCH_REVISIONS_MAX {
                     return (missed, Some(record.mod_revision));
                 }
-                (revisions, newest) = (revisions + 1, record.mod_revision);
+                revisions += 1;
+                newest = record.mod_revision;
             }
             missed.push(event.clone());
         }
@@ -363,7 +356,7 @@ impl Watcher {
 
 /// Adds the response, if there is capacity; else the victim comes back.
 fn try_push(channel: &WatchChannel, victim: Victim) -> Option<Victim> {
-    let pushed = channel.with_lock(|open| {
+    let (rejected, _) = channel.with_lock(|open| {
         if !open.has_capacity() {
             return Some(victim);
         }
@@ -371,5 +364,5 @@ fn try_push(channel: &WatchChannel, victim: Victim) -> Option<Victim> {
         open.push(victim.response, 0);
         None
     });
-    pushed.0
+    rejected
 }

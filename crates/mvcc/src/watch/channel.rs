@@ -53,7 +53,7 @@ pub(crate) type ChannelsToWake = Vec<Arc<WatchChannel>>;
 pub(crate) fn wake_all(channels: &[Arc<WatchChannel>]) {
     let mut woken: Vec<&Arc<dyn StreamConsumer>> = Vec::new();
     for channel in channels {
-        channel.consumer.mark_ready(channel.token);
+        channel.consumer.mark_ready(channel.name);
         let is_known =
             |consumer: &&&Arc<dyn StreamConsumer>| Arc::ptr_eq(consumer, &channel.consumer);
         // Not all: where each stream has a consumer of its own, those would be too many to compare.
@@ -86,7 +86,7 @@ pub struct WatchChannel {
     state: Mutex<ChannelState>,
     consumer: Arc<dyn StreamConsumer>,
     /// The consumer's name for the stream.
-    token: u64,
+    name: u64,
 }
 
 #[derive(Debug, Default)]
@@ -104,13 +104,13 @@ pub(crate) struct ChannelState {
 impl WatchChannel {
     pub(crate) fn new(
         stream: u64,
-        bound: ChannelCapacity,
+        capacity: ChannelCapacity,
         locks: &Registry,
         consumer: Arc<dyn StreamConsumer>,
         name: u64,
     ) -> WatchChannel {
         let state = Mutex::new(locks, "watchStream", ChannelState::default());
-        WatchChannel { stream, capacity: bound, state, consumer, token: name }
+        WatchChannel { stream, capacity, state, consumer, name }
     }
 
     /// Whether responses of the watcher that has this id now are completed when they are taken.
@@ -129,8 +129,8 @@ impl WatchChannel {
     }
 
     /// Adds an answer, full or not. The caller wakes the thread that serves the client.
-    pub(crate) fn push_response(&self, id: WatchId, revision: i64, says: ResponseKind) {
-        self.state.lock().push(Response { id, revision, kind: says }, RESPONSE_BYTES);
+    pub(crate) fn push_response(&self, id: WatchId, revision: i64, kind: ResponseKind) {
+        self.state.lock().push(Response { id, revision, kind }, RESPONSE_BYTES);
     }
 
     /// Adds the events of several watchers with one hold of the lock `watchStream`: `tell` is
@@ -143,7 +143,7 @@ impl WatchChannel {
     }
 
     pub(crate) fn wake(&self) {
-        self.consumer.mark_ready(self.token);
+        self.consumer.mark_ready(self.name);
         self.consumer.wake();
     }
 
@@ -152,12 +152,10 @@ impl WatchChannel {
         let mut state = self.state.lock();
         let mut taken = Vec::new();
         let mut left = bytes_max;
-        while let Some((_, size)) = state.responses.front() {
-            if *size > left && !taken.is_empty() {
-                break;
-            }
-            left = left.saturating_sub(*size);
-            let (response, size) = state.responses.pop_front().expect("there is a front");
+        while let Some((response, size)) =
+            state.responses.pop_front_if(|(_, size)| *size <= left || taken.is_empty())
+        {
+            left = left.saturating_sub(size);
             state.bytes -= size;
             state.with_events -= usize::from(matches!(response.kind, ResponseKind::Events { .. }));
             taken.push(response);
@@ -173,13 +171,6 @@ impl ChannelState {
         self.with_events += usize::from(matches!(response.kind, ResponseKind::Events { .. }));
         self.responses.push_back((response, size));
         self.bytes += size;
-    }
-
-    fn is_full(&self, bound: ChannelCapacity) -> bool {
-        match bound {
-            ChannelCapacity::Bytes(max) => self.bytes >= max.max(1),
-            ChannelCapacity::Responses(max) => self.with_events >= max,
-        }
     }
 
     fn is_half_empty(&self, bound: ChannelCapacity) -> bool {
@@ -198,7 +189,10 @@ pub(crate) struct ChannelGuard<'o> {
 impl ChannelGuard<'_> {
     /// Whether there is no capacity for events. An empty channel has some, whatever its bound.
     pub(crate) fn is_full(&self) -> bool {
-        self.state.is_full(self.capacity)
+        match self.capacity {
+            ChannelCapacity::Bytes(max) => self.state.bytes >= max.max(1),
+            ChannelCapacity::Responses(max) => self.state.with_events >= max,
+        }
     }
 
     /// Whether there is capacity for events. If not, the watchable store is notified as soon as

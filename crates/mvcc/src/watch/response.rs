@@ -58,6 +58,11 @@ impl WatchRequest {
         (self.id != 0 && is_taken(self.id)).then_some(WatchError::DuplicateId)
     }
 
+    /// The first revision of which it is to be told, at a store of this revision.
+    pub(crate) fn first_revision(&self, now: i64) -> i64 {
+        if self.start_revision == 0 { now + 1 } else { self.start_revision }
+    }
+
     pub(crate) fn wants(&self, mark: RecordKind) -> bool {
         match mark {
             RecordKind::Put => !self.no_put,

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use clearlane_contention::{Mutex, Registry};
 
 use self::delivery_queue::{DeliveryQueue, QueueItem, TxnEvents};
-use self::unsynced_reader::SyncBudget;
+use self::unsynced_reader::{SyncBudget, previous_record};
 use self::watchers::{DeliveryResult, Watchers};
 use crate::clearlane::store::SnapshotStore;
 use crate::error::Result;
@@ -73,12 +73,9 @@ impl<A: ConsistentIndex> SnapshotWatchableStore<A> {
     fn with_previous_records(&self, events: &[Event], wanted: &[bool]) -> Result<Arc<[Event]>> {
         let read_txn = self.store.begin_read();
         let with_previous = events.iter().zip(wanted).map(|(event, wanted)| {
-            let previous = if *wanted {
-                unsynced_reader::previous_record(&read_txn, &event.change)?
-            } else {
-                None
-            };
-            Ok(Event { change: event.change.clone(), prev_kv: previous })
+            let change = event.change.clone();
+            let prev_kv = wanted.then(|| previous_record(&read_txn, &change)).transpose()?;
+            Ok(Event { change, prev_kv: prev_kv.flatten() })
         });
         with_previous.collect()
     }
@@ -136,10 +133,9 @@ impl<A: ConsistentIndex> WatchableKv<A> for SnapshotStore<A> {
 
 impl<A: ConsistentIndex> WatchableStore for SnapshotWatchableStore<A> {
     fn open_stream(&self, consumer: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel> {
-        let bound = ChannelCapacity::Bytes(self.config.stream_bytes_max);
-        self.watchers
-            .lock()
-            .open(|stream| WatchChannel::new(stream, bound, &self.locks, consumer, name))
+        let capacity = ChannelCapacity::Bytes(self.config.stream_bytes_max);
+        let mut watchers = self.watchers.lock();
+        watchers.open(|stream| WatchChannel::new(stream, capacity, &self.locks, consumer, name))
     }
 
     fn watch(&self, stream: &WatchChannel, request: WatchRequest) {
@@ -256,7 +252,7 @@ impl<A: ConsistentIndex> WatchableStore for SnapshotWatchableStore<A> {
 
     fn metrics(&self) -> WatchMetrics {
         let queued = self.queue.lock().len();
-        WatchMetrics { queued, ..self.watchers.lock().metrics() }
+        self.watchers.lock().metrics(queued)
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) struct SyncBudget {
 #[derive(Debug)]
 pub(super) struct UnsyncedReader {
     /// The first revision that was not delivered.
-    next_revision: i64,
+    pub(super) next_revision: i64,
     plan: Plan,
     /// Number of records of a revision, as far as was seen.
     records_per_revision: u64,
@@ -68,12 +68,8 @@ pub(super) enum SyncStep {
 }
 
 impl UnsyncedReader {
-    pub(super) fn starting_at(next: i64) -> UnsyncedReader {
-        UnsyncedReader { next_revision: next, plan: Plan::None, records_per_revision: 1 }
-    }
-
-    pub(super) fn next_revision(&self) -> i64 {
-        self.next_revision
+    pub(super) fn starting_at(next_revision: i64) -> UnsyncedReader {
+        UnsyncedReader { next_revision, plan: Plan::None, records_per_revision: 1 }
     }
 
     /// May be tried again after an error.

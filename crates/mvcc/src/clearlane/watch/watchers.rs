@@ -45,7 +45,7 @@ struct Stream {
     channel: Arc<WatchChannel>,
     watchers: BTreeMap<WatchId, Watcher>,
     watch_ids: WatchIdAllocator,
-    /// The unsynced watchers that wait for their turn.
+    /// The unsynced watchers that wait for their task.
     unsynced: VecDeque<WatchId>,
     /// It is among the streams whose watchers may read.
     is_ready: bool,
@@ -108,13 +108,7 @@ impl Watchers {
     pub(super) fn open(&mut self, make: impl FnOnce(u64) -> WatchChannel) -> Arc<WatchChannel> {
         self.last_serial += 1;
         let channel = Arc::new(make(self.last_serial));
-        let stream = Stream {
-            channel: Arc::clone(&channel),
-            watchers: BTreeMap::new(),
-            watch_ids: WatchIdAllocator::default(),
-            unsynced: VecDeque::new(),
-            is_ready: false,
-        };
+        let stream = Stream::new(Arc::clone(&channel), WatchIdAllocator::default());
         self.streams.insert(self.last_serial, stream);
         channel
     }
@@ -128,56 +122,51 @@ impl Watchers {
 
     /// A thread that reads for one of the watchers finds it gone.
     pub(super) fn detach_streams(&mut self) -> Vec<DetachedStream> {
-        let gone = std::mem::replace(self, Watchers::new(self.delivered_revision));
-        (self.last_serial, self.delivered_revision) = (gone.last_serial, gone.delivered_revision);
-        let leave = |of: Stream| DetachedStream {
-            watchers: of
-                .watchers
-                .into_iter()
-                .map(|(id, it)| it.detach(id, gone.delivered_revision))
-                .collect(),
-            channel: of.channel,
-            watch_ids: of.watch_ids,
+        let delivered = self.delivered_revision;
+        let detached = std::mem::replace(self, Watchers::new(delivered));
+        self.last_serial = detached.last_serial;
+        let detach = |stream: Stream| {
+            let watchers = stream.watchers.into_iter();
+            let watchers = watchers.map(|(id, watcher)| watcher.detach(id, delivered)).collect();
+            DetachedStream { channel: stream.channel, watch_ids: stream.watch_ids, watchers }
         };
-        gone.streams.into_values().map(leave).collect()
+        detached.streams.into_values().map(detach).collect()
     }
 
     /// Up to `now` nothing will be handed on.
-    pub(super) fn attach_stream(&mut self, moving: DetachedStream, now: i64) {
-        let DetachedStream { channel, watch_ids: numbers, watchers } = moving;
-        let number = channel.stream;
+    pub(super) fn attach_stream(&mut self, detached: DetachedStream, now: i64) {
+        let number = detached.channel.stream;
         self.last_serial = self.last_serial.max(number);
-        let none = BTreeMap::new();
-        let mut stream = Stream {
-            channel,
-            watch_ids: numbers,
-            watchers: none,
-            unsynced: VecDeque::new(),
-            is_ready: false,
-        };
-        for DetachedWatcher { id, request, next_revision: next, quiet } in watchers {
-            let key = WatcherKey { stream: number, id };
-            let is_synced = next > now;
-            let sync_state = if is_synced {
-                self.synced.insert(&request.keys, key);
-                SyncState::Synced { from: next }
-            } else {
-                stream.unsynced.push_back(id);
-                SyncState::Unsynced(UnsyncedReader::starting_at(next))
-            };
-            self.last_serial += 1;
-            self.watcher_count += 1;
-            self.unsynced_count += usize::from(!is_synced);
-            if request.prev_kv {
-                self.prev_kv_watchers.insert(&request.keys, key);
-            }
-            stream
-                .watchers
-                .insert(id, Watcher { serial: self.last_serial, request, sync_state, quiet });
-        }
+        let stream = Stream::new(detached.channel, detached.watch_ids);
         let was_there = self.streams.insert(number, stream).is_some();
         assert!(!was_there, "stream {number} came to a watchable store that has its own");
+        for watcher in detached.watchers {
+            self.add_watcher(number, watcher, now);
+        }
         self.schedule_stream(number);
+    }
+
+    /// Says whether the watcher is synced: it is if nothing is newer than what it has.
+    fn add_watcher(&mut self, stream: u64, watcher: DetachedWatcher, now: i64) -> bool {
+        let DetachedWatcher { id, request, next_revision, quiet } = watcher;
+        let Some(of) = self.streams.get_mut(&stream) else { return false };
+        let key = WatcherKey { stream, id };
+        let is_synced = next_revision > now;
+        let sync_state = if is_synced {
+            self.synced.insert(&request.keys, key);
+            SyncState::Synced { from: next_revision }
+        } else {
+            of.unsynced.push_back(id);
+            SyncState::Unsynced(UnsyncedReader::starting_at(next_revision))
+        };
+        self.last_serial += 1;
+        self.watcher_count += 1;
+        self.unsynced_count += usize::from(!is_synced);
+        if request.prev_kv {
+            self.prev_kv_watchers.insert(&request.keys, key);
+        }
+        of.watchers.insert(id, Watcher { serial: self.last_serial, request, sync_state, quiet });
+        is_synced
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -205,24 +194,11 @@ impl Watchers {
             return false;
         }
         let id = of.watch_ids.allocate(request.id, |id| of.watchers.contains_key(&id));
-        let key = WatcherKey { stream, id };
-        let is_synced = request.start_revision == 0 || request.start_revision > now;
-        let sync_state = if is_synced {
-            self.synced.insert(&request.keys, key);
-            SyncState::Synced { from: request.start_revision.max(now + 1) }
-        } else {
-            of.unsynced.push_back(id);
-            SyncState::Unsynced(UnsyncedReader::starting_at(request.start_revision))
-        };
-        self.last_serial += 1;
-        self.watcher_count += 1;
-        self.unsynced_count += usize::from(!is_synced);
-        if request.prev_kv {
-            self.prev_kv_watchers.insert(&request.keys, key);
-        }
-        let watcher = Watcher { serial: self.last_serial, request, sync_state, quiet: true };
-        of.watchers.insert(id, watcher);
-        of.channel.push_response(id, now, ResponseKind::Created);
+        let channel = Arc::clone(&of.channel);
+        let next_revision = request.first_revision(now);
+        let watcher = DetachedWatcher { id, request, next_revision, quiet: true };
+        let is_synced = self.add_watcher(stream, watcher, now);
+        channel.push_response(id, now, ResponseKind::Created);
         if !is_synced {
             self.schedule_stream(stream);
         }
@@ -376,25 +352,25 @@ impl Watchers {
             if !of.channel.with_lock(|open| open.has_capacity()).0 {
                 continue;
             }
-            let turn = of.next_sync_task(stream);
+            let task = of.next_sync_task(stream);
             self.schedule_stream(stream);
-            if turn.is_some() {
-                return turn;
+            if task.is_some() {
+                return task;
             }
         }
         None
     }
 
-    /// Hands on what a turn has read; `revision` is the store's. Returns the channel to wake.
+    /// Hands on what a task has read; `revision` is the store's. Returns the channel to wake.
     pub(super) fn finish_sync_task(
         &mut self,
-        turn: SyncTask,
+        task: SyncTask,
         step: SyncStep,
         revision: i64,
     ) -> Option<Arc<WatchChannel>> {
-        let key = turn.key;
+        let key = task.key;
         let of = self.streams.get_mut(&key.stream)?;
-        let watcher = of.watchers.get_mut(&key.id).filter(|now| now.serial == turn.serial)?;
+        let watcher = of.watchers.get_mut(&key.id).filter(|now| now.serial == task.serial)?;
         let channel = Arc::clone(&of.channel);
         let (events, done) = match step {
             SyncStep::Events { events, done } => (events, done),
@@ -405,29 +381,29 @@ impl Watchers {
                 return Some(channel);
             }
         };
-        let next = turn.reader.next_revision();
+        let next = task.reader.next_revision;
         if done && next > self.delivered_revision {
             watcher.sync_state = SyncState::Synced { from: next };
             self.unsynced_count -= 1;
             self.synced.insert(&watcher.request.keys, key);
         } else {
-            watcher.sync_state = SyncState::Unsynced(turn.reader);
+            watcher.sync_state = SyncState::Unsynced(task.reader);
             of.unsynced.push_back(key.id);
         }
         let fragment = watcher.request.fragment;
         let wakes = !events.is_empty() && {
             watcher.quiet = false;
             let bytes = events.iter().map(Event::size).sum();
-            let says = ResponseKind::Events { events: events.into(), fragment };
-            let response = Response { id: key.id, revision, kind: says };
+            let kind = ResponseKind::Events { events: events.into(), fragment };
+            let response = Response { id: key.id, revision, kind };
             channel.with_lock(|open| open.push(response, bytes)).1
         };
         self.schedule_stream(key.stream);
         wakes.then_some(channel)
     }
 
-    pub(super) fn requeue_sync_task(&mut self, turn: SyncTask) {
-        let SyncTask { key, serial, reader, .. } = turn;
+    pub(super) fn requeue_sync_task(&mut self, task: SyncTask) {
+        let SyncTask { key, serial, reader, .. } = task;
         let Some(of) = self.streams.get_mut(&key.stream) else { return };
         if let Some(watcher) = of.watchers.get_mut(&key.id)
             && watcher.serial == serial
@@ -456,11 +432,8 @@ impl Watchers {
             self.progress_requests.pop_first();
             let Some(of) = self.streams.get(&stream) else { continue };
             if of.is_synced(self.delivered_revision) {
-                of.channel.push_response(
-                    INVALID_WATCH_ID,
-                    self.delivered_revision,
-                    ResponseKind::Progress,
-                );
+                let (id, revision) = (INVALID_WATCH_ID, self.delivered_revision);
+                of.channel.push_response(id, revision, ResponseKind::Progress);
                 to_wake.push(Arc::clone(&of.channel));
             }
         }
@@ -483,24 +456,29 @@ impl Watchers {
         });
     }
 
-    pub(super) fn metrics(&self) -> WatchMetrics {
+    pub(super) fn metrics(&self, queued: usize) -> WatchMetrics {
         WatchMetrics {
             streams: self.streams.len(),
             watchers: self.watcher_count,
             unsynced: self.unsynced_count,
-            queued: 0,
+            queued,
         }
     }
 }
 
 impl Stream {
+    fn new(channel: Arc<WatchChannel>, watch_ids: WatchIdAllocator) -> Stream {
+        let (watchers, unsynced) = (BTreeMap::new(), VecDeque::new());
+        Stream { channel, watchers, watch_ids, unsynced, is_ready: false }
+    }
+
     fn next_sync_task(&mut self, stream: u64) -> Option<SyncTask> {
         while let Some(id) = self.unsynced.pop_front() {
             let Some(watcher) = self.watchers.get_mut(&id) else { continue };
             // One that was canceled and made anew is in the queue twice.
             let SyncState::Unsynced(reader) = &watcher.sync_state else { continue };
-            let reading = SyncState::Syncing { next_revision: reader.next_revision() };
-            let sync_state = std::mem::replace(&mut watcher.sync_state, reading);
+            let syncing = SyncState::Syncing { next_revision: reader.next_revision };
+            let sync_state = std::mem::replace(&mut watcher.sync_state, syncing);
             let SyncState::Unsynced(reader) = sync_state else { unreachable!("looked at above") };
             let (serial, request) = (watcher.serial, watcher.request.clone());
             return Some(SyncTask { key: WatcherKey { stream, id }, serial, request, reader });
@@ -516,12 +494,12 @@ impl Stream {
 
 impl Watcher {
     fn detach(self, id: WatchId, handed_on: i64) -> DetachedWatcher {
-        let next = match self.sync_state {
+        let next_revision = match self.sync_state {
             SyncState::Synced { from } => from.max(handed_on + 1),
-            SyncState::Unsynced(reader) => reader.next_revision(),
-            SyncState::Syncing { next_revision: next } => next,
+            SyncState::Unsynced(reader) => reader.next_revision,
+            SyncState::Syncing { next_revision } => next_revision,
         };
-        DetachedWatcher { id, request: self.request, next_revision: next, quiet: self.quiet }
+        DetachedWatcher { id, request: self.request, next_revision, quiet: self.quiet }
     }
 
     /// Up to which revision everything was delivered, if that is all that was handed on, or even
@@ -568,8 +546,8 @@ impl Watcher {
             numbers().map(|number| events[number as usize].clone()).collect()
         };
         self.quiet = false;
-        let says = ResponseKind::Events { events, fragment: request.fragment };
-        open.push(Response { id, revision, kind: says }, bytes);
+        let kind = ResponseKind::Events { events, fragment: request.fragment };
+        open.push(Response { id, revision, kind }, bytes);
         true
     }
 }
