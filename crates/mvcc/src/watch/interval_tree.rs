@@ -60,9 +60,12 @@ struct Node<T> {
     height: u8,
     /// The furthest end of this node's interval and of all below.
     furthest: End,
-    left: Link<T>,
-    right: Link<T>,
+    /// Those that begin before this one, and those after it.
+    children: [Link<T>; 2],
 }
+
+const LEFT: usize = 0;
+const RIGHT: usize = 1;
 
 impl<T> Default for IntervalTree<T> {
     fn default() -> IntervalTree<T> {
@@ -81,8 +84,7 @@ impl<T: Ord> IntervalTree<T> {
             members: BTreeSet::from([member]),
             height: 1,
             furthest: interval.end.clone(),
-            left: None,
-            right: None,
+            children: [None, None],
         };
         insert(&mut self.root, Box::new(node));
     }
@@ -110,8 +112,8 @@ impl<T: Ord> IntervalTree<T> {
 impl<T> Node<T> {
     /// Recomputes height and furthest end from the children.
     fn update(&mut self) {
-        self.height = 1 + height(&self.left).max(height(&self.right));
-        let below = [&self.left, &self.right].into_iter().flatten().map(|node| &node.furthest);
+        self.height = 1 + self.children.iter().map(height).max().unwrap_or(0);
+        let below = self.children.iter().flatten().map(|node| &node.furthest);
         self.furthest = below.chain([&self.interval.end]).max().expect("its own is there").clone();
     }
 }
@@ -124,8 +126,8 @@ fn find<'n, T>(mut link: &'n mut Link<T>, interval: &Interval) -> Option<&'n mut
     while let Some(node) = link {
         match interval.cmp(&node.interval) {
             Ordering::Equal => return Some(node),
-            Ordering::Less => link = &mut node.left,
-            Ordering::Greater => link = &mut node.right,
+            Ordering::Less => link = &mut node.children[LEFT],
+            Ordering::Greater => link = &mut node.children[RIGHT],
         }
     }
     None
@@ -136,8 +138,8 @@ fn insert<T>(link: &mut Link<T>, new: Box<Node<T>>) {
     match link {
         None => *link = Some(new),
         Some(node) => {
-            let to_the_left = new.interval < node.interval;
-            insert(if to_the_left { &mut node.left } else { &mut node.right }, new);
+            let side = if new.interval < node.interval { LEFT } else { RIGHT };
+            insert(&mut node.children[side], new);
             balance(link);
         }
     }
@@ -146,15 +148,15 @@ fn insert<T>(link: &mut Link<T>, new: Box<Node<T>>) {
 fn remove<T>(link: &mut Link<T>, interval: &Interval) {
     let Some(node) = link else { return };
     match interval.cmp(&node.interval) {
-        Ordering::Less => remove(&mut node.left, interval),
-        Ordering::Greater => remove(&mut node.right, interval),
+        Ordering::Less => remove(&mut node.children[LEFT], interval),
+        Ordering::Greater => remove(&mut node.children[RIGHT], interval),
         Ordering::Equal => {
-            let (left, mut right) = (node.left.take(), node.right.take());
+            let [left, mut right] = std::mem::take(&mut node.children);
             // The next interval takes its position, if there is one.
             *link = match take_first(&mut right) {
                 None => left,
                 Some(mut next) => {
-                    (next.left, next.right) = (left, right);
+                    next.children = [left, right];
                     Some(next)
                 }
             };
@@ -166,61 +168,42 @@ fn remove<T>(link: &mut Link<T>, interval: &Interval) {
 /// Takes out the node of the first interval.
 fn take_first<T>(link: &mut Link<T>) -> Link<T> {
     let node = link.as_mut()?;
-    if node.left.is_some() {
-        let first = take_first(&mut node.left);
+    if node.children[LEFT].is_some() {
+        let first = take_first(&mut node.children[LEFT]);
         balance(link);
         return first;
     }
     let mut first = link.take()?;
-    *link = first.right.take();
+    *link = first.children[RIGHT].take();
     Some(first)
 }
 
 /// Makes a node right whose children are, and differ by two levels at most.
 fn balance<T>(link: &mut Link<T>) {
     let Some(node) = link else { return };
-    let (left, right) = (height(&node.left), height(&node.right));
-    if left > right + 1 {
-        if let Some(child) = &node.left
-            && height(&child.right) > height(&child.left)
-        {
-            rotate_left(&mut node.left);
-        }
-        rotate_right(link);
-    } else if right > left + 1 {
-        if let Some(child) = &node.right
-            && height(&child.left) > height(&child.right)
-        {
-            rotate_right(&mut node.right);
-        }
-        rotate_left(link);
-    } else {
+    let [left, right] = [LEFT, RIGHT].map(|side| height(&node.children[side]));
+    if left.abs_diff(right) <= 1 {
         node.update();
+        return;
     }
+    let (high, low) = if left > right { (LEFT, RIGHT) } else { (RIGHT, LEFT) };
+    if let Some(child) = &node.children[high]
+        && height(&child.children[low]) > height(&child.children[high])
+    {
+        rotate(&mut node.children[high], low);
+    }
+    rotate(link, high);
 }
 
-fn rotate_right<T>(link: &mut Link<T>) {
+/// Puts the child of this side in the position of its parent, which becomes its child.
+fn rotate<T>(link: &mut Link<T>, side: usize) {
     let Some(mut parent) = link.take() else { return };
-    *link = match parent.left.take() {
+    *link = match parent.children[side].take() {
         None => Some(parent),
         Some(mut child) => {
-            parent.left = child.right.take();
+            parent.children[side] = child.children[1 - side].take();
             parent.update();
-            child.right = Some(parent);
-            child.update();
-            Some(child)
-        }
-    };
-}
-
-fn rotate_left<T>(link: &mut Link<T>) {
-    let Some(mut parent) = link.take() else { return };
-    *link = match parent.right.take() {
-        None => Some(parent),
-        Some(mut child) => {
-            parent.right = child.left.take();
-            parent.update();
-            child.left = Some(parent);
+            child.children[1 - side] = Some(parent);
             child.update();
             Some(child)
         }
@@ -237,14 +220,14 @@ fn search<T>(
     if !node.furthest.is_after(key) {
         return ControlFlow::Continue(());
     }
-    search(&node.left, key, visit)?;
+    search(&node.children[LEFT], key, visit)?;
     if &node.interval.from[..] > key {
         return ControlFlow::Continue(());
     }
     if node.interval.end.is_after(key) {
         visit(&node.members)?;
     }
-    search(&node.right, key, visit)
+    search(&node.children[RIGHT], key, visit)
 }
 
 #[cfg(test)]
@@ -261,10 +244,10 @@ mod tests {
     fn check<T: Ord>(link: &Link<T>) -> u8 {
         let Some(node) = link else { return 0 };
         assert!(!node.members.is_empty());
-        let (left, right) = (&node.left, &node.right);
+        let [left, right] = &node.children;
         assert!(left.as_ref().is_none_or(|left| left.interval < node.interval));
         assert!(right.as_ref().is_none_or(|right| right.interval > node.interval));
-        let below = [left, right].into_iter().flatten().map(|node| &node.furthest).max();
+        let below = node.children.iter().flatten().map(|node| &node.furthest).max();
         let own = &node.interval.end;
         assert_eq!(&node.furthest, below.map_or(own, |below| below.max(own)));
         let (left, right) = (check(left), check(right));
