@@ -35,10 +35,8 @@ mod txn_changes;
 
 pub use auto_compaction::AutoCompaction;
 pub use backend_hash::BackendHashJob;
-pub use clearlane::read_txn::{StoreReadTxn, StoreState};
-pub use clearlane::store::SnapshotStore;
+pub use clearlane::store::{SnapshotStore, StoreReadTxn, StoreState};
 pub use clearlane::watch::SnapshotWatchableStore;
-pub use clearlane::write_txn::SnapshotWriteTxn;
 pub use compaction::CompactionJob;
 pub use config::StoreConfig;
 pub use error::{Error, Result};

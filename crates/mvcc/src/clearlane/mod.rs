@@ -3,7 +3,6 @@
 //! See [`store`] for what is published, [`watch`] for how watchers are notified, and
 //! `docs/mvcc.md`.
 
-pub mod read_txn;
 pub mod store;
 pub mod watch;
-pub mod write_txn;
+mod write_txn;

@@ -16,11 +16,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_backend::{Backend, Era, PreCommit, Sizes, SnapshotBackend};
+use clearlane_backend::{Backend, Era, PreCommit, ReadTx, Sizes, SnapshotBackend, SnapshotReadTx};
 use clearlane_contention::{Mutex, MutexGuard};
 use clearlane_engine::stream::Exporter;
 
-use crate::clearlane::read_txn::{StoreReadTxn, StoreState};
 use crate::clearlane::write_txn::SnapshotWriteTxn;
 use crate::compaction::{
     self, CompactionJob, CompactionStore, CompactionTracker, FINISHED_COMPACT_KEY,
@@ -31,9 +30,40 @@ use crate::error::Result;
 use crate::hash::HashKvJob;
 use crate::interface::{ConsistentIndex, HashJob, KeyLeases, ReadTxn, Store, TxnResult, WriteTxn};
 use crate::kv_hasher::{HashKv, KvHasher};
+use crate::range::IndexedRead;
 use crate::restore::{RecoveryInfo, RestoredIndex, restore_store};
-use crate::tree_index::persistent::PersistentIndex;
+use crate::tree_index::persistent::{PersistentIndex, PersistentSnapshot};
 use crate::tree_index::{IndexCompaction, TreeIndex};
+
+#[derive(Clone, Debug)]
+pub struct StoreState<A> {
+    pub revision: i64,
+    /// The revision up to which the past was dropped; -1 if never.
+    pub compact_revision: i64,
+    /// What the crate above gave when the state was reached: etcd's consistent index and term.
+    pub consistent_index: A,
+    pub(crate) index: PersistentSnapshot,
+}
+
+/// One state of the store. It does not change, and holds no lock. It may be sent to another thread,
+/// and cloned.
+pub type StoreReadTxn<A> = SnapshotReadTx<StoreState<A>>;
+
+impl<A: ConsistentIndex> IndexedRead for StoreReadTxn<A> {
+    type Index = PersistentSnapshot;
+
+    fn revisions(&self) -> (i64, i64) {
+        (self.payload().revision, self.payload().compact_revision)
+    }
+
+    fn index(&self) -> &PersistentSnapshot {
+        &self.payload().index
+    }
+
+    fn tx(&self) -> &dyn ReadTx {
+        self
+    }
+}
 
 #[derive(Debug)]
 pub struct SnapshotStore<A> {
@@ -66,7 +96,7 @@ impl<A: ConsistentIndex> SnapshotStore<A> {
     }
 
     pub fn begin_read(&self) -> StoreReadTxn<A> {
-        StoreReadTxn::new(self.backend.begin_snapshot_read())
+        self.backend.begin_snapshot_read()
     }
 
     /// For a defragmentation in steps.

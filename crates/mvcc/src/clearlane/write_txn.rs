@@ -5,7 +5,7 @@ use clearlane_backend::RangeVisitor;
 use clearlane_contention::MutexGuard;
 use clearlane_engine::{Bucket, KeyRange};
 
-use crate::clearlane::read_txn::StoreState;
+use crate::clearlane::store::StoreState;
 use crate::compaction::encode_compact_revision;
 use crate::error::Result;
 use crate::interface::{
@@ -20,7 +20,7 @@ pub(crate) type BackendTx<'s, A> = Box<dyn clearlane_backend::WriteTx<StoreState
 /// A state that is published has all nodes of the index from then on, so the first change after it
 /// copies each node on its way. This is why several revisions may
 /// [share a transaction](WriteTxn::begin_next_revision): only the first of them pays.
-pub struct SnapshotWriteTxn<'s, A> {
+pub(crate) struct SnapshotWriteTxn<'s, A> {
     /// The lock `store`: one write transaction at a time.
     index: MutexGuard<'s, PersistentIndex>,
     tx: BackendTx<'s, A>,
@@ -119,13 +119,5 @@ impl<A: ConsistentIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A> {
     fn end(self: Box<Self>, applied: A) -> Result<TxnResult> {
         let compact_revision = self.txn_changes.compact_revision;
         self.end_with_compact_revision(applied, compact_revision)
-    }
-}
-
-impl<A> std::fmt::Debug for SnapshotWriteTxn<'_, A> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SnapshotWriteTxn")
-            .field("txn_changes", &self.txn_changes)
-            .finish_non_exhaustive()
     }
 }
