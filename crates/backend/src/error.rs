@@ -8,23 +8,13 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     // The operator must act.
     #[error("unknown era \"{name}\": allowed are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane")]
-    UnknownEra {
-        /// What was asked for.
-        name: String,
-    },
+    UnknownEra { name: String },
 
     // The caller has a bug; nothing was changed.
     #[error("record {key:?} is not above {last:?}: bucket key takes records in revision order")]
-    OutOfOrder {
-        key: Bytes,
-        /// The newest record there is.
-        last: Bytes,
-    },
+    OutOfOrder { key: Bytes, last: Bytes },
     #[error("record key of {len} bytes: a revision key has at most 18")]
-    RecordKeyTooLong {
-        /// The length that was given.
-        len: usize,
-    },
+    RecordKeyTooLong { len: usize },
     #[error("records of bucket key are removed by Backend::remove, not by a write transaction")]
     AppendOnly,
 

@@ -10,7 +10,6 @@
 //! * Records come in bucket order and key order; each commit of the importer is bounded.
 //! * The importer writes only into an engine that has no records.
 
-use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -172,6 +171,7 @@ impl From<StreamError> for Error {
 }
 
 /// The chunks may be cut anywhere.
+#[derive(Debug)]
 pub struct Importer {
     /// With the records that are not committed yet.
     txn: Option<Box<dyn WriteTxn>>,
@@ -329,16 +329,6 @@ impl Importer {
 
     fn damaged_frame(&self) -> Error {
         StreamError::Frame { frame: self.frames }.into()
-    }
-}
-
-impl fmt::Debug for Importer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Importer")
-            .field("state", &self.state)
-            .field("frames", &self.frames)
-            .field("records", &self.records)
-            .finish_non_exhaustive()
     }
 }
 

@@ -50,7 +50,7 @@ impl Due {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ExpirySchedule {
     expiring: BTreeSet<(Duration, i64)>,
     ready: VecDeque<i64>,
@@ -68,13 +68,9 @@ impl ExpirySchedule {
     /// many, they are spread.
     pub(crate) fn start(leases: &mut LeaseMap, now: Duration, config: &Config) -> ExpirySchedule {
         let mut schedule = ExpirySchedule {
-            expiring: BTreeSet::new(),
-            ready: VecDeque::new(),
-            proposed: BTreeSet::new(),
-            checkpoints: BTreeSet::new(),
             checkpoint_interval: config.checkpoint_interval,
             next_scan: now,
-            ready_allowance: 0,
+            ..ExpirySchedule::default()
         };
         let mut order: Vec<(Duration, i64)> = leases
             .by_id

@@ -78,7 +78,7 @@ impl CompactionJob {
 
 /// What a store knows of its compactions, under the lock `compactions`, which is held for single
 /// calls.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct CompactionTracker {
     store: Arc<()>,
     /// The `running` of the job at work.
@@ -91,13 +91,8 @@ pub(crate) struct CompactionTracker {
 
 impl CompactionTracker {
     pub(crate) fn new(finished: i64) -> CompactionTracker {
-        CompactionTracker {
-            store: Arc::new(()),
-            running: Weak::new(),
-            newest_started: finished,
-            newest_finished: finished,
-            hashes: Vec::new(),
-        }
+        let (newest_started, newest_finished) = (finished, finished);
+        CompactionTracker { newest_started, newest_finished, ..CompactionTracker::default() }
     }
 
     /// `walked` is its index part, if that is done already.
@@ -136,9 +131,9 @@ impl CompactionTracker {
         if self.running.strong_count() > 0 {
             return Err(Error::CompactionBusy);
         }
-        let turn = Arc::new(());
-        self.running = Arc::downgrade(&turn);
-        job.running = Some(turn);
+        let running = Arc::new(());
+        self.running = Arc::downgrade(&running);
+        job.running = Some(running);
         // A later one that was at work before may have removed what the hash counts.
         job.is_hash_complete &= job.at > self.newest_started;
         self.newest_started = self.newest_started.max(job.at);
@@ -255,8 +250,8 @@ pub(crate) fn read_compact_revision(reader: &dyn Read, key: &[u8]) -> Result<Opt
     let value = reader.get(Bucket::Meta, key).map_err(clearlane_backend::Error::from)?;
     let main = |value: Bytes| {
         let number = value.first_chunk::<8>().map(|bytes| i64::from_be_bytes(*bytes));
-        let name = || String::from_utf8_lossy(key).into_owned();
-        number.ok_or_else(|| Error::Damaged(format!("{} is too short", name())))
+        let damaged = || format!("{} is too short", String::from_utf8_lossy(key));
+        number.ok_or_else(|| Error::Damaged(damaged()))
     };
     value.map(main).transpose()
 }

@@ -1,6 +1,5 @@
 //! What a store is opened with.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
 use clearlane_backend::{Config, PreCommit};
@@ -8,6 +7,7 @@ use clearlane_engine::Engine;
 
 use crate::interface::{KeyLeases, NoLeases};
 
+#[derive(Debug)]
 pub struct StoreConfig<A> {
     pub engine: Arc<dyn Engine>,
     pub config: Config,
@@ -16,15 +16,6 @@ pub struct StoreConfig<A> {
     /// Of the state that the engine holds.
     pub consistent_index: A,
     pub leases: Arc<dyn KeyLeases>,
-}
-
-impl<A: Debug> Debug for StoreConfig<A> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StoreConfig")
-            .field("engine", &self.engine)
-            .field("consistent_index", &self.consistent_index)
-            .finish_non_exhaustive()
-    }
 }
 
 impl<A> StoreConfig<A> {

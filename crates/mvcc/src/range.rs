@@ -16,10 +16,7 @@ use clearlane_engine::{Bucket, KeyRange};
 use clearlane_proto::mvccpb::KeyValue;
 
 use crate::error::{Error, Result};
-use crate::interface::{
-    LengthVisitor, RangeOptions, RangeRecords, ReadTxn, RecordVisitor, decode_record,
-    decode_records,
-};
+use crate::interface::{LengthVisitor, RangeOptions, ReadTxn, RecordVisitor, decode_record};
 use crate::key_index::Version;
 use crate::record_fetch::{RecordFetcher, get_record};
 use crate::revision::Revision;
@@ -115,17 +112,7 @@ fn visit_lengths_of<V: IndexSnapshot>(
     })
 }
 
-pub(crate) fn decoded_range<V: IndexSnapshot>(
-    index: &V,
-    tx: &dyn ReadTx,
-    range: KeyRange<'_>,
-    at: i64,
-    options: RangeOptions,
-) -> Result<RangeRecords> {
-    decode_records(|visit| visit_records_of(index, tx, range, at, options, visit))
-}
-
-fn visit_records_of<V: IndexSnapshot>(
+pub(crate) fn visit_records_of<V: IndexSnapshot>(
     index: &V,
     tx: &dyn ReadTx,
     range: KeyRange<'_>,

@@ -19,9 +19,9 @@ use prost::Message;
 
 use crate::compaction::{FINISHED_COMPACT_KEY, SCHEDULED_COMPACT_KEY};
 use crate::error::{Error, Result};
-use crate::interface::{Change, KeyLeases, RangeOptions, RangeRecords};
+use crate::interface::{Change, KeyLeases, RangeOptions, RangeRecords, decode_records};
 use crate::key_index::EncodedLen;
-use crate::range::{decoded_range, revision_to_read};
+use crate::range::{revision_to_read, visit_records_of};
 use crate::revision::Revision;
 use crate::tree_index::{IndexSnapshot, TreeIndex};
 
@@ -109,7 +109,8 @@ impl TxnChanges {
         options: RangeOptions,
     ) -> Result<RangeRecords> {
         let at = revision_to_read(self.revision(), self.compact_revision, options.revision)?;
-        decoded_range(&index.snapshot(), tx, range, at, options)
+        let index = index.snapshot();
+        decode_records(|visit| visit_records_of(&index, tx, range, at, options, visit))
     }
 
     pub(crate) fn attach(&self, leases: &dyn KeyLeases) {

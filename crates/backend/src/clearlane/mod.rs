@@ -85,10 +85,11 @@ impl<T: Clone + Send + Sync + Debug> SnapshotBackend<T> {
             durable: WriteCounters::default(),
             freeze_count: 0,
         };
+        let writer = WriterState { last_key, ..WriterState::default() };
         Ok(SnapshotBackend {
             engine,
             current: AtomicState::new(first),
-            writer: Mutex::new(&config.locks, "writer", WriterState::continuing_after(last_key)),
+            writer: Mutex::new(&config.locks, "writer", writer),
             committer: Mutex::new(&config.locks, "committer", CommitterState::default()),
             removals: Mutex::new(&config.locks, "removals", Vec::new()),
             config,

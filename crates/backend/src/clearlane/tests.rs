@@ -162,20 +162,18 @@ impl<'b> World<'b> {
     /// One commit has been made.
     fn new(
         backend: &'b SnapshotBackend<Entry>,
-        run: String,
+        run_name: String,
         first: Vec<RecordChange>,
     ) -> World<'b> {
-        let (plain, commit, writing) = (ExpectedState::default(), CommitProgress::None, None);
-        let (readers, steps, defragmentation) = (Vec::new(), Vec::new(), None);
         let mut world = World {
             backend,
-            expected: plain,
-            commit,
-            open_write: writing,
-            defragmentation,
-            readers,
-            run_name: run,
-            steps,
+            expected: ExpectedState::default(),
+            commit: CommitProgress::None,
+            open_write: None,
+            defragmentation: None,
+            readers: Vec::new(),
+            run_name,
+            steps: Vec::new(),
         };
         let commit = [Step::TakeRemovals, Step::Freeze, Step::Write, Step::Publish];
         let write = [Step::OpenWrite, Step::Change(first), Step::EndWrite];

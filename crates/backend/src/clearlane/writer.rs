@@ -16,7 +16,7 @@ use clearlane_contention::MutexGuard;
 use clearlane_engine::{Bucket, KeyRange};
 
 use crate::clearlane::SnapshotBackend;
-use crate::clearlane::pending_buckets::{ChangeMap, PendingBuckets, PendingChange};
+use crate::clearlane::pending_buckets::{PendingBuckets, PendingChange};
 use crate::clearlane::pending_records::RecordAppender;
 use crate::clearlane::state::BackendState;
 use crate::error::{Error, Result};
@@ -28,17 +28,11 @@ pub(crate) const RECORD_OVERHEAD: u64 = 96;
 /// What a pending change takes besides: its entry in the map, and its part of the copied paths.
 pub(crate) const CHANGE_OVERHEAD: u64 = 224;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct WriterState {
-    appender: RecordAppender,
+    pub(crate) appender: RecordAppender,
     /// In the engine or pending.
-    last_key: Option<RecordKey>,
-}
-
-impl WriterState {
-    pub(crate) fn continuing_after(last_key: Option<RecordKey>) -> WriterState {
-        WriterState { appender: RecordAppender::default(), last_key }
-    }
+    pub(crate) last_key: Option<RecordKey>,
 }
 
 #[derive(Debug)]
@@ -81,12 +75,15 @@ impl<'b, T: Clone + Send + Sync + std::fmt::Debug> SnapshotWriteTx<'b, T> {
     /// The current state with this transaction on top. Runs again if that is replaced before the
     /// new one is published, so it only clones pointers, and repeats changes after a freeze.
     fn next_state(&self, current: &BackendState<T>, payload: &T) -> BackendState<T> {
-        let active = match &self.changes {
-            changes if changes.is_empty() => current.pending_buckets.active.clone(),
-            _ if current.freeze_count == self.base_state.freeze_count => {
-                self.own_state.pending_buckets.active.clone()
+        let is_frozen = current.freeze_count != self.base_state.freeze_count;
+        let active = if !self.changes.is_empty() && !is_frozen {
+            self.own_state.pending_buckets.active.clone()
+        } else {
+            let mut active = current.pending_buckets.active.clone();
+            for (bucket, key, change) in &self.changes {
+                active.insert((*bucket, key.clone()), change.clone());
             }
-            changes => reapply(changes, current.pending_buckets.active.clone()),
+            active
         };
         BackendState {
             snapshot: Arc::clone(&current.snapshot),
@@ -104,13 +101,6 @@ impl<'b, T: Clone + Send + Sync + std::fmt::Debug> SnapshotWriteTx<'b, T> {
             freeze_count: current.freeze_count,
         }
     }
-}
-
-fn reapply(changes: &[(Bucket, Bytes, PendingChange)], mut active: ChangeMap) -> ChangeMap {
-    for (bucket, key, change) in changes {
-        active.insert((*bucket, key.clone()), change.clone());
-    }
-    active
 }
 
 impl<T: Clone + Send + Sync + std::fmt::Debug> ReadTx for SnapshotWriteTx<'_, T> {

@@ -1,7 +1,6 @@
 //! Snapshots and the write transaction of a sled store.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::interface::{KeyRange, Read, Snapshot, Visitor, WriteTxn};
 use crate::writer_lock::WriterGuard;
 
+#[derive(Debug)]
 pub(super) struct SledSnapshot {
     commit: u64,
     store: Arc<SledStore>,
@@ -58,13 +58,8 @@ impl Read for SledSnapshot {
 
 impl Snapshot for SledSnapshot {}
 
-impl fmt::Debug for SledSnapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SledSnapshot").field("commit", &self.commit).finish_non_exhaustive()
-    }
-}
-
 /// The open write transaction: its changes, which the tree knows nothing of.
+#[derive(Debug)]
 pub(super) struct SledWriteTxn {
     changes: BTreeMap<Bytes, Option<Bytes>>,
     store: Arc<SledStore>,
@@ -121,12 +116,6 @@ impl WriteTxn for SledWriteTxn {
     fn commit(self: Box<Self>) -> Result<()> {
         let SledWriteTxn { changes, store, guard } = *self;
         guard.release(apply(&store, changes))
-    }
-}
-
-impl fmt::Debug for SledWriteTxn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SledWriteTxn").field("changes", &self.changes.len()).finish_non_exhaustive()
     }
 }
 

@@ -116,28 +116,12 @@ mod tests {
 
     #[test]
     fn other_retentions_are_refused() {
-        for text in [
-            "",
-            " ",
-            "-1",
-            "-1h",
-            "1x",
-            "h",
-            ".h",
-            ".",
-            "1.5",
-            "1..5h",
-            "1.5.h",
-            "1h30",
-            "1 h",
-            "1H",
-            "1h-30m",
-            "2562048h",
-            "99999999999999999999h",
-            "99999999999999999999",
-            "2562048",
-            "1hm",
-        ] {
+        let nines = "9".repeat(20);
+        let short = [
+            "", " ", "-1", "-1h", "1x", "h", ".h", ".", "1.5", "1..5h", "1.5.h", "1h30", "1 h",
+            "1H", "1h-30m", "2562048h", "2562048", "1hm",
+        ];
+        for text in short.into_iter().chain([&nines[..], &format!("{nines}h")]) {
             let error = time(text).unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
             assert!(error.contains("30m"), "names what is allowed: {error}");

@@ -41,7 +41,7 @@ struct RecordHeader {
 }
 
 /// Takes the records in the order of their revisions.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RecordReader {
     run_records: usize,
     runs: Vec<SortedRun>,
@@ -56,15 +56,7 @@ pub(super) struct RecordReader {
 
 impl RecordReader {
     pub(super) fn new(run_records: usize) -> RecordReader {
-        RecordReader {
-            run_records,
-            runs: Vec::new(),
-            builder: SortedRunBuilder::default(),
-            builder_records: 0,
-            leases: BTreeMap::new(),
-            last_revision: None,
-            header: RecordHeader::default(),
-        }
+        RecordReader { run_records, ..RecordReader::default() }
     }
 
     pub(super) fn add(&mut self, record_key: &[u8], value: &[u8]) -> Result<()> {

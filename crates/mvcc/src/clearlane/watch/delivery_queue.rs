@@ -27,7 +27,7 @@ pub(super) enum QueueItem {
 }
 
 /// What the lock `watchQueue` guards.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct DeliveryQueue {
     batches: VecDeque<TxnEvents>,
     bytes: usize,
@@ -41,14 +41,7 @@ pub(super) struct DeliveryQueue {
 
 impl DeliveryQueue {
     pub(super) fn new(bytes_max: usize) -> DeliveryQueue {
-        DeliveryQueue {
-            batches: VecDeque::new(),
-            bytes: 0,
-            bytes_max,
-            overflow_revision: None,
-            has_watchers: false,
-            resumed_streams: Vec::new(),
-        }
+        DeliveryQueue { bytes_max, ..DeliveryQueue::default() }
     }
 
     /// Returns whether nothing was queued before: then the delivery thread may be asleep.

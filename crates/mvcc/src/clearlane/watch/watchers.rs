@@ -73,7 +73,7 @@ pub(super) struct DeliveryResult {
     pub(super) has_overflowed: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Watchers {
     streams: BTreeMap<u64, Stream>,
     synced: WatcherGroup<WatcherKey>,
@@ -92,17 +92,7 @@ pub(super) struct Watchers {
 
 impl Watchers {
     pub(super) fn new(revision: i64) -> Watchers {
-        Watchers {
-            streams: BTreeMap::new(),
-            synced: WatcherGroup::default(),
-            ready_streams: VecDeque::new(),
-            delivered_revision: revision,
-            progress_requests: BTreeSet::new(),
-            last_serial: 0,
-            watcher_count: 0,
-            unsynced_count: 0,
-            prev_kv_watchers: WatcherGroup::default(),
-        }
+        Watchers { delivered_revision: revision, ..Watchers::default() }
     }
 
     pub(super) fn open(&mut self, make: impl FnOnce(u64) -> WatchChannel) -> Arc<WatchChannel> {
