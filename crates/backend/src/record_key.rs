@@ -55,14 +55,4 @@ mod tests {
         assert!(RecordKey::new(&[0; 18]).is_ok());
         assert!(matches!(RecordKey::new(&[0; 19]), Err(Error::RecordKeyTooLong { len: 19 })));
     }
-
-    #[test]
-    fn record_keys_rise() {
-        let last = RecordKey::new(b"b").unwrap();
-        assert!(RecordKey::checked_after(b"bt", Some(&last)).is_ok());
-        for key in [b"a", b"b"] {
-            let error = RecordKey::checked_after(key, Some(&last)).unwrap_err();
-            assert!(matches!(error, Error::OutOfOrder { .. }), "{error}");
-        }
-    }
 }

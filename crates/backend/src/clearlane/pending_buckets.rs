@@ -74,24 +74,3 @@ fn bounds(bucket: Bucket, range: KeyRange<'_>) -> (Bound<MapKey>, Bound<MapKey>)
     };
     (from, to)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_active_map_wins_and_tombstones_are_changes() {
-        let mut pending = PendingBuckets::default();
-        pending.frozen.insert((Bucket::Lease, "a".into()), Some("old".into()));
-        pending.frozen.insert((Bucket::Lease, "b".into()), Some("old".into()));
-        pending.active.insert((Bucket::Lease, "b".into()), None);
-        pending.active.insert((Bucket::Meta, "a".into()), Some("other bucket".into()));
-        assert_eq!(pending.get(Bucket::Lease, b"a"), Some(&Some("old".into())));
-        assert_eq!(pending.get(Bucket::Lease, b"b"), Some(&None));
-        assert_eq!(pending.get(Bucket::Lease, b"c"), None);
-        let all = pending.changes_in(Bucket::Lease, KeyRange::ALL);
-        assert_eq!(all, vec![("a".into(), Some("old".into())), ("b".into(), None)]);
-        let part = pending.changes_in(Bucket::Lease, KeyRange::new(b"b", b"c"));
-        assert_eq!(part, vec![("b".into(), None)]);
-    }
-}

@@ -218,15 +218,6 @@ mod tests {
     }
 
     #[test]
-    fn an_older_list_does_not_show_what_is_appended_later() {
-        let (mut records, mut tail) = records_of(0..10, 1);
-        let older = records.clone();
-        tail.append(&mut records, key(10), Bytes::new());
-        assert_eq!((older.iter().count(), records.iter().count()), (10, 11));
-        assert!(older.find(&key(10)).is_none());
-    }
-
-    #[test]
     fn big_values_close_a_chunk_early() {
         let (records, _) = records_of(0..10, CHUNK_BYTES as usize / 2);
         assert_eq!(records.chunks.len(), 5, "two values fill a chunk");

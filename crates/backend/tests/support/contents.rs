@@ -9,16 +9,40 @@ use clearlane_engine::{Bucket, Engine, KeyRange};
 use super::Entry;
 use super::model::Map;
 
-/// All records of all buckets, as a read transaction shows them.
+/// All records of all buckets, as a read transaction shows them: in whole ranges, in parts of them,
+/// and one by one.
 pub(crate) fn visible(tx: &dyn ReadTx) -> Result<Map> {
     let mut found = Map::new();
     for bucket in Bucket::ALL {
-        tx.range(bucket, KeyRange::ALL, &mut |key, value| {
-            found.insert((bucket, Bytes::copy_from_slice(key)), value.to_bytes());
-            ControlFlow::Continue(())
-        })?;
+        let records = records_in(tx, bucket, KeyRange::ALL)?;
+        check_parts(tx, bucket, &records)?;
+        found.extend(records.into_iter().map(|(key, value)| ((bucket, key), value)));
     }
     Ok(found)
+}
+
+type Records = Vec<(Bytes, Bytes)>;
+
+fn records_in(tx: &dyn ReadTx, bucket: Bucket, range: KeyRange<'_>) -> Result<Records> {
+    let mut records = Vec::new();
+    tx.range(bucket, range, &mut |key, value| {
+        records.push((Bytes::copy_from_slice(key), value.to_bytes()));
+        ControlFlow::Continue(())
+    })?;
+    Ok(records)
+}
+
+fn check_parts(tx: &dyn ReadTx, bucket: Bucket, records: &Records) -> Result<()> {
+    let middle = records.len() / 2;
+    let Some((key, value)) = records.get(middle) else { return Ok(()) };
+    assert!(records.is_sorted_by(|a, b| a.0 < b.0), "each key once, and in order");
+    let before = records_in(tx, bucket, KeyRange::new(b"", key))?;
+    let behind = records_in(tx, bucket, KeyRange::starting_at(key))?;
+    assert_eq!((&before[..], &behind[..]), records.split_at(middle));
+    assert_eq!(records_in(tx, bucket, KeyRange::new(key, b""))?, []);
+    assert_eq!(tx.get(bucket, key)?.as_ref(), Some(value));
+    assert_eq!(tx.get(bucket, &[key, &b"\0"[..]].concat())?, None);
+    Ok(())
 }
 
 /// All records of all buckets, as the engine has committed them.
