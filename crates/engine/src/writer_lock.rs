@@ -152,18 +152,6 @@ mod tests {
     use crate::{Bucket, Error};
 
     #[test]
-    fn one_writer_and_one_defragmentation_at_a_time() {
-        let lock = Arc::new(WriterLock::default());
-        let writer = lock.acquire().unwrap();
-        assert!(matches!(lock.acquire(), Err(Error::WriterBusy)));
-        let defragment = lock.begin_defragment().unwrap();
-        assert!(matches!(lock.begin_defragment(), Err(Error::DefragmentBusy)));
-        drop((writer, defragment));
-        assert!(lock.acquire().is_ok());
-        assert!(lock.begin_defragment().is_ok());
-    }
-
-    #[test]
     fn a_transaction_older_than_the_defragmentation_holds_it_back() {
         let lock = Arc::new(WriterLock::default());
         let old = lock.acquire().unwrap();

@@ -148,32 +148,12 @@ impl UndoSnapshot {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::Bound;
-
     use bytes::Bytes;
 
     use super::UndoLog;
 
     fn bytes(text: &'static str) -> Bytes {
         Bytes::from_static(text.as_bytes())
-    }
-
-    #[test]
-    fn a_snapshot_sees_what_the_first_later_commit_replaced() {
-        let undo = UndoLog::new(0);
-        let old = undo.open_snapshot();
-        for (commit, before) in [(1, None), (2, Some(bytes("one"))), (3, Some(bytes("two")))] {
-            undo.record(commit, vec![(bytes("k"), before)]);
-            undo.complete(commit);
-            if commit == 1 {
-                assert_eq!(undo.open_snapshot(), 1);
-            }
-        }
-        assert_eq!(undo.snapshot(old).get(&bytes("k")), Some(None));
-        assert_eq!(undo.snapshot(1).get(&bytes("k")), Some(Some(bytes("one"))));
-        assert_eq!(undo.snapshot(3).get(&bytes("k")), None);
-        let all: Vec<_> = undo.snapshot(1).range(&bytes("a"), Bound::Unbounded).collect();
-        assert_eq!(all, [(bytes("k"), Some(bytes("one")))]);
     }
 
     #[test]
