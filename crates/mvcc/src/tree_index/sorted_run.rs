@@ -146,42 +146,8 @@ fn take_first(mut head: PeekMut<'_, RunHead>) -> (Key, KeyIndex) {
 mod tests {
     use std::collections::BTreeMap;
 
-    use proptest::prelude::*;
-
     use super::*;
     use crate::key_index::EncodedLen;
-
-    proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
-
-        #[test]
-        fn merged_runs_are_what_one_run_would_be(
-            // A key, and whether it is put. Few keys, so that most are in several runs.
-            changes in prop::collection::vec((0..60_u8, prop::bool::weighted(0.8)), 0..300),
-            run_len in 1..100_usize,
-        ) {
-            let changes: Vec<_> = changes.iter().zip(1..).collect();
-            let merge = |run_len| -> Vec<(Key, KeyIndex)> {
-                SortedRun::merge(changes.chunks(run_len).map(run).collect()).collect()
-            };
-            let whole = merge(usize::MAX);
-            prop_assert!(whole.windows(2).all(|pair| pair[0].0 < pair[1].0));
-            prop_assert_eq!(&merge(run_len), &whole);
-        }
-    }
-
-    fn run(changes: &[(&(u8, bool), i64)]) -> SortedRun {
-        let mut builder = SortedRunBuilder::default();
-        for ((number, is_put), main) in changes {
-            let (key, modified) = (vec![b'k'; usize::from(*number)], Revision::new(*main, 0));
-            if *is_put {
-                builder.put(&key, Version::first(modified, EncodedLen::UNKNOWN));
-            } else {
-                builder.tombstone(&key, modified);
-            }
-        }
-        builder.finish()
-    }
 
     #[test]
     fn runs_of_several_chunks_are_merged() {
