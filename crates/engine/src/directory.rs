@@ -370,20 +370,20 @@ mod tests {
             torn[length..].fill(0);
             assert!(Marker::is_announcement(&torn));
         }
-        for stranger in ["my notes", "engine", "clearlane-engine 1\nengine redb\ngeneration 0\n!"] {
-            assert!(!Marker::is_announcement(stranger.as_bytes()), "{stranger}");
+        for other in ["my notes", "engine", "clearlane-engine 1\nengine redb\ngeneration 0\n!"] {
+            assert!(!Marker::is_announcement(other.as_bytes()), "{other}");
         }
         assert!(!Marker::is_announcement(&[0; 4096]));
     }
 
     #[test]
-    fn a_strangers_announcement_is_left_alone() {
+    fn an_announcement_that_is_not_ours_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let stranger = dir.path().join(MARKER_NEW);
-        fs::create_dir(&stranger).unwrap();
+        let foreign = dir.path().join(MARKER_NEW);
+        fs::create_dir(&foreign).unwrap();
         let refusal = Directory::claim(dir.path(), EngineKind::Redb).unwrap_err();
         assert!(matches!(refusal, Error::Foreign { .. }), "{refusal}");
-        assert!(stranger.is_dir());
+        assert!(foreign.is_dir());
     }
 
     #[test]

@@ -92,8 +92,8 @@ impl DataPath {
         self.removes_on_drop.load(Ordering::Acquire)
     }
 
-    fn set_removed_on_drop(&self, doomed: bool) {
-        self.removes_on_drop.store(doomed, Ordering::Release);
+    fn set_removed_on_drop(&self, removes: bool) {
+        self.removes_on_drop.store(removes, Ordering::Release);
     }
 }
 

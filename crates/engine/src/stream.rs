@@ -267,11 +267,9 @@ impl Importer {
         let (numbers, sum) = head.split_at(HEAD_SUM_OFFSET);
         let body = u32::from_be_bytes(numbers[1..].try_into().expect("four bytes")) as usize;
         // The head by itself, and now: a damaged length must not make us wait for a gigabyte.
-        let whole = crc32c::crc32c(numbers).to_be_bytes() == sum;
-        if !whole
-            || body > FRAME_BODY_BYTES_MAX
-            || !(FRAME_RECORDS..=FRAME_TRAILER).contains(&head[0])
-        {
+        let is_whole = crc32c::crc32c(numbers).to_be_bytes() == sum;
+        let is_known = matches!(head[0], FRAME_RECORDS | FRAME_TRAILER);
+        if !is_whole || !is_known || body > FRAME_BODY_BYTES_MAX {
             return Err(self.damaged_frame());
         }
         if self.buffered.len() < FRAME_HEAD_BYTES + body + FRAME_SUM_BYTES {

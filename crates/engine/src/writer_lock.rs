@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn a_failed_commit_closes_the_gate_for_ever() {
         let lock = Arc::new(WriterLock::default());
-        let turn = lock.acquire().unwrap();
-        assert!(turn.release(Err(Error::Storage("disk".to_owned()))).is_err());
+        let guard = lock.acquire().unwrap();
+        assert!(guard.release(Err(Error::Storage("disk".to_owned()))).is_err());
         assert!(matches!(lock.acquire(), Err(Error::Failed)));
         assert!(matches!(lock.begin_defragment(), Err(Error::Failed)));
     }
@@ -181,9 +181,9 @@ mod tests {
     #[test]
     fn a_panic_in_a_commit_closes_the_gate_for_ever() {
         let lock = Arc::new(WriterLock::default());
-        let turn = lock.acquire().unwrap();
+        let guard = lock.acquire().unwrap();
         let commit = catch_panic(move || {
-            let _turn = turn;
+            let _guard = guard;
             panic!("half way")
         });
         assert_eq!(commit, Err::<(), _>("half way".to_owned()));

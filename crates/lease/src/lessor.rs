@@ -193,7 +193,7 @@ impl Lessor {
     }
 
     pub fn contains(&self, id: i64) -> bool {
-        self.state.lock().leases.by_id.get(&id).is_some()
+        self.state.lock().leases.by_id.contains_key(&id)
     }
 
     pub fn count(&self) -> usize {
@@ -240,10 +240,12 @@ impl Lessor {
         let state = self.state.lock();
         let lease = state.leases.by_id.get(&id)?;
         // One whose time has not begun has all of it.
-        let is_begun = lease.expiry != NEVER;
-        let left =
-            || if is_begun { lease.expiry.saturating_sub(now).as_secs() as i64 } else { lease.ttl };
-        Some(LeaseTtl { granted: lease.ttl, remaining: state.schedule.is_some().then(left) })
+        let remaining = match lease.expiry {
+            NEVER => lease.ttl,
+            expiry => expiry.saturating_sub(now).as_secs() as i64,
+        };
+        let remaining = state.schedule.is_some().then_some(remaining);
+        Some(LeaseTtl { granted: lease.ttl, remaining })
     }
 
     /// The keys that hang on a lease. One that comes or goes while they are listed may be among

@@ -186,10 +186,11 @@ pub(crate) fn run_step(
     match &mut job.phase {
         Phase::Scheduled(_) => {
             store.compactions().lock().start(job)?;
-            let phase = std::mem::replace(&mut job.phase, Phase::Finished);
-            let Phase::Scheduled(walked) = phase else { unreachable!("it was waiting") };
-            job.phase =
-                Phase::Index(walked.unwrap_or_else(|| store.begin_index_compaction(job.at)));
+            if let Phase::Scheduled(walked) = &mut job.phase {
+                let walked = walked.take();
+                let index = walked.unwrap_or_else(|| store.begin_index_compaction(job.at));
+                job.phase = Phase::Index(index);
+            }
         }
         Phase::Index(compaction) => {
             if store.compact_index_step(compaction, budget) {

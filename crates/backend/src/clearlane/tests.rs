@@ -376,8 +376,8 @@ fn run_order(order: u32) {
     world.run(Step::OpenReader);
     for position in 0..12 {
         let committers_turn = order >> position & 1 == 1;
-        let turn = if committers_turn { committer.next() } else { applier.next() };
-        turn.unwrap().into_iter().for_each(|step| world.run(step));
+        let steps = if committers_turn { committer.next() } else { applier.next() };
+        steps.unwrap().into_iter().for_each(|step| world.run(step));
         world.run(Step::OpenReader);
     }
 }
@@ -397,8 +397,7 @@ fn applier_steps() -> Vec<Vec<Step>> {
         put(Bucket::Lease, "c", "2"),
     ];
     let transaction = |changes| [Step::OpenWrite, Step::Change(changes), Step::EndWrite];
-    let turn = |step| vec![step];
-    [first, second].into_iter().flat_map(transaction).map(turn).collect()
+    [first, second].into_iter().flat_map(transaction).map(|step| vec![step]).collect()
 }
 
 /// The removals are taken together with the freeze here: there are none.

@@ -30,7 +30,7 @@ pub(super) struct SimulatedDisk {
     state: Arc<Mutex<DiskState>>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct DiskState {
     written: Vec<u8>,
     /// Certain to survive.
@@ -39,18 +39,12 @@ struct DiskState {
     /// Changes and syncs until the power fails; `None`: never.
     operations_left: Option<u64>,
     has_failed: bool,
-    operation_count: u64,
     sync_count: u64,
     /// Every sync whose number this divides is a lie.
     lie_every: Option<u64>,
 }
 
-impl std::fmt::Debug for DiskState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DiskState").field("length", &self.written.len()).finish_non_exhaustive()
-    }
-}
-
+#[derive(Debug)]
 enum DiskChange {
     Write { offset: usize, data: Vec<u8> },
     Length(usize),
@@ -72,11 +66,6 @@ impl SimulatedDisk {
     /// Lets the power fail at the `count`-th change or sync from now.
     pub(super) fn fail_after(&self, count: u64) {
         self.state.lock().operations_left = Some(count);
-    }
-
-    /// How many changes and syncs there were.
-    pub(super) fn operations(&self) -> u64 {
-        self.state.lock().operation_count
     }
 
     /// Everything that was written, as after an orderly end.
@@ -130,7 +119,6 @@ impl DiskState {
     /// Counts an operation, at which the power may fail. A write that it fails at is lost like
     /// the unsynced ones before it: perhaps.
     fn count_operation(&mut self) -> io::Result<()> {
-        self.operation_count += 1;
         self.has_failed = self.operations_left == Some(0);
         self.operations_left = self.operations_left.map(|left| left.saturating_sub(1));
         self.require_power()

@@ -3,7 +3,6 @@
 //! The tables hold redb's read transaction open; each knows the root of its tree, so a read goes
 //! straight to the pages.
 
-use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
@@ -15,6 +14,7 @@ use crate::bucket::Bucket;
 use crate::error::Result;
 use crate::interface::{KeyRange, Read, Snapshot, Visitor};
 
+#[derive(Debug)]
 pub(super) struct RedbSnapshot {
     tables: [ReadOnlyTable<&'static [u8], &'static [u8]>; Bucket::ALL.len()],
     /// Last: redb answers no read once its database is closed.
@@ -48,12 +48,6 @@ impl Read for RedbSnapshot {
 }
 
 impl Snapshot for RedbSnapshot {}
-
-impl fmt::Debug for RedbSnapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedbSnapshot").finish_non_exhaustive()
-    }
-}
 
 pub(super) fn get(
     table: &impl ReadableTable<&'static [u8], &'static [u8]>,

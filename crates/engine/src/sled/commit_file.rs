@@ -80,14 +80,8 @@ impl CommitFile {
         checksum_at_open: Option<FilesChecksum>,
     ) -> Result<CommitFile> {
         let (log, store) = (open_log(store)?, store.to_owned());
-        Ok(CommitFile {
-            file,
-            log,
-            store,
-            acknowledged,
-            checksum_at_open,
-            is_removed_on_drop: false,
-        })
+        let is_removed_on_drop = false;
+        Ok(CommitFile { file, log, store, acknowledged, checksum_at_open, is_removed_on_drop })
     }
 
     /// Refuses what sled would silently make anew.

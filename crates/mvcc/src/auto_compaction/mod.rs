@@ -61,14 +61,14 @@ impl AutoCompaction {
             }
             other => return Err(Error::CompactionMode(other.to_owned())),
         };
-        let begin = |policy| AutoCompaction {
+        let new = |policy| AutoCompaction {
             policy,
             next_check: None,
             paused: false,
             pending: None,
             compacted: 0,
         };
-        Ok(policy.map(begin))
+        Ok(policy.map(new))
     }
 
     /// 0 before the first check, which is due at once.

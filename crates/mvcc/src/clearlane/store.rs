@@ -129,7 +129,7 @@ impl<A: ConsistentIndex> Store<A> for SnapshotStore<A> {
         Ok(Box::new(self.write_txn(self.index.lock())?))
     }
 
-    fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, TxnResult)> {
+    fn compact(&self, at: i64, consistent_index: A) -> Result<(CompactionJob, TxnResult)> {
         let index = self.index.lock();
         // The holder of the lock is the only thread that changes the state.
         let read_txn = self.begin_read();
@@ -137,7 +137,7 @@ impl<A: ConsistentIndex> Store<A> for SnapshotStore<A> {
         let mut txn = self.write_txn(index)?;
         txn.put_compact_revision(SCHEDULED_COMPACT_KEY, at)?;
         let job = self.compactions.lock().schedule(at, read_txn.compact_revision(), None);
-        Ok((job, txn.end_with_compact_revision(applied, at)?))
+        Ok((job, txn.end_with_compact_revision(consistent_index, at)?))
     }
 
     fn compact_step(&self, job: &mut CompactionJob, budget: usize) -> Result<bool> {
@@ -210,8 +210,8 @@ impl<A: ConsistentIndex> CompactionStore for SnapshotStore<A> {
     fn save_finished_revision(&self, at: i64) -> Result<()> {
         let mut txn = Box::new(self.write_txn(self.index.lock())?);
         txn.put_compact_revision(FINISHED_COMPACT_KEY, at)?;
-        let applied = txn.consistent_index();
-        drop(txn.end(applied)?);
+        let consistent_index = txn.consistent_index();
+        drop(txn.end(consistent_index)?);
         self.commit()
     }
 }

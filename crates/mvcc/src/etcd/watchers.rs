@@ -83,10 +83,10 @@ impl EtcdWatchers {
     }
 
     pub(super) fn detach_streams(&mut self) -> Vec<DetachedStream> {
-        let gone = std::mem::take(self);
-        self.last_stream = gone.last_stream;
-        let mut victims = gone.victims;
-        let leave = |(stream, of): (u64, Stream)| {
+        let detached = std::mem::take(self);
+        self.last_stream = detached.last_stream;
+        let mut victims = detached.victims;
+        let detach = |(stream, of): (u64, Stream)| {
             let watchers = of.watchers.into_iter().map(|(id, watcher)| {
                 // The events of a victim are in the other store, too.
                 let victim = victims.remove(&WatcherKey { stream, id });
@@ -97,7 +97,7 @@ impl EtcdWatchers {
             let watchers = watchers.collect();
             DetachedStream { watchers, channel: of.channel, watch_ids: of.watch_ids }
         };
-        gone.streams.into_iter().map(leave).collect()
+        detached.streams.into_iter().map(detach).collect()
     }
 
     /// `now` is the store's revision.
@@ -243,7 +243,7 @@ impl EtcdWatchers {
     }
 
     /// The first revision that a watcher of the next round has missed; none if none has. Those
-    /// that have missed what is compacted are notified of it, and are gone.
+    /// that have missed what is compacted are notified of it, and are detached.
     pub(super) fn begin_sync(
         &mut self,
         compacted: i64,

@@ -304,17 +304,17 @@ impl Watchers {
     /// read it in the store.
     pub(super) fn unsync_up_to(&mut self, up_to: i64) {
         let next = self.delivered_revision + 1;
-        let mut fallen = Vec::new();
+        let mut unsynced = Vec::new();
         for (stream, of) in &self.streams {
             for (id, watcher) in &of.watchers {
                 if let SyncState::Synced { from } = watcher.sync_state
                     && from <= up_to
                 {
-                    fallen.push((WatcherKey { stream: *stream, id: *id }, from.max(next)));
+                    unsynced.push((WatcherKey { stream: *stream, id: *id }, from.max(next)));
                 }
             }
         }
-        for (key, next) in fallen {
+        for (key, next) in unsynced {
             self.mark_unsynced(key, next);
             self.schedule_stream(key.stream);
         }

@@ -20,10 +20,10 @@ pub(super) fn tree(histories: impl Iterator<Item = (Key, KeyIndex)>) -> Node {
     let mut level: Vec<Child> = leaves.collect();
     while level.len() > 1 {
         // A last node of one child is given to the node before it.
-        let lonely = if level.len() % INNER_FILL == 1 { level.pop() } else { None };
+        let single = if level.len() % INNER_FILL == 1 { level.pop() } else { None };
         let mut above: Vec<Arc<[Child]>> = chunks(level.into_iter(), INNER_FILL).collect();
-        if let (Some(lonely), Some(last)) = (lonely, above.last_mut()) {
-            *last = last.iter().cloned().chain([lonely]).collect();
+        if let (Some(single), Some(last)) = (single, above.last_mut()) {
+            *last = last.iter().cloned().chain([single]).collect();
         }
         level = above.into_iter().map(|inner| child_of(Node::Inner(inner))).collect();
     }
