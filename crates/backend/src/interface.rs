@@ -109,9 +109,9 @@ pub struct WriteTxResult {
     pub commit_due: bool,
 }
 
-/// States that are current no more, if the era has immutable states. Dropping the last reference to
-/// one may free much memory, so an applier hands them to another thread. Eras whose reads share what
-/// the writer changes have none.
+/// States that are current no more; none in eras whose reads share what the writer changes.
+/// Dropping the last reference to one may free much memory, so an applier hands them to another
+/// thread.
 #[derive(Debug, Default)]
 pub struct DroppedStates {
     /// Of any era and any payload: all that is left to do with them is to drop them.

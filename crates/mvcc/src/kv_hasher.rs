@@ -5,11 +5,10 @@
 
 use std::ops::ControlFlow;
 
-use clearlane_backend::ReadTx;
+use clearlane_backend::{ReadTx, Value};
 use clearlane_engine::{Bucket, KeyRange};
 
 use crate::error::Result;
-use crate::range::try_range;
 use crate::revision::{RecordKind, Revision, RevisionKey};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,4 +106,19 @@ pub(crate) fn visit_chunk(
         visit(key, &value).map(ControlFlow::Continue)
     })?;
     Ok(next)
+}
+
+/// Calls `visit` for the records of a range until it breaks, or fails.
+pub(crate) fn try_range(
+    tx: &dyn ReadTx,
+    bucket: Bucket,
+    range: KeyRange<'_>,
+    mut visit: impl FnMut(&[u8], Value<'_>) -> Result<ControlFlow<()>>,
+) -> Result<()> {
+    let mut outcome = Ok(ControlFlow::Continue(()));
+    tx.range(bucket, range, &mut |key, value| {
+        outcome = visit(key, value);
+        *outcome.as_ref().unwrap_or(&ControlFlow::Break(()))
+    })?;
+    outcome.map(drop)
 }

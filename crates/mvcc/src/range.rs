@@ -11,7 +11,7 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use clearlane_backend::{RangeVisitor, ReadTx, Value};
+use clearlane_backend::{RangeVisitor, ReadTx};
 use clearlane_engine::{Bucket, KeyRange};
 use clearlane_proto::mvccpb::KeyValue;
 
@@ -172,19 +172,4 @@ pub(crate) fn check_not_compacted(index: &impl IndexSnapshot, at: i64) -> Result
 
 pub(crate) fn get_key_value(tx: &dyn ReadTx, modified: Revision) -> Result<KeyValue> {
     decode_record(get_record(tx, modified)?)
-}
-
-/// Calls `visit` for the records of a range until it breaks, or fails.
-pub(crate) fn try_range(
-    tx: &dyn ReadTx,
-    bucket: Bucket,
-    range: KeyRange<'_>,
-    mut visit: impl FnMut(&[u8], Value<'_>) -> Result<ControlFlow<()>>,
-) -> Result<()> {
-    let mut outcome = Ok(ControlFlow::Continue(()));
-    tx.range(bucket, range, &mut |key, value| {
-        outcome = visit(key, value);
-        *outcome.as_ref().unwrap_or(&ControlFlow::Break(()))
-    })?;
-    outcome.map(drop)
 }

@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::etcd::store::EtcdStore;
 use crate::etcd::watchers::EtcdWatchers;
 use crate::interface::{Change, ConsistentIndex, RangeOptions, Store};
-use crate::range::try_range;
+use crate::kv_hasher::try_range;
 use crate::revision::{RecordKind, Revision, RevisionKey};
 use crate::watch::channel::{
     ChannelCapacity, ChannelsToWake, StreamConsumer, WatchChannel, wake_all,

@@ -105,8 +105,8 @@ pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
 
     fn snapshot(&self) -> Self::Snapshot;
 
-    /// The key has a value from `revision` on; `encoded_len` is the length of its record without the
-    /// numbers that the index knows. Returns the version, as the record must have it.
+    /// The key has a value from `revision` on; `encoded_len` is the length of its record without
+    /// the numbers that the index knows. Returns the version, as the record must have it.
     fn put(&mut self, key: &[u8], revision: Revision, encoded_len: EncodedLen) -> Version;
 
     /// The key has no value from `revision` on. Returns the version that ended; `None` if there

@@ -22,7 +22,8 @@ use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::interface::{Change, ReadTxn};
-use crate::range::{IndexedRead, check_not_compacted, get_key_value, try_range};
+use crate::kv_hasher::try_range;
+use crate::range::{IndexedRead, check_not_compacted, get_key_value};
 use crate::revision::{RecordKind, Revision, RevisionKey};
 use crate::tree_index::IndexSnapshot;
 use crate::watch::response::{Event, WatchRequest};
