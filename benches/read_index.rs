@@ -23,7 +23,7 @@ use clearlane_proto::Message as _;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest, RequestHeader};
 use clearlane_proto::{raftpb, walpb};
 use clearlane_raft::read_index::{
-    ReadIndexAction, ReadIndexConfig, ReadIndexEvent, ReadIndexQueue, ReadMode, RequestIdGenerator,
+    ReadIndexAction, ReadIndexConfig, ReadIndexQueue, ReadMode, RequestIdGenerator,
 };
 
 const READERS: [u64; 4] = [1, 10, 100, 1_000];
@@ -107,7 +107,7 @@ impl Measurement {
 
 /// A leader with its ReadIndex queue, and its readers in a closed loop.
 struct ClosedLoop {
-    queue: Box<dyn ReadIndexQueue<u64>>,
+    queue: ReadIndexQueue<u64>,
     ids: RequestIdGenerator,
     round_trip: Duration,
     start: Instant,
@@ -120,8 +120,8 @@ struct ClosedLoop {
 
 impl ClosedLoop {
     fn new(mode: ReadMode, readers: u64, round_trip: Duration) -> ClosedLoop {
-        let mut barrier = mode.new_queue(ReadIndexConfig::new(1));
-        barrier.handle_event(ReadIndexEvent::Leader { leader: Some(1), term: 2 });
+        let mut barrier = ReadIndexQueue::new(mode, ReadIndexConfig::new(1));
+        barrier.on_leader(Some(1), 2);
         for reader in 0..readers {
             barrier.enqueue(reader).expect("the queue takes it");
         }
@@ -162,8 +162,8 @@ impl ClosedLoop {
     fn deliver_answers(&mut self, now: Duration) {
         while let Some((_, context)) = self.answers.pop_front_if(|(due, _)| *due <= now) {
             self.index += 1;
-            self.queue.handle_event(ReadIndexEvent::Answered { context, index: self.index });
-            self.queue.handle_event(ReadIndexEvent::Applied { index: self.index });
+            self.queue.on_answer(context, self.index);
+            self.queue.on_applied(self.index);
         }
     }
 

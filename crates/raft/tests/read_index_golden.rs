@@ -16,7 +16,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clearlane_raft::read_index::{
-    ReadIndexAction, ReadIndexConfig, ReadIndexEvent, ReadIndexQueue, ReadMode, RequestIdGenerator,
+    ReadIndexAction, ReadIndexConfig, ReadIndexQueue, ReadMode, RequestIdGenerator,
 };
 use goldenscript::{Argument, Command, Runner};
 
@@ -24,7 +24,7 @@ type Outcome = Result<String, Box<dyn Error>>;
 
 /// The member under test is member 1.
 struct TestQueue {
-    queue: Box<dyn ReadIndexQueue<u64>>,
+    queue: ReadIndexQueue<u64>,
     ids: RequestIdGenerator,
     now: Duration,
 }
@@ -32,7 +32,7 @@ struct TestQueue {
 impl TestQueue {
     fn open(mode: ReadMode, config: ReadIndexConfig) -> TestQueue {
         TestQueue {
-            queue: mode.new_queue(config),
+            queue: ReadIndexQueue::new(mode, config),
             ids: RequestIdGenerator::new(0, 0),
             now: Duration::ZERO,
         }
@@ -41,11 +41,6 @@ impl TestQueue {
     fn poll(&mut self) -> String {
         let actions = self.queue.poll(self.now, &mut self.ids);
         actions.iter().map(|action| format!("{}\n", show(action))).collect()
-    }
-
-    fn handle_event(&mut self, event: ReadIndexEvent) -> String {
-        self.queue.handle_event(event);
-        self.poll()
     }
 
     fn read(&mut self, readers: &[u64]) -> String {
@@ -153,24 +148,34 @@ impl Runner for TestQueue {
                 self.now = duration(word(command)?)?;
                 self.poll()
             }
-            "answer" => self.handle_event(ReadIndexEvent::Answered {
-                context: numbers(command)?[0],
-                index: index()?,
-            }),
+            "answer" => {
+                self.queue.on_answer(numbers(command)?[0], index()?);
+                self.poll()
+            }
             "leader" => {
-                let leader = Some(numbers(command)?[0]);
-                self.handle_event(ReadIndexEvent::Leader { leader, term: option(command, "term")? })
+                self.queue.on_leader(Some(numbers(command)?[0]), option(command, "term")?);
+                self.poll()
             }
-            "no_leader" => self.handle_event(ReadIndexEvent::Leader {
-                leader: None,
-                term: option(command, "term")?,
-            }),
-            "transfer" => self.handle_event(ReadIndexEvent::TransferStarted),
-            "first_commit" => self.handle_event(ReadIndexEvent::FirstCommit),
+            "no_leader" => {
+                self.queue.on_leader(None, option(command, "term")?);
+                self.poll()
+            }
+            "transfer" => {
+                self.queue.on_transfer_started();
+                self.poll()
+            }
+            "first_commit" => {
+                self.queue.on_first_commit();
+                self.poll()
+            }
             "committed" => {
-                self.handle_event(ReadIndexEvent::Committed { index: numbers(command)?[0] })
+                self.queue.on_committed(numbers(command)?[0]);
+                self.poll()
             }
-            "applied" => self.handle_event(ReadIndexEvent::Applied { index: numbers(command)?[0] }),
+            "applied" => {
+                self.queue.on_applied(numbers(command)?[0]);
+                self.poll()
+            }
             "next" => format!("{:?}\n", self.queue.next_poll()),
             "figures" => format!("{:?}\n", self.queue.metrics()),
             other => return Err(format!("no command {other:?}").into()),

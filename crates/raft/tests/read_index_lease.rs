@@ -8,7 +8,7 @@ mod read_index_cluster;
 
 use std::time::Duration;
 
-use clearlane_raft::read_index::{ReadIndexConfig, ReadIndexEvent, ReadMode, RequestIdGenerator};
+use clearlane_raft::read_index::{ReadIndexConfig, ReadMode, RequestIdGenerator};
 use read_index_cluster::{Cluster, PlantedBug};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -103,7 +103,7 @@ fn a_transfer_ends_the_lease_before_the_next_leader_can_be() {
     let mut cluster = Cluster::new(3, ReadMode::Lease, PlantedBug::Nothing);
     cluster.read(1, 0);
     cluster.deliver_all();
-    cluster.member(1).barrier.handle_event(ReadIndexEvent::TransferStarted);
+    cluster.member(1).barrier.on_transfer_started();
     cluster.cut(&[1], &[2, 3]);
     cluster.elect_and_write(2, &[2, 3]);
     cluster.read(1, 1);

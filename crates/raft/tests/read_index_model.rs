@@ -9,10 +9,10 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use clearlane_raft::read_index::{
-    ReadIndexAction, ReadIndexConfig, ReadIndexEvent, ReadIndexQueue, ReadMode, RequestIdGenerator,
+    ReadIndexAction, ReadIndexConfig, ReadIndexQueue, ReadMode, RequestIdGenerator,
 };
 use proptest::prelude::*;
-use read_index_plain::PlainQueue;
+use read_index_plain::{Event, PlainQueue};
 
 const READERS_MAX: usize = 100;
 
@@ -27,7 +27,7 @@ enum Step {
         back: usize,
         index: u64,
     },
-    Event(ReadIndexEvent),
+    Event(Event),
     Pass(u64),
     SetBack(u64),
     Poll,
@@ -35,19 +35,19 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let leader = (prop::option::of(1..4_u64), 1..4_u64)
-        .prop_map(|(leader, term)| Step::Event(ReadIndexEvent::Leader { leader, term }));
-    let leads = (1..4_u64).prop_map(|term| ReadIndexEvent::Leader { leader: Some(1), term });
+        .prop_map(|(leader, term)| Step::Event(Event::Leader { leader, term }));
+    let leads = (1..4_u64).prop_map(|term| Event::Leader { leader: Some(1), term });
     prop_oneof![
         12 => (0..30_u64).prop_map(Step::Read),
         4 => (0..30_u64).prop_map(Step::Cancel),
         1 => (0..90_u64).prop_map(Step::Churn),
         8 => (0..4_usize, 0..20_u64).prop_map(|(back, index)| Step::Answer { back, index }),
-        2 => (0..20_u64).prop_map(|index| Step::Event(ReadIndexEvent::Applied { index })),
-        2 => (0..20_u64).prop_map(|index| Step::Event(ReadIndexEvent::Committed { index })),
-        1 => Just(Step::Event(ReadIndexEvent::FirstCommit)),
+        2 => (0..20_u64).prop_map(|index| Step::Event(Event::Applied { index })),
+        2 => (0..20_u64).prop_map(|index| Step::Event(Event::Committed { index })),
+        1 => Just(Step::Event(Event::FirstCommit)),
         1 => leader,
         1 => leads.prop_map(Step::Event),
-        1 => Just(Step::Event(ReadIndexEvent::TransferStarted)),
+        1 => Just(Step::Event(Event::TransferStarted)),
         4 => prop::sample::select(vec![1, 100, 400, 500, 800, 6_500]).prop_map(Step::Pass),
         1 => (1..900_u64).prop_map(Step::SetBack),
         8 => Just(Step::Poll),
@@ -57,7 +57,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// A ReadIndex queue and the plain one, and what is known of the history.
 struct Race {
     mode: ReadMode,
-    barrier: Box<dyn ReadIndexQueue<u64>>,
+    barrier: ReadIndexQueue<u64>,
     plain: PlainQueue,
     ids: (RequestIdGenerator, RequestIdGenerator),
     now: Duration,
@@ -77,7 +77,7 @@ impl Race {
         let config = ReadIndexConfig { readers_max: READERS_MAX, ..ReadIndexConfig::new(1) };
         Race {
             mode,
-            barrier: mode.new_queue(config),
+            barrier: ReadIndexQueue::new(mode, config),
             plain: PlainQueue::new(mode, config),
             ids: (RequestIdGenerator::new(1, 0), RequestIdGenerator::new(1, 0)),
             now: Duration::from_secs(10),
@@ -105,7 +105,7 @@ impl Race {
                 if let Some((context, at)) = self.asked.iter().rev().nth(back).copied() {
                     let latest = self.answered.entry(index).or_default();
                     *latest = at.max(*latest);
-                    self.handle_event(ReadIndexEvent::Answered { context, index });
+                    self.handle_event(Event::Answered { context, index });
                 }
             }
             Step::Event(event) => self.handle_event(event),
@@ -145,11 +145,18 @@ impl Race {
         }
     }
 
-    fn handle_event(&mut self, event: ReadIndexEvent) {
-        if let ReadIndexEvent::Applied { index } = event {
-            self.applied = self.applied.max(index);
+    fn handle_event(&mut self, event: Event) {
+        match event {
+            Event::Answered { context, index } => self.barrier.on_answer(context, index),
+            Event::Leader { leader, term } => self.barrier.on_leader(leader, term),
+            Event::TransferStarted => self.barrier.on_transfer_started(),
+            Event::FirstCommit => self.barrier.on_first_commit(),
+            Event::Committed { index } => self.barrier.on_committed(index),
+            Event::Applied { index } => {
+                self.applied = self.applied.max(index);
+                self.barrier.on_applied(index);
+            }
         }
-        self.barrier.handle_event(event);
         self.plain.handle_event(event);
     }
 
@@ -196,13 +203,13 @@ impl Race {
 
     /// Time passes until no reader waits.
     fn drain(&mut self) {
-        self.handle_event(ReadIndexEvent::Leader { leader: None, term: 9 });
+        self.handle_event(Event::Leader { leader: None, term: 9 });
         for _ in 0..2 {
             self.poll();
             self.now += ReadIndexConfig::new(1).request_timeout();
         }
         self.poll();
-        self.handle_event(ReadIndexEvent::Applied { index: 20 });
+        self.handle_event(Event::Applied { index: 20 });
         self.poll();
         let figures = self.barrier.metrics();
         assert_eq!((figures.waiting, figures.queue_entries), (0, 0), "{:?} {figures:?}", self.mode);

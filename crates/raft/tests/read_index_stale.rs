@@ -7,7 +7,7 @@ mod read_index_cluster;
 
 use std::time::Duration;
 
-use clearlane_raft::read_index::{ReadIndexError, ReadIndexEvent, ReadMode, RequestIdGenerator};
+use clearlane_raft::read_index::{ReadIndexError, ReadMode, RequestIdGenerator};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use read_index_cluster::{Cluster, PlantedBug};
@@ -118,7 +118,7 @@ fn an_answer_to_another_member_releases_no_reader() {
     let context = cluster.member(2).ids.last();
     cluster.blocked_links.extend([(1, 1), (2, 1), (3, 1)]);
     cluster.read(1, 10);
-    cluster.member(1).barrier.handle_event(ReadIndexEvent::Answered { context, index: 1 });
+    cluster.member(1).barrier.on_answer(context, 1);
     cluster.poll(1);
     assert_eq!(cluster.outcome(1, 10), None);
     assert_eq!(cluster.member(1).barrier.metrics().late_answers, 1);

@@ -1,14 +1,14 @@
 //! The contract between a ReadIndex queue, in any mode, and the thread that owns it.
 //!
 //! The owner is best the thread that drives raft. After each batch of inputs it polls, and again at
-//! [`next_poll`](ReadIndexQueue::next_poll) if nothing happens before; a poll returns the actions
-//! to carry out.
+//! [`next_poll`](super::ReadIndexQueue::next_poll) if nothing happens before; a poll returns the
+//! actions to carry out.
 //!
 //! * Actions are carried out in their order, and not before the poll that gave them has returned.
 //! * Of what raft reports at once, a change of leader is passed on before answers to reads.
-//! * [`ReadIndexEvent::Committed`] is passed on before the messages with that commit index leave: a
-//!   lease read must know what any member could have acknowledged.
-//! * [`ReadIndexEvent::Applied`] is passed on when readers can see what was applied.
+//! * `on_committed` is called before the messages with that commit index leave: a lease read must
+//!   know what any member could have acknowledged.
+//! * `on_applied` is called when readers can see what was applied.
 //! * `now` is read after the last reader was added and before the poll, from a clock that goes
 //!   forward; a step back is survived (`clock.rs`). Under a lease a reader is released because no
 //!   other member could lead at `now`, which must be a time at which the reader was there.
@@ -17,69 +17,12 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::time::Duration;
 
-use super::error::{ReadIndexError, Result};
-use super::ids::RequestIdGenerator;
+use super::error::ReadIndexError;
 
 /// The caller's name of a waiting reader.
 pub trait Reader: Copy + Eq + Hash + Debug + Send + 'static {}
 
 impl<T: Copy + Eq + Hash + Debug + Send + 'static> Reader for T {}
-
-/// Holds reads back until what they would see is fresh enough.
-pub trait ReadIndexQueue<T: Reader>: Debug + Send {
-    /// The reader will be in one [`ReadIndexAction::Release`] or [`ReadIndexAction::Fail`],
-    /// unless it is cancelled.
-    fn enqueue(&mut self, reader: T) -> Result<()>;
-
-    /// `true`: it was waiting, and no action will name it. `false`: an action that names it was
-    /// polled, or will be by the next poll.
-    fn cancel(&mut self, reader: T) -> bool;
-
-    fn handle_event(&mut self, event: ReadIndexEvent);
-
-    /// Actions to be carried out now.
-    fn poll(&mut self, now: Duration, ids: &mut RequestIdGenerator) -> Vec<ReadIndexAction<T>>;
-
-    /// When to poll again if nothing happens before.
-    fn next_poll(&self) -> Option<Duration>;
-
-    /// The least index that a reader waits for this member to apply.
-    /// [`ReadIndexEvent::Applied`] may be reported late while its index is less.
-    fn awaited_index(&self) -> Option<u64>;
-
-    fn metrics(&self) -> ReadIndexMetrics;
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReadIndexEvent {
-    /// raft answers a [`ReadIndexAction::RequestReadIndex`], or the entry of a
-    /// [`ReadIndexAction::Propose`] was applied.
-    Answered {
-        context: u64,
-        /// The read index, or the index of the entry.
-        index: u64,
-    },
-    /// The leader, as far as this member knows.
-    Leader {
-        /// `None` if none is known.
-        leader: Option<u64>,
-        term: u64,
-    },
-    /// This member, as the leader, has begun to transfer leadership.
-    TransferStarted,
-    /// An entry of the current term is committed for the first time.
-    FirstCommit,
-    /// raft's commit index.
-    Committed {
-        /// Of the last entry that is committed.
-        index: u64,
-    },
-    /// This member has applied the log up to there.
-    Applied {
-        /// Of the last entry that is applied.
-        index: u64,
-    },
-}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadIndexAction<T> {

@@ -16,15 +16,16 @@
 
 use std::time::Duration;
 
-use super::error::Result;
+use super::clock::ClockReading;
 use super::ids::RequestIdGenerator;
-use super::interface::{
-    ReadIndexAction, ReadIndexConfig, ReadIndexEvent, ReadIndexMetrics, ReadIndexQueue, Reader,
-};
+use super::interface::{ReadIndexConfig, Reader};
+use super::mode::Mode;
 use super::quorum_read::QuorumRead;
+use super::readers::ReaderTable;
+use super::waiters::Waiters;
 
 #[derive(Debug)]
-pub(crate) struct LeaseRead<T> {
+pub(super) struct LeaseRead<T> {
     quorum_read: QuorumRead<T>,
     lease_length: Duration,
     lease_until: Option<Duration>,
@@ -34,7 +35,7 @@ pub(crate) struct LeaseRead<T> {
 }
 
 impl<T: Reader> LeaseRead<T> {
-    pub(crate) fn new(config: ReadIndexConfig) -> LeaseRead<T> {
+    pub(super) fn new(config: ReadIndexConfig) -> LeaseRead<T> {
         LeaseRead {
             quorum_read: QuorumRead::new(config),
             lease_length: config.lease_length(),
@@ -44,22 +45,13 @@ impl<T: Reader> LeaseRead<T> {
         }
     }
 
-    /// A quorum followed this member at some time after `asked_at`.
-    fn renew(&mut self, asked_at: Duration) {
-        if self.quorum_read.is_leader() && !self.is_transferring {
-            self.lease_until = self.lease_until.max(asked_at.checked_add(self.lease_length));
-        }
-    }
-
-    fn serve_under_lease(&mut self, now: Duration) {
-        let good = self.lease_until.is_some_and(|until| now < until);
-        let waiters = &mut self.quorum_read.waiters;
-        if good && !waiters.is_queue_empty() {
+    fn serve_under_lease(&mut self, waiters: &mut Waiters<T>, now: Duration) {
+        let is_valid = self.lease_until.is_some_and(|until| now < until);
+        if is_valid && !waiters.is_queue_empty() {
             assert!(
                 self.quorum_read.is_leader() && !self.is_transferring,
                 "only a leader for sure has a lease"
             );
-            let waiters = &mut self.quorum_read.waiters;
             waiters.metrics.lease_reads += 1;
             let group = waiters.take_queue();
             waiters.wait_for_index(self.committed, group);
@@ -67,58 +59,57 @@ impl<T: Reader> LeaseRead<T> {
     }
 }
 
-impl<T: Reader> ReadIndexQueue<T> for LeaseRead<T> {
-    fn enqueue(&mut self, reader: T) -> Result<()> {
-        self.quorum_read.enqueue(reader)
+impl<T: Reader> Mode<T> for LeaseRead<T> {
+    fn on_answer(&mut self, waiters: &mut Waiters<T>, context: u64, index: u64) {
+        // A quorum followed this member at some time after `asked_at`.
+        if let Some(asked_at) = self.quorum_read.end_request(waiters, context, index)
+            && self.quorum_read.is_leader()
+            && !self.is_transferring
+        {
+            self.lease_until = self.lease_until.max(asked_at.checked_add(self.lease_length));
+        }
+        // What was committed when the quorum was asked is committed.
+        self.on_committed(index);
     }
 
-    fn cancel(&mut self, reader: T) -> bool {
-        self.quorum_read.cancel(reader)
-    }
-
-    fn handle_event(&mut self, event: ReadIndexEvent) {
-        match event {
-            ReadIndexEvent::Answered { context, index } => {
-                if let Some(asked_at) = self.quorum_read.on_answer(context, index) {
-                    self.renew(asked_at);
-                }
-                // What was committed when the quorum was asked is committed.
-                self.committed = self.committed.max(index);
-            }
-            ReadIndexEvent::Leader { leader, term } => {
-                if self.quorum_read.set_leader(leader, term) {
-                    (self.lease_until, self.is_transferring) = (None, false);
-                }
-            }
-            ReadIndexEvent::TransferStarted => {
-                (self.lease_until, self.is_transferring) = (None, true)
-            }
-            ReadIndexEvent::Committed { index } => self.committed = self.committed.max(index),
-            ReadIndexEvent::FirstCommit | ReadIndexEvent::Applied { .. } => {
-                self.quorum_read.handle_event(event)
-            }
+    fn on_leader(&mut self, waiters: &mut Waiters<T>, leader: Option<u64>, term: u64) {
+        if self.quorum_read.set_leader(waiters, leader, term) {
+            self.lease_until = None;
+            self.is_transferring = false;
         }
     }
 
-    fn poll(&mut self, now: Duration, ids: &mut RequestIdGenerator) -> Vec<ReadIndexAction<T>> {
-        let moment = self.quorum_read.waiters.read_clock(now);
-        if moment.has_stepped_back {
+    fn on_transfer_started(&mut self) {
+        self.lease_until = None;
+        self.is_transferring = true;
+    }
+
+    fn on_first_commit(&mut self) {
+        self.quorum_read.on_first_commit();
+    }
+
+    fn on_committed(&mut self, index: u64) {
+        self.committed = self.committed.max(index);
+    }
+
+    fn advance(
+        &mut self,
+        waiters: &mut Waiters<T>,
+        reading: ClockReading,
+        ids: &mut RequestIdGenerator,
+    ) {
+        if reading.has_stepped_back {
             self.lease_until = None;
         }
-        self.serve_under_lease(moment.now);
-        self.quorum_read.advance(moment, ids);
-        self.quorum_read.waiters.take_actions()
+        self.serve_under_lease(waiters, reading.now);
+        self.quorum_read.advance(waiters, reading, ids);
     }
 
-    fn next_poll(&self) -> Option<Duration> {
-        self.quorum_read.next_poll()
+    fn next_advance(&self, waiters: &Waiters<T>) -> Option<Duration> {
+        self.quorum_read.next_advance(waiters)
     }
 
-    fn awaited_index(&self) -> Option<u64> {
-        self.quorum_read.waiters.awaited_index()
-    }
-
-    fn metrics(&self) -> ReadIndexMetrics {
-        self.quorum_read.metrics()
+    fn sweep(&mut self, readers: &mut ReaderTable<T>) {
+        self.quorum_read.sweep(readers);
     }
 }

@@ -13,49 +13,32 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use super::error::{ReadIndexError, Result};
+use super::clock::ClockReading;
+use super::error::ReadIndexError;
 use super::ids::RequestIdGenerator;
-use super::interface::{
-    ReadIndexAction, ReadIndexConfig, ReadIndexEvent, ReadIndexMetrics, ReadIndexQueue, Reader,
-};
+use super::interface::{ReadIndexAction, ReadIndexConfig, Reader};
+use super::mode::Mode;
 use super::readers::{Group, QueuedReader, ReaderTable};
 use super::waiters::Waiters;
 
 #[derive(Debug)]
-pub(crate) struct LogRead<T> {
+pub(super) struct LogRead<T> {
     timeout: Duration,
-    waiters: Waiters<T>,
     proposed: ProposedReads<T>,
 }
 
 impl<T: Reader> LogRead<T> {
-    pub(crate) fn new(config: ReadIndexConfig) -> LogRead<T> {
-        LogRead {
-            timeout: config.request_timeout(),
-            waiters: Waiters::new(&config),
-            proposed: ProposedReads::default(),
-        }
+    pub(super) fn new(config: ReadIndexConfig) -> LogRead<T> {
+        LogRead { timeout: config.request_timeout(), proposed: ProposedReads::default() }
     }
 
-    fn propose(
-        &mut self,
-        queued: QueuedReader<T>,
-        deadline: Duration,
-        ids: &mut RequestIdGenerator,
-    ) {
-        let (context, reader) = (ids.next(), queued.reader);
-        self.proposed.push(ProposedRead { context, deadline, queued_reader: queued });
-        self.waiters.metrics.proposed_entries += 1;
-        self.waiters.push_action(ReadIndexAction::Propose { context, reader });
-    }
-
-    fn fail_expired(&mut self, now: Duration) {
+    fn fail_expired(&mut self, waiters: &mut Waiters<T>, now: Duration) {
         let mut late = Group::new();
         while let Some(entry) = self.proposed.pop_expired(now) {
-            self.waiters.metrics.timed_out += 1;
+            waiters.metrics.timed_out += 1;
             late.push(entry.queued_reader);
         }
-        self.waiters.fail(ReadIndexError::TimedOut, late);
+        waiters.fail(ReadIndexError::TimedOut, late);
     }
 }
 
@@ -124,56 +107,37 @@ impl<T: Reader> ProposedReads<T> {
     }
 }
 
-impl<T: Reader> ReadIndexQueue<T> for LogRead<T> {
-    fn enqueue(&mut self, reader: T) -> Result<()> {
-        self.waiters.enqueue(reader)
-    }
-
-    fn cancel(&mut self, reader: T) -> bool {
-        let proposed = &mut self.proposed;
-        self.waiters.cancel(reader, |readers| proposed.sweep(readers))
-    }
-
-    fn handle_event(&mut self, event: ReadIndexEvent) {
-        match event {
-            ReadIndexEvent::Answered { context, index } => match self.proposed.remove(context) {
-                Some(entry) => self.waiters.wait_for_index(index, vec![entry.queued_reader]),
-                None => self.waiters.metrics.late_answers += 1,
-            },
-            ReadIndexEvent::Applied { index } => self.waiters.set_applied_index(index),
-            ReadIndexEvent::Leader { .. }
-            | ReadIndexEvent::TransferStarted
-            | ReadIndexEvent::FirstCommit
-            | ReadIndexEvent::Committed { .. } => {}
+impl<T: Reader> Mode<T> for LogRead<T> {
+    fn on_answer(&mut self, waiters: &mut Waiters<T>, context: u64, index: u64) {
+        match self.proposed.remove(context) {
+            Some(entry) => waiters.wait_for_index(index, vec![entry.queued_reader]),
+            None => waiters.metrics.late_answers += 1,
         }
     }
 
-    fn poll(&mut self, now: Duration, ids: &mut RequestIdGenerator) -> Vec<ReadIndexAction<T>> {
-        let now = self.waiters.read_clock(now).now;
-        self.fail_expired(now);
+    fn advance(
+        &mut self,
+        waiters: &mut Waiters<T>,
+        ClockReading { now, .. }: ClockReading,
+        ids: &mut RequestIdGenerator,
+    ) {
+        self.fail_expired(waiters, now);
         let deadline = now.saturating_add(self.timeout);
-        let (waiting, gone): (Group<T>, Group<T>) = self
-            .waiters
-            .take_queue()
-            .into_iter()
-            .partition(|queued| self.waiters.readers.is_waiting(queued));
-        self.waiters.readers.subtract_stale(gone.len());
-        for queued in waiting {
-            self.propose(queued, deadline, ids);
+        let mut queue = waiters.take_queue();
+        waiters.readers.sweep(&mut queue);
+        for queued_reader in queue {
+            let (context, reader) = (ids.next(), queued_reader.reader);
+            self.proposed.push(ProposedRead { context, deadline, queued_reader });
+            waiters.metrics.proposed_entries += 1;
+            waiters.actions.push(ReadIndexAction::Propose { context, reader });
         }
-        self.waiters.take_actions()
     }
 
-    fn next_poll(&self) -> Option<Duration> {
-        let first = self.proposed.entries.values().next()?;
-        Some(self.waiters.to_caller_time(first.deadline))
+    fn next_advance(&self, _: &Waiters<T>) -> Option<Duration> {
+        Some(self.proposed.entries.values().next()?.deadline)
     }
 
-    fn awaited_index(&self) -> Option<u64> {
-        self.waiters.awaited_index()
-    }
-
-    fn metrics(&self) -> ReadIndexMetrics {
-        self.waiters.metrics()
+    fn sweep(&mut self, readers: &mut ReaderTable<T>) {
+        self.proposed.sweep(readers);
     }
 }

@@ -15,11 +15,10 @@
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
-use std::time::Duration;
 
-use super::clock::{ClockReading, SteadyClock};
+use super::clock::SteadyClock;
 use super::error::{ReadIndexError, Result};
-use super::interface::{ReadIndexAction, ReadIndexConfig, ReadIndexMetrics};
+use super::interface::{ReadIndexAction, ReadIndexMetrics};
 use super::readers::{Group, ReaderTable};
 
 #[derive(Debug)]
@@ -28,16 +27,16 @@ pub(crate) struct Waiters<T> {
     queue: Group<T>,
     /// Groups by the index that they wait for.
     waiting_by_index: BTreeMap<u64, Group<T>>,
-    applied_index: u64,
-    clock: SteadyClock,
-    actions: Vec<ReadIndexAction<T>>,
+    pub(super) applied_index: u64,
+    pub(super) clock: SteadyClock,
+    pub(super) actions: Vec<ReadIndexAction<T>>,
     pub(crate) metrics: ReadIndexMetrics,
 }
 
 impl<T: Copy + Eq + Hash> Waiters<T> {
-    pub(crate) fn new(config: &ReadIndexConfig) -> Waiters<T> {
+    pub(crate) fn new(readers_max: usize) -> Waiters<T> {
         Waiters {
-            readers: ReaderTable::new(config.readers_max),
+            readers: ReaderTable::new(readers_max),
             queue: Group::new(),
             waiting_by_index: BTreeMap::new(),
             applied_index: 0,
@@ -94,10 +93,6 @@ impl<T: Copy + Eq + Hash> Waiters<T> {
         self.release_applied();
     }
 
-    pub(crate) fn applied_index(&self) -> u64 {
-        self.applied_index
-    }
-
     /// The least index that a group waits for.
     pub(crate) fn awaited_index(&self) -> Option<u64> {
         self.waiting_by_index.keys().next().copied()
@@ -122,22 +117,6 @@ impl<T: Copy + Eq + Hash> Waiters<T> {
             self.metrics.failed += readers.len() as u64;
             self.actions.push(ReadIndexAction::Fail { error, readers });
         }
-    }
-
-    pub(crate) fn read_clock(&mut self, now: Duration) -> ClockReading {
-        self.clock.read(now)
-    }
-
-    pub(crate) fn to_caller_time(&self, steady: Duration) -> Duration {
-        self.clock.to_caller_time(steady)
-    }
-
-    pub(crate) fn push_action(&mut self, action: ReadIndexAction<T>) {
-        self.actions.push(action);
-    }
-
-    pub(crate) fn take_actions(&mut self) -> Vec<ReadIndexAction<T>> {
-        std::mem::take(&mut self.actions)
     }
 
     pub(crate) fn metrics(&self) -> ReadIndexMetrics {

@@ -17,8 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use clearlane_raft::read_index::{
-    ReadIndexAction, ReadIndexConfig, ReadIndexError, ReadIndexEvent, ReadIndexQueue, ReadMode,
-    RequestIdGenerator,
+    ReadIndexAction, ReadIndexConfig, ReadIndexError, ReadIndexQueue, ReadMode, RequestIdGenerator,
 };
 
 /// The sender and the receiver; the first member is 1.
@@ -53,7 +52,7 @@ pub(crate) struct Cluster {
 }
 
 pub(crate) struct Member {
-    pub(crate) barrier: Box<dyn ReadIndexQueue<u64>>,
+    pub(crate) barrier: ReadIndexQueue<u64>,
     pub(crate) ids: RequestIdGenerator,
     term: u64,
     leader: Option<u64>,
@@ -68,9 +67,9 @@ pub(crate) struct Member {
 impl Member {
     fn report_state(&mut self) {
         let (leader, term, index) = (self.leader, self.term, self.commit);
-        self.barrier.handle_event(ReadIndexEvent::Leader { leader, term });
-        self.barrier.handle_event(ReadIndexEvent::Committed { index });
-        self.barrier.handle_event(ReadIndexEvent::Applied { index });
+        self.barrier.on_leader(leader, term);
+        self.barrier.on_committed(index);
+        self.barrier.on_applied(index);
     }
 }
 
@@ -85,7 +84,7 @@ impl Cluster {
     /// Member 1 leads in term 1, and all members have applied entry 1.
     pub(crate) fn new(members: u64, mode: ReadMode, planted: PlantedBug) -> Cluster {
         let member = |number| Member {
-            barrier: mode.new_queue(ReadIndexConfig::new(number)),
+            barrier: ReadIndexQueue::new(mode, ReadIndexConfig::new(number)),
             ids: RequestIdGenerator::new(number, 0),
             term: 1,
             leader: Some(1),
@@ -103,7 +102,7 @@ impl Cluster {
 
     /// Waiting readers are lost. A leader leads no more, and knows no member that does.
     pub(crate) fn restart(&mut self, number: u64, ids: RequestIdGenerator) {
-        let barrier = self.mode.new_queue(ReadIndexConfig::new(number));
+        let barrier = ReadIndexQueue::new(self.mode, ReadIndexConfig::new(number));
         let member = self.member(number);
         (member.barrier, member.ids) = (barrier, ids);
         member.leader = member.leader.filter(|leader| *leader != number);
@@ -142,7 +141,7 @@ impl Cluster {
             (member.term, member.leader, member.commit) = (term, Some(leader), commit);
             member.questions.clear();
             member.report_state();
-            member.barrier.handle_event(ReadIndexEvent::FirstCommit);
+            member.barrier.on_first_commit();
             self.poll(*number);
         }
         commit
@@ -244,7 +243,7 @@ impl Cluster {
                 }
             }
             Message::Answer { context, index } => {
-                member.barrier.handle_event(ReadIndexEvent::Answered { context, index });
+                member.barrier.on_answer(context, index);
                 self.poll(to);
             }
         }

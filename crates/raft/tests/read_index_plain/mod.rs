@@ -6,8 +6,18 @@
 use std::time::Duration;
 
 use clearlane_raft::read_index::{
-    ReadIndexAction, ReadIndexConfig, ReadIndexError, ReadIndexEvent, ReadMode, RequestIdGenerator,
+    ReadIndexAction, ReadIndexConfig, ReadIndexError, ReadMode, RequestIdGenerator,
 };
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Event {
+    Answered { context: u64, index: u64 },
+    Leader { leader: Option<u64>, term: u64 },
+    TransferStarted,
+    FirstCommit,
+    Committed { index: u64 },
+    Applied { index: u64 },
+}
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 const LARGE_REQUEST_READERS: usize = 8;
@@ -132,10 +142,10 @@ impl PlainQueue {
         self.leader.0 == Some(self.config.member_id)
     }
 
-    pub(crate) fn handle_event(&mut self, event: ReadIndexEvent) {
+    pub(crate) fn handle_event(&mut self, event: Event) {
         match event {
-            ReadIndexEvent::Answered { context, index } => self.on_answer(context, index),
-            ReadIndexEvent::Leader { leader, term } => {
+            Event::Answered { context, index } => self.on_answer(context, index),
+            Event::Leader { leader, term } => {
                 if self.leader == (leader, term) {
                     return;
                 }
@@ -145,14 +155,10 @@ impl PlainQueue {
                     self.fail(ReadIndexError::LeaderChanged, |state| state == ReaderState::InRound);
                 }
             }
-            ReadIndexEvent::TransferStarted => {
-                (self.lease_until, self.is_transferring) = (None, true)
-            }
-            ReadIndexEvent::FirstCommit => {
-                self.round.iter_mut().for_each(|round| round.retries_now = true)
-            }
-            ReadIndexEvent::Committed { index } => self.committed = self.committed.max(index),
-            ReadIndexEvent::Applied { index } => self.applied = self.applied.max(index),
+            Event::TransferStarted => (self.lease_until, self.is_transferring) = (None, true),
+            Event::FirstCommit => self.round.iter_mut().for_each(|round| round.retries_now = true),
+            Event::Committed { index } => self.committed = self.committed.max(index),
+            Event::Applied { index } => self.applied = self.applied.max(index),
         }
         self.release_applied();
     }

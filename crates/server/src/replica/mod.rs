@@ -38,7 +38,7 @@ use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest, RequestHe
 use clearlane_raft as raft;
 use clearlane_raft::LogPosition;
 use clearlane_raft::read_index::{
-    ReadIndexAction, ReadIndexEvent, ReadIndexMetrics, ReadIndexQueue, RequestIdGenerator,
+    ReadIndexAction, ReadIndexMetrics, ReadIndexQueue, RequestIdGenerator,
 };
 use clearlane_raft::{Leadership, Message, RaftNode, Ready, Role};
 use clearlane_wal::group_commit::BatchResult;
@@ -93,7 +93,7 @@ pub struct Replica {
     leases_expired: u64,
     /// As of the last poll.
     now: Duration,
-    read_index: Box<dyn ReadIndexQueue<RequestId>>,
+    read_index: ReadIndexQueue<RequestId>,
     ids: RequestIdGenerator,
     wait: Arc<Wait>,
     queued_proposals: QueuedProposals,
@@ -295,9 +295,9 @@ impl Replica {
         // The entries after the snapshot, if there are some.
         self.raft.on_applied(index)?;
         for (context, index) in log_reads {
-            self.read_index.handle_event(ReadIndexEvent::Answered { context, index });
+            self.read_index.on_answer(context, index);
         }
-        self.read_index.handle_event(ReadIndexEvent::Applied { index });
+        self.read_index.on_applied(index);
         self.count_applied(index);
         if removed {
             self.ticks_before_stop.get_or_insert(TICKS_AFTER_REMOVAL);
@@ -483,8 +483,7 @@ impl Replica {
                 if read.index > self.applied.0 {
                     self.pending_read_indexes.entry(read.index).or_insert(self.now);
                 }
-                self.read_index
-                    .handle_event(ReadIndexEvent::Answered { context, index: read.index });
+                self.read_index.on_answer(context, read.index);
             }
         }
         self.send_to_apply(committed);
@@ -500,7 +499,7 @@ impl Replica {
             |entry: &Entry| entry.kind == EntryKind::Normal && entry.data.is_empty();
         if committed.iter().any(begins_a_term) {
             // Raft can answer reads from here on.
-            self.read_index.handle_event(ReadIndexEvent::FirstCommit);
+            self.read_index.on_first_commit();
         }
         match self.ready.to_apply.last_mut() {
             Some(ToApply::Entries(entries)) => entries.extend(committed),
@@ -518,7 +517,7 @@ impl Replica {
 
     fn handle_leadership(&mut self, now: Leadership) {
         let leader = (now.leader != 0).then_some(now.leader);
-        self.read_index.handle_event(ReadIndexEvent::Leader { leader, term: now.term });
+        self.read_index.on_leader(leader, now.term);
         self.last_reported.transferee = None;
         self.update_lessor(now);
         self.sole_voter.reset();
@@ -534,7 +533,7 @@ impl Replica {
         if transferee != self.last_reported.transferee {
             self.last_reported.transferee = transferee;
             if transferee.is_some() {
-                self.read_index.handle_event(ReadIndexEvent::TransferStarted);
+                self.read_index.on_transfer_started();
             }
         }
     }
@@ -544,7 +543,7 @@ impl Replica {
         let committed = self.raft.committed_index();
         if committed > self.last_reported.committed {
             self.last_reported.committed = committed;
-            self.read_index.handle_event(ReadIndexEvent::Committed { index: committed });
+            self.read_index.on_committed(committed);
         }
     }
 

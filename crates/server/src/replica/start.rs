@@ -25,7 +25,7 @@ use clearlane_mvcc::{self as mvcc, KeyLeases, WatchableKv};
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft as raft;
 use clearlane_raft::read_index;
-use clearlane_raft::read_index::{ReadIndexEvent, ReadMode, RequestIdGenerator};
+use clearlane_raft::read_index::{ReadIndexQueue, ReadMode, RequestIdGenerator};
 use clearlane_raft::{RaftNode, RecoveredState};
 use clearlane_wal as wal;
 use clearlane_wal::files::FileSystem;
@@ -210,9 +210,9 @@ pub fn start(
     let was_running = state.vote != 0 || state.term > 1;
     let ids = ids_above(&entries, metadata.node_id, settings.unix_ms);
     let found = RecoveredState { store_position: progress.position(), hard_state: state, entries };
-    let mut barrier = settings.read_mode.new_queue(settings.read_index);
+    let mut barrier = ReadIndexQueue::new(settings.read_mode, settings.read_index);
     // In an idle cluster no entry is applied, and readers must not wait for one.
-    barrier.handle_event(ReadIndexEvent::Applied { index: progress.index });
+    barrier.on_applied(progress.index);
     let mut driver = RaftNode::new(settings.raft, found)?;
     driver.release(driver.release_index_for_bytes(newest.index, settings.catch_up_bytes));
     let wait = Arc::new(Wait::default());
