@@ -13,7 +13,6 @@ use http::{Response, StatusCode};
 use tonic::body::Body;
 
 use super::{HttpService, PLAIN, error_response, query_parts, text};
-use crate::metrics::Counter;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HealthCheck {
@@ -62,11 +61,11 @@ impl HttpService {
         let is_serializable = query_parts(query).any(|part| part == ("serializable", "true"));
         match self.unhealthy_reason(&excluded, is_serializable).await {
             None => {
-                self.thread.count(Counter::HealthSuccess);
+                self.thread.health_check(true);
                 text(StatusCode::OK, PLAIN, r#"{"health":"true","reason":""}"#)
             }
             Some(reason) => {
-                self.thread.count(Counter::HealthFailure);
+                self.thread.health_check(false);
                 let line = serde_json::json!({ "health": "false", "reason": reason });
                 error_response(StatusCode::SERVICE_UNAVAILABLE, &line.to_string())
             }

@@ -1,7 +1,7 @@
 //! etcd's metrics, from the parts that know them here. `docs/http.md` lists where they are measured
 //! in another way than etcd's.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use clearlane_engine::Bucket;
 use clearlane_mvcc::ReadTxn;
@@ -11,7 +11,7 @@ use tonic::Code;
 use super::MetricSources;
 use super::page::{MetricsPage, PrometheusHistogram, doubling};
 use super::rpcs::{RpcInfo, RpcMethod, rpcs};
-use super::thread::{CODES, Counter, RpcCounters};
+use super::thread::{CODES, GlobalCounters, RpcCounters};
 use crate::maintenance::ETCD_VERSION;
 
 pub(super) fn write(page: &mut MetricsPage, sources: &MetricSources<'_>) {
@@ -96,61 +96,37 @@ fn write_member(page: &mut MetricsPage, sources: &MetricSources<'_>) {
 
 fn write_thread_metrics(page: &mut MetricsPage, figures: &Metrics) {
     let help = "The current number of pending proposals to commit.";
-    let pending = figures.proposals_pending.load(Relaxed);
-    page.gauge("etcd_server_proposals_pending", help, pending);
-    let counters = [
-        (
-            "etcd_server_leader_changes_seen_total",
-            "The number of leader changes seen.",
-            &figures.leader_changes,
-        ),
-        (
-            "etcd_server_proposals_failed_total",
-            "The total number of failed proposals seen.",
-            &figures.proposals_failed,
-        ),
-        (
-            "etcd_server_read_indexes_failed_total",
-            "The total number of failed read indexes seen.",
-            &figures.reads_failed,
-        ),
-        (
-            "etcd_server_slow_read_indexes_total",
-            "The total number of pending read indexes not in sync with leader's or timed out read \
-             index requests.",
-            &figures.slow_read_indexes,
-        ),
-        (
-            "etcd_server_heartbeat_send_failures_total",
-            "The total number of leader heartbeat send failures (likely overloaded from slow disk).",
-            &figures.late_heartbeats,
-        ),
-        ("etcd_mvcc_put_total", "Total number of puts seen by this member.", &figures.puts),
-        (
-            "etcd_mvcc_delete_total",
-            "Total number of deletes seen by this member.",
-            &figures.deletes,
-        ),
-        ("etcd_mvcc_txn_total", "Total number of txns seen by this member.", &figures.txns),
-    ];
-    for (name, help, value) in counters {
-        page.counter(name, help, value.load(Relaxed));
-    }
+    page.gauge("etcd_server_proposals_pending", help, load(&figures.proposals_pending));
+    let help = "The number of leader changes seen.";
+    page.counter("etcd_server_leader_changes_seen_total", help, load(&figures.leader_changes));
+    let help = "The total number of failed proposals seen.";
+    page.counter("etcd_server_proposals_failed_total", help, load(&figures.proposals_failed));
+    let help = "The total number of failed read indexes seen.";
+    page.counter("etcd_server_read_indexes_failed_total", help, load(&figures.reads_failed));
+    let help = "The total number of pending read indexes not in sync with leader's or timed out \
+                read index requests.";
+    page.counter("etcd_server_slow_read_indexes_total", help, load(&figures.slow_read_indexes));
+    let help =
+        "The total number of leader heartbeat send failures (likely overloaded from slow disk).";
+    page.counter("etcd_server_heartbeat_send_failures_total", help, load(&figures.late_heartbeats));
+    let help = "Total number of puts seen by this member.";
+    page.counter("etcd_mvcc_put_total", help, load(&figures.puts));
+    let help = "Total number of deletes seen by this member.";
+    page.counter("etcd_mvcc_delete_total", help, load(&figures.deletes));
+    let help = "Total number of txns seen by this member.";
+    page.counter("etcd_mvcc_txn_total", help, load(&figures.txns));
     let help = "The total size of put kv pairs seen by this member.";
-    let put_bytes = figures.put_bytes.load(Relaxed);
-    page.gauge("etcd_debugging_mvcc_total_put_size_in_bytes", help, put_bytes);
+    page.gauge("etcd_debugging_mvcc_total_put_size_in_bytes", help, load(&figures.put_bytes));
     let help = "Total number of keys.";
     page.gauge("etcd_debugging_mvcc_keys_total", help, figures.keys.load(Relaxed));
     let help = "The unix time of the last db compaction. Resets to 0 on start.";
-    let compacted_at = figures.compacted_at.load(Relaxed);
-    page.gauge("etcd_debugging_mvcc_db_compaction_last", help, compacted_at);
+    page.gauge("etcd_debugging_mvcc_db_compaction_last", help, load(&figures.compacted_at));
     let help = "The latency distributions of apply called by backend.";
     let labels = [("op", "entry"), ("success", "true"), ("version", "v3")];
     page.family("etcd_server_apply_duration_seconds", "histogram", help)
         .histogram(&labels, &PrometheusHistogram::merge([&figures.applies]));
     let help = "The total number of slow apply requests (likely overloaded from slow disk).";
-    let slow = figures.slow_applies.load(Relaxed);
-    page.counter("etcd_server_slow_apply_total", help, slow);
+    page.counter("etcd_server_slow_apply_total", help, load(&figures.slow_applies));
 }
 
 fn write_mvcc(page: &mut MetricsPage, sources: &MetricSources<'_>) {
@@ -161,40 +137,27 @@ fn write_mvcc(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     let help = "Total number of watch streams.";
     page.gauge("etcd_debugging_mvcc_watch_stream_total", help, sources.in_flight(watch));
     let watching = sources.server.threads().watch_server().metrics();
-    let watchers = [
-        ("etcd_debugging_mvcc_watcher_total", "Total number of watchers.", watching.watchers),
-        (
-            "etcd_debugging_mvcc_slow_watcher_total",
-            "Total number of unsynced slow watchers.",
-            watching.unsynced,
-        ),
-        (
-            "etcd_debugging_mvcc_pending_events_total",
-            "Total number of pending events to be sent.",
-            watching.queued,
-        ),
-    ];
-    for (name, help, value) in watchers {
-        page.gauge(name, help, value);
-    }
-    let sent = sources.sum_for_path(watch, |row| row.sent.load(Relaxed));
+    let help = "Total number of watchers.";
+    page.gauge("etcd_debugging_mvcc_watcher_total", help, watching.watchers);
+    let help = "Total number of unsynced slow watchers.";
+    page.gauge("etcd_debugging_mvcc_slow_watcher_total", help, watching.unsynced);
+    let help = "Total number of pending events to be sent.";
+    page.gauge("etcd_debugging_mvcc_pending_events_total", help, watching.queued);
+    let sent = sources.sum_for_path(watch, |row| load(&row.sent));
     let help = "Total number of events sent by this member.";
     page.counter("etcd_debugging_mvcc_events_total", help, sent);
-    let leases = [
-        ("etcd_debugging_lease_granted_total", "granted", "/etcdserverpb.Lease/LeaseGrant"),
-        ("etcd_debugging_lease_revoked_total", "revoked", "/etcdserverpb.Lease/LeaseRevoke"),
-    ];
-    for (name, what, path) in leases {
-        page.counter(name, &format!("The total number of {what} leases."), sources.ok_count(path));
-    }
+    let help = "The total number of granted leases.";
+    let granted = sources.ok_count("/etcdserverpb.Lease/LeaseGrant");
+    page.counter("etcd_debugging_lease_granted_total", help, granted);
+    let help = "The total number of revoked leases.";
+    let revoked = sources.ok_count("/etcdserverpb.Lease/LeaseRevoke");
+    page.counter("etcd_debugging_lease_revoked_total", help, revoked);
     let figures = sources.server.threads().metrics();
     let help = "The total number of expired leases.";
-    let expired = figures.leases_expired.load(Relaxed);
-    page.counter("etcd_debugging_server_lease_expired_total", help, expired);
+    page.counter("etcd_debugging_server_lease_expired_total", help, load(&figures.leases_expired));
     let help = "Bucketed histogram of lease TTLs.";
     page.seconds("etcd_debugging_lease_ttl_total", help, &figures.lease_ttls);
-    let renewed =
-        sources.sum_for_path("/etcdserverpb.Lease/LeaseKeepAlive", |row| row.sent.load(Relaxed));
+    let renewed = sources.sum_for_path("/etcdserverpb.Lease/LeaseKeepAlive", |row| load(&row.sent));
     let help = "The number of renewed leases seen by the leader.";
     page.counter("etcd_debugging_lease_renewed_total", help, renewed);
 }
@@ -206,83 +169,67 @@ fn write_disk(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     let help = "The latency distributions of write called by WAL.";
     page.seconds("etcd_disk_wal_write_duration_seconds", help, &figures.log_writes);
     let help = "Total number of bytes written in WAL.";
-    page.gauge("etcd_disk_wal_write_bytes_total", help, figures.log_bytes.load(Relaxed));
+    page.gauge("etcd_disk_wal_write_bytes_total", help, load(&figures.log_bytes));
     let help = "The latency distributions of commit called by backend.";
     page.seconds("etcd_disk_backend_commit_duration_seconds", help, &figures.commits);
     let help = "Bucketed histogram of db compaction pause duration.";
-    let steps = in_millis(&figures.compaction_steps);
-    page.family("etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds", "histogram", help)
-        .histogram(&[], &steps);
+    let name = "etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds";
+    let pauses = in_millis(&figures.compaction_steps, doubling(1.0, 13));
+    page.family(name, "histogram", help).histogram(&[], &pauses);
     let help = "Bucketed histogram of db compaction total duration.";
-    let whole = PrometheusHistogram::merge([&figures.compactions]);
-    let values = whole.values().map(|(seconds, count)| (seconds * 1000.0, count));
-    let whole = PrometheusHistogram::rounded_up(doubling(100.0, 14), values, whole.sum() * 1000.0);
-    page.family("etcd_debugging_mvcc_db_compaction_total_duration_milliseconds", "histogram", help)
-        .histogram(&[], &whole);
+    let name = "etcd_debugging_mvcc_db_compaction_total_duration_milliseconds";
+    let whole = in_millis(&figures.compactions, doubling(100.0, 14));
+    page.family(name, "histogram", help).histogram(&[], &whole);
     let help = "Total number of db keys compacted.";
-    let removed = figures.compacted_records.load(Relaxed);
+    let removed = load(&figures.compacted_records);
     page.counter("etcd_debugging_mvcc_db_compaction_keys_total", help, removed);
     let defragment = "/etcdserverpb.Maintenance/Defragment";
     let help = "Whether or not defrag is active on the member. 1 means active, 0 means not.";
     let is_under_way = u8::from(sources.in_flight(defragment) > 0);
     page.gauge("etcd_disk_defrag_inflight", help, is_under_way);
-    let of_calls = [
-        (
-            "etcd_disk_backend_defrag_duration_seconds",
-            "backend defragmentation",
-            "Defragment",
-            0.1,
-            13,
-        ),
-        ("etcd_disk_backend_snapshot_duration_seconds", "backend snapshots", "Snapshot", 0.01, 17),
-        ("etcd_mvcc_hash_duration_seconds", "storage hash operation", "Hash", 0.01, 15),
-        ("etcd_mvcc_hash_rev_duration_seconds", "storage hash by revision", "HashKV", 0.01, 15),
-    ];
-    for (name, what, call, first, bounds) in of_calls {
+    let mut write_call = |name, what, call, first, bounds| {
         let took = sources.ok_durations(&format!("/etcdserverpb.Maintenance/{call}"));
         let sums =
-            PrometheusHistogram::rounded_up(doubling(first, bounds), took.values(), took.sum());
+            PrometheusHistogram::rounded_up(doubling(first, bounds), took.values(), took.sum);
         let help = format!("The latency distribution of {what}.");
         page.family(name, "histogram", &help).histogram(&[], &sums);
-    }
+    };
+    let name = "etcd_disk_backend_defrag_duration_seconds";
+    write_call(name, "backend defragmentation", "Defragment", 0.1, 13);
+    let name = "etcd_disk_backend_snapshot_duration_seconds";
+    write_call(name, "backend snapshots", "Snapshot", 0.01, 17);
+    write_call("etcd_mvcc_hash_duration_seconds", "storage hash operation", "Hash", 0.01, 15);
+    let name = "etcd_mvcc_hash_rev_duration_seconds";
+    write_call(name, "storage hash by revision", "HashKV", 0.01, 15);
 }
 
 /// Some of etcd's old names are in milliseconds.
-fn in_millis(buckets: &DurationHistogram) -> PrometheusHistogram {
+fn in_millis(
+    buckets: &DurationHistogram,
+    bounds: impl Iterator<Item = f64>,
+) -> PrometheusHistogram {
     let sums = PrometheusHistogram::merge([buckets]);
     let values = sums.values().map(|(seconds, count)| (seconds * 1000.0, count));
-    PrometheusHistogram::rounded_up(doubling(1.0, 13), values, sums.sum() * 1000.0)
+    PrometheusHistogram::rounded_up(bounds, values, sums.sum * 1000.0)
 }
 
 fn write_clients(page: &mut MetricsPage, sources: &MetricSources<'_>) {
-    let counters = [
-        (
-            "etcd_network_client_grpc_received_bytes_total",
-            "The total number of bytes received from grpc clients.",
-            Counter::ReceivedBytes,
-        ),
-        (
-            "etcd_network_client_grpc_sent_bytes_total",
-            "The total number of bytes sent to grpc clients.",
-            Counter::SentBytes,
-        ),
-        (
-            "etcd_server_health_success",
-            "The total number of successful health checks",
-            Counter::HealthSuccess,
-        ),
-        (
-            "etcd_server_health_failures",
-            "The total number of failed health checks",
-            Counter::HealthFailure,
-        ),
-    ];
-    for (name, help, counter) in counters {
-        page.counter(name, help, sources.count(counter));
-    }
+    let sum = |counter: fn(&GlobalCounters) -> &AtomicU64| -> u64 {
+        sources.threads.iter().map(|thread| load(counter(&thread.global))).sum()
+    };
+    let help = "The total number of bytes received from grpc clients.";
+    let received = sum(|counters| &counters.received_bytes);
+    page.counter("etcd_network_client_grpc_received_bytes_total", help, received);
+    let help = "The total number of bytes sent to grpc clients.";
+    let sent = sum(|counters| &counters.sent_bytes);
+    page.counter("etcd_network_client_grpc_sent_bytes_total", help, sent);
+    let help = "The total number of successful health checks";
+    page.counter("etcd_server_health_success", help, sum(|counters| &counters.health_success));
+    let help = "The total number of failed health checks";
+    page.counter("etcd_server_health_failures", help, sum(|counters| &counters.health_failures));
     let started = |is_unary: bool| -> u64 {
         let of_kind = |(_, rpc): &(RpcMethod, &RpcInfo)| (rpc.kind == "unary") == is_unary;
-        let started = |(method, _)| sources.sum_for(method, |row| row.started.load(Relaxed));
+        let started = |(method, _)| sources.sum_for(method, |row| load(&row.started));
         all().filter(of_kind).map(started).sum()
     };
     let help = "The total number of client requests per client version.";
@@ -323,59 +270,41 @@ fn write_calls(page: &mut MetricsPage, sources: &MetricSources<'_>) {
 
 fn write_rpcs(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     let help = "Total number of RPCs completed on the server, regardless of success or failure.";
+    let codes: [String; CODES] = std::array::from_fn(|number| code_name(Code::from(number as i32)));
     let mut family = page.family("grpc_server_handled_total", "counter", help);
     for (method, rpc) in all() {
-        for (number, code) in CODE_NAMES.into_iter().enumerate() {
+        for (number, code) in codes.iter().enumerate() {
             let [name, service, kind] = rpc.labels();
-            let labels = [("grpc_code", code), name, service, kind];
-            family
-                .sample(&labels, sources.sum_for(method, |row| row.handled[number].load(Relaxed)));
+            let labels = [("grpc_code", &code[..]), name, service, kind];
+            family.sample(&labels, sources.sum_for(method, |row| load(&row.handled[number])));
         }
     }
-    type ReadCounter = fn(&RpcCounters) -> u64;
-    let families: [(&str, &str, ReadCounter); 3] = [
-        (
-            "grpc_server_msg_received_total",
-            "Total number of RPC stream messages received on the server.",
-            |row| row.received.load(Relaxed),
-        ),
-        (
-            "grpc_server_msg_sent_total",
-            "Total number of gRPC stream messages sent by the server.",
-            |row| row.sent.load(Relaxed),
-        ),
-        ("grpc_server_started_total", "Total number of RPCs started on the server.", |row| {
-            row.started.load(Relaxed)
-        }),
-    ];
-    for (name, help, read) in families {
+    let mut write_counts = |name, help, read: fn(&RpcCounters) -> &AtomicU64| {
         let mut family = page.family(name, "counter", help);
         for (method, rpc) in all() {
-            family.sample(&rpc.labels(), sources.sum_for(method, read));
+            family.sample(&rpc.labels(), sources.sum_for(method, |row| load(read(row))));
         }
+    };
+    let help = "Total number of RPC stream messages received on the server.";
+    write_counts("grpc_server_msg_received_total", help, |row| &row.received);
+    let help = "Total number of gRPC stream messages sent by the server.";
+    write_counts("grpc_server_msg_sent_total", help, |row| &row.sent);
+    let help = "Total number of RPCs started on the server.";
+    write_counts("grpc_server_started_total", help, |row| &row.started);
+}
+
+/// As Go writes it.
+fn code_name(code: Code) -> String {
+    match code {
+        Code::Ok => "OK".to_owned(),
+        Code::Cancelled => "Canceled".to_owned(),
+        code => format!("{code:?}"),
     }
 }
 
-/// gRPC's codes as Go writes them, by number.
-const CODE_NAMES: [&str; CODES] = [
-    "OK",
-    "Canceled",
-    "Unknown",
-    "InvalidArgument",
-    "DeadlineExceeded",
-    "NotFound",
-    "AlreadyExists",
-    "PermissionDenied",
-    "ResourceExhausted",
-    "FailedPrecondition",
-    "Aborted",
-    "OutOfRange",
-    "Unimplemented",
-    "Internal",
-    "Unavailable",
-    "DataLoss",
-    "Unauthenticated",
-];
+fn load(cell: &AtomicU64) -> u64 {
+    cell.load(Relaxed)
+}
 
 fn all() -> impl Iterator<Item = (RpcMethod, &'static RpcInfo)> {
     rpcs().all.iter().enumerate().map(|(number, rpc)| (RpcMethod(number as u16), rpc))
@@ -402,16 +331,15 @@ impl MetricSources<'_> {
     }
 
     fn started(&self, path: &str) -> u64 {
-        self.sum_for_path(path, |row| row.started.load(Relaxed))
+        self.sum_for_path(path, |row| load(&row.started))
     }
 
     fn ok_count(&self, path: &str) -> u64 {
-        self.sum_for_path(path, |row| row.handled[Code::Ok as usize].load(Relaxed))
+        self.sum_for_path(path, |row| load(&row.handled[Code::Ok as usize]))
     }
 
     fn in_flight(&self, path: &str) -> u64 {
-        let ended =
-            self.sum_for_path(path, |row| row.handled.iter().map(|code| code.load(Relaxed)).sum());
+        let ended = self.sum_for_path(path, |row| row.handled.iter().map(load).sum());
         self.started(path).saturating_sub(ended)
     }
 

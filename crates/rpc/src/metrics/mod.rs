@@ -24,7 +24,7 @@ use self::page::MetricsPage;
 use self::process::ProcessStats;
 pub use self::rpcs::RpcMethod;
 use self::thread::ThreadCounters;
-pub use self::thread::{CallMetrics, Counter, ThreadMetrics};
+pub use self::thread::{CallMetrics, ThreadMetrics};
 
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -68,12 +68,6 @@ struct MetricSources<'s> {
     server: &'s Server,
     threads: &'s [Arc<ThreadCounters>],
     options: &'s MetricsOptions,
-}
-
-impl MetricSources<'_> {
-    fn count(&self, counter: Counter) -> u64 {
-        self.threads.iter().map(|cells| cells.count(counter)).sum()
-    }
 }
 
 fn write_process(page: &mut MetricsPage, process: &ProcessStats) {

@@ -23,81 +23,30 @@ const GAUGES: [(&str, &str); 7] = [
     ("etcd_server_snapshot_apply_in_progress_total", "1 if the server is applying a snapshot"),
 ];
 
-/// Name, help, first bound, number of bounds.
-const HISTOGRAMS: [(&str, &str, f64, i32); 13] = [
-    (
-        "etcd_debugging_disk_backend_commit_rebalance_duration_seconds",
-        "The latency distributions of commit.rebalance called by bboltdb backend.",
-        0.001,
-        14,
-    ),
-    (
-        "etcd_debugging_disk_backend_commit_spill_duration_seconds",
-        "The latency distributions of commit.spill called by bboltdb backend.",
-        0.001,
-        14,
-    ),
-    (
-        "etcd_debugging_disk_backend_commit_write_duration_seconds",
-        "The latency distributions of commit.write called by bboltdb backend.",
-        0.001,
-        14,
-    ),
-    (
-        "etcd_debugging_mvcc_index_compaction_pause_duration_milliseconds",
-        "Bucketed histogram of index compaction pause duration.",
-        0.5,
-        14,
-    ),
-    (
-        "etcd_debugging_server_watch_send_loop_control_stream_duration_seconds",
-        "Time to run through the send loop for a control response.",
-        0.001,
-        14,
-    ),
-    (
-        "etcd_debugging_server_watch_send_loop_progress_duration_seconds",
-        "Time to run through the send loop for a progress response.",
-        0.001,
-        14,
-    ),
-    (
-        "etcd_debugging_server_watch_send_loop_watch_stream_duration_per_event_seconds",
-        "Time to run through the send loop for a watch response, by event.",
-        0.001,
-        14,
-    ),
-    (
-        "etcd_debugging_server_watch_send_loop_watch_stream_duration_seconds",
-        "Time to run through the send loop for a watch response.",
-        0.001,
-        14,
-    ),
-    (
-        "etcd_debugging_snap_save_marshalling_duration_seconds",
-        "The marshalling cost distributions of save called by snapshot.",
-        0.001,
-        14,
-    ),
-    (
-        "etcd_debugging_snap_save_total_duration_seconds",
-        "The total latency distributions of save called by snapshot.",
-        0.001,
-        14,
-    ),
-    (
-        "etcd_snap_db_fsync_duration_seconds",
-        "The latency distributions of fsyncing .snap.db file.",
-        0.001,
-        14,
-    ),
-    (
-        "etcd_snap_db_save_total_duration_seconds",
-        "The total latency distributions of v3 snapshot save.",
-        0.1,
-        10,
-    ),
-    ("etcd_snap_fsync_duration_seconds", "The latency of fsync called by snap.", 0.001, 14),
+/// Each with 14 bounds from a millisecond on. Name and help in turn.
+const HISTOGRAMS: [&str; 22] = [
+    "etcd_debugging_disk_backend_commit_rebalance_duration_seconds",
+    "The latency distributions of commit.rebalance called by bboltdb backend.",
+    "etcd_debugging_disk_backend_commit_spill_duration_seconds",
+    "The latency distributions of commit.spill called by bboltdb backend.",
+    "etcd_debugging_disk_backend_commit_write_duration_seconds",
+    "The latency distributions of commit.write called by bboltdb backend.",
+    "etcd_debugging_server_watch_send_loop_control_stream_duration_seconds",
+    "Time to run through the send loop for a control response.",
+    "etcd_debugging_server_watch_send_loop_progress_duration_seconds",
+    "Time to run through the send loop for a progress response.",
+    "etcd_debugging_server_watch_send_loop_watch_stream_duration_per_event_seconds",
+    "Time to run through the send loop for a watch response, by event.",
+    "etcd_debugging_server_watch_send_loop_watch_stream_duration_seconds",
+    "Time to run through the send loop for a watch response.",
+    "etcd_debugging_snap_save_marshalling_duration_seconds",
+    "The marshalling cost distributions of save called by snapshot.",
+    "etcd_debugging_snap_save_total_duration_seconds",
+    "The total latency distributions of save called by snapshot.",
+    "etcd_snap_db_fsync_duration_seconds",
+    "The latency distributions of fsyncing .snap.db file.",
+    "etcd_snap_fsync_duration_seconds",
+    "The latency of fsync called by snap.",
 ];
 
 pub(super) fn write(page: &mut MetricsPage) {
@@ -107,8 +56,16 @@ pub(super) fn write(page: &mut MetricsPage) {
     for (name, help) in GAUGES {
         page.gauge(name, help, 0);
     }
-    for (name, help, first, bounds) in HISTOGRAMS {
-        page.family(name, "histogram", help)
-            .histogram(&[], &PrometheusHistogram::empty(doubling(first, bounds)));
+    let mut write_histogram = |name, help, first_bound, bounds| {
+        let empty = PrometheusHistogram::rounded_up(doubling(first_bound, bounds), [], 0.0);
+        page.family(name, "histogram", help).histogram(&[], &empty);
+    };
+    for [name, help] in HISTOGRAMS.as_chunks().0 {
+        write_histogram(name, help, 0.001, 14);
     }
+    let help = "Bucketed histogram of index compaction pause duration.";
+    let name = "etcd_debugging_mvcc_index_compaction_pause_duration_milliseconds";
+    write_histogram(name, help, 0.5, 14);
+    let help = "The total latency distributions of v3 snapshot save.";
+    write_histogram("etcd_snap_db_save_total_duration_seconds", help, 0.1, 10);
 }

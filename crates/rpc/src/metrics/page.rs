@@ -9,7 +9,6 @@
 //! A histogram is a counter per bound, each with all values up to the bound, then sum and count.
 
 use std::fmt::{Display, Write as _};
-use std::time::Duration;
 
 use clearlane_server::threads::DurationHistogram;
 
@@ -95,7 +94,7 @@ pub(super) struct PrometheusHistogram {
     counts: Vec<(f64, u64)>,
     /// Includes the values above all bounds.
     count: u64,
-    sum: f64,
+    pub(super) sum: f64,
 }
 
 impl PrometheusHistogram {
@@ -106,11 +105,11 @@ impl PrometheusHistogram {
         let mut sums = PrometheusHistogram::default();
         for buckets in histograms {
             let counts = buckets.counts();
-            let bounded = counts.len() - 1;
+            if sums.counts.is_empty() {
+                let bounds = doubling(buckets.first_bound().as_secs_f64(), counts.len() as i32 - 1);
+                sums.counts = bounds.map(|bound| (bound, 0)).collect();
+            }
             for (k, count) in counts.enumerate() {
-                if k < bounded && sums.counts.len() == k {
-                    sums.counts.push((bound(buckets.first_bound(), k), 0));
-                }
                 sums.counts.get_mut(k).into_iter().for_each(|(_, below)| *below += count);
                 sums.count += count;
             }
@@ -141,23 +140,11 @@ impl PrometheusHistogram {
         let above = self.count - self.counts.iter().map(|(_, count)| count).sum::<u64>();
         self.counts.iter().copied().chain([(f64::INFINITY, above)])
     }
-
-    pub(super) fn sum(&self) -> f64 {
-        self.sum
-    }
-
-    pub(super) fn empty(bounds: impl IntoIterator<Item = f64>) -> PrometheusHistogram {
-        PrometheusHistogram::rounded_up(bounds, [], 0.0)
-    }
 }
 
+/// Doubling changes the exponent only, so that these are the bounds that etcd writes.
 pub(super) fn doubling(first: f64, count: i32) -> impl Iterator<Item = f64> {
     (0..count).map(move |k| first * 2f64.powi(k))
-}
-
-fn bound(first: Duration, k: usize) -> f64 {
-    // Doubling changes the exponent only, so that these are the bounds that etcd writes.
-    first.as_secs_f64() * 2f64.powi(k as i32)
 }
 
 /// As Go formats it: a bound is a label, and labels are compared as text.
@@ -172,6 +159,8 @@ fn go_float(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -18,17 +18,6 @@ use super::rpcs::{RpcMethod, rpcs};
 /// gRPC's codes, from OK to Unauthenticated.
 pub(super) const CODES: usize = 17;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counter {
-    ReceivedBytes,
-    SentBytes,
-    /// Requests of `/health` that were answered with true.
-    HealthSuccess,
-    HealthFailure,
-}
-
-const COUNTERS: usize = 4;
-
 /// The counters of one rpc: two lines of cache on most machines, and what nearly all requests need
 /// is on the first of them.
 #[derive(Debug, Default)]
@@ -44,18 +33,18 @@ pub(super) struct RpcCounters {
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct GlobalCounters([AtomicU64; COUNTERS]);
+pub(super) struct GlobalCounters {
+    pub(super) received_bytes: AtomicU64,
+    pub(super) sent_bytes: AtomicU64,
+    /// Requests of `/health` that were answered with true.
+    pub(super) health_success: AtomicU64,
+    pub(super) health_failures: AtomicU64,
+}
 
 #[derive(Debug)]
 pub(super) struct ThreadCounters {
     pub(super) rpcs: Box<[RpcCounters]>,
-    global: GlobalCounters,
-}
-
-impl ThreadCounters {
-    pub(super) fn count(&self, counter: Counter) -> u64 {
-        self.global.0[counter as usize].load(Relaxed)
-    }
+    pub(super) global: GlobalCounters,
 }
 
 #[derive(Clone, Debug)]
@@ -71,18 +60,16 @@ impl ThreadMetrics {
         }
     }
 
-    pub fn count(&self, counter: Counter) {
-        self.add(counter, 1);
-    }
-
-    fn add(&self, counter: Counter, more: u64) {
-        add(&self.counters.global.0[counter as usize], more);
+    /// A request of `/health`.
+    pub(crate) fn health_check(&self, is_healthy: bool) {
+        let GlobalCounters { health_success, health_failures, .. } = &self.counters.global;
+        add(if is_healthy { health_success } else { health_failures }, 1);
     }
 
     #[inline]
     pub fn received(&self, method: RpcMethod, bytes: usize) {
         add(&self.counters.rpcs[usize::from(method.0)].received, 1);
-        self.add(Counter::ReceivedBytes, bytes as u64);
+        add(&self.counters.global.received_bytes, bytes as u64);
     }
 
     /// Ended by [`CallMetrics::end`]; a call that is dropped counts as cancelled.
@@ -120,7 +107,7 @@ impl CallMetrics {
     #[inline]
     pub fn sent(&self, bytes: usize) {
         add(&self.counters().sent, 1);
-        self.thread.add(Counter::SentBytes, bytes as u64);
+        add(&self.thread.counters.global.sent_bytes, bytes as u64);
     }
 
     #[inline]
