@@ -22,6 +22,21 @@ pub(crate) fn frame(message: &impl Message) -> Bytes {
     bytes.freeze()
 }
 
+/// A message that is encoded already.
+pub(crate) fn frame_bytes(message: &[u8]) -> Bytes {
+    let mut frame = BytesMut::with_capacity(FRAME_HEAD_BYTES + message.len());
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(message.len()).expect("requests are bounded far below"));
+    frame.put_slice(message);
+    frame.freeze()
+}
+
+/// The flag and the length of the message; `None` if the head is incomplete.
+pub(crate) fn read_head(bytes: &[u8]) -> Option<(u8, usize)> {
+    let [flag, length @ ..] = *bytes.first_chunk::<FRAME_HEAD_BYTES>()?;
+    Some((flag, u32::from_be_bytes(length) as usize))
+}
+
 pub(crate) fn check_message_size(length: u64) -> Result<(), Status> {
     if length <= MESSAGE_BYTES_MAX {
         return Ok(());

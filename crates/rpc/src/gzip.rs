@@ -17,7 +17,7 @@ use http_body::Frame;
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::grpc_frame::{FRAME_HEAD_BYTES, check_received_size};
+use crate::grpc_frame::{FRAME_HEAD_BYTES, check_received_size, frame_bytes, read_head};
 use crate::response_body::ResponseBody;
 
 /// To compress a longer one would hold up the network thread.
@@ -103,10 +103,9 @@ fn compress_frame(framed: Bytes) -> Bytes {
 
 /// The flag and the length of the first message; `None` if it is incomplete.
 fn first_frame(bytes: &[u8], limit: usize) -> Result<Option<(u8, usize)>, Status> {
-    let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>() else { return Ok(None) };
-    let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+    let Some((flag, length)) = read_head(bytes) else { return Ok(None) };
     check_received_size(length, limit)?;
-    Ok((rest.len() >= length).then_some((head[0], length)))
+    Ok((bytes.len() >= FRAME_HEAD_BYTES + length).then_some((flag, length)))
 }
 
 /// For tonic's services, which know no compression.
@@ -139,11 +138,7 @@ impl DecompressedBody {
         }
         framed.advance(FRAME_HEAD_BYTES);
         let message = decompress(flag, &framed, self.limit, true)?;
-        let mut framed = BytesMut::with_capacity(FRAME_HEAD_BYTES + message.len());
-        framed.put_u8(0);
-        framed.put_u32(message.len() as u32);
-        framed.put(message);
-        Ok(Some(framed.freeze()))
+        Ok(Some(frame_bytes(&message)))
     }
 }
 

@@ -14,19 +14,12 @@
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use bytes::{Buf, Bytes};
+use prost::encoding::WireType;
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 use tonic::Status;
 
 /// About how many bytes of text are made at a time.
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
-
-/// Protobuf's wire types.
-mod wire {
-    pub(super) const NUMBER: u64 = 0;
-    pub(super) const EIGHT_BYTES: u64 = 1;
-    pub(super) const LENGTH: u64 = 2;
-    pub(super) const FOUR_BYTES: u64 = 5;
-}
 
 /// The position in a message. The bytes may be cut anywhere:
 ///
@@ -180,13 +173,13 @@ impl JsonTranscoder {
             return Err(malformed("a number of no field"));
         }
         let field = self.innermost().kind.get_field(number);
-        match key & 7 {
-            wire::NUMBER => Ok(TranscodeState::Number(field)),
-            wire::LENGTH => Ok(TranscodeState::Length(field)),
-            wire::EIGHT_BYTES if field.is_none() => {
+        match WireType::try_from(key & 7) {
+            Ok(WireType::Varint) => Ok(TranscodeState::Number(field)),
+            Ok(WireType::LengthDelimited) => Ok(TranscodeState::Length(field)),
+            Ok(WireType::SixtyFourBit) if field.is_none() => {
                 Ok(TranscodeState::Unknown(self.check_length(8)?))
             }
-            wire::FOUR_BYTES if field.is_none() => {
+            Ok(WireType::ThirtyTwoBit) if field.is_none() => {
                 Ok(TranscodeState::Unknown(self.check_length(4)?))
             }
             _ => Err(malformed("a field of a kind that no answer has")),

@@ -13,7 +13,6 @@
 //! Error texts for malformed JSON are not etcd's, which are those of Go's decoder; the codes are.
 
 mod bindings;
-mod frame_decoder;
 mod json;
 mod response;
 mod request;
@@ -25,6 +24,7 @@ use std::time::Duration;
 use clearlane_server::Server;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
 use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
 use tonic::body::Body;
 use tonic::service::Routes;
 use tonic::{Code, Status};
@@ -32,6 +32,7 @@ use tonic::{Code, Status};
 use self::bindings::Binding;
 use crate::client_info::{ClientInfo, RemoteAddress};
 use crate::context::CallHead;
+use crate::grpc_frame::frame_bytes;
 use crate::kv::{self, KvMethods};
 use crate::metrics::{RpcMethod as Rpc, ThreadMetrics, counted_call};
 
@@ -53,29 +54,14 @@ pub(super) fn path_of_rpc(path: &str) -> Option<&str> {
 
 #[derive(Clone, Debug)]
 pub(super) struct Gateway {
-    server: Server,
-    services: Routes,
-    thread: ThreadMetrics,
-    kv_methods: KvMethods,
-    slow_thresholds: (Duration, Duration),
+    pub(super) server: Server,
+    pub(super) services: Routes,
+    pub(super) thread: ThreadMetrics,
+    pub(super) kv_methods: KvMethods,
+    pub(super) slow_thresholds: (Duration, Duration),
 }
 
 impl Gateway {
-    pub(super) fn new(
-        member: Server,
-        services: Routes,
-        thread: ThreadMetrics,
-        slow: (Duration, Duration),
-    ) -> Gateway {
-        Gateway {
-            server: member,
-            services,
-            thread,
-            kv_methods: KvMethods::new(),
-            slow_thresholds: slow,
-        }
-    }
-
     pub(super) async fn handle(&self, request: Request<Body>) -> Response<Body> {
         let Some(binding) = path_of_rpc(request.uri().path()).and_then(bindings::find) else {
             return error_response(&Status::not_found("Not Found"));
@@ -83,10 +69,7 @@ impl Gateway {
         if request.method() != Method::POST {
             return error_response(&Status::unimplemented("Method Not Allowed"));
         }
-        match self.call(binding, request).await {
-            Ok(response) => response,
-            Err(status) => error_response(&status),
-        }
+        self.call(binding, request).await.unwrap_or_else(|status| error_response(&status))
     }
 
     async fn call(
@@ -97,22 +80,24 @@ impl Gateway {
         let (parts, body) = request.into_parts();
         if let Some((kind, method)) = self.kv_methods.find(binding.rpc) {
             let message = request::message(body, binding).await?;
-            let (member, head) = (self.server.clone(), metadata(&parts.headers));
-            // A certificate's name is not the user's here, as in etcd: the gateway asks for a
-            // token.
-            let (caller, slow) =
-                (ClientInfo::without_tls(RemoteAddress::Gateway), self.slow_thresholds);
-            let asker =
-                CallHead { server: member, headers: head, client: caller, slow_thresholds: slow };
+            let head = CallHead {
+                server: self.server.clone(),
+                headers: metadata(&parts.headers),
+                // A certificate's name is not the user's here, as in etcd: the gateway asks for a
+                // token.
+                client: ClientInfo::without_tls(RemoteAddress::Gateway),
+                slow_thresholds: self.slow_thresholds,
+            };
             let counted = self.thread.start_call(method);
-            let answer = kv::handle_message(kind, asker, counted, message).await;
+            let answer = kv::handle_message(kind, head, counted, message).await;
             return response::single(answer.map(Body::new), binding).await;
         }
         let (body, cut_off) = if binding.is_client_streaming {
             let (body, cut_off) = request::stream(body, binding).await?;
             (body, Some(cut_off))
         } else {
-            (request::single(body, binding).await?, None)
+            let message = request::message(body, binding).await?;
+            (Body::new(Full::new(frame_bytes(&message))), None)
         };
         let mut call = Request::new(body);
         *call.method_mut() = Method::POST;
@@ -157,20 +142,16 @@ fn is_transport_header(name: &HeaderName) -> bool {
     name.starts_with("grpc-") || matches!(name, "content-type" | "te" | "host" | "content-length")
 }
 
-fn json_response(status: StatusCode, body: Body) -> Response<Body> {
+fn json_response(body: Body) -> Response<Body> {
     const OF_GRPC: HeaderName = HeaderName::from_static("grpc-metadata-content-type");
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
-    if status == StatusCode::OK {
-        response.headers_mut().insert(OF_GRPC, HeaderValue::from_static("application/grpc"));
-    }
+    let mut response = crate::http::response(StatusCode::OK, JSON, body);
+    response.headers_mut().insert(OF_GRPC, HeaderValue::from_static("application/grpc"));
     response
 }
 
 fn error_response(status: &Status) -> Response<Body> {
-    let body = Body::new(http_body_util::Full::from(json::of_status(status)));
-    json_response(http_status(status.code()), body)
+    let body = Body::new(Full::from(json::of_status(status)));
+    crate::http::response(http_status(status.code()), JSON, body)
 }
 
 fn http_status(code: Code) -> StatusCode {

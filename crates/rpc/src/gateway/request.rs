@@ -6,21 +6,16 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::Body as _;
 use http_body::Frame;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::sync::oneshot;
 use tonic::Status;
 use tonic::body::Body;
 
 use super::JSON_BYTES_MAX;
 use super::bindings::Binding;
-use super::frame_decoder::frame;
 use super::json;
 use super::json_splitter::{JsonSplitter, too_large};
-
-pub(super) async fn single(body: Body, binding: &'static Binding) -> Result<Body, Status> {
-    let message = message(body, binding).await?;
-    Ok(Body::new(Full::new(frame(&message))))
-}
+use crate::grpc_frame::frame_bytes;
 
 pub(super) async fn message(body: Body, binding: &'static Binding) -> Result<Bytes, Status> {
     let json = Limited::new(body, JSON_BYTES_MAX).collect().await.map_err(|error| {
@@ -43,8 +38,13 @@ pub(super) async fn stream(
     binding: &'static Binding,
 ) -> Result<(Body, oneshot::Receiver<()>), Status> {
     let (tell, cut_off) = oneshot::channel();
-    let (values, cut_off_to) = (JsonSplitter::default(), Some(tell));
-    let mut messages = RequestMessages { body, binding, splitter: values, first: None, cut_off_to };
+    let mut messages = RequestMessages {
+        body,
+        binding,
+        splitter: JsonSplitter::default(),
+        first: None,
+        cut_off_to: Some(tell),
+    };
     let first = std::future::poll_fn(|context| messages.poll_message(context)).await;
     messages.first = first.transpose()?;
     Ok((Body::new(messages), cut_off))
@@ -64,7 +64,7 @@ impl RequestMessages {
         loop {
             if let Some(value) = self.splitter.next(JSON_BYTES_MAX).transpose() {
                 let message = value.and_then(|json| json::to_message(&self.binding.input, &json));
-                return Poll::Ready(Some(message.map(|message| frame(&message))));
+                return Poll::Ready(Some(message.map(|message| frame_bytes(&message))));
             }
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(Ok(piece)) => {

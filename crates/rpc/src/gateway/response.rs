@@ -8,8 +8,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
-use http::{Response, StatusCode};
+use bytes::{Buf, Bytes, BytesMut};
+use http::Response;
 use http_body::{Body as _, Frame};
 use http_body_util::Full;
 use tokio::sync::oneshot;
@@ -17,10 +17,9 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 
 use super::bindings::Binding;
-use super::frame_decoder::{FrameDecoder, frame_len};
 use super::json_transcoder::{CHUNK_BYTES, JsonTranscoder};
 use super::{json, json_response};
-use crate::grpc_frame::FRAME_HEAD_BYTES;
+use crate::grpc_frame::{FRAME_HEAD_BYTES, read_head};
 
 pub(super) async fn single(
     answer: Response<Body>,
@@ -28,14 +27,14 @@ pub(super) async fn single(
 ) -> Result<Response<Body>, Status> {
     let mut messages = ResponseMessages::new(answer, binding);
     if let Some(large) = messages.first_if_large().await? {
-        return Ok(json_response(StatusCode::OK, Body::new(large)));
+        return Ok(json_response(Body::new(large)));
     }
     let json = messages.next().await.unwrap_or_else(|| Err(Status::unknown("no answer")))?;
     // What follows is the status, which may still be an error.
     if let Some(more) = messages.next().await {
         more?;
     }
-    Ok(json_response(StatusCode::OK, Body::new(Full::from(json))))
+    Ok(json_response(Body::new(Full::from(json))))
 }
 
 /// Ends early when the request was cut off.
@@ -48,7 +47,7 @@ pub(super) async fn stream(
     let mut lines = JsonLinesBody { first: None, messages, request_aborted: cut_off };
     let first = std::future::poll_fn(|context| lines.poll_next(context)).await;
     lines.first = first.transpose()?;
-    Ok(json_response(StatusCode::OK, Body::new(lines)))
+    Ok(json_response(Body::new(lines)))
 }
 
 struct ResponseMessages {
@@ -57,7 +56,8 @@ struct ResponseMessages {
     /// The status, if it came among the headers.
     failed: Option<Status>,
     binding: &'static Binding,
-    frames: FrameDecoder,
+    /// Frames, the last one perhaps incomplete.
+    gathered: BytesMut,
 }
 
 impl ResponseMessages {
@@ -65,7 +65,7 @@ impl ResponseMessages {
         let (parts, body) = answer.into_parts();
         let failed = Status::from_header_map(&parts.headers);
         let failed = failed.filter(|status| status.code() != Code::Ok);
-        ResponseMessages { body: Some(body), failed, binding, frames: FrameDecoder::default() }
+        ResponseMessages { body: Some(body), failed, binding, gathered: BytesMut::new() }
     }
 
     async fn first_if_large(&mut self) -> Result<Option<LargeResponseBody>, Status> {
@@ -79,15 +79,15 @@ impl ResponseMessages {
             Some(Err(frame)) => return check_trailers(frame).map(|()| None),
             None => return Ok(None),
         };
-        match frame_len(&piece)? {
+        match message_len(&piece)? {
             // A head comes in one piece; if it does not, the message is translated whole.
             Some(length) if length > CHUNK_BYTES => {
                 piece.advance(FRAME_HEAD_BYTES);
-                let walk = JsonTranscoder::new(self.binding.output.clone(), length as u64);
-                Ok(Some(LargeResponseBody { body, piece, transcoder: walk, yields_next: false }))
+                let transcoder = JsonTranscoder::new(self.binding.output.clone(), length as u64);
+                Ok(Some(LargeResponseBody { body, piece, transcoder, yields_next: false }))
             }
             _ => {
-                self.frames.push(&piece);
+                self.gathered.extend_from_slice(&piece);
                 self.body = Some(body);
                 Ok(None)
             }
@@ -100,37 +100,50 @@ impl ResponseMessages {
 
     /// An error is the last item.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Vec<u8>, Status>>> {
-        if let Some(status) = self.failed.take() {
+        let next = self.poll_message(context);
+        if matches!(next, Poll::Ready(None | Some(Err(_)))) {
             self.body = None;
+        }
+        next
+    }
+
+    fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Vec<u8>, Status>>> {
+        if let Some(status) = self.failed.take() {
             return Poll::Ready(Some(Err(status)));
         }
         while let Some(body) = &mut self.body {
-            match self.frames.next() {
-                Ok(None) => {}
-                Ok(Some(message)) => {
-                    let json = json::of_message(&self.binding.output, message);
-                    return Poll::Ready(Some(json));
-                }
-                Err(status) => return self.fail(status),
+            if let Some(message) = next_message(&mut self.gathered)? {
+                return Poll::Ready(Some(json::of_message(&self.binding.output, message)));
             }
-            match ready!(Pin::new(body).poll_frame(context)) {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.frames.push(&data),
-                    Err(frame) => {
-                        self.body = None;
-                        return Poll::Ready(check_trailers(frame).err().map(Err));
-                    }
-                },
-                Some(Err(status)) => return self.fail(status),
-                None => self.body = None,
+            match ready!(Pin::new(body).poll_frame(context)?).map(Frame::into_data) {
+                Some(Ok(data)) => self.gathered.extend_from_slice(&data),
+                Some(Err(frame)) => return Poll::Ready(check_trailers(frame).err().map(Err)),
+                None => break,
             }
         }
         Poll::Ready(None)
     }
+}
 
-    fn fail(&mut self, status: Status) -> Poll<Option<Result<Vec<u8>, Status>>> {
-        self.body = None;
-        Poll::Ready(Some(Err(status)))
+/// Takes a message out of its frame, once it is whole.
+fn next_message(gathered: &mut BytesMut) -> Result<Option<Bytes>, Status> {
+    let Some(length) = message_len(gathered)? else { return Ok(None) };
+    if gathered.len() < FRAME_HEAD_BYTES + length {
+        gathered.reserve(FRAME_HEAD_BYTES + length - gathered.len());
+        return Ok(None);
+    }
+    gathered.advance(FRAME_HEAD_BYTES);
+    Ok(Some(gathered.split_to(length).freeze()))
+}
+
+/// `None` if the head of the frame is incomplete.
+fn message_len(frame: &[u8]) -> Result<Option<usize>, Status> {
+    match read_head(frame) {
+        Some((0, length)) => Ok(Some(length)),
+        None => Ok(None),
+        Some(_) => {
+            Err(Status::internal("a compressed answer to a request that did not ask for it"))
+        }
     }
 }
 
@@ -156,20 +169,20 @@ impl LargeResponseBody {
     /// Ready when there are bytes of the message, or it has ended without an error.
     fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<(), Status>>> {
         while self.piece.is_empty() {
-            let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
-                Some(Ok(frame)) => frame,
-                Some(Err(status)) => return Poll::Ready(Some(Err(status))),
-                None if self.transcoder.is_done() => return Poll::Ready(None),
-                None => return Poll::Ready(Some(Err(truncated_response()))),
-            };
-            match frame.into_data() {
-                Ok(piece) => self.piece = piece,
-                Err(frame) => match check_trailers(frame) {
-                    Ok(()) if self.transcoder.is_done() => return Poll::Ready(None),
-                    Ok(()) => return Poll::Ready(Some(Err(truncated_response()))),
-                    Err(status) => return Poll::Ready(Some(Err(status))),
-                },
+            let frame = ready!(Pin::new(&mut self.body).poll_frame(context)?);
+            match frame.map(Frame::into_data) {
+                Some(Ok(piece)) => {
+                    self.piece = piece;
+                    continue;
+                }
+                Some(Err(trailers)) => check_trailers(trailers)?,
+                None => {}
             }
+            return Poll::Ready(if self.transcoder.is_done() {
+                None
+            } else {
+                Some(Err(Status::internal("an answer that is shorter than it said")))
+            });
         }
         Poll::Ready(Some(if self.transcoder.is_done() {
             Err(Status::internal("more than one answer to a call that has one"))
@@ -194,22 +207,14 @@ impl http_body::Body for LargeResponseBody {
         }
         let mut text = Vec::new();
         while text.is_empty() {
-            match ready!(this.poll_chunk(context)) {
-                Some(Ok(())) => {}
-                Some(Err(status)) => return Poll::Ready(Some(Err(status))),
-                None => return Poll::Ready(None),
+            if ready!(this.poll_chunk(context)?).is_none() {
+                return Poll::Ready(None);
             }
-            if let Err(status) = this.transcoder.transcode(&mut this.piece, &mut text) {
-                return Poll::Ready(Some(Err(status)));
-            }
+            this.transcoder.transcode(&mut this.piece, &mut text)?;
         }
         this.yields_next = true;
         Poll::Ready(Some(Ok(Frame::data(text.into()))))
     }
-}
-
-fn truncated_response() -> Status {
-    Status::internal("an answer that is shorter than it said")
 }
 
 struct JsonLinesBody {
@@ -223,19 +228,16 @@ impl JsonLinesBody {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(first)));
         }
-        match self.request_aborted.as_mut().map(|cut_off| Pin::new(cut_off).poll(context)) {
-            Some(Poll::Ready(Ok(()))) => {
-                self.request_aborted = None;
+        let aborted = self.request_aborted.as_mut().map(|aborted| Pin::new(aborted).poll(context));
+        if let Some(Poll::Ready(aborted)) = aborted {
+            self.request_aborted = None;
+            // Without a sender the request has come to its end.
+            if aborted.is_ok() {
                 self.messages.body = None;
-                Poll::Ready(None)
+                return Poll::Ready(None);
             }
-            // The request has come to its end.
-            Some(Poll::Ready(Err(_))) => {
-                self.request_aborted = None;
-                self.messages.poll_next(context)
-            }
-            Some(Poll::Pending) | None => self.messages.poll_next(context),
         }
+        self.messages.poll_next(context)
     }
 }
 
@@ -268,6 +270,7 @@ mod tests {
 
     use super::super::bindings;
     use super::*;
+    use crate::grpc_frame::frame_bytes;
 
     /// A range with one record, which is large: its count is written behind.
     fn message() -> Vec<u8> {
@@ -280,11 +283,6 @@ mod tests {
             ..Default::default()
         };
         prost::Message::encode_to_vec(&range)
-    }
-
-    fn framed(message: &[u8]) -> Bytes {
-        let head = (message.len() as u32).to_be_bytes();
-        [&[0], &head[..], message].concat().into()
     }
 
     fn trailers(code: &'static str) -> Frame<Bytes> {
@@ -316,7 +314,7 @@ mod tests {
         let whole =
             json::of_message(&bindings::find("/kv/range").unwrap().output, message.clone().into());
         let whole = whole.unwrap().len();
-        let all = framed(&message);
+        let all = frame_bytes(&message);
         let (begin, rest) = (all.slice(..CHUNK_BYTES), all.slice(CHUNK_BYTES..));
         let data = |bytes: &Bytes| Ok(Frame::data(bytes.clone()));
         let lost = || Err(Status::data_loss("lost"));

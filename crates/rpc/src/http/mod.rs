@@ -30,6 +30,7 @@ use tonic::service::Routes;
 pub use self::access::{AccessControl, EncryptedConnection};
 pub use self::server::serve;
 use crate::gateway::Gateway;
+use crate::kv::KvMethods;
 use crate::maintenance::{ETCD_VERSION, STORAGE_VERSION};
 use crate::metrics::{self, RpcMetrics, ThreadMetrics};
 
@@ -72,8 +73,13 @@ impl HttpService {
     /// Adds the JSON API. A call that takes longer than the first of `slow` is logged, and so is a
     /// read that takes longer than the second.
     pub fn with_gateway(mut self, services: Routes, slow: (Duration, Duration)) -> HttpService {
-        let (member, thread) = (self.server.clone(), self.thread.clone());
-        self.gateway = Some(Gateway::new(member, services, thread, slow));
+        self.gateway = Some(Gateway {
+            server: self.server.clone(),
+            services,
+            thread: self.thread.clone(),
+            kv_methods: KvMethods::new(),
+            slow_thresholds: slow,
+        });
         self
     }
 
@@ -161,7 +167,11 @@ fn only_get(request: &Request<Body>) -> Option<Response<Body>> {
 const PLAIN: &str = "text/plain; charset=utf-8";
 
 fn text(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Response<Body> {
-    let mut response = Response::new(Body::new(Full::new(text.into())));
+    response(status, kind, Body::new(Full::new(text.into())))
+}
+
+pub(crate) fn response(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
