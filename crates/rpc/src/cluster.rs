@@ -23,9 +23,8 @@ use clearlane_server::{RequestError, Server};
 use tokio::time::{sleep, timeout};
 use tonic::{Request, Response, Status};
 
+use crate::lease::LEADER_RETRY_DELAY;
 use crate::status;
-
-const LEADER_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy, Debug)]
 pub struct ReconfigRules {
@@ -38,8 +37,11 @@ pub struct ReconfigRules {
 
 impl Default for ReconfigRules {
     fn default() -> ReconfigRules {
-        let (healthy_after, patience) = (Duration::from_secs(5), Duration::from_secs(7));
-        ReconfigRules { is_strict: true, healthy_after, timeout: patience }
+        ReconfigRules {
+            is_strict: true,
+            healthy_after: Duration::from_secs(5),
+            timeout: Duration::from_secs(7),
+        }
     }
 }
 

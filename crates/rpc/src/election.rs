@@ -5,9 +5,9 @@
 //! of a leader, Observe sends the leader and each change, and Resign leaves the queue.
 
 use bytes::Bytes;
-use clearlane_mvcc::watch::{ResponseKind, WatchedKeys};
+use clearlane_mvcc::Change;
+use clearlane_mvcc::watch::{ResponseKind, WatchRequest, WatchedKeys};
 use clearlane_proto::etcdserverpb::ResponseHeader;
-use clearlane_proto::mvccpb::KeyValue;
 use clearlane_proto::v3electionpb::election_server::Election;
 use clearlane_proto::v3electionpb::{
     CampaignRequest, CampaignResponse, LeaderKey, LeaderRequest, LeaderResponse, ProclaimRequest,
@@ -19,11 +19,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use crate::interceptors::{
-    RequireLeaderStream, RequiredRole, check_member_can_serve, require_leader,
-};
+use crate::interceptors::{RequireLeaderStream, require_leader};
 use crate::lock_queue::{
-    LockQueue, LockQueueEntry, change_record, client_error, next_responses, prefix_range,
+    LockQueue, LockQueueEntry, client_error, next_responses, prefix_range, wait_for_change,
 };
 
 const OBSERVE_BUFFER_LEN: usize = 16;
@@ -38,14 +36,6 @@ type ObserveSender = mpsc::Sender<Result<LeaderResponse, Status>>;
 impl ElectionService {
     pub fn new(line: LockQueue) -> ElectionService {
         ElectionService { queue: line }
-    }
-
-    fn check_can_serve<T>(&self, request: &Request<T>) -> Result<(), Status> {
-        check_member_can_serve(
-            self.queue.server(),
-            request.metadata().as_ref(),
-            RequiredRole::Voter,
-        )
     }
 
     async fn campaign_until_elected(
@@ -74,17 +64,16 @@ impl ElectionService {
             let revision = header.revision;
             let Some(leader) = leader else {
                 let (from, end) = prefix_range(&[&name[..], b"/"].concat());
-                let mut stream = self.queue.watch_after(WatchedKeys::Range(from, end), revision);
-                while next_responses(&mut stream)
-                    .await?
-                    .iter()
-                    .all(|told| told.kind == ResponseKind::Created)
-                {}
+                let keys = WatchedKeys::Range(from, end);
+                let mut stream = self.queue.watch_after(revision, WatchRequest::new(keys));
+                wait_for_change(&mut stream).await?;
                 continue;
             };
             let key = leader.key.clone();
-            changes.send(Ok(leader_response(header, leader))).await.map_err(|_| gone())?;
-            let mut stream = self.queue.watch_after(WatchedKeys::Single(key), revision);
+            let response = LeaderResponse { header: Some(header), kv: Some(leader) };
+            changes.send(Ok(response)).await.map_err(|_| gone())?;
+            let keys = WatchedKeys::Single(key);
+            let mut stream = self.queue.watch_after(revision, WatchRequest::new(keys));
             let mut leads = true;
             while leads {
                 let values;
@@ -107,15 +96,13 @@ impl ElectionService {
                 ResponseKind::Created | ResponseKind::Progress => {}
                 ResponseKind::Events { events, .. } => {
                     for event in events.iter() {
-                        let (is_put, record) = change_record(&event.change);
-                        if !is_put {
+                        let Change::Put(record) = &event.change else {
                             return Ok((values, false));
-                        }
-                        let header =
-                            ResponseHeader { revision: response.revision, ..Default::default() };
-                        let mut header = Some(header);
-                        self.queue.server().fill_header(&mut header);
-                        values.push(leader_response(header.unwrap_or_default(), record.clone()));
+                        };
+                        let revision = response.revision;
+                        let mut header = Some(ResponseHeader { revision, ..Default::default() });
+                        self.queue.server.fill_header(&mut header);
+                        values.push(LeaderResponse { header, kv: Some(record.clone()) });
                     }
                 }
                 ResponseKind::Rejected(_) | ResponseKind::Canceled | ResponseKind::Compacted(_) => {
@@ -127,21 +114,10 @@ impl ElectionService {
     }
 }
 
-fn leader_response(header: ResponseHeader, leader: KeyValue) -> LeaderResponse {
-    LeaderResponse { header: Some(header), kv: Some(leader) }
-}
-
 fn entry_of(leader: Option<LeaderKey>) -> Result<LockQueueEntry, Status> {
     let missing = || Status::unknown("\"leader\" field must be provided");
-    let LeaderKey { key, rev: created, lease, .. } = leader.ok_or_else(missing)?;
-    Ok(LockQueueEntry {
-        prefix: Vec::new(),
-        key,
-        create_revision: created,
-        lease,
-        old_value: None,
-        header: None,
-    })
+    let LeaderKey { key, rev: create_revision, lease, .. } = leader.ok_or_else(missing)?;
+    Ok(LockQueueEntry { key, create_revision, lease, ..LockQueueEntry::default() })
 }
 
 #[tonic::async_trait]
@@ -152,27 +128,21 @@ impl Election for ElectionService {
         &self,
         request: Request<CampaignRequest>,
     ) -> Result<Response<CampaignResponse>, Status> {
-        self.check_can_serve(&request)?;
+        self.queue.check_can_serve(&request)?;
         let elected = self.campaign_until_elected(request.into_inner()).await;
-        elected.map(Response::new).map_err(|trouble| client_error(&trouble))
+        elected.map(Response::new).map_err(client_error)
     }
 
     async fn proclaim(
         &self,
         request: Request<ProclaimRequest>,
     ) -> Result<Response<ProclaimResponse>, Status> {
-        self.check_can_serve(&request)?;
+        self.queue.check_can_serve(&request)?;
         let ProclaimRequest { leader, value } = request.into_inner();
         let place = entry_of(leader)?;
-        let (leads, header) = self
-            .queue
-            .update_value(&place, value)
-            .await
-            .map_err(|trouble| client_error(&trouble))?;
-        if leads {
-            Ok(Response::new(ProclaimResponse { header }))
-        } else {
-            Err(Status::unknown("election: not leader"))
+        match self.queue.update_value(&place, value).await.map_err(client_error)? {
+            (true, header) => Ok(Response::new(ProclaimResponse { header })),
+            (false, _) => Err(Status::unknown("election: not leader")),
         }
     }
 
@@ -180,11 +150,11 @@ impl Election for ElectionService {
         &self,
         request: Request<LeaderRequest>,
     ) -> Result<Response<LeaderResponse>, Status> {
-        self.check_can_serve(&request)?;
+        self.queue.check_can_serve(&request)?;
         let found = self.queue.holder(&request.get_ref().name).await;
-        match found.map_err(|trouble| client_error(&trouble))? {
-            (Some(leader), header) => Ok(Response::new(leader_response(header, leader))),
+        match found.map_err(client_error)? {
             (None, _) => Err(Status::unknown("election: no leader")),
+            (kv, header) => Ok(Response::new(LeaderResponse { header: Some(header), kv })),
         }
     }
 
@@ -192,20 +162,17 @@ impl Election for ElectionService {
         &self,
         request: Request<LeaderRequest>,
     ) -> Result<Response<Self::ObserveStream>, Status> {
-        self.check_can_serve(&request)?;
+        self.queue.check_can_serve(&request)?;
         let (changes, stream) = mpsc::channel(OBSERVE_BUFFER_LEN);
-        let stream = require_leader(
-            self.queue.server(),
-            request.metadata().as_ref(),
-            ReceiverStream::new(stream),
-        );
+        let stream = ReceiverStream::new(stream);
+        let stream = require_leader(&self.queue.server, request.metadata().as_ref(), stream);
         let (service, name) = (self.clone(), request.into_inner().name);
         tokio::spawn(async move {
             tokio::select! {
                 ended = service.observe_until_closed(&name, &changes) => {
-                    if let Err(trouble) = ended {
+                    if let Err(error) = ended {
                         // An observer that has gone does not get this.
-                        let _ = changes.send(Err(client_error(&trouble))).await;
+                        let _ = changes.send(Err(client_error(error))).await;
                     }
                 }
                 () = changes.closed() => {}
@@ -219,9 +186,9 @@ impl Election for ElectionService {
         &self,
         request: Request<ResignRequest>,
     ) -> Result<Response<ResignResponse>, Status> {
-        self.check_can_serve(&request)?;
+        self.queue.check_can_serve(&request)?;
         let place = entry_of(request.into_inner().leader)?;
-        let header = self.queue.release(&place).await.map_err(|trouble| client_error(&trouble))?;
+        let header = self.queue.release(&place).await.map_err(client_error)?;
         Ok(Response::new(ResignResponse { header }))
     }
 }

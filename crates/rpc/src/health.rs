@@ -3,7 +3,6 @@
 //! The one service is the server as a whole, by the empty name. It is up for as long as it answers,
 //! also without a leader or with an alarm; the checks over HTTP tell more.
 
-use std::collections::HashMap;
 use std::pin::Pin;
 
 use clearlane_proto::grpc::health::v1::health_check_response::ServingStatus;
@@ -41,8 +40,8 @@ impl Health for HealthService {
         &self,
         _request: Request<HealthListRequest>,
     ) -> Result<Response<HealthListResponse>, Status> {
-        let statuses = HashMap::from([(String::new(), health_response(ServingStatus::Serving))]);
-        Ok(Response::new(HealthListResponse { statuses: statuses.into_iter().collect() }))
+        let server = (String::new(), health_response(ServingStatus::Serving));
+        Ok(Response::new(HealthListResponse { statuses: [server].into() }))
     }
 
     /// Sends the status once: it does not change for as long as the server runs.

@@ -24,7 +24,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::status;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
-const LEADER_RETRY_DELAY: Duration = Duration::from_millis(50);
+pub(crate) const LEADER_RETRY_DELAY: Duration = Duration::from_millis(50);
 const KEEP_ALIVE_BUFFER_LEN: usize = 16;
 
 #[derive(Clone, Debug)]
@@ -42,41 +42,28 @@ impl LeaseService {
     }
 
     async fn renew(&self, id: i64) -> Result<i64, RequestError> {
-        loop {
-            let renewed = match self.server.remote_leader() {
+        let renew = || async {
+            match self.server.remote_leader() {
                 Some((others, leader)) => others.renew_lease(leader, id).await,
                 None => self.server.renew_lease(id).await,
-            };
-            match renewed {
-                // It has stepped down meanwhile, or has gone.
-                Err(RequestError::NotLeader | RequestError::NoLeader) => {
-                    sleep(LEADER_RETRY_DELAY).await
-                }
-                done => return done,
             }
-        }
+        };
+        until_leader_answers(renew).await
     }
 
     async fn time_to_live(
         &self,
         request: &LeaseTimeToLiveRequest,
     ) -> Result<LeaseTimeToLiveResponse, RequestError> {
-        loop {
-            let told = match self.server.remote_leader() {
+        let ask = || async {
+            match self.server.remote_leader() {
                 Some((others, leader)) => others.lease_time_to_live(leader, *request).await,
                 None => self.server.lease_time_to_live(request.id, request.keys).await,
-            };
-            match told {
-                Err(RequestError::NotLeader | RequestError::NoLeader) => {
-                    sleep(LEADER_RETRY_DELAY).await
-                }
-                Ok(mut response) => {
-                    self.server.fill_header(&mut response.header);
-                    return Ok(response);
-                }
-                failed => return failed,
             }
-        }
+        };
+        let mut response = until_leader_answers(ask).await?;
+        self.server.fill_header(&mut response.header);
+        Ok(response)
     }
 
     /// Bounds the wait for a leader, too.
@@ -127,6 +114,20 @@ impl LeaseService {
             if answers.send(answer).await.is_err() || is_last {
                 return;
             }
+        }
+    }
+}
+
+/// Asks again when the member that was asked has stepped down meanwhile, or has gone.
+async fn until_leader_answers<T, F: Future<Output = Result<T, RequestError>>>(
+    ask: impl Fn() -> F,
+) -> Result<T, RequestError> {
+    loop {
+        match ask().await {
+            Err(RequestError::NotLeader | RequestError::NoLeader) => {
+                sleep(LEADER_RETRY_DELAY).await
+            }
+            done => return done,
         }
     }
 }

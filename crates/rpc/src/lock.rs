@@ -7,10 +7,8 @@ use bytes::Bytes;
 use clearlane_proto::etcdserverpb::{DeleteRangeRequest, RangeRequest};
 use clearlane_proto::v3lockpb::lock_server::Lock;
 use clearlane_proto::v3lockpb::{LockRequest, LockResponse, UnlockRequest, UnlockResponse};
-use clearlane_server::RequestError;
 use tonic::{Request, Response, Status};
 
-use crate::interceptors::{RequiredRole, check_member_can_serve};
 use crate::lock_queue::{LockQueue, client_error};
 
 #[derive(Clone, Debug)]
@@ -24,15 +22,14 @@ impl LockService {
     }
 
     async fn acquire(&self, request: LockRequest) -> Result<LockResponse, Status> {
-        let told = |trouble: RequestError| client_error(&trouble);
-        let place =
-            self.queue.enqueue(&request.name, request.lease, Bytes::new()).await.map_err(told)?;
-        if !self.queue.wait_until_first(&place).await.map_err(told)? {
+        let place = self.queue.enqueue(&request.name, request.lease, Bytes::new()).await;
+        let place = place.map_err(client_error)?;
+        if !self.queue.wait_until_first(&place).await.map_err(client_error)? {
             return Ok(LockResponse { header: place.header, key: place.key });
         }
         // Its lease may have ended meanwhile, and then another client is the first.
         let own = RangeRequest { key: place.key.clone(), ..RangeRequest::default() };
-        let own = self.queue.get(own).await.map_err(told)?;
+        let own = self.queue.get(own).await.map_err(client_error)?;
         match own.count {
             0 => Err(Status::unknown("mutex: session is expired")),
             _ => Ok(LockResponse { header: own.header, key: place.key }),
@@ -43,11 +40,7 @@ impl LockService {
 #[tonic::async_trait]
 impl Lock for LockService {
     async fn lock(&self, request: Request<LockRequest>) -> Result<Response<LockResponse>, Status> {
-        check_member_can_serve(
-            self.queue.server(),
-            request.metadata().as_ref(),
-            RequiredRole::Voter,
-        )?;
+        self.queue.check_can_serve(&request)?;
         self.acquire(request.into_inner()).await.map(Response::new)
     }
 
@@ -55,15 +48,10 @@ impl Lock for LockService {
         &self,
         request: Request<UnlockRequest>,
     ) -> Result<Response<UnlockResponse>, Status> {
-        check_member_can_serve(
-            self.queue.server(),
-            request.metadata().as_ref(),
-            RequiredRole::Voter,
-        )?;
+        self.queue.check_can_serve(&request)?;
         let key = request.into_inner().key;
         let request = DeleteRangeRequest { key, ..DeleteRangeRequest::default() };
-        let done = self.queue.server().propose(request).await;
-        let header = done.map_err(|trouble| client_error(&trouble))?.header;
+        let header = self.queue.server.propose(request).await.map_err(client_error)?.header;
         Ok(Response::new(UnlockResponse { header }))
     }
 }

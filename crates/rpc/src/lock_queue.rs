@@ -16,8 +16,7 @@ use std::future::{Future, poll_fn};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_mvcc::Change;
-use clearlane_mvcc::watch::{Response as Told, ResponseKind, WatchRequest, WatchedKeys};
+use clearlane_mvcc::watch::{self, ResponseKind, WatchRequest, WatchedKeys};
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
@@ -30,9 +29,10 @@ use clearlane_server::apply::{self, check};
 use clearlane_server::request_trace::RequestTrace;
 use clearlane_server::watch::Stream;
 use clearlane_server::{RequestError, Server};
-use tokio::sync::watch;
-use tonic::Status;
+use tokio::sync::watch::Receiver;
+use tonic::{Request, Status};
 
+use crate::interceptors::{RequiredRole, check_member_can_serve};
 use crate::watch::WatchService;
 
 /// The TTL of a lease that is granted for a request without one: etcd's `defaultSessionTTL`.
@@ -50,12 +50,12 @@ const EVENT_BYTES_PER_POLL: usize = 64 << 10;
 /// ```
 #[derive(Clone, Debug)]
 pub struct LockQueue {
-    server: Server,
+    pub(crate) server: Server,
     watch: WatchService,
-    stopped: watch::Receiver<bool>,
+    stopped: Receiver<bool>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LockQueueEntry {
     /// The name and a slash.
     pub prefix: Vec<u8>,
@@ -69,18 +69,18 @@ pub struct LockQueueEntry {
 }
 
 /// The status that etcd's own client, through which its server asks here, makes of an error.
-pub fn client_error(trouble: &RequestError) -> Status {
-    Status::unknown(trouble.to_string())
+pub fn client_error(error: RequestError) -> Status {
+    Status::unknown(error.to_string())
 }
 
 impl LockQueue {
     /// Must be called on the thread of `watch`. Waits end when `stopped` becomes true.
-    pub fn new(member: Server, watch: WatchService, stopped: watch::Receiver<bool>) -> LockQueue {
+    pub fn new(member: Server, watch: WatchService, stopped: Receiver<bool>) -> LockQueue {
         LockQueue { server: member, watch, stopped }
     }
 
-    pub fn server(&self) -> &Server {
-        &self.server
+    pub(crate) fn check_can_serve<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        check_member_can_serve(&self.server, request.metadata().as_ref(), RequiredRole::Voter)
     }
 
     /// Puts a key into the queue, or finds the one that this lease has already.
@@ -90,7 +90,13 @@ impl LockQueue {
         lease: i64,
         value: Bytes,
     ) -> Result<LockQueueEntry, RequestError> {
-        let lease = if lease == 0 { self.grant_session_lease().await? } else { lease };
+        let lease = match lease {
+            0 => {
+                let grant = LeaseGrantRequest { ttl: SESSION_TTL_SECONDS, id: 0 };
+                self.server.propose(grant).await?.id
+            }
+            lease => lease,
+        };
         let prefix = [name, b"/"].concat();
         let key = Bytes::from([&prefix[..], format!("{lease:x}").as_bytes()].concat());
         let put = PutRequest { key: key.clone(), value, lease, ..PutRequest::default() };
@@ -101,23 +107,16 @@ impl LockQueue {
             failure: vec![RequestOp { request: Some(Op::RequestRange(get)) }],
         };
         let done = self.txn(txn).await?;
-        let there = (!done.succeeded).then(|| first_record(&done)).flatten();
+        let found = (!done.succeeded).then(|| first_record(&done)).flatten();
         let revision = done.header.as_ref().map_or(0, |header| header.revision);
-        let created = there.as_ref().map_or(revision, |there| there.create_revision);
-        let old_value = there.map(|there| there.value);
         Ok(LockQueueEntry {
             prefix,
             key,
-            create_revision: created,
+            create_revision: found.as_ref().map_or(revision, |found| found.create_revision),
             lease,
-            old_value,
+            old_value: found.map(|found| found.value),
             header: done.header,
         })
-    }
-
-    async fn grant_session_lease(&self) -> Result<i64, RequestError> {
-        let grant = LeaseGrantRequest { ttl: SESSION_TTL_SECONDS, id: 0 };
-        Ok(self.server.propose(grant).await?.id)
     }
 
     /// Waits until no key is in front, and returns whether one was. A client that stops to wait
@@ -156,22 +155,10 @@ impl LockQueue {
     /// Waits until a key is gone that was there at a revision.
     async fn wait_until_deleted(&self, key: &Bytes, revision: i64) -> Result<(), RequestError> {
         let keys = WatchedKeys::Single(key.clone());
-        let mut stream = self.watch.wake_set().open();
-        stream.watch(WatchRequest {
-            start_revision: revision + 1,
-            no_put: true,
-            ..WatchRequest::new(keys)
-        });
-        loop {
-            // Events, or an end of the watcher: in any case the key is checked again.
-            if next_responses(&mut stream)
-                .await?
-                .iter()
-                .any(|told| !matches!(told.kind, ResponseKind::Created))
-            {
-                return Ok(());
-            }
-        }
+        let mut stream =
+            self.watch_after(revision, WatchRequest { no_put: true, ..WatchRequest::new(keys) });
+        // Events, or an end of the watcher: in any case the key is checked again.
+        wait_for_change(&mut stream).await
     }
 
     /// Ends early when the server stops.
@@ -256,23 +243,21 @@ impl LockQueue {
         Ok(found)
     }
 
-    pub fn watch_after(&self, keys: WatchedKeys, revision: i64) -> Stream {
+    pub fn watch_after(&self, revision: i64, request: WatchRequest) -> Stream {
         let stream = self.watch.wake_set().open();
-        stream.watch(WatchRequest { start_revision: revision + 1, ..WatchRequest::new(keys) });
+        stream.watch(WatchRequest { start_revision: revision + 1, ..request });
         stream
     }
 }
 
-pub async fn next_responses(stream: &mut Stream) -> Result<Vec<Told>, RequestError> {
+pub async fn next_responses(stream: &mut Stream) -> Result<Vec<watch::Response>, RequestError> {
     Ok(poll_fn(|context| stream.poll_responses(EVENT_BYTES_PER_POLL, context)).await?)
 }
 
-/// True for a put.
-pub fn change_record(change: &Change) -> (bool, &KeyValue) {
-    match change {
-        Change::Put(record) => (true, record),
-        Change::Delete(record) => (false, record),
-    }
+/// Waits for anything but the word that the watcher was made.
+pub async fn wait_for_change(stream: &mut Stream) -> Result<(), RequestError> {
+    while next_responses(stream).await?.iter().all(|told| told.kind == ResponseKind::Created) {}
+    Ok(())
 }
 
 /// The prefix must end with a slash.
