@@ -1,6 +1,7 @@
 //! Questions to other members.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use clearlane_proto::etcdserverpb::{
@@ -9,6 +10,7 @@ use clearlane_proto::etcdserverpb::{
 use clearlane_proto::peerpb::PromoteRequest;
 use clearlane_proto::peerpb::peer_client::PeerClient;
 use clearlane_server::RequestError;
+use clearlane_server::apply::RequestRejection;
 use clearlane_server::corruption::MemberHash;
 use clearlane_server::membership::from_proto;
 use clearlane_server::membership::{Member, MembershipRejection};
@@ -34,7 +36,7 @@ impl GrpcPeerClients {
     }
 
     fn client(&self, id: u64) -> Result<PeerClient<Channel>, RequestError> {
-        let link = self.table.get(id).filter(|link| !link.is_cut());
+        let link = self.table.get(id).filter(|link| !link.is_cut.load(Relaxed));
         let channel = link.and_then(|link| link.channel());
         let client = channel.map(PeerClient::new).ok_or(RequestError::NoLeader)?;
         // Many keys may hang on a lease.
@@ -48,12 +50,19 @@ impl GrpcPeerClients {
     }
 }
 
-pub(super) fn error_from_status(status: &Status) -> RequestError {
-    let not_leader = RequestError::NotLeader;
+/// Members read the error from the text.
+pub(super) fn error_from_status(status: Status) -> RequestError {
+    let known = [
+        RequestError::NotLeader,
+        RequestRejection::Compacted.into(),
+        RequestRejection::FutureRevision.into(),
+    ];
     match MembershipRejection::from_message(status.message()) {
         Some(refused) => RequestError::Membership(refused),
-        None if status.message() == not_leader.to_string() => not_leader,
-        None => RequestError::NoLeader,
+        None => {
+            let is_same = |error: &RequestError| error.to_string() == status.message();
+            known.into_iter().find(is_same).unwrap_or(RequestError::NoLeader)
+        }
     }
 }
 
@@ -70,8 +79,7 @@ impl PeerClients for GrpcPeerClients {
         Box::pin(async move {
             let mut client = self.client(leader)?;
             let request = self.with_headers(leader, PromoteRequest { learner });
-            let reply =
-                client.promote(request).await.map_err(|status| error_from_status(&status))?;
+            let reply = client.promote(request).await.map_err(error_from_status)?;
             Ok(reply.into_inner().members.into_iter().map(from_proto).collect())
         })
     }
@@ -80,8 +88,7 @@ impl PeerClients for GrpcPeerClients {
         Box::pin(async move {
             let mut client = self.client(leader)?;
             let request = self.with_headers(leader, LeaseKeepAliveRequest { id: lease });
-            let reply =
-                client.renew_lease(request).await.map_err(|status| error_from_status(&status))?;
+            let reply = client.renew_lease(request).await.map_err(error_from_status)?;
             Ok(reply.into_inner().ttl)
         })
     }
@@ -94,8 +101,7 @@ impl PeerClients for GrpcPeerClients {
         Box::pin(async move {
             let mut client = self.client(leader)?;
             let request = self.with_headers(leader, request);
-            let reply =
-                client.time_to_live(request).await.map_err(|status| error_from_status(&status))?;
+            let reply = client.time_to_live(request).await.map_err(error_from_status)?;
             Ok(reply.into_inner())
         })
     }
@@ -104,10 +110,8 @@ impl PeerClients for GrpcPeerClients {
         Box::pin(async move {
             let mut client = self.client(member)?;
             let request = self.with_headers(member, HashKvRequest { revision });
-            let reply = client.hash_kv(request).await;
-            Ok(hash_kv::member_hash(
-                reply.map_err(|status| hash_kv::error_from_status(&status))?.get_ref(),
-            ))
+            let reply = client.hash_kv(request).await.map_err(error_from_status)?;
+            Ok(hash_kv::member_hash(reply.get_ref()))
         })
     }
 }

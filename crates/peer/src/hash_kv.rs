@@ -13,7 +13,6 @@ use clearlane_mvcc::HashKv;
 use clearlane_net::tls::Dialer;
 use clearlane_proto::etcdserverpb::{HashKvRequest, HashKvResponse, ResponseHeader};
 use clearlane_proto::peerpb::peer_client::PeerClient;
-use clearlane_server::apply::RequestRejection;
 use clearlane_server::checksums;
 use clearlane_server::corruption::{MemberHash, PeerHash};
 use clearlane_server::threads::ServerThreads;
@@ -23,6 +22,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tonic::{Request, Status};
 
+use super::client::error_from_status;
 use super::headers::{PeerHeaders, status_of};
 use super::remote_peer::{connect, run_on_thread};
 
@@ -52,14 +52,6 @@ pub(super) fn member_hash(response: &HashKvResponse) -> MemberHash {
     MemberHash { hash_kv: HashKv { hash, compact_revision, hash_revision }, revision }
 }
 
-pub(super) fn error_from_status(status: &Status) -> RequestError {
-    let refused = [RequestRejection::Compacted, RequestRejection::FutureRevision];
-    match refused.into_iter().find(|refused| refused.to_string() == status.message()) {
-        Some(refused) => refused.into(),
-        None => super::client::error_from_status(status),
-    }
-}
-
 /// Asks all other members for their hash at a revision, on behalf of one that has no links yet. A
 /// member that does not answer in this time has not answered.
 pub fn fetch_from_peers(
@@ -70,13 +62,12 @@ pub fn fetch_from_peers(
 ) -> io::Result<Vec<PeerHash>> {
     let (members, metadata) = (node.members(), node.metadata());
     let (cluster, from) = (metadata.cluster_id, metadata.node_id);
-    let badge = PeerHeaders { cluster, from, to: 0, peer_urls: peer_urls.to_vec() };
     let asked = members.iter().filter(|member| member.id != from).map(|member| {
         let (id, urls) = (member.id, member.peer_urls.clone());
-        let badge = PeerHeaders { to: id, ..badge.clone() };
+        let headers = PeerHeaders { cluster, from, to: id, peer_urls: peer_urls.to_vec() };
         async move {
-            let said = timeout(patience, fetch_from(&urls, &badge, outgoing, revision)).await;
-            PeerHash { id, result: said.unwrap_or(Err(RequestError::TimedOut)) }
+            let answer = timeout(patience, fetch_from(&urls, &headers, outgoing, revision)).await;
+            PeerHash { id, result: answer.unwrap_or(Err(RequestError::TimedOut)) }
         }
     });
     run_on_thread(|| join_all(asked))
@@ -85,7 +76,7 @@ pub fn fetch_from_peers(
 /// Uses the first address that can be reached.
 async fn fetch_from(
     urls: &[String],
-    badge: &PeerHeaders,
+    headers: &PeerHeaders,
     outgoing: &Dialer,
     revision: i64,
 ) -> Result<MemberHash, RequestError> {
@@ -93,10 +84,10 @@ async fn fetch_from(
     for url in urls {
         let Ok(channel) = connect(url, outgoing).await else { continue };
         let mut request = Request::new(HashKvRequest { revision });
-        badge.write(request.metadata_mut());
+        headers.write(request.metadata_mut());
         match PeerClient::new(channel).hash_kv(request).await {
             Ok(response) => return Ok(member_hash(response.get_ref())),
-            Err(status) => refused = error_from_status(&status),
+            Err(status) => refused = error_from_status(status),
         }
     }
     Err(refused)

@@ -26,16 +26,14 @@ pub fn fetch_cluster(
     urls: &[String],
     outgoing: &Dialer,
 ) -> io::Result<Vec<Result<ClusterInfo, String>>> {
-    run_on_thread(|| fetch_from_all(urls, outgoing))
-}
-
-async fn fetch_from_all(urls: &[String], outgoing: &Dialer) -> Vec<Result<ClusterInfo, String>> {
-    let mut said = Vec::new();
-    for url in urls {
-        let asked = timeout(REQUEST_TIMEOUT, fetch_from(url, outgoing)).await;
-        said.push(asked.unwrap_or_else(|_| Err(format!("{url}: no answer"))));
-    }
-    said
+    run_on_thread(|| async {
+        let mut answers = Vec::new();
+        for url in urls {
+            let answer = timeout(REQUEST_TIMEOUT, fetch_from(url, outgoing)).await;
+            answers.push(answer.unwrap_or_else(|_| Err(format!("{url}: no answer"))));
+        }
+        answers
+    })
 }
 
 async fn fetch_from(url: &str, outgoing: &Dialer) -> Result<ClusterInfo, String> {

@@ -27,6 +27,7 @@ mod transport;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -102,13 +103,12 @@ impl Peers {
         ends: TransportParts,
         settings: PeersConfig,
     ) -> io::Result<Peers> {
-        let PeersConfig { name, client_urls, peer_urls, listeners, dialer: outgoing } = settings;
-        let table = Arc::clone(&ends.table);
+        let PeersConfig { name, client_urls, peer_urls, listeners, dialer } = settings;
         let context = PeerContext {
             threads: Arc::clone(node),
-            table: Arc::clone(&table),
+            table: Arc::clone(&ends.table),
             peer_urls: peer_urls.into(),
-            dialer: outgoing,
+            dialer,
             started_at: Instant::now(),
             stopped: ends.stop.subscribe(),
         };
@@ -130,7 +130,7 @@ impl Peers {
         let (publish, published) = watch::channel(false);
         tokio::spawn(publish::publish(handle, name, client_urls, publish));
         Ok(Peers {
-            table,
+            table: ends.table,
             stop: ends.stop,
             stopped_runtime: Mutex::new(ends.stopped_runtime),
             published,
@@ -146,12 +146,18 @@ impl Peers {
     /// From now on nothing is sent to this member, and nothing from it is taken, as if the network
     /// between the two were cut: for tests.
     pub fn cut(&self, id: u64) {
-        self.table.cut(id, true);
+        self.set_cut(id, true);
     }
 
     /// Undoes [`cut`](Peers::cut).
     pub fn mend(&self, id: u64) {
-        self.table.cut(id, false);
+        self.set_cut(id, false);
+    }
+
+    fn set_cut(&self, id: u64, is_cut: bool) {
+        if let Some(link) = self.table.get(id) {
+            link.is_cut.store(is_cut, Ordering::Relaxed);
+        }
     }
 
     pub fn stop(mut self) -> io::Result<()> {

@@ -35,12 +35,6 @@ impl PeerTable {
     pub(super) fn traffic(&self) -> Vec<PeerTraffic> {
         self.peers.load().values().map(|link| link.traffic()).collect()
     }
-
-    pub(super) fn cut(&self, id: u64, is_cut: bool) {
-        if let Some(link) = self.get(id) {
-            link.set_cut(is_cut);
-        }
-    }
 }
 
 #[derive(Debug)]

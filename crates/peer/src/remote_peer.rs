@@ -30,11 +30,11 @@ pub(super) struct Peer {
     pub(super) bulk: StreamQueue,
     /// `Some` while the urgent stream is connected.
     connection: Mutex<Option<ActiveConnection>>,
-    round_trips: Arc<DurationHistogram>,
-    received_bytes: AtomicU64,
+    pub(super) round_trips: Arc<DurationHistogram>,
+    pub(super) received_bytes: AtomicU64,
     disconnects: AtomicU64,
-    snapshots_sent: AtomicU64,
-    is_cut: AtomicBool,
+    pub(super) snapshots_sent: AtomicU64,
+    pub(super) is_cut: AtomicBool,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
@@ -84,14 +84,6 @@ impl Peer {
         let _ = self.queue_for(&message).sender.send(message);
     }
 
-    pub(super) fn is_cut(&self) -> bool {
-        self.is_cut.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_cut(&self, is_cut: bool) {
-        self.is_cut.store(is_cut, Ordering::Relaxed);
-    }
-
     /// The task is aborted with the link.
     pub(super) fn add_task(&self, task: AbortHandle) {
         self.tasks.lock().push(task);
@@ -110,18 +102,6 @@ impl Peer {
         if self.connection.lock().take().is_some() {
             self.disconnects.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    pub(super) fn add_received_bytes(&self, bytes: u64) {
-        self.received_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(super) fn record_round_trip(&self, round_trip: Duration) {
-        self.round_trips.record(round_trip);
-    }
-
-    pub(super) fn count_snapshot_sent(&self) {
-        self.snapshots_sent.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn active_since(&self) -> Option<Instant> {
@@ -157,7 +137,7 @@ pub(super) struct StreamQueue {
     bytes_max: u64,
     bytes: AtomicU64,
     /// Closed while the peer is not there: what is sent now would be old when it arrives.
-    is_open: AtomicBool,
+    pub(super) is_open: AtomicBool,
     sent: AtomicU64,
     dropped: AtomicU64,
 }
@@ -192,10 +172,6 @@ impl StreamQueue {
     pub(super) fn on_sent(&self, message: &Message) {
         self.bytes.fetch_sub(message.bytes(), Ordering::Relaxed);
         self.sent.fetch_add(message.bytes(), Ordering::Relaxed);
-    }
-
-    pub(super) fn open(&self) {
-        self.is_open.store(true, Ordering::Relaxed);
     }
 
     /// Refuses new messages and drops those that wait.

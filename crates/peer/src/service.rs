@@ -1,6 +1,7 @@
 //! What other members ask of this one.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use clearlane_proto::etcdserverpb::{
     HashKvRequest, HashKvResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
@@ -44,14 +45,12 @@ impl PeerService {
         member: Server,
         learned: Sender<UnknownMember>,
     ) -> PeerService {
-        let copies = Arc::new(Semaphore::new(INCOMING_SNAPSHOTS_MAX));
-        let hashes = Arc::new(Semaphore::new(1));
         PeerService {
             context: context.clone(),
             server: member,
             unknown_members: learned,
-            snapshot_permits: copies,
-            hash_permit: hashes,
+            snapshot_permits: Arc::new(Semaphore::new(INCOMING_SNAPSHOTS_MAX)),
+            hash_permit: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -75,7 +74,7 @@ impl PeerService {
             return Err(headers::removed_status());
         }
         match self.context.table.get(from) {
-            Some(link) if link.is_cut() => Err(Status::unavailable("the way is cut")),
+            Some(link) if link.is_cut.load(Relaxed) => Err(Status::unavailable("the way is cut")),
             _ => Ok(()),
         }
     }
@@ -124,9 +123,8 @@ impl PeerService {
         }
         if !messages.is_empty() {
             if let Some(link) = self.context.table.get(from) {
-                link.add_received_bytes(
-                    parcel.messages.iter().map(|bytes| bytes.len() as u64).sum(),
-                );
+                let bytes = parcel.messages.iter().map(|bytes| bytes.len() as u64).sum();
+                link.received_bytes.fetch_add(bytes, Relaxed);
             }
             self.context.threads.receive(messages);
         }

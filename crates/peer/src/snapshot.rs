@@ -12,6 +12,7 @@
 //! Both threads are of class [`SchedClass::Batch`], and the sending one has the connection:
 //! otherwise the leader's raft loop would be scheduled as a thread that computes for long.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -94,7 +95,7 @@ async fn send_on_this_thread(
     let room = context.threads.require_disk_space(0);
     room.map_err(|refused| Status::resource_exhausted(refused.to_string()))?;
     let to = message.to();
-    let link = context.table.get(to).filter(|link| !link.is_cut());
+    let link = context.table.get(to).filter(|link| !link.is_cut.load(Relaxed));
     let link = link.ok_or_else(|| Status::unavailable("the member is not connected"))?;
     // The commit before there is a connection, which wants an answer to its pings. After it, this
     // thread delays no other.
@@ -119,7 +120,7 @@ async fn send_on_this_thread(
         return Err(failed(why));
     }
     answer?;
-    link.count_snapshot_sent();
+    link.snapshots_sent.fetch_add(1, Relaxed);
     Ok(index)
 }
 
@@ -168,10 +169,10 @@ pub(super) async fn receive(
     badge: &PeerHeaders,
     mut stream: Streaming<CopyChunk>,
 ) -> Result<(), Status> {
-    let vault = Arc::clone(context.threads.store_dir());
+    let store_dir = Arc::clone(context.threads.store_dir());
     let (chunks, incoming) = mpsc::channel::<Bytes>(CHUNKS_AHEAD);
     let stopped = context.stopped.clone();
-    let writer = tokio::spawn(run_on_thread(move || write_chunks(vault, incoming, stopped)));
+    let writer = tokio::spawn(run_on_thread(move || write_chunks(store_dir, incoming, stopped)));
     while let Some(chunk) = stream.message().await? {
         if chunks.send(chunk.bytes).await.is_err() {
             // It says why when it is asked how it ended.
@@ -182,8 +183,8 @@ pub(super) async fn receive(
     let received = writer.await.map_err(|_| shutting_down())???;
     let (to, from) = (received.message.to(), received.message.from());
     if (to, from) != (badge.to, badge.from) {
-        let (vault, index) = (Arc::clone(context.threads.store_dir()), received.index);
-        let _ = spawn_blocking(move || vault.discard(index)).await;
+        let (store_dir, index) = (Arc::clone(context.threads.store_dir()), received.index);
+        let _ = spawn_blocking(move || store_dir.discard(index)).await;
         return Err(Status::invalid_argument(format!("a copy of {from:x} for {to:x}")));
     }
     tracing::info!(member = format!("{from:x}"), index = received.index, "received a copy");
@@ -192,7 +193,7 @@ pub(super) async fn receive(
 }
 
 fn write_chunks(
-    vault: Arc<dyn StoreDir>,
+    store_dir: Arc<dyn StoreDir>,
     mut chunks: mpsc::Receiver<Bytes>,
     mut stopped: watch::Receiver<bool>,
 ) -> Result<ReceivedSnapshot, Status> {
@@ -209,7 +210,7 @@ fn write_chunks(
             }
         })
     };
-    let mut receiver = SnapshotReceiver::new(vault);
+    let mut receiver = SnapshotReceiver::new(store_dir);
     while let Some(chunk) = next()? {
         receiver.feed(&chunk).map_err(failed)?;
     }

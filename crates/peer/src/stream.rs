@@ -2,6 +2,7 @@
 //! breaks.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use clearlane_proto::peerpb::peer_client::PeerClient;
@@ -67,7 +68,7 @@ pub(super) async fn run_stream(
             (2 * pause).min(RECONNECT_DELAYS.1)
         };
         sleep(pause).await;
-        lane.queue().open();
+        lane.queue().is_open.store(true, Relaxed);
     }
 }
 
@@ -92,7 +93,7 @@ impl PeerStream {
         attempt: usize,
         end: &mut UnboundedReceiver<Message>,
     ) -> Result<(), Status> {
-        if self.peer.is_cut() {
+        if self.peer.is_cut.load(Relaxed) {
             return Err(Status::unavailable("the way is cut"));
         }
         let url = self.peer.urls.get(attempt % self.peer.urls.len().max(1));
@@ -159,7 +160,7 @@ impl PeerStream {
                     Parcel { messages: Vec::new(), ping }
                 }
             };
-            if self.peer.is_cut() {
+            if self.peer.is_cut.load(Relaxed) {
                 return Err(Status::unavailable("the way is cut"));
             }
             let closed = |_| Status::unavailable("the stream has ended");
@@ -185,7 +186,7 @@ impl PeerStream {
             let echo = echo.map_err(|_| Status::deadline_exceeded("no echo for too long"))??;
             let echo = echo.ok_or_else(|| Status::unavailable("the other side has ended it"))?;
             let sent = Duration::from_micros(echo.ping);
-            self.peer.record_round_trip(self.context.started_at.elapsed().saturating_sub(sent));
+            self.peer.round_trips.record(self.context.started_at.elapsed().saturating_sub(sent));
         }
     }
 

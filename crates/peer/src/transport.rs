@@ -93,32 +93,25 @@ pub fn new_transport() -> io::Result<(PeerTransport, TransportParts)> {
         .event_interval(EVENT_INTERVAL)
         .build()?;
     let table = Arc::new(PeerTable::default());
-    let (sender, copies) = unbounded_channel();
+    let (snapshots, snapshots_to_send) = unbounded_channel();
     let (stop, stopped) = watch::channel(false);
-    let (hand_over, over) = mpsc::channel();
-    let handle = runtime.handle().clone();
-    let ends = TransportParts {
+    let (stopped_runtime, runtime_receiver) = mpsc::channel();
+    let parts = TransportParts {
         table: Arc::clone(&table),
-        snapshots: copies,
-        runtime: handle,
+        snapshots: snapshots_to_send,
+        runtime: runtime.handle().clone(),
         stop,
-        stopped_runtime: over,
+        stopped_runtime: runtime_receiver,
     };
-    let running = Some(TransportRuntime { runtime, stopped_runtime: hand_over });
-    Ok((PeerTransport { table, snapshots: sender, outgoing: Vec::new(), stopped, running }, ends))
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WaitResult {
-    Continue,
-    Stopped,
+    let running = Some(TransportRuntime { runtime, stopped_runtime });
+    Ok((PeerTransport { table, snapshots, outgoing: Vec::new(), stopped, running }, parts))
 }
 
 impl PeerTransport {
     fn hand_back_runtime(&mut self) {
-        if let Some(TransportRuntime { runtime, stopped_runtime: over }) = self.running.take() {
+        if let Some(TransportRuntime { runtime, stopped_runtime }) = self.running.take() {
             // If no thread takes it, none has begun anything with it.
-            let _ = over.send(StoppedRuntime(Some(runtime)));
+            let _ = stopped_runtime.send(StoppedRuntime(Some(runtime)));
         }
     }
 }
@@ -143,10 +136,10 @@ impl Network for PeerTransport {
         let Some(TransportRuntime { runtime, .. }) = &self.running else {
             return arrivals.wait(timeout);
         };
-        let (said, stopped) = (&mut self.outgoing, &mut self.stopped);
-        let waited = runtime.block_on(async {
+        let (outgoing, stopped) = (&mut self.outgoing, &mut self.stopped);
+        let is_stopped = runtime.block_on(async {
             // From here, where waking a task is no system call.
-            for (link, message) in said.drain(..) {
+            for (link, message) in outgoing.drain(..) {
                 link.send(message);
             }
             if timeout.is_zero() || arrivals.is_ready() {
@@ -154,17 +147,16 @@ impl Network for PeerTransport {
                 // looked at.
                 yield_now().await;
                 // A closed channel means that its sender has gone.
-                let is_over = stopped.has_changed().is_err() || *stopped.borrow();
-                return if is_over { WaitResult::Stopped } else { WaitResult::Continue };
+                return stopped.has_changed().is_err() || *stopped.borrow();
             }
             tokio::select! {
                 biased;
-                () = arrivals.ready() => WaitResult::Continue,
-                _ = stopped.wait_for(|stopped| *stopped) => WaitResult::Stopped,
-                () = sleep(timeout) => WaitResult::Continue,
+                () = arrivals.ready() => false,
+                _ = stopped.wait_for(|stopped| *stopped) => true,
+                () = sleep(timeout) => false,
             }
         });
-        if waited == WaitResult::Stopped {
+        if is_stopped {
             self.hand_back_runtime();
         }
     }
