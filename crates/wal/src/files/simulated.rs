@@ -42,12 +42,10 @@ pub struct SimulatedDisk {
 #[derive(Debug, Default)]
 struct DiskState {
     nodes: Vec<Inode>,
-    /// Nodes by path, as a program sees them.
-    names: BTreeMap<PathBuf, usize>,
-    directories: BTreeSet<PathBuf>,
-    /// As they are on the medium, as `synced_directories`.
-    synced_names: BTreeMap<PathBuf, usize>,
-    synced_directories: BTreeSet<PathBuf>,
+    /// As a program sees them.
+    names: Names,
+    /// As they are on the medium.
+    synced_names: Names,
     /// Changes of names since the last sync, in order.
     name_changes: Vec<NameChange>,
     /// Node to the number of the opening that holds its lock.
@@ -59,6 +57,13 @@ struct DiskState {
     sync_count: u64,
     skip_sync_every: Option<u64>,
     cost_us: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Names {
+    /// Nodes by path.
+    files: BTreeMap<PathBuf, usize>,
+    directories: BTreeSet<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -84,13 +89,13 @@ enum NameChange {
 
 impl SimulatedDisk {
     pub fn new<P: AsRef<Path>>(directories: impl IntoIterator<Item = P>) -> SimulatedDisk {
-        let directories: BTreeSet<PathBuf> =
-            directories.into_iter().map(|path| path.as_ref().to_owned()).collect();
-        let state = DiskState {
-            directories: directories.clone(),
-            synced_directories: directories,
-            ..DiskState::default()
-        };
+        let directories = directories.into_iter().map(|path| path.as_ref().to_owned()).collect();
+        SimulatedDisk::synced(Vec::new(), Names { files: BTreeMap::new(), directories })
+    }
+
+    fn synced(nodes: Vec<Inode>, names: Names) -> SimulatedDisk {
+        let synced_names = names.clone();
+        let state = DiskState { nodes, names, synced_names, ..DiskState::default() };
         SimulatedDisk { state: Arc::new(Mutex::new(state)) }
     }
 
@@ -132,9 +137,7 @@ impl SimulatedDisk {
         let after = DiskState {
             nodes: state.nodes.clone(),
             names: state.names.clone(),
-            directories: state.directories.clone(),
             synced_names: state.synced_names.clone(),
-            synced_directories: state.synced_directories.clone(),
             name_changes: state.name_changes.clone(),
             ..DiskState::default()
         };
@@ -153,32 +156,21 @@ impl SimulatedDisk {
         let state = self.state.lock();
         // Some cuts lose nearly everything, others nearly nothing.
         let kept_of_eight = rng.random_range(0..=8);
-        let nodes: Vec<Inode> = state
-            .nodes
-            .iter()
-            .map(|node| {
-                let found = node.after_power_cut(kept_of_eight, &mut rng);
-                Inode { written: found.clone(), synced: found, unsynced: Vec::new() }
-            })
-            .collect();
+        let nodes = state.nodes.iter().map(|node| {
+            let found = node.after_power_cut(kept_of_eight, &mut rng);
+            Inode { written: found.clone(), synced: found, unsynced: Vec::new() }
+        });
+        let nodes = nodes.collect();
         let mut names = state.synced_names.clone();
-        let mut directories = state.synced_directories.clone();
         for change in &state.name_changes {
             if rng.random_ratio(kept_of_eight, 8) {
-                change.apply(&mut names, &mut directories);
+                change.apply(&mut names);
             }
         }
         // Drops names in directories that were lost.
-        names.retain(|path, _| path.parent().is_some_and(|dir| directories.contains(dir)));
-        let after = DiskState {
-            nodes,
-            names: names.clone(),
-            directories: directories.clone(),
-            synced_names: names,
-            synced_directories: directories,
-            ..DiskState::default()
-        };
-        SimulatedDisk { state: Arc::new(Mutex::new(after)) }
+        let Names { files, directories } = &mut names;
+        files.retain(|path, _| path.parent().is_some_and(|dir| directories.contains(dir)));
+        SimulatedDisk::synced(nodes, names)
     }
 }
 
@@ -188,9 +180,7 @@ impl FileChange {
             FileChange::Length(length) => bytes.resize(*length as usize, 0),
             FileChange::Write { offset, data } => {
                 let (from, to) = (*offset as usize, *offset as usize + data.len());
-                if bytes.len() < to {
-                    bytes.resize(to, 0);
-                }
+                bytes.resize(bytes.len().max(to), 0);
                 bytes[from..to].copy_from_slice(data);
             }
         }
@@ -199,9 +189,7 @@ impl FileChange {
 
 impl Inode {
     fn sync_all(&mut self) {
-        for change in self.unsynced.drain(..) {
-            change.apply(&mut self.synced);
-        }
+        self.unsynced.drain(..).for_each(|change| change.apply(&mut self.synced));
     }
 
     fn after_power_cut(&self, kept_of_eight: u32, rng: &mut StdRng) -> Vec<u8> {
@@ -253,35 +241,30 @@ fn split_at_sectors(offset: u64, data: &[u8]) -> Vec<(u64, &[u8])> {
 }
 
 impl NameChange {
-    fn apply(&self, names: &mut BTreeMap<PathBuf, usize>, directories: &mut BTreeSet<PathBuf>) {
+    fn apply(&self, names: &mut Names) {
+        let Names { files, directories } = names;
         match self {
-            NameChange::File { path, node: Some(node) } => {
-                names.insert(path.clone(), *node);
-            }
-            NameChange::File { path, node: None } => {
-                names.remove(path);
+            NameChange::File { path, node } => {
+                files.remove(path);
+                files.extend(node.map(|node| (path.clone(), node)));
             }
             NameChange::Renamed { from, to, node } => {
-                names.remove(from);
-                names.insert(to.clone(), *node);
+                files.remove(from);
+                files.insert(to.clone(), *node);
             }
-            NameChange::Directory { path, made: true } => {
-                directories.insert(path.clone());
-            }
-            NameChange::Directory { path, made: false } => {
+            NameChange::Directory { path, made } => {
                 directories.remove(path);
+                directories.extend(made.then(|| path.clone()));
             }
             NameChange::DirectoryRenamed { from, to } => {
                 if directories.remove(from) {
                     directories.insert(to.clone());
                 }
-                let inside = names.keys().filter(|path| path.parent() == Some(from.as_path()));
-                for path in inside.cloned().collect::<Vec<PathBuf>>() {
-                    let moved = path.file_name().map(|name| to.join(name));
-                    if let (Some(moved), Some(node)) = (moved, names.remove(&path)) {
-                        names.insert(moved, node);
-                    }
-                }
+                let inside = files.extract_if(.., |path, _| path.parent() == Some(from));
+                let moved =
+                    inside.filter_map(|(path, node)| Some((to.join(path.file_name()?), node)));
+                let moved: Vec<_> = moved.collect();
+                files.extend(moved);
             }
         }
     }
@@ -323,33 +306,29 @@ impl DiskState {
     }
 
     fn change_name(&mut self, change: NameChange) {
-        change.apply(&mut self.names, &mut self.directories);
+        change.apply(&mut self.names);
         self.name_changes.push(change);
     }
 
     fn node(&self, path: &Path) -> io::Result<usize> {
-        self.names.get(path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.names.files.get(path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn require_dir(&self, dir: Option<&Path>) -> io::Result<()> {
-        if dir.is_some_and(|dir| self.directories.contains(dir)) {
-            Ok(())
-        } else {
-            Err(io::ErrorKind::NotFound.into())
-        }
+        let is_there = dir.is_some_and(|dir| self.names.directories.contains(dir));
+        if is_there { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
     fn require_free(&self, path: &Path) -> io::Result<()> {
-        if self.names.contains_key(path) || self.directories.contains(path) {
-            Err(io::ErrorKind::AlreadyExists.into())
-        } else {
-            Ok(())
-        }
+        let is_free =
+            !self.names.files.contains_key(path) && !self.names.directories.contains(path);
+        if is_free { Ok(()) } else { Err(io::ErrorKind::AlreadyExists.into()) }
     }
 
-    fn is_empty_dir(&self, dir: &Path) -> bool {
-        let mut inside = self.names.keys().chain(&self.directories);
-        !inside.any(|path| path.parent() == Some(dir))
+    /// Paths of files, then of directories.
+    fn inside(&self, dir: &Path) -> impl Iterator<Item = &PathBuf> {
+        let all = self.names.files.keys().chain(&self.names.directories);
+        all.filter(move |path| path.parent() == Some(dir))
     }
 }
 
@@ -365,9 +344,8 @@ impl FileSystem for SimulatedDisk {
         let state = self.state.lock();
         state.require_power()?;
         state.require_dir(Some(dir))?;
-        let inside = state.names.keys().chain(&state.directories);
-        let inside = inside.filter(|path| path.parent() == Some(dir));
-        let names = inside.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
+        let names =
+            state.inside(dir).filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
         let mut names: Vec<String> = names.collect();
         names.sort();
         Ok(names)
@@ -394,22 +372,22 @@ impl FileSystem for SimulatedDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        self.open_to_read(path)
-    }
-
-    fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn File>> {
         let mut state = self.state.lock();
         state.require_power()?;
         let node = state.node(path)?;
         Ok(self.open_node(&mut state, node))
     }
 
+    fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.open(path)
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.state.lock();
         state.require_dir(to.parent())?;
         let (from, to) = (from.to_owned(), to.to_owned());
-        if state.directories.contains(&from) {
-            if state.names.contains_key(&to) || !state.is_empty_dir(&to) {
+        if state.names.directories.contains(&from) {
+            if state.names.files.contains_key(&to) || state.inside(&to).next().is_some() {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
             state.count_operation(COST_OTHER_US)?;
@@ -433,7 +411,7 @@ impl FileSystem for SimulatedDisk {
     fn remove_dir(&self, dir: &Path) -> io::Result<()> {
         let mut state = self.state.lock();
         state.require_dir(Some(dir))?;
-        if !state.is_empty_dir(dir) {
+        if state.inside(dir).next().is_some() {
             return Err(io::ErrorKind::DirectoryNotEmpty.into());
         }
         state.count_operation(COST_OTHER_US)?;
@@ -451,14 +429,10 @@ impl FileSystem for SimulatedDisk {
         if !state.count_sync()? {
             return Ok(());
         }
-        let DiskState { name_changes: renames, synced_names, synced_directories, .. } = &mut *state;
-        renames.retain(|change| {
-            let settled = change.is_synced_with(dir);
-            if settled {
-                change.apply(synced_names, synced_directories);
-            }
-            !settled
-        });
+        let DiskState { name_changes, synced_names, .. } = &mut *state;
+        for change in name_changes.extract_if(.., |change| change.is_synced_with(dir)) {
+            change.apply(synced_names);
+        }
         Ok(())
     }
 }

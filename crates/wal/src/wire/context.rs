@@ -14,8 +14,6 @@
 //! The decoder ignores other keys, as Go does, and refuses a key whose value is
 //! of another type.
 
-use std::fmt::Write;
-
 use serde_json::{Map, Value};
 
 use super::fields::DecodeError;
@@ -35,28 +33,25 @@ pub struct MemberContext {
 
 impl MemberContext {
     pub fn encode(&self) -> String {
-        let mut out = format!("{{\"id\":{},\"peerURLs\":", self.id);
-        if self.peer_urls.is_empty() {
-            out.push_str("null")
-        } else {
-            put_list(&mut out, &self.peer_urls)
-        }
+        let peer_urls = match &self.peer_urls[..] {
+            [] => Value::Null,
+            urls => urls.into(),
+        };
+        let mut fields = vec![("id", self.id.into()), ("peerURLs", peer_urls)];
         if self.is_learner {
-            out.push_str(",\"isLearner\":true");
+            fields.push(("isLearner", true.into()));
         }
         if !self.name.is_empty() {
-            out.push_str(",\"name\":");
-            put_text(&mut out, &self.name);
+            fields.push(("name", self.name[..].into()));
         }
         if !self.client_urls.is_empty() {
-            out.push_str(",\"clientURLs\":");
-            put_list(&mut out, &self.client_urls);
+            fields.push(("clientURLs", self.client_urls[..].into()));
         }
         if let Some(is_promote) = self.is_promote {
-            out.push_str(if is_promote { ",\"isPromote\":true" } else { ",\"isPromote\":false" });
+            fields.push(("isPromote", is_promote.into()));
         }
-        out.push('}');
-        out
+        let fields = fields.iter().map(|(key, value)| format!("\"{key}\":{}", go_json(value)));
+        format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
     }
 
     pub fn decode(text: &[u8]) -> Result<MemberContext, DecodeError> {
@@ -75,36 +70,10 @@ impl MemberContext {
     }
 }
 
-fn put_list(out: &mut String, list: &[String]) {
-    out.push('[');
-    for (at, text) in list.iter().enumerate() {
-        if at > 0 {
-            out.push(',');
-        }
-        put_text(out, text);
-    }
-    out.push(']');
-}
-
-/// A string with the escapes that Go writes.
-fn put_text(out: &mut String, text: &str) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\0'..'\u{20}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                write!(out, "\\u{:04x}", u32::from(c)).expect("a string takes all that is written");
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
+/// With the escapes that Go writes.
+fn go_json(value: &Value) -> String {
+    let escape = |text: String, c| text.replace(c, &format!("\\u{:04x}", u32::from(c)));
+    ['<', '>', '&', '\u{2028}', '\u{2029}'].into_iter().fold(value.to_string(), escape)
 }
 
 fn decode_error(what: &'static str) -> DecodeError {
@@ -117,15 +86,13 @@ fn get<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
 }
 
 fn number(object: &Map<String, Value>, key: &str) -> Result<u64, DecodeError> {
-    let number =
-        |value: &Value| value.as_u64().ok_or_else(|| decode_error("an id that is no number"));
-    get(object, key).map_or(Ok(0), number)
+    let Some(value) = get(object, key) else { return Ok(0) };
+    value.as_u64().ok_or_else(|| decode_error("an id that is no number"))
 }
 
 fn boolean(object: &Map<String, Value>, key: &str) -> Result<Option<bool>, DecodeError> {
-    let truth =
-        |value: &Value| value.as_bool().ok_or_else(|| decode_error("neither true nor false"));
-    get(object, key).map(truth).transpose()
+    let Some(value) = get(object, key) else { return Ok(None) };
+    value.as_bool().map(Some).ok_or_else(|| decode_error("neither true nor false"))
 }
 
 fn text(value: &Value) -> Result<String, DecodeError> {
