@@ -42,17 +42,13 @@ pub(crate) struct LogStorage {
     /// Index and term of the entry before the first one that is kept.
     before_first: (u64, u64),
     entries: VecDeque<Entry>,
-    durable: LogPosition,
+    pub(crate) durable: LogPosition,
 }
 
 impl LogStorage {
     /// A log without entries behind `before`, with a store at `durable`, there or later.
     pub(crate) fn new(before: (u64, u64), durable: LogPosition) -> LogStorage {
         LogStorage { before_first: before, durable, ..LogStorage::default() }
-    }
-
-    pub(crate) fn durable(&self) -> &LogPosition {
-        &self.durable
     }
 
     pub(crate) fn set_durable(&mut self, position: LogPosition) {

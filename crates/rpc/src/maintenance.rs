@@ -91,12 +91,6 @@ impl MaintenanceService {
         header
     }
 
-    /// Announces a downgrade (`enabled`) or cancels it.
-    async fn set_downgrade(&self, enabled: bool, ver: String) -> Result<DowngradeResponse, Status> {
-        let reply = self.server.propose(DowngradeInfoSetRequest { enabled, ver }).await;
-        reply.map_err(|trouble| status::from_error(&trouble))
-    }
-
     /// The target's full version.
     async fn validate(&self, target: &str) -> Result<String, RequestError> {
         self.server.linearizable_read_notify_untraced().await?;
@@ -109,40 +103,38 @@ impl MaintenanceService {
         Ok(self.server.read_store(look).await??.enabled)
     }
 
-    async fn unchanged_downgrade(&self) -> Result<DowngradeResponse, Status> {
-        let revision = self.server.store_revision().await;
-        let revision = revision.map_err(|error| status::from_error(&error))?;
-        let header = self.header(revision);
-        Ok(DowngradeResponse { header, ..DowngradeResponse::default() })
-    }
-
     async fn handle_downgrade(
         &self,
         request: &DowngradeRequest,
     ) -> Result<DowngradeResponse, Status> {
-        let told = |trouble: RequestError| status::from_error(&trouble);
-        let action = DowngradeAction::try_from(request.action);
-        let is_enabled = action == Ok(DowngradeAction::Cancel)
-            && self.is_downgrade_enabled().await.map_err(told)?;
-        let mut response = match action {
+        let failed = |error: RequestError| status::from_error(&error);
+        let change = match DowngradeAction::try_from(request.action) {
             Ok(DowngradeAction::Validate) => {
-                self.validate(&request.version).await.map_err(told)?;
-                self.unchanged_downgrade().await?
+                self.validate(&request.version).await.map_err(failed)?;
+                None
             }
             Ok(DowngradeAction::Enable) => {
-                let target = self.validate(&request.version).await.map_err(told)?;
-                self.set_downgrade(true, target).await?
+                let ver = self.validate(&request.version).await.map_err(failed)?;
+                Some(DowngradeInfoSetRequest { enabled: true, ver })
             }
-            Ok(DowngradeAction::Cancel) if is_enabled => {
-                self.set_downgrade(false, String::new()).await?
+            // If there is nothing to cancel, there is nothing to put into the log.
+            Ok(DowngradeAction::Cancel) => {
+                let is_enabled = self.is_downgrade_enabled().await.map_err(failed)?;
+                is_enabled.then(DowngradeInfoSetRequest::default)
             }
-            // There is nothing to cancel, and nothing to put into the log.
-            Ok(DowngradeAction::Cancel) => self.unchanged_downgrade().await?,
             Err(_) => return Err(Status::unknown("etcdserver: unknown method")),
         };
+        let mut response = match change {
+            Some(change) => self.server.propose(change).await.map_err(failed)?,
+            None => {
+                let revision = self.server.store_revision().await;
+                let header = self.header(revision.map_err(|error| status::from_error(&error))?);
+                DowngradeResponse { header, ..DowngradeResponse::default() }
+            }
+        };
         let look = |read: &(dyn ReadTxn + '_)| downgrade::cluster_version(read);
-        let version = self.server.read_store(look).await.map_err(told)?;
-        let version = version.map_err(|error| told(error.into()))?;
+        let version = self.server.read_store(look).await.map_err(failed)?;
+        let version = version.map_err(|error| failed(error.into()))?;
         response.version = format!("{}.{}", version.major, version.minor);
         Ok(response)
     }

@@ -81,40 +81,36 @@ impl Wal {
         if super::exists(&*files, dir)? {
             return Err(Error::Exists { path: dir.to_owned() });
         }
-        let place = WalDir { files, dir: dir.to_owned(), options };
-        let rules = LogValidator::after(0);
-        let mut end = LogEnd { metadata, validator: rules, crc: 0, offset: 0, snapshot_index: 0 };
+        let wal_dir = WalDir { files, dir: dir.to_owned(), options };
+        let validator = LogValidator::after(0);
+        let mut end = LogEnd { metadata, validator, crc: 0, offset: 0, snapshot_index: 0 };
         let mut head = Vec::new();
         end.put_segment_head(&mut head);
         end.put(&mut head, RecordKind::Snapshot, &WalSnapshot::default().encode());
         end.put_first_records(&mut head, entries, state).map_err(Error::Refused)?;
-        let tail = place
-            .create_first_segment(&head)
-            .map_err(|source| Error::path(dir, "make a log", source))?;
+        let segment = wal_dir.create_first_segment(&head);
+        let segment = segment.map_err(|source| Error::path(dir, "make a log", source))?;
         end.offset = head.len() as u64;
-        Ok(Wal::new(place, VecDeque::new(), tail, end))
+        Ok(Wal::new(wal_dir, VecDeque::new(), segment, end))
     }
 
     fn new(
-        place: WalDir,
-        earlier: VecDeque<(SegmentName, Option<OpenSegment>)>,
-        tail: OpenSegment,
+        wal_dir: WalDir,
+        earlier_segments: VecDeque<(SegmentName, Option<OpenSegment>)>,
+        last_segment: OpenSegment,
         end: LogEnd,
     ) -> Wal {
-        let durable_snapshot = end.snapshot_index;
-        let (buffer, data) = (Vec::with_capacity(BUFFER_MAX), Vec::new());
-        let (is_dirty, short, failed) = (false, None, None);
         Wal {
-            wal_dir: place,
-            earlier_segments: earlier,
-            last_segment: tail,
+            wal_dir,
+            earlier_segments,
+            last_segment,
+            buffer: Vec::with_capacity(BUFFER_MAX),
+            data: Vec::new(),
+            is_dirty: false,
+            durable_snapshot_index: end.snapshot_index,
+            short_tail: None,
+            failed: None,
             end,
-            buffer,
-            data,
-            is_dirty,
-            durable_snapshot_index: durable_snapshot,
-            short_tail: short,
-            failed,
         }
     }
 

@@ -95,11 +95,8 @@ impl RecoveredState {
         if let Some(same) = entries.iter().find(|entry| entry.index == store.index)
             && same.term != store.term
         {
-            let (index, term) = (store.index, store.term);
-            return damaged(format!(
-                "entry {index} is of term {}, the store's of {term}",
-                same.term
-            ));
+            let (index, term, own) = (store.index, store.term, same.term);
+            return damaged(format!("entry {index} is of term {own}, the store's of {term}"));
         }
         // A log that ends before the store has no connection to what will come.
         if entries.last().is_none_or(|last| last.index < store.index) {
@@ -109,9 +106,8 @@ impl RecoveredState {
             Some(first) if first.index == 1 => (0, 0),
             // The entry before it is not known, so it is itself the one before the rest.
             Some(first) if (2..=store.index).contains(&first.index) && first.term > 0 => {
-                let mark = (first.index, first.term);
-                entries.remove(0);
-                mark
+                let first = entries.remove(0);
+                (first.index, first.term)
             }
             _ => (store.index, store.term),
         };

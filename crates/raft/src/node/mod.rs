@@ -71,9 +71,8 @@ impl RaftNode {
         let log = found.into_log()?;
         let durable_term = log.hard_state.term;
         let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let node = RawNode::new(&settings.to_raft(applied), log, &logger).map_err(stopped)?;
         let mut driver = RaftNode {
-            raw_node: node,
+            raw_node: RawNode::new(&settings.to_raft(applied), log, &logger).map_err(stopped)?,
             config: settings,
             rng: Rng::from_seed(settings.seed, settings.id),
             election_timeout_ticks: settings.election_ticks,
@@ -159,7 +158,7 @@ impl RaftNode {
         if message.to() != raft.id {
             return nonsense("it is for another member");
         }
-        let asked = self.pending_appends.durable_term() >= raft.term;
+        let asked = self.pending_appends.durable_term >= raft.term;
         let shape = check::check_form(&message.0);
         if let Err(words) = shape.and_then(|()| check::check_against_state(&message.0, raft, asked))
         {
@@ -175,7 +174,7 @@ impl RaftNode {
             // The disk does not keep up; the leader will send it again.
             MessageType::MsgAppend
                 if !message.0.entries.is_empty()
-                    && self.pending_appends.bytes() > self.config.uncommitted_bytes_max =>
+                    && self.pending_appends.bytes > self.config.uncommitted_bytes_max =>
             {
                 Err(Error::QueueFull)
             }
@@ -284,7 +283,7 @@ impl RaftNode {
     /// An append is durable, and with it all before. Numbers may be reported late or twice; one
     /// that was never handed out is an error.
     pub fn on_persisted(&mut self, number: u64) -> Result<()> {
-        if number > self.pending_appends.newest_ready() {
+        if number > self.pending_appends.newest_ready {
             return Err(Error::Fatal(format!("append {number} is durable and was never made")));
         }
         if let Some(done) = self.pending_appends.remove_durable(number) {
@@ -389,20 +388,24 @@ impl RaftNode {
         let now = self.leadership();
         effects.leadership = (self.reported_leadership != now).then_some(now);
         self.reported_leadership = now;
-        effects.read_states = ready.take_read_states().into_iter().map(read_state).collect();
+        let read_states = ready.take_read_states().into_iter();
+        effects.read_states = read_states
+            .map(|state| ReadState { index: state.index, context: state.request_ctx })
+            .collect();
         effects.committed_entries =
             ready.take_committed_entries().iter().map(Entry::from_raft).collect();
         let mut messages = ready.take_messages();
         messages.append(&mut ready.take_persisted_messages());
-        let term = self.pending_appends.durable_term();
+        let term = self.pending_appends.durable_term;
         let bytes_max = self.config.message_bytes_max;
         let term_at = |index| self.raw_node.raft.raft_log.term(index).ok();
-        let messages =
-            messages.into_iter().map(|message| fix_append::fix_append_index(message, term_at));
-        let messages = messages.flat_map(|message| split_append::split_append(message, bytes_max));
-        let messages = messages.map(Message);
-        let (at_once, later) = messages.partition(|message| message.can_send(term));
-        effects.messages = at_once;
+        let messages = messages
+            .into_iter()
+            .map(|message| fix_append::fix_append_index(message, term_at))
+            .flat_map(|message| split_append::split_append(message, bytes_max))
+            .map(Message);
+        let later;
+        (effects.messages, later) = messages.partition(|message| message.can_send(term));
         effects.append = self.append_to_log(&ready);
         let installed = effects.append.as_ref().and_then(|append| append.install_snapshot.as_ref());
         let newest = effects.committed_entries.last().map(|entry| entry.index);
@@ -471,7 +474,7 @@ impl RaftNode {
 
     /// The state in which the store was last synced.
     pub fn durable_position(&self) -> &LogPosition {
-        self.raw_node.store().durable()
+        &self.raw_node.store().durable
     }
 
     /// By member, as this leader knows; for the other members only.
@@ -506,10 +509,6 @@ impl RaftNode {
 
 fn entry_bytes(message: &Message) -> u64 {
     message.0.entries.iter().map(|entry| entry.data.len() as u64).sum()
-}
-
-fn read_state(state: raft::ReadState) -> ReadState {
-    ReadState { index: state.index, context: state.request_ctx }
 }
 
 impl fmt::Debug for RaftNode {
@@ -564,17 +563,15 @@ mod tests {
         let mut driver = follower();
         let mut proposal = message(MessageType::MsgPropose, 2, 1);
         proposal.term = 0;
-        proposal.set_entries(
-            vec![raft::eraftpb::Entry { data: "put".into(), ..Default::default() }].into(),
-        );
+        let entry = raft::eraftpb::Entry { data: "put".into(), ..Default::default() };
+        proposal.set_entries(vec![entry].into());
         driver.step(Message(proposal)).unwrap();
         assert_eq!(sent(&mut driver, MessageType::MsgPropose), [(1, 3)]);
 
         let mut question = message(MessageType::MsgReadIndex, 2, 1);
         question.term = 0;
-        question.set_entries(
-            vec![raft::eraftpb::Entry { data: "id".into(), ..Default::default() }].into(),
-        );
+        let entry = raft::eraftpb::Entry { data: "id".into(), ..Default::default() };
+        question.set_entries(vec![entry].into());
         driver.step(Message(question)).unwrap();
         assert_eq!(sent(&mut driver, MessageType::MsgReadIndex), []);
 

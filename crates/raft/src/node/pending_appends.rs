@@ -17,10 +17,10 @@ use super::ready::ReadyAppend;
 #[derive(Debug)]
 pub(super) struct PendingAppends {
     appends: VecDeque<PendingAppend>,
-    newest_ready: u64,
+    pub(super) newest_ready: u64,
     /// Of entries in flight.
-    bytes: u64,
-    durable_term: u64,
+    pub(super) bytes: u64,
+    pub(super) durable_term: u64,
 }
 
 #[derive(Debug, Default)]
@@ -89,18 +89,6 @@ impl PendingAppends {
             done.messages.extend(append.messages);
         }
         done
-    }
-
-    pub(super) fn newest_ready(&self) -> u64 {
-        self.newest_ready
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    pub(super) fn durable_term(&self) -> u64 {
-        self.durable_term
     }
 
     /// Whether entries or a store are in flight: the disk is behind the memory.

@@ -82,7 +82,7 @@ impl HttpService {
             return Some("RAFT NO LEADER".to_owned());
         }
         let read = self.check_read(is_serializable).await;
-        read.err().map(|trouble| format!("RANGE ERROR:{trouble}"))
+        read.err().map(|error| format!("RANGE ERROR:{error}"))
     }
 
     /// `/livez`, `/readyz`, and their single checks.
@@ -114,30 +114,20 @@ impl HttpService {
     }
 
     async fn run_check(&self, check: HealthCheck) -> Result<(), String> {
-        let told = |trouble: RequestError| trouble.to_string();
-        match check {
-            HealthCheck::DataCorruption => {
-                if self.server.threads().alarms().is_raised(AlarmType::Corrupt) {
-                    Err("alarm activated: CORRUPT".to_owned())
-                } else {
-                    Ok(())
-                }
-            }
-            HealthCheck::SerializableRead => self.check_read(true).await.map_err(told),
-            HealthCheck::LinearizableRead => self.check_read(false).await.map_err(told),
-            HealthCheck::NonLearner => {
-                if self.is_learner() {
-                    Err("this member is a learner".to_owned())
-                } else {
-                    Ok(())
-                }
-            }
-        }
-    }
-
-    fn is_learner(&self) -> bool {
         let node = self.server.threads();
-        node.members().get(node.metadata().node_id).is_some_and(|member| member.is_learner)
+        let failed = |error: RequestError| error.to_string();
+        match check {
+            HealthCheck::DataCorruption => match node.alarms().is_raised(AlarmType::Corrupt) {
+                true => Err("alarm activated: CORRUPT".to_owned()),
+                false => Ok(()),
+            },
+            HealthCheck::SerializableRead => self.check_read(true).await.map_err(failed),
+            HealthCheck::LinearizableRead => self.check_read(false).await.map_err(failed),
+            HealthCheck::NonLearner => match node.members().get(node.metadata().node_id) {
+                Some(member) if member.is_learner => Err("this member is a learner".to_owned()),
+                _ => Ok(()),
+            },
+        }
     }
 
     /// Reads a key: locally, or linearizably.
