@@ -9,18 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use clearlane_engine::Bucket;
 use clearlane_mvcc::ReadTxn;
 use clearlane_proto::etcdserverpb::auth_server::Auth;
-use clearlane_proto::etcdserverpb::{
-    AuthDisableRequest, AuthDisableResponse, AuthEnableRequest, AuthEnableResponse,
-    AuthRoleAddRequest, AuthRoleAddResponse, AuthRoleDeleteRequest, AuthRoleDeleteResponse,
-    AuthRoleGetRequest, AuthRoleGetResponse, AuthRoleGrantPermissionRequest,
-    AuthRoleGrantPermissionResponse, AuthRoleListRequest, AuthRoleListResponse,
-    AuthRoleRevokePermissionRequest, AuthRoleRevokePermissionResponse, AuthStatusRequest,
-    AuthStatusResponse, AuthUserAddRequest, AuthUserAddResponse, AuthUserChangePasswordRequest,
-    AuthUserChangePasswordResponse, AuthUserDeleteRequest, AuthUserDeleteResponse,
-    AuthUserGetRequest, AuthUserGetResponse, AuthUserGrantRoleRequest, AuthUserGrantRoleResponse,
-    AuthUserListRequest, AuthUserListResponse, AuthUserRevokeRoleRequest,
-    AuthUserRevokeRoleResponse, AuthenticateRequest, AuthenticateResponse, ResponseHeader,
-};
+use clearlane_proto::etcdserverpb::{self as wire, ResponseHeader};
 use clearlane_server::apply;
 use clearlane_server::auth_store::{self, AuthRejection};
 use clearlane_server::{Proposal, RequestError, Server};
@@ -55,8 +44,7 @@ impl AuthService {
     where
         P: Proposal<Response = Option<ResponseHeader>>,
     {
-        let reply = self.server.propose(request).await;
-        reply.map_err(|trouble| status::from_error(&trouble))
+        self.server.propose(request).await.map_err(|error| status::from_error(&error))
     }
 
     /// A linearizable read of users and roles.
@@ -69,12 +57,12 @@ impl AuthService {
     where
         T: Send + 'static,
     {
-        let told = |trouble: RequestError| status::from_error(&trouble);
-        self.server.linearizable_read_notify_untraced().await.map_err(told)?;
+        let failed = |error: RequestError| status::from_error(&error);
+        self.server.linearizable_read_notify_untraced().await.map_err(failed)?;
         let look = |read: &(dyn ReadTxn + '_)| (look(read), read.revision());
-        let (found, revision) = self.server.read_store(look).await.map_err(told)?;
-        let found = found.map_err(|error| told(error.into()))?;
-        let found = found.map_err(|refused| told(to_request_error(refused)))?;
+        let (found, revision) = self.server.read_store(look).await.map_err(failed)?;
+        let found = found.map_err(|error| failed(error.into()))?;
+        let found = found.map_err(|rejection| failed(to_request_error(rejection)))?;
         let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
         self.server.fill_header(&mut header);
         Ok((header, found))
@@ -103,7 +91,7 @@ macro_rules! propose_and_answer_header {
     ($service:expr, $request:expr, $response:ident) => {{
         $service.check_can_serve(&$request)?;
         let header = $service.propose_change($request.into_inner()).await?;
-        Ok(Response::new($response { header }))
+        Ok(Response::new(wire::$response { header }))
     }};
 }
 
@@ -111,8 +99,8 @@ macro_rules! propose_and_answer_header {
 impl Auth for AuthService {
     async fn auth_enable(
         &self,
-        request: Request<AuthEnableRequest>,
-    ) -> RpcResult<AuthEnableResponse> {
+        request: Request<wire::AuthEnableRequest>,
+    ) -> RpcResult<wire::AuthEnableResponse> {
         self.check_can_serve(&request)?;
         self.read_auth(auth_store::check_can_enable).await?;
         Err(Status::unimplemented("authentication is not served yet, and was not enabled"))
@@ -120,35 +108,35 @@ impl Auth for AuthService {
 
     async fn auth_disable(
         &self,
-        request: Request<AuthDisableRequest>,
-    ) -> RpcResult<AuthDisableResponse> {
+        request: Request<wire::AuthDisableRequest>,
+    ) -> RpcResult<wire::AuthDisableResponse> {
         self.check_can_serve(&request)?;
         let (header, ()) = self.read_auth(|_| Ok(Ok(()))).await?;
-        Ok(Response::new(AuthDisableResponse { header }))
+        Ok(Response::new(wire::AuthDisableResponse { header }))
     }
 
     async fn auth_status(
         &self,
-        request: Request<AuthStatusRequest>,
-    ) -> RpcResult<AuthStatusResponse> {
+        request: Request<wire::AuthStatusRequest>,
+    ) -> RpcResult<wire::AuthStatusResponse> {
         self.check_can_serve(&request)?;
         let (header, auth_revision) =
             self.read_auth(|read| Ok(Ok(auth_store::revision(read)?))).await?;
-        Ok(Response::new(AuthStatusResponse { header, enabled: false, auth_revision }))
+        Ok(Response::new(wire::AuthStatusResponse { header, enabled: false, auth_revision }))
     }
 
     async fn authenticate(
         &self,
-        request: Request<AuthenticateRequest>,
-    ) -> RpcResult<AuthenticateResponse> {
+        request: Request<wire::AuthenticateRequest>,
+    ) -> RpcResult<wire::AuthenticateResponse> {
         self.check_can_serve(&request)?;
         Err(status::from_error(&to_request_error(AuthRejection::NotEnabled)))
     }
 
     async fn user_add(
         &self,
-        request: Request<AuthUserAddRequest>,
-    ) -> RpcResult<AuthUserAddResponse> {
+        request: Request<wire::AuthUserAddRequest>,
+    ) -> RpcResult<wire::AuthUserAddResponse> {
         self.check_can_serve(&request)?;
         let mut add = request.into_inner();
         let password = std::mem::take(&mut add.password);
@@ -157,108 +145,108 @@ impl Auth for AuthService {
             add.hashed_password = hash_password(password, self.bcrypt_cost).await?;
         }
         let header = self.propose_change(add).await?;
-        Ok(Response::new(AuthUserAddResponse { header }))
+        Ok(Response::new(wire::AuthUserAddResponse { header }))
     }
 
     async fn user_get(
         &self,
-        request: Request<AuthUserGetRequest>,
-    ) -> RpcResult<AuthUserGetResponse> {
+        request: Request<wire::AuthUserGetRequest>,
+    ) -> RpcResult<wire::AuthUserGetResponse> {
         self.check_can_serve(&request)?;
         let name = request.into_inner().name;
         let (header, user) = self.read_auth(move |read| auth_store::user(read, &name)).await?;
-        Ok(Response::new(AuthUserGetResponse { header, roles: user.roles }))
+        Ok(Response::new(wire::AuthUserGetResponse { header, roles: user.roles }))
     }
 
     async fn user_list(
         &self,
-        request: Request<AuthUserListRequest>,
-    ) -> RpcResult<AuthUserListResponse> {
+        request: Request<wire::AuthUserListRequest>,
+    ) -> RpcResult<wire::AuthUserListResponse> {
         self.check_can_serve(&request)?;
         let names = |read: &(dyn ReadTxn + '_)| Ok(Ok(auth_store::names(read, Bucket::AuthUsers)?));
         let (header, users) = self.read_auth(names).await?;
-        Ok(Response::new(AuthUserListResponse { header, users }))
+        Ok(Response::new(wire::AuthUserListResponse { header, users }))
     }
 
     async fn user_delete(
         &self,
-        request: Request<AuthUserDeleteRequest>,
-    ) -> RpcResult<AuthUserDeleteResponse> {
+        request: Request<wire::AuthUserDeleteRequest>,
+    ) -> RpcResult<wire::AuthUserDeleteResponse> {
         propose_and_answer_header!(self, request, AuthUserDeleteResponse)
     }
 
     async fn user_change_password(
         &self,
-        request: Request<AuthUserChangePasswordRequest>,
-    ) -> RpcResult<AuthUserChangePasswordResponse> {
+        request: Request<wire::AuthUserChangePasswordRequest>,
+    ) -> RpcResult<wire::AuthUserChangePasswordResponse> {
         self.check_can_serve(&request)?;
         let mut change = request.into_inner();
         change.hashed_password =
             hash_password(std::mem::take(&mut change.password), self.bcrypt_cost).await?;
         let header = self.propose_change(change).await?;
-        Ok(Response::new(AuthUserChangePasswordResponse { header }))
+        Ok(Response::new(wire::AuthUserChangePasswordResponse { header }))
     }
 
     async fn user_grant_role(
         &self,
-        request: Request<AuthUserGrantRoleRequest>,
-    ) -> RpcResult<AuthUserGrantRoleResponse> {
+        request: Request<wire::AuthUserGrantRoleRequest>,
+    ) -> RpcResult<wire::AuthUserGrantRoleResponse> {
         propose_and_answer_header!(self, request, AuthUserGrantRoleResponse)
     }
 
     async fn user_revoke_role(
         &self,
-        request: Request<AuthUserRevokeRoleRequest>,
-    ) -> RpcResult<AuthUserRevokeRoleResponse> {
+        request: Request<wire::AuthUserRevokeRoleRequest>,
+    ) -> RpcResult<wire::AuthUserRevokeRoleResponse> {
         propose_and_answer_header!(self, request, AuthUserRevokeRoleResponse)
     }
 
     async fn role_add(
         &self,
-        request: Request<AuthRoleAddRequest>,
-    ) -> RpcResult<AuthRoleAddResponse> {
+        request: Request<wire::AuthRoleAddRequest>,
+    ) -> RpcResult<wire::AuthRoleAddResponse> {
         propose_and_answer_header!(self, request, AuthRoleAddResponse)
     }
 
     async fn role_get(
         &self,
-        request: Request<AuthRoleGetRequest>,
-    ) -> RpcResult<AuthRoleGetResponse> {
+        request: Request<wire::AuthRoleGetRequest>,
+    ) -> RpcResult<wire::AuthRoleGetResponse> {
         self.check_can_serve(&request)?;
         let role = request.into_inner().role;
         let look = move |read: &(dyn ReadTxn + '_)| auth_store::permissions(read, &role);
         let (header, perm) = self.read_auth(look).await?;
-        Ok(Response::new(AuthRoleGetResponse { header, perm }))
+        Ok(Response::new(wire::AuthRoleGetResponse { header, perm }))
     }
 
     async fn role_list(
         &self,
-        request: Request<AuthRoleListRequest>,
-    ) -> RpcResult<AuthRoleListResponse> {
+        request: Request<wire::AuthRoleListRequest>,
+    ) -> RpcResult<wire::AuthRoleListResponse> {
         self.check_can_serve(&request)?;
         let names = |read: &(dyn ReadTxn + '_)| Ok(Ok(auth_store::names(read, Bucket::AuthRoles)?));
         let (header, roles) = self.read_auth(names).await?;
-        Ok(Response::new(AuthRoleListResponse { header, roles }))
+        Ok(Response::new(wire::AuthRoleListResponse { header, roles }))
     }
 
     async fn role_delete(
         &self,
-        request: Request<AuthRoleDeleteRequest>,
-    ) -> RpcResult<AuthRoleDeleteResponse> {
+        request: Request<wire::AuthRoleDeleteRequest>,
+    ) -> RpcResult<wire::AuthRoleDeleteResponse> {
         propose_and_answer_header!(self, request, AuthRoleDeleteResponse)
     }
 
     async fn role_grant_permission(
         &self,
-        request: Request<AuthRoleGrantPermissionRequest>,
-    ) -> RpcResult<AuthRoleGrantPermissionResponse> {
+        request: Request<wire::AuthRoleGrantPermissionRequest>,
+    ) -> RpcResult<wire::AuthRoleGrantPermissionResponse> {
         propose_and_answer_header!(self, request, AuthRoleGrantPermissionResponse)
     }
 
     async fn role_revoke_permission(
         &self,
-        request: Request<AuthRoleRevokePermissionRequest>,
-    ) -> RpcResult<AuthRoleRevokePermissionResponse> {
+        request: Request<wire::AuthRoleRevokePermissionRequest>,
+    ) -> RpcResult<wire::AuthRoleRevokePermissionResponse> {
         propose_and_answer_header!(self, request, AuthRoleRevokePermissionResponse)
     }
 }

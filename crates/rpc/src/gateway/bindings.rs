@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use prost_reflect::{DescriptorPool, MessageDescriptor};
+use prost_reflect::{DescriptorPool, MethodDescriptor};
 
 /// Paths behind `/v3`, and the rpcs they call.
 pub(super) const TABLE: [(&str, &str); 51] = [
@@ -66,10 +66,7 @@ pub(super) const TABLE: [(&str, &str); 51] = [
 pub(super) struct Binding {
     /// The path of the gRPC call.
     pub(super) rpc: &'static str,
-    pub(super) input: MessageDescriptor,
-    pub(super) output: MessageDescriptor,
-    pub(super) is_client_streaming: bool,
-    pub(super) is_server_streaming: bool,
+    pub(super) method: MethodDescriptor,
 }
 
 /// By path.
@@ -88,14 +85,7 @@ impl Binding {
         let (service, method) = name.expect("a service and a method");
         let service = pool.get_service_by_name(service).expect("a service of the API");
         let method = service.methods().find(|of_service| of_service.name() == method);
-        let method = method.expect("a method of the service");
-        Binding {
-            rpc,
-            input: method.input(),
-            output: method.output(),
-            is_client_streaming: method.is_client_streaming(),
-            is_server_streaming: method.is_server_streaming(),
-        }
+        Binding { rpc, method: method.expect("a method of the service") }
     }
 }
 

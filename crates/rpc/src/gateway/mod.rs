@@ -92,7 +92,7 @@ impl Gateway {
             let answer = kv::handle_message(kind, head, counted, message).await;
             return response::single(answer.map(Body::new), binding).await;
         }
-        let (body, cut_off) = if binding.is_client_streaming {
+        let (body, cut_off) = if binding.method.is_client_streaming() {
             let (body, cut_off) = request::stream(body, binding).await?;
             (body, Some(cut_off))
         } else {
@@ -111,7 +111,7 @@ impl Gateway {
         };
         let mut services = self.services.clone();
         let answer = counted_call::call(&self.thread, method, &mut services, call, within).await;
-        if binding.is_server_streaming {
+        if binding.method.is_server_streaming() {
             response::stream(answer, binding, cut_off).await
         } else {
             response::single(answer, binding).await

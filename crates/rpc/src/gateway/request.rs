@@ -25,7 +25,7 @@ pub(super) async fn message(body: Body, binding: &'static Binding) -> Result<Byt
             Status::cancelled("the request was cut off")
         }
     })?;
-    json::to_message(&binding.input, &json.to_bytes())
+    json::to_message(&binding.method.input(), &json.to_bytes())
 }
 
 /// A stream of requests, and the signal that it was cut off: then its client has gone, and the
@@ -63,7 +63,8 @@ impl RequestMessages {
     fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
         loop {
             if let Some(value) = self.splitter.next(JSON_BYTES_MAX).transpose() {
-                let message = value.and_then(|json| json::to_message(&self.binding.input, &json));
+                let message =
+                    value.and_then(|json| json::to_message(&self.binding.method.input(), &json));
                 return Poll::Ready(Some(message.map(|message| frame_bytes(&message))));
             }
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {

@@ -83,7 +83,7 @@ impl ResponseMessages {
             // A head comes in one piece; if it does not, the message is translated whole.
             Some(length) if length > CHUNK_BYTES => {
                 piece.advance(FRAME_HEAD_BYTES);
-                let transcoder = JsonTranscoder::new(self.binding.output.clone(), length as u64);
+                let transcoder = JsonTranscoder::new(self.binding.method.output(), length as u64);
                 Ok(Some(LargeResponseBody { body, piece, transcoder, yields_next: false }))
             }
             _ => {
@@ -113,7 +113,7 @@ impl ResponseMessages {
         }
         while let Some(body) = &mut self.body {
             if let Some(message) = next_message(&mut self.gathered)? {
-                return Poll::Ready(Some(json::of_message(&self.binding.output, message)));
+                return Poll::Ready(Some(json::of_message(&self.binding.method.output(), message)));
             }
             match ready!(Pin::new(body).poll_frame(context)?).map(Frame::into_data) {
                 Some(Ok(data)) => self.gathered.extend_from_slice(&data),
@@ -311,8 +311,10 @@ mod tests {
     #[test]
     fn what_goes_wrong_at_first_is_the_status_and_what_goes_wrong_later_breaks_the_body() {
         let message = message();
-        let whole =
-            json::of_message(&bindings::find("/kv/range").unwrap().output, message.clone().into());
+        let whole = json::of_message(
+            &bindings::find("/kv/range").unwrap().method.output(),
+            message.clone().into(),
+        );
         let whole = whole.unwrap().len();
         let all = frame_bytes(&message);
         let (begin, rest) = (all.slice(..CHUNK_BYTES), all.slice(CHUNK_BYTES..));

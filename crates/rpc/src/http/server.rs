@@ -41,14 +41,10 @@ async fn serve_connection(
     tls: Option<Arc<TlsAcceptor>>,
     endpoints: HttpService,
 ) {
-    match tls {
-        None => serve_http1(connection, false, endpoints).await,
-        Some(tls) => {
-            let Ok(remote) = connection.peer_addr() else { return };
-            if let Some((stream, _)) = tls.accept(connection, Some(remote)).await {
-                serve_http1(stream, true, endpoints).await;
-            }
-        }
+    let Some(tls) = tls else { return serve_http1(connection, false, endpoints).await };
+    let Ok(remote) = connection.peer_addr() else { return };
+    if let Some((stream, _)) = tls.accept(connection, Some(remote)).await {
+        serve_http1(stream, true, endpoints).await;
     }
 }
 

@@ -10,7 +10,7 @@ use tonic::Code;
 
 use super::MetricSources;
 use super::page::{MetricsPage, PrometheusHistogram, doubling};
-use super::rpcs::{RpcInfo, RpcMethod, rpcs};
+use super::rpcs::{RPCS, RpcInfo, RpcMethod};
 use super::thread::{CODES, GlobalCounters, RpcCounters};
 use crate::maintenance::ETCD_VERSION;
 
@@ -307,7 +307,7 @@ fn load(cell: &AtomicU64) -> u64 {
 }
 
 fn all() -> impl Iterator<Item = (RpcMethod, &'static RpcInfo)> {
-    rpcs().all.iter().enumerate().map(|(number, rpc)| (RpcMethod(number as u16), rpc))
+    RPCS.all.iter().enumerate().map(|(number, rpc)| (RpcMethod(number as u16), rpc))
 }
 
 impl RpcInfo {

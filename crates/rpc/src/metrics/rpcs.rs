@@ -47,7 +47,7 @@ pub(super) struct RpcTable {
     by_path: HashMap<String, RpcMethod>,
 }
 
-static RPCS: LazyLock<RpcTable> = LazyLock::new(|| {
+pub(super) static RPCS: LazyLock<RpcTable> = LazyLock::new(|| {
     let pool = DescriptorPool::decode(clearlane_proto::DESCRIPTORS).expect("compiled by the build");
     let mut rpcs = RpcTable { all: Vec::new(), by_path: HashMap::new() };
     for service in SERVICES {
@@ -60,10 +60,6 @@ static RPCS: LazyLock<RpcTable> = LazyLock::new(|| {
     }
     rpcs
 });
-
-pub(super) fn rpcs() -> &'static RpcTable {
-    &RPCS
-}
 
 impl RpcInfo {
     fn new(service: &str, method: &MethodDescriptor) -> RpcInfo {

@@ -13,7 +13,7 @@ use clearlane_contention::now_ns;
 use clearlane_server::threads::DurationHistogram;
 use tonic::Code;
 
-use super::rpcs::{RpcMethod, rpcs};
+use super::rpcs::{RPCS, RpcMethod};
 
 /// gRPC's codes, from OK to Unauthenticated.
 pub(super) const CODES: usize = 17;
@@ -54,7 +54,7 @@ pub struct ThreadMetrics {
 
 impl ThreadMetrics {
     pub(super) fn new() -> ThreadMetrics {
-        let rows = rpcs().all.iter().map(|_| RpcCounters::default()).collect();
+        let rows = RPCS.all.iter().map(|_| RpcCounters::default()).collect();
         ThreadMetrics {
             counters: Arc::new(ThreadCounters { rpcs: rows, global: GlobalCounters::default() }),
         }

@@ -16,7 +16,7 @@ use super::super::json;
 use super::*;
 
 fn kind_of(path: &str) -> MessageDescriptor {
-    bindings::find(path).unwrap().output.clone()
+    bindings::find(path).unwrap().method.output()
 }
 
 /// The text of bytes that come in pieces of these lengths, in turn.
