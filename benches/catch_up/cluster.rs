@@ -141,7 +141,7 @@ impl Cluster {
         };
         while cluster.leader == 0 {
             cluster.run_until(now + TICK);
-            let leads = |member: &&Member| member.replica.leadership().role == Role::Leader;
+            let leads = |member: &&Member| member.replica.raft.leadership().role == Role::Leader;
             cluster.leader = cluster.members.values().find(leads).map_or(0, |member| member.id);
         }
         cluster
@@ -192,10 +192,10 @@ impl Cluster {
     /// Lets one of the two do what there is to do, and says whether a member has more.
     fn poll(&mut self, id: u64) -> bool {
         let member = self.members.get_mut(&id).expect("one of the two");
-        let before = member.applier.applied_position().index;
+        let before = member.applier.applied_position.index;
         let outputs = member.poll();
         if id == self.leader {
-            let applied = member.applier.applied_position().index;
+            let applied = member.applier.applied_position.index;
             if applied > before {
                 let now = Instant::now();
                 self.longest_gap = self.longest_gap.max(now - self.last_apply);
@@ -245,7 +245,7 @@ impl Cluster {
             member.handle_event(ReplicaInput::RaftSnapshotSent { to: THIRD, is_delivered: false });
             return;
         };
-        let (store, third) = (Arc::clone(member.applier.store()), third.clone());
+        let (store, third) = (Arc::clone(&member.applier.store), third.clone());
         let mut receiver = raft_snapshot::SnapshotReceiver::new(Arc::clone(vault));
         let seen = Arc::clone(&self.shared);
         self.snapshot_threads.push(std::thread::spawn(move || {
@@ -340,7 +340,7 @@ impl Cluster {
 
     /// The first entry that the leader has in memory.
     pub(crate) fn first_log_index(&self) -> u64 {
-        self.members[&self.leader].replica.log_bounds().0
+        self.members[&self.leader].replica.raft.kept_indexes().0
     }
 
     pub(crate) fn stop(self) {
@@ -385,7 +385,7 @@ fn run_third(
         for message in outputs.send {
             let _ = two.send((message.to(), ReplicaInput::Message(message)));
         }
-        let applied = member.applier.applied_position().index;
+        let applied = member.applier.applied_position.index;
         seen.third_applied.store(applied, Ordering::Release);
         if visit.caught_up.is_none() && applied >= seen.leader_applied.load(Ordering::Acquire) {
             visit.caught_up = Some((Instant::now(), applied));

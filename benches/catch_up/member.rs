@@ -118,7 +118,7 @@ impl Member {
         let (core, applier, wal) = start(storage, settings).expect(HEALTHY);
         let (to_disk, disk_jobs) = mpsc::channel();
         let (to_commits, commit_jobs) = mpsc::channel();
-        let (store, engine) = (Arc::clone(applier.store()), Arc::clone(applier.engine()));
+        let (store, engine) = (Arc::clone(&applier.store), Arc::clone(&applier.engine));
         let store = NewStore { store, engine };
         let (disk_inbox, commit_inbox) = (inbox.clone(), inbox.clone());
         let longest_write_ns = Arc::new(AtomicU64::new(0));

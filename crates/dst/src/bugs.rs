@@ -115,18 +115,18 @@ impl PlantedBug {
     pub fn alter_input(&mut self, replica: &Replica, input: ReplicaInput) -> Option<ReplicaInput> {
         match (self.bug, input) {
             (Some(Bug::ReusedReadId), ReplicaInput::Message(message)) => {
-                let message = self.restore_read_context(replica.metadata().node_id, message);
+                let message = self.restore_read_context(replica.metadata.node_id, message);
                 Some(ReplicaInput::Message(message))
             }
             (Some(Bug::SkippedQuorumCheck), ReplicaInput::ReadIndex(of))
-                if replica.leadership().role == Role::Leader
-                    && replica.last_applied().0 >= replica.committed() =>
+                if replica.raft.leadership().role == Role::Leader
+                    && replica.applied.0 >= replica.raft.committed_index() =>
             {
                 self.answered_reads.push((of, RequestOutcome::ReadReady(Duration::ZERO)));
                 None
             }
             (Some(Bug::ReleaseByApplied), ReplicaInput::StoreCommitted(mut durable)) => {
-                (durable.index, durable.term) = replica.last_applied();
+                (durable.index, durable.term) = replica.applied;
                 Some(ReplicaInput::StoreCommitted(durable))
             }
             (Some(Bug::ConfStateTooLate), ReplicaInput::Applied(mut report)) => {
@@ -208,7 +208,7 @@ impl PlantedBug {
         requests: &RequestChecker,
     ) -> Completions {
         let ToApply::Entries(entries) = work else { return Completions::new() };
-        let mut revision = applier.store().begin_read().revision();
+        let mut revision = applier.store.begin_read().revision();
         let mut early = Completions::new();
         for entry in entries.iter().filter(|_| self.is(Bug::ReplyBeforeApply)) {
             let Some(id) = put_id(entry) else { continue };
@@ -235,9 +235,9 @@ impl PlantedBug {
             && put_id(entry).is_some()
             && let Ok(request) = decode_raft_request(entry.data.clone())
         {
-            let (leases, position) = (applier.leases(), applier.applied_position().clone());
+            let (leases, position) = (&applier.leases, applier.applied_position.clone());
             let has_lease = |lease| leases.contains(lease);
-            apply::apply(&**applier.store(), &has_lease, &request, position)?;
+            apply::apply(&*applier.store, &has_lease, &request, position)?;
             self.has_applied_twice = true;
         }
         Ok(())

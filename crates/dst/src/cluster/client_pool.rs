@@ -142,7 +142,7 @@ impl Cluster {
         let waiter = RequestWaiter::Operation(number);
         match &request {
             Request::Read { key, serializable } if *serializable || running.can_read_locally => {
-                let store = running.applier.store();
+                let store = &running.applier.store;
                 let outcome = replies::read(&*store.begin_read(), key.as_deref(), *serializable);
                 self.metrics.sole_voter_reads += u64::from(!*serializable);
                 self.send_reply(number, outcome.map_err(|error| member_failed(id, &error))?);
@@ -253,7 +253,7 @@ impl Cluster {
         let outcome = match (outcome, request) {
             (Heard::ReadReady(_), Request::Read { key, .. }) => {
                 let Some(running) = self.running(id) else { return Ok(()) };
-                let read = running.applier.store().begin_read();
+                let read = running.applier.store.begin_read();
                 let outcome = replies::read(&*read, key.as_deref(), false);
                 outcome.map_err(|error| member_failed(id, &error))?
             }

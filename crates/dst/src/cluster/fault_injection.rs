@@ -35,9 +35,9 @@ impl Cluster {
             return self.on_member_error(id, &error);
         }
         let Some(running) = &machine.running else { return Ok(()) };
-        let (index, incarnation) = (running.applier.applied_position().index, machine.incarnation);
-        let holds = client_records(&**running.applier.store())
-            .map_err(|error| member_failed(id, &error))?;
+        let (index, incarnation) = (running.applier.applied_position.index, machine.incarnation);
+        let holds =
+            client_records(&*running.applier.store).map_err(|error| member_failed(id, &error))?;
         self.checker.on_store_opened(id, index)?;
         self.checker.check_records(id, index, &holds)?;
         self.check_leases(id, index)?;
@@ -97,7 +97,7 @@ impl Cluster {
 
     pub(super) fn add_new_machines(&mut self, id: u64) {
         let Some(RunningMember { applier, .. }) = self.running(id) else { return };
-        let ids = applier.members().iter().map(|member| member.id);
+        let ids = applier.members.iter().map(|member| member.id);
         for id in ids.filter(|id| !self.machines.contains_key(id)).collect::<Vec<_>>() {
             self.trace_line(format_args!("{id} joins"));
             self.metrics.members_added += 1;
@@ -109,7 +109,7 @@ impl Cluster {
         let running = || self.machines.values().filter(|machine| machine.running.is_some());
         let leads = running().filter(|machine| machine.is_leader());
         let leader = leads.max_by_key(|machine| machine.leadership().term);
-        let positions = running().filter_map(|machine| Some(machine.applier()?.applied_position()));
+        let positions = running().filter_map(|machine| Some(&machine.applier()?.applied_position));
         let newest = positions.max_by_key(|position| position.index);
         let members = newest.map(|position| position.conf_state.clone()).unwrap_or_default();
         ClusterView {
@@ -197,12 +197,12 @@ impl Cluster {
         let is_planted = self.config.bug == Some(Bug::LeaseKeptOverTransfer);
         let Some(running) = self.running_mut(leader) else { return };
         if is_planted {
-            let term = running.replica.leadership().term;
+            let term = running.replica.raft.leadership().term;
             let message = unnoticed_transfer(leader, to, term).filter(|_| to != leader);
             message.into_iter().for_each(|message| self.send(leader, message));
             return;
         }
-        running.replica.transfer_leader(to);
+        running.replica.raft.transfer_leader(to);
         self.plan_poll(leader);
     }
 
@@ -221,7 +221,7 @@ impl Cluster {
         let Some(id) = self.rng.choose(&up).copied() else { return };
         let back = self.rng.log_uniform(0, 100) as i64;
         let Some(RunningMember { applier, .. }) = self.running(id) else { return };
-        let at = applier.store().begin_read().revision() - back;
+        let at = applier.store.begin_read().revision() - back;
         if at > 1 {
             let request = Box::new(encode(&Proposal::Compact(at)));
             self.trace_line(format_args!("{id} is to propose to compact at {at}"));
@@ -234,13 +234,13 @@ impl Cluster {
         let view = |machine: &Machine| match machine.replica().zip(machine.applier()) {
             None => format!("{}: down (gone: {})", machine.id, machine.is_removed),
             Some((core, applier)) => {
-                let Leadership { leader, term, role } = core.leadership();
-                let AppliedPosition { index, conf_state: members, .. } = applier.applied_position();
+                let Leadership { leader, term, role } = core.raft.leadership();
+                let AppliedPosition { index, conf_state: members, .. } = &applier.applied_position;
                 format!(
                     "{}: {role:?} term {term} leader {leader} committed {} applied {index} \
                      voters {:?} learners {:?}",
                     machine.id,
-                    core.committed(),
+                    core.raft.committed_index(),
                     members.voters,
                     members.learners
                 )

@@ -90,7 +90,7 @@ impl Cluster {
         let Some(machine) = self.machines.get_mut(&member).filter(|_| may) else { return };
         let time = machine.clock.elapsed(now);
         let Some(applier) = machine.applier() else { return };
-        match applier.leases().renew(lease, time) {
+        match applier.leases.renew(lease, time) {
             Renewal::Renewed(ttl) => {
                 let drift = self.config.drift_ppm_max;
                 self.checker.lease_promises.on_keep_alive(lease, asked, ttl, drift);
@@ -115,6 +115,6 @@ impl Cluster {
         self.machines
             .values()
             .filter_map(Machine::applier)
-            .all(|applier| applier.leases().count() == 0)
+            .all(|applier| applier.leases.count() == 0)
     }
 }

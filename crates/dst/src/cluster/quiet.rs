@@ -87,11 +87,11 @@ impl Cluster {
     /// has applied it still informs the others, and stops by itself.
     fn stop_removed_members(&mut self) {
         let newest = self.machines.values().filter_map(Machine::applier);
-        let Some(newest) = newest.max_by_key(|core| core.applied_position().index) else { return };
+        let Some(newest) = newest.max_by_key(|core| core.applied_position.index) else { return };
         let unaware = self.machines.values().filter(|machine| !machine.is_removed);
         let unaware = unaware.filter(|machine| {
-            let knows = machine.applier().is_some_and(|own| own.members().is_removed(machine.id));
-            newest.members().is_removed(machine.id) && !knows
+            let knows = machine.applier().is_some_and(|own| own.members.is_removed(machine.id));
+            newest.members.is_removed(machine.id) && !knows
         });
         for id in unaware.map(|machine| machine.id).collect::<Vec<_>>() {
             self.remove_machine(id);
@@ -116,15 +116,15 @@ impl Cluster {
         let count = members.clone().count();
         let running = members.filter_map(|machine| Some((machine.id, machine.running.as_ref()?)));
         let Some((_, first)) = running.clone().next() else { return Ok(false) };
-        let position = first.applier.applied_position().clone();
+        let position = first.applier.applied_position.clone();
         let listed = position.conf_state.voters.len() + position.conf_state.learners.len();
         let is_same = |(_, running): (u64, &RunningMember)| {
-            *running.applier.applied_position() == position && running.compactions.is_empty()
+            running.applier.applied_position == position && running.compactions.is_empty()
         };
         if running.clone().count() != count || listed != count || !running.clone().all(is_same) {
             return Ok(false);
         }
-        let stores = running.map(|(id, running)| (id, Arc::clone(running.applier.store())));
+        let stores = running.map(|(id, running)| (id, Arc::clone(&running.applier.store)));
         for (id, store) in stores.collect::<Vec<_>>() {
             let hash = hash_kv(&*store).map_err(|error| super::member_failed(id, &error))?;
             self.checker.hashes.check(id, position.index, hash)?;

@@ -127,9 +127,9 @@ impl Cluster {
         }
         self.check_proposals(id)?;
         let Some(running) = self.running(id) else { return Ok(()) };
-        let (reported, _) = running.replica.last_applied();
-        let in_raft = running.replica.applied_in_raft();
-        let index = running.applier.applied_position().index;
+        let (reported, _) = running.replica.applied;
+        let in_raft = running.replica.raft.applied_index();
+        let index = running.applier.applied_position.index;
         Rule::Running.check(reported.max(in_raft) <= index, || {
             format!("raft of {id} takes {in_raft} for applied, and the store is at {index}")
         })?;
@@ -144,7 +144,7 @@ impl Cluster {
         let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
         let Some(running) = running else { return Ok(()) };
         for request in self.clients.requests_at(id) {
-            let Some(entry) = running.replica.wait().entry_of(request) else { continue };
+            let Some(entry) = running.replica.wait.entry_of(request) else { continue };
             let is_new = running.request_checker.on_propose(id, request, entry)?;
             if is_new && self.clients.on_proposed(id, request, entry) {
                 self.checker.lease_promises.expect_revoke(entry);
@@ -155,8 +155,8 @@ impl Cluster {
 
     fn check_applied(&mut self, id: u64, outputs: &ApplyReady, entries: &[Entry]) -> CheckResult {
         let Some(RunningMember { applier, .. }) = self.running(id) else { return Ok(()) };
-        let (store, table) = (Arc::clone(applier.store()), applier.members().conf_state());
-        let AppliedPosition { index, conf_state: raft, .. } = applier.applied_position().clone();
+        let (store, table) = (Arc::clone(&applier.store), applier.members.conf_state());
+        let AppliedPosition { index, conf_state: raft, .. } = applier.applied_position.clone();
         let is_replaced = outputs.new_store.is_some();
         if is_replaced {
             self.checker.on_store_opened(id, index)?;
@@ -173,7 +173,7 @@ impl Cluster {
     /// Each request gets one outcome, and only when the store shows what the outcome claims.
     fn check_completions(&mut self, id: u64, completions: &Completions) -> CheckResult {
         let Some(running) = self.running_mut(id) else { return Ok(()) };
-        let shows = running.applier.store().begin_read().revision();
+        let shows = running.applier.store.begin_read().revision();
         for (request, outcome) in completions {
             let revision = match outcome {
                 RequestOutcome::Applied(Ok(reply)) => replies::revision_of(reply),
@@ -210,8 +210,8 @@ impl Cluster {
 
     pub(super) fn check_leases(&mut self, id: u64, index: u64) -> CheckResult {
         let Some(RunningMember { applier, .. }) = self.running(id) else { return Ok(()) };
-        let keys = lease_keys(&**applier.store()).map_err(|error| member_failed(id, &error))?;
-        let leases = applier.leases().lease_states();
+        let keys = lease_keys(&*applier.store).map_err(|error| member_failed(id, &error))?;
+        let leases = applier.leases.lease_states();
         self.checker.check_lease_state(id, index, &leases, &keys)
     }
 
@@ -295,7 +295,7 @@ impl Cluster {
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
         let time = machine.clock.elapsed(now);
         let Some(running) = &mut machine.running else { return Ok(()) };
-        let store = running.applier.store();
+        let store = &running.applier.store;
         let committed =
             if is_timer { store.commit_if_due(time) } else { store.commit().map(|()| true) };
         if committed.map_err(|error| member_failed(id, &error))? {
@@ -307,7 +307,7 @@ impl Cluster {
     /// Schedules the report to the raft loop of what the store has on disk.
     pub(super) fn plan_store_committed(&mut self, id: u64) -> CheckResult {
         let Some(RunningMember { applier, .. }) = self.running(id) else { return Ok(()) };
-        let engine = applier.engine().snapshot();
+        let engine = applier.engine.snapshot();
         let engine = engine.map_err(|error| member_failed(id, &error))?;
         let durable = AppliedPosition::read(&*engine).map_err(|error| member_failed(id, &error))?;
         let wait = self.rng.log_uniform(1, 30 * MILLISECOND);
@@ -319,7 +319,7 @@ impl Cluster {
         let budget = self.rng.log_uniform(1, 1000) as usize;
         let Some(running) = self.running_mut(id) else { return Ok(()) };
         let Some(job) = running.compactions.front_mut() else { return Ok(()) };
-        let done = running.applier.store().compact_step(job, budget);
+        let done = running.applier.store.compact_step(job, budget);
         if done.map_err(|error| member_failed(id, &error))? {
             running.compactions.pop_front();
         }
@@ -357,7 +357,7 @@ fn step_applier(running: &mut RunningMember) -> clearlane_server::Result<(ApplyR
     planted_bug.before_apply(applier, unapplied)?;
     let mut ready = applier.step()?;
     planted_bug.alter_applied(&mut ready);
-    let index = applier.applied_position().index;
+    let index = applier.applied_position.index;
     let count = unapplied.partition_point(|entry| entry.index <= index);
     Ok((ready, unapplied.drain(..count).collect()))
 }
@@ -467,7 +467,7 @@ impl ApplyReadyHandler for ReadyHandler<'_> {
         let Some(machine) = self.cluster.machines.get(&self.id) else { return };
         let Some(applier) = machine.applier() else { return };
         let time = machine.clock.elapsed(now);
-        leases.into_iter().for_each(|lease| applier.leases().start_expiry(lease, time));
+        leases.into_iter().for_each(|lease| applier.leases.start_expiry(lease, time));
     }
 
     fn report_slow(&mut self, _slow: Vec<SlowEntry>) {}

@@ -30,7 +30,7 @@ impl Cluster {
         let to = message.to();
         self.trace_line(format_args!("copies {message}"));
         let Some(RunningMember { applier, .. }) = self.running(id) else { return Ok(()) };
-        let exporter = applier.store().snapshot().map_err(|error| member_failed(id, &error))?;
+        let exporter = applier.store.snapshot().map_err(|error| member_failed(id, &error))?;
         let sender =
             SnapshotSender::new(exporter, message).map_err(|error| member_failed(id, &error))?;
         // Taking the snapshot has committed the store.

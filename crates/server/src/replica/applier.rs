@@ -7,12 +7,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clearlane_backend::Era;
 use clearlane_engine::Engine;
 use clearlane_lease::Lessor;
-use clearlane_mvcc::{CompactionJob, WatchableKv};
+use clearlane_mvcc::WatchableKv;
 use clearlane_raft::LogPosition;
 use clearlane_wal::Metadata;
 
@@ -33,15 +32,16 @@ const OLD_ERA_STEP_MAX: usize = 1;
 pub struct Applier {
     pub(super) metadata: Metadata,
     pub(super) storage: StorageConfig,
-    pub(super) apply_timer: Option<ApplyTimer>,
-    pub(super) engine: Arc<dyn Engine>,
-    pub(super) store: Arc<dyn WatchableKv<AppliedPosition>>,
-    pub(super) members: Arc<Members>,
+    pub(crate) apply_timer: Option<ApplyTimer>,
+    pub engine: Arc<dyn Engine>,
+    /// Changes with [`ApplyReady::new_store`].
+    pub store: Arc<dyn WatchableKv<AppliedPosition>>,
+    pub members: Arc<Members>,
     /// Shared, like the members: they seldom change, and other threads read them.
     pub(super) alarms: Arc<Alarms>,
-    pub(super) leases: Arc<Lessor>,
+    pub leases: Arc<Lessor>,
     /// The store has the same in its newest state.
-    pub(super) applied_position: AppliedPosition,
+    pub applied_position: AppliedPosition,
     pub(super) wait: Arc<Wait>,
     /// The proposal that was completed last.
     pub(super) last_completed: Option<u64>,
@@ -59,31 +59,27 @@ impl Applier {
         leases: Arc<Lessor>,
         wait: Arc<Wait>,
     ) -> Applier {
-        let OpenedStore { store, members, alarms, progress, compaction } = opened;
         // Compactions that a crash has interrupted go on.
-        let compactions = compaction.into_iter().collect();
-        let mut out = ApplyReady { compactions, ..ApplyReady::default() };
+        let compactions = opened.compaction.into_iter().collect();
+        let mut ready = ApplyReady { compactions, ..ApplyReady::default() };
         // The member may have stopped before the removal was reported.
-        out.report.is_removed = members.is_removed(metadata.node_id);
-        let step_max = match storage.era {
-            Era::Clearlane => STEP_MAX,
-            _ => OLD_ERA_STEP_MAX,
-        };
+        ready.report.is_removed = opened.members.is_removed(metadata.node_id);
+        let step_max = if storage.era == Era::Clearlane { STEP_MAX } else { OLD_ERA_STEP_MAX };
         Applier {
             metadata,
             storage,
             apply_timer,
             engine,
-            store,
-            members,
-            alarms,
+            store: opened.store,
+            members: opened.members,
+            alarms: opened.alarms,
             leases,
-            applied_position: progress,
+            applied_position: opened.progress,
             wait,
             last_completed: None,
             queue: VecDeque::new(),
             step_max,
-            ready: out,
+            ready,
         }
     }
 
@@ -129,45 +125,19 @@ impl Applier {
             let why = format!("it was to be at entry {}, and is at {has}", position.index);
             return Err(Error::damaged("a copy of the store", why));
         }
-        let OpenedStore { store, members, alarms, progress, compaction } = opened;
-        (self.engine, self.store, self.members, self.applied_position) =
-            (engine, store, members, progress);
-        self.alarms = alarms;
-        let (store, engine) = (Arc::clone(&self.store), Arc::clone(&self.engine));
-        self.ready.new_store = Some(NewStore { store, engine });
+        self.store = Arc::clone(&opened.store);
+        self.engine = Arc::clone(&engine);
+        self.members = opened.members;
+        self.alarms = opened.alarms;
+        self.applied_position = opened.progress;
+        self.ready.new_store = Some(NewStore { store: opened.store, engine });
         let applied = &mut self.ready.report;
         applied.installed = Some(position);
         applied.members = Some(Arc::clone(&self.members));
         applied.alarms = Some(Arc::clone(&self.alarms));
         // The removal may be among the entries that the copy covers.
         applied.is_removed |= self.members.is_removed(self.metadata.node_id);
-        self.ready.compactions = compaction.into_iter().collect::<Vec<CompactionJob>>();
+        self.ready.compactions = opened.compaction.into_iter().collect();
         Ok(())
-    }
-
-    /// Changes with [`ApplyReady::new_store`].
-    pub fn store(&self) -> &Arc<dyn WatchableKv<AppliedPosition>> {
-        &self.store
-    }
-
-    pub fn engine(&self) -> &Arc<dyn Engine> {
-        &self.engine
-    }
-
-    pub fn applied_position(&self) -> &AppliedPosition {
-        &self.applied_position
-    }
-
-    pub fn members(&self) -> &Arc<Members> {
-        &self.members
-    }
-
-    pub fn leases(&self) -> &Arc<Lessor> {
-        &self.leases
-    }
-
-    /// Zero if slow entries are not reported.
-    pub fn slow_limit(&self) -> Duration {
-        self.apply_timer.map_or(Duration::ZERO, |watch| watch.limit)
     }
 }

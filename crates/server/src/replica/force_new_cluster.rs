@@ -12,7 +12,7 @@
 //! applied at the start as all others are. The other members must not be started again: they do not
 //! know that they were removed, and would be a second cluster of the same id.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,23 +49,19 @@ pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
     // A vote counts only in its term.
     let vote = if term == contents.hard_state.term { contents.hard_state.vote } else { 0 };
     let state = HardState { term, vote, commit };
-    let mut known = CommittedMembers::default();
-    for member in opened.members.iter() {
-        known.set(member.id, member.is_learner);
-    }
+    let members = opened.members.iter().map(|member| (member.id, member.is_learner));
+    let mut known = CommittedMembers(members.collect());
     let behind = |entry: &&Entry| entry.index > applied && entry.index <= commit;
     for entry in contents.entries.iter().filter(behind) {
         known.apply(entry)?;
     }
-    let others = known.others(own);
+    let others: Vec<u64> = known.0.keys().copied().filter(|id| *id != own).collect();
     let changes = known.changes(own, &others)?;
-    let entries: Vec<Entry> = (commit + 1..)
-        .zip(&changes)
-        .map(|(index, change)| {
-            let data = change.to_conf_change(0).encode().into();
-            Entry { kind: EntryKind::ConfChange, term: state.term, index, data }
-        })
-        .collect();
+    let entry = |(index, change): (u64, &MemberChange)| {
+        let data = change.to_conf_change(0).encode().into();
+        Entry { kind: EntryKind::ConfChange, term: state.term, index, data }
+    };
+    let entries: Vec<Entry> = (commit + 1..).zip(&changes).map(entry).collect();
     let commit = commit + entries.len() as u64;
     wal.save(&entries, Some(&HardState { commit, ..state }))?;
     wal.sync()?;
@@ -73,27 +69,11 @@ pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
     Ok(others)
 }
 
-#[derive(Debug, Default)]
-struct CommittedMembers {
-    voters: BTreeSet<u64>,
-    learners: BTreeSet<u64>,
-}
+/// Each with whether it is a learner.
+#[derive(Debug)]
+struct CommittedMembers(BTreeMap<u64, bool>);
 
 impl CommittedMembers {
-    fn set(&mut self, id: u64, is_learner: bool) {
-        self.remove(id);
-        if is_learner {
-            self.learners.insert(id)
-        } else {
-            self.voters.insert(id)
-        };
-    }
-
-    fn remove(&mut self, id: u64) {
-        self.voters.remove(&id);
-        self.learners.remove(&id);
-    }
-
     /// A committed entry that is not applied yet. It counts even if it will be refused: the removal
     /// of a missing member is refused, too.
     fn apply(&mut self, entry: &Entry) -> Result<()> {
@@ -106,25 +86,20 @@ impl CommittedMembers {
         let promotes = MemberContext::decode(&change.context)
             .is_ok_and(|context| context.is_promote == Some(true));
         match change.kind {
-            ConfChangeKind::AddNode if promotes && !self.learners.contains(&change.node_id) => {}
-            ConfChangeKind::AddNode => self.set(change.node_id, false),
-            ConfChangeKind::AddLearnerNode => self.set(change.node_id, true),
-            ConfChangeKind::RemoveNode => self.remove(change.node_id),
+            ConfChangeKind::AddNode if promotes && self.0.get(&change.node_id) != Some(&true) => {}
+            ConfChangeKind::AddNode => drop(self.0.insert(change.node_id, false)),
+            ConfChangeKind::AddLearnerNode => drop(self.0.insert(change.node_id, true)),
+            ConfChangeKind::RemoveNode => drop(self.0.remove(&change.node_id)),
             ConfChangeKind::UpdateNode => {}
         }
         Ok(())
     }
 
-    fn others(&self, own: u64) -> Vec<u64> {
-        self.voters.union(&self.learners).copied().filter(|id| *id != own).collect()
-    }
-
     fn changes(&self, own: u64, others: &[u64]) -> Result<Vec<MemberChange>> {
-        let is_learner = self.learners.contains(&own);
-        if !is_learner && !self.voters.contains(&own) {
+        let is_learner = *self.0.get(&own).ok_or_else(|| {
             let why = format!("member {own:x} is not among the members that it knows");
-            return Err(Error::damaged("the data", why));
-        }
+            Error::damaged("the data", why)
+        })?;
         let promotion = is_learner.then_some(MemberChange::Promote { id: own });
         let removals = others.iter().map(|id| MemberChange::Remove { id: *id });
         Ok(promotion.into_iter().chain(removals).collect())

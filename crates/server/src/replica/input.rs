@@ -65,8 +65,9 @@ impl Replica {
                 let _ = self.receive(message);
             }
             ReplicaInput::RaftSnapshot(copy) => self.handle_received_snapshot(*copy)?,
-            ReplicaInput::RaftSnapshotSent { to, is_delivered: arrived } => {
-                self.handle_snapshot_sent(to, arrived)
+            ReplicaInput::RaftSnapshotSent { to, is_delivered } => {
+                self.sending_snapshots.remove(&to);
+                self.raft.report_snapshot(to, is_delivered);
             }
             ReplicaInput::Unreachable(id) => self.raft.report_unreachable(id),
             ReplicaInput::TransferLeader(to) => self.raft.transfer_leader(to),

@@ -4,8 +4,6 @@
 //! leader has started the leases' time again. So nothing is proposed unless raft leads now, in the
 //! term in which the leases' time was started.
 
-use std::time::Duration;
-
 use clearlane_proto::etcdserverpb::{
     InternalRaftRequest, LeaseCheckpoint, LeaseCheckpointRequest, LeaseRevokeRequest,
 };
@@ -68,15 +66,5 @@ impl Replica {
     pub(super) fn propose_internal(&mut self, mut request: InternalRaftRequest) -> bool {
         request.header.get_or_insert_default().id = self.ids.next();
         self.raft.propose(request.encode_to_vec().into()).is_ok()
-    }
-
-    /// Counted while this member leads.
-    pub fn leases_expired(&self) -> u64 {
-        self.leases_expired
-    }
-
-    /// The time of the next expiry or checkpoint.
-    pub(super) fn next_lease_due(&self) -> Option<Duration> {
-        self.leases.next_due()
     }
 }

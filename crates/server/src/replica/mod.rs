@@ -37,9 +37,7 @@ use clearlane_lease::Lessor;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest, RequestHeader};
 use clearlane_raft as raft;
 use clearlane_raft::LogPosition;
-use clearlane_raft::read_index::{
-    ReadIndexAction, ReadIndexMetrics, ReadIndexQueue, RequestIdGenerator,
-};
+use clearlane_raft::read_index::{ReadIndexAction, ReadIndexQueue, RequestIdGenerator};
 use clearlane_raft::{Leadership, Message, RaftNode, Ready, Role};
 use clearlane_wal::group_commit::BatchResult;
 use clearlane_wal::{ConfState, Entry, EntryKind, Metadata};
@@ -56,7 +54,6 @@ pub use self::ready::{
 };
 pub use self::request_queue::{NO_DEADLINE, ROUND_LENGTH, RequestId, RequestOutcome, RequestQueue};
 pub use self::slow::{ApplyTimer, SlowEntry};
-use self::sole_voter::SoleVoter;
 pub use self::start::{CompactionConfig, ReplicaConfig, StorageConfig, bootstrap, start};
 pub use self::wait::Wait;
 use self::wal_pipeline::{AfterSync, WalPipeline};
@@ -77,28 +74,32 @@ const APPLY_BYTES_MAX: u64 = 256 << 20;
 
 #[derive(Debug)]
 pub struct Replica {
-    metadata: Metadata,
+    pub metadata: Metadata,
     config: ReplicaConfig,
     store_dir: Arc<dyn StoreDir>,
-    raft: RaftNode,
+    pub raft: RaftNode,
     wal: WalPipeline,
     /// Index and term, as reported by the apply loop.
-    applied: (u64, u64),
+    pub applied: (u64, u64),
     conf_state: ConfState,
-    members: Arc<Members>,
-    alarms: Arc<Alarms>,
+    /// As reported by the apply loop.
+    pub members: Arc<Members>,
+    /// As reported by the apply loop.
+    pub alarms: Arc<Alarms>,
     leases: Arc<Lessor>,
     /// The term for which this leader has started the leases' time.
     lease_term: Option<u64>,
-    leases_expired: u64,
+    /// Counted while this member leads.
+    pub leases_expired: u64,
     /// As of the last poll.
     now: Duration,
-    read_index: ReadIndexQueue<RequestId>,
-    ids: RequestIdGenerator,
-    wait: Arc<Wait>,
+    pub read_index: ReadIndexQueue<RequestId>,
+    pub ids: RequestIdGenerator,
+    pub wait: Arc<Wait>,
     queued_proposals: QueuedProposals,
     proposed_alarm: Option<ProposedAlarm>,
-    sole_voter: SoleVoter,
+    /// The commit index when this member became the sole voter.
+    sole_voter_since: Option<u64>,
     /// Also what the ReadIndex queue was last told.
     last_reported: LastReported,
     /// Read indexes that are not applied yet, with the time at which each became known.
@@ -229,11 +230,6 @@ impl Replica {
         self.ready.completions.push((of, outcome));
     }
 
-    /// Does nothing unless this member leads and `to` is a voter.
-    pub fn transfer_leader(&mut self, to: u64) {
-        self.raft.transfer_leader(to);
-    }
-
     /// Campaigns without waiting for the election time-out, if this is the sole voter.
     fn campaign_as_sole_voter(&mut self) {
         if self.committed_at_start.take_if(|index| *index <= self.applied.0).is_some()
@@ -245,10 +241,6 @@ impl Replica {
 
     fn handle_written(&mut self, written: BatchResult) -> Result<()> {
         self.wal.finish_batch(written)?;
-        self.after_sync()
-    }
-
-    fn after_sync(&mut self) -> Result<()> {
         while let Some(behind) = self.wal.next_synced() {
             match behind {
                 AfterSync::Appended(number) => self.raft.on_persisted(number)?,
@@ -270,36 +262,29 @@ impl Replica {
     }
 
     fn handle_applied(&mut self, applied: ApplyReport) -> Result<()> {
-        let ApplyReport {
-            index,
-            term,
-            conf_changes: changes,
-            installed,
-            log_reads,
-            members,
-            alarms,
-            is_removed: removed,
-        } = applied;
-        self.members = members.unwrap_or(Arc::clone(&self.members));
-        if let Some(alarms) = alarms {
+        let index = applied.index;
+        if let Some(members) = applied.members {
+            self.members = members;
+        }
+        if let Some(alarms) = applied.alarms {
             self.alarms = alarms;
             self.proposed_alarm = None;
         }
-        for change in changes {
+        for change in applied.conf_changes {
             self.handle_conf_change(change)?;
         }
-        self.applied = (index, term);
-        if let Some(position) = installed {
+        self.applied = (index, applied.term);
+        if let Some(position) = applied.installed {
             self.handle_installed(&position)?;
         }
         // The entries after the snapshot, if there are some.
         self.raft.on_applied(index)?;
-        for (context, index) in log_reads {
+        for (context, index) in applied.log_reads {
             self.read_index.on_answer(context, index);
         }
         self.read_index.on_applied(index);
         self.count_applied(index);
-        if removed {
+        if applied.is_removed {
             self.ticks_before_stop.get_or_insert(TICKS_AFTER_REMOVAL);
         }
         self.campaign_as_sole_voter();
@@ -308,19 +293,21 @@ impl Replica {
 
     /// Called before raft is told that the entry is applied: until then raft refuses other changes.
     fn handle_conf_change(&mut self, applied: AppliedConfChange) -> Result<()> {
-        let AppliedConfChange { index, change, conf_state: members } = applied;
+        let AppliedConfChange { index, change, conf_state } = applied;
         if index <= self.snapshot_index {
             return Ok(());
         }
         self.conf_state = self.raft.apply_conf_change(change.as_ref())?;
-        if self.conf_state != members {
-            let why =
-                format!("at entry {index} raft has {:?}, the store {members:?}", self.conf_state);
+        if self.conf_state != conf_state {
+            let why = format!(
+                "at entry {index} raft has {:?}, the store {conf_state:?}",
+                self.conf_state
+            );
             return Err(Error::damaged("the members", why));
         }
         if let Some(change) = change
-            && !members.voters.contains(&change.node_id)
-            && !members.learners.contains(&change.node_id)
+            && !conf_state.voters.contains(&change.node_id)
+            && !conf_state.learners.contains(&change.node_id)
         {
             // The result of sending a copy to a removed member is not reported.
             self.sending_snapshots.remove(&change.node_id);
@@ -367,11 +354,6 @@ impl Replica {
         entries >= self.config.snapshot_count || self.unrecorded_bytes >= self.config.snapshot_bytes
     }
 
-    /// Bytes of entries that are not in the durable store.
-    pub fn bytes_to_apply_again(&self) -> u64 {
-        self.raft.bytes_after_durable()
-    }
-
     fn handle_received_snapshot(&mut self, copy: ReceivedSnapshot) -> Result<()> {
         let index = copy.index;
         if !self.store_dir.kept_indexes()?.contains(&index) {
@@ -407,11 +389,6 @@ impl Replica {
         Ok(())
     }
 
-    fn handle_snapshot_sent(&mut self, to: u64, arrived: bool) {
-        self.sending_snapshots.remove(&to);
-        self.raft.report_snapshot(to, arrived);
-    }
-
     /// Returns what the owner has to do now. `now` counts from any fixed moment on a monotonic
     /// clock, and is read after the last input and before this call. After an error the process
     /// stops.
@@ -425,7 +402,7 @@ impl Replica {
                 self.handle_raft_ready(ready)?;
             }
             self.update_read_index();
-            let asked = self.run_read_actions(now);
+            let asked = self.run_read_actions();
             if !self.propose_due_leases() && !asked && !self.propose_queued() {
                 break;
             }
@@ -440,7 +417,7 @@ impl Replica {
 
     /// When to poll again if there is no input before.
     pub fn next_poll(&self) -> Option<Duration> {
-        self.read_index.next_poll().into_iter().chain(self.next_lease_due()).min()
+        self.read_index.next_poll().into_iter().chain(self.leases.next_due()).min()
     }
 
     /// The index whose application is awaited; `u64::MAX` if none is. A report below it is
@@ -455,29 +432,25 @@ impl Replica {
     }
 
     fn handle_raft_ready(&mut self, ready: Ready) -> Result<()> {
-        let Ready {
-            append,
-            messages: send,
-            committed_entries: committed,
-            read_states: reads,
-            leadership,
-        } = ready;
-        if let Some(now) = leadership {
+        if let Some(now) = ready.leadership {
             self.handle_leadership(now);
         }
-        for message in send {
-            match message.is_snapshot() {
-                true => {
-                    self.sending_snapshots.insert(message.to(), message.snapshot_position().index);
-                    self.ready.raft_snapshots.push(message);
-                }
-                false => self.ready.messages.push(message),
+        for message in ready.messages {
+            if message.is_snapshot() {
+                self.sending_snapshots.insert(message.to(), message.snapshot_position().index);
+                self.ready.raft_snapshots.push(message);
+            } else {
+                self.ready.messages.push(message);
             }
         }
-        if let Some(append) = append {
-            self.append(append)?;
+        if let Some(append) = ready.append {
+            if let Some(position) = &append.install_snapshot {
+                self.offered_snapshots.remove(&position.index);
+                self.snapshot_index = position.index;
+            }
+            self.wal.append(append)?;
         }
-        for read in reads {
+        for read in ready.read_states {
             if let Ok(context) = <[u8; 8]>::try_from(&read.context[..]) {
                 let context = u64::from_be_bytes(context);
                 if read.index > self.applied.0 {
@@ -486,7 +459,7 @@ impl Replica {
                 self.read_index.on_answer(context, read.index);
             }
         }
-        self.send_to_apply(committed);
+        self.send_to_apply(ready.committed_entries);
         Ok(())
     }
 
@@ -507,20 +480,12 @@ impl Replica {
         }
     }
 
-    fn append(&mut self, append: raft::ReadyAppend) -> Result<()> {
-        if let Some(position) = &append.install_snapshot {
-            self.offered_snapshots.remove(&position.index);
-            self.snapshot_index = position.index;
-        }
-        Ok(self.wal.append(append)?)
-    }
-
     fn handle_leadership(&mut self, now: Leadership) {
         let leader = (now.leader != 0).then_some(now.leader);
         self.read_index.on_leader(leader, now.term);
         self.last_reported.transferee = None;
         self.update_lessor(now);
-        self.sole_voter.reset();
+        self.sole_voter_since = None;
         self.ready.leadership = Some(now);
         if now.role != Role::Leader {
             // The next leader sends its own copies.
@@ -548,9 +513,9 @@ impl Replica {
     }
 
     /// Returns whether raft has something to do now.
-    fn run_read_actions(&mut self, now: Duration) -> bool {
+    fn run_read_actions(&mut self) -> bool {
         let mut asked = false;
-        for action in self.read_index.poll(now, &mut self.ids) {
+        for action in self.read_index.poll(self.now, &mut self.ids) {
             match action {
                 ReadIndexAction::RequestReadIndex { context, .. } => {
                     // If raft refuses or drops it, the ReadIndex queue asks again.
@@ -566,7 +531,7 @@ impl Replica {
                     let later = self.pending_read_indexes.split_off(&(index + 1));
                     let known = std::mem::replace(&mut self.pending_read_indexes, later);
                     let since = known.into_values().min();
-                    let applying = since.map(|at| now.saturating_sub(at)).unwrap_or_default();
+                    let applying = since.map(|at| self.now.saturating_sub(at)).unwrap_or_default();
                     let go = |of| (of, RequestOutcome::ReadReady(applying));
                     self.ready.completions.extend(readers.into_iter().map(go));
                 }
@@ -579,65 +544,10 @@ impl Replica {
         asked
     }
 
-    pub fn metadata(&self) -> Metadata {
-        self.metadata
-    }
-
-    /// Index and term, as reported by the apply loop.
-    pub fn last_applied(&self) -> (u64, u64) {
-        self.applied
-    }
-
-    /// At most [`last_applied`](Replica::last_applied).
-    pub fn applied_in_raft(&self) -> u64 {
-        self.raft.applied_index()
-    }
-
     /// Raft's members as of the last report; `None` while a raft snapshot is being installed, of
     /// which raft has the members already.
     pub fn conf_state(&self) -> Option<&ConfState> {
         Some(&self.conf_state).filter(|_| self.applied.0 >= self.snapshot_index)
-    }
-
-    pub fn leadership(&self) -> Leadership {
-        self.raft.leadership()
-    }
-
-    /// As reported by the apply loop.
-    pub fn members(&self) -> &Arc<Members> {
-        &self.members
-    }
-
-    /// As reported by the apply loop.
-    pub fn alarms(&self) -> &Arc<Alarms> {
-        &self.alarms
-    }
-
-    pub fn wait(&self) -> &Arc<Wait> {
-        &self.wait
-    }
-
-    pub fn committed(&self) -> u64 {
-        self.raft.committed_index()
-    }
-
-    /// Id and match index per member, as this leader knows them.
-    pub fn matched(&self) -> Vec<(u64, u64)> {
-        self.raft.match_indexes()
-    }
-
-    /// First and last index in memory.
-    pub fn log_bounds(&self) -> (u64, u64) {
-        self.raft.kept_indexes()
-    }
-
-    /// The newest id of a proposal or a read.
-    pub fn last_id(&self) -> u64 {
-        self.ids.last()
-    }
-
-    pub fn read_index_metrics(&self) -> ReadIndexMetrics {
-        self.read_index.metrics()
     }
 }
 

@@ -9,18 +9,6 @@ use clearlane_raft::Role;
 
 use super::Replica;
 
-#[derive(Debug, Default)]
-pub(super) struct SoleVoter {
-    /// The commit index when this member became the sole voter.
-    committed_at_begin: Option<u64>,
-}
-
-impl SoleVoter {
-    pub(super) fn reset(&mut self) {
-        self.committed_at_begin = None;
-    }
-}
-
 impl Replica {
     /// Whether this member leads, is the only voter, and has applied an entry of its term and all
     /// that another member may have acknowledged. Then everything acknowledged is applied here, and
@@ -32,14 +20,14 @@ impl Replica {
             && self.conf_state.voters == [self.metadata.node_id]
             && self.conf_state.voters_outgoing.is_empty();
         if !votes_alone {
-            self.sole_voter.committed_at_begin = None;
+            self.sole_voter_since = None;
             return false;
         }
         let committed = self.raft.committed_index();
         let needed = match self.conf_state.learners.is_empty() {
-            true => *self.sole_voter.committed_at_begin.get_or_insert(committed),
+            true => *self.sole_voter_since.get_or_insert(committed),
             false => {
-                self.sole_voter.committed_at_begin = None;
+                self.sole_voter_since = None;
                 committed
             }
         };

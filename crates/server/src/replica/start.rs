@@ -239,7 +239,7 @@ pub fn start(
         now: Duration::ZERO,
         queued_proposals: Default::default(),
         proposed_alarm: None,
-        sole_voter: Default::default(),
+        sole_voter_since: None,
         last_reported: Default::default(),
         pending_read_indexes: Default::default(),
         unrecorded_bytes: 0,

@@ -13,9 +13,9 @@ use std::time::Duration;
 use clearlane_backend::DroppedStates;
 use clearlane_mvcc::{Change, CompactionJob};
 
+use super::ServerState;
 use super::commit_thread::CommitCommand;
 use super::completions::CompletionBatches;
-use super::{ServerState, slow};
 use crate::error::Result;
 use crate::replica::{
     Applier, ApplyReadyHandler, ApplyReport, Completions, NewStore, SlowEntry, ToApply,
@@ -54,7 +54,7 @@ pub(super) fn run(
         completion_batches: CompletionBatches::default(),
         dropped_states: Vec::new(),
         dropped_at: Duration::ZERO,
-        slow_limit: applier.slow_limit(),
+        slow_limit: applier.apply_timer.map_or(Duration::ZERO, |timer| timer.limit),
     };
     // The results of the start.
     applier.step()?.dispatch(&mut handler);
@@ -77,16 +77,16 @@ pub(super) fn run(
             }
         }
         work.try_iter().for_each(|next| applier.enqueue(next));
-        let (before, begin) = (applier.applied_position().index, shared.start.elapsed());
+        let (before, begin) = (applier.applied_position.index, shared.start.elapsed());
         let outputs = applier.step()?;
-        let entries = applier.applied_position().index.saturating_sub(before);
+        let entries = applier.applied_position.index.saturating_sub(before);
         if entries > 0 && outputs.new_store.is_none() {
             shared.metrics.record_applied(entries, shared.start.elapsed().saturating_sub(begin));
         }
         let is_replaced = outputs.new_store.is_some();
         outputs.dispatch(&mut handler);
         if is_replaced {
-            shared.metrics.count_keys(&**applier.store())?;
+            shared.metrics.count_keys(&*applier.store)?;
         }
         if handler.drop_wait().is_zero() {
             handler.send_dropped_states();
@@ -138,7 +138,24 @@ impl ApplyReadyHandler for ApplyLoopHandler<'_> {
     }
 
     fn report_slow(&mut self, slow: Vec<SlowEntry>) {
-        slow::log_slow_entries(&slow, self.slow_limit, &self.state.metrics);
+        for SlowEntry { took, stages, request, outcome } in slow {
+            self.state.metrics.slow_applies.fetch_add(1, Relaxed);
+            let (response, error) = match outcome {
+                Some(Ok(size)) => (format!("size:{size}"), None),
+                Some(Err(error)) => (String::new(), Some(error)),
+                None => (String::new(), None),
+            };
+            tracing::warn!(
+                ?took,
+                "expected-duration" = ?self.slow_limit,
+                prefix = "",
+                %request,
+                response,
+                error,
+                stages,
+                "apply request took too long"
+            );
+        }
     }
 
     fn complete(&mut self, completions: Completions) {

@@ -27,12 +27,13 @@ pub(super) enum CommitCommand {
     StoreReplaced(NewStore),
 }
 
-struct CommitThread<'s> {
-    state: &'s ServerState,
+#[derive(Debug)]
+pub(super) struct CommitThread {
     /// The store that has scheduled `jobs`. It is replaced by a message, in order with them: the
     /// published store may be a newer one, with other compactions.
     store: Arc<dyn Store<AppliedPosition>>,
     engine: Arc<dyn Engine>,
+    batch_interval: Duration,
     compaction_config: CompactionConfig,
     start: Instant,
     jobs: VecDeque<CompactionJob>,
@@ -44,81 +45,53 @@ struct CommitThread<'s> {
     disk_space_monitor: DiskSpaceMonitor,
 }
 
-#[derive(Debug)]
-pub(super) struct CommitThreadInit {
-    store: Arc<dyn Store<AppliedPosition>>,
-    engine: Arc<dyn Engine>,
-    batch_interval: Duration,
-    compaction_config: CompactionConfig,
-    disk_space_monitor: DiskSpaceMonitor,
-}
-
-impl CommitThreadInit {
+impl CommitThread {
     pub(super) fn new(
         replica: &Replica,
         applier: &Applier,
         batch_interval: Duration,
-        compactions: CompactionConfig,
-    ) -> CommitThreadInit {
-        let disk_space_monitor = DiskSpaceMonitor::new(replica.bytes_to_apply_again());
-        let (store, engine) = (Arc::clone(applier.store()), Arc::clone(applier.engine()));
-        CommitThreadInit {
-            store,
-            engine,
+        compaction_config: CompactionConfig,
+    ) -> CommitThread {
+        CommitThread {
+            store: Arc::clone(&applier.store) as _,
+            engine: Arc::clone(&applier.engine),
             batch_interval,
-            compaction_config: compactions,
-            disk_space_monitor,
-        }
-    }
-
-    /// Runs until the loops have ended, then commits once more.
-    pub(super) fn run(self, work: &Receiver<CommitCommand>, shared: &ServerState) -> Result<()> {
-        let _as = COMMIT.enter();
-        let CommitThreadInit {
-            store,
-            engine,
-            batch_interval,
-            compaction_config: compactions,
-            disk_space_monitor,
-        } = self;
-        let thread = CommitThread {
-            state: shared,
-            store,
-            engine,
-            compaction_config: compactions,
+            compaction_config,
             start: Instant::now(),
             jobs: VecDeque::new(),
             job_start: None,
             next_step: Duration::ZERO,
             last_tick: Duration::ZERO,
-            disk_space_monitor,
-        };
-        thread.run(work, batch_interval)
+            disk_space_monitor: DiskSpaceMonitor::new(replica.raft.bytes_after_durable()),
+        }
     }
-}
 
-impl CommitThread<'_> {
-    fn run(mut self, work: &Receiver<CommitCommand>, batch_interval: Duration) -> Result<()> {
-        let shared = self.state;
+    /// Runs until the loops have ended, then commits once more.
+    pub(super) fn run(
+        mut self,
+        work: &Receiver<CommitCommand>,
+        shared: &ServerState,
+    ) -> Result<()> {
+        let _as = COMMIT.enter();
         let mut thread_trace = shared.trace.trace_thread(*COMMIT);
         loop {
             // At least this often the disk's free space is checked.
-            let look = batch_interval.min(CHECK_INTERVAL);
+            let look = self.batch_interval.min(CHECK_INTERVAL);
             let pause =
                 if self.jobs.is_empty() { look } else { look.min(self.compaction_config.pause) };
             let wanted = work.recv_timeout(pause);
             thread_trace.end_step(StepKind::Idle);
             let commits_now = match wanted {
-                Ok(wanted) => self.handle_command(wanted)?,
+                Ok(wanted) => self.handle_command(wanted, shared)?,
                 Err(RecvTimeoutError::Timeout) => false,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             let now = self.start.elapsed();
-            let is_due = now.saturating_sub(self.last_tick) >= batch_interval;
-            if !self.has_space_for_commit(commits_now || is_due) {
+            let is_due = now.saturating_sub(self.last_tick) >= self.batch_interval;
+            if !self.has_space_for_commit(commits_now || is_due, shared) {
                 continue;
             }
-            if self.run_compaction_step()? {
+            if self.run_compaction_step(shared)? {
                 self.disk_space_monitor.record_commit();
             }
             thread_trace.end_step(StepKind::Running);
@@ -136,11 +109,11 @@ impl CommitThread<'_> {
                 shared.raft_queue.push([self.durable_state()?]);
             }
         }
-        match self.has_space_for_commit(true) {
-            true => Ok(self.store.commit()?),
-            // The pending changes are in the log.
-            false => Ok(()),
+        // Without room the pending changes are in the log.
+        if self.has_space_for_commit(true, shared) {
+            self.store.commit()?;
         }
+        Ok(())
     }
 
     fn durable_state(&self) -> Result<ReplicaInput> {
@@ -149,11 +122,11 @@ impl CommitThread<'_> {
 
     /// Whether there is room for a commit. One that begins now needs a fresh check: other processes
     /// write to the disk, too.
-    fn has_space_for_commit(&mut self, begins_one: bool) -> bool {
+    fn has_space_for_commit(&mut self, begins_one: bool, shared: &ServerState) -> bool {
         if begins_one || !self.jobs.is_empty() {
-            self.disk_space_monitor.check(self.state)
+            self.disk_space_monitor.check(shared)
         } else {
-            self.disk_space_monitor.has_space_for_commit(self.state)
+            self.disk_space_monitor.has_space_for_commit(shared)
         }
     }
 
@@ -164,7 +137,7 @@ impl CommitThread<'_> {
     }
 
     /// Returns whether to commit now.
-    fn handle_command(&mut self, wanted: CommitCommand) -> Result<bool> {
+    fn handle_command(&mut self, wanted: CommitCommand, shared: &ServerState) -> Result<bool> {
         match wanted {
             CommitCommand::Commit => return Ok(true),
             CommitCommand::DropStates(dropped) => drop(dropped),
@@ -173,39 +146,39 @@ impl CommitThread<'_> {
                 self.jobs.clear();
                 self.job_start = None;
                 (self.store, self.engine) = (store, engine);
-                self.state.sizes.reset(self.store.sizes()?);
+                shared.sizes.reset(self.store.sizes()?);
                 // The rest of an unfinished compaction comes as the next job.
                 let compacted = self.store.begin_read().compact_revision();
-                self.state.compacted.send_modify(|done| *done = compacted.max(*done));
+                shared.compacted.send_modify(|done| *done = compacted.max(*done));
             }
         }
         Ok(false)
     }
 
     /// One step per wake-up. Returns whether it has committed.
-    fn run_compaction_step(&mut self) -> Result<bool> {
+    fn run_compaction_step(&mut self, shared: &ServerState) -> Result<bool> {
         if self.start.elapsed() < self.next_step {
             return Ok(false);
         }
-        let batch =
-            self.disk_space_monitor.compaction_batch_max(self.state, self.compaction_config.batch);
+        let batch_max = self.compaction_config.batch;
+        let batch = self.disk_space_monitor.compaction_batch_max(shared, batch_max);
         let Some(job) = self.jobs.front_mut().filter(|_| batch > 0) else { return Ok(false) };
         let at = job.at();
         let step = Instant::now();
         let begun = *self.job_start.get_or_insert(step);
         let is_done = self.store.compact_step(job, batch)?;
-        self.state.metrics.compaction_steps.record(step.elapsed());
+        shared.metrics.compaction_steps.record(step.elapsed());
         if is_done {
             let removed = job.removed();
             self.jobs.pop_front();
             self.job_start = None;
-            self.state.metrics.record_compaction(begun.elapsed(), removed);
+            shared.metrics.record_compaction(begun.elapsed(), removed);
             // The waiting request looks at the sizes next.
             self.store.commit()?;
-            self.state.sizes.update(self.store.sizes()?);
+            shared.sizes.update(self.store.sizes()?);
             let durable = self.durable_state()?;
-            self.state.raft_queue.push([durable]);
-            self.state.compacted.send_modify(|done| *done = at.max(*done));
+            shared.raft_queue.push([durable]);
+            shared.compacted.send_modify(|done| *done = at.max(*done));
         }
         self.next_step = self.start.elapsed() + self.compaction_config.pause;
         Ok(is_done)

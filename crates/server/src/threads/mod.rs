@@ -22,7 +22,6 @@ mod raft_loop_queue;
 mod peer_clients;
 mod raft_loop;
 mod sizes;
-mod slow;
 mod spawn;
 mod state;
 mod status;
@@ -45,7 +44,7 @@ use clearlane_wal::Metadata;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use self::commit_thread::CommitThreadInit;
+use self::commit_thread::CommitThread;
 pub use self::metrics::{DurationHistogram, Metrics};
 pub use self::network::{Network, NoNetwork};
 pub use self::peer_clients::{PeerClients, PeerFuture, PeerTraffic};
@@ -97,7 +96,7 @@ impl ServerThreads {
         let (tick, compaction) = (config.read_index.tick_interval, config.compaction);
         let (state, (replica, applier, wal)) = ServerState::open(storage, config)?;
         let failure = state.failure.subscribe();
-        let commits = CommitThreadInit::new(&replica, &applier, batch_interval, compaction);
+        let commits = CommitThread::new(&replica, &applier, batch_interval, compaction);
         let mut threads = spawn_loops((replica, applier, wal), commits, tick, network, &state);
         threads.extend(spawn_readers(sched_class, &state));
         let threads = Mutex::new(threads.into_iter().collect::<std::io::Result<_>>()?);
@@ -295,7 +294,7 @@ impl ServerThreads {
         self.state.read_pool.stop();
         self.state.uncached_pool.stop();
         for thread in std::mem::take(&mut *self.threads.lock()) {
-            // A panic has been reported by its guard.
+            // An error: the closing of the thread has panicked, which the panic hook has printed.
             let _ = thread.join();
         }
     }

@@ -144,17 +144,17 @@ impl RaftLoop<'_> {
         let metrics = &self.state.metrics;
         metrics.record_tick(late);
         // The apply loop sets it, too, when it completes requests.
-        metrics.proposals_pending.store(self.replica.wait().len() as u64, Relaxed);
+        metrics.proposals_pending.store(self.replica.wait.len() as u64, Relaxed);
         self.check_heartbeat_lateness(late);
         self.replica.tick();
     }
 
     fn publish_status(&mut self) {
         let metrics = &self.state.metrics;
-        let reads = self.replica.read_index_metrics();
+        let reads = self.replica.read_index.metrics();
         metrics.slow_read_indexes.store(reads.late_answers + reads.timed_out, Relaxed);
-        metrics.leases_expired.store(self.replica.leases_expired(), Relaxed);
-        self.state.status.set_committed(self.replica.committed());
+        metrics.leases_expired.store(self.replica.leases_expired, Relaxed);
+        self.state.status.set_committed(self.replica.raft.committed_index());
         let awaited = self.replica.awaited_index();
         if awaited != std::mem::replace(&mut self.awaited_index, awaited) {
             self.state.raft_queue.set_awaited_index(awaited);
@@ -164,8 +164,8 @@ impl RaftLoop<'_> {
     /// A heartbeat goes out with each tick of a leader. One that is late by more than another tick
     /// may cost it its leadership.
     fn check_heartbeat_lateness(&self, late: Duration) {
-        let leadership = self.replica.leadership();
-        let others = self.replica.members().iter().count().saturating_sub(1);
+        let leadership = self.replica.raft.leadership();
+        let others = self.replica.members.iter().count().saturating_sub(1);
         if late <= self.tick || leadership.role != Role::Leader || others == 0 {
             return;
         }
@@ -182,9 +182,9 @@ impl RaftLoop<'_> {
     /// Raises NOSPACE if the store is beyond its quota. If the alarm is lost, the next commit
     /// raises it again.
     fn check_quota(&mut self) {
-        let member = self.replica.metadata().node_id;
+        let member = self.replica.metadata.node_id;
         let has_room = self.state.quota.allows(self.state.sizes.size(), 0);
-        if !has_room && !self.replica.alarms().is_raised_by(member, AlarmType::Nospace) {
+        if !has_room && !self.replica.alarms.is_raised_by(member, AlarmType::Nospace) {
             self.replica.propose_alarm(alarms::no_space(member));
         }
     }
@@ -192,8 +192,8 @@ impl RaftLoop<'_> {
     /// Raises NOSPACE if the disk is low, and disarms it when there is room. A proposal may be
     /// applied late, so only an alarm that was seen raised can be seen disarmed.
     fn update_nospace_alarm(&mut self) {
-        let member = self.replica.metadata().node_id;
-        let is_raised = self.replica.alarms().is_raised_by(member, AlarmType::Nospace);
+        let member = self.replica.metadata.node_id;
+        let is_raised = self.replica.alarms.is_raised_by(member, AlarmType::Nospace);
         let room = &self.state.disk_space;
         if room.is_wal_waiting() {
             self.transfer_leadership();
@@ -228,15 +228,20 @@ impl RaftLoop<'_> {
 
     /// Called when the log waits for room: a leader that cannot write holds up all members.
     fn transfer_leadership(&mut self) {
-        let (leadership, own) = (self.replica.leadership(), self.replica.metadata().node_id);
+        let (leadership, own) = (self.replica.raft.leadership(), self.replica.metadata.node_id);
         if leadership.role != Role::Leader || !self.replica.can_propose() {
             return;
         }
-        let members = self.replica.members();
+        let members = &self.replica.members;
         let votes = |id: u64| members.get(id).is_some_and(|member| !member.is_learner);
-        let others = self.replica.matched().into_iter().filter(|(id, _)| *id != own && votes(*id));
+        let others = self
+            .replica
+            .raft
+            .match_indexes()
+            .into_iter()
+            .filter(|(id, _)| *id != own && votes(*id));
         if let Some((heir, _)) = others.max_by_key(|(_, matched)| *matched) {
-            self.replica.transfer_leader(heir);
+            self.replica.raft.transfer_leader(heir);
         }
     }
 }

@@ -48,18 +48,14 @@ impl RequestChannel {
     pub(super) fn new(shared: &Arc<ServerState>) -> RequestChannel {
         let (number, completions) = shared.add_completion_queue();
         let requests = Mutex::new(RequestQueue::new(number));
-        let table = Arc::new(ChannelQueue { requests, completions });
-        RequestChannel { state: Arc::clone(shared), queue: table, deadline_ns: NO_DEADLINE }
+        let queue = Arc::new(ChannelQueue { requests, completions });
+        RequestChannel { state: Arc::clone(shared), queue, deadline_ns: NO_DEADLINE }
     }
 
     /// A channel with a deadline for its requests, on the clock of the [locks](now_ns). Outcomes
     /// come at most a hundredth of a second after it.
     pub fn with_deadline(&self, until_ns: u64) -> RequestChannel {
-        RequestChannel {
-            state: Arc::clone(&self.state),
-            queue: Arc::clone(&self.queue),
-            deadline_ns: until_ns,
-        }
+        RequestChannel { deadline_ns: until_ns, ..self.clone() }
     }
 
     pub fn deadline_ns(&self) -> Option<u64> {

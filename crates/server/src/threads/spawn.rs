@@ -3,6 +3,7 @@
 //! An error or a panic of one of them is the member's failure: the others would wait for it for
 //! ever.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use clearlane_backend::Era;
 use clearlane_net::sched::SchedClass;
 use clearlane_wal::Wal;
 
-use super::commit_thread::CommitThreadInit;
+use super::commit_thread::CommitThread;
 use super::network::Network;
 use super::state::ServerState;
 use super::{apply_loop, raft_loop, wal_thread, watch_thread};
@@ -22,7 +23,7 @@ const READ_POOL_THREADS: usize = 2;
 
 pub(super) fn spawn_loops(
     (replica, applier, wal): (Replica, Applier, Wal),
-    commits: CommitThreadInit,
+    commits: CommitThread,
     tick: Duration,
     network: Box<dyn Network>,
     shared: &Arc<ServerState>,
@@ -90,26 +91,11 @@ fn spawn(
     let shared = Arc::clone(shared);
     let thread = name.to_owned();
     thread::Builder::new().name(name.to_owned()).spawn(move || {
-        let guard = PanicGuard { thread, state: &shared };
         // The class changes timing only: an error is ignored.
         sched_class.apply_to_thread();
-        if let Err(error) = work(&shared) {
+        let ended = catch_unwind(AssertUnwindSafe(|| work(&shared)));
+        if let Err(error) = ended.unwrap_or_else(|_| Err(Error::Panicked { thread })) {
             shared.fail(error);
         }
-        drop(guard);
     })
-}
-
-/// A panic fails the member: other threads would wait for this one for ever.
-struct PanicGuard<'s> {
-    thread: String,
-    state: &'s ServerState,
-}
-
-impl Drop for PanicGuard<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            self.state.fail(Error::Panicked { thread: std::mem::take(&mut self.thread) });
-        }
-    }
 }

@@ -82,8 +82,11 @@ impl ServerState {
     ) -> Result<(Arc<ServerState>, (Replica, Applier, Wal))> {
         let metrics = Arc::new(Metrics::default());
         let disk_space = Arc::new(DiskSpace::default());
-        let files = TimedFiles::new(storage.files, Arc::clone(&metrics), Arc::clone(&disk_space));
-        let files: Arc<dyn FileSystem> = Arc::new(files);
+        let files: Arc<dyn FileSystem> = Arc::new(TimedFiles {
+            files: storage.files,
+            metrics: Arc::clone(&metrics),
+            disk_space: Arc::clone(&disk_space),
+        });
         let storage = StorageConfig { files: Arc::clone(&files), ..storage };
         let locks = storage.backend.locks.clone();
         let (wal_dir, store_dir) = (storage.wal_dir.clone(), Arc::clone(&storage.store_dir));
@@ -94,28 +97,28 @@ impl ServerState {
         let election_ticks = u32::try_from(config.raft.election_ticks).unwrap_or(u32::MAX);
         let election_timeout = config.read_index.tick_interval * election_ticks;
         let (replica, applier, wal) = start(storage, config)?;
-        metrics.init(&**applier.store(), &wal)?;
+        metrics.init(&*applier.store, &wal)?;
         let state = ServerState {
             raft_queue: RaftLoopQueue::default(),
-            store: ArcSwap::from_pointee(applier.store().clone() as Arc<dyn Store<_>>),
+            store: ArcSwap::from_pointee(applier.store.clone() as Arc<dyn Store<_>>),
             status: Status::default(),
             metrics,
             trace: TraceRecorder::new(&locks),
             completion_queues: Mutex::default(),
-            wait: Arc::clone(replica.wait()),
+            wait: Arc::clone(&replica.wait),
             read_pool: ReadPool::default(),
             uncached_pool: ReadPool::default(),
-            metadata: replica.metadata(),
-            watch_server: Arc::new(WatchServer::new(applier.store(), &locks)),
+            metadata: replica.metadata,
+            watch_server: Arc::new(WatchServer::new(&applier.store, &locks)),
             locks,
-            leases: Arc::clone(applier.leases()),
+            leases: Arc::clone(&applier.leases),
             start: Instant::now(),
             store_dir,
             peer_clients: OnceLock::new(),
             failure: watch::Sender::new(None),
-            members: watch::Sender::new(Arc::clone(replica.members())),
-            alarms: ArcSwap::new(Arc::clone(replica.alarms())),
-            leadership: watch::Sender::new(replica.leadership()),
+            members: watch::Sender::new(Arc::clone(&replica.members)),
+            alarms: ArcSwap::new(Arc::clone(&replica.alarms)),
+            leadership: watch::Sender::new(replica.raft.leadership()),
             compacted: watch::Sender::new(0),
             sizes: StoreSizes::default(),
             quota,
@@ -126,17 +129,17 @@ impl ServerState {
             election_timeout,
             can_skip_read_index,
         };
-        state.sizes.reset(applier.store().sizes()?);
+        state.sizes.reset(applier.store.sizes()?);
         state.init_status(&replica, &applier, joins_as_learner);
         Ok((Arc::new(state), (replica, applier, wal)))
     }
 
     fn init_status(&self, replica: &Replica, applier: &Applier, joins_as_learner: Option<bool>) {
         self.disk_space.start();
-        self.status.set_leadership(replica.leadership(), Duration::ZERO);
-        self.status.set_committed(replica.committed());
-        self.status.set_applied(applier.applied_position().index);
-        self.status.init_is_learner(replica, applier.members(), joins_as_learner);
+        self.status.set_leadership(replica.raft.leadership(), Duration::ZERO);
+        self.status.set_committed(replica.raft.committed_index());
+        self.status.set_applied(applier.applied_position.index);
+        self.status.init_is_learner(replica, &applier.members, joins_as_learner);
     }
 
     pub(super) fn fail(&self, error: Error) {

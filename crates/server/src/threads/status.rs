@@ -70,12 +70,12 @@ impl Status {
         members: &Members,
         joins_as_learner: Option<bool>,
     ) {
-        let is_new = members.is_empty() && replica.committed() == 0;
+        let is_new = members.is_empty() && replica.raft.committed_index() == 0;
         // Without members and without an answer this counts as a learner: a learner must not answer
         // as if it voted.
         let is_learner = is_new && joins_as_learner.unwrap_or(true);
         self.is_learner.store(is_learner, Ordering::Relaxed);
-        self.set_members(members, replica.metadata().node_id);
+        self.set_members(members, replica.metadata.node_id);
     }
 
     pub(super) fn set_sole_voter_caught_up(&self, is_alone: bool) {

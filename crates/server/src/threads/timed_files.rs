@@ -16,20 +16,12 @@ use super::metrics::Metrics;
 
 #[derive(Debug)]
 pub(super) struct TimedFiles {
-    files: Arc<dyn FileSystem>,
-    metrics: Arc<Metrics>,
-    disk_space: Arc<DiskSpace>,
+    pub(super) files: Arc<dyn FileSystem>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) disk_space: Arc<DiskSpace>,
 }
 
 impl TimedFiles {
-    pub(super) fn new(
-        files: Arc<dyn FileSystem>,
-        metrics: Arc<Metrics>,
-        disk_space: Arc<DiskSpace>,
-    ) -> TimedFiles {
-        TimedFiles { files, metrics, disk_space }
-    }
-
     fn wrap(&self, file: Box<dyn File>) -> Box<dyn File> {
         Box::new(TimedFile {
             file,

@@ -31,7 +31,7 @@ fn one_that_is_lost_leaves_nothing_behind_and_is_proposed_again() {
     propose_repeatedly(&mut lab, follower, 10);
     assert_eq!(proposals_in_flight(&mut lab), 1, "one is under way, others would say the same");
     lab.lose_proposal();
-    assert_eq!(lab.host(follower).replica().raft.wait().len(), 0);
+    assert_eq!(lab.host(follower).replica().raft.wait.len(), 0);
     // Lost or not, which a member cannot tell: it waits for an election time-out.
     let timeout = settings().raft.election_ticks as u32;
     lab.tick(timeout / 2);
@@ -60,7 +60,7 @@ fn one_that_went_with_its_leader_goes_to_the_next() {
     lab.isolated.clear();
     lab.tick(5);
     assert!(!is_raised(&mut lab, next, leader), "the entry was overwritten");
-    assert_eq!(lab.host(leader).replica().raft.wait().len(), 0);
+    assert_eq!(lab.host(leader).replica().raft.wait.len(), 0);
     propose_repeatedly(&mut lab, leader, 10);
     assert_eq!(
         proposals_in_flight(&mut lab),
@@ -83,6 +83,6 @@ fn one_that_was_taken_back_is_raised_again_at_once() {
     assert!(!is_raised(&mut lab, 1, 1));
     propose_repeatedly(&mut lab, 1, 1);
     assert!(is_raised(&mut lab, 1, 1));
-    assert_eq!(lab.host(1).replica().raft.wait().len(), 0);
+    assert_eq!(lab.host(1).replica().raft.wait.len(), 0);
     lab.call(1, TestReplica::tick);
 }

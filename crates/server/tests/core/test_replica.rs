@@ -130,7 +130,7 @@ impl TestReplica {
     }
 
     pub(crate) fn store_committed(&mut self) -> Result<()> {
-        let durable = AppliedPosition::read(&*self.apply.engine().snapshot().unwrap())?;
+        let durable = AppliedPosition::read(&*self.apply.engine.snapshot().unwrap())?;
         self.raft.handle_input(ReplicaInput::StoreCommitted(durable))
     }
 
@@ -155,7 +155,7 @@ impl TestReplica {
             while std::mem::take(&mut is_due) || self.apply.has_work() {
                 let mut outputs = self.apply.step()?;
                 let granted = std::mem::take(&mut outputs.granted);
-                granted.into_iter().for_each(|lease| self.apply.leases().start_expiry(lease, now));
+                granted.into_iter().for_each(|lease| self.apply.leases.start_expiry(lease, now));
                 let applied = std::mem::take(&mut outputs.report);
                 self.raft.handle_input(ReplicaInput::Applied(Box::new(applied)))?;
                 polled.steps.push(outputs.completions.len());
@@ -204,18 +204,18 @@ impl TestReplica {
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn WatchableKv<AppliedPosition>> {
-        self.apply.store()
+        &self.apply.store
     }
 
     pub(crate) fn applied_position(&self) -> &AppliedPosition {
-        self.apply.applied_position()
+        &self.apply.applied_position
     }
 
     pub(crate) fn leases(&self) -> &Arc<Lessor> {
-        self.apply.leases()
+        &self.apply.leases
     }
 
     pub(crate) fn alarms(&self) -> &Arc<Alarms> {
-        self.raft.alarms()
+        &self.raft.alarms
     }
 }
