@@ -12,7 +12,6 @@ use clearlane_proto::peerpb::peer_client::PeerClient;
 use clearlane_server::RequestError;
 use clearlane_server::apply::RequestRejection;
 use clearlane_server::corruption::MemberHash;
-use clearlane_server::membership::from_proto;
 use clearlane_server::membership::{Member, MembershipRejection};
 use clearlane_server::threads::{PeerClients, PeerFuture, PeerTraffic};
 use tonic::transport::Channel;
@@ -80,7 +79,7 @@ impl PeerClients for GrpcPeerClients {
             let mut client = self.client(leader)?;
             let request = self.with_headers(leader, PromoteRequest { learner });
             let reply = client.promote(request).await.map_err(error_from_status)?;
-            Ok(reply.into_inner().members.into_iter().map(from_proto).collect())
+            Ok(reply.into_inner().members)
         })
     }
 

@@ -7,7 +7,6 @@ use clearlane_net::tls::Dialer;
 use clearlane_proto::peerpb::MembersRequest;
 use clearlane_proto::peerpb::peer_client::PeerClient;
 use clearlane_server::membership::Member;
-use clearlane_server::membership::from_proto;
 use tokio::time::timeout;
 
 use super::remote_peer::{connect, run_on_thread};
@@ -40,6 +39,5 @@ async fn fetch_from(url: &str, outgoing: &Dialer) -> Result<ClusterInfo, String>
     let channel = connect(url, outgoing).await.map_err(|why| format!("{url}: {why}"))?;
     let reply = PeerClient::new(channel).members(MembersRequest {}).await;
     let reply = reply.map_err(|status| format!("{url}: {}", status.message()))?.into_inner();
-    let members = reply.members.into_iter().map(from_proto).collect();
-    Ok(ClusterInfo { cluster_id: reply.cluster_id, members })
+    Ok(ClusterInfo { cluster_id: reply.cluster_id, members: reply.members })
 }

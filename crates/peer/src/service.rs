@@ -15,7 +15,6 @@ use clearlane_proto::peerpb::{
 use clearlane_raft::Message;
 use clearlane_server::Server;
 use clearlane_server::membership::MemberChange;
-use clearlane_server::membership::to_proto;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{self, Sender};
 use tokio::task::spawn_blocking;
@@ -175,7 +174,7 @@ impl Peer for PeerService {
     ) -> Result<Response<MembersReply>, Status> {
         let members = self.context.threads.members();
         let cluster_id = self.context.threads.metadata().cluster_id;
-        let members = members.iter().map(to_proto).collect();
+        let members = members.iter().cloned().collect();
         Ok(Response::new(MembersReply { cluster_id, members }))
     }
 
@@ -187,7 +186,7 @@ impl Peer for PeerService {
         let id = request.get_ref().learner;
         let promoted = self.server.change_members(MemberChange::Promote { id }).await;
         let members = promoted.map_err(|trouble| status_of(&trouble))?;
-        Ok(Response::new(PromoteReply { members: members.iter().map(to_proto).collect() }))
+        Ok(Response::new(PromoteReply { members }))
     }
 
     async fn renew_lease(

@@ -14,11 +14,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clearlane_proto::etcdserverpb::cluster_server::Cluster;
 use clearlane_proto::etcdserverpb::{
-    self as wire, MemberAddRequest, MemberAddResponse, MemberListRequest, MemberListResponse,
+    MemberAddRequest, MemberAddResponse, MemberListRequest, MemberListResponse,
     MemberPromoteRequest, MemberPromoteResponse, MemberRemoveRequest, MemberRemoveResponse,
     MemberUpdateRequest, MemberUpdateResponse, ResponseHeader,
 };
-use clearlane_server::membership::{Member, MemberChange, Members, MembershipRejection, to_proto};
+use clearlane_server::membership::{Member, MemberChange, Members, MembershipRejection};
 use clearlane_server::{RequestError, Server};
 use tokio::time::{sleep, timeout};
 use tonic::{Request, Response, Status};
@@ -179,10 +179,6 @@ fn quorum(voters: usize) -> usize {
     voters / 2 + 1
 }
 
-fn all_to_proto(members: &[Member]) -> Vec<wire::Member> {
-    members.iter().map(to_proto).collect()
-}
-
 #[tonic::async_trait]
 impl Cluster for ClusterService {
     async fn member_add(
@@ -191,8 +187,7 @@ impl Cluster for ClusterService {
     ) -> Result<Response<MemberAddResponse>, Status> {
         let MemberAddRequest { peer_urls, is_learner } = request.into_inner();
         let (id, members) = self.with_timeout(self.add(&peer_urls, is_learner)).await?;
-        let member = members.iter().find(|member| member.id == id).map(to_proto);
-        let members = all_to_proto(&members);
+        let member = members.iter().find(|member| member.id == id).cloned();
         Ok(Response::new(MemberAddResponse { header: self.header(), member, members }))
     }
 
@@ -201,7 +196,6 @@ impl Cluster for ClusterService {
         request: Request<MemberRemoveRequest>,
     ) -> Result<Response<MemberRemoveResponse>, Status> {
         let members = self.with_timeout(self.remove(request.get_ref().id)).await?;
-        let members = all_to_proto(&members);
         Ok(Response::new(MemberRemoveResponse { header: self.header(), members }))
     }
 
@@ -210,12 +204,12 @@ impl Cluster for ClusterService {
         request: Request<MemberUpdateRequest>,
     ) -> Result<Response<MemberUpdateResponse>, Status> {
         let MemberUpdateRequest { id, peer_urls } = request.into_inner();
-        let members = self.with_timeout(async {
+        let changed = self.with_timeout(async {
             // First whether there is such a member at all.
             self.server.threads().members().get(id).ok_or(MembershipRejection::NotFound)?;
             self.server.change_members(MemberChange::update(id, &peer_urls)?).await
         });
-        let members = all_to_proto(&members.await?);
+        let members = changed.await?;
         Ok(Response::new(MemberUpdateResponse { header: self.header(), members }))
     }
 
@@ -224,9 +218,9 @@ impl Cluster for ClusterService {
         request: Request<MemberListRequest>,
     ) -> Result<Response<MemberListResponse>, Status> {
         if request.get_ref().linearizable {
-            self.with_timeout(self.server.linearizable_read_notify_untraced()).await?;
+            self.with_timeout(self.server.linearizable_read_notify()).await?;
         }
-        let members = self.server.threads().members().iter().map(to_proto).collect();
+        let members = self.server.threads().members().iter().cloned().collect();
         Ok(Response::new(MemberListResponse { header: self.header(), members }))
     }
 
@@ -235,7 +229,6 @@ impl Cluster for ClusterService {
         request: Request<MemberPromoteRequest>,
     ) -> Result<Response<MemberPromoteResponse>, Status> {
         let members = self.with_timeout(self.promote(request.get_ref().id)).await?;
-        let members = all_to_proto(&members);
         Ok(Response::new(MemberPromoteResponse { header: self.header(), members }))
     }
 }

@@ -13,7 +13,6 @@
 //! action is refused, before the log and behind it; etcd's process ends.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use clearlane_engine::Bucket;
@@ -24,7 +23,7 @@ use prost::Message as _;
 
 use crate::applied_position::AppliedPosition;
 use crate::apply::RequestRejection;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, try_scan};
 use crate::quota;
 
 /// Proposed by a member whose store is beyond its quota, or whose disk is nearly full.
@@ -55,18 +54,14 @@ pub struct Alarms {
 
 impl Alarms {
     pub fn load(state: &dyn ReadTxn) -> Result<Alarms> {
-        let (mut raised, mut failed) = (BTreeSet::new(), None);
-        state.scan(Bucket::Alarm, &mut |key, _| match AlarmMember::decode(key) {
-            Ok(alarm) => {
-                raised.insert((alarm.alarm, alarm.member_id));
-                ControlFlow::Continue(())
-            }
-            Err(error) => {
-                failed = Some(Error::damaged("bucket alarm", error.to_string()));
-                ControlFlow::Break(())
-            }
+        let mut raised = BTreeSet::new();
+        try_scan(state, Bucket::Alarm, |key, _| {
+            let alarm = AlarmMember::decode(key);
+            let alarm = alarm.map_err(|error| Error::damaged("bucket alarm", error.to_string()))?;
+            raised.insert((alarm.alarm, alarm.member_id));
+            Ok(())
         })?;
-        failed.map_or(Ok(Alarms { raised }), Err)
+        Ok(Alarms { raised })
     }
 
     pub fn iter(&self) -> impl Iterator<Item = AlarmMember> {

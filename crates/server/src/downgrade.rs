@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 use crate::applied_position::AppliedPosition;
 use crate::apply;
 use crate::error::{Error, Result};
+use crate::membership::CLUSTER_VERSION_KEY;
 
 const DOWNGRADE_KEY: &[u8] = b"downgrade";
-const CLUSTER_VERSION: &[u8] = b"clusterVersion";
 /// Assumed for a cluster without a version on record.
 const NEWEST_VERSION: Version = Version { major: 3, minor: 7 };
 
@@ -54,7 +54,7 @@ impl Version {
 }
 
 pub fn cluster_version(state: &dyn ReadTxn) -> Result<Version> {
-    let Some(text) = state.get(Bucket::Cluster, CLUSTER_VERSION)? else {
+    let Some(text) = state.get(Bucket::Cluster, CLUSTER_VERSION_KEY)? else {
         return Ok(NEWEST_VERSION);
     };
     let version = std::str::from_utf8(&text).ok().and_then(Version::parse);

@@ -1,5 +1,10 @@
 //! Errors that stop a member. Errors for clients are in [`apply`](crate::apply).
 
+use std::ops::ControlFlow;
+
+use clearlane_engine::Bucket;
+use clearlane_mvcc::ReadTxn;
+
 /// The member cannot go on: what it has acknowledged and what it has may not agree any more. Its
 /// owner stops the process and reports the error.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +35,20 @@ pub enum Error {
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// Visits all records of a bucket, up to the first error.
+pub(crate) fn try_scan(
+    state: &dyn ReadTxn,
+    bucket: Bucket,
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut outcome = Ok(());
+    state.scan(bucket, &mut |key, value| {
+        outcome = visit(key, &value);
+        if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    outcome
+}
 
 impl Error {
     pub(crate) fn damaged(what: &'static str, why: impl Into<String>) -> Error {

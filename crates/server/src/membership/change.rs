@@ -12,10 +12,8 @@
 
 use clearlane_wal::{ConfChange, ConfChangeKind, MemberContext};
 
-use super::ids::member_id;
-use super::member::Member;
-use super::rejection::MembershipRejection;
-use super::urls;
+use super::member::{from_context, to_context};
+use super::{Member, MembershipRejection, member_id, urls};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberChange {
@@ -55,7 +53,7 @@ impl MemberChange {
 
     /// The change that adds an initial member of a new cluster.
     pub fn initial_conf_change(member: &Member) -> ConfChange {
-        conf_change(0, ConfChangeKind::AddNode, member.id, Some(member.to_context(None)))
+        conf_change(0, ConfChangeKind::AddNode, member.id, Some(to_context(member)))
     }
 
     pub fn id(&self) -> u64 {
@@ -130,10 +128,10 @@ impl ParsedChange {
         match change.kind {
             ConfChangeKind::AddNode if promotes => Ok(ParsedChange::Promote),
             ConfChangeKind::AddNode if !context.is_learner => {
-                Ok(ParsedChange::Add(Member::from_context(context)))
+                Ok(ParsedChange::Add(from_context(context)))
             }
             ConfChangeKind::AddLearnerNode if context.is_learner && !promotes => {
-                Ok(ParsedChange::Add(Member::from_context(context)))
+                Ok(ParsedChange::Add(from_context(context)))
             }
             ConfChangeKind::UpdateNode => Ok(ParsedChange::Update(context.peer_urls)),
             _ => Err(MembershipRejection::Inconsistent),

@@ -1,7 +1,6 @@
 //! The table of members: loaded from three buckets, changed by entries of the log.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use clearlane_engine::Bucket;
@@ -10,18 +9,18 @@ use clearlane_proto::membershippb::ClusterMemberAttrSetRequest;
 use clearlane_wal::{ConfChange, ConfState};
 
 use super::change::ParsedChange;
-use super::member::Member;
-use super::rejection::MembershipRejection;
+use super::member::{from_record, member_key, parse_key, to_context};
+use super::{Member, MembershipRejection};
 use crate::applied_position::AppliedPosition;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, try_scan};
 
 pub const LEARNERS_MAX: usize = 1;
 
 type MembershipResult<T> = std::result::Result<T, MembershipRejection>;
 
 /// Key of the cluster's version, and of the same version in the store's metadata.
-const CLUSTER_VERSION: &[u8] = b"clusterVersion";
-const STORAGE_VERSION: &[u8] = b"storageVersion";
+pub(crate) const CLUSTER_VERSION_KEY: &[u8] = b"clusterVersion";
+const STORAGE_VERSION_KEY: &[u8] = b"storageVersion";
 
 /// Value in the bucket of removed members.
 const REMOVED_VALUE: &[u8] = b"removed";
@@ -38,37 +37,22 @@ impl Members {
     /// `learners_max` must be the same at all members, or one would accept a change that another
     /// refuses.
     pub fn load(state: &dyn ReadTxn, learners_max: usize) -> Result<Members> {
-        let (mut members, mut removed) = (BTreeMap::new(), BTreeSet::new());
-        let mut failed = None;
-        state.scan(Bucket::Members, &mut |key, text| match Member::from_record(key, &text) {
-            Ok(member) => {
-                members.insert(member.id, member);
-                ControlFlow::Continue(())
-            }
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
+        let mut members = BTreeMap::new();
+        try_scan(state, Bucket::Members, |key, text| {
+            let member = from_record(key, text)?;
+            members.insert(member.id, member);
+            Ok(())
         })?;
-        state.scan(Bucket::MembersRemoved, &mut |key, _| match Member::parse_key(key) {
-            Some(id) => {
-                removed.insert(id);
-                ControlFlow::Continue(())
-            }
-            None => {
-                let why = format!("{} is no member's id", key.escape_ascii());
-                failed = Some(Error::damaged("bucket members_removed", why));
-                ControlFlow::Break(())
-            }
+        let mut removed = BTreeSet::new();
+        try_scan(state, Bucket::MembersRemoved, |key, _| {
+            let why = || format!("{} is no member's id", key.escape_ascii());
+            let id = parse_key(key);
+            removed.insert(id.ok_or_else(|| Error::damaged("bucket members_removed", why()))?);
+            Ok(())
         })?;
-        match failed {
-            Some(error) => Err(error),
-            None => {
-                let version = state.get(Bucket::Cluster, CLUSTER_VERSION)?;
-                let version = version.map(|text| version_text(&text)).transpose()?;
-                Ok(Members { members, removed, version, learners_max })
-            }
-        }
+        let version = state.get(Bucket::Cluster, CLUSTER_VERSION_KEY)?;
+        let version = version.map(|text| version_text(&text)).transpose()?;
+        Ok(Members { members, removed, version, learners_max })
     }
 
     /// Ascending by id.
@@ -171,7 +155,7 @@ impl Members {
                 self.update_member(id, txn, |member| member.peer_urls = peer_urls)?;
             }
             ParsedChange::Remove => {
-                let key = Member::key(id);
+                let key = member_key(id);
                 txn.unset(Bucket::Members, key.as_bytes())?;
                 txn.set(Bucket::MembersRemoved, key.as_bytes(), Bytes::from_static(REMOVED_VALUE))?;
                 self.members.remove(&id);
@@ -187,10 +171,10 @@ impl Members {
         request: &ClusterMemberAttrSetRequest,
         txn: &mut dyn WriteTxn<AppliedPosition>,
     ) -> Result<()> {
-        let said = request.member_attributes.clone().unwrap_or_default();
+        let attributes = request.member_attributes.clone().unwrap_or_default();
         self.update_member(request.member_id, txn, |member| {
-            member.name = said.name;
-            member.client_urls = said.client_urls;
+            member.name = attributes.name;
+            member.client_urls = attributes.client_urls;
         })
     }
 
@@ -201,8 +185,8 @@ impl Members {
         txn: &mut dyn WriteTxn<AppliedPosition>,
     ) -> Result<()> {
         let text = || Bytes::copy_from_slice(version.as_bytes());
-        txn.set(Bucket::Cluster, CLUSTER_VERSION, text())?;
-        txn.set(Bucket::Meta, STORAGE_VERSION, text())?;
+        txn.set(Bucket::Cluster, CLUSTER_VERSION_KEY, text())?;
+        txn.set(Bucket::Meta, STORAGE_VERSION_KEY, text())?;
         self.version = Some(version.to_owned());
         Ok(())
     }
@@ -223,8 +207,8 @@ impl Members {
         member: Member,
         txn: &mut dyn WriteTxn<AppliedPosition>,
     ) -> Result<()> {
-        let key = Member::key(member.id);
-        txn.set(Bucket::Members, key.as_bytes(), Bytes::from(member.to_json()))?;
+        let key = member_key(member.id);
+        txn.set(Bucket::Members, key.as_bytes(), Bytes::from(to_context(&member).encode()))?;
         self.members.insert(member.id, member);
         Ok(())
     }

@@ -17,16 +17,15 @@
 mod change;
 mod ids;
 mod member;
-mod proto;
 mod members;
 mod rejection;
 mod urls;
 
 pub use change::MemberChange;
+pub use clearlane_proto::etcdserverpb::Member;
 pub use ids::{cluster_id, member_id};
-pub use member::Member;
+pub(crate) use members::CLUSTER_VERSION_KEY;
 pub use members::{LEARNERS_MAX, Members, check_learner_ready};
-pub use proto::{from_proto, to_proto};
 pub use rejection::MembershipRejection;
 pub use urls::sorted_peer_urls as addresses;
 
