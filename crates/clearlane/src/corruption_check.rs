@@ -87,8 +87,7 @@ async fn periodic_check(member: &Server) -> Result<Option<u64>, RequestError> {
     let before = local_hash(member).await?.hash_kv;
     let others = peer_hashes(member, before.hash_revision).await;
     // What the others have applied is agreed on, and from here on this member has it, too.
-    let fresh =
-        timeout(peer_timeout(member.threads()), member.linearizable_read_notify_untraced()).await;
+    let fresh = timeout(peer_timeout(member.threads()), member.linearizable_read_notify()).await;
     fresh.unwrap_or(Err(RequestError::TimedOut))?;
     let after = local_hash(member).await?;
     let leader = member.threads().metadata().node_id;

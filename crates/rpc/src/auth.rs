@@ -58,7 +58,7 @@ impl AuthService {
         T: Send + 'static,
     {
         let failed = |error: RequestError| status::from_error(&error);
-        self.server.linearizable_read_notify_untraced().await.map_err(failed)?;
+        self.server.linearizable_read_notify().await.map_err(failed)?;
         let look = |read: &(dyn ReadTxn + '_)| (look(read), read.revision());
         let (found, revision) = self.server.read_store(look).await.map_err(failed)?;
         let found = found.map_err(|error| failed(error.into()))?;

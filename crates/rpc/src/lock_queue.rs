@@ -236,7 +236,7 @@ impl LockQueue {
     /// A linearizable read.
     pub async fn get(&self, request: RangeRequest) -> Result<RangeResponse, RequestError> {
         check::range(&request)?;
-        self.server.linearizable_read_notify_untraced().await?;
+        self.server.linearizable_read_notify().await?;
         let read = self.server.read_store(move |read| apply::range(read, &request));
         let mut found = read.await???;
         self.server.fill_header(&mut found.header);

@@ -93,7 +93,7 @@ impl MaintenanceService {
 
     /// The target's full version.
     async fn validate(&self, target: &str) -> Result<String, RequestError> {
-        self.server.linearizable_read_notify_untraced().await?;
+        self.server.linearizable_read_notify().await?;
         let target = target.to_owned();
         Ok(self.server.read_store(move |read| validate(read, &target)).await???)
     }

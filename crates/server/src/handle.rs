@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clearlane_proto::etcdserverpb::{
     AlarmType, CompactionRequest, CompactionResponse, InternalRaftRequest, ResponseHeader,
@@ -36,8 +36,7 @@ impl Server {
 
     /// The same with a deadline: see [`RequestChannel::with_deadline`].
     pub fn with_deadline(&self, until_ns: u64) -> Server {
-        let (node, limits) = (Arc::clone(&self.threads), self.limits);
-        Server { threads: node, requests: self.requests.with_deadline(until_ns), limits }
+        Server { requests: self.requests.with_deadline(until_ns), ..self.clone() }
     }
 
     pub fn requests(&self) -> &RequestChannel {
@@ -52,31 +51,13 @@ impl Server {
         self.limits
     }
 
-    pub async fn linearizable_read_notify_untraced(&self) -> Result<(), RequestError> {
+    /// Waits until this member has applied all that was acknowledged before. Returns how long that
+    /// took after the read index was known; `None` at a sole voter, which need not wait.
+    pub async fn linearizable_read_notify(&self) -> Result<Option<Duration>, RequestError> {
         if self.threads.is_sole_voter_caught_up() {
-            Ok(())
-        } else {
-            self.requests.read_index().await.map(drop)
+            return Ok(None);
         }
-    }
-
-    /// Waits until this member has applied all that was acknowledged before, and adds the waits to
-    /// the trace.
-    pub async fn linearizable_read_notify(
-        &self,
-        trace: &mut RequestTrace,
-    ) -> Result<(), RequestError> {
-        if !self.threads.is_sole_voter_caught_up() {
-            let applying = self.requests.read_index().await?;
-            trace.end_read_index(applying);
-        }
-        Ok(())
-    }
-
-    /// Waits for a round of ReadIndex even if this member is the only voter: for callers that check
-    /// whether the raft loop answers.
-    pub async fn force_read_index(&self) -> Result<(), RequestError> {
-        self.requests.read_index().await.map(drop)
+        self.requests.read_index().await.map(Some)
     }
 
     pub async fn within_deadline<T>(
@@ -240,9 +221,9 @@ impl Server {
     }
 
     pub fn remote_leader(&self) -> Option<(&Arc<dyn crate::threads::PeerClients>, u64)> {
-        let leader = self.threads().status().leader();
-        let is_another = leader != 0 && leader != self.threads().metadata().node_id;
-        self.threads().peer_clients().filter(|_| is_another).map(|others| (others, leader))
+        let leader = self.threads.status().leader();
+        let is_another = leader != 0 && leader != self.threads.metadata().node_id;
+        self.threads.peer_clients().filter(|_| is_another).map(|others| (others, leader))
     }
 }
 

@@ -68,7 +68,7 @@ impl Server {
         match self.threads().status().leader() {
             0 => Err(RequestError::NoLeader),
             leader if leader != self.threads().metadata().node_id => Err(RequestError::NotLeader),
-            _ => self.linearizable_read_notify_untraced().await,
+            _ => self.linearizable_read_notify().await.map(drop),
         }
     }
 }

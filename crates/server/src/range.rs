@@ -43,7 +43,7 @@ impl Server {
     ) -> std::result::Result<RangeResult, RequestError> {
         check::range(&request)?;
         if !request.serializable {
-            self.linearizable_read_notify(trace).await?;
+            trace.end_read_index(self.linearizable_read_notify().await?);
         }
         let mut result = match self.threads().store().begin_snapshot_read() {
             Some(view) if apply::range::is_plain(&request) => {
@@ -126,7 +126,7 @@ impl Server {
         trace: &mut RequestTrace,
     ) -> std::result::Result<TxnResponse, RequestError> {
         if !is_serializable(&request) {
-            self.linearizable_read_notify(trace).await?;
+            trace.end_read_index(self.linearizable_read_notify().await?);
         }
         let is_small = range_ops(&request).all(|range| range.range_end.is_empty());
         let number = trace.number();

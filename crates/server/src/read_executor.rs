@@ -86,11 +86,7 @@ impl Server {
         &self,
         work: impl FnOnce(&(dyn ReadTxn + '_)) -> T + Send + 'static,
     ) -> std::result::Result<T, RequestError> {
-        let store = self.threads().store();
-        if !has_locks(&*store) {
-            return Ok(work(&*store.begin_read()));
-        }
-        self.run_on_own_thread(move || work(&*store.begin_read())).await
+        self.run_where_locks_may_wait(|server| work(&*server.threads().store().begin_read())).await
     }
 
     pub async fn store_revision(&self) -> std::result::Result<i64, RequestError> {

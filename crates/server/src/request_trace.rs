@@ -121,9 +121,10 @@ impl RequestTrace {
         self.last_end_ns = now_ns;
     }
 
-    /// Ends the wait of a linearizable read; the last part of it, `applying`, counts as
-    /// [`Stage::Apply`].
-    pub fn end_read_index(&mut self, applying: Duration) {
+    /// Ends the wait of a linearizable read, if it has waited; the last part of it, `applying`,
+    /// counts as [`Stage::Apply`].
+    pub fn end_read_index(&mut self, applying: Option<Duration>) {
+        let Some(applying) = applying else { return };
         self.end_stage(Stage::ReadIndex);
         let applying_ns = u64::try_from(applying.as_nanos()).unwrap_or(u64::MAX);
         let moved = applying_ns.min(self.stage_ns[Stage::ReadIndex as usize]);

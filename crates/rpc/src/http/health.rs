@@ -134,7 +134,7 @@ impl HttpService {
     async fn check_read(&self, is_serializable: bool) -> Result<(), RequestError> {
         if !is_serializable {
             let fresh =
-                tokio::time::timeout(self.config.read_timeout, self.server.force_read_index());
+                tokio::time::timeout(self.config.read_timeout, self.server.requests().read_index());
             fresh.await.unwrap_or(Err(RequestError::TimedOut))?;
         }
         let (key, range_end) = (vec![0].into(), vec![0].into());
