@@ -51,8 +51,8 @@ impl CallPolicy {
     pub(crate) const LOCAL: CallPolicy = CallPolicy { requires_leader: false, ..CallPolicy::READ };
     pub(crate) const WRITE: CallPolicy = CallPolicy { is_retryable: false, ..CallPolicy::READ };
     /// A write without a time limit. Waiting for a lock is one, too: a member that gives up on a
-    /// client removes its endpoint in the queue at any time later, and a repeated request may by then
-    /// have that endpoint.
+    /// client removes its place in the queue at any time later, and a repeated request may by then
+    /// have that place.
     pub(crate) const LONG_WRITE: CallPolicy =
         CallPolicy { has_timeout: false, ..CallPolicy::WRITE };
     /// A read of the state of the member that answers.

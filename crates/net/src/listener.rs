@@ -94,9 +94,10 @@ impl Listener {
 
     /// With `is_plain_too` the first byte of a connection decides.
     pub fn with_tls(self, tls: Arc<TlsAcceptor>, is_plain_too: bool) -> Listener {
-        let security = match is_plain_too {
-            true => TransportSecurity::PlainOrTls(tls),
-            false => TransportSecurity::Tls(tls),
+        let security = if is_plain_too {
+            TransportSecurity::PlainOrTls(tls)
+        } else {
+            TransportSecurity::Tls(tls)
         };
         Listener { security, ..self }
     }
