@@ -10,7 +10,7 @@ use clearlane_engine::Bucket;
 use clearlane_mvcc::ReadTxn;
 use clearlane_proto::etcdserverpb::auth_server::Auth;
 use clearlane_proto::etcdserverpb::{self as wire, ResponseHeader};
-use clearlane_server::apply;
+use clearlane_server::apply::ApplyError;
 use clearlane_server::auth_store::{self, AuthRejection};
 use clearlane_server::{Proposal, RequestError, Server};
 use tonic::{Request, Response, Status};
@@ -50,9 +50,7 @@ impl AuthService {
     /// A linearizable read of users and roles.
     async fn read_auth<T>(
         &self,
-        look: impl FnOnce(&(dyn ReadTxn + '_)) -> clearlane_server::Result<Result<T, AuthRejection>>
-        + Send
-        + 'static,
+        look: impl FnOnce(&(dyn ReadTxn + '_)) -> Result<T, ApplyError> + Send + 'static,
     ) -> Result<(Option<ResponseHeader>, T), Status>
     where
         T: Send + 'static,
@@ -62,15 +60,10 @@ impl AuthService {
         let look = |read: &(dyn ReadTxn + '_)| (look(read), read.revision());
         let (found, revision) = self.server.read_store(look).await.map_err(failed)?;
         let found = found.map_err(|error| failed(error.into()))?;
-        let found = found.map_err(|rejection| failed(to_request_error(rejection)))?;
         let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
         self.server.fill_header(&mut header);
         Ok((header, found))
     }
-}
-
-fn to_request_error(refused: AuthRejection) -> RequestError {
-    apply::RequestRejection::from(refused).into()
 }
 
 /// The hash goes into the log. It takes long on purpose, and not on a network thread.
@@ -111,7 +104,7 @@ impl Auth for AuthService {
         request: Request<wire::AuthDisableRequest>,
     ) -> RpcResult<wire::AuthDisableResponse> {
         self.check_can_serve(&request)?;
-        let (header, ()) = self.read_auth(|_| Ok(Ok(()))).await?;
+        let (header, ()) = self.read_auth(|_| Ok(())).await?;
         Ok(Response::new(wire::AuthDisableResponse { header }))
     }
 
@@ -120,8 +113,7 @@ impl Auth for AuthService {
         request: Request<wire::AuthStatusRequest>,
     ) -> RpcResult<wire::AuthStatusResponse> {
         self.check_can_serve(&request)?;
-        let (header, auth_revision) =
-            self.read_auth(|read| Ok(Ok(auth_store::revision(read)?))).await?;
+        let (header, auth_revision) = self.read_auth(auth_store::revision).await?;
         Ok(Response::new(wire::AuthStatusResponse { header, enabled: false, auth_revision }))
     }
 
@@ -130,7 +122,7 @@ impl Auth for AuthService {
         request: Request<wire::AuthenticateRequest>,
     ) -> RpcResult<wire::AuthenticateResponse> {
         self.check_can_serve(&request)?;
-        Err(status::from_error(&to_request_error(AuthRejection::NotEnabled)))
+        Err(status::from_error(&ApplyError::from(AuthRejection::NotEnabled).into()))
     }
 
     async fn user_add(
@@ -163,7 +155,7 @@ impl Auth for AuthService {
         request: Request<wire::AuthUserListRequest>,
     ) -> RpcResult<wire::AuthUserListResponse> {
         self.check_can_serve(&request)?;
-        let names = |read: &(dyn ReadTxn + '_)| Ok(Ok(auth_store::names(read, Bucket::AuthUsers)?));
+        let names = |read: &(dyn ReadTxn + '_)| auth_store::names(read, Bucket::AuthUsers);
         let (header, users) = self.read_auth(names).await?;
         Ok(Response::new(wire::AuthUserListResponse { header, users }))
     }
@@ -224,7 +216,7 @@ impl Auth for AuthService {
         request: Request<wire::AuthRoleListRequest>,
     ) -> RpcResult<wire::AuthRoleListResponse> {
         self.check_can_serve(&request)?;
-        let names = |read: &(dyn ReadTxn + '_)| Ok(Ok(auth_store::names(read, Bucket::AuthRoles)?));
+        let names = |read: &(dyn ReadTxn + '_)| auth_store::names(read, Bucket::AuthRoles);
         let (header, roles) = self.read_auth(names).await?;
         Ok(Response::new(wire::AuthRoleListResponse { header, roles }))
     }

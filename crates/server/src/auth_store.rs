@@ -28,7 +28,8 @@ use clearlane_proto::etcdserverpb::{
 use prost::Message;
 
 use crate::applied_position::AppliedPosition;
-use crate::error::{Error, Result};
+use crate::apply::{ApplyError, RecordSource};
+use crate::error::{Error, Result, try_scan};
 
 const REVISION_KEY: &[u8] = b"authRevision";
 const ROOT: &str = "root";
@@ -65,80 +66,65 @@ pub enum AuthRejection {
     NotEnabled,
 }
 
-type AuthResult<T> = std::result::Result<T, AuthRejection>;
-
-trait ReadBucket {
-    fn get_bytes(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
-}
-
-impl ReadBucket for dyn ReadTxn + '_ {
-    fn get_bytes(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        Ok(self.get(bucket, key)?)
-    }
-}
-
-impl ReadBucket for dyn WriteTxn<AppliedPosition> + '_ {
-    fn get_bytes(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        Ok(self.get(bucket, key)?)
-    }
-}
+/// Why a request is refused, or an error that stops the member.
+type AuthResult<T> = std::result::Result<T, ApplyError>;
 
 fn get_message<M: Message + Default>(
-    state: &(impl ReadBucket + ?Sized),
+    state: &(impl RecordSource + ?Sized),
     bucket: Bucket,
     name: &str,
 ) -> Result<Option<M>> {
-    let found = state.get_bytes(bucket, name.as_bytes())?;
+    let found = state.value(bucket, name.as_bytes())?;
     let decoded = found.map(M::decode).transpose();
     decoded.map_err(|error| Error::damaged(bucket.name(), format!("{name}: {error}")))
 }
 
-fn get_user(state: &(impl ReadBucket + ?Sized), name: &str) -> Result<AuthResult<User>> {
-    Ok(get_message(state, Bucket::AuthUsers, name)?.ok_or(AuthRejection::UserNotFound))
+fn get_user(state: &(impl RecordSource + ?Sized), name: &str) -> AuthResult<User> {
+    Ok(get_message(state, Bucket::AuthUsers, name)?.ok_or(AuthRejection::UserNotFound)?)
 }
 
-fn get_role(state: &(impl ReadBucket + ?Sized), name: &str) -> Result<AuthResult<Role>> {
-    Ok(get_message(state, Bucket::AuthRoles, name)?.ok_or(AuthRejection::RoleNotFound))
+fn get_role(state: &(impl RecordSource + ?Sized), name: &str) -> AuthResult<Role> {
+    Ok(get_message(state, Bucket::AuthRoles, name)?.ok_or(AuthRejection::RoleNotFound)?)
 }
 
-fn get_revision(state: &(impl ReadBucket + ?Sized)) -> Result<u64> {
-    let Some(bytes) = state.get_bytes(Bucket::Auth, REVISION_KEY)? else { return Ok(1) };
+fn get_revision(state: &(impl RecordSource + ?Sized)) -> AuthResult<u64> {
+    let Some(bytes) = state.value(Bucket::Auth, REVISION_KEY)? else { return Ok(1) };
     let number = <[u8; 8]>::try_from(&bytes[..]).map(u64::from_be_bytes);
-    number.map_err(|_| Error::damaged("authRevision", "it has not 8 bytes"))
+    Ok(number.map_err(|_| Error::damaged("authRevision", "it has not 8 bytes"))?)
 }
 
-pub fn revision(state: &(dyn ReadTxn + '_)) -> Result<u64> {
+pub fn revision(state: &(dyn ReadTxn + '_)) -> AuthResult<u64> {
     get_revision(state)
 }
 
-pub fn user(state: &(dyn ReadTxn + '_), name: &str) -> Result<AuthResult<User>> {
+pub fn user(state: &(dyn ReadTxn + '_), name: &str) -> AuthResult<User> {
     get_user(state, name)
 }
 
 /// `root` may do everything, whatever was granted to it.
-pub fn permissions(state: &(dyn ReadTxn + '_), role: &str) -> Result<AuthResult<Vec<Permission>>> {
-    let all = || Permission {
-        perm_type: Type::Readwrite as i32,
-        range_end: Bytes::from_static(OPEN_END),
-        ..Permission::default()
-    };
-    let found = get_role(state, role)?;
-    Ok(found.map(|found| if role == ROOT { vec![all()] } else { found.key_permission }))
+pub fn permissions(state: &(dyn ReadTxn + '_), name: &str) -> AuthResult<Vec<Permission>> {
+    let role = get_role(state, name)?;
+    if name != ROOT {
+        return Ok(role.key_permission);
+    }
+    let (perm_type, range_end) = (Type::Readwrite as i32, Bytes::from_static(OPEN_END));
+    Ok(vec![Permission { perm_type, range_end, ..Permission::default() }])
 }
 
-pub fn names(state: &(dyn ReadTxn + '_), bucket: Bucket) -> Result<Vec<String>> {
+pub fn names(state: &(dyn ReadTxn + '_), bucket: Bucket) -> AuthResult<Vec<String>> {
     let mut names = Vec::new();
-    state.scan(bucket, &mut |name, _| {
+    try_scan(state, bucket, |name, _| {
         names.push(String::from_utf8_lossy(name).into_owned());
-        ControlFlow::Continue(())
+        Ok(())
     })?;
     Ok(names)
 }
 
-pub fn check_can_enable(state: &(dyn ReadTxn + '_)) -> Result<AuthResult<()>> {
-    let Ok(root) = get_user(state, ROOT)? else { return Ok(Err(AuthRejection::NoRootUser)) };
+pub fn check_can_enable(state: &(dyn ReadTxn + '_)) -> AuthResult<()> {
+    let root: Option<User> = get_message(state, Bucket::AuthUsers, ROOT)?;
+    let root = root.ok_or(AuthRejection::NoRootUser)?;
     let has_role = root.roles.iter().any(|role| role == ROOT);
-    Ok(if has_role { Ok(()) } else { Err(AuthRejection::NoRootRole) })
+    if has_role { Ok(()) } else { Err(AuthRejection::NoRootRole.into()) }
 }
 
 pub(crate) fn is_auth_request(request: &InternalRaftRequest) -> bool {
@@ -156,7 +142,7 @@ pub(crate) fn is_auth_request(request: &InternalRaftRequest) -> bool {
 pub(crate) fn apply(
     txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     request: &InternalRaftRequest,
-) -> Result<AuthResult<()>> {
+) -> AuthResult<()> {
     let mut change = AuthChange(txn);
     if let Some(request) = &request.auth_user_add {
         change.add_user(request)
@@ -181,31 +167,13 @@ pub(crate) fn apply(
     }
 }
 
-macro_rules! ok_or_return {
-    ($asked:expr) => {
-        match $asked {
-            Ok(value) => value,
-            Err(refused) => return Ok(Err(refused)),
-        }
-    };
-}
-
 struct AuthChange<'t, 's>(&'t mut (dyn WriteTxn<AppliedPosition> + 's));
 
 impl AuthChange<'_, '_> {
-    fn user(&self, name: &str) -> Result<AuthResult<User>> {
-        get_user(&*self.0, name)
-    }
-
-    fn role(&self, name: &str) -> Result<AuthResult<Role>> {
-        get_role(&*self.0, name)
-    }
-
-    fn increment_revision(&mut self) -> Result<AuthResult<()>> {
+    fn increment_revision(&mut self) -> AuthResult<()> {
         let revision = get_revision(&*self.0)? + 1;
         let bytes = Bytes::copy_from_slice(&revision.to_be_bytes());
-        self.0.set(Bucket::Auth, REVISION_KEY, bytes)?;
-        Ok(Ok(()))
+        Ok(self.0.set(Bucket::Auth, REVISION_KEY, bytes)?)
     }
 
     fn set_user(&mut self, user: &User) -> Result<()> {
@@ -216,12 +184,12 @@ impl AuthChange<'_, '_> {
         Ok(self.0.set(Bucket::AuthRoles, &role.name, role.encode_to_vec().into())?)
     }
 
-    fn add_user(&mut self, request: &AuthUserAddRequest) -> Result<AuthResult<()>> {
+    fn add_user(&mut self, request: &AuthUserAddRequest) -> AuthResult<()> {
         if request.name.is_empty() {
-            return Ok(Err(AuthRejection::UserEmpty));
+            return Err(AuthRejection::UserEmpty.into());
         }
-        if self.user(&request.name)?.is_ok() {
-            return Ok(Err(AuthRejection::UserExists));
+        if get_message::<User>(&*self.0, Bucket::AuthUsers, &request.name)?.is_some() {
+            return Err(AuthRejection::UserExists.into());
         }
         let options = request.options.unwrap_or_default();
         let password =
@@ -231,17 +199,14 @@ impl AuthChange<'_, '_> {
         self.increment_revision()
     }
 
-    fn delete_user(&mut self, name: &str) -> Result<AuthResult<()>> {
-        ok_or_return!(self.user(name)?);
+    fn delete_user(&mut self, name: &str) -> AuthResult<()> {
+        get_user(&*self.0, name)?;
         self.0.unset(Bucket::AuthUsers, name.as_bytes())?;
         self.increment_revision()
     }
 
-    fn change_password(
-        &mut self,
-        request: &AuthUserChangePasswordRequest,
-    ) -> Result<AuthResult<()>> {
-        let mut user = ok_or_return!(self.user(&request.name)?);
+    fn change_password(&mut self, request: &AuthUserChangePasswordRequest) -> AuthResult<()> {
+        let mut user = get_user(&*self.0, &request.name)?;
         // A user without a password is not given one.
         if !user.options.is_some_and(|options| options.no_password) {
             user.password = decode_hash(&request.hashed_password)?;
@@ -250,25 +215,23 @@ impl AuthChange<'_, '_> {
         self.increment_revision()
     }
 
-    fn grant_role(&mut self, name: &str, role: &str) -> Result<AuthResult<()>> {
-        let mut user = ok_or_return!(self.user(name)?);
+    fn grant_role(&mut self, name: &str, role: &str) -> AuthResult<()> {
+        let mut user = get_user(&*self.0, name)?;
         if role != ROOT {
-            ok_or_return!(self.role(role)?);
+            get_role(&*self.0, role)?;
         }
-        match user.roles.binary_search_by(|has| has.as_str().cmp(role)) {
-            Ok(_) => Ok(Ok(())),
-            Err(place) => {
-                user.roles.insert(place, role.to_owned());
-                self.set_user(&user)?;
-                self.increment_revision()
-            }
-        }
+        let Err(place) = user.roles.binary_search_by(|has| has.as_str().cmp(role)) else {
+            return Ok(());
+        };
+        user.roles.insert(place, role.to_owned());
+        self.set_user(&user)?;
+        self.increment_revision()
     }
 
-    fn revoke_role(&mut self, name: &str, role: &str) -> Result<AuthResult<()>> {
-        let user = ok_or_return!(self.user(name)?);
+    fn revoke_role(&mut self, name: &str, role: &str) -> AuthResult<()> {
+        let user = get_user(&*self.0, name)?;
         if !user.roles.iter().any(|has| has == role) {
-            return Ok(Err(AuthRejection::RoleNotGranted));
+            return Err(AuthRejection::RoleNotGranted.into());
         }
         self.remove_role(user, role)?;
         self.increment_revision()
@@ -279,20 +242,20 @@ impl AuthChange<'_, '_> {
         self.set_user(&user)
     }
 
-    fn add_role(&mut self, name: &str) -> Result<AuthResult<()>> {
+    fn add_role(&mut self, name: &str) -> AuthResult<()> {
         if name.is_empty() {
-            return Ok(Err(AuthRejection::RoleEmpty));
+            return Err(AuthRejection::RoleEmpty.into());
         }
-        if self.role(name)?.is_ok() {
-            return Ok(Err(AuthRejection::RoleExists));
+        if get_message::<Role>(&*self.0, Bucket::AuthRoles, name)?.is_some() {
+            return Err(AuthRejection::RoleExists.into());
         }
         let name = Bytes::copy_from_slice(name.as_bytes());
         self.set_role(&Role { name, key_permission: Vec::new() })?;
         self.increment_revision()
     }
 
-    fn delete_role(&mut self, name: &str) -> Result<AuthResult<()>> {
-        ok_or_return!(self.role(name)?);
+    fn delete_role(&mut self, name: &str) -> AuthResult<()> {
+        get_role(&*self.0, name)?;
         self.0.unset(Bucket::AuthRoles, name.as_bytes())?;
         let mut users = Vec::new();
         self.0.scan(Bucket::AuthUsers, &mut |_, user| {
@@ -309,17 +272,12 @@ impl AuthChange<'_, '_> {
         self.increment_revision()
     }
 
-    fn grant_permission(
-        &mut self,
-        request: &AuthRoleGrantPermissionRequest,
-    ) -> Result<AuthResult<()>> {
-        let Some(granted) = &request.perm else {
-            return Ok(Err(AuthRejection::PermissionNotGiven));
-        };
+    fn grant_permission(&mut self, request: &AuthRoleGrantPermissionRequest) -> AuthResult<()> {
+        let granted = request.perm.as_ref().ok_or(AuthRejection::PermissionNotGiven)?;
         if !is_valid_range(granted) {
-            return Ok(Err(AuthRejection::InvalidRange));
+            return Err(AuthRejection::InvalidRange.into());
         }
-        let mut role = ok_or_return!(self.role(&request.name)?);
+        let mut role = get_role(&*self.0, &request.name)?;
         let order = |of: &Permission| (of.key.clone(), of.range_end.clone());
         match role.key_permission.binary_search_by_key(&order(granted), order) {
             Ok(place) => role.key_permission[place].perm_type = granted.perm_type,
@@ -329,16 +287,13 @@ impl AuthChange<'_, '_> {
         self.increment_revision()
     }
 
-    fn revoke_permission(
-        &mut self,
-        request: &AuthRoleRevokePermissionRequest,
-    ) -> Result<AuthResult<()>> {
-        let mut role = ok_or_return!(self.role(&request.role)?);
+    fn revoke_permission(&mut self, request: &AuthRoleRevokePermissionRequest) -> AuthResult<()> {
+        let mut role = get_role(&*self.0, &request.role)?;
         let before = role.key_permission.len();
         role.key_permission
             .retain(|has| has.key != request.key || has.range_end != request.range_end);
         if role.key_permission.len() == before {
-            return Ok(Err(AuthRejection::PermissionNotGranted));
+            return Err(AuthRejection::PermissionNotGranted.into());
         }
         self.set_role(&role)?;
         self.increment_revision()

@@ -53,6 +53,15 @@ pub enum RequestError {
     Failed(#[from] Error),
 }
 
+impl From<apply::ApplyError> for RequestError {
+    fn from(error: apply::ApplyError) -> RequestError {
+        match error {
+            apply::ApplyError::Rejected(refused) => refused.into(),
+            apply::ApplyError::Fatal(error) => error.into(),
+        }
+    }
+}
+
 impl From<raft::Error> for RequestError {
     fn from(error: raft::Error) -> RequestError {
         match error {

@@ -14,7 +14,7 @@ use clearlane_proto::etcdserverpb::{
 use super::rejection::{ApplyError, RequestRejection};
 use super::{AppliedEntry, AppliedResponse, header, in_transaction};
 use crate::applied_position::AppliedPosition;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Ids that the server chooses are positive.
 pub(crate) const ID_MASK: u64 = i64::MAX as u64;
@@ -35,10 +35,12 @@ pub fn apply(
         }
         applied
     } else if let Some(request) = &request.lease_checkpoint {
-        let left = |of: &_| from_proto(of);
-        let checkpoints: Vec<Checkpoint> = request.checkpoints.iter().map(left).collect();
+        let checkpoints = request.checkpoints.iter();
+        let checkpoints: Vec<Checkpoint> = checkpoints
+            .map(|of| Checkpoint { id: of.id, remaining_ttl: of.remaining_ttl })
+            .collect();
         in_transaction(store, progress, |txn| {
-            leases.checkpoint(&checkpoints, txn).map_err(fatal)?;
+            leases.checkpoint(&checkpoints, txn)?;
             let header = Some(header(txn.revision()));
             Ok(AppliedResponse::LeaseCheckpoint(LeaseCheckpointResponse { header }))
         })?
@@ -53,7 +55,7 @@ fn grant(
     leases: &Lessor,
     request: &LeaseGrantRequest,
 ) -> std::result::Result<AppliedResponse, ApplyError> {
-    let ttl = leases.grant(request.id, request.ttl, txn).map_err(fatal)??;
+    let ttl = leases.grant(request.id, request.ttl, txn)??;
     let header = Some(header(txn.revision()));
     let error = String::new();
     Ok(AppliedResponse::LeaseGrant(LeaseGrantResponse { header, id: request.id, ttl, error }))
@@ -64,17 +66,15 @@ fn revoke(
     leases: &Lessor,
     id: i64,
 ) -> std::result::Result<AppliedResponse, ApplyError> {
-    leases.delete(id, txn).map_err(fatal)??;
+    leases.delete(id, txn)??;
     let header = Some(header(txn.revision()));
     Ok(AppliedResponse::LeaseRevoke(LeaseRevokeResponse { header }))
 }
 
-fn from_proto(checkpoint: &clearlane_proto::etcdserverpb::LeaseCheckpoint) -> Checkpoint {
-    Checkpoint { id: checkpoint.id, remaining_ttl: checkpoint.remaining_ttl }
-}
-
-fn fatal(error: clearlane_lease::Error) -> ApplyError {
-    ApplyError::Fatal(Error::from(error))
+impl From<clearlane_lease::Error> for ApplyError {
+    fn from(error: clearlane_lease::Error) -> ApplyError {
+        ApplyError::Fatal(error.into())
+    }
 }
 
 impl From<clearlane_lease::LeaseRejection> for ApplyError {

@@ -32,7 +32,8 @@ use clearlane_proto::etcdserverpb::{
 use prost::Message as _;
 
 pub(crate) use self::key_span::KeySpan;
-pub(crate) use self::rejection::{ApplyError, split_error};
+pub(crate) use self::range::RecordSource;
+pub(crate) use self::rejection::split_error;
 use self::txn::TxnPlan;
 use crate::applied_position::AppliedPosition;
 use crate::auth_store;
@@ -41,7 +42,7 @@ use crate::error::{Error, Result};
 
 pub use check::{Limits, check};
 pub use range::range;
-pub use rejection::RequestRejection;
+pub use rejection::{ApplyError, RequestRejection};
 pub(crate) use slow_requests::may_take_long;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -116,16 +117,12 @@ pub fn apply(
         compact(store, request, progress)
     } else if auth_store::is_auth_request(request) {
         in_transaction(store, progress, |txn| {
-            auth_store::apply(txn, request)
-                .map_err(ApplyError::Fatal)?
-                .map_err(RequestRejection::from)?;
+            auth_store::apply(txn, request)?;
             Ok(AppliedResponse::Auth(Some(header(txn.revision()))))
         })
     } else if let Some(request) = &request.downgrade_info_set {
         in_transaction(store, progress, |txn| {
-            Ok(AppliedResponse::Downgrade(
-                downgrade::apply_downgrade_info(txn, request).map_err(ApplyError::Fatal)?,
-            ))
+            Ok(AppliedResponse::Downgrade(downgrade::apply_downgrade_info(txn, request)?))
         })
     } else {
         Err(Error::UnknownRequest { index: progress.index })

@@ -16,7 +16,7 @@
 use std::cmp::Ordering;
 
 use bytes::Bytes;
-use clearlane_engine::KeyRange;
+use clearlane_engine::{Bucket, KeyRange};
 use clearlane_mvcc::{RangeOptions, RangeRecords, ReadTxn, WriteTxn};
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
@@ -27,8 +27,12 @@ use super::key_span::KeySpan;
 use super::rejection::{ApplyError, RequestRejection, split_error};
 use crate::applied_position::AppliedPosition;
 
+/// What a read and a write transaction have in common.
 pub(crate) trait RecordSource {
     fn revision(&self) -> i64;
+
+    /// A value of another bucket than the store's own.
+    fn value(&self, bucket: Bucket, key: &[u8]) -> clearlane_mvcc::Result<Option<Bytes>>;
 
     fn records(
         &self,
@@ -40,6 +44,10 @@ pub(crate) trait RecordSource {
 impl RecordSource for dyn ReadTxn + '_ {
     fn revision(&self) -> i64 {
         self.revision()
+    }
+
+    fn value(&self, bucket: Bucket, key: &[u8]) -> clearlane_mvcc::Result<Option<Bytes>> {
+        self.get(bucket, key)
     }
 
     fn records(
@@ -54,6 +62,10 @@ impl RecordSource for dyn ReadTxn + '_ {
 impl RecordSource for dyn WriteTxn<AppliedPosition> + '_ {
     fn revision(&self) -> i64 {
         self.revision()
+    }
+
+    fn value(&self, bucket: Bucket, key: &[u8]) -> clearlane_mvcc::Result<Option<Bytes>> {
+        self.get(bucket, key)
     }
 
     fn records(

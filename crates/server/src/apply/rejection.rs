@@ -59,15 +59,17 @@ pub enum RequestRejection {
     UnknownAlarmAction,
 }
 
-#[derive(Debug)]
-pub(crate) enum ApplyError {
-    Rejected(RequestRejection),
-    Fatal(Error),
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    #[error(transparent)]
+    Rejected(#[from] RequestRejection),
+    #[error(transparent)]
+    Fatal(#[from] Error),
 }
 
-impl From<RequestRejection> for ApplyError {
-    fn from(refused: RequestRejection) -> ApplyError {
-        ApplyError::Rejected(refused)
+impl From<auth_store::AuthRejection> for ApplyError {
+    fn from(refused: auth_store::AuthRejection) -> ApplyError {
+        ApplyError::Rejected(refused.into())
     }
 }
 
