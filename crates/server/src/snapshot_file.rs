@@ -51,14 +51,12 @@ impl SnapshotWriter {
         while let Some(chunk) = first_pass.next_chunk()? {
             stream_length += chunk.len() as u64;
         }
-        let left = (stream_length + LENGTH_BYTES).next_multiple_of(ALIGNMENT_BYTES);
-        let sum = Some(Sha256::new());
         Ok(SnapshotWriter {
             exporter,
             exported: Bytes::new(),
             stream_length,
-            bytes_left: left,
-            checksum: sum,
+            bytes_left: (stream_length + LENGTH_BYTES).next_multiple_of(ALIGNMENT_BYTES),
+            checksum: Some(Sha256::new()),
         })
     }
 

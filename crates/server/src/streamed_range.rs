@@ -47,9 +47,8 @@ impl StreamedRange {
             Ok(measured) => measured,
             Err(refused) => return Ok(Err(refused)),
         };
-        let about = range_meta(&*view, &request, count);
         let mut found = StreamedRange {
-            meta: about,
+            meta: range_meta(&*view, &request, count),
             txn: view,
             request,
             records_left: records,
@@ -154,13 +153,6 @@ fn field_len(record: usize) -> u64 {
 
 impl std::fmt::Debug for StreamedRange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let StreamedRange {
-            meta: about, records_left: records, encoded_bytes_left: encoded, ..
-        } = self;
-        f.debug_struct("StreamedRange")
-            .field("meta", about)
-            .field("records_left", records)
-            .field("encoded_bytes_left", encoded)
-            .finish_non_exhaustive()
+        f.debug_struct("StreamedRange").field("meta", &self.meta).finish_non_exhaustive()
     }
 }

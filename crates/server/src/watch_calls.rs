@@ -63,7 +63,6 @@ type Call = Box<dyn FnOnce(&WatchStream) + Send>;
 const CALLS_MAX: usize = 64;
 
 /// A stream whose calls run on a thread of their own.
-#[derive(Debug)]
 pub(crate) struct QueuedCalls {
     shared: Arc<SharedCalls>,
     waker: StreamWaker,
@@ -82,12 +81,6 @@ impl StreamWaker {
     fn wake(&self) {
         self.consumer.mark_ready(self.name);
         self.consumer.wake();
-    }
-}
-
-impl std::fmt::Debug for StreamWaker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StreamWaker").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -202,8 +195,8 @@ impl Drop for QueuedCalls {
     }
 }
 
-impl std::fmt::Debug for SharedCalls {
+impl std::fmt::Debug for QueuedCalls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SharedCalls").field("stream", &self.stream).finish_non_exhaustive()
+        f.debug_struct("QueuedCalls").field("name", &self.waker.name).finish_non_exhaustive()
     }
 }

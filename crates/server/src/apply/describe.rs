@@ -125,30 +125,26 @@ fn write_ops(list: &[RequestOp], f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 /// Field name and value of the user or role that a request names.
 fn auth_target(request: &InternalRaftRequest) -> Option<(&'static str, &str)> {
-    let InternalRaftRequest {
-        authenticate,
-        auth_user_add,
-        auth_user_delete,
-        auth_user_change_password,
-        auth_user_grant_role,
-        auth_user_revoke_role,
-        auth_role_add,
-        auth_role_delete,
-        auth_role_grant_permission,
-        auth_role_revoke_permission,
-        ..
-    } = request;
     let names = [
-        ("authenticate", authenticate.as_ref().map(|of| &of.name)),
-        ("auth_user_add", auth_user_add.as_ref().map(|of| &of.name)),
-        ("auth_user_delete", auth_user_delete.as_ref().map(|of| &of.name)),
-        ("auth_user_change_password", auth_user_change_password.as_ref().map(|of| &of.name)),
-        ("auth_user_grant_role", auth_user_grant_role.as_ref().map(|of| &of.user)),
-        ("auth_user_revoke_role", auth_user_revoke_role.as_ref().map(|of| &of.name)),
-        ("auth_role_add", auth_role_add.as_ref().map(|of| &of.name)),
-        ("auth_role_delete", auth_role_delete.as_ref().map(|of| &of.role)),
-        ("auth_role_grant_permission", auth_role_grant_permission.as_ref().map(|of| &of.name)),
-        ("auth_role_revoke_permission", auth_role_revoke_permission.as_ref().map(|of| &of.role)),
+        ("authenticate", request.authenticate.as_ref().map(|of| &of.name)),
+        ("auth_user_add", request.auth_user_add.as_ref().map(|of| &of.name)),
+        ("auth_user_delete", request.auth_user_delete.as_ref().map(|of| &of.name)),
+        (
+            "auth_user_change_password",
+            request.auth_user_change_password.as_ref().map(|of| &of.name),
+        ),
+        ("auth_user_grant_role", request.auth_user_grant_role.as_ref().map(|of| &of.user)),
+        ("auth_user_revoke_role", request.auth_user_revoke_role.as_ref().map(|of| &of.name)),
+        ("auth_role_add", request.auth_role_add.as_ref().map(|of| &of.name)),
+        ("auth_role_delete", request.auth_role_delete.as_ref().map(|of| &of.role)),
+        (
+            "auth_role_grant_permission",
+            request.auth_role_grant_permission.as_ref().map(|of| &of.name),
+        ),
+        (
+            "auth_role_revoke_permission",
+            request.auth_role_revoke_permission.as_ref().map(|of| &of.role),
+        ),
     ];
     names.into_iter().find_map(|(kind, name)| Some((kind, name?.as_str())))
 }

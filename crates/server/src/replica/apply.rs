@@ -284,10 +284,9 @@ impl Applier {
             change.kind == ConfChangeKind::RemoveNode && change.node_id == self.metadata.node_id;
         let report = &mut self.ready.report;
         report.is_removed |= is_removed && applied.is_ok();
-        let accepted = applied.ok().cloned();
         report.conf_changes.push(AppliedConfChange {
             index: entry.index,
-            change: accepted,
+            change: applied.ok().cloned(),
             conf_state: after,
         });
         report.members = Some(Arc::clone(&self.members));
@@ -297,19 +296,12 @@ impl Applier {
     }
 
     fn finish_txn(&mut self, ended: TxnResult, progress: AppliedPosition) {
-        let TxnResult {
-            revision,
-            changes,
-            earlier_revisions: earlier,
-            dropped_states: dropped,
-            commit_due,
-        } = ended;
-        self.ready.changes.extend(earlier);
-        if !changes.is_empty() {
-            self.ready.changes.push((revision, changes));
+        self.ready.changes.extend(ended.earlier_revisions);
+        if !ended.changes.is_empty() {
+            self.ready.changes.push((ended.revision, ended.changes));
         }
-        self.ready.dropped_states.push(dropped);
-        self.ready.is_commit_due |= commit_due;
+        self.ready.dropped_states.push(ended.dropped_states);
+        self.ready.is_commit_due |= ended.commit_due;
         self.applied_position = progress;
     }
 }

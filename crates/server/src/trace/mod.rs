@@ -111,22 +111,20 @@ impl TraceRecorder {
         self.is_on.load(Relaxed)
     }
 
-    /// Does nothing if it is on. Of the [collected](Self::collect) events the newest `notes_max`
+    /// Does nothing if it is on. Of the [collected](Self::collect) events the newest `events_max`
     /// are kept.
-    pub fn start(&self, notes_max: usize) {
-        let mut film = self.buffer.lock();
-        if film.is_some() {
+    pub fn start(&self, events_max: usize) {
+        let mut buffer = self.buffer.lock();
+        if buffer.is_some() {
             return;
         }
         self.new_events.lock().clear();
         self.lost.store(0, Relaxed);
-        let (tape, notes) = (self.locks.record(LOCK_EVENTS_MAX), VecDeque::new());
-        let begun_ns = now_ns();
-        *film = Some(TraceBuffer {
-            lock_recorder: tape,
-            events: notes,
-            events_max: notes_max,
-            start_ns: begun_ns,
+        *buffer = Some(TraceBuffer {
+            lock_recorder: self.locks.record(LOCK_EVENTS_MAX),
+            events: VecDeque::new(),
+            events_max,
+            start_ns: now_ns(),
             overwritten: 0,
             lost: 0,
         });
@@ -135,30 +133,29 @@ impl TraceRecorder {
 
     /// To be called every few hundredths of a second: what does not fit in between is lost.
     pub fn collect(&self) {
-        if let Some(film) = &mut *self.buffer.lock() {
-            let fresh = std::mem::take(&mut *self.new_events.lock());
-            film.append(fresh);
-            if film.lock_recorder.is_half_full() {
-                let full =
-                    std::mem::replace(&mut film.lock_recorder, self.locks.record(LOCK_EVENTS_MAX));
-                film.append_lock_events(full);
+        if let Some(buffer) = &mut *self.buffer.lock() {
+            buffer.append(std::mem::take(&mut *self.new_events.lock()));
+            if buffer.lock_recorder.is_half_full() {
+                let next = self.locks.record(LOCK_EVENTS_MAX);
+                let full = std::mem::replace(&mut buffer.lock_recorder, next);
+                buffer.append_lock_events(full);
             }
         }
     }
 
     /// `None` if nothing was recorded.
     pub fn stop(&self) -> Option<RecordedTrace> {
-        let mut film = {
-            let mut film = self.buffer.lock();
+        let mut buffer = {
+            let mut buffer = self.buffer.lock();
             self.is_on.store(false, Relaxed);
-            film.take()?
+            buffer.take()?
         };
-        film.append(std::mem::take(&mut *self.new_events.lock()));
-        let tape = std::mem::replace(&mut film.lock_recorder, self.locks.record(0));
-        film.append_lock_events(tape);
-        let lost = film.lost + self.lost.load(Relaxed);
-        let timeline = timeline::build(film.events.make_contiguous());
-        Some(RecordedTrace { timeline, overwritten: film.overwritten, lost })
+        buffer.append(std::mem::take(&mut *self.new_events.lock()));
+        let recorder = std::mem::replace(&mut buffer.lock_recorder, self.locks.record(0));
+        buffer.append_lock_events(recorder);
+        let lost = buffer.lost + self.lost.load(Relaxed);
+        let timeline = timeline::build(buffer.events.make_contiguous());
+        Some(RecordedTrace { timeline, overwritten: buffer.overwritten, lost })
     }
 
     /// 0 if nothing is recorded.

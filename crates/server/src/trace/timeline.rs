@@ -74,48 +74,26 @@ impl EventIndex {
                     known.requests.insert(number, (format!("{class} #{number}"), kind));
                 }
                 TraceEvent::Lock(LockEvent::Hold {
-                    lock,
-                    task: actor,
-                    number,
-                    start_ns,
-                    end_ns,
-                    ..
+                    lock, task, number, start_ns, end_ns, ..
                 }) => {
-                    let stays = known
-                        .lock_intervals
-                        .entry((lock, actor, BlockerState::Holding))
-                        .or_default();
-                    stays.intervals.push((start_ns, end_ns, number));
+                    let key = (lock, task, BlockerState::Holding);
+                    let holds = known.lock_intervals.entry(key).or_default();
+                    holds.intervals.push((start_ns, end_ns, number));
                 }
                 TraceEvent::Lock(LockEvent::Wait {
-                    lock,
-                    task: actor,
-                    number,
-                    start_ns,
-                    end_ns,
-                    ..
+                    lock, task, number, start_ns, end_ns, ..
                 }) => {
-                    let stay = (start_ns, end_ns, number);
-                    let stays = known
-                        .lock_intervals
-                        .entry((lock, actor, BlockerState::Waiting))
-                        .or_default();
-                    stays.intervals.push(stay);
-                    known
-                        .wait_intervals
-                        .entry(waiter_id((actor, number)))
-                        .or_default()
-                        .intervals
-                        .push(stay);
+                    let key = (lock, task, BlockerState::Waiting);
+                    let waits = known.lock_intervals.entry(key).or_default();
+                    waits.intervals.push((start_ns, end_ns, number));
+                    let waits = known.wait_intervals.entry(waiter_id((task, number))).or_default();
+                    waits.intervals.push((start_ns, end_ns, number));
                 }
                 _ => {}
             }
         }
-        known
-            .lock_intervals
-            .values_mut()
-            .chain(known.wait_intervals.values_mut())
-            .for_each(Intervals::sort);
+        known.lock_intervals.values_mut().for_each(Intervals::sort);
+        known.wait_intervals.values_mut().for_each(Intervals::sort);
         known
     }
 
@@ -130,7 +108,6 @@ impl EventIndex {
         let waits = self.wait_intervals.get(&(None, trace.number()));
         let mut at_ns = trace.start_ns();
         let mut work_ns = at_ns;
-        let mut waited = Vec::new();
         for stage in Stage::ALL {
             let (from_ns, to_ns) = (at_ns, at_ns + trace.stage_ns(stage));
             at_ns = to_ns;
@@ -142,19 +119,11 @@ impl EventIndex {
             };
             work_ns = to_ns;
             if from_ns < to_ns {
-                let what = Activity::Wait { resource: of.to_owned(), blocker: behind };
-                waited.push(Span {
-                    lane: lane.clone(),
-                    kind: *kind,
-                    activity: what,
-                    from_ns,
-                    to_ns,
-                });
+                let activity = Activity::Wait { resource: of.to_owned(), blocker: behind };
+                spans.push(Span { lane: lane.clone(), kind: *kind, activity, from_ns, to_ns });
             }
         }
-        spans.append(&mut waited);
-        let lane = (lane.as_str(), *kind);
-        add_busy_spans(lane, &Activity::Run, (work_ns, at_ns), waits, spans);
+        add_busy_spans((lane, *kind), &Activity::Run, (work_ns, at_ns), waits, spans);
     }
 
     fn add_step_spans(
@@ -217,13 +186,8 @@ fn add_busy_spans(
 ) {
     let mut done = |from_ns, to_ns| {
         if from_ns < to_ns {
-            spans.push(Span {
-                lane: lane.to_owned(),
-                kind,
-                activity: what.clone(),
-                from_ns,
-                to_ns,
-            });
+            let (lane, activity) = (lane.to_owned(), what.clone());
+            spans.push(Span { lane, kind, activity, from_ns, to_ns });
         }
     };
     let mut at_ns = from_ns;
@@ -321,12 +285,8 @@ mod tests {
     }
 
     fn step(worker: TaskLabel, doing: StepKind, from: u64, to: u64) -> TraceEvent {
-        TraceEvent::ThreadStep {
-            thread: worker,
-            step_kind: doing,
-            from_ns: from * MS,
-            to_ns: to * MS,
-        }
+        let (from_ns, to_ns) = (from * MS, to * MS);
+        TraceEvent::ThreadStep { thread: worker, step_kind: doing, from_ns, to_ns }
     }
 
     /// A long range; the applier waits for it with a put behind it; a get waits for the applier.
