@@ -88,11 +88,11 @@ impl PeriodicCheck<'_> {
         let heard = |other: &PeerHash| Some((other.id, *other.result.as_ref().ok()?));
         let said: Vec<(u64, MemberHash)> = self.others.iter().filter_map(heard).collect();
         let own = self.has_changed().then_some(self.leader);
+        // All are checked, for their warnings.
         let wrong = said.iter().filter(|(id, said)| self.is_corrupt(*id, said));
         let wrong: Vec<u64> = wrong.map(|(id, _)| *id).collect();
-        let checked = said.len();
-        tracing::info!("number-of-peers-checked" = checked, "finished peer corruption check");
-        own.into_iter().chain(wrong).next()
+        tracing::info!("number-of-peers-checked" = said.len(), "finished peer corruption check");
+        own.or(wrong.first().copied())
     }
 
     fn has_changed(&self) -> bool {

@@ -78,12 +78,11 @@ impl RequestTrace {
     }
 
     pub(crate) fn start_at(now_ns: u64) -> RequestTrace {
-        let spent_ns = Default::default();
         RequestTrace {
             number: 0,
             start_ns: now_ns,
             last_end_ns: now_ns,
-            stage_ns: spent_ns,
+            stage_ns: Default::default(),
             longest_wait: None,
         }
     }

@@ -165,6 +165,8 @@ impl DiskStoreDir {
         Ok(engine)
     }
 
+    /// An error may be ignored: leftovers take room and do no other harm, and the next call tries
+    /// again.
     fn remove_unnamed(&self, stores: &mut OpenStores) -> Result<()> {
         stores.engines.retain(|_, engine| engine.strong_count() > 0);
         let named: BTreeSet<u64> = self.marks()?.into_iter().map(|(_, number)| number).collect();
@@ -174,12 +176,6 @@ impl DiskStoreDir {
             }
         }
         Ok(())
-    }
-
-    /// Like `remove_unnamed`, but errors are only logged: leftovers take room and do no other harm,
-    /// and the next call tries again.
-    fn try_remove_unnamed(&self, stores: &mut OpenStores) {
-        let _ = self.remove_unnamed(stores);
     }
 }
 
@@ -225,7 +221,7 @@ impl StoreDir for DiskStoreDir {
             self.write_mark(&name, staged.number)?;
             stores.kept.insert(index, staged.engine);
         }
-        self.try_remove_unnamed(&mut stores);
+        let _ = self.remove_unnamed(&mut stores);
         Ok(())
     }
 
@@ -260,7 +256,7 @@ impl StoreDir for DiskStoreDir {
                 self.remove_mark(&name)?;
             }
         }
-        self.try_remove_unnamed(&mut stores);
+        let _ = self.remove_unnamed(&mut stores);
         Ok(engine)
     }
 
@@ -268,7 +264,7 @@ impl StoreDir for DiskStoreDir {
         let mut stores = self.open_stores.lock();
         self.remove_mark(&snapshot_name(index))?;
         stores.kept.remove(&index);
-        self.try_remove_unnamed(&mut stores);
+        let _ = self.remove_unnamed(&mut stores);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use clearlane_raft as raft;
 use clearlane_raft::{Message, Role};
 use clearlane_wal::group_commit::BatchResult;
 
-use super::queued_proposals::Proposal;
+use super::queued_proposals::QueuedProposal;
 use super::{ApplyReport, MemberChangeError, Replica, RequestId, RequestOutcome};
 use crate::applied_position::AppliedPosition;
 use crate::error::Result;
@@ -43,10 +43,10 @@ impl Replica {
     pub fn handle_input(&mut self, input: ReplicaInput) -> Result<()> {
         match input {
             ReplicaInput::Propose(request, of) => {
-                self.handle_proposal(Proposal::Request(request), of)
+                self.handle_proposal(QueuedProposal::Request(request), of)
             }
             ReplicaInput::ChangeMembers(change, of) => match self.check_change(&change) {
-                Ok(()) => self.handle_proposal(Proposal::MemberChange(change), of),
+                Ok(()) => self.handle_proposal(QueuedProposal::MemberChange(change), of),
                 Err(error) => self.complete(of, RequestOutcome::ChangeRejected(error)),
             },
             ReplicaInput::ReadIndex(of) => {
@@ -79,7 +79,7 @@ impl Replica {
     }
 
     /// Proposes, or queues the proposal until there is a leader.
-    fn handle_proposal(&mut self, proposal: Proposal, of: RequestId) {
+    fn handle_proposal(&mut self, proposal: QueuedProposal, of: RequestId) {
         if self.can_propose() && self.queued_proposals.is_empty() {
             self.propose(proposal, of);
         } else if !self.queued_proposals.push(proposal, of) {

@@ -48,7 +48,7 @@ pub use self::apply_messages::{AppliedConfChange, ApplyReport, ToApply};
 pub use self::force_new_cluster::force_new_cluster;
 pub use self::input::ReplicaInput;
 use self::own_alarm::ProposedAlarm;
-use self::queued_proposals::{Proposal, QueuedProposals};
+use self::queued_proposals::{QueuedProposal, QueuedProposals};
 pub use self::ready::{
     ApplyReady, ApplyReadyHandler, Completions, NewStore, ReplicaReady, ReplicaReadyHandler,
 };
@@ -192,18 +192,18 @@ impl Replica {
     }
 
     /// The proposal may be lost; then its request waits until it times out.
-    fn propose(&mut self, proposal: Proposal, of: RequestId) {
+    fn propose(&mut self, proposal: QueuedProposal, of: RequestId) {
         let is_late = self.apply_is_behind();
         let id = self.ids.next();
         let proposed = match proposal {
-            Proposal::Request(_) if is_late => Err(raft::Error::QueueFull),
-            Proposal::Request(mut request) => {
+            QueuedProposal::Request(_) if is_late => Err(raft::Error::QueueFull),
+            QueuedProposal::Request(mut request) => {
                 self.assign_lease_id(&mut request);
                 request.header.get_or_insert_default().id = id;
                 self.wait.register(id, of);
                 self.raft.propose(request.encode_to_vec().into())
             }
-            Proposal::MemberChange(change) => {
+            QueuedProposal::MemberChange(change) => {
                 self.wait.register(id, of);
                 self.raft.propose_conf_change(change.to_conf_change(id).encode().into())
             }

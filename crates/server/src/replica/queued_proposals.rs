@@ -13,16 +13,16 @@ const PROPOSALS_MAX: usize = 4096;
 const BYTES_MAX: usize = 64 << 20;
 
 #[derive(Debug)]
-pub(super) enum Proposal {
+pub(super) enum QueuedProposal {
     Request(Box<InternalRaftRequest>),
     MemberChange(MemberChange),
 }
 
-impl Proposal {
+impl QueuedProposal {
     fn bytes(&self) -> usize {
         match self {
-            Proposal::Request(request) => request.encoded_len(),
-            Proposal::MemberChange(_) => 0,
+            QueuedProposal::Request(request) => request.encoded_len(),
+            QueuedProposal::MemberChange(_) => 0,
         }
     }
 }
@@ -30,7 +30,7 @@ impl Proposal {
 /// In the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct QueuedProposals {
-    proposals: VecDeque<(Proposal, RequestId)>,
+    proposals: VecDeque<(QueuedProposal, RequestId)>,
     bytes: usize,
 }
 
@@ -40,7 +40,7 @@ impl QueuedProposals {
     }
 
     /// Returns false if there is no room.
-    pub(super) fn push(&mut self, proposal: Proposal, request: RequestId) -> bool {
+    pub(super) fn push(&mut self, proposal: QueuedProposal, request: RequestId) -> bool {
         let bytes = proposal.bytes();
         let has_room = self.proposals.len() < PROPOSALS_MAX
             && (self.bytes == 0 || self.bytes + bytes <= BYTES_MAX);
@@ -51,7 +51,7 @@ impl QueuedProposals {
         has_room
     }
 
-    pub(super) fn pop(&mut self) -> Option<(Proposal, RequestId)> {
+    pub(super) fn pop(&mut self) -> Option<(QueuedProposal, RequestId)> {
         let (proposal, request) = self.proposals.pop_front()?;
         self.bytes -= proposal.bytes();
         Some((proposal, request))

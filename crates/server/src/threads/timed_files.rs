@@ -14,7 +14,7 @@ use clearlane_wal::files::{File, FileSystem};
 use super::disk_space::DiskSpace;
 use super::metrics::Metrics;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct TimedFiles {
     pub(super) files: Arc<dyn FileSystem>,
     pub(super) metrics: Arc<Metrics>,
@@ -23,11 +23,7 @@ pub(super) struct TimedFiles {
 
 impl TimedFiles {
     fn wrap(&self, file: Box<dyn File>) -> Box<dyn File> {
-        Box::new(TimedFile {
-            file,
-            metrics: Arc::clone(&self.metrics),
-            disk_space: Arc::clone(&self.disk_space),
-        })
+        Box::new(TimedFile { file, shared: self.clone() })
     }
 }
 
@@ -81,8 +77,7 @@ impl FileSystem for TimedFiles {
 #[derive(Debug)]
 struct TimedFile {
     file: Box<dyn File>,
-    metrics: Arc<Metrics>,
-    disk_space: Arc<DiskSpace>,
+    shared: TimedFiles,
 }
 
 impl File for TimedFile {
@@ -96,9 +91,9 @@ impl File for TimedFile {
 
     fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         let begin = Instant::now();
-        self.disk_space.retry_while_full(|| self.file.write_at(offset, data))?;
-        self.metrics.log_writes.record(begin.elapsed());
-        self.metrics.log_bytes.fetch_add(data.len() as u64, Relaxed);
+        self.shared.disk_space.retry_while_full(|| self.file.write_at(offset, data))?;
+        self.shared.metrics.log_writes.record(begin.elapsed());
+        self.shared.metrics.log_bytes.fetch_add(data.len() as u64, Relaxed);
         Ok(())
     }
 
@@ -113,7 +108,7 @@ impl File for TimedFile {
     fn sync(&mut self) -> io::Result<()> {
         let begin = Instant::now();
         self.file.sync()?;
-        self.metrics.log_syncs.record(begin.elapsed());
+        self.shared.metrics.log_syncs.record(begin.elapsed());
         Ok(())
     }
 
