@@ -1,8 +1,8 @@
 //! The events of a run, a line for each.
 //!
 //! The lines run into one hash, which two runs of a seed must share: a difference means that some
-//! code uses the time, a random number or the order of a hash map. To see where two runs part, print
-//! and compare the lines.
+//! code uses the time, a random number or the order of a hash map. To see where two runs part,
+//! print and compare the lines.
 
 use std::fmt::Arguments;
 use std::hash::Hasher;
