@@ -141,7 +141,7 @@ impl Cluster {
         };
         while cluster.leader == 0 {
             cluster.run_until(now + TICK);
-            let leads = |member: &&Member| member.replica.raft.leadership().role == Role::Leader;
+            let leads = |member: &&Member| member.replica.raft().leadership().role == Role::Leader;
             cluster.leader = cluster.members.values().find(leads).map_or(0, |member| member.id);
         }
         cluster
@@ -340,7 +340,7 @@ impl Cluster {
 
     /// The first entry that the leader has in memory.
     pub(crate) fn first_log_index(&self) -> u64 {
-        self.members[&self.leader].replica.raft.kept_indexes().0
+        self.members[&self.leader].replica.raft().kept_indexes().0
     }
 
     pub(crate) fn stop(self) {

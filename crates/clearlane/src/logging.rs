@@ -85,8 +85,10 @@ impl Subscriber for LogSubscriber {
         let mut words = EventFields::default();
         event.record(&mut words);
         let line = match self.format {
-            LogFormat::Json => json(event.metadata(), words, now()),
-            LogFormat::Console => console(event.metadata(), words, now()),
+            LogFormat::Json => json(event.metadata(), words, timestamp(OffsetDateTime::now_utc())),
+            LogFormat::Console => {
+                console(event.metadata(), words, timestamp(OffsetDateTime::now_utc()))
+            }
         };
         for output in self.outputs.lock().iter_mut() {
             // An output that fails cannot be reported either.
@@ -188,8 +190,7 @@ fn caller(metadata: &Metadata<'_>) -> String {
     format!("{}:{}", &file[end..], metadata.line().unwrap_or(0))
 }
 
-fn now() -> String {
-    let now = OffsetDateTime::now_utc();
+fn timestamp(now: OffsetDateTime) -> String {
     let (year, month, day) = (now.year(), u8::from(now.month()), now.day());
     let (hour, minute, second, micros) = now.to_hms_micro();
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
@@ -209,6 +210,12 @@ mod tests {
             LogSubscriber::open(&LogConfig { level: level.to_owned(), format, outputs }).unwrap();
         tracing::subscriber::with_default(log, speak);
         std::fs::read_to_string(path).unwrap()
+    }
+
+    #[test]
+    fn a_timestamp_has_all_its_digits() {
+        let at = OffsetDateTime::UNIX_EPOCH + Duration::new(951_827_696, 7_000);
+        assert_eq!(timestamp(at), "2000-02-29T12:34:56.000007Z");
     }
 
     #[test]

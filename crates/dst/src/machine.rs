@@ -231,7 +231,7 @@ impl Machine {
 
     /// The default, with no leader, if the member does not run.
     pub fn leadership(&self) -> Leadership {
-        self.replica().map(|replica| replica.raft.leadership()).unwrap_or_default()
+        self.replica().map(|replica| replica.raft().leadership()).unwrap_or_default()
     }
 
     pub fn is_leader(&self) -> bool {

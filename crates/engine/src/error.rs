@@ -82,9 +82,8 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> Error {
-        let path = path.to_owned();
-        move |source| Error::Path { path: path.clone(), source }
+    pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
+        move |source| Error::Path { path: path.to_owned(), source }
     }
 
     pub(crate) fn corrupt(path: &Path, detail: impl Into<String>) -> Error {

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderValue, Request, Version, header};
+use http::{HeaderValue, Request, Uri, Version, header};
 use http_body_util::{BodyExt, Full};
 use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint};
@@ -100,7 +100,7 @@ fn text(status: &Status) -> String {
 }
 
 fn request(call: &Call) -> Request<Body> {
-    Request::post(call.path)
+    Request::post(Uri::from_static(call.path))
         .version(Version::HTTP_2)
         .header(header::TE, HeaderValue::from_static("trailers"))
         .header(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"))

@@ -36,7 +36,12 @@ impl Server {
 
     /// The same with a deadline: see [`RequestChannel::with_deadline`].
     pub fn with_deadline(&self, until_ns: u64) -> Server {
-        Server { requests: self.requests.with_deadline(until_ns), ..self.clone() }
+        // Each call with a time-out comes here: no more is cloned than is kept.
+        Server {
+            threads: Arc::clone(&self.threads),
+            requests: self.requests.with_deadline(until_ns),
+            limits: self.limits,
+        }
     }
 
     pub fn requests(&self) -> &RequestChannel {

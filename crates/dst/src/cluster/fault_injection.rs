@@ -197,12 +197,12 @@ impl Cluster {
         let is_planted = self.config.bug == Some(Bug::LeaseKeptOverTransfer);
         let Some(running) = self.running_mut(leader) else { return };
         if is_planted {
-            let term = running.replica.raft.leadership().term;
+            let term = running.replica.raft().leadership().term;
             let message = unnoticed_transfer(leader, to, term).filter(|_| to != leader);
             message.into_iter().for_each(|message| self.send(leader, message));
             return;
         }
-        running.replica.raft.transfer_leader(to);
+        running.replica.transfer_leader(to);
         self.plan_poll(leader);
     }
 
@@ -234,13 +234,13 @@ impl Cluster {
         let view = |machine: &Machine| match machine.replica().zip(machine.applier()) {
             None => format!("{}: down (gone: {})", machine.id, machine.is_removed),
             Some((core, applier)) => {
-                let Leadership { leader, term, role } = core.raft.leadership();
+                let Leadership { leader, term, role } = core.raft().leadership();
                 let AppliedPosition { index, conf_state: members, .. } = &applier.applied_position;
                 format!(
                     "{}: {role:?} term {term} leader {leader} committed {} applied {index} \
                      voters {:?} learners {:?}",
                     machine.id,
-                    core.raft.committed_index(),
+                    core.raft().committed_index(),
                     members.voters,
                     members.learners
                 )

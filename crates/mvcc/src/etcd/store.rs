@@ -58,7 +58,7 @@ pub(crate) struct EtcdReadTxn<'s> {
     tx: Box<dyn ReadTx + 's>,
     revisions: Revisions,
     /// `None` if `store` was unlocked, to go on with the backend's read alone.
-    _store_guard: Option<StoreGuard<'s>>,
+    store_guard: Option<StoreGuard<'s>>,
 }
 
 impl IndexedRead for EtcdReadTxn<'_> {
@@ -113,7 +113,7 @@ impl<A: ConsistentIndex> EtcdStore<A> {
         open: impl FnOnce(&'s dyn Backend<StorePosition<A>>) -> Box<dyn ReadTx + 's>,
     ) -> EtcdReadTxn<'s> {
         let (store_guard, revisions, tx) = self.locks.read(|| open(&*self.backend));
-        EtcdReadTxn { tx, revisions, _store_guard: Some(store_guard) }
+        EtcdReadTxn { tx, revisions, store_guard: Some(store_guard) }
     }
 
     /// The index part of a compaction, where it is done while the compaction is scheduled. That is
@@ -174,8 +174,9 @@ impl<A: ConsistentIndex> Store<A> for EtcdStore<A> {
         Ok(Box::new(match stored {
             Some(hash) => HashKvJob::done(hash, self.begin_read().revision()),
             None => {
-                let read_txn = self.begin_read_with(|backend| backend.begin_locked_read());
-                HashKvJob::new(EtcdReadTxn { _store_guard: None, ..read_txn }, revision)?
+                let mut read_txn = self.begin_read_with(|backend| backend.begin_locked_read());
+                read_txn.store_guard = None;
+                HashKvJob::new(read_txn, revision)?
             }
         }))
     }

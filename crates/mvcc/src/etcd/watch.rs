@@ -86,7 +86,8 @@ impl<A: ConsistentIndex> EtcdWatchableStore<A> {
         }
         let end = [&record.key, &b"\0"[..]].concat();
         let options = RangeOptions { revision: before, ..RangeOptions::default() };
-        match self.store.begin_read().range(KeyRange::new(&record.key, &end), options) {
+        let found = self.store.begin_read().range(KeyRange::new(&record.key, &end), options);
+        match found {
             // It was compacted meanwhile; the event goes without it.
             Err(Error::Compacted) => Ok(None),
             found => Ok(found?.records.pop()),

@@ -180,6 +180,7 @@ impl Applier {
         request: &InternalRaftRequest,
         progress: AppliedPosition,
     ) -> Result<()> {
+        // In front of alarms: what members publish about themselves is refused by none.
         if let Some(attributes) = &request.cluster_member_attr_set {
             return self.update_members(id, progress, |members, txn| {
                 members.set_attributes(attributes, txn)

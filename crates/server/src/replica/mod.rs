@@ -37,7 +37,9 @@ use clearlane_lease::Lessor;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest, RequestHeader};
 use clearlane_raft as raft;
 use clearlane_raft::LogPosition;
-use clearlane_raft::read_index::{ReadIndexAction, ReadIndexQueue, RequestIdGenerator};
+use clearlane_raft::read_index::{
+    ReadIndexAction, ReadIndexMetrics, ReadIndexQueue, RequestIdGenerator,
+};
 use clearlane_raft::{Leadership, Message, RaftNode, Ready, Role};
 use clearlane_wal::group_commit::BatchResult;
 use clearlane_wal::{ConfState, Entry, EntryKind, Metadata};
@@ -77,10 +79,10 @@ pub struct Replica {
     pub metadata: Metadata,
     config: ReplicaConfig,
     store_dir: Arc<dyn StoreDir>,
-    pub raft: RaftNode,
+    raft: RaftNode,
     wal: WalPipeline,
     /// Index and term, as reported by the apply loop.
-    pub applied: (u64, u64),
+    applied: (u64, u64),
     conf_state: ConfState,
     /// As reported by the apply loop.
     pub members: Arc<Members>,
@@ -93,8 +95,8 @@ pub struct Replica {
     pub leases_expired: u64,
     /// As of the last poll.
     now: Duration,
-    pub read_index: ReadIndexQueue<RequestId>,
-    pub ids: RequestIdGenerator,
+    read_index: ReadIndexQueue<RequestId>,
+    ids: RequestIdGenerator,
     pub wait: Arc<Wait>,
     queued_proposals: QueuedProposals,
     proposed_alarm: Option<ProposedAlarm>,
@@ -146,6 +148,28 @@ pub enum MemberChangeError {
 }
 
 impl Replica {
+    pub fn raft(&self) -> &RaftNode {
+        &self.raft
+    }
+
+    pub fn transfer_leader(&mut self, to: u64) {
+        self.raft.transfer_leader(to);
+    }
+
+    /// Index and term, as far as the apply loop has reported.
+    pub fn applied(&self) -> (u64, u64) {
+        self.applied
+    }
+
+    pub fn read_index_metrics(&self) -> ReadIndexMetrics {
+        self.read_index.metrics()
+    }
+
+    /// Of the newest proposal or ReadIndex request.
+    pub fn last_id(&self) -> u64 {
+        self.ids.last()
+    }
+
     pub fn tick(&mut self) {
         self.ticks_before_vote = self.ticks_before_vote.saturating_sub(1);
         // The tick may end a transfer of leadership.

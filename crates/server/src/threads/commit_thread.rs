@@ -62,7 +62,7 @@ impl CommitThread {
             job_start: None,
             next_step: Duration::ZERO,
             last_tick: Duration::ZERO,
-            disk_space_monitor: DiskSpaceMonitor::new(replica.raft.bytes_after_durable()),
+            disk_space_monitor: DiskSpaceMonitor::new(replica.raft().bytes_after_durable()),
         }
     }
 

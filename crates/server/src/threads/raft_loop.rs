@@ -151,10 +151,10 @@ impl RaftLoop<'_> {
 
     fn publish_status(&mut self) {
         let metrics = &self.state.metrics;
-        let reads = self.replica.read_index.metrics();
+        let reads = self.replica.read_index_metrics();
         metrics.slow_read_indexes.store(reads.late_answers + reads.timed_out, Relaxed);
         metrics.leases_expired.store(self.replica.leases_expired, Relaxed);
-        self.state.status.set_committed(self.replica.raft.committed_index());
+        self.state.status.set_committed(self.replica.raft().committed_index());
         let awaited = self.replica.awaited_index();
         if awaited != std::mem::replace(&mut self.awaited_index, awaited) {
             self.state.raft_queue.set_awaited_index(awaited);
@@ -164,7 +164,7 @@ impl RaftLoop<'_> {
     /// A heartbeat goes out with each tick of a leader. One that is late by more than another tick
     /// may cost it its leadership.
     fn check_heartbeat_lateness(&self, late: Duration) {
-        let leadership = self.replica.raft.leadership();
+        let leadership = self.replica.raft().leadership();
         let others = self.replica.members.iter().count().saturating_sub(1);
         if late <= self.tick || leadership.role != Role::Leader || others == 0 {
             return;
@@ -228,7 +228,7 @@ impl RaftLoop<'_> {
 
     /// Called when the log waits for room: a leader that cannot write holds up all members.
     fn transfer_leadership(&mut self) {
-        let (leadership, own) = (self.replica.raft.leadership(), self.replica.metadata.node_id);
+        let (leadership, own) = (self.replica.raft().leadership(), self.replica.metadata.node_id);
         if leadership.role != Role::Leader || !self.replica.can_propose() {
             return;
         }
@@ -236,12 +236,12 @@ impl RaftLoop<'_> {
         let votes = |id: u64| members.get(id).is_some_and(|member| !member.is_learner);
         let others = self
             .replica
-            .raft
+            .raft()
             .match_indexes()
             .into_iter()
             .filter(|(id, _)| *id != own && votes(*id));
         if let Some((heir, _)) = others.max_by_key(|(_, matched)| *matched) {
-            self.replica.raft.transfer_leader(heir);
+            self.replica.transfer_leader(heir);
         }
     }
 }

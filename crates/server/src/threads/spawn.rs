@@ -91,9 +91,11 @@ fn spawn(
     let shared = Arc::clone(shared);
     let thread = name.to_owned();
     thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // The class changes timing only: an error is ignored.
-        sched_class.apply_to_thread();
-        let ended = catch_unwind(AssertUnwindSafe(|| work(&shared)));
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            // The class changes timing only: an error is ignored.
+            sched_class.apply_to_thread();
+            work(&shared)
+        }));
         if let Err(error) = ended.unwrap_or_else(|_| Err(Error::Panicked { thread })) {
             shared.fail(error);
         }

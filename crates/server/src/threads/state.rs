@@ -118,7 +118,7 @@ impl ServerState {
             failure: watch::Sender::new(None),
             members: watch::Sender::new(Arc::clone(&replica.members)),
             alarms: ArcSwap::new(Arc::clone(&replica.alarms)),
-            leadership: watch::Sender::new(replica.raft.leadership()),
+            leadership: watch::Sender::new(replica.raft().leadership()),
             compacted: watch::Sender::new(0),
             sizes: StoreSizes::default(),
             quota,
@@ -136,8 +136,8 @@ impl ServerState {
 
     fn init_status(&self, replica: &Replica, applier: &Applier, joins_as_learner: Option<bool>) {
         self.disk_space.start();
-        self.status.set_leadership(replica.raft.leadership(), Duration::ZERO);
-        self.status.set_committed(replica.raft.committed_index());
+        self.status.set_leadership(replica.raft().leadership(), Duration::ZERO);
+        self.status.set_committed(replica.raft().committed_index());
         self.status.set_applied(applier.applied_position.index);
         self.status.init_is_learner(replica, &applier.members, joins_as_learner);
     }

@@ -70,7 +70,7 @@ impl Status {
         members: &Members,
         joins_as_learner: Option<bool>,
     ) {
-        let is_new = members.is_empty() && replica.raft.committed_index() == 0;
+        let is_new = members.is_empty() && replica.raft().committed_index() == 0;
         // Without members and without an answer this counts as a learner: a learner must not answer
         // as if it voted.
         let is_learner = is_new && joins_as_learner.unwrap_or(true);

@@ -134,7 +134,9 @@ impl TraceRecorder {
     /// To be called every few hundredths of a second: what does not fit in between is lost.
     pub fn collect(&self) {
         if let Some(buffer) = &mut *self.buffer.lock() {
-            buffer.append(std::mem::take(&mut *self.new_events.lock()));
+            // The lock is not held while events are moved: requests end meanwhile.
+            let events = std::mem::take(&mut *self.new_events.lock());
+            buffer.append(events);
             if buffer.lock_recorder.is_half_full() {
                 let next = self.locks.record(LOCK_EVENTS_MAX);
                 let full = std::mem::replace(&mut buffer.lock_recorder, next);

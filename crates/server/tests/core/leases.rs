@@ -144,10 +144,10 @@ fn a_leader_that_is_cut_off_takes_nothing_away() {
     propose_and_apply(&mut lab, first, put_on("a", 7));
     lab.tick(16);
     lab.isolated = vec![first];
-    let before = lab.host(first).replica().raft.raft.kept_indexes().1;
+    let before = lab.host(first).replica().raft.raft().kept_indexes().1;
     lab.tick(5);
     assert!(
-        lab.host(first).replica().raft.raft.kept_indexes().1 > before,
+        lab.host(first).replica().raft.raft().kept_indexes().1 > before,
         "it has proposed the revocation"
     );
     let second = lab.leader();
@@ -268,7 +268,7 @@ fn with_checkpoints_the_next_leader_goes_on() {
     lab.tick(250);
     let told: Vec<i64> = (1..=3).map(|id| contents(&mut lab, id)[0].remaining_ttl).collect();
     assert!(told.iter().all(|left| *left == told[0] && (80..=81).contains(left)), "{told:?}");
-    lab.call(first, |core: &mut TestReplica| core.raft.raft.transfer_leader(first % 3 + 1));
+    lab.call(first, |core: &mut TestReplica| core.raft.transfer_leader(first % 3 + 1));
     lab.deliver_all();
     lab.tick(5);
     let second = lab.leader();

@@ -73,7 +73,7 @@ fn a_transfer_that_ends_before_the_next_poll_takes_the_lease() {
         "the second under the lease"
     );
     let core = lab.host(leader).replica();
-    core.raft.raft.transfer_leader(leader % 3 + 1);
+    core.raft.transfer_leader(leader % 3 + 1);
     for _ in 0..10 {
         core.tick();
     }
@@ -116,7 +116,7 @@ fn one_round_serves_all_waiting_reads() {
     lab.deliver_all();
     let gone: usize = lab.host(leader).reads.iter().map(readers).sum();
     assert_eq!(gone, 100);
-    assert_eq!(lab.host(leader).replica().raft.read_index.metrics().requests, 1);
+    assert_eq!(lab.host(leader).replica().raft.read_index_metrics().requests, 1);
 }
 
 fn readers(reads: &ReadOutcome) -> usize {

@@ -304,7 +304,7 @@ impl ReplicaCluster {
         for _ in 0..200 {
             let mut running = self.hosts.values().filter_map(|bench| {
                 let (core, _) = bench.running.as_ref()?;
-                let leads = core.raft.raft.leadership().role == Role::Leader;
+                let leads = core.raft.raft().leadership().role == Role::Leader;
                 (leads && !self.isolated.contains(&bench.id)).then_some(bench.id)
             });
             if let Some(id) = running.next() {

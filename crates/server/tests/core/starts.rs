@@ -36,12 +36,12 @@ fn the_log_is_shortened_behind_what_is_durable() {
         lab.put(1, "key", &format!("{number:0100}"));
     }
     assert!(lab.host(1).segments() > 3, "nothing is durable, nothing may go");
-    let (first, _) = lab.host(1).replica().raft.raft.kept_indexes();
+    let (first, _) = lab.host(1).replica().raft.raft().kept_indexes();
     assert_eq!(first, 1);
     lab.commit(1);
     let applied = lab.host(1).replica().applied_position().index;
     assert_eq!(
-        lab.host(1).replica().raft.raft.kept_indexes().0,
+        lab.host(1).replica().raft.raft().kept_indexes().0,
         applied - 5 + 1,
         "a few are kept for others"
     );
@@ -67,21 +67,24 @@ fn the_log_is_shortened_by_its_bytes_too() {
         lab.put(1, "key", &format!("{number:01000}"));
     }
     lab.commit(1);
-    assert_eq!(lab.host(1).replica().raft.raft.kept_indexes().0, 1, "it is not long enough");
+    assert_eq!(lab.host(1).replica().raft.raft().kept_indexes().0, 1, "it is not long enough");
     for number in 0..2 {
         lab.put(1, "key", &format!("{number:01000}"));
     }
     lab.commit(1);
     let applied = lab.host(1).replica().applied_position().index;
     assert_eq!(
-        lab.host(1).replica().raft.raft.kept_indexes().0,
+        lab.host(1).replica().raft.raft().kept_indexes().0,
         applied - 3 + 1,
         "3 of some 1,050 bytes"
     );
     lab.crash(1);
     lab.start(1);
     lab.leader();
-    assert!(lab.host(1).replica().raft.raft.kept_indexes().0 > applied - 3, "no more than before");
+    assert!(
+        lab.host(1).replica().raft.raft().kept_indexes().0 > applied - 3,
+        "no more than before"
+    );
 }
 
 /// An entry that changes nothing in the store still moves what is durable, or the log of an idle
@@ -246,7 +249,7 @@ fn a_member_that_comes_back_does_not_vote_at_first() {
     lab.start(third);
     for tick in 0..9 {
         lab.tick(1);
-        let leads = lab.host(other).replica().raft.raft.leadership().leader;
+        let leads = lab.host(other).replica().raft.raft().leadership().leader;
         assert_ne!(leads, other, "elected {tick} ticks after a voter came back");
     }
     let new = lab.leader();
@@ -261,12 +264,12 @@ fn new_requests_have_other_ids_than_those_in_the_log() {
     let mut lab = ReplicaCluster::new(1, settings());
     lab.leader();
     lab.call(1, |core| core.propose(crate::replica_cluster::put("a", "1")));
-    let before = lab.host(1).replica().raft.ids.last();
+    let before = lab.host(1).replica().raft.last_id();
     lab.crash(1);
     lab.host(1).reset_start_time();
     lab.start(1);
     lab.leader();
     lab.call(1, |core| core.propose(crate::replica_cluster::put("a", "2")));
-    let after = lab.host(1).replica().raft.ids.last();
+    let after = lab.host(1).replica().raft.last_id();
     assert!(after > before, "{after:x} after {before:x}");
 }

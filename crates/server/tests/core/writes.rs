@@ -161,7 +161,7 @@ fn a_proposal_waits_while_leadership_is_handed_over() {
     let mut lab = ReplicaCluster::new(3, settings());
     let leader = lab.leader();
     let other = (leader + 1) % 3 + 1;
-    lab.host(leader).replica().raft.raft.transfer_leader(other);
+    lab.host(leader).replica().raft.transfer_leader(other);
     assert!(!lab.host(leader).replica().raft.can_propose());
     let id = lab.call(leader, |core| core.propose(put("a", "1")));
     assert!(lab.host(leader).results.is_empty());
