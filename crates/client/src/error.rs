@@ -103,7 +103,7 @@ fn up_to(revision: &Option<i64>) -> String {
     revision.map(|revision| format!(" up to {revision}")).unwrap_or_default()
 }
 
-/// Texts of etcd that have a variant of [`Error`](super::Error).
+/// Texts of etcd that have a variant of [`Error`].
 pub(crate) mod text {
     pub(crate) const NO_LEADER: &str = "etcdserver: no leader";
     pub(crate) const NOT_LEADER: &str = "etcdserver: not leader";
