@@ -63,7 +63,10 @@ pub trait ReadTx {
     ) -> Result<()>;
 }
 
-impl<R: ReadTx + ?Sized> ReadTx for Box<R> {
+impl<P: Deref> ReadTx for P
+where
+    P::Target: ReadTx,
+{
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
         (**self).get(bucket, key)
     }

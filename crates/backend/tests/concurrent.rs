@@ -222,7 +222,7 @@ fn the_payload_of_a_read_belongs_to_its_records() {
         });
         while !finished.load(SeqCst) {
             let tx = backend.begin_snapshot_read();
-            assert_eq!(batches::inspect(&tx).newest, *tx.payload());
+            assert_eq!(batches::inspect(&tx).newest, tx.payload);
         }
     });
 }

@@ -83,7 +83,7 @@ impl Store {
             let seen = batches::inspect(&tx);
             assert!(seen.newest >= acknowledged, "batch {acknowledged} was acknowledged");
             assert!(seen.newest >= before, "batch {before} was seen before");
-            assert_eq!(*tx.payload(), seen.newest, "the payload belongs to the records");
+            assert_eq!(tx.payload, seen.newest, "the payload belongs to the records");
             before = seen.newest;
             thread::yield_now();
             assert_eq!(batches::inspect(&tx), seen, "a state does not change");

@@ -9,6 +9,7 @@
 //! and the records are fetched after it, as in etcd: no put should wait for the disk as well.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use clearlane_backend::{RangeVisitor, ReadTx};
@@ -30,6 +31,22 @@ pub(crate) trait IndexedRead {
     fn revisions(&self) -> (i64, i64);
     fn index(&self) -> &Self::Index;
     fn tx(&self) -> &dyn ReadTx;
+}
+
+impl<R: IndexedRead> IndexedRead for Arc<R> {
+    type Index = R::Index;
+
+    fn revisions(&self) -> (i64, i64) {
+        (**self).revisions()
+    }
+
+    fn index(&self) -> &R::Index {
+        (**self).index()
+    }
+
+    fn tx(&self) -> &dyn ReadTx {
+        (**self).tx()
+    }
 }
 
 impl<R: IndexedRead> ReadTxn for R {

@@ -100,7 +100,7 @@ impl<T: Clone + Send + Sync + Debug> SnapshotBackend<T> {
     }
 
     pub fn begin_snapshot_read(&self) -> SnapshotReadTx<T> {
-        SnapshotReadTx(self.current.load())
+        self.current.load()
     }
 
     /// The caller runs the steps.

@@ -21,29 +21,53 @@ use clearlane_engine::{Bucket, KeyRange};
 
 use crate::clearlane::state::BackendState;
 use crate::error::Result;
-use crate::interface::{RangeVisitor, ReadTx};
+use crate::interface::{RangeVisitor, ReadTx, Value};
+use crate::merge;
 
 /// It may be sent to another thread.
-#[derive(Clone, Debug)]
-pub struct SnapshotReadTx<T>(pub(crate) Arc<BackendState<T>>);
+pub type SnapshotReadTx<T> = Arc<BackendState<T>>;
 
-impl<T> SnapshotReadTx<T> {
-    pub fn payload(&self) -> &T {
-        &self.0.payload
-    }
-}
-
-impl<T> ReadTx for SnapshotReadTx<T> {
+impl<T> ReadTx for BackendState<T> {
+    /// A point read: pending first, then the engine.
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        self.0.get(bucket, key)
+        if bucket == Bucket::Key {
+            if self.pending_records.first_key().is_some_and(|first| first <= key) {
+                return Ok(self.pending_records.find(key).cloned());
+            }
+        } else if let Some(change) = self.pending_buckets.get(bucket, key) {
+            return Ok(change.clone());
+        }
+        Ok(self.snapshot.get(bucket, key)?)
     }
 
+    /// A range read. In bucket `key` the engine's part comes first and the pending records follow
+    /// it; in the other buckets the pending changes are merged in.
     fn range(
         &self,
         bucket: Bucket,
         range: KeyRange<'_>,
         visit: &mut RangeVisitor<'_>,
     ) -> Result<()> {
-        self.0.range(bucket, range, visit)
+        if range.is_empty() {
+            return Ok(());
+        }
+        if bucket != Bucket::Key {
+            let changes = self.pending_buckets.changes_in(bucket, range);
+            let changes = changes.iter().map(|(key, change)| (&**key, change.as_ref()));
+            return merge::scan_merged(&*self.snapshot, changes, bucket, range, visit);
+        }
+        if self.pending_records.first_key().is_none_or(|first| range.from < first)
+            && merge::scan_engine(&*self.snapshot, bucket, range, visit)?.is_break()
+        {
+            return Ok(());
+        }
+        for record in self.pending_records.iter_from(range.from) {
+            if !range.contains(&record.key)
+                || visit(&record.key, Value::Shared(&record.value)).is_break()
+            {
+                break;
+            }
+        }
+        Ok(())
     }
 }

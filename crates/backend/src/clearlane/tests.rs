@@ -183,7 +183,7 @@ impl<'b> World<'b> {
 
     fn run(&mut self, step: Step) {
         self.steps.push(step.clone());
-        let published = *self.backend.begin_snapshot_read().payload();
+        let published = self.backend.begin_snapshot_read().payload;
         // Only these reach the engine, so only after them a crash shows something new.
         let engine_changes = matches!(step, Step::Write | Step::FinishDefragment);
         match step {
@@ -199,7 +199,7 @@ impl<'b> World<'b> {
             Step::CloseReader(reader) => return drop(self.readers.swap_remove(reader)),
         }
         assert!(
-            *self.backend.begin_snapshot_read().payload() >= published,
+            self.backend.begin_snapshot_read().payload >= published,
             "a state was taken back"
         );
         self.readers.iter().for_each(OpenReader::check);
@@ -268,7 +268,7 @@ impl<'b> World<'b> {
         let mut found = everything(&reopened);
         assert_eq!(found, self.expected.durable);
         let Some(index) = found.remove(&INDEX) else { return };
-        assert_eq!(number(&index), *reopened.payload());
+        assert_eq!(number(&index), reopened.payload);
         let mut ended = self.expected.ended[&number(&index)].clone();
         ended.remove(&INDEX);
         ended.retain(|(bucket, key), _| {
@@ -280,7 +280,7 @@ impl<'b> World<'b> {
 
 impl OpenReader {
     fn check(&self) {
-        assert_eq!(*self.tx.payload(), self.entry);
+        assert_eq!(self.tx.payload, self.entry);
         assert_shows(&self.tx, &self.expected);
     }
 }

@@ -17,7 +17,6 @@
 use std::fmt::Debug;
 
 use bytes::Bytes;
-use clearlane_contention::MutexGuard;
 use clearlane_engine::{Bucket, KeyRange};
 
 use crate::error::Result;
@@ -25,8 +24,8 @@ use crate::etcd::batch_tx::Batch;
 use crate::interface::{RangeVisitor, ReadTx};
 use crate::merge;
 
-/// An open read, and the reading side of a write transaction.
-impl<T: Debug> ReadTx for MutexGuard<'_, Batch<T>> {
+/// Read through the guard of `batchTx`: an open read, and the reading side of a write transaction.
+impl<T: Debug> ReadTx for Batch<T> {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
         Ok(self.reader()?.get(bucket, key)?)
     }

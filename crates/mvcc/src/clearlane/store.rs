@@ -16,7 +16,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_backend::{Backend, Era, PreCommit, ReadTx, Sizes, SnapshotBackend, SnapshotReadTx};
+use clearlane_backend::{Backend, BackendState, Era, PreCommit, ReadTx, Sizes, SnapshotBackend, SnapshotReadTx};
 use clearlane_contention::{Mutex, MutexGuard};
 use clearlane_engine::stream::Exporter;
 
@@ -45,19 +45,19 @@ pub struct StoreState<A> {
     pub(crate) index: PersistentSnapshot,
 }
 
-/// One state of the store. It does not change, and holds no lock. It may be sent to another thread,
-/// and cloned.
+/// One state of the store, for reading. It does not change, and holds no lock. It may be sent to
+/// another thread, and cloned.
 pub type StoreReadTxn<A> = SnapshotReadTx<StoreState<A>>;
 
-impl<A: ConsistentIndex> IndexedRead for StoreReadTxn<A> {
+impl<A: ConsistentIndex> IndexedRead for BackendState<StoreState<A>> {
     type Index = PersistentSnapshot;
 
     fn revisions(&self) -> (i64, i64) {
-        (self.payload().revision, self.payload().compact_revision)
+        (self.payload.revision, self.payload.compact_revision)
     }
 
     fn index(&self) -> &PersistentSnapshot {
-        &self.payload().index
+        &self.payload.index
     }
 
     fn tx(&self) -> &dyn ReadTx {
@@ -122,7 +122,7 @@ impl<A: ConsistentIndex> Store<A> for SnapshotStore<A> {
     }
 
     fn begin_snapshot_read(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
-        Some(Arc::new(self.begin_read()))
+        Some(self.begin_read())
     }
 
     fn begin_write(&self) -> Result<Box<dyn WriteTxn<A> + '_>> {
