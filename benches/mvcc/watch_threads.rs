@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use clearlane_backend::Era;
 use clearlane_contention::Registry;
 use clearlane_mvcc::watch::{
-    CurrentWatchableStore, Response, StreamConsumer, WatchConfig, WatchRequest, WatchStream,
-    WatchWork, WatchableStore,
+    CurrentWatchableStore, Response, WakeSet, WatchConfig, WatchRequest, WatchStream, WatchWork,
+    WatchableStore,
 };
 use parking_lot::Mutex;
 
@@ -86,60 +87,64 @@ impl WatchThreads {
 /// Streams that one thread takes responses from.
 pub(crate) struct Streams<'w> {
     watch_threads: &'w WatchThreads,
-    streams: Vec<WatchStream>,
-    ready: Arc<Ready>,
+    streams: Vec<(WatchStream, Waker)>,
+    wake_set: Arc<WakeSet>,
+    signal: Arc<ThreadSignal>,
+    ready: ReadyStreams,
 }
 
 /// The streams that have something.
-#[derive(Default)]
-struct Ready {
-    streams: Mutex<Vec<usize>>,
-    signal: ThreadSignal,
+type ReadyStreams = Arc<Mutex<Vec<usize>>>;
+
+/// The task of a stream: to be woken is to be polled.
+struct StreamTask {
+    number: usize,
+    ready: ReadyStreams,
 }
 
-impl StreamConsumer for Ready {
-    fn mark_ready(&self, name: u64) {
-        self.streams.lock().push(name as usize);
-    }
-
-    fn wake(&self) {
-        self.signal.notify();
+impl Wake for StreamTask {
+    fn wake(self: Arc<Self>) {
+        self.ready.lock().push(self.number);
     }
 }
 
 impl<'w> Streams<'w> {
     pub(crate) fn new(watching: &'w WatchThreads) -> Streams<'w> {
-        Streams { watch_threads: watching, streams: Vec::new(), ready: Arc::default() }
+        let signal = Arc::new(ThreadSignal::default());
+        let wake = Arc::clone(&signal);
+        Streams {
+            watch_threads: watching,
+            streams: Vec::new(),
+            wake_set: WakeSet::new(move || wake.notify()),
+            signal,
+            ready: ReadyStreams::default(),
+        }
     }
 
     /// Opens a stream with these watchers.
     pub(crate) fn open(&mut self, requests: impl Iterator<Item = WatchRequest>) {
-        let name = self.streams.len() as u64;
-        let consumer: Arc<dyn StreamConsumer> = Arc::<Ready>::clone(&self.ready);
-        let stream = WatchStream::open(
-            CurrentWatchableStore::of(Arc::clone(&self.watch_threads.watchable_store)),
-            consumer,
-            name,
-        );
+        let store = CurrentWatchableStore::of(Arc::clone(&self.watch_threads.watchable_store));
+        let stream = WatchStream::open(store, Arc::clone(&self.wake_set));
         requests.for_each(|request| stream.watch(request));
-        self.streams.push(stream);
+        let number = self.streams.len();
+        let task = Waker::from(Arc::new(StreamTask { number, ready: Arc::clone(&self.ready) }));
+        task.wake_by_ref();
+        self.streams.push((stream, task));
     }
 
     /// Sleeps until a stream has something, but not for long; then calls `each` with all there is,
     /// and the number of the stream.
     pub(crate) fn poll(&self, each: &mut dyn FnMut(usize, &[Response])) {
-        self.ready.signal.wait(POLL_INTERVAL);
-        let mut ready = std::mem::take(&mut *self.ready.streams.lock());
-        ready.sort_unstable();
-        ready.dedup();
+        self.signal.wait(POLL_INTERVAL);
+        self.wake_set.wake_tasks();
+        let ready = std::mem::take(&mut *self.ready.lock());
         for number in ready {
-            loop {
-                let responses = self.streams[number]
-                    .poll_responses(POLL_BYTES_MAX)
-                    .expect("the store can be read");
-                if responses.is_empty() {
-                    break;
-                }
+            let (stream, task) = &self.streams[number];
+            let mut context = Context::from_waker(task);
+            while let Poll::Ready(mut responses) =
+                stream.poll_responses(POLL_BYTES_MAX, &mut context)
+            {
+                stream.add_previous_records(&mut responses).expect("the store can be read");
                 each(number, &responses);
             }
         }

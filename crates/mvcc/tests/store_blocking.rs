@@ -29,8 +29,8 @@ use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_contention::{Registry, TaskLabel};
 use clearlane_engine::{Engine, KeyRange};
 use clearlane_mvcc::watch::{
-    CurrentWatchableStore, ResponseKind, WatchConfig, WatchRequest, WatchStream, WatchableStore,
-    WatchedKeys,
+    CurrentWatchableStore, ResponseKind, WakeSet, WatchConfig, WatchRequest, WatchStream,
+    WatchableStore, WatchedKeys,
 };
 use clearlane_mvcc::{Change, CompactionJob, RangeOptions, StoreConfig, WatchableKv, open};
 use hooked_engine::{EngineCall, HookedEngine};
@@ -285,8 +285,7 @@ impl StoreWithWatchers {
         let stream = || {
             WatchStream::open(
                 CurrentWatchableStore::of(Arc::clone(&watchable_store)),
-                Arc::new(|| {}),
-                0,
+                WakeSet::new(|| {}),
             )
         };
         let (in_step, behind) = (stream(), stream());
@@ -466,7 +465,7 @@ fn in_the_default_era_no_staged_operation_waits() {
 
 fn delivered_revisions(stream: &WatchStream) -> Vec<i64> {
     let mut revisions = Vec::new();
-    for response in stream.poll_responses(usize::MAX).unwrap() {
+    for response in stream.take_responses(usize::MAX).unwrap() {
         if let ResponseKind::Events { events, .. } = response.kind {
             revisions.extend(events.iter().map(|event| match &event.change {
                 Change::Put(record) | Change::Delete(record) => record.mod_revision,

@@ -21,8 +21,8 @@ use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_contention::{Registry, TaskLabel};
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_mvcc::watch::{
-    CurrentWatchableStore, Event, Response, ResponseKind, WatchConfig, WatchRequest, WatchStream,
-    WatchableStore, WatchedKeys,
+    CurrentWatchableStore, Event, Response, ResponseKind, WakeSet, WatchConfig, WatchRequest,
+    WatchStream, WatchableStore, WatchedKeys,
 };
 use clearlane_mvcc::{Change, RangeOptions, StoreConfig, WatchableKv, open};
 
@@ -163,8 +163,7 @@ impl Scene {
     fn stream(&self) -> WatchStream {
         WatchStream::open(
             CurrentWatchableStore::of(Arc::clone(&self.watchable_store)),
-            Arc::new(|| {}),
-            0,
+            WakeSet::new(|| {}),
         )
     }
 
@@ -232,7 +231,7 @@ impl Scene {
         self.until_finished("staying", || {
             for ((stream, _), delivered) in staying.iter().zip(&mut delivered) {
                 stream
-                    .poll_responses(500)
+                    .take_responses(500)
                     .unwrap()
                     .iter()
                     .for_each(|response| delivered.check_response(response));
@@ -260,7 +259,7 @@ impl Scene {
                 stream.request_progress();
             }
             stream
-                .poll_responses(300)
+                .take_responses(300)
                 .unwrap()
                 .iter()
                 .for_each(|response| delivered.check_response(response));
@@ -268,7 +267,7 @@ impl Scene {
         }
         if visit % 2 == 0 {
             stream.cancel(0);
-            let rest = stream.poll_responses(usize::MAX).unwrap();
+            let rest = stream.take_responses(usize::MAX).unwrap();
             rest.iter().for_each(|response| delivered.check_response(response));
             let end = rest.last().map(|response| &response.kind);
             assert!(delivered.compacted || end == Some(&ResponseKind::Canceled), "{rest:?}");

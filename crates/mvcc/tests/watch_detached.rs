@@ -14,7 +14,7 @@ use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::MemoryEngine;
 use clearlane_mvcc::watch::{
-    CurrentWatchableStore, Response, ResponseKind, WatchConfig, WatchId, WatchMetrics,
+    CurrentWatchableStore, Response, ResponseKind, WakeSet, WatchConfig, WatchId, WatchMetrics,
     WatchRequest, WatchStream, WatchedKeys,
 };
 use clearlane_mvcc::{Change, StoreConfig, WatchableKv, open};
@@ -55,7 +55,7 @@ impl World {
     }
 
     fn stream(&self) -> WatchStream {
-        WatchStream::open(Arc::clone(&self.watchable_store), Arc::new(|| {}), 7)
+        WatchStream::open(Arc::clone(&self.watchable_store), WakeSet::new(|| {}))
     }
 
     fn put(&self, revisions: RangeInclusive<i64>) {
@@ -133,13 +133,13 @@ fn each_watcher_gets_everything_once_from_any_sync_state() {
         world.settle();
         world.put(24..=24);
         world.settle();
-        let responses = stream.poll_responses(usize::MAX).unwrap();
+        let responses = stream.take_responses(usize::MAX).unwrap();
         for (id, from) in [(1, 11), (2, 5), (3, 15), (4, 22)] {
             let all: Vec<i64> = (from..=24).collect();
             assert_eq!(delivered_revisions(&responses, id), all, "{era:?}, watcher {id}");
         }
         stream.watch(watcher(0, 0));
-        let created = stream.poll_responses(usize::MAX).unwrap();
+        let created = stream.take_responses(usize::MAX).unwrap();
         assert_eq!((created[0].id, &created[0].kind), (0, &ResponseKind::Created), "{era:?}");
         drop(stream);
         assert_eq!(world.watchable_store.get().metrics(), WatchMetrics::default(), "{era:?}");
@@ -161,7 +161,7 @@ fn a_full_channel_moves_with_its_watcher() {
         world.settle();
         let mut responses = Vec::new();
         loop {
-            let taken = stream.poll_responses(usize::MAX).unwrap();
+            let taken = stream.take_responses(usize::MAX).unwrap();
             if taken.is_empty() {
                 break;
             }
@@ -184,7 +184,7 @@ fn a_watcher_whose_next_revision_the_copy_has_compacted_is_ended() {
         stream.watch(watcher(2, 10));
         world.replace(20, Some(10));
         world.settle();
-        let responses = stream.poll_responses(usize::MAX).unwrap();
+        let responses = stream.take_responses(usize::MAX).unwrap();
         assert_eq!(delivered_revisions(&responses, 1), [2, 3, 4, 5, -10], "{era:?}");
         assert_eq!(delivered_revisions(&responses, 2), (10..=20).collect::<Vec<_>>(), "{era:?}");
         assert_eq!(world.watchable_store.get().metrics().watchers, 1, "{era:?}");

@@ -18,7 +18,7 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_mvcc::watch::{
-    CurrentWatchableStore, Event, INVALID_WATCH_ID, Response, ResponseKind, WatchConfig,
+    CurrentWatchableStore, Event, INVALID_WATCH_ID, Response, ResponseKind, WakeSet, WatchConfig,
     WatchError, WatchRequest, WatchStream, WatchableStore, WatchedKeys,
 };
 use clearlane_mvcc::{
@@ -289,8 +289,7 @@ impl World {
     fn open(&mut self, number: usize) {
         let stream = WatchStream::open(
             CurrentWatchableStore::of(Arc::clone(&self.watchable_store)),
-            Arc::new(|| {}),
-            0,
+            WakeSet::new(|| {}),
         );
         self.clients[number] = Some(Client {
             stream,
@@ -369,7 +368,7 @@ impl World {
     /// Checks each response. Returns the number of them.
     fn take(&mut self, number: usize, bytes: usize) -> usize {
         let Some(mut client) = self.clients[number].take() else { return 0 };
-        let responses = client.stream.poll_responses(bytes).unwrap();
+        let responses = client.stream.take_responses(bytes).unwrap();
         responses.iter().for_each(|response| self.check(&mut client, response));
         self.clients[number] = Some(client);
         responses.len()
@@ -515,7 +514,7 @@ impl World {
             let future =
                 client.watchers.iter().any(|(_, watcher)| watcher.request.start_revision > now);
             let answered = !future && !client.watchers.is_empty();
-            let answers = client.stream.poll_responses(usize::MAX).unwrap();
+            let answers = client.stream.take_responses(usize::MAX).unwrap();
             assert_eq!(answers.len(), usize::from(answered), "{answers:?}");
             for answer in answers {
                 assert_eq!((answer.id, answer.kind), (INVALID_WATCH_ID, ResponseKind::Progress));

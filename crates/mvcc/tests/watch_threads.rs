@@ -24,8 +24,8 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::MemoryEngine;
 use clearlane_mvcc::watch::{
-    CurrentWatchableStore, Event, Response, ResponseKind, WatchConfig, WatchRequest, WatchStream,
-    WatchWork, WatchableStore, WatchedKeys,
+    CurrentWatchableStore, Event, Response, ResponseKind, WakeSet, WatchConfig, WatchRequest,
+    WatchStream, WatchWork, WatchableStore, WatchedKeys,
 };
 use clearlane_mvcc::{
     Change, CompactionJob, ReadTxn as _, SnapshotStore, SnapshotWatchableStore, Store as _,
@@ -213,7 +213,7 @@ impl Consumer<'_> {
             Pace::FewBytes => 1 + self.random.below(600) as usize,
             Pace::StopAndGo(_) => 1 << 14,
         };
-        let responses = self.stream.poll_responses(bytes).unwrap();
+        let responses = self.stream.take_responses(bytes).unwrap();
         responses.iter().for_each(|response| self.check_response(response));
         !responses.is_empty()
     }
@@ -322,8 +322,7 @@ fn consume(
     let wake = signal.clone();
     let stream = WatchStream::open(
         CurrentWatchableStore::of(Arc::clone(watchable_store)),
-        Arc::new(move || wake.set()),
-        0,
+        WakeSet::new(move || wake.set()),
     );
     let (watchers, random) = (BTreeMap::new(), Random(seed));
     let mut consumer = Consumer { world, stream, watchers, random, pace, compacted: 0, events: 0 };

@@ -170,7 +170,7 @@ impl WatchResponseStream {
 
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
         for _ in 0..REQUESTS_PER_POLL {
-            if self.watchers.is_full() {
+            if self.watchers.poll_ready(context).is_pending() {
                 return Ok(());
             }
             let Some(requests) = &mut self.requests else { return Ok(()) };

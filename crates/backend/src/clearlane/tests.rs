@@ -198,10 +198,7 @@ impl<'b> World<'b> {
             Step::OpenReader => return self.open_reader(),
             Step::CloseReader(reader) => return drop(self.readers.swap_remove(reader)),
         }
-        assert!(
-            self.backend.begin_snapshot_read().payload >= published,
-            "a state was taken back"
-        );
+        assert!(self.backend.begin_snapshot_read().payload >= published, "a state was taken back");
         self.readers.iter().for_each(OpenReader::check);
         if let Some(writing) = &self.open_write {
             assert_shows(&*writing.tx, &writing.expected);

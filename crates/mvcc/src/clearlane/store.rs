@@ -16,7 +16,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_backend::{Backend, BackendState, Era, PreCommit, ReadTx, Sizes, SnapshotBackend, SnapshotReadTx};
+use clearlane_backend::{
+    Backend, BackendState, Era, PreCommit, ReadTx, Sizes, SnapshotBackend, SnapshotReadTx,
+};
 use clearlane_contention::{Mutex, MutexGuard};
 use clearlane_engine::stream::Exporter;
 

@@ -29,9 +29,7 @@ use crate::etcd::watchers::EtcdWatchers;
 use crate::interface::{Change, ConsistentIndex, RangeOptions, Store};
 use crate::kv_hasher::try_range;
 use crate::revision::{RecordKind, Revision, RevisionKey};
-use crate::watch::channel::{
-    ChannelCapacity, ChannelsToWake, StreamConsumer, WatchChannel, wake_all,
-};
+use crate::watch::channel::{ChannelCapacity, ChannelsToWake, WakeSet, WatchChannel, wake_all};
 use crate::watch::detached_stream::DetachedStream;
 use crate::watch::interface::{WatchConfig, WatchMetrics, WatchableKv, WatchableStore, WorkSignal};
 use crate::watch::response::{Event, Response, ResponseKind, WatchId, WatchRequest};
@@ -109,14 +107,14 @@ fn records(tx: &dyn ReadTx, from: i64, up_to: i64) -> Result<Vec<Event>> {
 }
 
 impl<A: ConsistentIndex> WatchableStore for EtcdWatchableStore<A> {
-    fn open_stream(&self, consumer: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel> {
+    fn open_stream(&self, wake_set: Arc<WakeSet>) -> Arc<WatchChannel> {
         let responses = match self.store.era() {
             Era::V3_0 | Era::V3_1 | Era::V3_2 => CHANNEL_RESPONSES_MAX_UNTIL_3_2,
             _ => CHANNEL_RESPONSES_MAX,
         };
         let bound = ChannelCapacity::Responses(responses);
         let mut watchable = self.store.watchers.lock();
-        watchable.open(|stream| WatchChannel::new(stream, bound, &self.locks, consumer, name))
+        watchable.open(|stream| WatchChannel::new(stream, bound, &self.locks, wake_set))
     }
 
     fn watch(&self, stream: &WatchChannel, request: WatchRequest) {
@@ -138,9 +136,6 @@ impl<A: ConsistentIndex> WatchableStore for EtcdWatchableStore<A> {
         self.with_watchers(|watchable, now| watchable.notify_progress(stream.stream, now));
         stream.wake();
     }
-
-    /// Victims are retried by the clock.
-    fn resume_stream(&self, _stream: &WatchChannel) {}
 
     fn add_previous_records(
         &self,

@@ -16,7 +16,9 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::task::Waker;
 
+use atomic_waker::AtomicWaker;
 use clearlane_contention::{Mutex, Registry};
 
 use crate::watch::response::{Response, ResponseKind, WatchId};
@@ -24,47 +26,49 @@ use crate::watch::response::{Response, ResponseKind, WatchId};
 /// Memory of a response besides its events.
 const RESPONSE_BYTES: usize = 128;
 
-/// The threads that take the responses of some streams, and sleep when there are none. They are
-/// notified by the thread that delivers a transaction, and woken once, however many of their
-/// streams it was for: to wake a thread takes longer than to add a response. Neither call may call
-/// back into a stream.
-pub trait StreamConsumer: Send + Sync {
-    /// The stream of this name has something. No thread need be woken for it yet.
-    fn mark_ready(&self, name: u64);
-
-    /// Some streams were made ready: the sleeping thread is to be woken. It may be called for
-    /// nothing.
-    fn wake(&self);
+/// The streams of one thread whose tasks are to be woken.
+///
+/// To wake a thread takes longer than to add a response. So the thread that delivers a transaction
+/// leaves the tasks here, and wakes the thread once, however many of its streams it was for.
+pub struct WakeSet {
+    ready: parking_lot::Mutex<Vec<Waker>>,
+    wake_thread: Box<dyn Fn() + Send + Sync>,
 }
 
-/// For callers that have a single stream, or check all of them when they are woken.
-impl<F: Fn() + Send + Sync> StreamConsumer for F {
-    fn mark_ready(&self, _name: u64) {}
+impl WakeSet {
+    /// `wake_thread` may be called for nothing. It must not call back into a stream.
+    pub fn new(wake_thread: impl Fn() + Send + Sync + 'static) -> Arc<WakeSet> {
+        Arc::new(WakeSet {
+            ready: parking_lot::Mutex::default(),
+            wake_thread: Box::new(wake_thread),
+        })
+    }
 
-    fn wake(&self) {
-        self();
+    /// Wakes the tasks of the streams that have something, on their own thread.
+    pub fn wake_tasks(&self) {
+        let ready = std::mem::take(&mut *self.ready.lock());
+        ready.into_iter().for_each(Waker::wake);
     }
 }
 
 /// The channels that were empty and are not any more.
 pub(crate) type ChannelsToWake = Vec<Arc<WatchChannel>>;
 
-/// Notifies the consumers of these channels, and wakes each of them once, or hardly more often.
+/// Marks these channels as ready, and wakes the thread of each once, or hardly more often.
 pub(crate) fn wake_all(channels: &[Arc<WatchChannel>]) {
-    let mut woken: Vec<&Arc<dyn StreamConsumer>> = Vec::new();
+    let mut woken: Vec<&Arc<WakeSet>> = Vec::new();
     for channel in channels {
-        channel.consumer.mark_ready(channel.name);
-        let is_known =
-            |consumer: &&&Arc<dyn StreamConsumer>| Arc::ptr_eq(consumer, &channel.consumer);
-        // Not all: where each stream has a consumer of its own, those would be too many to compare.
-        if woken.iter().rev().take(RECENT_CONSUMERS_MAX).find(is_known).is_none() {
-            woken.push(&channel.consumer);
+        channel.mark_ready();
+        let is_known = |wake_set: &&&Arc<WakeSet>| Arc::ptr_eq(wake_set, &channel.wake_set);
+        // Not all: where each stream has a wake set of its own, those would be too many to compare.
+        if woken.iter().rev().take(RECENT_WAKE_SETS_MAX).find(is_known).is_none() {
+            woken.push(&channel.wake_set);
         }
     }
-    woken.into_iter().for_each(|consumer| consumer.wake());
+    woken.into_iter().for_each(|wake_set| (wake_set.wake_thread)());
 }
 
-const RECENT_CONSUMERS_MAX: usize = 8;
+const RECENT_WAKE_SETS_MAX: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChannelCapacity {
@@ -84,9 +88,9 @@ pub struct WatchChannel {
     pub(crate) stream: u64,
     capacity: ChannelCapacity,
     state: Mutex<ChannelState>,
-    consumer: Arc<dyn StreamConsumer>,
-    /// The consumer's name for the stream.
-    name: u64,
+    wake_set: Arc<WakeSet>,
+    /// The task that waits for responses.
+    task: AtomicWaker,
 }
 
 #[derive(Debug, Default)]
@@ -106,11 +110,10 @@ impl WatchChannel {
         stream: u64,
         capacity: ChannelCapacity,
         locks: &Registry,
-        consumer: Arc<dyn StreamConsumer>,
-        name: u64,
+        wake_set: Arc<WakeSet>,
     ) -> WatchChannel {
         let state = Mutex::new(locks, "watchStream", ChannelState::default());
-        WatchChannel { stream, capacity, state, consumer, name }
+        WatchChannel { stream, capacity, state, wake_set, task: AtomicWaker::new() }
     }
 
     /// Whether responses of the watcher that has this id now are completed when they are taken.
@@ -143,12 +146,24 @@ impl WatchChannel {
     }
 
     pub(crate) fn wake(&self) {
-        self.consumer.mark_ready(self.name);
-        self.consumer.wake();
+        self.mark_ready();
+        (self.wake_set.wake_thread)();
     }
 
-    /// The next responses, and whether there is capacity again for the watchers that were refused.
-    pub(crate) fn poll_responses(&self, bytes_max: usize) -> (Vec<Response>, bool) {
+    fn mark_ready(&self) {
+        if let Some(task) = self.task.take() {
+            self.wake_set.ready.lock().push(task);
+        }
+    }
+
+    /// The task to wake when the channel is not empty any more.
+    pub(crate) fn set_task(&self, task: &Waker) {
+        self.task.register(task);
+    }
+
+    /// The next responses, up to about `bytes_max` bytes but at least one if there is any; and, in
+    /// the default era, whether there is capacity again for the watchers that were refused.
+    pub(crate) fn take(&self, bytes_max: usize) -> (Vec<Response>, bool) {
         let mut state = self.state.lock();
         let mut taken = Vec::new();
         let mut left = bytes_max;
@@ -160,7 +175,9 @@ impl WatchChannel {
             state.with_events -= usize::from(matches!(response.kind, ResponseKind::Events { .. }));
             taken.push(response);
         }
-        let drained = state.has_blocked_watchers && state.is_half_empty(self.capacity);
+        // The old eras retry refused watchers by the clock, whether there is capacity or not.
+        let drained = state.has_blocked_watchers
+            && matches!(self.capacity, ChannelCapacity::Bytes(max) if state.bytes <= max / 2);
         state.has_blocked_watchers &= !drained;
         (taken, drained)
     }
@@ -171,13 +188,6 @@ impl ChannelState {
         self.with_events += usize::from(matches!(response.kind, ResponseKind::Events { .. }));
         self.responses.push_back((response, size));
         self.bytes += size;
-    }
-
-    fn is_half_empty(&self, bound: ChannelCapacity) -> bool {
-        match bound {
-            ChannelCapacity::Bytes(max) => self.bytes <= max / 2,
-            ChannelCapacity::Responses(max) => self.with_events <= max / 2,
-        }
     }
 }
 
@@ -213,5 +223,11 @@ impl ChannelGuard<'_> {
 impl fmt::Debug for WatchChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WatchChannel").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for WakeSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WakeSet").field("ready", &self.ready.lock().len()).finish_non_exhaustive()
     }
 }

@@ -9,7 +9,7 @@ use clearlane_contention::Registry;
 
 use crate::error::Result;
 use crate::interface::{Change, Store};
-use crate::watch::channel::{StreamConsumer, WatchChannel};
+use crate::watch::channel::{WakeSet, WatchChannel};
 use crate::watch::detached_stream::DetachedStream;
 use crate::watch::response::{Response, WatchId, WatchRequest};
 
@@ -75,7 +75,7 @@ pub trait WatchableKv<A>: Store<A> {
 /// [`publish_all`](WatchableStore::publish_all), and the rest are steps that the caller paces, on
 /// any threads.
 pub trait WatchableStore: Send + Sync + Debug {
-    fn open_stream(&self, consumer: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel>;
+    fn open_stream(&self, wake_set: Arc<WakeSet>) -> Arc<WatchChannel>;
 
     fn watch(&self, stream: &WatchChannel, request: WatchRequest);
 
@@ -88,8 +88,9 @@ pub trait WatchableStore: Send + Sync + Debug {
     /// Reports progress to the watchers that want it and had no event since the last call.
     fn notify_progress(&self, stream: &WatchChannel);
 
-    /// The client has taken enough that there is capacity for the watchers that were refused.
-    fn resume_stream(&self, stream: &WatchChannel);
+    /// The client has taken enough that there is capacity for the watchers that were refused. The
+    /// old eras retry them by the clock.
+    fn resume_stream(&self, _stream: &WatchChannel) {}
 
     /// Adds what is only looked up when a response is sent: in the old eras, records before. The
     /// default era has nothing to add.

@@ -22,7 +22,7 @@ pub mod stream;
 pub mod watcher_group;
 mod interval_tree;
 
-pub use channel::{StreamConsumer, WatchChannel};
+pub use channel::{WakeSet, WatchChannel};
 pub use current_store::CurrentWatchableStore;
 pub use detached_stream::DetachedStream;
 pub use interface::{

@@ -3,9 +3,10 @@
 //! Its responses wait in a [`WatchChannel`]. In etcd: `watchStream`.
 
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use crate::error::Result;
-use crate::watch::channel::{StreamConsumer, WatchChannel};
+use crate::watch::channel::{WakeSet, WatchChannel};
 use crate::watch::current_store::CurrentWatchableStore;
 use crate::watch::response::{Response, WatchId, WatchRequest};
 
@@ -17,14 +18,9 @@ pub struct WatchStream {
 }
 
 impl WatchStream {
-    /// Opens a stream whose responses are taken by this consumer, which is notified with `name`
-    /// when responses have come into its empty channel.
-    pub fn open(
-        store: Arc<CurrentWatchableStore>,
-        consumer: Arc<dyn StreamConsumer>,
-        name: u64,
-    ) -> WatchStream {
-        let channel = store.read().open_stream(consumer, name);
+    /// `wake_set` is that of the thread that takes the responses.
+    pub fn open(store: Arc<CurrentWatchableStore>, wake_set: Arc<WakeSet>) -> WatchStream {
+        let channel = store.read().open_stream(wake_set);
         WatchStream { store, channel }
     }
 
@@ -49,29 +45,45 @@ impl WatchStream {
         self.store.read().notify_progress(&self.channel);
     }
 
-    /// Takes the next responses, up to about `bytes_max` bytes but at least one if there is any.
-    /// After an error they are lost, and the stream should be: the store cannot be read.
-    pub fn poll_responses(&self, bytes_max: usize) -> Result<Vec<Response>> {
-        let (mut responses, drained) = self.take_responses(bytes_max);
-        if drained {
-            self.store.read().resume_stream(&self.channel);
+    /// Takes the next responses, up to about `bytes_max` bytes but at least one; pending until
+    /// there is one. Those of an old era may lack the records before: see
+    /// [`lacks_previous_records`](WatchStream::lacks_previous_records).
+    pub fn poll_responses(
+        &self,
+        bytes_max: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<Vec<Response>> {
+        let mut responses = self.take(bytes_max);
+        if responses.is_empty() {
+            self.channel.set_task(context.waker());
+            // What came before the task was set has woken nothing.
+            responses = self.take(bytes_max);
         }
+        if responses.is_empty() { Poll::Pending } else { Poll::Ready(responses) }
+    }
+
+    /// Takes the next responses, perhaps none, with the records before. After an error they are
+    /// lost, and the stream should be: the store cannot be read.
+    pub fn take_responses(&self, bytes_max: usize) -> Result<Vec<Response>> {
+        let mut responses = self.take(bytes_max);
         self.add_previous_records(&mut responses)?;
         Ok(responses)
     }
 
-    /// The first half of [`poll_responses`](WatchStream::poll_responses): takes them as they are.
-    /// Says, too, whether there is capacity again for watchers that were refused.
-    pub fn take_responses(&self, bytes_max: usize) -> (Vec<Response>, bool) {
-        self.channel.poll_responses(bytes_max)
+    fn take(&self, bytes_max: usize) -> Vec<Response> {
+        let (responses, drained) = self.channel.take(bytes_max);
+        if drained {
+            self.store.read().resume_stream(&self.channel);
+        }
+        responses
     }
 
-    /// Whether the second half has something to read from the store of an old era.
+    /// Whether the records before are wanted and have to be read from the store of an old era.
     pub fn lacks_previous_records(&self, responses: &[Response]) -> bool {
         responses.iter().any(|response| self.channel.needs_previous(response.id))
     }
 
-    /// The second half: reads the records before, where they are wanted and missing.
+    /// Reads the records before, where they are wanted and missing.
     pub fn add_previous_records(&self, responses: &mut [Response]) -> Result<()> {
         self.store.get().add_previous_records(&self.channel, responses)
     }

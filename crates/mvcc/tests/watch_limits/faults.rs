@@ -5,8 +5,8 @@ use std::sync::Arc;
 use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_mvcc::watch::{
-    CurrentWatchableStore, INVALID_WATCH_ID, ResponseKind, WatchConfig, WatchError, WatchRequest,
-    WatchStream,
+    CurrentWatchableStore, INVALID_WATCH_ID, ResponseKind, WakeSet, WatchConfig, WatchError,
+    WatchRequest, WatchStream,
 };
 use clearlane_mvcc::{StoreConfig, WatchableKv, open};
 
@@ -101,7 +101,7 @@ fn repeated_requests_for_progress_are_answered() {
         stream.request_progress();
         watchable.publish(std::mem::replace(&mut late, next));
         watchable.settle();
-        let taken = stream.poll_responses(usize::MAX).unwrap();
+        let taken = stream.take_responses(usize::MAX).unwrap();
         answers += taken.iter().filter(|response| response.kind == ResponseKind::Progress).count();
     }
     assert!(answers >= 10, "{answers} answers");
@@ -133,7 +133,7 @@ fn an_old_transaction_on_its_way_does_not_set_back_the_present() {
     let new = made.recv().unwrap();
     new.request_progress();
     let delivered: Vec<_> = new
-        .poll_responses(usize::MAX)
+        .take_responses(usize::MAX)
         .unwrap()
         .into_iter()
         .map(|delivered| delivered.revision)
@@ -191,15 +191,15 @@ fn a_record_before_that_cannot_be_read_is_an_error() {
         &Registry::new(),
         Box::new(|_| {}),
     );
-    let stream = WatchStream::open(CurrentWatchableStore::of(watchable), Arc::new(|| {}), 0);
+    let stream = WatchStream::open(CurrentWatchableStore::of(watchable), WakeSet::new(|| {}));
     stream.watch(WatchRequest { prev_kv: true, ..everything() });
     put();
     put();
     reads.fail_after(0);
-    let delivered = stream.poll_responses(usize::MAX).unwrap_err().to_string();
+    let delivered = stream.take_responses(usize::MAX).unwrap_err().to_string();
     assert!(delivered.contains("on purpose"), "{delivered}");
     reads.recover();
     put();
-    let responses = stream.poll_responses(usize::MAX).unwrap();
+    let responses = stream.take_responses(usize::MAX).unwrap();
     assert!(events(&responses).iter().all(|event| event.prev_kv.is_some()));
 }

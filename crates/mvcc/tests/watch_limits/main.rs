@@ -20,8 +20,8 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::watch::{
-    CurrentWatchableStore, Event, Response, ResponseKind, WatchConfig, WatchRequest, WatchStream,
-    WatchableStore, WatchedKeys,
+    CurrentWatchableStore, Event, Response, ResponseKind, WakeSet, WatchConfig, WatchRequest,
+    WatchStream, WatchableStore, WatchedKeys,
 };
 use clearlane_mvcc::{Change, SnapshotStore, SnapshotWatchableStore, Store as _, StoreConfig};
 
@@ -87,7 +87,7 @@ struct TestWatchableStore {
 
 impl TestWatchableStore {
     fn stream(&self) -> WatchStream {
-        WatchStream::open(CurrentWatchableStore::of(Arc::clone(&self.store)), Arc::new(|| {}), 0)
+        WatchStream::open(CurrentWatchableStore::of(Arc::clone(&self.store)), WakeSet::new(|| {}))
     }
 
     fn publish(&self, (revision, changes): (i64, Vec<Change>)) {
@@ -109,7 +109,7 @@ fn drain(watchable: &TestWatchableStore, stream: &WatchStream, bytes: usize) -> 
     let mut all = Vec::new();
     loop {
         watchable.settle();
-        let taken = stream.poll_responses(bytes).unwrap();
+        let taken = stream.take_responses(bytes).unwrap();
         if taken.is_empty() {
             return all;
         }

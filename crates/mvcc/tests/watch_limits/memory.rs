@@ -24,7 +24,7 @@ fn a_channel_stays_below_its_bound_and_a_step() {
         watchable.publish(world.put(&["a"], 1000));
         watchable.settle();
     }
-    let kept = stream.poll_responses(usize::MAX).unwrap();
+    let kept = stream.take_responses(usize::MAX).unwrap();
     assert!((40_000..80_000).contains(&bytes(&kept)), "{} bytes kept", bytes(&kept));
     assert_eq!(events(&kept).len() + events(&drain(&watchable, &stream, 1)).len(), 3000);
 }
@@ -47,7 +47,7 @@ fn watchers_of_a_stream_count_what_they_do_not_share() {
         watchable.publish((ended.revision, ended.changes));
         while watchable.store.deliver().unwrap() {}
     }
-    let kept = bytes(&stream.poll_responses(usize::MAX).unwrap());
+    let kept = bytes(&stream.take_responses(usize::MAX).unwrap());
     assert!((40_000..70_000).contains(&kept), "{kept} bytes kept");
 }
 
@@ -57,11 +57,11 @@ fn many_watchers_of_one_key_share_its_events() {
     let watchable = world.watchable_store(small());
     let stream = watchable.stream();
     (0..50).for_each(|_| stream.watch(WatchRequest::new(one("a"))));
-    stream.poll_responses(usize::MAX).unwrap();
+    stream.take_responses(usize::MAX).unwrap();
     watchable.publish(world.put(&["a"], 10_000));
     watchable.settle();
     assert_eq!(watchable.store.metrics().unsynced, 0, "50 times the same 10,000 bytes");
-    assert_eq!(events(&stream.poll_responses(usize::MAX).unwrap()).len(), 50);
+    assert_eq!(events(&stream.take_responses(usize::MAX).unwrap()).len(), 50);
 }
 
 /// The deletes are small, the records before them are not.
@@ -76,7 +76,7 @@ fn a_step_counts_the_records_before() {
     let stream = watchable.stream();
     stream.watch(WatchRequest { start_revision: first, prev_kv: true, ..everything() });
     watchable.settle();
-    let kept = stream.poll_responses(usize::MAX).unwrap();
+    let kept = stream.take_responses(usize::MAX).unwrap();
     assert!(bytes(&kept) < 50_000 + 20_000 + 11_000, "{} bytes kept", bytes(&kept));
     let rest = drain(&watchable, &stream, usize::MAX);
     assert_eq!(events(&kept).len() + events(&rest).len(), 200);
@@ -90,11 +90,11 @@ fn notices_of_progress_do_not_pile_up() {
     let stream = watchable.stream();
     stream.watch(WatchRequest { progress_notify: true, ..everything() });
     (0..5000).for_each(|_| stream.notify_progress());
-    let kept = stream.poll_responses(usize::MAX).unwrap();
+    let kept = stream.take_responses(usize::MAX).unwrap();
     assert!((10..1000).contains(&kept.len()), "{} notices kept", kept.len());
     assert_eq!(kept[1].kind, ResponseKind::Progress);
     stream.notify_progress();
-    assert_eq!(stream.poll_responses(usize::MAX).unwrap().len(), 1, "there is room again");
+    assert_eq!(stream.take_responses(usize::MAX).unwrap().len(), 1, "there is room again");
 }
 
 /// 1,100 watchers of 1,000 changes: they are read in the store for each watcher.
@@ -114,7 +114,7 @@ fn a_transaction_that_too_many_want_is_not_handed_on() {
     assert!(published > woken && watchable.wake_ups() > published, "the sync thread is woken");
     watchable.settle();
     assert_eq!(watchable.store.metrics().unsynced, 0);
-    assert_eq!(events(&stream.poll_responses(usize::MAX).unwrap()).len(), 0);
-    let delivered = other.poll_responses(usize::MAX).unwrap();
+    assert_eq!(events(&stream.take_responses(usize::MAX).unwrap()).len(), 0);
+    let delivered = other.take_responses(usize::MAX).unwrap();
     assert_eq!((delivered.len(), events(&delivered).len()), (2, 1000), "in one response");
 }

@@ -146,9 +146,9 @@ fn a_watcher_far_behind_does_not_keep_others_waiting() {
     (0..50).for_each(|_| busy.watch(WatchRequest { start_revision: 1, ..everything() }));
     other.watch(WatchRequest { start_revision: 1, ..WatchRequest::new(one("rare")) });
     (0..2).for_each(|_| assert!(watchable.store.sync_watchers().unwrap()));
-    assert_eq!(events(&other.poll_responses(usize::MAX).unwrap()).len(), 1, "the other stream");
+    assert_eq!(events(&other.take_responses(usize::MAX).unwrap()).len(), 1, "the other stream");
     (0..49).for_each(|_| assert!(watchable.store.sync_watchers().unwrap()));
-    let delivered = busy.poll_responses(usize::MAX).unwrap();
+    let delivered = busy.take_responses(usize::MAX).unwrap();
     let of = |id| delivered.iter().filter(|response| response.id == id).count();
     assert!((0..50).all(|id| of(id) == 2), "all 50 were created and got one response");
 }

@@ -19,8 +19,8 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_mvcc::watch::{
-    CurrentWatchableStore, Event, INVALID_WATCH_ID, Response, ResponseKind, WatchConfig, WatchId,
-    WatchRequest, WatchStream, WatchableStore, WatchedKeys,
+    CurrentWatchableStore, Event, INVALID_WATCH_ID, Response, ResponseKind, WakeSet, WatchConfig,
+    WatchId, WatchRequest, WatchStream, WatchableStore, WatchedKeys,
 };
 use clearlane_mvcc::{Change, StoreConfig, WatchableKv, open};
 use goldenscript::{Argument, Command, Context, Runner};
@@ -76,13 +76,12 @@ impl WatchRunner {
     pub(crate) fn responses_of_a_full_channel(mut self) -> usize {
         let stream = WatchStream::open(
             CurrentWatchableStore::of(Arc::clone(&self.watchable_store)),
-            Arc::new(|| {}),
-            0,
+            WakeSet::new(|| {}),
         );
         stream.watch(WatchRequest::new(WatchedKeys::From(Bytes::new())));
         self.puts("a", 1100).expect("nothing is in its way");
         let is_events = |response: &&Response| matches!(response.kind, ResponseKind::Events { .. });
-        stream.poll_responses(usize::MAX).unwrap().iter().filter(is_events).count()
+        stream.take_responses(usize::MAX).unwrap().iter().filter(is_events).count()
     }
 
     fn txn(&mut self, operations: &[Vec<&str>]) -> Outcome {
@@ -139,7 +138,7 @@ impl WatchRunner {
     fn drain(&self, stream: &WatchStream) -> Outcome {
         let mut all = Vec::new();
         loop {
-            let taken = stream.poll_responses(usize::MAX).unwrap();
+            let taken = stream.take_responses(usize::MAX).unwrap();
             if taken.is_empty() {
                 return tally(&all);
             }
@@ -158,9 +157,9 @@ impl WatchRunner {
             "close" => drop(self.streams.remove(name)),
             "take" => {
                 let bytes = words(command).first().map_or(Ok(usize::MAX), |max| max.parse())?;
-                return Ok(stream.poll_responses(bytes).unwrap().iter().map(show).collect());
+                return Ok(stream.take_responses(bytes).unwrap().iter().map(show).collect());
             }
-            "tally" => return tally(&stream.poll_responses(usize::MAX).unwrap()),
+            "tally" => return tally(&stream.take_responses(usize::MAX).unwrap()),
             "drain" => return self.drain(stream),
             other => return Err(format!("no command {other:?} of a stream").into()),
         }
@@ -309,8 +308,7 @@ impl Runner for WatchRunner {
             "stream" => {
                 let stream = WatchStream::open(
                     CurrentWatchableStore::of(Arc::clone(&self.watchable_store)),
-                    Arc::new(unlocked(&self.locks)),
-                    0,
+                    WakeSet::new(unlocked(&self.locks)),
                 );
                 self.streams.insert(words[0].to_owned(), stream);
                 Ok(String::new())

@@ -29,7 +29,7 @@ use self::watchers::{DeliveryResult, Watchers};
 use crate::clearlane::store::SnapshotStore;
 use crate::error::Result;
 use crate::interface::{Change, ConsistentIndex, ReadTxn as _};
-use crate::watch::channel::{ChannelCapacity, StreamConsumer, WatchChannel, wake_all};
+use crate::watch::channel::{ChannelCapacity, WakeSet, WatchChannel, wake_all};
 use crate::watch::detached_stream::DetachedStream;
 use crate::watch::interface::{
     WatchConfig, WatchMetrics, WatchWork, WatchableKv, WatchableStore, WorkSignal,
@@ -132,10 +132,10 @@ impl<A: ConsistentIndex> WatchableKv<A> for SnapshotStore<A> {
 }
 
 impl<A: ConsistentIndex> WatchableStore for SnapshotWatchableStore<A> {
-    fn open_stream(&self, consumer: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel> {
+    fn open_stream(&self, wake_set: Arc<WakeSet>) -> Arc<WatchChannel> {
         let capacity = ChannelCapacity::Bytes(self.config.stream_bytes_max);
         let mut watchers = self.watchers.lock();
-        watchers.open(|stream| WatchChannel::new(stream, capacity, &self.locks, consumer, name))
+        watchers.open(|stream| WatchChannel::new(stream, capacity, &self.locks, wake_set))
     }
 
     fn watch(&self, stream: &WatchChannel, request: WatchRequest) {
