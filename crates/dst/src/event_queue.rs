@@ -5,11 +5,9 @@
 //!               └── the next one: now becomes 1.2003 s
 //! ```
 //!
-//! Events of one moment come in the order in which they were scheduled, so a heap's order of equal
-//! events does not matter.
+//! Events of one moment come in the order in which they were scheduled.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A point in time or a duration, in microseconds.
@@ -22,12 +20,13 @@ pub const SECOND: Micros = 1_000_000;
 pub struct EventQueue<E> {
     now: Micros,
     scheduled_count: u64,
-    heap: BinaryHeap<Reverse<ScheduledEvent<E>>>,
+    /// By time, and then by the number of the event.
+    events: BTreeMap<(Micros, u64), E>,
 }
 
 impl<E> Default for EventQueue<E> {
     fn default() -> EventQueue<E> {
-        EventQueue { now: 0, scheduled_count: 0, heap: BinaryHeap::new() }
+        EventQueue { now: 0, scheduled_count: 0, events: BTreeMap::new() }
     }
 }
 
@@ -38,44 +37,16 @@ impl<E> EventQueue<E> {
 
     pub fn schedule(&mut self, wait: Micros, event: E) {
         self.scheduled_count += 1;
-        let at = self.now + wait;
-        self.heap.push(Reverse(ScheduledEvent { at, sequence: self.scheduled_count, event }));
+        self.events.insert((self.now + wait, self.scheduled_count), event);
     }
 
     /// Advances the time to that of the next event.
     pub fn next_event(&mut self) -> Option<E> {
-        let Reverse(next) = self.heap.pop()?;
-        self.now = next.at;
-        Some(next.event)
+        let ((at, _), event) = self.events.pop_first()?;
+        self.now = at;
+        Some(event)
     }
 }
-
-#[derive(Debug)]
-struct ScheduledEvent<E> {
-    at: Micros,
-    sequence: u64,
-    event: E,
-}
-
-impl<E> Ord for ScheduledEvent<E> {
-    fn cmp(&self, other: &ScheduledEvent<E>) -> Ordering {
-        (self.at, self.sequence).cmp(&(other.at, other.sequence))
-    }
-}
-
-impl<E> PartialOrd for ScheduledEvent<E> {
-    fn partial_cmp(&self, other: &ScheduledEvent<E>) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<E> PartialEq for ScheduledEvent<E> {
-    fn eq(&self, other: &ScheduledEvent<E>) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl<E> Eq for ScheduledEvent<E> {}
 
 /// A machine's clock, with any start value and a drift; it does not go back, and survives crashes.
 #[derive(Clone, Copy, Debug)]
