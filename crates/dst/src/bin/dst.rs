@@ -62,58 +62,44 @@ fn bug(value: &str) -> Result<Bug, String> {
     found.map(|(bug, _)| bug).ok_or_else(|| format!("there are {}", names()))
 }
 
-/// How to run each seed.
-#[derive(Clone, Copy)]
-struct Options {
-    members: Option<u64>,
-    bug: Option<Bug>,
-    prints_trace: bool,
-}
-
 fn main() -> ExitCode {
     let matches = command().get_matches();
     let seeds = match matches.get_one::<u64>("seed") {
         Some(seed) => *seed..*seed + 1,
         None => matches.get_one::<Range<u64>>("seeds").expect("it has a default").clone(),
     };
-    let options = Options {
-        members: matches.get_one("members").copied(),
-        bug: matches.get_one("bug").copied(),
-        prints_trace: matches.get_flag("trace"),
+    let members = matches.get_one::<u64>("members").copied();
+    let (bug, prints_trace) = (matches.get_one("bug").copied(), matches.get_flag("trace"));
+    let options = |seed: u64| {
+        let members = members.unwrap_or(if seed.is_multiple_of(2) { 3 } else { 5 });
+        SeedOptions { seed, members, bug, prints_trace }
     };
     let processors = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = matches.get_one::<u16>("threads").map_or_else(processors, |n| usize::from(*n));
     let (next, broken) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| run_worker(options, &next, seeds.end, &broken));
+    // Until there are no seeds left, or a planted bug is found.
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            let is_found = broken.lock().is_ok_and(|broken| !broken.is_empty());
+            if seed >= seeds.end || (is_found && bug.is_some()) {
+                return;
+            }
+            let report = run(options(seed));
+            print_report(&report);
+            if report.violation.is_some()
+                && let Ok(mut broken) = broken.lock()
+            {
+                broken.push(seed);
+            }
         }
-    });
+    };
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     let mut broken = broken.into_inner().unwrap_or_default();
     broken.sort_unstable();
     let count = seeds.end - seeds.start;
     print_line(&format!("{} of {count} seeds broke a rule: {broken:?}", broken.len()));
-    if broken.is_empty() == options.bug.is_none() { ExitCode::SUCCESS } else { ExitCode::from(1) }
-}
-
-/// Runs seeds until there are none left, or until a planted bug is found.
-fn run_worker(options: Options, next: &AtomicU64, end: u64, broken: &Mutex<Vec<u64>>) {
-    let Options { members, bug, prints_trace } = options;
-    loop {
-        let seed = next.fetch_add(1, Ordering::Relaxed);
-        let is_found = broken.lock().is_ok_and(|broken| !broken.is_empty());
-        if seed >= end || (is_found && bug.is_some()) {
-            return;
-        }
-        let members = members.unwrap_or(if seed.is_multiple_of(2) { 3 } else { 5 });
-        let report = run(SeedOptions { seed, members, bug, prints_trace });
-        print_report(&report);
-        if report.violation.is_some()
-            && let Ok(mut broken) = broken.lock()
-        {
-            broken.push(seed);
-        }
-    }
+    if broken.is_empty() == bug.is_none() { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
 fn print_report(report: &Report) {
