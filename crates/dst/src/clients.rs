@@ -154,20 +154,4 @@ mod tests {
         }
         assert!(swapped > 20 && kept > 20, "{swapped} swaps came true, {kept} did not");
     }
-
-    #[test]
-    fn a_refused_client_chooses_another_member() {
-        let mut rng = Rng::new(3);
-        let mut client = Client::new(1, ClientConfig::random(&mut rng), rng.split());
-        let first = client.choose_member(&[1, 2, 3, 4, 5]).unwrap();
-        client.on_outcome(&Request::Delete { key: "k1".into() }, &OperationOutcome::Rejected);
-        let chosen: BTreeSet<u64> = (0..50)
-            .map(|_| {
-                client.member = None;
-                client.choose_member(&[1, 2, 3, 4, 5]).unwrap()
-            })
-            .collect();
-        assert!(chosen.len() > 3 && chosen.contains(&first));
-        assert_eq!(client.choose_member(&[]), None);
-    }
 }

@@ -192,38 +192,3 @@ impl StoreModel {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_plain_store_does_what_etcd_does() {
-        let mut state = StoreModel::default();
-        let key = || "k".to_owned();
-        let put = |value: &str| Request::Put { key: key(), value: value.into() };
-        let swap = |expected: Option<&str>| Request::CompareAndSwap {
-            key: key(),
-            expected: expected.map(str::to_owned),
-            value: "s".into(),
-        };
-        let told = |reply: Reply| (reply.revision, reply.changed, reply.records.len());
-        assert_eq!(told(state.apply(&Request::Delete { key: key() })), (1, false, 0));
-        assert_eq!(told(state.apply(&swap(Some("a")))), (1, false, 0));
-        assert_eq!(told(state.apply(&put("a"))), (2, true, 0));
-        assert_eq!(told(state.apply(&swap(None))), (2, false, 1));
-        assert_eq!(told(state.apply(&swap(Some("a")))), (3, true, 1));
-        let all = state.apply(&Request::Read { key: None, serializable: false });
-        let record = Record {
-            key: key(),
-            value: "s".into(),
-            create_revision: 2,
-            mod_revision: 3,
-            version: 2,
-        };
-        assert_eq!(all, Reply { revision: 3, changed: false, records: vec![record] });
-        assert_eq!(told(state.apply(&Request::Delete { key: key() })), (4, true, 1));
-        assert_eq!(told(state.apply(&put("b"))), (5, true, 0));
-        assert_eq!(state.records["k"].create_revision, 5);
-    }
-}

@@ -75,24 +75,3 @@ impl LeaseModel {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_plain_leases_do_what_etcds_do() {
-        let put = |key: &str, lease| LeaseOp::Put { key: key.to_owned(), lease };
-        let mut leases = LeaseModel::default();
-        assert!(!leases.apply(&put("m1", 7)), "there is no such lease");
-        assert!(!leases.apply(&LeaseOp::Grant { id: 7, ttl: 3 }));
-        assert!(!leases.apply(&LeaseOp::Grant { id: 7, ttl: 9 }));
-        assert!(!leases.apply(&LeaseOp::Checkpoint(vec![(7, 2), (8, 2)])));
-        assert_eq!(leases.leases, BTreeMap::from([(7, ModelLease { ttl: 3, remaining_ttl: 2 })]));
-        assert!(leases.apply(&put("m1", 7)) && leases.apply(&put("m2", 7)));
-        assert!(leases.apply(&put("m2", 0)));
-        assert!(leases.apply(&LeaseOp::Revoke(7)), "one key went with it");
-        assert_eq!(leases.keys, BTreeMap::from([("m2".to_owned(), 0)]));
-        assert!(!leases.apply(&LeaseOp::Revoke(7)), "it is gone");
-    }
-}

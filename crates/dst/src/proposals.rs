@@ -172,38 +172,3 @@ fn decode_swap(txn: &TxnRequest) -> Option<Request> {
 fn text(bytes: &Bytes) -> Option<String> {
     String::from_utf8(bytes.to_vec()).ok()
 }
-
-#[cfg(test)]
-mod tests {
-    use clearlane_proto::etcdserverpb::RequestHeader;
-
-    use super::*;
-
-    #[test]
-    fn what_is_proposed_is_understood() {
-        let (key, value) = (|| "k1".to_owned(), || "v".to_owned());
-        let swap = |expected: Option<&str>| Request::CompareAndSwap {
-            key: key(),
-            expected: expected.map(str::to_owned),
-            value: value(),
-        };
-        for proposal in [
-            Proposal::Client(Request::Put { key: key(), value: value() }),
-            Proposal::Client(Request::Delete { key: key() }),
-            Proposal::Client(swap(None)),
-            Proposal::Client(swap(Some("old"))),
-            Proposal::Compact(7),
-            Proposal::LogRead,
-            Proposal::Lease(LeaseOp::Grant { id: 3, ttl: 9 }),
-            Proposal::Lease(LeaseOp::Revoke(3)),
-            Proposal::Lease(LeaseOp::Checkpoint(vec![(3, 0), (4, 7)])),
-            Proposal::Lease(LeaseOp::Put { key: "m1".to_owned(), lease: 3 }),
-        ] {
-            let mut message = encode(&proposal);
-            assert_eq!(decode(&message.encode_to_vec().into()), None, "it has no id");
-            message.header = Some(RequestHeader { id: 5, ..RequestHeader::default() });
-            assert_eq!(decode(&message.encode_to_vec().into()), Some((5, proposal)));
-        }
-        assert_eq!(decode(&Bytes::from_static(b"\xff")), None);
-    }
-}

