@@ -2,17 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use clearlane_lease::LeaseState;
 use clearlane_mvcc::Change;
 use clearlane_wal::Entry;
 
-use crate::checkers::acknowledged::{Acknowledged, check_store};
+use crate::checkers::acknowledged::{check_store, check_writes};
+use crate::checkers::agreement::Agreement;
 use crate::checkers::committed::Committed;
 use crate::checkers::committed_model::CommittedModel;
-use crate::checkers::hashes::Hashes;
-use crate::checkers::leaders::Leaders;
-use crate::checkers::leases::{LeasePromises, check_leases};
-use crate::checkers::members::Membership;
+use crate::checkers::leases::LeasePromises;
 use crate::checkers::revisions::Revisions;
 use crate::checkers::{CheckResult, linearizability, serializable};
 use crate::event_queue::Micros;
@@ -21,14 +18,13 @@ use crate::lease_model::LeaseOp;
 
 #[derive(Debug, Default)]
 pub struct InvariantChecker {
-    pub leaders: Leaders,
+    pub agreement: Agreement,
     pub committed: Committed,
     pub model: CommittedModel,
-    pub hashes: Hashes,
-    pub acknowledged: Acknowledged,
+    /// Request id and revision.
+    pub acknowledged: Vec<(u64, i64)>,
     pub lease_promises: LeasePromises,
     revisions: Revisions,
-    pub membership: Membership,
 }
 
 impl InvariantChecker {
@@ -66,24 +62,13 @@ impl InvariantChecker {
         self.revisions.check(member, index, store.revision)
     }
 
-    pub fn check_lease_state(
-        &mut self,
-        member: u64,
-        index: u64,
-        leases: &[LeaseState],
-        keys: &BTreeMap<String, i64>,
-    ) -> CheckResult {
-        let expected = self.model.leases_at(index).expect("there is one from the beginning on");
-        check_leases(member, index, leases, keys, expected)
-    }
-
     /// Called once at the end. `ids` has the proposal id of each operation that was proposed.
     pub fn check_history(
         &self,
         operations: &[Operation],
         ids: &BTreeMap<usize, u64>,
     ) -> CheckResult {
-        self.acknowledged.check(&self.model)?;
+        check_writes(&self.acknowledged, &self.model)?;
         serializable::check(operations, &self.model)?;
         let made = |(number, id): (&usize, &u64)| {
             let place = self.model.applied_request(*id).filter(|place| place.changed)?;

@@ -13,7 +13,7 @@
 //! A forwarded proposal is not duplicated, since it would be proposed twice: etcd relies on its
 //! streams for that. Snapshots are streams, too: chunks in order, until the stream breaks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::event_queue::{MILLISECOND, Micros};
 use crate::rng::Rng;
@@ -91,14 +91,14 @@ impl Network {
     }
 
     /// A link that is cut twice must be restored twice.
-    pub fn cut(&mut self, links: &BTreeSet<Link>) {
+    pub fn cut(&mut self, links: &[Link]) {
         for link in links {
             *self.cut_counts.entry(*link).or_default() += 1;
         }
     }
 
     /// Restores links; those that are not cut are left alone.
-    pub fn restore(&mut self, links: &BTreeSet<Link>) {
+    pub fn restore(&mut self, links: &[Link]) {
         for link in links {
             if let Some(cuts) = self.cut_counts.get_mut(link) {
                 *cuts -= 1;
@@ -130,7 +130,7 @@ pub enum Partition {
 }
 
 impl Partition {
-    pub fn links(&self, members: &[u64]) -> BTreeSet<Link> {
+    pub fn links(&self, members: &[u64]) -> Vec<Link> {
         let pairs = members.iter().flat_map(|from| members.iter().map(|to| (*from, *to)));
         pairs.filter(|(from, to)| from != to && self.includes(*from, *to, members)).collect()
     }
@@ -174,7 +174,7 @@ mod tests {
         let private = Partition::Pair(1, 2).links(&MEMBERS);
         assert_eq!(private.len(), 6);
         assert!(private.contains(&(4, 1)) && !private.contains(&(1, 2)));
-        assert_eq!(Partition::Link((2, 1)).links(&MEMBERS), BTreeSet::from([(2, 1)]));
+        assert_eq!(Partition::Link((2, 1)).links(&MEMBERS), [(2, 1)]);
     }
 
     #[test]

@@ -8,30 +8,17 @@ use super::committed_model::CommittedModel;
 use super::{CheckResult, Rule};
 use crate::history::StoreModel;
 
-/// The revision of each acknowledged write, by request id.
-#[derive(Debug, Default)]
-pub struct Acknowledged {
-    writes: Vec<(u64, i64)>,
-}
-
-impl Acknowledged {
-    pub fn acknowledge(&mut self, id: u64, revision: i64) {
-        self.writes.push((id, revision));
+/// Each acknowledged request is in the log and made the acknowledged revision. `writes` are pairs
+/// of request id and revision.
+pub fn check_writes(writes: &[(u64, i64)], model: &CommittedModel) -> CheckResult {
+    for (id, revision) in writes {
+        let entry = model.applied_request(*id);
+        let made_it = entry.is_some_and(|entry| entry.changed && entry.revision == *revision);
+        Rule::Acknowledged.check(made_it, || {
+            format!("request {id:x} was acknowledged at revision {revision}; in the log: {entry:?}")
+        })?;
     }
-
-    /// Each acknowledged request is in the log and made the acknowledged revision.
-    pub fn check(&self, model: &CommittedModel) -> CheckResult {
-        for (id, revision) in &self.writes {
-            let entry = model.applied_request(*id);
-            let made_it = entry.is_some_and(|entry| entry.changed && entry.revision == *revision);
-            Rule::Acknowledged.check(made_it, || {
-                format!(
-                    "request {id:x} was acknowledged at revision {revision}; in the log: {entry:?}"
-                )
-            })?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// The store equals what the log up to `index` makes of an empty one.
@@ -54,12 +41,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_is_found() {
-        let told = |id, revision| {
-            let mut acknowledged = Acknowledged::default();
-            acknowledged.acknowledge(12, 2);
-            acknowledged.acknowledge(id, revision);
-            acknowledged.check(&committed_model())
-        };
+        let told = |id, revision| check_writes(&[(12, 2), (id, revision)], &committed_model());
         assert_eq!(told(14, 3), Ok(()));
         assert_eq!(told(14, 2).unwrap_err().rule, Rule::Acknowledged);
         assert_eq!(told(15, 4).unwrap_err().rule, Rule::Acknowledged);

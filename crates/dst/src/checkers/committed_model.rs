@@ -89,8 +89,8 @@ impl CommittedModel {
     }
 
     /// The leases, and lease clients' keys, of a member that has applied `index`.
-    pub fn leases_at(&self, index: u64) -> Option<&LeaseModel> {
-        self.leases_by_index.range(..=index).next_back().map(|(_, leases)| leases)
+    pub fn leases_at(&self, index: u64) -> &LeaseModel {
+        self.leases_by_index.range(..=index).next_back().expect("there is one at 0").1
     }
 
     /// The state at a revision; `None` if it has not been reached.

@@ -1,19 +1,17 @@
-//! The rules that must hold, one file for each; `docs/dst.md` has the table.
+//! The rules that must hold; `docs/dst.md` has the table.
 //!
 //! [`linearizability`] looks only at replies, and [`serializable`] at old reads and what was
-//! committed. The others look inside of the members: [`acknowledged`], [`committed`], [`leaders`],
-//! [`revisions`], [`hashes`], [`members`], [`leases`], [`requests`]. [`committed_model`] is no
-//! rule, but what they compare with.
+//! committed. The others look inside of the members: [`acknowledged`], [`committed`],
+//! [`agreement`], [`revisions`], [`leases`], [`requests`]. [`committed_model`] is no rule, but what
+//! they compare with.
 
 pub mod linearizability;
 pub mod committed_model;
 pub mod serializable;
 pub mod acknowledged;
 pub mod committed;
-pub mod leaders;
+pub mod agreement;
 pub mod revisions;
-pub mod hashes;
-pub mod members;
 pub mod leases;
 pub mod requests;
 

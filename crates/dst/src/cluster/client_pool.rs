@@ -145,7 +145,7 @@ impl Cluster {
                 let store = &running.applier.store;
                 let outcome = replies::read(&*store.begin_read(), key.as_deref(), *serializable);
                 self.metrics.sole_voter_reads += u64::from(!*serializable);
-                self.send_reply(number, outcome.map_err(|error| member_failed(id, &error))?);
+                self.send_reply(number, outcome.map_err(member_failed(id))?);
             }
             Request::Read { .. } => self.submit(id, waiter, ReplicaInput::ReadIndex),
             _ => {
@@ -238,7 +238,7 @@ impl Cluster {
         outcome: Heard,
     ) -> CheckResult {
         if let Heard::NotProposed(error @ Error::Fatal(_)) = &outcome {
-            return Err(member_failed(id, error));
+            return Err(member_failed(id)(error));
         }
         let number = match waiter {
             RequestWaiter::Operation(number) => number,
@@ -255,7 +255,7 @@ impl Cluster {
                 let Some(running) = self.running(id) else { return Ok(()) };
                 let read = running.applier.store.begin_read();
                 let outcome = replies::read(&*read, key.as_deref(), false);
-                outcome.map_err(|error| member_failed(id, &error))?
+                outcome.map_err(member_failed(id))?
             }
             (Heard::Applied(Ok(reply)), _) => {
                 OperationOutcome::Completed(replies::to_reply(request, &reply))
@@ -293,7 +293,7 @@ impl Cluster {
             && reply.changed
         {
             let request = self.clients.proposal_ids.get(&number).copied().unwrap_or(0);
-            self.checker.acknowledged.acknowledge(request, reply.revision);
+            self.checker.acknowledged.push((request, reply.revision));
             self.quiet.last_write_done |= id == LAST_CLIENT;
         }
         if outcome != OperationOutcome::Unknown {

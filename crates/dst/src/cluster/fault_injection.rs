@@ -12,7 +12,7 @@ use crate::checkers::{CheckResult, Rule, Violation};
 use crate::event_queue::{MILLISECOND, Micros};
 use crate::faults::{ClusterView, Fault};
 use crate::machine::{Machine, RunningMember, client_records, peer_url};
-use crate::network::{Link, Partition};
+use crate::network::Partition;
 use crate::proposals::{Proposal, encode};
 
 impl Cluster {
@@ -36,8 +36,7 @@ impl Cluster {
         }
         let Some(running) = &machine.running else { return Ok(()) };
         let (index, incarnation) = (running.applier.applied_position.index, machine.incarnation);
-        let holds =
-            client_records(&*running.applier.store).map_err(|error| member_failed(id, &error))?;
+        let holds = client_records(&*running.applier.store).map_err(member_failed(id))?;
         self.checker.on_store_opened(id, index)?;
         self.checker.check_records(id, index, &holds)?;
         self.check_leases(id, index)?;
@@ -75,7 +74,7 @@ impl Cluster {
         let of_disk = matches!(error, Error::Wal(Failed { .. } | Path { .. }));
         let machine = self.machines.get_mut(&id).filter(|_| of_disk);
         let planned = machine.and_then(|machine| machine.planned_disk_error.take());
-        let Some(down) = planned else { return Err(member_failed(id, error)) };
+        let Some(down) = planned else { return Err(member_failed(id)(error)) };
         self.trace_line(format_args!("{id} stops: {error}"));
         self.metrics.disk_errors += 1;
         // With its power: the page cache has what the failed sync has lost, and a restarted member
@@ -187,8 +186,7 @@ impl Cluster {
         let members: Vec<u64> = self.machines.keys().copied().collect();
         let links = cut.links(&members);
         self.network.cut(&links);
-        self.events
-            .schedule(duration, Event::RestoreLinks(links.into_iter().collect::<Vec<Link>>()));
+        self.events.schedule(duration, Event::RestoreLinks(links));
     }
 
     fn transfer_leader(&mut self, to: u64, cut: Option<Micros>) {

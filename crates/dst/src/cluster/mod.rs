@@ -20,6 +20,7 @@ mod quiet;
 mod lease_clients;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use clearlane_raft::Message;
 use clearlane_server::AppliedPosition;
@@ -248,10 +249,10 @@ impl Cluster {
     pub fn collect_metrics(&mut self) -> RunMetrics {
         self.metrics.operations = self.clients.history.operations.len() as u64;
         self.metrics.committed_entries = self.checker.committed.newest();
-        self.metrics.terms_with_leader = self.checker.leaders.by_term.len() as u64;
+        self.metrics.terms_with_leader = self.checker.agreement.leader_by_term.len() as u64;
         self.metrics.lease_keep_alives = self.checker.lease_promises.keep_alives;
         self.metrics.expired_leases = self.checker.lease_promises.expired;
-        self.metrics.compared_hashes = self.checker.hashes.compared;
+        self.metrics.compared_hashes = self.checker.agreement.compared_hashes;
         self.metrics
     }
 
@@ -275,7 +276,7 @@ impl Cluster {
             Event::ClientTimeout(operation) => self.on_client_timeout(operation),
             Event::Partition(cut, duration) => self.begin_partition(&cut, duration),
             Event::PowerCut(id, down) => self.begin_power_cut(id, down),
-            Event::RestoreLinks(links) => self.network.restore(&links.into_iter().collect()),
+            Event::RestoreLinks(links) => self.network.restore(&links),
             Event::EndNetworkFaults => self.network.faults = self.config.network_faults,
             Event::LeaseClient => self.run_lease_client(),
             Event::Fault => self.inject_next_fault(),
@@ -359,14 +360,14 @@ impl Cluster {
 
     fn on_message(&mut self, link: Link, bytes: &[u8]) -> CheckResult {
         let id = link.1;
-        let message = Message::decode(bytes).map_err(|error| member_failed(id, &error))?;
+        let message = Message::decode(bytes).map_err(member_failed(id))?;
         if self.network.is_cut(link) {
             self.trace_line(format_args!("lost {message}"));
             return Ok(());
         }
         // As the server's peers do, which know their connection's member.
         if message.from() != link.0 {
-            return Err(member_failed(id, &format!("{message} came from {}", link.0)));
+            return Err(member_failed(id)(format!("{message} came from {}", link.0)));
         }
         self.trace_line(format_args!("arrives {message}"));
         self.enqueue_raft_event(id, RaftInput::Message(message));
@@ -378,6 +379,6 @@ fn tick_event(id: u64, incarnation: u64) -> Event {
     Event::Member { id, incarnation, event: MemberEvent::Tick }
 }
 
-fn member_failed(id: u64, error: &dyn std::fmt::Display) -> Violation {
-    Violation::new(Rule::Running, format!("member {id}: {error}"))
+fn member_failed<E: Display>(id: u64) -> impl FnOnce(E) -> Violation {
+    move |error| Violation::new(Rule::Running, format!("member {id}: {error}"))
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::client_pool::LAST_CLIENT;
 use super::message_triggers::MessageTriggers;
-use super::{Cluster, Event};
+use super::{Cluster, Event, member_failed};
 use crate::checkers::{CheckResult, Violation};
 use crate::clients::Client;
 use crate::event_queue::{MILLISECOND, Micros, SECOND};
@@ -126,8 +126,8 @@ impl Cluster {
         }
         let stores = running.map(|(id, running)| (id, Arc::clone(&running.applier.store)));
         for (id, store) in stores.collect::<Vec<_>>() {
-            let hash = hash_kv(&*store).map_err(|error| super::member_failed(id, &error))?;
-            self.checker.hashes.check(id, position.index, hash)?;
+            let hash = hash_kv(&*store).map_err(member_failed(id))?;
+            self.checker.agreement.check_hash(id, position.index, hash)?;
         }
         self.trace_line(format_args!("all agree at {}", position.index));
         Ok(true)

@@ -15,6 +15,7 @@ use clearlane_wal::Entry;
 use clearlane_wal::group_commit::Batch;
 
 use super::{Cluster, Event, MemberEvent, member_failed};
+use crate::checkers::leases::check_leases;
 use crate::checkers::{CheckResult, Rule};
 use crate::event_queue::MILLISECOND;
 use crate::machine::{RunningMember, client_records, hash_kv, lease_keys};
@@ -115,14 +116,14 @@ impl Cluster {
         if let Some(Leadership { role, term, leader }) = outputs.leadership {
             self.trace_line(format_args!("{id} {role:?} term={term} leader={leader}"));
             if role == Role::Leader {
-                self.checker.leaders.on_leader(id, term)?;
+                self.checker.agreement.on_leader(id, term)?;
             }
         }
         for error in rejected {
             self.trace_line(format_args!("{id} cannot take it: {error}"));
             // The simulated members send no invalid messages.
             if matches!(error, Error::Fatal(_) | Error::InvalidMessage(_)) {
-                return Err(member_failed(id, error));
+                return Err(member_failed(id)(error));
             }
         }
         self.check_proposals(id)?;
@@ -134,7 +135,7 @@ impl Cluster {
             format!("raft of {id} takes {in_raft} for applied, and the store is at {index}")
         })?;
         match running.replica.conf_state() {
-            Some(raft) => self.checker.membership.check_conf_state(id, reported, raft),
+            Some(raft) => self.checker.agreement.check_conf_state(id, reported, raft),
             None => Ok(()),
         }
     }
@@ -163,7 +164,7 @@ impl Cluster {
             self.metrics.installed_snapshots += 1;
         }
         self.checker.check_applied(self.events.now(), id, entries, &outputs.changes)?;
-        self.checker.membership.check(id, index, &raft, &table)?;
+        self.checker.agreement.check_members(id, index, &raft, &table)?;
         match is_replaced || !entries.is_empty() {
             true => self.check_store(id, index, &*store, !outputs.compactions.is_empty()),
             false => Ok(()),
@@ -191,7 +192,7 @@ impl Cluster {
         store: &dyn Store<AppliedPosition>,
         compacts: bool,
     ) -> CheckResult {
-        let holds = client_records(store).map_err(|error| member_failed(id, &error))?;
+        let holds = client_records(store).map_err(member_failed(id))?;
         let revision = holds.revision;
         self.trace_line(format_args!("{id} has applied {index}, revision {revision}"));
         self.checker.check_records(id, index, &holds)?;
@@ -202,17 +203,17 @@ impl Cluster {
         // for one oddity of etcd's: without any key, a hash counts what a compaction has not
         // removed yet.
         if index.is_multiple_of(4) && !(compacts && holds.records.is_empty()) {
-            let hash = hash_kv(store).map_err(|error| member_failed(id, &error))?;
-            self.checker.hashes.check(id, index, hash)?;
+            let hash = hash_kv(store).map_err(member_failed(id))?;
+            self.checker.agreement.check_hash(id, index, hash)?;
         }
         Ok(())
     }
 
     pub(super) fn check_leases(&mut self, id: u64, index: u64) -> CheckResult {
         let Some(RunningMember { applier, .. }) = self.running(id) else { return Ok(()) };
-        let keys = lease_keys(&*applier.store).map_err(|error| member_failed(id, &error))?;
+        let keys = lease_keys(&*applier.store).map_err(member_failed(id))?;
         let leases = applier.leases.lease_states();
-        self.checker.check_lease_state(id, index, &leases, &keys)
+        check_leases(id, index, &leases, &keys, self.checker.model.leases_at(index))
     }
 
     pub(super) fn send(&mut self, id: u64, message: Message) {
@@ -298,7 +299,7 @@ impl Cluster {
         let store = &running.applier.store;
         let committed =
             if is_timer { store.commit_if_due(time) } else { store.commit().map(|()| true) };
-        if committed.map_err(|error| member_failed(id, &error))? {
+        if committed.map_err(member_failed(id))? {
             return self.plan_store_committed(id);
         }
         Ok(())
@@ -308,8 +309,8 @@ impl Cluster {
     pub(super) fn plan_store_committed(&mut self, id: u64) -> CheckResult {
         let Some(RunningMember { applier, .. }) = self.running(id) else { return Ok(()) };
         let engine = applier.engine.snapshot();
-        let engine = engine.map_err(|error| member_failed(id, &error))?;
-        let durable = AppliedPosition::read(&*engine).map_err(|error| member_failed(id, &error))?;
+        let engine = engine.map_err(member_failed(id))?;
+        let durable = AppliedPosition::read(&*engine).map_err(member_failed(id))?;
         let wait = self.rng.log_uniform(1, 30 * MILLISECOND);
         self.plan(id, wait, MemberEvent::StoreCommitted(durable));
         Ok(())
@@ -320,7 +321,7 @@ impl Cluster {
         let Some(running) = self.running_mut(id) else { return Ok(()) };
         let Some(job) = running.compactions.front_mut() else { return Ok(()) };
         let done = running.applier.store.compact_step(job, budget);
-        if done.map_err(|error| member_failed(id, &error))? {
+        if done.map_err(member_failed(id))? {
             running.compactions.pop_front();
         }
         if !running.compactions.is_empty() {

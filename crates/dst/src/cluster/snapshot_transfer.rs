@@ -30,9 +30,8 @@ impl Cluster {
         let to = message.to();
         self.trace_line(format_args!("copies {message}"));
         let Some(RunningMember { applier, .. }) = self.running(id) else { return Ok(()) };
-        let exporter = applier.store.snapshot().map_err(|error| member_failed(id, &error))?;
-        let sender =
-            SnapshotSender::new(exporter, message).map_err(|error| member_failed(id, &error))?;
+        let exporter = applier.store.snapshot().map_err(member_failed(id))?;
+        let sender = SnapshotSender::new(exporter, message).map_err(member_failed(id))?;
         // Taking the snapshot has committed the store.
         self.plan_store_committed(id)?;
         let receiver = self.machines.get(&to).map(Machine::store_dir).map(SnapshotReceiver::new);
@@ -70,14 +69,14 @@ impl Cluster {
         match transfer.next_chunk(length) {
             Ok(Some(piece)) => {
                 if let Some(receiver) = &mut transfer.receiver {
-                    receiver.feed(&piece).map_err(|error| member_failed(to, &error))?;
+                    receiver.feed(&piece).map_err(member_failed(to))?;
                 }
                 let wait = self.rng.between(10, 1000);
                 self.events.schedule(wait, Event::SnapshotChunk(number));
                 Ok(())
             }
             Ok(None) => self.on_snapshot_received(number),
-            Err(error) => Err(member_failed(link.0, &error)),
+            Err(error) => Err(member_failed(link.0)(error)),
         }
     }
 
@@ -85,7 +84,7 @@ impl Cluster {
         let Some(transfer) = self.snapshot_transfers.get_mut(&number) else { return Ok(()) };
         let (_, to) = transfer.link;
         let Some(receiver) = transfer.receiver.take() else { return Ok(()) };
-        let copy = receiver.finish().map_err(|error| member_failed(to, &error))?;
+        let copy = receiver.finish().map_err(member_failed(to))?;
         self.trace
             .record(self.events.now(), format_args!("copy {number} has arrived: {}", copy.message));
         self.enqueue_raft_event(to, RaftInput::RaftSnapshot(Box::new(copy)));
