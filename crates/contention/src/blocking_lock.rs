@@ -27,7 +27,7 @@ use crate::{
     events::EventSink,
     lock_metrics::LockMetrics,
     now_ns,
-    rules::{Acquisition, BlockedAcquisition, BlockedInterval, LockState, ReleaseResult, Ticket},
+    rules::{Acquisition, BlockedAcquisition, LockState, ReleaseResult, Ticket},
 };
 
 #[cfg(test)]
@@ -204,22 +204,6 @@ impl BlockingLock {
 
         threads.iter().for_each(Thread::unpark);
         self.metrics.record_blame(&intervals);
-        if self.event_sink.is_on() {
-            intervals.iter().for_each(|interval| self.event_sink.write(self.blocked(interval)));
-        }
-    }
-
-    fn blocked(&self, interval: &BlockedInterval) -> LockEvent {
-        LockEvent::Blocked {
-            lock: self.metrics.name,
-            mode: interval.mode,
-            task: interval.waiter,
-            blocker: interval.blocker.task,
-            blocker_mode: interval.blocker.mode,
-            blocker_state: interval.blocker.state,
-            start_ns: interval.start_ns,
-            end_ns: interval.end_ns,
-        }
     }
 }
 

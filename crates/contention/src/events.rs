@@ -22,19 +22,7 @@ use crate::{BlockerState, LockMode, TaskLabel};
 /// Times are on the clock of [`crate::now_ns`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockEvent {
-    /// A thread waited behind another. A wait has one of these for each blocker that it had in
-    /// turn; written when the blocker changes or the wait ends.
-    Blocked {
-        lock: &'static str,
-        mode: LockMode,
-        task: TaskLabel,
-        blocker: TaskLabel,
-        blocker_mode: LockMode,
-        blocker_state: BlockerState,
-        start_ns: u64,
-        end_ns: u64,
-    },
-    /// A wait as a whole. Written by the waiter itself, once it holds the lock.
+    /// Written by the waiter itself, once it holds the lock.
     Wait {
         lock: &'static str,
         mode: LockMode,

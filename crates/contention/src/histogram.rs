@@ -85,25 +85,13 @@ impl Default for Histogram {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistogramSnapshot {
     buckets: Vec<u64>,
-    count: u64,
-    sum: u64,
-    max: u64,
+    pub count: u64,
+    pub sum: u64,
+    /// 0 if there are no values.
+    pub max: u64,
 }
 
 impl HistogramSnapshot {
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
-    pub fn sum(&self) -> u64 {
-        self.sum
-    }
-
-    /// 0 if there are no values.
-    pub fn max(&self) -> u64 {
-        self.max
-    }
-
     pub fn merge(&mut self, other: &HistogramSnapshot) {
         for (mine, others) in self.buckets.iter_mut().zip(&other.buckets) {
             *mine += others;

@@ -33,7 +33,7 @@ pub use events::{EventRecorder, LockEvent};
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use lock_metrics::{LockBlame, LockHolder, LockReport, ModeReport};
 pub use mutex::{Mutex, MutexGuard};
-pub use registry::{HoldingTask, Registry, WaitingTask};
+pub use registry::{Registry, WaitingTask};
 pub use rules::{BlockerState, LockMode};
 pub use rw_lock::{LockGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use task_label::{LabelScope, TaskLabel};

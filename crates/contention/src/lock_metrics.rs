@@ -168,8 +168,8 @@ impl ModeMetrics {
             let Some(snapshot) = histogram.get().map(Histogram::snapshot) else { continue };
             holds.merge(&snapshot);
             // After a reset a label's histogram exists but is empty.
-            if snapshot.count() > 0 {
-                add(TaskLabel::from_index(index), snapshot.count(), snapshot.max());
+            if snapshot.count > 0 {
+                add(TaskLabel::from_index(index), snapshot.count, snapshot.max);
             }
         }
         for holder in current {
@@ -179,7 +179,7 @@ impl ModeMetrics {
         holders.sort_by_key(|holder| Reverse(holder.longest_ns));
         let acquisitions: u64 = holders.iter().map(|holder| holder.count).sum();
         let mut waits = self.waits.snapshot();
-        waits.add_zeros(acquisitions.saturating_sub(waits.count()));
+        waits.add_zeros(acquisitions.saturating_sub(waits.count));
         ModeReport { acquisitions, waits, holds, holders }
     }
 

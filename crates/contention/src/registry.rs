@@ -6,7 +6,7 @@
 use std::sync::{Arc, Weak};
 
 use crate::{
-    BlockerState, EventRecorder, LockMode, LockReport, TaskLabel,
+    EventRecorder, LockReport,
     blocking_lock::BlockingLock,
     events::EventSink,
     lock_metrics::LockMetrics,
@@ -37,19 +37,10 @@ pub struct Registry {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HoldingTask {
-    pub lock: &'static str,
-    pub holder: TaskLabel,
-    pub mode: LockMode,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitingTask {
     pub lock: &'static str,
-    pub waiter: TaskLabel,
-    pub mode: LockMode,
-    pub blocker: TaskLabel,
-    pub blocker_state: BlockerState,
+    pub waiter: Acquisition,
+    pub blocker: Blocker,
 }
 
 #[derive(Debug, Default)]
@@ -87,17 +78,12 @@ impl Registry {
         metrics.iter().for_each(|metrics| metrics.reset());
     }
 
-    pub fn holding(&self) -> Vec<HoldingTask> {
+    /// Each holder with the name of its lock.
+    pub fn holding(&self) -> Vec<(&'static str, Acquisition)> {
         let (_, locks) = self.all();
-        let holding = locks.iter().flat_map(|lock| {
-            let name = lock.metrics.name;
-            let holders = lock.holders().into_iter();
-            holders.map(move |Acquisition { task, mode, .. }| HoldingTask {
-                lock: name,
-                holder: task,
-                mode,
-            })
-        });
+        let holding = locks
+            .iter()
+            .flat_map(|lock| lock.holders().into_iter().map(|holder| (lock.metrics.name, holder)));
         holding.collect()
     }
 
@@ -106,11 +92,8 @@ impl Registry {
     pub fn waiting(&self) -> Vec<WaitingTask> {
         let (_, locks) = self.all();
         let waiting = locks.iter().flat_map(|lock| {
-            let name = lock.metrics.name;
-            lock.waiters().into_iter().filter_map(move |BlockedAcquisition { waiter, blocker }| {
-                let Blocker { task: blocker, state: blocker_state, .. } = blocker?;
-                let Acquisition { task: waiter, mode, .. } = waiter;
-                Some(WaitingTask { lock: name, waiter, mode, blocker, blocker_state })
+            lock.waiters().into_iter().filter_map(|BlockedAcquisition { waiter, blocker }| {
+                Some(WaitingTask { lock: lock.metrics.name, waiter, blocker: blocker? })
             })
         });
         waiting.collect()

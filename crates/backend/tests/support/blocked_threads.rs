@@ -74,7 +74,7 @@ pub(crate) fn watch<T>(
         if barrier.has(actor) {
             return ThreadStatus::AtBarrier;
         }
-        if let Some(waiting) = locks.waiting().into_iter().find(|waiting| waiting.waiter == actor) {
+        if let Some(waiting) = locks.waiting().into_iter().find(|it| it.waiter.task == actor) {
             return ThreadStatus::Blocked(describe(&waiting));
         }
         assert!(started.elapsed() < DEADLINE, "{actor} runs; waiting are {:?}", locks.waiting());
@@ -82,9 +82,9 @@ pub(crate) fn watch<T>(
     }
 }
 
-fn describe(waiting: &WaitingTask) -> String {
-    match waiting.blocker_state {
-        BlockerState::Holding => format!("waits for {}, held by {}", waiting.lock, waiting.blocker),
-        BlockerState::Waiting => format!("waits for {}, behind {}", waiting.lock, waiting.blocker),
+fn describe(WaitingTask { lock, blocker, .. }: &WaitingTask) -> String {
+    match blocker.state {
+        BlockerState::Holding => format!("waits for {lock}, held by {}", blocker.task),
+        BlockerState::Waiting => format!("waits for {lock}, behind {}", blocker.task),
     }
 }

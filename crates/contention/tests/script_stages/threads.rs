@@ -79,7 +79,7 @@ impl ThreadStage {
             // Only after the answers: an actor let in by an answered release must not be found in
             // an older list.
             let waiting: BTreeSet<TaskLabel> =
-                self.registry.waiting().iter().map(|waiting| waiting.waiter).collect();
+                self.registry.waiting().iter().map(|waiting| waiting.waiter.task).collect();
             if self.pending.is_subset(&waiting) {
                 return;
             }
@@ -128,15 +128,15 @@ impl Stage for ThreadStage {
 
     fn holds(&self) -> Vec<Holds> {
         let holds = self.registry.holding().into_iter();
-        holds.map(|holding| Holds { actor: holding.holder, mode: holding.mode }).collect()
+        holds.map(|(_, holder)| Holds { actor: holder.task, mode: holder.mode }).collect()
     }
 
     fn waits(&self) -> Vec<Waits> {
         let waits = self.registry.waiting().into_iter().map(|waiting| Waits {
-            actor: waiting.waiter,
-            mode: waiting.mode,
-            front: waiting.blocker,
-            stance: waiting.blocker_state,
+            actor: waiting.waiter.task,
+            mode: waiting.waiter.mode,
+            front: waiting.blocker.task,
+            stance: waiting.blocker.state,
         });
         waits.collect()
     }

@@ -69,7 +69,7 @@ fn write_locks(
             let times = times(of_mode);
             let values = times.buckets().map(|(ns, count)| (seconds(ns), count));
             let bounds = doubling(FIRST_SECONDS, BOUNDS);
-            let sums = PrometheusHistogram::rounded_up(bounds, values, seconds(times.sum()));
+            let sums = PrometheusHistogram::rounded_up(bounds, values, seconds(times.sum));
             family.histogram(&[("lock", lock.name), ("mode", mode)], &sums);
         }
     }

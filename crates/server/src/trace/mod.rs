@@ -209,8 +209,6 @@ impl TraceBuffer {
 
 fn is_recorded(event: &LockEvent) -> bool {
     match event {
-        // A wait is recorded as a whole.
-        LockEvent::Blocked { .. } => false,
         LockEvent::Wait { .. } => true,
         LockEvent::Hold { start_ns, end_ns, .. } => end_ns.saturating_sub(*start_ns) >= HOLD_MIN_NS,
     }
@@ -222,9 +220,7 @@ impl TraceEvent {
             TraceEvent::Request { trace, .. } => trace.start_ns(),
             TraceEvent::ThreadStep { from_ns, .. } => *from_ns,
             TraceEvent::Lock(
-                LockEvent::Blocked { start_ns, .. }
-                | LockEvent::Wait { start_ns, .. }
-                | LockEvent::Hold { start_ns, .. },
+                LockEvent::Wait { start_ns, .. } | LockEvent::Hold { start_ns, .. },
             ) => *start_ns,
         }
     }

@@ -162,7 +162,6 @@ impl EventIndex {
                 let what = Activity::Wait { resource: lock.to_owned(), blocker: behind };
                 ((actor, number), what, start_ns, end_ns)
             }
-            LockEvent::Blocked { .. } => return None,
         };
         let is_wait = matches!(what, Activity::Wait { .. });
         // A task of which only the label is known has no lane: it would stand for many.
