@@ -22,7 +22,7 @@ use crate::entries::{LEADER, Message, Work};
 use crate::era::{self, ReadMode, background};
 use crate::link::Link;
 use crate::model::{Connect, Model};
-use crate::progress::Progress;
+use crate::raft::Progress;
 use crate::requests::{Range, Request};
 use crate::results::ClassResults;
 use crate::scenario::{Scenario, mean_record_bytes};

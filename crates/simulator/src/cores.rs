@@ -275,22 +275,33 @@ impl Computation<'_> {
 mod tests {
     use super::*;
 
-    /// End and waiting time of each of these computations, which arrive together.
-    fn ends(count: usize, quantum_ns: u64, works: &[u64]) -> Vec<(u64, u64)> {
-        let world = World::new();
-        let cores = Cores::new(&world, count, quantum_ns);
-        let ends = Rc::new(RefCell::new(vec![(0, 0); works.len()]));
-        for (place, work) in works.iter().copied().enumerate() {
-            let (world_, cores, ends) = (world.clone(), cores.clone(), Rc::clone(&ends));
+    /// End and waiting time of each of these computations: when it begins, its work, and whether it
+    /// is late.
+    fn run_all(cores: &Cores, computations: &[(u64, u64, bool)]) -> Vec<(u64, u64)> {
+        let world = &cores.0.world;
+        let ends = Rc::new(RefCell::new(vec![(0, 0); computations.len()]));
+        for (place, (begin_ns, work, is_late)) in computations.iter().copied().enumerate() {
+            let (own, cores, ends) = (world.clone(), cores.clone(), Rc::clone(&ends));
             world.spawn(async move {
-                let waited = cores.run(work).await;
-                ends.borrow_mut()[place] = (world_.now_ns(), waited);
+                own.sleep(begin_ns).await;
+                let waited = cores.compute(work, is_late).await;
+                ends.borrow_mut()[place] = (own.now_ns(), waited);
             });
         }
         world.run(u64::MAX);
-        assert_eq!(cores.used_ns(), works.iter().sum::<u64>());
-        assert_eq!((cores.0.run_queue.borrow().len(), cores.0.free.borrow().len()), (0, count));
+        // No work is lost or done twice.
+        assert_eq!(cores.used_ns(), computations.iter().map(|(_, work, _)| work).sum::<u64>());
+        assert_eq!(cores.0.free.borrow().len(), cores.0.count);
+        let (busy, queue, woken) = (&cores.0.busy, &cores.0.run_queue, &cores.0.woken);
+        let left = (busy.borrow().len(), queue.borrow().len(), woken.borrow().len());
+        assert_eq!(left, (0, 0, 0));
         ends.take()
+    }
+
+    /// Of computations that arrive together.
+    fn ends(count: usize, quantum_ns: u64, works: &[u64]) -> Vec<(u64, u64)> {
+        let works: Vec<_> = works.iter().map(|work| (0, *work, false)).collect();
+        run_all(&Cores::new(&World::new(), count, quantum_ns), &works)
     }
 
     #[test]
@@ -315,121 +326,64 @@ mod tests {
         assert_eq!(cores.idle_ns(), Some(0));
         for work in [10, 30] {
             let cores = cores.clone();
-            world.spawn(async move {
-                cores.run(work).await;
-            });
+            world.spawn(async move { _ = cores.run(work).await });
         }
-        let seen = Rc::new(RefCell::new(Vec::new()));
-        let (own, all, looks) = (world.clone(), cores.clone(), Rc::clone(&seen));
-        world.spawn(async move {
-            for wait in [5, 15, 20] {
-                own.sleep(wait).await;
-                looks.borrow_mut().push(all.idle_ns());
-            }
-        });
-        world.run(u64::MAX);
+        let idle_at = |ns| {
+            world.run(ns);
+            cores.idle_ns()
+        };
         // At 5 both are busy, at 20 one of them; at 40 both have been free since 30.
-        assert_eq!(seen.take(), [None, None, Some(10)]);
+        assert_eq!([5, 20, 40].map(idle_at), [None, None, Some(10)]);
     }
 
-    /// Long computations that arrive at once, and short ones now and then.
-    fn mixed(impatience: f64, seed: u64) -> (Vec<u64>, u64, u64) {
-        let world = World::new();
-        let rng = Rng::new(seed, 0);
-        let cores = Cores::with_impatience(&world, 2, 4_000, impatience, rng);
-        let waits = Rc::new(RefCell::new(Vec::new()));
-        for long in [90_001, 90_000, 30_000] {
-            let cores = cores.clone();
-            world.spawn(async move {
-                cores.run(long).await;
-            });
-        }
-        for number in 0..100 {
-            let (own, cores, waits) = (world.clone(), cores.clone(), Rc::clone(&waits));
-            world.spawn(async move {
-                own.sleep(number * 1_000).await;
-                for _ in 0..3 {
-                    let waited = cores.run(100).await;
-                    waits.borrow_mut().push(waited);
-                    own.sleep(7).await;
-                }
-            });
-        }
-        world.run(u64::MAX);
-        assert_eq!((cores.0.run_queue.borrow().len(), cores.0.free.borrow().len()), (0, 2));
-        assert_eq!(cores.used_ns(), 90_001 + 90_000 + 30_000 + 300 * 100);
-        assert!(cores.0.busy.borrow().is_empty() && cores.0.woken.borrow().is_empty());
-        let waits = waits.take();
-        let at_once = waits.iter().filter(|ns| **ns == 0).count() as u64;
-        let longest = waits.iter().copied().max().unwrap_or(0);
-        (waits, at_once, longest)
+    /// Three long computations, and how long each of 300 short ones beside them waits.
+    fn waits_of_short_ones(impatience: f64, seed: u64) -> Vec<u64> {
+        let long = [90_001, 90_000, 30_000].map(|work| (0, work, false));
+        let short = (0..300).map(|number| (number / 3 * 1_000 + number % 3 * 107, 100, false));
+        let cores = Cores::with_impatience(&World::new(), 2, 4_000, impatience, Rng::new(seed, 0));
+        let all: Vec<_> = long.into_iter().chain(short).collect();
+        run_all(&cores, &all).into_iter().skip(long.len()).map(|(_, waited)| waited).collect()
     }
 
     #[test]
     fn an_impatient_computation_preempts_another() {
-        let (_, patient, _) = mixed(0.0, 1);
-        let (_, impatient, longest) = mixed(1.0, 1);
-        assert!(patient < 60 && impatient > 280, "{patient} and {impatient} of 300 at once");
-        assert!(longest <= 100, "for one as short at most: {longest}");
+        let count_at_once = |waits: &[u64]| waits.iter().filter(|ns| **ns == 0).count();
+        let (patient, impatient) = (waits_of_short_ones(0.0, 1), waits_of_short_ones(1.0, 1));
+        let at_once = (count_at_once(&patient), count_at_once(&impatient));
+        assert!(at_once.0 < 60 && at_once.1 > 280, "{at_once:?} of 300");
+        assert!(impatient.iter().all(|ns| *ns <= 100), "for one as short at most: {impatient:?}");
         for seed in 0..200 {
-            // Most of them, not all; and no work is lost or done twice.
-            let (_, at_once, longest) = mixed(0.85, seed);
-            assert!((200..295).contains(&at_once) && longest > 100, "{at_once}, {longest}");
-            assert_eq!(mixed(0.85, seed), mixed(0.85, seed));
+            // Most of them, not all.
+            let waits = waits_of_short_ones(0.85, seed);
+            assert!((200..295).contains(&count_at_once(&waits)), "{waits:?}");
+            assert!(waits.iter().any(|ns| *ns > 100), "{waits:?}");
+            assert_eq!(waits, waits_of_short_ones(0.85, seed));
         }
     }
 
     #[test]
     fn a_late_computation_yields_to_all() {
         for (count, quantum) in [(1, 3), (1, u64::MAX), (2, 3)] {
-            let world = World::new();
-            let cores = Cores::new(&world, count, quantum);
-            let ends = Rc::new(RefCell::new(Vec::new()));
-            for (number, at, work, is_late) in
-                [(0, 0, 50, true), (1, 0, 50, true), (2, 10, 20, false), (3, 12, 4, false)]
-            {
-                let (world_, cores, ends) = (world.clone(), cores.clone(), Rc::clone(&ends));
-                world.spawn(async move {
-                    world_.sleep(at).await;
-                    let waited = cores.compute(work, is_late).await;
-                    ends.borrow_mut().push((number, world_.now_ns(), waited));
-                });
-            }
-            world.run(u64::MAX);
-            assert_eq!(cores.used_ns(), 124);
-            assert_eq!((cores.0.run_queue.borrow().len(), cores.0.free.borrow().len()), (0, count));
-            let ends = ends.take();
-            let waited = |number| ends.iter().find(|end| end.0 == number).unwrap().2;
+            let cores = Cores::new(&World::new(), count, quantum);
+            let works = [(0, 50, true), (0, 50, true), (10, 20, false), (12, 4, false)];
+            let ends = run_all(&cores, &works);
             // A normal one can wait for the long one only; with a core for each, for none.
-            match count {
-                1 => assert!(waited(2) <= 4 && waited(3) <= 20, "{ends:?}"),
-                _ => assert_eq!((waited(2), waited(3)), (0, 0), "{ends:?}"),
-            }
-            assert!(ends[2].0 < 2 && ends[3].0 < 2, "the late ones end last: {ends:?}");
+            let waits_max = if count == 1 { (4, 20) } else { (0, 0) };
+            assert!(ends[2].1 <= waits_max.0 && ends[3].1 <= waits_max.1, "{ends:?}");
+            let first_late = ends[0].0.min(ends[1].0);
+            assert!(ends[2].0.max(ends[3].0) < first_late, "the late ones end last: {ends:?}");
         }
-    }
-
-    /// How many of the short computations wait beside one that always computes.
-    fn waits_beside(is_late: bool) -> usize {
-        let world = World::new();
-        let cores = Cores::with_impatience(&world, 2, 4_000, 0.5, Rng::new(1, 0));
-        let (beside, waits) = (cores.clone(), Rc::new(Cell::new(0)));
-        world.spawn(async move {
-            beside.compute(1_000_000, is_late).await;
-        });
-        for number in 1..=100 {
-            let (own, cores, waits) = (world.clone(), cores.clone(), Rc::clone(&waits));
-            world.spawn(async move {
-                own.sleep(number * 9_000).await;
-                waits.set(waits.get() + usize::from(cores.run(10).await > 0));
-            });
-        }
-        world.run(u64::MAX);
-        waits.get()
     }
 
     #[test]
     fn no_computation_waits_for_a_late_one() {
+        // How many of the short computations wait beside one that always computes.
+        let waits_beside = |is_late| {
+            let cores = Cores::with_impatience(&World::new(), 2, 4_000, 0.5, Rng::new(1, 0));
+            let short = (1..=100).map(|number| (number * 9_000, 10, false));
+            let all: Vec<_> = std::iter::once((0, 1_000_000, is_late)).chain(short).collect();
+            run_all(&cores, &all)[1..].iter().filter(|(_, waited)| *waited > 0).count()
+        };
         assert_eq!(waits_beside(true), 0);
         // The patient ones are queued at a busy core, though another is idle.
         let waits = waits_beside(false);

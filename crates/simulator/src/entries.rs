@@ -65,13 +65,6 @@ pub(crate) struct Batch {
     pub(crate) path: Cell<Account>,
 }
 
-/// `spent` is the account of the receiver's log at the arrival.
-#[derive(Debug)]
-pub(crate) struct Arrived {
-    pub(crate) batch: Rc<Batch>,
-    pub(crate) spent: Account,
-}
-
 /// A heartbeat round of ReadIndex.
 #[derive(Debug)]
 pub(crate) struct QuorumRound {

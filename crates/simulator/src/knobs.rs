@@ -20,116 +20,42 @@ use crate::model::Connect;
 use crate::scenario::Scenario;
 use crate::spread::Spread;
 
-#[derive(Clone, Copy, Debug)]
-pub struct Knob {
-    pub name: &'static str,
-    pub about: &'static str,
-    turn: fn(&mut Scenario, &KnobValue<'_>) -> Result<()>,
-}
-
-const fn knob(
-    name: &'static str,
-    about: &'static str,
-    turn: fn(&mut Scenario, &KnobValue<'_>) -> Result<()>,
-) -> Knob {
-    Knob { name, about, turn }
-}
-
 /// An hour, the upper bound of all times.
 const HOUR_MS: f64 = 3_600_000.0;
 
 const MEMBERS_MAX: u64 = 9;
 
-pub const KNOBS: &[Knob] = &[
-    knob("cores", "cores of each machine", |scenario, given| {
-        given.whole(1..=1024).map(|value| scenario.cores = value as usize)
-    }),
-    knob("commit_interval_ms", "between two commits of the backend", |scenario, given| {
-        given.ns(0.1..=HOUR_MS).map(|value| scenario.model.commit_interval_ns = value)
-    }),
-    knob("batch_limit", "so many pending operations are committed at once", |scenario, given| {
-        given.whole(1..=1_000_000_000).map(|value| scenario.model.batch_limit = value)
-    }),
-    knob("apply_gap_max", "puts are refused at such a gap", |scenario, given| {
-        given.whole(1..=1_000_000_000).map(|value| scenario.model.apply_gap_max = value)
-    }),
-    knob("sync_ms", "a sync of the log", |scenario, given| given.spread(&mut scenario.model.sync)),
-    knob("commit_sync_ms", "a sync of the backend", |scenario, given| {
-        given.spread(&mut scenario.model.commit_sync)
-    }),
-    knob("members", "members that vote", |scenario, given| {
-        given.whole(1..=MEMBERS_MAX).map(|value| scenario.model.members = value as usize)
-    }),
-    knob("learners", "members that keep the log and do not vote", |scenario, given| {
-        given.whole(0..=MEMBERS_MAX).map(|value| scenario.model.learners = value as usize)
-    }),
-    knob("round_trip_ms", "between any two members", |scenario, given| {
-        given.spread(&mut scenario.model.round_trip)
-    }),
-    knob("round_trips_ms", "between two members, as in round_trips_ms.1-3", |scenario, given| {
-        let (pair, part) = given.part.split_once('.').unwrap_or((given.part, ""));
-        let numbers = pair.split_once('-').map(|(one, other)| (one.parse(), other.parse()));
-        let Some((Ok(one), Ok(other))) = numbers else { return Err(unknown(given.name)) };
-        let spread = scenario.model.round_trips.entry((one, other)).or_default();
-        KnobValue { part, ..*given }.spread(spread)
-    }),
-    knob("clients", "where they go: \"leader\" or \"spread\"", |scenario, given| {
-        given.whole_of_it()?;
-        scenario.model.clients =
-            given.one_of(&[("leader", Connect::Leader), ("spread", Connect::Spread)])?;
-        Ok(())
-    }),
-    knob("connect", "where a class goes, as in connect.cheap", |scenario, given| {
-        let words = [("leader", Connect::Leader), ("spread", Connect::Spread)];
-        let connect = match given.value {
-            Value::String(_) => given.one_of(&words)?,
-            _ => Connect::Member(
-                KnobValue { part: "", ..*given }.whole(1..=2 * MEMBERS_MAX)? as usize
-            ),
-        };
-        scenario.model.connect.insert(given.part.to_owned(), connect);
-        Ok(())
-    }),
-    knob("client_round_trip_ms", "between a client and its member", |scenario, given| {
-        given.ns(0.0..=HOUR_MS).map(|value| scenario.model.client_round_trip_ns = value)
-    }),
-    knob("clients_apart", "clients have machines of their own", |scenario, given| {
-        given.truth().map(|value| scenario.model.clients_apart = value)
-    }),
-    knob("snapshot_count", "entries between two snapshots of the applier", |scenario, given| {
-        given.whole(0..=1_000_000_000).map(|value| scenario.model.snapshot_count = Some(value))
-    }),
-    knob("watchers.synced", "watchers that are notified of each write", |scenario, given| {
-        given.whole(0..=1_000_000).map(|value| scenario.model.watchers.synced = value)
-    }),
-    knob("watchers.lagging", "so many begin behind", |scenario, given| {
-        given.whole(0..=100_000).map(|value| scenario.model.watchers.lagging = value)
-    }),
-    knob("watchers.behind", "by so many revisions", |scenario, given| {
-        given.whole(0..=1_000_000_000).map(|value| scenario.model.watchers.behind = value)
-    }),
-    knob("watchers.every_s", "each time that so much has passed, or once", |scenario, given| {
-        given.seconds(&mut scenario.model.watchers.every_ns)
-    }),
-    knob("compaction.every_s", "between two compactions; 0 is never", |scenario, given| {
-        given.seconds(&mut scenario.model.compaction_every_ns)
-    }),
-    knob("auth.enabled", "each request asks whether it may", |scenario, given| {
-        given.truth().map(|value| scenario.model.auth.enabled = value)
-    }),
-    knob("auth.logins_per_s", "logins with a password", |scenario, given| {
-        given.whole_of_it()?;
-        scenario.model.auth.logins_per_s = given.number(0.0..=1e6)?;
-        Ok(())
-    }),
-    knob("auth.bcrypt_ms", "to check one", |scenario, given| {
-        given.ns(0.0..=HOUR_MS).map(|value| scenario.model.auth.bcrypt_ns = value)
-    }),
-    knob("auth.inside_lock", "under a lock, whatever the era does", |scenario, given| {
-        given.truth().map(|value| scenario.model.auth.inside_lock = Some(value))
-    }),
+const BILLION: u64 = 1_000_000_000;
+
+/// Name and meaning of each field of `[model]`.
+pub const KNOBS: [(&str, &str); 24] = [
+    ("cores", "cores of each machine"),
+    ("commit_interval_ms", "between two commits of the backend"),
+    ("batch_limit", "so many pending operations are committed at once"),
+    ("apply_gap_max", "puts are refused at such a gap"),
+    ("sync_ms", "a sync of the log"),
+    ("commit_sync_ms", "a sync of the backend"),
+    ("members", "members that vote"),
+    ("learners", "members that keep the log and do not vote"),
+    ("round_trip_ms", "between any two members"),
+    ("round_trips_ms", "between two members, as in round_trips_ms.1-3"),
+    ("clients", "where they go: \"leader\" or \"spread\""),
+    ("connect", "where a class goes, as in connect.cheap"),
+    ("client_round_trip_ms", "between a client and its member"),
+    ("clients_apart", "clients have machines of their own"),
+    ("snapshot_count", "entries between two snapshots of the applier"),
+    ("watchers.synced", "watchers that are notified of each write"),
+    ("watchers.lagging", "so many begin behind"),
+    ("watchers.behind", "by so many revisions"),
+    ("watchers.every_s", "each time that so much has passed, or once"),
+    ("compaction.every_s", "between two compactions; 0 is never"),
+    ("auth.enabled", "each request asks whether it may"),
+    ("auth.logins_per_s", "logins with a password"),
+    ("auth.bcrypt_ms", "to check one"),
+    ("auth.inside_lock", "under a lock, whatever the era does"),
 ];
 
+/// A value, as it was given.
 #[derive(Clone, Copy)]
 struct KnobValue<'v> {
     /// Name in error messages.
@@ -169,20 +95,74 @@ impl Scenario {
             let mut parts = parts.iter();
             return parts.try_for_each(|(part, v)| self.set_model(&format!("{name}.{part}"), v));
         }
-        let is = |knob: &&Knob| {
-            let part = name.strip_prefix(knob.name);
+        let is = |knob: &&str| {
+            let part = name.strip_prefix(*knob);
             part.is_some_and(|part| part.is_empty() || part.starts_with('.'))
         };
         // The longest match: `sync_ms` is not `sync`.
-        let known = KNOBS.iter().filter(is).max_by_key(|knob| knob.name.len());
+        let known = KNOBS.into_iter().map(|(knob, _)| knob).filter(is).max_by_key(|it| it.len());
         let knob = known.ok_or_else(|| unknown(name))?;
-        let part = name[knob.name.len()..].trim_start_matches('.');
-        (knob.turn)(self, &KnobValue { name, part, value })
+        let part = name[knob.len()..].trim_start_matches('.');
+        self.set_knob(knob, &KnobValue { name, part, value })
+    }
+
+    fn set_knob(&mut self, knob: &str, given: &KnobValue<'_>) -> Result<()> {
+        const WORDS: &[(&str, Connect)] =
+            &[("leader", Connect::Leader), ("spread", Connect::Spread)];
+        let Scenario { cores, model, .. } = self;
+        let (watchers, auth) = (&mut model.watchers, &mut model.auth);
+        match knob {
+            "cores" => *cores = given.whole(1..=1024)? as usize,
+            "commit_interval_ms" => model.commit_interval_ns = given.ns(0.1..=HOUR_MS)?,
+            "batch_limit" => model.batch_limit = given.whole(1..=BILLION)?,
+            "apply_gap_max" => model.apply_gap_max = given.whole(1..=BILLION)?,
+            "sync_ms" => given.spread(&mut model.sync)?,
+            "commit_sync_ms" => given.spread(&mut model.commit_sync)?,
+            "members" => model.members = given.whole(1..=MEMBERS_MAX)? as usize,
+            "learners" => model.learners = given.whole(0..=MEMBERS_MAX)? as usize,
+            "round_trip_ms" => given.spread(&mut model.round_trip)?,
+            "round_trips_ms" => {
+                let (pair, part) = given.part.split_once('.').unwrap_or((given.part, ""));
+                let numbers = pair.split_once('-').map(|(one, other)| (one.parse(), other.parse()));
+                let Some((Ok(one), Ok(other))) = numbers else { return Err(unknown(given.name)) };
+                let spread = model.round_trips.entry((one, other)).or_default();
+                KnobValue { part, ..*given }.spread(spread)?;
+            }
+            "clients" => {
+                given.whole_of_it()?;
+                model.clients = given.one_of(WORDS)?;
+            }
+            "connect" => {
+                let number = KnobValue { part: "", ..*given };
+                let connect = match given.value {
+                    Value::String(_) => given.one_of(WORDS)?,
+                    _ => Connect::Member(number.whole(1..=2 * MEMBERS_MAX)? as usize),
+                };
+                model.connect.insert(given.part.to_owned(), connect);
+            }
+            "client_round_trip_ms" => model.client_round_trip_ns = given.ns(0.0..=HOUR_MS)?,
+            "clients_apart" => model.clients_apart = given.truth()?,
+            "snapshot_count" => model.snapshot_count = Some(given.whole(0..=BILLION)?),
+            "watchers.synced" => watchers.synced = given.whole(0..=1_000_000)?,
+            "watchers.lagging" => watchers.lagging = given.whole(0..=100_000)?,
+            "watchers.behind" => watchers.behind = given.whole(0..=BILLION)?,
+            "watchers.every_s" => watchers.every_ns = given.seconds()?,
+            "compaction.every_s" => model.compaction_every_ns = given.seconds()?,
+            "auth.enabled" => auth.enabled = given.truth()?,
+            "auth.logins_per_s" => {
+                given.whole_of_it()?;
+                auth.logins_per_s = given.number(0.0..=1e6)?;
+            }
+            "auth.bcrypt_ms" => auth.bcrypt_ns = given.ns(0.0..=HOUR_MS)?,
+            "auth.inside_lock" => auth.inside_lock = Some(given.truth()?),
+            other => unreachable!("{other} is in the table"),
+        }
+        Ok(())
     }
 }
 
 fn unknown(name: &str) -> Error {
-    let names = KNOBS.iter().map(|knob| knob.name).collect::<Vec<_>>().join(", ");
+    let names = KNOBS.map(|(name, _)| name).join(", ");
     Error::Workload(format!("[model]: unknown field `{name}`; there are {names}"))
 }
 
@@ -237,14 +217,12 @@ impl KnobValue<'_> {
     }
 
     /// An interval in seconds; 0 means never.
-    fn seconds(&self, every_ns: &mut u64) -> Result<()> {
+    fn seconds(&self) -> Result<u64> {
         self.whole_of_it()?;
-        let seconds = self.number(0.0..=86_400.0)?;
-        if seconds > 0.0 && seconds < 0.1 {
-            return Err(self.wrong("0 or at least 0.1"));
+        match self.number(0.0..=86_400.0)? {
+            seconds if seconds > 0.0 && seconds < 0.1 => Err(self.wrong("0 or at least 0.1")),
+            seconds => Ok((seconds * 1e9) as u64),
         }
-        *every_ns = (seconds * 1e9) as u64;
-        Ok(())
     }
 
     /// One constant time, or one of the two figures of a distribution.

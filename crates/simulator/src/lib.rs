@@ -25,7 +25,6 @@ mod link;
 pub mod lock;
 pub mod model;
 mod raft;
-mod progress;
 mod reads;
 mod recorder;
 pub mod requests;

@@ -14,15 +14,40 @@
 //! out: elections, snapshots for members that are behind, and flow control.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use crate::account::{Account, TimeKind};
 use crate::cluster::Cluster;
 use crate::costs::{Costs, times};
-use crate::entries::{Arrived, Batch, Entry, LEADER, Message, Ticket, Work};
+use crate::entries::{Batch, Entry, LEADER, Message, Ticket, Work};
 use crate::signal::Signal;
 use crate::sim_task::SimTask;
 use clearlane_backend::Era;
+
+/// What the leader knows of the logs of the voting members.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) appended: Cell<u64>,
+    /// By voting member: the last entry known to be in its log.
+    pub(crate) synced: RefCell<Vec<u64>>,
+    pub(crate) uncommitted: RefCell<VecDeque<Rc<Batch>>>,
+}
+
+impl Progress {
+    pub(crate) fn new(voters: usize) -> Progress {
+        Progress { synced: RefCell::new(vec![0; voters]), ..Progress::default() }
+    }
+
+    /// The last entry that a quorum has; with `leader_first` the leader must be part of it.
+    pub(crate) fn of_a_quorum(&self, leader_first: bool) -> u64 {
+        let synced = self.synced.borrow();
+        let has = |entry: u64| synced.iter().filter(|last| **last >= entry).count();
+        let by_most = synced.iter().copied().filter(|last| 2 * has(*last) > synced.len()).max();
+        let by_most = by_most.unwrap_or(0);
+        if leader_first { by_most.min(synced[LEADER]) } else { by_most }
+    }
+}
 
 impl Cluster {
     /// Proposes an entry at a member, and waits until it is applied there.
@@ -80,8 +105,7 @@ impl Cluster {
 
     pub(crate) fn on_append(&self, place: usize, batch: Rc<Batch>) {
         let log = &self.member(place).appends;
-        let spent = log.time_account.account();
-        log.queue.push(Arrived { batch, spent });
+        log.queue.push((batch, log.time_account.account()));
     }
 
     pub(crate) async fn follow_log(self: Rc<Self>, place: usize, mut task: SimTask) {
@@ -89,11 +113,11 @@ impl Cluster {
         let Costs { log_entry_ns, log_byte_ns, .. } = member.build.costs;
         loop {
             let arrived = member.appends.queue.drain().await;
-            let entries: usize = arrived.iter().map(|it| it.batch.entries.len()).sum();
-            let bytes = arrived.iter().map(|it| it.batch.bytes).sum();
+            let entries: usize = arrived.iter().map(|(batch, _)| batch.entries.len()).sum();
+            let bytes = arrived.iter().map(|(batch, _)| batch.bytes).sum();
             task.run(log_entry_ns * entries as u64 + times(bytes, log_byte_ns)).await;
             task.disk(member.log_syncs.next_ns()).await;
-            for Arrived { batch, spent } in arrived {
+            for (batch, spent) in arrived {
                 let path = task.time_account.account().since(&spent);
                 let response = Message::Appended { batch: Rc::clone(&batch), path };
                 self.link(place, LEADER).send(response);

@@ -9,9 +9,9 @@ use std::rc::Rc;
 
 use clearlane_contention::TaskLabel;
 
-use crate::account::TimeKind;
+use crate::account::{Account, TimeKind};
 use crate::costs::Costs;
-use crate::entries::{Arrived, Batch, Entry};
+use crate::entries::{Batch, Entry};
 use crate::lock::Lock;
 use crate::model::Model;
 use crate::scenario::Scenario;
@@ -60,7 +60,8 @@ pub(crate) struct Member {
     pub(crate) applies: bool,
     /// At the leader, proposals.
     pub(crate) log: Worker<Entry>,
-    pub(crate) appends: Worker<Arrived>,
+    /// With the account of the log at the arrival.
+    pub(crate) appends: Worker<(Rc<Batch>, Account)>,
     pub(crate) applier: Worker<Rc<Batch>>,
     pub(crate) reads: Worker<Signal>,
     /// In its log, and not known to be committed.

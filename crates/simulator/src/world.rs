@@ -206,32 +206,3 @@ pub(crate) async fn suspend() {
     };
     poll_fn(step).await;
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn noting(world: &World, notes: &Rc<RefCell<Vec<(u64, char)>>>, name: char, pauses: Vec<u64>) {
-        let (own, notes) = (world.clone(), Rc::clone(notes));
-        world.spawn(async move {
-            for pause in pauses {
-                own.sleep(pause).await;
-                notes.borrow_mut().push((own.now_ns(), name));
-            }
-        });
-    }
-
-    #[test]
-    fn time_jumps_to_the_next_entry() {
-        let (world, notes) = (World::new(), Rc::default());
-        noting(&world, &notes, 'a', vec![10, 10]);
-        noting(&world, &notes, 'b', vec![5, 5, 5]);
-        world.run(10);
-        assert_eq!((notes.borrow().len(), world.processes()), (3, 2));
-        world.run(1000);
-        // At 10, b has asked later than a.
-        let expected = [(5, 'b'), (10, 'a'), (10, 'b'), (15, 'b'), (20, 'a')];
-        assert_eq!(*notes.borrow(), expected);
-        assert_eq!((world.now_ns(), world.processes()), (1000, 0));
-    }
-}

@@ -45,6 +45,14 @@ fn a_knob_on_a_command_line_is_a_field_of_a_file() {
 }
 
 #[test]
+fn every_knob_of_the_table_can_be_turned() {
+    for (name, _) in KNOBS {
+        let told = Scenario::parse(LOAD).unwrap().set(&format!("model.{name}"), "[]").unwrap_err();
+        assert!(told.to_string().contains(name), "{told}");
+    }
+}
+
+#[test]
 fn what_has_parts_is_several_knobs() {
     let file = parsed(
         "members = 3\nround_trips_ms.1-3 = { mean = 2, p99 = 5 }\n[model.watchers]\nlagging = 4\n\
@@ -76,7 +84,7 @@ fn classes_and_keys_are_turned_too() {
 
 #[test]
 fn what_is_wrong_is_said_in_one_line() {
-    let names = KNOBS.iter().map(|knob| knob.name).collect::<Vec<_>>().join(", ");
+    let names = KNOBS.map(|(name, _)| name).join(", ");
     for (model, line) in [
         ("core = 2", format!("unknown field `core`; there are {names}")),
         ("cores.p99 = 2", format!("unknown field `cores.p99`; there are {names}")),

@@ -109,7 +109,7 @@ fn a_list_has_all_that_can_be_asked_for() {
     let (text, json) = (said("list"), json("list --json"));
     let eras = Era::ALL.map(|era| ("eras", era.name().to_owned()));
     let scenarios = Shipped::all().map(|shipped| ("scenarios", shipped.name.to_owned()));
-    let knobs = KNOBS.iter().map(|knob| ("knobs", format!("model.{}", knob.name)));
+    let knobs = KNOBS.iter().map(|(name, _)| ("knobs", format!("model.{name}")));
     for (part, name) in eras.into_iter().chain(scenarios).chain(knobs) {
         assert!(text.contains(&format!("\n  {name} ")), "{name}: {text}");
         let entries = json[part].as_array().unwrap();

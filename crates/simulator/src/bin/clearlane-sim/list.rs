@@ -16,7 +16,7 @@ pub(crate) fn command() -> Command {
 pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let eras = Era::ALL.map(|era| (era.name().to_owned(), about(era).to_owned()));
     let scenarios = Shipped::all().map(|shipped| (shipped.name.to_owned(), shipped.about()));
-    let knobs = KNOBS.iter().map(|knob| (format!("model.{}", knob.name), knob.about.to_owned()));
+    let knobs = KNOBS.map(|(name, about)| (format!("model.{name}"), about.to_owned()));
     let others = OTHERS.map(|(name, about)| (name.to_owned(), about.to_owned()));
     let parts = [
         ("eras", eras.to_vec()),
