@@ -11,7 +11,7 @@
 //!   [`SimulatedDisk::take_cost`] and lets pass before it reports the operation as done.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -59,11 +59,13 @@ struct DiskState {
     cost_us: u64,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Names {
-    /// Nodes by path.
-    files: BTreeMap<PathBuf, usize>,
-    directories: BTreeSet<PathBuf>,
+type Names = BTreeMap<PathBuf, Target>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    /// With its node.
+    File(usize),
+    Directory,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -80,17 +82,18 @@ enum FileChange {
 }
 
 #[derive(Clone, Debug)]
-enum NameChange {
-    File { path: PathBuf, node: Option<usize> },
-    Renamed { from: PathBuf, to: PathBuf, node: usize },
-    Directory { path: PathBuf, made: bool },
-    DirectoryRenamed { from: PathBuf, to: PathBuf },
+struct NameChange {
+    /// The name that it had before, if it is renamed.
+    from: Option<PathBuf>,
+    path: PathBuf,
+    /// `None` if it is removed.
+    target: Option<Target>,
 }
 
 impl SimulatedDisk {
     pub fn new<P: AsRef<Path>>(directories: impl IntoIterator<Item = P>) -> SimulatedDisk {
-        let directories = directories.into_iter().map(|path| path.as_ref().to_owned()).collect();
-        SimulatedDisk::synced(Vec::new(), Names { files: BTreeMap::new(), directories })
+        let directories = directories.into_iter().map(|path| path.as_ref().to_owned());
+        SimulatedDisk::synced(Vec::new(), directories.map(|dir| (dir, Target::Directory)).collect())
     }
 
     fn synced(nodes: Vec<Inode>, names: Names) -> SimulatedDisk {
@@ -167,9 +170,10 @@ impl SimulatedDisk {
                 change.apply(&mut names);
             }
         }
-        // Drops names in directories that were lost.
-        let Names { files, directories } = &mut names;
-        files.retain(|path, _| path.parent().is_some_and(|dir| directories.contains(dir)));
+        // Drops files in directories that were lost.
+        let kept = names.clone();
+        let has_dir = |path: &Path| path.parent().is_some_and(|dir| kept.contains_key(dir));
+        names.retain(|path, target| *target == Target::Directory || has_dir(path));
         SimulatedDisk::synced(nodes, names)
     }
 }
@@ -242,40 +246,20 @@ fn split_at_sectors(offset: u64, data: &[u8]) -> Vec<(u64, &[u8])> {
 
 impl NameChange {
     fn apply(&self, names: &mut Names) {
-        let Names { files, directories } = names;
-        match self {
-            NameChange::File { path, node } => {
-                files.remove(path);
-                files.extend(node.map(|node| (path.clone(), node)));
-            }
-            NameChange::Renamed { from, to, node } => {
-                files.remove(from);
-                files.insert(to.clone(), *node);
-            }
-            NameChange::Directory { path, made } => {
-                directories.remove(path);
-                directories.extend(made.then(|| path.clone()));
-            }
-            NameChange::DirectoryRenamed { from, to } => {
-                if directories.remove(from) {
-                    directories.insert(to.clone());
-                }
-                let inside = files.extract_if(.., |path, _| path.parent() == Some(from));
-                let moved =
-                    inside.filter_map(|(path, node)| Some((to.join(path.file_name()?), node)));
-                let moved: Vec<_> = moved.collect();
-                files.extend(moved);
-            }
+        let NameChange { from, path, target } = self;
+        let before = from.as_ref().map(|from| names.remove(from));
+        match target {
+            None => drop(names.remove(path)),
+            // The directory had been lost.
+            Some(Target::Directory) if before == Some(None) => {}
+            Some(target) => drop(names.insert(path.clone(), *target)),
         }
-    }
-
-    /// Whether a sync of `dir` makes this change durable.
-    fn is_synced_with(&self, dir: &Path) -> bool {
-        let path = match self {
-            NameChange::File { path, .. } | NameChange::Directory { path, .. } => path,
-            NameChange::Renamed { to, .. } | NameChange::DirectoryRenamed { to, .. } => to,
-        };
-        path.parent() == Some(dir)
+        if let (Some(from), Some(Target::Directory)) = (from, target) {
+            let inside = names.extract_if(.., |inner, _| inner.parent() == Some(from));
+            let moved = inside.filter_map(|(inner, at)| Some((path.join(inner.file_name()?), at)));
+            let moved: Vec<_> = moved.collect();
+            names.extend(moved);
+        }
     }
 }
 
@@ -305,37 +289,38 @@ impl DiskState {
         Ok(self.skip_sync_every.is_none_or(|every| !self.sync_count.is_multiple_of(every)))
     }
 
-    fn change_name(&mut self, change: NameChange) {
+    /// An error if there is one already.
+    fn add_name(&mut self, path: &Path, target: Target) -> io::Result<()> {
+        self.require_dir(path.parent())?;
+        if self.names.contains_key(path) {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        self.count_operation(COST_OTHER_US)?;
+        self.change_name(None, path, Some(target));
+        Ok(())
+    }
+
+    fn change_name(&mut self, from: Option<&Path>, path: &Path, target: Option<Target>) {
+        let (from, path) = (from.map(Path::to_owned), path.to_owned());
+        let change = NameChange { from, path, target };
         change.apply(&mut self.names);
         self.name_changes.push(change);
     }
 
     fn node(&self, path: &Path) -> io::Result<usize> {
-        self.names.files.get(path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+        match self.names.get(path) {
+            Some(Target::File(node)) => Ok(*node),
+            _ => Err(ErrorKind::NotFound.into()),
+        }
     }
 
     fn require_dir(&self, dir: Option<&Path>) -> io::Result<()> {
-        let is_there = dir.is_some_and(|dir| self.names.directories.contains(dir));
-        if is_there { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+        let found = dir.and_then(|dir| self.names.get(dir));
+        if found == Some(&Target::Directory) { Ok(()) } else { Err(ErrorKind::NotFound.into()) }
     }
 
-    fn require_free(&self, path: &Path) -> io::Result<()> {
-        let is_free =
-            !self.names.files.contains_key(path) && !self.names.directories.contains(path);
-        if is_free { Ok(()) } else { Err(io::ErrorKind::AlreadyExists.into()) }
-    }
-
-    /// Paths of files, then of directories.
     fn inside(&self, dir: &Path) -> impl Iterator<Item = &PathBuf> {
-        let all = self.names.files.keys().chain(&self.names.directories);
-        all.filter(move |path| path.parent() == Some(dir))
-    }
-}
-
-impl SimulatedDisk {
-    fn open_node(&self, state: &mut DiskState, node: usize) -> Box<dyn File> {
-        state.open_count += 1;
-        Box::new(SimulatedFile { disk: self.clone(), node, open_number: state.open_count })
+        self.names.keys().filter(move |path| path.parent() == Some(dir))
     }
 }
 
@@ -352,30 +337,25 @@ impl FileSystem for SimulatedDisk {
     }
 
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        let mut state = self.state.lock();
-        state.require_dir(dir.parent())?;
-        state.require_free(dir)?;
-        state.count_operation(COST_OTHER_US)?;
-        state.change_name(NameChange::Directory { path: dir.to_owned(), made: true });
-        Ok(())
+        self.state.lock().add_name(dir, Target::Directory)
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
         let mut state = self.state.lock();
-        state.require_dir(path.parent())?;
-        state.require_free(path)?;
-        state.count_operation(COST_OTHER_US)?;
+        let node = state.nodes.len();
+        state.add_name(path, Target::File(node))?;
         state.nodes.push(Inode::default());
-        let node = state.nodes.len() - 1;
-        state.change_name(NameChange::File { path: path.to_owned(), node: Some(node) });
-        Ok(self.open_node(&mut state, node))
+        drop(state);
+        self.open(path)
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
         let mut state = self.state.lock();
         state.require_power()?;
         let node = state.node(path)?;
-        Ok(self.open_node(&mut state, node))
+        state.open_count += 1;
+        let open_number = state.open_count;
+        Ok(Box::new(SimulatedFile { disk: self.clone(), node, open_number }))
     }
 
     fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn File>> {
@@ -385,18 +365,13 @@ impl FileSystem for SimulatedDisk {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.state.lock();
         state.require_dir(to.parent())?;
-        let (from, to) = (from.to_owned(), to.to_owned());
-        if state.names.directories.contains(&from) {
-            if state.names.files.contains_key(&to) || state.inside(&to).next().is_some() {
-                return Err(io::ErrorKind::AlreadyExists.into());
-            }
-            state.count_operation(COST_OTHER_US)?;
-            state.change_name(NameChange::DirectoryRenamed { from, to });
-        } else {
-            let node = state.node(&from)?;
-            state.count_operation(COST_OTHER_US)?;
-            state.change_name(NameChange::Renamed { from, to, node });
+        let target = *state.names.get(from).ok_or(ErrorKind::NotFound)?;
+        let is_taken = state.node(to).is_ok() || state.inside(to).next().is_some();
+        if target == Target::Directory && is_taken {
+            return Err(ErrorKind::AlreadyExists.into());
         }
+        state.count_operation(COST_OTHER_US)?;
+        state.change_name(Some(from), to, Some(target));
         Ok(())
     }
 
@@ -404,7 +379,7 @@ impl FileSystem for SimulatedDisk {
         let mut state = self.state.lock();
         state.node(path)?;
         state.count_operation(COST_OTHER_US)?;
-        state.change_name(NameChange::File { path: path.to_owned(), node: None });
+        state.change_name(None, path, None);
         Ok(())
     }
 
@@ -412,10 +387,10 @@ impl FileSystem for SimulatedDisk {
         let mut state = self.state.lock();
         state.require_dir(Some(dir))?;
         if state.inside(dir).next().is_some() {
-            return Err(io::ErrorKind::DirectoryNotEmpty.into());
+            return Err(ErrorKind::DirectoryNotEmpty.into());
         }
         state.count_operation(COST_OTHER_US)?;
-        state.change_name(NameChange::Directory { path: dir.to_owned(), made: false });
+        state.change_name(None, dir, None);
         Ok(())
     }
 
@@ -430,7 +405,7 @@ impl FileSystem for SimulatedDisk {
             return Ok(());
         }
         let DiskState { name_changes, synced_names, .. } = &mut *state;
-        for change in name_changes.extract_if(.., |change| change.is_synced_with(dir)) {
+        for change in name_changes.extract_if(.., |change| change.path.parent() == Some(dir)) {
             change.apply(synced_names);
         }
         Ok(())
@@ -470,7 +445,7 @@ impl File for SimulatedFile {
         state.require_power()?;
         let from = offset as usize;
         let bytes = state.nodes[self.node].written.get(from..from + out.len());
-        out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        out.copy_from_slice(bytes.ok_or(ErrorKind::UnexpectedEof)?);
         Ok(())
     }
 
