@@ -54,21 +54,24 @@ impl MemberContext {
         format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
     }
 
-    pub fn decode(text: &[u8]) -> Result<MemberContext, DecodeError> {
-        let object = match serde_json::from_slice(text) {
+    pub fn decode(bytes: &[u8]) -> Result<MemberContext, DecodeError> {
+        let object = match serde_json::from_slice(bytes) {
             Ok(Value::Object(object)) => object,
             _ => return Err(decode_error("no JSON object")),
         };
+        let boolean = |key| field(&object, key, Value::as_bool, "neither true nor false");
         Ok(MemberContext {
-            id: number(&object, "id")?,
+            id: field(&object, "id", Value::as_u64, "an id that is no number")?.unwrap_or_default(),
             peer_urls: list(&object, "peerURLs")?,
-            is_learner: boolean(&object, "isLearner")?.unwrap_or_default(),
-            name: text_field(&object, "name")?,
+            is_learner: boolean("isLearner")?.unwrap_or_default(),
+            name: field(&object, "name", text, NO_TEXT)?.unwrap_or_default(),
             client_urls: list(&object, "clientURLs")?,
-            is_promote: boolean(&object, "isPromote")?,
+            is_promote: boolean("isPromote")?,
         })
     }
 }
+
+const NO_TEXT: &str = "a text that is none";
 
 /// With the escapes that Go writes.
 fn go_json(value: &Value) -> String {
@@ -80,31 +83,23 @@ fn decode_error(what: &'static str) -> DecodeError {
     DecodeError { message: "description of a member", what }
 }
 
-/// `null` is as good as none.
-fn get<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
-    object.get(key).filter(|value| !value.is_null())
+/// `None` if there is no such key, or its value is `null`.
+fn field<'a, T>(
+    object: &'a Map<String, Value>,
+    key: &str,
+    read: impl Fn(&'a Value) -> Option<T>,
+    otherwise: &'static str,
+) -> Result<Option<T>, DecodeError> {
+    let value = object.get(key).filter(|value| !value.is_null());
+    value.map(|value| read(value).ok_or(decode_error(otherwise))).transpose()
 }
 
-fn number(object: &Map<String, Value>, key: &str) -> Result<u64, DecodeError> {
-    let Some(value) = get(object, key) else { return Ok(0) };
-    value.as_u64().ok_or_else(|| decode_error("an id that is no number"))
-}
-
-fn boolean(object: &Map<String, Value>, key: &str) -> Result<Option<bool>, DecodeError> {
-    let Some(value) = get(object, key) else { return Ok(None) };
-    value.as_bool().map(Some).ok_or_else(|| decode_error("neither true nor false"))
-}
-
-fn text(value: &Value) -> Result<String, DecodeError> {
-    value.as_str().map(str::to_owned).ok_or_else(|| decode_error("a text that is none"))
-}
-
-fn text_field(object: &Map<String, Value>, key: &str) -> Result<String, DecodeError> {
-    get(object, key).map_or(Ok(String::new()), text)
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
 }
 
 fn list(object: &Map<String, Value>, key: &str) -> Result<Vec<String>, DecodeError> {
-    let Some(value) = get(object, key) else { return Ok(Vec::new()) };
-    let list = value.as_array().ok_or_else(|| decode_error("addresses that are no list"))?;
-    list.iter().map(text).collect()
+    let list = field(object, key, Value::as_array, "addresses that are no list")?;
+    let texts = list.into_iter().flatten().map(|value| text(value).ok_or(decode_error(NO_TEXT)));
+    texts.collect()
 }

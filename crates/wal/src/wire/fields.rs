@@ -128,38 +128,3 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{Fields, put_varint};
-
-    fn read(bytes: &[u8]) -> Option<(u64, usize)> {
-        let mut fields = Fields::new("number", bytes);
-        let number = fields.varint().ok()?;
-        Some((number, fields.rest.len()))
-    }
-
-    #[test]
-    fn varints_have_these_bytes() {
-        for (number, bytes) in [
-            (0, &[0_u8][..]),
-            (127, &[0x7f]),
-            (128, &[0x80, 1]),
-            (300, &[0xac, 2]),
-            (u64::MAX, &[255, 255, 255, 255, 255, 255, 255, 255, 255, 1]),
-        ] {
-            let mut out = Vec::new();
-            put_varint(&mut out, number);
-            assert_eq!(out, bytes);
-            assert_eq!(read(bytes), Some((number, 0)));
-        }
-    }
-
-    #[test]
-    fn varints_that_do_not_end_or_do_not_fit_are_refused() {
-        assert_eq!(read(&[]), None);
-        assert_eq!(read(&[0x80]), None);
-        assert_eq!(read(&[255, 255, 255, 255, 255, 255, 255, 255, 255, 2]), None);
-        assert_eq!(read(&[0x80; 11]), None);
-    }
-}

@@ -110,6 +110,9 @@ fn garbage_is_refused() {
     assert_eq!(entry(&[40, 1]), "a field that it does not have");
     assert_eq!(entry(&[34, 9, 1]), "a field longer than the message");
     assert_eq!(entry(&[8]), "a number that does not end");
+    assert_eq!(entry(&[&[16][..], &[0x80; 11]].concat()), "a number that does not end");
+    let too_large = [&[16][..], &[255; 9], &[2]].concat();
+    assert_eq!(entry(&too_large), "a number that does not end");
     assert_eq!(entry(&[13, 0, 0, 0, 0]), "a field of a type that does not occur");
     assert_eq!(entry(&[10, 0]), "a field that it does not have");
     assert_eq!(refused(state(&[32, 1])), "a field that it does not have");
