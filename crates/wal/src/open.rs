@@ -14,12 +14,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::repair::repair_tail;
-use super::scan::{OpenSegment, ScanEnd, ScannedRecord, scan};
+use super::scan::{OpenSegment, ScannedRecord, scan};
 use super::segment_name::SegmentName;
 use super::writer::{LogEnd, Wal, WalDir};
 use super::{Contents, Options};
 use crate::error::{Error, Result};
-use crate::files::FileSystem;
+use crate::files::{File, FileSystem};
 use crate::wire::{HardState, WalSnapshot};
 
 pub fn exists(files: &dyn FileSystem, dir: &Path) -> Result<bool> {
@@ -44,9 +44,9 @@ pub fn exists(files: &dyn FileSystem, dir: &Path) -> Result<bool> {
 ///   1 2 3'│ S(3) │ 4 5          taken; entry 3' is of another term, and void
 /// ```
 pub fn valid_snapshots(files: &dyn FileSystem, dir: &Path) -> Result<Vec<WalSnapshot>> {
-    let segments = open_to_read(files, dir, &segment_names(files, dir)?)?;
+    let segments = open_segments(dir, &segment_names(files, dir)?, |path| to_read(files, path))?;
     let mut found = Vec::new();
-    let end = scan(&segments, |told| {
+    let (end, _) = scan(&segments, |told| {
         match told {
             ScannedRecord::Snapshot { snapshot, .. } => found.push(snapshot),
             ScannedRecord::Entry(entry) => {
@@ -56,7 +56,7 @@ pub fn valid_snapshots(files: &dyn FileSystem, dir: &Path) -> Result<Vec<WalSnap
         }
         Ok(())
     })?;
-    found.retain(|snapshot| snapshot.index <= end.validator.hard_state().commit);
+    found.retain(|snapshot| snapshot.index <= end.validator.hard_state.commit);
     Ok(found)
 }
 
@@ -65,7 +65,7 @@ pub fn valid_snapshots(files: &dyn FileSystem, dir: &Path) -> Result<Vec<WalSnap
 pub fn read(files: &dyn FileSystem, dir: &Path, (index, term): (u64, u64)) -> Result<Contents> {
     let names = segment_names(files, dir)?;
     let needed = segments_from(&names, index).ok_or_else(|| no_snapshot(dir, (index, term)))?;
-    let segments = open_to_read(files, dir, needed)?;
+    let segments = open_segments(dir, needed, |path| to_read(files, path))?;
     Ok(read_contents(dir, &segments, (index, term))?.0)
 }
 
@@ -80,27 +80,20 @@ impl Wal {
     ) -> Result<(Wal, Contents)> {
         let names = segment_names(&*files, dir)?;
         let needed = segments_from(&names, start.0).ok_or_else(|| no_snapshot(dir, start))?;
-        let mut segments = open_locked(&*files, dir, needed)?;
-        let (contents, end) = read_contents(dir, &segments, start)?;
-        let earlier = &names[..names.len() - needed.len()];
-        let lost = repair_tail(&*files, dir, &mut segments, &end, &options)?;
-        let mut rules = end.validator;
+        let mut segments = open_segments(dir, needed, |path| locked(&*files, path))?;
+        let (contents, mut end, written) = read_contents(dir, &segments, start)?;
         // Behind a snapshot that was never taken, the log ends where what was returned ends.
-        rules.truncate(start.0 + contents.entries.len() as u64);
+        end.validator.truncate(start.0 + contents.entries.len() as u64);
         let snapshots = contents.snapshots.iter().map(|snapshot| snapshot.index);
         let snapshot = snapshots.filter(|index| *index <= contents.hard_state.commit).max();
-        let place = WalDir { files, dir: dir.to_owned(), options };
-        let end = LogEnd {
-            crc: end.crc,
-            offset: end.offset,
-            validator: rules,
-            metadata: end.metadata,
-            snapshot_index: snapshot.unwrap_or(start.0),
-        };
-        let mut wal = Wal::resume(place, earlier, segments, end)?;
-        if let Some((expected, found)) = lost {
-            wal.set_short_tail(expected, found);
-        }
+        end.snapshot_index = snapshot.unwrap_or(start.0);
+        let Some(mut last) = segments.pop() else { return Err(no_snapshot(dir, start)) };
+        let short_tail = repair_tail(&*files, dir, &mut last, (&end, written), &options)?;
+        let unread = names[..names.len() - needed.len()].iter().map(|name| (*name, None));
+        let read = segments.into_iter().map(|segment| (segment.name, Some(segment)));
+        let wal_dir = WalDir { files, dir: dir.to_owned(), options };
+        let mut wal = Wal::new(wal_dir, unread.chain(read).collect(), last, end);
+        wal.short_tail = short_tail;
         Ok((wal, contents))
     }
 }
@@ -134,46 +127,38 @@ fn segments_from(names: &[SegmentName], index: u64) -> Option<&[SegmentName]> {
     Some(&names[first..])
 }
 
-fn open_to_read(
-    files: &dyn FileSystem,
+fn open_segments(
     dir: &Path,
     names: &[SegmentName],
+    open: impl Fn(&Path) -> Result<Box<dyn File>>,
 ) -> Result<Vec<OpenSegment>> {
-    let open = |name: &SegmentName| {
+    let segments = names.iter().map(|name| {
         let path = dir.join(name.to_string());
-        let file = files.open_to_read(&path).map_err(|e| Error::path(&path, "open it", e))?;
-        Ok(OpenSegment { name: *name, path, file, reserved: 0 })
-    };
-    names.iter().map(open).collect()
+        Ok(OpenSegment { name: *name, file: open(&path)?, path, reserved: 0 })
+    });
+    segments.collect()
 }
 
-fn open_locked(
-    files: &dyn FileSystem,
-    dir: &Path,
-    names: &[SegmentName],
-) -> Result<Vec<OpenSegment>> {
-    let open = |name: &SegmentName| {
-        let path = dir.join(name.to_string());
-        let mut file = files.open(&path).map_err(|e| Error::path(&path, "open it", e))?;
-        if file.try_lock().map_err(|source| Error::path(&path, "lock it", source))? {
-            Ok(OpenSegment { name: *name, path, file, reserved: 0 })
-        } else {
-            Err(Error::Locked { path })
-        }
-    };
-    names.iter().map(open).collect()
+fn to_read(files: &dyn FileSystem, path: &Path) -> Result<Box<dyn File>> {
+    files.open_to_read(path).map_err(|source| Error::path(path, "open it", source))
+}
+
+fn locked(files: &dyn FileSystem, path: &Path) -> Result<Box<dyn File>> {
+    let mut file = files.open(path).map_err(|source| Error::path(path, "open it", source))?;
+    let is_locked = file.try_lock().map_err(|source| Error::path(path, "lock it", source))?;
+    if is_locked { Ok(file) } else { Err(Error::Locked { path: path.to_owned() }) }
 }
 
 fn read_contents(
     dir: &Path,
     segments: &[OpenSegment],
     (start, term): (u64, u64),
-) -> Result<(Contents, ScanEnd)> {
+) -> Result<(Contents, LogEnd, u64)> {
     let (mut entries, mut snapshots) = (Vec::new(), Vec::<WalSnapshot>::new());
     let (mut state, mut is_there) = (HardState::default(), false);
     // The snapshots behind which the log begins anew, if they were taken.
     let mut begins = Vec::new();
-    let end = scan(segments, |told| {
+    let (end, written) = scan(segments, |told| {
         if let ScannedRecord::Entry(entry) = &told {
             snapshots.retain(|snapshot| snapshot.index < entry.index);
             begins.retain(|begin| *begin < entry.index);
@@ -215,5 +200,6 @@ fn read_contents(
         let why = format!("to start at {start}, the log having begun anew at {begin}");
         return Err(Error::Refused(why));
     }
-    Ok((Contents { metadata: end.metadata, hard_state: state, snapshots, entries }, end))
+    let metadata = end.metadata;
+    Ok((Contents { metadata, hard_state: state, snapshots, entries }, end, written))
 }

@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::scan::{OpenSegment, ScanEnd};
-use super::{Options, segment_length};
+use super::scan::OpenSegment;
+use super::writer::LogEnd;
+use super::{Options, ShortTail, segment_length};
 use crate::error::{Error, Result};
 use crate::files::FileSystem;
 
 /// Makes what was read the end of the log, on disk. If the last segment has become shorter, it gets
-/// its length back, and both lengths are returned.
+/// its length back, and that is returned. `written` is the end of what is not zero in it.
 ///
 /// A torn end is copied to `<segment>.broken` first, as far as it was written, for the operator.
 /// Then the segment is cut behind its last record, extended with zeros, and
@@ -17,20 +18,21 @@ use crate::files::FileSystem;
 pub(super) fn repair_tail(
     files: &dyn FileSystem,
     dir: &Path,
-    segments: &mut [OpenSegment],
-    end: &ScanEnd,
+    tail: &mut OpenSegment,
+    (end, written): (&LogEnd, u64),
     options: &Options,
-) -> Result<Option<(u64, u64)>> {
-    let Some(tail) = segments.last_mut() else { return Ok(None) };
+) -> Result<Option<ShortTail>> {
     let unread = |source| Error::path(dir, "find how long its last segment is", source);
     let mut expected = segment_length::read(files, dir).map_err(unread)?;
     let found = tail.file.length().map_err(unread)?;
-    let lost = expected.filter(|expected| found < *expected).map(|expected| (expected, found));
-    if end.written > end.offset {
-        save_broken_segment(files, tail, end.written)?;
+    let (path, last_index) = (tail.path.clone(), end.validator.last_index);
+    let lost = expected.filter(|expected| found < *expected);
+    let lost = lost.map(|expected| ShortTail { path, expected, found, last_index });
+    if written > end.offset {
+        save_broken_segment(files, tail, written)?;
     }
     let failed = |source| Error::path(&tail.path, "cut off its torn end", source);
-    if end.written > end.offset {
+    if written > end.offset {
         // After a crash behind the cut, the segment is short, and nothing is lost.
         segment_length::clear(files, dir).map_err(failed)?;
         expected = None;

@@ -13,6 +13,7 @@ use super::frame::FrameResult;
 use super::log_validator::LogValidator;
 use super::segment_name::SegmentName;
 use super::segment_window::Window;
+use super::writer::LogEnd;
 use crate::error::{Error, Result};
 use crate::files::File;
 use crate::wire::{DecodeError, Entry, HardState, Metadata, Record, RecordKind, WalSnapshot};
@@ -38,115 +39,89 @@ pub(super) enum ScannedRecord {
     },
 }
 
-#[derive(Debug)]
-pub(super) struct ScanEnd {
-    pub(super) metadata: Metadata,
-    pub(super) validator: LogValidator,
-    pub(super) crc: u32,
-    /// In the last segment, behind the last record that fits.
-    pub(super) offset: u64,
-    /// The end of the last non-zero byte of that segment: beyond `offset` if the end is torn.
-    pub(super) written: u64,
-}
-
 /// Reads segments, at least one, without a gap in their sequence. An error of `tell` makes the log
-/// corrupt.
+/// corrupt. Returns the end of the log, and that of the last non-zero byte of the last segment:
+/// beyond the log's `offset` if the end is torn.
 pub(super) fn scan(
     segments: &[OpenSegment],
     mut tell: impl FnMut(ScannedRecord) -> std::result::Result<(), String>,
-) -> Result<ScanEnd> {
+) -> Result<(LogEnd, u64)> {
     let first = segments.first().map_or(0, |segment| segment.name.index);
-    let mut scan =
-        Scan { validator: LogValidator::after(first.saturating_sub(1)), crc: 0, metadata: None };
-    let (mut offset, mut written) = (0, 0);
+    let validator = LogValidator::after(first.saturating_sub(1));
+    let mut end = LogEnd { validator, ..LogEnd::default() };
+    let mut written = 0;
     for (at, open) in segments.iter().enumerate() {
         let is_last = at + 1 == segments.len();
         let unread = |source| Error::path(&open.path, "read it", source);
         let mut window = Window::open(&*open.file, is_last).map_err(unread)?;
-        offset = scan.read_segment(open, &mut window, &mut tell)?;
+        end.read_segment(open, &mut window, at == 0, &mut tell)?;
         written = window.written();
     }
-    let metadata = scan.metadata.unwrap_or_default();
-    Ok(ScanEnd { metadata, validator: scan.validator, crc: scan.crc, offset, written })
+    Ok((end, written))
 }
 
-struct Scan {
-    validator: LogValidator,
-    crc: u32,
-    /// Of the first segment; the others have the same.
-    metadata: Option<Metadata>,
-}
-
-impl Scan {
-    /// Returns where its last record ends.
+impl LogEnd {
     fn read_segment(
         &mut self,
         open: &OpenSegment,
         window: &mut Window<'_>,
+        is_first: bool,
         tell: &mut impl FnMut(ScannedRecord) -> std::result::Result<(), String>,
-    ) -> Result<u64> {
-        let unread = |source| Error::path(&open.path, "read it", source);
-        let corrupt = |offset, detail| Error::corrupt(&open.path, offset, detail);
-        let mut offset = 0;
+    ) -> Result<()> {
+        self.offset = 0;
         for number in 0_u64.. {
+            let corrupt = |detail| Error::corrupt(&open.path, self.offset, detail);
             let found = loop {
-                match window.read_frame(offset, self.crc) {
+                match window.read_frame(self.offset, self.crc) {
                     Some(found) => break found,
-                    None => window.widen(offset).map_err(unread)?,
+                    None => window
+                        .widen(self.offset)
+                        .map_err(|source| Error::path(&open.path, "read it", source))?,
                 }
             };
             let (record, next) = match found {
                 FrameResult::Record { record, next } => (record, next),
                 // Its head is whole, and the sum up to there is another one.
-                FrameResult::Corrupt(detail) if number == 0 && self.metadata.is_some() => {
+                FrameResult::Corrupt(detail) if number == 0 && !is_first => {
                     let before = "the segment before it has lost its end, or is of another log";
-                    return Err(corrupt(offset, format!("{detail}: {before}")));
+                    return Err(corrupt(format!("{detail}: {before}")));
                 }
-                FrameResult::Corrupt(detail) => return Err(corrupt(offset, detail)),
+                FrameResult::Corrupt(detail) => return Err(corrupt(detail)),
                 // The head of a segment is synced before the segment gets its name.
                 FrameResult::End | FrameResult::Torn if number < 2 => {
-                    return Err(corrupt(offset, "a segment without its first records".to_owned()));
+                    return Err(corrupt("a segment without its first records".to_owned()));
                 }
                 FrameResult::End | FrameResult::Torn => break,
             };
             let told = match number {
-                0 => self.check_first_record(&record, open.name),
-                1 => self.check_metadata_record(&record),
+                0 => check_first_record(&record, open.name),
+                1 => self.check_metadata_record(&record, is_first),
                 _ => self.decode_record(&record).and_then(&mut *tell),
             };
-            told.map_err(|detail| corrupt(offset, detail))?;
-            self.crc = record.crc;
-            offset = next;
+            told.map_err(|detail| Error::corrupt(&open.path, self.offset, detail))?;
+            (self.crc, self.offset) = (record.crc, next);
         }
-        Ok(offset)
+        Ok(())
     }
 
-    fn check_first_record(
-        &self,
+    fn check_metadata_record(
+        &mut self,
         record: &Record<'_>,
-        name: SegmentName,
+        is_first: bool,
     ) -> std::result::Result<(), String> {
-        match record.kind {
-            RecordKind::Crc if name.sequence == 0 && record.crc != 0 => {
-                Err(format!("a log that begins with crc {:08x}", record.crc))
-            }
-            RecordKind::Crc => Ok(()),
-            _ => Err("a segment that does not begin with a crc".to_owned()),
-        }
-    }
-
-    fn check_metadata_record(&mut self, record: &Record<'_>) -> std::result::Result<(), String> {
         let data = match (record.kind, record.data) {
             (RecordKind::Metadata, Some(data)) => data,
             _ => return Err("a segment without metadata behind its crc".to_owned()),
         };
         let found = Metadata::decode(data).map_err(|garbage| garbage.to_string())?;
-        let of = self.metadata.get_or_insert(found);
-        if *of == found {
-            Ok(())
-        } else {
-            Err(format!("the metadata of another log: {found:?} after {of:?}"))
+        if !is_first && found != self.metadata {
+            return Err(format!(
+                "the metadata of another log: {found:?} after {:?}",
+                self.metadata
+            ));
         }
+        self.metadata = found;
+        Ok(())
     }
 
     fn decode_record(&mut self, record: &Record<'_>) -> std::result::Result<ScannedRecord, String> {
@@ -172,5 +147,15 @@ impl Scan {
                 Err("the head of a segment in its middle".to_owned())
             }
         }
+    }
+}
+
+fn check_first_record(record: &Record<'_>, name: SegmentName) -> std::result::Result<(), String> {
+    match record.kind {
+        RecordKind::Crc if name.sequence == 0 && record.crc != 0 => {
+            Err(format!("a log that begins with crc {:08x}", record.crc))
+        }
+        RecordKind::Crc => Ok(()),
+        _ => Err("a segment that does not begin with a crc".to_owned()),
     }
 }

@@ -45,7 +45,8 @@ pub struct Wal {
     is_dirty: bool,
     /// The newest snapshot whose record is on disk.
     durable_snapshot_index: u64,
-    short_tail: Option<ShortTail>,
+    /// Set if the last segment had lost its end when the log was opened.
+    pub short_tail: Option<ShortTail>,
     failed: Option<Error>,
 }
 
@@ -56,12 +57,12 @@ pub(super) struct WalDir {
     pub(super) options: Options,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LogEnd {
     pub(super) metadata: Metadata,
     pub(super) validator: LogValidator,
     pub(super) crc: u32,
-    /// In the last segment, behind what was written.
+    /// In the last segment, behind what was written, or behind the last record that fits.
     pub(super) offset: u64,
     /// The newest snapshot from which a start may be made.
     pub(super) snapshot_index: u64,
@@ -82,8 +83,7 @@ impl Wal {
             return Err(Error::Exists { path: dir.to_owned() });
         }
         let wal_dir = WalDir { files, dir: dir.to_owned(), options };
-        let validator = LogValidator::after(0);
-        let mut end = LogEnd { metadata, validator, crc: 0, offset: 0, snapshot_index: 0 };
+        let mut end = LogEnd { metadata, ..LogEnd::default() };
         let mut head = Vec::new();
         end.put_segment_head(&mut head);
         end.put(&mut head, RecordKind::Snapshot, &WalSnapshot::default().encode());
@@ -94,7 +94,7 @@ impl Wal {
         Ok(Wal::new(wal_dir, VecDeque::new(), segment, end))
     }
 
-    fn new(
+    pub(super) fn new(
         wal_dir: WalDir,
         earlier_segments: VecDeque<(SegmentName, Option<OpenSegment>)>,
         last_segment: OpenSegment,
@@ -114,32 +114,9 @@ impl Wal {
         }
     }
 
-    /// `unread` are the segments before those that were read.
-    pub(super) fn resume(
-        place: WalDir,
-        unread: &[SegmentName],
-        mut read: Vec<OpenSegment>,
-        end: LogEnd,
-    ) -> Result<Wal> {
-        let tail = read.pop().ok_or_else(|| Error::Missing { path: place.dir.clone() })?;
-        let unread = unread.iter().map(|name| (*name, None));
-        let read = read.into_iter().map(|segment| (segment.name, Some(segment)));
-        Ok(Wal::new(place, unread.chain(read).collect(), tail, end))
-    }
-
-    pub(super) fn set_short_tail(&mut self, expected: u64, found: u64) {
-        let (path, last_index) = (self.last_segment.path.clone(), self.last_index());
-        self.short_tail = Some(ShortTail { path, expected, found, last_index });
-    }
-
-    /// Set if the last segment had lost its end when the log was opened.
-    pub fn short_tail(&self) -> Option<&ShortTail> {
-        self.short_tail.as_ref()
-    }
-
     /// The index of the last entry that was appended, or of a snapshot beyond it.
     pub fn last_index(&self) -> u64 {
-        self.end.validator.last_index()
+        self.end.validator.last_index
     }
 
     /// Appends entries, then the state. Returns whether raft must wait for a
@@ -163,7 +140,7 @@ impl Wal {
     ) -> Result<bool> {
         self.require_not_failed()?;
         let state = state.filter(|state| !state.is_empty());
-        let old = self.end.validator.hard_state();
+        let old = self.end.validator.hard_state;
         let between = snapshot.filter(|_| !entries.is_empty()).map(|snapshot| {
             let state = *state.unwrap_or(&old);
             HardState { commit: snapshot.index.max(old.commit), ..state }
@@ -384,7 +361,7 @@ impl LogEnd {
     fn put_segment_head(&mut self, out: &mut Vec<u8>) {
         frame::put(out, &Record { kind: RecordKind::Crc, crc: self.crc, data: None });
         self.put(out, RecordKind::Metadata, &self.metadata.encode());
-        let state = self.validator.hard_state();
+        let state = self.validator.hard_state;
         if !state.is_empty() {
             self.put(out, RecordKind::State, &state.encode());
         }

@@ -300,7 +300,7 @@ fn commit_up_to(index: u64, wal: &mut Wal, state: HardState) -> Result<()> {
 
 /// Warns if the last segment is short: the entries in it may be missing.
 pub(super) fn warn_short_tail(wal: &Wal) {
-    let Some(ShortTail { path, expected, found, last_index }) = wal.short_tail() else { return };
+    let Some(ShortTail { path, expected, found, last_index }) = &wal.short_tail else { return };
     tracing::warn!(
         segment = %path.display(),
         "expected-bytes" = expected,

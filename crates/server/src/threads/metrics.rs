@@ -156,7 +156,7 @@ impl Default for Metrics {
 
 impl Metrics {
     pub(super) fn init(&self, store: &dyn Store<AppliedPosition>, wal: &Wal) -> Result<()> {
-        let missing = wal.short_tail().map_or(0, |short| short.expected - short.found);
+        let missing = wal.short_tail.as_ref().map_or(0, |short| short.expected - short.found);
         self.log_missing.store(missing, Relaxed);
         self.count_keys(store)
     }

@@ -120,7 +120,7 @@ fn recover(disk: &SimulatedDisk, model: &Model, before: &Model) -> Result<(Wal, 
     let start: &WalSnapshot = starts.last().ok_or("no start")?;
     check(start.index >= model.durable_snapshot, "a snapshot is lost")?;
     let (wal, contents) = open(disk, (start.index, start.term)).map_err(text)?;
-    check(wal.short_tail().is_none(), "a segment is said to have lost its end")?;
+    check(wal.short_tail.is_none(), "a segment is said to have lost its end")?;
     let again = open(disk, (start.index, start.term));
     check(matches!(again, Err(Error::Locked { .. })), "opened twice")?;
     let last = start.index as usize + contents.entries.len();
@@ -228,7 +228,7 @@ fn the_power_fails_at_every_operation_of_making_a_log() {
             assert!(create(&disk, options(3000)).is_err());
             let found = disk.after_power_cut(seed);
             match exists(&found, &dir()).unwrap() {
-                true => assert_eq!(open(&found, (0, 0)).unwrap().0.short_tail(), None),
+                true => assert_eq!(open(&found, (0, 0)).unwrap().0.short_tail, None),
                 false => drop(create(&found, options(3000)).unwrap()),
             }
         }

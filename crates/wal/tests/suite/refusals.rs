@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clearlane_wal::files::{Fault, FileSystem};
 use clearlane_wal::{Append, Wal, exists, read, valid_snapshots};
-use clearlane_wal::{Error, WalSnapshot};
+use clearlane_wal::{Entry, EntryKind, Error, WalSnapshot};
 
 use crate::support::*;
 
@@ -12,27 +12,41 @@ use crate::support::*;
 fn what_does_not_follow_is_not_written() {
     let disk = disk();
     let mut wal = create(&disk, options(4096)).unwrap();
-    wal.save(&[entry(2, 1, "a"), entry(2, 2, "b")], Some(&state(2, 7, 1))).unwrap();
+    assert!(matches!(wal.save(&[entry(0, 1, "term 0")], None), Err(Error::Refused(_))));
+    assert!(matches!(wal.save(&[], Some(&state(0, 1, 0))), Err(Error::Refused(_))));
+    // The terms are 1, 1, 2, 2, 4, 4; 3 entries are committed.
+    let entries = (1..).zip([1, 1, 2, 2, 4, 4]).map(|(index, term)| entry(term, index, "a"));
+    let entries: Vec<_> = entries.collect();
+    wal.save(&entries, Some(&state(4, 7, 3))).unwrap();
     wal.sync().unwrap();
     let before = contents_of(&disk);
+    let change = Entry { kind: EntryKind::ConfChange, ..entry(4, 7, "") };
     for (entries, new) in [
-        (vec![entry(2, 4, "gap")], None),
-        (vec![entry(2, 3, "good"), entry(2, 5, "gap")], None),
-        (vec![entry(1, 3, "old term")], None),
-        (vec![entry(2, 1, "committed")], None),
-        (vec![entry(2, 3, "good")], Some(state(1, 7, 1))),
-        (vec![], Some(state(2, 8, 1))),
-        (vec![], Some(state(2, 7, 3))),
+        (vec![entry(4, 8, "gap")], None),
+        (vec![entry(4, 7, "good"), entry(4, 9, "gap")], None),
+        (vec![entry(3, 7, "old term")], None),
+        (vec![entry(1, 4, "old term")], None),
+        (vec![entry(4, 3, "committed")], None),
+        (vec![change], None),
+        (vec![entry(4, 7, "good")], Some(state(3, 7, 3))),
+        (vec![], Some(state(4, 8, 3))),
+        (vec![], Some(state(4, 0, 3))),
+        (vec![], Some(state(4, 7, 2))),
+        (vec![], Some(state(4, 7, 7))),
     ] {
         let refused = wal.save(&entries, new.as_ref());
         assert!(matches!(refused, Err(Error::Refused(_))), "{entries:?} {new:?}");
     }
-    let without_members = WalSnapshot { index: 2, term: 2, conf_state: None };
-    assert!(matches!(save_snapshot(&mut wal, without_members), Err(Error::Refused(_))));
+    let without_members = WalSnapshot { index: 3, term: 2, conf_state: None };
+    for refused in [without_members, snapshot(3, 3)] {
+        assert!(matches!(save_snapshot(&mut wal, refused), Err(Error::Refused(_))));
+    }
     wal.sync().unwrap();
     assert_eq!(contents_of(&disk), before);
-    wal.save(&[entry(2, 3, "good")], None).unwrap();
-    assert_eq!(wal.last_index(), 3);
+    save_snapshot(&mut wal, snapshot(3, 2)).unwrap();
+    wal.save(&[entry(5, 7, "good")], Some(&state(5, 0, 3))).unwrap();
+    wal.save(&[entry(3, 5, "replaces")], None).unwrap();
+    assert_eq!(wal.last_index(), 5);
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn set_length(disk: &SimulatedDisk, name: &str, length: u64) {
 
 fn opened(disk: &SimulatedDisk) -> (Option<ShortTail>, u64) {
     let (wal, contents) = open(disk, (0, 0)).unwrap();
-    (wal.short_tail().cloned(), contents.entries.len() as u64)
+    (wal.short_tail, contents.entries.len() as u64)
 }
 
 #[test]
@@ -76,10 +76,10 @@ fn a_later_segment_is_told_of_too() {
     let name = segments(&disk, &dir()).pop().unwrap();
     set_length(&disk, &name, 248);
     let open = || Wal::open(Arc::new(disk.clone()), &dir(), (0, 0), options(256)).unwrap();
-    let short = open().0.short_tail().cloned().unwrap();
+    let short = open().0.short_tail.unwrap();
     assert_eq!((short.path, short.expected, short.found), (dir().join(name), 256, 248));
     assert_eq!(short.last_index, 4);
-    assert_eq!(open().0.short_tail(), None);
+    assert_eq!(open().0.short_tail, None);
 }
 
 /// By an earlier version, on a disk that was full: it may be of any length, and is given the usual
@@ -107,7 +107,11 @@ fn another_segment_size_is_no_loss() {
     for bytes in [1024, 8192, 4096, 16_384, 512, 512, 4096] {
         let (mut wal, contents) =
             Wal::open(Arc::new(disk.clone()), &dir(), (0, 0), options(bytes)).unwrap();
-        assert_eq!((wal.short_tail(), contents.entries.len() as u64), (None, last), "{bytes}");
+        assert_eq!(
+            (wal.short_tail.clone(), contents.entries.len() as u64),
+            (None, last),
+            "{bytes}"
+        );
         for _ in 0..3 {
             last += 1;
             wal.save(&[entry(1, last, &"x".repeat(200))], None).unwrap();
@@ -255,9 +259,9 @@ fn a_segment_is_as_long_on_a_full_disk() {
     let full = FullFileSystem { disk: disk(), lengths: true };
     fill(on(&full, options(BYTES)));
     assert_eq!(contents_of(&full.disk)[0].1.len() as u64, BYTES);
-    assert_eq!(on(&full, options(BYTES)).short_tail(), None);
+    assert_eq!(on(&full, options(BYTES)).short_tail, None);
     set_length(&full.disk, SEGMENT, 3000);
-    assert_eq!(on(&full, options(BYTES)).short_tail().map(|short| short.found), Some(3000));
+    assert_eq!(on(&full, options(BYTES)).short_tail.map(|short| short.found), Some(3000));
 }
 
 #[test]
@@ -265,7 +269,7 @@ fn without_the_length_no_loss_is_told() {
     let full = FullFileSystem { disk: disk(), lengths: false };
     fill(on(&full, options(BYTES)));
     assert!(contents_of(&full.disk)[0].1.len() < 2000);
-    assert_eq!(on(&full, options(BYTES)).short_tail(), None);
+    assert_eq!(on(&full, options(BYTES)).short_tail, None);
     // The disk has room, and then none again.
     assert_eq!(opened(&full.disk), (None, 5));
     assert_eq!(contents_of(&full.disk)[0].1.len() as u64, BYTES);
