@@ -30,13 +30,16 @@ impl RaftForm for ConfState {
     type Raft = eraftpb::ConfState;
 
     fn to_raft(&self) -> eraftpb::ConfState {
-        let mut state = eraftpb::ConfState::default();
-        state.set_voters(self.voters.clone());
-        state.set_learners(self.learners.clone());
-        state.set_voters_outgoing(self.voters_outgoing.clone());
-        state.set_learners_next(self.learners_next.clone());
-        state.set_auto_leave(self.auto_leave);
-        state
+        let ConfState { voters, learners, voters_outgoing, learners_next, auto_leave } =
+            self.clone();
+        eraftpb::ConfState {
+            voters,
+            learners,
+            voters_outgoing,
+            learners_next,
+            auto_leave,
+            ..Default::default()
+        }
     }
 
     /// Sorted: raft keeps ids in hash sets, and members that agree must have the same bytes.
@@ -60,11 +63,8 @@ impl RaftForm for HardState {
     type Raft = eraftpb::HardState;
 
     fn to_raft(&self) -> eraftpb::HardState {
-        let mut state = eraftpb::HardState::default();
-        state.set_term(self.term);
-        state.set_vote(self.vote);
-        state.set_commit(self.commit);
-        state
+        let HardState { term, vote, commit } = *self;
+        eraftpb::HardState { term, vote, commit, ..Default::default() }
     }
 
     fn from_raft(state: &eraftpb::HardState) -> HardState {
@@ -96,12 +96,9 @@ impl RaftForm for Entry {
     type Raft = eraftpb::Entry;
 
     fn to_raft(&self) -> eraftpb::Entry {
-        let mut entry = eraftpb::Entry::default();
-        entry.set_entry_type(self.kind.to_raft());
-        entry.set_term(self.term);
-        entry.set_index(self.index);
-        entry.set_data(wrap_data(self.kind, &self.data));
-        entry
+        let (entry_type, data) = (self.kind.to_raft(), wrap_data(self.kind, &self.data));
+        let Entry { term, index, .. } = *self;
+        eraftpb::Entry { entry_type, term, index, data, ..Default::default() }
     }
 
     fn from_raft(entry: &eraftpb::Entry) -> Entry {
@@ -152,22 +149,18 @@ pub(crate) fn unwrap_data(kind: eraftpb::EntryType, data: &Bytes) -> Option<Byte
 
 /// `None` if only addresses change.
 pub(crate) fn change_to_raft(change: &ConfChange) -> Option<eraftpb::ConfChange> {
-    let kind = match change.kind {
+    let change_type = match change.kind {
         ConfChangeKind::AddNode => eraftpb::ConfChangeType::AddNode,
         ConfChangeKind::RemoveNode => eraftpb::ConfChangeType::RemoveNode,
         ConfChangeKind::AddLearnerNode => eraftpb::ConfChangeType::AddLearnerNode,
         ConfChangeKind::UpdateNode => return None,
     };
-    let mut to_raft = eraftpb::ConfChange::default();
-    to_raft.set_change_type(kind);
-    to_raft.set_node_id(change.node_id);
-    Some(to_raft)
+    let node_id = change.node_id;
+    Some(eraftpb::ConfChange { change_type, node_id, ..Default::default() })
 }
 
-pub(crate) fn proposal_message(kind: EntryKind, data: Bytes) -> eraftpb::Message {
-    let entry = Entry { kind, term: 0, index: 0, data };
-    let mut message = eraftpb::Message::default();
-    message.set_msg_type(eraftpb::MessageType::MsgPropose);
-    message.set_entries(vec![entry.to_raft()].into());
-    message
+pub(crate) fn proposal_message(from: u64, kind: EntryKind, data: Bytes) -> eraftpb::Message {
+    let entries = vec![Entry { kind, term: 0, index: 0, data }.to_raft()].into();
+    let msg_type = eraftpb::MessageType::MsgPropose;
+    eraftpb::Message { msg_type, from, entries, ..Default::default() }
 }

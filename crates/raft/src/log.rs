@@ -86,23 +86,20 @@ impl LogStorage {
     /// The index up to which entries must be released so that those up to `up_to` have at most this
     /// many bytes.
     pub(crate) fn release_index_for_bytes(&self, up_to: u64, bytes: u64) -> u64 {
-        let known =
-            up_to.saturating_sub(self.before_first.0).min(self.entries.len() as u64) as usize;
-        let mut left = bytes;
-        let fits = |entry: &&Entry| {
-            let size = entry.data.len() as u64;
-            let fits = size <= left;
-            left = left.saturating_sub(size);
-            fits
-        };
-        let kept = self.entries.range(..known).rev().take_while(fits).count();
+        let known = self.count_up_to(up_to);
+        let data_len = |entry: &Entry| entry.data.len() as u64;
+        let kept = self.entries.range(..known).rev().take_while(fits(bytes, data_len)).count();
         self.before_first.0 + (known - kept) as u64
     }
 
     pub(crate) fn bytes_after(&self, index: u64) -> u64 {
-        let known =
-            index.saturating_sub(self.before_first.0).min(self.entries.len() as u64) as usize;
+        let known = self.count_up_to(index);
         self.entries.range(known..).map(|entry| entry.data.len() as u64).sum()
+    }
+
+    /// The entries that are kept, up to an index.
+    fn count_up_to(&self, index: u64) -> usize {
+        index.saturating_sub(self.before_first.0).min(self.entries.len() as u64) as usize
     }
 
     pub(crate) fn first(&self) -> u64 {
@@ -111,6 +108,15 @@ impl LogStorage {
 
     pub(crate) fn last(&self) -> u64 {
         self.before_first.0 + self.entries.len() as u64
+    }
+}
+
+/// Whether an entry, and those that were asked about before it, have at most this many bytes.
+fn fits(bytes: u64, size: impl Fn(&Entry) -> u64) -> impl FnMut(&&Entry) -> bool {
+    let mut left = Some(bytes);
+    move |entry| {
+        left = left.and_then(|left| left.checked_sub(size(entry)));
+        left.is_some()
     }
 }
 
@@ -132,22 +138,11 @@ impl Storage for LogStorage {
         assert!(high <= self.last() + 1, "entries up to {high} of {}", self.last());
         let from = (low - self.first()) as usize;
         let wanted = self.entries.range(from..from + (high - low) as usize);
-        let mut left = max_size.into().unwrap_or(u64::MAX);
-        let mut fits = |entry: &&Entry| {
-            let size = u64::from(protobuf::Message::compute_size(*entry));
-            let fits = size <= left;
-            left = left.saturating_sub(size);
-            fits
-        };
+        let size = |entry: &Entry| u64::from(protobuf::Message::compute_size(entry));
+        let mut fits = fits(max_size.into().unwrap_or(u64::MAX), size);
         // The first one in any case, or nothing larger than the limit would be sent.
-        let mut entries: Vec<Entry> = Vec::new();
-        for entry in wanted {
-            if !fits(&entry) && !entries.is_empty() {
-                break;
-            }
-            entries.push(entry.clone());
-        }
-        Ok(entries)
+        let sent = wanted.enumerate().take_while(|(at, entry)| fits(entry) || *at == 0);
+        Ok(sent.map(|(_, entry)| entry.clone()).collect())
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {
@@ -180,13 +175,10 @@ impl Storage for LogStorage {
 
 impl LogPosition {
     pub(crate) fn to_raft(&self) -> Snapshot {
-        let mut metadata = SnapshotMetadata::default();
-        metadata.set_index(self.index);
-        metadata.set_term(self.term);
-        metadata.set_conf_state(self.conf_state.to_raft());
-        let mut snapshot = Snapshot::default();
-        snapshot.set_metadata(metadata);
-        snapshot
+        let (index, term) = (self.index, self.term);
+        let conf_state = Some(self.conf_state.to_raft()).into();
+        let metadata = SnapshotMetadata { conf_state, index, term, ..Default::default() };
+        Snapshot { metadata: Some(metadata).into(), ..Default::default() }
     }
 
     pub(crate) fn from_raft(metadata: &SnapshotMetadata) -> LogPosition {

@@ -20,9 +20,8 @@ use super::Message;
 /// The messages are in the order of their receivers.
 pub(super) fn keep_last_heartbeats(messages: &mut Vec<Message>) {
     let mut later: Option<(MessageType, u64, u64)> = None;
-    let mut reversed = std::mem::take(messages);
-    reversed.reverse();
-    reversed.retain(|Message(message)| {
+    messages.reverse();
+    messages.retain(|Message(message)| {
         let kind = message.get_msg_type();
         if !matches!(kind, MessageType::MsgHeartbeat | MessageType::MsgHeartbeatResponse) {
             return true;
@@ -34,8 +33,7 @@ pub(super) fn keep_last_heartbeats(messages: &mut Vec<Message>) {
         }
         !is_needless
     });
-    reversed.reverse();
-    *messages = reversed;
+    messages.reverse();
 }
 
 #[cfg(test)]
@@ -44,40 +42,35 @@ mod tests {
 
     use super::*;
 
-    fn message(kind: MessageType, to: u64, context: &[u8]) -> Message {
-        let mut message = eraftpb::Message::default();
-        message.set_msg_type(kind);
-        (message.to, message.term) = (to, 5);
-        message.context = context.to_vec().into();
-        Message(message)
-    }
-
-    fn contexts(messages: &[Message]) -> Vec<(u64, Vec<u8>)> {
-        messages.iter().map(|Message(message)| (message.to, message.context.to_vec())).collect()
-    }
-
     #[test]
     fn the_last_question_speaks_for_those_before() {
-        use MessageType::{MsgAppend, MsgHeartbeat};
-        let mut messages = vec![
-            message(MsgHeartbeat, 2, b"7"),
-            message(MsgAppend, 2, b""),
-            message(MsgHeartbeat, 2, b"8"),
-            message(MsgHeartbeat, 3, b"7"),
-        ];
-        keep_last_heartbeats(&mut messages);
-        let (two, three) = ((2, b"8".to_vec()), (3, b"7".to_vec()));
-        assert_eq!(contexts(&messages), [(2, Vec::new()), two, three], "the append stays");
-    }
-
-    #[test]
-    fn a_heartbeat_without_a_question_replaces_none() {
-        use MessageType::MsgHeartbeat;
-        let mut messages = vec![message(MsgHeartbeat, 2, b"7"), message(MsgHeartbeat, 2, b"")];
-        keep_last_heartbeats(&mut messages);
-        assert_eq!(messages.len(), 2);
-        let mut messages = vec![message(MsgHeartbeat, 2, b""), message(MsgHeartbeat, 2, b"7")];
-        keep_last_heartbeats(&mut messages);
-        assert_eq!(contexts(&messages), [(2, b"7".to_vec())]);
+        use MessageType::{MsgAppend, MsgHeartbeat, MsgHeartbeatResponse};
+        for kind in [MsgHeartbeat, MsgHeartbeatResponse] {
+            let append = (MsgAppend, 2, "");
+            for (sent, kept) in [
+                // The append stays, and so does what another member gets.
+                (vec![(kind, 2, "7"), append, (kind, 2, "8"), (kind, 3, "7")], vec![1, 2, 3]),
+                // One without a question replaces none.
+                (vec![(kind, 2, "7"), (kind, 2, "")], vec![0, 1]),
+                (vec![(kind, 2, ""), (kind, 2, "7")], vec![1]),
+            ] {
+                let message = |(msg_type, to, context): (MessageType, u64, &'static str)| {
+                    let context = context.into();
+                    Message(eraftpb::Message {
+                        msg_type,
+                        to,
+                        term: 5,
+                        context,
+                        ..Default::default()
+                    })
+                };
+                let sent: Vec<Message> = sent.into_iter().map(message).collect();
+                let mut messages = sent.clone();
+                keep_last_heartbeats(&mut messages);
+                let kept: Vec<Message> =
+                    kept.into_iter().map(|at: usize| sent[at].clone()).collect();
+                assert_eq!(messages, kept);
+            }
+        }
     }
 }

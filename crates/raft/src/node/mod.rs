@@ -235,8 +235,7 @@ impl RaftNode {
         if self.raw_node.raft.state != StateRole::Leader {
             self.forwarded_bytes += bytes;
         }
-        let mut proposal = convert::proposal_message(kind, data);
-        proposal.set_from(self.raw_node.raft.id);
+        let proposal = convert::proposal_message(self.raw_node.raft.id, kind, data);
         let proposed = self.raw_node.raft.step(proposal);
         self.update_election_timeout();
         match proposed {
@@ -577,19 +576,6 @@ mod tests {
 
         driver.transfer_leader(2);
         assert_eq!(sent(&mut driver, MessageType::MsgTransferLeader), []);
-    }
-
-    /// A member that was stopped receives all of its leader's heartbeats.
-    #[test]
-    fn heartbeats_that_come_together_have_one_answer() {
-        let mut driver = follower();
-        sent(&mut driver, MessageType::MsgHeartbeatResponse);
-        for question in 0..100_u8 {
-            let mut heartbeat = message(MessageType::MsgHeartbeat, 3, 1);
-            heartbeat.context = vec![question].into();
-            driver.step(Message(heartbeat)).unwrap();
-        }
-        assert_eq!(sent(&mut driver, MessageType::MsgHeartbeatResponse), [(1, 3)]);
     }
 
     #[test]

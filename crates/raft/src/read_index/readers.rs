@@ -27,7 +27,7 @@ pub(crate) type Group<T> = Vec<QueuedReader<T>>;
 
 #[derive(Debug)]
 pub(crate) struct QueuedReader<T> {
-    number: u64,
+    pub(crate) number: u64,
     pub(crate) reader: T,
 }
 
