@@ -6,7 +6,7 @@ use super::scan::OpenSegment;
 use super::writer::LogEnd;
 use super::{Options, ShortTail, segment_length};
 use crate::error::{Error, Result};
-use crate::files::FileSystem;
+use crate::files::{FileSystem, create_with, remove_if_there};
 
 /// Makes what was read the end of the log, on disk. If the last segment has become shorter, it gets
 /// its length back, and that is returned. `written` is the end of what is not zero in it.
@@ -56,11 +56,12 @@ pub(super) fn repair_tail(
 
 /// Removes temporary files of unfinished segments, and syncs the directory.
 fn remove_leftovers(files: &dyn FileSystem, dir: &Path) -> Result<()> {
-    let removed =
-        |path: &PathBuf| files.remove(path).map_err(|e| Error::path(path, "remove it", e));
-    let found = files.list(dir).map_err(|source| Error::path(dir, "list it", source))?;
-    let leftovers = found.iter().filter(|name| super::TEMPORARY_NAMES.contains(&name.as_str()));
-    leftovers.map(|name| dir.join(name)).try_for_each(|path| removed(&path))?;
+    for name in files.list(dir).map_err(|source| Error::path(dir, "list it", source))? {
+        if super::TEMPORARY_NAMES.contains(&name.as_str()) {
+            let path = dir.join(name);
+            files.remove(&path).map_err(|source| Error::path(&path, "remove it", source))?;
+        }
+    }
     for dir in [Some(dir), dir.parent()].into_iter().flatten() {
         files.sync_dir(dir).map_err(|source| Error::path(dir, "sync it", source))?;
     }
@@ -69,22 +70,13 @@ fn remove_leftovers(files: &dyn FileSystem, dir: &Path) -> Result<()> {
 
 /// To `<segment>.broken`.
 fn save_broken_segment(files: &dyn FileSystem, tail: &OpenSegment, written: u64) -> Result<()> {
-    let bytes = || {
-        let mut bytes = vec![0; usize::try_from(written).map_err(std::io::Error::other)?];
-        tail.file.read_at(0, &mut bytes).map(|()| bytes)
-    };
-    let bytes = bytes().map_err(|source| Error::path(&tail.path, "read it", source))?;
+    let mut bytes = vec![0; written as usize];
+    let read = tail.file.read_at(0, &mut bytes);
+    read.map_err(|source| Error::path(&tail.path, "read it", source))?;
     let mut path = tail.path.clone().into_os_string();
     path.push(".broken");
     let path = PathBuf::from(path);
-    let copy = || {
-        match files.remove(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = files.create(&path)?;
-        file.write_at(0, &bytes)?;
-        file.sync()
-    };
-    copy().map_err(|source| Error::path(&path, "copy a torn segment to it", source))
+    remove_if_there(files, &path)
+        .and_then(|()| create_with(files, &path, &bytes))
+        .map_err(|source| Error::path(&path, "copy a torn segment to it", source))
 }

@@ -15,7 +15,9 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use crate::files::{FileSystem, is_out_of_space};
+use crate::files::{
+    FileSystem, create_with, is_out_of_space, read_short, remove_if_there, replace,
+};
 
 const LENGTH_FILE: &str = "length";
 const LENGTH_FILE_NEW: &str = "length.tmp";
@@ -36,26 +38,17 @@ pub struct ShortTail {
 
 /// `None` if no length is expected.
 pub(super) fn read(files: &dyn FileSystem, dir: &Path) -> io::Result<Option<u64>> {
-    let file = match files.open_to_read(&dir.join(LENGTH_FILE)) {
+    let text = match read_short(files, &dir.join(LENGTH_FILE), TEXT_BYTES_MAX) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
+        text => text?,
     };
-    let mut text = vec![0; file.length()?.min(TEXT_BYTES_MAX) as usize];
-    file.read_at(0, &mut text)?;
     let number = text.strip_prefix(FORMAT.as_bytes()).and_then(|rest| rest.strip_suffix(b"\n"));
     Ok(number.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok()))
 }
 
 /// The last segment must have this length on disk already.
 pub(super) fn write(files: &dyn FileSystem, dir: &Path, length: u64) -> io::Result<()> {
-    let new = dir.join(LENGTH_FILE_NEW);
-    let write = || {
-        remove(files, &new)?;
-        put(files, &new, length)?;
-        files.rename(&new, &dir.join(LENGTH_FILE))?;
-        files.sync_dir(dir)
-    };
-    match write() {
+    match replace(files, dir, LENGTH_FILE_NEW, LENGTH_FILE, text(length).as_bytes()) {
         // A member starts on a full disk, too.
         Err(error) if is_out_of_space(&error) => clear(files, dir),
         written => written,
@@ -64,24 +57,15 @@ pub(super) fn write(files: &dyn FileSystem, dir: &Path, length: u64) -> io::Resu
 
 /// As `write`, in a directory that is not a log's yet.
 pub(super) fn write_first(files: &dyn FileSystem, dir: &Path, length: u64) -> io::Result<()> {
-    put(files, &dir.join(LENGTH_FILE), length)
+    create_with(files, &dir.join(LENGTH_FILE), text(length).as_bytes())
 }
 
 /// From now on no length is expected.
 pub(super) fn clear(files: &dyn FileSystem, dir: &Path) -> io::Result<()> {
-    remove(files, &dir.join(LENGTH_FILE))?;
+    remove_if_there(files, &dir.join(LENGTH_FILE))?;
     files.sync_dir(dir)
 }
 
-fn put(files: &dyn FileSystem, path: &Path, length: u64) -> io::Result<()> {
-    let mut file = files.create(path)?;
-    file.write_at(0, format!("{FORMAT}{length}\n").as_bytes())?;
-    file.sync()
-}
-
-fn remove(files: &dyn FileSystem, path: &Path) -> io::Result<()> {
-    match files.remove(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
+fn text(length: u64) -> String {
+    format!("{FORMAT}{length}\n")
 }

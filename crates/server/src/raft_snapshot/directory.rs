@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use clearlane_engine::{Engine, EngineKind, Error, Options, Result, open};
-use clearlane_wal::files::{File, FileSystem};
+use clearlane_wal::files::{File, FileSystem, read_short, remove_if_there, replace};
 use parking_lot::Mutex;
 
 use super::store_dir::{StagedStore, StoreDir};
@@ -108,41 +108,25 @@ impl DiskStoreDir {
 
     fn read_mark(&self, name: &str) -> Result<u64> {
         let path = self.path(name);
-        let read = || -> io::Result<Vec<u8>> {
-            let file = self.files.open_to_read(&path)?;
-            // A mark has two short lines.
-            let mut text = vec![0; file.length()?.min(1 << 10) as usize];
-            file.read_at(0, &mut text)?;
-            Ok(text)
-        };
-        let text = read().map_err(path_error(&path))?;
+        // A mark has two short lines.
+        let text = read_short(&*self.files, &path, 1 << 10).map_err(path_error(&path))?;
         let number = std::str::from_utf8(&text).ok().and_then(parse_mark);
-        let detail = || "not a mark of a store".to_owned();
-        number.ok_or_else(|| Error::Corrupt { path: path.clone(), detail: detail() })
+        let detail = "not a mark of a store".to_owned();
+        number.ok_or(Error::Corrupt { path, detail })
     }
 
     fn write_mark(&self, name: &str, number: u64) -> Result<()> {
-        let (new, path) = (self.path(MARK_NEW), self.path(name));
-        let write = || -> io::Result<()> {
-            remove_if_there(&*self.files, &new)?;
-            let mut file = self.files.create(&new)?;
-            file.write_at(0, print_mark(number).as_bytes())?;
-            file.sync()?;
-            drop(file);
-            self.files.rename(&new, &path)?;
-            self.files.sync_dir(&self.dir)
-        };
-        write().map_err(path_error(&path))
+        let written =
+            replace(&*self.files, &self.dir, MARK_NEW, name, print_mark(number).as_bytes());
+        written.map_err(path_error(&self.path(name)))
     }
 
     /// Afterwards the store that it named may be removed.
     fn remove_mark(&self, name: &str) -> Result<()> {
         let path = self.path(name);
-        let remove = || {
-            remove_if_there(&*self.files, &path)?;
-            self.files.sync_dir(&self.dir)
-        };
-        remove().map_err(path_error(&path))
+        remove_if_there(&*self.files, &path)
+            .and_then(|()| self.files.sync_dir(&self.dir))
+            .map_err(path_error(&path))
     }
 
     fn stores(&self) -> Result<BTreeSet<u64>> {
@@ -232,9 +216,8 @@ impl StoreDir for DiskStoreDir {
 
     fn kept_indexes(&self) -> Result<Vec<u64>> {
         let _shelf = self.open_stores.lock();
-        let marks = self.marks()?;
-        let mut kept: Vec<u64> =
-            marks.iter().filter_map(|(name, _)| snapshot_index(name)).collect();
+        let marks = self.marks()?.into_iter();
+        let mut kept: Vec<u64> = marks.filter_map(|(name, _)| snapshot_index(&name)).collect();
         kept.sort_unstable();
         Ok(kept)
     }
@@ -242,9 +225,9 @@ impl StoreDir for DiskStoreDir {
     fn promote(&self, index: u64) -> Result<Arc<dyn Engine>> {
         let mut stores = self.open_stores.lock();
         let name = snapshot_name(index);
-        let number = self.mark(&name)?;
-        let number =
-            number.ok_or_else(|| Error::Storage(format!("there is no copy at {index}")))?;
+        let Some(number) = self.mark(&name)? else {
+            return Err(Error::Storage(format!("there is no copy at {index}")));
+        };
         // Opened first: a store that cannot be opened does not become the current one.
         let engine = self.open_store(&mut stores, number)?;
         let path = self.path(CURRENT);
@@ -327,13 +310,6 @@ fn lock(files: &dyn FileSystem, dir: &Path) -> Result<Box<dyn File>> {
     };
     let file = take().map_err(path_error(&path))?;
     file.ok_or(Error::Locked { path })
-}
-
-fn remove_if_there(files: &dyn FileSystem, path: &Path) -> io::Result<()> {
-    match files.remove(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 /// Does nothing if a read of the store is still open: the engine holds the directory's lock then.

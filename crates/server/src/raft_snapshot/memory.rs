@@ -59,9 +59,9 @@ impl StoreDir for MemoryStoreDir {
 
     fn promote(&self, index: u64) -> Result<Arc<dyn Engine>> {
         let mut stores = self.stores.lock();
-        let engine = stores.kept.remove(&index);
-        let engine =
-            engine.ok_or_else(|| Error::Storage(format!("there is no copy at {index}")))?;
+        let Some(engine) = stores.kept.remove(&index) else {
+            return Err(Error::Storage(format!("there is no copy at {index}")));
+        };
         stores.kept.retain(|kept, _| *kept > index);
         stores.current = Some(Arc::clone(&engine));
         Ok(engine)

@@ -61,6 +61,44 @@ pub fn is_out_of_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+pub fn remove_if_there(files: &dyn FileSystem, path: &Path) -> io::Result<()> {
+    match files.remove(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Makes a file with these bytes, on disk; its name may not be. An error if it exists.
+pub fn create_with(files: &dyn FileSystem, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = files.create(path)?;
+    file.write_at(0, bytes)?;
+    file.sync()
+}
+
+/// Makes or replaces a file in a step that a crash does not divide, and returns when it is on disk.
+/// `new` is a name in the same directory.
+pub fn replace(
+    files: &dyn FileSystem,
+    dir: &Path,
+    new: &str,
+    name: &str,
+    bytes: &[u8],
+) -> io::Result<()> {
+    let new = dir.join(new);
+    remove_if_there(files, &new)?;
+    create_with(files, &new, bytes)?;
+    files.rename(&new, &dir.join(name))?;
+    files.sync_dir(dir)
+}
+
+/// What is in a short file, but not more than `max` bytes.
+pub fn read_short(files: &dyn FileSystem, path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    let file = files.open_to_read(path)?;
+    let mut bytes = vec![0; file.length()?.min(max) as usize];
+    file.read_at(0, &mut bytes)?;
+    Ok(bytes)
+}
+
 pub trait File: fmt::Debug + Send {
     /// In bytes.
     fn length(&self) -> io::Result<u64>;
