@@ -53,7 +53,7 @@ impl MembersAndRaft {
 
     /// An entry: the check says what comes of it, and the buckets say the same as the table.
     fn apply(&mut self, change: &ConfChange) -> Result<(), MembershipRejection> {
-        let checked = self.members.check(change);
+        let checked = MemberChange::parse(change).and_then(|parsed| self.members.check(&parsed));
         let before = (self.members.clone(), self.records());
         let mut txn = self.store.begin_write().unwrap();
         let told = self.members.apply(change, &mut *txn).unwrap();
@@ -110,7 +110,7 @@ fn urls(url: &str) -> Vec<String> {
 }
 
 fn add(id: u64, url: &str, is_learner: bool) -> MemberChange {
-    MemberChange::Add { id, peer_urls: urls(url), is_learner }
+    MemberChange::Add(Member { id, peer_urls: urls(url), is_learner, ..Member::default() })
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn any_change() -> impl Strategy<Value = MemberChange> {
     let id = 1..6u64;
     prop_oneof![
         (id.clone(), url.clone(), any::<bool>()).prop_map(|(id, peer_urls, is_learner)| {
-            MemberChange::Add { id, peer_urls, is_learner }
+            MemberChange::Add(Member { id, peer_urls, is_learner, ..Member::default() })
         }),
         id.clone().prop_map(|id| MemberChange::Remove { id }),
         id.clone().prop_map(|id| MemberChange::Promote { id }),

@@ -1,7 +1,7 @@
 //! Injects the faults; starts, crashes, adds and removes members.
 
 use clearlane_raft::Leadership;
-use clearlane_server::membership::MemberChange;
+use clearlane_server::membership::{Member, MemberChange};
 use clearlane_server::replica::ReplicaInput as RaftInput;
 use clearlane_server::{AppliedPosition, Error};
 
@@ -164,7 +164,8 @@ impl Cluster {
                 self.newest_id += 1;
                 let id = self.newest_id;
                 let peer_urls = vec![peer_url(id)];
-                self.propose_member_change(MemberChange::Add { id, peer_urls, is_learner: true });
+                let member = Member { id, peer_urls, is_learner: true, ..Member::default() };
+                self.propose_member_change(MemberChange::Add(member));
             }
             Fault::Promote(id) => self.propose_member_change(MemberChange::Promote { id }),
             Fault::RemoveMember(id) => self.propose_member_change(MemberChange::Remove { id }),

@@ -10,6 +10,7 @@
 //!
 //! A new cluster writes its first members as such changes: [`MemberChange::initial_conf_change`].
 
+use bytes::Bytes;
 use clearlane_wal::{ConfChange, ConfChangeKind, MemberContext};
 
 use super::member::{from_context, to_context};
@@ -17,12 +18,8 @@ use super::{Member, MembershipRejection, member_id, urls};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberChange {
-    Add {
-        /// See [`MemberChange::add`].
-        id: u64,
-        peer_urls: Vec<String>,
-        is_learner: bool,
-    },
+    /// Without a name and client URLs, but for the first members of a cluster.
+    Add(Member),
     Remove {
         id: u64,
     },
@@ -44,7 +41,7 @@ impl MemberChange {
     ) -> Result<MemberChange, MembershipRejection> {
         let peer_urls = urls::sorted_peer_urls(peer_urls)?;
         let id = member_id(&peer_urls, "", Some(unix_seconds));
-        Ok(MemberChange::Add { id, peer_urls, is_learner })
+        Ok(MemberChange::Add(Member { id, peer_urls, is_learner, ..Member::default() }))
     }
 
     pub fn update(id: u64, peer_urls: &[String]) -> Result<MemberChange, MembershipRejection> {
@@ -53,13 +50,13 @@ impl MemberChange {
 
     /// The change that adds an initial member of a new cluster.
     pub fn initial_conf_change(member: &Member) -> ConfChange {
-        conf_change(0, ConfChangeKind::AddNode, member.id, Some(to_context(member)))
+        conf_change(0, ConfChangeKind::AddNode, to_context(member))
     }
 
     pub fn id(&self) -> u64 {
         match self {
-            MemberChange::Add { id, .. }
-            | MemberChange::Remove { id }
+            MemberChange::Add(member) => member.id,
+            MemberChange::Remove { id }
             | MemberChange::Update { id, .. }
             | MemberChange::Promote { id } => *id,
         }
@@ -68,73 +65,56 @@ impl MemberChange {
     /// `request` is the id under which a request waits for the entry.
     pub fn to_conf_change(&self, request: u64) -> ConfChange {
         let id = self.id();
-        let context = |peer_urls: &[String], is_learner, is_promote| {
-            let peer_urls = peer_urls.to_vec();
-            Some(MemberContext { id, peer_urls, is_learner, is_promote, ..Default::default() })
-        };
-        let (kind, context) = match self {
-            MemberChange::Add { peer_urls, is_learner: false, .. } => {
-                (ConfChangeKind::AddNode, context(peer_urls, false, Some(false)))
-            }
-            MemberChange::Add { peer_urls, is_learner: true, .. } => {
-                (ConfChangeKind::AddLearnerNode, context(peer_urls, true, Some(false)))
+        let (kind, context) = match self.clone() {
+            MemberChange::Add(member) => {
+                let kind = match member.is_learner {
+                    true => ConfChangeKind::AddLearnerNode,
+                    false => ConfChangeKind::AddNode,
+                };
+                (kind, MemberContext { is_promote: Some(false), ..to_context(&member) })
             }
             MemberChange::Promote { .. } => {
-                (ConfChangeKind::AddNode, context(&[], false, Some(true)))
+                let context = MemberContext { id, is_promote: Some(true), ..Default::default() };
+                (ConfChangeKind::AddNode, context)
             }
             MemberChange::Update { peer_urls, .. } => {
-                (ConfChangeKind::UpdateNode, context(peer_urls, false, None))
+                let context = MemberContext { id, peer_urls, ..Default::default() };
+                (ConfChangeKind::UpdateNode, context)
             }
-            MemberChange::Remove { .. } => (ConfChangeKind::RemoveNode, None),
+            MemberChange::Remove { .. } => {
+                let (kind, context) = (ConfChangeKind::RemoveNode, Bytes::new());
+                return ConfChange { id: request, kind, node_id: id, context };
+            }
         };
-        conf_change(request, kind, id, context)
+        conf_change(request, kind, context)
     }
-}
 
-fn conf_change(
-    id: u64,
-    kind: ConfChangeKind,
-    node_id: u64,
-    context: Option<MemberContext>,
-) -> ConfChange {
-    let context = context.map(|context| context.encode().into()).unwrap_or_default();
-    ConfChange { id, kind, node_id, context }
-}
-
-#[derive(Debug)]
-pub(super) enum ParsedChange {
-    Add(Member),
-    Promote,
-    Remove,
-    Update(Vec<String>),
-}
-
-impl ParsedChange {
     /// `Err` if change and context contradict each other: raft and the table would read them
     /// differently.
-    pub(super) fn parse(change: &ConfChange) -> Result<ParsedChange, MembershipRejection> {
-        if change.node_id == 0 {
-            return Err(MembershipRejection::Inconsistent);
-        }
+    pub fn parse(change: &ConfChange) -> Result<MemberChange, MembershipRejection> {
+        let id = change.node_id;
         if change.kind == ConfChangeKind::RemoveNode {
-            return Ok(ParsedChange::Remove);
+            return Ok(MemberChange::Remove { id });
         }
         let context = MemberContext::decode(&change.context)
             .map_err(|_| MembershipRejection::Inconsistent)?;
-        if context.id != change.node_id {
+        if context.id != id {
             return Err(MembershipRejection::Inconsistent);
         }
-        let promotes = context.is_promote == Some(true);
-        match change.kind {
-            ConfChangeKind::AddNode if promotes => Ok(ParsedChange::Promote),
-            ConfChangeKind::AddNode if !context.is_learner => {
-                Ok(ParsedChange::Add(from_context(context)))
+        match (change.kind, context.is_promote == Some(true), context.is_learner) {
+            (ConfChangeKind::AddNode, true, _) => Ok(MemberChange::Promote { id }),
+            (ConfChangeKind::AddNode, false, false)
+            | (ConfChangeKind::AddLearnerNode, false, true) => {
+                Ok(MemberChange::Add(from_context(context)))
             }
-            ConfChangeKind::AddLearnerNode if context.is_learner && !promotes => {
-                Ok(ParsedChange::Add(from_context(context)))
+            (ConfChangeKind::UpdateNode, ..) => {
+                Ok(MemberChange::Update { id, peer_urls: context.peer_urls })
             }
-            ConfChangeKind::UpdateNode => Ok(ParsedChange::Update(context.peer_urls)),
             _ => Err(MembershipRejection::Inconsistent),
         }
     }
+}
+
+fn conf_change(id: u64, kind: ConfChangeKind, context: MemberContext) -> ConfChange {
+    ConfChange { id, kind, node_id: context.id, context: context.encode().into() }
 }

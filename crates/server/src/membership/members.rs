@@ -8,9 +8,8 @@ use clearlane_mvcc::{ReadTxn, WriteTxn};
 use clearlane_proto::membershippb::ClusterMemberAttrSetRequest;
 use clearlane_wal::{ConfChange, ConfState};
 
-use super::change::ParsedChange;
 use super::member::{from_record, member_key, parse_key, to_context};
-use super::{Member, MembershipRejection};
+use super::{Member, MemberChange, MembershipRejection};
 use crate::applied_position::AppliedPosition;
 use crate::error::{Error, Result, try_scan};
 
@@ -87,32 +86,24 @@ impl Members {
         ConfState { voters: ids(false), learners: ids(true), ..ConfState::default() }
     }
 
-    pub fn check(&self, change: &ConfChange) -> MembershipResult<()> {
-        self.parse_change(change).map(drop)
-    }
-
-    fn parse_change(&self, change: &ConfChange) -> MembershipResult<ParsedChange> {
-        let id = change.node_id;
-        let meaning = ParsedChange::parse(change)?;
-        if self.is_removed(id) {
-            return Err(MembershipRejection::Removed);
-        }
-        let there = self.get(id);
-        match (&meaning, there) {
-            (ParsedChange::Add(_), Some(_)) => return Err(MembershipRejection::Exists),
-            (ParsedChange::Add(member), None) => {
+    pub fn check(&self, change: &MemberChange) -> MembershipResult<()> {
+        let id = change.id();
+        match (change, self.get(id)) {
+            _ if id == 0 => Err(MembershipRejection::Inconsistent),
+            _ if self.is_removed(id) => Err(MembershipRejection::Removed),
+            (MemberChange::Add(_), Some(_)) => Err(MembershipRejection::Exists),
+            (MemberChange::Add(member), None) => {
                 self.check_urls(id, &member.peer_urls)?;
-                self.check_learners(member)?;
+                self.check_learners(member)
             }
-            (_, None) => return Err(MembershipRejection::NotFound),
-            (ParsedChange::Promote, Some(member)) if !member.is_learner => {
-                return Err(MembershipRejection::NotLearner);
+            (_, None) => Err(MembershipRejection::NotFound),
+            (MemberChange::Promote { .. }, Some(member)) if !member.is_learner => {
+                Err(MembershipRejection::NotLearner)
             }
-            (ParsedChange::Remove, Some(member)) => self.check_voters_without(member)?,
-            (ParsedChange::Update(peer_urls), Some(_)) => self.check_urls(id, peer_urls)?,
-            (ParsedChange::Promote, Some(_)) => {}
+            (MemberChange::Promote { .. }, Some(_)) => Ok(()),
+            (MemberChange::Remove { .. }, Some(member)) => self.check_voters_without(member),
+            (MemberChange::Update { peer_urls, .. }, Some(_)) => self.check_urls(id, peer_urls),
         }
-        Ok(meaning)
     }
 
     fn check_urls(&self, id: u64, peer_urls: &[String]) -> MembershipResult<()> {
@@ -141,20 +132,20 @@ impl Members {
         change: &'c ConfChange,
         txn: &mut dyn WriteTxn<AppliedPosition>,
     ) -> Result<MembershipResult<&'c ConfChange>> {
-        let id = change.node_id;
-        let meaning = match self.parse_change(change) {
-            Ok(meaning) => meaning,
+        let parsed = MemberChange::parse(change);
+        let parsed = match parsed.and_then(|parsed| self.check(&parsed).map(|()| parsed)) {
+            Ok(parsed) => parsed,
             Err(refused) => return Ok(Err(refused)),
         };
-        match meaning {
-            ParsedChange::Add(member) => self.set_member(member, txn)?,
-            ParsedChange::Promote => {
+        match parsed {
+            MemberChange::Add(member) => self.set_member(member, txn)?,
+            MemberChange::Promote { id } => {
                 self.update_member(id, txn, |member| member.is_learner = false)?
             }
-            ParsedChange::Update(peer_urls) => {
+            MemberChange::Update { id, peer_urls } => {
                 self.update_member(id, txn, |member| member.peer_urls = peer_urls)?;
             }
-            ParsedChange::Remove => {
+            MemberChange::Remove { id } => {
                 let key = member_key(id);
                 txn.unset(Bucket::Members, key.as_bytes())?;
                 txn.set(Bucket::MembersRemoved, key.as_bytes(), Bytes::from_static(REMOVED_VALUE))?;

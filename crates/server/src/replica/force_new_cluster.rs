@@ -19,7 +19,7 @@ use std::time::Duration;
 use clearlane_lease::{self as lease, Lessor};
 use clearlane_wal as wal;
 use clearlane_wal::Wal;
-use clearlane_wal::{ConfChange, ConfChangeKind, Entry, EntryKind, HardState, MemberContext};
+use clearlane_wal::{ConfChange, Entry, EntryKind, HardState};
 
 use super::start::{StorageConfig, warn_short_tail};
 use crate::error::{Error, Result};
@@ -83,14 +83,11 @@ impl CommittedMembers {
         let change = ConfChange::decode(&entry.data).map_err(|error| {
             Error::damaged("the log", format!("entry {}: {error}", entry.index))
         })?;
-        let promotes = MemberContext::decode(&change.context)
-            .is_ok_and(|context| context.is_promote == Some(true));
-        match change.kind {
-            ConfChangeKind::AddNode if promotes && self.0.get(&change.node_id) != Some(&true) => {}
-            ConfChangeKind::AddNode => drop(self.0.insert(change.node_id, false)),
-            ConfChangeKind::AddLearnerNode => drop(self.0.insert(change.node_id, true)),
-            ConfChangeKind::RemoveNode => drop(self.0.remove(&change.node_id)),
-            ConfChangeKind::UpdateNode => {}
+        match MemberChange::parse(&change) {
+            Ok(MemberChange::Add(member)) => drop(self.0.insert(member.id, member.is_learner)),
+            Ok(MemberChange::Promote { id }) => drop(self.0.get_mut(&id).map(|it| *it = false)),
+            Ok(MemberChange::Remove { id }) => drop(self.0.remove(&id)),
+            Ok(MemberChange::Update { .. }) | Err(_) => {}
         }
         Ok(())
     }

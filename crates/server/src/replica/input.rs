@@ -9,7 +9,7 @@ use super::queued_proposals::QueuedProposal;
 use super::{ApplyReport, MemberChangeError, Replica, RequestId, RequestOutcome};
 use crate::applied_position::AppliedPosition;
 use crate::error::Result;
-use crate::membership::{MemberChange, MembershipRejection, check_learner_ready};
+use crate::membership::{MemberChange, check_learner_ready};
 use crate::raft_snapshot::ReceivedSnapshot;
 
 #[derive(Debug)]
@@ -90,17 +90,16 @@ impl Replica {
     /// Whether a change is possible as far as this member knows; it is checked again when applied.
     /// Only the leader knows how far a learner has come.
     fn check_change(&self, change: &MemberChange) -> std::result::Result<(), MemberChangeError> {
-        let MemberChange::Promote { id } = *change else {
-            return Ok(self.members.check(&change.to_conf_change(0))?);
-        };
         let leadership = self.raft.leadership();
-        if leadership.role != Role::Leader {
+        let promotes = matches!(change, MemberChange::Promote { .. });
+        if promotes && leadership.role != Role::Leader {
             return Err(MemberChangeError::NotLeader);
         }
-        match self.members.get(id) {
-            None => Err(MembershipRejection::NotFound.into()),
-            Some(member) if !member.is_learner => Err(MembershipRejection::NotLearner.into()),
-            Some(_) => Ok(check_learner_ready(id, leadership.leader, &self.raft.match_indexes())?),
+        self.members.check(change)?;
+        if promotes {
+            let matched = self.raft.match_indexes();
+            check_learner_ready(change.id(), leadership.leader, &matched)?;
         }
+        Ok(())
     }
 }

@@ -8,7 +8,7 @@ use clearlane_mvcc as mvcc;
 use clearlane_proto::etcdserverpb::{CompactionRequest, InternalRaftRequest};
 use clearlane_raft as raft;
 use clearlane_server::apply::{self, AppliedResponse};
-use clearlane_server::membership::{MemberChange, MembershipRejection};
+use clearlane_server::membership::{Member, MemberChange, MembershipRejection};
 use clearlane_server::replica::{ApplyTimer, MemberChangeError, ReplicaConfig, RequestOutcome};
 
 use crate::replica_cluster::{ReplicaCluster, member, put};
@@ -232,7 +232,7 @@ fn without_a_leader_not_all_wait() {
 fn members_come_and_go() {
     let mut lab = ReplicaCluster::new(1, settings());
     lab.leader();
-    let joins = MemberChange::Add { id: 2, peer_urls: member(2).peer_urls, is_learner: false };
+    let joins = MemberChange::Add(Member { name: String::new(), ..member(2) });
     let asked = lab.call(1, |core| core.change_members(&joins));
     lab.add(2, &[]);
     lab.tick(20);
