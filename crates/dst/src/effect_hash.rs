@@ -13,7 +13,6 @@ use clearlane_server::apply::AppliedResponse;
 use clearlane_server::replica::{Completions, RequestOutcome};
 use clearlane_wal::Entry;
 use clearlane_wal::group_commit::Batch;
-use prost::Message as _;
 
 use crate::event_queue::Micros;
 use crate::trace::Fnv;
@@ -81,22 +80,7 @@ fn outcome_number(outcome: &RequestOutcome) -> isize {
 }
 
 fn encode_reply(reply: &AppliedResponse) -> Vec<u8> {
-    let message = match reply {
-        AppliedResponse::Put(response) => response.encode_to_vec(),
-        AppliedResponse::DeleteRange(response) => response.encode_to_vec(),
-        AppliedResponse::Range(response) => response.encode_to_vec(),
-        AppliedResponse::Txn(response) => response.encode_to_vec(),
-        AppliedResponse::Compact(response) => response.encode_to_vec(),
-        AppliedResponse::Alarm(response) => response.encode_to_vec(),
-        AppliedResponse::Downgrade(response) => response.encode_to_vec(),
-        AppliedResponse::Auth(header) => {
-            header.as_ref().map(prost::Message::encode_to_vec).unwrap_or_default()
-        }
-        AppliedResponse::LeaseGrant(response) => response.encode_to_vec(),
-        AppliedResponse::LeaseRevoke(response) => response.encode_to_vec(),
-        AppliedResponse::LeaseCheckpoint(response) => response.encode_to_vec(),
-    };
     let mut number = Fnv(0);
     discriminant(reply).hash(&mut number);
-    [&number.finish().to_le_bytes()[..], &message].concat()
+    [&number.finish().to_le_bytes()[..], &reply.encode_to_vec()].concat()
 }

@@ -63,21 +63,21 @@ pub enum AppliedResponse {
 }
 
 impl AppliedResponse {
-    pub fn encoded_len(&self) -> usize {
+    pub fn encode_to_vec(&self) -> Vec<u8> {
         match self {
-            AppliedResponse::Put(response) => response.encoded_len(),
-            AppliedResponse::DeleteRange(response) => response.encoded_len(),
-            AppliedResponse::Range(response) => response.encoded_len(),
-            AppliedResponse::Txn(response) => response.encoded_len(),
-            AppliedResponse::Compact(response) => response.encoded_len(),
-            AppliedResponse::Alarm(response) => response.encoded_len(),
-            AppliedResponse::Downgrade(response) => response.encoded_len(),
+            AppliedResponse::Put(response) => response.encode_to_vec(),
+            AppliedResponse::DeleteRange(response) => response.encode_to_vec(),
+            AppliedResponse::Range(response) => response.encode_to_vec(),
+            AppliedResponse::Txn(response) => response.encode_to_vec(),
+            AppliedResponse::Compact(response) => response.encode_to_vec(),
+            AppliedResponse::Alarm(response) => response.encode_to_vec(),
+            AppliedResponse::Downgrade(response) => response.encode_to_vec(),
             AppliedResponse::Auth(header) => {
-                header.as_ref().map_or(0, |header| header.encoded_len())
+                header.as_ref().map(prost::Message::encode_to_vec).unwrap_or_default()
             }
-            AppliedResponse::LeaseGrant(response) => response.encoded_len(),
-            AppliedResponse::LeaseRevoke(response) => response.encoded_len(),
-            AppliedResponse::LeaseCheckpoint(response) => response.encoded_len(),
+            AppliedResponse::LeaseGrant(response) => response.encode_to_vec(),
+            AppliedResponse::LeaseRevoke(response) => response.encode_to_vec(),
+            AppliedResponse::LeaseCheckpoint(response) => response.encode_to_vec(),
         }
     }
 }

@@ -173,21 +173,7 @@ impl ReplayMember {
             // etcd was given the time for that, also where the call did not wait for it.
             while !self.store.compact_step(&mut job, 2).unwrap() {}
         }
-        Ok(match applied.result? {
-            AppliedResponse::Put(reply) => reply.encode_to_vec(),
-            AppliedResponse::DeleteRange(reply) => reply.encode_to_vec(),
-            AppliedResponse::Range(reply) => reply.encode_to_vec(),
-            AppliedResponse::Txn(reply) => reply.encode_to_vec(),
-            AppliedResponse::Compact(reply) => reply.encode_to_vec(),
-            AppliedResponse::LeaseGrant(reply) => reply.encode_to_vec(),
-            AppliedResponse::LeaseRevoke(reply) => reply.encode_to_vec(),
-            AppliedResponse::LeaseCheckpoint(reply) => reply.encode_to_vec(),
-            reply @ (AppliedResponse::Alarm(_)
-            | AppliedResponse::Downgrade(_)
-            | AppliedResponse::Auth(_)) => {
-                panic!("{reply:?} is asked for over a socket only")
-            }
-        })
+        Ok(applied.result?.encode_to_vec())
     }
 
     fn header(&self) -> Option<ResponseHeader> {
