@@ -102,8 +102,8 @@ pub struct Replica {
     proposed_alarm: Option<ProposedAlarm>,
     /// The commit index when this member became the sole voter.
     sole_voter_since: Option<u64>,
-    /// Also what the ReadIndex queue was last told.
-    last_reported: LastReported,
+    /// As the ReadIndex queue was last told.
+    last_transferee: Option<u64>,
     /// Read indexes that are not applied yet, with the time at which each became known.
     pending_read_indexes: BTreeMap<u64, Duration>,
     /// Ticks until this member may vote.
@@ -128,12 +128,6 @@ pub struct Replica {
     /// Per member that is being sent a copy, the index from which it will go on.
     sending_snapshots: BTreeMap<u64, u64>,
     ready: ReplicaReady,
-}
-
-#[derive(Debug, Default)]
-struct LastReported {
-    transferee: Option<u64>,
-    committed: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -425,7 +419,8 @@ impl Replica {
             while let Some(ready) = self.raft.ready() {
                 self.handle_raft_ready(ready)?;
             }
-            self.update_read_index();
+            self.check_transfer();
+            self.read_index.on_committed(self.raft.committed_index());
             let asked = self.run_read_actions();
             if !self.propose_due_leases() && !asked && !self.propose_queued() {
                 break;
@@ -507,7 +502,7 @@ impl Replica {
     fn handle_leadership(&mut self, now: Leadership) {
         let leader = (now.leader != 0).then_some(now.leader);
         self.read_index.on_leader(leader, now.term);
-        self.last_reported.transferee = None;
+        self.last_transferee = None;
         self.update_lessor(now);
         self.sole_voter_since = None;
         self.ready.leadership = Some(now);
@@ -518,21 +513,9 @@ impl Replica {
     }
 
     fn check_transfer(&mut self) {
-        let transferee = self.raft.lead_transferee();
-        if transferee != self.last_reported.transferee {
-            self.last_reported.transferee = transferee;
-            if transferee.is_some() {
-                self.read_index.on_transfer_started();
-            }
-        }
-    }
-
-    fn update_read_index(&mut self) {
-        self.check_transfer();
-        let committed = self.raft.committed_index();
-        if committed > self.last_reported.committed {
-            self.last_reported.committed = committed;
-            self.read_index.on_committed(committed);
+        let before = std::mem::replace(&mut self.last_transferee, self.raft.lead_transferee());
+        if self.last_transferee.is_some() && self.last_transferee != before {
+            self.read_index.on_transfer_started();
         }
     }
 

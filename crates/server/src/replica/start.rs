@@ -240,7 +240,7 @@ pub fn start(
         queued_proposals: Default::default(),
         proposed_alarm: None,
         sole_voter_since: None,
-        last_reported: Default::default(),
+        last_transferee: None,
         pending_read_indexes: Default::default(),
         unrecorded_bytes: 0,
         is_commit_requested: false,
