@@ -120,13 +120,13 @@ impl PlantedBug {
             }
             (Some(Bug::SkippedQuorumCheck), ReplicaInput::ReadIndex(of))
                 if replica.raft().leadership().role == Role::Leader
-                    && replica.applied().0 >= replica.raft().committed_index() =>
+                    && replica.applied.0 >= replica.raft().committed_index() =>
             {
                 self.answered_reads.push((of, RequestOutcome::ReadReady(Duration::ZERO)));
                 None
             }
             (Some(Bug::ReleaseByApplied), ReplicaInput::StoreCommitted(mut durable)) => {
-                (durable.index, durable.term) = replica.applied();
+                (durable.index, durable.term) = replica.applied;
                 Some(ReplicaInput::StoreCommitted(durable))
             }
             (Some(Bug::ConfStateTooLate), ReplicaInput::Applied(mut report)) => {

@@ -6,7 +6,7 @@
 //! of its time pass between write and finish; a server writes in a thread of its own.
 //!
 //! * Appends are numbered from 1, in the order of submission, and become durable in that order.
-//! * One batch is in flight at a time, and after a batch that fails there is none.
+//! * One batch is in flight at a time. After a batch that fails, the log refuses every later one.
 //! * An append is written as a whole.
 //! * The queue is bounded by the submitter: raft limits the proposals that are not committed.
 //!
@@ -23,21 +23,18 @@ pub struct GroupCommit {
     pending: Vec<Append>,
     submitted: AppendNumber,
     is_running: bool,
-    failed: Option<crate::Error>,
 }
 
 impl GroupCommit {
-    /// After a failed batch, returns its error.
-    pub fn submit(&mut self, append: Append) -> Result<AppendNumber> {
-        self.failed.clone().map_or(Ok(()), Err)?;
+    pub fn submit(&mut self, append: Append) -> AppendNumber {
         self.pending.push(append);
         self.submitted += 1;
-        Ok(self.submitted)
+        self.submitted
     }
 
     /// Takes all pending appends; `None` if there are none, or a batch is in flight.
     pub fn take_batch(&mut self) -> Option<Batch> {
-        if self.is_running || self.failed.is_some() || self.pending.is_empty() {
+        if self.is_running || self.pending.is_empty() {
             return None;
         }
         self.is_running = true;
@@ -49,14 +46,7 @@ impl GroupCommit {
     /// Returns the number up to which all appends are durable.
     pub fn finish_batch(&mut self, written: BatchResult) -> Result<AppendNumber> {
         self.is_running = false;
-        match written.result {
-            Ok(()) => Ok(written.last),
-            Err(error) => {
-                self.pending.clear();
-                self.failed = Some(error.clone());
-                Err(error)
-            }
-        }
+        written.result.map(|()| written.last)
     }
 }
 

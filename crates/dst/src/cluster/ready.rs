@@ -128,7 +128,7 @@ impl Cluster {
         }
         self.check_proposals(id)?;
         let Some(running) = self.running(id) else { return Ok(()) };
-        let (reported, _) = running.replica.applied();
+        let (reported, _) = running.replica.applied;
         let in_raft = running.replica.raft().applied_index();
         let index = running.applier.applied_position.index;
         Rule::Running.check(reported.max(in_raft) <= index, || {

@@ -82,7 +82,7 @@ pub struct Replica {
     raft: RaftNode,
     wal: WalPipeline,
     /// Index and term, as reported by the apply loop.
-    applied: (u64, u64),
+    pub applied: (u64, u64),
     conf_state: ConfState,
     /// As reported by the apply loop.
     pub members: Arc<Members>,
@@ -148,11 +148,6 @@ impl Replica {
 
     pub fn transfer_leader(&mut self, to: u64) {
         self.raft.transfer_leader(to);
-    }
-
-    /// Index and term, as far as the apply loop has reported.
-    pub fn applied(&self) -> (u64, u64) {
-        self.applied
     }
 
     pub fn read_index_metrics(&self) -> ReadIndexMetrics {
@@ -362,7 +357,7 @@ impl Replica {
         if durable.index > self.recorded_index && self.is_snapshot_due(durable.index) {
             self.recorded_index = durable.index;
             self.unrecorded_bytes = 0;
-            self.wal.record_snapshot(durable.position())?;
+            self.wal.record_snapshot(durable.position());
         }
         Ok(())
     }
@@ -467,7 +462,7 @@ impl Replica {
                 self.offered_snapshots.remove(&position.index);
                 self.snapshot_index = position.index;
             }
-            self.wal.append(append)?;
+            self.wal.append(append);
         }
         for read in ready.read_states {
             if let Ok(context) = <[u8; 8]>::try_from(&read.context[..]) {

@@ -8,8 +8,7 @@
 
 use std::collections::VecDeque;
 
-use clearlane_raft as raft;
-use clearlane_raft::LogPosition;
+use clearlane_raft::{LogPosition, ReadyAppend};
 use clearlane_wal::Append;
 use clearlane_wal::group_commit::{AppendNumber, Batch, BatchResult, GroupCommit};
 use clearlane_wal::{Result, WalSnapshot};
@@ -34,11 +33,11 @@ pub(super) enum AfterSync {
 }
 
 impl WalPipeline {
-    pub(super) fn append(&mut self, append: raft::ReadyAppend) -> Result<()> {
-        let raft::ReadyAppend { number, install_snapshot: install, entries, hard_state, must_sync } =
+    pub(super) fn append(&mut self, append: ReadyAppend) {
+        let ReadyAppend { number, install_snapshot: install, entries, hard_state, must_sync } =
             append;
         let snapshot = install.as_ref().map(snapshot_record);
-        let ticket = self.group.submit(Append { snapshot, entries, hard_state })?;
+        let ticket = self.group.submit(Append { snapshot, entries, hard_state });
         let behind = match install {
             Some(position) => AfterSync::Install { number, position },
             None => AfterSync::Appended(number),
@@ -47,15 +46,13 @@ impl WalPipeline {
         if must_sync {
             self.after_sync.push_back((ticket, behind));
         }
-        Ok(())
     }
 
     /// Records that this member's store is durable up to a position.
-    pub(super) fn record_snapshot(&mut self, position: LogPosition) -> Result<()> {
+    pub(super) fn record_snapshot(&mut self, position: LogPosition) {
         let snapshot = Some(snapshot_record(&position));
-        let ticket = self.group.submit(Append { snapshot, ..Append::default() })?;
+        let ticket = self.group.submit(Append { snapshot, ..Append::default() });
         self.after_sync.push_back((ticket, AfterSync::Recorded(position)));
-        Ok(())
     }
 
     /// `None` while a batch is being written.
