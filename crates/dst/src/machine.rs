@@ -115,7 +115,7 @@ impl Machine {
             planned_disk_error: None,
             is_removed: false,
             disk: SimulatedDisk::new(["/", "/member"]),
-            store_dir: Arc::new(MemoryStoreDir::new()),
+            store_dir: Arc::new(MemoryStoreDir::default()),
         };
         let metadata = Metadata { node_id: id, cluster_id: CLUSTER_ID };
         bootstrap(&machine.storage_config(config), metadata, first)?;

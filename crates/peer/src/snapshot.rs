@@ -103,7 +103,7 @@ async fn send_on_this_thread(
     SchedClass::Batch.apply_to_thread();
     let mut client = connect_to_peer(context, &link).await?;
     let mut sender = SnapshotSender::new(exporter, message).map_err(|error| failed(&error))?;
-    let index = sender.position().index;
+    let index = sender.position.index;
     let broken = Arc::new(OnceLock::new());
     let breaks = Arc::clone(&broken);
     let next = move || match sender.next_chunk() {

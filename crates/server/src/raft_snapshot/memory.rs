@@ -21,12 +21,6 @@ struct MemoryStores {
     staged: u64,
 }
 
-impl MemoryStoreDir {
-    pub fn new() -> MemoryStoreDir {
-        MemoryStoreDir::default()
-    }
-}
-
 impl StoreDir for MemoryStoreDir {
     fn free_space(&self) -> u64 {
         u64::MAX

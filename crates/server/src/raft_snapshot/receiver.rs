@@ -3,7 +3,6 @@
 //! A store is staged once a valid header has come. It is abandoned on any error, and when the
 //! receiver is dropped before the end, as when a connection breaks.
 
-use std::fmt;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -15,11 +14,13 @@ use super::sender::{MAGIC, MESSAGE_BYTES_MAX};
 use super::store_dir::{StagedStore, StoreDir};
 use crate::applied_position::AppliedPosition;
 
+#[derive(Debug)]
 pub struct SnapshotReceiver {
     store_dir: Arc<dyn StoreDir>,
     state: ReceiverState,
 }
 
+#[derive(Debug)]
 enum ReceiverState {
     /// The header so far.
     Header(BytesMut),
@@ -28,6 +29,7 @@ enum ReceiverState {
     Failed,
 }
 
+#[derive(Debug)]
 struct RecordImport {
     message: Message,
     /// Declared before the staging, so that it is dropped first: `abandon` needs a closed store.
@@ -53,7 +55,7 @@ impl SnapshotReceiver {
         // After an error below, the state stays `Failed`.
         let taken = match std::mem::replace(&mut self.state, ReceiverState::Failed) {
             ReceiverState::Header(waiting) => self.feed_header(waiting, bytes),
-            ReceiverState::Records(records) => records.feed(bytes),
+            ReceiverState::Records(records) => feed_records(records, bytes),
             ReceiverState::Failed => Err(Error::Damaged("it was refused before".to_owned())),
         };
         self.state = taken?;
@@ -67,7 +69,7 @@ impl SnapshotReceiver {
         };
         let staging = StagingGuard::new(&self.store_dir)?;
         let importer = Importer::new(Arc::clone(&staging.staged().engine))?;
-        Box::new(RecordImport { message, importer, staging }).feed(records)
+        feed_records(Box::new(RecordImport { message, importer, staging }), records)
     }
 
     /// Checks the complete copy and keeps it.
@@ -80,12 +82,12 @@ impl SnapshotReceiver {
     }
 }
 
-impl RecordImport {
-    fn feed(mut self: Box<Self>, bytes: &[u8]) -> Result<ReceiverState> {
-        self.importer.feed(bytes)?;
-        Ok(ReceiverState::Records(self))
-    }
+fn feed_records(mut records: Box<RecordImport>, bytes: &[u8]) -> Result<ReceiverState> {
+    records.importer.feed(bytes)?;
+    Ok(ReceiverState::Records(records))
+}
 
+impl RecordImport {
     fn finish(self) -> Result<ReceivedSnapshot> {
         let RecordImport { message, importer, staging } = self;
         importer.finish()?;
@@ -129,6 +131,7 @@ fn parse_header(bytes: &[u8]) -> Result<Option<(Message, &[u8])>> {
 }
 
 /// Abandons the staged store when dropped, unless it was kept.
+#[derive(Debug)]
 struct StagingGuard {
     store_dir: Arc<dyn StoreDir>,
     staged: Option<StagedStore>,
@@ -157,16 +160,5 @@ impl Drop for StagingGuard {
             // If this fails, the next start removes the leftover.
             let _ = self.store_dir.abandon(staged);
         }
-    }
-}
-
-impl fmt::Debug for SnapshotReceiver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match &self.state {
-            ReceiverState::Header(_) => "waits for its header",
-            ReceiverState::Records(_) => "is being filled",
-            ReceiverState::Failed => "broken",
-        };
-        f.debug_struct("SnapshotReceiver").field("state", &state).finish_non_exhaustive()
     }
 }

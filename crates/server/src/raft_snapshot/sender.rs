@@ -22,7 +22,8 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 pub struct SnapshotSender {
     header: Option<Bytes>,
     exporter: Exporter,
-    position: LogPosition,
+    /// Of the copy.
+    pub position: LogPosition,
 }
 
 impl SnapshotSender {
@@ -41,11 +42,6 @@ impl SnapshotSender {
         message.set_snapshot_position(&position);
         let header = Some(header(&message.encode())?);
         Ok(SnapshotSender { header, exporter, position })
-    }
-
-    /// Position of the copy.
-    pub fn position(&self) -> &LogPosition {
-        &self.position
     }
 
     /// `None` at the end.

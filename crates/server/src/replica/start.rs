@@ -12,7 +12,6 @@
 //! Entries behind the store's position are read from the log, and applied when raft commits them.
 //! Some earlier ones are read, too, for slow followers.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,7 +101,7 @@ impl ReplicaConfig {
     }
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct StorageConfig {
     pub files: Arc<dyn FileSystem>,
     pub wal_dir: PathBuf,
@@ -113,15 +112,6 @@ pub struct StorageConfig {
     pub backend: Config,
     /// The same at all members.
     pub learners_max: usize,
-}
-
-impl fmt::Debug for StorageConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StorageConfig")
-            .field("wal_dir", &self.wal_dir)
-            .field("store_dir", &self.store_dir)
-            .finish_non_exhaustive()
-    }
 }
 
 impl StorageConfig {

@@ -63,7 +63,7 @@ fn what_follows_the_end_is_refused() {
 #[test]
 fn what_was_refused_stays_refused() {
     let whole = chunks(&*filled(4, 30), 1).concat();
-    let mut receiver = SnapshotReceiver::new(Arc::new(MemoryStoreDir::new()));
+    let mut receiver = SnapshotReceiver::new(Arc::new(MemoryStoreDir::default()));
     receiver.feed(b"PK").unwrap_err();
     receiver.feed(&whole).unwrap_err();
     receiver.finish().unwrap_err();

@@ -26,7 +26,7 @@ fn receive_at(vault: &Arc<dyn StoreDir>, index: u64) {
 const DURABLE: [EngineKind; 2] = [EngineKind::Redb, EngineKind::Sled];
 
 fn with_each_store_dir(run: impl Fn(Arc<dyn StoreDir>)) {
-    run(Arc::new(MemoryStoreDir::new()));
+    run(Arc::new(MemoryStoreDir::default()));
     for kind in DURABLE {
         let dir = tempfile::tempdir().unwrap();
         run(open_store_dir(dir.path(), kind).unwrap());

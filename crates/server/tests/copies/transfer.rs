@@ -51,8 +51,8 @@ fn the_position_is_that_of_the_copy_and_not_of_the_store() {
     let copy = store.snapshot().unwrap();
     fill(&*store, 20, 10);
     let mut sender = SnapshotSender::new(copy, message(7)).unwrap();
-    assert_eq!(sender.position().index, 10);
-    let vault: Arc<dyn StoreDir> = Arc::new(MemoryStoreDir::new());
+    assert_eq!(sender.position.index, 10);
+    let vault: Arc<dyn StoreDir> = Arc::new(MemoryStoreDir::default());
     let mut receiver = SnapshotReceiver::new(Arc::clone(&vault));
     while let Some(chunk) = sender.next_chunk().unwrap() {
         fill(&*store, index_of_store(&*store) + 1, 10);
@@ -108,7 +108,7 @@ fn the_cut_of_the_chunks_does_not_matter() {
     let store = filled(5, 100);
     let whole = chunks(&*store, 1).concat();
     for cut in (1..40).chain([100, 1_000, whole.len()]) {
-        let vault: Arc<dyn StoreDir> = Arc::new(MemoryStoreDir::new());
+        let vault: Arc<dyn StoreDir> = Arc::new(MemoryStoreDir::default());
         assert_eq!(receive(&vault, whole.chunks(cut)).unwrap().index, 5, "cut {cut}");
         let engine = vault.promote(5).unwrap();
         assert_eq!(contents(&*engine), contents_of(&*store));
@@ -117,7 +117,7 @@ fn the_cut_of_the_chunks_does_not_matter() {
 
 #[test]
 fn two_copies_may_come_at_once() {
-    let vault: Arc<dyn StoreDir> = Arc::new(MemoryStoreDir::new());
+    let vault: Arc<dyn StoreDir> = Arc::new(MemoryStoreDir::default());
     let (one, other) = (filled(5, 100), filled(9, 100));
     let mut first = SnapshotReceiver::new(Arc::clone(&vault));
     let mut second = SnapshotReceiver::new(Arc::clone(&vault));
