@@ -328,8 +328,11 @@ fn ids_of_added_members_depend_on_addresses_and_time() {
         MembershipRejection::BadUrls.to_string(),
         "etcdserver: given member URLs are invalid"
     );
-    let update = MemberChange::Update { id: 1, peer_urls: urls("http://a:1") };
-    assert_eq!(MemberChange::update(1, &urls("http://a:1 ")), Ok(update));
+    let [a, b] = ["http://a:1", "http://b:1"].map(str::to_owned);
+    let update = MemberChange::Update { id: 1, peer_urls: vec![a.clone(), b] };
+    assert_eq!(MemberChange::update(1, &[" http://b:1 ".to_owned(), a.clone()]), Ok(update));
+    let refused = MemberChange::update(1, &[a, "a".to_owned()]);
+    assert_eq!(refused, Err(MembershipRejection::BadUrls));
 }
 
 fn any_change() -> impl Strategy<Value = MemberChange> {

@@ -29,9 +29,8 @@ struct PendingAppend {
     /// The newest ready that is durable with it.
     last_ready: u64,
     term: Option<u64>,
-    /// Of the snapshot that it installs.
-    install_index: Option<u64>,
-    entries: usize,
+    /// Whether it has entries, or installs a store.
+    changes_log: bool,
     bytes: u64,
     messages: Vec<Message>,
 }
@@ -63,8 +62,7 @@ impl PendingAppends {
                 number: ready,
                 last_ready: ready,
                 term: append.hard_state.map(|state| state.term),
-                install_index: append.install_snapshot.as_ref().map(|position| position.index),
-                entries: append.entries.len(),
+                changes_log: !append.entries.is_empty() || append.install_snapshot.is_some(),
                 bytes,
                 messages,
             });
@@ -93,6 +91,6 @@ impl PendingAppends {
 
     /// Whether entries or a store are in flight: the disk is behind the memory.
     pub(super) fn has_log_changes(&self) -> bool {
-        self.appends.iter().any(|append| append.entries > 0 || append.install_index.is_some())
+        self.appends.iter().any(|append| append.changes_log)
     }
 }

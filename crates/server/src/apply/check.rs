@@ -13,8 +13,7 @@ use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{
-    DeleteRangeRequest, InternalRaftRequest, LeaseGrantRequest, PutRequest, RangeRequest,
-    RequestOp, TxnRequest,
+    InternalRaftRequest, LeaseGrantRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
 };
 use clearlane_proto::nested::TXNS_DEEP_MAX;
 
@@ -47,7 +46,7 @@ pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), Reque
         put(request)?;
     }
     if let Some(request) = &request.delete_range {
-        delete_range(request)?;
+        check_key(&request.key)?;
     }
     if let Some(request) = &request.txn {
         txn(request, limits)?;
@@ -105,10 +104,6 @@ fn put(request: &PutRequest) -> Result<(), RequestRejection> {
     Ok(())
 }
 
-fn delete_range(request: &DeleteRangeRequest) -> Result<(), RequestRejection> {
-    check_key(&request.key)
-}
-
 pub fn txn(request: &TxnRequest, limits: &Limits) -> Result<(), RequestRejection> {
     check_txn(request, limits.txn_ops_max, TXNS_DEEP_MAX)?;
     TouchedKeys::collect(&request.success)?;
@@ -133,7 +128,7 @@ fn check_op(op: &RequestOp, ops_max: usize, deep_max: usize) -> Result<(), Reque
     match &op.request {
         Some(Request::RequestRange(request)) => range(request),
         Some(Request::RequestPut(request)) => put(request),
-        Some(Request::RequestDeleteRange(request)) => delete_range(request),
+        Some(Request::RequestDeleteRange(request)) => check_key(&request.key),
         Some(Request::RequestTxn(request)) => check_txn(request, ops_max, deep_max),
         None => Err(RequestRejection::KeyNotFound),
     }

@@ -5,10 +5,10 @@
 //! be seen.
 
 use clearlane_lease::{Checkpoint, Lessor};
-use clearlane_mvcc::{Store, WriteTxn};
+use clearlane_mvcc::Store;
 use clearlane_proto::etcdserverpb::{
     InternalRaftRequest, LeaseCheckpointResponse, LeaseGrantRequest, LeaseGrantResponse,
-    LeaseRevokeResponse,
+    LeaseRevokeRequest, LeaseRevokeResponse,
 };
 
 use super::rejection::{ApplyError, RequestRejection};
@@ -26,12 +26,20 @@ pub fn apply(
     request: &InternalRaftRequest,
     progress: AppliedPosition,
 ) -> Result<Option<AppliedEntry>> {
-    let applied = if let Some(request) = &request.lease_grant {
-        in_transaction(store, progress, |txn| grant(txn, leases, request))?
-    } else if let Some(request) = &request.lease_revoke {
-        let applied = in_transaction(store, progress, |txn| revoke(txn, leases, request.id))?;
+    let applied = if let Some(LeaseGrantRequest { id, ttl }) = request.lease_grant {
+        in_transaction(store, progress, |txn| {
+            let ttl = leases.grant(id, ttl, txn)??;
+            let (header, error) = (Some(header(txn.revision())), String::new());
+            Ok(AppliedResponse::LeaseGrant(LeaseGrantResponse { header, id, ttl, error }))
+        })?
+    } else if let Some(LeaseRevokeRequest { id }) = request.lease_revoke {
+        let applied = in_transaction(store, progress, |txn| {
+            leases.delete(id, txn)??;
+            let header = Some(header(txn.revision()));
+            Ok(AppliedResponse::LeaseRevoke(LeaseRevokeResponse { header }))
+        })?;
         if applied.result.is_ok() {
-            leases.finish_delete(request.id);
+            leases.finish_delete(id);
         }
         applied
     } else if let Some(request) = &request.lease_checkpoint {
@@ -48,27 +56,6 @@ pub fn apply(
         return Ok(None);
     };
     Ok(Some(applied))
-}
-
-fn grant(
-    txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
-    leases: &Lessor,
-    request: &LeaseGrantRequest,
-) -> std::result::Result<AppliedResponse, ApplyError> {
-    let ttl = leases.grant(request.id, request.ttl, txn)??;
-    let header = Some(header(txn.revision()));
-    let error = String::new();
-    Ok(AppliedResponse::LeaseGrant(LeaseGrantResponse { header, id: request.id, ttl, error }))
-}
-
-fn revoke(
-    txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
-    leases: &Lessor,
-    id: i64,
-) -> std::result::Result<AppliedResponse, ApplyError> {
-    leases.delete(id, txn)??;
-    let header = Some(header(txn.revision()));
-    Ok(AppliedResponse::LeaseRevoke(LeaseRevokeResponse { header }))
 }
 
 impl From<clearlane_lease::Error> for ApplyError {

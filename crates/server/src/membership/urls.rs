@@ -71,16 +71,4 @@ mod tests {
             assert!(!is_address(url), "{url}");
         }
     }
-
-    #[test]
-    fn they_are_kept_in_order() {
-        let urls = |urls: &[&str]| urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>();
-        let sorted = sorted_peer_urls(&urls(&[" http://b:1 ", "http://a:1"]));
-        assert_eq!(sorted, Ok(urls(&["http://a:1", "http://b:1"])));
-        assert_eq!(sorted_peer_urls(&[]), Err(MembershipRejection::BadUrls));
-        assert_eq!(
-            sorted_peer_urls(&urls(&["http://a:1", "a"])),
-            Err(MembershipRejection::BadUrls)
-        );
-    }
 }

@@ -50,18 +50,25 @@ pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
     let vote = if term == contents.hard_state.term { contents.hard_state.vote } else { 0 };
     let state = HardState { term, vote, commit };
     let members = opened.members.iter().map(|member| (member.id, member.is_learner));
-    let mut known = CommittedMembers(members.collect());
+    // Each with whether it is a learner.
+    let mut known: BTreeMap<u64, bool> = members.collect();
     let behind = |entry: &&Entry| entry.index > applied && entry.index <= commit;
     for entry in contents.entries.iter().filter(behind) {
-        known.apply(entry)?;
+        apply_committed(&mut known, entry)?;
     }
-    let others: Vec<u64> = known.0.keys().copied().filter(|id| *id != own).collect();
-    let changes = known.changes(own, &others)?;
-    let entry = |(index, change): (u64, &MemberChange)| {
+    let is_learner = known.remove(&own).ok_or_else(|| {
+        let why = format!("member {own:x} is not among the members that it knows");
+        Error::damaged("the data", why)
+    })?;
+    let others: Vec<u64> = known.into_keys().collect();
+    let promotion = is_learner.then_some(MemberChange::Promote { id: own });
+    let removals = others.iter().map(|id| MemberChange::Remove { id: *id });
+    let entry = |(index, change): (u64, MemberChange)| {
         let data = change.to_conf_change(0).encode().into();
         Entry { kind: EntryKind::ConfChange, term: state.term, index, data }
     };
-    let entries: Vec<Entry> = (commit + 1..).zip(&changes).map(entry).collect();
+    let entries: Vec<Entry> =
+        (commit + 1..).zip(promotion.into_iter().chain(removals)).map(entry).collect();
     let commit = commit + entries.len() as u64;
     wal.save(&entries, Some(&HardState { commit, ..state }))?;
     wal.sync()?;
@@ -69,36 +76,19 @@ pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
     Ok(others)
 }
 
-/// Each with whether it is a learner.
-#[derive(Debug)]
-struct CommittedMembers(BTreeMap<u64, bool>);
-
-impl CommittedMembers {
-    /// A committed entry that is not applied yet. It counts even if it will be refused: the removal
-    /// of a missing member is refused, too.
-    fn apply(&mut self, entry: &Entry) -> Result<()> {
-        if entry.kind != EntryKind::ConfChange {
-            return Ok(());
-        }
-        let change = ConfChange::decode(&entry.data).map_err(|error| {
-            Error::damaged("the log", format!("entry {}: {error}", entry.index))
-        })?;
-        match MemberChange::parse(&change) {
-            Ok(MemberChange::Add(member)) => drop(self.0.insert(member.id, member.is_learner)),
-            Ok(MemberChange::Promote { id }) => drop(self.0.get_mut(&id).map(|it| *it = false)),
-            Ok(MemberChange::Remove { id }) => drop(self.0.remove(&id)),
-            Ok(MemberChange::Update { .. }) | Err(_) => {}
-        }
-        Ok(())
+/// A committed entry that is not applied yet. It counts even if it will be refused: the removal of a
+/// missing member is refused, too.
+fn apply_committed(known: &mut BTreeMap<u64, bool>, entry: &Entry) -> Result<()> {
+    if entry.kind != EntryKind::ConfChange {
+        return Ok(());
     }
-
-    fn changes(&self, own: u64, others: &[u64]) -> Result<Vec<MemberChange>> {
-        let is_learner = *self.0.get(&own).ok_or_else(|| {
-            let why = format!("member {own:x} is not among the members that it knows");
-            Error::damaged("the data", why)
-        })?;
-        let promotion = is_learner.then_some(MemberChange::Promote { id: own });
-        let removals = others.iter().map(|id| MemberChange::Remove { id: *id });
-        Ok(promotion.into_iter().chain(removals).collect())
+    let change = ConfChange::decode(&entry.data)
+        .map_err(|error| Error::damaged("the log", format!("entry {}: {error}", entry.index)))?;
+    match MemberChange::parse(&change) {
+        Ok(MemberChange::Add(member)) => drop(known.insert(member.id, member.is_learner)),
+        Ok(MemberChange::Promote { id }) => drop(known.get_mut(&id).map(|it| *it = false)),
+        Ok(MemberChange::Remove { id }) => drop(known.remove(&id)),
+        Ok(MemberChange::Update { .. }) | Err(_) => {}
     }
+    Ok(())
 }
