@@ -40,13 +40,10 @@ mod tests {
     use super::*;
 
     fn append(index: u64, entries: &[u64]) -> eraftpb::Message {
-        let mut message = eraftpb::Message::default();
-        message.set_msg_type(MessageType::MsgAppend);
-        (message.index, message.log_term) = (index, 3);
-        for index in entries {
-            message.mut_entries().push(eraftpb::Entry { index: *index, ..Default::default() });
-        }
-        message
+        let entries =
+            entries.iter().map(|index| eraftpb::Entry { index: *index, ..Default::default() });
+        let (msg_type, entries) = (MessageType::MsgAppend, entries.collect::<Vec<_>>().into());
+        eraftpb::Message { msg_type, index, log_term: 3, entries, ..Default::default() }
     }
 
     #[test]

@@ -33,12 +33,15 @@ impl RaftNode {
         if !may {
             return false;
         }
-        let mut answer = eraftpb::Message::default();
-        answer.set_msg_type(MessageType::MsgReadIndexResp);
-        (answer.from, answer.to) = (raft.id, question.from());
-        (answer.term, answer.index) = (raft.term, raft.raft_log.committed);
-        answer.entries = question.0.entries.clone();
-        raft.msgs.push(answer);
+        raft.msgs.push(eraftpb::Message {
+            msg_type: MessageType::MsgReadIndexResp,
+            from: raft.id,
+            to: question.from(),
+            term: raft.term,
+            index: raft.raft_log.committed,
+            entries: question.0.entries.clone(),
+            ..Default::default()
+        });
         if asker.is_some_and(|(_, matched)| matched < raft.raft_log.committed) {
             raft.send_append(question.from());
             self.update_election_timeout();

@@ -49,16 +49,14 @@ mod tests {
     use super::*;
 
     fn append(sizes: &[usize]) -> eraftpb::Message {
-        let mut message = eraftpb::Message::default();
-        message.set_msg_type(MessageType::MsgAppend);
-        (message.index, message.log_term, message.commit) = (4, 2, 5);
-        for (number, size) in sizes.iter().enumerate() {
-            let mut entry = eraftpb::Entry::default();
-            (entry.index, entry.term) = (5 + number as u64, 3);
-            entry.data = vec![0; *size].into();
-            message.mut_entries().push(entry);
-        }
-        message
+        let entry = |(index, size): (u64, &usize)| {
+            let data = vec![0; *size].into();
+            eraftpb::Entry { index, term: 3, data, ..Default::default() }
+        };
+        let entries: Vec<_> = (5..).zip(sizes).map(entry).collect();
+        let (msg_type, entries) = (MessageType::MsgAppend, entries.into());
+        let (index, log_term, commit) = (4, 2, 5);
+        eraftpb::Message { msg_type, index, log_term, commit, entries, ..Default::default() }
     }
 
     #[test]

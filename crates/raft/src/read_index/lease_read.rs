@@ -16,100 +16,40 @@
 
 use std::time::Duration;
 
-use super::clock::ClockReading;
-use super::ids::RequestIdGenerator;
-use super::interface::{ReadIndexConfig, Reader};
-use super::mode::Mode;
-use super::quorum_read::QuorumRead;
-use super::readers::ReaderTable;
-use super::waiters::Waiters;
-
-#[derive(Debug)]
-pub(super) struct LeaseRead<T> {
-    quorum_read: QuorumRead<T>,
-    lease_length: Duration,
-    lease_until: Option<Duration>,
+/// Of a member in mode `lease`; in mode `read-index` its length is zero, and it holds at no time.
+#[derive(Debug, Default)]
+pub(super) struct Lease {
+    length: Duration,
+    until: Option<Duration>,
     /// A transfer has begun in this term.
     is_transferring: bool,
-    committed: u64,
 }
 
-impl<T: Reader> LeaseRead<T> {
-    pub(super) fn new(config: ReadIndexConfig) -> LeaseRead<T> {
-        LeaseRead {
-            quorum_read: QuorumRead::new(config),
-            lease_length: config.lease_length(),
-            lease_until: None,
-            is_transferring: false,
-            committed: 0,
+impl Lease {
+    pub(super) fn new(length: Duration) -> Lease {
+        Lease { length, ..Lease::default() }
+    }
+
+    pub(super) fn holds(&self, now: Duration) -> bool {
+        self.until.is_some_and(|until| now < until)
+    }
+
+    /// A quorum followed this member, the leader, at some time after `asked_at`.
+    pub(super) fn renew(&mut self, asked_at: Duration) {
+        if !self.is_transferring {
+            self.until = self.until.max(asked_at.checked_add(self.length));
         }
     }
 
-    fn serve_under_lease(&mut self, waiters: &mut Waiters<T>, now: Duration) {
-        let is_valid = self.lease_until.is_some_and(|until| now < until);
-        if is_valid && !waiters.is_queue_empty() {
-            assert!(
-                self.quorum_read.is_leader() && !self.is_transferring,
-                "only a leader for sure has a lease"
-            );
-            waiters.metrics.lease_reads += 1;
-            let group = waiters.take_queue();
-            waiters.wait_for_index(self.committed, group);
-        }
-    }
-}
-
-impl<T: Reader> Mode<T> for LeaseRead<T> {
-    fn on_answer(&mut self, waiters: &mut Waiters<T>, context: u64, index: u64) {
-        // A quorum followed this member at some time after `asked_at`.
-        if let Some(asked_at) = self.quorum_read.end_request(waiters, context, index)
-            && self.quorum_read.is_leader()
-            && !self.is_transferring
-        {
-            self.lease_until = self.lease_until.max(asked_at.checked_add(self.lease_length));
-        }
-        // What was committed when the quorum was asked is committed.
-        self.on_committed(index);
+    pub(super) fn drop_until_renewed(&mut self) {
+        self.until = None;
     }
 
-    fn on_leader(&mut self, waiters: &mut Waiters<T>, leader: Option<u64>, term: u64) {
-        if self.quorum_read.set_leader(waiters, leader, term) {
-            self.lease_until = None;
-            self.is_transferring = false;
-        }
+    pub(super) fn on_new_term(&mut self) {
+        *self = Lease::new(self.length);
     }
 
-    fn on_transfer_started(&mut self) {
-        self.lease_until = None;
-        self.is_transferring = true;
-    }
-
-    fn on_first_commit(&mut self) {
-        self.quorum_read.on_first_commit();
-    }
-
-    fn on_committed(&mut self, index: u64) {
-        self.committed = self.committed.max(index);
-    }
-
-    fn advance(
-        &mut self,
-        waiters: &mut Waiters<T>,
-        reading: ClockReading,
-        ids: &mut RequestIdGenerator,
-    ) {
-        if reading.has_stepped_back {
-            self.lease_until = None;
-        }
-        self.serve_under_lease(waiters, reading.now);
-        self.quorum_read.advance(waiters, reading, ids);
-    }
-
-    fn next_advance(&self, waiters: &Waiters<T>) -> Option<Duration> {
-        self.quorum_read.next_advance(waiters)
-    }
-
-    fn sweep(&mut self, readers: &mut ReaderTable<T>) {
-        self.quorum_read.sweep(readers);
+    pub(super) fn on_transfer_started(&mut self) {
+        (self.until, self.is_transferring) = (None, true);
     }
 }

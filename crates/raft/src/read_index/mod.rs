@@ -23,7 +23,6 @@ mod request;
 mod quorum_read;
 mod log_read;
 mod lease_read;
-mod serializable;
 
 use std::time::Duration;
 
@@ -31,11 +30,9 @@ pub use error::{ReadIndexError, Result};
 pub use ids::RequestIdGenerator;
 pub use interface::{ReadIndexAction, ReadIndexConfig, ReadIndexMetrics, ReadMode, Reader};
 
-use lease_read::LeaseRead;
 use log_read::LogRead;
-use mode::Mode;
+use mode::{Mode, SerializableRead};
 use quorum_read::QuorumRead;
-use serializable::SerializableRead;
 use waiters::Waiters;
 
 /// Holds reads back until what they would see is fresh enough.
@@ -49,8 +46,8 @@ impl<T: Reader> ReadIndexQueue<T> {
     pub fn new(mode: ReadMode, config: ReadIndexConfig) -> ReadIndexQueue<T> {
         let mode: Box<dyn Mode<T>> = match mode {
             ReadMode::Log => Box::new(LogRead::new(config)),
-            ReadMode::ReadIndex => Box::new(QuorumRead::new(config)),
-            ReadMode::Lease => Box::new(LeaseRead::new(config)),
+            ReadMode::ReadIndex => Box::new(QuorumRead::new(config, Duration::ZERO)),
+            ReadMode::Lease => Box::new(QuorumRead::new(config, config.lease_length())),
             ReadMode::Serializable => Box::new(SerializableRead),
         };
         ReadIndexQueue { waiters: Waiters::new(config.readers_max), mode }

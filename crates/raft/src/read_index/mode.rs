@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::clock::ClockReading;
 use super::ids::RequestIdGenerator;
+use super::interface::Reader;
 use super::readers::ReaderTable;
 use super::waiters::Waiters;
 
@@ -37,4 +38,18 @@ pub(super) trait Mode<T>: Debug + Send {
 
     /// Drops the entries of readers that have given up.
     fn sweep(&mut self, _readers: &mut ReaderTable<T>) {}
+}
+
+/// Mode `serializable`: no member is asked, and a read may see an older state.
+///
+/// Any member answers from what it has, a learner or one that is cut off, too. Such a read need not
+/// pass a ReadIndex queue at all: this mode is the baseline for the others in measurements.
+#[derive(Debug)]
+pub(super) struct SerializableRead;
+
+impl<T: Reader> Mode<T> for SerializableRead {
+    fn advance(&mut self, waiters: &mut Waiters<T>, _: ClockReading, _: &mut RequestIdGenerator) {
+        let group = waiters.take_queue();
+        waiters.wait_for_index(waiters.applied_index, group);
+    }
 }

@@ -19,6 +19,7 @@ use super::clock::ClockReading;
 use super::error::ReadIndexError;
 use super::ids::RequestIdGenerator;
 use super::interface::{ReadIndexAction, ReadIndexConfig, Reader};
+use super::lease_read::Lease;
 use super::mode::Mode;
 use super::readers::ReaderTable;
 use super::request::ReadIndexRequest;
@@ -41,10 +42,12 @@ pub(super) struct QuorumRead<T> {
     batch_until: Duration,
     leader: Option<u64>,
     term: u64,
+    committed: u64,
+    lease: Lease,
 }
 
 impl<T: Reader> QuorumRead<T> {
-    pub(super) fn new(config: ReadIndexConfig) -> QuorumRead<T> {
+    pub(super) fn new(config: ReadIndexConfig, lease_length: Duration) -> QuorumRead<T> {
         QuorumRead {
             config,
             in_flight: None,
@@ -52,51 +55,22 @@ impl<T: Reader> QuorumRead<T> {
             batch_until: Duration::ZERO,
             leader: None,
             term: 0,
+            committed: 0,
+            lease: Lease::new(lease_length),
         }
     }
 
-    /// Returns whether anything is new. A new leader ends the round.
-    pub(super) fn set_leader(
-        &mut self,
-        waiters: &mut Waiters<T>,
-        leader: Option<u64>,
-        term: u64,
-    ) -> bool {
-        let has_changed = (self.leader, self.term) != (leader, term);
-        self.leader = leader;
-        self.term = term;
-        if has_changed
-            && leader.is_some()
-            && let Some(round) = self.in_flight.take()
-        {
-            waiters.metrics.leader_changed += 1;
-            waiters.fail(ReadIndexError::LeaderChanged, round.group);
-        }
-        has_changed
-    }
-
-    pub(super) fn is_leader(&self) -> bool {
+    fn is_leader(&self) -> bool {
         self.leader == Some(self.config.member_id)
     }
 
-    /// Ends the round if it is its answer. Returns when the question was asked, if that is known.
-    pub(super) fn end_request(
-        &mut self,
-        waiters: &mut Waiters<T>,
-        context: u64,
-        index: u64,
-    ) -> Option<Duration> {
-        let asked_at = self.in_flight.as_ref().and_then(|round| round.sent_at(context));
-        let Some(asked_at) = asked_at else {
-            waiters.metrics.late_answers += 1;
-            return None;
-        };
-        let round = self.in_flight.take()?;
-        let waiting =
-            round.group.iter().filter(|queued| waiters.readers.is_waiting(queued)).count();
-        self.large_request_sent_at = asked_at.filter(|_| waiting >= LARGE_REQUEST_READERS);
-        waiters.wait_for_index(index, round.group);
-        asked_at
+    fn serve_under_lease(&mut self, waiters: &mut Waiters<T>, now: Duration) {
+        if self.lease.holds(now) && !waiters.is_queue_empty() {
+            assert!(self.is_leader(), "only a leader for sure has a lease");
+            waiters.metrics.lease_reads += 1;
+            let group = waiters.take_queue();
+            waiters.wait_for_index(self.committed, group);
+        }
     }
 
     /// Asks, unless every waiting reader is gone.
@@ -119,19 +93,56 @@ impl<T: Reader> QuorumRead<T> {
 }
 
 impl<T: Reader> Mode<T> for QuorumRead<T> {
+    /// Ends the round if it is its answer.
     fn on_answer(&mut self, waiters: &mut Waiters<T>, context: u64, index: u64) {
-        self.end_request(waiters, context, index);
+        // What was committed when the quorum was asked is committed.
+        self.on_committed(index);
+        let is_its = |round: &mut ReadIndexRequest<T>| round.sent_at(context).is_some();
+        let Some(round) = self.in_flight.take_if(is_its) else {
+            waiters.metrics.late_answers += 1;
+            return;
+        };
+        let asked_at = round.sent_at(context).flatten();
+        let waiting = round.group.iter().filter(|queued| waiters.readers.is_waiting(queued));
+        let is_large = waiting.count() >= LARGE_REQUEST_READERS;
+        self.large_request_sent_at = asked_at.filter(|_| is_large);
+        if let Some(asked_at) = asked_at
+            && self.is_leader()
+        {
+            self.lease.renew(asked_at);
+        }
+        waiters.wait_for_index(index, round.group);
     }
 
+    /// A new leader ends the round.
     fn on_leader(&mut self, waiters: &mut Waiters<T>, leader: Option<u64>, term: u64) {
-        self.set_leader(waiters, leader, term);
+        if (self.leader, self.term) == (leader, term) {
+            return;
+        }
+        (self.leader, self.term) = (leader, term);
+        self.lease.on_new_term();
+        if leader.is_some()
+            && let Some(round) = self.in_flight.take()
+        {
+            waiters.metrics.leader_changed += 1;
+            waiters.fail(ReadIndexError::LeaderChanged, round.group);
+        }
+    }
+
+    fn on_transfer_started(&mut self) {
+        self.lease.on_transfer_started();
+    }
+
+    fn on_committed(&mut self, index: u64) {
+        self.committed = self.committed.max(index);
     }
 
     fn on_first_commit(&mut self) {
         self.in_flight.iter_mut().for_each(ReadIndexRequest::retry_now);
     }
 
-    /// Ends the round if it is over, asks again if it is time, and begins the next one.
+    /// Serves the queue under a lease. Ends the round if it is over, asks again if it is time, and
+    /// begins the next one.
     fn advance(
         &mut self,
         waiters: &mut Waiters<T>,
@@ -142,7 +153,9 @@ impl<T: Reader> Mode<T> for QuorumRead<T> {
             self.in_flight.iter_mut().for_each(ReadIndexRequest::clear_sent_times);
             self.large_request_sent_at = None;
             self.batch_until = now;
+            self.lease.drop_until_renewed();
         }
+        self.serve_under_lease(waiters, now);
         if let Some(asked_at) = self.large_request_sent_at.take() {
             self.batch_until = now + now.saturating_sub(asked_at).min(BATCH_WAIT_MAX);
         }
