@@ -9,46 +9,22 @@ use std::sync::Arc;
 pub enum Error {
     // The operator must act.
     #[error("{path}: there is a write-ahead log already")]
-    Exists {
-        /// The directory.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
     #[error("{path}: there is no write-ahead log")]
-    Missing {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// Another process, or another part of this one, has the log open.
+    Missing { path: PathBuf },
+    /// Another process, or another part of this one, has this segment open.
     #[error("{path}: in use elsewhere")]
-    Locked {
-        /// The segment.
-        path: PathBuf,
-    },
+    Locked { path: PathBuf },
     /// The directory or a file in it cannot be used.
     #[error("{path}: cannot {doing}: {source}")]
-    Path {
-        /// The directory or file.
-        path: PathBuf,
-        doing: &'static str,
-        source: Arc<io::Error>,
-    },
-    /// Nothing was changed; a backup or the other members must help.
+    Path { path: PathBuf, doing: &'static str, source: Arc<io::Error> },
+    /// The record at `offset` of a segment does not fit. Nothing was changed; a backup or the other
+    /// members must help.
     #[error("{path}: damaged at offset {offset}: {detail}")]
-    Corrupt {
-        /// The segment.
-        path: PathBuf,
-        /// Where the record begins that does not fit.
-        offset: u64,
-        detail: String,
-    },
+    Corrupt { path: PathBuf, offset: u64, detail: String },
     /// The log does not hold the snapshot from which it was to be read.
     #[error("{path}: no record of the snapshot at index {index}, term {term}")]
-    NoSnapshot {
-        /// The directory.
-        path: PathBuf,
-        index: u64,
-        term: u64,
-    },
+    NoSnapshot { path: PathBuf, index: u64, term: u64 },
 
     // The caller must act: it asked for what would damage the log. Nothing was written.
     /// The append does not follow from what is in the log.
@@ -59,12 +35,7 @@ pub enum Error {
     /// A write or a sync failed, now or earlier. What is on the disk is not known, and a second
     /// sync would not tell: it may report success for data that the first lost.
     #[error("{path}: {doing} failed; the log accepts no more: {source}")]
-    Failed {
-        /// The file or directory.
-        path: PathBuf,
-        doing: &'static str,
-        source: Arc<io::Error>,
-    },
+    Failed { path: PathBuf, doing: &'static str, source: Arc<io::Error> },
 }
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -7,12 +7,7 @@ pub enum Error {
     #[error("{0} is no snapshot")]
     NotSnapshot(String),
     #[error("the store is at {has}, and raft needs {promised}")]
-    StoreTooOld {
-        /// The index in raft's message.
-        promised: u64,
-        /// The store's index.
-        has: u64,
-    },
+    StoreTooOld { promised: u64, has: u64 },
     /// Reading or filling the store failed, or the stream of its records is damaged.
     #[error(transparent)]
     Engine(#[from] clearlane_engine::Error),
