@@ -106,8 +106,7 @@ pub(crate) fn execute_range(
     };
     let span = KeySpan::new(&request.key, &request.range_end);
     let RangeRecords { mut records, count } = source.records(span.range(), options)?;
-    let found = RangeAssembly { request, count, limit };
-    let more = found.assemble(&mut records);
+    let more = assemble(&mut records, request, count, limit);
     Ok(RangeResponse {
         header: Some(header(source.revision())),
         kvs: records,
@@ -155,37 +154,32 @@ fn order(request: &RangeRequest) -> Option<(SortTarget, SortOrder)> {
     }
 }
 
-struct RangeAssembly<'r> {
-    request: &'r RangeRequest,
+/// Turns the store's records into the answer's. Returns whether the limit has cut some off.
+fn assemble(
+    records: &mut Vec<KeyValue>,
+    request: &RangeRequest,
     count: u64,
     limit: Option<usize>,
-}
-
-impl RangeAssembly<'_> {
-    /// Turns the store's records into the answer's. Returns whether the limit has cut some off.
-    fn assemble(&self, records: &mut Vec<KeyValue>) -> bool {
-        let request = self.request;
-        if request.count_only {
-            return false;
-        }
-        let is_filtered = is_filtered(request);
-        if is_filtered {
-            records.retain(|record| matches_filters(request, record));
-        }
-        let left = if is_filtered { records.len() as u64 } else { self.count };
-        let order = order(request);
-        if let Some((target, direction)) = order {
-            sort(records, target, direction);
-        }
-        if let Some(limit) = self.limit {
-            records.truncate(limit);
-        }
-        if request.keys_only {
-            let keeps_lease = request.sort_target() == SortTarget::Value;
-            records.iter_mut().for_each(|record| clear_value(record, keeps_lease));
-        }
-        self.limit.is_some_and(|limit| left > limit as u64)
+) -> bool {
+    if request.count_only {
+        return false;
     }
+    let mut left = count;
+    if is_filtered(request) {
+        records.retain(|record| matches_filters(request, record));
+        left = records.len() as u64;
+    }
+    if let Some((target, direction)) = order(request) {
+        sort(records, target, direction);
+    }
+    if let Some(limit) = limit {
+        records.truncate(limit);
+    }
+    if request.keys_only {
+        let keeps_lease = request.sort_target() == SortTarget::Value;
+        records.iter_mut().for_each(|record| clear_value(record, keeps_lease));
+    }
+    limit.is_some_and(|limit| left > limit as u64)
 }
 
 fn matches_filters(request: &RangeRequest, record: &KeyValue) -> bool {
