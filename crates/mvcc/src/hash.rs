@@ -14,7 +14,7 @@
 //! `docs/mvcc.md`.
 
 use crate::error::Result;
-use crate::interface::{HashJob, ReadTxn};
+use crate::interface::HashJob;
 use crate::kv_hasher::{HashKv, KvHasher};
 use crate::range::{IndexedRead, check_not_compacted, revision_to_read};
 use crate::revision::Revision;
@@ -24,14 +24,11 @@ use crate::tree_index::IndexSnapshot;
 pub(crate) struct HashKvJob<M> {
     /// The current revision when the job began.
     revision: i64,
-    progress: HashProgress<M>,
-}
-
-/// The read is dropped as soon as the result is there.
-#[derive(Debug)]
-enum HashProgress<M> {
-    Running { read_txn: M, at: i64, phase: Phase },
-    Done(HashKv),
+    at: i64,
+    /// Dropped as soon as the result is there.
+    read_txn: Option<M>,
+    phase: Phase,
+    result: Option<HashKv>,
 }
 
 #[derive(Debug)]
@@ -43,19 +40,21 @@ enum Phase {
 impl<M: IndexedRead> HashKvJob<M> {
     /// A hash at `asked`, or at the current revision if it is 0.
     pub(crate) fn new(read_txn: M, asked: i64) -> Result<HashKvJob<M>> {
-        let revision = read_txn.revision();
+        let (revision, compacted) = read_txn.revisions();
         if asked < 0 {
-            let nothing = KvHasher::new(asked, read_txn.compact_revision(), Vec::new());
+            let nothing = KvHasher::new(asked, compacted, Vec::new());
             return Ok(HashKvJob::done(nothing.result(), revision));
         }
-        let at = revision_to_read(revision, read_txn.compact_revision(), asked)?;
+        let at = revision_to_read(revision, compacted, asked)?;
         let phase = Phase::Keep { from: Vec::new(), keep: Vec::new() };
-        Ok(HashKvJob { revision, progress: HashProgress::Running { read_txn, at, phase } })
+        Ok(HashKvJob { revision, at, read_txn: Some(read_txn), phase, result: None })
     }
 
     /// A job with a known result; `revision` is the current one.
     pub(crate) fn done(hash: HashKv, revision: i64) -> HashKvJob<M> {
-        HashKvJob { revision, progress: HashProgress::Done(hash) }
+        let phase = Phase::Keep { from: Vec::new(), keep: Vec::new() };
+        let (at, result) = (hash.hash_revision, Some(hash));
+        HashKvJob { revision, at, read_txn: None, phase, result }
     }
 }
 
@@ -65,43 +64,26 @@ impl<M: IndexedRead> HashJob for HashKvJob<M> {
     }
 
     fn step(&mut self, budget: usize) -> Result<Option<HashKv>> {
-        let (read_txn, at, phase) = match &mut self.progress {
-            HashProgress::Running { read_txn, at, phase } => (read_txn, *at, phase),
-            HashProgress::Done(hash) => return Ok(Some(*hash)),
-        };
-        if let Some(hash) = phase.step(read_txn, at, budget.max(1))? {
-            self.progress = HashProgress::Done(hash);
-            return Ok(Some(hash));
-        }
-        Ok(None)
-    }
-}
-
-impl Phase {
-    fn step(
-        &mut self,
-        read_txn: &impl IndexedRead,
-        at: i64,
-        budget: usize,
-    ) -> Result<Option<HashKv>> {
-        match self {
-            Phase::Keep { from, keep } => {
-                if let Some(next) = read_txn.index().keep(at, from, budget, keep) {
-                    *from = next;
-                    return Ok(None);
+        let Some(read_txn) = &self.read_txn else { return Ok(self.result) };
+        let (at, budget) = (self.at, budget.max(1));
+        match &mut self.phase {
+            Phase::Keep { from, keep } => match read_txn.index().keep(at, from, budget, keep) {
+                Some(next) => *from = next,
+                None => {
+                    check_not_compacted(read_txn.index(), at)?;
+                    keep.sort_unstable();
+                    let (_, compacted) = read_txn.revisions();
+                    let hasher = KvHasher::new(at, compacted, std::mem::take(keep));
+                    self.phase = Phase::Records { from: Vec::new(), hasher };
                 }
-                check_not_compacted(read_txn.index(), at)?;
-                keep.sort_unstable();
-                let hasher = KvHasher::new(at, read_txn.compact_revision(), std::mem::take(keep));
-                *self = Phase::Records { from: Vec::new(), hasher };
-            }
+            },
             Phase::Records { from, hasher } => {
                 match hasher.add_chunk(read_txn.tx(), from, budget, |_, _, _| {})? {
                     Some(next) => *from = next,
-                    None => return Ok(Some(hasher.result())),
+                    None => (self.result, self.read_txn) = (Some(hasher.result()), None),
                 }
             }
         }
-        Ok(None)
+        Ok(self.result)
     }
 }

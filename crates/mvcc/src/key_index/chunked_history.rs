@@ -14,12 +14,10 @@
 //! * A chunk has 1 to 64 changes, all later than those of the chunks behind it.
 //! * Dropping a chain takes no stack in proportion to its length: see [`Drop`].
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::inline_history::InlineHistory;
 use super::key_change::{self, ChangeContext, KeyChange};
-use super::version::Version;
 
 /// Number of changes in a chunk: a copy of a chunk is one kilobyte at most.
 const CHUNK_MAX: usize = 64;
@@ -27,8 +25,8 @@ const CHUNK_MAX: usize = 64;
 /// The front chunk of a chain.
 #[derive(Clone, Debug)]
 pub(super) struct ChunkedHistory {
-    first_context: ChangeContext,
-    changes: Vec<KeyChange>,
+    pub(super) first_context: ChangeContext,
+    pub(super) changes: Vec<KeyChange>,
     older: Option<Arc<ChunkedHistory>>,
 }
 
@@ -55,20 +53,6 @@ impl ChunkedHistory {
 
     pub(super) fn newest(&self) -> KeyChange {
         *self.changes.last().expect("a chunk is not empty")
-    }
-
-    pub(super) fn oldest(&self) -> KeyChange {
-        self.chunks().last().expect("a chain has a front").changes[0]
-    }
-
-    pub(super) fn newest_at(&self, at: i64) -> Option<KeyChange> {
-        let (chunk, count) = self.find_chunk(at)?;
-        Some(chunk.changes[count - 1])
-    }
-
-    pub(super) fn at(&self, at: i64) -> Option<Version> {
-        let (chunk, count) = self.find_chunk(at)?;
-        key_change::version_at(chunk.first_context, &chunk.changes, count - 1)
     }
 
     /// The first chunk with changes up to `at`, and how many of its changes are.
@@ -105,28 +89,8 @@ impl ChunkedHistory {
         }
     }
 
-    pub(super) fn for_each(&self, visit: &mut dyn FnMut(KeyChange, ChangeContext)) {
-        let chunks: Vec<&ChunkedHistory> = self.chunks().collect();
-        for chunk in chunks.into_iter().rev() {
-            key_change::for_each(chunk.first_context, &chunk.changes, visit);
-        }
-    }
-
-    /// Calls `visit` for the changes, the newest first, up to the end of the chunk that has the
-    /// oldest one at or after the main revision `from`.
-    pub(super) fn changes_since(
-        &self,
-        from: i64,
-        visit: &mut dyn FnMut(&KeyChange) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        self.chunks()
-            .take_while(|chunk| chunk.newest().main >= from)
-            .flat_map(|chunk| chunk.changes.iter().rev())
-            .try_for_each(visit)
-    }
-
     /// The chunks, the newest first.
-    fn chunks(&self) -> impl Iterator<Item = &ChunkedHistory> {
+    pub(super) fn chunks(&self) -> impl Iterator<Item = &ChunkedHistory> {
         std::iter::successors(Some(self), |chunk| chunk.older.as_deref())
     }
 }

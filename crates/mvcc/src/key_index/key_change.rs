@@ -85,13 +85,3 @@ pub(super) fn count_up_to(changes: &[KeyChange], at: i64) -> usize {
         _ => changes.partition_point(|change| change.main <= at),
     }
 }
-
-pub(super) fn for_each(
-    origin: ChangeContext,
-    changes: &[KeyChange],
-    visit: &mut dyn FnMut(KeyChange, ChangeContext),
-) {
-    for (at, change) in changes.iter().enumerate() {
-        visit(*change, origin.at(changes, at));
-    }
-}

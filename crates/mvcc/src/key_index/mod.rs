@@ -107,10 +107,12 @@ impl KeyIndex {
 
     /// Adds what happened later. Tombstones of what is absent already are passed over.
     pub(crate) fn append(&mut self, later: &KeyIndex) {
-        later.for_each(&mut |change, _| match change.kind {
-            RecordKind::Put => drop(self.put(change.revision(), change.encoded_len)),
-            RecordKind::Tombstone => drop(self.tombstone(change.revision())),
-        });
+        for change in later.changes() {
+            match change.kind {
+                RecordKind::Put => drop(self.put(change.revision(), change.encoded_len)),
+                RecordKind::Tombstone => drop(self.tombstone(change.revision())),
+            }
+        }
     }
 
     /// The version that is valid at the end of the main revision `at`.
@@ -118,7 +120,13 @@ impl KeyIndex {
     pub fn at(&self, at: i64) -> Option<Version> {
         match &self.0 {
             Representation::Inline(short) => short.at(at),
-            Representation::Chunked(long) => long.at(at),
+            Representation::Chunked(_) => {
+                let version = |origin, row: &[KeyChange]| {
+                    let count = key_change::count_up_to(row, at);
+                    (count > 0).then(|| key_change::version_at(origin, row, count - 1))
+                };
+                self.find_in_rows(version).flatten()
+            }
         }
     }
 
@@ -181,19 +189,16 @@ impl KeyIndex {
     }
 
     fn oldest(&self) -> KeyChange {
-        match &self.0 {
-            Representation::Inline(short) => short.unpack().1[0],
-            Representation::Chunked(long) => long.oldest(),
-        }
+        let mut oldest = self.newest();
+        self.find_in_rows(|_, row| {
+            oldest = row[0];
+            None::<()>
+        });
+        oldest
     }
 
     fn newest_at(&self, at: i64) -> Option<KeyChange> {
-        match &self.0 {
-            Representation::Inline(short) => {
-                short.unpack().1.into_iter().rfind(|change| change.main <= at)
-            }
-            Representation::Chunked(long) => long.newest_at(at),
-        }
+        self.find_in_rows(|_, row| row[..key_change::count_up_to(row, at)].last().copied())
     }
 
     /// Calls `visit` for every change at the main revision `from` or later, the newest first.
@@ -202,27 +207,42 @@ impl KeyIndex {
         from: i64,
         visit: &mut dyn FnMut(Revision, RecordKind) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let mut visit = |change: &KeyChange| {
-            if change.main >= from {
-                visit(change.revision(), change.kind)
-            } else {
-                ControlFlow::Continue(())
-            }
-        };
-        match &self.0 {
-            Representation::Inline(short) => short.unpack().1.iter().rev().try_for_each(&mut visit),
-            Representation::Chunked(long) => long.changes_since(from, &mut visit),
-        }
+        let end = self.find_in_rows(|_, row| {
+            row.iter().rev().find_map(|change| {
+                if change.main < from {
+                    return Some(ControlFlow::Continue(()));
+                }
+                let flow = visit(change.revision(), change.kind);
+                flow.is_break().then_some(flow)
+            })
+        });
+        end.unwrap_or(ControlFlow::Continue(()))
     }
 
-    /// Calls `visit` for every change, the oldest first, with its context.
-    fn for_each(&self, visit: &mut dyn FnMut(KeyChange, ChangeContext)) {
+    /// All of them, the oldest first.
+    fn changes(&self) -> Vec<KeyChange> {
+        let mut changes = Vec::new();
+        self.find_in_rows(|_, row| {
+            changes.extend(row.iter().rev());
+            None::<()>
+        });
+        changes.reverse();
+        changes
+    }
+
+    /// Looks into the rows of changes, the newest first, until `look` finds something.
+    fn find_in_rows<T>(
+        &self,
+        mut look: impl FnMut(ChangeContext, &[KeyChange]) -> Option<T>,
+    ) -> Option<T> {
         match &self.0 {
             Representation::Inline(short) => {
                 let (origin, changes) = short.unpack();
-                key_change::for_each(origin, &changes, visit);
+                look(origin, &changes)
             }
-            Representation::Chunked(long) => long.for_each(visit),
+            Representation::Chunked(long) => {
+                long.chunks().find_map(|chunk| look(chunk.first_context, &chunk.changes))
+            }
         }
     }
 }
@@ -231,7 +251,7 @@ impl KeyIndex {
 impl fmt::Display for KeyIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
-        self.for_each(&mut |change, _| {
+        for change in self.changes() {
             let open = match text.chars().last() {
                 None => "{",
                 Some('}') => " {",
@@ -239,7 +259,7 @@ impl fmt::Display for KeyIndex {
             };
             let end = if change.kind == RecordKind::Tombstone { "t}" } else { "" };
             text += &format!("{open}{}{end}", change.revision());
-        });
+        }
         f.write_str(&text)?;
         f.write_str(if self.is_live() { "}" } else { "" })
     }
@@ -250,22 +270,6 @@ impl fmt::Debug for KeyIndex {
         write!(f, "{self}")
     }
 }
-
-/// Whether all answers are the same, but for the lengths of records.
-impl PartialEq for KeyIndex {
-    fn eq(&self, other: &KeyIndex) -> bool {
-        let changes = |history: &KeyIndex| {
-            let mut changes = Vec::new();
-            history.for_each(&mut |change, context| {
-                changes.push((change.revision(), change.kind, context));
-            });
-            changes
-        };
-        changes(self) == changes(other)
-    }
-}
-
-impl Eq for KeyIndex {}
 
 #[cfg(test)]
 mod tests {

@@ -11,10 +11,9 @@
 //! of a key, for a compaction may have taken what was before; a tombstone without a put before it
 //! says nothing, and a key that has nothing else does not come into the index.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
-use std::iter::Flatten;
 
 use super::key::Key;
 use crate::key_index::{KeyIndex, Version};
@@ -72,73 +71,35 @@ impl SortedRun {
     /// Merges runs that come in the order of their revisions: each key once, in the order of keys.
     /// Keys that have nothing but a tombstone are left out.
     pub(super) fn merge(runs: Vec<SortedRun>) -> impl Iterator<Item = (Key, KeyIndex)> {
+        let runs = runs.into_iter().map(|run| run.chunks.into_iter().flatten().peekable());
+        let mut runs: Vec<_> = runs.collect();
+        // On top is the lowest key, and of the same keys the one with the earliest revisions.
         let mut heads = BinaryHeap::with_capacity(runs.len());
-        for (run, number) in runs.into_iter().zip(0..) {
-            let mut rest = run.chunks.into_iter().flatten();
-            if let Some((key, history)) = rest.next() {
-                heads.push(RunHead { key, history, run: number, rest: Box::new(rest) });
+        for (number, run) in runs.iter_mut().enumerate() {
+            heads.extend(run.peek().map(|(key, _)| Reverse((key.clone(), number))));
+        }
+        // Takes the key on top, if it is the wanted one; its run goes on with the next.
+        let mut take = move |wanted: Option<&Key>| {
+            let mut head = heads.peek_mut()?;
+            if wanted.is_some_and(|wanted| *wanted != head.0.0) {
+                return None;
             }
-        }
-        let merged = std::iter::from_fn(move || next_key(&mut heads));
+            let run = &mut runs[head.0.1];
+            let first = run.next();
+            match run.peek() {
+                Some((next, _)) => head.0.0 = next.clone(),
+                None => drop(PeekMut::pop(head)),
+            }
+            first
+        };
+        let merged = std::iter::from_fn(move || {
+            let (key, mut history) = take(None)?;
+            while let Some((_, later)) = take(Some(&key)) {
+                history.append(&later);
+            }
+            Some((key, history))
+        });
         merged.filter(|(_, history)| !history.is_lone_tombstone())
-    }
-}
-
-type RunRest = Flatten<std::vec::IntoIter<Vec<(Key, KeyIndex)>>>;
-
-/// A run that is being merged: its first key, and those after it.
-struct RunHead {
-    key: Key,
-    history: KeyIndex,
-    /// Its place in the order of revisions.
-    run: usize,
-    rest: Box<RunRest>,
-}
-
-/// The heap has the greatest one on top, so the lowest key, and of the same keys the one with the
-/// earliest revisions, is the greatest.
-impl Ord for RunHead {
-    fn cmp(&self, other: &RunHead) -> Ordering {
-        Reverse((&self.key, self.run)).cmp(&Reverse((&other.key, other.run)))
-    }
-}
-
-impl PartialOrd for RunHead {
-    fn partial_cmp(&self, other: &RunHead) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for RunHead {
-    fn eq(&self, other: &RunHead) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for RunHead {}
-
-/// Takes the lowest key, with what every run has of it.
-fn next_key(heads: &mut BinaryHeap<RunHead>) -> Option<(Key, KeyIndex)> {
-    let (key, mut history) = take_first(heads.peek_mut()?);
-    while let Some(head) = heads.peek_mut() {
-        if head.key != key {
-            break;
-        }
-        history.append(&take_first(head).1);
-    }
-    Some((key, history))
-}
-
-/// Takes the first key of a run, which goes on with its next one; a run without another is dropped.
-fn take_first(mut head: PeekMut<'_, RunHead>) -> (Key, KeyIndex) {
-    match head.rest.next() {
-        Some((key, history)) => {
-            (std::mem::replace(&mut head.key, key), std::mem::replace(&mut head.history, history))
-        }
-        None => {
-            let head = PeekMut::pop(head);
-            (head.key, head.history)
-        }
     }
 }
 
