@@ -12,6 +12,8 @@
 
 use std::time::Duration;
 
+use clearlane_mvcc::auto_compaction;
+
 use super::address::Url;
 use super::feature_gates::FeatureGates;
 
@@ -130,53 +132,15 @@ pub(crate) fn count(text: &str) -> Option<u64> {
 
 /// In nanoseconds. Go's syntax; it may be below zero.
 pub(super) fn duration(text: &str) -> Option<i64> {
-    let (is_negative, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
+    let (is_negative, size) = match text.strip_prefix('-') {
+        Some(size) => (true, size),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
     };
-    if rest == "0" {
+    if size == "0" {
         return Some(0);
     }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut total: i128 = 0;
-    while !rest.is_empty() {
-        let length = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (digits, behind) = rest.split_at(length);
-        let length = behind.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(behind.len());
-        let (unit, behind) = behind.split_at(length);
-        total = total.checked_add(part(digits, unit_ns(unit)?)?)?;
-        rest = behind;
-    }
-    let size = i64::try_from(total).ok()?;
+    let size = i64::try_from(auto_compaction::nanoseconds(size)?).ok()?;
     Some(if is_negative { -size } else { size })
-}
-
-/// A decimal number of units.
-fn part(digits: &str, unit: i128) -> Option<i128> {
-    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    if whole.len() + fraction.len() == 0 || fraction.contains('.') || whole.len() > 19 {
-        return None;
-    }
-    let whole = if whole.is_empty() { 0 } else { whole.parse::<i128>().ok()? };
-    // What is less than a nanosecond is cut off, and so are digits that could not matter.
-    let kept = &fraction[..fraction.len().min(18)];
-    let fraction = if kept.is_empty() { 0 } else { kept.parse::<i128>().ok()? };
-    let smaller = fraction * unit / 10_i128.pow(kept.len() as u32);
-    whole.checked_mul(unit)?.checked_add(smaller)
-}
-
-fn unit_ns(unit: &str) -> Option<i128> {
-    Some(match unit {
-        "ns" => 1,
-        "us" | "µs" | "μs" => 1_000,
-        "ms" => 1_000_000,
-        "s" => 1_000_000_000,
-        "m" => 60_000_000_000,
-        "h" => 3_600_000_000_000,
-        _ => return None,
-    })
 }
 
 /// Not below zero.

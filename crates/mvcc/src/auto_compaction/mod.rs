@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use periodic::Periodic;
+pub use retention::nanoseconds;
 
 const REVISION_POLICY_INTERVAL: Duration = Duration::from_mins(5);
 

@@ -32,7 +32,7 @@ const NANOS_MAX: u64 = i64::MAX as u64;
 pub(super) fn time(text: &str) -> Result<Duration> {
     let nanos = match text.parse::<u64>() {
         Ok(hours) => hours.checked_mul(HOUR),
-        Err(_) => duration(text),
+        Err(_) => nanoseconds(text),
     };
     match nanos.filter(|nanos| *nanos <= NANOS_MAX) {
         Some(nanos) => Ok(Duration::from_nanos(nanos)),
@@ -53,8 +53,8 @@ pub(super) fn revisions(text: &str) -> Result<i64> {
     }
 }
 
-/// In nanoseconds.
-fn duration(text: &str) -> Option<u64> {
+/// A duration as Go writes it, without a sign and with a unit: `1h30m`.
+pub fn nanoseconds(text: &str) -> Option<u64> {
     let of_number = |c: char| c.is_ascii_digit() || c == '.';
     let (mut rest, mut sum) = (text, 0_u64);
     loop {
@@ -76,8 +76,8 @@ fn times(number: &str, unit: u64) -> Option<u64> {
         return None;
     }
     let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-    // The hour has 13 digits: what lies behind them is less than a nanosecond.
-    let digits = &fraction[..fraction.len().min(13)];
+    // What lies behind these digits is far less than a nanosecond.
+    let digits = &fraction[..fraction.len().min(18)];
     let numerator: u64 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
     let part = u128::from(numerator) * u128::from(unit) / 10_u128.pow(digits.len() as u32);
     whole.checked_mul(unit)?.checked_add(u64::try_from(part).ok()?)
@@ -134,9 +134,8 @@ mod tests {
         assert_eq!(revisions("0").unwrap(), 0);
         assert_eq!(revisions("9223372036854775807").unwrap(), i64::MAX);
         for text in ["", "-1", "30m", "1.5", "9223372036854775808"] {
-            let error = revisions(text).unwrap_err().to_string();
             assert_eq!(
-                error,
+                revisions(text).unwrap_err().to_string(),
                 format!(
                     "unknown auto compaction retention {text:?}: allowed are numbers of revisions \
                      as in 1000, and 0 for never"
