@@ -4,54 +4,42 @@
 
 use super::arguments::{FlagValues, check_value};
 use super::error::ConfigError;
-use super::table::{self, Flag};
-
-const PREFIX: &str = "ETCD_";
+use super::table;
 
 /// Set by etcd's own tests for processors that it does not support.
-const NOT_FLAGS: [&str; 1] = ["ETCD_UNSUPPORTED_ARCH"];
+const NOT_A_FLAG: &str = "ETCD_UNSUPPORTED_ARCH";
 
-pub(super) fn read(
+/// Adds what is set here to the values of the command line.
+pub(super) fn merge(
+    mut flags: FlagValues,
     environment: impl IntoIterator<Item = (String, String)>,
     warnings: &mut Vec<String>,
 ) -> Result<FlagValues, ConfigError> {
-    let mut values = FlagValues::new();
-    let mut unknown = Vec::new();
-    for (variable, value) in environment {
-        if !variable.starts_with(PREFIX) || value.is_empty() {
-            continue;
-        }
-        match flag_of(&variable) {
+    let (mut values, mut unknown) = (FlagValues::new(), Vec::new());
+    let set = environment.into_iter().filter(|(name, value)| {
+        name.starts_with("ETCD_") && name != NOT_A_FLAG && !value.is_empty()
+    });
+    for (variable, value) in set {
+        match table::all().find(|flag| flag.variable() == variable) {
             Some(flag) => {
                 check_value(flag, &value, &format!("environment variable {variable}"))?;
                 values.insert(flag.name, value);
             }
-            None if NOT_FLAGS.contains(&variable.as_str()) => {}
             None => unknown.push(format!("unrecognized environment variable {variable}")),
         }
     }
     unknown.sort();
     warnings.extend(unknown);
-    Ok(values)
-}
-
-pub(super) fn merge(
-    mut flags: FlagValues,
-    variables: FlagValues,
-) -> Result<FlagValues, ConfigError> {
-    for (name, value) in variables {
-        if flags.contains_key(name) {
-            let variable = table::find(name).map(Flag::variable).unwrap_or_default();
-            return Err(ConfigError::fatal(format!(
-                "conflicting environment variable \"{variable}\" is shadowed by corresponding \
-                 command-line flag (either unset environment variable or disable flag)"
-            )));
-        }
-        flags.insert(name, value);
+    let twice = table::all()
+        .filter(|flag| values.contains_key(flag.name) && flags.contains_key(flag.name))
+        .min_by_key(|flag| flag.name);
+    if let Some(flag) = twice {
+        return Err(ConfigError::fatal(format!(
+            "conflicting environment variable \"{}\" is shadowed by corresponding command-line \
+             flag (either unset environment variable or disable flag)",
+            flag.variable()
+        )));
     }
+    flags.extend(values);
     Ok(flags)
-}
-
-fn flag_of(variable: &str) -> Option<&'static Flag> {
-    table::all().find(|flag| flag.variable() == variable)
 }

@@ -10,106 +10,82 @@
 //!
 //! With a file nothing else counts, neither flags nor variables. An unknown key is reported.
 
-use saphyr::{LoadableYamlNode, Mapping, Scalar, Yaml};
+use saphyr::{LoadableYamlNode, Scalar, Yaml};
 
 use super::arguments::{FlagValues, check_value};
 use super::error::ConfigError;
-use super::table::{self, Flag};
+use super::table;
 use super::value::ValueKind;
 
-/// Keys that hold keys, and the flags that these stand for.
-const NESTED: [(&str, &[(&str, &str)]); 4] = [
-    (
-        "client-transport-security",
-        &[
-            ("cert-file", "cert-file"),
-            ("key-file", "key-file"),
-            ("client-cert-file", "client-cert-file"),
-            ("client-key-file", "client-key-file"),
-            ("client-cert-auth", "client-cert-auth"),
-            ("trusted-ca-file", "trusted-ca-file"),
-            ("auto-tls", "auto-tls"),
-            ("allowed-cn", "client-cert-allowed-cn"),
-            ("allowed-hostname", "client-cert-allowed-hostname"),
-        ],
-    ),
-    (
-        "peer-transport-security",
-        &[
-            ("cert-file", "peer-cert-file"),
-            ("key-file", "peer-key-file"),
-            ("client-cert-file", "peer-client-cert-file"),
-            ("client-key-file", "peer-client-key-file"),
-            ("client-cert-auth", "peer-client-cert-auth"),
-            ("trusted-ca-file", "peer-trusted-ca-file"),
-            ("auto-tls", "peer-auto-tls"),
-            ("allowed-cn", "peer-cert-allowed-cn"),
-            ("allowed-hostname", "peer-cert-allowed-hostname"),
-            ("skip-client-san-verification", "peer-skip-client-san-verification"),
-        ],
-    ),
-    ("discovery-config", &[("token", "discovery-token"), ("endpoints", "discovery-endpoints")]),
-    (
-        "socket-options",
-        &[("reuse-port", "socket-reuse-port"), ("reuse-address", "socket-reuse-address")],
-    ),
+/// Keys in keys, and the flags that they stand for.
+const NESTED: [(&str, &str); 23] = [
+    ("client-transport-security.cert-file", "cert-file"),
+    ("client-transport-security.key-file", "key-file"),
+    ("client-transport-security.client-cert-file", "client-cert-file"),
+    ("client-transport-security.client-key-file", "client-key-file"),
+    ("client-transport-security.client-cert-auth", "client-cert-auth"),
+    ("client-transport-security.trusted-ca-file", "trusted-ca-file"),
+    ("client-transport-security.auto-tls", "auto-tls"),
+    ("client-transport-security.allowed-cn", "client-cert-allowed-cn"),
+    ("client-transport-security.allowed-hostname", "client-cert-allowed-hostname"),
+    ("peer-transport-security.cert-file", "peer-cert-file"),
+    ("peer-transport-security.key-file", "peer-key-file"),
+    ("peer-transport-security.client-cert-file", "peer-client-cert-file"),
+    ("peer-transport-security.client-key-file", "peer-client-key-file"),
+    ("peer-transport-security.client-cert-auth", "peer-client-cert-auth"),
+    ("peer-transport-security.trusted-ca-file", "peer-trusted-ca-file"),
+    ("peer-transport-security.auto-tls", "peer-auto-tls"),
+    ("peer-transport-security.allowed-cn", "peer-cert-allowed-cn"),
+    ("peer-transport-security.allowed-hostname", "peer-cert-allowed-hostname"),
+    ("peer-transport-security.skip-client-san-verification", "peer-skip-client-san-verification"),
+    ("discovery-config.token", "discovery-token"),
+    ("discovery-config.endpoints", "discovery-endpoints"),
+    ("socket-options.reuse-port", "socket-reuse-port"),
+    ("socket-options.reuse-address", "socket-reuse-address"),
 ];
+
+fn fatal(what: String) -> ConfigError {
+    ConfigError::fatal(format!("config file: {what}"))
+}
 
 pub(super) fn read(text: &str, warnings: &mut Vec<String>) -> Result<FlagValues, ConfigError> {
     let mut values = FlagValues::new();
-    let documents = Yaml::load_from_str(text);
-    let documents =
-        documents.map_err(|error| ConfigError::fatal(format!("config file: {error}")))?;
-    let document = match documents.first() {
-        None => return Ok(values),
-        Some(document) if document.is_null() => return Ok(values),
-        Some(document) => document.as_mapping(),
+    let documents = Yaml::load_from_str(text).map_err(|error| fatal(error.to_string()))?;
+    let Some(document) = documents.first().filter(|document| !document.is_null()) else {
+        return Ok(values);
     };
-    let not_keys = || ConfigError::fatal("config file: it must be a list of keys and values");
-    for (key, value) in document.ok_or_else(not_keys)? {
+    let not_keys = || fatal("it must be a list of keys and values".to_owned());
+    for (key, value) in document.as_mapping().ok_or_else(not_keys)? {
         let key = key.as_str().ok_or_else(not_keys)?;
-        let nested = NESTED.iter().find(|(name, _)| *name == key);
-        match (nested, value.as_mapping()) {
-            (Some((_, names)), Some(inner)) => {
-                read_nested(key, names, inner, &mut values, warnings)?;
+        let holds_keys = NESTED.iter().any(|(path, _)| path.split('.').next() == Some(key));
+        match value.as_mapping() {
+            Some(inner) if holds_keys => {
+                for (name, value) in inner {
+                    let path = format!("{key}.{}", name.as_str().unwrap_or_default());
+                    let flag = NESTED.iter().find(|(known, _)| *known == path);
+                    put(&mut values, flag.map(|(_, flag)| *flag), &path, value, warnings)?;
+                }
             }
-            (Some(_), None) if value.is_null() => {}
-            (Some(_), None) => {
-                return Err(ConfigError::fatal(format!("config file: {key} must hold keys")));
-            }
-            (None, _) => match table::find(key) {
-                Some(flag) => put(&mut values, flag, key, value)?,
-                None => warnings.push(format!("config file: unknown key {key}")),
-            },
+            None if holds_keys && value.is_null() => {}
+            None if holds_keys => return Err(fatal(format!("{key} must hold keys"))),
+            _ => put(&mut values, Some(key), key, value, warnings)?,
         }
     }
     Ok(values)
 }
 
-fn read_nested(
-    outer: &str,
-    names: &[(&str, &str)],
-    inner: &Mapping<'_>,
-    values: &mut FlagValues,
-    warnings: &mut Vec<String>,
-) -> Result<(), ConfigError> {
-    for (key, value) in inner {
-        let key = key.as_str().unwrap_or_default();
-        let flag = names.iter().find(|(name, _)| *name == key);
-        match flag.and_then(|(_, flag)| table::find(flag)) {
-            Some(flag) => put(values, flag, &format!("{outer}.{key}"), value)?,
-            None => warnings.push(format!("config file: unknown key {outer}.{key}")),
-        }
-    }
-    Ok(())
-}
-
+/// The value of `key`, which stands for `flag`.
 fn put(
     values: &mut FlagValues,
-    flag: &'static Flag,
+    flag: Option<&str>,
     key: &str,
     value: &Yaml<'_>,
+    warnings: &mut Vec<String>,
 ) -> Result<(), ConfigError> {
+    let Some(flag) = flag.and_then(table::find) else {
+        warnings.push(format!("config file: unknown key {key}"));
+        return Ok(());
+    };
     if value.is_null() {
         return Ok(());
     }
@@ -119,8 +95,7 @@ fn put(
         }
         None => scalar(value),
     };
-    let many = || ConfigError::fatal(format!("config file: {key} must be one value, or a list"));
-    let mut text = text.ok_or_else(many)?;
+    let mut text = text.ok_or_else(|| fatal(format!("{key} must be one value, or a list")))?;
     if flag.kind == ValueKind::Duration && text.parse::<i64>().is_ok() {
         text += "ns";
     }

@@ -20,7 +20,7 @@ use super::arguments::{FlagReader, FlagValues};
 use super::error::ConfigError;
 use super::feature_gates::FeatureGates;
 use super::security;
-use super::table::{self, FlagStatus};
+use super::table;
 use super::value;
 use crate::corruption_check::CorruptionChecks;
 use crate::data::{self, InitialCluster, MemberConfig};
@@ -288,14 +288,9 @@ const NET_THREADS_MAX: usize = 64;
 
 fn ignored_flag_warnings(values: &FlagValues) -> impl Iterator<Item = String> {
     values.iter().filter_map(|(name, text)| {
-        let flag = table::find(name)?;
-        match flag.status {
-            FlagStatus::Ignored(why) if !flag.is_default(text) => {
-                let text = if name.contains("password") { "***" } else { text };
-                Some(format!("--{name}={text} is not honoured: {why}"))
-            }
-            _ => None,
-        }
+        let flag = table::find(name).filter(|flag| !flag.is_default(text))?;
+        let text = if name.contains("password") { "***" } else { text };
+        Some(format!("--{name}={text} is not honoured: {}", flag.ignored?))
     })
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::feature_gates;
-use super::table::{Flag, FlagStatus, SECTIONS};
+use super::table::{Flag, SECTIONS};
 use super::value::ValueKind;
 
 /// Printed when a flag is wrong.
@@ -34,7 +34,7 @@ pub fn help() -> String {
             let noun = flag.kind.noun();
             let _ = writeln!(out, "  --{}={noun} (default '{}')", flag.name, flag.default);
             let _ = writeln!(out, "        {}{}", flag.help, allowed(flag));
-            if let FlagStatus::Ignored(why) = flag.status {
+            if let Some(why) = flag.ignored {
                 let _ = writeln!(out, "        NOT HONOURED: {why}.");
             }
         }
@@ -52,10 +52,8 @@ pub fn page() -> String {
                 "" => String::new(),
                 default => format!("`{default}`"),
             };
-            let ignored = match flag.status {
-                FlagStatus::Honoured => String::new(),
-                FlagStatus::Ignored(why) => format!(" **Not honoured**: {why}."),
-            };
+            let ignored = flag.ignored.map(|why| format!(" **Not honoured**: {why}."));
+            let ignored = ignored.unwrap_or_default();
             let help = format!("{}{}{ignored}", flag.help, allowed(flag)).replace('|', "\\|");
             let _ = writeln!(out, "| `--{}` | {default} | {help} |", flag.name);
         }
@@ -73,7 +71,7 @@ one dash; in the environment `ETCD_NAME=value`; in a [config file](../crates/cle
 *Not honoured* means: the flag is taken, changes nothing, and setting it to something else than its
 default is told as a warning in the log.
 
-This page is printed from [the table](../crates/clearlane/src/config/table/mod.rs) that the program goes
+This page is printed from [the table](../crates/clearlane/src/config/table.rs) that the program goes
 by. After a change there: `UPDATE_GOLDENFILES=1 cargo test -p clearlane --test config`.
 ";
 

@@ -74,8 +74,7 @@ pub fn read(
             file::read(&text, &mut warnings)?
         }
         None => {
-            let variables = environment::read(environment, &mut warnings)?;
-            environment::merge(command_line.values, variables)?
+environment::merge(command_line.values, environment, &mut warnings)?
         }
     };
     from_flags::config(values, warnings).map(|config| Invocation::Member(Box::new(config)))

@@ -18,10 +18,10 @@ use crate::config::table::{Flag, flag};
 use crate::config::value::ValueKind::{Switch, Text};
 
 pub(super) const FLAGS: &[Flag] = &[
-    flag("cacert", Text, "", "The authority of members' certificates; else the system's."),
-    flag("cert", Text, "", "The certificate that is shown."),
-    flag("key", Text, "", "Its key."),
-    flag("insecure-skip-tls-verify", Switch, "false", "Trust any server that answers."),
+    flag("cacert", Text, "").help("The authority of members' certificates; else the system's."),
+    flag("cert", Text, "").help("The certificate that is shown."),
+    flag("key", Text, "").help("Its key."),
+    flag("insecure-skip-tls-verify", Switch, "false").help("Trust any server that answers."),
 ];
 
 pub(super) async fn connect(asked: &ToolArguments, endpoint: &str) -> Result<Channel, BoxError> {

@@ -17,8 +17,8 @@ pub(super) const TOOL: Tool = Tool {
     name: &["defrag"],
     positional_names: &[],
     flags: &[
-        flag("data-dir", Text, "", "The member's data."),
-        flag("engine", OneOf(&["redb", "sled"]), "redb", "What has the data on disk."),
+        flag("data-dir", Text, "").help("The member's data."),
+        flag("engine", OneOf(&["redb", "sled"]), "redb").help("What has the data on disk."),
     ],
     action: defrag,
 };
