@@ -302,13 +302,18 @@ impl EtcdWatchers {
 
     pub(super) fn notify_progress(&mut self, stream: u64, now: i64) {
         let Some(of) = self.streams.get_mut(&stream) else { return };
-        for (id, watcher) in &mut of.watchers {
-            let is_synced = watcher.synced && watcher.request.start_revision <= now;
-            if watcher.request.progress_notify && watcher.quiet && is_synced {
-                of.channel.push_response(*id, now, ResponseKind::Progress);
+        let watchers = &mut of.watchers;
+        let _ = of.channel.with_lock(|open| {
+            for (id, watcher) in watchers {
+                let is_synced = watcher.synced && watcher.request.start_revision <= now;
+                let wants = watcher.request.progress_notify && watcher.quiet && is_synced;
+                if wants && !open.is_full() {
+                    let kind = ResponseKind::Progress;
+                    open.push(Response { id: *id, revision: now, kind }, 0);
+                }
+                watcher.quiet = true;
             }
-            watcher.quiet = true;
-        }
+        });
     }
 
     pub(super) fn has_unsynced(&self) -> bool {

@@ -8,9 +8,8 @@
 //!                up to the capacity, then events are refused; at half of it, "capacity again"
 //! ```
 //!
-//! Only events are refused, and in the default era notices of progress are left out. A request of
-//! the client gets its answer, so what else is in the channel is bounded by what the client asks
-//! for without reading.
+//! Events are refused, and notices of progress are left out. A request of the client gets its
+//! answer, so what else is in the channel is bounded by what the client asks for without reading.
 //! In etcd: `watchStream.ch`.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -73,7 +72,7 @@ const RECENT_WAKE_SETS_MAX: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChannelCapacity {
     Bytes(usize),
-    /// Number of responses with events, whatever their size: etcd's channel.
+    /// Number of responses, whatever their size: etcd's channel.
     Responses(usize),
 }
 
@@ -97,8 +96,6 @@ pub struct WatchChannel {
 pub(crate) struct ChannelState {
     responses: VecDeque<(Response, usize)>,
     bytes: usize,
-    /// How many of the responses have events.
-    with_events: usize,
     /// A watcher was refused and waits for capacity.
     has_blocked_watchers: bool,
     /// The watchers whose responses are to be completed when they are taken.
@@ -172,7 +169,6 @@ impl WatchChannel {
         {
             left = left.saturating_sub(size);
             state.bytes -= size;
-            state.with_events -= usize::from(matches!(response.kind, ResponseKind::Events { .. }));
             taken.push(response);
         }
         // The old eras retry refused watchers by the clock, whether there is capacity or not.
@@ -185,7 +181,6 @@ impl WatchChannel {
 
 impl ChannelState {
     fn push(&mut self, response: Response, size: usize) {
-        self.with_events += usize::from(matches!(response.kind, ResponseKind::Events { .. }));
         self.responses.push_back((response, size));
         self.bytes += size;
     }
@@ -201,7 +196,7 @@ impl ChannelGuard<'_> {
     pub(crate) fn is_full(&self) -> bool {
         match self.capacity {
             ChannelCapacity::Bytes(max) => self.state.bytes >= max.max(1),
-            ChannelCapacity::Responses(max) => self.state.with_events >= max,
+            ChannelCapacity::Responses(max) => self.state.responses.len() >= max,
         }
     }
 
