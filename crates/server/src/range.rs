@@ -175,7 +175,7 @@ pub enum RangeResult {
     Rows(RangeRows),
     /// Read in chunks while it is sent.
     Stream(StreamedRange),
-    /// Sorted, filtered, or without values.
+    /// Sorted, filtered or without values; in an old era any range.
     Message(RangeResponse),
 }
 

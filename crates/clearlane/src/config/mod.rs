@@ -73,9 +73,7 @@ pub fn read(
             }
             file::read(&text, &mut warnings)?
         }
-        None => {
-environment::merge(command_line.values, environment, &mut warnings)?
-        }
+        None => environment::merge(command_line.values, environment, &mut warnings)?,
     };
     from_flags::config(values, warnings).map(|config| Invocation::Member(Box::new(config)))
 }

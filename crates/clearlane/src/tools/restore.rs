@@ -35,7 +35,8 @@ pub(super) const TOOL: Tool = Tool {
         flag("data-dir", Text, "").help("Where the data is made; ${name}.etcd if nothing is said."),
         flag("wal-dir", Text, "").help("Where the log is made, if not there."),
         flag("name", Text, "default").help("What the member is called."),
-        flag("initial-cluster", Text, "default=http://localhost:2380").help("The new cluster's members."),
+        flag("initial-cluster", Text, "default=http://localhost:2380")
+            .help("The new cluster's members."),
         flag("initial-cluster-token", Text, "etcd-cluster").help("Tells clusters apart."),
         flag("initial-advertise-peer-urls", Text, "http://localhost:2380").help("Of this member."),
         flag("skip-hash-check", Switch, "false").help("For a file that has no sum."),

@@ -47,7 +47,7 @@ pub enum RequestOutcome {
     /// read index was known.
     ReadReady(Duration),
     ReadFailed(read_index::ReadIndexError),
-    /// What was proposed may still be applied.
+    /// After [`ROUNDS_MAX`]. A read will not be made; what was proposed may still be applied.
     TimedOut,
     /// Like `TimedOut`, by the client's deadline.
     DeadlineExceeded,
