@@ -26,7 +26,7 @@ use crate::raft::Progress;
 use crate::requests::{Range, Request};
 use crate::results::ClassResults;
 use crate::scenario::{Scenario, mean_record_bytes};
-use crate::server::{Build, Member, MemberTasks};
+use crate::server::{Build, Member};
 use crate::signal::Signal;
 use crate::sim_task::{SimTask, TimeAccount};
 use crate::spread::Times;
@@ -108,8 +108,8 @@ impl Cluster {
         cluster
     }
 
-    fn start_tasks(self: &Rc<Self>, place: usize, tasks: MemberTasks) {
-        let MemberTasks { log, applier, reads, commits } = tasks;
+    fn start_tasks(self: &Rc<Self>, place: usize, tasks: [SimTask; 4]) {
+        let [log, applier, reads, commits] = tasks;
         let own = || Rc::clone(self);
         if place == LEADER {
             self.world.spawn(own().lead_log(log));
@@ -319,8 +319,8 @@ impl Cluster {
                     self.apply(place, &mut task, entry.work).await;
                     let applied = member.applied.get() + 1;
                     member.applied.set(applied);
-                    if entry.ticket.member == place {
-                        entry.ticket.done.set();
+                    if entry.member == place {
+                        entry.done.set();
                     }
                     let readers = member.waiting_for_applied.borrow_mut().remove(&applied);
                     if let Some(readers) = readers {

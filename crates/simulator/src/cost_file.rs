@@ -96,11 +96,11 @@ impl Costs {
 fn costs(table: &Table) -> Result<Costs, String> {
     let mut costs = Costs::default();
     let places = costs.fields();
-    let names = places.each_ref().map(|(name, _)| *name);
+    let names = places.each_ref().map(|(name, ..)| *name);
     if let Some(unknown) = table.keys().find(|key| !names.contains(&key.as_str())) {
         return Err(format!("unknown field `{unknown}`; there are {}", names.join(", ")));
     }
-    for (name, place) in places {
+    for (name, _, place) in places {
         let value = table.get(name).ok_or_else(|| format!("`{name}` is missing"))?;
         match place {
             CostField::Whole(whole) => *whole = number(name, value)? as u64,
@@ -151,7 +151,7 @@ impl fmt::Display for CostFile {
         writeln!(f, "machine = {}", Value::String(self.machine.clone()))?;
         for (era, costs) in &self.eras {
             writeln!(f, "\n[\"{era}\"]")?;
-            for (name, place) in costs.clone().fields() {
+            for (name, _, place) in costs.clone().fields() {
                 match place {
                     CostField::Whole(whole) => writeln!(f, "{name} = {whole}")?,
                     CostField::Part(part) => writeln!(f, "{name} = {part:.4}")?,

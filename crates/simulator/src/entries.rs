@@ -31,16 +31,11 @@ impl Work {
     }
 }
 
+/// A waiting request follows its progress.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) actor: TaskLabel,
     pub(crate) work: Work,
-    pub(crate) ticket: Rc<Ticket>,
-}
-
-/// Connects a waiting request with the progress of its entry.
-#[derive(Debug)]
-pub(crate) struct Ticket {
     /// The member that proposed the entry.
     pub(crate) member: usize,
     /// Set when the entry is applied at `member`.
@@ -53,7 +48,7 @@ pub(crate) struct Ticket {
 /// Entries that are appended together.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<Rc<Entry>>,
     /// Index of the last entry.
     pub(crate) last: u64,
     pub(crate) bytes: u64,

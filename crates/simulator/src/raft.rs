@@ -20,7 +20,7 @@ use std::rc::Rc;
 use crate::account::{Account, TimeKind};
 use crate::cluster::Cluster;
 use crate::costs::{Costs, times};
-use crate::entries::{Batch, Entry, LEADER, Message, Ticket, Work};
+use crate::entries::{Batch, Entry, LEADER, Message, Work};
 use crate::signal::Signal;
 use crate::sim_task::SimTask;
 use clearlane_backend::Era;
@@ -56,7 +56,9 @@ impl Cluster {
             task.network(self.link(place, LEADER).one_way_ns()).await;
         }
         let (member, leader) = (self.member(place), self.member(LEADER));
-        let ticket = Rc::new(Ticket {
+        let entry = Rc::new(Entry {
+            actor: task.label,
+            work,
             member: place,
             done: Signal::new(&self.world),
             batch: RefCell::default(),
@@ -66,10 +68,10 @@ impl Cluster {
         let Costs { write_awake_ns, write_wakeups_ns, doze_ns, .. } = leader.build.costs;
         task.wait_for_wakeups(write_awake_ns, write_wakeups_ns, doze_ns).await;
         let (begin_ns, before) = (self.world.now_ns(), log.time_account.account());
-        log.queue.push(Entry { actor: task.label, work, ticket: Rc::clone(&ticket) });
-        ticket.done.wait().await;
-        let batch = ticket.batch.take().expect("it was committed");
-        let (handed_ns, handed) = ticket.handed.get();
+        log.queue.push(Rc::clone(&entry));
+        entry.done.wait().await;
+        let batch = entry.batch.take().expect("it was committed");
+        let (handed_ns, handed) = entry.handed.get();
         let encoded = batch.spent.since(&before);
         task.book_wait(log.name, &log.time_account, encoded, begin_ns, batch.sent_ns);
         let committed_ns = batch.committed_ns.get();
@@ -167,9 +169,9 @@ impl Cluster {
         let is_committed = |batch: &mut Rc<Batch>| batch.last <= member.committed.get();
         let handed = (self.world.now_ns(), member.applier.time_account.account());
         while let Some(batch) = member.unapplied.borrow_mut().pop_front_if(is_committed) {
-            for entry in batch.entries.iter().filter(|entry| entry.ticket.member == place) {
-                *entry.ticket.batch.borrow_mut() = Some(Rc::clone(&batch));
-                entry.ticket.handed.set(handed);
+            for entry in batch.entries.iter().filter(|entry| entry.member == place) {
+                *entry.batch.borrow_mut() = Some(Rc::clone(&batch));
+                entry.handed.set(handed);
             }
             member.applier.queue.push(batch);
         }

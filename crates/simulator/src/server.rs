@@ -59,7 +59,7 @@ pub(crate) struct Member {
     /// Whether requests can arrive here; if not, applying is not simulated.
     pub(crate) applies: bool,
     /// At the leader, proposals.
-    pub(crate) log: Worker<Entry>,
+    pub(crate) log: Worker<Rc<Entry>>,
     /// With the account of the log at the arrival.
     pub(crate) appends: Worker<(Rc<Batch>, Account)>,
     pub(crate) applier: Worker<Rc<Batch>>,
@@ -117,22 +117,15 @@ impl<T> Worker<T> {
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct MemberTasks {
-    pub(crate) log: SimTask,
-    pub(crate) applier: SimTask,
-    pub(crate) reads: SimTask,
-    pub(crate) commits: SimTask,
-}
-
 impl Member {
+    /// Also the tasks of its log, applier, reads and commits.
     pub(crate) fn new(
         world: &World,
         index: usize,
         scenario: &Scenario,
         build: &Rc<Build>,
         model: &Rc<Model>,
-    ) -> (Member, MemberTasks) {
+    ) -> (Member, [SimTask; 4]) {
         // Members have five random purposes each, from 2 on.
         let rng = |purpose: u64| Rng::new(scenario.seed, index as u64 * 5 + 2 + purpose);
         let (costs, applies) = (&build.costs, model.is_used(index));
@@ -145,13 +138,9 @@ impl Member {
         // The number of names is limited: an idle worker gets none of its own.
         let log = name("log");
         let used = |worker| if applies { name(worker) } else { log };
-        let task = |label| SimTask::new(world, &cores, label);
-        let tasks = MemberTasks {
-            log: task(log),
-            applier: task(used("applier")),
-            reads: task(used("reads")),
-            commits: task(used("commit")),
-        };
+        let labels = [log, used("applier"), used("reads"), used("commit")];
+        let tasks = labels.map(|label| SimTask::new(world, &cores, label));
+        let [log, applier, reads, _] = &tasks;
         let member = Member {
             locks: Locks::new(world),
             log_syncs: Times::new(model.sync.unwrap_or(costs.log_sync), rng(0)),
@@ -165,10 +154,10 @@ impl Member {
             revisions: Cell::default(),
             revisions_compacted: Cell::default(),
             applies,
-            log: Worker::new(world, &tasks.log, "the log"),
-            appends: Worker::new(world, &tasks.log, "the log"),
-            applier: Worker::new(world, &tasks.applier, "the applier"),
-            reads: Worker::new(world, &tasks.reads, "a round of reads"),
+            log: Worker::new(world, log, "the log"),
+            appends: Worker::new(world, log, "the log"),
+            applier: Worker::new(world, applier, "the applier"),
+            reads: Worker::new(world, reads, "a round of reads"),
             unapplied: RefCell::default(),
             committed: Cell::default(),
             applied: Cell::default(),

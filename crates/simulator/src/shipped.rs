@@ -27,11 +27,6 @@ impl Shipped {
         SHIPPED.iter().copied().flatten().copied()
     }
 
-    /// For an error message.
-    pub fn names() -> String {
-        Shipped::all().map(|shipped| shipped.name).collect::<Vec<_>>().join(", ")
-    }
-
     pub fn find(name: &str) -> Option<Shipped> {
         Shipped::all().find(|shipped| shipped.name == name)
     }

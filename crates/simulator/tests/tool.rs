@@ -102,6 +102,16 @@ fn a_comparison_says_what_was_removed() {
     assert_eq!(json["classes"][2]["sentence"].as_str(), Some(sentence));
     assert!(json["classes"][2]["ratio"]["p99"].as_f64().unwrap() > 1.5, "{json}");
     assert_eq!(said(line), text, "the same seed is the same run");
+    let head =
+        "class       ms         3.2   clearlane    ratio   the slowest 1 % spend their time on";
+    assert_eq!(text.lines().next(), Some(head));
+    let rows = text.lines().skip(1).take(9).map(|row| row.trim_start_matches(char::is_alphabetic));
+    let rows: Vec<_> = rows.map(|row| row.split_whitespace().next().unwrap()).collect();
+    assert_eq!(rows, ["p50", "p99", "max"].repeat(3));
+    let back = said("compare head-of-line --era clearlane,3.2 --seconds 10 --cores 4");
+    let worse =
+        "of waiting for readTx, which expensive holds in 3.2, to the slowest 1 %, on average.";
+    assert!(back.contains("; 3.2 adds ") && back.contains(worse), "{back}");
 }
 
 #[test]

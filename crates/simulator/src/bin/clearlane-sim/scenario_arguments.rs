@@ -126,7 +126,7 @@ fn text(name: &str) -> Result<String, String> {
     match Shipped::find(name) {
         Some(shipped) if !path.is_file() => Ok(shipped.text.to_owned()),
         None if !path.exists() && looks_like_a_name(&path) => {
-            let names = Shipped::names();
+            let names = Shipped::all().map(|shipped| shipped.name).collect::<Vec<_>>().join(", ");
             Err(format!(
                 "{name}: there is no such file, and no scenario of that name ships; there are {names}"
             ))
