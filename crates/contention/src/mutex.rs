@@ -1,15 +1,11 @@
-//! A mutex with a name.
+//! A mutex with a name: a [`LockState`](crate::rules::LockState) that every thread enters to write.
 //!
-//! It is a [`LockState`](crate::rules::LockState) that every thread enters to write: a running
-//! thread may overtake one that is being woken, and one that has queued for a millisecond is no
-//! longer overtaken. That is Go's `sync.Mutex` in its two modes, except that Go also spins for a
-//! moment before it queues, and decides on the mode for the whole queue instead of at each release.
+//! That is Go's `sync.Mutex` in its two modes, except that Go also spins for a moment before it
+//! queues, and decides on the mode for the whole queue instead of at each release. A thread that
+//! locks a mutex it holds waits for itself forever, as in Go.
 //!
-//! There is no poisoning: when a thread panics with the lock held, unwinding releases it, and
-//! the next one finds the data as the panic left them. What a panic may leave half-done must be
-//! guarded by the code that catches it; this project lets a panicked process die.
-//!
-//! A thread that locks a mutex it holds waits for itself forever, as in Go.
+//! There is no poisoning: when a thread panics with the lock held, unwinding releases it, and the
+//! next one finds the data as the panic left them.
 
 use std::{fmt, sync::Arc};
 

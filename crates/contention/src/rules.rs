@@ -99,8 +99,9 @@ pub struct ReleaseResult {
 pub struct LockState {
     /// The readers inside, in the order of entry.
     readers: Vec<Acquisition>,
-    /// The writer that has the turn. While there is one, readers are turned away.
-    writer: Option<ActiveWriter>,
+    /// The writer that has the turn, inside or waiting for the readers inside to leave. While there
+    /// is one, readers are turned away.
+    writer: Option<(Waiter, BlockerState)>,
     /// Readers that the writer with the turn has turned away.
     blocked_readers: Vec<Waiter>,
     /// Writers that wait for the turn, in the order of arrival.
@@ -110,14 +111,6 @@ pub struct LockState {
     last_ticket: u64,
     /// Those that have ended and were not taken yet.
     blocked_intervals: Vec<BlockedInterval>,
-}
-
-/// The writer that has the turn.
-#[derive(Debug)]
-enum ActiveWriter {
-    /// Waits for the readers inside to leave.
-    Waiting(Waiter),
-    Holding(Acquisition),
 }
 
 /// Since when it waits, and since when behind which blocker.
@@ -175,35 +168,27 @@ impl LockState {
 
     /// In the order of entry.
     pub fn holders(&self) -> impl Iterator<Item = &Acquisition> {
-        let writer = match &self.writer {
-            Some(ActiveWriter::Holding(acquisition)) => Some(acquisition),
-            _ => None,
-        };
-        self.readers.iter().chain(writer)
+        let inside = self.writer.iter().filter(|(_, state)| *state == BlockerState::Holding);
+        self.readers.iter().chain(inside.map(|(writer, _)| &writer.acquisition))
     }
 
     /// In this order: the writer with the turn, the readers it turned away, the writers in the
     /// queue.
     pub fn waiters(&self) -> impl Iterator<Item = BlockedAcquisition> {
-        let announced = match &self.writer {
-            Some(ActiveWriter::Waiting(waiter)) => Some(waiter),
-            _ => None,
-        };
-        let waiters = announced.into_iter().chain(&self.blocked_readers).chain(&self.writer_queue);
-        waiters.map(|waiter| BlockedAcquisition {
-            waiter: waiter.acquisition,
-            blocker: waiter.blocker,
-        })
+        let announced = self.writer.iter().filter(|(_, state)| *state == BlockerState::Waiting);
+        let announced = announced.map(|(writer, _)| writer);
+        let waiters = announced.chain(&self.blocked_readers).chain(&self.writer_queue);
+        waiters.map(|it| BlockedAcquisition { waiter: it.acquisition, blocker: it.blocker })
     }
 
     #[inline]
     fn acquire_read(&mut self, acquisition: Acquisition) -> bool {
-        let Some(turn) = &self.writer else {
-            self.readers.push(acquisition);
-            return true;
-        };
-        self.blocked_readers.push(Waiter::new(acquisition, Some(turn.as_blocker())));
-        false
+        let blocker = self.turn();
+        match blocker {
+            None => self.readers.push(acquisition),
+            Some(_) => self.blocked_readers.push(Waiter::new(acquisition, blocker)),
+        }
+        blocker.is_none()
     }
 
     #[inline]
@@ -211,20 +196,24 @@ impl LockState {
         if self.writer.is_none() && self.reserved_for.is_none() {
             return self.activate_writer(Waiter::new(acquisition, None), acquisition.since_ns);
         }
-        let blocker = self.writer.as_ref().map(ActiveWriter::as_blocker);
-        self.writer_queue.push_back(Waiter::new(acquisition, blocker));
+        self.writer_queue.push_back(Waiter::new(acquisition, self.turn()));
         false
+    }
+
+    #[inline]
+    fn turn(&self) -> Option<Blocker> {
+        self.writer.as_ref().map(|(writer, state)| writer.acquisition.as_blocker(*state))
     }
 
     /// Gives the turn to this writer; `true` if it went inside with it.
     #[inline]
-    fn activate_writer(&mut self, writer: Waiter, now_ns: u64) -> bool {
+    fn activate_writer(&mut self, mut writer: Waiter, now_ns: u64) -> bool {
         let inside = self.readers.is_empty();
-        self.writer = Some(if inside {
-            ActiveWriter::Holding(Acquisition { since_ns: now_ns, ..writer.acquisition })
-        } else {
-            ActiveWriter::Waiting(writer)
-        });
+        if inside {
+            writer.acquisition.since_ns = now_ns;
+        }
+        let state = if inside { BlockerState::Holding } else { BlockerState::Waiting };
+        self.writer = Some((writer, state));
         self.update_blockers(now_ns);
         inside
     }
@@ -240,25 +229,19 @@ impl LockState {
 
     /// After the last reader has left: the writer with the turn goes in.
     fn admit_writer(&mut self, now_ns: u64) -> Option<Ticket> {
-        let is_waiting = |writer: &mut ActiveWriter| matches!(writer, ActiveWriter::Waiting(_));
-        let Some(ActiveWriter::Waiting(mut writer)) = self.writer.take_if(is_waiting) else {
-            return None;
-        };
+        let (writer, state) = self.writer.as_mut()?;
         writer.set_blocker(None, now_ns, &mut self.blocked_intervals);
-        let holder = Acquisition { since_ns: now_ns, ..writer.acquisition };
-        self.writer = Some(ActiveWriter::Holding(holder));
-        Some(holder.ticket)
+        writer.acquisition.since_ns = now_ns;
+        *state = BlockerState::Holding;
+        Some(writer.acquisition.ticket)
     }
 
     #[inline]
     fn release_write(&mut self, ticket: Ticket, now_ns: u64) -> ReleaseResult {
-        let is_own = |writer: &mut ActiveWriter| match writer {
-            ActiveWriter::Holding(holder) => holder.ticket == ticket,
-            ActiveWriter::Waiting(_) => false,
+        let is_own = |(writer, state): &mut (Waiter, BlockerState)| {
+            writer.acquisition.ticket == ticket && *state == BlockerState::Holding
         };
-        let Some(ActiveWriter::Holding(acquisition)) = self.writer.take_if(is_own) else {
-            panic!("only the writer inside can leave");
-        };
+        let left = self.writer.take_if(is_own).expect("only the writer inside can leave");
         let mut wake = self.admit_blocked_readers(now_ns);
         self.update_blockers(now_ns);
         if let Some(next) = self.writer_queue.front() {
@@ -266,7 +249,7 @@ impl LockState {
             self.reserved_for = (waited_ns >= HANDOVER_AFTER_NS).then_some(next.acquisition.ticket);
             wake.push(next.acquisition.ticket);
         }
-        ReleaseResult { acquisition, wake }
+        ReleaseResult { acquisition: left.0.acquisition, wake }
     }
 
     /// All readers that were turned away go in, at once and before the next writer.
@@ -280,25 +263,13 @@ impl LockState {
 
     #[inline]
     fn update_blockers(&mut self, now_ns: u64) {
-        let writer = self.writer.as_ref().map(ActiveWriter::as_blocker);
+        let writer = self.turn();
         for waiter in self.blocked_readers.iter_mut().chain(&mut self.writer_queue) {
             waiter.set_blocker(writer, now_ns, &mut self.blocked_intervals);
         }
-        if let Some(ActiveWriter::Waiting(waiter)) = &mut self.writer {
-            let oldest = self
-                .readers
-                .first()
-                .map(|acquisition| acquisition.as_blocker(BlockerState::Holding));
+        if let Some((waiter, BlockerState::Waiting)) = &mut self.writer {
+            let oldest = self.readers.first().map(|it| it.as_blocker(BlockerState::Holding));
             waiter.set_blocker(oldest, now_ns, &mut self.blocked_intervals);
-        }
-    }
-}
-
-impl ActiveWriter {
-    fn as_blocker(&self) -> Blocker {
-        match self {
-            ActiveWriter::Waiting(waiter) => waiter.acquisition.as_blocker(BlockerState::Waiting),
-            ActiveWriter::Holding(acquisition) => acquisition.as_blocker(BlockerState::Holding),
         }
     }
 }

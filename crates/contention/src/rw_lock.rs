@@ -1,10 +1,6 @@
-//! A readers-writer lock with a name, and Go's order of entry.
-//!
-//! The order is that of [`LockState`](crate::rules::LockState): a waiting writer turns later
-//! readers away, and when it leaves, all readers it turned away go in before the next writer.
-//! Rust's own locks guarantee no order (`std`) or another one (`parking_lot` serves roughly in the
-//! order of arrival), so the read paths of old etcd versions would show another convoy than the one
-//! etcd had.
+//! A readers-writer lock with a name, and the order of entry of Go's, on which the read paths of
+//! etcd are built: [`LockState`](crate::rules::LockState). Rust's own locks guarantee no order
+//! (`std`) or another one (`parking_lot`), and would show another convoy.
 //!
 //! As in Go, a thread must not read-lock again what it has read-locked: if a writer arrives in
 //! between, the second call waits for the writer, which waits for the first. And as in

@@ -64,30 +64,3 @@ fn being_blocked_on_the_way_out_is_no_hold_of_the_next() {
         assert!(freed_ns <= since_ns, "held since {since_ns}, free at {freed_ns}");
     });
 }
-
-#[test]
-fn a_thread_knows_its_longest_wait_and_its_holder() {
-    let door = new_lock();
-    let (tell, told) = channel();
-    thread::scope(|scope| {
-        let holding = {
-            let _as = TaskLabel::named("holder").enter();
-            door.acquire(LockMode::Write)
-        };
-        scope.spawn(|| {
-            let _as = TaskLabel::named("waiter").enter();
-            drop(door.acquire(LockMode::Read));
-            let wait = take_longest_wait();
-            tell.send((wait, waited_ns(), take_longest_wait())).expect("the test listens");
-        });
-        while door.waiters().is_empty() {
-            thread::yield_now();
-        }
-        drop(holding);
-    });
-    let (wait, all_ns, again) = told.recv().expect("it was told");
-    let holder = Some(TaskLabel::named("holder"));
-    let front = holder.map(|holder| (holder, BlockerState::Holding));
-    assert_eq!(wait, Some(LockWait { lock: "lock", waited_ns: all_ns, blocker: front, holder }));
-    assert_eq!(again, None);
-}
