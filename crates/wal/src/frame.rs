@@ -41,12 +41,14 @@ fn length_field(length: u64) -> u64 {
     }
 }
 
-/// The contents of a segment, from some sector on.
+/// The contents of a segment, from some sector on. Offsets are those in the segment.
 #[derive(Debug)]
 pub(super) struct SegmentBytes {
     /// Up to the end of the segment; if they end before it, only a whole record may be taken from
     /// them.
     pub(super) bytes: Vec<u8>,
+    /// At a sector, because losses are judged by sectors.
+    pub(super) start: u64,
     /// The last segment, whose end may be torn.
     pub(super) is_last: bool,
 }
@@ -62,16 +64,6 @@ pub(super) enum FrameResult<'a> {
     Torn,
     /// Bytes have changed.
     Corrupt(String),
-}
-
-impl FrameResult<'_> {
-    /// Moves the offset by the `start` bytes of the segment that were left out.
-    pub(super) fn shifted_by(mut self, start: u64) -> Self {
-        if let FrameResult::Record { next, .. } = &mut self {
-            *next += start;
-        }
-        self
-    }
 }
 
 /// A frame whose length is possible.
@@ -91,7 +83,7 @@ impl Frame {
 }
 
 impl SegmentBytes {
-    /// Reads the frame at `offset` in `bytes`, a multiple of 8; `crc` is the sum so far.
+    /// Reads the frame at `offset`, a multiple of 8; `crc` is the sum so far.
     pub(super) fn read_frame(&self, offset: u64, crc: u32) -> FrameResult<'_> {
         let rest = self.bytes_from(offset);
         let Some(field) = rest.first_chunk() else {
@@ -116,10 +108,14 @@ impl SegmentBytes {
         self.slice(offset, u64::MAX)
     }
 
+    pub(super) fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+
     /// As far as the file reaches.
     fn slice(&self, from: u64, to: u64) -> &[u8] {
-        let end = self.bytes.len() as u64;
-        &self.bytes[from.min(end) as usize..to.min(end).max(from.min(end)) as usize]
+        let [from, to] = [from, to].map(|offset| (offset.min(self.end()) - self.start) as usize);
+        &self.bytes[from..to.max(from)]
     }
 
     fn torn_or_corrupt(&self, what: &str) -> FrameResult<'_> {
@@ -154,7 +150,7 @@ impl SegmentBytes {
     /// length, the file may end within those zeros: that is torn.
     fn has_whole_record(&self, frame: &Frame, crc: u32) -> bool {
         let body = self.bytes_from(frame.body());
-        let is_cut = frame.end() > self.bytes.len() as u64;
+        let is_cut = frame.end() > self.end();
         Record::decode_prefix(body).is_ok_and(|(record, rest)| {
             let length = (body.len() - rest.len()) as u64;
             check_crc(&record, crc).is_ok() && !(is_cut && length == frame.length)
@@ -162,7 +158,7 @@ impl SegmentBytes {
     }
 
     fn decode_record(&self, frame: &Frame, crc: u32) -> Result<Record<'_>, String> {
-        if frame.end() > self.bytes.len() as u64 {
+        if frame.end() > self.end() {
             return Err("a frame that reaches beyond the file".to_owned());
         }
         let body = self.slice(frame.body(), frame.body() + frame.length);
@@ -177,7 +173,7 @@ impl SegmentBytes {
 
     /// Whether a part of the frame looks as if it was not written to the disk.
     fn has_lost_sector(&self, frame: &Frame) -> bool {
-        if frame.end() > self.bytes.len() as u64 {
+        if frame.end() > self.end() {
             return true;
         }
         // The sector with the length is there, and with it all that is in it.

@@ -26,8 +26,6 @@ pub(super) struct Window<'a> {
     file: &'a dyn File,
     length: u64,
     written: u64,
-    /// At a sector, because losses are judged by sectors.
-    start: u64,
     visible: SegmentBytes,
     window_bytes: u64,
 }
@@ -39,11 +37,10 @@ impl<'a> Window<'a> {
 
     fn of_size(piece: u64, file: &'a dyn File, is_last: bool) -> io::Result<Window<'a>> {
         let length = file.length()?;
-        let shown = SegmentBytes { bytes: Vec::new(), is_last };
+        let visible = SegmentBytes { bytes: Vec::new(), start: 0, is_last };
         let written = written_length(file, length, piece)?;
-        let mut window =
-            Window { file, length, written, start: 0, visible: shown, window_bytes: piece };
-        window.load(0, piece)?;
+        let mut window = Window { file, length, written, visible, window_bytes: piece };
+        window.load(0, 0)?;
         Ok(window)
     }
 
@@ -59,28 +56,26 @@ impl<'a> Window<'a> {
         if offset >= self.written && (room == 0 || room >= 8) {
             return Some(FrameResult::End);
         }
-        let found = self.visible.read_frame(offset - self.start, crc).shifted_by(self.start);
+        let found = self.visible.read_frame(offset, crc);
         (matches!(found, FrameResult::Record { .. }) || self.reaches_end()).then_some(found)
     }
 
     fn reaches_end(&self) -> bool {
-        self.start + self.visible.bytes.len() as u64 >= self.length
+        self.visible.end() >= self.length
     }
 
     /// Moves to an offset; if it is there already, doubles the window.
     pub(super) fn widen(&mut self, offset: u64) -> io::Result<()> {
         let start = offset / SECTOR * SECTOR;
-        if start > self.start {
-            self.load(start, self.window_bytes)
-        } else {
-            self.load(start, 2 * self.visible.bytes.len() as u64)
-        }
+        let is_there = start <= self.visible.start;
+        self.load(start, if is_there { 2 * self.visible.bytes.len() as u64 } else { 0 })
     }
 
+    /// At least as much as a window has, but not beyond the segment.
     fn load(&mut self, start: u64, size: u64) -> io::Result<()> {
         let size = size.max(self.window_bytes).min(self.length.saturating_sub(start));
         self.visible.bytes.resize(usize::try_from(size).map_err(io::Error::other)?, 0);
-        self.start = start;
+        self.visible.start = start;
         self.file.read_at(start, &mut self.visible.bytes)
     }
 }
