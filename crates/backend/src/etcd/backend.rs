@@ -27,7 +27,7 @@ use crate::era::Era;
 use crate::error::Result;
 use crate::etcd::batch_tx::{Batch, BatchWriteTx};
 use crate::etcd::read_state::{ReadState, ReadTxLocks};
-use crate::etcd::tx_buffer::{TxReadBuffer, TxWriteBuffer};
+use crate::etcd::tx_buffer::TxBuffer;
 use crate::etcd::{v3_2_read_tx, v3_4_concurrent_read_tx, v3_5_cached_read_tx};
 use crate::interface::{Backend, ReadTx, Sizes, WriteTx};
 
@@ -53,12 +53,12 @@ impl<T: Debug> EtcdBackend<T> {
         payload: T,
     ) -> Result<EtcdBackend<T>> {
         let is_buffered = era >= Era::V3_2;
-        let write_buffer = is_buffered.then(TxWriteBuffer::default);
+        let write_buffer = is_buffered.then(TxBuffer::default);
         let batch = Batch::open(Arc::clone(&engine), payload, write_buffer)?;
         let batch = Mutex::new(&config.locks, "batchTx", batch);
         let reads = if is_buffered {
             let snapshot = engine.snapshot()?;
-            let first = ReadState { buffer: TxReadBuffer::default(), version: 0, snapshot };
+            let first = ReadState { buffer: TxBuffer::default(), version: 0, snapshot };
             Some(ReadTxLocks::new(&config.locks, first))
         } else {
             None
@@ -109,7 +109,11 @@ impl<T: Debug> EtcdBackend<T> {
             if batch.pending_deletes > 0 {
                 return self.commit_batch(batch);
             }
-            reads.write_back(batch.write_buffer.as_mut());
+            let mut read_state = reads.read_state.write();
+            if let Some(writes) = &mut batch.write_buffer {
+                writes.write_back(&mut read_state.buffer);
+            }
+            read_state.version += 1;
         }
         if batch.pending_ops >= self.config.batch_limit {
             self.commit_batch(batch)?;
@@ -146,7 +150,9 @@ impl<T: Debug + Send + Sync> Backend<T> for EtcdBackend<T> {
     }
 
     fn begin_write(&self) -> Result<Box<dyn WriteTx<T> + '_>> {
-        Ok(Box::new(BatchWriteTx::new(self.batch.lock(), self)?))
+        let batch = self.batch.lock();
+        batch.check_usable()?;
+        Ok(Box::new(BatchWriteTx { batch, backend: self, ended: false }))
     }
 
     fn commit_if_due(&self, now: Duration) -> Result<bool> {

@@ -17,7 +17,7 @@ use clearlane_engine::{Bucket, Defragment, Engine, KeyRange, WriteTxn};
 use crate::config::PreCommit;
 use crate::error::{Error, Result};
 use crate::etcd::backend::EtcdBackend;
-use crate::etcd::tx_buffer::TxWriteBuffer;
+use crate::etcd::tx_buffer::TxBuffer;
 use crate::interface::{DroppedStates, RangeVisitor, ReadTx, WriteTx, WriteTxResult};
 use crate::record_key::RecordKey;
 
@@ -25,8 +25,9 @@ use crate::record_key::RecordKey;
 #[derive(Debug)]
 pub(crate) struct Batch<T> {
     engine: Arc<dyn Engine>,
-    /// Absent only after a failure.
-    txn: Option<Box<dyn WriteTxn>>,
+    /// The open transaction, or the failure after which there is none: what the engine then holds
+    /// is unknown, so nothing more is written.
+    txn: Result<Box<dyn WriteTxn>>,
     /// Describes the state reached by the last write transaction, for the pre-commit hook.
     payload: T,
     /// A write transaction has ended since the last commit, perhaps with nothing but a payload.
@@ -34,20 +35,19 @@ pub(crate) struct Batch<T> {
     pub(crate) pending_ops: u64,
     pub(crate) pending_deletes: u64,
     /// The puts of the open write transaction, for eras whose readers do not read `txn`.
-    pub(crate) write_buffer: Option<TxWriteBuffer>,
+    pub(crate) write_buffer: Option<TxBuffer>,
     last_key: Option<RecordKey>,
-    failure: Option<Error>,
 }
 
 impl<T: Debug> Batch<T> {
     pub(crate) fn open(
         engine: Arc<dyn Engine>,
         payload: T,
-        write_buffer: Option<TxWriteBuffer>,
+        write_buffer: Option<TxBuffer>,
     ) -> Result<Batch<T>> {
         let last_key = engine.snapshot()?.last_key(Bucket::Key)?;
         Ok(Batch {
-            txn: Some(engine.begin_write()?),
+            txn: Ok(engine.begin_write()?),
             engine,
             payload,
             dirty: false,
@@ -55,7 +55,6 @@ impl<T: Debug> Batch<T> {
             pending_deletes: 0,
             write_buffer,
             last_key: last_key.map(|key| RecordKey::new(&key)).transpose()?,
-            failure: None,
         })
     }
 
@@ -66,36 +65,41 @@ impl<T: Debug> Batch<T> {
     }
 
     pub(crate) fn check_usable(&self) -> Result<()> {
-        self.failure.clone().map_or(Ok(()), Err)
-    }
-
-    fn txn(&mut self) -> Result<&mut dyn WriteTxn> {
-        self.check_usable()?;
-        Ok(&mut **self.txn.as_mut().expect("absent only after a failure"))
+        self.reader().map(drop)
     }
 
     pub(crate) fn reader(&self) -> Result<&dyn WriteTxn> {
-        self.check_usable()?;
-        Ok(&**self.txn.as_ref().expect("absent only after a failure"))
+        self.txn.as_deref().map_err(Error::clone)
+    }
+
+    /// Makes one change in the engine's transaction.
+    fn change(
+        &mut self,
+        change: impl FnOnce(&mut dyn WriteTxn) -> clearlane_engine::Result<()>,
+    ) -> Result<()> {
+        let changed = change(&mut **self.txn.as_mut().map_err(|failure| failure.clone())?);
+        if let Err(error) = changed {
+            let error = Error::from(error);
+            self.txn = Err(error.clone());
+            return Err(error);
+        }
+        self.pending_ops += 1;
+        Ok(())
     }
 
     fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {
         if bucket == Bucket::Key {
             self.last_key = Some(RecordKey::checked_after(key, self.last_key.as_ref())?);
         }
-        let stored = self.txn()?.put(bucket, key, &value);
-        self.record_failure(stored.map_err(Error::from))?;
+        self.change(|txn| txn.put(bucket, key, &value))?;
         if let Some(buffer) = &mut self.write_buffer {
             buffer.put(bucket, key, value);
         }
-        self.pending_ops += 1;
         Ok(())
     }
 
     pub(crate) fn delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
-        let deleted = self.txn()?.delete(bucket, key);
-        self.record_failure(deleted.map_err(Error::from))?;
-        self.pending_ops += 1;
+        self.change(|txn| txn.delete(bucket, key))?;
         self.pending_deletes += 1;
         self.dirty = true;
         Ok(())
@@ -119,36 +123,27 @@ impl<T: Debug> Batch<T> {
     }
 
     fn begin_txn(&mut self) -> Result<()> {
-        let next = self.engine.begin_write().map_err(Error::from);
-        self.txn = Some(self.record_failure(next)?);
-        Ok(())
+        self.txn = self.engine.begin_write().map_err(Error::from);
+        self.check_usable()
     }
 
     fn commit_txn(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
         self.check_usable()?;
-        let mut txn = self.txn.take().expect("absent only after a failure");
-        // Taken back below. It stays if the commit panics: its effect on the engine is unknown.
-        self.failure = Some(Error::Engine("a commit panicked".to_owned()));
+        // It stays if the commit panics: its effect on the engine is unknown.
+        let panicked = Err(Error::Engine("a commit panicked".to_owned()));
+        let mut txn = std::mem::replace(&mut self.txn, panicked)?;
         let hooked = pre_commit
             .run(&self.payload, &mut |bucket, key, value| Ok(txn.put(bucket, key, value)?));
-        let committed = hooked.and_then(|()| Ok(txn.commit()?));
-        self.record_failure(committed)?;
-        self.failure = None;
+        if let Err(error) = hooked.and_then(|()| Ok(txn.commit()?)) {
+            self.txn = Err(error.clone());
+            return Err(error);
+        }
         // After deletes there was no write-back: the engine has these puts now.
-        self.write_buffer.iter_mut().for_each(TxWriteBuffer::clear);
+        self.write_buffer.iter_mut().for_each(TxBuffer::clear);
         self.dirty = false;
         self.pending_ops = 0;
         self.pending_deletes = 0;
         Ok(())
-    }
-
-    /// After a failure the engine's contents are unknown, so nothing more is written.
-    fn record_failure<R>(&mut self, outcome: Result<R>) -> Result<R> {
-        if let Err(error) = &outcome {
-            self.txn = None;
-            self.failure = Some(error.clone());
-        }
-        outcome
     }
 }
 
@@ -159,19 +154,9 @@ fn run_defragment(mut rewrite: Box<dyn Defragment>) -> Result<()> {
 
 /// The write transaction of eras 3.1 to 3.5: `batchTx` held, puts go straight to the engine.
 pub(crate) struct BatchWriteTx<'b, T: Debug> {
-    batch: MutexGuard<'b, Batch<T>>,
-    backend: &'b EtcdBackend<T>,
-    ended: bool,
-}
-
-impl<'b, T: Debug> BatchWriteTx<'b, T> {
-    pub(crate) fn new(
-        batch: MutexGuard<'b, Batch<T>>,
-        backend: &'b EtcdBackend<T>,
-    ) -> Result<BatchWriteTx<'b, T>> {
-        batch.check_usable()?;
-        Ok(BatchWriteTx { batch, backend, ended: false })
-    }
+    pub(super) batch: MutexGuard<'b, Batch<T>>,
+    pub(super) backend: &'b EtcdBackend<T>,
+    pub(super) ended: bool,
 }
 
 impl<T: Debug> ReadTx for BatchWriteTx<'_, T> {
@@ -218,9 +203,8 @@ impl<T: Debug> WriteTx<T> for BatchWriteTx<'_, T> {
 
 impl<T: Debug> Drop for BatchWriteTx<'_, T> {
     fn drop(&mut self) {
-        if !self.ended {
-            self.batch.failure.get_or_insert(Error::Abandoned);
-            self.batch.txn = None;
+        if !self.ended && self.batch.txn.is_ok() {
+            self.batch.txn = Err(Error::Abandoned);
         }
     }
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use clearlane_contention::{Mutex, Registry, RwLock};
 use clearlane_engine::Snapshot;
 
-use crate::etcd::tx_buffer::{TxReadBuffer, TxWriteBuffer};
+use crate::etcd::tx_buffer::TxBuffer;
 
 /// What the lock `readTx` guards: all that a read needs.
 #[derive(Debug)]
 pub(super) struct ReadState {
-    pub(super) buffer: TxReadBuffer,
+    pub(super) buffer: TxBuffer,
     /// Rises whenever the buffer changes: a copy of another version is out of date.
     pub(super) version: u64,
     pub(super) snapshot: Arc<dyn Snapshot>,
@@ -26,7 +26,7 @@ pub(super) struct ReadTxLocks {
     /// 3.5 only while a cursor is opened.
     pub(super) tx_mu: Mutex<()>,
     /// The last copy of the read buffer, and the version of the buffer that it was made of (3.5).
-    pub(super) cache: Mutex<Option<(Arc<TxReadBuffer>, u64)>>,
+    pub(super) cache: Mutex<Option<(Arc<TxBuffer>, u64)>>,
 }
 
 impl ReadTxLocks {
@@ -36,12 +36,5 @@ impl ReadTxLocks {
             tx_mu: Mutex::new(locks, "txMu", ()),
             cache: Mutex::new(locks, "cache", None),
         }
-    }
-    pub(super) fn write_back(&self, writes: Option<&mut TxWriteBuffer>) {
-        let mut read_state = self.read_state.write();
-        if let Some(writes) = writes {
-            writes.write_back(&mut read_state.buffer);
-        }
-        read_state.version += 1;
     }
 }

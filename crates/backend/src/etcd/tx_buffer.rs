@@ -15,48 +15,40 @@ use bytes::Bytes;
 use clearlane_engine::{Bucket, KeyRange};
 
 #[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) key: Bytes,
-    pub(crate) value: Bytes,
+struct Entry {
+    key: Bytes,
+    value: Bytes,
 }
 
-type Entries = [Vec<Arc<Entry>>; Bucket::ALL.len()];
-
-/// Per bucket in key order, each key once.
+/// Per bucket. Readers' entries are in key order, each key once; those of the open write transaction
+/// are in the order of the puts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TxReadBuffer {
-    buckets: Entries,
+pub(crate) struct TxBuffer {
+    buckets: [Vec<Arc<Entry>>; Bucket::ALL.len()],
 }
 
-impl TxReadBuffer {
+impl TxBuffer {
+    /// Of a read buffer.
     pub(crate) fn get(&self, bucket: Bucket, key: &[u8]) -> Option<&Bytes> {
         let entries = &self.buckets[bucket.index()];
         let found = entries.binary_search_by(|entry| (*entry.key).cmp(key)).ok()?;
         Some(&entries[found].value)
     }
 
-    pub(crate) fn range(&self, bucket: Bucket, range: KeyRange<'_>) -> &[Arc<Entry>] {
-        if range.is_empty() {
-            return &[];
-        }
+    /// Of a read buffer, for a [merged scan](crate::merge::scan_merged).
+    pub(crate) fn range(
+        &self,
+        bucket: Bucket,
+        range: KeyRange<'_>,
+    ) -> impl Iterator<Item = (&[u8], Option<&Bytes>)> {
         let entries = &self.buckets[bucket.index()];
-        let from = entries.partition_point(|entry| *entry.key < *range.from);
-        let to = range.to.map_or(entries.len(), |to| entries.partition_point(|e| *e.key < *to));
-        &entries[from..to]
+        let below = |key: &[u8]| entries.partition_point(|entry| *entry.key < *key);
+        let from = below(range.from);
+        let to = range.to.map_or(entries.len(), below).max(from);
+        entries[from..to].iter().map(|entry| (&*entry.key, Some(&entry.value)))
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.buckets.iter_mut().for_each(Vec::clear);
-    }
-}
-
-/// Of the open write transaction, per bucket in the order of the puts.
-#[derive(Debug, Default)]
-pub(crate) struct TxWriteBuffer {
-    buckets: Entries,
-}
-
-impl TxWriteBuffer {
+    /// Into a write buffer.
     pub(crate) fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) {
         let entry = Entry { key: Bytes::copy_from_slice(key), value };
         self.buckets[bucket.index()].push(Arc::new(entry));
@@ -66,20 +58,17 @@ impl TxWriteBuffer {
         self.buckets.iter_mut().for_each(Vec::clear);
     }
 
-    pub(crate) fn write_back(&mut self, read: &mut TxReadBuffer) {
+    /// Moves the entries of a write buffer into a read buffer.
+    pub(crate) fn write_back(&mut self, read: &mut TxBuffer) {
         for (new, seen) in self.buckets.iter_mut().zip(&mut read.buckets) {
             let in_order = seen.last().into_iter().chain(&*new).is_sorted_by(|a, b| a.key < b.key);
             seen.append(new);
             if !in_order {
-                keep_newest_of_each_key(seen);
+                // Of entries with the same key, the one put last stays.
+                seen.reverse();
+                seen.sort_by(|a, b| a.key.cmp(&b.key));
+                seen.dedup_by(|later, kept| later.key == kept.key);
             }
         }
     }
-}
-
-/// Sorts by key and keeps, of entries with the same key, the one put last.
-fn keep_newest_of_each_key(entries: &mut Vec<Arc<Entry>>) {
-    entries.reverse();
-    entries.sort_by(|a, b| a.key.cmp(&b.key));
-    entries.dedup_by(|later, kept| later.key == kept.key);
 }

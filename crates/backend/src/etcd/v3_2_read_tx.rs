@@ -48,7 +48,6 @@ impl ReadTx for LockedReadTx<'_> {
         visit: &mut RangeVisitor<'_>,
     ) -> Result<()> {
         let pending = self.state.buffer.range(bucket, range);
-        let pending = pending.iter().map(|entry| (&*entry.key, Some(&entry.value)));
         let _cursor = self.tx_mu.lock();
         merge::scan_merged(&*self.state.snapshot, pending, bucket, range, visit)
     }

@@ -21,13 +21,13 @@ use clearlane_engine::{Bucket, KeyRange, Snapshot};
 
 use crate::error::Result;
 use crate::etcd::read_state::ReadTxLocks;
-use crate::etcd::tx_buffer::TxReadBuffer;
+use crate::etcd::tx_buffer::TxBuffer;
 use crate::interface::{RangeVisitor, ReadTx};
 use crate::merge;
 
 /// An open read with its own buffer, or (era 3.5) one that is shared.
 pub(super) struct ConcurrentReadTx<'b> {
-    pub(super) buffer: Arc<TxReadBuffer>,
+    pub(super) buffer: Arc<TxBuffer>,
     pub(super) snapshot: Arc<dyn Snapshot>,
     pub(super) tx_mu: &'b Mutex<()>,
 }
@@ -57,8 +57,7 @@ impl ReadTx for ConcurrentReadTx<'_> {
         range: KeyRange<'_>,
         visit: &mut RangeVisitor<'_>,
     ) -> Result<()> {
-        let pending = self.buffer.range(bucket, range).iter();
-        let pending = pending.map(|entry| (&*entry.key, Some(&entry.value)));
+        let pending = self.buffer.range(bucket, range);
         drop(self.tx_mu.lock());
         merge::scan_merged(&*self.snapshot, pending, bucket, range, visit)
     }

@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use crate::etcd::read_state::{ReadState, ReadTxLocks};
-use crate::etcd::tx_buffer::TxReadBuffer;
+use crate::etcd::tx_buffer::TxBuffer;
 use crate::etcd::v3_4_concurrent_read_tx::ConcurrentReadTx;
 
 pub(super) fn open(locks: &ReadTxLocks) -> ConcurrentReadTx<'_> {
@@ -29,7 +29,7 @@ pub(super) fn open(locks: &ReadTxLocks) -> ConcurrentReadTx<'_> {
     }
 }
 
-fn cached_buffer(locks: &ReadTxLocks, state: &ReadState) -> Arc<TxReadBuffer> {
+fn cached_buffer(locks: &ReadTxLocks, state: &ReadState) -> Arc<TxBuffer> {
     let mut cache = locks.cache.lock();
     let Some((copy, version)) = &*cache else {
         let copy = Arc::new(state.buffer.clone());
