@@ -27,16 +27,11 @@ const MARKER_NEW: &str = "engine.new";
 const DATA_PREFIX: &str = "data.";
 const FORMAT_NAME: &str = "clearlane-engine";
 const FORMAT_VERSION: u64 = 1;
-/// What a sled store is tried in: see `sled/trial_copy.rs`.
+/// What a sled store is tried in: see `sled/open.rs`.
 pub(crate) const TRIAL_SUFFIX: &str = ".trial";
 
-#[derive(Clone, Debug)]
-pub(crate) struct Directory {
-    state: Arc<DirectoryState>,
-}
-
 #[derive(Debug)]
-struct DirectoryState {
+pub(crate) struct Directory {
     path: PathBuf,
     kind: EngineKind,
     /// What the marker says; [`NO_STORE`] before there is one.
@@ -57,7 +52,7 @@ const GENERATION_MAX: u64 = u64::MAX / 2;
 impl Directory {
     /// Locks the directory and finds out whether `kind` may use it. Creates it if its parent is
     /// there; writes nothing else.
-    pub(crate) fn claim(path: &Path, kind: EngineKind) -> Result<Directory> {
+    pub(crate) fn claim(path: &Path, kind: EngineKind) -> Result<Arc<Directory>> {
         let made = create_if_missing(path)?;
         let handle = lock(path)?;
         let generation = inspect(path, kind)?;
@@ -77,12 +72,11 @@ impl Directory {
         let next_generation = AtomicU64::new(generation.map_or(0, |generation| generation + 1));
         let generation = AtomicU64::new(generation.unwrap_or(NO_STORE));
         let path = path.to_owned();
-        let state = DirectoryState { path, kind, generation, next_generation, handle };
-        Ok(Directory { state: Arc::new(state) })
+        Ok(Arc::new(Directory { path, kind, generation, next_generation, handle }))
     }
 
     pub(crate) fn current_generation(&self) -> Option<u64> {
-        let generation = self.state.generation.load(Ordering::Acquire);
+        let generation = self.generation.load(Ordering::Acquire);
         (generation != NO_STORE).then_some(generation)
     }
 
@@ -96,7 +90,7 @@ impl Directory {
         if self.current_generation().is_none() {
             self.write_announcement(0)?;
         }
-        let generation = self.state.next_generation.fetch_add(1, Ordering::AcqRel);
+        let generation = self.next_generation.fetch_add(1, Ordering::AcqRel);
         remove_data(&self.data_path(generation))?;
         Ok(generation)
     }
@@ -111,7 +105,7 @@ impl Directory {
     pub(crate) fn switch(&self, generation: u64) -> Result<()> {
         let (from, to) = (self.file(MARKER_NEW), self.file(MARKER));
         fs::rename(&from, &to).map_err(Error::at(&to))?;
-        self.state.generation.store(generation, Ordering::Release);
+        self.generation.store(generation, Ordering::Release);
         self.sync()
     }
 
@@ -119,7 +113,7 @@ impl Directory {
     pub(crate) fn remove_leftovers(&self) -> Result<()> {
         let current =
             self.current_generation().map(|generation| format!("{DATA_PREFIX}{generation}"));
-        for name in names(&self.state.path)? {
+        for name in names(&self.path)? {
             let old_data = is_data_name(&name) && Some(&name) != current.as_ref();
             if old_data || name == MARKER_NEW {
                 remove_data(&self.file(&name))?;
@@ -139,12 +133,12 @@ impl Directory {
     }
 
     fn file(&self, name: &str) -> PathBuf {
-        self.state.path.join(name)
+        self.path.join(name)
     }
 
     fn write_announcement(&self, generation: u64) -> Result<()> {
         let path = self.file(MARKER_NEW);
-        let text = Marker { kind: self.state.kind, generation }.to_text();
+        let text = Marker { kind: self.kind, generation }.to_text();
         let write = || {
             fs::write(&path, text)?;
             File::open(&path)?.sync_all()
@@ -154,7 +148,7 @@ impl Directory {
     }
 
     fn sync(&self) -> Result<()> {
-        sync(&self.state.path, &self.state.handle)
+        sync(&self.path, &self.handle)
     }
 }
 
@@ -321,8 +315,8 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    use super::{Directory, MARKER, MARKER_NEW, Marker, is_data_name, sync_parent};
-    use crate::error::{EngineKind, Error};
+    use super::{Directory, MARKER, Marker, sync_parent};
+    use crate::error::EngineKind;
 
     thread_local! {
         pub(super) static SYNCED: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
@@ -374,25 +368,5 @@ mod tests {
             assert!(!Marker::is_announcement(other.as_bytes()), "{other}");
         }
         assert!(!Marker::is_announcement(&[0; 4096]));
-    }
-
-    #[test]
-    fn an_announcement_that_is_not_ours_is_left_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let foreign = dir.path().join(MARKER_NEW);
-        fs::create_dir(&foreign).unwrap();
-        let refusal = Directory::claim(dir.path(), EngineKind::Redb).unwrap_err();
-        assert!(matches!(refusal, Error::Foreign { .. }), "{refusal}");
-        assert!(foreign.is_dir());
-    }
-
-    #[test]
-    fn names_of_data_are_those_that_we_give() {
-        for ours in ["data.0", "data.17", "data.3.trial"] {
-            assert!(is_data_name(ours), "{ours}");
-        }
-        for other in ["data.", "data.x", "data.0.bak", "data.backup-2026", "data.+7", "data.007"] {
-            assert!(!is_data_name(other), "{other}");
-        }
     }
 }

@@ -16,7 +16,7 @@
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -56,22 +56,22 @@ pub(crate) trait DurableStore: Sized + Send + Sync + Debug + 'static {
 /// the files are closed.
 #[derive(Debug)]
 pub(crate) struct DataPath {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     generation: u64,
     /// Whether the data goes when the store does: so for a copy that is not finished, and for a
     /// generation that was replaced.
     removes_on_drop: AtomicBool,
     /// The lock on the directory is held for as long as anything in it is in use.
-    directory: Directory,
+    directory: Arc<Directory>,
 }
 
 impl DataPath {
-    fn of_generation(generation: u64, directory: &Directory) -> DataPath {
-        let (path, directory) = (directory.data_path(generation), directory.clone());
+    fn of_generation(generation: u64, directory: &Arc<Directory>) -> DataPath {
+        let (path, directory) = (directory.data_path(generation), Arc::clone(directory));
         DataPath { path, generation, removes_on_drop: AtomicBool::new(false), directory }
     }
 
-    fn of_next_generation(directory: &Directory) -> Result<DataPath> {
+    fn of_next_generation(directory: &Arc<Directory>) -> Result<DataPath> {
         let next = DataPath::of_generation(directory.prepare_next()?, directory);
         next.set_removed_on_drop(true);
         Ok(next)
@@ -82,10 +82,6 @@ impl DataPath {
         // Before the switch: should it fail half way, both generations have to stay.
         self.set_removed_on_drop(false);
         self.directory.switch(self.generation)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     pub(crate) fn is_removed_on_drop(&self) -> bool {
@@ -108,21 +104,16 @@ impl Drop for DataPath {
 
 #[derive(Debug)]
 pub(crate) struct DurableEngine<S> {
-    state: Arc<DurableEngineState<S>>,
-}
-
-#[derive(Debug)]
-struct DurableEngineState<S> {
     /// The current generation. Held only while a pointer is copied.
     current: Mutex<Arc<S>>,
     writer_lock: Arc<WriterLock>,
-    directory: Directory,
+    directory: Arc<Directory>,
     options: Options,
 }
 
 impl<S: DurableStore> DurableEngine<S> {
     /// Makes a store if there is none.
-    pub(crate) fn open(directory: Directory, options: Options) -> Result<DurableEngine<S>> {
+    pub(crate) fn open(directory: Arc<Directory>, options: Options) -> Result<Arc<Self>> {
         let store = match directory.current_generation() {
             Some(generation) => S::open(DataPath::of_generation(generation, &directory), &options)?,
             None => {
@@ -133,51 +124,48 @@ impl<S: DurableStore> DurableEngine<S> {
         };
         directory.remove_leftovers()?;
         let (current, writer_lock) = (Mutex::new(Arc::new(store)), Arc::default());
-        let state = DurableEngineState { current, writer_lock, directory, options };
-        Ok(DurableEngine { state: Arc::new(state) })
+        Ok(Arc::new(DurableEngine { current, writer_lock, directory, options }))
     }
 
-    fn start_defragment(&self) -> Result<DurableDefragment<S>> {
-        let guard = self.state.writer_lock.begin_defragment()?;
-        let data_path = DataPath::of_next_generation(&self.state.directory)?;
+    fn start_defragment(self: &Arc<Self>) -> Result<DurableDefragment<S>> {
+        let guard = self.writer_lock.begin_defragment()?;
+        let data_path = DataPath::of_next_generation(&self.directory)?;
         Ok(DurableDefragment {
-            target: Arc::new(S::create(data_path, &self.state.options)?),
+            target: Arc::new(S::create(data_path, &self.options)?),
             target_lock: Arc::default(),
-            cursor: Some(Cursor { bucket: Bucket::ALL[0], key: Vec::new() }),
+            cursor: Some((Bucket::ALL[0], Vec::new())),
             has_failed: false,
             guard,
-            engine: Arc::clone(&self.state),
+            engine: Arc::clone(self),
         })
     }
-}
 
-impl<S> DurableEngineState<S> {
     fn current(&self) -> Arc<S> {
         Arc::clone(&self.current.lock())
     }
 }
 
-impl<S: DurableStore> Engine for DurableEngine<S> {
+impl<S: DurableStore> Engine for Arc<DurableEngine<S>> {
     fn kind(&self) -> EngineKind {
         S::KIND
     }
 
     fn begin_write(&self) -> Result<Box<dyn WriteTxn>> {
         // The guard first: a switch of generations holds it, so this is the right store.
-        let guard = self.state.writer_lock.acquire()?;
-        self.state.current().begin_write(guard)
+        let guard = self.writer_lock.acquire()?;
+        self.current().begin_write(guard)
     }
 
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
-        self.state.current().snapshot()
+        self.current().snapshot()
     }
 
     fn size_on_disk(&self) -> Result<u64> {
-        self.state.current().size_on_disk()
+        self.current().size_on_disk()
     }
 
     fn size_in_use(&self) -> u64 {
-        self.state.current().size_in_use()
+        self.current().size_in_use()
     }
 
     fn begin_defragment(&self) -> Result<Box<dyn Defragment>> {
@@ -190,17 +178,11 @@ struct DurableDefragment<S: DurableStore> {
     target: Arc<S>,
     target_lock: Arc<WriterLock>,
     /// Where the next chunk begins; `None` when every key was visited.
-    cursor: Option<Cursor>,
+    cursor: Option<(Bucket, Vec<u8>)>,
     /// Set while a step is under way, so that it stays when the step fails or panics.
     has_failed: bool,
     guard: DefragmentGuard,
-    engine: Arc<DurableEngineState<S>>,
-}
-
-#[derive(Clone, Debug)]
-struct Cursor {
-    bucket: Bucket,
-    key: Vec<u8>,
+    engine: Arc<DurableEngine<S>>,
 }
 
 /// How many changed keys the last replays carry over in one transaction.
@@ -229,12 +211,12 @@ impl<S: DurableStore> DurableDefragment<S> {
         Ok(changed.len())
     }
 
-    fn copy_chunk(&mut self, cursor: &Cursor, records: usize) -> Result<()> {
+    fn copy_chunk(&mut self, (bucket, from): (Bucket, Vec<u8>), records: usize) -> Result<()> {
         let snapshot = self.engine.current().snapshot()?;
         let mut chunk: Vec<(Bytes, Bytes)> = Vec::new();
         let mut bytes = 0;
         let mut next_key = None;
-        snapshot.scan(cursor.bucket, KeyRange::starting_at(&cursor.key), &mut |key, value| {
+        snapshot.scan(bucket, KeyRange::starting_at(&from), &mut |key, value| {
             if chunk.len() >= records || bytes >= CHUNK_BYTES_MAX {
                 next_key = Some(key.to_vec());
                 return ControlFlow::Break(());
@@ -246,14 +228,12 @@ impl<S: DurableStore> DurableDefragment<S> {
         if !chunk.is_empty() {
             let mut txn = self.target.begin_write(self.target_lock.acquire()?)?;
             let records = &mut chunk.iter().map(|(key, value)| (&key[..], &value[..]));
-            txn.put_all(cursor.bucket, records)?;
+            txn.put_all(bucket, records)?;
             txn.commit()?;
         }
         self.cursor = match next_key {
-            Some(key) => Some(Cursor { bucket: cursor.bucket, key }),
-            None => Bucket::ALL
-                .get(cursor.bucket.index() + 1)
-                .map(|&bucket| Cursor { bucket, key: Vec::new() }),
+            Some(key) => Some((bucket, key)),
+            None => Bucket::ALL.get(bucket.index() + 1).map(|bucket| (*bucket, Vec::new())),
         };
         Ok(())
     }
@@ -273,7 +253,7 @@ impl<S: DurableStore> DurableDefragment<S> {
         match self.cursor.clone() {
             // At least one record, so that a copy gets on however busy the writer is.
             Some(cursor) => {
-                self.copy_chunk(&cursor, records.saturating_sub(replayed).max(1))?;
+                self.copy_chunk(cursor, records.saturating_sub(replayed).max(1))?;
                 Ok(false)
             }
             None => Ok(replayed < records),
@@ -297,7 +277,7 @@ impl<S: DurableStore> Defragment for DurableDefragment<S> {
         self.require_not_failed()?;
         let writers = self.guard.stop_writers()?;
         while let Some(cursor) = self.cursor.clone() {
-            self.copy_chunk(&cursor, usize::MAX)?;
+            self.copy_chunk(cursor, usize::MAX)?;
         }
         while self.replay(REPLAY_KEYS_MAX)? > 0 {}
         // From here on the outcome is on disk or not known: a failure stops all writing.

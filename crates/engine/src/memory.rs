@@ -34,7 +34,7 @@ pub struct MemoryEngine {
     /// The state of the last commit. Held only while a pointer is copied.
     published: Arc<Mutex<Arc<MemoryState>>>,
     /// Keeps the directory, if there is one, to ourselves.
-    _directory: Option<Directory>,
+    _directory: Option<Arc<Directory>>,
 }
 
 impl MemoryEngine {
@@ -43,7 +43,7 @@ impl MemoryEngine {
         MemoryEngine::default()
     }
 
-    pub(crate) fn open(directory: Directory) -> Result<MemoryEngine> {
+    pub(crate) fn open(directory: Arc<Directory>) -> Result<MemoryEngine> {
         directory.ensure_store()?;
         Ok(MemoryEngine { _directory: Some(directory), ..MemoryEngine::default() })
     }
@@ -173,23 +173,18 @@ impl Engine for MemoryEngine {
     }
 
     fn begin_defragment(&self) -> Result<Box<dyn Defragment>> {
-        Ok(Box::new(NoopDefragment { guard: self.writer_lock.begin_defragment()? }))
+        Ok(Box::new(self.writer_lock.begin_defragment()?))
     }
 }
 
-/// Freed nodes are the allocator's business.
-#[derive(Debug)]
-struct NoopDefragment {
-    guard: DefragmentGuard,
-}
-
-impl Defragment for NoopDefragment {
+/// There is nothing to rewrite: freed nodes are the allocator's business.
+impl Defragment for DefragmentGuard {
     fn step(&mut self, records: usize) -> Result<bool> {
-        self.guard.take_changed_keys(records);
+        self.take_changed_keys(records);
         Ok(true)
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
-        self.guard.stop_writers().map(drop)
+        self.stop_writers().map(drop)
     }
 }

@@ -11,9 +11,10 @@
 //! * The importer writes only into an engine that has no records.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
@@ -148,28 +149,6 @@ impl Exporter {
     }
 }
 
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StreamError {
-    #[error("not a stream of this program, or of another version")]
-    Magic,
-    /// Frames are counted from 0.
-    #[error("frame {frame} is damaged")]
-    Frame { frame: u64 },
-    /// The frames are whole, but not the ones that were sent.
-    #[error("the stream's records are not the ones that the trailer counts")]
-    TrailerMismatch,
-    #[error("the stream ends too early")]
-    Truncated,
-    #[error("something follows the end of the stream")]
-    TrailingGarbage,
-}
-
-impl From<StreamError> for Error {
-    fn from(damage: StreamError) -> Error {
-        Error::Corrupt { path: "stream".into(), detail: damage.to_string() }
-    }
-}
-
 /// The chunks may be cut anywhere.
 #[derive(Debug)]
 pub struct Importer {
@@ -180,6 +159,7 @@ pub struct Importer {
     /// What came and is not a whole frame yet.
     buffered: BytesMut,
     state: ImportState,
+    /// Counted from 0.
     frames: u64,
     records: u64,
     sum_of_sums: u32,
@@ -229,29 +209,27 @@ impl Importer {
     pub fn finish(self) -> Result<u64> {
         match self.state {
             ImportState::Complete => Ok(self.records),
-            _ => Err(StreamError::Truncated.into()),
+            _ => Err(damaged("the stream ends too early")),
         }
     }
 
     fn import_buffered(&mut self) -> Result<()> {
         loop {
             match self.state {
-                ImportState::Magic if self.buffered.len() >= MAGIC.len() => {
-                    if self.buffered.split_to(MAGIC.len()) != MAGIC[..] {
-                        return Err(StreamError::Magic.into());
-                    }
-                    self.state = ImportState::Frames;
-                }
                 // Wrong from its first bytes on: say so without waiting for more.
-                ImportState::Magic if !MAGIC.starts_with(&self.buffered) => {
-                    return Err(StreamError::Magic.into());
+                ImportState::Magic if self.buffered.iter().zip(MAGIC).any(|(a, b)| a != b) => {
+                    return Err(damaged("not a stream of this program, or of another version"));
+                }
+                ImportState::Magic if self.buffered.len() >= MAGIC.len() => {
+                    self.buffered.advance(MAGIC.len());
+                    self.state = ImportState::Frames;
                 }
                 ImportState::Frames => match self.next_frame()? {
                     Some(frame) => self.import_frame(&frame)?,
                     None => return Ok(()),
                 },
                 ImportState::Complete if !self.buffered.is_empty() => {
-                    return Err(StreamError::TrailingGarbage.into());
+                    return Err(damaged("something follows the end of the stream"));
                 }
                 ImportState::Failed => return Err(self.damaged_frame()),
                 ImportState::Magic | ImportState::Complete => return Ok(()),
@@ -318,7 +296,9 @@ impl Importer {
         }
         let (records, sum) = body.split_at(8);
         if records != self.records.to_be_bytes() || sum != self.sum_of_sums.to_be_bytes() {
-            return Err(StreamError::TrailerMismatch.into());
+            // The frames are whole, but not the ones that were sent.
+            let detail = "the stream's records are not the ones that the trailer counts";
+            return Err(damaged(detail));
         }
         self.commit()?;
         self.state = ImportState::Complete;
@@ -326,8 +306,12 @@ impl Importer {
     }
 
     fn damaged_frame(&self) -> Error {
-        StreamError::Frame { frame: self.frames }.into()
+        damaged(format!("frame {} is damaged", self.frames))
     }
+}
+
+fn damaged(detail: impl Into<String>) -> Error {
+    Error::corrupt(Path::new("stream"), detail)
 }
 
 struct Record<'b> {

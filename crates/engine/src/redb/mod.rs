@@ -137,14 +137,14 @@ impl DurableStore for RedbStore {
     const KIND: EngineKind = EngineKind::Redb;
 
     fn create(data_path: DataPath, options: &Options) -> Result<RedbStore> {
-        let disk = open_file(data_path.path(), true)?;
-        let store = RedbStore::create_on(disk, data_path.path(), options)?;
+        let disk = open_file(&data_path.path, true)?;
+        let store = RedbStore::create_on(disk, &data_path.path, options)?;
         Ok(RedbStore { data_path: Some(data_path), ..store })
     }
 
     fn open(data_path: DataPath, options: &Options) -> Result<RedbStore> {
-        let disk = open_file(data_path.path(), false)?;
-        let store = RedbStore::open_on(disk, data_path.path(), options)?;
+        let disk = open_file(&data_path.path, false)?;
+        let store = RedbStore::open_on(disk, &data_path.path, options)?;
         Ok(RedbStore { data_path: Some(data_path), ..store })
     }
 

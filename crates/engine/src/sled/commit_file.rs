@@ -14,7 +14,7 @@
 //!
 //! Not synced: that would double a commit's cost. A power cut can hide a loss, not invent one.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub(super) struct CommitFile {
     /// As the files were found; `None` once the store is open.
     checksum_at_open: Option<FilesChecksum>,
     /// If so, how the store was closed need not be known.
-    is_removed_on_drop: bool,
+    pub(super) is_removed_on_drop: bool,
 }
 
 /// What sled's files were when sled had closed them. [`FilesChecksum::STILL_OPEN`] while it has
@@ -53,23 +53,20 @@ struct FilesChecksum {
 
 impl FilesChecksum {
     const STILL_OPEN: FilesChecksum = FilesChecksum { log_length: 0, sum: 0 };
-
-    fn read(store: &Path) -> io::Result<FilesChecksum> {
-        Ok(FilesChecksum { log_length: log_length(store)?, sum: sum_files(store, 0)? })
-    }
 }
 
 impl CommitFile {
     pub(super) fn create(store: &Path) -> Result<CommitFile> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(store.join(COMMIT_FILE_NAME));
-        let file = file.map_err(Error::at(&store.join(COMMIT_FILE_NAME)))?;
-        let commit_file = CommitFile::new(store, file, 0, None)?;
-        let written = commit_file.write_open().and_then(|()| commit_file.sync_everything());
-        written.map_err(Error::at(&store.join(COMMIT_FILE_NAME)))?;
+        let commit_file = CommitFile::new(store, open_file(store, true)?, 0, None)?;
+        // A new store's files, and their names.
+        let write = || {
+            commit_file.write(0, FilesChecksum::STILL_OPEN)?;
+            commit_file.file.sync_all()?;
+            commit_file.log.sync_data()?;
+            File::open(store.join(CONFIG_NAME))?.sync_all()?;
+            File::open(store)?.sync_all()
+        };
+        write().map_err(Error::at(&store.join(COMMIT_FILE_NAME)))?;
         Ok(commit_file)
     }
 
@@ -96,8 +93,7 @@ impl CommitFile {
                 Err(error) => return Err(Error::at(&store.join(name))(error)),
             }
         }
-        let file = OpenOptions::new().read(true).write(true).open(store.join(COMMIT_FILE_NAME));
-        let file = file.map_err(Error::at(&store.join(COMMIT_FILE_NAME)))?;
+        let file = open_file(store, false)?;
         let mut bytes = [0; COMMIT_FILE_BYTES];
         let read = file.read_exact_at(&mut bytes, 0);
         let numbers = read.ok().and_then(|()| parse(&bytes));
@@ -144,7 +140,8 @@ impl CommitFile {
     pub(super) fn mark_open(&mut self, commit: u64) -> Result<()> {
         self.acknowledged = commit;
         self.checksum_at_open = None;
-        self.write_open().map_err(Error::at(&self.store.join(COMMIT_FILE_NAME)))
+        let written = self.write(commit, FilesChecksum::STILL_OPEN);
+        written.map_err(Error::at(&self.store.join(COMMIT_FILE_NAME)))
     }
 
     /// Records that `commit` is about to be acknowledged, with sled's log on the disk. sled's own
@@ -152,23 +149,7 @@ impl CommitFile {
     /// writes what the file system knows of the file.
     pub(super) fn acknowledge(&self, commit: u64) -> io::Result<()> {
         self.log.sync_data()?;
-        write_numbers(&self.file, commit, FilesChecksum::STILL_OPEN)
-    }
-
-    /// For a new store: its files, and their names.
-    fn sync_everything(&self) -> io::Result<()> {
-        self.file.sync_all()?;
-        self.log.sync_data()?;
-        File::open(self.store.join(CONFIG_NAME))?.sync_all()?;
-        File::open(&self.store)?.sync_all()
-    }
-
-    fn write_open(&self) -> io::Result<()> {
-        write_numbers(&self.file, self.acknowledged, FilesChecksum::STILL_OPEN)
-    }
-
-    pub(super) fn set_removed_on_drop(&mut self) {
-        self.is_removed_on_drop = true;
+        self.write(commit, FilesChecksum::STILL_OPEN)
     }
 
     /// Waits until sled has closed them.
@@ -176,7 +157,18 @@ impl CommitFile {
         self.wait_for_release().map_err(|error| io::Error::other(error.to_string()))?;
         let mut number = [0; 8];
         self.file.read_exact_at(&mut number, 0)?;
-        write_numbers(&self.file, u64::from_be_bytes(number), FilesChecksum::read(&self.store)?)
+        let (log_length, sum) = (log_length(&self.store)?, sum_files(&self.store, 0)?);
+        self.write(u64::from_be_bytes(number), FilesChecksum { log_length, sum })
+    }
+
+    fn write(&self, acknowledged: u64, files: FilesChecksum) -> io::Result<()> {
+        let mut bytes = [0; COMMIT_FILE_BYTES];
+        bytes[..8].copy_from_slice(&acknowledged.to_be_bytes());
+        bytes[8..16].copy_from_slice(&files.log_length.to_be_bytes());
+        bytes[16..20].copy_from_slice(&files.sum.to_be_bytes());
+        let sum = crc32c::crc32c(&bytes[..20]);
+        bytes[20..].copy_from_slice(&sum.to_be_bytes());
+        self.file.write_all_at(&bytes, 0)
     }
 }
 
@@ -188,6 +180,12 @@ impl Drop for CommitFile {
             let _ = self.write_closed();
         }
     }
+}
+
+fn open_file(store: &Path, is_new: bool) -> Result<File> {
+    let path = store.join(COMMIT_FILE_NAME);
+    let file = File::options().read(true).write(true).create_new(is_new).open(&path);
+    file.map_err(Error::at(&path))
 }
 
 fn open_log(store: &Path) -> Result<File> {
@@ -226,16 +224,6 @@ fn sum_file(path: &Path, mut sum: u32) -> io::Result<u32> {
             length => sum = crc32c::crc32c_append(sum, &buffer[..length]),
         }
     }
-}
-
-fn write_numbers(file: &File, acknowledged: u64, files: FilesChecksum) -> io::Result<()> {
-    let mut bytes = [0; COMMIT_FILE_BYTES];
-    bytes[..8].copy_from_slice(&acknowledged.to_be_bytes());
-    bytes[8..16].copy_from_slice(&files.log_length.to_be_bytes());
-    bytes[16..20].copy_from_slice(&files.sum.to_be_bytes());
-    let sum = crc32c::crc32c(&bytes[..20]);
-    bytes[20..].copy_from_slice(&sum.to_be_bytes());
-    file.write_all_at(&bytes, 0)
 }
 
 fn parse(bytes: &[u8; COMMIT_FILE_BYTES]) -> Option<(u64, FilesChecksum)> {

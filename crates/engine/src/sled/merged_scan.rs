@@ -36,41 +36,28 @@ pub(super) fn scan_merged(
     let end = range.to.map_or_else(|| after_bucket(bucket), |to| tree_key(bucket, to));
     let mut from = tree_key(bucket, range.from);
     loop {
-        let chunk = read_chunk(tree, &from, &end)?;
+        let (mut records, mut bytes, mut last) = (Vec::new(), 0, None);
+        let keys = (Bound::Included(&from[..]), Bound::Excluded(&end[..]));
+        for record in tree.range::<&[u8], _>(keys) {
+            let (key, value) = record.map_err(storage_error)?;
+            bytes += key.len() + value.len();
+            records.push((Bytes::copy_from_slice(&key), value));
+            if records.len() >= CHUNK_RECORDS_MAX || bytes >= CHUNK_BYTES_MAX {
+                last = records.last().map(|(key, _)| key.clone());
+                break;
+            }
+        }
         // A full chunk speaks for the keys up to its last one, another for all that are left.
-        let last =
-            chunk.is_full.then(|| chunk.records.last().map(|(key, _)| key.clone())).flatten();
         let until = last.as_ref().map_or(Bound::Excluded(&end), Bound::Included);
         let changed = changes(&from, until);
-        if visit_merged(chunk.records, changed, visit).is_break() {
+        if visit_merged(records, changed, visit).is_break() {
             return Ok(());
         }
         match last {
-            Some(last) => from = successor(&last),
+            Some(last) => from = [&last[..], &[0]].concat().into(),
             None => return Ok(()),
         }
     }
-}
-
-struct Chunk {
-    records: Vec<(Bytes, sled::IVec)>,
-    /// Whether there may be more records behind it.
-    is_full: bool,
-}
-
-fn read_chunk(tree: &sled::Tree, from: &Bytes, end: &Bytes) -> Result<Chunk> {
-    let mut chunk = Chunk { records: Vec::new(), is_full: false };
-    let mut bytes = 0;
-    for record in tree.range::<&[u8], _>((Bound::Included(&from[..]), Bound::Excluded(&end[..]))) {
-        let (key, value) = record.map_err(storage_error)?;
-        bytes += key.len() + value.len();
-        chunk.records.push((Bytes::copy_from_slice(&key), value));
-        if chunk.records.len() >= CHUNK_RECORDS_MAX || bytes >= CHUNK_BYTES_MAX {
-            chunk.is_full = true;
-            break;
-        }
-    }
-    Ok(chunk)
 }
 
 /// Merges two sequences in key order; where both have a key, `changed` wins.
@@ -103,11 +90,4 @@ fn visit_merged(
 
 pub(super) fn after_bucket(bucket: Bucket) -> Bytes {
     Bytes::copy_from_slice(&[bucket as u8 + 1])
-}
-
-fn successor(key: &[u8]) -> Bytes {
-    let mut next = Vec::with_capacity(key.len() + 1);
-    next.extend_from_slice(key);
-    next.push(0);
-    next.into()
 }

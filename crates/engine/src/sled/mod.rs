@@ -12,7 +12,7 @@
 //! * After a commit its number is also in the [`commit_file`]. A tree that comes back with a
 //!   smaller number has lost an acknowledged commit, and is refused.
 //! * sled repairs while it opens, so a store that is not, to the byte, as sled left it when it was
-//!   closed is first opened as a copy ([`trial_copy`]); what cannot be opened stays as it was.
+//!   closed is first opened as a copy (`open.rs`); what cannot be opened stays as it was.
 
 mod tree;
 mod open;
@@ -20,7 +20,6 @@ mod txn;
 mod merged_scan;
 mod undo_log;
 mod commit_file;
-mod trial_copy;
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,7 +32,7 @@ use crate::options::Options;
 use crate::writer_lock::WriterGuard;
 
 use commit_file::CommitFile;
-use open::{open_and_check, open_database};
+use open::{check_copy, open_and_check, open_database};
 use tree::{METADATA_KEY, TreeMetadata, storage_error};
 use txn::{SledSnapshot, SledWriteTxn};
 use undo_log::UndoLog;
@@ -53,21 +52,21 @@ impl DurableStore for SledStore {
     const KIND: EngineKind = EngineKind::Sled;
 
     fn create(data_path: DataPath, options: &Options) -> Result<SledStore> {
-        let database = open_database(data_path.path(), options)?;
+        let database = open_database(&data_path.path, options)?;
         let metadata = TreeMetadata::default();
         database.insert(METADATA_KEY, &metadata.to_bytes()).map_err(storage_error)?;
         database.flush().map_err(storage_error)?;
-        let commit_file = CommitFile::create(data_path.path())?;
+        let commit_file = CommitFile::create(&data_path.path)?;
         Ok(SledStore::new(database, metadata, commit_file, data_path))
     }
 
     fn open(data_path: DataPath, options: &Options) -> Result<SledStore> {
-        let mut commit_file = CommitFile::open(data_path.path())?;
+        let mut commit_file = CommitFile::open(&data_path.path)?;
         commit_file.wait_for_release()?;
         if !commit_file.was_closed_cleanly() {
-            trial_copy::check_copy(data_path.path(), &commit_file, options)?;
+            check_copy(&data_path.path, &commit_file, options)?;
         }
-        let (database, metadata) = open_and_check(data_path.path(), &commit_file, options)?;
+        let (database, metadata) = open_and_check(&data_path.path, &commit_file, options)?;
         commit_file.mark_open(metadata.commit)?;
         Ok(SledStore::new(database, metadata, commit_file, data_path))
     }
@@ -108,9 +107,7 @@ impl SledStore {
 
 impl Drop for SledStore {
     fn drop(&mut self) {
-        if self.data_path.is_removed_on_drop() {
-            self.commit_file.set_removed_on_drop();
-        }
+        self.commit_file.is_removed_on_drop = self.data_path.is_removed_on_drop();
     }
 }
 

@@ -80,6 +80,9 @@ fn a_strangers_file_by_the_name_of_an_announcement() {
         let error = refused(kind, dir.path());
         assert!(matches!(error, Error::Foreign { .. }), "{error}");
         assert!(error.to_string().contains("engine.new"), "{error}");
+        fs::remove_file(dir.path().join("engine.new")).unwrap();
+        fs::create_dir(dir.path().join("engine.new")).unwrap();
+        assert!(matches!(refused(kind, dir.path()), Error::Foreign { .. }));
     }
 }
 
@@ -87,7 +90,10 @@ fn a_strangers_file_by_the_name_of_an_announcement() {
 fn an_operators_backup_beside_the_data_is_kept() {
     for kind in DURABLE {
         let dir = store_with_a_record(kind);
-        fs::write(dir.path().join("data.0.bak"), "precious").unwrap();
+        let names = ["data.0.bak", "data.", "data.x", "data.+7", "data.007"];
+        for name in names {
+            fs::write(dir.path().join(name), "precious").unwrap();
+        }
         fs::create_dir(dir.path().join("data.backup-2026")).unwrap();
         fs::write(dir.path().join("data.backup-2026").join("a"), "precious").unwrap();
         let engine = open_small(kind, dir.path());
@@ -97,7 +103,7 @@ fn an_operators_backup_beside_the_data_is_kept() {
         drop(engine);
         drop(open_small(kind, dir.path()));
         let left = contents(dir.path());
-        assert!(left.contains_key("data.0.bak"), "{:?}", left.keys());
+        assert!(names.iter().all(|name| left.contains_key(*name)), "{:?}", left.keys());
         assert!(left.contains_key("data.backup-2026/a"), "{:?}", left.keys());
     }
 }
