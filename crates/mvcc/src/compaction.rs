@@ -247,14 +247,13 @@ pub(crate) fn check_compaction_revision(at: i64, revision: i64, compacted: i64) 
 pub(crate) const SCHEDULED_COMPACT_KEY: &[u8] = b"scheduledCompactRev";
 pub(crate) const FINISHED_COMPACT_KEY: &[u8] = b"finishedCompactRev";
 
-pub(crate) fn read_compact_revision(reader: &dyn Read, key: &[u8]) -> Result<Option<i64>> {
+/// -1 if there was none.
+pub(crate) fn read_compact_revision(reader: &dyn Read, key: &[u8]) -> Result<i64> {
     let value = reader.get(Bucket::Meta, key).map_err(clearlane_backend::Error::from)?;
-    let main = |value: Bytes| {
-        let number = value.first_chunk::<8>().map(|bytes| i64::from_be_bytes(*bytes));
-        let damaged = || format!("{} is too short", String::from_utf8_lossy(key));
-        number.ok_or_else(|| Error::Damaged(damaged()))
-    };
-    value.map(main).transpose()
+    let Some(value) = value else { return Ok(-1) };
+    let number = value.first_chunk::<8>().map(|bytes| i64::from_be_bytes(*bytes));
+    let damaged = || format!("{} is too short", String::from_utf8_lossy(key));
+    number.ok_or_else(|| Error::Damaged(damaged()))
 }
 
 /// A revision key, of which only the main part counts.

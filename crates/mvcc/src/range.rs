@@ -80,7 +80,21 @@ impl<R: IndexedRead> ReadTxn for R {
         }
         let (current, compacted) = self.revisions();
         let at = revision_to_read(current, compacted, options.revision)?;
-        Ok(visit_lengths_of(self.index(), range, at, options.limit, visit))
+        let limit = if options.limit > 0 { options.limit as u64 } else { u64::MAX };
+        let (mut is_known, mut left) = (true, limit);
+        self.index().walk(range, at, &mut |_, version| {
+            let length = version.record_len();
+            is_known = length.is_some();
+            left -= 1;
+            match length.map_or(ControlFlow::Break(()), &mut *visit) {
+                ControlFlow::Continue(()) if left > 0 => ControlFlow::Continue(()),
+                _ => ControlFlow::Break(()),
+            }
+        });
+        Ok(is_known.then(|| match left {
+            0 => self.index().count(range, at),
+            left => limit - left,
+        }))
     }
 
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
@@ -101,32 +115,6 @@ pub(crate) fn revision_to_read(current: i64, compacted: i64, asked: i64) -> Resu
         asked if asked < compacted => Err(Error::Compacted),
         asked => Ok(asked),
     }
-}
-
-/// Calls `visit` for the lengths of a range's records. Says how many keys there are in the range;
-/// nothing if the index does not know a length.
-fn visit_lengths_of<V: IndexSnapshot>(
-    index: &V,
-    range: KeyRange<'_>,
-    at: i64,
-    limit: i64,
-    visit: &mut LengthVisitor<'_>,
-) -> Option<u64> {
-    let limit = if limit > 0 { limit as u64 } else { u64::MAX };
-    let (mut is_known, mut left) = (true, limit);
-    index.walk(range, at, &mut |_, version| {
-        let length = version.record_len();
-        is_known = length.is_some();
-        left -= 1;
-        match length.map_or(ControlFlow::Break(()), &mut *visit) {
-            ControlFlow::Continue(()) if left > 0 => ControlFlow::Continue(()),
-            _ => ControlFlow::Break(()),
-        }
-    });
-    is_known.then(|| match left {
-        0 => index.count(range, at),
-        left => limit - left,
-    })
 }
 
 pub(crate) fn visit_records_of<V: IndexSnapshot>(

@@ -148,8 +148,9 @@ mod tests {
 
         #[test]
         fn any_bytes_are_refused_or_come_back(bytes in prop::collection::vec(any::<u8>(), 0..20)) {
-            if let Ok((revision, mark)) = RevisionKey::decode(&bytes) {
-                prop_assert_eq!(&*revision.key_of(mark), &bytes[..]);
+            match RevisionKey::decode(&bytes) {
+                Ok((revision, mark)) => prop_assert_eq!(&*revision.key_of(mark), &bytes[..]),
+                Err(refused) => prop_assert!(refused.to_string().starts_with("not a revision key: [")),
             }
         }
     }
@@ -159,23 +160,6 @@ mod tests {
         let key = Revision::new(5, 1).tombstone_key();
         assert_eq!(&*key, b"\0\0\0\0\0\0\0\x05_\0\0\0\0\0\0\0\x01t");
         assert_eq!(&*Revision::new(5, 1).put_key(), &key[..17]);
-    }
-
-    #[test]
-    fn other_bytes_are_refused() {
-        let good = Revision::new(1, 2).tombstone_key();
-        let mut separator = good.to_vec();
-        separator[8] = b'-';
-        let mut mark = good.to_vec();
-        mark[17] = b'u';
-        let mut negative = good.to_vec();
-        negative[0] = 0x80;
-        let long = [&good[..], b"t"].concat();
-        for bad in [&good[..16], &separator, &mark, &negative, &long, b""] {
-            let refused = RevisionKey::decode(bad).unwrap_err();
-            assert_eq!(refused.bytes, bad);
-            assert!(refused.to_string().starts_with("not a revision key: ["), "{refused}");
-        }
     }
 
     #[test]

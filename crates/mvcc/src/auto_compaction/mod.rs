@@ -32,7 +32,8 @@ pub struct AutoCompaction {
     /// `None` before the first check.
     next_check: Option<Duration>,
     paused: bool,
-    pending: Option<PendingCompaction>,
+    /// The revision that was asked for, and when.
+    pending: Option<(i64, Duration)>,
     compacted: i64,
 }
 
@@ -40,12 +41,6 @@ pub struct AutoCompaction {
 enum Policy {
     Periodic(Periodic),
     Revision { keep: i64 },
-}
-
-#[derive(Clone, Copy, Debug)]
-struct PendingCompaction {
-    revision: i64,
-    proposed_at: Duration,
 }
 
 impl AutoCompaction {
@@ -93,17 +88,17 @@ impl AutoCompaction {
         if self.paused || self.pending.is_some() {
             return None;
         }
-        self.pending = Some(PendingCompaction { revision, proposed_at: now });
+        self.pending = Some((revision, now));
         Some(revision)
     }
 
     /// Whichever request asked for the compaction.
     pub fn compacted(&mut self, revision: i64) {
         self.compacted = self.compacted.max(revision);
-        if let Some(asked) = self.pending.take_if(|asked| asked.revision <= revision)
+        if let Some((_, proposed_at)) = self.pending.take_if(|(asked, _)| *asked <= revision)
             && let Policy::Periodic(periodic) = &mut self.policy
         {
-            periodic.succeeded(asked.proposed_at);
+            periodic.last_success = Some(proposed_at);
         }
     }
 

@@ -25,7 +25,8 @@ pub(super) struct Periodic {
     retention: Duration,
     /// Since when each revision was current, oldest first.
     samples: VecDeque<(Duration, i64)>,
-    last_success: Option<Duration>,
+    /// When the last compaction that succeeded was asked for.
+    pub(super) last_success: Option<Duration>,
 }
 
 impl Periodic {
@@ -53,10 +54,5 @@ impl Periodic {
         let (since, revision) = *self.samples.front()?;
         let waited = |last: Duration| now.saturating_sub(last) >= self.interval();
         (old_enough(since) && self.last_success.is_none_or(waited)).then_some(revision)
-    }
-
-    /// `when` is the time of the sample that asked for the compaction.
-    pub(super) fn succeeded(&mut self, when: Duration) {
-        self.last_success = Some(when);
     }
 }

@@ -50,20 +50,17 @@ fn modes_are_read_and_0_is_none() {
 }
 
 #[test]
-fn below_an_hour_the_interval_is_the_retention() {
-    let mut policy = parsed("periodic", "30m");
-    assert_eq!(policy.next_check(), Duration::ZERO);
-    assert_eq!(policy.check(Duration::ZERO, 1), None);
-    assert_eq!(policy.next_check(), 3 * MINUTE, "a tenth of it");
-    assert_eq!(run(&mut policy, 130 * MINUTE, steady), [(30, 1), (60, 31), (90, 61), (120, 91)]);
-}
-
-#[test]
-fn from_an_hour_on_the_interval_is_an_hour() {
-    let mut policy = parsed("periodic", "3");
-    assert_eq!(policy.check(Duration::ZERO, 1), None);
-    assert_eq!(policy.next_check(), 6 * MINUTE, "a tenth of an hour");
-    assert_eq!(run(&mut policy, 6 * HOUR, steady), [(180, 1), (240, 61), (300, 121), (360, 181)]);
+fn the_interval_is_the_retention_but_an_hour_at_most() {
+    for (retention, tick, until, expected) in [
+        ("30m", 3, 130, [(30, 1), (60, 31), (90, 61), (120, 91)]),
+        ("3", 6, 360, [(180, 1), (240, 61), (300, 121), (360, 181)]),
+    ] {
+        let mut policy = parsed("periodic", retention);
+        assert_eq!(policy.next_check(), Duration::ZERO);
+        assert_eq!(policy.check(Duration::ZERO, 1), None);
+        assert_eq!(policy.next_check(), tick * MINUTE, "a tenth of it");
+        assert_eq!(run(&mut policy, until * MINUTE, steady), expected);
+    }
 }
 
 #[test]
@@ -166,19 +163,6 @@ fn a_failure_is_tried_again_at_the_next_tick() {
     assert_eq!(policy.check(10 * MINUTE, 20), Some(10));
     policy.compacted(10);
     assert_eq!(policy.check(15 * MINUTE, 20), None);
-}
-
-#[test]
-fn one_at_a_time() {
-    let mut policy = parsed("periodic", "1h");
-    let mut asked = Vec::new();
-    for minute in (0..=240).step_by(6) {
-        asked.extend(policy.check(minute * MINUTE, steady(u64::from(minute))));
-    }
-    assert_eq!(asked, [1], "its outcome is not known for three hours");
-    policy.compacted(1);
-    // Samples were taken while it was paused.
-    assert_eq!(policy.check(246 * MINUTE, 247), Some(187));
 }
 
 #[test]

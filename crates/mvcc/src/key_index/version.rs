@@ -47,31 +47,7 @@ impl Version {
 
 #[cfg(test)]
 mod tests {
-    use clearlane_proto::mvccpb::KeyValue;
-    use prost::Message;
-
     use super::*;
-    use crate::Revision;
-
-    #[test]
-    fn a_length_is_known_before_the_record_is() {
-        for (create_revision, mod_revision, version) in
-            [(1, 1, 1), (100, 200, 3), (128, 1 << 40, 1 << 20)]
-        {
-            for value in [0, 1, 127, 128, 70_000] {
-                let (lease, value) = (value as i64, vec![7; value].into());
-                let rest = KeyValue { key: "k".into(), value, lease, ..KeyValue::default() };
-                let encoded_len = EncodedLen::of(rest.encoded_len());
-                let record = KeyValue { create_revision, mod_revision, version, ..rest };
-                let modified = Revision::new(mod_revision, 0);
-                let version = Version { modified, created: create_revision, version, encoded_len };
-                assert_eq!(version.record_len(), Some(record.encoded_len()));
-                let unknown = Version { encoded_len: EncodedLen::UNKNOWN, ..version };
-                assert_eq!(unknown.record_len(), None);
-                assert_eq!(unknown.with_record_len(record.encoded_len()), version);
-            }
-        }
-    }
 
     #[test]
     fn what_does_not_fit_is_unknown() {

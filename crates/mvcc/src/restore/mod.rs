@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use clearlane_engine::{Bucket, Engine, KeyRange, Snapshot};
 
-use self::record_reader::{REVISION_MAX, RecordContents, RecordReader};
+use self::record_reader::{REVISION_MAX, RecordReader};
 use crate::compaction::{
     CompactionJob, CompactionTracker, FINISHED_COMPACT_KEY, SCHEDULED_COMPACT_KEY,
     read_compact_revision,
@@ -24,7 +24,6 @@ use crate::tree_index::TreeIndex;
 
 /// The revision of a store in which nothing has been written.
 const FIRST_REVISION: i64 = 1;
-const NEVER_COMPACTED: i64 = -1;
 
 /// Number of records in a run. Longer runs take more memory while they are sorted, shorter ones
 /// are more to merge.
@@ -56,21 +55,28 @@ pub fn restore<I: TreeIndex>(
     mut index: I,
     run_records: usize,
 ) -> Result<RestoredIndex<I>> {
-    let finished_compact_revision =
-        read_compact_revision(snapshot, FINISHED_COMPACT_KEY)?.unwrap_or(NEVER_COMPACTED);
-    let scheduled =
-        read_compact_revision(snapshot, SCHEDULED_COMPACT_KEY)?.unwrap_or(NEVER_COMPACTED);
+    let finished_compact_revision = read_compact_revision(snapshot, FINISHED_COMPACT_KEY)?;
+    let scheduled = read_compact_revision(snapshot, SCHEDULED_COMPACT_KEY)?;
     // A compaction that a crash has interrupted counts from its start on, and is done again.
     let compact_revision = finished_compact_revision.max(scheduled);
     if compact_revision > REVISION_MAX {
         return Err(Error::Damaged(format!("{compact_revision} cannot have been compacted")));
     }
 
-    let RecordContents { runs, newest, leases } = read_records(snapshot, run_records)?;
-    index.restore(runs);
+    let mut reader = RecordReader::new(run_records);
+    let mut outcome = Ok(());
+    let scanned = snapshot.scan(Bucket::Key, KeyRange::ALL, &mut |key, value| {
+        outcome = reader.add(key, value);
+        if outcome.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    scanned.map_err(clearlane_backend::Error::from)?;
+    outcome?;
+    reader.finish_run();
+    let (revision, leases) = (reader.newest().max(compact_revision), reader.leases());
+    index.restore(reader.runs);
     Ok(RestoredIndex {
         index,
-        revision: newest.max(compact_revision).max(FIRST_REVISION),
+        revision: revision.max(FIRST_REVISION),
         compact_revision,
         leases,
         finished_compact_revision,
@@ -96,16 +102,4 @@ pub(crate) fn restore_store<I: TreeIndex>(
     let compactions = CompactionTracker::new(finished);
     let compaction = (scheduled > finished).then(|| compactions.resume(scheduled, finished));
     Ok((restored, compactions, RecoveryInfo { leases, compaction }))
-}
-
-fn read_records(snapshot: &dyn Snapshot, run_records: usize) -> Result<RecordContents> {
-    let mut reader = RecordReader::new(run_records);
-    let mut outcome = Ok(());
-    let scanned = snapshot.scan(Bucket::Key, KeyRange::ALL, &mut |key, value| {
-        outcome = reader.add(key, value);
-        if outcome.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    scanned.map_err(clearlane_backend::Error::from)?;
-    outcome?;
-    Ok(reader.finish())
 }

@@ -17,16 +17,6 @@ use crate::tree_index::{Key, SortedRun, SortedRunBuilder};
 /// Above this a number counts nothing that has happened, and counting on from it may overflow.
 pub(super) const REVISION_MAX: i64 = 1 << 62;
 
-#[derive(Debug)]
-pub(super) struct RecordContents {
-    /// In the order of revisions.
-    pub(super) runs: Vec<SortedRun>,
-    /// The newest main revision, 0 if there was no record.
-    pub(super) newest: i64,
-    /// In key order.
-    pub(super) leases: Vec<LeasedKey>,
-}
-
 /// The parts of a record that the index needs: all but the value.
 #[derive(Clone, PartialEq, Message)]
 struct RecordHeader {
@@ -44,11 +34,13 @@ struct RecordHeader {
 #[derive(Debug, Default)]
 pub(super) struct RecordReader {
     run_records: usize,
-    runs: Vec<SortedRun>,
+    /// In the order of revisions.
+    pub(super) runs: Vec<SortedRun>,
     builder: SortedRunBuilder,
     builder_records: usize,
     /// The lease of each key whose newest record so far attaches it to one.
     leases: BTreeMap<Key, i64>,
+    /// That of the newest record so far.
     last_revision: Option<Revision>,
     /// Kept from record to record, for its memory.
     header: RecordHeader,
@@ -109,18 +101,20 @@ impl RecordReader {
         self.leases.remove(&self.header.key[..]);
     }
 
-    fn finish_run(&mut self) {
+    pub(super) fn finish_run(&mut self) {
         self.runs.push(std::mem::take(&mut self.builder).finish());
         self.builder_records = 0;
     }
 
-    pub(super) fn finish(mut self) -> RecordContents {
-        self.finish_run();
-        let newest = self.last_revision.map_or(0, |revision| revision.main);
-        let leased =
-            |(key, lease): (Key, i64)| LeasedKey { key: Bytes::copy_from_slice(&key), lease };
-        let leases = self.leases.into_iter().map(leased).collect();
-        RecordContents { runs: self.runs, newest, leases }
+    /// The newest main revision, 0 if there was no record.
+    pub(super) fn newest(&self) -> i64 {
+        self.last_revision.map_or(0, |revision| revision.main)
+    }
+
+    /// In key order.
+    pub(super) fn leases(&self) -> Vec<LeasedKey> {
+        let leases = self.leases.iter();
+        leases.map(|(key, &lease)| LeasedKey { key: Bytes::copy_from_slice(key), lease }).collect()
     }
 }
 

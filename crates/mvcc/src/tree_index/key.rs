@@ -128,15 +128,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_any_length_come_back_and_sort_as_their_bytes() {
-        let keys: Vec<Vec<u8>> = (0..80).map(|len| vec![b'k'; len]).collect();
-        for pair in keys.windows(2) {
-            assert_eq!(&*Key::new(&pair[0]), &pair[0][..]);
-            assert!(Key::new(&pair[0]) < Key::new(&pair[1]));
-        }
-    }
-
-    #[test]
     fn a_key_takes_forty_bytes() {
         assert_eq!(size_of::<Key>(), 40);
         assert!(matches!(Key::new(&[0; INLINE_MAX]), Key::Inline { .. }));

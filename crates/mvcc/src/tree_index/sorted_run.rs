@@ -102,33 +102,3 @@ impl SortedRun {
         merged.filter(|(_, history)| !history.is_lone_tombstone())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-    use crate::key_index::EncodedLen;
-
-    #[test]
-    fn runs_of_several_chunks_are_merged() {
-        let numbers = || (0..3_000_u64).map(|number| number.wrapping_mul(0x9e37_79b9) % 2_000);
-        let changes: Vec<_> = numbers().zip(1_i64..).collect();
-        let runs = changes.chunks(1_500).map(|changes| {
-            let mut builder = SortedRunBuilder::default();
-            for (number, main) in changes {
-                let version = Version::first(Revision::new(*main, 0), EncodedLen::UNKNOWN);
-                builder.put(&number.to_be_bytes(), version);
-            }
-            builder.finish()
-        });
-        let merged = SortedRun::merge(runs.collect());
-        let newest = |(key, history): (Key, KeyIndex)| {
-            (key.to_vec(), history.current().map(|version| version.modified.main))
-        };
-        let expected: BTreeMap<u64, i64> = changes.iter().copied().collect();
-        let expected =
-            expected.into_iter().map(|(key, main)| (key.to_be_bytes().to_vec(), Some(main)));
-        assert!(merged.map(newest).eq(expected));
-    }
-}

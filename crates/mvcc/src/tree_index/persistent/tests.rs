@@ -109,41 +109,33 @@ proptest! {
     }
 
     #[test]
-    fn a_built_tree_keeps_them_too(keys in 0..3000_u32, kept in 0..3000_u32) {
-        let mut builder = SortedRunBuilder::default();
-        for number in 0..keys {
-            let modified = Revision::new(5, i64::from(number));
-            let version = Version { created: 3, version: 2, ..Version::first(modified, EncodedLen::of(9)) };
-            builder.put(&key(number), version);
-        }
+    fn a_built_tree_keeps_them_too(keys in 0..6000_u32, kept in 0..6000_u32, runs in 1..4_u32) {
+        let version = |number| {
+            let modified = Revision::new(i64::from(number % runs) + 3, i64::from(number));
+            Version { created: 3, version: 2, ..Version::first(modified, EncodedLen::of(9)) }
+        };
+        let run = |run| {
+            let mut builder = SortedRunBuilder::default();
+            // Not in the order of the keys, which the run has to find.
+            for number in (run..keys).step_by(runs as usize).rev() {
+                builder.put(&key(number), version(number));
+            }
+            builder.finish()
+        };
         let mut index = PersistentIndex::default();
-        index.restore(vec![builder.finish()]);
+        index.restore((0..runs).map(run).collect());
         check(&index.current.root, true);
-        prop_assert_eq!(index.snapshot().count(KeyRange::ALL, 5), u64::from(keys));
+        let snapshot = index.snapshot();
+        prop_assert_eq!(snapshot.count(KeyRange::ALL, 5), u64::from(keys));
+        for number in 0..keys {
+            prop_assert_eq!(snapshot.get(&key(number), 5), Some(version(number)));
+        }
         for number in kept..keys {
             index.tombstone(&key(number), Revision::new(6, i64::from(number)));
         }
         prop_assert_eq!(compact_all(&mut index, 7, 100).len() as u32, keys.min(kept));
         check(&index.current.root, true);
     }
-}
-
-#[test]
-fn a_tree_of_several_runs_keeps_them_too() {
-    let keys = 100_000;
-    let mut runs = Vec::new();
-    for third in 0..3 {
-        let mut builder = SortedRunBuilder::default();
-        for number in (third..keys).step_by(3) {
-            let modified = Revision::new(i64::from(third) + 1, i64::from(number));
-            builder.put(&key(number), Version::first(modified, EncodedLen::of(9)));
-        }
-        runs.push(builder.finish());
-    }
-    let mut index = PersistentIndex::default();
-    index.restore(runs);
-    check(&index.current.root, true);
-    assert_eq!(index.snapshot().count(KeyRange::ALL, 3), u64::from(keys));
 }
 
 #[test]
