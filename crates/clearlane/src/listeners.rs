@@ -8,8 +8,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use clearlane_net::listener::{BindAddress, ListenAddress, Listener};
-use clearlane_net::tls::acceptor::ListenerKind;
-use clearlane_net::tls::{Dialer, Error, FlagPath, TlsAcceptor};
+use clearlane_net::tls::{Dialer, Error, FlagPath, TlsAcceptor, TlsInfo};
 
 use crate::config::Config;
 
@@ -38,8 +37,9 @@ impl Listeners {
         let peers = bind("listen-peer-urls", &config.listen_peers, Listener::bind)?;
         let metrics = bind("listen-metrics-urls", &config.http.listen_metrics, bind_port)?;
         let addresses = config.listen_clients.iter().chain(more).chain(&config.http.listen_metrics);
-        let for_clients = tls_acceptor(ListenerKind::Client, addresses, config)?;
-        let for_peers = tls_acceptor(ListenerKind::Peer, config.listen_peers.iter(), config)?;
+        let for_clients = tls_acceptor("client", &config.tls.clients, addresses, config)?;
+        let for_peers =
+            tls_acceptor("peer", &config.tls.peers, config.listen_peers.iter(), config)?;
         let with_tls = |bound: Vec<(Listener, &ListenAddress)>, tls: &Option<Arc<TlsAcceptor>>| {
             let listeners = bound.into_iter().map(|(listener, at)| match tls {
                 Some(tls) if at.is_secure => listener.with_tls(Arc::clone(tls), at.is_plain),
@@ -82,18 +82,15 @@ fn bind_port(address: &BindAddress) -> io::Result<TcpListener> {
 
 /// `None` if no listener needs it.
 fn tls_acceptor<'e>(
-    kind: ListenerKind,
+    endpoint: &'static str,
+    info: &TlsInfo,
     mut addresses: impl Iterator<Item = &'e ListenAddress>,
     config: &Config,
 ) -> Result<Option<Arc<TlsAcceptor>>, Error> {
     if !addresses.any(|at| at.is_secure) {
         return Ok(None);
     }
-    let info = match kind {
-        ListenerKind::Client => &config.tls.clients,
-        ListenerKind::Peer => &config.tls.peers,
-    };
-    let acceptor = TlsAcceptor::new(kind, info, &config.tls.protocol)?;
+    let acceptor = TlsAcceptor::new(endpoint, info, &config.tls.protocol)?;
     let path = |named: Option<&FlagPath>| {
         named.map(|named| named.path.display().to_string()).unwrap_or_default()
     };
@@ -103,7 +100,7 @@ fn tls_acceptor<'e>(
         "crl-file" = path(info.crl.as_ref()),
         "client-cert-auth" = info.trusted_ca.is_some(),
         "auto-tls" = info.self_signed.is_some(),
-        "starting with {kind} TLS"
+        "starting with {endpoint} TLS"
     );
     Ok(Some(Arc::new(acceptor)))
 }

@@ -59,15 +59,13 @@ pub enum TransportSecurity {
 #[derive(Debug)]
 enum BoundSocket {
     Tcp(std::net::TcpListener),
-    Unix(UnixSocketFile),
+    /// The file is dropped first: what is removed later may be another process's.
+    Unix(SocketFile, unix::UnixListener),
 }
 
 /// Dropping it removes the file.
 #[derive(Debug)]
-struct UnixSocketFile {
-    listener: unix::UnixListener,
-    path: PathBuf,
-}
+struct SocketFile(PathBuf);
 
 #[derive(Debug)]
 pub enum Connection {
@@ -86,7 +84,7 @@ impl Listener {
             BindAddress::Unix(path) => {
                 remove_stale_socket(path)?;
                 let listener = unix::UnixListener::bind(path)?;
-                BoundSocket::Unix(UnixSocketFile { listener, path: path.clone() })
+                BoundSocket::Unix(SocketFile(path.clone()), listener)
             }
         };
         Ok(Listener { socket, security: TransportSecurity::Plain })
@@ -106,7 +104,7 @@ impl Listener {
     pub fn listen_address(&self) -> io::Result<ListenAddress> {
         let address = match &self.socket {
             BoundSocket::Tcp(listener) => listener.local_addr().map(BindAddress::Tcp)?,
-            BoundSocket::Unix(socket) => BindAddress::Unix(socket.path.clone()),
+            BoundSocket::Unix(file, _) => BindAddress::Unix(file.0.clone()),
         };
         let is_plain = !matches!(self.security, TransportSecurity::Tls(_));
         let is_secure = !matches!(self.security, TransportSecurity::Plain);
@@ -120,10 +118,9 @@ impl Listener {
                 listener.set_nonblocking(true)?;
                 AsyncSocket::Tcp(tokio::net::TcpListener::from_std(listener)?)
             }
-            BoundSocket::Unix(file) => {
-                file.listener.set_nonblocking(true)?;
-                let listener = tokio::net::UnixListener::from_std(file.listener.try_clone()?)?;
-                AsyncSocket::Unix(listener, file)
+            BoundSocket::Unix(file, listener) => {
+                listener.set_nonblocking(true)?;
+                AsyncSocket::Unix(file, tokio::net::UnixListener::from_std(listener)?)
             }
         };
         Ok(AsyncListener { socket, security: self.security })
@@ -146,10 +143,7 @@ pub struct AsyncListener {
 #[derive(Debug)]
 enum AsyncSocket {
     Tcp(tokio::net::TcpListener),
-    Unix(
-        tokio::net::UnixListener,
-        #[expect(dead_code, reason = "its name goes with it")] UnixSocketFile,
-    ),
+    Unix(#[expect(dead_code, reason = "dropped with it")] SocketFile, tokio::net::UnixListener),
 }
 
 impl AsyncListener {
@@ -157,7 +151,7 @@ impl AsyncListener {
     pub async fn accept(&self) -> io::Result<(Connection, TransportSecurity)> {
         let connection = match &self.socket {
             AsyncSocket::Tcp(listener) => Connection::Tcp(listener.accept().await?.0.into_std()?),
-            AsyncSocket::Unix(listener, _) => {
+            AsyncSocket::Unix(_, listener) => {
                 Connection::Unix(listener.accept().await?.0.into_std()?)
             }
         };
@@ -177,10 +171,10 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
     }
 }
 
-impl Drop for UnixSocketFile {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         // No process listens behind it any more; if it stays, the next one removes it.
-        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(&self.0);
     }
 }
 

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use clearlane::data::{InitialCluster, InitialClusterState, MemberConfig};
 use clearlane_backend::Era;
 use clearlane_net::listener::Listener;
-use clearlane_net::tls::acceptor::ListenerKind;
 use clearlane_net::tls::protocol::ProtocolConfig;
 use clearlane_net::tls::{Dialer, TlsAcceptor, TlsInfo};
 use clearlane_peer::{Peers, PeersConfig};
@@ -153,9 +152,7 @@ impl TestCluster {
 
     fn incoming(&self, name: &str) -> Option<Arc<TlsAcceptor>> {
         let side = self.tls.get(name)?;
-        Some(Arc::new(
-            TlsAcceptor::new(ListenerKind::Peer, side, &ProtocolConfig::default()).unwrap(),
-        ))
+        Some(Arc::new(TlsAcceptor::new("peer", side, &ProtocolConfig::default()).unwrap()))
     }
 
     fn outgoing(&self, name: &str) -> Dialer {

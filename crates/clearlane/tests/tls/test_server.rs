@@ -9,7 +9,6 @@ use clearlane::data::MemberConfig;
 use clearlane_backend::Era;
 use clearlane_net::listener::BindAddress;
 use clearlane_net::listener::Listener;
-use clearlane_net::tls::acceptor::ListenerKind;
 use clearlane_net::tls::protocol::ProtocolConfig;
 use clearlane_net::tls::{Dialer, TlsAcceptor, TlsInfo};
 use clearlane_proto::etcdserverpb::PutRequest;
@@ -55,7 +54,7 @@ impl TlsTestServer {
         let own = ca.pair("server", &["127.0.0.1", "localhost"]);
         let mut side = TlsInfo { server_certificate: Some(own), ..TlsInfo::default() };
         change(&ca, &mut side);
-        let tls = Arc::new(TlsAcceptor::new(ListenerKind::Client, &side, &protocol).unwrap());
+        let tls = Arc::new(TlsAcceptor::new("client", &side, &protocol).unwrap());
         let data = dir.path().join("data");
         let config = MemberConfig::new("a", &data, "http://a:1", Era::Clearlane);
         let node = Arc::new(config.open_alone().unwrap());

@@ -18,44 +18,23 @@ pub(crate) const BATCH_NICE_STEPS: i32 = 5;
 /// The lowest priority.
 pub(crate) const NICE_MAX: i32 = 19;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SchedAttributes {
-    /// From -20 to 19.
-    pub(crate) nice: i32,
-    /// 0 is the system's default.
-    pub(crate) slice_ns: u64,
-}
-
-/// What holds for this thread, if it can be read, and it has not been given another policy than the
-/// usual one.
-#[cfg(test)]
-pub(crate) fn current() -> Option<SchedAttributes> {
-    get().ok().filter(is_usual).map(|attributes| attributes_of(&attributes))
-}
-
-/// Changes what holds for this thread, and returns whether it did: not if it has been given another
-/// policy.
-pub(crate) fn update(change: impl FnOnce(&mut SchedAttributes)) -> io::Result<bool> {
+/// Sets the length of this thread's slices (0: the system's default), and makes it nicer. Returns
+/// whether it did: not if the thread has been given another policy than the usual one.
+pub(crate) fn update(slice_ns: u64, nicer: i32) -> io::Result<bool> {
     let mut attributes = get()?;
     if !is_usual(&attributes) {
         return Ok(false);
     }
-    let mut changed = attributes_of(&attributes);
-    change(&mut changed);
-    attributes.sched_nice = changed.nice;
-    attributes.sched_runtime = changed.slice_ns;
+    attributes.sched_nice = (attributes.sched_nice + nicer).min(NICE_MAX);
+    attributes.sched_runtime = slice_ns;
     set(attributes).map(|()| true)
 }
 
-fn is_usual(attributes: &sched_attr) -> bool {
+pub(super) fn is_usual(attributes: &sched_attr) -> bool {
     attributes.sched_policy == libc::SCHED_OTHER as u32
 }
 
-fn attributes_of(attributes: &sched_attr) -> SchedAttributes {
-    SchedAttributes { nice: attributes.sched_nice, slice_ns: attributes.sched_runtime }
-}
-
-fn get() -> io::Result<sched_attr> {
+pub(super) fn get() -> io::Result<sched_attr> {
     let size = size_of::<sched_attr>() as u32;
     let mut attributes = sched_attr {
         size,

@@ -8,7 +8,6 @@
 //! must be the caller's, or one of its hosts must lead to it, by DNS in either direction. All
 //! checks are listed in `docs/tls.md`.
 
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -39,16 +38,11 @@ pub struct ClientName(pub Arc<str>);
 
 #[derive(Debug)]
 pub struct TlsAcceptor {
-    listener_kind: ListenerKind,
+    /// `client` or `peer`, for the log.
+    endpoint: &'static str,
     config: Arc<FileBacked<ServerConfig>>,
     checks_address: bool,
     handshake_timeout: Duration,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListenerKind {
-    Client,
-    Peer,
 }
 
 /// What the log shows of a refused connection.
@@ -61,17 +55,17 @@ struct HandshakeInfo {
 impl TlsAcceptor {
     /// Creates the self-signed certificate, if one is wanted.
     pub fn new(
-        listener_kind: ListenerKind,
+        endpoint: &'static str,
         side: &TlsInfo,
         protocol: &ProtocolConfig,
     ) -> Result<TlsAcceptor, Error> {
         let own = server_certificate(side)?;
-        let files = own.files().into_iter().chain(&side.trusted_ca).chain(&side.crl).cloned();
-        let files: Vec<FlagPath> = files.collect();
+        let files = own.files().into_iter().chain(&side.trusted_ca).chain(&side.crl);
+        let files: Vec<FlagPath> = files.cloned().collect();
         let (build_side, protocol) = (side.clone(), protocol.clone());
         let build = move || configuration(&own, &build_side, &protocol);
         Ok(TlsAcceptor {
-            listener_kind,
+            endpoint,
             config: Arc::new(FileBacked::new(files, build)?),
             checks_address: side.checks_address,
             handshake_timeout: HANDSHAKE_TIMEOUT,
@@ -126,7 +120,7 @@ impl TlsAcceptor {
 
     fn reject(&self, remote: Option<SocketAddr>, seen: &HandshakeInfo, why: &str) {
         let remote = remote.map_or_else(|| "unix".to_owned(), |remote| remote.to_string());
-        let (endpoint, server_name) = (self.listener_kind, &seen.server_name);
+        let (endpoint, server_name) = (self.endpoint, &seen.server_name);
         // Without a certificate there is nothing more to tell.
         let facts = seen.certificate.as_ref();
         tracing::warn!(
@@ -137,15 +131,6 @@ impl TlsAcceptor {
             error = why,
             "rejected connection on {endpoint} endpoint"
         );
-    }
-}
-
-impl fmt::Display for ListenerKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ListenerKind::Client => "client",
-            ListenerKind::Peer => "peer",
-        })
     }
 }
 
@@ -243,8 +228,7 @@ mod tests {
             years: 1,
         };
         let side = TlsInfo { self_signed: Some(made), ..TlsInfo::default() };
-        let mut incoming =
-            TlsAcceptor::new(ListenerKind::Client, &side, &ProtocolConfig::default()).unwrap();
+        let mut incoming = TlsAcceptor::new("client", &side, &ProtocolConfig::default()).unwrap();
         incoming.handshake_timeout = Duration::from_millis(20);
         block_on(async {
             let (ours, theirs) = tokio::io::duplex(64);

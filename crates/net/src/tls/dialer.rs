@@ -6,9 +6,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
@@ -20,7 +18,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
-use tower_service::Service;
+use tower::service_fn;
 
 use super::acceptor::{certificate_policy, server_certificate};
 use super::config::{CertificateFiles, FlagPath, TlsInfo};
@@ -30,9 +28,12 @@ use super::verifiers::{CertificatePolicy, ServerVerifier};
 use super::{Error, messages};
 use crate::listener::ByteStream;
 
+type TlsConfig = Arc<FileBacked<ClientConfig>>;
+type ByteIo = TokioIo<Box<dyn ByteStream>>;
+
 /// By default without TLS.
 #[derive(Clone, Debug, Default)]
-pub struct Dialer(Option<Arc<FileBacked<ClientConfig>>>);
+pub struct Dialer(Option<TlsConfig>);
 
 impl Dialer {
     /// Creates the self-signed certificate, if one is wanted.
@@ -49,8 +50,8 @@ impl Dialer {
             return Ok(Dialer::default());
         }
         let own_files = shown.iter().flat_map(CertificateFiles::files);
-        let files = own_files.chain(&side.trusted_ca).chain(&side.crl).cloned();
-        let files: Vec<FlagPath> = files.collect();
+        let files: Vec<FlagPath> =
+            own_files.chain(&side.trusted_ca).chain(&side.crl).cloned().collect();
         let (side, protocol) = (side.clone(), protocol.clone());
         let build = move || configuration(shown.as_ref(), &side, &protocol);
         Ok(Dialer(Some(Arc::new(FileBacked::new(files, build)?))))
@@ -85,16 +86,18 @@ impl Dialer {
         };
         let connected = match scheme {
             "unix" | "unixs" => {
-                let host = socket_server_name(rest).to_owned();
-                let target = DialTarget::Socket { path: rest.into(), host };
-                let endpoint = endpoint("http://localhost".into())?;
-                endpoint.connect_with_connector(Connector { target, tls }).await
+                let (path, host) = (PathBuf::from(rest), socket_server_name(rest).to_owned());
+                let connector = service_fn(move |_: Uri| {
+                    let (path, host, tls) = (path.clone(), host.clone(), tls.clone());
+                    async move { tls_handshake(UnixStream::connect(path).await?, tls, host).await }
+                });
+                endpoint("http://localhost".into())?.connect_with_connector(connector).await
             }
             // For tonic it is a connection like any other. Asked for `https` it would want to do
             // the TLS itself, if any crate of the program has it built with that.
             "https" => {
-                let endpoint = endpoint(format!("http://{rest}"))?;
-                endpoint.connect_with_connector(Connector { target: DialTarget::Host, tls }).await
+                let connector = service_fn(move |uri: Uri| connect_tls(uri, tls.clone()));
+                endpoint(format!("http://{rest}"))?.connect_with_connector(connector).await
             }
             _ => endpoint(url.to_owned())?.connect().await,
         };
@@ -113,61 +116,23 @@ fn socket_server_name(rest: &str) -> &str {
     if host.is_empty() { "localhost" } else { host.trim_matches(['[', ']']) }
 }
 
-/// A socket has the host of its certificate.
-#[derive(Clone)]
-enum DialTarget {
-    Host,
-    Socket { path: PathBuf, host: String },
-}
-
-/// Opens connections that tonic does not open itself: with TLS, or to a socket.
-struct Connector {
-    target: DialTarget,
-    tls: Option<Arc<FileBacked<ClientConfig>>>,
-}
-
-type ConnectFuture = Pin<Box<dyn Future<Output = io::Result<TokioIo<Box<dyn ByteStream>>>> + Send>>;
-
-impl Service<Uri> for Connector {
-    type Response = TokioIo<Box<dyn ByteStream>>;
-    type Error = io::Error;
-    type Future = ConnectFuture;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, uri: Uri) -> ConnectFuture {
-        let (target, tls) = (self.target.clone(), self.tls.clone());
-        Box::pin(async move {
-            let stream = match target {
-                DialTarget::Host => {
-                    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-                    let port = uri.port_u16().unwrap_or(443);
-                    let stream = TcpStream::connect((host.as_str(), port)).await?;
-                    stream.set_nodelay(true)?;
-                    tls_handshake(stream, tls, host).await?
-                }
-                DialTarget::Socket { path, host } => {
-                    tls_handshake(UnixStream::connect(path).await?, tls, host).await?
-                }
-            };
-            Ok(TokioIo::new(stream))
-        })
-    }
+async fn connect_tls(uri: Uri, tls: Option<TlsConfig>) -> io::Result<ByteIo> {
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+    let stream = TcpStream::connect((host.as_str(), uri.port_u16().unwrap_or(443))).await?;
+    stream.set_nodelay(true)?;
+    tls_handshake(stream, tls, host).await
 }
 
 /// Without TLS, the connection as it is.
 async fn tls_handshake<S: ByteStream + 'static>(
     stream: S,
-    tls: Option<Arc<FileBacked<ClientConfig>>>,
+    tls: Option<TlsConfig>,
     host: String,
-) -> io::Result<Box<dyn ByteStream>> {
-    let Some(config) = tls else { return Ok(Box::new(stream)) };
+) -> io::Result<ByteIo> {
+    let Some(config) = tls else { return Ok(TokioIo::new(Box::new(stream))) };
     let name = ServerName::try_from(host).map_err(io::Error::other)?;
-    let connected = TlsConnector::from(config.get().await?).connect(name, stream).await;
-    match connected {
-        Ok(stream) => Ok(Box::new(stream)),
+    match TlsConnector::from(config.get().await?).connect(name, stream).await {
+        Ok(stream) => Ok(TokioIo::new(Box::new(stream))),
         Err(error) => Err(io::Error::other(messages::handshake_error(&error))),
     }
 }

@@ -63,20 +63,20 @@ mod tests {
 
     #[test]
     fn words_are_gos() {
-        let of_error =
-            |error: Error| handshake_error(&io::Error::new(ErrorKind::InvalidData, error));
         assert_eq!(handshake_error(&ErrorKind::UnexpectedEof.into()), "EOF");
-        assert_eq!(
-            of_error(Error::NoCertificatesPresented),
-            "tls: client didn't provide a certificate"
-        );
-        assert_eq!(
-            of_error(Error::AlertReceived(AlertDescription::BadCertificate)),
-            "remote error: tls: bad certificate"
-        );
-        assert_eq!(
-            of_error(CertificateError::UnknownIssuer.into()),
-            "tls: failed to verify certificate: x509: certificate signed by unknown authority"
-        );
+        for (error, words) in [
+            (Error::NoCertificatesPresented, "tls: client didn't provide a certificate"),
+            (
+                Error::AlertReceived(AlertDescription::BadCertificate),
+                "remote error: tls: bad certificate",
+            ),
+            (
+                CertificateError::UnknownIssuer.into(),
+                "tls: failed to verify certificate: x509: certificate signed by unknown authority",
+            ),
+        ] {
+            let error = io::Error::new(ErrorKind::InvalidData, error);
+            assert_eq!(handshake_error(&error), words);
+        }
     }
 }
