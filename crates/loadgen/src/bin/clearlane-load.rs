@@ -17,7 +17,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clearlane_loadgen::arguments::{self, FillOptions, Subcommand};
+use clap::Parser as _;
+use clearlane_loadgen::arguments::{FillOptions, Subcommand};
 use clearlane_loadgen::fill::fill;
 use clearlane_loadgen::keys::KeySpace;
 use clearlane_loadgen::process::Process;
@@ -26,7 +27,7 @@ use clearlane_loadgen::workload::{self, Workload};
 use clearlane_loadgen::{Error, Result, connection};
 
 fn main() -> ExitCode {
-    let asked = match arguments::parse(std::env::args_os()) {
+    let asked = match Subcommand::try_parse() {
         Ok(asked) => asked,
         Err(error) => {
             let _ = error.print();
@@ -46,37 +47,36 @@ fn main() -> ExitCode {
 
 async fn execute(asked: Subcommand) -> Result<()> {
     match asked {
-        Subcommand::Fill { workload, options: how } => {
-            run_fill(&read(&workload)?.space, &how).await
+        Subcommand::Fill { workload, options } => run_fill(&read(&workload)?.space, &options).await,
+        Subcommand::Keys { count, key_size, value_size, options } => {
+            run_fill(&workload::key_space(count, key_size, value_size)?, &options).await
         }
-        Subcommand::Keys { count, key_size, value_size, options: how } => {
-            run_fill(&workload::key_space(count, key_size, value_size)?, &how).await
-        }
-        Subcommand::Run { workload, endpoint, without, seconds, warm_up, seed, json, pid } => {
+        Subcommand::Run { workload, target, without, seconds, warm_up, json, pid } => {
             let mut workload = read(&workload)?.without(&without)?;
             workload.seconds = seconds.unwrap_or(workload.seconds);
-            let endpoint = connection::endpoint(&endpoint)?;
+            let endpoint = connection::endpoint(&target.endpoint)?;
             let process = pid.map(Process::open).transpose()?;
             // Before the run, so that an error does not lose its results.
             let json = json.map(|path| create(&path)).transpose()?;
-            let warm_up = Duration::from_secs(warm_up);
+            let (seed, warm_up) = (target.seed, Duration::from_secs(warm_up));
             let order = RunOptions { endpoint, seed, process, warm_up };
             let report = run(&workload, &order, &mut progress_printer()).await?;
             print_line(report.table().trim_end())?;
-            match json {
-                Some(mut file) => writeln!(file, "{:#}", report.json()).map_err(write_error),
-                None => Ok(()),
-            }?;
-            let is_answered = report.classes.iter().any(|line| line.metrics.answered() > 0);
-            let silent = || Error::Server("no request was answered".to_owned());
-            is_answered.then_some(()).ok_or_else(silent)
+            if let Some(mut file) = json {
+                writeln!(file, "{:#}", report.json()).map_err(write_error)?;
+            }
+            if report.classes.iter().all(|line| line.metrics.answered() == 0) {
+                return Err(Error::Server("no request was answered".to_owned()));
+            }
+            Ok(())
         }
     }
 }
 
-async fn run_fill(space: &KeySpace, how: &FillOptions) -> Result<()> {
-    let endpoint = connection::endpoint(&how.endpoint)?;
-    let filled = fill(space, &endpoint, how.connections, how.seed, &mut progress_printer()).await?;
+async fn run_fill(space: &KeySpace, options: &FillOptions) -> Result<()> {
+    let FillOptions { target, connections } = options;
+    let endpoint = connection::endpoint(&target.endpoint)?;
+    let filled = fill(space, &endpoint, *connections, target.seed, &mut progress_printer()).await?;
     let (seconds, mb) = (filled.elapsed.as_secs_f64(), filled.bytes as f64 / 1e6);
     let keys = filled.keys;
     print_line(&format!(
