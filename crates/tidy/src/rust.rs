@@ -9,8 +9,11 @@
 //!   code without tests        the same, and `#[cfg(test)]` items blanked
 //! ```
 //!
-//! The lexer knows where comments, strings and characters begin and end, and matches brackets. It
-//! does not parse, and does not handle nested block comments.
+//! [`proc_macro2`] is the lexer: a token is code, unless it is a string, a character, or a doc.
+
+use std::ops::Range;
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 #[derive(Debug)]
 pub struct SourceViews {
@@ -24,26 +27,103 @@ pub struct SourceViews {
 }
 
 impl SourceViews {
+    /// Panics if the text is not Rust.
     pub fn of(text: &str) -> Self {
-        let code = blank(text);
-        let (mut rest, mut done) = (String::with_capacity(code.len()), 0);
-        let (mut lines_in_tests, mut test_modules) = (0, Vec::new());
-        for (start, attribute) in attributes(&code) {
-            if start < done || !is_for_tests(attribute) {
-                continue;
-            }
-            let behind = start + attribute.len();
-            let is_whole_file = attribute.starts_with("#!");
-            let end = if is_whole_file { code.len() } else { end_of_item(&code, behind) };
-            test_modules.extend(module_file(&code[behind..end]));
-            lines_in_tests += code[start..end].lines().count();
-            rest.push_str(&code[done..start]);
-            rest.extend(code[start..end].chars().map(blanked));
-            done = end;
-        }
-        rest.push_str(&code[done..]);
-        Self { code, code_without_tests: rest, lines_in_tests, test_modules }
+        let tokens = text.parse().unwrap_or_else(|error| panic!("{error}: {text}"));
+        let mut code =
+            Code { text, tokens: Vec::new(), lines_in_tests: 0, test_modules: Vec::new() };
+        code.visit(&trees(tokens), false);
+        let (all, without_tests) = (code.view(|_| true), code.view(|is_test| !is_test));
+        let Code { lines_in_tests, test_modules, .. } = code;
+        Self { code: all, code_without_tests: without_tests, lines_in_tests, test_modules }
     }
+}
+
+fn trees(tokens: TokenStream) -> Vec<TokenTree> {
+    tokens.into_iter().collect()
+}
+
+struct Code<'t> {
+    text: &'t str,
+    /// Where each token is, and whether it exists in tests only.
+    tokens: Vec<(Range<usize>, bool)>,
+    lines_in_tests: usize,
+    test_modules: Vec<String>,
+}
+
+impl Code<'_> {
+    fn visit(&mut self, mut rest: &[TokenTree], is_test: bool) {
+        while let Some((tree, behind)) = rest.split_first() {
+            let length = if is_test { 0 } else { length_of_test_item(rest) };
+            if length == 0 {
+                self.push(tree, is_test);
+                rest = behind;
+            } else {
+                let item;
+                (item, rest) = rest.split_at(length);
+                let end = item[length - 1].span().byte_range().end;
+                let text = &self.text[tree.span().byte_range().start..end];
+                self.lines_in_tests += text.lines().count();
+                if let [.., TokenTree::Ident(word), name, TokenTree::Punct(_)] = item
+                    && word == "mod"
+                {
+                    self.test_modules.push(name.to_string());
+                }
+                self.visit(item, true);
+            }
+        }
+    }
+
+    fn push(&mut self, tree: &TokenTree, is_test: bool) {
+        let place = tree.span().byte_range();
+        let text = &self.text[place.clone()];
+        match tree {
+            // A doc is an attribute, too.
+            _ if text.starts_with("//") || text.starts_with("/*") => {}
+            TokenTree::Group(group) => {
+                self.tokens.push((group.span_open().byte_range(), is_test));
+                self.visit(&trees(group.stream()), is_test);
+                self.tokens.push((group.span_close().byte_range(), is_test));
+            }
+            TokenTree::Literal(_) if !text.starts_with(|c: char| c.is_ascii_digit()) => {}
+            _ => self.tokens.push((place, is_test)),
+        }
+    }
+
+    /// The text with all blanked but the tokens that are wanted.
+    fn view(&self, is_wanted: impl Fn(bool) -> bool) -> String {
+        let blanked = |c| if c == '\n' { '\n' } else { ' ' };
+        let (mut view, mut done) = (String::with_capacity(self.text.len()), 0);
+        for (place, _) in self.tokens.iter().filter(|(_, is_test)| is_wanted(*is_test)) {
+            view.extend(self.text[done..place.start].chars().map(blanked));
+            view.push_str(&self.text[place.clone()]);
+            done = place.end;
+        }
+        view.extend(self.text[done..].chars().map(blanked));
+        view
+    }
+}
+
+/// The number of tokens of an item behind `#[cfg(test)]`, or of the file behind `#![cfg(test)]`; 0
+/// if neither begins here. An item ends with its block, or with a semicolon.
+fn length_of_test_item(trees: &[TokenTree]) -> usize {
+    let is = |tree: Option<&TokenTree>, c: char| matches!(tree, Some(TokenTree::Punct(punct)) if punct.as_char() == c);
+    let is_whole_file = is(trees.get(1), '!');
+    let at = 1 + usize::from(is_whole_file);
+    let Some(TokenTree::Group(group)) = trees.get(at).filter(|_| is(trees.first(), '#')) else {
+        return 0;
+    };
+    let attribute = group.stream().to_string().replace(' ', "");
+    let is_for_tests = attribute.starts_with("cfg(") && contains_word(&attribute, "test");
+    if !is_for_tests || attribute.contains("not(test") {
+        return 0;
+    }
+    let is_end = |tree: &TokenTree| match tree {
+        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+        tree => is(Some(tree), ';'),
+    };
+    let end = trees.iter().position(is_end).filter(|_| !is_whole_file);
+    end.map_or(trees.len(), |end| end + 1)
 }
 
 /// The numbers of the lines with `word` as a whole word.
@@ -74,109 +154,6 @@ pub fn directory_of_children(path: &str) -> &str {
     }
 }
 
-fn blank(text: &str) -> String {
-    let mut code = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(c) = rest.chars().next() {
-        let length = length_of_no_code(rest);
-        if length == 0 {
-            code.push(c);
-            rest = &rest[c.len_utf8()..];
-        } else {
-            code.extend(rest[..length].chars().map(blanked));
-            rest = &rest[length..];
-        }
-    }
-    code
-}
-
-/// The length of the comment, string or character that begins here; 0 for code.
-fn length_of_no_code(rest: &str) -> usize {
-    let length = match rest.as_bytes()[0] {
-        b'/' if rest.starts_with("//") => rest.find('\n'),
-        b'/' if rest.starts_with("/*") => rest[2..].find("*/").map(|at| at + 4),
-        b'"' => closing_quote(rest, '"'),
-        b'\'' if rest[1..].starts_with('\\') || rest.chars().nth(2) == Some('\'') => {
-            closing_quote(rest, '\'')
-        }
-        b'r' => match rest[1..].trim_start_matches('#') {
-            inside if inside.starts_with('"') => {
-                let hashes = rest.len() - 1 - inside.len();
-                let close = format!("\"{}", "#".repeat(hashes));
-                inside[1..].find(&close).map(|at| hashes + 2 + at + close.len())
-            }
-            _ => return 0,
-        },
-        // A lifetime, a division, and all else.
-        _ => return 0,
-    };
-    length.unwrap_or(rest.len())
-}
-
-/// The offset behind the closing quote. A character may itself be a quote.
-fn closing_quote(rest: &str, quote: char) -> Option<usize> {
-    let mut characters = rest.char_indices().skip(1);
-    while let Some((at, c)) = characters.next() {
-        match c {
-            '\\' => _ = characters.next(),
-            c if c == quote => return Some(at + 1),
-            _ => {}
-        }
-    }
-    None
-}
-
-fn blanked(c: char) -> char {
-    if c == '\n' { '\n' } else { ' ' }
-}
-
-/// The attributes `#[cfg(...)]` and `#![cfg(...)]`, each with its offset.
-fn attributes(code: &str) -> impl Iterator<Item = (usize, &str)> {
-    code.match_indices('#').filter_map(|(at, _)| {
-        let open = at + 1 + usize::from(code[at + 1..].starts_with('!'));
-        code[open..].starts_with("[cfg(").then(|| (at, &code[at..end_of_group(code, open)]))
-    })
-}
-
-fn is_for_tests(attribute: &str) -> bool {
-    contains_word(attribute, "test") && !attribute.contains("not(test")
-}
-
-/// Where the item ends that begins at `start`: with its block, or with a semicolon.
-fn end_of_item(code: &str, start: usize) -> usize {
-    let mut at = start;
-    while let Some(c) = code[at..].chars().next() {
-        match c {
-            '{' => return end_of_group(code, at),
-            '(' | '[' => at = end_of_group(code, at),
-            ';' => return at + 1,
-            _ => at += c.len_utf8(),
-        }
-    }
-    code.len()
-}
-
-/// The offset behind the bracket that closes the one at `open`.
-fn end_of_group(code: &str, open: usize) -> usize {
-    let mut depth = 0;
-    for (at, c) in code[open..].char_indices() {
-        match c {
-            '(' | '[' | '{' => depth += 1,
-            ')' | ']' | '}' => depth -= 1,
-            _ => {}
-        }
-        if depth == 0 {
-            return open + at + 1;
-        }
-    }
-    code.len()
-}
-
-fn module_file(item: &str) -> Option<String> {
-    let (_, name) = item.trim().strip_suffix(';')?.rsplit_once("mod ")?;
-    name.chars().all(is_name).then(|| name.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,11 +169,8 @@ mod tests {
         assert_eq!(code("a // b\nc / d"), "a c / d");
         assert_eq!(code("a /* b\n */ e /***/ f"), "a e f");
         assert_eq!(code(r#"f("b // c") + g("a\"b", c)"#), "f( ) + g( , c)");
-        assert_eq!(code("f(r##\"a\"# b\"##, br\"\\\", r#type)"), "f( , b , r#type)");
-        assert_eq!(
-            code("f('\"', b'\\'', '\\u{1F600}', 'é') + 'b: loop"),
-            "f( , b , , ) + 'b: loop"
-        );
+        assert_eq!(code("f(r##\"a\"# b\"##, br\"\\\", r#type)"), "f( , , r#type)");
+        assert_eq!(code("f('\"', b'\\'', '\\u{1F600}', 'é') + 'b: loop"), "f( , , , ) + 'b: loop");
         assert_eq!(code("fn f<'a>(x: &'a str)"), "fn f<'a>(x: &'a str)");
     }
 
