@@ -26,6 +26,8 @@ use crate::backoff::Backoff;
 use crate::endpoint::{Endpoint, Endpoints};
 use crate::error::{Error, Result, StatusKind, describe_status};
 
+type CallResult<R> = std::result::Result<Response<R>, Status>;
+
 pub(crate) type Token = MetadataValue<Ascii>;
 
 #[derive(Clone, Copy, Debug)]
@@ -177,32 +179,22 @@ impl<'a> Attempts<'a> {
 }
 
 impl Client {
-    pub(crate) async fn call<Q, R, F, A>(
+    pub(crate) async fn call<Q: Clone, R, A: Future<Output = CallResult<R>>>(
         &self,
         policy: CallPolicy,
         request: Q,
-        send: F,
-    ) -> Result<R>
-    where
-        Q: Clone,
-        F: Fn(Channel, Request<Q>) -> A,
-        A: Future<Output = std::result::Result<Response<R>, Status>>,
-    {
+        send: impl Fn(Channel, Request<Q>) -> A,
+    ) -> Result<R> {
         self.call_at(policy, request, send).await.map(|(_, reply)| reply)
     }
 
     /// As `call`, and returns the endpoint that has answered.
-    pub(crate) async fn call_at<Q, R, F, A>(
+    async fn call_at<Q: Clone, R, A: Future<Output = CallResult<R>>>(
         &self,
         policy: CallPolicy,
         request: Q,
-        send: F,
-    ) -> Result<(Arc<Endpoint>, R)>
-    where
-        Q: Clone,
-        F: Fn(Channel, Request<Q>) -> A,
-        A: Future<Output = std::result::Result<Response<R>, Status>>,
-    {
+        send: impl Fn(Channel, Request<Q>) -> A,
+    ) -> Result<(Arc<Endpoint>, R)> {
         let token = self.token(None).await?;
         let done = match self.call_with_token(policy, token.as_ref(), &request, &send).await {
             Err(CallError::TokenRejected(_)) if self.has_credentials() => {
@@ -216,15 +208,11 @@ impl Client {
 
     /// A stream on which this request is already sent: some servers send no headers before they
     /// have received one.
-    pub(crate) async fn open_stream<Q, R, A>(
+    pub(crate) async fn open_stream<Q: Clone, R, A: Future<Output = CallResult<Streaming<R>>>>(
         &self,
         first: Q,
         open: impl Fn(Channel, Request<UnboundedReceiverStream<Q>>) -> A,
-    ) -> Result<OpenStream<Q, R>>
-    where
-        Q: Clone,
-        A: Future<Output = std::result::Result<Response<Streaming<R>>, Status>>,
-    {
+    ) -> Result<OpenStream<Q, R>> {
         let send = |channel, head: Request<()>| {
             let (requests, receiver) = mpsc::unbounded_channel();
             let _ = requests.send(first.clone());
@@ -237,18 +225,13 @@ impl Client {
         Ok(OpenStream { endpoint, requests, responses })
     }
 
-    async fn call_with_token<Q, R, F, A>(
+    async fn call_with_token<Q: Clone, R, A: Future<Output = CallResult<R>>>(
         &self,
         policy: CallPolicy,
         token: Option<&Token>,
         request: &Q,
-        send: &F,
-    ) -> std::result::Result<(Arc<Endpoint>, R), CallError>
-    where
-        Q: Clone,
-        F: Fn(Channel, Request<Q>) -> A,
-        A: Future<Output = std::result::Result<Response<R>, Status>>,
-    {
+        send: &impl Fn(Channel, Request<Q>) -> A,
+    ) -> std::result::Result<(Arc<Endpoint>, R), CallError> {
         let mut attempts = Attempts::new(self, policy);
         loop {
             let endpoint = attempts.next().await.map_err(CallError::Final)?;
@@ -300,9 +283,8 @@ impl Client {
         if !is_good {
             let (name, password) = (credentials.name.clone(), credentials.password.clone());
             let request = AuthenticateRequest { name, password };
-            let send = |channel, request| async move {
-                AuthClient::new(channel).authenticate(request).await
-            };
+            let send =
+                async |channel, request| AuthClient::new(channel).authenticate(request).await;
             *held =
                 Some(match self.call_with_token(CallPolicy::READ, None, &request, &send).await {
                     Ok((_, reply)) => Some(

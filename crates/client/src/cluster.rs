@@ -18,7 +18,7 @@ fn stub(channel: Channel) -> ClusterClient<Channel> {
 impl Client {
     pub async fn member_list(&self) -> Result<Vec<Member>> {
         let request = MemberListRequest { linearizable: true };
-        let send = |channel, request| async move { stub(channel).member_list(request).await };
+        let send = async |channel, request| stub(channel).member_list(request).await;
         Ok(self.call(CallPolicy::READ, request, send).await?.members)
     }
 
@@ -31,14 +31,14 @@ impl Client {
     {
         let peer_urls = peer_urls.into_iter().map(Into::into).collect();
         let request = MemberAddRequest { peer_urls, is_learner };
-        let send = |channel, request| async move { stub(channel).member_add(request).await };
+        let send = async |channel, request| stub(channel).member_add(request).await;
         let added = self.call(CallPolicy::WRITE, request, send).await?.member;
         added.ok_or(Error::Unexpected("a member was added, and is not named"))
     }
 
     /// The member stops by itself. Returns the members that are left.
     pub async fn member_remove(&self, id: u64) -> Result<Vec<Member>> {
-        let send = |channel, request| async move { stub(channel).member_remove(request).await };
+        let send = async |channel, request| stub(channel).member_remove(request).await;
         Ok(self.call(CallPolicy::WRITE, MemberRemoveRequest { id }, send).await?.members)
     }
 
@@ -49,13 +49,13 @@ impl Client {
     {
         let peer_urls = peer_urls.into_iter().map(Into::into).collect();
         let request = MemberUpdateRequest { id, peer_urls };
-        let send = |channel, request| async move { stub(channel).member_update(request).await };
+        let send = async |channel, request| stub(channel).member_update(request).await;
         Ok(self.call(CallPolicy::WRITE, request, send).await?.members)
     }
 
     /// Fails if the learner has not caught up.
     pub async fn member_promote(&self, id: u64) -> Result<Vec<Member>> {
-        let send = |channel, request| async move { stub(channel).member_promote(request).await };
+        let send = async |channel, request| stub(channel).member_promote(request).await;
         Ok(self.call(CallPolicy::WRITE, MemberPromoteRequest { id }, send).await?.members)
     }
 }

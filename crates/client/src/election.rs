@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 
 use crate::backoff::Backoff;
 use crate::call::CallPolicy;
-use crate::error::{Error, Result, StatusKind, text};
+use crate::error::{Error, NONE_ELECTED, Result, StatusKind};
 use crate::lock::require_lease;
 use crate::{Client, Compare};
 
@@ -34,13 +34,13 @@ impl Leadership {
     /// Changes the value that observers get. [`Error::NotElected`] if this does not lead any more.
     pub async fn proclaim(&self, value: impl Into<Vec<u8>>) -> Result<()> {
         let (leader, value) = (Some(self.key.clone()), value.into().into());
-        let send = |channel, request| async move { stub(channel).proclaim(request).await };
+        let send = async |channel, request| stub(channel).proclaim(request).await;
         self.client.call(CallPolicy::WRITE, ProclaimRequest { leader, value }, send).await.map(drop)
     }
 
     pub async fn resign(self) -> Result<()> {
         let request = ResignRequest { leader: Some(self.key) };
-        let send = |channel, request| async move { stub(channel).resign(request).await };
+        let send = async |channel, request| stub(channel).resign(request).await;
         // Guarded by its revision: to resign twice is to resign once.
         self.client.call(CallPolicy::READ, request, send).await.map(drop)
     }
@@ -56,7 +56,7 @@ impl Client {
     ) -> Result<Leadership> {
         let (name, value) = (name.into().into(), value.into().into());
         let request = CampaignRequest { name, lease: require_lease(lease)?, value };
-        let send = |channel, request| async move { stub(channel).campaign(request).await };
+        let send = async |channel, request| stub(channel).campaign(request).await;
         let key = self.call(CallPolicy::LONG_WRITE, request, send).await?.leader;
         let key = key.ok_or(Error::Unexpected("elected, and not said as what"))?;
         Ok(Leadership { client: self.clone(), key })
@@ -64,10 +64,10 @@ impl Client {
 
     pub async fn leader(&self, name: impl Into<Vec<u8>>) -> Result<Option<KeyValue>> {
         let request = LeaderRequest { name: name.into().into() };
-        let send = |channel, request| async move { stub(channel).leader(request).await };
+        let send = async |channel, request| stub(channel).leader(request).await;
         match self.call(CallPolicy::READ, request, send).await {
             Ok(reply) => Ok(reply.kv),
-            Err(Error::Rejected { text, .. }) if text == text::NONE_ELECTED => Ok(None),
+            Err(Error::Rejected { text, .. }) if text == NONE_ELECTED => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -124,7 +124,7 @@ impl Observe {
     }
 
     async fn reopen(&mut self) -> Result<()> {
-        let send = |channel, request| async move { stub(channel).observe(request).await };
+        let send = async |channel, request| stub(channel).observe(request).await;
         match self.client.call(CallPolicy::STREAM, self.request.clone(), send).await {
             Ok(stream) => self.stream = Some(stream),
             Err(error) if error.is_transient() => self.backoff.wait().await,

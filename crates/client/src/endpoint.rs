@@ -63,7 +63,7 @@ impl Endpoint {
             .initial_connection_window_size(CONNECTION_WINDOW)
             .tcp_nodelay(true);
         if let Some(tls) = &options.tls {
-            let config = tls.config.clone().timeout(options.connect_timeout);
+            let config = tls.clone().timeout(options.connect_timeout);
             endpoint = endpoint.tls_config(config).map_err(|error| {
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
                 bad(&format!("{error}: {}", cause.unwrap_or_default()))

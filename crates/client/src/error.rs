@@ -103,30 +103,23 @@ fn up_to(revision: &Option<i64>) -> String {
     revision.map(|revision| format!(" up to {revision}")).unwrap_or_default()
 }
 
-/// Texts of etcd that have a variant of [`Error`].
-pub(crate) mod text {
-    pub(crate) const NO_LEADER: &str = "etcdserver: no leader";
-    pub(crate) const NOT_LEADER: &str = "etcdserver: not leader";
-    pub(crate) const LEARNER: &str = "etcdserver: rpc not supported for learner";
-    pub(crate) const BAD_TOKEN: &str = "etcdserver: invalid auth token";
-    pub(crate) const USER_EMPTY: &str = "etcdserver: user name is empty";
-    pub(crate) const OLD_AUTH: &str = "etcdserver: revision of auth store is old";
-    /// Errors of one member, or of a moment.
-    pub(crate) const TRANSIENT: [&str; 5] = [
-        "etcdserver: request timed out",
-        "etcdserver: server stopped",
-        "etcdserver: leader changed",
-        "context canceled",
-        "context deadline exceeded",
-    ];
-    pub(crate) const NONE_ELECTED: &str = "election: no leader";
+/// The answer of a learner to what only a voter does.
+const LEARNER: &str = "etcdserver: rpc not supported for learner";
+pub(crate) const NONE_ELECTED: &str = "election: no leader";
+/// Errors of one member, or of a moment.
+const TRANSIENT: [&str; 5] = [
+    "etcdserver: request timed out",
+    "etcdserver: server stopped",
+    "etcdserver: leader changed",
+    "context canceled",
+    "context deadline exceeded",
+];
+/// How the texts begin that an etcd server gives to decisions of its own.
+const FROM_SERVER: [&str; 7] =
+    ["etcdserver:", "auth:", "election:", "mutex:", "lease", "grpc:", "context "];
 
-    /// Whether the text is one that an etcd server gives to a decision of its own.
-    pub(crate) fn is_from_server(words: &str) -> bool {
-        const BEGINNINGS: [&str; 7] =
-            ["etcdserver:", "auth:", "election:", "mutex:", "lease", "grpc:", "context "];
-        BEGINNINGS.iter().any(|beginning| words.starts_with(beginning))
-    }
+fn begins_with_any(words: &str, beginnings: &[&str]) -> bool {
+    beginnings.iter().any(|beginning| words.starts_with(beginning))
 }
 
 impl Error {
@@ -201,17 +194,13 @@ impl StatusKind {
     pub(crate) fn from_status(status: &Status) -> StatusKind {
         let words = status.message();
         if let Some(source) = status.source() {
-            return if causes(source).any(|cause| cause.is::<tonic::ConnectError>()) {
-                StatusKind::NotSent
-            } else {
-                StatusKind::Unknown
-            };
+            let is_unsent = causes(source).any(|cause| cause.is::<tonic::ConnectError>());
+            return if is_unsent { StatusKind::NotSent } else { StatusKind::Unknown };
         }
-        match words {
-            text::NO_LEADER | text::NOT_LEADER | text::LEARNER => return StatusKind::WrongMember,
-            text::BAD_TOKEN | text::USER_EMPTY | text::OLD_AUTH => {
-                return StatusKind::TokenRejected;
-            }
+        match parse_text(words) {
+            Some(Error::NoLeader | Error::NotLeader) => return StatusKind::WrongMember,
+            Some(Error::Unauthenticated(_)) => return StatusKind::TokenRejected,
+            _ if words == LEARNER => return StatusKind::WrongMember,
             _ if words.starts_with("Service was not ready") => return StatusKind::NotSent,
             // tonic's words for a stream that ends in the middle.
             _ if words.starts_with("protocol error: missing grpc-status") => {
@@ -222,11 +211,11 @@ impl StatusKind {
         match status.code() {
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => StatusKind::Unknown,
             // Not a server's text, but that of a proxy on the way, or of work that broke off.
-            Code::Unknown | Code::Internal if !text::is_from_server(words) => StatusKind::Unknown,
-            // Locks and elections send all their errors without a code.
-            Code::Unknown if text::TRANSIENT.iter().any(|passing| words.starts_with(passing)) => {
+            Code::Unknown | Code::Internal if !begins_with_any(words, &FROM_SERVER) => {
                 StatusKind::Unknown
             }
+            // Locks and elections send all their errors without a code.
+            Code::Unknown if begins_with_any(words, &TRANSIENT) => StatusKind::Unknown,
             _ => StatusKind::Final,
         }
     }

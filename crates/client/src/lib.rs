@@ -33,6 +33,7 @@ use tokio::task::JoinSet;
 pub use clearlane_proto as proto;
 pub use clearlane_proto::mvccpb::KeyValue;
 pub use tonic::Code;
+pub use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 pub use crate::election::{Leadership, Observe};
 pub use crate::error::{Error, Result};
@@ -43,7 +44,7 @@ pub use crate::kv::{
 pub use crate::lease::{KeepAlive, Lease, LeaseEnd, TimeToLive};
 pub use crate::lock::Lock;
 pub use crate::maintenance::SnapshotInfo;
-pub use crate::options::{Options, Tls};
+pub use crate::options::Options;
 pub use crate::watch::{Batch, Event, Watch, WatchKeys};
 
 use crate::call::Token;

@@ -37,7 +37,7 @@ impl Lock {
     }
 
     pub async fn unlock(self) -> Result<()> {
-        let send = |channel, request| async move { stub(channel).unlock(request).await };
+        let send = async |channel, request| stub(channel).unlock(request).await;
         // The key belongs to this lease alone: deleting it twice is deleting it once.
         self.client.call(CallPolicy::READ, UnlockRequest { key: self.key }, send).await.map(drop)
     }
@@ -52,7 +52,7 @@ impl Client {
     /// removed at any time.
     pub async fn lock(&self, name: impl Into<Vec<u8>>, lease: i64) -> Result<Lock> {
         let request = LockRequest { name: name.into().into(), lease: require_lease(lease)? };
-        let send = |channel, request| async move { stub(channel).lock(request).await };
+        let send = async |channel, request| stub(channel).lock(request).await;
         let key = self.call(CallPolicy::LONG_WRITE, request, send).await?.key;
         Ok(Lock { client: self.clone(), key })
     }

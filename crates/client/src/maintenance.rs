@@ -34,7 +34,7 @@ fn stub(channel: Channel) -> MaintenanceClient<Channel> {
 impl Client {
     /// The member's own view; it needs no leader.
     pub async fn status(&self) -> Result<StatusResponse> {
-        let send = |channel, request| async move { stub(channel).status(request).await };
+        let send = async |channel, request| stub(channel).status(request).await;
         self.call(CallPolicy::MEMBER, StatusRequest {}, send).await
     }
 
@@ -69,33 +69,33 @@ impl Client {
     ) -> Result<Vec<AlarmMember>> {
         let AlarmMember { member_id, alarm } = alarm;
         let request = AlarmRequest { action: action.into(), member_id, alarm };
-        let send = |channel, request| async move { stub(channel).alarm(request).await };
+        let send = async |channel, request| stub(channel).alarm(request).await;
         Ok(self.call(way, request, send).await?.alarms)
     }
 
     /// Returns freed space of the member's store to the file system. Has no time limit.
     pub async fn defragment(&self) -> Result<()> {
-        let send = |channel, request| async move { stub(channel).defragment(request).await };
+        let send = async |channel, request| stub(channel).defragment(request).await;
         self.call(CallPolicy::MEMBER_WORK, DefragmentRequest {}, send).await.map(drop)
     }
 
     /// The hash of a member's records up to a revision (0: the present one). All members have the
     /// same hash at the same revision.
     pub async fn hash_kv(&self, revision: i64) -> Result<HashKvResponse> {
-        let send = |channel, request| async move { stub(channel).hash_kv(request).await };
+        let send = async |channel, request| stub(channel).hash_kv(request).await;
         self.call(CallPolicy::MEMBER, HashKvRequest { revision }, send).await
     }
 
     /// Tries all endpoints until the leader is found.
     pub async fn move_leader(&self, to: u64) -> Result<()> {
-        let send = |channel, request| async move { stub(channel).move_leader(request).await };
+        let send = async |channel, request| stub(channel).move_leader(request).await;
         self.call(CallPolicy::WRITE, MoveLeaderRequest { target_id: to }, send).await.map(drop)
     }
 
     /// Writes a member's store in the format of `etcdctl snapshot save`, and checks the checksum.
     /// After an error, what was written is of no use.
     pub async fn snapshot<W: AsyncWrite + Unpin>(&self, mut writer: W) -> Result<SnapshotInfo> {
-        let send = |channel, request| async move { stub(channel).snapshot(request).await };
+        let send = async |channel, request| stub(channel).snapshot(request).await;
         let mut chunks = self.call(CallPolicy::MEMBER_WORK, SnapshotRequest {}, send).await?;
         let (mut sum, mut tail) = (Sha256::new(), Vec::new());
         let mut copied = SnapshotInfo { bytes: 0, version: String::new() };

@@ -4,16 +4,13 @@
 //! every five seconds, so [`Options::keep_alive`] begins above that.
 
 use std::fmt;
-use std::path::Path;
 use std::time::Duration;
 
-use tonic::transport::{Certificate, ClientTlsConfig, Identity};
-
-use crate::error::{Error, Result};
+use tonic::transport::ClientTlsConfig;
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    pub(crate) tls: Option<Tls>,
+    pub(crate) tls: Option<ClientTlsConfig>,
     pub(crate) credentials: Option<Credentials>,
     pub(crate) connect_timeout: Duration,
     pub(crate) request_timeout: Duration,
@@ -39,7 +36,21 @@ impl Options {
     }
 
     /// Uses TLS for all endpoints, `http` ones too.
-    pub fn tls(self, tls: Tls) -> Options {
+    ///
+    /// ```no_run
+    /// # fn main() -> std::io::Result<()> {
+    /// use clearlane_client::{Certificate, ClientTlsConfig, Identity, Options};
+    ///
+    /// let (certificate, key) = (std::fs::read("client.pem")?, std::fs::read("client-key.pem")?);
+    /// let tls = ClientTlsConfig::new()
+    ///     .ca_certificate(Certificate::from_pem(std::fs::read("ca.pem")?))
+    ///     .identity(Identity::from_pem(certificate, key))
+    ///     .domain_name("etcd.example.org");
+    /// let options = Options::new().tls(tls);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn tls(self, tls: ClientTlsConfig) -> Options {
         Options { tls: Some(tls), ..self }
     }
 
@@ -80,54 +91,6 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Trusted authorities, and the client's own certificate.
-///
-/// ```no_run
-/// # fn main() -> clearlane_client::Result<()> {
-/// use clearlane_client::{Options, Tls};
-///
-/// let tls = Tls::new()
-///     .ca_file("ca.pem")?
-///     .identity_pem(std::fs::read("client.pem")?, std::fs::read("client-key.pem")?)
-///     .server_name("etcd.example.org");
-/// let options = Options::new().tls(tls);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct Tls {
-    pub(crate) config: ClientTlsConfig,
-}
-
-impl Tls {
-    /// Trusts no authority.
-    pub fn new() -> Tls {
-        Tls::default()
-    }
-
-    /// Certificate authorities: a file in PEM.
-    pub fn ca_file(self, path: impl AsRef<Path>) -> Result<Tls> {
-        let path = path.as_ref();
-        let pem = std::fs::read(path)
-            .map_err(|error| Error::Setup(format!("{}: {error}", path.display())))?;
-        Ok(self.ca_pem(pem))
-    }
-
-    pub fn ca_pem(self, pem: impl AsRef<[u8]>) -> Tls {
-        Tls { config: self.config.ca_certificate(Certificate::from_pem(pem)) }
-    }
-
-    /// The client's certificate.
-    pub fn identity_pem(self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Tls {
-        Tls { config: self.config.identity(Identity::from_pem(certificate, key)) }
-    }
-
-    /// The name in the servers' certificates, whatever their address is.
-    pub fn server_name(self, name: impl Into<String>) -> Tls {
-        Tls { config: self.config.domain_name(name) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,11 +100,5 @@ mod tests {
         let options = Options::new().user("root", "secret");
         let shown = format!("{options:?}");
         assert!(shown.contains("root") && !shown.contains("secret"), "{shown}");
-    }
-
-    #[test]
-    fn a_missing_file_is_named() {
-        let error = Tls::new().ca_file("nowhere/ca.pem").unwrap_err();
-        assert!(error.to_string().starts_with("nowhere/ca.pem: "), "{error}");
     }
 }

@@ -105,7 +105,7 @@ impl Client {
     /// For large ranges there is [`get_stream`](Client::get_stream).
     pub async fn get(&self, what: impl Into<Get>) -> Result<GetReply> {
         let get = what.into();
-        let send = |channel, request| async move { kv(channel).range(request).await };
+        let send = async |channel, request| kv(channel).range(request).await;
         Ok(self.call(get.policy(), get.request, send).await?.into())
     }
 }

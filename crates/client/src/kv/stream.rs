@@ -77,8 +77,7 @@ impl RangeStream {
             RecordSource::Finished => {}
             RecordSource::NotStarted => {
                 let get = self.remaining(self.remaining_limit.unwrap_or(0));
-                let send =
-                    |channel, request| async move { kv(channel).range_stream(request).await };
+                let send = async |channel, request| kv(channel).range_stream(request).await;
                 self.source = match self.client.call(get.policy(), get.request, send).await {
                     Err(Error::Unsupported(_)) => RecordSource::Pages,
                     chunks => RecordSource::Chunks(Box::new(chunks?)),

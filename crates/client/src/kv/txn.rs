@@ -220,7 +220,7 @@ impl OpReply {
 impl Client {
     pub async fn txn(&self, txn: Txn) -> Result<TxnReply> {
         let way = if txn.only_reads() { CallPolicy::READ } else { CallPolicy::WRITE };
-        let send = |channel, request| async move { kv(channel).txn(request).await };
+        let send = async |channel, request| kv(channel).txn(request).await;
         TxnReply::from_response(self.call(way, txn.request, send).await?)
     }
 }

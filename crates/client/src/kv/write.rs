@@ -122,19 +122,19 @@ impl Client {
     }
 
     pub async fn put_with(&self, put: Put) -> Result<PutReply> {
-        let send = |channel, request| async move { kv(channel).put(request).await };
+        let send = async |channel, request| kv(channel).put(request).await;
         Ok(self.call(CallPolicy::WRITE, put.request, send).await?.into())
     }
 
     pub async fn delete(&self, what: impl Into<Delete>) -> Result<DeleteReply> {
-        let send = |channel, request| async move { kv(channel).delete_range(request).await };
+        let send = async |channel, request| kv(channel).delete_range(request).await;
         Ok(self.call(CallPolicy::WRITE, what.into().request, send).await?.into())
     }
 
     /// Removes the history before this revision. Returns the revision of the store.
     pub async fn compact(&self, revision: i64) -> Result<i64> {
         let request = CompactionRequest { revision, physical: false };
-        let send = |channel, request| async move { kv(channel).compact(request).await };
+        let send = async |channel, request| kv(channel).compact(request).await;
         Ok(header(self.call(CallPolicy::WRITE, request, send).await?.header).revision)
     }
 }

@@ -50,7 +50,7 @@ impl Client {
     pub async fn lease_grant_as(&self, id: i64, ttl: Duration) -> Result<Lease> {
         let whole = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let request = LeaseGrantRequest { id, ttl: i64::try_from(whole).unwrap_or(i64::MAX) };
-        let send = |channel, request| async move { stub(channel).lease_grant(request).await };
+        let send = async |channel, request| stub(channel).lease_grant(request).await;
         let granted = self.call(CallPolicy::WRITE, request, send).await?;
         if granted.error.is_empty() {
             Ok(Lease { id: granted.id, ttl: seconds(granted.ttl) })
@@ -61,15 +61,14 @@ impl Client {
 
     /// Deletes the lease's keys, too.
     pub async fn lease_revoke(&self, id: i64) -> Result<()> {
-        let send = |channel, request| async move { stub(channel).lease_revoke(request).await };
+        let send = async |channel, request| stub(channel).lease_revoke(request).await;
         self.call(CallPolicy::WRITE, LeaseRevokeRequest { id }, send).await.map(drop)
     }
 
     /// The keys are listed only if `keys`. [`Error::LeaseNotFound`] if it has expired.
     pub async fn lease_time_to_live(&self, id: i64, keys: bool) -> Result<TimeToLive> {
         let request = LeaseTimeToLiveRequest { id, keys };
-        let send =
-            |channel, request| async move { stub(channel).lease_time_to_live(request).await };
+        let send = async |channel, request| stub(channel).lease_time_to_live(request).await;
         let told = self.call(CallPolicy::READ, request, send).await?;
         match told.ttl {
             ..0 => Err(Error::LeaseNotFound),
@@ -83,7 +82,7 @@ impl Client {
 
     /// The one that ends next first.
     pub async fn leases(&self) -> Result<Vec<i64>> {
-        let send = |channel, request| async move { stub(channel).lease_leases(request).await };
+        let send = async |channel, request| stub(channel).lease_leases(request).await;
         let told = self.call(CallPolicy::READ, LeaseLeasesRequest {}, send).await?;
         Ok(told.leases.iter().map(|lease| lease.id).collect())
     }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use clearlane_client::proto::etcdserverpb::kv_server::KvServer;
-use clearlane_client::{Client, Error, Options, Tls};
+use clearlane_client::{Client, ClientTlsConfig, Error, Options};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -58,17 +58,14 @@ fn is_accepted(connected: Result<Client, Error>) -> bool {
 async fn a_server_is_trusted_by_its_authority_and_its_name() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let address = serve(&ours, "etcd.test", None).await;
-    let connect = async |tls: Tls| {
+    let connect = async |authority: &Authority, name: &str| {
+        let trusted = Certificate::from_pem(authority.pem());
+        let tls = ClientTlsConfig::new().ca_certificate(trusted).domain_name(name);
         Client::connect([format!("https://{address}")], Options::new().tls(tls)).await
     };
-    assert!(is_accepted(connect(Tls::new().ca_pem(ours.pem()).server_name("etcd.test")).await));
-    assert!(!is_accepted(connect(Tls::new().ca_pem(theirs.pem()).server_name("etcd.test")).await));
-    assert!(!is_accepted(connect(Tls::new().ca_pem(ours.pem()).server_name("other.test")).await));
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("ca.pem");
-    std::fs::write(&file, ours.pem()).unwrap();
-    let tls = Tls::new().ca_file(&file).unwrap().server_name("etcd.test");
-    assert!(is_accepted(connect(tls).await));
+    assert!(is_accepted(connect(&ours, "etcd.test").await));
+    assert!(!is_accepted(connect(&theirs, "etcd.test").await));
+    assert!(!is_accepted(connect(&ours, "other.test").await));
 }
 
 #[tokio::test]
@@ -76,9 +73,9 @@ async fn a_client_is_trusted_by_its_certificate() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let address = serve(&ours, "127.0.0.1", Some(&ours)).await;
     let connect = async |signed: Option<(String, String)>| {
-        let mut tls = Tls::new().ca_pem(ours.pem());
+        let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ours.pem()));
         if let Some((certificate, key)) = signed {
-            tls = tls.identity_pem(certificate, key);
+            tls = tls.identity(Identity::from_pem(certificate, key));
         }
         Client::connect([address.to_string()], Options::new().tls(tls)).await
     };
