@@ -27,11 +27,7 @@ use crate::config::{LogConfig, LogFormat, LogOutput};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("--log-outputs: {path}: {source}")]
-    File {
-        /// As the flag names it.
-        path: PathBuf,
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     #[error("a log is written already")]
     AlreadyStarted,
 }
@@ -84,11 +80,10 @@ impl Subscriber for LogSubscriber {
     fn event(&self, event: &Event<'_>) {
         let mut words = EventFields::default();
         event.record(&mut words);
+        let (metadata, now) = (event.metadata(), timestamp(OffsetDateTime::now_utc()));
         let line = match self.format {
-            LogFormat::Json => json(event.metadata(), words, timestamp(OffsetDateTime::now_utc())),
-            LogFormat::Console => {
-                console(event.metadata(), words, timestamp(OffsetDateTime::now_utc()))
-            }
+            LogFormat::Json => json(metadata, words, now),
+            LogFormat::Console => console(metadata, words, now),
         };
         for output in self.outputs.lock().iter_mut() {
             // An output that fails cannot be reported either.

@@ -13,6 +13,7 @@
 //! Errors in the flags are reported before a file is touched, and a port in use before data is
 //! opened. Tools wait for the line `ready to serve client requests`. A second signal does not wait.
 
+use std::convert::Infallible;
 use std::io::Write as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -23,18 +24,16 @@ use std::time::Duration;
 use clearlane_backend::Era;
 use clearlane_net::listener::{ListenAddress, Listener};
 use clearlane_peer::{Peers, PeersConfig};
-use clearlane_rpc::cluster::ReconfigRules;
-use clearlane_rpc::http::{self, AccessControl, HttpServiceConfig};
+use clearlane_rpc::http;
 use clearlane_rpc::maintenance;
-use clearlane_rpc::metrics::{MetricsOptions, RpcMetrics};
-use clearlane_rpc::serve::{DRAIN_TIMEOUT, RpcConfig, RpcServer};
+use clearlane_rpc::serve::RpcServer;
 use clearlane_server::Server;
 use clearlane_server::threads::ServerThreads;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-use crate::config::{self, Config, ConfigError, Invocation, help};
+use crate::config::{self, Config, Invocation, help};
 use crate::data::OpenedMember;
 use crate::listeners::{Listeners, MetricsListener};
 use crate::{allocator, auto_compaction, corruption_check, logging, timeline, tools};
@@ -60,12 +59,16 @@ pub fn main() -> ExitCode {
             if config.member.era != Era::Clearlane {
                 allocator::set_old_era_purge_delay();
             }
-            match run_member(*config) {
-                Ok(never) => match never {},
-                Err(error) => print_error(&error.to_string(), 1),
-            }
+            let Err(error) = run_member(*config);
+            print_error(&error.to_string(), 1)
         }
-        Err(error) => print_config_error(&error),
+        Err(error) => {
+            let ended = print_error(&error.to_string(), error.status);
+            if error.shows_usage {
+                let _ = std::io::stderr().write_all(help::USAGE.as_bytes());
+            }
+            ended
+        }
     }
 }
 
@@ -92,33 +95,6 @@ pub(crate) fn print_error(words: &str, status: u8) -> ExitCode {
     ExitCode::from(status)
 }
 
-fn print_config_error(error: &ConfigError) -> ExitCode {
-    let ended = print_error(&error.to_string(), error.status);
-    if error.shows_usage {
-        let _ = std::io::stderr().write_all(help::USAGE.as_bytes());
-    }
-    ended
-}
-
-fn rpc_config(config: &Config) -> RpcConfig {
-    let http = &config.http;
-    let metrics = RpcMetrics::new(MetricsOptions { is_extensive: http.is_extensive });
-    let access_control = AccessControl::new(http.hosts.clone(), http.origins.clone());
-    RpcConfig {
-        slow_request_threshold: config.slow_request_threshold,
-        slow_apply_threshold: config.member.slow_apply_threshold,
-        connections: config.connections,
-        bcrypt_cost: config.bcrypt_cost,
-        reconfig_rules: ReconfigRules { is_strict: config.is_strict, ..ReconfigRules::default() },
-        metrics: Arc::new(metrics),
-        http: Arc::new(HttpServiceConfig { access_control, ..HttpServiceConfig::default() }),
-        drain_timeout: DRAIN_TIMEOUT,
-    }
-}
-
-/// Nothing has this type: a member that runs ends the process.
-enum Never {}
-
 struct RunningMember {
     threads: Arc<ServerThreads>,
     /// Their clients are served once the member is ready.
@@ -126,12 +102,12 @@ struct RunningMember {
     server: Option<RpcServer>,
     peers: Peers,
     metrics_listeners: Vec<MetricsListener>,
-    rpc_config: RpcConfig,
     /// Bounds the transfer of leadership.
     election_timeout: Duration,
 }
 
-fn run_member(mut config: Config) -> Result<Never, BoxError> {
+/// A member that runs ends the process.
+fn run_member(mut config: Config) -> Result<Infallible, BoxError> {
     logging::start(&config.log)?;
     exit_on_panic();
     // Not with its arguments: there may be a password among them.
@@ -192,7 +168,6 @@ fn start_member(config: &mut Config) -> Result<RunningMember, BoxError> {
         client_listeners: listeners.clients,
         server: None,
         metrics_listeners: listeners.metrics,
-        rpc_config: rpc_config(config),
         election_timeout: member.election_timeout,
     })
 }
@@ -214,8 +189,7 @@ fn serve_metrics(running: &mut RunningMember, config: &Config) -> std::io::Resul
         let at = listener.local_addr()?;
         let member = Server::new(&running.threads, config.limits);
         tokio::spawn(member.requests().clone().run());
-        let endpoints =
-            running.rpc_config.http_service(&member, &running.rpc_config.metrics.register_thread());
+        let endpoints = config.rpc.http_service(&member, &config.rpc.metrics.register_thread());
         let listener = tokio::net::TcpListener::from_std(listener)?;
         tokio::spawn(http::serve(listener, tls, endpoints));
         tracing::info!(address = %at, "serving metrics");
@@ -269,10 +243,7 @@ async fn wait_for_stop(
     let threads = Arc::clone(&running.threads);
     let mut failure = threads.failure();
     let kind = tokio::select! {
-        ended = serve_clients(&mut running, config) => match ended {
-            Ok(never) => match never {},
-            Err(failure) => return Err(failure.into()),
-        },
+        Err(failure) = serve_clients(&mut running, config) => return Err(failure.into()),
         failed = timeline::record_on_signal(&threads, config.timeline.as_deref()) => {
             return Err(failed.into());
         }
@@ -295,7 +266,10 @@ async fn wait_for_stop(
 /// Serves clients once the member is published, as etcd does, and logs that. Before that it may
 /// have nothing of what its cluster has, if it has just joined, and would answer as if all were
 /// gone.
-async fn serve_clients(running: &mut RunningMember, config: &Config) -> std::io::Result<Never> {
+async fn serve_clients(
+    running: &mut RunningMember,
+    config: &Config,
+) -> std::io::Result<Infallible> {
     let mut published = running.peers.published();
     if published.wait_for(|published| *published).await.is_err() {
         // The member ends, and its failure is reported.
@@ -306,7 +280,7 @@ async fn serve_clients(running: &mut RunningMember, config: &Config) -> std::io:
         std::mem::take(&mut running.client_listeners),
         net_thread_count(config),
         config.limits,
-        running.rpc_config.clone(),
+        config.rpc.clone(),
     )?);
     for ListenAddress { address, is_plain, is_secure } in server.listen_addresses() {
         tracing::info!("ready to serve client requests");

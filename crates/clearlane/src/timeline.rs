@@ -14,7 +14,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,9 +71,7 @@ pub async fn record_on_signal(node: &Arc<ServerThreads>, file: Option<&Path>) ->
 /// Ends the recording, if there is one.
 pub fn write(node: &ServerThreads, file: Option<&Path>) {
     let Some((file, recorded)) = file.zip(node.trace().stop()) else { return };
-    let mut beside = file.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
+    let beside = file.with_added_extension("new");
     let text = recorded.timeline.to_string();
     let (spans, forgotten, lost) =
         (recorded.timeline.spans.len(), recorded.overwritten, recorded.lost);

@@ -92,8 +92,8 @@ fn raft_line(member: &MemberConfig) -> String {
          catch_up_entries: {}, segments_max: {:?}, learners_max: {} }}",
         member.heartbeat,
         member.election_timeout,
-        member.snapshot_count,
-        member.catch_up_entries,
+        member.replica.snapshot_count,
+        member.replica.catch_up_entries,
         member.wal.segments_max,
         member.learners_max
     )
@@ -121,15 +121,15 @@ fn lines(config: &Config) -> Vec<String> {
             "engine: {}, batch: {:?}, {}",
             member.engine_kind, member.backend.batch_interval, member.backend.batch_limit
         ),
-        format!("era: {}, read_mode: {:?}", member.era, member.read_mode),
-        format!("quota: {}", member.quota_bytes),
+        format!("era: {}, read_mode: {:?}", member.era, member.replica.read_mode),
+        format!("quota: {}", member.replica.quota_bytes),
         format!("{:?}", HttpConfig { listen_metrics: Vec::new(), ..config.http.clone() }),
         format!("{:?}", config.limits),
         format!("net threads: {}", config.net_threads),
         format!("{:?}", config.checks),
-        format!("{:?}", config.connections),
-        format!("{:?}", member.compactions),
-        format!("bcrypt: {}", config.bcrypt_cost),
+        format!("{:?}", config.rpc.connections),
+        format!("{:?}", member.replica.compaction),
+        format!("bcrypt: {}", config.rpc.bcrypt_cost),
         format!("http: {:?}", config.listen_clients_http),
         format!("log: {} {:?} {:?}", log.level, log.format, log.outputs),
     ];

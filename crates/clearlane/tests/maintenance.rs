@@ -7,7 +7,6 @@ mod support;
 use std::io::Cursor;
 use std::sync::Arc;
 
-use clearlane::data::MemberConfig;
 use clearlane_backend::Era;
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine, Read};
 use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
@@ -45,7 +44,8 @@ const CORRUPT: (Code, &str) = (Code::DataLoss, "etcdserver: corrupt cluster");
 
 fn with_quota(quota_bytes: i64, work: impl AsyncFn(&TestServer)) {
     let dir = tempfile::tempdir().unwrap();
-    let config = MemberConfig { quota_bytes, ..member_config(dir.path(), Era::Clearlane) };
+    let mut config = member_config(dir.path(), Era::Clearlane);
+    config.replica.quota_bytes = quota_bytes;
     let server = TestServer::with(&config, 2, Limits::default());
     block_on(work(&server));
     server.stop();

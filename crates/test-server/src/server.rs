@@ -35,7 +35,7 @@ impl TestServer {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> clearlane_test_server::Result<()> {
-    /// let tiny = TestServer::start_with(|start| start.quota_bytes = 1 << 16).await?;
+    /// let tiny = TestServer::start_with(|start| start.replica.quota_bytes = 1 << 16).await?;
     /// # Ok(())
     /// # }
     /// ```

@@ -3,17 +3,23 @@
 //! The rules are etcd's, and so are the words where tools look for them.
 
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_backend::Era;
+use clearlane_contention::now_ns;
 use clearlane_mvcc::AutoCompaction;
 use clearlane_net::listener::{BindAddress, ListenAddress};
 use clearlane_net::tls;
 use clearlane_raft::read_index::ReadMode;
 use clearlane_rpc::auth::BCRYPT_COST;
-use clearlane_rpc::serve::ConnectionConfig;
+use clearlane_rpc::cluster::ReconfigRules;
+use clearlane_rpc::http::{AccessControl, HttpServiceConfig};
+use clearlane_rpc::metrics::{MetricsOptions, RpcMetrics};
+use clearlane_rpc::serve::{ConnectionConfig, RpcConfig};
 use clearlane_server::apply::Limits;
+use clearlane_server::replica::ApplyTimer;
 
 use super::address::{Url, listen_addresses};
 use super::arguments::{FlagReader, FlagValues};
@@ -40,13 +46,9 @@ pub struct Config {
     pub http: HttpConfig,
     /// 0 if it depends on the machine.
     pub net_threads: usize,
-    pub slow_request_threshold: Duration,
-    pub connections: ConnectionConfig,
-    pub bcrypt_cost: u32,
+    pub rpc: RpcConfig,
     pub progress_interval: Duration,
     pub auto_compaction: Option<AutoCompaction>,
-    /// `--strict-reconfig-check`.
-    pub is_strict: bool,
     pub checks: CorruptionChecks,
     pub log: LogConfig,
     pub timeline: Option<PathBuf>,
@@ -114,13 +116,12 @@ impl FlagReader {
 
     /// Each place is either with TLS or without.
     fn single_security_addresses(&self, name: &str) -> Result<Vec<ListenAddress>, ConfigError> {
-        let entrances = self.listen_addresses(name)?;
-        match entrances.iter().find(|entrance| entrance.is_plain && entrance.is_secure) {
-            Some(ListenAddress { address: at, .. }) => {
-                Err(ConfigError::fatal(format!("--{name}: {at} speaks with TLS or without")))
-            }
-            None => Ok(entrances),
+        let all = self.listen_addresses(name)?;
+        if let Some(both) = all.iter().find(|one| one.is_plain && one.is_secure) {
+            let at = &both.address;
+            return Err(ConfigError::fatal(format!("--{name}: {at} speaks with TLS or without")));
         }
+        Ok(all)
     }
 
     /// As [`single_security_addresses`](Self::single_security_addresses), and each place is a port.
@@ -170,33 +171,23 @@ pub(super) fn config(values: FlagValues, mut warnings: Vec<String>) -> Result<Co
     member.wal_dir = flags.path("wal-dir");
     set_bootstrap(&mut member, &flags)?;
     let tls = security::tls_config(&flags, &data_dir, &mut warnings)?;
-    let listen_clients = flags.listen_addresses("listen-client-urls")?;
-    require_non_empty(&listen_clients, "listen-client-urls")?;
-    let listen_clients_http = flags.listen_addresses("listen-client-http-urls")?;
-    let advertise_clients = flags.url_strings("advertise-client-urls");
-    require_non_empty(&advertise_clients, "advertise-client-urls")?;
-    let listen_peers = flags.single_security_addresses("listen-peer-urls")?;
-    require_non_empty(&listen_peers, "listen-peer-urls")?;
     set_raft(&mut member, &flags)?;
     set_store(&mut member, &flags)?;
     let http = http(&flags)?;
-    let slow_request_threshold = flags.time("warning-unary-request-duration")?;
-    let connections = connections(&flags)?;
-    let bcrypt_cost = bcrypt_cost(&flags, &mut warnings);
-    member.slow_apply_threshold = flags.time("warning-apply-duration")?;
-    let progress_interval = progress_interval(&flags, &mut warnings)?;
-    let mode = flags.text("auto-compaction-mode");
-    let auto_compaction = AutoCompaction::parse(mode, flags.text("auto-compaction-retention"))
-        .map_err(|wrong| ConfigError::fatal(format!("--auto-compaction-retention: {wrong}")))?;
+    let rpc = rpc(&flags, &http, &mut warnings)?;
+    member.replica.apply_timer = Some(ApplyTimer { limit: rpc.slow_apply_threshold, now_ns });
     gates.check_dependencies().map_err(ConfigError::fatal)?;
-    member.lease_checkpoint_interval =
+    member.replica.lease_checkpoint_interval =
         gates.is_on("LeaseCheckpoint").then_some(LEASE_CHECKPOINT_INTERVAL);
+    let mode = flags.text("auto-compaction-mode");
+    let listen = "listen-client-urls";
+    let (advertise, listen_peers) = ("advertise-client-urls", "listen-peer-urls");
     Ok(Config {
         member,
-        listen_clients,
-        listen_clients_http,
-        advertise_clients,
-        listen_peers,
+        listen_clients: non_empty(flags.listen_addresses(listen)?, listen)?,
+        listen_clients_http: flags.listen_addresses("listen-client-http-urls")?,
+        advertise_clients: non_empty(flags.url_strings(advertise), advertise)?,
+        listen_peers: non_empty(flags.single_security_addresses(listen_peers)?, listen_peers)?,
         tls,
         limits: Limits {
             txn_ops_max: flags.size("max-txn-ops"),
@@ -204,12 +195,10 @@ pub(super) fn config(values: FlagValues, mut warnings: Vec<String>) -> Result<Co
         },
         http,
         net_threads,
-        slow_request_threshold,
-        connections,
-        bcrypt_cost,
-        progress_interval,
-        auto_compaction,
-        is_strict: flags.switch("strict-reconfig-check"),
+        rpc,
+        progress_interval: progress_interval(&flags, &mut warnings)?,
+        auto_compaction: AutoCompaction::parse(mode, flags.text("auto-compaction-retention"))
+            .map_err(|wrong| ConfigError::fatal(format!("--auto-compaction-retention: {wrong}")))?,
         checks: checks(&flags, &gates)?,
         log: log(&flags),
         timeline: flags.path("timeline"),
@@ -239,6 +228,26 @@ fn progress_interval(
         }
         time => Ok(time),
     }
+}
+
+fn rpc(
+    flags: &FlagReader,
+    http: &HttpConfig,
+    warnings: &mut Vec<String>,
+) -> Result<RpcConfig, ConfigError> {
+    let metrics = RpcMetrics::new(MetricsOptions { is_extensive: http.is_extensive });
+    let access_control = AccessControl::new(http.hosts.clone(), http.origins.clone());
+    let is_strict = flags.switch("strict-reconfig-check");
+    Ok(RpcConfig {
+        slow_request_threshold: flags.time("warning-unary-request-duration")?,
+        connections: connections(flags)?,
+        bcrypt_cost: bcrypt_cost(flags, warnings),
+        slow_apply_threshold: flags.time("warning-apply-duration")?,
+        reconfig_rules: ReconfigRules { is_strict, ..ReconfigRules::default() },
+        metrics: Arc::new(metrics),
+        http: Arc::new(HttpServiceConfig { access_control, ..HttpServiceConfig::default() }),
+        ..RpcConfig::default()
+    })
 }
 
 fn connections(flags: &FlagReader) -> Result<ConnectionConfig, ConfigError> {
@@ -294,16 +303,14 @@ fn ignored_flag_warnings(values: &FlagValues) -> impl Iterator<Item = String> {
     })
 }
 
-fn require_non_empty<T>(list: &[T], name: &str) -> Result<(), ConfigError> {
-    if list.is_empty() {
-        return Err(ConfigError::fatal(format!("--{name} must name at least one address")));
-    }
-    Ok(())
+fn non_empty<T>(list: Vec<T>, name: &str) -> Result<Vec<T>, ConfigError> {
+    let empty = || ConfigError::fatal(format!("--{name} must name at least one address"));
+    Some(list).filter(|list| !list.is_empty()).ok_or_else(empty)
 }
 
 fn set_bootstrap(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), ConfigError> {
-    member.peer_urls = flags.url_strings("initial-advertise-peer-urls");
-    require_non_empty(&member.peer_urls, "initial-advertise-peer-urls")?;
+    let name = "initial-advertise-peer-urls";
+    member.peer_urls = non_empty(flags.url_strings(name), name)?;
     let fatal = |error: data::Error| ConfigError::fatal(error.to_string());
     member.initial_cluster = if flags.is_set("initial-cluster") {
         flags.text("initial-cluster").parse().map_err(fatal)?
@@ -341,11 +348,11 @@ fn set_raft(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), ConfigE
     }
     member.heartbeat = Duration::from_millis(heartbeat);
     member.election_timeout = Duration::from_millis(election);
-    member.snapshot_count = flags.count("snapshot-count");
-    if member.snapshot_count == 0 {
+    member.replica.snapshot_count = flags.count("snapshot-count");
+    if member.replica.snapshot_count == 0 {
         return Err(ConfigError::fatal("--snapshot-count must be >0 (set to 0)"));
     }
-    member.catch_up_entries = flags.count("snapshot-catchup-entries");
+    member.replica.catch_up_entries = flags.count("snapshot-catchup-entries");
     member.wal.segments_max = Some(flags.size("max-wals")).filter(|segments| *segments > 0);
     member.learners_max = flags.size("max-learners");
     Ok(())
@@ -354,16 +361,16 @@ fn set_raft(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), ConfigE
 /// With less, every step reads the file's inner pages again.
 const ENGINE_CACHE_BYTES_MIN: usize = 1 << 20;
 
-/// As in etcd, zero means the default for batches and pauses.
+/// As in etcd, zero means the default.
+fn or_default<T: Default + PartialEq>(value: T, default: T) -> T {
+    if value == T::default() { default } else { value }
+}
+
 fn set_store(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), ConfigError> {
-    let interval = flags.time("backend-batch-interval")?;
-    if !interval.is_zero() {
-        member.backend.batch_interval = interval;
-    }
-    let limit = flags.count("backend-batch-limit");
-    if limit > 0 {
-        member.backend.batch_limit = limit;
-    }
+    let backend = &mut member.backend;
+    backend.batch_interval =
+        or_default(flags.time("backend-batch-interval")?, backend.batch_interval);
+    backend.batch_limit = or_default(flags.count("backend-batch-limit"), backend.batch_limit);
     member.engine_kind = flags.text("engine").parse().expect("its names are those of the table");
     member.engine.cache_bytes = flags.size("engine-cache-bytes");
     if member.engine.cache_bytes < ENGINE_CACHE_BYTES_MIN {
@@ -377,17 +384,12 @@ fn set_store(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), Config
     let by_era = if member.era == Era::V3_0 { ReadMode::Log } else { ReadMode::ReadIndex };
     let mode = flags.text("read-mode");
     let chosen = ReadMode::ALL.into_iter().find(|known| known.name() == mode);
-    member.read_mode = chosen.unwrap_or(by_era);
-    member.quota_bytes =
+    member.replica.read_mode = chosen.unwrap_or(by_era);
+    member.replica.quota_bytes =
         value::number(flags.text("quota-backend-bytes")).expect("checked when it came");
-    let batch = flags.size("compaction-batch-limit");
-    if batch > 0 {
-        member.compactions.batch = batch;
-    }
-    let pause = flags.time("compaction-sleep-interval")?;
-    if !pause.is_zero() {
-        member.compactions.pause = pause;
-    }
+    let compaction = &mut member.replica.compaction;
+    compaction.batch = or_default(flags.size("compaction-batch-limit"), compaction.batch);
+    compaction.pause = or_default(flags.time("compaction-sleep-interval")?, compaction.pause);
     Ok(())
 }
 
@@ -401,13 +403,12 @@ fn http(flags: &FlagReader) -> Result<HttpConfig, ConfigError> {
 }
 
 fn log(flags: &FlagReader) -> LogConfig {
-    let mut outputs: Vec<LogOutput> = Vec::new();
-    let written = flags.text("log-outputs").split(',').filter(|output| !output.is_empty());
-    for output in written {
+    let mut outputs = Vec::new();
+    for output in flags.text("log-outputs").split(',').filter(|output| !output.is_empty()) {
         let output = match output {
             "default" | "stderr" | "/dev/stderr" => LogOutput::Stderr,
             "stdout" | "/dev/stdout" => LogOutput::Stdout,
-            path => LogOutput::File(Path::new(path).to_owned()),
+            path => LogOutput::File(path.into()),
         };
         if !outputs.contains(&output) {
             outputs.push(output);

@@ -25,8 +25,8 @@ use super::arguments::FlagReader;
 use super::error::ConfigError;
 
 struct TlsFlags {
-    certificate: &'static str,
-    key: &'static str,
+    /// The certificate, and its key.
+    server_certificate: (&'static str, &'static str),
     client_certificate: (&'static str, &'static str),
     trusted_ca: &'static str,
     wants_certificate: &'static str,
@@ -41,8 +41,7 @@ struct TlsFlags {
 }
 
 const CLIENTS: TlsFlags = TlsFlags {
-    certificate: "cert-file",
-    key: "key-file",
+    server_certificate: ("cert-file", "key-file"),
     client_certificate: ("client-cert-file", "client-key-file"),
     trusted_ca: "trusted-ca-file",
     wants_certificate: "client-cert-auth",
@@ -56,8 +55,7 @@ const CLIENTS: TlsFlags = TlsFlags {
 };
 
 const PEERS: TlsFlags = TlsFlags {
-    certificate: "peer-cert-file",
-    key: "peer-key-file",
+    server_certificate: ("peer-cert-file", "peer-key-file"),
     client_certificate: ("peer-client-cert-file", "peer-client-key-file"),
     trusted_ca: "peer-trusted-ca-file",
     wants_certificate: "peer-client-cert-auth",
@@ -102,27 +100,19 @@ fn tls_info(
 ) -> Result<TlsInfo, ConfigError> {
     let is_auto = reader.switch(flags.self_signed);
     let mut info = TlsInfo {
-        server_certificate: certificate_files(reader, flags.certificate, flags.key)?,
-        client_certificate: certificate_files(
-            reader,
-            flags.client_certificate.0,
-            flags.client_certificate.1,
-        )?,
+        server_certificate: certificate_files(reader, flags.server_certificate)?,
+        client_certificate: certificate_files(reader, flags.client_certificate)?,
         trusted_ca: flag_path(reader, flags.trusted_ca),
         crl: flag_path(reader, flags.crl),
         ..TlsInfo::default()
     };
     let has_certificate = info.server_certificate.is_some();
+    let TlsFlags { self_signed, server_certificate: (certificate, key), .. } = flags;
     if is_auto && has_certificate {
-        let TlsFlags { self_signed, certificate, .. } = flags;
         warnings.push(format!("ignoring --{self_signed}: there is --{certificate}"));
     }
     let secure = urls.iter().find(|url| url.is_secure());
-    if let Some(url) = secure
-        && !has_certificate
-        && !is_auto
-    {
-        let TlsFlags { certificate, key, self_signed, .. } = flags;
+    if let Some(url) = secure.filter(|_| !has_certificate && !is_auto) {
         return Err(ConfigError::fatal(format!(
             "TLS key/cert (--{certificate}, --{key}) must be provided for url {url} with HTTPS \
              scheme; or --{self_signed}"
@@ -145,7 +135,7 @@ fn tls_info(
         }
     }
     if is_auto && !has_certificate && secure.is_some() {
-        info.self_signed = Some(self_signed(reader, flags, urls, data_dir)?);
+        info.self_signed = Some(self_signed_config(reader, flags, urls, data_dir)?);
     }
     info.allowed = allowed(reader, flags)?;
     Ok(info)
@@ -177,8 +167,7 @@ fn flag_path(reader: &FlagReader, flag: &'static str) -> Option<FlagPath> {
 
 fn certificate_files(
     reader: &FlagReader,
-    certificate: &'static str,
-    key: &'static str,
+    (certificate, key): (&'static str, &'static str),
 ) -> Result<Option<CertificateFiles>, ConfigError> {
     match (flag_path(reader, certificate), flag_path(reader, key)) {
         (Some(certificate), Some(key)) => Ok(Some(CertificateFiles { certificate, key })),
@@ -204,7 +193,7 @@ fn allowed(reader: &FlagReader, flags: &TlsFlags) -> Result<AllowedNames, Config
     }
 }
 
-fn self_signed(
+fn self_signed_config(
     reader: &FlagReader,
     flags: &TlsFlags,
     urls: &[Url],

@@ -26,12 +26,11 @@ use clearlane_engine::{EngineKind, Options};
 use clearlane_net::tls::Dialer;
 use clearlane_peer as peer;
 use clearlane_peer::TransportParts;
-use clearlane_raft::read_index::ReadMode;
 use clearlane_rpc::serve::SLOW_APPLY_THRESHOLD;
 use clearlane_server::membership::{self, Member};
 use clearlane_server::raft_snapshot::DiskStoreDir;
 use clearlane_server::replica::{
-    ApplyTimer, CompactionConfig, ReplicaConfig, StorageConfig, bootstrap, force_new_cluster,
+    ApplyTimer, ReplicaConfig, StorageConfig, bootstrap, force_new_cluster,
 };
 use clearlane_server::threads::{NoNetwork, ServerThreads};
 use clearlane_wal as wal;
@@ -60,22 +59,13 @@ pub struct MemberConfig {
     pub engine_kind: EngineKind,
     pub engine: Options,
     pub wal: wal::Options,
-    pub read_mode: ReadMode,
+    /// What depends on the time of the start, on heartbeats and on the cluster is set by `open`.
+    pub replica: ReplicaConfig,
     /// Must be the same at all members.
     pub learners_max: usize,
     pub heartbeat: Duration,
     pub election_timeout: Duration,
-    /// Applied entries after which the log is compacted.
-    pub snapshot_count: u64,
-    /// Kept for members that are a little behind.
-    pub catch_up_entries: u64,
-    /// 0 is the default, and below 0 there is no limit.
-    pub quota_bytes: i64,
     pub dialer: Dialer,
-    pub compactions: CompactionConfig,
-    pub slow_apply_threshold: Duration,
-    /// `None`: off.
-    pub lease_checkpoint_interval: Option<Duration>,
 }
 
 /// A member that runs, and what its network needs: see [`peer::Peers::start`].
@@ -89,7 +79,7 @@ impl MemberConfig {
     /// A cluster of one, with etcd's defaults.
     pub fn new(name: &str, data_dir: &Path, peer_url: &str, era: Era) -> MemberConfig {
         let peer_urls = vec![peer_url.to_owned()];
-        let settings = ReplicaConfig::new(0, 0);
+        let apply_timer = Some(ApplyTimer { limit: SLOW_APPLY_THRESHOLD, now_ns });
         MemberConfig {
             name: name.to_owned(),
             data_dir: data_dir.to_owned(),
@@ -104,17 +94,11 @@ impl MemberConfig {
             engine_kind: EngineKind::Redb,
             engine: Options::default(),
             wal: wal::Options::default(),
-            read_mode: ReadMode::ReadIndex,
+            replica: ReplicaConfig { apply_timer, ..ReplicaConfig::new(0, 0) },
             learners_max: membership::LEARNERS_MAX,
             heartbeat: Duration::from_millis(100),
             election_timeout: Duration::from_secs(1),
-            snapshot_count: settings.snapshot_count,
-            catch_up_entries: settings.catch_up_entries,
-            quota_bytes: settings.quota_bytes,
             dialer: Dialer::default(),
-            compactions: settings.compaction,
-            slow_apply_threshold: SLOW_APPLY_THRESHOLD,
-            lease_checkpoint_interval: settings.lease_checkpoint_interval,
         }
     }
 
@@ -216,18 +200,13 @@ impl MemberConfig {
             return Err(Error::Timeouts { heartbeat, election });
         }
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut settings = ReplicaConfig::new(since.as_nanos() as u64, since.as_millis() as u64);
+        let mut settings = self.replica.clone();
+        (settings.raft.seed, settings.unix_ms) =
+            (since.as_nanos() as u64, since.as_millis() as u64);
         settings.raft.election_ticks = ticks as usize;
         settings.read_index.tick_interval = self.heartbeat;
         settings.read_index.election_timeout = self.heartbeat * ticks as u32;
         settings.read_index.drift_margin = settings.read_index.election_timeout / 10;
-        settings.read_mode = self.read_mode;
-        settings.snapshot_count = self.snapshot_count;
-        settings.catch_up_entries = self.catch_up_entries;
-        settings.quota_bytes = self.quota_bytes;
-        settings.compaction = self.compactions;
-        settings.apply_timer = Some(ApplyTimer { limit: self.slow_apply_threshold, now_ns });
-        settings.lease_checkpoint_interval = self.lease_checkpoint_interval;
         Ok(settings)
     }
 

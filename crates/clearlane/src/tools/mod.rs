@@ -20,7 +20,6 @@ mod status;
 mod wal_dump;
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::config::arguments::{self, FlagReader, FlagValues};
@@ -57,20 +56,14 @@ pub(crate) fn run(arguments: &[String]) -> Option<ExitCode> {
     let is_named = |tool: &&Tool| {
         arguments.len() >= tool.name.len() && tool.name.iter().zip(arguments).all(|(a, b)| a == b)
     };
-    match TOOLS.iter().find(is_named) {
-        Some(tool) => Some(tool.run(&arguments[tool.name.len()..])),
-        None if TOOLS
-            .iter()
-            .any(|tool| Some(tool.name[0]) == arguments.first().map(String::as_str)) =>
-        {
-            Some(run::print_error(&format!("there are these commands:\n{}", usages()), 2))
-        }
-        None => None,
+    if let Some(tool) = TOOLS.iter().find(is_named) {
+        return Some(tool.run(&arguments[tool.name.len()..]));
     }
-}
-
-fn usages() -> String {
-    TOOLS.iter().map(|tool| format!("  {}\n", tool.usage())).collect()
+    let first = arguments.first()?;
+    TOOLS.iter().any(|tool| tool.name[0] == first).then(|| {
+        let usages: String = TOOLS.iter().map(|tool| format!("  {}\n", tool.usage())).collect();
+        run::print_error(&format!("there are these commands:\n{usages}"), 2)
+    })
 }
 
 impl Tool {
@@ -111,10 +104,9 @@ impl Tool {
     }
 
     fn positional_usage(&self) -> String {
-        if self.positional_names.is_empty() {
-            "no words".to_owned()
-        } else {
-            self.positional_names.join(" ")
+        match self.positional_names {
+            [] => "no words".to_owned(),
+            names => names.join(" "),
         }
     }
 
@@ -136,13 +128,6 @@ impl Tool {
         }
         help
     }
-}
-
-/// Its name with something behind it.
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use clearlane_server::snapshot_file;
 use clearlane_wal::files::OsFileSystem;
 
 use super::status::{open_file, revision};
-use super::{BoxError, Tool, ToolArguments, with_suffix};
+use super::{BoxError, Tool, ToolArguments};
 use crate::config::table::flag;
 use crate::config::value::ValueKind::{Count, OneOf, Switch, Text};
 use crate::data::{InitialCluster, MemberConfig};
@@ -67,7 +67,7 @@ fn restore(asked: &ToolArguments) -> Result<String, BoxError> {
         }
     }
     let mut file = open_file(Path::new(&asked.positional[0]))?;
-    let made = with_suffix(data_dir, ".restoring");
+    let made = data_dir.with_added_extension("restoring");
     if made.exists() {
         fs::remove_dir_all(&made)?;
     }

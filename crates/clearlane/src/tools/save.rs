@@ -11,7 +11,7 @@ use clearlane_proto::etcdserverpb::SnapshotRequest;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use sha2::{Digest, Sha256};
 
-use super::{BoxError, Tool, ToolArguments, call, with_suffix};
+use super::{BoxError, Tool, ToolArguments, call};
 
 pub(super) const TOOL: Tool = Tool {
     name: &["snapshot", "save"],
@@ -28,7 +28,7 @@ const SNAPSHOT_BLOCK_BYTES: u64 = 512;
 fn save(asked: &ToolArguments) -> Result<String, BoxError> {
     let (endpoint, path) = (&asked.positional[0], Path::new(&asked.positional[1]));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let part = with_suffix(path, ".part");
+    let part = path.with_added_extension("part");
     let length = runtime.block_on(fetch(asked, endpoint, &part))?;
     std::fs::rename(&part, path)?;
     let dir = path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));

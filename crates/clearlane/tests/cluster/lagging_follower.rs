@@ -11,7 +11,7 @@ use crate::test_cluster::{TestCluster, block_on, eventually, put};
 #[test]
 fn it_gets_a_copy_of_the_store_while_the_leader_goes_on() {
     let mut lab = TestCluster::new(&["a", "b", "c"]);
-    lab.tune = |start| (start.snapshot_count, start.catch_up_entries) = (50, 10);
+    lab.tune = |start| (start.replica.snapshot_count, start.replica.catch_up_entries) = (50, 10);
     for name in ["a", "b", "c"] {
         lab.start(name);
     }
@@ -64,9 +64,9 @@ async fn fill(lab: &TestCluster, name: &str, keys: usize) -> i64 {
 fn it_installs_a_snapshot_while_a_compaction_is_under_way() {
     let mut lab = TestCluster::new(&["a", "b", "c"]);
     lab.tune = |start| {
-        (start.snapshot_count, start.catch_up_entries) = (50, 10);
+        (start.replica.snapshot_count, start.replica.catch_up_entries) = (50, 10);
         // Slow enough to be under way all the time, with as little as possible between its steps.
-        start.compactions = CompactionConfig { batch: 1, pause: Duration::from_micros(50) };
+        start.replica.compaction = CompactionConfig { batch: 1, pause: Duration::from_micros(50) };
     };
     for name in ["a", "b", "c"] {
         lab.start(name);

@@ -146,7 +146,7 @@ fn members_with_certificates_of_their_own_replicate() {
 #[test]
 fn a_member_joins_and_gets_a_copy() {
     let (mut lab, ca, dir) = of_one_authority(&["a"]);
-    lab.tune = |start| (start.snapshot_count, start.catch_up_entries) = (10, 2);
+    lab.tune = |start| (start.replica.snapshot_count, start.replica.catch_up_entries) = (10, 2);
     lab.start("a");
     block_on(async {
         for number in 0..50 {

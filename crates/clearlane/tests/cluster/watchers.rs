@@ -20,7 +20,7 @@ fn everything(start_revision: i64) -> WatchRequest {
 #[test]
 fn no_watcher_misses_what_lies_between_a_store_and_its_copy() {
     let mut lab = TestCluster::new(&["a", "b", "c"]);
-    lab.tune = |start| (start.snapshot_count, start.catch_up_entries) = (50, 10);
+    lab.tune = |start| (start.replica.snapshot_count, start.replica.catch_up_entries) = (50, 10);
     for name in ["a", "b", "c"] {
         lab.start(name);
     }

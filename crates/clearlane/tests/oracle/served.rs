@@ -149,7 +149,7 @@ fn start_clearlane(
     start.initial_cluster = place.initial_cluster.parse()?;
     start.initial_cluster_state = place.state.parse()?;
     let set = RecordedFlags::from_flags(flags)?;
-    start.quota_bytes = set.quota_bytes;
+    start.replica.quota_bytes = set.quota_bytes;
     let listener = TcpListener::bind(place.peer_listen)?;
     let OpenedMember { threads: node, transport: ends } = start.open()?;
     node.watch_server().set_progress_interval(set.progress_interval);

@@ -157,7 +157,7 @@ async fn a_stream_goes_on_elsewhere_at_the_same_revision() {
 
 #[tokio::test]
 async fn errors_have_types() {
-    let server = TestServer::start_with(|start| start.quota_bytes = 1 << 16).await.unwrap();
+    let server = TestServer::start_with(|start| start.replica.quota_bytes = 1 << 16).await.unwrap();
     let client = server.client().await.unwrap();
     for value in ["1", "2", "3"] {
         client.put("a", value).await.unwrap();
