@@ -3,16 +3,15 @@
 //! Both walk the whole store, in one state: they are for a thread that has time. What they cover:
 //! [`clearlane_mvcc::hash`] and [`clearlane_mvcc::backend_hash`].
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use clearlane_backend::{self as backend, RangeVisitor, ReadTx, Value};
 use clearlane_engine::{Bucket, KeyRange, Snapshot};
-use clearlane_mvcc::{BackendHashJob, Error as StoreError, HashKv, Store};
+use clearlane_mvcc::{BackendHashJob, HashKv, Store};
 
 use crate::applied_position::AppliedPosition;
-use crate::apply::RequestRejection;
+use crate::apply::ApplyError;
 use crate::error::Result;
 use crate::request_error::RequestError;
 
@@ -24,18 +23,12 @@ pub fn hash_kv(
     store: &dyn Store<AppliedPosition>,
     revision: i64,
 ) -> std::result::Result<(HashKv, i64), RequestError> {
-    let refused = |error| match error {
-        StoreError::Compacted => RequestRejection::Compacted.into(),
-        StoreError::FutureRevision => RequestRejection::FutureRevision.into(),
-        error => RequestError::Failed(error.into()),
-    };
-    let mut job = store.hash(revision).map_err(refused)?;
-    let sum = loop {
-        if let Some(sum) = job.step(KEYS_PER_STEP).map_err(refused)? {
-            break sum;
+    let mut job = store.hash(revision).map_err(ApplyError::from)?;
+    loop {
+        if let Some(sum) = job.step(KEYS_PER_STEP).map_err(ApplyError::from)? {
+            return Ok((sum, job.revision()));
         }
-    };
-    Ok((sum, job.revision()))
+    }
 }
 
 /// The hash of everything on disk, after a commit; and the current revision before the hash is
@@ -65,8 +58,6 @@ impl ReadTx for CommittedSnapshot {
         range: KeyRange<'_>,
         visit: &mut RangeVisitor<'_>,
     ) -> backend::Result<()> {
-        let mut page =
-            |key: &[u8], value: &[u8]| -> ControlFlow<()> { visit(key, Value::Page(value)) };
-        Ok(self.0.scan(bucket, range, &mut page)?)
+        Ok(self.0.scan(bucket, range, &mut |key, value| visit(key, Value::Page(value)))?)
     }
 }

@@ -24,9 +24,11 @@ use clearlane_proto::etcdserverpb::{
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
-use crate::apply::{self, ApplyError, KeySpan, RequestRejection, check, split_error, txn};
+use crate::apply::range::execute_range;
+use crate::apply::{self, KeySpan, check, txn};
 use crate::error::{Error, Result};
 use crate::handle::Server;
+use crate::read_executor::ReadResult;
 use crate::request_error::RequestError;
 use crate::request_trace::{RequestTrace, Stage};
 use crate::streamed_range::StreamedRange;
@@ -45,15 +47,14 @@ impl Server {
         if !request.serializable {
             trace.end_read_index(self.linearizable_read_notify().await?);
         }
-        let mut result = match self.threads().store().begin_snapshot_read() {
-            Some(view) if apply::range::is_plain(&request) => {
-                self.range_rows(view, request, trace).await?
-            }
-            Some(view) => RangeResult::Message(self.range_message(view, request, trace).await?),
-            None => {
-                let read = Box::pin(self.range_locked(request, trace));
-                RangeResult::Message(read.await?)
-            }
+        let mut result = if apply::range::is_plain(&request)
+            && let Some(view) = self.threads().store().begin_snapshot_read()
+        {
+            self.range_rows(view, request, trace).await?
+        } else {
+            let (label, is_small) = (task_label(&request), request.range_end.is_empty());
+            let work = move |read: &(dyn ReadTxn + '_)| execute_range(read, &request);
+            RangeResult::Message(self.read(trace, label, is_small, work).await?)
         };
         trace.end_stage(Stage::Backend);
         self.fill_header(result.header_mut());
@@ -72,7 +73,7 @@ impl Server {
             self.read_cached(|| collect_rows(&*view, &request, INLINE_BUDGET))
         };
         let rows = match collected {
-            Some(collected) => collected??,
+            Some(collected) => collected?,
             None => {
                 let (view, request) = (Arc::clone(&view), request.clone());
                 let collect = move || {
@@ -93,61 +94,17 @@ impl Server {
         Box::pin(self.run_in_pool(self.threads().read_pool(), trace, measure)).await
     }
 
-    async fn range_message(
-        &self,
-        view: Arc<dyn ReadTxn + Send + Sync>,
-        request: RangeRequest,
-        trace: &mut RequestTrace,
-    ) -> std::result::Result<RangeResponse, RequestError> {
-        let (is_one_key, number) = (request.range_end.is_empty(), trace.number());
-        let work = move || {
-            let _as = task_label(&request).enter_numbered(number);
-            apply::range(&*view, &request)
-        };
-        if is_one_key {
-            return self.read_small(trace, work).await;
-        }
-        Box::pin(self.run_in_pool(self.threads().read_pool(), trace, work)).await
-    }
-
-    async fn range_locked(
-        &self,
-        request: RangeRequest,
-        trace: &mut RequestTrace,
-    ) -> std::result::Result<RangeResponse, RequestError> {
-        let (label, number) = (task_label(&request), trace.number());
-        let work = move |read: &(dyn ReadTxn + '_)| apply::range(read, &request);
-        self.read_locked(trace, label, number, work).await
-    }
-
     pub async fn read_txn(
         &self,
         request: TxnRequest,
         trace: &mut RequestTrace,
     ) -> std::result::Result<TxnResponse, RequestError> {
-        if !is_serializable(&request) {
+        if !range_ops(&request).all(|range| range.serializable) {
             trace.end_read_index(self.linearizable_read_notify().await?);
         }
         let is_small = range_ops(&request).all(|range| range.range_end.is_empty());
-        let number = trace.number();
-        let mut response = match self.threads().store().begin_snapshot_read() {
-            None => {
-                let work = move |read: &(dyn ReadTxn + '_)| txn::read_txn(read, &request);
-                Box::pin(self.read_locked(trace, *READ_TXN, number, work)).await?
-            }
-            Some(view) => {
-                let work = move || {
-                    let _as = READ_TXN.enter_numbered(number);
-                    txn::read_txn(&*view, &request)
-                };
-                if is_small {
-                    self.read_small(trace, work).await?
-                } else {
-                    let pool = self.threads().read_pool();
-                    Box::pin(self.run_in_pool(pool, trace, work)).await?
-                }
-            }
-        };
+        let work = move |read: &(dyn ReadTxn + '_)| txn::run_on_snapshot(read, &request);
+        let mut response = self.read(trace, *READ_TXN, is_small, work).await?;
         trace.end_stage(Stage::Backend);
         self.fill_header(&mut response.header);
         Ok(response)
@@ -156,10 +113,6 @@ impl Server {
 
 fn task_label(request: &RangeRequest) -> TaskLabel {
     if request.range_end.is_empty() { *GET } else { *RANGE }
-}
-
-fn is_serializable(request: &TxnRequest) -> bool {
-    range_ops(request).all(|range| range.serializable)
 }
 
 fn range_ops(request: &TxnRequest) -> impl Iterator<Item = &RangeRequest> {
@@ -217,7 +170,7 @@ impl RangeResult {
         match self {
             RangeResult::Stream(_) => {
                 let (pool, mut trace) = (member.threads().read_pool(), RequestTrace::start());
-                let read = move || self.into_response().map(Ok);
+                let read = move || Ok(self.into_response()?);
                 member.run_in_pool(pool, &mut trace, read).await
             }
             here => Ok(here.into_response()?),
@@ -252,10 +205,9 @@ struct Budget {
 fn collect_rows(
     view: &dyn ReadTxn,
     request: &RangeRequest,
-    budget: Budget,
-) -> Result<std::result::Result<Option<RangeRows>, RequestRejection>> {
+    mut left: Budget,
+) -> ReadResult<Option<RangeRows>> {
     let mut records = Vec::new();
-    let mut left = budget;
     let mut is_beyond = false;
     let count = view.visit_records(key_span(request).range(), options(request), &mut |record| {
         is_beyond = left.records == 0 || left.bytes < record.len();
@@ -266,11 +218,9 @@ fn collect_rows(
         left.bytes -= record.len();
         records.push(record);
         ControlFlow::Continue(())
-    });
-    Ok(split_error(count.map_err(ApplyError::from))?.map(|count| {
-        let about = range_meta(view, request, count);
-        (!is_beyond).then_some(RangeRows { meta: about, records })
-    }))
+    })?;
+    let meta = range_meta(view, request, count);
+    Ok((!is_beyond).then_some(RangeRows { meta, records }))
 }
 
 pub(crate) fn key_span(request: &RangeRequest) -> KeySpan<'_> {

@@ -12,34 +12,45 @@
 
 use std::sync::atomic::Ordering;
 
+use clearlane_backend::Era;
 use clearlane_contention::TaskLabel;
 use clearlane_engine::try_read_cached;
-use clearlane_mvcc::{ReadTxn, Store};
+use clearlane_mvcc::ReadTxn;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
-use crate::applied_position::AppliedPosition;
-use crate::apply::RequestRejection;
-use crate::error::Result;
+use crate::apply::ApplyError;
 use crate::handle::Server;
 use crate::request_error::RequestError;
 use crate::request_trace::{LockWaitMark, RequestTrace, Stage};
 use crate::threads::ReadPool;
 
-/// The outer error stops the member, the inner one is the client's.
-pub(crate) type ReadResult<T> = Result<std::result::Result<T, RequestRejection>>;
+pub(crate) type ReadResult<T> = Result<T, ApplyError>;
 
 impl Server {
-    /// Reads on this thread; on a cache miss, in the uncached pool. The state must hold no lock.
-    pub(crate) async fn read_small<T: Send + 'static>(
+    /// A small read runs on this thread; on a cache miss, in the uncached pool.
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         trace: &mut RequestTrace,
-        work: impl Fn() -> ReadResult<T> + Send + 'static,
-    ) -> std::result::Result<T, RequestError> {
-        match self.read_cached(&work) {
-            Some(done) => Ok(done??),
-            None => Box::pin(self.run_in_pool(self.threads().uncached_pool(), trace, work)).await,
-        }
+        label: TaskLabel,
+        is_small: bool,
+        work: impl Fn(&(dyn ReadTxn + '_)) -> ReadResult<T> + Send + 'static,
+    ) -> Result<T, RequestError> {
+        let number = trace.number();
+        let Some(view) = self.threads().store().begin_snapshot_read() else {
+            return Box::pin(self.read_locked(trace, label, number, work)).await;
+        };
+        let work = move || {
+            let _as = label.enter_numbered(number);
+            work(&*view)
+        };
+        let cached = if is_small { self.read_cached(&work) } else { None };
+        let pool = match cached {
+            Some(done) => return Ok(done?),
+            None if is_small => self.threads().uncached_pool(),
+            None => self.threads().read_pool(),
+        };
+        Box::pin(self.run_in_pool(pool, trace, work)).await
     }
 
     /// `None` if the read would have to wait for the disk.
@@ -57,20 +68,20 @@ impl Server {
         pool: &ReadPool,
         trace: &mut RequestTrace,
         work: impl FnOnce() -> ReadResult<T> + Send + 'static,
-    ) -> std::result::Result<T, RequestError> {
+    ) -> Result<T, RequestError> {
         let done = pool.run(traced(*trace, work));
         let (done, traced) = self.within_deadline(done).await?.ok_or(RequestError::Stopped)?;
         *trace = traced;
-        Ok(done??)
+        Ok(done?)
     }
 
-    pub(crate) async fn read_locked<T: Send + 'static>(
+    async fn read_locked<T: Send + 'static>(
         &self,
         trace: &mut RequestTrace,
         label: TaskLabel,
         number: u32,
         work: impl FnOnce(&(dyn ReadTxn + '_)) -> ReadResult<T> + Send + 'static,
-    ) -> std::result::Result<T, RequestError> {
+    ) -> Result<T, RequestError> {
         let store = self.threads().store();
         let work = traced(*trace, move || {
             let _as = label.enter_numbered(number);
@@ -78,18 +89,18 @@ impl Server {
         });
         let (done, traced) = self.run_on_own_thread(work).await?;
         *trace = traced;
-        Ok(done??)
+        Ok(done?)
     }
 
     /// On this thread; in an old era on a thread that may wait for the locks.
     pub async fn read_store<T: Send + 'static>(
         &self,
         work: impl FnOnce(&(dyn ReadTxn + '_)) -> T + Send + 'static,
-    ) -> std::result::Result<T, RequestError> {
+    ) -> Result<T, RequestError> {
         self.run_where_locks_may_wait(|server| work(&*server.threads().store().begin_read())).await
     }
 
-    pub async fn store_revision(&self) -> std::result::Result<i64, RequestError> {
+    pub async fn store_revision(&self) -> Result<i64, RequestError> {
         self.read_store(|read| read.revision()).await
     }
 
@@ -97,8 +108,8 @@ impl Server {
     pub async fn run_where_locks_may_wait<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Server) -> T + Send + 'static,
-    ) -> std::result::Result<T, RequestError> {
-        if !has_locks(&*self.threads().store()) {
+    ) -> Result<T, RequestError> {
+        if self.threads().store().era() == Era::Clearlane {
             return Ok(work(self));
         }
         let server = self.clone();
@@ -108,7 +119,7 @@ impl Server {
     async fn run_on_own_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> std::result::Result<T, RequestError> {
+    ) -> Result<T, RequestError> {
         let (done, result) = oneshot::channel();
         spawn_blocking(move || {
             // The request has been dropped: take no lock for it.
@@ -119,10 +130,6 @@ impl Server {
         // An error means that the runtime stops, or that the work has panicked.
         self.within_deadline(result).await?.map_err(|_| RequestError::Stopped)
     }
-}
-
-pub(crate) fn has_locks(store: &dyn Store<AppliedPosition>) -> bool {
-    store.era() != clearlane_backend::Era::Clearlane
 }
 
 fn traced<T>(

@@ -19,9 +19,9 @@ use clearlane_mvcc::{RangeOptions, ReadTxn};
 use clearlane_net::sched::YieldPoints;
 use clearlane_proto::etcdserverpb::RangeRequest;
 
-use crate::apply::{ApplyError, RequestRejection, split_error};
 use crate::error::{Error, Result};
 use crate::range::{RangeMeta, RangeResult, RangeRows, decode, key_span, options, range_meta};
+use crate::read_executor::ReadResult;
 
 /// An answer up to this size is read at once.
 const INLINE_BYTES_MAX: u64 = 256 << 10;
@@ -42,24 +42,20 @@ impl StreamedRange {
     pub(crate) fn measure(
         view: Arc<dyn ReadTxn + Send + Sync>,
         request: RangeRequest,
-    ) -> Result<std::result::Result<RangeResult, RequestRejection>> {
-        let (records, encoded, count) = match measure_range(&*view, &request)? {
-            Ok(measured) => measured,
-            Err(refused) => return Ok(Err(refused)),
-        };
+    ) -> ReadResult<RangeResult> {
+        let (records_left, encoded_bytes_left, count) = measure_range(&*view, &request)?;
         let mut found = StreamedRange {
             meta: range_meta(&*view, &request, count),
             txn: view,
             request,
-            records_left: records,
-            encoded_bytes_left: encoded,
+            records_left,
+            encoded_bytes_left,
         };
-        Ok(Ok(if encoded > INLINE_BYTES_MAX {
-            RangeResult::Stream(found)
-        } else {
-            let records = found.next_records(usize::MAX)?.unwrap_or_default();
-            RangeResult::Rows(RangeRows { meta: found.meta, records })
-        }))
+        if encoded_bytes_left > INLINE_BYTES_MAX {
+            return Ok(RangeResult::Stream(found));
+        }
+        let records = found.next_records(usize::MAX)?.unwrap_or_default();
+        Ok(RangeResult::Rows(RangeRows { meta: found.meta, records }))
     }
 
     pub fn records_left(&self) -> usize {
@@ -78,8 +74,8 @@ impl StreamedRange {
         }
         let mut piece = Vec::new();
         let (mut left, mut encoded, mut steps) = (bytes, 0, YieldPoints::default());
-        let options = options(&self.request);
-        let options = RangeOptions { limit: self.records_left as i64, skip_count: true, ..options };
+        let limit = self.records_left as i64;
+        let options = RangeOptions { limit, skip_count: true, ..options(&self.request) };
         self.txn.visit_records(key_span(&self.request).range(), options, &mut |record| {
             // A single record may exceed the chunk.
             if record.len() > left && !piece.is_empty() {
@@ -95,55 +91,40 @@ impl StreamedRange {
         self.encoded_bytes_left =
             self.encoded_bytes_left.checked_sub(encoded).ok_or_else(length_mismatch)?;
         let last = piece.last().ok_or_else(length_mismatch)?;
-        if self.records_left == 0 {
-            return if self.encoded_bytes_left == 0 {
-                Ok(Some(piece))
-            } else {
-                Err(length_mismatch())
-            };
+        if self.records_left > 0 {
+            self.request.key = [&decode(last.clone())?.key[..], &[0]].concat().into();
+        } else if self.encoded_bytes_left > 0 {
+            return Err(length_mismatch());
         }
-        self.request.key = key_after(&decode(last.clone())?.key);
         Ok(Some(piece))
     }
 }
 
 /// Returns the number of records, their bytes, and the number of keys in the range.
-fn measure_range(
-    view: &dyn ReadTxn,
-    request: &RangeRequest,
-) -> Result<std::result::Result<(u64, u64, u64), RequestRejection>> {
+fn measure_range(view: &dyn ReadTxn, request: &RangeRequest) -> ReadResult<(u64, u64, u64)> {
+    let (span, options) = (key_span(request), options(request));
     let (mut records, mut encoded, mut steps) = (0, 0, YieldPoints::default());
-    let mut measure = |record| {
+    let known = view.visit_record_lengths(span.range(), options, &mut |record| {
         steps.advance(MEASURE_COST_BYTES);
         records += 1;
         encoded += field_len(record);
         ControlFlow::Continue(())
-    };
-    let known =
-        view.visit_record_lengths(key_span(request).range(), options(request), &mut measure);
-    let known = match split_error(known.map_err(ApplyError::from))? {
-        Ok(known) => known,
-        Err(refused) => return Ok(Err(refused)),
-    };
+    })?;
     if let Some(count) = known {
-        return Ok(Ok((records, encoded, count)));
+        return Ok((records, encoded, count));
     }
     (records, encoded) = (0, 0);
-    let count = view.visit_records(key_span(request).range(), options(request), &mut |record| {
+    let count = view.visit_records(span.range(), options, &mut |record| {
         steps.advance(record.len());
         records += 1;
         encoded += field_len(record.len());
         ControlFlow::Continue(())
-    });
-    Ok(split_error(count.map_err(ApplyError::from))?.map(|count| (records, encoded, count)))
+    })?;
+    Ok((records, encoded, count))
 }
 
 fn length_mismatch() -> Error {
     Error::damaged("the store", "the records of a range are not as long as the index says")
-}
-
-fn key_after(key: &[u8]) -> Bytes {
-    [key, &[0]].concat().into()
 }
 
 /// A record in an answer: tag, length, record.

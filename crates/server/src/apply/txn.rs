@@ -43,7 +43,7 @@ pub fn read_txn(
     split_error(run_on_snapshot(read, request))
 }
 
-fn run_on_snapshot(
+pub(crate) fn run_on_snapshot(
     read: &(dyn ReadTxn + '_),
     request: &TxnRequest,
 ) -> Result<TxnResponse, ApplyError> {
