@@ -23,7 +23,7 @@ use std::{
 use parking_lot::MutexGuard;
 
 use crate::{
-    BlockerState, LockEvent, LockMode, TaskLabel,
+    BlockerState, LockEvent, LockEventKind, LockMode, TaskLabel,
     events::EventSink,
     lock_metrics::LockMetrics,
     now_ns,
@@ -170,8 +170,8 @@ impl BlockingLock {
         self.metrics.record_wait(mode, waited_ns);
         if self.event_sink.is_on() {
             let (task, number) = TaskLabel::current_numbered();
-            let event = LockEvent::Wait { lock, mode, task, number, blocker, start_ns, end_ns };
-            self.event_sink.write(event);
+            let kind = LockEventKind::Wait { blocker };
+            self.event_sink.write(LockEvent { kind, lock, task, number, start_ns, end_ns });
         }
     }
 
@@ -187,8 +187,8 @@ impl BlockingLock {
         let Acquisition { task, since_ns: start_ns, .. } = acquisition;
         self.metrics.record_hold(task, mode, requested_ns.saturating_sub(start_ns));
         if self.event_sink.is_on() {
-            let (lock, end_ns) = (self.metrics.name, requested_ns);
-            self.event_sink.write(LockEvent::Hold { lock, mode, task, number, start_ns, end_ns });
+            let (kind, lock, end_ns) = (LockEventKind::Hold, self.metrics.name, requested_ns);
+            self.event_sink.write(LockEvent { kind, lock, task, number, start_ns, end_ns });
         }
     }
 

@@ -17,34 +17,30 @@ use std::sync::{
 
 use arc_swap::ArcSwapOption;
 
-use crate::{BlockerState, LockMode, TaskLabel};
+use crate::{BlockerState, TaskLabel};
 
 /// Times are on the clock of [`crate::now_ns`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LockEvent {
+pub struct LockEvent {
+    pub kind: LockEventKind,
+    pub lock: &'static str,
+    pub task: TaskLabel,
+    /// As given to [`TaskLabel::enter_numbered`].
+    pub number: u32,
+    pub start_ns: u64,
+    pub end_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockEventKind {
     /// Written by the waiter itself, once it holds the lock.
     Wait {
-        lock: &'static str,
-        mode: LockMode,
-        task: TaskLabel,
-        /// As given to [`TaskLabel::enter_numbered`].
-        number: u32,
         /// The blocker when the wait began. `None`: the lock was free, and the thread was only late
         /// to take it.
         blocker: Option<(TaskLabel, BlockerState)>,
-        start_ns: u64,
-        end_ns: u64,
     },
     /// Written when the lock is released.
-    Hold {
-        lock: &'static str,
-        mode: LockMode,
-        task: TaskLabel,
-        /// As given to [`TaskLabel::enter_numbered`].
-        number: u32,
-        start_ns: u64,
-        end_ns: u64,
-    },
+    Hold,
 }
 
 /// A recording; it ends when this is dropped or stopped.

@@ -29,7 +29,7 @@ mod clock;
 
 pub use blocking_lock::{LockWait, take_longest_wait, waited_ns};
 pub use clock::now_ns;
-pub use events::{EventRecorder, LockEvent};
+pub use events::{EventRecorder, LockEvent, LockEventKind};
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use lock_metrics::{LockBlame, LockHolder, LockReport, ModeReport};
 pub use mutex::{Mutex, MutexGuard};

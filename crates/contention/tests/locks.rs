@@ -16,8 +16,8 @@ use std::{
 };
 
 use clearlane_contention::{
-    BlockerState, LockEvent, LockMode, LockReport, Mutex, Registry, RwLock, TaskLabel, now_ns,
-    waited_ns,
+    BlockerState, LockEvent, LockEventKind, LockMode, LockReport, Mutex, Registry, RwLock,
+    TaskLabel, now_ns, waited_ns,
 };
 
 fn until(what: &str, condition: impl Fn() -> bool) {
@@ -274,40 +274,29 @@ fn record_the_convoy() {
     });
     assert_eq!(recorder.dropped(), 0);
     let events = recorder.stop();
-    let held =
-        |actor| events.iter().find_map(|event| held_by(event, actor)).expect("it was recorded");
+    let held = |by| {
+        let mut holds = events.iter().filter(|event| event.kind == LockEventKind::Hold);
+        holds.find(|event| event.task == by).expect("it was recorded")
+    };
     let waited = |by| {
-        let found = events.iter().find_map(|event| match *event {
-            LockEvent::Wait { task, number, blocker, start_ns, end_ns, .. } if task == by => {
-                Some((number, blocker, start_ns, end_ns))
-            }
+        let wait = |event: &LockEvent| match event.kind {
+            LockEventKind::Wait { blocker } if event.task == by => Some((*event, blocker)),
             _ => None,
-        });
-        found.expect("it was recorded")
+        };
+        events.iter().find_map(wait).expect("it was recorded")
     };
 
     // The lock changes hands in one nanosecond; a waiter notes its end once it is awake.
-    assert_eq!(held(put).0, held(expensive).1);
-    assert_eq!(held(cheap).0, held(put).1);
-    let (number, blocker, start_ns, end_ns) = waited(cheap);
-    assert_eq!((number, blocker), (7, Some((put, BlockerState::Waiting))));
-    assert!(start_ns < held(put).0 && end_ns >= held(put).1, "until the put has left");
+    assert_eq!(held(put).start_ns, held(expensive).end_ns);
+    assert_eq!(held(cheap).start_ns, held(put).end_ns);
+    // With the blocker when the wait began.
+    let (wait, blocker) = waited(cheap);
+    assert_eq!((wait.number, blocker), (7, Some((put, BlockerState::Waiting))));
+    let put_hold = held(put);
+    assert!(wait.start_ns < put_hold.start_ns && wait.end_ns >= put_hold.end_ns);
     assert_eq!(waited(put).1, Some((expensive, BlockerState::Holding)));
-    let numbers = events.iter().filter_map(|event| match *event {
-        LockEvent::Hold { task: actor, number, .. } if actor == cheap => Some(number),
-        _ => None,
-    });
-    assert_eq!(numbers.collect::<Vec<_>>(), [7]);
+    assert_eq!(held(cheap).number, 7);
     assert_eq!(events.len(), 5);
-}
-
-fn held_by(event: &LockEvent, by: TaskLabel) -> Option<(u64, u64)> {
-    match *event {
-        LockEvent::Hold { task: actor, start_ns, end_ns, .. } if actor == by => {
-            Some((start_ns, end_ns))
-        }
-        _ => None,
-    }
 }
 
 #[test]

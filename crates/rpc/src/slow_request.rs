@@ -104,9 +104,9 @@ pub(crate) fn report_if_slow(
     response: &Result<Response<ResponseBody>, Status>,
     (whole, read): (&RequestTrace, &RequestTrace),
 ) {
-    let whole = whole.report_if_slow(head.slow_thresholds.0);
-    let read = read.report_if_slow(head.slow_thresholds.1);
-    if whole.is_none() && read.is_none() {
+    let (call_limit, read_limit) = head.slow_thresholds;
+    let (is_slow, is_read_slow) = (whole.elapsed() > call_limit, read.elapsed() > read_limit);
+    if !is_slow && !is_read_slow {
         return;
     }
     let about = SlowRequestFields {
@@ -116,12 +116,12 @@ pub(crate) fn report_if_slow(
         response_count: count as i64,
         response_size: response.as_ref().map_or(0, |response| response.body().message_len()),
     };
-    if let (Some(prefix), Some(report)) = (summary.slow_read_prefix(), read) {
+    if let Some(prefix) = summary.slow_read_prefix().filter(|_| is_read_slow) {
         let error = response.as_ref().err().map_or("", Status::message);
-        report.log_slow_read(prefix, &about, head.slow_thresholds.1, error);
+        read.log_slow_read(prefix, &about, read_limit, error);
         head.server.threads().metrics().slow_applies.fetch_add(1, Relaxed);
     }
-    if let Some(report) = whole {
-        report.log_slow_request(&about);
+    if is_slow {
+        whole.log_slow_request(&about);
     }
 }

@@ -67,7 +67,7 @@ impl Server {
         request: RangeRequest,
         trace: &mut RequestTrace,
     ) -> std::result::Result<RangeResult, RequestError> {
-        let number = trace.number();
+        let number = trace.number;
         let collected = {
             let _as = task_label(&request).enter_numbered(number);
             self.read_cached(|| collect_rows(&*view, &request, INLINE_BUDGET))

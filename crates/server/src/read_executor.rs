@@ -36,7 +36,7 @@ impl Server {
         is_small: bool,
         work: impl Fn(&(dyn ReadTxn + '_)) -> ReadResult<T> + Send + 'static,
     ) -> Result<T, RequestError> {
-        let number = trace.number();
+        let number = trace.number;
         let Some(view) = self.threads().store().begin_snapshot_read() else {
             return Box::pin(self.read_locked(trace, label, number, work)).await;
         };

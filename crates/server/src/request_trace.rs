@@ -8,8 +8,7 @@
 //! has its waits for locks taken out, and the [holder](clearlane_contention) of the longest
 //! recorded.
 //!
-//! [`RequestTrace::report_if_slow`] makes a [`SlowRequestReport`], and
-//! [`SlowRequestReport::log_slow_request`] a line of the log, in etcd's words with the stages
+//! [`RequestTrace::log_slow_request`] makes a line of the log, in etcd's words with the stages
 //! behind them: `docs/maintenance.md`.
 
 use std::fmt;
@@ -51,10 +50,11 @@ impl Stage {
 #[derive(Clone, Copy, Debug)]
 pub struct RequestTrace {
     /// The number in a [recording](crate::trace); 0 if nothing is recorded.
-    number: u32,
-    start_ns: u64,
+    pub(crate) number: u32,
+    /// On the clock of the locks.
+    pub(crate) start_ns: u64,
     last_end_ns: u64,
-    stage_ns: [u64; Stage::ALL.len()],
+    pub(crate) stage_ns: [u64; Stage::ALL.len()],
     longest_wait: Option<LockWait>,
 }
 
@@ -89,20 +89,6 @@ impl RequestTrace {
 
     pub fn with_number(self, number: u32) -> RequestTrace {
         RequestTrace { number, ..self }
-    }
-
-    /// 0 if it has none.
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// On the clock of the locks.
-    pub fn start_ns(&self) -> u64 {
-        self.start_ns
-    }
-
-    pub fn stage_ns(&self, stage: Stage) -> u64 {
-        self.stage_ns[stage as usize]
     }
 
     /// The time at which `time` will have passed since the start, on the clock of the locks.
@@ -161,28 +147,51 @@ impl RequestTrace {
 
     /// The stages of an entry that took long to apply: it began on this thread when `before` was
     /// taken, and ends now.
-    pub(crate) fn entry_report(
-        begun_ns: u64,
-        now_ns: u64,
-        before: LockWaitMark,
-    ) -> SlowRequestReport {
+    pub(crate) fn entry_report(begun_ns: u64, now_ns: u64, before: LockWaitMark) -> RequestTrace {
         let mut trace = RequestTrace::start_at(begun_ns);
         trace.end_stage_at(Stage::Apply, now_ns);
         trace.subtract_lock_wait(Stage::Apply, before);
-        SlowRequestReport { trace }
+        trace
     }
 
-    /// A report if the time up to the last stamp exceeds the limit.
-    pub fn report_if_slow(&self, limit: Duration) -> Option<SlowRequestReport> {
-        (self.elapsed() > limit).then_some(SlowRequestReport { trace: *self })
+    /// etcd's warning `request stats`, past `--warning-unary-request-duration`.
+    pub fn log_slow_request(&self, about: &SlowRequestFields<'_>) {
+        tracing::warn!(
+            "time spent" = ?self.elapsed(),
+            stages = %self,
+            remote = about.remote,
+            "response type" = about.call,
+            "request content" = %about.request,
+            "response count" = about.response_count,
+            "response size" = about.response_size,
+            "request stats"
+        );
     }
-}
 
-/// Where a slow request has spent its time: prints as `read index 1ms, locks 7ms (readTx, held by
-/// put), backend 20ms`.
-#[derive(Clone, Copy, Debug)]
-pub struct SlowRequestReport {
-    trace: RequestTrace,
+    /// etcd's warning for a read past `--warning-apply-duration`, which `expected` was. Slow writes
+    /// are reported by the apply loop.
+    pub fn log_slow_read(
+        &self,
+        prefix: &str,
+        about: &SlowRequestFields<'_>,
+        expected: Duration,
+        error: &str,
+    ) {
+        let (count, size) = (about.response_count, about.response_size);
+        let response = format!("range_response_count:{count} size:{size}");
+        let (response, error) =
+            if error.is_empty() { (response, None) } else { (String::new(), Some(error)) };
+        tracing::warn!(
+            took = ?self.elapsed(),
+            "expected-duration" = ?expected,
+            prefix,
+            request = %about.request,
+            response,
+            error,
+            stages = %self,
+            "apply request took too long"
+        );
+    }
 }
 
 /// What a log line says of a request beside its time; never its values, which may be secret.
@@ -204,60 +213,18 @@ impl fmt::Debug for SlowRequestFields<'_> {
     }
 }
 
-impl SlowRequestReport {
-    /// etcd's warning `request stats`, past `--warning-unary-request-duration`.
-    pub fn log_slow_request(&self, about: &SlowRequestFields<'_>) {
-        tracing::warn!(
-            "time spent" = ?self.trace.elapsed(),
-            stages = %self,
-            remote = about.remote,
-            "response type" = about.call,
-            "request content" = %about.request,
-            "response count" = about.response_count,
-            "response size" = about.response_size,
-            "request stats"
-        );
-    }
-
-    /// etcd's warning for a read past `--warning-apply-duration`, which `expected` was. Slow writes
-    /// are reported by the apply loop.
-    pub fn log_slow_read(
-        &self,
-        prefix: &str,
-        about: &SlowRequestFields<'_>,
-        expected: Duration,
-        error: &str,
-    ) {
-        let (count, size) = (about.response_count, about.response_size);
-        let response = if error.is_empty() {
-            format!("range_response_count:{count} size:{size}")
-        } else {
-            String::new()
-        };
-        tracing::warn!(
-            took = ?self.trace.elapsed(),
-            "expected-duration" = ?expected,
-            prefix,
-            request = %about.request,
-            response,
-            error = (!error.is_empty()).then_some(error),
-            stages = %self,
-            "apply request took too long"
-        );
-    }
-}
-
-impl fmt::Display for SlowRequestReport {
+/// Prints as `read index 1ms, locks 7ms (readTx, held by put), backend 20ms`.
+impl fmt::Display for RequestTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut gap = "";
         for stage in Stage::ALL {
-            let spent_ns = self.trace.stage_ns[stage as usize];
+            let spent_ns = self.stage_ns[stage as usize];
             if spent_ns == 0 {
                 continue;
             }
             write!(f, "{gap}{} {:?}", stage.name(), Duration::from_nanos(spent_ns))?;
             gap = ", ";
-            if let (Stage::Locks, Some(wait)) = (stage, self.trace.longest_wait) {
+            if let (Stage::Locks, Some(wait)) = (stage, self.longest_wait) {
                 write_longest_wait(&wait, f)?;
             }
         }
@@ -288,10 +255,6 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn story(trace: &RequestTrace) -> String {
-        trace.report_if_slow(Duration::ZERO).map(|story| story.to_string()).unwrap_or_default()
-    }
-
     #[test]
     fn all_time_belongs_to_a_stage() {
         let mut trace = RequestTrace::start_at(100 * MS);
@@ -304,19 +267,11 @@ mod tests {
         trace.move_to_locks(Stage::Backend, 9 * MS, Some(wait));
         trace.end_stage_at(Stage::Sending, 135 * MS);
         assert_eq!(
-            story(&trace),
+            trace.to_string(),
             "read index 3ms, locks 9ms (longest for readTx, held by put), backend 22ms, sending 1ms"
         );
         assert_eq!(trace.stage_ns.iter().sum::<u64>(), 35 * MS);
         assert_eq!(trace.elapsed(), Duration::from_millis(35));
-    }
-
-    #[test]
-    fn what_is_quick_has_no_story() {
-        let mut trace = RequestTrace::start_at(0);
-        trace.end_stage_at(Stage::Apply, 300 * MS);
-        assert!(trace.report_if_slow(Duration::from_millis(300)).is_none());
-        assert!(trace.report_if_slow(Duration::from_millis(299)).is_some());
     }
 
     #[test]
@@ -329,7 +284,7 @@ mod tests {
         // More than the stage has cannot be taken out of it.
         trace.move_to_locks(Stage::Backend, 3 * MS, Some(wait));
         let told = "locks 2ms (longest for readTx, behind put, held by range)";
-        assert_eq!(story(&trace), told);
+        assert_eq!(trace.to_string(), told);
     }
 
     #[test]
@@ -347,7 +302,7 @@ mod tests {
                 let mut trace = RequestTrace::start();
                 drop(lock.read());
                 trace.end_stage_with_locks(Stage::Backend, before);
-                story(&trace)
+                trace.to_string()
             });
             while registry.waiting().is_empty() {
                 thread::yield_now();

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub use clearlane_contention::timeline::LaneKind;
 use clearlane_contention::timeline::Timeline;
-use clearlane_contention::{EventRecorder, LockEvent, Registry, TaskLabel, now_ns};
+use clearlane_contention::{EventRecorder, LockEvent, LockEventKind, Registry, TaskLabel, now_ns};
 use parking_lot::Mutex;
 
 use crate::request_trace::RequestTrace;
@@ -168,60 +168,52 @@ impl TraceRecorder {
 
     /// For a request that had a number when it began.
     pub fn record_request(&self, class: &'static str, kind: LaneKind, trace: RequestTrace) {
-        if trace.number() != 0 && self.is_on() {
+        if trace.number != 0 && self.is_on() {
             self.push_event(TraceEvent::Request { class, kind, trace });
         }
     }
 
-    pub fn trace_thread(&self, worker: TaskLabel) -> ThreadTrace<'_> {
-        ThreadTrace { recorder: self, thread: worker, last_step_end_ns: 0 }
+    pub fn trace_thread(&self, thread: TaskLabel) -> ThreadTrace<'_> {
+        ThreadTrace { recorder: self, thread, last_step_end_ns: 0 }
     }
 
-    fn push_event(&self, note: TraceEvent) {
-        let mut fresh = self.new_events.lock();
-        if fresh.len() < NEW_EVENTS_MAX {
-            fresh.push(note)
+    fn push_event(&self, event: TraceEvent) {
+        let mut new_events = self.new_events.lock();
+        if new_events.len() < NEW_EVENTS_MAX {
+            new_events.push(event);
         } else {
-            _ = self.lost.fetch_add(1, Relaxed)
+            self.lost.fetch_add(1, Relaxed);
         }
     }
 }
 
 impl TraceBuffer {
-    fn append(&mut self, notes: impl IntoIterator<Item = TraceEvent>) {
-        for note in notes {
-            if note.start_ns() < self.start_ns {
-                continue;
-            }
+    fn append(&mut self, events: impl IntoIterator<Item = TraceEvent>) {
+        for event in events.into_iter().filter(|event| event.start_ns() >= self.start_ns) {
             if self.events.len() >= self.events_max {
                 self.events.pop_front();
                 self.overwritten += 1;
             }
-            self.events.push_back(note);
+            self.events.push_back(event);
         }
     }
 
-    fn append_lock_events(&mut self, tape: EventRecorder) {
-        self.lost += tape.dropped();
-        self.append(tape.stop().into_iter().filter(is_recorded).map(TraceEvent::Lock));
+    fn append_lock_events(&mut self, recorder: EventRecorder) {
+        self.lost += recorder.dropped();
+        self.append(recorder.stop().into_iter().filter(is_recorded).map(TraceEvent::Lock));
     }
 }
 
 fn is_recorded(event: &LockEvent) -> bool {
-    match event {
-        LockEvent::Wait { .. } => true,
-        LockEvent::Hold { start_ns, end_ns, .. } => end_ns.saturating_sub(*start_ns) >= HOLD_MIN_NS,
-    }
+    event.kind != LockEventKind::Hold || event.end_ns.saturating_sub(event.start_ns) >= HOLD_MIN_NS
 }
 
 impl TraceEvent {
     fn start_ns(&self) -> u64 {
         match self {
-            TraceEvent::Request { trace, .. } => trace.start_ns(),
+            TraceEvent::Request { trace, .. } => trace.start_ns,
             TraceEvent::ThreadStep { from_ns, .. } => *from_ns,
-            TraceEvent::Lock(
-                LockEvent::Wait { start_ns, .. } | LockEvent::Hold { start_ns, .. },
-            ) => *start_ns,
+            TraceEvent::Lock(event) => event.start_ns,
         }
     }
 }
@@ -235,22 +227,18 @@ pub struct ThreadTrace<'r> {
 }
 
 impl ThreadTrace<'_> {
-    /// Records the time since the last step as `doing`.
+    /// Records the time since the last step.
     #[inline]
-    pub fn end_step(&mut self, doing: StepKind) {
+    pub fn end_step(&mut self, step_kind: StepKind) {
         if !self.recorder.is_on() {
             self.last_step_end_ns = 0;
             return;
         }
         let (from_ns, to_ns) = (self.last_step_end_ns, now_ns());
         self.last_step_end_ns = to_ns;
-        if from_ns != 0 && doing != StepKind::Idle {
-            self.recorder.push_event(TraceEvent::ThreadStep {
-                thread: self.thread,
-                step_kind: doing,
-                from_ns,
-                to_ns,
-            });
+        if from_ns != 0 && step_kind != StepKind::Idle {
+            let thread = self.thread;
+            self.recorder.push_event(TraceEvent::ThreadStep { thread, step_kind, from_ns, to_ns });
         }
     }
 }
@@ -308,15 +296,9 @@ mod tests {
     }
 
     #[test]
-    fn short_holds_are_no_notes() {
-        let held = |end_ns| LockEvent::Hold {
-            lock: "lock",
-            mode: clearlane_contention::LockMode::Write,
-            task: *GET,
-            number: 1,
-            start_ns: 0,
-            end_ns,
-        };
+    fn short_holds_are_not_recorded() {
+        let (kind, lock, task) = (LockEventKind::Hold, "lock", *GET);
+        let held = |end_ns| LockEvent { kind, lock, task, number: 1, start_ns: 0, end_ns };
         assert!(is_recorded(&held(HOLD_MIN_NS)) && !is_recorded(&held(HOLD_MIN_NS - 1)));
     }
 

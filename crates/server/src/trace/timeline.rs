@@ -14,43 +14,37 @@
 use std::collections::HashMap;
 
 use clearlane_contention::timeline::{Activity, LaneKind, Span, Timeline};
-use clearlane_contention::{BlockerState, LockEvent, TaskLabel};
+use clearlane_contention::{BlockerState, LockEvent, LockEventKind, TaskLabel};
 
 use super::{StepKind, TraceEvent};
 use crate::request_trace::{RequestTrace, Stage};
 use crate::task_labels::{APPLIER, RAFT, lane_kind_of};
 
-/// Label and request number.
-type LockParticipant = (TaskLabel, u32);
-
-/// A request, which may wait under several labels, or a worker.
+/// A request, which may wait under several labels, or a thread.
 type WaiterId = (Option<TaskLabel>, u32);
 
-fn waiter_id((actor, number): LockParticipant) -> WaiterId {
-    match number {
-        0 => (Some(actor), 0),
-        number => (None, number),
-    }
+fn waiter_id(task: TaskLabel, number: u32) -> WaiterId {
+    ((number == 0).then_some(task), number)
 }
 
 /// ```text
-///   notes                                      timeline
+///   events                                     timeline
 ///   request 17: long range, backend 86 ms      long range #17  ██████████████████
 ///   range 17 held readTx                                       ‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗
 ///   applier waited for readTx behind a range   applier           ░░░░░░░░░░░░░░░░█  behind #17
 ///   applier ran                                put #18          ░░░░░░░░░░░░░░░░░░  behind applier
 ///   request 18: put, apply 85 ms
 /// ```
-pub fn build(notes: &[TraceEvent]) -> Timeline {
-    let known = EventIndex::new(notes);
+pub fn build(events: &[TraceEvent]) -> Timeline {
+    let index = EventIndex::new(events);
     let mut spans = Vec::new();
-    for note in notes {
-        match *note {
-            TraceEvent::Request { trace, .. } => known.add_request_spans(&trace, &mut spans),
-            TraceEvent::ThreadStep { thread: worker, step_kind: doing, from_ns, to_ns } => {
-                known.add_step_spans(worker, doing, (from_ns, to_ns), &mut spans);
+    for event in events {
+        match *event {
+            TraceEvent::Request { trace, .. } => index.add_request_spans(&trace, &mut spans),
+            TraceEvent::ThreadStep { thread, step_kind, from_ns, to_ns } => {
+                index.add_step_spans(thread, step_kind, (from_ns, to_ns), &mut spans);
             }
-            TraceEvent::Lock(event) => spans.extend(known.lock_span(event)),
+            TraceEvent::Lock(event) => spans.extend(index.lock_span(event)),
         }
     }
     spans.sort_by_key(|span| span.to_ns);
@@ -65,61 +59,56 @@ struct EventIndex {
 }
 
 impl EventIndex {
-    fn new(notes: &[TraceEvent]) -> EventIndex {
-        let mut known = EventIndex::default();
-        for note in notes {
-            match *note {
+    fn new(events: &[TraceEvent]) -> EventIndex {
+        let mut index = EventIndex::default();
+        for event in events {
+            match *event {
                 TraceEvent::Request { class, kind, trace } => {
-                    let number = trace.number();
-                    known.requests.insert(number, (format!("{class} #{number}"), kind));
+                    let number = trace.number;
+                    index.requests.insert(number, (format!("{class} #{number}"), kind));
                 }
-                TraceEvent::Lock(LockEvent::Hold {
-                    lock, task, number, start_ns, end_ns, ..
-                }) => {
-                    let key = (lock, task, BlockerState::Holding);
-                    let holds = known.lock_intervals.entry(key).or_default();
-                    holds.intervals.push((start_ns, end_ns, number));
+                TraceEvent::Lock(LockEvent { kind, lock, task, number, start_ns, end_ns }) => {
+                    let interval = (start_ns, end_ns, number);
+                    let mut state = BlockerState::Holding;
+                    if kind != LockEventKind::Hold {
+                        state = BlockerState::Waiting;
+                        let waits = index.wait_intervals.entry(waiter_id(task, number));
+                        waits.or_default().intervals.push(interval);
+                    }
+                    let intervals = index.lock_intervals.entry((lock, task, state));
+                    intervals.or_default().intervals.push(interval);
                 }
-                TraceEvent::Lock(LockEvent::Wait {
-                    lock, task, number, start_ns, end_ns, ..
-                }) => {
-                    let key = (lock, task, BlockerState::Waiting);
-                    let waits = known.lock_intervals.entry(key).or_default();
-                    waits.intervals.push((start_ns, end_ns, number));
-                    let waits = known.wait_intervals.entry(waiter_id((task, number))).or_default();
-                    waits.intervals.push((start_ns, end_ns, number));
-                }
-                _ => {}
+                TraceEvent::ThreadStep { .. } => {}
             }
         }
-        known.lock_intervals.values_mut().for_each(Intervals::sort);
-        known.wait_intervals.values_mut().for_each(Intervals::sort);
-        known
+        index.lock_intervals.values_mut().for_each(Intervals::sort);
+        index.wait_intervals.values_mut().for_each(Intervals::sort);
+        index
     }
 
-    fn lane(&self, (actor, number): LockParticipant) -> (String, LaneKind) {
-        let unknown = || (actor.name().to_owned(), lane_kind_of(actor));
+    fn lane(&self, task: TaskLabel, number: u32) -> (String, LaneKind) {
+        let unknown = || (task.name().to_owned(), lane_kind_of(task));
         self.requests.get(&number).cloned().unwrap_or_else(unknown)
     }
 
     /// Consecutive stages in which the request may have waited for locks become one span.
     fn add_request_spans(&self, trace: &RequestTrace, spans: &mut Vec<Span>) {
-        let Some((lane, kind)) = self.requests.get(&trace.number()) else { return };
-        let waits = self.wait_intervals.get(&(None, trace.number()));
-        let mut at_ns = trace.start_ns();
+        let Some((lane, kind)) = self.requests.get(&trace.number) else { return };
+        let waits = self.wait_intervals.get(&(None, trace.number));
+        let mut at_ns = trace.start_ns;
         let mut work_ns = at_ns;
-        for stage in Stage::ALL {
-            let (from_ns, to_ns) = (at_ns, at_ns + trace.stage_ns(stage));
+        for (stage, stage_ns) in Stage::ALL.into_iter().zip(trace.stage_ns) {
+            let (from_ns, to_ns) = (at_ns, at_ns + stage_ns);
             at_ns = to_ns;
-            let (of, behind) = match stage {
-                Stage::ReadIndex => ("a round of reads", Some(RAFT.name().to_owned())),
-                Stage::Apply => ("the applier", Some(APPLIER.name().to_owned())),
+            let (resource, blocker) = match stage {
+                Stage::ReadIndex => ("a round of reads", Some(*RAFT)),
+                Stage::Apply => ("the applier", Some(*APPLIER)),
                 Stage::Pool => ("a reader", None),
                 Stage::Locks | Stage::Backend | Stage::Sending => continue,
             };
             work_ns = to_ns;
             if from_ns < to_ns {
-                let activity = Activity::Wait { resource: of.to_owned(), blocker: behind };
+                let activity = wait_for(resource, blocker);
                 spans.push(Span { lane: lane.clone(), kind: *kind, activity, from_ns, to_ns });
             }
         }
@@ -128,64 +117,60 @@ impl EventIndex {
 
     fn add_step_spans(
         &self,
-        worker: TaskLabel,
-        doing: StepKind,
+        thread: TaskLabel,
+        step_kind: StepKind,
         (from_ns, to_ns): (u64, u64),
         spans: &mut Vec<Span>,
     ) {
-        let what = match doing {
+        let activity = match step_kind {
             StepKind::Idle => return,
             StepKind::Running => Activity::Run,
             StepKind::Disk => Activity::Disk,
-            StepKind::WaitsFor(other) => {
-                let name = other.name();
-                Activity::Wait { resource: format!("the {name}"), blocker: Some(name.to_owned()) }
-            }
+            StepKind::WaitsFor(other) => wait_for(&format!("the {}", other.name()), Some(other)),
         };
-        let waits = self.wait_intervals.get(&waiter_id((worker, 0)));
-        add_busy_spans((worker.name(), LaneKind::Work), &what, (from_ns, to_ns), waits, spans);
+        let waits = self.wait_intervals.get(&waiter_id(thread, 0));
+        add_busy_spans((thread.name(), LaneKind::Work), &activity, (from_ns, to_ns), waits, spans);
     }
 
     fn lock_span(&self, event: LockEvent) -> Option<Span> {
-        let (party, what, from_ns, to_ns) = match event {
-            LockEvent::Hold { lock, task: actor, number, start_ns, end_ns, .. } => {
-                ((actor, number), Activity::Hold { resource: lock.to_owned() }, start_ns, end_ns)
+        let LockEvent { kind, lock, task, number, start_ns: from_ns, end_ns: to_ns } = event;
+        let resource = lock.to_owned();
+        let activity = match kind {
+            LockEventKind::Hold => Activity::Hold { resource },
+            // A task of which only the label is known has no lane: it would stand for many.
+            _ if !self.requests.contains_key(&number) && lane_kind_of(task) != LaneKind::Work => {
+                return None;
             }
-            LockEvent::Wait {
-                lock, task: actor, number, blocker: front, start_ns, end_ns, ..
-            } => {
-                let behind = front.map(|(front, stance)| {
-                    let stays = self.lock_intervals.get(&(lock, front, stance));
-                    let number = stays.and_then(|stays| stays.earliest_at(start_ns)).unwrap_or(0);
-                    self.lane((front, number)).0
+            LockEventKind::Wait { blocker } => {
+                let blocker = blocker.map(|(blocker, state)| {
+                    let intervals = self.lock_intervals.get(&(lock, blocker, state));
+                    let number = intervals.and_then(|intervals| intervals.earliest_at(from_ns));
+                    self.lane(blocker, number.unwrap_or(0)).0
                 });
-                let what = Activity::Wait { resource: lock.to_owned(), blocker: behind };
-                ((actor, number), what, start_ns, end_ns)
+                Activity::Wait { resource, blocker }
             }
         };
-        let is_wait = matches!(what, Activity::Wait { .. });
-        // A task of which only the label is known has no lane: it would stand for many.
-        let is_nobody =
-            !self.requests.contains_key(&party.1) && lane_kind_of(party.0) != LaneKind::Work;
-        if from_ns >= to_ns || is_wait && is_nobody {
-            return None;
-        }
-        let (lane, kind) = self.lane(party);
-        Some(Span { lane, kind, activity: what, from_ns, to_ns })
+        let (lane, kind) = self.lane(task, number);
+        (from_ns < to_ns).then_some(Span { lane, kind, activity, from_ns, to_ns })
     }
+}
+
+fn wait_for(resource: &str, blocker: Option<TaskLabel>) -> Activity {
+    let blocker = blocker.map(|blocker| blocker.name().to_owned());
+    Activity::Wait { resource: resource.to_owned(), blocker }
 }
 
 /// The time from start to end, without the waits in between.
 fn add_busy_spans(
     (lane, kind): (&str, LaneKind),
-    what: &Activity,
+    activity: &Activity,
     (from_ns, to_ns): (u64, u64),
     waits: Option<&Intervals>,
     spans: &mut Vec<Span>,
 ) {
     let mut done = |from_ns, to_ns| {
         if from_ns < to_ns {
-            let (lane, activity) = (lane.to_owned(), what.clone());
+            let (lane, activity) = (lane.to_owned(), activity.clone());
             spans.push(Span { lane, kind, activity, from_ns, to_ns });
         }
     };
@@ -230,9 +215,6 @@ impl Intervals {
 
 #[cfg(test)]
 mod tests {
-    use clearlane_contention::LockMode;
-    use clearlane_contention::blame;
-
     use super::*;
     use crate::task_labels::{GET, LOG, RANGE};
 
@@ -251,41 +233,34 @@ mod tests {
         TraceEvent::Request { class, kind, trace }
     }
 
-    fn held(actor: TaskLabel, number: u32, from: u64, to: u64) -> TraceEvent {
-        let (start_ns, end_ns) = (from * MS, to * MS);
-        TraceEvent::Lock(LockEvent::Hold {
-            lock: "readTx",
-            mode: LockMode::Read,
-            task: actor,
-            number,
-            start_ns,
-            end_ns,
-        })
-    }
-
-    fn came(
-        actor: TaskLabel,
+    fn lock_event(
+        kind: LockEventKind,
+        task: TaskLabel,
         number: u32,
-        front: (TaskLabel, BlockerState),
         from: u64,
         to: u64,
     ) -> TraceEvent {
-        let (start_ns, end_ns, front) = (from * MS, to * MS, Some(front));
-        let mode = LockMode::Read;
-        TraceEvent::Lock(LockEvent::Wait {
-            lock: "readTx",
-            mode,
-            task: actor,
-            number,
-            blocker: front,
-            start_ns,
-            end_ns,
-        })
+        let (start_ns, end_ns) = (from * MS, to * MS);
+        TraceEvent::Lock(LockEvent { kind, lock: "readTx", task, number, start_ns, end_ns })
     }
 
-    fn step(worker: TaskLabel, doing: StepKind, from: u64, to: u64) -> TraceEvent {
+    fn held(task: TaskLabel, number: u32, from: u64, to: u64) -> TraceEvent {
+        lock_event(LockEventKind::Hold, task, number, from, to)
+    }
+
+    fn waited(
+        task: TaskLabel,
+        number: u32,
+        blocker: (TaskLabel, BlockerState),
+        from: u64,
+        to: u64,
+    ) -> TraceEvent {
+        lock_event(LockEventKind::Wait { blocker: Some(blocker) }, task, number, from, to)
+    }
+
+    fn step(thread: TaskLabel, step_kind: StepKind, from: u64, to: u64) -> TraceEvent {
         let (from_ns, to_ns) = (from * MS, to * MS);
-        TraceEvent::ThreadStep { thread: worker, step_kind: doing, from_ns, to_ns }
+        TraceEvent::ThreadStep { thread, step_kind, from_ns, to_ns }
     }
 
     /// A long range; the applier waits for it with a put behind it; a get waits for the applier.
@@ -300,7 +275,7 @@ mod tests {
             ),
             step(*LOG, StepKind::Disk, 10, 12),
             step(*APPLIER, StepKind::WaitsFor(*LOG), 10, 12),
-            came(*APPLIER, 0, (*RANGE, BlockerState::Holding), 13, 90),
+            waited(*APPLIER, 0, (*RANGE, BlockerState::Holding), 13, 90),
             held(*APPLIER, 0, 90, 91),
             step(*APPLIER, StepKind::Running, 12, 93),
             request(
@@ -309,7 +284,7 @@ mod tests {
                 10,
                 &[(10, Stage::Apply, 93), (10, Stage::Sending, 94)],
             ),
-            came(*GET, 11, (*APPLIER, BlockerState::Waiting), 50, 91),
+            waited(*GET, 11, (*APPLIER, BlockerState::Waiting), 50, 91),
             held(*GET, 11, 91, 92),
             request(
                 "get",
@@ -318,7 +293,7 @@ mod tests {
                 &[(45, Stage::ReadIndex, 49), (0, Stage::Backend, 92)],
             ),
             // An unknown task with this label.
-            came(*GET, 0, (*APPLIER, BlockerState::Waiting), 60, 91),
+            waited(*GET, 0, (*APPLIER, BlockerState::Waiting), 60, 91),
         ]
     }
 
@@ -326,10 +301,10 @@ mod tests {
         let own = timeline.spans.iter().filter(|span| span.lane == lane);
         own.map(|span| {
             let what = match &span.activity {
-                Activity::Wait { resource: of, blocker: behind } => {
-                    format!("{of} behind {}", behind.as_deref().unwrap_or("?"))
+                Activity::Wait { resource, blocker } => {
+                    format!("{resource} behind {}", blocker.as_deref().unwrap_or("?"))
                 }
-                Activity::Hold { resource: of } => format!("has {of}"),
+                Activity::Hold { resource } => format!("has {resource}"),
                 other => format!("{other:?}"),
             };
             format!("{}-{} {what}", span.from_ns / MS, span.to_ns / MS)
@@ -364,18 +339,5 @@ mod tests {
         );
         assert!(lines(&timeline, "get").is_empty());
         assert_eq!(timeline.to_string().parse(), Ok(timeline));
-    }
-
-    #[test]
-    fn the_blame_is_the_holders() {
-        let blames = blame::blame_by_class(&build(&convoy()));
-        let put = blames.iter().find(|blame| blame.class == "put").unwrap();
-        let by_range = blame::Cause::Wait {
-            resource: "readTx".to_owned(),
-            blamed_class: Some("long range".to_owned()),
-        };
-        assert_eq!(put.causes[0], (by_range, 77 * MS));
-        assert!(put.causes.contains(&(blame::Cause::Disk, 2 * MS)), "{put:?}");
-        assert_eq!(put.total_ns, 84 * MS);
     }
 }
