@@ -29,7 +29,8 @@ const DROPPED_STATES_MAX: usize = 256;
 const DROPPED_STATES_WAIT: Duration = Duration::from_millis(100);
 
 /// A closed channel is ignored: the thread behind it has failed and reported that.
-struct ApplyLoopHandler<'s> {
+struct ApplyLoop<'s> {
+    applier: Applier,
     state: &'s ServerState,
     to_commit: Sender<CommitCommand>,
     completion_batches: CompletionBatches,
@@ -40,7 +41,7 @@ struct ApplyLoopHandler<'s> {
 
 /// Runs until the raft loop has ended and all its entries are applied.
 pub(super) fn run(
-    mut applier: Applier,
+    applier: Applier,
     work: &Receiver<ToApply>,
     to_commit: Sender<CommitCommand>,
     shared: &ServerState,
@@ -48,22 +49,23 @@ pub(super) fn run(
     let _watching = WatchCloser(shared);
     let _as = APPLIER.enter();
     let mut thread_trace = shared.trace.trace_thread(*APPLIER);
-    let mut handler = ApplyLoopHandler {
+    let mut this = ApplyLoop {
+        slow_limit: applier.apply_timer.map_or(Duration::ZERO, |timer| timer.limit),
+        applier,
         state: shared,
         to_commit,
         completion_batches: CompletionBatches::default(),
         dropped_states: Vec::new(),
         dropped_at: Duration::ZERO,
-        slow_limit: applier.apply_timer.map_or(Duration::ZERO, |timer| timer.limit),
     };
     // The results of the start.
-    applier.step()?.dispatch(&mut handler);
+    this.applier.step()?.dispatch(&mut this);
     loop {
-        if !applier.has_work() {
-            let next = if handler.dropped_states.is_empty() {
+        if !this.applier.has_work() {
+            let next = if this.dropped_states.is_empty() {
                 work.recv().map_err(RecvTimeoutError::from)
             } else {
-                work.recv_timeout(handler.drop_wait())
+                work.recv_timeout(this.drop_wait())
             };
             thread_trace.end_step(if shared.wait.is_empty() {
                 StepKind::Idle
@@ -71,26 +73,13 @@ pub(super) fn run(
                 StepKind::WaitsFor(*RAFT)
             });
             match next {
-                Ok(next) => applier.enqueue(next),
-                Err(RecvTimeoutError::Timeout) => handler.send_dropped_states(),
+                Ok(next) => this.applier.enqueue(next),
+                Err(RecvTimeoutError::Timeout) => this.send_dropped_states(),
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
         }
-        work.try_iter().for_each(|next| applier.enqueue(next));
-        let (before, begin) = (applier.applied_position.index, shared.start.elapsed());
-        let outputs = applier.step()?;
-        let entries = applier.applied_position.index.saturating_sub(before);
-        if entries > 0 && outputs.new_store.is_none() {
-            shared.metrics.record_applied(entries, shared.start.elapsed().saturating_sub(begin));
-        }
-        let is_replaced = outputs.new_store.is_some();
-        outputs.dispatch(&mut handler);
-        if is_replaced {
-            shared.metrics.count_keys(&*applier.store)?;
-        }
-        if handler.drop_wait().is_zero() {
-            handler.send_dropped_states();
-        }
+        work.try_iter().for_each(|next| this.applier.enqueue(next));
+        this.step()?;
         thread_trace.end_step(StepKind::Running);
     }
 }
@@ -104,7 +93,26 @@ impl Drop for WatchCloser<'_> {
     }
 }
 
-impl ApplyLoopHandler<'_> {
+impl ApplyLoop<'_> {
+    fn step(&mut self) -> Result<()> {
+        let (before, begin) = (self.applier.applied_position.index, self.state.start.elapsed());
+        let outputs = self.applier.step()?;
+        let entries = self.applier.applied_position.index.saturating_sub(before);
+        let is_replaced = outputs.new_store.is_some();
+        if entries > 0 && !is_replaced {
+            let took = self.state.start.elapsed().saturating_sub(begin);
+            self.state.metrics.record_applied(entries, took);
+        }
+        outputs.dispatch(self);
+        if is_replaced {
+            self.state.metrics.count_keys(&*self.applier.store)?;
+        }
+        if self.drop_wait().is_zero() {
+            self.send_dropped_states();
+        }
+        Ok(())
+    }
+
     /// Until [`DROPPED_STATES_WAIT`] has passed since the last message.
     fn drop_wait(&self) -> Duration {
         (self.dropped_at + DROPPED_STATES_WAIT).saturating_sub(self.state.start.elapsed())
@@ -113,14 +121,13 @@ impl ApplyLoopHandler<'_> {
     fn send_dropped_states(&mut self) {
         self.dropped_at = self.state.start.elapsed();
         if !self.dropped_states.is_empty() {
-            let _ = self
-                .to_commit
-                .send(CommitCommand::DropStates(std::mem::take(&mut self.dropped_states)));
+            let dropped = std::mem::take(&mut self.dropped_states);
+            let _ = self.to_commit.send(CommitCommand::DropStates(dropped));
         }
     }
 }
 
-impl ApplyReadyHandler for ApplyLoopHandler<'_> {
+impl ApplyReadyHandler for ApplyLoop<'_> {
     fn replace_store(&mut self, new: NewStore) {
         self.state.store.store(Arc::new(Arc::clone(&new.store) as _));
         self.state.watch_server.replace_store(&new.store);

@@ -53,7 +53,7 @@ pub use self::raft_loop_queue::RaftLoopWaiter;
 pub use self::read_pool::ReadPool;
 pub use self::request_channel::RequestChannel;
 pub use self::sizes::StoreSizes;
-use self::spawn::{reader_sched_class, spawn_loops, spawn_readers, spawn_uncached_reader};
+use self::spawn::{spawn_all, spawn_uncached_reader};
 pub use self::state::CurrentStore;
 use self::state::ServerState;
 pub use self::status::Status;
@@ -81,7 +81,6 @@ pub struct ServerThreads {
     state: Arc<ServerState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     uncached_readers: Once,
-    failure: watch::Receiver<Option<Arc<Error>>>,
 }
 
 impl ServerThreads {
@@ -91,16 +90,12 @@ impl ServerThreads {
         config: ReplicaConfig,
         network: Box<dyn Network>,
     ) -> Result<ServerThreads> {
-        let sched_class = reader_sched_class(storage.era);
         let batch_interval = storage.backend.batch_interval;
         let (tick, compaction) = (config.read_index.tick_interval, config.compaction);
-        let (state, (replica, applier, wal)) = ServerState::open(storage, config)?;
-        let failure = state.failure.subscribe();
-        let commits = CommitThread::new(&replica, &applier, batch_interval, compaction);
-        let mut threads = spawn_loops((replica, applier, wal), commits, tick, network, &state);
-        threads.extend(spawn_readers(sched_class, &state));
-        let threads = Mutex::new(threads.into_iter().collect::<std::io::Result<_>>()?);
-        Ok(ServerThreads { state, threads, uncached_readers: Once::new(), failure })
+        let (state, parts) = ServerState::open(storage, config)?;
+        let commits = CommitThread::new(&parts.0, &parts.1, batch_interval, compaction);
+        let threads = Mutex::new(spawn_all(parts, commits, tick, network, &state)?);
+        Ok(ServerThreads { state, threads, uncached_readers: Once::new() })
     }
 
     /// The channel's [task](RequestChannel::run) must run on the thread that uses it.
@@ -283,7 +278,7 @@ impl ServerThreads {
 
     /// Set when the member cannot go on: then the process stops.
     pub fn failure(&self) -> watch::Receiver<Option<Arc<Error>>> {
-        self.failure.clone()
+        self.state.failure.subscribe()
     }
 
     /// Stops the threads. No acknowledged write is lost: it is in the log, and applied again at the

@@ -5,7 +5,7 @@
 //! `clearlane_raft_tick_lateness_seconds`. etcd's counterpart is `raftNode.start`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ use crate::replica::{
 use crate::task_labels::{LOG, RAFT};
 use crate::trace::StepKind;
 
+/// A closed channel is ignored: the thread behind it has failed and reported that.
 pub(super) struct Channels {
     pub(super) to_wal: Sender<WalCommand>,
     pub(super) to_apply: Sender<ToApply>,
@@ -36,16 +37,11 @@ pub(super) struct Channels {
 struct RaftLoop<'s> {
     replica: Replica,
     state: &'s ServerState,
+    channels: Channels,
     nospace_alarm: NospaceAlarm,
     /// The index for which the apply loop was asked to report at once.
     awaited_index: u64,
     tick: Duration,
-}
-
-/// A closed channel is ignored: the thread behind it has failed and reported that.
-struct RaftLoopHandler<'s> {
-    channels: Channels,
-    state: &'s ServerState,
     /// A batch has been sent to the log and is not written yet.
     is_wal_writing: bool,
     unreachable: Vec<u64>,
@@ -74,13 +70,10 @@ pub(super) fn run(
     let mut this = RaftLoop {
         replica,
         state: shared,
+        channels,
         nospace_alarm: NospaceAlarm::None,
         awaited_index: 0,
         tick,
-    };
-    let mut handler = RaftLoopHandler {
-        channels,
-        state: shared,
         is_wal_writing: false,
         unreachable: Vec::new(),
         completion_batches: CompletionBatches::default(),
@@ -88,11 +81,11 @@ pub(super) fn run(
     };
     let mut next_tick = shared.start.elapsed() + tick;
     loop {
-        this.replica.poll(shared.start.elapsed())?.dispatch(&mut handler);
-        if handler.is_stopping {
+        this.replica.poll(shared.start.elapsed())?.dispatch(&mut this);
+        if this.is_stopping {
             return Err(Error::Removed);
         }
-        for id in handler.unreachable.drain(..) {
+        for id in this.unreachable.drain(..) {
             this.replica.handle_input(ReplicaInput::Unreachable(id))?;
         }
         this.publish_status();
@@ -100,16 +93,17 @@ pub(super) fn run(
         thread_trace.end_step(StepKind::Running);
         // The network's work in this time counts as sleep.
         let wait = due.saturating_sub(shared.start.elapsed());
-        handler.channels.network.wait(shared.raft_queue.waiter(), wait);
+        this.channels.network.wait(shared.raft_queue.waiter(), wait);
         let (applied, inputs) = shared.raft_queue.drain();
-        thread_trace.end_step(handler.idle_step());
+        let log = StepKind::WaitsFor(*LOG);
+        thread_trace.end_step(if this.is_wal_writing { log } else { StepKind::Idle });
         // First, so that no proposal is refused for a gap that the report closes.
         if let Some(applied) = applied {
             this.replica.handle_input(ReplicaInput::Applied(applied))?;
         }
         for input in inputs {
             match input {
-                RaftLoopEvent::Replica(input) => this.handle_input(input, &mut handler)?,
+                RaftLoopEvent::Replica(input) => this.handle_input(input)?,
                 RaftLoopEvent::DiskSpace => this.update_nospace_alarm(),
                 RaftLoopEvent::Removed => return Err(Error::Removed),
                 RaftLoopEvent::Stop => return Ok(()),
@@ -124,13 +118,9 @@ pub(super) fn run(
 }
 
 impl RaftLoop<'_> {
-    fn handle_input(
-        &mut self,
-        input: ReplicaInput,
-        handler: &mut RaftLoopHandler<'_>,
-    ) -> Result<()> {
+    fn handle_input(&mut self, input: ReplicaInput) -> Result<()> {
         let is_commit = matches!(input, ReplicaInput::StoreCommitted(_));
-        handler.is_wal_writing &= !matches!(input, ReplicaInput::WalWritten(_));
+        self.is_wal_writing &= !matches!(input, ReplicaInput::WalWritten(_));
         self.replica.handle_input(input)?;
         if is_commit {
             self.check_quota();
@@ -154,7 +144,7 @@ impl RaftLoop<'_> {
         let reads = self.replica.read_index_metrics();
         metrics.slow_read_indexes.store(reads.late_answers + reads.timed_out, Relaxed);
         metrics.leases_expired.store(self.replica.leases_expired, Relaxed);
-        self.state.status.set_committed(self.replica.raft().committed_index());
+        self.state.status.committed.store(self.replica.raft().committed_index(), Relaxed);
         let awaited = self.replica.awaited_index();
         if awaited != std::mem::replace(&mut self.awaited_index, awaited) {
             self.state.raft_queue.set_awaited_index(awaited);
@@ -246,15 +236,9 @@ impl RaftLoop<'_> {
     }
 }
 
-impl RaftLoopHandler<'_> {
-    fn idle_step(&self) -> StepKind {
-        if self.is_wal_writing { StepKind::WaitsFor(*LOG) } else { StepKind::Idle }
-    }
-}
-
-impl ReplicaReadyHandler for RaftLoopHandler<'_> {
+impl ReplicaReadyHandler for RaftLoop<'_> {
     fn set_sole_voter_caught_up(&mut self, is_alone: bool) {
-        self.state.status.set_sole_voter_caught_up(is_alone);
+        self.state.status.is_sole_voter_caught_up.store(is_alone, Release);
     }
 
     fn send(&mut self, message: Message) {

@@ -9,6 +9,8 @@ use std::fmt;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
+use crate::error::Result;
+
 #[derive(Default)]
 pub struct ReadPool {
     queue: Mutex<JobQueue>,
@@ -35,11 +37,6 @@ impl JobQueue {
         } else {
             self.continued_jobs.pop_front().or_else(|| self.new_jobs.pop_front())
         }
-    }
-
-    fn clear(&mut self) {
-        self.new_jobs.clear();
-        self.continued_jobs.clear();
     }
 }
 
@@ -84,7 +81,7 @@ impl ReadPool {
     }
 
     /// Returns when the pool stops.
-    pub(super) fn run_worker(&self) {
+    pub(super) fn run_worker(&self) -> Result<()> {
         let mut queue = self.queue.lock();
         while !queue.is_stopped {
             match queue.next() {
@@ -96,15 +93,12 @@ impl ReadPool {
                 None => self.arrived.wait(&mut queue),
             }
         }
-        // Dropping the jobs tells the waiting requests that they are not run.
-        queue.clear();
+        Ok(())
     }
 
+    /// Dropping the jobs tells the waiting requests that they are not run.
     pub(super) fn stop(&self) {
-        let mut queue = self.queue.lock();
-        queue.is_stopped = true;
-        queue.clear();
-        drop(queue);
+        *self.queue.lock() = JobQueue { is_stopped: true, ..JobQueue::default() };
         self.arrived.notify_all();
     }
 }

@@ -3,8 +3,10 @@
 //! An error or a panic of one of them is the member's failure: the others would wait for it for
 //! ever.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -21,19 +23,20 @@ use crate::replica::{Applier, Replica};
 
 const READ_POOL_THREADS: usize = 2;
 
-pub(super) fn spawn_loops(
+/// Starts all threads but those of the uncached pool.
+pub(super) fn spawn_all(
     (replica, applier, wal): (Replica, Applier, Wal),
     commits: CommitThread,
     tick: Duration,
     network: Box<dyn Network>,
     shared: &Arc<ServerState>,
-) -> Vec<std::io::Result<JoinHandle<()>>> {
-    let (to_wal, from_raft) = std::sync::mpsc::channel();
-    let (to_commit, commit_work) = std::sync::mpsc::channel();
-    let (to_apply, apply_work) = std::sync::mpsc::channel();
+) -> io::Result<Vec<JoinHandle<()>>> {
+    let (to_wal, from_raft) = channel();
+    let (to_commit, commit_work) = channel();
+    let (to_apply, apply_work) = channel();
     let applies_to = to_commit.clone();
     let channels = raft_loop::Channels { to_wal, to_apply, to_commit, network };
-    vec![
+    let mut threads = vec![
         spawn("wal", SchedClass::Latency, shared, move |shared| {
             wal_thread::run(wal, &from_raft, shared)
         }),
@@ -48,37 +51,24 @@ pub(super) fn spawn_loops(
         }),
         spawn("watch", SchedClass::Latency, shared, watch_thread::deliver),
         spawn("catch-up", SchedClass::Normal, shared, watch_thread::sync_watchers),
-    ]
-}
-
-/// A reader without locks may be preempted for long: it blocks no other thread.
-pub(super) fn reader_sched_class(era: Era) -> SchedClass {
-    if era == Era::Clearlane { SchedClass::Batch } else { SchedClass::Normal }
-}
-
-/// Starts the threads of the read pool.
-pub(super) fn spawn_readers(
-    sched_class: SchedClass,
-    shared: &Arc<ServerState>,
-) -> Vec<std::io::Result<JoinHandle<()>>> {
-    let spawn_reader = |number| {
-        spawn(&format!("read-{number}"), sched_class, shared, |shared| {
-            shared.read_pool.run_worker();
-            Ok(())
-        })
-    };
-    (0..READ_POOL_THREADS).map(spawn_reader).collect()
+    ];
+    // A reader without locks may be preempted for long: it blocks no other thread.
+    let has_locks = shared.store.load().era() != Era::Clearlane;
+    let reader_class = if has_locks { SchedClass::Normal } else { SchedClass::Batch };
+    threads.extend((0..READ_POOL_THREADS).map(|number| {
+        let run = |shared: &ServerState| shared.read_pool.run_worker();
+        spawn(&format!("read-{number}"), reader_class, shared, run)
+    }));
+    threads.into_iter().collect()
 }
 
 /// It has the class of the threads that answer: it only sleeps and wakes.
 pub(super) fn spawn_uncached_reader(
     number: usize,
     shared: &Arc<ServerState>,
-) -> std::io::Result<JoinHandle<()>> {
-    spawn(&format!("uncached-{number}"), SchedClass::Latency, shared, |shared| {
-        shared.uncached_pool.run_worker();
-        Ok(())
-    })
+) -> io::Result<JoinHandle<()>> {
+    let run = |shared: &ServerState| shared.uncached_pool.run_worker();
+    spawn(&format!("uncached-{number}"), SchedClass::Latency, shared, run)
 }
 
 /// Its error is published as the member's failure.
@@ -87,7 +77,7 @@ fn spawn(
     sched_class: SchedClass,
     shared: &Arc<ServerState>,
     work: impl FnOnce(&ServerState) -> Result<()> + Send + 'static,
-) -> std::io::Result<JoinHandle<()>> {
+) -> io::Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);
     let thread = name.to_owned();
     thread::Builder::new().name(name.to_owned()).spawn(move || {

@@ -1,4 +1,4 @@
-//! What the threads of a member share.
+//! What the threads of a member share, grouped by how a thread may use it.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -40,38 +40,44 @@ pub type CurrentStore = ArcSwap<Arc<dyn Store<AppliedPosition>>>;
 
 #[derive(Debug)]
 pub(super) struct ServerState {
-    pub(super) raft_queue: RaftLoopQueue,
-    pub(super) store: CurrentStore,
-    pub(super) status: Status,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) locks: Registry,
-    pub(super) trace: TraceRecorder,
-    pub(super) completion_queues: Mutex<Vec<Arc<CompletionQueue>>>,
-    pub(super) wait: Arc<Wait>,
-    pub(super) read_pool: ReadPool,
-    pub(super) uncached_pool: ReadPool,
+    // Constant.
     pub(super) metadata: Metadata,
-    pub(super) watch_server: Arc<WatchServer>,
-    pub(super) leases: Arc<Lessor>,
     /// The zero of the replica's clock.
     pub(super) start: Instant,
-    pub(super) members: watch::Sender<Arc<Members>>,
-    pub(super) store_dir: Arc<dyn StoreDir>,
-    pub(super) peer_clients: OnceLock<Arc<dyn PeerClients>>,
-    pub(super) failure: watch::Sender<Option<Arc<Error>>>,
-    pub(super) alarms: ArcSwap<Alarms>,
-    pub(super) leadership: watch::Sender<Leadership>,
-    pub(super) compacted: watch::Sender<i64>,
-    pub(super) sizes: StoreSizes,
     pub(super) quota: Quota,
-    pub(super) response_memory: Arc<ResponseMemory>,
-    pub(super) disk_space: Arc<DiskSpace>,
+    pub(super) store_dir: Arc<dyn StoreDir>,
     pub(super) files: Arc<dyn FileSystem>,
     pub(super) wal_dir: PathBuf,
     pub(super) election_timeout: Duration,
     /// Whether a reader may skip ReadIndex at a sole voter: not in the old eras, and not in another
     /// read mode.
     pub(super) can_skip_read_index: bool,
+
+    // Atomics, and pointers that are replaced as a whole.
+    pub(super) store: CurrentStore,
+    pub(super) status: Status,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) alarms: ArcSwap<Alarms>,
+    pub(super) sizes: StoreSizes,
+    pub(super) response_memory: Arc<ResponseMemory>,
+    pub(super) peer_clients: OnceLock<Arc<dyn PeerClients>>,
+
+    // With locks inside.
+    pub(super) raft_queue: RaftLoopQueue,
+    pub(super) completion_queues: Mutex<Vec<Arc<CompletionQueue>>>,
+    pub(super) wait: Arc<Wait>,
+    pub(super) read_pool: ReadPool,
+    pub(super) uncached_pool: ReadPool,
+    pub(super) disk_space: Arc<DiskSpace>,
+    pub(super) members: watch::Sender<Arc<Members>>,
+    pub(super) leadership: watch::Sender<Leadership>,
+    pub(super) compacted: watch::Sender<i64>,
+    pub(super) failure: watch::Sender<Option<Arc<Error>>>,
+    pub(super) trace: TraceRecorder,
+    pub(super) locks: Registry,
+    // With locks that show in the registry.
+    pub(super) watch_server: Arc<WatchServer>,
+    pub(super) leases: Arc<Lessor>,
 }
 
 impl ServerState {
@@ -98,10 +104,15 @@ impl ServerState {
         let election_timeout = config.read_index.tick_interval * election_ticks;
         let (replica, applier, wal) = start(storage, config)?;
         metrics.init(&*applier.store, &wal)?;
+        let status = Status::default();
+        status.init(&replica, &applier, joins_as_learner);
+        disk_space.start();
+        let sizes = StoreSizes::default();
+        sizes.reset(applier.store.sizes()?);
         let state = ServerState {
             raft_queue: RaftLoopQueue::default(),
             store: ArcSwap::from_pointee(applier.store.clone() as Arc<dyn Store<_>>),
-            status: Status::default(),
+            status,
             metrics,
             trace: TraceRecorder::new(&locks),
             completion_queues: Mutex::default(),
@@ -120,7 +131,7 @@ impl ServerState {
             alarms: ArcSwap::new(Arc::clone(&replica.alarms)),
             leadership: watch::Sender::new(replica.raft().leadership()),
             compacted: watch::Sender::new(0),
-            sizes: StoreSizes::default(),
+            sizes,
             quota,
             response_memory: Arc::default(),
             disk_space,
@@ -129,17 +140,7 @@ impl ServerState {
             election_timeout,
             can_skip_read_index,
         };
-        state.sizes.reset(applier.store.sizes()?);
-        state.init_status(&replica, &applier, joins_as_learner);
         Ok((Arc::new(state), (replica, applier, wal)))
-    }
-
-    fn init_status(&self, replica: &Replica, applier: &Applier, joins_as_learner: Option<bool>) {
-        self.disk_space.start();
-        self.status.set_leadership(replica.raft().leadership(), Duration::ZERO);
-        self.status.set_committed(replica.raft().committed_index());
-        self.status.set_applied(applier.applied_position.index);
-        self.status.init_is_learner(replica, &applier.members, joins_as_learner);
     }
 
     pub(super) fn fail(&self, error: Error) {

@@ -6,15 +6,14 @@ use std::time::Duration;
 use clearlane_raft::Leadership;
 
 use crate::membership::Members;
-use crate::replica::Replica;
+use crate::replica::{Applier, Replica};
 
-/// Atomics that any thread may read.
 #[derive(Debug, Default)]
 pub struct Status {
     leader: AtomicU64,
     term: AtomicU64,
     applied: AtomicU64,
-    committed: AtomicU64,
+    pub(super) committed: AtomicU64,
     is_learner: AtomicBool,
     /// See [`ReplicaReady`](crate::replica::ReplicaReady::is_sole_voter_caught_up).
     pub(super) is_sole_voter_caught_up: AtomicBool,
@@ -64,22 +63,22 @@ impl Status {
     }
 
     /// Called before anything is applied.
-    pub(super) fn init_is_learner(
+    pub(super) fn init(
         &self,
         replica: &Replica,
-        members: &Members,
+        applier: &Applier,
         joins_as_learner: Option<bool>,
     ) {
-        let is_new = members.is_empty() && replica.raft().committed_index() == 0;
+        let committed = replica.raft().committed_index();
+        self.set_leadership(replica.raft().leadership(), Duration::ZERO);
+        self.committed.store(committed, Ordering::Relaxed);
+        self.set_applied(applier.applied_position.index);
+        let is_new = applier.members.is_empty() && committed == 0;
         // Without members and without an answer this counts as a learner: a learner must not answer
         // as if it voted.
         let is_learner = is_new && joins_as_learner.unwrap_or(true);
         self.is_learner.store(is_learner, Ordering::Relaxed);
-        self.set_members(members, replica.metadata.node_id);
-    }
-
-    pub(super) fn set_sole_voter_caught_up(&self, is_alone: bool) {
-        self.is_sole_voter_caught_up.store(is_alone, Ordering::Release);
+        self.set_members(&applier.members, replica.metadata.node_id);
     }
 
     pub(super) fn set_leadership(&self, now: Leadership, at: Duration) {
@@ -91,10 +90,6 @@ impl Status {
         }
         self.leader.store(now.leader, Ordering::Relaxed);
         self.term.store(now.term, Ordering::Relaxed);
-    }
-
-    pub(super) fn set_committed(&self, committed: u64) {
-        self.committed.store(committed, Ordering::Relaxed);
     }
 
     pub(super) fn set_applied(&self, index: u64) {
