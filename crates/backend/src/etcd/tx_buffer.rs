@@ -20,8 +20,8 @@ struct Entry {
     value: Bytes,
 }
 
-/// Per bucket. Readers' entries are in key order, each key once; those of the open write transaction
-/// are in the order of the puts.
+/// Per bucket. A reader's entries are in key order, each key once; those of the open write
+/// transaction are in the order of the puts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TxBuffer {
     buckets: [Vec<Arc<Entry>>; Bucket::ALL.len()],
