@@ -17,7 +17,9 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::lease_map::{Checkpoint, Lease, LeaseMap};
+use clearlane_proto::etcdserverpb::LeaseCheckpoint;
+
+use crate::lease_map::{Lease, LeaseMap};
 use crate::lessor::Config;
 
 pub const SCAN_INTERVAL: Duration = Duration::from_millis(500);
@@ -41,7 +43,7 @@ pub struct Due {
     /// Each by an entry of its own.
     pub revoke: Vec<i64>,
     /// All in one entry.
-    pub checkpoints: Vec<Checkpoint>,
+    pub checkpoints: Vec<LeaseCheckpoint>,
 }
 
 impl Due {
@@ -165,7 +167,7 @@ impl ExpirySchedule {
         }
     }
 
-    fn due_checkpoints(&mut self, leases: &mut LeaseMap, now: Duration) -> Vec<Checkpoint> {
+    fn due_checkpoints(&mut self, leases: &mut LeaseMap, now: Duration) -> Vec<LeaseCheckpoint> {
         let mut due = Vec::new();
         for _ in 0..CHECKPOINTS_PER_ENTRY_MAX {
             let next = self.checkpoints.first().copied().filter(|(at, _)| *at <= now);
@@ -176,7 +178,7 @@ impl ExpirySchedule {
             // A part of a second counts as a whole one: a lease may live longer, not shorter.
             let left = left.as_secs() as i64 + i64::from(left.subsec_nanos() > 0);
             if left > 0 && left < lease.ttl {
-                due.push(Checkpoint { id, remaining_ttl: left });
+                due.push(LeaseCheckpoint { id, remaining_ttl: left });
             }
             self.queue_checkpoint(id, lease, now);
         }

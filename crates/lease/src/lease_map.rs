@@ -20,8 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::TTL_MAX;
-use crate::error::LeaseRejection;
+use crate::{LeaseRejection, TTL_MAX};
 
 /// Where there is no leader to set a moment.
 pub(crate) const NEVER: Duration = Duration::MAX;
@@ -39,13 +38,6 @@ pub(crate) struct Lease {
     /// Under which moment its next checkpoint is scheduled.
     pub(crate) checkpoint_at: Option<Duration>,
     pub(crate) keys: BTreeSet<Bytes>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Checkpoint {
-    pub id: i64,
-    /// In seconds; 0 for all of it.
-    pub remaining_ttl: i64,
 }
 
 /// A lease as all members have it.

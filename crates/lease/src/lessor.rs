@@ -22,11 +22,12 @@ use bytes::Bytes;
 use clearlane_contention::{Mutex, Registry};
 use clearlane_engine::{Bucket, KeyRange};
 use clearlane_mvcc::{KeyLeases, LeasedKey, ReadTxn, WriteTxn};
+use clearlane_proto::etcdserverpb::LeaseCheckpoint;
 use clearlane_proto::{Message, leasepb};
 
-use crate::error::{Error, LeaseRejection, Result};
 use crate::expiry::{Due, ExpirySchedule};
-use crate::lease_map::{Checkpoint, Lease, LeaseMap, LeaseState, NEVER, ttl_duration};
+use crate::lease_map::{Lease, LeaseMap, LeaseState, NEVER, ttl_duration};
+use crate::{Error, LeaseRejection, Result};
 
 const KEYS_PER_PAGE: usize = 1024;
 
@@ -58,7 +59,7 @@ pub enum Renewal {
     NotFound,
     /// Members count on less than its whole time. Propose the checkpoint "all of it", and when that
     /// is applied, ask again.
-    CheckpointFirst(Checkpoint),
+    CheckpointFirst(LeaseCheckpoint),
     NotLeading,
 }
 
@@ -177,10 +178,10 @@ impl Lessor {
     /// Checkpoints of leases that are gone are passed over.
     pub fn checkpoint<A>(
         &self,
-        checkpoints: &[Checkpoint],
+        checkpoints: &[LeaseCheckpoint],
         txn: &mut (dyn WriteTxn<A> + '_),
     ) -> Result<()> {
-        for Checkpoint { id, remaining_ttl } in checkpoints {
+        for LeaseCheckpoint { id, remaining_ttl } in checkpoints {
             let record = self.state.lock().leases.by_id.get_mut(id).map(|lease| {
                 lease.remaining_ttl = *remaining_ttl;
                 leasepb::Lease { id: *id, ttl: lease.ttl, remaining_ttl: *remaining_ttl }
@@ -226,7 +227,7 @@ impl Lessor {
         match state.leases.by_id.get_mut(&id) {
             Some(lease) if lease.is_expired(now) => Renewal::NotFound,
             Some(lease) if lease.remaining_ttl > 0 => {
-                Renewal::CheckpointFirst(Checkpoint { id, remaining_ttl: 0 })
+                Renewal::CheckpointFirst(LeaseCheckpoint { id, remaining_ttl: 0 })
             }
             Some(lease) => {
                 lease.expiry = now + lease.renewal_ttl();

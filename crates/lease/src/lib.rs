@@ -17,12 +17,32 @@
 pub mod lease_map;
 pub mod expiry;
 pub mod lessor;
-mod error;
 
-pub use error::{Error, LeaseRejection, Result};
 pub use expiry::Due;
-pub use lease_map::{Checkpoint, LeaseState};
+pub use lease_map::LeaseState;
 pub use lessor::{Config, LeaseTtl, Lessor, Renewal};
 
 /// The most seconds that a lease may be granted with: etcd's.
 pub const TTL_MAX: i64 = 9_000_000_000;
+
+/// What is refused to a client; the words are etcd's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum LeaseRejection {
+    #[error("etcdserver: lease already exists")]
+    Exists,
+    #[error("etcdserver: requested lease not found")]
+    NotFound,
+    #[error("etcdserver: too large lease TTL")]
+    TtlTooLarge,
+}
+
+/// What makes a member stop.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Store(#[from] clearlane_mvcc::Error),
+    #[error("the record of a lease is damaged: {0}")]
+    Corrupt(String),
+}
+
+pub type Result<T> = std::result::Result<T, Error>;

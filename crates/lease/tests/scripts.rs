@@ -10,7 +10,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use clearlane_engine::KeyRange;
-use clearlane_lease::{Checkpoint, Config, Due, Renewal};
+use clearlane_lease::{Config, Due, Renewal};
+use clearlane_proto::etcdserverpb::LeaseCheckpoint;
 use goldenscript::{Argument, Command, Context, Runner};
 use support::TestLessor;
 
@@ -49,7 +50,7 @@ impl Script {
             Renewal::Renewed(ttl) => format!("for {ttl} s\n"),
             Renewal::NotFound => "gone\n".to_owned(),
             Renewal::NotLeading => "not leading\n".to_owned(),
-            Renewal::CheckpointFirst(Checkpoint { id, remaining_ttl: left }) => {
+            Renewal::CheckpointFirst(LeaseCheckpoint { id, remaining_ttl: left }) => {
                 format!("first: checkpoint {id} {left}\n")
             }
         }
@@ -67,7 +68,7 @@ impl Script {
                     self.lab.revoke(id).unwrap();
                 }
             }
-            for Checkpoint { id, remaining_ttl: left } in &checkpoints {
+            for LeaseCheckpoint { id, remaining_ttl: left } in &checkpoints {
                 let _ = writeln!(out, "checkpoint {id} {left}");
             }
             if applies {
@@ -113,7 +114,7 @@ impl Runner for Script {
                 Err(refused) => return Ok(format!("{refused}\n")),
             },
             "checkpoint" => {
-                lab.checkpoint(&[Checkpoint { id: number(0)?, remaining_ttl: number(1)? }]);
+                lab.checkpoint(&[LeaseCheckpoint { id: number(0)?, remaining_ttl: number(1)? }]);
             }
             "wait" => lab.now += Duration::try_from_secs_f64(words[0].parse()?)?,
             "commit" => lab.store.commit()?,

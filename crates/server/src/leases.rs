@@ -9,10 +9,8 @@
 //! that its successor lets expire. Other members answer [`RequestError::NotLeader`], and the caller
 //! asks the leader.
 
-use clearlane_lease::{LeaseTtl, Renewal};
-use clearlane_proto::etcdserverpb::{
-    LeaseCheckpoint, LeaseCheckpointRequest, LeaseTimeToLiveResponse,
-};
+use clearlane_lease::Renewal;
+use clearlane_proto::etcdserverpb::{LeaseCheckpointRequest, LeaseTimeToLiveResponse};
 
 use crate::handle::Server;
 use crate::request_error::RequestError;
@@ -29,8 +27,7 @@ impl Server {
                 Renewal::NotFound => return Ok(0),
                 Renewal::NotLeading => return Err(RequestError::NotLeader),
                 Renewal::CheckpointFirst(checkpoint) => {
-                    let (id, remaining_ttl) = (checkpoint.id, checkpoint.remaining_ttl);
-                    let checkpoints = vec![LeaseCheckpoint { id, remaining_ttl }];
+                    let checkpoints = vec![checkpoint];
                     self.propose(LeaseCheckpointRequest { checkpoints }).await?;
                 }
             }
@@ -49,11 +46,9 @@ impl Server {
         let leases = self.threads().leases();
         let mut response =
             LeaseTimeToLiveResponse { id, ttl: TTL_OF_MISSING_LEASE, ..Default::default() };
-        if let Some(LeaseTtl { granted, remaining: left }) =
-            leases.time_to_live(id, self.threads().now())
-        {
-            response.ttl = left.ok_or(RequestError::NotLeader)?;
-            response.granted_ttl = granted;
+        if let Some(ttl) = leases.time_to_live(id, self.threads().now()) {
+            response.ttl = ttl.remaining.ok_or(RequestError::NotLeader)?;
+            response.granted_ttl = ttl.granted;
             if keys {
                 response.keys = leases.keys(id);
             }

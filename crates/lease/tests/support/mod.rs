@@ -9,8 +9,9 @@ use std::time::Duration;
 use clearlane_backend::{Config as BackendConfig, Era, PreCommit};
 use clearlane_contention::Registry;
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
-use clearlane_lease::{Checkpoint, Config, LeaseRejection, Lessor};
+use clearlane_lease::{Config, LeaseRejection, Lessor};
 use clearlane_mvcc::{KeyLeases, RangeOptions, StoreConfig, WatchableKv, WriteTxn, open};
+use clearlane_proto::etcdserverpb::LeaseCheckpoint;
 
 pub(crate) struct TestLessor {
     engine: Arc<dyn Engine>,
@@ -52,7 +53,7 @@ impl TestLessor {
         Ok(ended.revision)
     }
 
-    pub(crate) fn checkpoint(&self, checkpoints: &[Checkpoint]) {
+    pub(crate) fn checkpoint(&self, checkpoints: &[LeaseCheckpoint]) {
         let mut txn = self.store.begin_write().unwrap();
         self.lessor.checkpoint(checkpoints, &mut *txn).unwrap();
         txn.end(()).unwrap();

@@ -4,7 +4,7 @@
 //! revision. An entry has no expiry: only the leader counts a lease's time, from when the grant can
 //! be seen.
 
-use clearlane_lease::{Checkpoint, Lessor};
+use clearlane_lease::Lessor;
 use clearlane_mvcc::Store;
 use clearlane_proto::etcdserverpb::{
     InternalRaftRequest, LeaseCheckpointResponse, LeaseGrantRequest, LeaseGrantResponse,
@@ -43,12 +43,8 @@ pub fn apply(
         }
         applied
     } else if let Some(request) = &request.lease_checkpoint {
-        let checkpoints = request.checkpoints.iter();
-        let checkpoints: Vec<Checkpoint> = checkpoints
-            .map(|of| Checkpoint { id: of.id, remaining_ttl: of.remaining_ttl })
-            .collect();
         in_transaction(store, progress, |txn| {
-            leases.checkpoint(&checkpoints, txn)?;
+            leases.checkpoint(&request.checkpoints, txn)?;
             let header = Some(header(txn.revision()));
             Ok(AppliedResponse::LeaseCheckpoint(LeaseCheckpointResponse { header }))
         })?

@@ -5,7 +5,7 @@
 //! term in which the leases' time was started.
 
 use clearlane_proto::etcdserverpb::{
-    InternalRaftRequest, LeaseCheckpoint, LeaseCheckpointRequest, LeaseRevokeRequest,
+    InternalRaftRequest, LeaseCheckpointRequest, LeaseRevokeRequest,
 };
 use clearlane_raft::{Leadership, Role};
 use prost::Message as _;
@@ -41,6 +41,7 @@ impl Replica {
             return false;
         }
         let due = self.leases.due(self.now);
+        let is_due = !due.is_empty();
         for id in &due.revoke {
             let lease_revoke = Some(LeaseRevokeRequest { id: *id });
             if self.propose_internal(InternalRaftRequest { lease_revoke, ..Default::default() }) {
@@ -50,16 +51,12 @@ impl Replica {
             }
         }
         if !due.checkpoints.is_empty() {
-            let checkpoints = due.checkpoints.iter().map(|checkpoint| LeaseCheckpoint {
-                id: checkpoint.id,
-                remaining_ttl: checkpoint.remaining_ttl,
-            });
-            let checkpoints = checkpoints.collect();
+            let checkpoints = due.checkpoints;
             let lease_checkpoint = Some(LeaseCheckpointRequest { checkpoints });
             // If it is refused: the next checkpoints replace these.
             self.propose_internal(InternalRaftRequest { lease_checkpoint, ..Default::default() });
         }
-        !due.is_empty()
+        is_due
     }
 
     /// Proposes what no request waits for. Returns whether raft has accepted it.
