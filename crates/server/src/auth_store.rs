@@ -176,12 +176,14 @@ impl AuthChange<'_, '_> {
         Ok(self.0.set(Bucket::Auth, REVISION_KEY, bytes)?)
     }
 
-    fn set_user(&mut self, user: &User) -> Result<()> {
-        Ok(self.0.set(Bucket::AuthUsers, &user.name, user.encode_to_vec().into())?)
+    fn set_user(&mut self, user: &User) -> AuthResult<()> {
+        self.0.set(Bucket::AuthUsers, &user.name, user.encode_to_vec().into())?;
+        self.increment_revision()
     }
 
-    fn set_role(&mut self, role: &Role) -> Result<()> {
-        Ok(self.0.set(Bucket::AuthRoles, &role.name, role.encode_to_vec().into())?)
+    fn set_role(&mut self, role: &Role) -> AuthResult<()> {
+        self.0.set(Bucket::AuthRoles, &role.name, role.encode_to_vec().into())?;
+        self.increment_revision()
     }
 
     fn add_user(&mut self, request: &AuthUserAddRequest) -> AuthResult<()> {
@@ -195,8 +197,7 @@ impl AuthChange<'_, '_> {
         let password =
             if options.no_password { Bytes::new() } else { decode_hash(&request.hashed_password)? };
         let name = Bytes::copy_from_slice(request.name.as_bytes());
-        self.set_user(&User { name, password, options: Some(options), roles: Vec::new() })?;
-        self.increment_revision()
+        self.set_user(&User { name, password, options: Some(options), roles: Vec::new() })
     }
 
     fn delete_user(&mut self, name: &str) -> AuthResult<()> {
@@ -211,8 +212,7 @@ impl AuthChange<'_, '_> {
         if !user.options.is_some_and(|options| options.no_password) {
             user.password = decode_hash(&request.hashed_password)?;
         }
-        self.set_user(&user)?;
-        self.increment_revision()
+        self.set_user(&user)
     }
 
     fn grant_role(&mut self, name: &str, role: &str) -> AuthResult<()> {
@@ -224,21 +224,13 @@ impl AuthChange<'_, '_> {
             return Ok(());
         };
         user.roles.insert(place, role.to_owned());
-        self.set_user(&user)?;
-        self.increment_revision()
+        self.set_user(&user)
     }
 
     fn revoke_role(&mut self, name: &str, role: &str) -> AuthResult<()> {
-        let user = get_user(&*self.0, name)?;
-        if !user.roles.iter().any(|has| has == role) {
-            return Err(AuthRejection::RoleNotGranted.into());
-        }
-        self.remove_role(user, role)?;
-        self.increment_revision()
-    }
-
-    fn remove_role(&mut self, mut user: User, role: &str) -> Result<()> {
-        user.roles.retain(|has| has != role);
+        let mut user = get_user(&*self.0, name)?;
+        let place = user.roles.iter().position(|has| has == role);
+        user.roles.remove(place.ok_or(AuthRejection::RoleNotGranted)?);
         self.set_user(&user)
     }
 
@@ -250,8 +242,7 @@ impl AuthChange<'_, '_> {
             return Err(AuthRejection::RoleExists.into());
         }
         let name = Bytes::copy_from_slice(name.as_bytes());
-        self.set_role(&Role { name, key_permission: Vec::new() })?;
-        self.increment_revision()
+        self.set_role(&Role { name, key_permission: Vec::new() })
     }
 
     fn delete_role(&mut self, name: &str) -> AuthResult<()> {
@@ -263,10 +254,11 @@ impl AuthChange<'_, '_> {
             ControlFlow::Continue(())
         })?;
         for user in users {
-            let user = User::decode(user)
+            let mut user = User::decode(user)
                 .map_err(|error| Error::damaged("authUsers", error.to_string()))?;
-            if user.roles.iter().any(|role| role == name) {
-                self.remove_role(user, name)?;
+            if let Some(place) = user.roles.iter().position(|role| role == name) {
+                user.roles.remove(place);
+                self.0.set(Bucket::AuthUsers, &user.name, user.encode_to_vec().into())?;
             }
         }
         self.increment_revision()
@@ -283,8 +275,7 @@ impl AuthChange<'_, '_> {
             Ok(place) => role.key_permission[place].perm_type = granted.perm_type,
             Err(place) => role.key_permission.insert(place, granted.clone()),
         }
-        self.set_role(&role)?;
-        self.increment_revision()
+        self.set_role(&role)
     }
 
     fn revoke_permission(&mut self, request: &AuthRoleRevokePermissionRequest) -> AuthResult<()> {
@@ -295,8 +286,7 @@ impl AuthChange<'_, '_> {
         if role.key_permission.len() == before {
             return Err(AuthRejection::PermissionNotGranted.into());
         }
-        self.set_role(&role)?;
-        self.increment_revision()
+        self.set_role(&role)
     }
 }
 
