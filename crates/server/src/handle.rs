@@ -8,6 +8,9 @@ use clearlane_proto::etcdserverpb::{
     AlarmType, CompactionRequest, CompactionResponse, InternalRaftRequest, ResponseHeader,
     TxnRequest, TxnResponse,
 };
+use clearlane_proto::membershippb::{
+    Attributes, ClusterMemberAttrSetRequest, ClusterVersionSetRequest,
+};
 use clearlane_raft::read_index::RequestIdGenerator;
 
 use crate::alarms;
@@ -18,7 +21,7 @@ use crate::proposal::Proposal;
 use crate::quota;
 use crate::request_error::RequestError;
 use crate::request_trace::{RequestTrace, Stage};
-use crate::threads::{RequestChannel, ServerThreads};
+use crate::threads::{PeerClients, RequestChannel, ServerThreads};
 
 /// A member, as one network thread uses it.
 #[derive(Clone, Debug)]
@@ -37,11 +40,8 @@ impl Server {
     /// The same with a deadline: see [`RequestChannel::with_deadline`].
     pub fn with_deadline(&self, until_ns: u64) -> Server {
         // Each call with a time-out comes here: no more is cloned than is kept.
-        Server {
-            threads: Arc::clone(&self.threads),
-            requests: self.requests.with_deadline(until_ns),
-            limits: self.limits,
-        }
+        let (threads, requests) = (&self.threads, self.requests.with_deadline(until_ns));
+        Server { threads: Arc::clone(threads), requests, limits: self.limits }
     }
 
     pub fn requests(&self) -> &RequestChannel {
@@ -171,6 +171,23 @@ impl Server {
         reply
     }
 
+    /// Proposes this member's name and client URLs.
+    pub async fn publish(&self, name: &str, client_urls: &[String]) -> Result<(), RequestError> {
+        let attributes = Attributes { name: name.to_owned(), client_urls: client_urls.to_vec() };
+        let cluster_member_attr_set = Some(ClusterMemberAttrSetRequest {
+            member_id: self.threads.metadata().node_id,
+            member_attributes: Some(attributes),
+        });
+        let request = InternalRaftRequest { cluster_member_attr_set, ..Default::default() };
+        self.requests.update_members(request).await
+    }
+
+    pub async fn set_cluster_version(&self, version: &str) -> Result<(), RequestError> {
+        let cluster_version_set = Some(ClusterVersionSetRequest { ver: version.to_owned() });
+        let request = InternalRaftRequest { cluster_version_set, ..Default::default() };
+        self.requests.update_members(request).await
+    }
+
     pub async fn change_members(&self, change: MemberChange) -> Result<Vec<Member>, RequestError> {
         let started = Instant::now();
         let changed = self.requests.change_members(change).await;
@@ -225,7 +242,7 @@ impl Server {
         self.threads.status().leader() == self.threads.metadata().node_id
     }
 
-    pub fn remote_leader(&self) -> Option<(&Arc<dyn crate::threads::PeerClients>, u64)> {
+    pub fn remote_leader(&self) -> Option<(&Arc<dyn PeerClients>, u64)> {
         let leader = self.threads.status().leader();
         let is_another = leader != 0 && leader != self.threads.metadata().node_id;
         self.threads.peer_clients().filter(|_| is_another).map(|others| (others, leader))

@@ -37,7 +37,6 @@ pub mod task_labels;
 pub mod trace;
 mod handle;
 mod proposal;
-mod publish;
 mod request_error;
 mod error;
 

@@ -96,17 +96,20 @@ impl CommitThread {
             }
             thread_trace.end_step(StepKind::Running);
             let commit = Instant::now();
-            let has_committed = match (commits_now, is_due) {
-                (true, _) => self.store.commit().map(|()| true)?,
-                (false, true) => self.commit_if_due(now)?,
-                (false, false) => false,
+            let has_committed = if commits_now {
+                self.store.commit()?;
+                true
+            } else if is_due {
+                self.last_tick = now;
+                self.store.commit_if_due(now)?
+            } else {
+                false
             };
             if has_committed {
                 self.disk_space_monitor.record_commit();
                 thread_trace.end_step(StepKind::Disk);
                 shared.metrics.commits.record(commit.elapsed());
-                shared.sizes.update(self.store.sizes()?);
-                shared.raft_queue.push([self.durable_state()?]);
+                self.report_commit(shared)?;
             }
         }
         // Without room the pending changes are in the log.
@@ -116,8 +119,11 @@ impl CommitThread {
         Ok(())
     }
 
-    fn durable_state(&self) -> Result<ReplicaInput> {
-        Ok(ReplicaInput::StoreCommitted(AppliedPosition::read(&*self.engine.snapshot()?)?))
+    fn report_commit(&self, shared: &ServerState) -> Result<()> {
+        shared.sizes.update(self.store.sizes()?);
+        let durable = AppliedPosition::read(&*self.engine.snapshot()?)?;
+        shared.raft_queue.push([ReplicaInput::StoreCommitted(durable)]);
+        Ok(())
     }
 
     /// Whether there is room for a commit. One that begins now needs a fresh check: other processes
@@ -128,12 +134,6 @@ impl CommitThread {
         } else {
             self.disk_space_monitor.has_space_for_commit(shared)
         }
-    }
-
-    /// Commits if the interval has passed and something is pending.
-    fn commit_if_due(&mut self, now: Duration) -> Result<bool> {
-        self.last_tick = now;
-        Ok(self.store.commit_if_due(now)?)
     }
 
     /// Returns whether to commit now.
@@ -175,9 +175,7 @@ impl CommitThread {
             shared.metrics.record_compaction(begun.elapsed(), removed);
             // The waiting request looks at the sizes next.
             self.store.commit()?;
-            shared.sizes.update(self.store.sizes()?);
-            let durable = self.durable_state()?;
-            shared.raft_queue.push([durable]);
+            self.report_commit(shared)?;
             shared.compacted.send_modify(|done| *done = at.max(*done));
         }
         self.next_step = self.start.elapsed() + self.compaction_config.pause;

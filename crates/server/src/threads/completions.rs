@@ -2,8 +2,6 @@
 //! than to answer a small request, so a loop gathers the outcomes for each net thread, and wakes it
 //! once.
 
-use std::sync::Arc;
-
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -18,11 +16,6 @@ pub(super) struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    fn append(&self, completions: &mut Completions) {
-        self.completions.lock().append(completions);
-        self.arrived.notify_one();
-    }
-
     pub(super) fn drain(&self) -> Completions {
         std::mem::take(&mut *self.completions.lock())
     }
@@ -44,19 +37,9 @@ impl CompletionBatches {
         let queues = shared.completion_queues.lock();
         for (queue, completions) in queues.iter().zip(&mut self.0) {
             if !completions.is_empty() {
-                queue.append(completions);
+                queue.completions.lock().append(completions);
+                queue.arrived.notify_one();
             }
         }
-    }
-}
-
-impl ServerState {
-    /// A queue for another net thread, and its number.
-    pub(super) fn add_completion_queue(&self) -> (u8, Arc<CompletionQueue>) {
-        let queue = Arc::new(CompletionQueue::default());
-        let mut queues = self.completion_queues.lock();
-        let number = u8::try_from(queues.len()).expect("a thread each, and no more");
-        queues.push(Arc::clone(&queue));
-        (number, queue)
     }
 }

@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::{Change, RangeOptions, Store};
-use clearlane_wal::Wal;
 
 use crate::applied_position::AppliedPosition;
 use crate::apply::AppliedResponse;
@@ -16,19 +15,6 @@ use crate::error::Result;
 use crate::replica::RequestOutcome;
 
 /// Durations in buckets with doubling bounds; the last bucket has none.
-///
-/// ```
-/// use clearlane_server::threads::DurationHistogram;
-/// use std::time::Duration;
-///
-/// let buckets = DurationHistogram::new(Duration::from_millis(1), 3);
-/// for millis in [1, 2, 3, 4, 5] {
-///     buckets.record(Duration::from_millis(millis));
-/// }
-/// let counts: Vec<u64> = buckets.counts().collect();
-/// assert_eq!(counts, [1, 1, 2, 1], "up to 1, 2, 4, and more");
-/// assert_eq!(buckets.sum(), Duration::from_millis(15));
-/// ```
 #[derive(Debug)]
 pub struct DurationHistogram {
     first_ns: u64,
@@ -155,12 +141,6 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    pub(super) fn init(&self, store: &dyn Store<AppliedPosition>, wal: &Wal) -> Result<()> {
-        let missing = wal.short_tail.as_ref().map_or(0, |short| short.expected - short.found);
-        self.log_missing.store(missing, Relaxed);
-        self.count_keys(store)
-    }
-
     /// Counts the keys of a store that was opened or installed.
     pub(super) fn count_keys(&self, store: &dyn Store<AppliedPosition>) -> Result<()> {
         let all = RangeOptions { count_only: true, ..RangeOptions::default() };
@@ -242,8 +222,10 @@ mod tests {
             }
         }
         let buckets = DurationHistogram::new(Duration::from_nanos(1), 3);
-        buckets.record_ns(0);
+        (0..=5).for_each(|value| buckets.record_ns(value));
+        assert_eq!(buckets.sum(), Duration::from_nanos(15));
         buckets.record_ns(u64::MAX);
-        assert_eq!(buckets.counts().collect::<Vec<u64>>(), [1, 0, 0, 1]);
+        let counts: Vec<u64> = buckets.counts().collect();
+        assert_eq!(counts, [2, 1, 2, 2], "up to 1, 2, 4, and more");
     }
 }

@@ -46,7 +46,11 @@ struct ChannelQueue {
 
 impl RequestChannel {
     pub(super) fn new(shared: &Arc<ServerState>) -> RequestChannel {
-        let (number, completions) = shared.add_completion_queue();
+        let completions = Arc::new(CompletionQueue::default());
+        let mut queues = shared.completion_queues.lock();
+        let number = u8::try_from(queues.len()).expect("a thread each, and no more");
+        queues.push(Arc::clone(&completions));
+        drop(queues);
         let requests = Mutex::new(RequestQueue::new(number));
         let queue = Arc::new(ChannelQueue { requests, completions });
         RequestChannel { state: Arc::clone(shared), queue, deadline_ns: NO_DEADLINE }

@@ -1,6 +1,7 @@
 //! What the threads of a member share, grouped by how a thread may use it.
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -103,7 +104,9 @@ impl ServerState {
         let election_ticks = u32::try_from(config.raft.election_ticks).unwrap_or(u32::MAX);
         let election_timeout = config.read_index.tick_interval * election_ticks;
         let (replica, applier, wal) = start(storage, config)?;
-        metrics.init(&*applier.store, &wal)?;
+        let missing = wal.short_tail.as_ref().map_or(0, |short| short.expected - short.found);
+        metrics.log_missing.store(missing, Ordering::Relaxed);
+        metrics.count_keys(&*applier.store)?;
         let status = Status::default();
         status.init(&replica, &applier, joins_as_learner);
         disk_space.start();

@@ -42,8 +42,8 @@ struct SignalState {
 
 impl ThreadSignal {
     pub(crate) fn notify(&self) {
-        let was_rung = std::mem::replace(&mut self.state.lock().is_set, true);
-        if !was_rung {
+        let was_set = std::mem::replace(&mut self.state.lock().is_set, true);
+        if !was_set {
             self.changed.notify_one();
         }
     }
@@ -77,11 +77,7 @@ pub(super) fn deliver(shared: &ServerState) -> Result<()> {
     let clock = is_etcd_era(shared).then_some(VICTIM_RETRY_INTERVAL);
     let pause = || clock.filter(|_| watching.has_streams());
     while watching.signals.delivery.wait(pause()) {
-        while watching.store.get().deliver()? {
-            if watching.signals.delivery.is_closed() {
-                return Ok(());
-            }
-        }
+        while !watching.signals.delivery.is_closed() && watching.store.get().deliver()? {}
     }
     Ok(())
 }
@@ -94,11 +90,7 @@ pub(super) fn sync_watchers(shared: &ServerState) -> Result<()> {
 fn sync_when_notified(shared: &ServerState) -> Result<()> {
     let watching = &shared.watch_server;
     while watching.signals.sync.wait(None) {
-        while watching.store.get().sync_watchers()? {
-            if watching.signals.sync.is_closed() {
-                return Ok(());
-            }
-        }
+        while !watching.signals.sync.is_closed() && watching.store.get().sync_watchers()? {}
     }
     Ok(())
 }
