@@ -65,7 +65,7 @@ impl<T: Reader> QuorumRead<T> {
     }
 
     fn serve_under_lease(&mut self, waiters: &mut Waiters<T>, now: Duration) {
-        if self.lease.holds(now) && !waiters.is_queue_empty() {
+        if self.lease.holds(now) && !waiters.queue.is_empty() {
             assert!(self.is_leader(), "only a leader for sure has a lease");
             waiters.metrics.lease_reads += 1;
             let group = waiters.take_queue();
@@ -138,7 +138,10 @@ impl<T: Reader> Mode<T> for QuorumRead<T> {
     }
 
     fn on_first_commit(&mut self) {
-        self.in_flight.iter_mut().for_each(ReadIndexRequest::retry_now);
+        if let Some(round) = &mut self.in_flight {
+            // An answer is likely now.
+            round.retry_at = Duration::ZERO;
+        }
     }
 
     /// Serves the queue under a lease. Ends the round if it is over, asks again if it is time, and
@@ -159,14 +162,14 @@ impl<T: Reader> Mode<T> for QuorumRead<T> {
         if let Some(asked_at) = self.large_request_sent_at.take() {
             self.batch_until = now + now.saturating_sub(asked_at).min(BATCH_WAIT_MAX);
         }
-        if let Some(round) = self.in_flight.take_if(|round| round.is_expired(now)) {
+        if let Some(round) = self.in_flight.take_if(|round| round.deadline <= now) {
             waiters.metrics.timed_out += 1;
             waiters.fail(ReadIndexError::TimedOut, round.group);
         }
-        if let Some(round) = self.in_flight.take_if(|round| round.is_retry_due(now)) {
+        if let Some(round) = self.in_flight.take_if(|round| round.retry_at <= now) {
             self.send_attempt(waiters, round, now, ids);
         }
-        if self.in_flight.is_none() && !waiters.is_queue_empty() && self.batch_until <= now {
+        if self.in_flight.is_none() && !waiters.queue.is_empty() && self.batch_until <= now {
             waiters.metrics.requests += 1;
             let timeout = self.config.request_timeout();
             let round = ReadIndexRequest::new(waiters.take_queue(), now, timeout);
@@ -176,8 +179,8 @@ impl<T: Reader> Mode<T> for QuorumRead<T> {
 
     fn next_advance(&self, waiters: &Waiters<T>) -> Option<Duration> {
         match &self.in_flight {
-            Some(round) => Some(round.next_poll()),
-            None => (!waiters.is_queue_empty()).then_some(self.batch_until),
+            Some(round) => Some(round.retry_at.min(round.deadline)),
+            None => (!waiters.queue.is_empty()).then_some(self.batch_until),
         }
     }
 

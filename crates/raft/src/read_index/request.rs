@@ -27,8 +27,9 @@ pub(crate) struct ReadIndexRequest<T> {
     /// All came before the first question was asked.
     pub(crate) group: Group<T>,
     attempts: Vec<Attempt>,
-    retry_at: Duration,
-    deadline: Duration,
+    /// When the next question is due.
+    pub(crate) retry_at: Duration,
+    pub(crate) deadline: Duration,
 }
 
 #[derive(Debug)]
@@ -54,23 +55,6 @@ impl<T> ReadIndexRequest<T> {
         self.attempts.push(Attempt { context, sent_at: Some(now) });
         self.retry_at = now.saturating_add(RETRY_INTERVAL);
         (context, self.attempts.len() as u32)
-    }
-
-    pub(crate) fn is_retry_due(&self, now: Duration) -> bool {
-        self.retry_at <= now
-    }
-
-    /// An answer is likely now: the next question is due at once.
-    pub(crate) fn retry_now(&mut self) {
-        self.retry_at = Duration::ZERO;
-    }
-
-    pub(crate) fn is_expired(&self, now: Duration) -> bool {
-        self.deadline <= now
-    }
-
-    pub(crate) fn next_poll(&self) -> Duration {
-        self.retry_at.min(self.deadline)
     }
 
     /// `Some` if this is the id of one of the round's questions; the inner value is when it was

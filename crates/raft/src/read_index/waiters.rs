@@ -24,7 +24,7 @@ use super::readers::{Group, ReaderTable};
 #[derive(Debug)]
 pub(crate) struct Waiters<T> {
     pub(crate) readers: ReaderTable<T>,
-    queue: Group<T>,
+    pub(super) queue: Group<T>,
     /// Groups by the index that they wait for.
     waiting_by_index: BTreeMap<u64, Group<T>>,
     pub(super) applied_index: u64,
@@ -69,10 +69,6 @@ impl<T: Copy + Eq + Hash> Waiters<T> {
             sweep_mode(&mut self.readers);
         }
         found
-    }
-
-    pub(crate) fn is_queue_empty(&self) -> bool {
-        self.queue.is_empty()
     }
 
     pub(crate) fn take_queue(&mut self) -> Group<T> {

@@ -28,11 +28,8 @@ const PUT_BATCH_MAX: usize = 64;
 /// Consecutive puts in one open transaction.
 struct PutBatch<'s> {
     store: &'s dyn Store<AppliedPosition>,
-    open_txn: Option<OpenPutTxn<'s>>,
-}
-
-struct OpenPutTxn<'s> {
-    txn: Box<dyn WriteTxn<AppliedPosition> + 's>,
+    txn: Option<Box<dyn WriteTxn<AppliedPosition> + 's>>,
+    /// In the open transaction.
     puts: usize,
 }
 
@@ -49,7 +46,7 @@ impl Applier {
     pub(super) fn apply(&mut self, entries: &[Entry]) -> Result<usize> {
         let mut timer = self.start_entry_timer();
         let store = Arc::clone(&self.store);
-        let mut batch = PutBatch { store: &*store, open_txn: None };
+        let mut batch = PutBatch { store: &*store, txn: None, puts: 0 };
         let mut count = 0;
         for entry in entries {
             let applied = self.apply_entry(entry, &mut batch, count == 0)?;
@@ -147,16 +144,16 @@ impl Applier {
         progress: AppliedPosition,
         batch: &mut PutBatch<'_>,
     ) -> Result<()> {
-        let open = match &mut batch.open_txn {
-            Some(open) => open,
-            none => none.insert(OpenPutTxn { txn: batch.store.begin_write()?, puts: 0 }),
+        let txn = match &mut batch.txn {
+            Some(txn) => txn,
+            none => none.insert(batch.store.begin_write()?),
         };
         let leases = &self.leases;
-        let response = apply::put(&mut *open.txn, &|lease| leases.contains(lease), request);
+        let response = apply::put(&mut **txn, &|lease| leases.contains(lease), request);
         let answer = apply::split_error(response.map(AppliedResponse::Put))?;
-        open.puts += 1;
+        batch.puts += 1;
         self.applied_position = progress;
-        if open.puts == PUT_BATCH_MAX || !open.txn.begin_next_revision() {
+        if batch.puts == PUT_BATCH_MAX || !txn.begin_next_revision() {
             self.end_put_batch(batch)?;
         }
         self.complete(id, || RequestOutcome::Applied(answer));
@@ -165,7 +162,8 @@ impl Applier {
 
     /// Commits the batch: its puts become visible.
     fn end_put_batch(&mut self, batch: &mut PutBatch<'_>) -> Result<()> {
-        let Some(OpenPutTxn { txn, .. }) = batch.open_txn.take() else { return Ok(()) };
+        let Some(txn) = batch.txn.take() else { return Ok(()) };
+        batch.puts = 0;
         // The position of the last put.
         let progress = self.applied_position.clone();
         let ended = txn.end(progress.clone())?;

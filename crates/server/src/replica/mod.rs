@@ -253,12 +253,10 @@ impl Replica {
     }
 
     fn handle_written(&mut self, written: BatchResult) -> Result<()> {
-        self.wal.finish_batch(written)?;
-        while let Some(behind) = self.wal.next_synced() {
+        for behind in self.wal.finish_batch(written)? {
             match behind {
-                AfterSync::Appended(number) => self.raft.on_persisted(number)?,
-                AfterSync::Install { number, position } => {
-                    self.ready.to_apply.push(ToApply::Install(position));
+                AfterSync::Appended { number, install } => {
+                    self.ready.to_apply.extend(install.map(ToApply::Install));
                     self.raft.on_persisted(number)?;
                 }
                 AfterSync::Recorded(position) => {

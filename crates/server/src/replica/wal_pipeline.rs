@@ -16,7 +16,6 @@ use clearlane_wal::{Result, WalSnapshot};
 #[derive(Debug, Default)]
 pub(super) struct WalPipeline {
     group: GroupCommit,
-    durable: AppendNumber,
     after_sync: VecDeque<(AppendNumber, AfterSync)>,
     /// Indexes of the snapshots that the apply loop is installing.
     installing: VecDeque<u64>,
@@ -24,10 +23,8 @@ pub(super) struct WalPipeline {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AfterSync {
-    /// Raft is told that append `number` is durable.
-    Appended(u64),
-    /// The same, and the apply loop installs the snapshot at `position`.
-    Install { number: u64, position: LogPosition },
+    /// Raft is told that append `number` is durable, and the apply loop may install a snapshot.
+    Appended { number: u64, install: Option<LogPosition> },
     /// Entries below the position may be removed.
     Recorded(LogPosition),
 }
@@ -38,13 +35,9 @@ impl WalPipeline {
             append;
         let snapshot = install.as_ref().map(snapshot_record);
         let ticket = self.group.submit(Append { snapshot, entries, hard_state });
-        let behind = match install {
-            Some(position) => AfterSync::Install { number, position },
-            None => AfterSync::Appended(number),
-        };
         // An append without `must_sync` is one that no request waits for.
         if must_sync {
-            self.after_sync.push_back((ticket, behind));
+            self.after_sync.push_back((ticket, AfterSync::Appended { number, install }));
         }
     }
 
@@ -60,18 +53,13 @@ impl WalPipeline {
         self.group.take_batch()
     }
 
-    pub(super) fn finish_batch(&mut self, written: BatchResult) -> Result<()> {
-        self.durable = self.group.finish_batch(written)?;
-        Ok(())
-    }
-
-    /// The next action that the durable batches allow.
-    pub(super) fn next_synced(&mut self) -> Option<AfterSync> {
-        let (_, behind) = self.after_sync.pop_front_if(|(ticket, _)| *ticket <= self.durable)?;
-        if let AfterSync::Install { position, .. } = &behind {
-            self.installing.push_back(position.index);
-        }
-        Some(behind)
+    /// Returns what is to be done now.
+    pub(super) fn finish_batch(&mut self, written: BatchResult) -> Result<Vec<AfterSync>> {
+        let durable = self.group.finish_batch(written)?;
+        let count = self.after_sync.partition_point(|(ticket, _)| *ticket <= durable);
+        let done: Vec<_> = self.after_sync.drain(..count).map(|(_, behind)| behind).collect();
+        self.installing.extend(done.iter().filter_map(install_index));
+        Ok(done)
     }
 
     pub(super) fn finish_install(&mut self, index: u64) {
@@ -79,11 +67,15 @@ impl WalPipeline {
     }
 
     pub(super) fn pending_installs(&self) -> impl Iterator<Item = u64> {
-        let written = self.after_sync.iter().filter_map(|(_, behind)| match behind {
-            AfterSync::Install { position, .. } => Some(position.index),
-            _ => None,
-        });
+        let written = self.after_sync.iter().filter_map(|(_, behind)| install_index(behind));
         self.installing.iter().copied().chain(written)
+    }
+}
+
+fn install_index(behind: &AfterSync) -> Option<u64> {
+    match behind {
+        AfterSync::Appended { install, .. } => install.as_ref().map(|position| position.index),
+        AfterSync::Recorded(_) => None,
     }
 }
 
