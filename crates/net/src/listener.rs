@@ -14,10 +14,13 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net as unix;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::tls::TlsAcceptor;
+
+pub const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BindAddress {
@@ -147,8 +150,26 @@ enum AsyncSocket {
 }
 
 impl AsyncListener {
+    /// Waits until there is a connection, `what` by its name in the log. Too many files may be open,
+    /// or the other side may have gone: the next one may do.
+    pub async fn accept(&self, what: &str) -> (Connection, TransportSecurity) {
+        let mut has_failed = false;
+        loop {
+            match self.try_accept().await {
+                Ok(accepted) => return accepted,
+                Err(error) => {
+                    if !has_failed {
+                        tracing::warn!(%error, "failed to accept {what}");
+                    }
+                    has_failed = true;
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+                }
+            }
+        }
+    }
+
     /// Reads no bytes: the handshake is for another task.
-    pub async fn accept(&self) -> io::Result<(Connection, TransportSecurity)> {
+    async fn try_accept(&self) -> io::Result<(Connection, TransportSecurity)> {
         let connection = match &self.socket {
             AsyncSocket::Tcp(listener) => Connection::Tcp(listener.accept().await?.0.into_std()?),
             AsyncSocket::Unix(_, listener) => {

@@ -32,7 +32,6 @@ use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clearlane_net::CONNECTION_WINDOW_BYTES;
 use clearlane_net::listener::Listener;
 use clearlane_net::tls::Dialer;
 use clearlane_proto::peerpb::peer_server::PeerServer;
@@ -41,12 +40,9 @@ use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Server as Tonic;
 
 use self::client::GrpcPeerClients;
 use self::headers::PeerHeaders;
-use self::listener::PeerConnection;
 use self::peer_table::{PeerTable, PeerTableUpdater};
 use self::service::PeerService;
 use self::transport::StoppedRuntime;
@@ -117,12 +113,13 @@ impl Peers {
         let _there = ends.runtime.enter();
         let handle = Server::new(node, Limits::default());
         let (learned, strangers) = mpsc::channel(peer_table::UNKNOWN_MEMBERS_MAX);
-        let door = PeerService::new(&context, handle.clone(), learned);
-        let listening = listeners.into_iter().map(listener::accept_connections);
+        let service = PeerServer::new(PeerService::new(&context, handle.clone(), learned))
+            .max_decoding_message_size(MESSAGE_BYTES_MAX);
         // All of them, before there is a task that knows the node: it would be dropped by raft
         // itself.
-        for connections in listening.collect::<io::Result<Vec<_>>>()? {
-            tokio::spawn(serve_peers(connections, door.clone()));
+        let listening = listeners.into_iter().map(Listener::into_async);
+        for listener in listening.collect::<io::Result<Vec<_>>>()? {
+            tokio::spawn(listener::serve_peers(listener, service.clone()));
         }
         tokio::spawn(handle.requests().clone().run());
         tokio::spawn(PeerTableUpdater::new(&context).run(strangers));
@@ -143,18 +140,9 @@ impl Peers {
         self.published.clone()
     }
 
-    /// From now on nothing is sent to this member, and nothing from it is taken, as if the network
-    /// between the two were cut: for tests.
-    pub fn cut(&self, id: u64) {
-        self.set_cut(id, true);
-    }
-
-    /// Undoes [`cut`](Peers::cut).
-    pub fn mend(&self, id: u64) {
-        self.set_cut(id, false);
-    }
-
-    fn set_cut(&self, id: u64, is_cut: bool) {
+    /// While it is cut, nothing is sent to this member, and nothing from it is taken, as if the
+    /// network between the two were cut: for tests.
+    pub fn set_cut(&self, id: u64, is_cut: bool) {
         if let Some(link) = self.table.get(id) {
             link.is_cut.store(is_cut, Ordering::Relaxed);
         }
@@ -182,18 +170,5 @@ impl Drop for Peers {
     fn drop(&mut self) {
         // A caller that needs the result has called `stop`.
         let _ = self.shut_down();
-    }
-}
-
-async fn serve_peers(connections: ReceiverStream<io::Result<PeerConnection>>, door: PeerService) {
-    let service = PeerServer::new(door).max_decoding_message_size(MESSAGE_BYTES_MAX);
-    let server = Tonic::builder()
-        .initial_stream_window_size(1 << 20)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .http2_keepalive_interval(Some(CONNECTION_TIMEOUT))
-        .http2_keepalive_timeout(Some(CONNECTION_TIMEOUT))
-        .add_service(service);
-    if let Err(error) = server.serve_with_incoming(connections).await {
-        tracing::error!(%error, "stopped to listen for peers");
     }
 }

@@ -12,39 +12,24 @@ use clearlane_proto::etcdserverpb::auth_server::Auth;
 use clearlane_proto::etcdserverpb::{self as wire, ResponseHeader};
 use clearlane_server::apply::ApplyError;
 use clearlane_server::auth_store::{self, AuthRejection};
-use clearlane_server::{Proposal, RequestError, Server};
+use clearlane_server::{Proposal, Server};
 use tonic::{Request, Response, Status};
 
-use crate::interceptors::{RequiredRole, check_member_can_serve};
-use crate::status;
+use crate::status::{self, Reply};
 
 /// Each step doubles the work of hashing a password. The default is etcd's.
 pub const BCRYPT_COST: u32 = 10;
 /// bcrypt ignores what is longer, and etcd refuses it.
 const PASSWORD_BYTES_MAX: usize = 72;
 
-type RpcResult<T> = Result<Response<T>, Status>;
-
-#[derive(Clone, Debug)]
-pub struct AuthService {
-    server: Server,
-    bcrypt_cost: u32,
+pub(crate) struct AuthService {
+    pub(crate) server: Server,
+    pub(crate) bcrypt_cost: u32,
 }
 
 impl AuthService {
-    pub fn new(member: Server, bcrypt_cost: u32) -> AuthService {
-        AuthService { server: member, bcrypt_cost }
-    }
-
-    fn check_can_serve<T>(&self, request: &Request<T>) -> Result<(), Status> {
-        check_member_can_serve(&self.server, request.metadata().as_ref(), RequiredRole::Voter)
-    }
-
-    async fn propose_change<P>(&self, request: P) -> Result<Option<ResponseHeader>, Status>
-    where
-        P: Proposal<Response = Option<ResponseHeader>>,
-    {
-        self.server.propose(request).await.map_err(|error| status::from_error(&error))
+    async fn propose<P: Proposal>(&self, request: P) -> Result<P::Response, Status> {
+        self.server.propose(request).await.map_err(status::from_error)
     }
 
     /// A linearizable read of users and roles.
@@ -55,14 +40,10 @@ impl AuthService {
     where
         T: Send + 'static,
     {
-        let failed = |error: RequestError| status::from_error(&error);
-        self.server.linearizable_read_notify().await.map_err(failed)?;
+        self.server.linearizable_read_notify().await.map_err(status::from_error)?;
         let look = |read: &(dyn ReadTxn + '_)| (look(read), read.revision());
-        let (found, revision) = self.server.read_store(look).await.map_err(failed)?;
-        let found = found.map_err(|error| failed(error.into()))?;
-        let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
-        self.server.fill_header(&mut header);
-        Ok((header, found))
+        let (found, revision) = self.server.read_store(look).await.map_err(status::from_error)?;
+        Ok((self.server.header_at(revision), found.map_err(status::from_error)?))
     }
 }
 
@@ -82,8 +63,7 @@ async fn hash_password(password: String, cost: u32) -> Result<String, Status> {
 /// For changes that need no preparation and are answered by a header alone.
 macro_rules! propose_and_answer_header {
     ($service:expr, $request:expr, $response:ident) => {{
-        $service.check_can_serve(&$request)?;
-        let header = $service.propose_change($request.into_inner()).await?;
+        let header = $service.propose($request.into_inner()).await?;
         Ok(Response::new(wire::$response { header }))
     }};
 }
@@ -92,59 +72,53 @@ macro_rules! propose_and_answer_header {
 impl Auth for AuthService {
     async fn auth_enable(
         &self,
-        request: Request<wire::AuthEnableRequest>,
-    ) -> RpcResult<wire::AuthEnableResponse> {
-        self.check_can_serve(&request)?;
+        _: Request<wire::AuthEnableRequest>,
+    ) -> Reply<wire::AuthEnableResponse> {
         self.read_auth(auth_store::check_can_enable).await?;
         Err(Status::unimplemented("authentication is not served yet, and was not enabled"))
     }
 
     async fn auth_disable(
         &self,
-        request: Request<wire::AuthDisableRequest>,
-    ) -> RpcResult<wire::AuthDisableResponse> {
-        self.check_can_serve(&request)?;
+        _: Request<wire::AuthDisableRequest>,
+    ) -> Reply<wire::AuthDisableResponse> {
         let (header, ()) = self.read_auth(|_| Ok(())).await?;
         Ok(Response::new(wire::AuthDisableResponse { header }))
     }
 
     async fn auth_status(
         &self,
-        request: Request<wire::AuthStatusRequest>,
-    ) -> RpcResult<wire::AuthStatusResponse> {
-        self.check_can_serve(&request)?;
+        _: Request<wire::AuthStatusRequest>,
+    ) -> Reply<wire::AuthStatusResponse> {
         let (header, auth_revision) = self.read_auth(auth_store::revision).await?;
         Ok(Response::new(wire::AuthStatusResponse { header, enabled: false, auth_revision }))
     }
 
     async fn authenticate(
         &self,
-        request: Request<wire::AuthenticateRequest>,
-    ) -> RpcResult<wire::AuthenticateResponse> {
-        self.check_can_serve(&request)?;
-        Err(status::from_error(&ApplyError::from(AuthRejection::NotEnabled).into()))
+        _: Request<wire::AuthenticateRequest>,
+    ) -> Reply<wire::AuthenticateResponse> {
+        Err(status::from_error(ApplyError::from(AuthRejection::NotEnabled)))
     }
 
     async fn user_add(
         &self,
         request: Request<wire::AuthUserAddRequest>,
-    ) -> RpcResult<wire::AuthUserAddResponse> {
-        self.check_can_serve(&request)?;
+    ) -> Reply<wire::AuthUserAddResponse> {
         let mut add = request.into_inner();
         let password = std::mem::take(&mut add.password);
         add.hashed_password.clear();
         if !add.options.is_some_and(|options| options.no_password) {
             add.hashed_password = hash_password(password, self.bcrypt_cost).await?;
         }
-        let header = self.propose_change(add).await?;
+        let header = self.propose(add).await?;
         Ok(Response::new(wire::AuthUserAddResponse { header }))
     }
 
     async fn user_get(
         &self,
         request: Request<wire::AuthUserGetRequest>,
-    ) -> RpcResult<wire::AuthUserGetResponse> {
-        self.check_can_serve(&request)?;
+    ) -> Reply<wire::AuthUserGetResponse> {
         let name = request.into_inner().name;
         let (header, user) = self.read_auth(move |read| auth_store::user(read, &name)).await?;
         Ok(Response::new(wire::AuthUserGetResponse { header, roles: user.roles }))
@@ -152,9 +126,8 @@ impl Auth for AuthService {
 
     async fn user_list(
         &self,
-        request: Request<wire::AuthUserListRequest>,
-    ) -> RpcResult<wire::AuthUserListResponse> {
-        self.check_can_serve(&request)?;
+        _: Request<wire::AuthUserListRequest>,
+    ) -> Reply<wire::AuthUserListResponse> {
         let names = |read: &(dyn ReadTxn + '_)| auth_store::names(read, Bucket::AuthUsers);
         let (header, users) = self.read_auth(names).await?;
         Ok(Response::new(wire::AuthUserListResponse { header, users }))
@@ -163,48 +136,46 @@ impl Auth for AuthService {
     async fn user_delete(
         &self,
         request: Request<wire::AuthUserDeleteRequest>,
-    ) -> RpcResult<wire::AuthUserDeleteResponse> {
+    ) -> Reply<wire::AuthUserDeleteResponse> {
         propose_and_answer_header!(self, request, AuthUserDeleteResponse)
     }
 
     async fn user_change_password(
         &self,
         request: Request<wire::AuthUserChangePasswordRequest>,
-    ) -> RpcResult<wire::AuthUserChangePasswordResponse> {
-        self.check_can_serve(&request)?;
+    ) -> Reply<wire::AuthUserChangePasswordResponse> {
         let mut change = request.into_inner();
         change.hashed_password =
             hash_password(std::mem::take(&mut change.password), self.bcrypt_cost).await?;
-        let header = self.propose_change(change).await?;
+        let header = self.propose(change).await?;
         Ok(Response::new(wire::AuthUserChangePasswordResponse { header }))
     }
 
     async fn user_grant_role(
         &self,
         request: Request<wire::AuthUserGrantRoleRequest>,
-    ) -> RpcResult<wire::AuthUserGrantRoleResponse> {
+    ) -> Reply<wire::AuthUserGrantRoleResponse> {
         propose_and_answer_header!(self, request, AuthUserGrantRoleResponse)
     }
 
     async fn user_revoke_role(
         &self,
         request: Request<wire::AuthUserRevokeRoleRequest>,
-    ) -> RpcResult<wire::AuthUserRevokeRoleResponse> {
+    ) -> Reply<wire::AuthUserRevokeRoleResponse> {
         propose_and_answer_header!(self, request, AuthUserRevokeRoleResponse)
     }
 
     async fn role_add(
         &self,
         request: Request<wire::AuthRoleAddRequest>,
-    ) -> RpcResult<wire::AuthRoleAddResponse> {
+    ) -> Reply<wire::AuthRoleAddResponse> {
         propose_and_answer_header!(self, request, AuthRoleAddResponse)
     }
 
     async fn role_get(
         &self,
         request: Request<wire::AuthRoleGetRequest>,
-    ) -> RpcResult<wire::AuthRoleGetResponse> {
-        self.check_can_serve(&request)?;
+    ) -> Reply<wire::AuthRoleGetResponse> {
         let role = request.into_inner().role;
         let look = move |read: &(dyn ReadTxn + '_)| auth_store::permissions(read, &role);
         let (header, perm) = self.read_auth(look).await?;
@@ -213,9 +184,8 @@ impl Auth for AuthService {
 
     async fn role_list(
         &self,
-        request: Request<wire::AuthRoleListRequest>,
-    ) -> RpcResult<wire::AuthRoleListResponse> {
-        self.check_can_serve(&request)?;
+        _: Request<wire::AuthRoleListRequest>,
+    ) -> Reply<wire::AuthRoleListResponse> {
         let names = |read: &(dyn ReadTxn + '_)| auth_store::names(read, Bucket::AuthRoles);
         let (header, roles) = self.read_auth(names).await?;
         Ok(Response::new(wire::AuthRoleListResponse { header, roles }))
@@ -224,21 +194,21 @@ impl Auth for AuthService {
     async fn role_delete(
         &self,
         request: Request<wire::AuthRoleDeleteRequest>,
-    ) -> RpcResult<wire::AuthRoleDeleteResponse> {
+    ) -> Reply<wire::AuthRoleDeleteResponse> {
         propose_and_answer_header!(self, request, AuthRoleDeleteResponse)
     }
 
     async fn role_grant_permission(
         &self,
         request: Request<wire::AuthRoleGrantPermissionRequest>,
-    ) -> RpcResult<wire::AuthRoleGrantPermissionResponse> {
+    ) -> Reply<wire::AuthRoleGrantPermissionResponse> {
         propose_and_answer_header!(self, request, AuthRoleGrantPermissionResponse)
     }
 
     async fn role_revoke_permission(
         &self,
         request: Request<wire::AuthRoleRevokePermissionRequest>,
-    ) -> RpcResult<wire::AuthRoleRevokePermissionResponse> {
+    ) -> Reply<wire::AuthRoleRevokePermissionResponse> {
         propose_and_answer_header!(self, request, AuthRoleRevokePermissionResponse)
     }
 }

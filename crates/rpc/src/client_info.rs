@@ -7,7 +7,7 @@ use clearlane_net::coalescing_writer::ActiveLargeResponses;
 use clearlane_net::tls::ClientName;
 
 #[derive(Clone, Copy, Debug)]
-pub enum RemoteAddress {
+pub(crate) enum RemoteAddress {
     Tcp(SocketAddr),
     Unix,
     /// The JSON gateway, on behalf of a client of HTTP.
@@ -25,17 +25,17 @@ impl fmt::Display for RemoteAddress {
 }
 
 #[derive(Clone, Debug)]
-pub struct ClientInfo {
-    pub remote: RemoteAddress,
-    pub is_secure: bool,
+pub(crate) struct ClientInfo {
+    pub(crate) remote: RemoteAddress,
+    pub(crate) is_secure: bool,
     /// The client's name, by the certificate that it has shown. Calls that tonic answers have it
     /// among their extensions.
-    pub name: Option<ClientName>,
-    pub large_responses: ActiveLargeResponses,
+    pub(crate) name: Option<ClientName>,
+    pub(crate) large_responses: ActiveLargeResponses,
 }
 
 impl ClientInfo {
-    pub fn without_tls(remote: RemoteAddress) -> ClientInfo {
+    pub(crate) fn without_tls(remote: RemoteAddress) -> ClientInfo {
         ClientInfo {
             remote,
             is_secure: false,

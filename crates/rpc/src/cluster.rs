@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 use tonic::{Request, Response, Status};
 
 use crate::lease::LEADER_RETRY_DELAY;
-use crate::status;
+use crate::status::{self, Reply};
 
 #[derive(Clone, Copy, Debug)]
 pub struct ReconfigRules {
@@ -45,22 +45,15 @@ impl Default for ReconfigRules {
     }
 }
 
-#[derive(Clone, Debug)]
-pub struct ClusterService {
-    server: Server,
-    reconfig_rules: ReconfigRules,
+pub(crate) struct ClusterService {
+    pub(crate) server: Server,
+    pub(crate) reconfig_rules: ReconfigRules,
 }
 
 impl ClusterService {
-    pub fn new(member: Server, rules: ReconfigRules) -> ClusterService {
-        ClusterService { server: member, reconfig_rules: rules }
-    }
-
     /// Without a revision: changes of members do not change the store's.
     fn header(&self) -> Option<ResponseHeader> {
-        let mut header = None;
-        self.server.fill_header(&mut header);
-        header
+        self.server.header_at(0)
     }
 
     async fn with_timeout<T>(
@@ -68,24 +61,7 @@ impl ClusterService {
         work: impl Future<Output = Result<T, RequestError>>,
     ) -> Result<T, Status> {
         let done = timeout(self.reconfig_rules.timeout, work).await;
-        done.unwrap_or(Err(RequestError::TimedOut)).map_err(|trouble| status::from_error(&trouble))
-    }
-
-    async fn add(
-        &self,
-        peer_urls: &[String],
-        learns: bool,
-    ) -> Result<(u64, Vec<Member>), RequestError> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let change = MemberChange::add(peer_urls, learns, since.as_secs())?;
-        self.check_add(learns)?;
-        let id = change.id();
-        Ok((id, self.server.change_members(change).await?))
-    }
-
-    async fn remove(&self, id: u64) -> Result<Vec<Member>, RequestError> {
-        self.check_remove(id)?;
-        self.server.change_members(MemberChange::Remove { id }).await
+        done.unwrap_or(Err(RequestError::TimedOut)).map_err(status::from_error)
     }
 
     async fn promote(&self, id: u64) -> Result<Vec<Member>, RequestError> {
@@ -117,7 +93,7 @@ impl ClusterService {
         if !learns && started < quorum {
             return Err(MembershipRejection::NotEnoughStarted.into());
         }
-        if self.count_connected(&all) < quorum { Err(RequestError::Unhealthy) } else { Ok(()) }
+        self.check_connected(&all, quorum)
     }
 
     fn check_remove(&self, id: u64) -> Result<(), RequestError> {
@@ -139,8 +115,7 @@ impl ClusterService {
         if id != own && is_down {
             return Ok(());
         }
-        let left = self.count_connected(&all).saturating_sub(1);
-        if left < quorum { Err(RequestError::Unhealthy) } else { Ok(()) }
+        self.check_connected(&all, quorum + 1)
     }
 
     fn check_promote(&self, id: u64) -> Result<(), RequestError> {
@@ -154,15 +129,17 @@ impl ClusterService {
         if too_few { Err(MembershipRejection::NotEnoughStarted.into()) } else { Ok(()) }
     }
 
-    /// Members connected for [`ReconfigRules::healthy_after`]; this one counts as connected.
-    fn count_connected(&self, members: &[&Member]) -> usize {
+    /// Fails unless so many were connected for [`ReconfigRules::healthy_after`]; this member counts
+    /// as connected.
+    fn check_connected(&self, members: &[&Member], needed: usize) -> Result<(), RequestError> {
         let own = self.server.threads().metadata().node_id;
         let others = self.server.threads().peer_clients();
         let is_connected = |id| {
             let since = others.and_then(|others| others.active_since(id));
             since.is_some_and(|since| since.elapsed() >= self.reconfig_rules.healthy_after)
         };
-        members.iter().filter(|member| member.id == own || is_connected(member.id)).count()
+        let connected = members.iter().filter(|member| member.id == own || is_connected(member.id));
+        if connected.count() < needed { Err(RequestError::Unhealthy) } else { Ok(()) }
     }
 }
 
@@ -181,12 +158,15 @@ fn quorum(voters: usize) -> usize {
 
 #[tonic::async_trait]
 impl Cluster for ClusterService {
-    async fn member_add(
-        &self,
-        request: Request<MemberAddRequest>,
-    ) -> Result<Response<MemberAddResponse>, Status> {
+    async fn member_add(&self, request: Request<MemberAddRequest>) -> Reply<MemberAddResponse> {
         let MemberAddRequest { peer_urls, is_learner } = request.into_inner();
-        let (id, members) = self.with_timeout(self.add(&peer_urls, is_learner)).await?;
+        let changed = self.with_timeout(async {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let change = MemberChange::add(&peer_urls, is_learner, since.as_secs())?;
+            self.check_add(is_learner)?;
+            Ok((change.id(), self.server.change_members(change).await?))
+        });
+        let (id, members) = changed.await?;
         let member = members.iter().find(|member| member.id == id).cloned();
         Ok(Response::new(MemberAddResponse { header: self.header(), member, members }))
     }
@@ -194,15 +174,20 @@ impl Cluster for ClusterService {
     async fn member_remove(
         &self,
         request: Request<MemberRemoveRequest>,
-    ) -> Result<Response<MemberRemoveResponse>, Status> {
-        let members = self.with_timeout(self.remove(request.get_ref().id)).await?;
+    ) -> Reply<MemberRemoveResponse> {
+        let id = request.get_ref().id;
+        let changed = self.with_timeout(async {
+            self.check_remove(id)?;
+            self.server.change_members(MemberChange::Remove { id }).await
+        });
+        let members = changed.await?;
         Ok(Response::new(MemberRemoveResponse { header: self.header(), members }))
     }
 
     async fn member_update(
         &self,
         request: Request<MemberUpdateRequest>,
-    ) -> Result<Response<MemberUpdateResponse>, Status> {
+    ) -> Reply<MemberUpdateResponse> {
         let MemberUpdateRequest { id, peer_urls } = request.into_inner();
         let changed = self.with_timeout(async {
             // First whether there is such a member at all.
@@ -213,10 +198,7 @@ impl Cluster for ClusterService {
         Ok(Response::new(MemberUpdateResponse { header: self.header(), members }))
     }
 
-    async fn member_list(
-        &self,
-        request: Request<MemberListRequest>,
-    ) -> Result<Response<MemberListResponse>, Status> {
+    async fn member_list(&self, request: Request<MemberListRequest>) -> Reply<MemberListResponse> {
         if request.get_ref().linearizable {
             self.with_timeout(self.server.linearizable_read_notify()).await?;
         }
@@ -227,7 +209,7 @@ impl Cluster for ClusterService {
     async fn member_promote(
         &self,
         request: Request<MemberPromoteRequest>,
-    ) -> Result<Response<MemberPromoteResponse>, Status> {
+    ) -> Reply<MemberPromoteResponse> {
         let members = self.with_timeout(self.promote(request.get_ref().id)).await?;
         Ok(Response::new(MemberPromoteResponse { header: self.header(), members }))
     }

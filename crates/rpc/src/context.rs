@@ -1,4 +1,5 @@
-//! One call of a client: at which member, until when, and where its time goes.
+//! One call of a client: which services may answer it, at which member, until when, and where its
+//! time goes.
 
 use std::time::Duration;
 
@@ -6,29 +7,47 @@ use clearlane_server::request_trace::RequestTrace;
 use clearlane_server::{RequestError, Server};
 use http::HeaderMap;
 use tonic::Status;
+use tonic::service::Routes;
 
 use crate::client_info::ClientInfo;
 use crate::interceptors::{self, RequiredRole};
+use crate::metrics::ThreadMetrics;
 use crate::status;
+
+/// What answers the calls of one network thread.
+#[derive(Clone, Debug)]
+pub(crate) struct ThreadServices {
+    pub(crate) server: Server,
+    /// The services that tonic answers.
+    pub(crate) grpc: Routes,
+    pub(crate) metrics: ThreadMetrics,
+    /// A call longer than the first is logged, and so is a read longer than the second.
+    pub(crate) slow_thresholds: (Duration, Duration),
+}
+
+impl ThreadServices {
+    pub(crate) fn call_head(&self, headers: HeaderMap, client: ClientInfo) -> CallHead {
+        let (server, slow_thresholds) = (self.server.clone(), self.slow_thresholds);
+        CallHead { server, headers, client, slow_thresholds }
+    }
+}
 
 /// The request's head, the server it is for, and the client that sent it.
 pub(crate) struct CallHead {
     pub(crate) server: Server,
     pub(crate) headers: HeaderMap,
     pub(crate) client: ClientInfo,
-    /// A call longer than the first is logged, and so is a read longer than the second.
     pub(crate) slow_thresholds: (Duration, Duration),
 }
 
-#[derive(Debug)]
-pub struct RequestContext {
+pub(crate) struct RequestContext {
     pub(crate) server: Server,
-    pub trace: RequestTrace,
+    pub(crate) trace: RequestTrace,
 }
 
 impl RequestContext {
     /// Fails if this member may not answer a call with this head.
-    pub fn start(member: &Server, head: &HeaderMap) -> Result<RequestContext, Status> {
+    pub(crate) fn start(member: &Server, head: &HeaderMap) -> Result<RequestContext, Status> {
         interceptors::check_member_can_serve(member, head, RequiredRole::Any)?;
         let trace =
             RequestTrace::start().with_number(member.threads().trace().next_request_number());
@@ -39,14 +58,17 @@ impl RequestContext {
         Ok(RequestContext { server: member, trace })
     }
 
-    pub async fn within_deadline<T>(&self, work: impl Future<Output = T>) -> Result<T, Status> {
-        self.server.within_deadline(work).await.map_err(|error| status::from_error(&error))
+    pub(crate) async fn within_deadline<T>(
+        &self,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Status> {
+        self.server.within_deadline(work).await.map_err(status::from_error)
     }
 
     /// A learner answers only reads that may be stale.
     pub(crate) fn check_not_learner(&self) -> Result<(), Status> {
         if self.server.threads().status().is_learner() {
-            Err(status::from_error(&RequestError::NotSupportedForLearner))
+            Err(status::from_error(RequestError::NotSupportedForLearner))
         } else {
             Ok(())
         }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use clearlane_mvcc::Change;
 use clearlane_mvcc::watch::{ResponseKind, WatchRequest, WatchedKeys};
 use clearlane_proto::etcdserverpb::ResponseHeader;
+use clearlane_proto::mvccpb::KeyValue;
 use clearlane_proto::v3electionpb::election_server::Election;
 use clearlane_proto::v3electionpb::{
     CampaignRequest, CampaignResponse, LeaderKey, LeaderRequest, LeaderResponse, ProclaimRequest,
@@ -23,21 +24,18 @@ use crate::interceptors::{RequireLeaderStream, require_leader};
 use crate::lock_queue::{
     LockQueue, LockQueueEntry, client_error, next_responses, prefix_range, wait_for_change,
 };
+use crate::status::Reply;
 
 const OBSERVE_BUFFER_LEN: usize = 16;
 
-#[derive(Clone, Debug)]
-pub struct ElectionService {
-    queue: LockQueue,
+#[derive(Clone)]
+pub(crate) struct ElectionService {
+    pub(crate) queue: LockQueue,
 }
 
 type ObserveSender = mpsc::Sender<Result<LeaderResponse, Status>>;
 
 impl ElectionService {
-    pub fn new(line: LockQueue) -> ElectionService {
-        ElectionService { queue: line }
-    }
-
     async fn campaign_until_elected(
         &self,
         request: CampaignRequest,
@@ -58,7 +56,6 @@ impl ElectionService {
         name: &Bytes,
         changes: &ObserveSender,
     ) -> Result<(), RequestError> {
-        let gone = || RequestError::Stopped;
         loop {
             let (leader, header) = self.queue.holder(name).await?;
             let revision = header.revision;
@@ -69,49 +66,46 @@ impl ElectionService {
                 wait_for_change(&mut stream).await?;
                 continue;
             };
-            let key = leader.key.clone();
-            let response = LeaderResponse { header: Some(header), kv: Some(leader) };
-            changes.send(Ok(response)).await.map_err(|_| gone())?;
-            let keys = WatchedKeys::Single(key);
+            let keys = WatchedKeys::Single(leader.key.clone());
+            send(changes, Some(header), leader).await?;
             let mut stream = self.queue.watch_after(revision, WatchRequest::new(keys));
-            let mut leads = true;
-            while leads {
-                let values;
-                (values, leads) = self.next_values(&mut stream).await?;
-                for value in values {
-                    changes.send(Ok(value)).await.map_err(|_| gone())?;
-                }
-            }
+            while self.send_next_values(&mut stream, changes).await? {}
         }
     }
 
-    /// The leader's next values, and whether it still leads after them.
-    async fn next_values(
+    /// Returns whether the leader still leads after these values.
+    async fn send_next_values(
         &self,
         stream: &mut Stream,
-    ) -> Result<(Vec<LeaderResponse>, bool), RequestError> {
-        let mut values = Vec::new();
+        changes: &ObserveSender,
+    ) -> Result<bool, RequestError> {
         for response in next_responses(stream).await? {
             match response.kind {
                 ResponseKind::Created | ResponseKind::Progress => {}
                 ResponseKind::Events { events, .. } => {
                     for event in events.iter() {
-                        let Change::Put(record) = &event.change else {
-                            return Ok((values, false));
-                        };
-                        let revision = response.revision;
-                        let mut header = Some(ResponseHeader { revision, ..Default::default() });
-                        self.queue.server.fill_header(&mut header);
-                        values.push(LeaderResponse { header, kv: Some(record.clone()) });
+                        let Change::Put(record) = &event.change else { return Ok(false) };
+                        let header = self.queue.server.header_at(response.revision);
+                        send(changes, header, record.clone()).await?;
                     }
                 }
                 ResponseKind::Rejected(_) | ResponseKind::Canceled | ResponseKind::Compacted(_) => {
-                    return Ok((values, false));
+                    return Ok(false);
                 }
             }
         }
-        Ok((values, true))
+        Ok(true)
     }
+}
+
+/// Fails if the observer has gone.
+async fn send(
+    changes: &ObserveSender,
+    header: Option<ResponseHeader>,
+    leader: KeyValue,
+) -> Result<(), RequestError> {
+    let response = LeaderResponse { header, kv: Some(leader) };
+    changes.send(Ok(response)).await.map_err(|_| RequestError::Stopped)
 }
 
 fn entry_of(leader: Option<LeaderKey>) -> Result<LockQueueEntry, Status> {
@@ -124,20 +118,12 @@ fn entry_of(leader: Option<LeaderKey>) -> Result<LockQueueEntry, Status> {
 impl Election for ElectionService {
     type ObserveStream = RequireLeaderStream<ReceiverStream<Result<LeaderResponse, Status>>>;
 
-    async fn campaign(
-        &self,
-        request: Request<CampaignRequest>,
-    ) -> Result<Response<CampaignResponse>, Status> {
-        self.queue.check_can_serve(&request)?;
+    async fn campaign(&self, request: Request<CampaignRequest>) -> Reply<CampaignResponse> {
         let elected = self.campaign_until_elected(request.into_inner()).await;
         elected.map(Response::new).map_err(client_error)
     }
 
-    async fn proclaim(
-        &self,
-        request: Request<ProclaimRequest>,
-    ) -> Result<Response<ProclaimResponse>, Status> {
-        self.queue.check_can_serve(&request)?;
+    async fn proclaim(&self, request: Request<ProclaimRequest>) -> Reply<ProclaimResponse> {
         let ProclaimRequest { leader, value } = request.into_inner();
         let place = entry_of(leader)?;
         match self.queue.update_value(&place, value).await.map_err(client_error)? {
@@ -146,11 +132,7 @@ impl Election for ElectionService {
         }
     }
 
-    async fn leader(
-        &self,
-        request: Request<LeaderRequest>,
-    ) -> Result<Response<LeaderResponse>, Status> {
-        self.queue.check_can_serve(&request)?;
+    async fn leader(&self, request: Request<LeaderRequest>) -> Reply<LeaderResponse> {
         let found = self.queue.holder(&request.get_ref().name).await;
         match found.map_err(client_error)? {
             (None, _) => Err(Status::unknown("election: no leader")),
@@ -158,11 +140,7 @@ impl Election for ElectionService {
         }
     }
 
-    async fn observe(
-        &self,
-        request: Request<LeaderRequest>,
-    ) -> Result<Response<Self::ObserveStream>, Status> {
-        self.queue.check_can_serve(&request)?;
+    async fn observe(&self, request: Request<LeaderRequest>) -> Reply<Self::ObserveStream> {
         let (changes, stream) = mpsc::channel(OBSERVE_BUFFER_LEN);
         let stream = ReceiverStream::new(stream);
         let stream = require_leader(&self.queue.server, request.metadata().as_ref(), stream);
@@ -182,11 +160,7 @@ impl Election for ElectionService {
         Ok(Response::new(stream))
     }
 
-    async fn resign(
-        &self,
-        request: Request<ResignRequest>,
-    ) -> Result<Response<ResignResponse>, Status> {
-        self.queue.check_can_serve(&request)?;
+    async fn resign(&self, request: Request<ResignRequest>) -> Reply<ResignResponse> {
         let place = entry_of(request.into_inner().leader)?;
         let header = self.queue.release(&place).await.map_err(client_error)?;
         Ok(Response::new(ResignResponse { header }))

@@ -14,7 +14,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct HealthService;
+pub(crate) struct HealthService;
 
 fn health_response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status as i32 }

@@ -28,32 +28,32 @@ use crate::status;
 const LEADERLESS_ELECTION_TIMEOUTS_MAX: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequiredRole {
+pub(crate) enum RequiredRole {
     Any,
     Voter,
 }
 
-pub fn check_member_can_serve(
+pub(crate) fn check_member_can_serve(
     member: &Server,
     head: &HeaderMap,
     role: RequiredRole,
 ) -> Result<(), Status> {
     let node = member.threads();
     if role == RequiredRole::Voter && node.status().is_learner() {
-        return Err(status::from_error(&RequestError::NotSupportedForLearner));
+        return Err(status::from_error(RequestError::NotSupportedForLearner));
     }
     if head.get("client-api-version").is_some_and(|version| version.to_str().is_err()) {
-        return Err(status::from_error(&RequestError::InvalidApiVersion));
+        return Err(status::from_error(RequestError::InvalidApiVersion));
     }
     if requires_leader(head) && node.status().leader() == 0 {
-        Err(status::from_error(&RequestError::NoLeader))
+        Err(status::from_error(RequestError::NoLeader))
     } else {
         Ok(())
     }
 }
 
 /// `grpc-timeout`: up to eight digits and a unit; `None` if it is absent or malformed.
-pub fn grpc_timeout(head: &HeaderMap) -> Option<Duration> {
+pub(crate) fn grpc_timeout(head: &HeaderMap) -> Option<Duration> {
     let text = head.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let is_number = (1..=8).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
@@ -75,7 +75,11 @@ fn requires_leader(head: &HeaderMap) -> bool {
 
 /// A stream that ends with an error when its member has been without a leader for too long, if its
 /// caller wants that.
-pub fn require_leader<S>(member: &Server, head: &HeaderMap, stream: S) -> RequireLeaderStream<S> {
+pub(crate) fn require_leader<S>(
+    member: &Server,
+    head: &HeaderMap,
+    stream: S,
+) -> RequireLeaderStream<S> {
     let node = member.threads();
     let lost = requires_leader(head).then(|| {
         let waits: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(wait_until_leader_lost(
@@ -118,7 +122,7 @@ impl<T, S: Stream<Item = Result<T, Status>>> Stream for RequireLeaderStream<S> {
             && lost.as_mut().poll(context).is_ready()
         {
             self.is_ended = true;
-            return Poll::Ready(Some(Err(status::from_error(&RequestError::NoLeader))));
+            return Poll::Ready(Some(Err(status::from_error(RequestError::NoLeader))));
         }
         self.stream.as_mut().poll_next(context)
     }

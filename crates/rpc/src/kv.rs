@@ -2,6 +2,8 @@
 //!
 //! They come from connections, and from the JSON gateway, which has read the message another way.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, PutRequest, RangeRequest,
@@ -46,23 +48,15 @@ impl KvMethod {
             KvMethod::Compact => "/etcdserverpb.KV/Compact",
         }
     }
-}
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KvMethods([RpcMethod; KvMethod::ALL.len()]);
-
-impl KvMethods {
-    pub(crate) fn new() -> KvMethods {
-        KvMethods(
-            KvMethod::ALL.map(|kind| RpcMethod::find(kind.path()).expect("an rpc of the API")),
-        )
-    }
-
-    pub(crate) fn find(&self, path: &str) -> Option<(KvMethod, RpcMethod)> {
+    pub(crate) fn find(path: &str) -> Option<(KvMethod, RpcMethod)> {
         let kind = KvMethod::ALL.into_iter().find(|kind| kind.path() == path)?;
-        Some((kind, self.0[kind as usize]))
+        Some((kind, RPCS_OF_KV[kind as usize]))
     }
 }
+
+static RPCS_OF_KV: LazyLock<[RpcMethod; KvMethod::ALL.len()]> =
+    LazyLock::new(|| KvMethod::ALL.map(|kind| RpcMethod::named(kind.path())));
 
 /// A call that is dropped counts as cancelled.
 pub(crate) async fn handle_call(
@@ -185,7 +179,7 @@ async fn range(context: &mut RequestContext, request: RangeRequest) -> Result<Ra
         // What was refused has taken its time, too.
         context.trace.end_stage(Stage::Backend);
     }
-    result.map_err(|error| status::from_error(&error))
+    result.map_err(status::from_error)
 }
 
 async fn propose<P: Proposal>(
@@ -195,13 +189,13 @@ async fn propose<P: Proposal>(
     context.check_not_learner()?;
     let response = context.server.propose(request).await;
     context.trace.end_stage(Stage::Apply);
-    response.map_err(|error| status::from_error(&error))
+    response.map_err(status::from_error)
 }
 
 async fn txn(context: &mut RequestContext, request: TxnRequest) -> Result<TxnResponse, Status> {
     context.check_not_learner()?;
     let response = context.server.txn(request, &mut context.trace).await;
-    response.map_err(|error| status::from_error(&error))
+    response.map_err(status::from_error)
 }
 
 async fn compact(
@@ -211,7 +205,7 @@ async fn compact(
     context.check_not_learner()?;
     let response = context.server.compact(request).await;
     context.trace.end_stage(Stage::Apply);
-    response.map_err(|error| status::from_error(&error))
+    response.map_err(status::from_error)
 }
 
 fn range_response(

@@ -30,26 +30,22 @@ fn pages(range: RangeStream) -> PageStream {
                 let range_response = Some(page?);
                 Some((Ok(RangeStreamResponse { range_response }), Some(range)))
             }
-            Err(trouble) => Some((Err(status::from_error(&trouble)), None)),
+            Err(trouble) => Some((Err(status::from_error(trouble)), None)),
         }
     }))
 }
 
-#[derive(Clone, Debug)]
-pub struct KvService {
-    server: Server,
+#[derive(Clone)]
+pub(crate) struct KvService {
+    pub(crate) server: Server,
 }
 
 impl KvService {
-    pub fn new(member: Server) -> KvService {
-        KvService { server: member }
-    }
-
     fn range_stream(&self, request: Request<RangeRequest>) -> Result<Response<PageStream>, Status> {
         let context = RequestContext::start(&self.server, request.metadata().as_ref())?;
         context.check_not_learner()?;
         let opened = RangeStream::open(context.server, request.into_inner());
-        Ok(Response::new(pages(opened.map_err(|trouble| status::from_error(&trouble))?)))
+        Ok(Response::new(pages(opened.map_err(status::from_error)?)))
     }
 }
 

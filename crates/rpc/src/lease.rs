@@ -15,32 +15,24 @@ use clearlane_proto::etcdserverpb::{
     LeaseLeasesRequest, LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus,
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader,
 };
-use clearlane_server::{Proposal, RequestError, Server};
+use clearlane_server::{RequestError, Server};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::status;
+use crate::status::{self, Reply};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
 pub(crate) const LEADER_RETRY_DELAY: Duration = Duration::from_millis(50);
 const KEEP_ALIVE_BUFFER_LEN: usize = 16;
 
-#[derive(Clone, Debug)]
-pub struct LeaseService {
-    server: Server,
+#[derive(Clone)]
+pub(crate) struct LeaseService {
+    pub(crate) server: Server,
 }
 
 impl LeaseService {
-    pub fn new(member: Server) -> LeaseService {
-        LeaseService { server: member }
-    }
-
-    async fn propose<P: Proposal>(&self, request: P) -> Result<P::Response, Status> {
-        self.server.propose(request).await.map_err(|trouble| status::from_error(&trouble))
-    }
-
     async fn renew(&self, id: i64) -> Result<i64, RequestError> {
         let renew = || async {
             match self.server.remote_leader() {
@@ -75,7 +67,7 @@ impl LeaseService {
             let has_leader = self.server.threads().status().leader() != 0;
             Err(if has_leader { RequestError::TimedOut } else { RequestError::NoLeader })
         });
-        done.map_err(|trouble| status::from_error(&trouble))
+        done.map_err(status::from_error)
     }
 
     /// The header has the revision from before the renewal.
@@ -83,17 +75,14 @@ impl LeaseService {
         &self,
         request: &LeaseKeepAliveRequest,
     ) -> Result<LeaseKeepAliveResponse, Status> {
-        let header = Some(self.header().await?);
+        let header = self.header().await?;
         let ttl = self.with_timeout(self.renew(request.id)).await?;
         Ok(LeaseKeepAliveResponse { header, id: request.id, ttl })
     }
 
-    async fn header(&self) -> Result<ResponseHeader, Status> {
-        let revision = self.server.store_revision().await;
-        let revision = revision.map_err(|error| status::from_error(&error))?;
-        let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
-        self.server.fill_header(&mut header);
-        Ok(header.unwrap_or_default())
+    async fn header(&self) -> Result<Option<ResponseHeader>, Status> {
+        let revision = self.server.store_revision().await.map_err(status::from_error)?;
+        Ok(self.server.header_at(revision))
     }
 
     async fn run_keep_alive_stream(
@@ -136,24 +125,23 @@ async fn until_leader_answers<T, F: Future<Output = Result<T, RequestError>>>(
 impl Lease for LeaseService {
     type LeaseKeepAliveStream = ReceiverStream<Result<LeaseKeepAliveResponse, Status>>;
 
-    async fn lease_grant(
-        &self,
-        request: Request<LeaseGrantRequest>,
-    ) -> Result<Response<LeaseGrantResponse>, Status> {
-        self.propose(request.into_inner()).await.map(Response::new)
+    async fn lease_grant(&self, request: Request<LeaseGrantRequest>) -> Reply<LeaseGrantResponse> {
+        let done = self.server.propose(request.into_inner()).await;
+        done.map(Response::new).map_err(status::from_error)
     }
 
     async fn lease_revoke(
         &self,
         request: Request<LeaseRevokeRequest>,
-    ) -> Result<Response<LeaseRevokeResponse>, Status> {
-        self.propose(request.into_inner()).await.map(Response::new)
+    ) -> Reply<LeaseRevokeResponse> {
+        let done = self.server.propose(request.into_inner()).await;
+        done.map(Response::new).map_err(status::from_error)
     }
 
     async fn lease_keep_alive(
         &self,
         request: Request<Streaming<LeaseKeepAliveRequest>>,
-    ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+    ) -> Reply<Self::LeaseKeepAliveStream> {
         let (answers, receiver) = mpsc::channel(KEEP_ALIVE_BUFFER_LEN);
         tokio::spawn(self.clone().run_keep_alive_stream(request.into_inner(), answers));
         Ok(Response::new(ReceiverStream::new(receiver)))
@@ -162,15 +150,12 @@ impl Lease for LeaseService {
     async fn lease_time_to_live(
         &self,
         request: Request<LeaseTimeToLiveRequest>,
-    ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
+    ) -> Reply<LeaseTimeToLiveResponse> {
         self.with_timeout(self.time_to_live(request.get_ref())).await.map(Response::new)
     }
 
-    async fn lease_leases(
-        &self,
-        _request: Request<LeaseLeasesRequest>,
-    ) -> Result<Response<LeaseLeasesResponse>, Status> {
-        let header = Some(self.header().await?);
+    async fn lease_leases(&self, _: Request<LeaseLeasesRequest>) -> Reply<LeaseLeasesResponse> {
+        let header = self.header().await?;
         let ids = self.server.threads().leases().list();
         let leases = ids.into_iter().map(|id| LeaseStatus { id }).collect();
         Ok(Response::new(LeaseLeasesResponse { header, leases }))

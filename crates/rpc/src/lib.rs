@@ -3,40 +3,40 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`serve`] | network threads: which has which connection |
-//! | [`router`] | one request: gRPC, gateway or HTTP |
+//! | `router` | one request: gRPC, gateway or HTTP |
 //! | `kv`, `unary`, `range_body`, `response_body`, `gzip` | KV's calls, from bytes to bytes |
-//! | [`context`] | one call: deadline, trace, and the calls of KV |
-//! | [`interceptors`] | may this member answer this call at all? |
-//! | [`kv_service`], [`watch`], [`lease`], [`cluster`], [`maintenance`], [`auth`] | services |
-//! | [`lock`], [`election`], [`lock_queue`] | etcd's concurrency services |
-//! | [`health`] | gRPC's health service |
+//! | `context` | one call: deadline, trace, and the calls of KV |
+//! | `interceptors` | may this member answer this call at all? |
+//! | `kv_service`, [`watch`], `lease`, [`cluster`], [`maintenance`], [`auth`] | services |
+//! | `lock`, `election`, `lock_queue` | etcd's concurrency services |
+//! | `health` | gRPC's health service |
 //! | [`http`] | version, health, metrics, and the API in JSON |
 //! | [`metrics`] | the metrics page |
-//! | [`status`] | which gRPC code goes with which error |
+//! | `status` | which gRPC code goes with which error |
 
 pub mod auth;
-pub mod client_info;
+mod client_info;
 pub mod cluster;
-pub mod context;
-pub mod election;
+mod context;
+mod election;
 mod grpc_frame;
 mod gzip;
-pub(crate) mod gateway;
-pub mod health;
+mod gateway;
+mod health;
 pub mod http;
-pub mod interceptors;
-pub(crate) mod kv;
-pub mod kv_service;
-pub mod lease;
-pub mod lock;
-pub mod lock_queue;
+mod interceptors;
+mod kv;
+mod kv_service;
+mod lease;
+mod lock;
+mod lock_queue;
 pub mod maintenance;
 pub mod metrics;
-pub(crate) mod range_body;
+mod range_body;
 mod response_body;
-pub mod router;
+mod router;
 pub mod serve;
 mod slow_request;
-pub mod status;
+mod status;
 mod unary;
 pub mod watch;

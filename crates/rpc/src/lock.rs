@@ -10,17 +10,13 @@ use clearlane_proto::v3lockpb::{LockRequest, LockResponse, UnlockRequest, Unlock
 use tonic::{Request, Response, Status};
 
 use crate::lock_queue::{LockQueue, client_error};
+use crate::status::Reply;
 
-#[derive(Clone, Debug)]
-pub struct LockService {
-    queue: LockQueue,
+pub(crate) struct LockService {
+    pub(crate) queue: LockQueue,
 }
 
 impl LockService {
-    pub fn new(line: LockQueue) -> LockService {
-        LockService { queue: line }
-    }
-
     async fn acquire(&self, request: LockRequest) -> Result<LockResponse, Status> {
         let place = self.queue.enqueue(&request.name, request.lease, Bytes::new()).await;
         let place = place.map_err(client_error)?;
@@ -39,16 +35,11 @@ impl LockService {
 
 #[tonic::async_trait]
 impl Lock for LockService {
-    async fn lock(&self, request: Request<LockRequest>) -> Result<Response<LockResponse>, Status> {
-        self.queue.check_can_serve(&request)?;
+    async fn lock(&self, request: Request<LockRequest>) -> Reply<LockResponse> {
         self.acquire(request.into_inner()).await.map(Response::new)
     }
 
-    async fn unlock(
-        &self,
-        request: Request<UnlockRequest>,
-    ) -> Result<Response<UnlockResponse>, Status> {
-        self.queue.check_can_serve(&request)?;
+    async fn unlock(&self, request: Request<UnlockRequest>) -> Reply<UnlockResponse> {
         let key = request.into_inner().key;
         let request = DeleteRangeRequest { key, ..DeleteRangeRequest::default() };
         let header = self.queue.server.propose(request).await.map_err(client_error)?.header;

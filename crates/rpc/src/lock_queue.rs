@@ -30,9 +30,8 @@ use clearlane_server::request_trace::RequestTrace;
 use clearlane_server::watch::Stream;
 use clearlane_server::{RequestError, Server};
 use tokio::sync::watch::Receiver;
-use tonic::{Request, Status};
+use tonic::Status;
 
-use crate::interceptors::{RequiredRole, check_member_can_serve};
 use crate::watch::WatchService;
 
 /// The TTL of a lease that is granted for a request without one: etcd's `defaultSessionTTL`.
@@ -48,43 +47,35 @@ const EVENT_BYTES_PER_POLL: usize = 64 << 10;
 ///   l/b7   created at 8   waits until l/a1 is gone
 ///   l/c3   created at 9   waits until l/a1 and l/b7 are gone
 /// ```
-#[derive(Clone, Debug)]
-pub struct LockQueue {
+#[derive(Clone)]
+pub(crate) struct LockQueue {
     pub(crate) server: Server,
-    watch: WatchService,
-    stopped: Receiver<bool>,
+    pub(crate) watch: WatchService,
+    /// Waits end when it becomes true.
+    pub(crate) stopped: Receiver<bool>,
 }
 
-#[derive(Clone, Debug, Default)]
-pub struct LockQueueEntry {
+#[derive(Clone, Default)]
+pub(crate) struct LockQueueEntry {
     /// The name and a slash.
-    pub prefix: Vec<u8>,
-    pub key: Bytes,
-    pub create_revision: i64,
-    pub lease: i64,
+    pub(crate) prefix: Vec<u8>,
+    pub(crate) key: Bytes,
+    pub(crate) create_revision: i64,
+    pub(crate) lease: i64,
     /// The value before, if the key was in the queue already.
-    pub old_value: Option<Bytes>,
+    pub(crate) old_value: Option<Bytes>,
     /// Of the answer that put or found the key.
-    pub header: Option<ResponseHeader>,
+    pub(crate) header: Option<ResponseHeader>,
 }
 
 /// The status that etcd's own client, through which its server asks here, makes of an error.
-pub fn client_error(error: RequestError) -> Status {
+pub(crate) fn client_error(error: RequestError) -> Status {
     Status::unknown(error.to_string())
 }
 
 impl LockQueue {
-    /// Must be called on the thread of `watch`. Waits end when `stopped` becomes true.
-    pub fn new(member: Server, watch: WatchService, stopped: Receiver<bool>) -> LockQueue {
-        LockQueue { server: member, watch, stopped }
-    }
-
-    pub(crate) fn check_can_serve<T>(&self, request: &Request<T>) -> Result<(), Status> {
-        check_member_can_serve(&self.server, request.metadata().as_ref(), RequiredRole::Voter)
-    }
-
     /// Puts a key into the queue, or finds the one that this lease has already.
-    pub async fn enqueue(
+    pub(crate) async fn enqueue(
         &self,
         name: &[u8],
         lease: i64,
@@ -121,7 +112,10 @@ impl LockQueue {
 
     /// Waits until no key is in front, and returns whether one was. A client that stops to wait
     /// loses its key.
-    pub async fn wait_until_first(&self, place: &LockQueueEntry) -> Result<bool, RequestError> {
+    pub(crate) async fn wait_until_first(
+        &self,
+        place: &LockQueueEntry,
+    ) -> Result<bool, RequestError> {
         let mut leaves = ReleaseOnDrop(Some((self.clone(), place.clone())));
         let first = async {
             let mut has_waited = false;
@@ -181,12 +175,12 @@ impl LockQueue {
         }
     }
 
-    pub async fn wait_until_stopped(&self) {
+    pub(crate) async fn wait_until_stopped(&self) {
         // The sender may have gone before.
         drop(self.stopped.clone().wait_for(|stopped| *stopped).await);
     }
 
-    pub async fn holder(
+    pub(crate) async fn holder(
         &self,
         name: &[u8],
     ) -> Result<(Option<KeyValue>, ResponseHeader), RequestError> {
@@ -196,7 +190,7 @@ impl LockQueue {
     }
 
     /// Returns whether it was the holder.
-    pub async fn update_value(
+    pub(crate) async fn update_value(
         &self,
         place: &LockQueueEntry,
         value: Bytes,
@@ -207,7 +201,7 @@ impl LockQueue {
     }
 
     /// Does nothing if it was removed before.
-    pub async fn release(
+    pub(crate) async fn release(
         &self,
         place: &LockQueueEntry,
     ) -> Result<Option<ResponseHeader>, RequestError> {
@@ -234,7 +228,7 @@ impl LockQueue {
     }
 
     /// A linearizable read.
-    pub async fn get(&self, request: RangeRequest) -> Result<RangeResponse, RequestError> {
+    pub(crate) async fn get(&self, request: RangeRequest) -> Result<RangeResponse, RequestError> {
         check::range(&request)?;
         self.server.linearizable_read_notify().await?;
         let read = self.server.read_store(move |read| apply::range(read, &request));
@@ -243,25 +237,27 @@ impl LockQueue {
         Ok(found)
     }
 
-    pub fn watch_after(&self, revision: i64, request: WatchRequest) -> Stream {
+    pub(crate) fn watch_after(&self, revision: i64, request: WatchRequest) -> Stream {
         let stream = self.watch.wake_set().open();
         stream.watch(WatchRequest { start_revision: revision + 1, ..request });
         stream
     }
 }
 
-pub async fn next_responses(stream: &mut Stream) -> Result<Vec<watch::Response>, RequestError> {
+pub(crate) async fn next_responses(
+    stream: &mut Stream,
+) -> Result<Vec<watch::Response>, RequestError> {
     Ok(poll_fn(|context| stream.poll_responses(EVENT_BYTES_PER_POLL, context)).await?)
 }
 
 /// Waits for anything but the word that the watcher was made.
-pub async fn wait_for_change(stream: &mut Stream) -> Result<(), RequestError> {
+pub(crate) async fn wait_for_change(stream: &mut Stream) -> Result<(), RequestError> {
     while next_responses(stream).await?.iter().all(|told| told.kind == ResponseKind::Created) {}
     Ok(())
 }
 
 /// The prefix must end with a slash.
-pub fn prefix_range(prefix: &[u8]) -> (Bytes, Bytes) {
+pub(crate) fn prefix_range(prefix: &[u8]) -> (Bytes, Bytes) {
     let mut end = prefix.to_vec();
     if let Some(last) = end.last_mut() {
         *last += 1;

@@ -15,27 +15,26 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_mvcc::ReadTxn;
+use clearlane_mvcc::{ReadTxn, Store};
 use clearlane_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use clearlane_proto::etcdserverpb::maintenance_server::Maintenance;
 use clearlane_proto::etcdserverpb::{
     AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DefragmentResponse,
     DowngradeRequest, DowngradeResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse,
-    MoveLeaderRequest, MoveLeaderResponse, ResponseHeader, SnapshotRequest, SnapshotResponse,
-    StatusRequest, StatusResponse,
+    MoveLeaderRequest, MoveLeaderResponse, SnapshotRequest, SnapshotResponse, StatusRequest,
+    StatusResponse,
 };
 use clearlane_proto::membershippb::DowngradeInfoSetRequest;
 use clearlane_server::downgrade::{self, downgrade_info, validate};
 use clearlane_server::snapshot_file::SnapshotWriter;
-use clearlane_server::{RequestError, Server, checksums};
+use clearlane_server::{AppliedPosition, RequestError, Server, checksums};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
-use crate::interceptors::{self, RequiredRole, check_member_can_serve};
-use crate::status;
+use crate::interceptors::{RequiredRole, check_member_can_serve, require_leader};
+use crate::status::{self, Reply};
 
 /// The version of etcd whose API this is.
 pub const ETCD_VERSION: &str = "3.7.1";
@@ -51,21 +50,18 @@ const SNAPSHOT_CHUNKS_AHEAD: usize = 4;
 /// etcd's time for a request: 5 s, and two election time-outs.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-#[derive(Clone, Debug)]
-pub struct MaintenanceService {
+pub(crate) struct MaintenanceService {
     server: Server,
     permits: Arc<Semaphore>,
 }
 
-type RpcResult<T> = Result<Response<T>, Status>;
-
 impl MaintenanceService {
-    pub fn new(member: Server) -> MaintenanceService {
-        MaintenanceService { server: member, permits: Arc::new(Semaphore::new(BLOCKING_CALLS_MAX)) }
+    pub(crate) fn new(server: Server) -> MaintenanceService {
+        MaintenanceService { server, permits: Arc::new(Semaphore::new(BLOCKING_CALLS_MAX)) }
     }
 
-    fn check_can_serve(&self, head: &MetadataMap, role: RequiredRole) -> Result<(), Status> {
-        check_member_can_serve(&self.server, head.as_ref(), role)
+    fn check_can_serve<T>(&self, request: &Request<T>, role: RequiredRole) -> Result<(), Status> {
+        check_member_can_serve(&self.server, request.metadata().as_ref(), role)
     }
 
     async fn run_blocking<T: Send + 'static>(
@@ -80,15 +76,9 @@ impl MaintenanceService {
             work(&member)
         });
         match done.await {
-            Ok(done) => done.map_err(|trouble| status::from_error(&trouble)),
+            Ok(done) => done.map_err(status::from_error),
             Err(error) => Err(Status::internal(format!("the work was given up: {error}"))),
         }
-    }
-
-    fn header(&self, revision: i64) -> Option<ResponseHeader> {
-        let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
-        self.server.fill_header(&mut header);
-        header
     }
 
     /// The target's full version.
@@ -106,35 +96,30 @@ impl MaintenanceService {
     async fn handle_downgrade(
         &self,
         request: &DowngradeRequest,
-    ) -> Result<DowngradeResponse, Status> {
-        let failed = |error: RequestError| status::from_error(&error);
-        let change = match DowngradeAction::try_from(request.action) {
-            Ok(DowngradeAction::Validate) => {
-                self.validate(&request.version).await.map_err(failed)?;
+    ) -> Result<DowngradeResponse, RequestError> {
+        let change = match request.action() {
+            DowngradeAction::Validate => {
+                self.validate(&request.version).await?;
                 None
             }
-            Ok(DowngradeAction::Enable) => {
-                let ver = self.validate(&request.version).await.map_err(failed)?;
+            DowngradeAction::Enable => {
+                let ver = self.validate(&request.version).await?;
                 Some(DowngradeInfoSetRequest { enabled: true, ver })
             }
             // If there is nothing to cancel, there is nothing to put into the log.
-            Ok(DowngradeAction::Cancel) => {
-                let is_enabled = self.is_downgrade_enabled().await.map_err(failed)?;
-                is_enabled.then(DowngradeInfoSetRequest::default)
+            DowngradeAction::Cancel => {
+                self.is_downgrade_enabled().await?.then(DowngradeInfoSetRequest::default)
             }
-            Err(_) => return Err(Status::unknown("etcdserver: unknown method")),
         };
         let mut response = match change {
-            Some(change) => self.server.propose(change).await.map_err(failed)?,
+            Some(change) => self.server.propose(change).await?,
             None => {
-                let revision = self.server.store_revision().await;
-                let header = self.header(revision.map_err(|error| status::from_error(&error))?);
+                let header = self.server.header_at(self.server.store_revision().await?);
                 DowngradeResponse { header, ..DowngradeResponse::default() }
             }
         };
         let look = |read: &(dyn ReadTxn + '_)| downgrade::cluster_version(read);
-        let version = self.server.read_store(look).await.map_err(failed)?;
-        let version = version.map_err(|error| failed(error.into()))?;
+        let version = self.server.read_store(look).await??;
         response.version = format!("{}.{}", version.major, version.minor);
         Ok(response)
     }
@@ -155,26 +140,45 @@ fn text(alarm: &AlarmMember) -> String {
     format!("memberID:{} alarm:{kind}", alarm.member_id)
 }
 
+/// A client that has gone ends it.
+fn send_snapshot(
+    store: &dyn Store<AppliedPosition>,
+    to_client: &mpsc::Sender<Result<SnapshotResponse, Status>>,
+) -> Result<(), RequestError> {
+    let mut writer = SnapshotWriter::new(store)?;
+    while let Some(blob) = writer.next_chunk()? {
+        let message = SnapshotResponse {
+            remaining_bytes: writer.bytes_left(),
+            blob,
+            version: STORAGE_VERSION.to_owned(),
+            ..SnapshotResponse::default()
+        };
+        if to_client.blocking_send(Ok(message)).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
 #[tonic::async_trait]
 impl Maintenance for MaintenanceService {
     type SnapshotStream = Pin<Box<dyn Stream<Item = Result<SnapshotResponse, Status>> + Send>>;
 
-    async fn alarm(&self, request: Request<AlarmRequest>) -> RpcResult<AlarmResponse> {
-        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
+    async fn alarm(&self, request: Request<AlarmRequest>) -> Reply<AlarmResponse> {
+        self.check_can_serve(&request, RequiredRole::Voter)?;
         let reply = self.server.propose(request.into_inner()).await;
-        reply.map(Response::new).map_err(|trouble| status::from_error(&trouble))
+        reply.map(Response::new).map_err(status::from_error)
     }
 
-    async fn status(&self, request: Request<StatusRequest>) -> RpcResult<StatusResponse> {
-        self.check_can_serve(request.metadata(), RequiredRole::Any)?;
+    async fn status(&self, request: Request<StatusRequest>) -> Reply<StatusResponse> {
+        self.check_can_serve(&request, RequiredRole::Any)?;
         let node = self.server.threads();
         let look = |read: &(dyn ReadTxn + '_)| (downgrade_info(read), read.revision());
-        let read = self.server.read_store(look).await;
-        let (info, revision) = read.map_err(|error| status::from_error(&error))?;
-        let downgrade_info = info.map_err(|error| status::from_error(&error.into()))?;
+        let (info, revision) = self.server.read_store(look).await.map_err(status::from_error)?;
+        let downgrade_info = info.map_err(status::from_error)?;
         let (status, sizes) = (node.status(), node.sizes());
         Ok(Response::new(StatusResponse {
-            header: self.header(revision),
+            header: self.server.header_at(revision),
             version: ETCD_VERSION.to_owned(),
             db_size: sizes.size().max(DB_SIZE_MIN) as i64,
             leader: status.leader(),
@@ -190,11 +194,8 @@ impl Maintenance for MaintenanceService {
         }))
     }
 
-    async fn defragment(
-        &self,
-        request: Request<DefragmentRequest>,
-    ) -> RpcResult<DefragmentResponse> {
-        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
+    async fn defragment(&self, request: Request<DefragmentRequest>) -> Reply<DefragmentResponse> {
+        self.check_can_serve(&request, RequiredRole::Voter)?;
         let work = |member: &Server| {
             // It is written anew beside the old one.
             member.threads().require_disk_space(member.threads().sizes().in_use())?;
@@ -204,90 +205,67 @@ impl Maintenance for MaintenanceService {
         Ok(Response::new(DefragmentResponse::default()))
     }
 
-    async fn hash(&self, request: Request<HashRequest>) -> RpcResult<HashResponse> {
-        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
+    async fn hash(&self, request: Request<HashRequest>) -> Reply<HashResponse> {
+        self.check_can_serve(&request, RequiredRole::Voter)?;
         let work = |member: &Server| {
             member.threads().require_disk_space(0)?;
             Ok(checksums::hash(&*member.threads().store())?)
         };
         let (hash, revision) = self.run_blocking(work).await?;
-        Ok(Response::new(HashResponse { header: self.header(revision), hash }))
+        Ok(Response::new(HashResponse { header: self.server.header_at(revision), hash }))
     }
 
-    async fn hash_kv(&self, request: Request<HashKvRequest>) -> RpcResult<HashKvResponse> {
-        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
+    async fn hash_kv(&self, request: Request<HashKvRequest>) -> Reply<HashKvResponse> {
+        self.check_can_serve(&request, RequiredRole::Voter)?;
         let at = request.get_ref().revision;
-        let (sum, revision) = self
-            .run_blocking(move |member| checksums::hash_kv(&*member.threads().store(), at))
-            .await?;
+        let work = move |member: &Server| checksums::hash_kv(&*member.threads().store(), at);
+        let (sum, revision) = self.run_blocking(work).await?;
         Ok(Response::new(HashKvResponse {
-            header: self.header(revision),
+            header: self.server.header_at(revision),
             hash: sum.hash,
             compact_revision: sum.compact_revision,
             hash_revision: sum.hash_revision,
         }))
     }
 
-    async fn snapshot(&self, request: Request<SnapshotRequest>) -> RpcResult<Self::SnapshotStream> {
-        self.check_can_serve(request.metadata(), RequiredRole::Any)?;
+    async fn snapshot(&self, request: Request<SnapshotRequest>) -> Reply<Self::SnapshotStream> {
+        self.check_can_serve(&request, RequiredRole::Any)?;
         // It begins with a commit.
-        self.server
-            .threads()
-            .require_disk_space(0)
-            .map_err(|refused| status::from_error(&refused.into()))?;
+        self.server.threads().require_disk_space(0).map_err(status::from_error)?;
         let (to_client, pieces) = mpsc::channel(SNAPSHOT_CHUNKS_AHEAD);
         let turn = Arc::clone(&self.permits).acquire_owned().await;
         let store = self.server.threads().store();
         tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            // A client that has gone ends it.
-            let send = |piece| to_client.blocking_send(piece).is_ok();
-            let mut writer = match SnapshotWriter::new(&*store) {
-                Ok(writer) => writer,
-                Err(error) => {
-                    send(Err(status::from_error(&error.into())));
-                    return;
-                }
-            };
-            while let Some(piece) = writer.next_chunk().transpose() {
-                let piece = piece.map_err(|error| status::from_error(&error.into()));
-                let is_last = piece.is_err();
-                let message = piece.map(|blob| SnapshotResponse {
-                    remaining_bytes: writer.bytes_left(),
-                    blob,
-                    version: STORAGE_VERSION.to_owned(),
-                    ..SnapshotResponse::default()
-                });
-                if !send(message) || is_last {
-                    return;
-                }
+            if let Err(error) = send_snapshot(&*store, &to_client) {
+                let _ = to_client.blocking_send(Err(status::from_error(error)));
             }
         });
         let stream = ReceiverStream::new(pieces);
-        let stream =
-            interceptors::require_leader(&self.server, request.metadata().as_ref(), stream);
+        let stream = require_leader(&self.server, request.metadata().as_ref(), stream);
         Ok(Response::new(Box::pin(stream)))
     }
 
-    async fn move_leader(
-        &self,
-        request: Request<MoveLeaderRequest>,
-    ) -> RpcResult<MoveLeaderResponse> {
-        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
+    async fn move_leader(&self, request: Request<MoveLeaderRequest>) -> Reply<MoveLeaderResponse> {
+        self.check_can_serve(&request, RequiredRole::Voter)?;
         let patience = REQUEST_TIMEOUT + 2 * self.server.threads().election_timeout();
         let moved = self.server.move_leader(request.get_ref().target_id);
         match tokio::time::timeout(patience, moved).await {
             Ok(Ok(())) => Ok(Response::new(MoveLeaderResponse::default())),
-            Ok(Err(trouble)) => Err(status::from_error(&trouble)),
+            Ok(Err(trouble)) => Err(status::from_error(trouble)),
             Err(_) => {
-                let words = "etcdserver: request timed out, leader transfer took too long";
-                Err(Status::unknown(words))
+                let why = "etcdserver: request timed out, leader transfer took too long";
+                Err(Status::unknown(why))
             }
         }
     }
 
-    async fn downgrade(&self, request: Request<DowngradeRequest>) -> RpcResult<DowngradeResponse> {
-        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
-        self.handle_downgrade(request.get_ref()).await.map(Response::new)
+    async fn downgrade(&self, request: Request<DowngradeRequest>) -> Reply<DowngradeResponse> {
+        self.check_can_serve(&request, RequiredRole::Voter)?;
+        if DowngradeAction::try_from(request.get_ref().action).is_err() {
+            return Err(Status::unknown("etcdserver: unknown method"));
+        }
+        let done = self.handle_downgrade(request.get_ref()).await;
+        done.map(Response::new).map_err(status::from_error)
     }
 }

@@ -251,7 +251,7 @@ fn read_batch(
 }
 
 #[derive(Debug)]
-pub struct StreamedRangeBody {
+pub(crate) struct StreamedRangeBody {
     /// Of the whole message.
     length: usize,
     source: RangeSource,
@@ -264,15 +264,15 @@ pub struct StreamedRangeBody {
 type BodyFrame = Option<Result<http_body::Frame<Bytes>, BodyError>>;
 
 #[derive(Debug)]
-pub(super) struct DeadlinePassed;
+pub(crate) struct DeadlinePassed;
 
 impl StreamedRangeBody {
-    pub(super) fn message_len(&self) -> usize {
+    pub(crate) fn message_len(&self) -> usize {
         self.length
     }
 
     /// An error after the deadline.
-    pub(super) fn poll(
+    pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<BodyFrame, DeadlinePassed>> {

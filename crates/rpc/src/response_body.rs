@@ -14,12 +14,12 @@ use crate::range_body::{DeadlinePassed, StreamedRangeBody};
 use crate::status;
 
 /// A message cannot be completed: the call is cut off.
-pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 #[derive(Debug, Default)]
-pub enum ResponseBody {
+pub(crate) enum ResponseBody {
     #[default]
     Empty,
     /// A frame, followed by the status OK.
@@ -31,7 +31,7 @@ pub enum ResponseBody {
 }
 
 impl ResponseBody {
-    pub(super) fn message_len(&self) -> usize {
+    pub(crate) fn message_len(&self) -> usize {
         match self {
             ResponseBody::Message(bytes) => bytes.len() - FRAME_HEAD_BYTES,
             ResponseBody::Range(pieces) => pieces.message_len(),

@@ -14,65 +14,35 @@
 use std::convert::Infallible;
 use std::future::{Future, ready};
 use std::pin::Pin;
-use std::time::Duration;
 
 use clearlane_contention::now_ns;
-use clearlane_net::coalescing_writer::ActiveLargeResponses;
-use clearlane_server::Server;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use tonic::Status;
-use tonic::service::Routes;
 
-use crate::client_info::{ClientInfo, RemoteAddress};
-use crate::context::CallHead;
+use crate::client_info::ClientInfo;
+use crate::context::ThreadServices;
 use crate::http::{EncryptedConnection, HttpService};
 use crate::interceptors;
-use crate::kv::KvMethods;
-use crate::metrics::{RpcMethod, ThreadMetrics, counted_call};
+use crate::kv::KvMethod;
+use crate::metrics::{RpcMethod, counted_call};
 use crate::response_body::{ResponseBody, error_response};
 use crate::{gzip, kv};
 
-#[derive(Clone, Debug)]
-pub struct Router {
-    server: Server,
-    grpc: Routes,
-    http: HttpService,
-    thread: ThreadMetrics,
-    kv_methods: KvMethods,
-    client: ClientInfo,
-    slow_thresholds: (Duration, Duration),
+#[derive(Clone)]
+pub(crate) struct Router {
+    pub(crate) services: ThreadServices,
+    pub(crate) http: HttpService,
+    pub(crate) client: ClientInfo,
 }
 
 type ResponseFuture =
     Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
 impl Router {
-    /// `grpc` has the services that are not answered here. A call that takes longer than the first
-    /// of `slow` is logged, and so is a read that takes longer than the second.
-    pub fn new(
-        member: Server,
-        grpc: Routes,
-        http: HttpService,
-        thread: ThreadMetrics,
-        slow: (Duration, Duration),
-    ) -> Router {
-        let (grpc, kinds, caller) =
-            (grpc.prepare(), KvMethods::new(), ClientInfo::without_tls(RemoteAddress::Unix));
-        Router {
-            server: member,
-            grpc,
-            http,
-            thread,
-            kv_methods: kinds,
-            client: caller,
-            slow_thresholds: slow,
-        }
-    }
-
-    pub fn handle(&self, mut request: Request<Incoming>) -> ResponseFuture {
+    fn handle(&self, mut request: Request<Incoming>) -> ResponseFuture {
         match classify_content_type(&request) {
             Some(true) => {}
             Some(false) => return Box::pin(ready(Ok(unsupported_content_type(&request)))),
@@ -87,7 +57,7 @@ impl Router {
                 );
             }
         }
-        let Some((kind, method)) = self.kv_methods.find(request.uri().path()) else {
+        let Some((kind, method)) = KvMethod::find(request.uri().path()) else {
             let Some(method) = RpcMethod::find(request.uri().path()) else {
                 return Box::pin(ready(Ok(error_response(&unknown_method(request.uri())))));
             };
@@ -95,24 +65,9 @@ impl Router {
             return Box::pin(self.call_tonic(request, method));
         };
         let (head, body) = request.into_parts();
-        let (member, caller, slow) =
-            (self.server.clone(), self.client.clone(), self.slow_thresholds);
-        let head = CallHead {
-            server: member,
-            headers: head.headers,
-            client: caller,
-            slow_thresholds: slow,
-        };
-        let counted = self.thread.start_call(method);
+        let head = self.services.call_head(head.headers, self.client.clone());
+        let counted = self.services.metrics.start_call(method);
         Box::pin(async move { Ok(kv::handle_call(kind, head, counted, body).await) })
-    }
-
-    pub fn for_client(&self, caller: ClientInfo) -> Router {
-        Router { client: caller, ..self.clone() }
-    }
-
-    pub(crate) fn large_responses(&self) -> ActiveLargeResponses {
-        self.client.large_responses.clone()
     }
 
     /// For code that only sees the request.
@@ -127,8 +82,8 @@ impl Router {
         request: Request<Incoming>,
         method: RpcMethod,
     ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send + use<> {
-        let (mut grpc, thread) = (self.grpc.clone(), self.thread.clone());
-        let limit = kv::message_bytes_max(&self.server);
+        let ThreadServices { mut grpc, metrics, server, .. } = self.services.clone();
+        let limit = kv::message_bytes_max(&server);
         async move {
             let is_packed = match gzip::is_gzip(request.headers()) {
                 Ok(is_packed) => is_packed,
@@ -143,7 +98,7 @@ impl Router {
                 request = gzip::decompress_request(request, limit);
             }
             let within = counted_call::CallLimits { limit, deadline_ns: until_ns };
-            let answer = counted_call::call(&thread, method, &mut grpc, request, within).await;
+            let answer = counted_call::call(&metrics, method, &mut grpc, request, within).await;
             let answer = if is_packed { gzip::recompress_response(answer) } else { answer };
             Ok(answer.map(ResponseBody::Tonic))
         }

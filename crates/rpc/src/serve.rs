@@ -22,7 +22,7 @@ use std::time::Duration;
 use clearlane_net::CONNECTION_WINDOW_BYTES;
 use clearlane_net::coalescing_writer::CoalescingWriter;
 use clearlane_net::listener::{
-    AsyncListener, BindAddress, Connection, ListenAddress, Listener, TransportSecurity,
+    BindAddress, Connection, ListenAddress, Listener, TransportSecurity,
 };
 use clearlane_net::ping_limiter::PingLimiter;
 use clearlane_net::sched::{EVENT_INTERVAL, SchedClass, reset_sched_class};
@@ -51,6 +51,7 @@ use tonic::service::Routes;
 use crate::auth::{AuthService, BCRYPT_COST};
 use crate::client_info::{ClientInfo, RemoteAddress};
 use crate::cluster::{ClusterService, ReconfigRules};
+use crate::context::ThreadServices;
 use crate::election::ElectionService;
 use crate::health::HealthService;
 use crate::http::{HttpService, HttpServiceConfig};
@@ -64,7 +65,6 @@ use crate::metrics::{MetricsOptions, RpcMetrics, ThreadMetrics};
 use crate::router::Router;
 use crate::watch::WatchService;
 
-const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
 /// Threads of a network thread that wait: in an old era one for each read that is under way, in the
 /// default era few. They are there only as long as there is something to do; what comes when all
 /// wait is queued.
@@ -74,7 +74,7 @@ const SLOW_REQUEST_THRESHOLD: Duration = Duration::from_millis(300);
 /// etcd's default of `--warning-apply-duration`.
 pub const SLOW_APPLY_THRESHOLD: Duration = Duration::from_millis(100);
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(7);
-const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the head of a request may be: Go's `http.DefaultMaxHeaderBytes`. Over HTTP/2 without
 /// TLS etcd takes 16 times as much.
 const REQUEST_HEAD_BYTES_MAX: u32 = 1 << 20;
@@ -122,25 +122,23 @@ pub struct RpcConfig {
 
 impl Default for RpcConfig {
     fn default() -> Self {
-        let metrics = Arc::new(RpcMetrics::new(MetricsOptions::default()));
-        let (rules, settings) = (ReconfigRules::default(), Arc::default());
         RpcConfig {
             slow_request_threshold: SLOW_REQUEST_THRESHOLD,
             slow_apply_threshold: SLOW_APPLY_THRESHOLD,
             connections: ConnectionConfig::default(),
             bcrypt_cost: BCRYPT_COST,
-            reconfig_rules: rules,
-            metrics,
-            http: settings,
+            reconfig_rules: ReconfigRules::default(),
+            metrics: Arc::new(RpcMetrics::new(MetricsOptions::default())),
+            http: Arc::default(),
             drain_timeout: DRAIN_TIMEOUT,
         }
     }
 }
 
 impl RpcConfig {
-    pub fn http_service(&self, member: &Server, thread: &ThreadMetrics) -> HttpService {
-        let (metrics, settings) = (Arc::clone(&self.metrics), Arc::clone(&self.http));
-        HttpService::new(member.clone(), metrics, thread.clone(), settings)
+    pub fn http_service(&self, server: &Server, thread: &ThreadMetrics) -> HttpService {
+        let (metrics, config) = (Arc::clone(&self.metrics), Arc::clone(&self.http));
+        HttpService::new(server.clone(), metrics, thread.clone(), config)
     }
 }
 
@@ -167,25 +165,24 @@ impl RpcServer {
         listeners: Vec<Listener>,
         threads: usize,
         limits: Limits,
-        common: RpcConfig,
+        config: RpcConfig,
     ) -> io::Result<RpcServer> {
         let (stop, stopped) = watch::channel(false);
-        let places = listeners.iter().map(Listener::listen_address).collect::<io::Result<_>>()?;
-        let mut dealt = Vec::new();
-        let mut started = Vec::new();
+        let addresses =
+            listeners.iter().map(Listener::listen_address).collect::<io::Result<_>>()?;
+        let (mut queues, mut started) = (Vec::new(), Vec::new());
         for number in 0..threads {
-            let (deal, connections) = mpsc::unbounded_channel();
-            dealt.push(deal);
-            let member = Server::new(node, limits);
+            let (queue, connections) = mpsc::unbounded_channel();
+            queues.push(queue);
+            let (server, config) = (Server::new(node, limits), config.clone());
             let stopped = stopped.clone();
-            let common = common.clone();
             let thread = thread::Builder::new().name(format!("net-{number}"));
             started
-                .push(thread.spawn(move || run_net_thread(member, common, connections, stopped))?);
+                .push(thread.spawn(move || run_net_thread(server, config, connections, stopped))?);
         }
         let thread = thread::Builder::new().name("accept".to_owned());
-        started.push(thread.spawn(move || run_accept_thread(listeners, dealt, stopped))?);
-        Ok(RpcServer { addresses: places, stop, threads: started })
+        started.push(thread.spawn(move || run_accept_thread(listeners, queues, stopped))?);
+        Ok(RpcServer { addresses, stop, threads: started })
     }
 
     pub fn listen_addresses(&self) -> &[ListenAddress] {
@@ -215,58 +212,32 @@ type AcceptedConnection = (Connection, TransportSecurity);
 
 fn run_accept_thread(
     listeners: Vec<Listener>,
-    dealt: Vec<mpsc::UnboundedSender<AcceptedConnection>>,
+    queues: Vec<mpsc::UnboundedSender<AcceptedConnection>>,
     mut stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
-        let dealer =
-            Arc::new(ConnectionDispatcher { threads: dealt, next_thread: AtomicUsize::new(0) });
+        let next_thread = Arc::new(AtomicUsize::new(0));
         let mut accepting = JoinSet::new();
         for listener in listeners {
-            accepting.spawn(accept_loop(listener.into_async()?, Arc::clone(&dealer)));
+            let (listener, queues) = (listener.into_async()?, queues.clone());
+            let next_thread = Arc::clone(&next_thread);
+            accepting.spawn(async move {
+                loop {
+                    let connection = listener.accept("a connection").await;
+                    let turn = next_thread.fetch_add(1, Ordering::Relaxed) % queues.len();
+                    // A thread that has ended has logged why.
+                    let _ = queues[turn].send(connection);
+                }
+            });
         }
         let _ = stopped.changed().await;
         Ok(())
     })
 }
 
-struct ConnectionDispatcher {
-    threads: Vec<mpsc::UnboundedSender<AcceptedConnection>>,
-    next_thread: AtomicUsize,
-}
-
-impl ConnectionDispatcher {
-    fn dispatch(&self, connection: AcceptedConnection) {
-        let turn = self.next_thread.fetch_add(1, Ordering::Relaxed) % self.threads.len();
-        // A thread that has ended has logged why.
-        let _ = self.threads[turn].send(connection);
-    }
-}
-
-/// Does not return.
-async fn accept_loop(listener: AsyncListener, dealer: Arc<ConnectionDispatcher>) {
-    let mut has_failed = false;
-    loop {
-        match listener.accept().await {
-            Ok(connection) => {
-                has_failed = false;
-                dealer.dispatch(connection);
-            }
-            // Too many files are open, or the client has gone: the next one may do.
-            Err(error) => {
-                if !has_failed {
-                    tracing::warn!(%error, "failed to accept a connection");
-                }
-                has_failed = true;
-                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
-            }
-        }
-    }
-}
-
 fn run_net_thread(
-    member: Server,
-    common: RpcConfig,
+    server: Server,
+    config: RpcConfig,
     mut connections: mpsc::UnboundedReceiver<AcceptedConnection>,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
@@ -279,23 +250,30 @@ fn run_net_thread(
         .max_blocking_threads(WAITING_THREADS_MAX)
         .build()?;
     runtime.block_on(async {
-        let request_task = tokio::spawn(member.requests().clone().run());
-        let (services, thread) =
-            (grpc_services(&member, &common, &stopped), common.metrics.register_thread());
-        let slow = (common.slow_request_threshold, common.slow_apply_threshold);
-        let endpoints = common.http_service(&member, &thread);
-        let endpoints = endpoints.with_gateway(services.clone(), slow);
-        let front = Router::new(member.clone(), services, endpoints, thread, slow);
+        let request_task = tokio::spawn(server.requests().clone().run());
+        let services = ThreadServices {
+            grpc: grpc_services(&server, &config, &stopped).prepare(),
+            metrics: config.metrics.register_thread(),
+            slow_thresholds: (config.slow_request_threshold, config.slow_apply_threshold),
+            server,
+        };
+        let http = config.http_service(&services.server, &services.metrics);
+        let http = http.with_gateway(services.clone());
+        let client = ClientInfo::without_tls(RemoteAddress::Unix);
+        let router = Router { services, http, client };
         let mut open = JoinSet::new();
         // It ends when the accepting thread does.
-        while let Some(connection) = connections.recv().await {
-            let (connection, speech) = connection;
-            let (front, held_to) = (front.clone(), common.connections);
-            open.spawn(serve_connection(connection, speech, front, held_to, stopped.clone()));
+        while let Some((connection, security)) = connections.recv().await {
+            let conditions = Conditions {
+                router: router.clone(),
+                config: config.connections,
+                stopped: stopped.clone(),
+            };
+            open.spawn(serve_connection(connection, security, conditions));
             while open.try_join_next().is_some() {}
         }
         // What is not done by then is cut off.
-        let _ = tokio::time::timeout(common.drain_timeout, async {
+        let _ = tokio::time::timeout(config.drain_timeout, async {
             while open.join_next().await.is_some() {}
         })
         .await;
@@ -305,64 +283,65 @@ fn run_net_thread(
 }
 
 /// All that tonic answers.
-fn grpc_services(member: &Server, common: &RpcConfig, stopped: &watch::Receiver<bool>) -> Routes {
-    let mut services = Routes::builder();
-    services.add_service(KvService::new(member.clone()));
-    services.add_service(MaintenanceServer::new(MaintenanceService::new(member.clone())));
-    let voters = |member: &Server| {
-        let member = member.clone();
+fn grpc_services(server: &Server, config: &RpcConfig, stopped: &watch::Receiver<bool>) -> Routes {
+    let voters = {
+        let server = server.clone();
         move |request: Request<()>| {
-            check_member_can_serve(&member, request.metadata().as_ref(), RequiredRole::Voter)
+            check_member_can_serve(&server, request.metadata().as_ref(), RequiredRole::Voter)
                 .map(|()| request)
         }
     };
-    services.add_service(HealthServer::with_interceptor(HealthService, voters(member)));
-    let lease = LeaseService::new(member.clone());
-    services.add_service(LeaseServer::with_interceptor(lease, voters(member)));
-    let cluster = ClusterService::new(member.clone(), common.reconfig_rules);
-    services.add_service(ClusterServer::with_interceptor(cluster, voters(member)));
-    let watch = WatchService::new(member.clone(), stopped.clone());
-    let line = LockQueue::new(member.clone(), watch.clone(), stopped.clone());
-    services.add_service(WatchServer::new(watch));
-    let auth = AuthService::new(member.clone(), common.bcrypt_cost);
-    services.add_service(AuthServer::new(auth));
-    services.add_service(LockServer::new(LockService::new(line.clone())));
-    services.add_service(ElectionServer::new(ElectionService::new(line)));
+    let server = || server.clone();
+    let watch = WatchService::new(server(), stopped.clone());
+    let queue = LockQueue { server: server(), watch: watch.clone(), stopped: stopped.clone() };
+    let lease = LeaseService { server: server() };
+    let cluster = ClusterService { server: server(), reconfig_rules: config.reconfig_rules };
+    let auth = AuthService { server: server(), bcrypt_cost: config.bcrypt_cost };
+    let lock = LockService { queue: queue.clone() };
+    let mut services = Routes::builder();
+    services
+        .add_service(KvService { server: server() })
+        .add_service(MaintenanceServer::new(MaintenanceService::new(server())))
+        .add_service(WatchServer::new(watch))
+        .add_service(HealthServer::with_interceptor(HealthService, voters.clone()))
+        .add_service(LeaseServer::with_interceptor(lease, voters.clone()))
+        .add_service(ClusterServer::with_interceptor(cluster, voters.clone()))
+        .add_service(AuthServer::with_interceptor(auth, voters.clone()))
+        .add_service(LockServer::with_interceptor(lock, voters.clone()))
+        .add_service(ElectionServer::with_interceptor(ElectionService { queue }, voters));
     services.routes()
+}
+
+/// What each connection of a thread is served with.
+struct Conditions {
+    router: Router,
+    config: ConnectionConfig,
+    stopped: watch::Receiver<bool>,
 }
 
 async fn serve_connection(
     connection: Connection,
-    speech: TransportSecurity,
-    front: Router,
-    held_to: ConnectionConfig,
-    stopped: watch::Receiver<bool>,
+    security: TransportSecurity,
+    conditions: Conditions,
 ) {
     // These fail only if the client has gone already.
     match connection {
         Connection::Tcp(connection) => {
-            let Ok(remote) = connection.peer_addr() else { return };
-            if connection.set_nodelay(true).is_ok()
+            if let Ok(remote) = connection.peer_addr()
+                && connection.set_nodelay(true).is_ok()
                 && let Ok(connection) = TcpStream::from_std(connection)
-                && let Some(tls) = detect_tls(&connection, speech).await
+                && let Some(tls) = detect_tls(&connection, security).await
             {
-                serve_stream(
-                    connection,
-                    tls,
-                    RemoteAddress::Tcp(remote),
-                    (front, held_to),
-                    stopped,
-                )
-                .await;
+                serve_stream(connection, tls, RemoteAddress::Tcp(remote), conditions).await;
             }
         }
         Connection::Unix(connection) => {
-            let tls = match speech {
+            let tls = match security {
                 TransportSecurity::Plain => None,
                 TransportSecurity::Tls(tls) | TransportSecurity::PlainOrTls(tls) => Some(tls),
             };
             if let Ok(connection) = UnixStream::from_std(connection) {
-                serve_stream(connection, tls, RemoteAddress::Unix, (front, held_to), stopped).await;
+                serve_stream(connection, tls, RemoteAddress::Unix, conditions).await;
             }
         }
     }
@@ -371,9 +350,9 @@ async fn serve_connection(
 /// `None` if the connection ends before that is known.
 async fn detect_tls(
     connection: &TcpStream,
-    speech: TransportSecurity,
+    security: TransportSecurity,
 ) -> Option<Option<Arc<TlsAcceptor>>> {
-    match speech {
+    match security {
         TransportSecurity::Plain => Some(None),
         TransportSecurity::Tls(tls) => Some(Some(tls)),
         TransportSecurity::PlainOrTls(tls) => {
@@ -390,55 +369,45 @@ async fn serve_stream<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     connection: C,
     tls: Option<Arc<TlsAcceptor>>,
     remote: RemoteAddress,
-    (front, held_to): (Router, ConnectionConfig),
-    stopped: watch::Receiver<bool>,
+    conditions: Conditions,
 ) {
+    let client = ClientInfo::without_tls(remote);
     match tls {
-        None => {
-            serve_http(
-                connection,
-                front.for_client(ClientInfo::without_tls(remote)),
-                held_to,
-                stopped,
-            )
-            .await;
-        }
+        None => serve_http(connection, client, conditions).await,
         // In a box of its own: its size would be that of all connections.
-        Some(tls) => Box::pin(serve_tls(connection, tls, remote, (front, held_to), stopped)).await,
+        Some(tls) => Box::pin(serve_tls(connection, tls, client, conditions)).await,
     }
 }
 
 async fn serve_tls<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     connection: C,
     tls: Arc<TlsAcceptor>,
-    remote: RemoteAddress,
-    (front, held_to): (Router, ConnectionConfig),
-    mut stopped: watch::Receiver<bool>,
+    client: ClientInfo,
+    mut conditions: Conditions,
 ) {
-    let address = match remote {
+    let address = match client.remote {
         RemoteAddress::Tcp(address) => Some(address),
         RemoteAddress::Unix | RemoteAddress::Gateway => None,
     };
     let greeted = tokio::select! {
         greeted = tls.accept(connection, address) => greeted,
-        _ = stopped.changed() => None,
+        _ = conditions.stopped.changed() => None,
     };
     if let Some((stream, name)) = greeted {
-        let caller = ClientInfo { is_secure: true, name, ..ClientInfo::without_tls(remote) };
-        serve_http(stream, front.for_client(caller), held_to, stopped).await;
+        serve_http(stream, ClientInfo { is_secure: true, name, ..client }, conditions).await;
     }
 }
 
 async fn serve_http<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     connection: C,
-    front: Router,
-    held_to: ConnectionConfig,
-    mut stopped: watch::Receiver<bool>,
+    client: ClientInfo,
+    Conditions { router, config, mut stopped }: Conditions,
 ) {
-    let protocols = http_builder(&held_to);
-    let connection = CoalescingWriter::new(connection, front.large_responses());
-    let connection = PingLimiter::new(connection, held_to.ping_min_interval);
-    let served = protocols.serve_connection(TokioIo::new(connection), front);
+    let protocols = http_builder(&config);
+    let connection = CoalescingWriter::new(connection, client.large_responses.clone());
+    let connection = PingLimiter::new(connection, config.ping_min_interval);
+    let router = Router { client, ..router };
+    let served = protocols.serve_connection(TokioIo::new(connection), router);
     let mut served = pin!(served);
     tokio::select! {
         // A broken connection is the client's business.
@@ -451,7 +420,7 @@ async fn serve_http<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 /// What a client may send on one stream before its task has read it.
 const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 
-fn http_builder(held_to: &ConnectionConfig) -> auto::Builder<TokioExecutor> {
+fn http_builder(config: &ConnectionConfig) -> auto::Builder<TokioExecutor> {
     let mut protocols = auto::Builder::new(TokioExecutor::new());
     protocols
         .http1()
@@ -465,8 +434,8 @@ fn http_builder(held_to: &ConnectionConfig) -> auto::Builder<TokioExecutor> {
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .max_header_list_size(REQUEST_HEAD_BYTES_MAX)
-        .max_concurrent_streams(held_to.concurrent_streams_max)
-        .keep_alive_interval(held_to.keep_alive_interval)
-        .keep_alive_timeout(held_to.keep_alive_timeout);
+        .max_concurrent_streams(config.concurrent_streams_max)
+        .keep_alive_interval(config.keep_alive_interval)
+        .keep_alive_timeout(config.keep_alive_timeout);
     protocols
 }

@@ -13,36 +13,38 @@ use clearlane_server::membership::MembershipRejection as Members;
 use http::HeaderMap;
 use tonic::{Code, Status};
 
-pub fn from_error(trouble: &RequestError) -> Status {
-    let code = match trouble {
+/// What a method of a service returns.
+pub(crate) type Reply<T> = Result<tonic::Response<T>, Status>;
+
+pub(crate) fn from_error(error: impl Into<RequestError>) -> Status {
+    let error = error.into();
+    let code = match &error {
         RequestError::Rejected(refused) => request_code(*refused),
         RequestError::Membership(refused) => membership_code(*refused),
-        RequestError::ReadIndex(Read::TooManyReaders) | RequestError::TooManyRequests => {
-            Code::Unknown
-        }
+        RequestError::ReadIndex(Read::TooManyReaders)
+        | RequestError::TooManyRequests
+        | RequestError::Failed(_) => Code::Unknown,
         RequestError::ReadIndex(Read::ReaderIsWaiting) => Code::Internal,
-        RequestError::Downgrade(Downgrade::InProgress) => Code::FailedPrecondition,
-        RequestError::Downgrade(_) => Code::InvalidArgument,
-        RequestError::NotLeader
+        RequestError::Downgrade(Downgrade::InProgress)
+        | RequestError::NotLeader
         | RequestError::BadTransferee
         | RequestError::NotSupportedForLearner => Code::FailedPrecondition,
-        RequestError::InvalidApiVersion => Code::InvalidArgument,
-        RequestError::ReadIndex(_) | RequestError::NoLeader | RequestError::Stopped => {
-            Code::Unavailable
-        }
-        RequestError::TimedOut | RequestError::LeaderLost | RequestError::ConnectionLost => {
-            Code::Unavailable
-        }
+        RequestError::Downgrade(_) | RequestError::InvalidApiVersion => Code::InvalidArgument,
+        RequestError::ReadIndex(_)
+        | RequestError::NoLeader
+        | RequestError::Stopped
+        | RequestError::TimedOut
+        | RequestError::LeaderLost
+        | RequestError::ConnectionLost
+        | RequestError::Unhealthy => Code::Unavailable,
         RequestError::DeadlineExceeded => Code::DeadlineExceeded,
-        RequestError::Unhealthy => Code::Unavailable,
-        RequestError::Failed(_) => Code::Unknown,
     };
-    Status::new(code, trouble.to_string())
+    Status::new(code, error.to_string())
 }
 
-pub fn deadline_exceeded_trailers() -> HeaderMap {
+pub(crate) fn deadline_exceeded_trailers() -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(2);
-    from_error(&RequestError::DeadlineExceeded).add_header(&mut trailers).expect("plain words");
+    from_error(RequestError::DeadlineExceeded).add_header(&mut trailers).expect("plain words");
     trailers
 }
 
@@ -60,8 +62,9 @@ fn request_code(refused: Request) -> Code {
         Request::StreamOrder | Request::StreamFilter => Code::Unimplemented,
         Request::LeaseNotFound => Code::NotFound,
         Request::LeaseExists => Code::FailedPrecondition,
-        Request::LeaseTtlTooLarge => Code::OutOfRange,
-        Request::Compacted | Request::FutureRevision => Code::OutOfRange,
+        Request::LeaseTtlTooLarge | Request::Compacted | Request::FutureRevision => {
+            Code::OutOfRange
+        }
         Request::Auth(refused) => auth_code(refused),
         Request::NoSpace => Code::ResourceExhausted,
         Request::Corrupt => Code::DataLoss,

@@ -28,14 +28,14 @@ use crate::status;
 /// Longer messages are encoded in the read pool.
 const INLINE_ENCODE_BYTES_MAX: usize = 1 << 20;
 
-pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Status> {
+pub(crate) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Status> {
     M::decode(bytes).map_err(|error| malformed_request(&error))
 }
 
 /// Transactions may hold others, as deep as etcd takes them.
-pub(super) fn decode_txn(bytes: Bytes) -> Result<TxnRequest, Status> {
+pub(crate) fn decode_txn(bytes: Bytes) -> Result<TxnRequest, Status> {
     nested::decode_txn(bytes).map_err(|error| match error {
-        nested::Error::TooDeep => status::from_error(&RequestRejection::TooManyOps.into()),
+        nested::Error::TooDeep => status::from_error(RequestRejection::TooManyOps),
         nested::Error::Malformed(error) => malformed_request(&error),
     })
 }
@@ -46,7 +46,7 @@ fn malformed_request(error: &DecodeError) -> Status {
 
 /// A large message is encoded in the read pool, so that no other task of this thread waits for it,
 /// and only a few are encoded at a time.
-pub(super) fn message_of_any_size(
+pub(crate) fn message_of_any_size(
     member: &Server,
     message: impl Message + 'static,
 ) -> Result<EncodedResponse<'_>, Status> {
@@ -67,11 +67,11 @@ pub(crate) enum EncodedResponse<'a> {
 }
 
 impl EncodedResponse<'_> {
-    pub(super) fn message(message: impl Message) -> Self {
+    pub(crate) fn message(message: impl Message) -> Self {
         EncodedResponse::Ready(ok_response(ResponseBody::Message(frame(&message))))
     }
 
-    pub(super) async fn resolve(
+    pub(crate) async fn resolve(
         self,
         context: &RequestContext,
     ) -> Result<Response<ResponseBody>, Status> {
@@ -79,7 +79,7 @@ impl EncodedResponse<'_> {
             EncodedResponse::Ready(answer) => Ok(answer),
             EncodedResponse::Pooled(framed) => match context.within_deadline(framed).await? {
                 Some(framed) => Ok(ok_response(ResponseBody::Message(framed))),
-                None => Err(status::from_error(&RequestError::Stopped)),
+                None => Err(status::from_error(RequestError::Stopped)),
             },
         }
     }

@@ -157,13 +157,13 @@ impl WatchResponseStream {
                 return Poll::Ready(Ok(response));
             }
             if self.stopped.as_mut().poll(context).is_ready() {
-                return Poll::Ready(Err(status::from_error(&RequestError::Stopped)));
+                return Poll::Ready(Err(status::from_error(RequestError::Stopped)));
             }
             self.poll_requests(context)?;
             self.poll_progress(context);
             let response = ready!(self.watchers.poll_responses(EVENT_BYTES_PER_POLL, context));
             let response =
-                response.map_err(|error| status::from_error(&RequestError::Failed(error)))?;
+                response.map_err(|error| status::from_error(RequestError::Failed(error)))?;
             response.into_iter().for_each(|response| self.queue_response(response));
         }
     }

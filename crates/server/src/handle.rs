@@ -238,6 +238,13 @@ impl Server {
         header.raft_term = self.threads.status().term();
     }
 
+    /// Of an answer that was read at this revision.
+    pub fn header_at(&self, revision: i64) -> Option<ResponseHeader> {
+        let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
+        self.fill_header(&mut header);
+        header
+    }
+
     pub fn is_leader(&self) -> bool {
         self.threads.status().leader() == self.threads.metadata().node_id
     }

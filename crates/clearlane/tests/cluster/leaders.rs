@@ -93,8 +93,8 @@ fn a_link_that_is_cut_moves_no_other_member() {
         let (cut, other) = (&followers[0], &followers[1]);
         lab.put(&leader, "a", "0").await;
         let term = lab.node(&leader).status().term();
-        lab.running[&leader].peers.cut(lab.id(cut));
-        lab.running[cut].peers.cut(lab.id(&leader));
+        lab.running[&leader].peers.set_cut(lab.id(cut), true);
+        lab.running[cut].peers.set_cut(lab.id(&leader), true);
         // It gets no votes: a member that still gets heartbeats of the leader gives none.
         eventually("that it knows no leader", || {
             (lab.node(cut).status().leader() == 0).then_some(())
@@ -104,8 +104,8 @@ fn a_link_that_is_cut_moves_no_other_member() {
             lab.put(other, "a", &number.to_string()).await;
         }
         assert_eq!(lab.node(&leader).status().term(), term, "the leader goes on");
-        lab.running[&leader].peers.mend(lab.id(cut));
-        lab.running[cut].peers.mend(lab.id(&leader));
+        lab.running[&leader].peers.set_cut(lab.id(cut), false);
+        lab.running[cut].peers.set_cut(lab.id(&leader), false);
         lab.agree().await;
         assert_eq!(lab.get(cut, "a").await.unwrap().as_deref(), Some("19"));
         assert_eq!(lab.node(&leader).status().term(), term);

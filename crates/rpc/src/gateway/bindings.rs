@@ -1,11 +1,13 @@
-//! Which path is which rpc? The table, and what the descriptors say about each.
+//! Which path is which rpc?
 //!
 //! etcd's `.proto` files carry the paths as options; ours do not, and a test checks the table.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use prost_reflect::{DescriptorPool, MethodDescriptor};
+use prost_reflect::MethodDescriptor;
+
+use crate::metrics::RpcMethod;
 
 /// Paths behind `/v3`, and the rpcs they call.
 pub(super) const TABLE: [(&str, &str); 51] = [
@@ -62,36 +64,31 @@ pub(super) const TABLE: [(&str, &str); 51] = [
     ("/lock/unlock", "/v3lockpb.Lock/Unlock"),
 ];
 
-#[derive(Debug)]
 pub(super) struct Binding {
     /// The path of the gRPC call.
     pub(super) rpc: &'static str,
-    pub(super) method: MethodDescriptor,
+    pub(super) number: RpcMethod,
+    pub(super) method: &'static MethodDescriptor,
 }
 
 /// By path.
 static BINDINGS: LazyLock<HashMap<&str, Binding>> = LazyLock::new(|| {
-    let pool = DescriptorPool::decode(clearlane_proto::DESCRIPTORS).expect("compiled by the build");
-    TABLE.into_iter().map(|(path, rpc)| (path, Binding::new(&pool, rpc))).collect()
+    let bound = TABLE.into_iter().map(|(path, rpc)| {
+        let number = RpcMethod::named(rpc);
+        (path, Binding { rpc, number, method: number.descriptor() })
+    });
+    bound.collect()
 });
 
 pub(super) fn find(path: &str) -> Option<&'static Binding> {
     BINDINGS.get(path)
 }
 
-impl Binding {
-    fn new(pool: &DescriptorPool, rpc: &'static str) -> Binding {
-        let name = rpc.trim_start_matches('/').split_once('/');
-        let (service, method) = name.expect("a service and a method");
-        let service = pool.get_service_by_name(service).expect("a service of the API");
-        let method = service.methods().find(|of_service| of_service.name() == method);
-        Binding { rpc, method: method.expect("a method of the service") }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+
+    use prost_reflect::DescriptorPool;
 
     use super::*;
 

@@ -19,22 +19,18 @@ mod request;
 mod json_splitter;
 mod json_transcoder;
 
-use std::time::Duration;
-
-use clearlane_server::Server;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use tonic::body::Body;
-use tonic::service::Routes;
 use tonic::{Code, Status};
 
 use self::bindings::Binding;
 use crate::client_info::{ClientInfo, RemoteAddress};
-use crate::context::CallHead;
+use crate::context::ThreadServices;
 use crate::grpc_frame::frame_bytes;
-use crate::kv::{self, KvMethods};
-use crate::metrics::{RpcMethod as Rpc, ThreadMetrics, counted_call};
+use crate::kv::{self, KvMethod};
+use crate::metrics::counted_call::{self, CallLimits};
 
 /// The most bytes of JSON of one message: what fits into the 2 MiB of a gRPC message, as base64,
 /// and space for names and white space.
@@ -52,70 +48,50 @@ pub(super) fn path_of_rpc(path: &str) -> Option<&str> {
     rest.starts_with('/').then_some(rest)
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Gateway {
-    pub(super) server: Server,
-    pub(super) services: Routes,
-    pub(super) thread: ThreadMetrics,
-    pub(super) kv_methods: KvMethods,
-    pub(super) slow_thresholds: (Duration, Duration),
+pub(super) async fn handle(services: &ThreadServices, request: Request<Body>) -> Response<Body> {
+    let Some(binding) = path_of_rpc(request.uri().path()).and_then(bindings::find) else {
+        return error_response(&Status::not_found("Not Found"));
+    };
+    if request.method() != Method::POST {
+        return error_response(&Status::unimplemented("Method Not Allowed"));
+    }
+    call(services, binding, request).await.unwrap_or_else(|status| error_response(&status))
 }
 
-impl Gateway {
-    pub(super) async fn handle(&self, request: Request<Body>) -> Response<Body> {
-        let Some(binding) = path_of_rpc(request.uri().path()).and_then(bindings::find) else {
-            return error_response(&Status::not_found("Not Found"));
-        };
-        if request.method() != Method::POST {
-            return error_response(&Status::unimplemented("Method Not Allowed"));
-        }
-        self.call(binding, request).await.unwrap_or_else(|status| error_response(&status))
+async fn call(
+    services: &ThreadServices,
+    binding: &'static Binding,
+    request: Request<Body>,
+) -> Result<Response<Body>, Status> {
+    let (parts, body) = request.into_parts();
+    if let Some((kind, method)) = KvMethod::find(binding.rpc) {
+        let message = request::message(body, binding).await?;
+        // A certificate's name is not the user's here, as in etcd: the gateway asks for a token.
+        let client = ClientInfo::without_tls(RemoteAddress::Gateway);
+        let head = services.call_head(metadata(&parts.headers), client);
+        let counted = services.metrics.start_call(method);
+        let answer = kv::handle_message(kind, head, counted, message).await;
+        return response::single(answer.map(Body::new), binding).await;
     }
-
-    async fn call(
-        &self,
-        binding: &'static Binding,
-        request: Request<Body>,
-    ) -> Result<Response<Body>, Status> {
-        let (parts, body) = request.into_parts();
-        if let Some((kind, method)) = self.kv_methods.find(binding.rpc) {
-            let message = request::message(body, binding).await?;
-            let head = CallHead {
-                server: self.server.clone(),
-                headers: metadata(&parts.headers),
-                // A certificate's name is not the user's here, as in etcd: the gateway asks for a
-                // token.
-                client: ClientInfo::without_tls(RemoteAddress::Gateway),
-                slow_thresholds: self.slow_thresholds,
-            };
-            let counted = self.thread.start_call(method);
-            let answer = kv::handle_message(kind, head, counted, message).await;
-            return response::single(answer.map(Body::new), binding).await;
-        }
-        let (body, cut_off) = if binding.method.is_client_streaming() {
-            let (body, cut_off) = request::stream(body, binding).await?;
-            (body, Some(cut_off))
-        } else {
-            let message = request::message(body, binding).await?;
-            (Body::new(Full::new(frame_bytes(&message))), None)
-        };
-        let mut call = Request::new(body);
-        *call.method_mut() = Method::POST;
-        *call.uri_mut() = http::Uri::from_static(binding.rpc);
-        *call.headers_mut() = metadata(&parts.headers);
-        *call.extensions_mut() = parts.extensions;
-        let method = Rpc::find(binding.rpc).expect("an rpc of the API");
-        let within = counted_call::CallLimits {
-            limit: kv::message_bytes_max(&self.server),
-            deadline_ns: None,
-        };
-        let mut services = self.services.clone();
-        let answer = counted_call::call(&self.thread, method, &mut services, call, within).await;
-        if binding.method.is_server_streaming() {
-            response::stream(answer, binding, cut_off).await
-        } else {
-            response::single(answer, binding).await
-        }
+    let (body, cut_off) = if binding.method.is_client_streaming() {
+        let (body, cut_off) = request::stream(body, binding).await?;
+        (body, Some(cut_off))
+    } else {
+        let message = request::message(body, binding).await?;
+        (Body::new(Full::new(frame_bytes(&message))), None)
+    };
+    let mut call = Request::new(body);
+    *call.method_mut() = Method::POST;
+    *call.uri_mut() = http::Uri::from_static(binding.rpc);
+    *call.headers_mut() = metadata(&parts.headers);
+    *call.extensions_mut() = parts.extensions;
+    let ThreadServices { server, mut grpc, metrics, .. } = services.clone();
+    let limits = CallLimits { limit: kv::message_bytes_max(&server), deadline_ns: None };
+    let answer = counted_call::call(&metrics, binding.number, &mut grpc, call, limits).await;
+    if binding.method.is_server_streaming() {
+        response::stream(answer, binding, cut_off).await
+    } else {
+        response::single(answer, binding).await
     }
 }
 

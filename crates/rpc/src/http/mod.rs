@@ -25,12 +25,11 @@ use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use tonic::body::Body;
-use tonic::service::Routes;
 
 pub use self::access::{AccessControl, EncryptedConnection};
 pub use self::server::serve;
-use crate::gateway::Gateway;
-use crate::kv::KvMethods;
+use crate::context::ThreadServices;
+use crate::gateway;
 use crate::maintenance::{ETCD_VERSION, STORAGE_VERSION};
 use crate::metrics::{self, RpcMetrics, ThreadMetrics};
 
@@ -55,7 +54,7 @@ pub struct HttpService {
     server: Server,
     metrics: Arc<RpcMetrics>,
     thread: ThreadMetrics,
-    gateway: Option<Gateway>,
+    gateway: Option<ThreadServices>,
     config: Arc<HttpServiceConfig>,
 }
 
@@ -70,17 +69,9 @@ impl HttpService {
         HttpService { server: member, metrics, thread, gateway: None, config: settings }
     }
 
-    /// Adds the JSON API. A call that takes longer than the first of `slow` is logged, and so is a
-    /// read that takes longer than the second.
-    pub fn with_gateway(mut self, services: Routes, slow: (Duration, Duration)) -> HttpService {
-        self.gateway = Some(Gateway {
-            server: self.server.clone(),
-            services,
-            thread: self.thread.clone(),
-            kv_methods: KvMethods::new(),
-            slow_thresholds: slow,
-        });
-        self
+    /// Adds the JSON API.
+    pub(crate) fn with_gateway(self, services: ThreadServices) -> HttpService {
+        HttpService { gateway: Some(services), ..self }
     }
 
     /// A request of an encrypted connection has [`EncryptedConnection`] among its extensions.
@@ -107,35 +98,30 @@ impl HttpService {
 
     async fn route(&self, request: Request<Body>) -> Response<Body> {
         let path = request.uri().path();
-        if let Some(gateway) = &self.gateway
-            && crate::gateway::path_of_rpc(path).is_some()
+        if let Some(services) = &self.gateway
+            && gateway::path_of_rpc(path).is_some()
         {
-            return gateway.handle(request).await;
+            return gateway::handle(services, request).await;
         }
+        let is_get = request.method() == Method::GET;
         match path {
-            "/version" => only_get(&request).unwrap_or_else(|| self.version()),
-            "/health" => match only_get(&request) {
-                Some(refused) => refused,
-                None => self.health(request.uri().query()).await,
-            },
-            "/metrics" => {
-                let metrics = self.metrics.clone();
-                let page =
-                    self.server.run_where_locks_may_wait(move |server| metrics.render(server));
-                match page.await {
-                    Ok(page) => text(StatusCode::OK, metrics::CONTENT_TYPE, page),
-                    Err(error) => {
-                        error_response(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())
-                    }
-                }
-            }
+            "/metrics" => self.metrics().await,
+            "/version" | "/health" if !is_get => not_a_get(),
+            "/version" => self.version(),
+            "/health" => self.health(request.uri().query()).await,
             path => match health::checks_of(path) {
                 None => error_response(StatusCode::NOT_FOUND, "404 page not found"),
-                Some(checks) => match only_get(&request) {
-                    Some(refused) => refused,
-                    None => self.run_checks(checks, request.uri().query()).await,
-                },
+                Some(_) if !is_get => not_a_get(),
+                Some(checks) => self.run_checks(checks, request.uri().query()).await,
             },
+        }
+    }
+
+    async fn metrics(&self) -> Response<Body> {
+        let metrics = Arc::clone(&self.metrics);
+        match self.server.run_where_locks_may_wait(move |server| metrics.render(server)).await {
+            Ok(page) => text(StatusCode::OK, metrics::CONTENT_TYPE, page),
+            Err(error) => error_response(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
         }
     }
 
@@ -154,14 +140,10 @@ impl HttpService {
     }
 }
 
-/// `None` for a GET.
-fn only_get(request: &Request<Body>) -> Option<Response<Body>> {
-    if request.method() == Method::GET {
-        return None;
-    }
+fn not_a_get() -> Response<Body> {
     let mut refused = error_response(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
     refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
-    Some(refused)
+    refused
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";

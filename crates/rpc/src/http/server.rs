@@ -5,8 +5,8 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
+use clearlane_net::listener::ACCEPT_RETRY_DELAY;
 use clearlane_net::tls::TlsAcceptor;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -15,8 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{EncryptedConnection, HttpService};
-
-const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+use crate::serve::REQUEST_HEAD_TIMEOUT;
 
 /// Does not return.
 pub async fn serve(listener: TcpListener, tls: Option<Arc<TlsAcceptor>>, endpoints: HttpService) {
@@ -28,7 +27,7 @@ pub async fn serve(listener: TcpListener, tls: Option<Arc<TlsAcceptor>>, endpoin
                     connections.spawn(serve_connection(connection, tls.clone(), endpoints.clone()));
                 }
                 // Too many files are open, or the client has gone: the next one may do.
-                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                Err(_) => tokio::time::sleep(ACCEPT_RETRY_DELAY).await,
             },
             Some(_) = connections.join_next() => {}
         }
@@ -53,12 +52,8 @@ where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut http = http1::Builder::new();
-    // A client that closes its half may still wait for an answer, or may be gone. For one answer it
-    // does not matter; a stream without a reader must end.
-    let has_streams = endpoints.gateway.is_some();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_HEAD_TIMEOUT)
-        .half_close(!has_streams);
+    // A client that has closed its half may still wait for its answer: nothing here is a stream.
+    http.timer(TokioTimer::new()).header_read_timeout(REQUEST_HEAD_TIMEOUT).half_close(true);
     let answer = service_fn(|mut request| {
         let endpoints = endpoints.clone();
         if is_secure {

@@ -52,7 +52,7 @@ where
             limit,
         })
     });
-    let late = || status::from_error(&RequestError::DeadlineExceeded).into_http();
+    let late = || status::from_error(RequestError::DeadlineExceeded).into_http();
     let response =
         within_deadline(until_ns, call_service(service, request)).await.unwrap_or_else(late);
     if let Some(status) = Status::from_header_map(response.headers()) {

@@ -188,7 +188,8 @@ fn write_disk(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     let is_under_way = u8::from(sources.in_flight(defragment) > 0);
     page.gauge("etcd_disk_defrag_inflight", help, is_under_way);
     let mut write_call = |name, what, call, first, bounds| {
-        let took = sources.ok_durations(&format!("/etcdserverpb.Maintenance/{call}"));
+        let method = RpcMethod::named(&format!("/etcdserverpb.Maintenance/{call}"));
+        let took = sources.durations_by_success(method, true);
         let sums =
             PrometheusHistogram::rounded_up(doubling(first, bounds), took.values(), took.sum);
         let help = format!("The latency distribution of {what}.");
@@ -253,7 +254,7 @@ fn write_calls(page: &mut MetricsPage, sources: &MetricSources<'_>) {
             family.histogram(&[("success", text), ("type", request)], &sums);
         }
     }
-    let range = RpcMethod::find("/etcdserverpb.KV/Range").expect("an rpc of the API");
+    let range = RpcMethod::named("/etcdserverpb.KV/Range");
     let help = "The latency distributions of txn.Range.";
     let mut family = page.family("etcd_server_range_duration_seconds", "histogram", help);
     for (success, text) in [(true, "true"), (false, "false")] {
@@ -312,7 +313,8 @@ fn all() -> impl Iterator<Item = (RpcMethod, &'static RpcInfo)> {
 
 impl RpcInfo {
     fn labels(&self) -> [(&str, &str); 3] {
-        [("grpc_method", &self.name), ("grpc_service", &self.service), ("grpc_type", self.kind)]
+        let method = self.descriptor.name();
+        [("grpc_method", method), ("grpc_service", self.service), ("grpc_type", self.kind)]
     }
 }
 
@@ -327,7 +329,7 @@ impl MetricSources<'_> {
     }
 
     fn sum_for_path(&self, path: &str, read: impl Fn(&RpcCounters) -> u64) -> u64 {
-        RpcMethod::find(path).map_or(0, |method| self.sum_for(method, read))
+        self.sum_for(RpcMethod::named(path), read)
     }
 
     fn started(&self, path: &str) -> u64 {
@@ -341,12 +343,6 @@ impl MetricSources<'_> {
     fn in_flight(&self, path: &str) -> u64 {
         let ended = self.sum_for_path(path, |row| row.handled.iter().map(load).sum());
         self.started(path).saturating_sub(ended)
-    }
-
-    fn ok_durations(&self, path: &str) -> PrometheusHistogram {
-        RpcMethod::find(path).map_or_else(PrometheusHistogram::default, |method| {
-            self.durations_by_success(method, true)
-        })
     }
 
     fn durations_by_success(&self, method: RpcMethod, is_well: bool) -> PrometheusHistogram {

@@ -28,18 +28,26 @@ impl RpcMethod {
         RPCS.by_path.get(path).copied()
     }
 
+    /// Must be an rpc of the API.
+    pub(crate) fn named(path: &str) -> RpcMethod {
+        RpcMethod::find(path).expect("an rpc of the API")
+    }
+
     pub fn is_of_service(service: &str) -> bool {
         SERVICES.contains(&service)
     }
+
+    pub(crate) fn descriptor(self) -> &'static MethodDescriptor {
+        &RPCS.all[usize::from(self.0)].descriptor
+    }
 }
 
-#[derive(Debug)]
 pub(super) struct RpcInfo {
-    pub(super) service: String,
-    pub(super) name: String,
+    pub(super) service: &'static str,
     pub(super) kind: &'static str,
     /// etcd's name where it times requests; a stream has none.
     pub(super) request: Option<&'static str>,
+    pub(super) descriptor: MethodDescriptor,
 }
 
 pub(super) struct RpcTable {
@@ -55,21 +63,21 @@ pub(super) static RPCS: LazyLock<RpcTable> = LazyLock::new(|| {
         for method in found.methods() {
             let number = RpcMethod(rpcs.all.len() as u16);
             rpcs.by_path.insert(format!("/{service}/{}", method.name()), number);
-            rpcs.all.push(RpcInfo::new(service, &method));
+            rpcs.all.push(RpcInfo::new(service, method));
         }
     }
     rpcs
 });
 
 impl RpcInfo {
-    fn new(service: &str, method: &MethodDescriptor) -> RpcInfo {
-        let kind = match (method.is_client_streaming(), method.is_server_streaming()) {
+    fn new(service: &'static str, descriptor: MethodDescriptor) -> RpcInfo {
+        let kind = match (descriptor.is_client_streaming(), descriptor.is_server_streaming()) {
             (false, false) => "unary",
             (true, false) => "client_stream",
             (false, true) => "server_stream",
             (true, true) => "bidi_stream",
         };
-        let request = match method.name() {
+        let request = match descriptor.name() {
             "Range" => Some("range"),
             "Put" => Some("put"),
             "DeleteRange" => Some("delete_range"),
@@ -79,6 +87,6 @@ impl RpcInfo {
             "LeaseRevoke" => Some("lease_revoke"),
             _ => None,
         };
-        RpcInfo { service: service.to_owned(), name: method.name().to_owned(), kind, request }
+        RpcInfo { service, kind, request, descriptor }
     }
 }
