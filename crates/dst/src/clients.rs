@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use crate::event_queue::{MILLISECOND, Micros, SECOND};
-use crate::history::{OperationOutcome, Record, Request};
+use crate::history::{OperationOutcome, Request};
 use crate::rng::Rng;
 
 #[derive(Clone, Copy, Debug)]
@@ -114,13 +114,12 @@ impl Client {
                 self.last_values.insert(key.clone(), value.clone());
             }
             Request::Delete { .. } if reply.changed => {}
-            _ => self.last_values.extend(reply.records.iter().map(key_and_value)),
+            _ => {
+                let seen = reply.records.iter().map(|it| (it.key.clone(), it.value.clone()));
+                self.last_values.extend(seen);
+            }
         }
     }
-}
-
-fn key_and_value(record: &Record) -> (String, String) {
-    (record.key.clone(), record.value.clone())
 }
 
 #[cfg(test)]

@@ -140,9 +140,24 @@ impl Default for StoreModel {
 impl StoreModel {
     pub fn apply(&mut self, request: &Request) -> Reply {
         let reply = self.expected_reply(request);
-        if reply.changed {
-            self.revision = reply.revision;
-            self.apply_change(request);
+        if !reply.changed {
+            return reply;
+        }
+        self.revision = reply.revision;
+        match request {
+            Request::Read { .. } => {}
+            Request::Delete { key } => drop(self.records.remove(key)),
+            Request::Put { key, value } | Request::CompareAndSwap { key, value, .. } => {
+                let before = self.records.get(key);
+                let record = Record {
+                    key: key.clone(),
+                    value: value.clone(),
+                    create_revision: before.map_or(reply.revision, |record| record.create_revision),
+                    mod_revision: reply.revision,
+                    version: before.map_or(0, |record| record.version) + 1,
+                };
+                self.records.insert(key.clone(), record);
+            }
         }
         reply
     }
@@ -158,37 +173,14 @@ impl StoreModel {
                 self.records.get(key).cloned().into_iter().collect()
             }
         };
-        let changed = self.would_change(request, &records);
-        Reply { revision: self.revision + i64::from(changed), changed, records }
-    }
-
-    fn would_change(&self, request: &Request, before: &[Record]) -> bool {
-        match request {
+        let changed = match request {
             Request::Read { .. } => false,
             Request::Put { .. } => true,
-            Request::Delete { .. } => !before.is_empty(),
+            Request::Delete { .. } => !records.is_empty(),
             Request::CompareAndSwap { expected, .. } => {
-                before.first().map(|record| &record.value) == expected.as_ref()
+                records.first().map(|record| &record.value) == expected.as_ref()
             }
-        }
-    }
-
-    fn apply_change(&mut self, request: &Request) {
-        match request {
-            Request::Read { .. } => {}
-            Request::Delete { key } => drop(self.records.remove(key)),
-            Request::Put { key, value } | Request::CompareAndSwap { key, value, .. } => {
-                let revision = self.revision;
-                let before = self.records.get(key);
-                let record = Record {
-                    key: key.clone(),
-                    value: value.clone(),
-                    create_revision: before.map_or(revision, |record| record.create_revision),
-                    mod_revision: revision,
-                    version: before.map_or(0, |record| record.version) + 1,
-                };
-                self.records.insert(key.clone(), record);
-            }
-        }
+        };
+        Reply { revision: self.revision + i64::from(changed), changed, records }
     }
 }

@@ -57,7 +57,7 @@ pub struct Machine {
     /// A removed member does not start again.
     pub is_removed: bool,
     pub disk: SimulatedDisk,
-    store_dir: Arc<MemoryStoreDir>,
+    pub store_dir: Arc<dyn StoreDir>,
 }
 
 /// The state of the process, which a crash drops.
@@ -127,15 +127,11 @@ impl Machine {
             files: Arc::new(self.disk.clone()),
             wal_dir: Path::new(WAL_DIR).to_owned(),
             wal: config.wal,
-            store_dir: self.store_dir(),
+            store_dir: Arc::clone(&self.store_dir),
             era: config.era,
             backend: Config::default(),
             learners_max: LEARNERS_MAX,
         }
-    }
-
-    pub fn store_dir(&self) -> Arc<dyn StoreDir> {
-        Arc::clone(&self.store_dir) as Arc<dyn StoreDir>
     }
 
     pub fn start(&mut self, now: Micros, config: &RunConfig) -> clearlane_server::Result<()> {

@@ -60,20 +60,6 @@ mod tests {
     }
 
     #[test]
-    fn members_that_apply_the_same_are_fine() {
-        let mut committed = Committed::default();
-        assert_eq!(committed.on_apply(1, &entry(1, 1, "a")), Ok(true));
-        assert_eq!(committed.on_apply(1, &entry(2, 1, "b")), Ok(true));
-        assert_eq!(committed.on_apply(2, &entry(1, 1, "a")), Ok(false));
-        // After a crash, on a store that was not synced; and on a copy.
-        assert_eq!(committed.on_store_opened(1, 0), Ok(()));
-        assert_eq!(committed.on_apply(1, &entry(1, 1, "a")), Ok(false));
-        assert_eq!(committed.on_store_opened(3, 2), Ok(()));
-        assert_eq!(committed.on_apply(3, &entry(3, 2, "c")), Ok(true));
-        assert_eq!(committed.newest(), 3);
-    }
-
-    #[test]
     fn another_entry_is_found_and_a_gap_and_one_that_comes_twice() {
         let applied = |second: Entry| {
             let mut committed = Committed::default();

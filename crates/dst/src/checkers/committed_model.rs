@@ -143,23 +143,6 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn states_are_found_by_index_and_by_revision() {
-        let model = committed_model();
-        let value = |state: Option<&StoreModel>| Some(state?.records["k1"].value.clone());
-        assert_eq!(model.at_index(1), Some(&StoreModel::default()));
-        assert_eq!(value(model.at_index(3)), Some("a".into()));
-        assert_eq!(value(model.at_revision(2)), Some("a".into()));
-        assert_eq!(value(model.at_index(4)), Some("b".into()));
-        assert_eq!((model.at_index(5), model.at_revision(4)), (None, None));
-        let place = |index, revision, changed| Some(AppliedRequest { index, revision, changed });
-        assert_eq!(model.applied_request(13), place(3, 2, false));
-        assert_eq!(
-            (model.applied_request(14), model.applied_request(15)),
-            (place(4, 3, true), None)
-        );
-    }
-
-    #[test]
     fn what_no_client_asked_for_is_found_and_what_comes_twice() {
         let garbage = Entry { index: 5, data: "?".into(), ..Entry::default() };
         assert_eq!(committed_model().add(&garbage).unwrap_err().rule, Rule::Committed);

@@ -4,6 +4,8 @@
 //! the link may be cut, a member may crash, or the stream breaks. The sender is notified of the
 //! result, and may be notified of a break although the snapshot arrived.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use clearlane_raft::Message;
 use clearlane_server::raft_snapshot::{Error, SnapshotReceiver, SnapshotSender};
@@ -11,7 +13,7 @@ use clearlane_server::replica::ReplicaInput as RaftInput;
 
 use super::{Cluster, Event, MemberEvent, member_failed};
 use crate::checkers::CheckResult;
-use crate::machine::{Machine, RunningMember};
+use crate::machine::RunningMember;
 use crate::network::Link;
 
 #[derive(Debug)]
@@ -34,7 +36,8 @@ impl Cluster {
         let sender = SnapshotSender::new(exporter, message).map_err(member_failed(id))?;
         // Taking the snapshot has committed the store.
         self.plan_store_committed(id)?;
-        let receiver = self.machines.get(&to).map(Machine::store_dir).map(SnapshotReceiver::new);
+        let receiver = self.machines.get(&to);
+        let receiver = receiver.map(|it| SnapshotReceiver::new(Arc::clone(&it.store_dir)));
         let number = self.snapshot_transfers.last_key_value().map_or(1, |(number, _)| number + 1);
         let transfer = SnapshotTransfer {
             link: (id, to),
