@@ -219,6 +219,10 @@ mod tests {
         Activity::Wait { resource: of.to_owned(), blocker: Some(behind.to_owned()) }
     }
 
+    fn hold(lock: &str) -> Activity {
+        Activity::Hold { resource: lock.to_owned() }
+    }
+
     fn blame_lines(timeline: &Timeline) -> Vec<String> {
         let word = |cause: &Cause| match cause {
             Cause::Wait { resource: of, blamed_class: by } => {
@@ -240,12 +244,11 @@ mod tests {
     /// read.
     #[test]
     fn the_holder_of_the_lock_is_blamed() {
-        let hold = || Activity::Hold { resource: "readTx".to_owned() };
         let spans = vec![
             span("expensive #1", LaneKind::Read, Activity::Run, 0, 100),
-            span("expensive #1", LaneKind::Read, hold(), 0, 100),
+            span("expensive #1", LaneKind::Read, hold("readTx"), 0, 100),
             span("applier", LaneKind::Work, wait("readTx", "expensive #1"), 10, 100),
-            span("applier", LaneKind::Work, hold(), 100, 102),
+            span("applier", LaneKind::Work, hold("readTx"), 100, 102),
             span("applier", LaneKind::Work, Activity::Run, 100, 102),
             span("put #1", LaneKind::Write, Activity::Disk, 0, 5),
             span("put #1", LaneKind::Write, wait("applier", "applier"), 5, 102),
@@ -267,7 +270,6 @@ mod tests {
 
     #[test]
     fn a_holder_that_waits_is_not_blamed() {
-        let hold = |lock: &str| Activity::Hold { resource: lock.to_owned() };
         let spans = vec![
             span("list #1", LaneKind::Read, hold("readTx"), 0, 50),
             span("list #1", LaneKind::Read, Activity::Run, 0, 50),
@@ -281,16 +283,11 @@ mod tests {
 
     #[test]
     fn a_circle_of_waits_comes_to_an_end() {
+        let unknown = Activity::Wait { resource: "gone".to_owned(), blocker: None };
         let spans = vec![
             span("a", LaneKind::Work, wait("b", "b"), 0, 10),
             span("b", LaneKind::Work, wait("a", "a"), 0, 10),
-            span(
-                "put #1",
-                LaneKind::Write,
-                Activity::Wait { resource: "gone".to_owned(), blocker: None },
-                0,
-                4,
-            ),
+            span("put #1", LaneKind::Write, unknown, 0, 4),
         ];
         let told = blame_lines(&Timeline { spans });
         assert_eq!(told, ["a x1 10: b by b 10", "b x1 10: a by a 10", "put x1 4: gone by ? 4"]);

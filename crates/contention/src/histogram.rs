@@ -22,9 +22,7 @@ const BUCKETS_PER_POWER_BITS: u32 = BUCKETS_PER_POWER.trailing_zeros();
 const BUCKET_COUNT: usize =
     BUCKETS_PER_POWER + (u64::BITS - BUCKETS_PER_POWER_BITS) as usize * BUCKETS_PER_POWER;
 
-/// Counts values (here: nanoseconds) in buckets; shared between threads by reference.
-///
-/// Lock times reach from ten nanoseconds to ten seconds, so the width of a bucket grows with the
+/// Counts values, here nanoseconds from ten to ten billion, in buckets whose width grows with the
 /// value:
 ///
 /// ```text

@@ -227,22 +227,15 @@ mod tests {
     }
 
     fn timeline() -> Timeline {
-        let of = || "readTx".to_owned();
+        let wait = |of: &str, behind: Option<&str>| Activity::Wait {
+            resource: of.to_owned(),
+            blocker: behind.map(str::to_owned),
+        };
         let spans = vec![
             span("get #1", Activity::Run, 10, 50),
-            span(
-                "put #1",
-                Activity::Wait { resource: of(), blocker: Some("get #1".to_owned()) },
-                20,
-                50,
-            ),
-            span("get #1", Activity::Hold { resource: of() }, 5, 50),
-            span(
-                "put #1",
-                Activity::Wait { resource: "applier".to_owned(), blocker: None },
-                50,
-                60,
-            ),
+            span("put #1", wait("readTx", Some("get #1")), 20, 50),
+            span("get #1", Activity::Hold { resource: "readTx".to_owned() }, 5, 50),
+            span("put #1", wait("applier", None), 50, 60),
             span("put #1", Activity::Disk, 60, 70),
         ];
         Timeline { spans }

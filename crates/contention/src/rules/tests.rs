@@ -9,15 +9,11 @@ use super::*;
 
 const ACTOR: TaskLabel = TaskLabel::UNNAMED;
 
-fn ticket_of(arrival: AcquireResult) -> Ticket {
-    arrival.ticket
-}
-
 #[test]
 fn a_running_writer_overtakes_one_that_is_being_woken() {
     let mut state = LockState::default();
-    let first = ticket_of(state.acquire(ACTOR, LockMode::Write, 0));
-    let second = ticket_of(state.acquire(ACTOR, LockMode::Write, 10));
+    let first = state.acquire(ACTOR, LockMode::Write, 0).ticket;
+    let second = state.acquire(ACTOR, LockMode::Write, 10).ticket;
     assert_eq!(state.release(first, LockMode::Write, 20).wake, [second]);
 
     let third = state.acquire(ACTOR, LockMode::Write, 21);
@@ -30,8 +26,8 @@ fn a_running_writer_overtakes_one_that_is_being_woken() {
 #[test]
 fn the_turn_is_kept_for_a_writer_that_queued_too_long() {
     let mut state = LockState::default();
-    let first = ticket_of(state.acquire(ACTOR, LockMode::Write, 0));
-    let second = ticket_of(state.acquire(ACTOR, LockMode::Write, 10));
+    let first = state.acquire(ACTOR, LockMode::Write, 0).ticket;
+    let second = state.acquire(ACTOR, LockMode::Write, 10).ticket;
     let leave_ns = 10 + HANDOVER_AFTER_NS;
     state.release(first, LockMode::Write, leave_ns);
 
@@ -42,8 +38,8 @@ fn the_turn_is_kept_for_a_writer_that_queued_too_long() {
 #[test]
 fn readers_go_in_until_the_next_writer_is_awake() {
     let mut state = LockState::default();
-    let first = ticket_of(state.acquire(ACTOR, LockMode::Write, 0));
-    let second = ticket_of(state.acquire(ACTOR, LockMode::Write, 0));
+    let first = state.acquire(ACTOR, LockMode::Write, 0).ticket;
+    let second = state.acquire(ACTOR, LockMode::Write, 0).ticket;
     state.release(first, LockMode::Write, 2 * HANDOVER_AFTER_NS);
 
     // The turn is kept for the second writer, but it has not taken it yet.
@@ -56,10 +52,10 @@ fn readers_go_in_until_the_next_writer_is_awake() {
 fn intervals_have_blockers_and_times() {
     let [r1, w1, r2, w2] = ["r1", "w1", "r2", "w2"].map(TaskLabel::named);
     let mut state = LockState::default();
-    let r1_ticket = ticket_of(state.acquire(r1, LockMode::Read, 1));
-    let w1_ticket = ticket_of(state.acquire(w1, LockMode::Write, 2));
-    let r2_ticket = ticket_of(state.acquire(r2, LockMode::Read, 3));
-    let w2_ticket = ticket_of(state.acquire(w2, LockMode::Write, 4));
+    let r1_ticket = state.acquire(r1, LockMode::Read, 1).ticket;
+    let w1_ticket = state.acquire(w1, LockMode::Write, 2).ticket;
+    let r2_ticket = state.acquire(r2, LockMode::Read, 3).ticket;
+    let w2_ticket = state.acquire(w2, LockMode::Write, 4).ticket;
     state.release(r1_ticket, LockMode::Read, 5);
     state.release(w1_ticket, LockMode::Write, 6);
     assert!(!state.poll(w2_ticket, 6));
@@ -86,7 +82,7 @@ fn intervals_have_blockers_and_times() {
 fn a_waiting_reader_cannot_leave() {
     let mut state = LockState::default();
     state.acquire(ACTOR, LockMode::Write, 0);
-    let reader = ticket_of(state.acquire(ACTOR, LockMode::Read, 1));
+    let reader = state.acquire(ACTOR, LockMode::Read, 1).ticket;
     state.release(reader, LockMode::Read, 2);
 }
 
