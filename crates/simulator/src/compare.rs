@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::results::{ClassResults, Results, Share};
+use crate::results::{ClassResults, Results, Share, number};
 
 /// Latencies within this factor count as equal.
 const SAME: f64 = 1.1;
@@ -163,8 +163,4 @@ impl TimeChange {
             name => format!("waiting for {name}"),
         }
     }
-}
-
-fn number(number: Option<f64>) -> String {
-    number.map_or_else(|| "-".to_owned(), |number| format!("{number:.2}"))
 }

@@ -4,7 +4,7 @@
 //! run on threads. It decides which task to wake; like a thread, a woken process checks itself
 //! whether it has the lock. A mutex is a lock without readers.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -31,7 +31,6 @@ struct Inner {
     /// Of recorded tasks only.
     lanes: RefCell<BTreeMap<Ticket, Lane>>,
     accounting: RefCell<LockAccounting>,
-    longest_hold: Cell<Option<Hold>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +47,8 @@ pub struct LockAccounting {
     pub waited_ns: u64,
     /// Total holding time.
     pub held_ns: u64,
+    /// Of the tasks that have released the lock.
+    pub longest: Option<Hold>,
     pub blame: BTreeMap<BlameKey, Blame>,
 }
 
@@ -72,7 +73,6 @@ impl Lock {
             waiting: RefCell::default(),
             lanes: RefCell::default(),
             accounting: RefCell::default(),
-            longest_hold: Cell::default(),
         }))
     }
 
@@ -133,11 +133,6 @@ impl Lock {
         self.0.accounting.borrow().clone()
     }
 
-    /// Of the tasks that have released the lock.
-    pub fn longest_hold(&self) -> Option<Hold> {
-        self.0.longest_hold.get()
-    }
-
     pub fn with_state<T>(&self, look: impl FnOnce(&LockState) -> T) -> T {
         look(&self.0.state.borrow())
     }
@@ -173,8 +168,8 @@ impl Drop for LockGuard {
         }
         let held_ns = now_ns - acquisition.since_ns;
         accounting.held_ns += held_ns;
-        if inner.longest_hold.get().is_none_or(|longest| longest.ns < held_ns) {
-            inner.longest_hold.set(Some(Hold { label: acquisition.task, ns: held_ns }));
+        if accounting.longest.is_none_or(|longest| longest.ns < held_ns) {
+            accounting.longest = Some(Hold { label: acquisition.task, ns: held_ns });
         }
         let mut waiting = inner.waiting.borrow_mut();
         for ticket in wake {
@@ -192,6 +187,7 @@ impl LockAccounting {
         self.entries += other.entries;
         self.waited_ns += other.waited_ns;
         self.held_ns += other.held_ns;
+        self.longest = self.longest.into_iter().chain(other.longest).max_by_key(|hold| hold.ns);
         for (key, blame) in other.blame {
             let sum = self.blame.entry(key).or_default();
             sum.intervals += blame.intervals;

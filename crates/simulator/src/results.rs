@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use crate::account::{Account, TimeKind};
-use crate::lock::{Hold, LockAccounting};
+use crate::lock::LockAccounting;
 use crate::timeline::Timeline;
 use clearlane_backend::Era;
 
@@ -67,7 +67,6 @@ pub struct LockResults {
     /// As in the real code.
     pub name: &'static str,
     pub accounting: LockAccounting,
-    pub longest: Option<Hold>,
 }
 
 impl ClassResults {
@@ -120,27 +119,16 @@ impl Results {
         let mut table = format!("era {}\n", self.era);
         let widest = self.classes.iter().map(|class| class.name.chars().count()).max();
         let width = widest.unwrap_or(0).max(5);
-        let head = ["answered", "refused"].into_iter().chain(QUANTILES.map(|(name, _)| name));
-        let head = head.fold(format!("  {:width$}", "class"), |mut line, column| {
-            let _ = write!(line, " {column:>9}");
-            line
-        });
-        let _ = writeln!(table, "{head}   the slowest 1 % spend their time on");
+        let columns = ["answered", "refused"].into_iter().chain(QUANTILES.map(|(name, _)| name));
+        let columns: String = columns.map(|column| format!(" {column:>9}")).collect();
+        let why = "the slowest 1 % spend their time on";
+        let _ = writeln!(table, "  {:width$}{columns}   {why}", "class");
         for class in &self.classes {
-            let _ = write!(
-                table,
-                "  {:width$} {:>9} {:>9}",
-                class.name,
-                class.answers(),
-                class.refused
-            );
-            for (_, quantile) in QUANTILES {
-                let _ = match class.latency_ms(quantile) {
-                    Some(ms) => write!(table, " {ms:>9.2}"),
-                    None => write!(table, " {:>9}", "-"),
-                };
-            }
-            let _ = writeln!(table, "   {}", self.blame(class));
+            let (answered, refused) = (class.answers().to_string(), class.refused.to_string());
+            let times = QUANTILES.map(|(_, quantile)| number(class.latency_ms(quantile)));
+            let columns: String =
+                [answered, refused].iter().chain(&times).map(|it| format!(" {it:>9}")).collect();
+            let _ = writeln!(table, "  {:width$}{columns}   {}", class.name, self.blame(class));
         }
         for lock in &self.locks {
             let _ = writeln!(table, "  {}", lock.line());
@@ -216,12 +204,11 @@ impl fmt::Display for Share {
     }
 }
 
-impl LockResults {
-    pub(crate) fn add(&mut self, accounting: LockAccounting, longest: Option<Hold>) {
-        self.accounting.add_all(accounting);
-        self.longest = self.longest.into_iter().chain(longest).max_by_key(|hold| hold.ns);
-    }
+pub(crate) fn number(number: Option<f64>) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| format!("{number:.2}"))
+}
 
+impl LockResults {
     /// The task that held it for most of the time that this class waited for it. If most of
     /// `spent_ns` was waiting by a worker, it is the task that blocked any other for longest.
     fn culprit(&self, class: &str, spent_ns: u64) -> Option<&'static str> {
@@ -268,14 +255,14 @@ impl LockResults {
             "entries": accounting.entries,
             "waited_ms": ms(accounting.waited_ns),
             "held_ms": ms(accounting.held_ns),
-            "longest_hold": self.longest.map(|hold| json!({ "ms": ms(hold.ns), "by": hold.label.name() })),
+            "longest_hold": accounting.longest.map(|hold| json!({ "ms": ms(hold.ns), "by": hold.label.name() })),
         })
     }
 
     fn line(&self) -> String {
         let ms = |ns: u64| ns as f64 / 1e6;
         let accounting = &self.accounting;
-        let longest = self.longest.map_or_else(String::new, |hold| {
+        let longest = accounting.longest.map_or_else(String::new, |hold| {
             format!("; held for {:.2} ms at the longest, by {}", ms(hold.ns), hold.label.name())
         });
         format!(

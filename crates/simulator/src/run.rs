@@ -54,7 +54,7 @@ pub fn run(scenario: &Scenario, build: &Build) -> Result<Results, RunError> {
     check(scenario, build)?;
     let world = World::new();
     if let Some((from_ns, to_ns)) = scenario.recorded {
-        world.record(from_ns, to_ns);
+        world.recorder().begin(from_ns, to_ns);
     }
     let cluster = Cluster::start(&world, scenario, build);
     let window_ns = scenario.workload.seconds * 1_000_000_000;
@@ -79,7 +79,7 @@ pub fn run(scenario: &Scenario, build: &Build) -> Result<Results, RunError> {
         cores_used: used_ns as f64 / window_ns as f64,
         gap_max: cluster.members.iter().map(|member| member.gap_max.get()).max().unwrap_or(0),
         steps: world.steps(),
-        timeline: world.take_timeline(),
+        timeline: world.recorder().take(),
     };
     world.end();
     Ok(results)
@@ -90,10 +90,10 @@ fn locks(cluster: &Cluster) -> Vec<LockResults> {
     let mut all: Vec<LockResults> = Vec::new();
     let every = cluster.members.iter().flat_map(|member| member.locks.all());
     for lock in every.filter(|lock| lock.accounting().entries > 0) {
-        let (name, accounting, longest) = (lock.name(), lock.accounting(), lock.longest_hold());
+        let (name, accounting) = (lock.name(), lock.accounting());
         match all.iter_mut().find(|known| known.name == name) {
-            Some(known) => known.add(accounting, longest),
-            None => all.push(LockResults { name, accounting, longest }),
+            Some(known) => known.accounting.add_all(accounting),
+            None => all.push(LockResults { name, accounting }),
         }
     }
     all

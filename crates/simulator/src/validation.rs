@@ -3,8 +3,7 @@
 //! A shared machine is not the same twice, so the criteria are coarse:
 //!
 //! * A [figure](LatencyComparison) is near if it is within a [`FACTOR`] of the real one.
-//! * Where one era is [`CLEARLY`] slower than another on the real server, the model must agree
-//!   ([`Order`]).
+//! * Where one era is [`CLEARLY`] slower than another on the real server, the model must agree.
 
 use std::fmt::Write;
 
@@ -41,17 +40,6 @@ impl LatencyComparison {
     }
 }
 
-/// Two eras, of which one is clearly slower on the real server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
-    pub slower: Era,
-    pub quicker: Era,
-    pub class: String,
-    pub metric: &'static str,
-    /// Whether it is slower in the model, too.
-    pub agrees: bool,
-}
-
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Validation {
     /// By era, class and percentile.
@@ -59,25 +47,16 @@ pub struct Validation {
 }
 
 impl Validation {
-    /// All pairs of eras that have an order on the real server.
-    pub fn orders(&self) -> Vec<Order> {
-        let mut orders = Vec::new();
-        for slow in &self.comparisons {
-            let same = |other: &&LatencyComparison| {
-                slow.class == other.class && slow.metric == other.metric
-            };
-            let clearly = |other: &&LatencyComparison| slow.real_ms > CLEARLY * other.real_ms;
-            for quick in self.comparisons.iter().filter(same).filter(clearly) {
-                orders.push(Order {
-                    slower: slow.era,
-                    quicker: quick.era,
-                    class: slow.class.clone(),
-                    metric: slow.metric,
-                    agrees: slow.model_ms > quick.model_ms,
-                });
-            }
-        }
-        orders
+    /// All pairs of figures of which the first is clearly slower on the real server, and whether it
+    /// is slower in the model, too.
+    pub fn orders(&self) -> Vec<(&LatencyComparison, &LatencyComparison, bool)> {
+        let all = &self.comparisons;
+        let pairs = all.iter().flat_map(|slow| all.iter().map(move |quick| (slow, quick)));
+        let pairs = pairs.filter(|(slow, quick)| {
+            let is_same = (&slow.class, slow.metric) == (&quick.class, quick.metric);
+            is_same && slow.real_ms > CLEARLY * quick.real_ms
+        });
+        pairs.map(|(slow, quick)| (slow, quick, slow.model_ms > quick.model_ms)).collect()
     }
 
     /// Each figure, then those that are not near, by era, and where the order differs.
@@ -125,15 +104,15 @@ impl Validation {
 
     fn order_lines(&self) -> String {
         let orders = self.orders();
-        let agree = orders.iter().filter(|order| order.agrees).count();
+        let agree = orders.iter().filter(|(.., agrees)| *agrees).count();
         let mut lines = format!(
             "the order of two eras agrees in {agree} of the {} cases in which it is clear\n",
             orders.len()
         );
-        for Order { slower, quicker, class, metric, .. } in
-            orders.iter().filter(|order| !order.agrees)
-        {
-            let _ = writeln!(lines, "  not {metric} of {class}: {slower} is slower than {quicker}");
+        for (slow, quick, _) in orders.iter().filter(|(.., agrees)| !agrees) {
+            let LatencyComparison { era, class, metric, .. } = slow;
+            let _ =
+                writeln!(lines, "  not {metric} of {class}: {era} is slower than {}", quick.era);
         }
         lines
     }
@@ -149,13 +128,13 @@ impl Validation {
                 "near": figure.is_near(),
             })
         });
-        let orders = self.orders().into_iter().map(|order| {
+        let orders = self.orders().into_iter().map(|(slow, quick, agrees)| {
             json!({
-                "slower": order.slower.name(),
-                "quicker": order.quicker.name(),
-                "class": order.class,
-                "metric": order.metric,
-                "agrees": order.agrees,
+                "slower": slow.era.name(),
+                "quicker": quick.era.name(),
+                "class": slow.class,
+                "metric": slow.metric,
+                "agrees": agrees,
             })
         });
         json!({ "figures": accounting.collect::<Vec<_>>(), "orders": orders.collect::<Vec<_>>() })
@@ -186,7 +165,8 @@ mod tests {
         ];
         let validation = Validation { comparisons };
         let orders = validation.orders();
-        let orders: Vec<_> = orders.iter().map(|o| (o.slower, o.quicker, o.agrees)).collect();
+        let orders: Vec<_> =
+            orders.iter().map(|(slow, quick, agrees)| (slow.era, quick.era, *agrees)).collect();
         let ours = Era::Clearlane;
         // 3.2 and 3.4 are not far enough apart.
         assert_eq!(orders, [(Era::V3_2, ours, false), (Era::V3_4, ours, true)]);

@@ -22,7 +22,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use crate::recorder::Recorder;
-use crate::timeline::Timeline;
 
 /// The number is reused after the process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,11 +65,6 @@ impl World {
         self.0.steps.get()
     }
 
-    /// Number of living processes.
-    pub fn processes(&self) -> usize {
-        self.0.processes.borrow().len() - self.0.free.borrow().len()
-    }
-
     /// Makes a number for a new name.
     pub(crate) fn number_of(&self, name: &'static str) -> usize {
         let mut names = self.0.names.borrow_mut();
@@ -83,15 +77,6 @@ impl World {
     /// By number.
     pub(crate) fn names(&self) -> Vec<&'static str> {
         self.0.names.borrow().clone()
-    }
-
-    pub fn record(&self, from_ns: u64, to_ns: u64) {
-        self.0.recorder.begin(from_ns, to_ns);
-    }
-
-    /// Timeline since the last call.
-    pub fn take_timeline(&self) -> Timeline {
-        self.0.recorder.take()
     }
 
     pub(crate) fn recorder(&self) -> &Recorder {
@@ -190,10 +175,7 @@ impl World {
 
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("World")
-            .field("now_ns", &self.now_ns())
-            .field("processes", &self.processes())
-            .finish_non_exhaustive()
+        f.debug_struct("World").field("now_ns", &self.now_ns()).finish_non_exhaustive()
     }
 }
 

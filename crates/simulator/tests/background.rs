@@ -55,7 +55,7 @@ fn lock<'r>(results: &'r Results, name: &str) -> &'r LockResults {
 }
 
 fn longest_ms(results: &Results, name: &str) -> f64 {
-    lock(results, name).longest.map_or(0.0, |hold| hold.ns as f64 / 1e6)
+    lock(results, name).accounting.longest.map_or(0.0, |hold| hold.ns as f64 / 1e6)
 }
 
 /// A watcher that is 20,000 behind: 20,000 + 19,000 + ... + 1,000 are read, as #22265 has counted.
@@ -179,7 +179,7 @@ fn reads_of_era_3_0_are_entries_of_the_log() {
     assert!(ms(Era::V3_0) > 7.0 && ms(Era::V3_1) < 1.0, "{} {}", ms(Era::V3_0), ms(Era::V3_1));
     let holder = |era| {
         let results = found(&knobs, era);
-        let hold = lock(&results, "batchTx").longest.unwrap();
+        let hold = lock(&results, "batchTx").accounting.longest.unwrap();
         (hold.label.name(), hold.ns > 1_000_000)
     };
     assert_eq!(holder(Era::V3_0), ("commit", true));

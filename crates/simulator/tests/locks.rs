@@ -6,6 +6,7 @@ use std::rc::Rc;
 use clearlane_contention::TaskLabel;
 use clearlane_contention::rules::{BlockerState, LockMode};
 use clearlane_simulator::account::{Account, TimeKind};
+use clearlane_simulator::lock::{Hold, LockAccounting};
 use clearlane_simulator::{Cores, Lock, SimTask, World};
 
 /// ```text
@@ -77,11 +78,11 @@ fn a_small_convoy_by_hand() {
         ]
     );
     let [cheap, expensive, put] = ["cheap", "expensive", "put"].map(TaskLabel::named);
-    let blame = index.accounting().blame;
+    let LockAccounting { blame, longest, .. } = index.accounting();
     let waited =
         |waiter, mode, behind, stance| blame.get(&(waiter, mode, behind, stance)).map(|b| b.ns);
     assert_eq!(waited(put, LockMode::Write, expensive, BlockerState::Holding), Some(90_000));
     assert_eq!(waited(cheap, LockMode::Read, put, BlockerState::Waiting), Some(80_000));
     assert_eq!(waited(cheap, LockMode::Read, put, BlockerState::Holding), Some(10_000));
-    assert_eq!(index.longest_hold().map(|hold| (hold.label, hold.ns)), Some((expensive, 100_000)));
+    assert_eq!(longest, Some(Hold { label: expensive, ns: 100_000 }));
 }

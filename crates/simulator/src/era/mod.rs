@@ -11,7 +11,6 @@ mod concurrent;
 mod one_mutex;
 mod read_tx;
 mod steps;
-mod through_the_log;
 
 pub use clearlane_backend::Era;
 
@@ -56,8 +55,7 @@ pub(crate) fn reads_in_the_pool(era: Era, range: Range) -> bool {
 
 pub(crate) async fn range(member: &Member, task: &mut SimTask, range: Range) {
     match member.build.era {
-        Era::V3_0 => through_the_log::range(member, task, range).await,
-        Era::V3_1 => one_mutex::range(member, task, range).await,
+        Era::V3_0 | Era::V3_1 => one_mutex::range(member, task, range).await,
         Era::V3_2 => read_tx::range(member, task, range).await,
         Era::V3_4 | Era::V3_5 => concurrent::range(member, task, range).await,
         Era::Clearlane => clearlane::range(member, task, range).await,
@@ -66,8 +64,7 @@ pub(crate) async fn range(member: &Member, task: &mut SimTask, range: Range) {
 
 pub(crate) async fn write(member: &Member, task: &mut SimTask, write: Write) {
     match member.build.era {
-        Era::V3_0 => through_the_log::write(member, task, write).await,
-        Era::V3_1 => one_mutex::write(member, task, write).await,
+        Era::V3_0 | Era::V3_1 => one_mutex::write(member, task, write).await,
         Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::write(member, task, write).await,
         Era::Clearlane => clearlane::write(member, task, write).await,
     }
