@@ -15,12 +15,9 @@
 //! * The holders are looked up with every put, and not walked.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Bound;
 use std::time::Duration;
 
 use bytes::Bytes;
-
-use crate::{LeaseRejection, TTL_MAX};
 
 /// Where there is no leader to set a moment.
 pub(crate) const NEVER: Duration = Duration::MAX;
@@ -60,12 +57,6 @@ impl Lease {
     pub(crate) fn is_expired(&self, now: Duration) -> bool {
         self.expiry <= now
     }
-
-    /// At most this number of keys, behind one.
-    pub(crate) fn keys_after(&self, last: Option<&Bytes>, count: usize) -> Vec<Bytes> {
-        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
-        self.keys.range::<Bytes, _>((from, Bound::Unbounded)).take(count).cloned().collect()
-    }
 }
 
 pub(crate) fn ttl_duration(ttl: i64) -> Duration {
@@ -79,24 +70,6 @@ pub(crate) struct LeaseMap {
 }
 
 impl LeaseMap {
-    pub(crate) fn check_grant(
-        &self,
-        id: i64,
-        ttl: i64,
-        ttl_min: i64,
-    ) -> Result<i64, LeaseRejection> {
-        if id == 0 {
-            return Err(LeaseRejection::NotFound);
-        }
-        if ttl > TTL_MAX {
-            return Err(LeaseRejection::TtlTooLarge);
-        }
-        if self.by_id.contains_key(&id) {
-            return Err(LeaseRejection::Exists);
-        }
-        Ok(ttl.max(ttl_min))
-    }
-
     /// Adds a lease, of which there is none yet. It does not end until an expiry is set.
     pub(crate) fn add(&mut self, id: i64, ttl: i64, remaining_ttl: i64) {
         let (queued_at, checkpoint_at, keys) = (None, None, BTreeSet::new());

@@ -14,7 +14,7 @@
 //! 2. The transaction ends, and reports the keys as attached to no lease (`attach`).
 //! 3. `finish_delete`: the lease is gone.
 
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use clearlane_proto::{Message, leasepb};
 
 use crate::expiry::{Due, ExpirySchedule};
 use crate::lease_map::{Lease, LeaseMap, LeaseState, NEVER, ttl_duration};
-use crate::{Error, LeaseRejection, Result};
+use crate::{Error, LeaseRejection, Result, TTL_MAX};
 
 const KEYS_PER_PAGE: usize = 1024;
 
@@ -123,10 +123,16 @@ impl Lessor {
         ttl: i64,
         txn: &mut (dyn WriteTxn<A> + '_),
     ) -> Result<std::result::Result<i64, LeaseRejection>> {
-        let ttl = match self.state.lock().leases.check_grant(id, ttl, self.config.ttl_min()) {
-            Ok(ttl) => ttl,
-            Err(refused) => return Ok(Err(refused)),
-        };
+        if id == 0 {
+            return Ok(Err(LeaseRejection::NotFound));
+        }
+        if ttl > TTL_MAX {
+            return Ok(Err(LeaseRejection::TtlTooLarge));
+        }
+        if self.contains(id) {
+            return Ok(Err(LeaseRejection::Exists));
+        }
+        let ttl = ttl.max(self.config.ttl_min());
         save(leasepb::Lease { id, ttl, remaining_ttl: 0 }, txn)?;
         self.state.lock().leases.add(id, ttl, 0);
         Ok(Ok(ttl))
@@ -254,8 +260,12 @@ impl Lessor {
     pub fn keys(&self, id: i64) -> Vec<Bytes> {
         let mut keys: Vec<Bytes> = Vec::new();
         loop {
-            let page = |lease: &Lease| lease.keys_after(keys.last(), KEYS_PER_PAGE);
-            let page = self.state.lock().leases.by_id.get(&id).map(page).unwrap_or_default();
+            let from = keys.last().map_or(Bound::Unbounded, Bound::Excluded);
+            let state = self.state.lock();
+            let Some(lease) = state.leases.by_id.get(&id) else { return keys };
+            let page = lease.keys.range::<Bytes, _>((from, Bound::Unbounded)).take(KEYS_PER_PAGE);
+            let page: Vec<Bytes> = page.cloned().collect();
+            drop(state);
             let is_last = page.len() < KEYS_PER_PAGE;
             keys.extend(page);
             if is_last {

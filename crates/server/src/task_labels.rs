@@ -6,29 +6,23 @@ use std::sync::LazyLock;
 use clearlane_contention::TaskLabel;
 use clearlane_contention::timeline::LaneKind;
 
-/// A static per name, so that a name is looked up once.
-macro_rules! actors {
-    ($($(#[$doc:meta])* $name:ident $text:literal,)*) => {
-        $($(#[$doc])* pub static $name: LazyLock<TaskLabel> = LazyLock::new(|| TaskLabel::named($text));)*
-    };
-}
+/// A static, so that a name is looked up once.
+type Label = LazyLock<TaskLabel>;
 
-actors! {
-    GET "get",
-    /// How many keys it reads is not known when it takes its locks.
-    RANGE "range",
-    READ_TXN "read txn",
-    /// Reads and proposals pass through it.
-    RAFT "raft",
-    /// The writes of all clients.
-    APPLIER "applier",
-    LOG "log",
-    /// Commits the store, and compacts.
-    COMMIT "commit",
-    WATCH "watch",
-    /// Synchronises unsynced watchers.
-    CATCH_UP "catch-up",
-}
+pub static GET: Label = Label::new(|| TaskLabel::named("get"));
+/// How many keys it reads is not known when it takes its locks.
+pub static RANGE: Label = Label::new(|| TaskLabel::named("range"));
+pub static READ_TXN: Label = Label::new(|| TaskLabel::named("read txn"));
+/// Reads and proposals pass through it.
+pub static RAFT: Label = Label::new(|| TaskLabel::named("raft"));
+/// The writes of all clients.
+pub static APPLIER: Label = Label::new(|| TaskLabel::named("applier"));
+pub static LOG: Label = Label::new(|| TaskLabel::named("log"));
+/// Commits the store, and compacts.
+pub static COMMIT: Label = Label::new(|| TaskLabel::named("commit"));
+pub static WATCH: Label = Label::new(|| TaskLabel::named("watch"));
+/// Synchronises unsynced watchers.
+pub static CATCH_UP: Label = Label::new(|| TaskLabel::named("catch-up"));
 
 pub fn lane_kind_of(actor: TaskLabel) -> LaneKind {
     if [&*GET, &*RANGE, &*READ_TXN].contains(&&actor) { LaneKind::Read } else { LaneKind::Work }
