@@ -39,8 +39,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(Debug, Default)]
 pub(super) struct DiskSpace {
     is_low: AtomicBool,
-    are_commits_forbidden: AtomicBool,
-    is_wal_waiting: AtomicBool,
+    pub(super) are_commits_forbidden: AtomicBool,
+    pub(super) is_wal_waiting: AtomicBool,
     /// This member has proposed NOSPACE because of the disk, and has not disarmed it.
     pub(super) has_raised_alarm: AtomicBool,
     phase: Mutex<MonitorPhase>,
@@ -59,14 +59,6 @@ enum MonitorPhase {
 impl DiskSpace {
     pub(super) fn is_low(&self) -> bool {
         self.is_low.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn forbids_commits(&self) -> bool {
-        self.are_commits_forbidden.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn is_wal_waiting(&self) -> bool {
-        self.is_wal_waiting.load(Ordering::Relaxed)
     }
 
     pub(super) fn start(&self) {
@@ -171,17 +163,14 @@ impl DiskSpaceMonitor {
         }
         let needed = self.commit_bytes_needed();
         let free = shared.store_dir.free_space();
-        let least = if shared.disk_space.is_low() {
-            2 * (needed + LOW_SPACE_MARGIN_BYTES)
-        } else {
-            needed + LOW_SPACE_MARGIN_BYTES
-        };
-        self.publish(shared, free.min(shared.files.free_space(&shared.wal_dir)), least);
+        publish_low_space(
+            shared,
+            free.min(shared.files.free_space(&shared.wal_dir)),
+            needed + LOW_SPACE_MARGIN_BYTES,
+        );
         self.has_space_for_commit = free >= needed;
-        shared
-            .disk_space
-            .are_commits_forbidden
-            .store(!self.has_space_for_commit, Ordering::Relaxed);
+        let are_forbidden = &shared.disk_space.are_commits_forbidden;
+        are_forbidden.store(!self.has_space_for_commit, Ordering::Relaxed);
         self.has_space_for_commit
     }
 
@@ -189,18 +178,21 @@ impl DiskSpaceMonitor {
     pub(super) fn record_commit(&mut self) {
         self.committed_bytes = self.log_bytes;
     }
+}
 
-    fn publish(&self, shared: &ServerState, free: u64, least: u64) {
-        let is_low = free < least;
-        let was_low = shared.disk_space.is_low.swap(is_low, Ordering::Relaxed);
-        if is_low && !was_low {
-            tracing::error!(free, least, "the disk is nearly full: writes are refused");
-        } else if was_low && !is_low {
-            tracing::info!(free, "the disk has room again");
-        }
-        if is_low != was_low || shared.disk_space.has_raised_alarm.load(Ordering::Relaxed) || is_low
-        {
-            shared.raft_queue.push([RaftLoopEvent::DiskSpace]);
-        }
+/// A disk that was low has room again when twice as much is free.
+fn publish_low_space(shared: &ServerState, free: u64, least: u64) {
+    let disk = &shared.disk_space;
+    let was_low = disk.is_low();
+    let least = if was_low { 2 * least } else { least };
+    let is_low = free < least;
+    disk.is_low.store(is_low, Ordering::Relaxed);
+    if is_low && !was_low {
+        tracing::error!(free, least, "the disk is nearly full: writes are refused");
+    } else if was_low && !is_low {
+        tracing::info!(free, "the disk has room again");
+    }
+    if is_low || was_low || disk.has_raised_alarm.load(Ordering::Relaxed) {
+        shared.raft_queue.push([RaftLoopEvent::DiskSpace]);
     }
 }

@@ -166,12 +166,10 @@ impl ServerThreads {
     /// Refuses work that commits the store, or writes `bytes` beside it, if the disk lacks the
     /// room.
     pub fn require_disk_space(&self, bytes: u64) -> std::result::Result<(), RequestRejection> {
-        let has_room = || self.state.store_dir.free_space() >= bytes;
-        if !self.state.disk_space.forbids_commits() && has_room() {
-            Ok(())
-        } else {
-            Err(RequestRejection::NoSpace)
-        }
+        let are_commits_forbidden = &self.state.disk_space.are_commits_forbidden;
+        let is_forbidden = are_commits_forbidden.load(Ordering::Relaxed)
+            || self.state.store_dir.free_space() < bytes;
+        if is_forbidden { Err(RequestRejection::NoSpace) } else { Ok(()) }
     }
 
     pub fn election_timeout(&self) -> Duration {

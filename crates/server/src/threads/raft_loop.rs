@@ -185,35 +185,25 @@ impl RaftLoop<'_> {
         let member = self.replica.metadata.node_id;
         let is_raised = self.replica.alarms.is_raised_by(member, AlarmType::Nospace);
         let room = &self.state.disk_space;
-        if room.is_wal_waiting() {
+        if room.is_wal_waiting.load(Relaxed) {
             self.transfer_leadership();
         }
         match (self.nospace_alarm, is_raised) {
-            (NospaceAlarm::None, false) if room.is_low() => {
+            // A proposal may have been lost.
+            (NospaceAlarm::None | NospaceAlarm::Proposed, false) if room.is_low() => {
                 self.nospace_alarm = NospaceAlarm::Proposed;
                 self.replica.propose_alarm(alarms::no_space(member));
             }
-            (NospaceAlarm::Proposed, true) => {
-                self.nospace_alarm = NospaceAlarm::Raised;
-                return;
-            }
-            // The proposal may have been lost.
-            (NospaceAlarm::Proposed, false) if room.is_low() => {
-                self.replica.propose_alarm(alarms::no_space(member));
-            }
-            (NospaceAlarm::Raised, false) => {
-                self.nospace_alarm = NospaceAlarm::None;
-                room.has_raised_alarm.store(false, Relaxed);
-                return;
-            }
+            (NospaceAlarm::Proposed, true) => self.nospace_alarm = NospaceAlarm::Raised,
+            (NospaceAlarm::Raised, false) => self.nospace_alarm = NospaceAlarm::None,
             (NospaceAlarm::Raised, true)
                 if !room.is_low() && self.state.quota.allows(self.state.sizes.size(), 0) =>
             {
                 self.replica.propose_alarm(alarms::disarm_no_space(member));
             }
-            _ => return,
+            _ => {}
         }
-        room.has_raised_alarm.store(true, Relaxed);
+        room.has_raised_alarm.store(self.nospace_alarm != NospaceAlarm::None, Relaxed);
     }
 
     /// Called when the log waits for room: a leader that cannot write holds up all members.
