@@ -53,7 +53,8 @@ pub fn initial_check(
         "starting initial corruption check"
     );
     let failed = |why: &dyn std::fmt::Display| format!("{id} failed to fetch hash ({why})");
-    let (sum, _) = checksums::hash_kv(&*node.store(), 0).map_err(|trouble| failed(&trouble))?;
+    let own_hash = checksums::hash_kv(&*node.store(), 0).map_err(|error| failed(&error))?;
+    let sum = own_hash.hash_kv;
     let others =
         hash_kv::fetch_from_peers(node, (peer_urls, outgoing), sum.hash_revision, patience);
     let others = others.map_err(|error| failed(&error))?;
@@ -139,8 +140,7 @@ async fn compaction_check(member: &Server, checked: i64) -> i64 {
 async fn local_hash(member: &Server) -> Result<MemberHash, RequestError> {
     let store = member.threads().store();
     let work = tokio::task::spawn_blocking(move || checksums::hash_kv(&*store, 0));
-    let (sum, revision) = work.await.map_err(|_| RequestError::Stopped)??;
-    Ok(MemberHash { hash_kv: sum, revision })
+    work.await.map_err(|_| RequestError::Stopped)?
 }
 
 /// Asks all at once.

@@ -39,10 +39,10 @@ pub(super) async fn handle_hash_kv(
         checksums::hash_kv(&*store, revision)
     });
     let done = work.await.map_err(|error| Status::internal(error.to_string()))?;
-    let (sum, revision) = done.map_err(|trouble| status_of(&trouble))?;
+    let MemberHash { hash_kv, revision } = done.map_err(|trouble| status_of(&trouble))?;
     let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
     member.fill_header(&mut header);
-    let HashKv { hash, compact_revision, hash_revision } = sum;
+    let HashKv { hash, compact_revision, hash_revision } = hash_kv;
     Ok(HashKvResponse { header, hash, compact_revision, hash_revision })
 }
 

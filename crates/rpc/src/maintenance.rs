@@ -25,6 +25,7 @@ use clearlane_proto::etcdserverpb::{
     StatusResponse,
 };
 use clearlane_proto::membershippb::DowngradeInfoSetRequest;
+use clearlane_server::corruption::MemberHash;
 use clearlane_server::downgrade::{self, downgrade_info, validate};
 use clearlane_server::snapshot_file::SnapshotWriter;
 use clearlane_server::{AppliedPosition, RequestError, Server, checksums};
@@ -219,12 +220,12 @@ impl Maintenance for MaintenanceService {
         self.check_can_serve(&request, RequiredRole::Voter)?;
         let at = request.get_ref().revision;
         let work = move |member: &Server| checksums::hash_kv(&*member.threads().store(), at);
-        let (sum, revision) = self.run_blocking(work).await?;
+        let MemberHash { hash_kv, revision } = self.run_blocking(work).await?;
         Ok(Response::new(HashKvResponse {
             header: self.server.header_at(revision),
-            hash: sum.hash,
-            compact_revision: sum.compact_revision,
-            hash_revision: sum.hash_revision,
+            hash: hash_kv.hash,
+            compact_revision: hash_kv.compact_revision,
+            hash_revision: hash_kv.hash_revision,
         }))
     }
 

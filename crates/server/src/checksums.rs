@@ -8,25 +8,25 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clearlane_backend::{self as backend, RangeVisitor, ReadTx, Value};
 use clearlane_engine::{Bucket, KeyRange, Snapshot};
-use clearlane_mvcc::{BackendHashJob, HashKv, Store};
+use clearlane_mvcc::{BackendHashJob, Store};
 
 use crate::applied_position::AppliedPosition;
 use crate::apply::ApplyError;
+use crate::corruption::MemberHash;
 use crate::error::Result;
 use crate::request_error::RequestError;
 
 const KEYS_PER_STEP: usize = 10_000;
 
-/// The hash of all keys at a revision (0: the current one), and the current revision of the same
-/// state.
+/// The hash of all keys at a revision (0: the current one).
 pub fn hash_kv(
     store: &dyn Store<AppliedPosition>,
     revision: i64,
-) -> std::result::Result<(HashKv, i64), RequestError> {
+) -> std::result::Result<MemberHash, RequestError> {
     let mut job = store.hash(revision).map_err(ApplyError::from)?;
     loop {
-        if let Some(sum) = job.step(KEYS_PER_STEP).map_err(ApplyError::from)? {
-            return Ok((sum, job.revision()));
+        if let Some(hash_kv) = job.step(KEYS_PER_STEP).map_err(ApplyError::from)? {
+            return Ok(MemberHash { hash_kv, revision: job.revision() });
         }
     }
 }
