@@ -141,6 +141,7 @@ mod tests {
         for members in [ConfState::default(), members] {
             let progress = AppliedPosition { index: 7, term: 2, conf_state: Arc::new(members) };
             let engine = MemoryEngine::new();
+            assert_eq!(read(&engine).unwrap(), AppliedPosition::default());
             let mut txn = engine.begin_write().unwrap();
             let mut put = |bucket, key: &[u8], value: &[u8]| Ok(txn.put(bucket, key, value)?);
             AppliedPosition::pre_commit().run(&progress, &mut put).unwrap();
@@ -157,11 +158,6 @@ mod tests {
         assert_eq!(print_conf_state(&members), text);
         let null = parse_conf_state(br#"{"voters":null,"new":1}"#).unwrap();
         assert_eq!(null, ConfState::default());
-    }
-
-    #[test]
-    fn a_new_store_is_at_the_beginning() {
-        assert_eq!(read(&write(&[])).unwrap(), AppliedPosition::default());
     }
 
     #[test]

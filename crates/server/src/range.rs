@@ -35,7 +35,8 @@ use crate::streamed_range::StreamedRange;
 use crate::task_labels::{GET, RANGE, READ_TXN};
 
 /// What a range may read on the network thread.
-const INLINE_BUDGET: Budget = Budget { records: 128, bytes: 256 << 10 };
+const INLINE_RECORDS_MAX: usize = 128;
+const INLINE_BYTES_MAX: usize = 256 << 10;
 
 impl Server {
     pub async fn range(
@@ -68,20 +69,12 @@ impl Server {
         trace: &mut RequestTrace,
     ) -> std::result::Result<RangeResult, RequestError> {
         let number = trace.number;
-        let collected = {
-            let _as = task_label(&request).enter_numbered(number);
-            self.read_cached(|| collect_rows(&*view, &request, INLINE_BUDGET))
-        };
-        let rows = match collected {
-            Some(collected) => collected?,
+        let rows = match self.read_cached(|| collect_rows(&*view, &request, number)) {
+            Some(rows) => rows?,
             None => {
                 let (view, request) = (Arc::clone(&view), request.clone());
-                let collect = move || {
-                    let _as = task_label(&request).enter_numbered(number);
-                    collect_rows(&*view, &request, INLINE_BUDGET)
-                };
-                let pool = self.threads().uncached_pool();
-                Box::pin(self.run_in_pool(pool, trace, collect)).await?
+                let collect = move || collect_rows(&*view, &request, number);
+                Box::pin(self.run_in_pool(self.threads().uncached_pool(), trace, collect)).await?
             }
         };
         if let Some(rows) = rows {
@@ -195,27 +188,22 @@ impl RangeResult {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Budget {
-    records: usize,
-    bytes: usize,
-}
-
-/// The records of a plain range; `None` if they exceed the budget.
+/// The records of a plain range; `None` if they exceed what the network thread may read.
 fn collect_rows(
     view: &dyn ReadTxn,
     request: &RangeRequest,
-    mut left: Budget,
+    number: u32,
 ) -> ReadResult<Option<RangeRows>> {
+    let _as = task_label(request).enter_numbered(number);
     let mut records = Vec::new();
+    let mut bytes_left = INLINE_BYTES_MAX;
     let mut is_beyond = false;
     let count = view.visit_records(key_span(request).range(), options(request), &mut |record| {
-        is_beyond = left.records == 0 || left.bytes < record.len();
+        is_beyond = records.len() == INLINE_RECORDS_MAX || bytes_left < record.len();
         if is_beyond {
             return ControlFlow::Break(());
         }
-        left.records -= 1;
-        left.bytes -= record.len();
+        bytes_left -= record.len();
         records.push(record);
         ControlFlow::Continue(())
     })?;

@@ -12,7 +12,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use clearlane_raft::Message;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::replica::{ApplyReport, ReplicaInput};
@@ -57,6 +57,15 @@ impl QueuedEvents {
     }
 }
 
+/// Wakes the raft loop, if it sleeps and there is something to do.
+fn wake(mut queued: MutexGuard<'_, QueuedEvents>) {
+    let waker = if queued.is_empty() { None } else { queued.waker.take() };
+    drop(queued);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
 /// While more is queued, members' streams are not read.
 const MESSAGE_BYTES_MAX: u64 = 64 << 20;
 
@@ -64,12 +73,7 @@ impl RaftLoopQueue {
     pub(super) fn push(&self, inputs: impl IntoIterator<Item = impl Into<RaftLoopEvent>>) {
         let mut queued = self.queued.lock();
         queued.events.extend(inputs.into_iter().map(Into::into));
-        let is_empty = queued.is_empty();
-        let waker = if is_empty { None } else { queued.waker.take() };
-        drop(queued);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake(queued);
     }
 
     pub(super) fn push_messages(&self, messages: Vec<Message>) {
@@ -86,11 +90,7 @@ impl RaftLoopQueue {
             Some(before) => before.merge(applied),
             none => *none = Some(Box::new(applied)),
         }
-        let waker = if queued.is_urgent { queued.waker.take() } else { None };
-        drop(queued);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake(queued);
     }
 
     pub(super) fn set_awaited_index(&self, index: u64) {
