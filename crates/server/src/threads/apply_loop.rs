@@ -147,11 +147,11 @@ impl ApplyReadyHandler for ApplyLoop<'_> {
     fn report_slow(&mut self, slow: Vec<SlowEntry>) {
         for SlowEntry { took, stages, request, outcome } in slow {
             self.state.metrics.slow_applies.fetch_add(1, Relaxed);
-            let (response, error) = match outcome {
-                Some(Ok(size)) => (format!("size:{size}"), None),
-                Some(Err(error)) => (String::new(), Some(error)),
-                None => (String::new(), None),
+            let response = match outcome {
+                Some(Ok(size)) => format!("size:{size}"),
+                _ => String::new(),
             };
+            let error = outcome.and_then(std::result::Result::err);
             tracing::warn!(
                 ?took,
                 "expected-duration" = ?self.slow_limit,

@@ -1,11 +1,12 @@
 //! Metrics of a member's threads, from the start of the process.
 //!
 //! Each is an atomic number that any thread may read; two of them may be of different moments. What
-//! is stored (revision, sizes, members) is not among them: ask the store.
+//! is stored is not among them, but for its [sizes](StoreSizes): ask the store.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use clearlane_backend::Sizes;
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::{Change, RangeOptions, Store};
 
@@ -201,6 +202,37 @@ impl Metrics {
         if let Some(each) = took.checked_div(entries) {
             (0..entries).for_each(|_| self.applies.record(each));
         }
+    }
+}
+
+/// The sizes of the store as of the last commit. What they mean: [`quota`](crate::quota).
+#[derive(Debug, Default)]
+pub struct StoreSizes {
+    in_use: AtomicU64,
+    peak_in_use: AtomicU64,
+}
+
+impl StoreSizes {
+    /// Bytes of all keys and values, history included, at their maximum since the store was last
+    /// rewritten: what counts for the quota.
+    pub fn size(&self) -> u64 {
+        self.peak_in_use.load(Relaxed)
+    }
+
+    /// Bytes of all keys and values, history included.
+    pub fn in_use(&self) -> u64 {
+        self.in_use.load(Relaxed)
+    }
+
+    pub(super) fn update(&self, sizes: Sizes) {
+        self.in_use.store(sizes.in_use, Relaxed);
+        self.peak_in_use.fetch_max(sizes.in_use, Relaxed);
+    }
+
+    /// For a store that was rewritten or replaced.
+    pub(super) fn reset(&self, sizes: Sizes) {
+        self.update(sizes);
+        self.peak_in_use.store(sizes.in_use, Relaxed);
     }
 }
 

@@ -31,20 +31,18 @@ pub struct PeerTraffic {
     pub round_trips: Arc<DurationHistogram>,
 }
 
+/// `leader` is the member that should be the leader.
 pub trait PeerClients: Send + Sync + Debug {
     /// `None` if there is no connection.
     fn active_since(&self, id: u64) -> Option<Instant>;
 
     fn traffic(&self) -> Vec<PeerTraffic>;
 
-    /// Asks a member, which should be the leader.
     fn promote(&self, leader: u64, learner: u64) -> PeerFuture<'_, Vec<Member>>;
 
-    /// Asks a member, which should be the leader. Returns the TTL in seconds; 0 if there is no such
-    /// lease.
+    /// Returns the TTL in seconds; 0 if there is no such lease.
     fn renew_lease(&self, leader: u64, lease: i64) -> PeerFuture<'_, i64>;
 
-    /// Asks a member, which should be the leader.
     fn lease_time_to_live(
         &self,
         leader: u64,

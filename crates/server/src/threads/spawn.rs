@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use clearlane_backend::Era;
-use clearlane_net::sched::SchedClass;
+use clearlane_net::sched::SchedClass::{self, Batch, Latency, Normal};
 use clearlane_wal::Wal;
 
 use super::commit_thread::CommitThread;
@@ -37,24 +37,18 @@ pub(super) fn spawn_all(
     let applies_to = to_commit.clone();
     let channels = raft_loop::Channels { to_wal, to_apply, to_commit, network };
     let mut threads = vec![
-        spawn("wal", SchedClass::Latency, shared, move |shared| {
-            wal_thread::run(wal, &from_raft, shared)
+        spawn("wal", Latency, shared, move |state| wal_thread::run(wal, &from_raft, state)),
+        spawn("commit", Normal, shared, move |state| commits.run(&commit_work, state)),
+        spawn("raft", Latency, shared, move |state| raft_loop::run(replica, tick, channels, state)),
+        spawn("apply", Latency, shared, move |state| {
+            apply_loop::run(applier, &apply_work, applies_to, state)
         }),
-        spawn("commit", SchedClass::Normal, shared, move |shared| {
-            commits.run(&commit_work, shared)
-        }),
-        spawn("raft", SchedClass::Latency, shared, move |shared| {
-            raft_loop::run(replica, tick, channels, shared)
-        }),
-        spawn("apply", SchedClass::Latency, shared, move |shared| {
-            apply_loop::run(applier, &apply_work, applies_to, shared)
-        }),
-        spawn("watch", SchedClass::Latency, shared, watch_thread::deliver),
-        spawn("catch-up", SchedClass::Normal, shared, watch_thread::sync_watchers),
+        spawn("watch", Latency, shared, watch_thread::deliver),
+        spawn("catch-up", Normal, shared, watch_thread::sync_watchers),
     ];
     // A reader without locks may be preempted for long: it blocks no other thread.
     let has_locks = shared.store.load().era() != Era::Clearlane;
-    let reader_class = if has_locks { SchedClass::Normal } else { SchedClass::Batch };
+    let reader_class = if has_locks { Normal } else { Batch };
     threads.extend((0..READ_POOL_THREADS).map(|number| {
         let run = |shared: &ServerState| shared.read_pool.run_worker();
         spawn(&format!("read-{number}"), reader_class, shared, run)
@@ -68,7 +62,7 @@ pub(super) fn spawn_uncached_reader(
     shared: &Arc<ServerState>,
 ) -> io::Result<JoinHandle<()>> {
     let run = |shared: &ServerState| shared.uncached_pool.run_worker();
-    spawn(&format!("uncached-{number}"), SchedClass::Latency, shared, run)
+    spawn(&format!("uncached-{number}"), Latency, shared, run)
 }
 
 /// Its error is published as the member's failure.

@@ -19,11 +19,10 @@ use tokio::sync::watch;
 
 use super::completions::CompletionQueue;
 use super::disk_space::DiskSpace;
-use super::metrics::Metrics;
+use super::metrics::{Metrics, StoreSizes};
 use super::peer_clients::PeerClients;
 use super::raft_loop_queue::{RaftLoopEvent, RaftLoopQueue};
 use super::read_pool::ReadPool;
-use super::sizes::StoreSizes;
 use super::status::Status;
 use super::timed_files::TimedFiles;
 use crate::alarms::Alarms;
