@@ -34,18 +34,18 @@ impl GrpcPeerClients {
         GrpcPeerClients { table: Arc::clone(&context.table), headers: context.headers(0) }
     }
 
-    fn client(&self, id: u64) -> Result<PeerClient<Channel>, RequestError> {
-        let link = self.table.get(id).filter(|link| !link.is_cut.load(Relaxed));
-        let channel = link.and_then(|link| link.channel());
-        let client = channel.map(PeerClient::new).ok_or(RequestError::NoLeader)?;
-        // Many keys may hang on a lease.
-        Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX))
-    }
-
-    fn with_headers<T>(&self, to: u64, question: T) -> Request<T> {
+    /// A client of that member, and a request with the headers of this one.
+    fn request<T>(
+        &self,
+        to: u64,
+        question: T,
+    ) -> Result<(PeerClient<Channel>, Request<T>), RequestError> {
+        let link = self.table.get(to).filter(|link| !link.is_cut.load(Relaxed));
+        let channel = link.and_then(|link| link.channel()).ok_or(RequestError::NoLeader)?;
         let mut request = Request::new(question);
         PeerHeaders { to, ..self.headers.clone() }.write(request.metadata_mut());
-        request
+        // Many keys may hang on a lease.
+        Ok((PeerClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX), request))
     }
 }
 
@@ -76,8 +76,7 @@ impl PeerClients for GrpcPeerClients {
 
     fn promote(&self, leader: u64, learner: u64) -> PeerFuture<'_, Vec<Member>> {
         Box::pin(async move {
-            let mut client = self.client(leader)?;
-            let request = self.with_headers(leader, PromoteRequest { learner });
+            let (mut client, request) = self.request(leader, PromoteRequest { learner })?;
             let reply = client.promote(request).await.map_err(error_from_status)?;
             Ok(reply.into_inner().members)
         })
@@ -85,8 +84,8 @@ impl PeerClients for GrpcPeerClients {
 
     fn renew_lease(&self, leader: u64, lease: i64) -> PeerFuture<'_, i64> {
         Box::pin(async move {
-            let mut client = self.client(leader)?;
-            let request = self.with_headers(leader, LeaseKeepAliveRequest { id: lease });
+            let (mut client, request) =
+                self.request(leader, LeaseKeepAliveRequest { id: lease })?;
             let reply = client.renew_lease(request).await.map_err(error_from_status)?;
             Ok(reply.into_inner().ttl)
         })
@@ -98,8 +97,7 @@ impl PeerClients for GrpcPeerClients {
         request: LeaseTimeToLiveRequest,
     ) -> PeerFuture<'_, LeaseTimeToLiveResponse> {
         Box::pin(async move {
-            let mut client = self.client(leader)?;
-            let request = self.with_headers(leader, request);
+            let (mut client, request) = self.request(leader, request)?;
             let reply = client.time_to_live(request).await.map_err(error_from_status)?;
             Ok(reply.into_inner())
         })
@@ -107,8 +105,7 @@ impl PeerClients for GrpcPeerClients {
 
     fn hash_kv(&self, member: u64, revision: i64) -> PeerFuture<'_, MemberHash> {
         Box::pin(async move {
-            let mut client = self.client(member)?;
-            let request = self.with_headers(member, HashKvRequest { revision });
+            let (mut client, request) = self.request(member, HashKvRequest { revision })?;
             let reply = client.hash_kv(request).await.map_err(error_from_status)?;
             Ok(hash_kv::member_hash(reply.get_ref()))
         })

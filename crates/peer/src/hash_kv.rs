@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clearlane_mvcc::HashKv;
 use clearlane_net::tls::Dialer;
-use clearlane_proto::etcdserverpb::{HashKvRequest, HashKvResponse, ResponseHeader};
+use clearlane_proto::etcdserverpb::{HashKvRequest, HashKvResponse};
 use clearlane_proto::peerpb::peer_client::PeerClient;
 use clearlane_server::checksums;
 use clearlane_server::corruption::{MemberHash, PeerHash};
@@ -39,10 +39,9 @@ pub(super) async fn handle_hash_kv(
         checksums::hash_kv(&*store, revision)
     });
     let done = work.await.map_err(|error| Status::internal(error.to_string()))?;
-    let MemberHash { hash_kv, revision } = done.map_err(|trouble| status_of(&trouble))?;
-    let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
-    member.fill_header(&mut header);
+    let MemberHash { hash_kv, revision } = done.map_err(|error| status_of(&error))?;
     let HashKv { hash, compact_revision, hash_revision } = hash_kv;
+    let header = member.header_at(revision);
     Ok(HashKvResponse { header, hash, compact_revision, hash_revision })
 }
 

@@ -12,8 +12,6 @@
 //! Addresses are given to another host after a while: without these checks a member of one cluster
 //! would put its entries into another's log.
 
-use std::fmt;
-
 use clearlane_server::RequestError;
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 use tonic::{Code, Status};
@@ -54,14 +52,17 @@ impl PeerHeaders {
         let text = |key: &'static str| {
             let value = metadata.get(key);
             let value = value.and_then(|value| str::from_utf8(value.as_encoded_bytes()).ok());
-            value.ok_or_else(|| rejected(format!("no {key} in the call: is this a member?")))
+            value.ok_or_else(|| {
+                Status::failed_precondition(format!("no {key} in the call: is this a member?"))
+            })
         };
         let id = |key| {
             let text = text(key)?;
-            u64::from_str_radix(text, 16).map_err(|_| rejected(format!("{key} is {text}: no id")))
+            u64::from_str_radix(text, 16)
+                .map_err(|_| Status::failed_precondition(format!("{key} is {text}: no id")))
         };
         let protocol: u32 = text("clearlane-protocol")?.parse().unwrap_or_default();
-        negotiate_protocol(protocol, protocol)?;
+        check_protocol(protocol, protocol)?;
         let urls = text("clearlane-peer-urls")?;
         Ok(PeerHeaders {
             cluster: id("clearlane-cluster")?,
@@ -74,34 +75,30 @@ impl PeerHeaders {
     /// Fails if the call is for another cluster or member.
     pub fn check(&self, cluster: u64, member: u64) -> Result<(), Status> {
         if self.cluster != cluster {
-            let theirs = self.cluster;
-            return Err(rejected(format!(
-                "cluster ID mismatch: member {:x} is of cluster {theirs:x}, and member {member:x} of \
-                 cluster {cluster:x}",
-                self.from
+            let (theirs, from) = (self.cluster, self.from);
+            return Err(Status::failed_precondition(format!(
+                "cluster ID mismatch: member {from:x} is of cluster {theirs:x}, \
+                 and member {member:x} of cluster {cluster:x}"
             )));
         }
         if self.to != member {
             let to = self.to;
-            return Err(rejected(format!("member {to:x} is called, and this is {member:x}")));
+            return Err(Status::failed_precondition(format!(
+                "member {to:x} is called, and this is {member:x}"
+            )));
         }
         Ok(())
     }
 }
 
-/// The newest protocol that both know.
-pub fn negotiate_protocol(min: u32, max: u32) -> Result<u32, Status> {
-    let common = max.min(PROTOCOL_MAX);
-    if common < min.max(PROTOCOL_MIN) {
-        return Err(rejected(format!(
+/// Fails if the other side knows no protocol that is known here.
+pub fn check_protocol(min: u32, max: u32) -> Result<(), Status> {
+    if max.min(PROTOCOL_MAX) < min.max(PROTOCOL_MIN) {
+        return Err(Status::failed_precondition(format!(
             "no common protocol: there it is {min} to {max}, here {PROTOCOL_MIN} to {PROTOCOL_MAX}"
         )));
     }
-    Ok(common)
-}
-
-fn rejected(words: impl fmt::Display) -> Status {
-    Status::new(Code::FailedPrecondition, words.to_string())
+    Ok(())
 }
 
 /// Other members read the error from the text.
@@ -154,8 +151,8 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_common_protocol_is_spoken() {
-        assert_eq!(negotiate_protocol(1, 7).unwrap(), 1);
-        assert!(negotiate_protocol(2, 7).is_err() && negotiate_protocol(0, 0).is_err());
+    fn a_common_protocol_is_required() {
+        check_protocol(1, 7).unwrap();
+        assert!(check_protocol(2, 7).is_err() && check_protocol(0, 0).is_err());
     }
 }

@@ -138,7 +138,7 @@ impl Peer for PeerService {
     async fn greet(&self, request: Request<Greeting>) -> Result<Response<Greeting>, Status> {
         self.check_headers(request.metadata())?;
         let theirs = request.get_ref();
-        headers::negotiate_protocol(theirs.protocol_min, theirs.protocol_max)?;
+        headers::check_protocol(theirs.protocol_min, theirs.protocol_max)?;
         Ok(Response::new(Greeting {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             protocol_min: PROTOCOL_MIN,

@@ -15,7 +15,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
-use super::headers::{PROTOCOL_MAX, PROTOCOL_MIN, is_removed_status, negotiate_protocol};
+use super::headers::{PROTOCOL_MAX, PROTOCOL_MIN, check_protocol, is_removed_status};
 use super::remote_peer::{Peer, StreamQueue, connect};
 use super::{CONNECTION_TIMEOUT, MESSAGE_BYTES_MAX, PeerContext};
 
@@ -50,13 +50,12 @@ pub(super) async fn run_stream(
     kind: StreamKind,
     mut end: UnboundedReceiver<Message>,
 ) {
-    let end = &mut end;
     let lane = PeerStream { context, peer: link, kind, last_error: Mutex::default() };
     let mut pause = RECONNECT_DELAYS.0;
     for attempt in 0.. {
         let begin = Instant::now();
-        let Err(status) = lane.run_connection(attempt, end).await else { return };
-        lane.on_disconnect(&status, end);
+        let Err(status) = lane.run_connection(attempt, &mut end).await else { return };
+        lane.on_disconnect(&status, &mut end);
         if is_removed_status(&status) {
             tracing::error!(member = %hex(lane.peer.id), "answered that this member was removed");
             lane.context.threads.report_removed();
@@ -125,7 +124,7 @@ impl PeerStream {
         };
         let greeted = timeout(CONNECTION_TIMEOUT, client.greet(self.with_headers(greeting))).await;
         let theirs = greeted.map_err(late)??.into_inner();
-        negotiate_protocol(theirs.protocol_min, theirs.protocol_max)?;
+        check_protocol(theirs.protocol_min, theirs.protocol_max)?;
         // One waits, and another is on its way: the stream takes them as its window allows.
         let (parcels, outgoing) = mpsc::channel(1);
         let request = self.with_headers(ReceiverStream::new(outgoing));
