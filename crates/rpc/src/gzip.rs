@@ -5,15 +5,15 @@
 //! uncompressed one.
 
 use std::io::{Read, Write};
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flate2::Compression;
 use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
+use futures_util::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
 use tonic::Status;
 use tonic::body::Body;
 
@@ -111,14 +111,22 @@ fn first_frame(bytes: &[u8], limit: usize) -> Result<Option<(u8, usize)>, Status
 /// For tonic's services, which know no compression.
 pub(super) fn decompress_request(mut request: Request<Body>, limit: usize) -> Request<Body> {
     request.headers_mut().remove(GRPC_ENCODING);
-    request.map(|body| Body::new(DecompressedBody { body, bytes: BytesMut::new(), limit }))
+    request.map(|body| {
+        let body = DecompressedBody { body, bytes: BytesMut::new(), limit };
+        let frames = stream::unfold(body, |mut body| async {
+            let next = body.next_frame().await.transpose()?;
+            Some((next, body))
+        });
+        Body::new(StreamBody::new(frames))
+    })
 }
 
 pub(super) fn recompress_response(answer: Response<Body>) -> Response<Body> {
     if answer.headers().contains_key("grpc-status") {
         return answer;
     }
-    let mut answer = answer.map(|body| Body::new(CompressedBody(body)));
+    let compress = |frame: Frame<Bytes>| frame.map_data(compress_frames);
+    let mut answer = answer.map(|body| Body::new(body.map_frame(compress)));
     answer.headers_mut().insert(GRPC_ENCODING, GZIP);
     answer
 }
@@ -140,52 +148,22 @@ impl DecompressedBody {
         let message = decompress(flag, &framed, self.limit, true)?;
         Ok(Some(frame_bytes(&message)))
     }
-}
 
-impl http_body::Body for DecompressedBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    async fn next_frame(&mut self) -> Result<Option<Frame<Bytes>>, Status> {
         loop {
             if let Some(message) = self.next_message()? {
-                return Poll::Ready(Some(Ok(Frame::data(message))));
+                return Ok(Some(Frame::data(message)));
             }
-            match ready!(Pin::new(&mut self.body).poll_frame(context)?) {
-                Some(frame) => match frame.into_data() {
-                    Ok(data) => self.bytes.put(data),
-                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
-                },
+            match self.body.frame().await.transpose()?.map(Frame::into_data) {
+                Some(Ok(data)) => self.bytes.put(data),
+                Some(Err(trailers)) => return Ok(Some(trailers)),
                 // The service refuses a message that was cut off.
                 None if !self.bytes.is_empty() => {
-                    let rest = std::mem::take(&mut self.bytes).freeze();
-                    return Poll::Ready(Some(Ok(Frame::data(rest))));
+                    return Ok(Some(Frame::data(std::mem::take(&mut self.bytes).freeze())));
                 }
-                None => return Poll::Ready(None),
+                None => return Ok(None),
             }
         }
-    }
-}
-
-struct CompressedBody(Body);
-
-impl http_body::Body for CompressedBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = ready!(Pin::new(&mut self.0).poll_frame(context)?);
-        Poll::Ready(frame.map(|frame| Ok(frame.map_data(compress_frames))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
     }
 }
 

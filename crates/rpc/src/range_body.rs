@@ -104,7 +104,7 @@ impl RangeFrame {
     /// `encoded` is the length of the records with what lies between them.
     fn new(about: &RangeMeta, encoded: usize) -> Result<RangeFrame, Status> {
         let tail = tail(about);
-        let header = about.header.as_ref().map_or(0, |header| message_len(header.encoded_len()));
+        let header = about.header.as_ref().map_or(0, |header| field_len(header.encoded_len()));
         let length = encoded.saturating_add(header + tail.len());
         check_message_size(length as u64)?;
         let mut bytes = BytesMut::with_capacity(FRAME_HEAD_BYTES + header);
@@ -137,12 +137,9 @@ fn encode(record: &[u8], bytes: &mut BytesMut) {
     bytes.put_slice(record);
 }
 
-fn field_len(record: usize) -> usize {
-    key_len(KVS) + encoded_len_varint(record as u64) + record
-}
-
-fn message_len(message: usize) -> usize {
-    key_len(HEADER) + encoded_len_varint(message as u64) + message
+/// Of a record or the header: the keys of both have one byte.
+fn field_len(length: usize) -> usize {
+    key_len(KVS) + encoded_len_varint(length as u64) + length
 }
 
 /// The first of `records` is encoded behind `bytes`.

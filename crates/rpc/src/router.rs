@@ -82,8 +82,7 @@ impl Router {
         request: Request<Incoming>,
         method: RpcMethod,
     ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send + use<> {
-        let ThreadServices { mut grpc, metrics, server, .. } = self.services.clone();
-        let limit = kv::message_bytes_max(&server);
+        let services = self.services.clone();
         async move {
             let is_packed = match gzip::is_gzip(request.headers()) {
                 Ok(is_packed) => is_packed,
@@ -95,10 +94,10 @@ impl Router {
             });
             let mut request = request.map(tonic::body::Body::new);
             if is_packed {
-                request = gzip::decompress_request(request, limit);
+                request =
+                    gzip::decompress_request(request, kv::message_bytes_max(&services.server));
             }
-            let within = counted_call::CallLimits { limit, deadline_ns: until_ns };
-            let answer = counted_call::call(&metrics, method, &mut grpc, request, within).await;
+            let answer = counted_call::call(services, method, request, until_ns).await;
             let answer = if is_packed { gzip::recompress_response(answer) } else { answer };
             Ok(answer.map(ResponseBody::Tonic))
         }

@@ -20,7 +20,9 @@ use prost::{DecodeError, Message};
 use tonic::Status;
 
 use crate::context::RequestContext;
-use crate::grpc_frame::{FRAME_HEAD_BYTES, check_message_size, check_received_size, frame};
+use crate::grpc_frame::{
+    FRAME_HEAD_BYTES, check_message_size, check_received_size, frame, read_head,
+};
 use crate::gzip;
 use crate::response_body::{ResponseBody, ok_response};
 use crate::status;
@@ -129,12 +131,9 @@ async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
 
 /// `None` if the head of the frame is incomplete.
 fn frame_len(bytes: &[u8], limit: usize) -> Result<Option<usize>, Status> {
-    let Some((head, message)) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>() else {
-        return Ok(None);
-    };
-    let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+    let Some((_, length)) = read_head(bytes) else { return Ok(None) };
     check_received_size(length, limit)?;
-    if message.len() > length {
+    if bytes.len() > FRAME_HEAD_BYTES + length {
         return Err(Status::internal("grpc: more than one message in a call that takes one"));
     }
     Ok(Some(FRAME_HEAD_BYTES + length))

@@ -57,23 +57,31 @@ enum TranscodeState {
     Key,
     Number(Option<FieldDescriptor>),
     Length(Option<FieldDescriptor>),
-    /// A value, and what of it does not yet fill four characters of base64.
-    Bytes(u64, Vec<u8>),
-    Text(u64, Vec<u8>),
-    Unknown(u64),
+    /// `waiting` is what does not yet fill four characters of base64, or is no whole string.
+    Value {
+        kind: ValueKind,
+        left: u64,
+        waiting: Vec<u8>,
+    },
+}
+
+#[derive(Debug)]
+enum ValueKind {
+    Bytes,
+    Text,
+    Unknown,
 }
 
 impl JsonTranscoder {
     pub(super) fn new(kind: MessageDescriptor, length: u64) -> JsonTranscoder {
-        let mut walk = JsonTranscoder {
-            open: Vec::new(),
+        let outermost = OpenMessage { kind, end: length, last: 0, is_in_list: false };
+        JsonTranscoder {
+            open: vec![outermost],
             state: TranscodeState::Key,
             at: 0,
             number: 0,
             shift: 0,
-        };
-        walk.begin_message(kind, length);
-        walk
+        }
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -99,53 +107,33 @@ impl JsonTranscoder {
     }
 
     fn step(&mut self, bytes: &mut Bytes, text: &mut Vec<u8>) -> Result<(), Status> {
+        if let TranscodeState::Value { kind, left, waiting } = &mut self.state {
+            let some = bytes.split_to((*left).min(bytes.len().min(CHUNK_BYTES) as u64) as usize);
+            self.at += some.len() as u64;
+            *left -= some.len() as u64;
+            match kind {
+                ValueKind::Bytes => write_base64(waiting, &some, *left == 0, text),
+                ValueKind::Text => waiting.extend_from_slice(&some),
+                ValueKind::Unknown => {}
+            }
+            if *left == 0 {
+                if matches!(kind, ValueKind::Text) {
+                    write_string(waiting, text)?;
+                }
+                self.state = TranscodeState::Key;
+            }
+            return Ok(());
+        }
+        let Some(number) = self.number(bytes)? else { return Ok(()) };
         match std::mem::replace(&mut self.state, TranscodeState::Key) {
-            TranscodeState::Key => {
-                if let Some(key) = self.number(bytes)? {
-                    self.state = self.field(key)?;
-                }
-            }
-            TranscodeState::Number(field) => match (self.number(bytes)?, field) {
-                (Some(number), Some(field)) => self.write_number(&field, number, text)?,
-                (Some(_), None) => {}
-                (None, field) => self.state = TranscodeState::Number(field),
-            },
-            TranscodeState::Length(field) => match self.number(bytes)? {
-                Some(length) => self.state = self.length_delimited(field, length, text)?,
-                None => self.state = TranscodeState::Length(field),
-            },
-            TranscodeState::Bytes(left, mut waiting) => {
-                let some = self.next_bytes(left, bytes);
-                let left = left - some.len() as u64;
-                write_base64(&mut waiting, &some, left == 0, text);
-                if left > 0 {
-                    self.state = TranscodeState::Bytes(left, waiting);
-                }
-            }
-            TranscodeState::Text(left, mut string) => {
-                let some = self.next_bytes(left, bytes);
-                let left = left - some.len() as u64;
-                string.extend_from_slice(&some);
-                match left {
-                    0 => write_string(&string, text)?,
-                    _ => self.state = TranscodeState::Text(left, string),
-                }
-            }
-            TranscodeState::Unknown(left) => {
-                let left = left - self.next_bytes(left, bytes).len() as u64;
-                if left > 0 {
-                    self.state = TranscodeState::Unknown(left);
-                }
+            TranscodeState::Number(Some(field)) => self.write_number(&field, number, text)?,
+            TranscodeState::Number(None) => {}
+            TranscodeState::Length(field) => self.length_delimited(field, number, text)?,
+            TranscodeState::Key | TranscodeState::Value { .. } => {
+                self.state = self.field(number)?
             }
         }
         Ok(())
-    }
-
-    fn next_bytes(&mut self, left: u64, bytes: &mut Bytes) -> Bytes {
-        let some =
-            bytes.split_to(bytes.len().min(CHUNK_BYTES).min(left.min(CHUNK_BYTES as u64) as usize));
-        self.at += some.len() as u64;
-        some
     }
 
     /// A number of up to ten bytes; nothing if it was cut off, and then it goes on with the next
@@ -176,20 +164,16 @@ impl JsonTranscoder {
         match WireType::try_from(key & 7) {
             Ok(WireType::Varint) => Ok(TranscodeState::Number(field)),
             Ok(WireType::LengthDelimited) => Ok(TranscodeState::Length(field)),
-            Ok(WireType::SixtyFourBit) if field.is_none() => {
-                Ok(TranscodeState::Unknown(self.check_length(8)?))
-            }
-            Ok(WireType::ThirtyTwoBit) if field.is_none() => {
-                Ok(TranscodeState::Unknown(self.check_length(4)?))
-            }
+            Ok(WireType::SixtyFourBit) if field.is_none() => self.value(ValueKind::Unknown, 8),
+            Ok(WireType::ThirtyTwoBit) if field.is_none() => self.value(ValueKind::Unknown, 4),
             _ => Err(malformed("a field of a kind that no answer has")),
         }
     }
 
     /// Fails if the open message ends before this length.
-    fn check_length(&self, length: u64) -> Result<u64, Status> {
+    fn value(&self, kind: ValueKind, length: u64) -> Result<TranscodeState, Status> {
         if self.innermost().end - self.at >= length {
-            Ok(length)
+            Ok(TranscodeState::Value { kind, left: length, waiting: Vec::new() })
         } else {
             Err(malformed("a field that is longer than its message"))
         }
@@ -204,37 +188,33 @@ impl JsonTranscoder {
         field: Option<FieldDescriptor>,
         length: u64,
         text: &mut Vec<u8>,
-    ) -> Result<TranscodeState, Status> {
-        let length = self.check_length(length)?;
+    ) -> Result<(), Status> {
+        let value = self.value(ValueKind::Unknown, length)?;
         let Some(field) = field else {
-            return Ok(if length == 0 {
-                TranscodeState::Key
-            } else {
-                TranscodeState::Unknown(length)
-            });
+            if length > 0 {
+                self.state = value;
+            }
+            return Ok(());
         };
         self.check_field_order(&field)?;
         if length == 0 && is_left_out(&field) {
-            return Ok(TranscodeState::Key);
+            return Ok(());
         }
         self.write_name(&field, text);
         match field.kind() {
             Kind::Message(kind) => {
                 text.push(b'{');
                 self.begin_message(kind, length);
-                Ok(TranscodeState::Key)
             }
-            Kind::Bytes | Kind::String if length == 0 => {
-                text.extend_from_slice(b"\"\"");
-                Ok(TranscodeState::Key)
-            }
+            Kind::Bytes | Kind::String if length == 0 => text.extend_from_slice(b"\"\""),
             Kind::Bytes => {
                 text.push(b'"');
-                Ok(TranscodeState::Bytes(length, Vec::new()))
+                self.state = self.value(ValueKind::Bytes, length)?;
             }
-            Kind::String => Ok(TranscodeState::Text(length, Vec::new())),
-            _ => Err(malformed("packed numbers, which no answer has")),
+            Kind::String => self.state = self.value(ValueKind::Text, length)?,
+            _ => return Err(malformed("packed numbers, which no answer has")),
         }
+        Ok(())
     }
 
     fn begin_message(&mut self, kind: MessageDescriptor, length: u64) {
@@ -258,8 +238,7 @@ impl JsonTranscoder {
     /// Text cannot be taken back, so fields must come in the order of their numbers.
     fn check_field_order(&self, field: &FieldDescriptor) -> Result<(), Status> {
         let open = self.innermost();
-        let is_next = field.number() > open.last;
-        if is_next || field.number() == open.last && open.is_in_list {
+        if field.number() > open.last || field.number() == open.last && open.is_in_list {
             Ok(())
         } else {
             Err(malformed("fields in another order than that of their numbers"))

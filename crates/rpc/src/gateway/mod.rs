@@ -30,7 +30,7 @@ use crate::client_info::{ClientInfo, RemoteAddress};
 use crate::context::ThreadServices;
 use crate::grpc_frame::frame_bytes;
 use crate::kv::{self, KvMethod};
-use crate::metrics::counted_call::{self, CallLimits};
+use crate::metrics::counted_call;
 
 /// The most bytes of JSON of one message: what fits into the 2 MiB of a gRPC message, as base64,
 /// and space for names and white space.
@@ -85,9 +85,7 @@ async fn call(
     *call.uri_mut() = http::Uri::from_static(binding.rpc);
     *call.headers_mut() = metadata(&parts.headers);
     *call.extensions_mut() = parts.extensions;
-    let ThreadServices { server, mut grpc, metrics, .. } = services.clone();
-    let limits = CallLimits { limit: kv::message_bytes_max(&server), deadline_ns: None };
-    let answer = counted_call::call(&metrics, binding.number, &mut grpc, call, limits).await;
+    let answer = counted_call::call(services.clone(), binding.number, call, None).await;
     if binding.method.is_server_streaming() {
         response::stream(answer, binding, cut_off).await
     } else {

@@ -1,12 +1,9 @@
 //! From the body of an HTTP request to the body of a call.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-
 use bytes::Bytes;
-use http_body::Body as _;
+use futures_util::stream::{self, StreamExt};
 use http_body::Frame;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited, StreamBody};
 use tokio::sync::oneshot;
 use tonic::Status;
 use tonic::body::Body;
@@ -38,16 +35,15 @@ pub(super) async fn stream(
     binding: &'static Binding,
 ) -> Result<(Body, oneshot::Receiver<()>), Status> {
     let (tell, cut_off) = oneshot::channel();
-    let mut messages = RequestMessages {
-        body,
-        binding,
-        splitter: JsonSplitter::default(),
-        first: None,
-        cut_off_to: Some(tell),
-    };
-    let first = std::future::poll_fn(|context| messages.poll_message(context)).await;
-    messages.first = first.transpose()?;
-    Ok((Body::new(messages), cut_off))
+    let splitter = JsonSplitter::default();
+    let mut messages = RequestMessages { body, binding, splitter, cut_off_to: Some(tell) };
+    let first = messages.next().await?;
+    let later = stream::unfold(messages, |mut messages| async {
+        let next = messages.next().await.transpose()?;
+        Some((next, messages))
+    });
+    let frames = stream::iter(first.map(Ok)).chain(later).map(|message| message.map(Frame::data));
+    Ok((Body::new(StreamBody::new(frames)), cut_off))
 }
 
 /// Bytes of JSON objects in; a frame for each object out.
@@ -55,44 +51,27 @@ struct RequestMessages {
     body: Body,
     binding: &'static Binding,
     splitter: JsonSplitter,
-    first: Option<Bytes>,
     cut_off_to: Option<oneshot::Sender<()>>,
 }
 
 impl RequestMessages {
-    fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+    async fn next(&mut self) -> Result<Option<Bytes>, Status> {
         loop {
-            if let Some(value) = self.splitter.next(JSON_BYTES_MAX).transpose() {
-                let message =
-                    value.and_then(|json| json::to_message(&self.binding.method.input(), &json));
-                return Poll::Ready(Some(message.map(|message| frame_bytes(&message))));
+            if let Some(json) = self.splitter.next(JSON_BYTES_MAX)? {
+                let message = json::to_message(&self.binding.method.input(), &json)?;
+                return Ok(Some(frame_bytes(&message)));
             }
-            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+            match self.body.frame().await {
                 Some(Ok(piece)) => {
                     piece.into_data().iter().for_each(|data| self.splitter.push(data))
                 }
-                None if !self.splitter.is_incomplete() => return Poll::Ready(None),
+                None if !self.splitter.is_incomplete() => return Ok(None),
                 None | Some(Err(_)) => {
                     // No task listens if there is no answer yet.
                     let _ = self.cut_off_to.take().map(|tell| tell.send(()));
-                    return Poll::Ready(Some(Err(Status::cancelled("the request was cut off"))));
+                    return Err(Status::cancelled("the request was cut off"));
                 }
             }
         }
-    }
-}
-
-impl http_body::Body for RequestMessages {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(Ok(Frame::data(first))));
-        }
-        self.poll_message(context).map(|message| message.map(|framed| framed.map(Frame::data)))
     }
 }

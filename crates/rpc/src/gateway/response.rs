@@ -4,15 +4,13 @@
 //! client needs it in the status line. So a response begins when the first message or the status
 //! has come, and with a large message when its first piece has.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-
 use bytes::{Buf, Bytes, BytesMut};
-use http::Response;
-use http_body::{Body as _, Frame};
-use http_body_util::Full;
+use futures_util::stream::{self, StreamExt};
+use http::{HeaderMap, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody};
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 use tonic::body::Body;
 use tonic::{Code, Status};
 
@@ -25,15 +23,21 @@ pub(super) async fn single(
     answer: Response<Body>,
     binding: &'static Binding,
 ) -> Result<Response<Body>, Status> {
-    let mut messages = ResponseMessages::new(answer, binding);
-    if let Some(large) = messages.first_if_large().await? {
-        return Ok(json_response(Body::new(large)));
+    let mut messages = ResponseMessages::new(answer, binding)?;
+    if let Some(mut piece) = messages.next_data().await? {
+        match message_len(&piece)? {
+            // A head comes in one piece; if it does not, the message is translated whole.
+            Some(length) if length > CHUNK_BYTES => {
+                piece.advance(FRAME_HEAD_BYTES);
+                let transcoder = JsonTranscoder::new(binding.method.output(), length as u64);
+                return Ok(LargeResponse { messages, piece, transcoder }.into_response());
+            }
+            _ => messages.gathered.extend_from_slice(&piece),
+        }
     }
-    let json = messages.next().await.unwrap_or_else(|| Err(Status::unknown("no answer")))?;
+    let json = messages.next().await?.ok_or_else(|| Status::unknown("no answer"))?;
     // What follows is the status, which may still be an error.
-    if let Some(more) = messages.next().await {
-        more?;
-    }
+    messages.next().await?;
     Ok(json_response(Body::new(Full::from(json))))
 }
 
@@ -43,90 +47,99 @@ pub(super) async fn stream(
     binding: &'static Binding,
     cut_off: Option<oneshot::Receiver<()>>,
 ) -> Result<Response<Body>, Status> {
-    let messages = ResponseMessages::new(answer, binding);
-    let mut lines = JsonLinesBody { first: None, messages, request_aborted: cut_off };
-    let first = std::future::poll_fn(|context| lines.poll_next(context)).await;
-    lines.first = first.transpose()?;
-    Ok(json_response(Body::new(lines)))
+    let messages = ResponseMessages::new(answer, binding)?;
+    let mut lines = JsonLines { messages, request_aborted: cut_off };
+    let first = lines.next().await?;
+    let later = stream::unfold(lines, |mut lines| async {
+        let next = lines.next().await.transpose()?;
+        Some((next, lines))
+    });
+    let frames = stream::iter(first.map(Ok)).chain(later).map(|next| {
+        let line = match next {
+            Ok(json) => [b"{\"result\":", &json[..], b"}\n"].concat(),
+            Err(status) => format!("{{\"error\":{}}}\n", json::of_status(&status)).into_bytes(),
+        };
+        Ok::<_, Status>(Frame::data(Bytes::from(line)))
+    });
+    Ok(json_response(Body::new(StreamBody::new(frames))))
+}
+
+struct JsonLines {
+    messages: ResponseMessages,
+    request_aborted: Option<oneshot::Receiver<()>>,
+}
+
+impl JsonLines {
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, Status> {
+        if let Some(aborted) = &mut self.request_aborted {
+            tokio::select! {
+                biased;
+                aborted = aborted => {
+                    self.request_aborted = None;
+                    // Without a sender the request has come to its end.
+                    if aborted.is_ok() {
+                        self.messages.body = None;
+                        return Ok(None);
+                    }
+                }
+                next = self.messages.next() => return next,
+            }
+        }
+        self.messages.next().await
+    }
 }
 
 struct ResponseMessages {
     /// `None` once the status has come.
     body: Option<Body>,
-    /// The status, if it came among the headers.
-    failed: Option<Status>,
     binding: &'static Binding,
     /// Frames, the last one perhaps incomplete.
     gathered: BytesMut,
 }
 
 impl ResponseMessages {
-    fn new(answer: Response<Body>, binding: &'static Binding) -> ResponseMessages {
+    /// Fails if the status came among the headers.
+    fn new(answer: Response<Body>, binding: &'static Binding) -> Result<ResponseMessages, Status> {
         let (parts, body) = answer.into_parts();
-        let failed = Status::from_header_map(&parts.headers);
-        let failed = failed.filter(|status| status.code() != Code::Ok);
-        ResponseMessages { body: Some(body), failed, binding, gathered: BytesMut::new() }
-    }
-
-    async fn first_if_large(&mut self) -> Result<Option<LargeResponseBody>, Status> {
-        if self.failed.is_some() {
-            return Ok(None);
-        }
-        let Some(mut body) = self.body.take() else { return Ok(None) };
-        let first = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
-        let mut piece = match first.transpose()?.map(Frame::into_data) {
-            Some(Ok(piece)) => piece,
-            Some(Err(frame)) => return check_trailers(frame).map(|()| None),
-            None => return Ok(None),
-        };
-        match message_len(&piece)? {
-            // A head comes in one piece; if it does not, the message is translated whole.
-            Some(length) if length > CHUNK_BYTES => {
-                piece.advance(FRAME_HEAD_BYTES);
-                let transcoder = JsonTranscoder::new(self.binding.method.output(), length as u64);
-                Ok(Some(LargeResponseBody { body, piece, transcoder, yields_next: false }))
-            }
-            _ => {
-                self.gathered.extend_from_slice(&piece);
-                self.body = Some(body);
-                Ok(None)
-            }
-        }
-    }
-
-    async fn next(&mut self) -> Option<Result<Vec<u8>, Status>> {
-        std::future::poll_fn(|context| self.poll_next(context)).await
+        check_status(&parts.headers)?;
+        Ok(ResponseMessages { body: Some(body), binding, gathered: BytesMut::new() })
     }
 
     /// An error is the last item.
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Vec<u8>, Status>>> {
-        let next = self.poll_message(context);
-        if matches!(next, Poll::Ready(None | Some(Err(_)))) {
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, Status> {
+        let next = self.next_message().await;
+        if !matches!(next, Ok(Some(_))) {
             self.body = None;
         }
         next
     }
 
-    fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Vec<u8>, Status>>> {
-        if let Some(status) = self.failed.take() {
-            return Poll::Ready(Some(Err(status)));
-        }
-        while let Some(body) = &mut self.body {
-            if let Some(message) = next_message(&mut self.gathered)? {
-                return Poll::Ready(Some(json::of_message(&self.binding.method.output(), message)));
+    async fn next_message(&mut self) -> Result<Option<Vec<u8>>, Status> {
+        while self.body.is_some() {
+            if let Some(message) = take_message(&mut self.gathered)? {
+                return json::of_message(&self.binding.method.output(), message).map(Some);
             }
-            match ready!(Pin::new(body).poll_frame(context)?).map(Frame::into_data) {
-                Some(Ok(data)) => self.gathered.extend_from_slice(&data),
-                Some(Err(frame)) => return Poll::Ready(check_trailers(frame).err().map(Err)),
-                None => break,
-            }
+            let Some(data) = self.next_data().await? else { break };
+            self.gathered.extend_from_slice(&data);
         }
-        Poll::Ready(None)
+        Ok(None)
+    }
+
+    /// `None` when the call has ended well.
+    async fn next_data(&mut self) -> Result<Option<Bytes>, Status> {
+        let Some(body) = &mut self.body else { return Ok(None) };
+        match body.frame().await.transpose()?.map(Frame::into_data) {
+            Some(Ok(data)) => return Ok(Some(data)),
+            Some(Err(frame)) => check_status(&frame.into_trailers().unwrap_or_default())?,
+            None => {}
+        }
+        self.body = None;
+        Ok(None)
     }
 }
 
 /// Takes a message out of its frame, once it is whole.
-fn next_message(gathered: &mut BytesMut) -> Result<Option<Bytes>, Status> {
+fn take_message(gathered: &mut BytesMut) -> Result<Option<Bytes>, Status> {
     let Some(length) = message_len(gathered)? else { return Ok(None) };
     if gathered.len() < FRAME_HEAD_BYTES + length {
         gathered.reserve(FRAME_HEAD_BYTES + length - gathered.len());
@@ -147,127 +160,56 @@ fn message_len(frame: &[u8]) -> Result<Option<usize>, Status> {
     }
 }
 
-fn check_trailers(trailers: Frame<Bytes>) -> Result<(), Status> {
-    let trailers = trailers.into_trailers().unwrap_or_default();
-    match Status::from_header_map(&trailers) {
+fn check_status(headers: &HeaderMap) -> Result<(), Status> {
+    match Status::from_header_map(headers) {
         Some(status) if status.code() != Code::Ok => Err(status),
         _ => Ok(()),
     }
 }
 
 /// The JSON of a large message, made while the client takes it.
-struct LargeResponseBody {
-    body: Body,
+struct LargeResponse {
+    messages: ResponseMessages,
     /// Bytes of the message that are not translated yet.
     piece: Bytes,
     transcoder: JsonTranscoder,
-    /// The task yields between two pieces of text.
-    yields_next: bool,
 }
 
-impl LargeResponseBody {
-    /// Ready when there are bytes of the message, or it has ended without an error.
-    fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<(), Status>>> {
-        while self.piece.is_empty() {
-            let frame = ready!(Pin::new(&mut self.body).poll_frame(context)?);
-            match frame.map(Frame::into_data) {
-                Some(Ok(piece)) => {
-                    self.piece = piece;
-                    continue;
-                }
-                Some(Err(trailers)) => check_trailers(trailers)?,
-                None => {}
-            }
-            return Poll::Ready(if self.transcoder.is_done() {
-                None
-            } else {
-                Some(Err(Status::internal("an answer that is shorter than it said")))
-            });
-        }
-        Poll::Ready(Some(if self.transcoder.is_done() {
-            Err(Status::internal("more than one answer to a call that has one"))
-        } else {
-            Ok(())
-        }))
+impl LargeResponse {
+    /// Its task yields before each piece of text.
+    fn into_response(self) -> Response<Body> {
+        let texts = stream::unfold(self, |mut large| async {
+            yield_now().await;
+            let next = large.next_text().await.transpose()?;
+            Some((next, large))
+        });
+        let frames = texts.map(|text| text.map(|text| Frame::data(Bytes::from(text))));
+        json_response(Body::new(StreamBody::new(frames)))
     }
-}
 
-impl http_body::Body for LargeResponseBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let this = &mut *self;
-        if std::mem::replace(&mut this.yields_next, false) {
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
+    async fn next_text(&mut self) -> Result<Option<Vec<u8>>, Status> {
         let mut text = Vec::new();
         while text.is_empty() {
-            if ready!(this.poll_chunk(context)?).is_none() {
-                return Poll::Ready(None);
+            let is_done = self.transcoder.is_done();
+            if !self.piece.is_empty() {
+                if is_done {
+                    return Err(Status::internal("more than one answer to a call that has one"));
+                }
+                self.transcoder.transcode(&mut self.piece, &mut text)?;
+                continue;
             }
-            this.transcoder.transcode(&mut this.piece, &mut text)?;
-        }
-        this.yields_next = true;
-        Poll::Ready(Some(Ok(Frame::data(text.into()))))
-    }
-}
-
-struct JsonLinesBody {
-    first: Option<Vec<u8>>,
-    messages: ResponseMessages,
-    request_aborted: Option<oneshot::Receiver<()>>,
-}
-
-impl JsonLinesBody {
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Vec<u8>, Status>>> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(Ok(first)));
-        }
-        let aborted = self.request_aborted.as_mut().map(|aborted| Pin::new(aborted).poll(context));
-        if let Some(Poll::Ready(aborted)) = aborted {
-            self.request_aborted = None;
-            // Without a sender the request has come to its end.
-            if aborted.is_ok() {
-                self.messages.body = None;
-                return Poll::Ready(None);
+            match self.messages.next_data().await? {
+                Some(piece) => self.piece = piece,
+                None if is_done => return Ok(None),
+                None => return Err(Status::internal("an answer that is shorter than it said")),
             }
         }
-        self.messages.poll_next(context)
+        Ok(Some(text))
     }
-}
-
-impl http_body::Body for JsonLinesBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let next = ready!(self.poll_next(context));
-        let line = next.map(|next| match next {
-            Ok(json) => line(b"{\"result\":", &json),
-            Err(status) => line(b"{\"error\":", json::of_status(&status).as_bytes()),
-        });
-        Poll::Ready(line.map(|line| Ok(Frame::data(line))))
-    }
-}
-
-fn line(begin: &[u8], json: &[u8]) -> Bytes {
-    [begin, json, b"}\n"].concat().into()
 }
 
 #[cfg(test)]
 mod tests {
-    use futures_util::stream;
-    use http::HeaderMap;
-    use http_body_util::{BodyExt, StreamBody};
-
     use super::super::bindings;
     use super::*;
     use crate::grpc_frame::frame_bytes;

@@ -5,6 +5,7 @@
 //! of the frames: 5 bytes each, wherever the pieces are cut.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -19,65 +20,38 @@ use tower_service::Service;
 
 use super::rpcs::RpcMethod;
 use super::thread::{CallMetrics, ThreadMetrics};
-use crate::status;
-use crate::{grpc_frame, gzip};
+use crate::context::ThreadServices;
+use crate::kv::message_bytes_max;
+use crate::{grpc_frame, gzip, status};
 
-#[derive(Clone, Copy, Debug)]
-pub struct CallLimits {
-    /// In bytes, of a message that is received.
-    pub limit: usize,
-    /// On the clock of the locks.
-    pub deadline_ns: Option<u64>,
-}
-
-/// At its deadline a call ends, also in the middle of its stream.
-pub async fn call<S>(
-    thread: &ThreadMetrics,
+/// At its deadline, which is on the clock of the locks, a call ends, also in the middle of its
+/// stream.
+pub(crate) async fn call(
+    ThreadServices { server, mut grpc, metrics: thread, .. }: ThreadServices,
     method: RpcMethod,
-    service: &mut S,
     request: Request<Body>,
-    CallLimits { limit, deadline_ns: until_ns }: CallLimits,
-) -> Response<Body>
-where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
-{
+    until_ns: Option<u64>,
+) -> Response<Body> {
     let call = thread.start_call(method);
-    let thread = thread.clone();
-    let request = request.map(|body| {
-        Body::new(CountedRequestBody {
-            body,
-            scanner: MessageScanner::default(),
-            thread,
-            method,
-            limit,
-        })
-    });
+    let (scanner, limit) = (MessageScanner::default(), message_bytes_max(&server));
+    let request =
+        request.map(|body| Body::new(CountedRequestBody { body, scanner, thread, method, limit }));
+    let answered = async {
+        let ready = poll_fn(|context| Service::<Request<Body>>::poll_ready(&mut grpc, context));
+        let Ok(()) = ready.await;
+        let Ok(response) = grpc.call(request).await;
+        response
+    };
     let late = || status::from_error(RequestError::DeadlineExceeded).into_http();
-    let response =
-        within_deadline(until_ns, call_service(service, request)).await.unwrap_or_else(late);
+    let response = within_deadline(until_ns, answered).await.unwrap_or_else(late);
     if let Some(status) = Status::from_header_map(response.headers()) {
         // There is no message, and no trailer.
         call.end(status.code());
         return response;
     }
-    let deadline = Deadline::new(until_ns);
-    response.map(|body| {
-        Body::new(CountedResponseBody {
-            body,
-            scanner: MessageScanner::default(),
-            call: Some(call),
-            deadline,
-        })
-    })
-}
-
-async fn call_service<S>(service: &mut S, request: Request<Body>) -> Response<Body>
-where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
-{
-    let Ok(()) = std::future::poll_fn(|context| service.poll_ready(context)).await;
-    let Ok(response) = service.call(request).await;
-    response
+    let (call, deadline, scanner) =
+        (Some(call), Deadline::new(until_ns), MessageScanner::default());
+    response.map(|body| Body::new(CountedResponseBody { body, scanner, call, deadline }))
 }
 
 #[derive(Debug, Default)]

@@ -7,13 +7,13 @@
 
 mod not_measured;
 mod etcd;
-pub mod counted_call;
+pub(crate) mod counted_call;
 mod clearlane_only;
 mod page;
 mod peers;
 mod process;
 mod rpcs;
-pub mod thread;
+mod thread;
 
 use std::sync::Arc;
 
@@ -21,7 +21,6 @@ use clearlane_server::Server;
 use parking_lot::Mutex;
 
 use self::page::MetricsPage;
-use self::process::ProcessStats;
 pub use self::rpcs::RpcMethod;
 use self::thread::ThreadCounters;
 pub use self::thread::{CallMetrics, ThreadMetrics};
@@ -59,7 +58,7 @@ impl RpcMetrics {
         peers::write(&mut page, &sources);
         not_measured::write(&mut page);
         clearlane_only::write(&mut page, &sources);
-        write_process(&mut page, &ProcessStats::read());
+        process::write(&mut page);
         page.into_text()
     }
 }
@@ -68,27 +67,4 @@ struct MetricSources<'s> {
     server: &'s Server,
     threads: &'s [Arc<ThreadCounters>],
     options: &'s MetricsOptions,
-}
-
-fn write_process(page: &mut MetricsPage, process: &ProcessStats) {
-    if let Some(seconds) = process.cpu_seconds {
-        let help = "Total user and system CPU time spent in seconds.";
-        page.counter("process_cpu_seconds_total", help, seconds);
-    }
-    let start = process.start_seconds;
-    let help = "Start time of the process since unix epoch in seconds.";
-    page.gauge("process_start_time_seconds", help, start);
-    let gauges = [
-        ("process_resident_memory_bytes", "Resident memory size in bytes.", process.resident_bytes),
-        ("process_virtual_memory_bytes", "Virtual memory size in bytes.", process.virtual_bytes),
-        ("process_open_fds", "Number of open file descriptors.", process.fds),
-        ("process_max_fds", "Maximum number of open file descriptors.", process.fds_max),
-        ("os_fd_used", "The number of used file descriptors", process.fds),
-        ("os_fd_limit", "The file descriptor limit", process.fds_max),
-    ];
-    for (name, help, value) in gauges {
-        if let Some(value) = value {
-            page.gauge(name, help, value);
-        }
-    }
 }

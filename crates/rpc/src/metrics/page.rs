@@ -49,16 +49,11 @@ pub(super) struct Family<'p> {
 }
 
 impl Family<'_> {
-    pub(super) fn sample(&mut self, labels: &[Label<'_>], value: impl Display) -> &mut Self {
+    pub(super) fn sample(&mut self, labels: &[Label<'_>], value: impl Display) {
         self.line("", labels, None, value);
-        self
     }
 
-    pub(super) fn histogram(
-        &mut self,
-        labels: &[Label<'_>],
-        sums: &PrometheusHistogram,
-    ) -> &mut Self {
+    pub(super) fn histogram(&mut self, labels: &[Label<'_>], sums: &PrometheusHistogram) {
         let mut below = 0;
         for (bound, count) in &sums.counts {
             below += count;
@@ -67,7 +62,6 @@ impl Family<'_> {
         self.line("_bucket", labels, Some("+Inf"), sums.count);
         self.line("_sum", labels, None, sums.sum);
         self.line("_count", labels, None, sums.count);
-        self
     }
 
     fn line(

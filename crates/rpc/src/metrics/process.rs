@@ -7,15 +7,7 @@ use std::fs;
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-#[derive(Debug, Default)]
-pub(super) struct ProcessStats {
-    pub(super) cpu_seconds: Option<f64>,
-    pub(super) resident_bytes: Option<u64>,
-    pub(super) virtual_bytes: Option<u64>,
-    pub(super) start_seconds: f64,
-    pub(super) fds: Option<u64>,
-    pub(super) fds_max: Option<u64>,
-}
+use super::page::MetricsPage;
 
 /// The kernel counts in ticks of this length and pages of that, on all that we run on: neither can
 /// be asked for without calling into C.
@@ -25,43 +17,48 @@ static FIRST_ASKED: LazyLock<f64> = LazyLock::new(|| {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 });
 
-impl ProcessStats {
-    pub(super) fn read() -> ProcessStats {
-        let mut process = ProcessStats { start_seconds: *FIRST_ASKED, ..ProcessStats::default() };
-        if let Ok(status) = fs::read_to_string("/proc/self/status") {
-            process.resident_bytes = kib(&status, "VmRSS:");
-            process.virtual_bytes = kib(&status, "VmSize:");
+pub(super) fn write(page: &mut MetricsPage) {
+    let (mut start, stat) = (*FIRST_ASKED, stat());
+    if let Some([user, system, start_ticks]) = stat {
+        let help = "Total user and system CPU time spent in seconds.";
+        page.counter("process_cpu_seconds_total", help, (user + system) / TICKS_PER_SECOND);
+        if let Some(boot) = number_after("/proc/stat", "btime ") {
+            start = boot as f64 + start_ticks / TICKS_PER_SECOND;
         }
-        process.read_stat();
-        process.fds = fs::read_dir("/proc/self/fd").ok().map(|open| open.count() as u64);
-        if let Ok(limits) = fs::read_to_string("/proc/self/limits") {
-            let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
-            process.fds_max = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-        }
-        process
     }
-
-    /// Fields are counted behind the name, which is in parentheses and may have any character.
-    fn read_stat(&mut self) {
-        let Ok(stat) = fs::read_to_string("/proc/self/stat") else { return };
-        let Some((_, fields)) = stat.rsplit_once(") ") else { return };
-        let fields: Vec<f64> =
-            fields.split_whitespace().map(|field| field.parse().unwrap_or(0.0)).collect();
-        let [user, system, start] = [11, 12, 19].map(|at| fields.get(at).copied().unwrap_or(0.0));
-        self.cpu_seconds = Some((user + system) / TICKS_PER_SECOND);
-        let boot = fs::read_to_string("/proc/stat").ok().and_then(|stat| {
-            stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse::<f64>().ok()
-        });
-        if let Some(boot) = boot {
-            self.start_seconds = boot + start / TICKS_PER_SECOND;
+    let help = "Start time of the process since unix epoch in seconds.";
+    page.gauge("process_start_time_seconds", help, start);
+    let kib = |name| number_after("/proc/self/status", name).map(|kib| kib * 1024);
+    let (resident, size) = (kib("VmRSS:"), kib("VmSize:"));
+    let fds = fs::read_dir("/proc/self/fd").ok().map(|open| open.count() as u64);
+    let fds_max = number_after("/proc/self/limits", "Max open files");
+    let gauges = [
+        ("process_resident_memory_bytes", "Resident memory size in bytes.", resident),
+        ("process_virtual_memory_bytes", "Virtual memory size in bytes.", size),
+        ("process_open_fds", "Number of open file descriptors.", fds),
+        ("process_max_fds", "Maximum number of open file descriptors.", fds_max),
+        ("os_fd_used", "The number of used file descriptors", fds),
+        ("os_fd_limit", "The file descriptor limit", fds_max),
+    ];
+    for (name, help, value) in gauges {
+        if let Some(value) = value {
+            page.gauge(name, help, value);
         }
     }
 }
 
-fn kib(status: &str, name: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib * 1024)
+/// The ticks in user mode, in the kernel, and from boot to start. Fields are counted behind the
+/// name, which is in parentheses and may have any character.
+fn stat() -> Option<[f64; 3]> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_whitespace().collect();
+    Some([11, 12, 19].map(|at| fields.get(at).and_then(|at| at.parse().ok()).unwrap_or(0.0)))
+}
+
+fn number_after(file: &str, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -70,12 +67,18 @@ mod tests {
 
     #[test]
     fn linux_tells_everything() {
-        let process = ProcessStats::read();
-        assert!(process.resident_bytes.unwrap() > 1 << 20);
-        assert!(process.virtual_bytes >= process.resident_bytes);
-        assert!(process.fds.unwrap() >= 3 && process.fds <= process.fds_max);
+        let mut page = MetricsPage::default();
+        write(&mut page);
+        let text = page.into_text();
+        let value = |name: &str| -> f64 {
+            let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+            line.unwrap().parse().unwrap()
+        };
+        let resident = value("process_resident_memory_bytes");
+        assert!(resident > 1e6 && value("process_virtual_memory_bytes") >= resident);
+        assert!(value("process_open_fds") >= 3.0 && value("os_fd_limit") >= value("os_fd_used"));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
-        assert!((now - 3600.0..=now + 1.0).contains(&process.start_seconds), "{process:?}");
-        assert!(process.cpu_seconds.unwrap() >= 0.0);
+        assert!((now - 3600.0..=now + 1.0).contains(&value("process_start_time_seconds")));
+        assert!(value("process_cpu_seconds_total") >= 0.0);
     }
 }
