@@ -258,7 +258,7 @@ fn run_net_thread(
             server,
         };
         let http = config.http_service(&services.server, &services.metrics);
-        let http = http.with_gateway(services.clone());
+        let http = http.with_gateway(services.grpc.clone(), services.slow_thresholds);
         let client = ClientInfo::without_tls(RemoteAddress::Unix);
         let router = Router { services, http, client };
         let mut open = JoinSet::new();

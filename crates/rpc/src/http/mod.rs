@@ -25,6 +25,7 @@ use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use tonic::body::Body;
+use tonic::service::Routes;
 
 pub use self::access::{AccessControl, EncryptedConnection};
 pub use self::server::serve;
@@ -69,8 +70,11 @@ impl HttpService {
         HttpService { server: member, metrics, thread, gateway: None, config: settings }
     }
 
-    /// Adds the JSON API.
-    pub(crate) fn with_gateway(self, services: ThreadServices) -> HttpService {
+    /// Adds the JSON API. A call longer than the first of `slow` is logged, and so is a read longer
+    /// than the second.
+    pub fn with_gateway(self, grpc: Routes, slow: (Duration, Duration)) -> HttpService {
+        let (server, metrics) = (self.server.clone(), self.thread.clone());
+        let services = ThreadServices { server, grpc, metrics, slow_thresholds: slow };
         HttpService { gateway: Some(services), ..self }
     }
 

@@ -52,8 +52,12 @@ where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut http = http1::Builder::new();
-    // A client that has closed its half may still wait for its answer: nothing here is a stream.
-    http.timer(TokioTimer::new()).header_read_timeout(REQUEST_HEAD_TIMEOUT).half_close(true);
+    // A client that closes its half may still wait for an answer, or may be gone. For one answer it
+    // does not matter; a stream without a reader must end.
+    let has_streams = endpoints.gateway.is_some();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_HEAD_TIMEOUT)
+        .half_close(!has_streams);
     let answer = service_fn(|mut request| {
         let endpoints = endpoints.clone();
         if is_secure {
