@@ -39,7 +39,7 @@ pub(super) async fn handle_hash_kv(
         checksums::hash_kv(&*store, revision)
     });
     let done = work.await.map_err(|error| Status::internal(error.to_string()))?;
-    let MemberHash { hash_kv, revision } = done.map_err(|error| status_of(&error))?;
+    let MemberHash { hash_kv, revision } = done.map_err(status_of)?;
     let HashKv { hash, compact_revision, hash_revision } = hash_kv;
     let header = member.header_at(revision);
     Ok(HashKvResponse { header, hash, compact_revision, hash_revision })

@@ -102,7 +102,7 @@ pub fn check_protocol(min: u32, max: u32) -> Result<(), Status> {
 }
 
 /// Other members read the error from the text.
-pub(crate) fn status_of(error: &RequestError) -> Status {
+pub(crate) fn status_of(error: RequestError) -> Status {
     Status::unknown(error.to_string())
 }
 

@@ -131,11 +131,13 @@ impl PeerService {
     }
 }
 
+type Reply<T> = Result<Response<T>, Status>;
+
 #[tonic::async_trait]
 impl Peer for PeerService {
     type MessagesStream = ReceiverStream<Result<Echo, Status>>;
 
-    async fn greet(&self, request: Request<Greeting>) -> Result<Response<Greeting>, Status> {
+    async fn greet(&self, request: Request<Greeting>) -> Reply<Greeting> {
         self.check_headers(request.metadata())?;
         let theirs = request.get_ref();
         headers::check_protocol(theirs.protocol_min, theirs.protocol_max)?;
@@ -146,20 +148,14 @@ impl Peer for PeerService {
         }))
     }
 
-    async fn messages(
-        &self,
-        request: Request<Streaming<Parcel>>,
-    ) -> Result<Response<Self::MessagesStream>, Status> {
+    async fn messages(&self, request: Request<Streaming<Parcel>>) -> Reply<Self::MessagesStream> {
         let badge = self.check_headers(request.metadata())?;
         let (echoes, answer) = mpsc::channel(4);
         tokio::spawn(self.clone().receive_messages(badge.from, request.into_inner(), echoes));
         Ok(Response::new(ReceiverStream::new(answer)))
     }
 
-    async fn copy(
-        &self,
-        request: Request<Streaming<CopyChunk>>,
-    ) -> Result<Response<CopyDone>, Status> {
+    async fn copy(&self, request: Request<Streaming<CopyChunk>>) -> Reply<CopyDone> {
         let badge = self.check_headers(request.metadata())?;
         let permit = self.snapshot_permits.try_acquire();
         let _permit =
@@ -168,54 +164,45 @@ impl Peer for PeerService {
         Ok(Response::new(CopyDone {}))
     }
 
-    async fn members(
-        &self,
-        _request: Request<MembersRequest>,
-    ) -> Result<Response<MembersReply>, Status> {
+    async fn members(&self, _: Request<MembersRequest>) -> Reply<MembersReply> {
         let members = self.context.threads.members();
         let cluster_id = self.context.threads.metadata().cluster_id;
         let members = members.iter().cloned().collect();
         Ok(Response::new(MembersReply { cluster_id, members }))
     }
 
-    async fn promote(
-        &self,
-        request: Request<PromoteRequest>,
-    ) -> Result<Response<PromoteReply>, Status> {
+    async fn promote(&self, request: Request<PromoteRequest>) -> Reply<PromoteReply> {
         self.check_headers(request.metadata())?;
         let id = request.get_ref().learner;
         let promoted = self.server.change_members(MemberChange::Promote { id }).await;
-        let members = promoted.map_err(|trouble| status_of(&trouble))?;
+        let members = promoted.map_err(status_of)?;
         Ok(Response::new(PromoteReply { members }))
     }
 
     async fn renew_lease(
         &self,
         request: Request<LeaseKeepAliveRequest>,
-    ) -> Result<Response<LeaseKeepAliveResponse>, Status> {
+    ) -> Reply<LeaseKeepAliveResponse> {
         self.check_headers(request.metadata())?;
         let id = request.get_ref().id;
-        let ttl = self.server.renew_lease(id).await.map_err(|trouble| status_of(&trouble))?;
+        let ttl = self.server.renew_lease(id).await.map_err(status_of)?;
         Ok(Response::new(LeaseKeepAliveResponse { header: None, id, ttl }))
     }
 
     async fn time_to_live(
         &self,
         request: Request<LeaseTimeToLiveRequest>,
-    ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
+    ) -> Reply<LeaseTimeToLiveResponse> {
         self.check_headers(request.metadata())?;
         let LeaseTimeToLiveRequest { id, keys } = *request.get_ref();
         // A lease may have very many keys.
         let (member, here) = (self.server.clone(), tokio::runtime::Handle::current());
         let looking = spawn_blocking(move || here.block_on(member.lease_time_to_live(id, keys)));
         let answer = looking.await.map_err(|error| Status::internal(error.to_string()))?;
-        answer.map(Response::new).map_err(|trouble| status_of(&trouble))
+        answer.map(Response::new).map_err(status_of)
     }
 
-    async fn hash_kv(
-        &self,
-        request: Request<HashKvRequest>,
-    ) -> Result<Response<HashKvResponse>, Status> {
+    async fn hash_kv(&self, request: Request<HashKvRequest>) -> Reply<HashKvResponse> {
         self.check_headers(request.metadata())?;
         let revision = request.get_ref().revision;
         hash_kv::handle_hash_kv(&self.server, &self.hash_permit, revision).await.map(Response::new)

@@ -10,11 +10,12 @@ use clearlane_engine::Bucket;
 use clearlane_mvcc::ReadTxn;
 use clearlane_proto::etcdserverpb::auth_server::Auth;
 use clearlane_proto::etcdserverpb::{self as wire, ResponseHeader};
+use clearlane_server::Server;
 use clearlane_server::apply::ApplyError;
 use clearlane_server::auth_store::{self, AuthRejection};
-use clearlane_server::{Proposal, Server};
 use tonic::{Request, Response, Status};
 
+use crate::context::propose;
 use crate::status::{self, Reply};
 
 /// Each step doubles the work of hashing a password. The default is etcd's.
@@ -28,10 +29,6 @@ pub(crate) struct AuthService {
 }
 
 impl AuthService {
-    async fn propose<P: Proposal>(&self, request: P) -> Result<P::Response, Status> {
-        self.server.propose(request).await.map_err(status::from_error)
-    }
-
     /// A linearizable read of users and roles.
     async fn read_auth<T>(
         &self,
@@ -63,7 +60,7 @@ async fn hash_password(password: String, cost: u32) -> Result<String, Status> {
 /// For changes that need no preparation and are answered by a header alone.
 macro_rules! propose_and_answer_header {
     ($service:expr, $request:expr, $response:ident) => {{
-        let header = $service.propose($request.into_inner()).await?;
+        let header = propose(&$service.server, $request.into_inner()).await?;
         Ok(Response::new(wire::$response { header }))
     }};
 }
@@ -111,7 +108,7 @@ impl Auth for AuthService {
         if !add.options.is_some_and(|options| options.no_password) {
             add.hashed_password = hash_password(password, self.bcrypt_cost).await?;
         }
-        let header = self.propose(add).await?;
+        let header = propose(&self.server, add).await?;
         Ok(Response::new(wire::AuthUserAddResponse { header }))
     }
 
@@ -147,7 +144,7 @@ impl Auth for AuthService {
         let mut change = request.into_inner();
         change.hashed_password =
             hash_password(std::mem::take(&mut change.password), self.bcrypt_cost).await?;
-        let header = self.propose(change).await?;
+        let header = propose(&self.server, change).await?;
         Ok(Response::new(wire::AuthUserChangePasswordResponse { header }))
     }
 

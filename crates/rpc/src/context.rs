@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use clearlane_server::request_trace::RequestTrace;
-use clearlane_server::{RequestError, Server};
+use clearlane_server::{Proposal, RequestError, Server};
 use http::HeaderMap;
 use tonic::Status;
 use tonic::service::Routes;
@@ -43,6 +43,14 @@ pub(crate) struct CallHead {
 pub(crate) struct RequestContext {
     pub(crate) server: Server,
     pub(crate) trace: RequestTrace,
+}
+
+/// For requests that go through the log as they are.
+pub(crate) async fn propose<P: Proposal>(
+    server: &Server,
+    request: P,
+) -> Result<P::Response, Status> {
+    server.propose(request).await.map_err(status::from_error)
 }
 
 impl RequestContext {

@@ -13,6 +13,8 @@ use clearlane_proto::grpc::health::v1::{
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 
+use crate::status::Reply;
+
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HealthService;
 
@@ -25,10 +27,7 @@ impl Health for HealthService {
     type WatchStream =
         Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send + 'static>>;
 
-    async fn check(
-        &self,
-        request: Request<HealthCheckRequest>,
-    ) -> Result<Response<HealthCheckResponse>, Status> {
+    async fn check(&self, request: Request<HealthCheckRequest>) -> Reply<HealthCheckResponse> {
         if request.get_ref().service.is_empty() {
             Ok(Response::new(health_response(ServingStatus::Serving)))
         } else {
@@ -36,23 +35,16 @@ impl Health for HealthService {
         }
     }
 
-    async fn list(
-        &self,
-        _request: Request<HealthListRequest>,
-    ) -> Result<Response<HealthListResponse>, Status> {
+    async fn list(&self, _: Request<HealthListRequest>) -> Reply<HealthListResponse> {
         let server = (String::new(), health_response(ServingStatus::Serving));
         Ok(Response::new(HealthListResponse { statuses: [server].into() }))
     }
 
     /// Sends the status once: it does not change for as long as the server runs.
-    async fn watch(
-        &self,
-        request: Request<HealthCheckRequest>,
-    ) -> Result<Response<Self::WatchStream>, Status> {
-        let now = if request.get_ref().service.is_empty() {
-            ServingStatus::Serving
-        } else {
-            ServingStatus::ServiceUnknown
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> Reply<Self::WatchStream> {
+        let now = match &request.get_ref().service[..] {
+            "" => ServingStatus::Serving,
+            _ => ServingStatus::ServiceUnknown,
         };
         let once = tokio_stream::once(Ok(health_response(now))).chain(tokio_stream::pending());
         Ok(Response::new(Box::pin(once)))

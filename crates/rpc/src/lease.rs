@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::context::propose;
 use crate::status::{self, Reply};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
@@ -126,16 +127,14 @@ impl Lease for LeaseService {
     type LeaseKeepAliveStream = ReceiverStream<Result<LeaseKeepAliveResponse, Status>>;
 
     async fn lease_grant(&self, request: Request<LeaseGrantRequest>) -> Reply<LeaseGrantResponse> {
-        let done = self.server.propose(request.into_inner()).await;
-        done.map(Response::new).map_err(status::from_error)
+        propose(&self.server, request.into_inner()).await.map(Response::new)
     }
 
     async fn lease_revoke(
         &self,
         request: Request<LeaseRevokeRequest>,
     ) -> Reply<LeaseRevokeResponse> {
-        let done = self.server.propose(request.into_inner()).await;
-        done.map(Response::new).map_err(status::from_error)
+        propose(&self.server, request.into_inner()).await.map(Response::new)
     }
 
     async fn lease_keep_alive(

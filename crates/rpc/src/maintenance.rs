@@ -34,6 +34,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
+use crate::context::propose;
 use crate::interceptors::{RequiredRole, check_member_can_serve, require_leader};
 use crate::status::{self, Reply};
 
@@ -167,8 +168,7 @@ impl Maintenance for MaintenanceService {
 
     async fn alarm(&self, request: Request<AlarmRequest>) -> Reply<AlarmResponse> {
         self.check_can_serve(&request, RequiredRole::Voter)?;
-        let reply = self.server.propose(request.into_inner()).await;
-        reply.map(Response::new).map_err(status::from_error)
+        propose(&self.server, request.into_inner()).await.map(Response::new)
     }
 
     async fn status(&self, request: Request<StatusRequest>) -> Reply<StatusResponse> {

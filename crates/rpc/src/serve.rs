@@ -61,7 +61,7 @@ use crate::lease::LeaseService;
 use crate::lock::LockService;
 use crate::lock_queue::LockQueue;
 use crate::maintenance::MaintenanceService;
-use crate::metrics::{MetricsOptions, RpcMetrics, ThreadMetrics};
+use crate::metrics::{RpcMetrics, ThreadMetrics};
 use crate::router::Router;
 use crate::watch::WatchService;
 
@@ -128,7 +128,7 @@ impl Default for RpcConfig {
             connections: ConnectionConfig::default(),
             bcrypt_cost: BCRYPT_COST,
             reconfig_rules: ReconfigRules::default(),
-            metrics: Arc::new(RpcMetrics::new(MetricsOptions::default())),
+            metrics: Arc::default(),
             http: Arc::default(),
             drain_timeout: DRAIN_TIMEOUT,
         }

@@ -16,7 +16,7 @@ use clearlane_raft::read_index::ReadMode;
 use clearlane_rpc::auth::BCRYPT_COST;
 use clearlane_rpc::cluster::ReconfigRules;
 use clearlane_rpc::http::{AccessControl, HttpServiceConfig};
-use clearlane_rpc::metrics::{MetricsOptions, RpcMetrics};
+use clearlane_rpc::metrics::RpcMetrics;
 use clearlane_rpc::serve::{ConnectionConfig, RpcConfig};
 use clearlane_server::apply::Limits;
 use clearlane_server::replica::ApplyTimer;
@@ -235,7 +235,7 @@ fn rpc(
     http: &HttpConfig,
     warnings: &mut Vec<String>,
 ) -> Result<RpcConfig, ConfigError> {
-    let metrics = RpcMetrics::new(MetricsOptions { is_extensive: http.is_extensive });
+    let metrics = RpcMetrics::new(http.is_extensive);
     let access_control = AccessControl::new(http.hosts.clone(), http.origins.clone());
     let is_strict = flags.switch("strict-reconfig-check");
     Ok(RpcConfig {

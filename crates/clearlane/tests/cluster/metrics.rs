@@ -1,6 +1,6 @@
 //! Metrics of the connections between members.
 
-use clearlane_rpc::metrics::{MetricsOptions, RpcMetrics};
+use clearlane_rpc::metrics::RpcMetrics;
 use clearlane_server::Server;
 use clearlane_server::apply::Limits;
 
@@ -8,7 +8,7 @@ use crate::test_cluster::{TestCluster, block_on, eventually};
 
 fn page(lab: &TestCluster, name: &str) -> String {
     let member = Server::new(&lab.running[name].node, Limits::default());
-    RpcMetrics::new(MetricsOptions::default()).render(&member)
+    RpcMetrics::default().render(&member)
 }
 
 fn value(page: &str, sample: &str) -> f64 {

@@ -13,7 +13,7 @@ use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::lease_server::{Lease, LeaseServer};
 use clearlane_proto::etcdserverpb::*;
 use clearlane_rpc::http::{AccessControl, HttpService, HttpServiceConfig, serve};
-use clearlane_rpc::metrics::{MetricsOptions, RpcMetrics};
+use clearlane_rpc::metrics::RpcMetrics;
 use clearlane_server::Server;
 use clearlane_server::apply::Limits;
 use tokio_stream::{Stream, StreamExt};
@@ -62,8 +62,7 @@ impl Running {
                 tell.send(listener.local_addr().unwrap()).unwrap();
                 let member = Server::new(&node, Limits::default());
                 let desk = tokio::spawn(member.requests().clone().run());
-                let options = MetricsOptions { is_extensive: true };
-                let metrics = Arc::new(RpcMetrics::new(options));
+                let metrics = Arc::new(RpcMetrics::new(true));
                 let thread = metrics.register_thread();
                 let services = Routes::new(LeaseServer::new(Echo));
                 let plain = HttpService::new(member, metrics, thread, Arc::new(settings));

@@ -260,7 +260,7 @@ fn write_calls(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     for (success, text) in [(true, "true"), (false, "false")] {
         family.histogram(&[("success", text)], &sources.durations_by_success(range, success));
     }
-    if sources.options.is_extensive {
+    if sources.is_extensive {
         let help = "Histogram of response latency of RPCs handled by the server.";
         let mut family = page.family("grpc_server_handling_seconds", "histogram", help);
         for (method, rpc) in all() {

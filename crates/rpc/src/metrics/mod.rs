@@ -27,21 +27,16 @@ pub use self::thread::{CallMetrics, ThreadMetrics};
 
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-#[derive(Clone, Debug, Default)]
-pub struct MetricsOptions {
-    /// `--metrics=extensive`: durations of each rpc.
-    pub is_extensive: bool,
-}
-
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RpcMetrics {
-    options: MetricsOptions,
+    is_extensive: bool,
     threads: Mutex<Vec<Arc<ThreadCounters>>>,
 }
 
 impl RpcMetrics {
-    pub fn new(options: MetricsOptions) -> RpcMetrics {
-        RpcMetrics { options, threads: Mutex::default() }
+    /// With `--metrics=extensive` the page has the durations of each rpc.
+    pub fn new(is_extensive: bool) -> RpcMetrics {
+        RpcMetrics { is_extensive, threads: Mutex::default() }
     }
 
     pub fn register_thread(&self) -> ThreadMetrics {
@@ -53,7 +48,8 @@ impl RpcMetrics {
     pub fn render(&self, member: &Server) -> String {
         let threads = self.threads.lock().clone();
         let mut page = MetricsPage::default();
-        let sources = MetricSources { server: member, threads: &threads, options: &self.options };
+        let is_extensive = self.is_extensive;
+        let sources = MetricSources { server: member, threads: &threads, is_extensive };
         etcd::write(&mut page, &sources);
         peers::write(&mut page, &sources);
         not_measured::write(&mut page);
@@ -66,5 +62,5 @@ impl RpcMetrics {
 struct MetricSources<'s> {
     server: &'s Server,
     threads: &'s [Arc<ThreadCounters>],
-    options: &'s MetricsOptions,
+    is_extensive: bool,
 }
