@@ -13,7 +13,7 @@
 use std::sync::atomic::Ordering;
 
 use clearlane_backend::Era;
-use clearlane_contention::TaskLabel;
+use clearlane_contention::{TaskLabel, now_ns};
 use clearlane_engine::try_read_cached;
 use clearlane_mvcc::ReadTxn;
 use tokio::sync::oneshot;
@@ -140,7 +140,7 @@ fn traced<T>(
         trace.end_stage(Stage::Pool);
         let before = LockWaitMark::now();
         let done = work();
-        trace.end_stage_with_locks(Stage::Backend, before);
+        trace.end_stage_with_locks(Stage::Backend, now_ns(), before);
         (done, trace)
     }
 }

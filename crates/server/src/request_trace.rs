@@ -118,15 +118,11 @@ impl RequestTrace {
     }
 
     /// Ends a stage that ran on this thread only: its waits for locks count as [`Stage::Locks`].
-    pub fn end_stage_with_locks(&mut self, over: Stage, before: LockWaitMark) {
-        self.end_stage(over);
-        self.subtract_lock_wait(over, before);
-    }
-
-    fn subtract_lock_wait(&mut self, from: Stage, before: LockWaitMark) {
+    pub fn end_stage_with_locks(&mut self, over: Stage, now_ns: u64, before: LockWaitMark) {
+        self.end_stage_at(over, now_ns);
         let waited_ns = waited_ns() - before.waited_ns;
         if waited_ns > 0 {
-            self.move_to_locks(from, waited_ns, take_longest_wait());
+            self.move_to_locks(over, waited_ns, take_longest_wait());
         }
     }
 
@@ -143,15 +139,6 @@ impl RequestTrace {
     /// From the start to the last stamp.
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.last_end_ns.saturating_sub(self.start_ns))
-    }
-
-    /// The stages of an entry that took long to apply: it began on this thread when `before` was
-    /// taken, and ends now.
-    pub(crate) fn entry_report(begun_ns: u64, now_ns: u64, before: LockWaitMark) -> RequestTrace {
-        let mut trace = RequestTrace::start_at(begun_ns);
-        trace.end_stage_at(Stage::Apply, now_ns);
-        trace.subtract_lock_wait(Stage::Apply, before);
-        trace
     }
 
     /// etcd's warning `request stats`, past `--warning-unary-request-duration`.
@@ -301,7 +288,7 @@ mod tests {
                 let before = LockWaitMark::now();
                 let mut trace = RequestTrace::start();
                 drop(lock.read());
-                trace.end_stage_with_locks(Stage::Backend, before);
+                trace.end_stage_with_locks(Stage::Backend, now_ns(), before);
                 trace.to_string()
             });
             while registry.waiting().is_empty() {

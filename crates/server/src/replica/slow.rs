@@ -11,7 +11,7 @@ use clearlane_wal::{Entry, EntryKind};
 
 use super::{Applier, RequestOutcome};
 use crate::apply::describe;
-use crate::request_trace::{LockWaitMark, RequestTrace};
+use crate::request_trace::{LockWaitMark, RequestTrace, Stage};
 
 #[derive(Clone, Copy, Debug)]
 pub struct ApplyTimer {
@@ -54,8 +54,9 @@ impl Applier {
             let request = decode_raft_request(entry.data.clone()).unwrap_or_default();
             let outcome = self.result_summary(&request);
             let request = describe::request(&request).to_string();
-            let stages =
-                RequestTrace::entry_report(timer.start_ns, now_ns, timer.lock_waits).to_string();
+            let mut trace = RequestTrace::start_at(timer.start_ns);
+            trace.end_stage_with_locks(Stage::Apply, now_ns, timer.lock_waits);
+            let stages = trace.to_string();
             self.ready.slow_entries.push(SlowEntry { took, stages, request, outcome });
         }
         *timer = EntryTimer { start_ns: now_ns, lock_waits: LockWaitMark::now() };
