@@ -85,12 +85,8 @@ impl Scenario {
         }
     }
 
-    /// Sets all fields of the table `[model]`.
-    pub(crate) fn set_all(&mut self, model: &Table) -> Result<()> {
-        model.iter().try_for_each(|(name, value)| self.set_model(name, value))
-    }
-
-    fn set_model(&mut self, name: &str, value: &Value) -> Result<()> {
+    /// A field of the table `[model]`.
+    pub(crate) fn set_model(&mut self, name: &str, value: &Value) -> Result<()> {
         if let Value::Table(parts) = value {
             let mut parts = parts.iter();
             return parts.try_for_each(|(part, v)| self.set_model(&format!("{name}.{part}"), v));

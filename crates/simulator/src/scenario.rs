@@ -45,7 +45,9 @@ impl Scenario {
         let file: Table = text.parse().expect("it was read as a workload");
         match file.get("model") {
             None => {}
-            Some(Value::Table(model)) => scenario.set_all(model)?,
+            Some(Value::Table(model)) => {
+                model.iter().try_for_each(|(name, value)| scenario.set_model(name, value))?;
+            }
             Some(_) => return Err(wrong("`model` must be a table, [model]")),
         }
         scenario.check()?;
