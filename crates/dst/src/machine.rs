@@ -80,8 +80,6 @@ pub struct RunningMember {
     pub is_net_planned: bool,
     /// Whether linearizable reads need no other member.
     pub can_read_locally: bool,
-    /// The member was removed.
-    pub is_stopping: bool,
     pub wal: Wal,
     pub is_writing: bool,
     /// Purge the log up to this index when the disk is idle.
@@ -165,7 +163,6 @@ impl Machine {
             is_apply_planned: false,
             is_net_planned: false,
             can_read_locally: false,
-            is_stopping: false,
             is_writing: false,
             pending_purge: None,
             is_poll_planned: false,

@@ -58,10 +58,6 @@ impl ClientPool {
         }
     }
 
-    pub(super) fn member_of(&self, operation: usize) -> u64 {
-        self.history.operations[operation].member
-    }
-
     /// Returns the operations that get no response because the member has crashed.
     pub(super) fn remove_requests_of(&mut self, member: u64) -> Vec<usize> {
         let lost = self.waiters.extract_if(.., |(at, _), _| *at == member);
@@ -84,10 +80,6 @@ impl ClientPool {
             Some(RequestWaiter::LeaseOp { is_revoke }) => *is_revoke,
             _ => false,
         }
-    }
-
-    pub(super) fn has_pending_clients(&self) -> bool {
-        self.clients.values().any(|client| client.pending_operation.is_some())
     }
 }
 

@@ -290,7 +290,7 @@ impl Cluster {
         let id = match &event {
             Event::Member { id, .. } => *id,
             Event::MessageArrives { link, .. } => link.1,
-            Event::RequestArrives(operation) => self.clients.member_of(*operation),
+            Event::RequestArrives(operation) => self.clients.history.operations[*operation].member,
             Event::SnapshotChunk(number) => self.snapshot_transfers.get(number)?.link.1,
             _ => return Some(event),
         };

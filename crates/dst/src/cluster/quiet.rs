@@ -62,7 +62,8 @@ impl Cluster {
         }
         self.quiet.clients_stopped |= now > since + 3 * SECOND;
         self.stop_removed_members();
-        if self.quiet.clients_stopped && !self.clients.has_pending_clients() {
+        let mut clients = self.clients.clients.values();
+        if self.quiet.clients_stopped && clients.all(|client| client.pending_operation.is_none()) {
             self.begin_last_write();
         }
         if self.quiet.last_write_done && self.has_no_leases() && self.all_members_agree()? {

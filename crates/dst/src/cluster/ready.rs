@@ -57,13 +57,13 @@ impl Cluster {
             Err(error) => return self.on_member_error(id, &error),
         };
         self.check_raft(id, &outputs, &rejected)?;
-        let mut effects = ReadyHandler { cluster: self, id, verdict: Ok(()) };
+        let mut effects = ReadyHandler::new(self, id);
         outputs.dispatch(&mut effects);
+        let is_removed = effects.is_removed;
         effects.verdict?;
         self.poll_if_awaited(id);
         self.plan_wake(id);
-        let running = self.running(id);
-        if running.is_some_and(|running| running.is_stopping) {
+        if is_removed && self.running(id).is_some() {
             self.remove_machine(id);
         }
         Ok(())
@@ -92,7 +92,7 @@ impl Cluster {
         }
         self.effect_hash.on_apply(now, id, &entries);
         self.check_applied(id, &outputs, &entries)?;
-        let mut effects = ReadyHandler { cluster: self, id, verdict: Ok(()) };
+        let mut effects = ReadyHandler::new(self, id);
         outputs.dispatch(&mut effects);
         effects.verdict?;
         self.add_new_machines(id);
@@ -367,9 +367,15 @@ struct ReadyHandler<'c> {
     cluster: &'c mut Cluster,
     id: u64,
     verdict: CheckResult,
+    /// The member was removed from the cluster, and stops.
+    is_removed: bool,
 }
 
 impl ReadyHandler<'_> {
+    fn new(cluster: &mut Cluster, id: u64) -> ReadyHandler<'_> {
+        ReadyHandler { cluster, id, verdict: Ok(()), is_removed: false }
+    }
+
     fn running(&mut self) -> Option<&mut RunningMember> {
         self.cluster.running_mut(self.id)
     }
@@ -440,9 +446,7 @@ impl ReplicaReadyHandler for ReadyHandler<'_> {
     }
 
     fn stop(&mut self) {
-        if let Some(running) = self.running() {
-            running.is_stopping = true;
-        }
+        self.is_removed = true;
     }
 }
 
