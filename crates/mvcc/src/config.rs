@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::Engine;
 
-use crate::interface::{KeyLeases, NoLeases};
+use crate::interface::KeyLeases;
 
 #[derive(Debug)]
 pub struct StoreConfig<A> {
@@ -19,13 +19,13 @@ pub struct StoreConfig<A> {
 }
 
 impl<A> StoreConfig<A> {
-    /// For a store without leases, restored by the thread that opens it.
+    /// For a store without leases.
     pub fn new(
         engine: Arc<dyn Engine>,
         config: Config,
         pre_commit: PreCommit<A>,
         consistent_index: A,
     ) -> StoreConfig<A> {
-        StoreConfig { engine, config, pre_commit, consistent_index, leases: Arc::new(NoLeases) }
+        StoreConfig { engine, config, pre_commit, consistent_index, leases: Arc::new(()) }
     }
 }

@@ -1,7 +1,5 @@
 //! The errors of a store, grouped by the party that must act.
 
-use crate::revision::InvalidRevisionKey;
-
 pub type Result<T> = std::result::Result<T, Error>;
 
 #[derive(Debug, Clone, thiserror::Error)]
@@ -38,10 +36,4 @@ pub enum Error {
     Damaged(String),
     #[error(transparent)]
     Backend(#[from] clearlane_backend::Error),
-}
-
-impl From<InvalidRevisionKey> for Error {
-    fn from(error: InvalidRevisionKey) -> Error {
-        Error::Damaged(error.to_string())
-    }
 }

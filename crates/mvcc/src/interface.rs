@@ -250,10 +250,8 @@ pub trait KeyLeases: Send + Sync + Debug {
     fn attach(&self, key: &Bytes, lease: i64);
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoLeases;
-
-impl KeyLeases for NoLeases {
+/// For a store without leases.
+impl KeyLeases for () {
     fn attach(&self, _key: &Bytes, _lease: i64) {}
 }
 

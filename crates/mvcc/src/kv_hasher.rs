@@ -54,16 +54,21 @@ impl KvHasher {
     ) -> Result<Option<Vec<u8>>> {
         let before = self.sum;
         let end = Revision::new(self.at + 1, 0).put_key();
-        let range = KeyRange::new(from, &end);
-        let next = visit_chunk(tx, Bucket::Key, range, budget, |key, value| {
-            let revision = self.add(key, value)?;
+        let (mut left, mut next) = (budget, None);
+        let added = try_range(tx, Bucket::Key, KeyRange::new(from, &end), |key, value| {
+            if left == 0 {
+                next = Some(key.to_vec());
+                return Ok(ControlFlow::Break(()));
+            }
+            left -= 1;
+            let revision = self.add(key, &value)?;
             visit(self, key, revision);
-            Ok(())
+            Ok(ControlFlow::Continue(()))
         });
-        if next.is_err() {
+        if added.is_err() {
             self.sum = before;
         }
-        next
+        added.map(|()| next)
     }
 
     pub(crate) fn keeps(&self, revision: Revision) -> bool {
@@ -84,28 +89,6 @@ impl KvHasher {
     pub(crate) fn result(&self) -> HashKv {
         HashKv { hash: self.sum, compact_revision: self.compact_revision, hash_revision: self.at }
     }
-}
-
-/// Visits up to `budget` records of a range. Returns the key of the next one, `None` if that was
-/// all.
-pub(crate) fn visit_chunk(
-    tx: &dyn ReadTx,
-    bucket: Bucket,
-    range: KeyRange<'_>,
-    budget: usize,
-    mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
-) -> Result<Option<Vec<u8>>> {
-    let mut left = budget;
-    let mut next = None;
-    try_range(tx, bucket, range, |key, value| {
-        if left == 0 {
-            next = Some(key.to_vec());
-            return Ok(ControlFlow::Break(()));
-        }
-        left -= 1;
-        visit(key, &value).map(ControlFlow::Continue)
-    })?;
-    Ok(next)
 }
 
 /// Calls `visit` for the records of a range until it breaks, or fails.

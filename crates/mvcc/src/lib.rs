@@ -34,21 +34,21 @@ mod record_fetch;
 mod txn_changes;
 
 pub use auto_compaction::AutoCompaction;
-pub use backend_hash::BackendHashJob;
+pub use backend_hash::backend_hash;
 pub use clearlane::store::{SnapshotStore, StoreReadTxn, StoreState};
 pub use clearlane::watch::SnapshotWatchableStore;
 pub use compaction::CompactionJob;
 pub use config::StoreConfig;
 pub use error::{Error, Result};
 pub use interface::{
-    Change, ConsistentIndex, HashJob, KeyLeases, LengthVisitor, NoLeases, RangeOptions,
-    RangeRecords, ReadTxn, RecordVisitor, Store, TxnResult, WriteTxn,
+    Change, ConsistentIndex, HashJob, KeyLeases, LengthVisitor, RangeOptions, RangeRecords,
+    ReadTxn, RecordVisitor, Store, TxnResult, WriteTxn,
 };
 pub use key_index::{EncodedLen, KeyIndex, Version};
 pub use kv_hasher::HashKv;
 pub use open::open;
 pub use restore::{LeasedKey, RecoveryInfo};
-pub use revision::{InvalidRevisionKey, RecordKind, Revision, RevisionKey};
+pub use revision::{RecordKind, Revision, RevisionKey};
 pub use tree_index::locked::{CompactionLock, LockedIndex};
 pub use tree_index::persistent::{PersistentIndex, PersistentSnapshot};
 pub use tree_index::{

@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use clearlane_backend::{Backend, Config, Era, PreCommit, RangeVisitor, ReadTx, Value};
+use clearlane_backend::{Backend, Config, Era, PreCommit};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{BackendHashJob, Revision, RevisionKey, SnapshotStore, Store, StoreConfig};
+use clearlane_mvcc::{Revision, RevisionKey, backend_hash};
 
 type Backing = Box<dyn Backend<u64>>;
 
@@ -38,19 +36,9 @@ fn write(backend: &Backing, applied: u64, records: &[(Bucket, &[u8], &[u8])]) {
     drop(tx.end(applied).unwrap());
 }
 
-/// Returns the sum and the number of steps.
-fn sum_in_steps(tx: impl ReadTx, budget: usize) -> (u32, usize) {
-    let (mut job, mut steps) = (BackendHashJob::new(tx), 1);
-    loop {
-        match job.step(budget).unwrap() {
-            Some(sum) => return (sum, steps),
-            None => steps += 1,
-        }
-    }
-}
-
+/// After a commit.
 fn sum(backend: &Backing) -> u32 {
-    sum_in_steps(backend.begin_read(), 2).0
+    backend_hash(&**backend.snapshot().unwrap().snapshot()).unwrap()
 }
 
 fn at_once(engine: &Arc<dyn Engine>) -> u32 {
@@ -107,18 +95,15 @@ fn commits_defragmentation_and_a_restart_leave_it_alone() {
         let engine = memory();
         let backend = open(era, &engine);
         assert_eq!(sum(&backend), empty, "{era}");
-        // Half of it committed, half of it pending.
         fill(&backend, || backend.commit().unwrap());
-        let pending = sum(&backend);
-        assert_ne!(at_once(&engine), pending, "{era}: there was something pending");
-        backend.commit().unwrap();
-        assert_eq!((sum(&backend), at_once(&engine)), (pending, pending), "{era}");
+        let filled = sum(&backend);
+        assert_eq!(at_once(&engine), filled, "{era}");
         backend.defragment().unwrap();
-        assert_eq!(sum(&backend), pending, "{era}");
+        assert_eq!(sum(&backend), filled, "{era}");
         drop(backend);
         let backend = open(era, &engine);
-        assert_eq!((sum(&backend), at_once(&engine)), (pending, pending), "{era}");
-        seen.push(pending);
+        assert_eq!((sum(&backend), at_once(&engine)), (filled, filled), "{era}");
+        seen.push(filled);
     }
     assert!(seen.windows(2).all(|pair| pair[0] == pair[1]), "all eras hold the same");
 }
@@ -186,89 +171,4 @@ fn another_bucket_is_another_sum() {
     sums.sort_unstable();
     sums.dedup();
     assert_eq!(sums.len(), Bucket::ALL.len());
-}
-
-#[test]
-fn small_steps_and_large_ones_agree() {
-    for era in Era::DISTINCT_STORES {
-        let backend = open(era, &memory());
-        fill(&backend, || backend.commit().unwrap());
-        let (whole, steps) = sum_in_steps(backend.begin_read(), 1000);
-        assert_eq!(steps, 1, "{era}");
-        for (budget, steps_min) in [(0, 11), (1, 11), (3, 4)] {
-            let (sum, steps) = sum_in_steps(backend.begin_read(), budget);
-            assert_eq!(sum, whole, "{era}, budget {budget}");
-            assert!(steps >= steps_min, "{era}, budget {budget}: only {steps} steps");
-        }
-    }
-}
-
-#[test]
-fn the_job_stays_with_its_state() {
-    let (store, _) =
-        SnapshotStore::open(StoreConfig::new(memory(), Config::default(), PreCommit::none(), ()))
-            .unwrap();
-    let put = |key: &[u8]| {
-        let mut txn = store.begin_write().unwrap();
-        txn.put(key, b"value", 0).unwrap();
-        drop(txn.end(()).unwrap());
-    };
-    put(b"a");
-    put(b"b");
-    let (before, _) = sum_in_steps(store.backend().begin_snapshot_read(), 1000);
-    let mut job = BackendHashJob::new(store.backend().begin_snapshot_read());
-    assert_eq!(job.step(1).unwrap(), None);
-    put(b"c");
-    Store::commit(&store).unwrap();
-    store.backend().defragment().unwrap();
-    let sum = (0..10).find_map(|_| job.step(1).unwrap());
-    assert_eq!(sum, Some(before));
-    assert_eq!(job.step(1).unwrap(), Some(before), "and it says so again");
-    assert_ne!(sum_in_steps(store.backend().begin_snapshot_read(), 1000).0, before);
-}
-
-struct FailsOnce {
-    records: BTreeMap<Vec<u8>, Vec<u8>>,
-    until_failure: Cell<usize>,
-}
-
-impl ReadTx for FailsOnce {
-    fn get(&self, _: Bucket, _: &[u8]) -> clearlane_backend::Result<Option<Bytes>> {
-        unreachable!("a hash walks")
-    }
-
-    fn range(
-        &self,
-        bucket: Bucket,
-        range: KeyRange<'_>,
-        visit: &mut RangeVisitor<'_>,
-    ) -> clearlane_backend::Result<()> {
-        let records = self.records.iter().filter(|(key, _)| range.contains(key));
-        for (key, value) in records.filter(|_| bucket == Bucket::Key) {
-            let left = self.until_failure.get();
-            self.until_failure.set(left.wrapping_sub(1));
-            if left == 0 {
-                return Err(clearlane_backend::Error::AppendOnly);
-            }
-            if visit(key, Value::Page(value)).is_break() {
-                break;
-            }
-        }
-        Ok(())
-    }
-}
-
-#[test]
-fn after_an_error_the_step_may_be_tried_again() {
-    let record = |main| (record(main).to_vec(), vec![1; 3]);
-    let records: BTreeMap<_, _> = (2..9).map(record).collect();
-    let until = |until_failure| FailsOnce {
-        records: records.clone(),
-        until_failure: Cell::new(until_failure),
-    };
-    let (whole, _) = sum_in_steps(until(usize::MAX), 1000);
-    let mut job = BackendHashJob::new(until(5));
-    let outcomes: Vec<_> = (0..10).map(|_| job.step(4)).collect();
-    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_err()).count(), 1);
-    assert_eq!(outcomes.into_iter().find_map(|outcome| outcome.ok().flatten()), Some(whole));
 }

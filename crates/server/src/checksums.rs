@@ -3,12 +3,7 @@
 //! Both walk the whole store, in one state: they are for a thread that has time. What they cover:
 //! [`clearlane_mvcc::hash`] and [`clearlane_mvcc::backend_hash`].
 
-use std::sync::Arc;
-
-use bytes::Bytes;
-use clearlane_backend::{self as backend, RangeVisitor, ReadTx, Value};
-use clearlane_engine::{Bucket, KeyRange, Snapshot};
-use clearlane_mvcc::{BackendHashJob, Store};
+use clearlane_mvcc::{Store, backend_hash};
 
 use crate::applied_position::AppliedPosition;
 use crate::apply::ApplyError;
@@ -35,29 +30,5 @@ pub fn hash_kv(
 /// taken, which it includes.
 pub fn hash(store: &dyn Store<AppliedPosition>) -> Result<(u32, i64)> {
     let revision = store.begin_read().revision();
-    let copy = store.snapshot()?;
-    let mut job = BackendHashJob::new(CommittedSnapshot(Arc::clone(copy.snapshot())));
-    loop {
-        if let Some(sum) = job.step(KEYS_PER_STEP)? {
-            return Ok((sum, revision));
-        }
-    }
-}
-
-/// A snapshot as a read transaction that holds no lock in any era.
-struct CommittedSnapshot(Arc<dyn Snapshot>);
-
-impl ReadTx for CommittedSnapshot {
-    fn get(&self, bucket: Bucket, key: &[u8]) -> backend::Result<Option<Bytes>> {
-        Ok(self.0.get(bucket, key)?)
-    }
-
-    fn range(
-        &self,
-        bucket: Bucket,
-        range: KeyRange<'_>,
-        visit: &mut RangeVisitor<'_>,
-    ) -> backend::Result<()> {
-        Ok(self.0.scan(bucket, range, &mut |key, value| visit(key, Value::Page(value)))?)
-    }
+    Ok((backend_hash(&**store.snapshot()?.snapshot())?, revision))
 }

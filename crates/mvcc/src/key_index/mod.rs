@@ -42,14 +42,6 @@ enum Representation {
     Chunked(Arc<ChunkedHistory>),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompactionEffect {
-    Unchanged,
-    Shortened,
-    /// Nothing; the history itself was left as it was, and its key is to be removed.
-    Emptied,
-}
-
 impl KeyIndex {
     pub fn new(revision: Revision, encoded_len: EncodedLen) -> KeyIndex {
         let origin = ChangeContext { created: revision.main, version: 1 };
@@ -162,10 +154,11 @@ impl KeyIndex {
         self.newest_at(at).is_some_and(dropped)
     }
 
-    /// Drops what no read at `at` or later needs.
-    pub fn compact(&mut self, at: i64) -> CompactionEffect {
+    /// Drops what no read at `at` or later needs. Returns whether anything is left: if not, the
+    /// history itself was left as it was, and its key is to be removed.
+    pub fn compact(&mut self, at: i64) -> bool {
         if !self.is_shortened_by(at) {
-            return CompactionEffect::Unchanged;
+            return true;
         }
         let rest = match &self.0 {
             Representation::Inline(short) => short.compacted(at).map(Representation::Inline),
@@ -176,9 +169,11 @@ impl KeyIndex {
                 })
             }
         };
-        let Some(rest) = rest else { return CompactionEffect::Emptied };
-        self.0 = rest;
-        CompactionEffect::Shortened
+        let is_left = rest.is_some();
+        if let Some(rest) = rest {
+            self.0 = rest;
+        }
+        is_left
     }
 
     fn newest(&self) -> KeyChange {
@@ -293,7 +288,7 @@ mod tests {
         history.tombstone(Revision::new(3, 0));
         let put = history.put(Revision::new(3, 1), EncodedLen::of(6));
         assert_eq!(history.kept_by_compaction(3), Some(put.modified));
-        assert_eq!(history.compact(3), CompactionEffect::Shortened);
+        assert!(history.compact(3));
         assert_eq!(history.at(3), Some(put));
     }
 

@@ -23,7 +23,7 @@ use imbl::OrdMap;
 
 use super::key::Key;
 use super::{ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, TreeIndex, VersionVisitor};
-use crate::key_index::{CompactionEffect, EncodedLen, KeyIndex, Version};
+use crate::key_index::{EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
 
 pub(super) type Tree = OrdMap<Key, KeyIndex>;
@@ -67,8 +67,7 @@ impl LockedIndex {
 
 /// Compacts one key, if there still is such a key.
 fn compact_key(tree: &mut Tree, key: &[u8], at: i64) {
-    let rest = tree.get_mut(key).map(|history| history.compact(at));
-    if rest == Some(CompactionEffect::Emptied) {
+    if tree.get_mut(key).is_some_and(|history| !history.compact(at)) {
         tree.remove(key);
     }
 }

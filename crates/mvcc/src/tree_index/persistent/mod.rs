@@ -25,7 +25,7 @@ use clearlane_engine::KeyRange;
 use self::edit::Edit;
 use self::node::{Node, Slot};
 use super::{ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, TreeIndex, VersionVisitor};
-use crate::key_index::{CompactionEffect, EncodedLen, KeyIndex, Version};
+use crate::key_index::{EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
 
 /// What a compaction drops here, open snapshots keep.
@@ -198,11 +198,9 @@ impl TreeIndex for PersistentIndex {
             }
         });
         for key in &shortened {
-            edit::edit(&mut self.current.root, key, &mut |history| match history
-                .map(|history| history.compact(at))
-            {
-                Some(CompactionEffect::Emptied) => Edit::Remove,
-                _ => Edit::Keep,
+            edit::edit(&mut self.current.root, key, &mut |history| {
+                let is_left = history.is_none_or(|history| history.compact(at));
+                if is_left { Edit::Keep } else { Edit::Remove }
             });
         }
         compaction.is_done()
