@@ -109,7 +109,7 @@ proptest! {
     }
 
     #[test]
-    fn a_built_tree_keeps_them_too(keys in 0..6000_u32, kept in 0..6000_u32, runs in 1..4_u32) {
+    fn a_built_tree_keeps_them_too(keys in 0..2500_u32, kept in 0..2500_u32, runs in 1..4_u32) {
         let version = |number| {
             let modified = Revision::new(i64::from(number % runs) + 3, i64::from(number));
             Version { created: 3, version: 2, ..Version::first(modified, EncodedLen::of(9)) }
