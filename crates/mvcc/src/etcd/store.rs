@@ -115,17 +115,6 @@ impl<A: ConsistentIndex> EtcdStore<A> {
         let (store_guard, revisions, tx) = self.locks.read(|| open(&*self.backend));
         EtcdReadTxn { tx, revisions, store_guard: Some(store_guard) }
     }
-
-    /// The index part of a compaction, where it is done while the compaction is scheduled. That is
-    /// etcd's way until 3.3.
-    fn compact_index_while_scheduling(&self, at: i64) -> Option<IndexCompaction> {
-        let at_once = self.backend.era() < Era::V3_4;
-        at_once.then(|| {
-            let mut compaction = self.begin_index_compaction(at);
-            while !self.compact_index_step(&mut compaction, usize::MAX) {}
-            compaction
-        })
-    }
 }
 
 impl<A: ConsistentIndex> Store<A> for EtcdStore<A> {
@@ -157,7 +146,12 @@ impl<A: ConsistentIndex> Store<A> for EtcdStore<A> {
             // etcd has the mark on disk before it goes on, with `store` and `revMu` held for the
             // sync.
             self.backend.commit()?;
-            let walked = self.compact_index_while_scheduling(at);
+            // Until 3.3 etcd compacts the index here, and not later in steps.
+            let walked = (self.backend.era() < Era::V3_4).then(|| {
+                let mut compaction = self.begin_index_compaction(at);
+                while !self.compact_index_step(&mut compaction, usize::MAX) {}
+                compaction
+            });
             let job = self.compactions.lock().schedule(at, previous, walked);
             Ok((job, TxnResult::new(revision, Vec::new(), ended)))
         })
