@@ -84,10 +84,6 @@ mod tests {
         Subcommand::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())
     }
 
-    fn target(endpoint: &str, seed: u64) -> Target {
-        Target { endpoint: endpoint.to_owned(), seed }
-    }
-
     #[test]
     fn the_table_of_arguments_is_sound() {
         Subcommand::command().debug_assert();
@@ -95,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_is_left_out_has_its_default() {
-        let target = target("http://127.0.0.1:2379", 1);
+        let target = Target { endpoint: "http://127.0.0.1:2379".to_owned(), seed: 1 };
         let options = FillOptions { target: target.clone(), connections: 4 };
         let workload = PathBuf::from("a.toml");
         let fill = Subcommand::Fill { workload: workload.clone(), options };
@@ -103,27 +99,6 @@ mod tests {
         let (without, seconds, warm_up, json, pid) = (Vec::new(), None, 0, None, None);
         let run = Subcommand::Run { workload, target, without, seconds, warm_up, json, pid };
         assert_eq!(parsed("clearlane-load run a.toml"), Ok(run));
-    }
-
-    #[test]
-    fn everything_can_be_said() {
-        let line = "clearlane-load run a.toml --endpoint b:1 --without c --without d --seconds 5 \
-                    --warm-up 2 --seed 9 --json e.json --pid 7";
-        let run = Subcommand::Run {
-            workload: PathBuf::from("a.toml"),
-            target: target("b:1", 9),
-            without: vec!["c".to_owned(), "d".to_owned()],
-            seconds: Some(5),
-            warm_up: 2,
-            json: Some(PathBuf::from("e.json")),
-            pid: Some(7),
-        };
-        assert_eq!(parsed(line), Ok(run));
-        let line = "clearlane-load keys --count 10 --key-size 32 --value-size 64 --endpoint b:1 \
-                    --connections 2 --seed 3";
-        let options = FillOptions { target: target("b:1", 3), connections: 2 };
-        let keys = Subcommand::Keys { count: 10, key_size: 32, value_size: 64, options };
-        assert_eq!(parsed(line), Ok(keys));
     }
 
     #[test]

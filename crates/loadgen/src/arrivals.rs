@@ -17,6 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use clearlane_net::sched::SchedClass;
+use itertools::Itertools as _;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::mpsc;
@@ -62,40 +63,15 @@ impl Iterator for Schedule {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
-    /// The index in the workload.
-    pub class: usize,
-    /// Since the beginning of the run.
-    pub due: Duration,
-}
-
-/// The arrivals of several classes in order of time, up to the end of a window.
-#[derive(Clone, Debug)]
-pub struct MergedSchedules {
-    /// By class: its next time, and its schedule after that.
-    schedules: Vec<(Option<Duration>, Schedule)>,
+/// The arrivals of several classes in order of time, up to the end of a window: when since the
+/// beginning of the run, and the index of the class.
+pub fn merge(
+    schedules: impl IntoIterator<Item = Schedule>,
     window: Duration,
-}
-
-impl MergedSchedules {
-    pub fn new(schedules: impl IntoIterator<Item = Schedule>, window: Duration) -> MergedSchedules {
-        let with_first = |mut schedule: Schedule| (schedule.next(), schedule);
-        MergedSchedules { schedules: schedules.into_iter().map(with_first).collect(), window }
-    }
-}
-
-impl Iterator for MergedSchedules {
-    type Item = Arrival;
-
-    fn next(&mut self) -> Option<Arrival> {
-        // There are a handful of classes: a scan is faster than a heap.
-        let due = |(class, (due, _)): (usize, &(Option<Duration>, _))| Some(((*due)?, class));
-        let (due, class) = self.schedules.iter().enumerate().filter_map(due).min()?;
-        let (next, schedule) = &mut self.schedules[class];
-        *next = schedule.next();
-        (due < self.window).then_some(Arrival { class, due })
-    }
+) -> impl Iterator<Item = (Duration, usize)> {
+    let classes = schedules.into_iter().enumerate();
+    let classes = classes.map(|(class, schedule)| schedule.map(move |due| (due, class)));
+    classes.kmerge().take_while(move |(due, _)| *due < window)
 }
 
 /// Starts a thread that sends each arrival's time to its class. It ends with the arrivals, or when
@@ -104,18 +80,18 @@ impl Iterator for MergedSchedules {
 /// Sleeping is exact to some 60 µs on Linux. The channels are bounded: for a class that cannot keep
 /// up, arrivals are late in the channel, and still have the times at which they were due.
 pub fn pace(
-    arrivals: MergedSchedules,
+    arrivals: impl Iterator<Item = (Duration, usize)> + Send + 'static,
     start: Instant,
     senders: Vec<mpsc::Sender<Duration>>,
 ) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name("pace".to_owned()).spawn(move || {
         SchedClass::Latency.apply_to_thread();
-        for arrival in arrivals {
-            let left = (start + arrival.due).saturating_duration_since(Instant::now());
+        for (due, class) in arrivals {
+            let left = (start + due).saturating_duration_since(Instant::now());
             if !left.is_zero() {
                 thread::sleep(left);
             }
-            if senders[arrival.class].blocking_send(arrival.due).is_err() {
+            if senders[class].blocking_send(due).is_err() {
                 return;
             }
         }
@@ -175,13 +151,13 @@ mod tests {
         let schedules =
             [(Spacing::Constant, 1.0), (Spacing::Poisson, 100.0), (Spacing::Poisson, 20.0)];
         let schedules = schedules.map(|(spacing, rate)| Schedule::new(spacing, rate, 9));
-        let merged: Vec<Arrival> = MergedSchedules::new(schedules.clone(), window).collect();
-        assert!(merged.is_sorted_by_key(|arrival| arrival.due));
+        let merged: Vec<_> = merge(schedules.clone(), window).collect();
+        assert!(merged.is_sorted());
         for (class, schedule) in schedules.into_iter().enumerate() {
             let alone: Vec<Duration> = schedule.take_while(|due| *due < window).collect();
-            let of_class = merged.iter().filter(|arrival| arrival.class == class);
-            assert_eq!(of_class.map(|arrival| arrival.due).collect::<Vec<_>>(), alone);
+            let of_class = merged.iter().filter(|(_, of)| *of == class);
+            assert_eq!(of_class.map(|(due, _)| *due).collect::<Vec<_>>(), alone);
         }
-        assert_eq!(merged.iter().filter(|arrival| arrival.class == 0).count(), 30);
+        assert_eq!(merged.iter().filter(|(_, class)| *class == 0).count(), 30);
     }
 }

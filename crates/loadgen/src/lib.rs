@@ -26,6 +26,18 @@ pub mod run;
 pub mod class_metrics;
 pub mod workload;
 
-mod error;
+/// One line, by the role that can act on it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// For the author of the workload, or for the user of a class that it does not have.
+    #[error("{0}")]
+    Workload(String),
+    /// For the operator of the server.
+    #[error("{0}")]
+    Server(String),
+    /// For the user of this tool: a file, or this machine.
+    #[error("{0}")]
+    Local(String),
+}
 
-pub use error::{Error, Result};
+pub type Result<T> = std::result::Result<T, Error>;

@@ -6,7 +6,7 @@
 //! process keeps the peak of the fill.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::{Error, Result};
@@ -17,7 +17,6 @@ const TICKS_PER_SECOND: u64 = 100;
 #[derive(Clone, Debug)]
 pub struct Process {
     pid: u32,
-    directory: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,19 +31,19 @@ pub struct ProcessUsage {
 impl Process {
     /// An error if the process cannot be read.
     pub fn open(pid: u32) -> Result<Process> {
-        if !PathBuf::from("/proc/self/stat").exists() {
+        if !Path::new("/proc/self/stat").exists() {
             let why = "this system has no /proc, so what the server uses is not known";
             return Err(Error::Local(format!("--pid {pid}: {why}; leave --pid out")));
         }
-        let process = Process { pid, directory: PathBuf::from(format!("/proc/{pid}")) };
+        let process = Process { pid };
         process.usage().map(|_| process)
     }
 
     pub fn usage(&self) -> Result<ProcessUsage> {
-        let read = |name| {
+        let read = |name: &str| {
             let gone =
                 |error| Error::Local(format!("--pid {}: no such process: {error}", self.pid));
-            fs::read_to_string(self.directory.join(name)).map_err(gone)
+            fs::read_to_string(format!("/proc/{}/{name}", self.pid)).map_err(gone)
         };
         let strange = || Error::Local(format!("--pid {}: /proc is not as on Linux", self.pid));
         let processor = processor_time(&read("stat")?).ok_or_else(strange)?;

@@ -158,32 +158,24 @@ mod tests {
     }
 
     #[test]
-    fn a_range_goes_to_the_key_behind_its_last() {
-        let call = call(Operation::Range { keys: 20, limit: Some(7), serializable: true });
-        let range: RangeRequest = decoded(&call);
-        assert_eq!((call.path, call.keys), ("/etcdserverpb.KV/Range", Some(7)));
-        assert_eq!((&range.key[..], &range.range_end[..]), (&b"/load/000"[..], &b"/load/020"[..]));
-        assert_eq!((range.limit, range.serializable), (7, true));
-    }
-
-    #[test]
-    fn one_key_is_asked_for_alone() {
-        let call = call(Operation::Range { keys: 1, limit: None, serializable: false });
-        let range: RangeRequest = decoded(&call);
-        assert_eq!((call.keys, range.key.len(), range.range_end.len()), (Some(1), 9, 0));
-        assert_eq!((range.limit, range.serializable), (0, false));
-    }
-
-    #[test]
-    fn puts_and_deletes_stay_in_the_space() {
-        let call_of_put = call(Operation::Put { value: Sizes { min: 2, max: 5 } });
-        let put: PutRequest = decoded(&call_of_put);
-        assert!(put.key.starts_with(SPACE.as_bytes()) && (2..=5).contains(&put.value.len()));
+    fn a_range_goes_to_the_key_behind_its_last_and_one_key_is_asked_for_alone() {
+        let end: &[u8] = b"/load/020";
+        for (keys, limit, found, range_end) in [(20, Some(7), 7, end), (1, None, 1, b"")] {
+            let call = call(Operation::Range { keys, limit, serializable: limit.is_some() });
+            let range: RangeRequest = decoded(&call);
+            assert_eq!((call.path, call.keys), ("/etcdserverpb.KV/Range", Some(found)));
+            assert_eq!((range.key.len(), &range.range_end[..]), (9, range_end));
+            let is_limited = (limit.unwrap_or(0) as i64, limit.is_some());
+            assert_eq!((range.limit, range.serializable), is_limited);
+        }
         let delete: DeleteRangeRequest = decoded(&call(Operation::Delete { keys: 20 }));
-        assert_eq!(
-            (&delete.key[..], &delete.range_end[..]),
-            (&b"/load/000"[..], &b"/load/020"[..])
-        );
+        assert_eq!((&delete.key[..], &delete.range_end[..]), (&b"/load/000"[..], end));
+    }
+
+    #[test]
+    fn puts_stay_in_the_space() {
+        let put: PutRequest = decoded(&call(Operation::Put { value: Sizes { min: 2, max: 5 } }));
+        assert!(put.key.starts_with(SPACE.as_bytes()) && (2..=5).contains(&put.value.len()));
     }
 
     #[test]

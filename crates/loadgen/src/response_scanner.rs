@@ -25,7 +25,7 @@ pub type ScanError = &'static str;
 
 /// Field 2 of `RangeResponse`.
 const KVS_FIELD: u64 = 2;
-const PREFIX_BYTES: u8 = 5;
+const PREFIX_BYTES: u32 = 5;
 
 #[derive(Clone, Debug, Default)]
 pub struct Scanner {
@@ -33,112 +33,97 @@ pub struct Scanner {
     state: ScanState,
     /// Bytes of the message still to come, once its length is known.
     remaining: u64,
+    /// The bits so far of the number that is read; then the bytes to skip.
+    value: u64,
+    /// Where its next bits go; of the prefix, the number of bytes that were read.
+    shift: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// What is read next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ScanState {
-    /// Some of the five bytes in front have been read; those of the length are in `remaining`.
-    Prefix { bytes_read: u8 },
-    /// The bits of the value so far; the next ones are at `shift`.
-    Varint { kind: VarintKind, so_far: u64, shift: u32 },
-    /// Bytes of a field that are to be skipped.
-    FieldContent { left: u64 },
-}
-
-#[derive(Clone, Copy, Debug)]
-enum VarintKind {
+    #[default]
+    Prefix,
     Tag,
     Length,
     Number,
-}
-
-impl Default for ScanState {
-    fn default() -> ScanState {
-        ScanState::Prefix { bytes_read: 0 }
-    }
-}
-
-impl ScanState {
-    const TAG: ScanState = ScanState::Varint { kind: VarintKind::Tag, so_far: 0, shift: 0 };
+    /// The rest of a field.
+    Skipped,
 }
 
 impl Scanner {
     pub fn feed(&mut self, mut piece: &[u8]) -> Result<(), ScanError> {
         self.stats.bytes += piece.len() as u64;
         while let Some((byte, rest)) = piece.split_first() {
-            if let ScanState::FieldContent { left } = self.state {
-                let skipped = left.min(piece.len() as u64);
-                piece = &piece[skipped as usize..];
-                self.remaining -= skipped;
-                self.state = if left == skipped {
-                    ScanState::TAG
-                } else {
-                    ScanState::FieldContent { left: left - skipped }
-                };
+            if self.state != ScanState::Skipped {
+                piece = rest;
+                self.step(*byte)?;
                 continue;
             }
-            piece = rest;
-            self.state = self.step(*byte)?;
+            let skipped = self.value.min(piece.len() as u64);
+            piece = &piece[skipped as usize..];
+            self.remaining -= skipped;
+            self.value -= skipped;
+            if self.value == 0 {
+                self.state = ScanState::Tag;
+            }
         }
         Ok(())
     }
 
     /// An error if the message is not complete.
     pub fn finish(self) -> Result<ResponseStats, ScanError> {
-        let whole = matches!(self.state, ScanState::Varint { kind: VarintKind::Tag, shift: 0, .. })
-            && self.remaining == 0;
-        if whole { Ok(self.stats) } else { Err("the answer ends in its middle") }
-    }
-
-    fn step(&mut self, byte: u8) -> Result<ScanState, ScanError> {
-        match self.state {
-            ScanState::Prefix { bytes_read: 0 } if byte != 0 => Err("the answer is compressed"),
-            ScanState::Prefix { bytes_read: had } => {
-                self.remaining = self.remaining << 8 | u64::from(byte);
-                Ok(if had + 1 == PREFIX_BYTES {
-                    ScanState::TAG
-                } else {
-                    ScanState::Prefix { bytes_read: had + 1 }
-                })
-            }
-            ScanState::Varint { kind: of, so_far, shift } => {
-                self.remaining =
-                    self.remaining.checked_sub(1).ok_or("there is more than one answer")?;
-                if shift > 63 {
-                    return Err("a number in the answer is too long");
-                }
-                let value = so_far | u64::from(byte & 0x7f) << shift;
-                if byte & 0x80 != 0 {
-                    return Ok(ScanState::Varint { kind: of, so_far: value, shift: shift + 7 });
-                }
-                self.after_varint(of, value)
-            }
-            // `feed` skips these bytes.
-            ScanState::FieldContent { .. } => Ok(self.state),
+        match (self.state, self.shift, self.remaining) {
+            (ScanState::Tag, 0, 0) => Ok(self.stats),
+            _ => Err("the answer ends in its middle"),
         }
     }
 
-    fn after_varint(&mut self, of: VarintKind, value: u64) -> Result<ScanState, ScanError> {
-        let varint = |of| ScanState::Varint { kind: of, so_far: 0, shift: 0 };
-        match (of, value & 7) {
-            (VarintKind::Number, _) => Ok(ScanState::TAG),
-            (VarintKind::Length, _) => self.skip_content(value),
-            (VarintKind::Tag, 0) => Ok(varint(VarintKind::Number)),
-            (VarintKind::Tag, 1) => self.skip_content(8),
-            (VarintKind::Tag, 2) => {
+    fn step(&mut self, byte: u8) -> Result<(), ScanError> {
+        if self.state == ScanState::Prefix {
+            if self.shift == 0 && byte != 0 {
+                return Err("the answer is compressed");
+            }
+            self.remaining = self.remaining << 8 | u64::from(byte);
+            self.shift += 1;
+            if self.shift == PREFIX_BYTES {
+                (self.state, self.shift) = (ScanState::Tag, 0);
+            }
+            return Ok(());
+        }
+        self.remaining = self.remaining.checked_sub(1).ok_or("there is more than one answer")?;
+        if self.shift > 63 {
+            return Err("a number in the answer is too long");
+        }
+        self.value |= u64::from(byte & 0x7f) << self.shift;
+        self.shift += 7;
+        if byte & 0x80 != 0 {
+            return Ok(());
+        }
+        self.shift = 0;
+        let value = std::mem::take(&mut self.value);
+        match (self.state, value & 7) {
+            (ScanState::Number, _) => self.state = ScanState::Tag,
+            (ScanState::Length, _) => return self.skip(value),
+            (_, 0) => self.state = ScanState::Number,
+            (_, 1) => return self.skip(8),
+            (_, 2) => {
                 self.stats.keys += u64::from(value >> 3 == KVS_FIELD);
-                Ok(varint(VarintKind::Length))
+                self.state = ScanState::Length;
             }
-            (VarintKind::Tag, 5) => self.skip_content(4),
-            (VarintKind::Tag, _) => Err("the answer is not protobuf"),
+            (_, 5) => return self.skip(4),
+            _ => return Err("the answer is not protobuf"),
         }
+        Ok(())
     }
 
-    fn skip_content(&self, left: u64) -> Result<ScanState, ScanError> {
-        if left > self.remaining {
+    fn skip(&mut self, bytes: u64) -> Result<(), ScanError> {
+        if bytes > self.remaining {
             return Err("a field of the answer is longer than the answer");
         }
-        Ok(if left == 0 { ScanState::TAG } else { ScanState::FieldContent { left } })
+        self.value = bytes;
+        self.state = if bytes == 0 { ScanState::Tag } else { ScanState::Skipped };
+        Ok(())
     }
 }
 

@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout_at};
 use tonic::transport::{Channel, Endpoint};
 
-use crate::arrivals::{self, MergedSchedules, Schedule};
+use crate::arrivals::{self, Schedule};
 use crate::class_metrics::{ClassMetrics, CompletedRequest};
 use crate::connection;
 use crate::process::Process;
@@ -138,12 +138,12 @@ async fn run_window(
         // The thread waits for windows, so this does not fail.
         let _ = thread.windows.send(SendWindow { arrivals, start, window, done }).await;
     }
-    let schedules = threads.iter().map(|ClassThread { class, .. }| {
-        let [seed, _] = seeds(seed, class);
-        Schedule::new(class.spacing, class.rate, seed)
-    });
-    let pacer = arrivals::pace(MergedSchedules::new(schedules, window), start, senders)
-        .map_err(thread_error)?;
+    let schedule = |ClassThread { class, .. }: &ClassThread| {
+        Schedule::new(class.spacing, class.rate, seeds(seed, class)[0])
+    };
+    let schedules: Vec<Schedule> = threads.iter().map(schedule).collect();
+    let pacer =
+        arrivals::pace(arrivals::merge(schedules, window), start, senders).map_err(thread_error)?;
     let mut second = interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for mut end in ends {

@@ -8,6 +8,9 @@
 
 use std::collections::BTreeMap;
 
+use petgraph::algo::tarjan_scc;
+use petgraph::graphmap::DiGraphMap;
+
 use crate::rust::is_name;
 use crate::{Repository, violation};
 
@@ -21,11 +24,14 @@ pub fn check(repository: &Repository) -> Vec<String> {
 
 fn check_crate(repository: &Repository, source: &str) -> Vec<String> {
     let modules = Modules::of(repository, source);
-    let mut search = Circles::default();
-    for module in modules.0.keys() {
-        search.visit(module, &modules);
+    let mut imports = DiGraphMap::<_, ()>::new();
+    for (module, (_, named)) in &modules.0 {
+        for to in named.iter().filter_map(|path| modules.resolve(module, path)) {
+            imports.add_edge(module, to, ());
+        }
     }
-    let long = search.found.into_iter().filter(|circle| circle.len() > CIRCLE_FILES_MAX);
+    let circles = tarjan_scc(&imports).into_iter();
+    let long = circles.filter(|circle| circle.len() > CIRCLE_FILES_MAX);
     long.map(|circle| {
         let mut files: Vec<_> = circle.iter().map(|module| modules.0[*module].0).collect();
         files.sort_unstable();
@@ -107,35 +113,6 @@ fn flatten<'a>(before: &[String], code: &'a str, paths: &mut Vec<ModulePath>) ->
             .map_or(group, |alias| alias.trim_start_matches(is_name));
     }
     ""
-}
-
-/// Tarjan's search for strongly connected components.
-#[derive(Default)]
-struct Circles<'a> {
-    /// The order of the first visit.
-    seen: BTreeMap<&'a ModulePath, usize>,
-    stack: Vec<&'a ModulePath>,
-    found: Vec<Vec<&'a ModulePath>>,
-}
-
-impl<'a> Circles<'a> {
-    /// Returns the lowest number of a module on the stack that can be reached from this one.
-    fn visit(&mut self, module: &'a ModulePath, modules: &'a Modules<'_>) -> usize {
-        let (order, height) = (self.seen.len(), self.stack.len());
-        match self.seen.get(module) {
-            Some(seen) if self.stack.contains(&module) => return *seen,
-            Some(_) => return usize::MAX,
-            None => _ = self.seen.insert(module, order),
-        }
-        self.stack.push(module);
-        let imports = modules.0[module].1.iter().filter_map(|path| modules.resolve(module, path));
-        let lowest =
-            imports.map(|to| self.visit(to, modules)).min().map_or(order, |to| to.min(order));
-        if lowest == order {
-            self.found.push(self.stack.split_off(height));
-        }
-        lowest
-    }
 }
 
 #[cfg(test)]
