@@ -83,13 +83,6 @@ pub(crate) struct OpenStream<Q, R> {
     pub(crate) responses: Streaming<R>,
 }
 
-enum CallError {
-    /// The server's words.
-    TokenRejected(Error),
-    /// Not to be repeated.
-    Final(Error),
-}
-
 struct Attempts<'a> {
     endpoints: &'a Endpoints,
     policy: CallPolicy,
@@ -139,19 +132,18 @@ impl<'a> Attempts<'a> {
         endpoint: &Arc<Endpoint>,
         began: Instant,
         status: &Status,
-    ) -> std::result::Result<(), CallError> {
+    ) -> Result<()> {
         let words = || format!("{}: {}", endpoint.url, describe_status(status));
         let error = match StatusKind::from_status(status) {
-            StatusKind::Final => return Err(CallError::Final(Error::from_status(status))),
-            StatusKind::TokenRejected => {
-                return Err(CallError::TokenRejected(Error::from_status(status)));
+            StatusKind::Final | StatusKind::TokenRejected => {
+                return Err(Error::from_status(status));
             }
             StatusKind::WrongMember => Error::from_status(status),
             StatusKind::NotSent => Error::Unavailable(words()),
             StatusKind::Unknown if self.policy.is_retryable => Error::Unavailable(words()),
             StatusKind::Unknown => {
                 endpoint.mark_failed();
-                return Err(CallError::Final(Error::OutcomeUnknown(words())));
+                return Err(Error::OutcomeUnknown(words()));
             }
         };
         if !matches!(error, Error::NotLeader) {
@@ -196,14 +188,13 @@ impl Client {
         send: impl Fn(Channel, Request<Q>) -> A,
     ) -> Result<(Arc<Endpoint>, R)> {
         let token = self.token(None).await?;
-        let done = match self.call_with_token(policy, token.as_ref(), &request, &send).await {
-            Err(CallError::TokenRejected(_)) if self.has_credentials() => {
+        match self.call_with_token(policy, token.as_ref(), &request, &send).await {
+            Err(Error::Unauthenticated(_)) if self.has_credentials() => {
                 let token = self.token(Some(token)).await?;
                 self.call_with_token(policy, token.as_ref(), &request, &send).await
             }
             done => done,
-        };
-        done.map_err(CallError::into_error)
+        }
     }
 
     /// A stream on which this request is already sent: some servers send no headers before they
@@ -231,17 +222,17 @@ impl Client {
         token: Option<&Token>,
         request: &Q,
         send: &impl Fn(Channel, Request<Q>) -> A,
-    ) -> std::result::Result<(Arc<Endpoint>, R), CallError> {
+    ) -> Result<(Arc<Endpoint>, R)> {
         let mut attempts = Attempts::new(self, policy);
         loop {
-            let endpoint = attempts.next().await.map_err(CallError::Final)?;
+            let endpoint = attempts.next().await?;
             let mut message = Request::new(request.clone());
             policy.set_metadata(message.metadata_mut(), token);
             let began = Instant::now();
             let reply = send(endpoint.channel.clone(), message);
             let reply = if policy.has_timeout {
                 let reply = timeout_at(attempts.give_up_at, reply).await;
-                reply.map_err(|_| CallError::Final(attempts.timed_out(&endpoint)))?
+                reply.map_err(|_| attempts.timed_out(&endpoint))?
             } else {
                 reply.await
             };
@@ -275,37 +266,19 @@ impl Client {
         };
         // A call that comes while another fetches a token waits here, and finds the new one.
         let mut held = self.options_and_token.token.lock().await;
-        let is_good = match (&*held, &refused) {
-            (Some(_), None) => true,
-            (Some(held), Some(refused)) => held != refused,
-            (None, _) => false,
-        };
-        if !is_good {
+        if held.is_none() || *held == refused {
             let (name, password) = (credentials.name.clone(), credentials.password.clone());
             let request = AuthenticateRequest { name, password };
             let send =
                 async |channel, request| AuthClient::new(channel).authenticate(request).await;
-            *held =
-                Some(match self.call_with_token(CallPolicy::READ, None, &request, &send).await {
-                    Ok((_, reply)) => Some(
-                        reply
-                            .token
-                            .parse()
-                            .map_err(|_| Error::Unexpected("a token that is no text"))?,
-                    ),
-                    // A client that has a password where none is wanted is accepted, too.
-                    Err(CallError::Final(Error::AuthNotEnabled)) => None,
-                    Err(failed) => return Err(failed.into_error()),
-                });
+            let is_no_text = |_| Error::Unexpected("a token that is no text");
+            *held = match self.call_with_token(CallPolicy::READ, None, &request, &send).await {
+                Ok((_, reply)) => Some(Some(reply.token.parse().map_err(is_no_text)?)),
+                // A client that has a password where none is wanted is accepted, too.
+                Err(Error::AuthNotEnabled) => Some(None),
+                Err(error) => return Err(error),
+            };
         }
         Ok(held.clone().flatten())
-    }
-}
-
-impl CallError {
-    fn into_error(self) -> Error {
-        match self {
-            CallError::TokenRejected(error) | CallError::Final(error) => error,
-        }
     }
 }

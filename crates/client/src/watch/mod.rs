@@ -142,10 +142,11 @@ pub struct Batch {
 #[derive(Debug)]
 pub struct Watch {
     start_revision: i64,
-    delivered_revision: i64,
-    buffered: VecDeque<Event>,
-    /// The revision of the batch that `next` returns event by event.
+    /// The revision of the last batch, and of the one before.
     batch_revision: i64,
+    previous_revision: i64,
+    /// The rest of the last batch, which `next` returns event by event.
+    buffered: VecDeque<Event>,
     batches: mpsc::Receiver<Result<Batch>>,
     progress_requests: mpsc::UnboundedSender<()>,
     /// Aborted when it is dropped.
@@ -157,13 +158,13 @@ impl Watch {
     pub async fn next(&mut self) -> Option<Result<Event>> {
         loop {
             if let Some(event) = self.buffered.pop_front() {
-                if self.buffered.is_empty() {
-                    self.delivered_revision = self.batch_revision;
-                }
                 return Some(Ok(event));
             }
             match self.batches.recv().await? {
-                Ok(batch) => self.buffer_batch(batch),
+                Ok(Batch { revision, events }) => {
+                    self.previous_revision = std::mem::replace(&mut self.batch_revision, revision);
+                    self.buffered = events.into();
+                }
                 Err(error) => return Some(Err(error)),
             }
         }
@@ -173,23 +174,11 @@ impl Watch {
     pub async fn next_batch(&mut self) -> Option<Result<Batch>> {
         if self.buffered.is_empty() {
             let batch = self.batches.recv().await?;
-            if let Ok(batch) = &batch {
-                self.delivered_revision = batch.revision;
-            }
-            return Some(batch);
+            return Some(batch.inspect(|batch| self.batch_revision = batch.revision));
         }
         // The rest of a batch that `next` has begun.
         let events = self.buffered.drain(..).collect();
-        self.delivered_revision = self.batch_revision;
         Some(Ok(Batch { revision: self.batch_revision, events }))
-    }
-
-    fn buffer_batch(&mut self, batch: Batch) {
-        self.batch_revision = batch.revision;
-        self.buffered = batch.events.into();
-        if self.buffered.is_empty() {
-            self.delivered_revision = self.batch_revision;
-        }
     }
 
     /// The first revision whose events this watch has.
@@ -199,7 +188,7 @@ impl Watch {
 
     /// All events up to this revision have been returned.
     pub fn revision(&self) -> i64 {
-        self.delivered_revision
+        if self.buffered.is_empty() { self.batch_revision } else { self.previous_revision }
     }
 
     /// Asks the server for a progress notice: a batch without events, once all earlier events have
@@ -230,9 +219,9 @@ impl Client {
         tasks.spawn(task.run());
         let mut watch = Watch {
             start_revision: 0,
-            delivered_revision: 0,
-            buffered: VecDeque::new(),
             batch_revision: 0,
+            previous_revision: 0,
+            buffered: VecDeque::new(),
             batches,
             progress_requests: progress_sender,
             _task: tasks,
@@ -241,7 +230,7 @@ impl Client {
         let late = |_| Error::TimedOut(format!("a watch has not begun in {limit:?}"));
         if let Ok(revision) = timeout(limit, start).await.map_err(late)? {
             watch.start_revision = revision;
-            watch.delivered_revision = revision - 1;
+            watch.batch_revision = revision - 1;
             return Ok(watch);
         }
         // It has ended before it began; the queue has the error.
