@@ -8,7 +8,6 @@
 use bytes::Bytes;
 use clearlane_proto::v3lockpb::lock_client::LockClient;
 use clearlane_proto::v3lockpb::{LockRequest, UnlockRequest};
-use tonic::transport::Channel;
 
 use crate::call::CallPolicy;
 use crate::error::{Error, Result};
@@ -19,10 +18,6 @@ use crate::{Client, Compare};
 pub struct Lock {
     client: Client,
     key: Bytes,
-}
-
-fn stub(channel: Channel) -> LockClient<Channel> {
-    LockClient::new(channel)
 }
 
 impl Lock {
@@ -37,7 +32,7 @@ impl Lock {
     }
 
     pub async fn unlock(self) -> Result<()> {
-        let send = async |channel, request| stub(channel).unlock(request).await;
+        let send = async |channel, request| LockClient::new(channel).unlock(request).await;
         // The key belongs to this lease alone: deleting it twice is deleting it once.
         self.client.call(CallPolicy::READ, UnlockRequest { key: self.key }, send).await.map(drop)
     }
@@ -52,7 +47,7 @@ impl Client {
     /// removed at any time.
     pub async fn lock(&self, name: impl Into<Vec<u8>>, lease: i64) -> Result<Lock> {
         let request = LockRequest { name: name.into().into(), lease: require_lease(lease)? };
-        let send = async |channel, request| stub(channel).lock(request).await;
+        let send = async |channel, request| LockClient::new(channel).lock(request).await;
         let key = self.call(CallPolicy::LONG_WRITE, request, send).await?.key;
         Ok(Lock { client: self.clone(), key })
     }

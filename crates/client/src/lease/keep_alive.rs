@@ -39,10 +39,10 @@ pub enum LeaseEnd {
     Rejected(String),
 }
 
-#[derive(Clone, Debug)]
-enum KeepAliveState {
-    Alive { until: Instant, ttl: Duration },
-    Ended(LeaseEnd),
+#[derive(Clone, Copy, Debug)]
+struct Alive {
+    until: Instant,
+    ttl: Duration,
 }
 
 /// Keeps a lease alive until it is dropped. Dropping does not revoke the lease, so a program may
@@ -50,7 +50,7 @@ enum KeepAliveState {
 #[derive(Debug)]
 pub struct KeepAlive {
     id: i64,
-    state: watch::Receiver<KeepAliveState>,
+    state: watch::Receiver<std::result::Result<Alive, LeaseEnd>>,
     /// Aborted when it is dropped.
     _task: JoinSet<()>,
 }
@@ -66,25 +66,19 @@ impl KeepAlive {
 
     /// A lower bound, unless a client revokes the lease.
     pub fn time_left(&self) -> Duration {
-        match &*self.state.borrow() {
-            KeepAliveState::Alive { until, .. } => until.saturating_duration_since(Instant::now()),
-            KeepAliveState::Ended(_) => Duration::ZERO,
-        }
+        let left = |alive: &Alive| alive.until.saturating_duration_since(Instant::now());
+        self.state.borrow().as_ref().map_or(Duration::ZERO, left)
     }
 
     /// The TTL that the server grants with each request.
     pub fn ttl(&self) -> Duration {
-        match &*self.state.borrow() {
-            KeepAliveState::Alive { ttl, .. } => *ttl,
-            KeepAliveState::Ended(_) => Duration::ZERO,
-        }
+        self.state.borrow().as_ref().map_or(Duration::ZERO, |alive| alive.ttl)
     }
 
     /// Waits until the lease has ended, or may have. May be called again.
     pub async fn ended(&mut self) -> LeaseEnd {
-        let ended = self.state.wait_for(|state| matches!(state, KeepAliveState::Ended(_))).await;
-        match ended.as_deref() {
-            Ok(KeepAliveState::Ended(end)) => end.clone(),
+        match self.state.wait_for(std::result::Result::is_err).await.as_deref() {
+            Ok(Err(end)) => end.clone(),
             // The task's runtime has ended, so no request is sent any more.
             _ => LeaseEnd::Unreachable,
         }
@@ -95,8 +89,9 @@ impl Client {
     /// Returns when the first request has succeeded.
     pub async fn keep_alive(&self, id: i64) -> Result<KeepAlive> {
         let mut task = KeepAliveTask { client: self.clone(), id, stream: None };
-        let state = task.first_response().await?;
-        let (sender, state) = watch::channel(state);
+        // The TTL is not known yet, so the limit is the request time-out.
+        let until = Instant::now() + self.options_and_token.options.request_timeout;
+        let (sender, state) = watch::channel(Ok(task.keep_alive_until(until).await?));
         let mut tasks = JoinSet::new();
         tasks.spawn(task.run(sender));
         Ok(KeepAlive { id, state, _task: tasks })
@@ -110,30 +105,21 @@ struct KeepAliveTask {
 }
 
 impl KeepAliveTask {
-    /// The TTL is not known yet, so the limit is the request time-out.
-    async fn first_response(&mut self) -> Result<KeepAliveState> {
-        let until = Instant::now() + self.client.options_and_token.options.request_timeout;
-        self.keep_alive_until(until).await
-    }
-
-    async fn run(mut self, sender: watch::Sender<KeepAliveState>) {
+    async fn run(mut self, sender: watch::Sender<std::result::Result<Alive, LeaseEnd>>) {
         loop {
-            let KeepAliveState::Alive { until, ttl } = sender.borrow().clone() else { return };
+            let Ok(Alive { until, ttl }) = *sender.borrow() else { return };
             sleep(ttl / 3).await;
-            let state = match self.keep_alive_until(until).await {
-                Ok(state) => state,
-                Err(Error::LeaseNotFound) => KeepAliveState::Ended(LeaseEnd::NotFound),
-                Err(Error::TimedOut(_)) => KeepAliveState::Ended(LeaseEnd::Unreachable),
-                Err(error) => {
-                    // It lives on for the rest of its TTL, and its keeper is notified now.
-                    KeepAliveState::Ended(LeaseEnd::Rejected(error.to_string()))
-                }
-            };
-            sender.send_replace(state);
+            let state = self.keep_alive_until(until).await.map_err(|error| match error {
+                Error::LeaseNotFound => LeaseEnd::NotFound,
+                Error::TimedOut(_) => LeaseEnd::Unreachable,
+                // It lives on for the rest of its TTL, and its keeper is notified now.
+                error => LeaseEnd::Rejected(error.to_string()),
+            });
+            sender.send_modify(|held| *held = state);
         }
     }
 
-    async fn keep_alive_until(&mut self, until: Instant) -> Result<KeepAliveState> {
+    async fn keep_alive_until(&mut self, until: Instant) -> Result<Alive> {
         let mut backoff = Backoff::new();
         loop {
             let sent = Instant::now();
@@ -143,7 +129,7 @@ impl KeepAliveTask {
             // An endpoint that does not answer must not use up the time in which others would.
             let limit = (until - sent).mul_f64(0.4).max(ATTEMPT_TIMEOUT_MIN);
             match timeout_at(until.min(sent + limit), self.keep_alive()).await {
-                Ok(Ok(Some(ttl))) => return Ok(KeepAliveState::Alive { until: sent + ttl, ttl }),
+                Ok(Ok(Some(ttl))) => return Ok(Alive { until: sent + ttl, ttl }),
                 Ok(Err(error)) => return Err(error),
                 // The stream has broken or is silent: another endpoint is asked.
                 Ok(Ok(None)) | Err(_) => {}
