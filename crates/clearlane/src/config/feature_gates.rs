@@ -16,39 +16,33 @@ use std::fmt::Write as _;
 
 use super::value;
 
-#[derive(Clone, Copy, Debug)]
-pub struct FeatureGate {
-    pub name: &'static str,
+struct FeatureGate {
+    name: &'static str,
     /// Beta is on by default.
-    pub is_beta: bool,
-    pub effect: GateEffect,
+    is_beta: bool,
+    /// What it is as if it always were; `None` if it can be switched.
+    fixed: Option<bool>,
+    /// Its effect, or why it is fixed.
+    says: &'static str,
 }
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GateEffect {
-    /// Its effect, as a sentence.
-    Switchable(&'static str),
-    /// As if it were always on, or off; and why.
-    Fixed(bool, &'static str),
-}
-
-use GateEffect::{Fixed, Switchable};
 
 /// But for `AllAlpha` and `AllBeta`.
-pub const FEATURE_GATES: [FeatureGate; 9] = [
-    gate("CompactHashCheck", false, Switchable("members are compared behind compactions")),
-    gate("FastLeaseKeepAlive", true, Fixed(true, "a leader renews a lease without waiting")),
-    gate("InitialCorruptCheck", false, Switchable("a member compares itself before it serves")),
-    gate("LeaseCheckpoint", false, Switchable("members know what is left of long leases")),
-    gate("LeaseCheckpointPersist", false, Fixed(true, "a checkpoint is always on disk, too")),
-    gate("PriorityRequest", false, Fixed(false, "requests come in turn")),
-    gate("SetMemberLocalAddr", false, Fixed(false, "the system chooses the address")),
-    gate("StopGRPCServiceOnDefrag", false, Fixed(false, "a defragmentation stops no service")),
-    gate("TxnModeWriteWithSharedBuffer", true, Fixed(true, "it is the era's to say: see --era")),
+const FEATURE_GATES: [FeatureGate; 9] = [
+    gate("CompactHashCheck", false, None, "members are compared behind compactions"),
+    gate("FastLeaseKeepAlive", true, Some(true), "a leader renews a lease without waiting"),
+    gate("InitialCorruptCheck", false, None, "a member compares itself before it serves"),
+    gate("LeaseCheckpoint", false, None, "members know what is left of long leases"),
+    gate("LeaseCheckpointPersist", false, Some(true), "a checkpoint is always on disk, too"),
+    gate("PriorityRequest", false, Some(false), "requests come in turn"),
+    gate("SetMemberLocalAddr", false, Some(false), "the system chooses the address"),
+    gate("StopGRPCServiceOnDefrag", false, Some(false), "a defragmentation stops no service"),
+    gate("TxnModeWriteWithSharedBuffer", true, Some(true), "it is the era's to say: see --era"),
 ];
 
-const fn gate(name: &'static str, is_beta: bool, effect: GateEffect) -> FeatureGate {
-    FeatureGate { name, is_beta, effect }
+type Str = &'static str;
+
+const fn gate(name: Str, is_beta: bool, fixed: Option<bool>, says: Str) -> FeatureGate {
+    FeatureGate { name, is_beta, fixed, says }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,13 +72,13 @@ impl FeatureGates {
 
     /// Some gates need others.
     pub fn check_dependencies(&self) -> Result<(), String> {
-        if self.is_on("LeaseCheckpointPersist") && !self.is_on("LeaseCheckpoint") {
-            Err("enabling feature gate LeaseCheckpointPersist requires enabling feature \
-                         gate LeaseCheckpoint"
-                .to_owned())
-        } else {
-            Ok(())
+        let (persist, checkpoint) = ("LeaseCheckpointPersist", "LeaseCheckpoint");
+        if self.is_on(persist) && !self.is_on(checkpoint) {
+            return Err(format!(
+                "enabling feature gate {persist} requires enabling feature gate {checkpoint}"
+            ));
         }
+        Ok(())
     }
 
     /// The gate's own setting counts before that of its kind, and that before the default.
@@ -97,15 +91,10 @@ impl FeatureGates {
 
     /// A warning for each gate that was set by name and has another state here.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
-        FEATURE_GATES.iter().filter_map(|gate| {
-            let said = *self.values.get(gate.name)?;
-            match gate.effect {
-                Fixed(is, why) if is != said => {
-                    let name = gate.name;
-                    Some(format!("--feature-gates: {name}={said} is not honoured: {why}"))
-                }
-                _ => None,
-            }
+        FEATURE_GATES.iter().filter_map(|FeatureGate { name, fixed, says, .. }| {
+            let said = *self.values.get(name)?;
+            let is_ignored = fixed.is_some_and(|fixed| fixed != said);
+            is_ignored.then(|| format!("--feature-gates: {name}={said} is not honoured: {says}"))
         })
     }
 }
@@ -113,14 +102,14 @@ impl FeatureGates {
 /// For `docs/flags.md`.
 pub(super) fn table() -> String {
     let mut out = String::from("\n## Feature gates\n\n| gate | default | |\n|---|---|---|\n");
-    for FeatureGate { name, is_beta, effect } in FEATURE_GATES {
-        let says = match effect {
-            Switchable(what) => format!("On: {what}."),
-            Fixed(true, why) => format!("As if always on: {why}."),
-            Fixed(false, why) => format!("As if always off: {why}."),
-        };
+    for FeatureGate { name, is_beta, fixed, says } in FEATURE_GATES {
         let kind = if is_beta { "on, beta" } else { "off, alpha" };
-        let _ = writeln!(out, "| `{name}` | {kind} | {says} |");
+        let state = match fixed {
+            None => "On",
+            Some(true) => "As if always on",
+            Some(false) => "As if always off",
+        };
+        let _ = writeln!(out, "| `{name}` | {kind} | {state}: {says}. |");
     }
     out + "\n`AllAlpha` and `AllBeta` are all of their kind that are not named themselves.\n"
 }

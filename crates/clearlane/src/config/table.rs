@@ -1,13 +1,5 @@
-//! Which flags are there? One table, from which everything that knows of flags is made.
-//!
-//! ```text
-//!   name │ kind │ default │ help │ why it is ignored
-//!    ├─────────▶ the parser      --name=v
-//!    ├─────────▶ the environment ETCD_NAME=v
-//!    ├─────────▶ the config file name: v
-//!    ├─────────▶ --help
-//!    └─────────▶ docs/flags.md   (a test compares)
-//! ```
+//! Which flags are there? One table, from which everything that knows of flags is made: the parsers
+//! of command line, environment and config file, `--help`, and `docs/flags.md`.
 //!
 //! All flags of etcd are known. One that changes nothing is ignored, and logs a warning when it is
 //! set to something else than its default.
