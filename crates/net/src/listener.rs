@@ -146,7 +146,10 @@ pub struct AsyncListener {
 #[derive(Debug)]
 enum AsyncSocket {
     Tcp(tokio::net::TcpListener),
-    Unix(#[expect(dead_code, reason = "dropped with it")] SocketFile, tokio::net::UnixListener),
+    Unix(
+        #[expect(dead_code, reason = "dropped first, as above")] SocketFile,
+        tokio::net::UnixListener,
+    ),
 }
 
 impl AsyncListener {

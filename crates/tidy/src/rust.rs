@@ -107,11 +107,12 @@ impl Code<'_> {
 /// The number of tokens of an item behind `#[cfg(test)]`, or of the file behind `#![cfg(test)]`; 0
 /// if neither begins here. An item ends with its block, or with a semicolon.
 fn length_of_test_item(trees: &[TokenTree]) -> usize {
-    let is = |tree: Option<&TokenTree>, c: char| matches!(tree, Some(TokenTree::Punct(punct)) if punct.as_char() == c);
-    let is_whole_file = is(trees.get(1), '!');
-    let at = 1 + usize::from(is_whole_file);
-    let Some(TokenTree::Group(group)) = trees.get(at).filter(|_| is(trees.first(), '#')) else {
-        return 0;
+    let (is_whole_file, group) = match trees {
+        [hash, TokenTree::Group(group), ..] if is_punct(hash, '#') => (false, group),
+        [hash, bang, TokenTree::Group(group), ..] if is_punct(hash, '#') && is_punct(bang, '!') => {
+            (true, group)
+        }
+        _ => return 0,
     };
     let attribute = group.stream().to_string().replace(' ', "");
     let is_for_tests = attribute.starts_with("cfg(") && contains_word(&attribute, "test");
@@ -120,10 +121,14 @@ fn length_of_test_item(trees: &[TokenTree]) -> usize {
     }
     let is_end = |tree: &TokenTree| match tree {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
-        tree => is(Some(tree), ';'),
+        tree => is_punct(tree, ';'),
     };
     let end = trees.iter().position(is_end).filter(|_| !is_whole_file);
     end.map_or(trees.len(), |end| end + 1)
+}
+
+fn is_punct(tree: &TokenTree, c: char) -> bool {
+    matches!(tree, TokenTree::Punct(punct) if punct.as_char() == c)
 }
 
 /// The numbers of the lines with `word` as a whole word.

@@ -1,14 +1,9 @@
 //! What if there is no certificate, and there need be none? `--auto-tls` and `--peer-auto-tls`.
 //!
-//! The member makes one, signed only by itself: neither side knows the identity of the other.
-//!
-//! ```text
-//!   data-dir/fixtures/client/cert.pem, key.pem     for clients
-//!   data-dir/fixtures/peer/cert.pem, key.pem       for other members
-//! ```
-//!
-//! They lie where etcd has them. A pair that has expired, or that cannot be used here (`ring` does
-//! not have the curve of etcd's keys), is made anew.
+//! The member makes one, signed only by itself: neither side knows the identity of the other. It
+//! lies where etcd has it, in `fixtures/client` or `fixtures/peer` (`docs/tls.md`). A pair that has
+//! expired, or that cannot be used here (`ring` does not have the curve of etcd's keys), is made
+//! anew.
 
 use std::fs;
 use std::io::{self, Write as _};
