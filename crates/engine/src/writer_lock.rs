@@ -148,8 +148,35 @@ mod tests {
     use std::sync::Arc;
 
     use super::WriterLock;
-    use crate::Error;
     use crate::catch_panic::catch_panic;
+    use crate::{Bucket, Error};
+
+    #[test]
+    fn a_transaction_older_than_the_defragmentation_holds_it_back() {
+        let lock = Arc::new(WriterLock::default());
+        let old = lock.acquire().unwrap();
+        let defragment = lock.begin_defragment().unwrap();
+        assert!(!defragment.is_recording_all_commits());
+        old.release(Ok(())).unwrap();
+        assert!(defragment.is_recording_all_commits());
+
+        let mut young = lock.acquire().unwrap();
+        assert!(defragment.is_recording_all_commits());
+        young.record_change(Bucket::Meta, b"k");
+        assert!(defragment.take_changed_keys(9).is_empty(), "not before its commit");
+        young.release(Ok(())).unwrap();
+        assert_eq!(defragment.take_changed_keys(9), vec![(Bucket::Meta, Box::from(&b"k"[..]))]);
+        assert!(defragment.take_changed_keys(9).is_empty());
+    }
+
+    #[test]
+    fn a_failed_commit_closes_the_gate_for_ever() {
+        let lock = Arc::new(WriterLock::default());
+        let guard = lock.acquire().unwrap();
+        assert!(guard.release(Err(Error::Storage("disk".to_owned()))).is_err());
+        assert!(matches!(lock.acquire(), Err(Error::Failed)));
+        assert!(matches!(lock.begin_defragment(), Err(Error::Failed)));
+    }
 
     #[test]
     fn a_panic_in_a_commit_closes_the_gate_for_ever() {

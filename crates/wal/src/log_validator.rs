@@ -121,3 +121,77 @@ impl LogValidator {
         self.last_index = self.last_index.min(last);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::LogValidator;
+    use crate::wire::{Entry, EntryKind, HardState, WalSnapshot};
+
+    fn entry(term: u64, index: u64) -> Entry {
+        Entry { kind: EntryKind::Normal, term, index, data: "x".into() }
+    }
+
+    fn state(term: u64, vote: u64, commit: u64) -> HardState {
+        HardState { term, vote, commit }
+    }
+
+    /// Entries 1 to 6 of the terms 1, 1, 2, 2, 4, 4; 3 of them committed.
+    fn rules() -> LogValidator {
+        let mut rules = LogValidator::after(0);
+        for (term, index) in [(1, 1), (1, 2), (2, 3), (2, 4), (4, 5), (4, 6)] {
+            rules.accept_entry(&entry(term, index)).unwrap();
+        }
+        rules.accept_hard_state(&state(4, 9, 3)).unwrap();
+        rules
+    }
+
+    fn takes_entry(term: u64, index: u64) -> bool {
+        rules().accept_entry(&entry(term, index)).is_ok()
+    }
+
+    #[test]
+    fn entries_follow_and_replace() {
+        assert!(takes_entry(4, 7) && takes_entry(5, 7) && takes_entry(5, 5) && takes_entry(3, 5));
+        assert!(!takes_entry(4, 8), "a gap");
+        assert!(!takes_entry(4, 3), "committed");
+        assert!(!takes_entry(3, 7) && !takes_entry(1, 4) && !takes_entry(0, 7), "a falling term");
+        let mut rules = rules();
+        rules.accept_entry(&entry(3, 5)).unwrap();
+        assert_eq!((rules.last_index, rules.term(4), rules.term(5)), (5, Some(2), Some(3)));
+        assert!(LogValidator::after(0).accept_entry(&entry(0, 1)).is_err());
+        let change = Entry { kind: EntryKind::ConfChange, data: "".into(), ..entry(4, 7) };
+        assert!(rules.accept_entry(&change).is_err());
+    }
+
+    #[test]
+    fn states_rise() {
+        for (good, term, vote, commit) in [
+            (true, 4, 9, 3),
+            (true, 4, 9, 6),
+            (true, 5, 0, 3),
+            (false, 3, 9, 3),
+            (false, 4, 9, 2),
+            (false, 4, 8, 3),
+            (false, 4, 0, 3),
+            (false, 4, 9, 7),
+        ] {
+            let taken = rules().accept_hard_state(&state(term, vote, commit));
+            assert_eq!(taken.is_ok(), good, "{term} {vote} {commit}");
+        }
+        assert!(LogValidator::after(5).accept_hard_state(&state(0, 1, 0)).is_err());
+        assert!(LogValidator::after(5).accept_hard_state(&state(0, 0, 1)).is_err());
+    }
+
+    #[test]
+    fn a_snapshot_lies_within_the_log_or_begins_it_anew() {
+        let taken = |index, term| {
+            let mut rules = rules();
+            let anew = rules.accept_snapshot(&WalSnapshot { index, term, conf_state: None });
+            anew.map(|anew| (anew, rules.last_index)).ok()
+        };
+        assert_eq!(taken(4, 2), Some((false, 6)));
+        assert_eq!(taken(9, 4), Some((true, 9)));
+        assert_eq!(taken(5, 5), Some((true, 5)));
+        assert_eq!(taken(3, 3), None);
+    }
+}

@@ -72,7 +72,8 @@ const RECENT_WAKE_SETS_MAX: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChannelCapacity {
     Bytes(usize),
-    /// Number of responses, whatever their size: etcd's channel.
+    /// Number of responses, whatever their size. In etcd the answers to a client's requests have a
+    /// channel of their own; here they count.
     Responses(usize),
 }
 
@@ -200,8 +201,8 @@ impl ChannelGuard<'_> {
         }
     }
 
-    /// Whether there is capacity for events. If not, the watchable store is notified as soon as
-    /// there is.
+    /// Whether there is capacity for events. If not, the watchable store of the default era is
+    /// notified as soon as there is.
     pub(crate) fn has_capacity(&mut self) -> bool {
         let is_full = self.is_full();
         self.state.has_blocked_watchers |= is_full;

@@ -74,6 +74,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_restart_a_millisecond_per_256_ids_later_repeats_nothing() {
+        let mut before = RequestIdGenerator::new(1, 1_000);
+        let last = (0..2_560).map(|_| before.next()).last().unwrap();
+        assert!(RequestIdGenerator::new(1, 1_010).next() > last);
+    }
+
+    #[test]
+    fn members_do_not_meet() {
+        let ids = |member| {
+            let mut ids = RequestIdGenerator::new(member, 5);
+            (0..1_000).map(move |_| ids.next()).collect::<std::collections::HashSet<_>>()
+        };
+        assert!(ids(1).is_disjoint(&ids(2)));
+    }
+
+    #[test]
     fn the_layout_is_etcds() {
         let mut ids = RequestIdGenerator::new(0xabcd_0000_0000_1234, 1);
         assert_eq!(ids.next(), 0x1234_0000_0000_0101);

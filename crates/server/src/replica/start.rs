@@ -200,24 +200,24 @@ pub fn start(
     let was_running = state.vote != 0 || state.term > 1;
     let ids = ids_above(&entries, metadata.node_id, settings.unix_ms);
     let found = RecoveredState { store_position: progress.position(), hard_state: state, entries };
-    let mut barrier = ReadIndexQueue::new(settings.read_mode, settings.read_index);
+    let mut read_index = ReadIndexQueue::new(settings.read_mode, settings.read_index);
     // In an idle cluster no entry is applied, and readers must not wait for one.
-    barrier.on_applied(progress.index);
-    let mut driver = RaftNode::new(settings.raft, found)?;
-    driver.release(driver.release_index_for_bytes(newest.index, settings.catch_up_bytes));
+    read_index.on_applied(progress.index);
+    let mut raft = RaftNode::new(settings.raft, found)?;
+    raft.release(raft.release_index_for_bytes(newest.index, settings.catch_up_bytes));
     let wait = Arc::new(Wait::default());
-    let core = Replica {
+    let replica = Replica {
         metadata,
         store_dir: Arc::clone(&storage.store_dir),
         applied: (progress.index, progress.term),
-        conf_state: driver.conf_state(),
-        committed_at_start: Some(driver.committed_index()),
-        raft: driver,
+        conf_state: raft.conf_state(),
+        committed_at_start: Some(raft.committed_index()),
+        raft,
         members: Arc::clone(&opened.members),
         alarms: Arc::clone(&opened.alarms),
         leases: Arc::clone(&leases),
         wait: Arc::clone(&wait),
-        read_index: barrier,
+        read_index,
         ids,
         ticks_before_vote: if was_running { settings.raft.election_ticks } else { 0 },
         ticks_before_stop: None,
@@ -243,7 +243,7 @@ pub fn start(
         ready: Default::default(),
     };
     let applier = Applier::new(metadata, storage, apply_timer, (engine, opened), leases, wait);
-    Ok((core, applier, wal))
+    Ok((replica, applier, wal))
 }
 
 fn lease_config(settings: &ReplicaConfig) -> lease::Config {
