@@ -7,7 +7,7 @@
 //! * [`interface`]: the store of any era. [`clearlane`] and [`etcd`] implement it, [`open()`] opens
 //!   it;
 //! * [`restore`]: from the records back to the index;
-//! * [`hash`], [`backend_hash`]: whether two members, or a backend and its copy, hold the same;
+//! * [`hash`], [`backend_hash()`]: whether two members, or a backend and its copy, hold the same;
 //! * [`watch`]: which watchers are notified of a change; [`auto_compaction`]: when to compact.
 //!
 //! The crate starts no threads. In etcd: package `mvcc`.

@@ -153,8 +153,8 @@ enum AsyncSocket {
 }
 
 impl AsyncListener {
-    /// Waits until there is a connection, `what` by its name in the log. Too many files may be open,
-    /// or the other side may have gone: the next one may do.
+    /// Waits until there is a connection, `what` by its name in the log. Too many files may be
+    /// open, or the other side may have gone: the next one may do.
     pub async fn accept(&self, what: &str) -> (Connection, TransportSecurity) {
         let mut has_failed = false;
         loop {

@@ -87,7 +87,7 @@ impl MaintenanceService {
     async fn validate(&self, target: &str) -> Result<String, RequestError> {
         self.server.linearizable_read_notify().await?;
         let target = target.to_owned();
-        self.server.read_store(move |read| validate(read, &target)).await?
+        Ok(self.server.read_store(move |read| validate(read, &target)).await???)
     }
 
     async fn is_downgrade_enabled(&self) -> Result<bool, RequestError> {

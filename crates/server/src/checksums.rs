@@ -1,7 +1,7 @@
 //! Hashes of one member's store, for comparing members or checking a suspected disk.
 //!
 //! Both walk the whole store, in one state: they are for a thread that has time. What they cover:
-//! [`clearlane_mvcc::hash`] and [`clearlane_mvcc::backend_hash`].
+//! [`clearlane_mvcc::hash`] and [`clearlane_mvcc::backend_hash()`].
 
 use clearlane_mvcc::{Store, backend_hash};
 

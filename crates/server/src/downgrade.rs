@@ -21,7 +21,6 @@ use crate::applied_position::AppliedPosition;
 use crate::apply;
 use crate::error::{Error, Result};
 use crate::membership::CLUSTER_VERSION_KEY;
-use crate::request_error::RequestError;
 
 const DOWNGRADE_KEY: &[u8] = b"downgrade";
 /// Assumed for a cluster without a version on record.
@@ -75,16 +74,22 @@ pub fn downgrade_info(state: &dyn ReadTxn) -> Result<DowngradeInfo> {
 }
 
 /// Whether a downgrade to this version could be announced. Returns the version in full.
-pub fn validate(state: &dyn ReadTxn, target: &str) -> std::result::Result<String, RequestError> {
-    let target = Version::parse(target).ok_or(DowngradeRejection::WrongFormat)?;
+pub fn validate(
+    state: &dyn ReadTxn,
+    target: &str,
+) -> Result<std::result::Result<String, DowngradeRejection>> {
+    let Some(target) = Version::parse(target) else {
+        return Ok(Err(DowngradeRejection::WrongFormat));
+    };
     let Version { major, minor } = cluster_version(state)?;
     if minor.checked_sub(1).map(|minor| Version { major, minor }) != Some(target) {
-        return Err(DowngradeRejection::InvalidTarget.into());
+        return Ok(Err(DowngradeRejection::InvalidTarget));
     }
-    if downgrade_info(state)?.enabled {
-        return Err(DowngradeRejection::InProgress.into());
-    }
-    Ok(format!("{}.{}.0", target.major, target.minor))
+    Ok(if downgrade_info(state)?.enabled {
+        Err(DowngradeRejection::InProgress)
+    } else {
+        Ok(format!("{}.{}.0", target.major, target.minor))
+    })
 }
 
 /// Enables or cancels a downgrade.

@@ -76,8 +76,8 @@ pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
     Ok(others)
 }
 
-/// A committed entry that is not applied yet. It counts even if it will be refused, but for one that
-/// does not parse: the removal of a missing member is refused, too.
+/// A committed entry that is not applied yet. It counts even if it will be refused, but for one
+/// that does not parse: the removal of a missing member is refused, too.
 fn apply_committed(known: &mut BTreeMap<u64, bool>, entry: &Entry) -> Result<()> {
     if entry.kind != EntryKind::ConfChange {
         return Ok(());
