@@ -197,7 +197,9 @@ impl StatusKind {
             let is_unsent = causes(source).any(|cause| cause.is::<tonic::ConnectError>());
             return if is_unsent { StatusKind::NotSent } else { StatusKind::Unknown };
         }
-        match parse_text(words) {
+        // Only a text of the server itself says that it has not taken the request.
+        let meant = words.strip_prefix("etcdserver: ").and_then(parse_text);
+        match meant {
             Some(Error::NoLeader | Error::NotLeader) => return StatusKind::WrongMember,
             Some(Error::Unauthenticated(_)) => return StatusKind::TokenRejected,
             _ if words == LEARNER => return StatusKind::WrongMember,
@@ -274,6 +276,7 @@ mod tests {
     fn a_verdict_is_certain_or_says_so() {
         let of = |code, words: &str| StatusKind::from_status(&Status::new(code, words));
         assert_eq!(of(Code::Unavailable, "etcdserver: no leader"), StatusKind::WrongMember);
+        assert_eq!(of(Code::Unavailable, "not leader"), StatusKind::Unknown, "of a proxy");
         assert_eq!(of(Code::Unavailable, "etcdserver: request timed out"), StatusKind::Unknown);
         assert_eq!(of(Code::DeadlineExceeded, "context deadline exceeded"), StatusKind::Unknown);
         assert_eq!(

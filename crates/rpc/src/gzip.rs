@@ -10,7 +10,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flate2::Compression;
 use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
-use futures_util::stream;
+use futures_util::stream::{self, StreamExt as _};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
@@ -117,7 +117,7 @@ pub(super) fn decompress_request(mut request: Request<Body>, limit: usize) -> Re
             let next = body.next_frame().await.transpose()?;
             Some((next, body))
         });
-        Body::new(StreamBody::new(frames))
+        Body::new(StreamBody::new(frames.fuse()))
     })
 }
 

@@ -6,7 +6,8 @@
 //! of its time pass between write and finish; a server writes in a thread of its own.
 //!
 //! * Appends are numbered from 1, in the order of submission, and become durable in that order.
-//! * One batch is in flight at a time. After a batch that fails, the log refuses every later one.
+//! * One batch is in flight at a time. After one that fails to be written or synced, the log
+//!   refuses all.
 //! * An append is written as a whole.
 //! * The queue is bounded by the submitter: raft limits the proposals that are not committed.
 //!

@@ -43,7 +43,7 @@ pub(super) async fn stream(
         Some((next, messages))
     });
     let frames = stream::iter(first.map(Ok)).chain(later).map(|message| message.map(Frame::data));
-    Ok((Body::new(StreamBody::new(frames)), cut_off))
+    Ok((Body::new(StreamBody::new(frames.fuse())), cut_off))
 }
 
 /// Bytes of JSON objects in; a frame for each object out.

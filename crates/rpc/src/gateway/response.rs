@@ -61,7 +61,7 @@ pub(super) async fn stream(
         };
         Ok::<_, Status>(Frame::data(Bytes::from(line)))
     });
-    Ok(json_response(Body::new(StreamBody::new(frames))))
+    Ok(json_response(Body::new(StreamBody::new(frames.fuse()))))
 }
 
 struct JsonLines {
@@ -184,7 +184,7 @@ impl LargeResponse {
             Some((next, large))
         });
         let frames = texts.map(|text| text.map(|text| Frame::data(Bytes::from(text))));
-        json_response(Body::new(StreamBody::new(frames)))
+        json_response(Body::new(StreamBody::new(frames.fuse())))
     }
 
     async fn next_text(&mut self) -> Result<Option<Vec<u8>>, Status> {
