@@ -24,7 +24,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::Client;
 use crate::backoff::Backoff;
 use crate::endpoint::{Endpoint, Endpoints};
-use crate::error::{Error, Result, StatusKind, describe_status};
+use crate::error::{Error, Result, StatusKind, describe_status, is_token_refused};
 
 type CallResult<R> = std::result::Result<Response<R>, Status>;
 
@@ -189,7 +189,9 @@ impl Client {
     ) -> Result<(Arc<Endpoint>, R)> {
         let token = self.token(None).await?;
         match self.call_with_token(policy, token.as_ref(), &request, &send).await {
-            Err(Error::Unauthenticated(_)) if self.has_credentials() => {
+            Err(Error::Unauthenticated(words))
+                if self.has_credentials() && is_token_refused(&words) =>
+            {
                 let token = self.token(Some(token)).await?;
                 self.call_with_token(policy, token.as_ref(), &request, &send).await
             }

@@ -176,6 +176,16 @@ fn parse_text(words: &str) -> Option<Error> {
     })
 }
 
+/// Of a text that has the server's prefix.
+fn parse_server_text(words: &str) -> Option<Error> {
+    words.starts_with("etcdserver: ").then(|| parse_text(words))?
+}
+
+/// Whether the server has refused the token itself, and another one may do.
+pub(crate) fn is_token_refused(words: &str) -> bool {
+    matches!(parse_server_text(words), Some(Error::Unauthenticated(_)))
+}
+
 /// What a failed call says about whether it was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StatusKind {
@@ -198,8 +208,7 @@ impl StatusKind {
             return if is_unsent { StatusKind::NotSent } else { StatusKind::Unknown };
         }
         // Only a text of the server itself says that it has not taken the request.
-        let meant = words.strip_prefix("etcdserver: ").and_then(parse_text);
-        match meant {
+        match parse_server_text(words) {
             Some(Error::NoLeader | Error::NotLeader) => return StatusKind::WrongMember,
             Some(Error::Unauthenticated(_)) => return StatusKind::TokenRejected,
             _ if words == LEARNER => return StatusKind::WrongMember,

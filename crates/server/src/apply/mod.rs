@@ -29,7 +29,6 @@ use clearlane_proto::etcdserverpb::{
     InternalRaftRequest, LeaseCheckpointResponse, LeaseGrantResponse, LeaseRevokeResponse,
     PutRequest, PutResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
 };
-use prost::Message as _;
 
 pub(crate) use self::key_span::KeySpan;
 pub(crate) use self::range::RecordSource;
@@ -62,23 +61,45 @@ pub enum AppliedResponse {
     LeaseCheckpoint(LeaseCheckpointResponse),
 }
 
+/// What is asked of any response; `prost::Message` cannot be encoded as a trait object.
+trait EncodedResponse {
+    fn length(&self) -> usize;
+    fn to_bytes(&self) -> Vec<u8>;
+}
+
+impl<M: prost::Message> EncodedResponse for M {
+    fn length(&self) -> usize {
+        self.encoded_len()
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        self.encode_to_vec()
+    }
+}
+
 impl AppliedResponse {
+    pub fn encoded_len(&self) -> usize {
+        self.message().map_or(0, EncodedResponse::length)
+    }
+
     pub fn encode_to_vec(&self) -> Vec<u8> {
-        match self {
-            AppliedResponse::Put(response) => response.encode_to_vec(),
-            AppliedResponse::DeleteRange(response) => response.encode_to_vec(),
-            AppliedResponse::Range(response) => response.encode_to_vec(),
-            AppliedResponse::Txn(response) => response.encode_to_vec(),
-            AppliedResponse::Compact(response) => response.encode_to_vec(),
-            AppliedResponse::Alarm(response) => response.encode_to_vec(),
-            AppliedResponse::Downgrade(response) => response.encode_to_vec(),
-            AppliedResponse::Auth(header) => {
-                header.as_ref().map(prost::Message::encode_to_vec).unwrap_or_default()
-            }
-            AppliedResponse::LeaseGrant(response) => response.encode_to_vec(),
-            AppliedResponse::LeaseRevoke(response) => response.encode_to_vec(),
-            AppliedResponse::LeaseCheckpoint(response) => response.encode_to_vec(),
-        }
+        self.message().map(EncodedResponse::to_bytes).unwrap_or_default()
+    }
+
+    fn message(&self) -> Option<&dyn EncodedResponse> {
+        Some(match self {
+            AppliedResponse::Put(response) => response,
+            AppliedResponse::DeleteRange(response) => response,
+            AppliedResponse::Range(response) => response,
+            AppliedResponse::Txn(response) => response,
+            AppliedResponse::Compact(response) => response,
+            AppliedResponse::Alarm(response) => response,
+            AppliedResponse::Downgrade(response) => response,
+            AppliedResponse::Auth(header) => header.as_ref()?,
+            AppliedResponse::LeaseGrant(response) => response,
+            AppliedResponse::LeaseRevoke(response) => response,
+            AppliedResponse::LeaseCheckpoint(response) => response,
+        })
     }
 }
 

@@ -68,7 +68,7 @@ impl Applier {
         let (_, outcome) =
             self.ready.completions.last().filter(|_| self.last_completed == Some(id))?;
         Some(match outcome {
-            RequestOutcome::Applied(Ok(reply)) => Ok(reply.encode_to_vec().len()),
+            RequestOutcome::Applied(Ok(reply)) => Ok(reply.encoded_len()),
             RequestOutcome::Applied(Err(refused)) => Err(refused.to_string()),
             _ => Ok(0),
         })
