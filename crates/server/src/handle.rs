@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clearlane_proto::etcdserverpb::{
     AlarmType, CompactionRequest, CompactionResponse, InternalRaftRequest, ResponseHeader,
@@ -54,15 +54,6 @@ impl Server {
 
     pub fn limits(&self) -> Limits {
         self.limits
-    }
-
-    /// Waits until this member has applied all that was acknowledged before. Returns how long that
-    /// took after the read index was known; `None` at a sole voter, which need not wait.
-    pub async fn linearizable_read_notify(&self) -> Result<Option<Duration>, RequestError> {
-        if self.threads.is_sole_voter_caught_up() {
-            return Ok(None);
-        }
-        self.requests.read_index().await.map(Some)
     }
 
     pub async fn within_deadline<T>(

@@ -13,6 +13,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_contention::TaskLabel;
@@ -60,6 +61,17 @@ impl Server {
         trace.end_stage(Stage::Backend);
         self.fill_header(result.header_mut());
         Ok(result)
+    }
+
+    /// Waits until this member has applied all that was acknowledged before. Returns how long that
+    /// took after the read index was known; `None` at a sole voter, which need not wait.
+    pub async fn linearizable_read_notify(
+        &self,
+    ) -> std::result::Result<Option<Duration>, RequestError> {
+        if self.threads().is_sole_voter_caught_up() {
+            return Ok(None);
+        }
+        self.requests().read_index().await.map(Some)
     }
 
     async fn range_rows(
