@@ -1,0 +1,136 @@
+"""For .ci/doc-commands: what commands name exists, and what runs in a stage of .ci/run.
+
+Files, targets of cargo, filters of tests, variables, flags of our programs. Nothing is run but `--help`.
+"""
+
+import functools
+import itertools
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RELEASE = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").absolute() / "release"
+OUR_PROGRAMS = ("clearlane", "clearlane-sim", "clearlane-load")
+BEFORE_A_COMMAND = {"do", "then", "else", "until", "while", "if", "exec", "time", "!"}
+
+
+def git(*arguments):
+    return subprocess.run(["git", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
+
+
+def lines_of(script):
+    """The lines of a script without comments; those that end in a backslash are put together with the next."""
+    lines = (re.sub(r"(^|\s)#.*", "", line) for line in script.replace("\\\n", " ").splitlines())
+    return [" ".join(line.split()) for line in lines if line.strip()]
+
+
+def commands_of(script):
+    """Of each simple command: the variables that it sets for itself, and its words."""
+    commands = []
+    # A placeholder such as <crate> is no redirection.
+    for line in lines_of(re.sub(r"<(\w+)>", r"PLACEHOLDER", script)):
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        try:
+            words = list(lexer)
+        except ValueError:
+            # A quote that goes on in the next line.
+            continue
+        simple = [[]]
+        for word in words:
+            if set(word) <= set("();<>|&"):
+                simple.append([])
+            elif simple[-1] or word not in BEFORE_A_COMMAND:
+                simple[-1].append(word)
+        for words in filter(None, simple):
+            first = next((at for at, word in enumerate(words) if not re.match(r"\w+=", word)), len(words))
+            commands.append(([word.split("=")[0] for word in words[:first]], words[first:]))
+    return commands
+
+
+def problems(script):
+    """One line for each thing that commands name and that does not exist."""
+    tops = set(os.listdir(ROOT)) - {"target"}
+    for variables, words in commands_of(script):
+        for name in variables if words else ():
+            if not git("grep", "-lw", name, "--", ":!*.md"):
+                yield f"nothing reads the variable {name}"
+        for word in words:
+            is_path = "/" in word and word.split("/")[0] in tops and not is_placeholder(word)
+            if is_path and not (ROOT / word).exists():
+                yield f"there is no {word}"
+        if words[:1] == ["cargo"] and words[1:2] and words[1] in ("bench", "test", "run"):
+            yield from cargo_problems(words)
+        if words[:1] and words[0] in OUR_PROGRAMS:
+            yield from flag_problems(words)
+
+
+def is_placeholder(word):
+    return re.search(r"[{}*$]|[A-Z]{3}", word) is not None
+
+
+@functools.cache
+def packages():
+    said = subprocess.run(["cargo", "metadata", "--no-deps", "--format-version", "1", "--locked"], cwd=ROOT,
+                          check=True, stdout=subprocess.PIPE, text=True)
+    return {package["name"]: package for package in json.loads(said.stdout)["packages"]}
+
+
+def cargo_problems(words):
+    """Wrong packages and targets of `cargo bench`, `cargo test` and `cargo run`, and filters that match nothing."""
+    end = words.index("--") if "--" in words else len(words)
+    options, free = {}, []
+    arguments = iter(words[2:end])
+    for word in arguments:
+        if word in ("-p", "--package", "--bench", "--test", "--example", "--bin", "--features"):
+            options["--package" if word == "-p" else word] = next(arguments, "")
+        elif not word.startswith("-"):
+            free.append(word)
+    package = options.get("--package")
+    if package and is_placeholder(package):
+        return
+    if package and package not in packages():
+        yield f"there is no package {package}"
+        return
+    candidates = [packages()[package]] if package else packages().values()
+    for kind in ("bench", "test", "example", "bin"):
+        names = {target["name"] for each in candidates for target in each["targets"] if kind in target["kind"]}
+        wanted = options.get("--" + kind, "*")
+        if wanted != "*" and wanted not in names:
+            yield f"there is no {kind} {wanted}"
+    if words[1] == "bench":
+        free = [word for word in words[end + 1:end + 2] if not word.startswith("-")]
+    folders = [str(pathlib.Path(each["manifest_path"]).parent) for each in candidates]
+    for name in free:
+        if not git("grep", "-lF", name.rsplit("::", 1)[-1], "--", *folders):
+            yield f"nothing in the code is called {name}"
+
+
+@functools.cache
+def help_of(program, *subcommand):
+    said = subprocess.run([RELEASE / program, *subcommand, "--help"], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return said.stdout
+
+
+def flag_problems(words):
+    subcommand = list(itertools.takewhile(lambda word: re.fullmatch("[a-z]+", word), words[1:]))
+    for word in words[1:]:
+        flag = word.strip("[]").split("=")[0]
+        if flag.startswith("--") and not re.search(rf"{flag}(?![\w-])", help_of(words[0], *subcommand)):
+            yield f"`{' '.join([words[0], *subcommand])}` has no {flag}"
+
+
+def runs_in_ci(line):
+    """Whether a script of .ci/ has this command, apart from `--locked` and the spelling of an option."""
+    def spelt(command):
+        return re.sub(r"--package\b", "-p", command.replace("--locked ", ""))
+    scripts = (ROOT / path for path in git("ls-files", ".ci").split() if not path.startswith(".ci/doc"))
+    wanted = re.compile(rf"(^|\s){re.escape(spelt(line))}(\s|$)")
+    lines = (spelt(each) for script in scripts for each in lines_of(script.read_text()))
+    # The script that runs all others is run by nothing.
+    return line == ".ci/run" or any(map(wanted.search, lines))
