@@ -7,6 +7,7 @@
 //! | [`determinism`] | crates that must be deterministic start no thread and read no clock |
 //! | [`layout`] | the head of a module; the length of files and lines; where `unsafe` may be |
 //! | [`links`] | links in Markdown, and paths that docs name, lead somewhere |
+//! | [`commands`] | commands in Markdown stand where CI runs them |
 //! | [`chapters`] | the map of the code, and the steps of a request, name what exists |
 //!
 //! A [`Rule`] is a function from a [`Repository`], all text files in memory, to what is wrong. It
@@ -19,6 +20,7 @@ pub mod circles;
 pub mod determinism;
 pub mod layout;
 pub mod links;
+pub mod commands;
 pub mod chapters;
 
 pub use repository::{File, Repository};
@@ -26,12 +28,13 @@ pub use repository::{File, Repository};
 /// Returns one line for each violation.
 pub type Rule = fn(&Repository) -> Vec<String>;
 
-pub const RULES: [Rule; 6] = [
+pub const RULES: [Rule; 7] = [
     ladder::check,
     circles::check,
     determinism::check,
     layout::check,
     links::check,
+    commands::check,
     chapters::check,
 ];
 
