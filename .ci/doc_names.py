@@ -63,7 +63,7 @@ def problems(script):
             is_path = "/" in word and word.split("/")[0] in tops and not is_placeholder(word)
             if is_path and not (ROOT / word).exists():
                 yield f"there is no {word}"
-        if words[:1] == ["cargo"] and words[1:2] and words[1] in ("bench", "test", "run"):
+        if words[:1] == ["cargo"] and words[1:2] and words[1] in ("bench", "build", "run", "test"):
             yield from cargo_problems(words)
         if words[:1] and words[0] in OUR_PROGRAMS:
             yield from flag_problems(words)
@@ -81,7 +81,7 @@ def packages():
 
 
 def cargo_problems(words):
-    """Wrong packages and targets of `cargo bench`, `cargo test` and `cargo run`, and filters that match nothing."""
+    """Wrong packages and targets of `cargo bench`, `build`, `run` and `test`, and filters that match nothing."""
     end = words.index("--") if "--" in words else len(words)
     options, free = {}, []
     arguments = iter(words[2:end])
@@ -134,3 +134,8 @@ def runs_in_ci(line):
     lines = (spelt(each) for script in scripts for each in lines_of(script.read_text()))
     # The script that runs all others is run by nothing.
     return line == ".ci/run" or any(map(wanted.search, lines))
+
+
+def is_followed(page):
+    """Whether a program of tests/ takes its commands from this page itself: then it has the name in quotes."""
+    return bool(git("grep", "-lF", f'"{pathlib.PurePath(page).name}"', "--", "tests", ":!*.md"))
