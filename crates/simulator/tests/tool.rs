@@ -75,6 +75,28 @@ fn of_several_eras_the_first_is_recorded() {
 }
 
 #[test]
+fn the_blame_of_a_class_is_a_row_of_shares() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("timeline");
+    let spans = concat!(
+        r#"{"lane":"list #1","kind":"read","what":"hold","of":"readTx","from":0,"to":6000000}"#,
+        "\n",
+        r#"{"lane":"put #1","kind":"write","what":"disk","from":0,"to":2000000}"#,
+        "\n",
+        r#"{"lane":"put #1","kind":"write","what":"wait","of":"readTx","#,
+        r#""behind":"list #1","from":2000000,"to":6000000}"#,
+        "\n",
+        r#"{"lane":"put #2","kind":"write","what":"run","from":0,"to":2000000}"#,
+        "\n",
+    );
+    fs::write(&file, spans).unwrap();
+    let table = said(&format!("show {} --as blame", file.display()));
+    let rows: Vec<_> = table.lines().skip(2).collect();
+    let put = "| put | 2 | 4.00 ms | 50.0 % readTx, held by list; 25.0 % running; 25.0 % disk |";
+    assert_eq!(rows, [put]);
+}
+
+#[test]
 fn a_number_of_a_scenario_can_be_set() {
     let line = "run head-of-line --era clearlane --seconds 5 --json";
     let count = |line: &str| json(line)[0]["classes"][1]["due"].as_u64().unwrap();

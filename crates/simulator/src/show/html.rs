@@ -19,6 +19,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::blame::cause_words;
 use super::{escaped, time, words};
 use crate::timeline::{Activity, Timeline, lane_class};
 use clearlane_contention::blame::{self, Cause, ClassBlame};
@@ -159,12 +160,8 @@ fn blame_table(out: &mut String, blames: &[ClassBlame]) {
         // Shares that round to 0 are left out.
         let told = blame.causes.iter().filter(|(_, ns)| share(*ns) >= 0.05);
         let waits = told.filter_map(|(cause, ns)| match cause {
-            // A wait for a worker has the worker's name already.
-            Cause::Wait { resource: of, blamed_class: Some(by) } if !of.ends_with(by) => {
-                Some(format!("<b>{:.1} %</b> {}, held by {}", share(*ns), escaped(of), escaped(by)))
-            }
-            Cause::Wait { resource: of, .. } => {
-                Some(format!("<b>{:.1} %</b> {}", share(*ns), escaped(of)))
+            Cause::Wait { .. } => {
+                Some(format!("<b>{:.1} %</b> {}", share(*ns), escaped(&cause_words(cause))))
             }
             _ => None,
         });

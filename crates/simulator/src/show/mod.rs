@@ -1,5 +1,6 @@
-//! Shows a timeline in a terminal, as a picture, or as an interactive page.
+//! Shows a timeline in a terminal, as a picture, as an interactive page, or as the table of blame.
 
+pub mod blame;
 pub mod html;
 pub mod svg;
 pub mod terminal;

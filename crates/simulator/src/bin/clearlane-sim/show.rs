@@ -1,11 +1,11 @@
-//! `show`: a timeline as text, picture or page; as a page also two of them.
+//! `show`: a timeline as text, picture, page or table of blame; as a page also two of them.
 
 use std::io::{self, IsTerminal};
 use std::iter;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command, value_parser};
-use clearlane_simulator::show::{html, svg, terminal};
+use clearlane_simulator::show::{blame, html, svg, terminal};
 use clearlane_simulator::timeline::Timeline;
 
 use crate::text::{file, print_line, read};
@@ -31,8 +31,11 @@ pub(crate) fn command() -> Command {
                 .long("as")
                 .value_name("FORM")
                 .default_value("terminal")
-                .value_parser(["terminal", "svg", "html"])
-                .help("For this terminal, as a picture, or as a page for a browser"),
+                .value_parser(["terminal", "svg", "html", "blame"])
+                .help(
+                    "For this terminal, as a picture, as a page for a browser, or as a table of \
+                     where the time went",
+                ),
         )
         .arg(time("from").help("Shows what was from then on, by the timeline's clock"))
         .arg(time("for").help("Shows so much"))
@@ -56,6 +59,7 @@ pub(crate) fn done(asked: &ArgMatches) -> Result<(), String> {
     }
     match form.as_str() {
         "svg" => print_line(&svg::draw(&timeline)),
+        "blame" => print_line(&blame::table(&timeline)),
         "html" => {
             let second = beside.as_ref().map(|(title, timeline)| (title.as_str(), timeline));
             let shown: Vec<_> = iter::once((first.as_str(), &timeline)).chain(second).collect();

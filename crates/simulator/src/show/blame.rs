@@ -1,0 +1,51 @@
+//! Where the time of each class went, as a table in Markdown.
+//!
+//! ```text
+//! | class | lanes | mean | where its time went |
+//! |---|---|---|---|
+//! | put | 60 | 69.70 ms | 77.0 % readTx, held by long range; 12.4 % disk; 10.6 % running |
+//! ```
+
+use std::fmt::Write as _;
+
+use clearlane_contention::blame::{self, Cause};
+
+use crate::timeline::Timeline;
+
+const NS_PER_MS: f64 = 1e6;
+
+pub fn table(timeline: &Timeline) -> String {
+    let mut table =
+        "| class | lanes | mean | where its time went |\n|---|---|---|---|\n".to_owned();
+    for blame in blame::blame_by_class(timeline) {
+        let percent = |ns: u64| 100.0 * ns as f64 / blame.total_ns.max(1) as f64;
+        // Shares that round to 0 are left out.
+        let told = blame.causes.iter().filter(|(_, ns)| percent(*ns) >= 0.05);
+        let shares: Vec<String> = told
+            .map(|(cause, ns)| format!("{:.1} % {}", percent(*ns), cause_words(cause)))
+            .collect();
+        let mean_ms = blame.total_ns as f64 / blame.lane_count.max(1) as f64 / NS_PER_MS;
+        let _ = writeln!(
+            table,
+            "| {} | {} | {mean_ms:.2} ms | {} |",
+            blame.class,
+            blame.lane_count,
+            shares.join("; ")
+        );
+    }
+    table
+}
+
+pub(super) fn cause_words(cause: &Cause) -> String {
+    match cause {
+        Cause::Run => "running".to_owned(),
+        Cause::Core => "waiting for a core".to_owned(),
+        Cause::Disk => "disk".to_owned(),
+        Cause::Network => "network".to_owned(),
+        // A wait for a worker has the worker's name already.
+        Cause::Wait { resource, blamed_class: Some(by) } if !resource.ends_with(by.as_str()) => {
+            format!("{resource}, held by {by}")
+        }
+        Cause::Wait { resource, .. } => resource.clone(),
+    }
+}
