@@ -1,0 +1,107 @@
+"""What benches/figures reads out of recorded timelines and their tables of blame.
+
+    timelines.py window FILE            FROM and FOR, in ms: the long read beside which requests waited most
+    timelines.py waits FILE FROM FOR    rows of Markdown: the waits for a lock in that window, and for what is behind one
+    timelines.py blame ERA FILE...      rows of Markdown: medians over the tables of `clearlane-sim show --as blame`
+    timelines.py middle FILE...         the number, from 1, of the table whose mean of puts is the median
+"""
+
+import json
+import statistics
+import sys
+
+NS_PER_MS = 1e6
+LONG = "long range"
+# What a picture shows before and after the long read, as a share of it.
+MARGIN = 0.15
+# Waits that are shorter than this share of the longest are not in the table.
+SHORTEST = 0.2
+CULPRIT = f"readTx, held by {LONG}"
+
+
+def spans_of(path):
+    with open(path, encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines if line.strip()]
+
+
+def lane_class(lane):
+    return lane.rsplit(" #", 1)[0]
+
+
+def overlap(span, begin, end):
+    return max(0, min(span["to"], end) - max(span["from"], begin))
+
+
+def window(path):
+    spans = spans_of(path)
+    reads = {}
+    for span in spans:
+        if lane_class(span["lane"]) == LONG:
+            begin, end = reads.get(span["lane"], (span["from"], span["to"]))
+            reads[span["lane"]] = min(begin, span["from"]), max(end, span["to"])
+    if not reads:
+        sys.exit(f"{path}: there is no long range")
+    waits = [s for s in spans if s["what"] == "wait" and s["kind"] != "work" and lane_class(s["lane"]) != LONG]
+    waited = lambda read: sum(overlap(wait, *read) for wait in waits)
+    begin, end = max(reads.values(), key=waited)
+    margin = MARGIN * (end - begin)
+    print(f"{max(0, begin - margin) / NS_PER_MS:.1f} {(end - begin + 2 * margin) / NS_PER_MS:.1f}")
+
+
+def waits(path, from_ms, for_ms):
+    begin = float(from_ms) * NS_PER_MS
+    end = begin + float(for_ms) * NS_PER_MS
+    shown = [s for s in spans_of(path) if s["what"] == "wait" and overlap(s, begin, end) > 0]
+    if not shown:
+        return
+    longest = max(span["to"] - span["from"] for span in shown)
+    print("| waiter | waits for | behind | how long |\n|---|---|---|---|")
+    for span in sorted(shown, key=lambda span: span["from"]):
+        took = span["to"] - span["from"]
+        if took >= SHORTEST * longest:
+            behind = span.get("behind", "")
+            print(f"| `{span['lane']}` | `{span['of']}` | `{behind}` | {took / NS_PER_MS:.1f} ms |")
+
+
+def blame_of(path):
+    """For each class its mean in ms, and for each cause its share in per cent."""
+    table = {}
+    with open(path, encoding="utf-8") as lines:
+        for line in list(lines)[2:]:
+            name, _, mean, shares = (cell.strip() for cell in line.strip().strip("|").split("|"))
+            causes = (share.split(" % ", 1) for share in shares.split("; ") if share)
+            table[name] = float(mean.removesuffix(" ms")), {cause: float(share) for share, cause in causes}
+    return table
+
+
+def blame(era, paths):
+    tables = [blame_of(path) for path in paths]
+    for name in ["put", "range", LONG]:
+        rows = [table[name] for table in tables if name in table]
+        if len(rows) < len(tables):
+            sys.exit(f"era {era}: a recording has no {name}")
+        causes = {cause for _, shares in rows for cause in shares}
+        medians = {cause: statistics.median(shares.get(cause, 0) for _, shares in rows) for cause in causes}
+        culprit = medians.pop(CULPRIT, 0)
+        rest = sorted(medians.items(), key=lambda cause: -cause[1])
+        told = ", ".join(f"{share:.0f} % {cause}" for cause, share in rest if share >= 1)
+        mean = statistics.median(mean for mean, _ in rows)
+        print(f"| {name}, {era} | {mean:.2f} ms | {culprit:.0f} % | {told} |")
+
+
+def middle(paths):
+    means = [(blame_of(path)["put"][0], number) for number, path in enumerate(paths, 1)]
+    print(sorted(means)[(len(means) - 1) // 2][1])
+
+
+match sys.argv[1:]:
+    case ["window", path]:
+        window(path)
+    case ["waits", path, from_ms, for_ms]:
+        waits(path, from_ms, for_ms)
+    case ["blame", era, *paths] if paths:
+        blame(era, paths)
+    case ["middle", *paths] if paths:
+        middle(paths)
+    case _:
+        sys.exit(__doc__)
