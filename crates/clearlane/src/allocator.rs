@@ -3,7 +3,7 @@
 //! An answer of an old era is one piece of 20 MB. mimalloc gives such memory back after a tenth of
 //! a second, and the next answer gets it anew, page by page, each with a fault. So what is free
 //! stays for some seconds, in an old era for a minute. If `MIMALLOC_PURGE_DELAY` is set, its value
-//! holds. Figures are in `docs/decisions/server-allocator.md`.
+//! holds. Figures are in `docs/decisions/clearlane-allocator.md`.
 //!
 //! The library does not choose: a program that has a server in it keeps its allocator.
 

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! While a [large response](ActiveLargeResponses) is under way, the other tasks and the sockets
-//! come [first](ReactorYield) after each full buffer (`docs/decisions/turns-steps.md`).
+//! come [first](ReactorYield) after each full buffer (`docs/decisions/net-long-reads-yield.md`).
 
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};

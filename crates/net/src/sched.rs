@@ -1,5 +1,5 @@
 //! Which thread gets a core first: one that answers, or one that computes for long. See
-//! `docs/head-of-line.md` and `docs/decisions/turns-steps.md`.
+//! `docs/head-of-line.md` and `docs/decisions/net-long-reads-yield.md`.
 //!
 //! Linux lets a running thread finish its slice, up to 4 ms, before a woken thread runs. Since
 //! Linux 6.12 a thread can set the length of its slices without a privilege, and shorter ones go

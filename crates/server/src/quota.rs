@@ -10,7 +10,7 @@
 //! pass the quota. A member that finds its store beyond it after a commit raises the alarm then.
 //!
 //! The size is not that of the files: it is the bytes of all keys and values, history included, at
-//! their maximum since the store was last rewritten (`docs/decisions/member-quota.md`,
+//! their maximum since the store was last rewritten (`docs/decisions/server-quota.md`,
 //! `docs/maintenance.md`).
 
 use clearlane_proto::etcdserverpb::request_op::Request;
