@@ -14,7 +14,7 @@
 //! opened. Tools wait for the line `ready to serve client requests`. A second signal does not wait.
 
 use std::convert::Infallible;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{ExitCode, exit};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_backend::Era;
-use clearlane_net::listener::{ListenAddress, Listener};
+use clearlane_net::listener::{BindAddress, ListenAddress, Listener};
 use clearlane_peer::{Peers, PeersConfig};
 use clearlane_rpc::http;
 use clearlane_rpc::maintenance;
@@ -300,8 +300,32 @@ async fn serve_clients(
         "advertise-client-urls" = config.advertise_clients.join(","),
         "now serving peer/client/metrics"
     );
+    // Elsewhere standard error is the log, which programs read.
+    if std::io::stderr().is_terminal() {
+        let text = greeting(server.listen_addresses(), &config.member.data_dir);
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
     notify_systemd();
     std::future::pending().await
+}
+
+/// What a person at a terminal wants to know.
+fn greeting(addresses: &[ListenAddress], data_dir: &Path) -> String {
+    let url = |listens: &ListenAddress| match &listens.address {
+        BindAddress::Unix(path) => format!("unix://{}", path.display()),
+        BindAddress::Tcp(address) if listens.is_plain => format!("http://{address}"),
+        BindAddress::Tcp(address) => format!("https://{address}"),
+    };
+    let urls: Vec<String> = addresses.iter().map(url).collect();
+    let data = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
+    format!(
+        "\nClearlane serves etcd's API at {}, and its data is in {}. Ctrl-c stops it.\n\
+         Try: etcdctl --endpoints={} put greeting hello    \
+         (--log-format=console makes the log easier to read)\n\n",
+        urls.join(" and "),
+        data.display(),
+        urls.first().map_or("", String::as_str),
+    )
 }
 
 /// Network threads end before the peers and the member, so that requests are answered.
@@ -358,5 +382,23 @@ fn notify_systemd() {
     let sent = UnixDatagram::unbound().and_then(|socket| socket.send_to(b"READY=1", &path));
     if let Err(error) = sent {
         tracing::warn!(%error, socket = %path.to_string_lossy(), "failed to notify systemd");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_person_is_told_where_and_how() {
+        let at = |address, is_secure: bool| ListenAddress { address, is_plain: !is_secure, is_secure };
+        let port = |port| BindAddress::Tcp(([127, 0, 0, 1], port).into());
+        let addresses = [at(port(2379), false), at(port(2479), true)];
+        let text = greeting(&addresses, Path::new("/data/default.etcd"));
+        assert!(text.contains("at http://127.0.0.1:2379 and https://127.0.0.1:2479,"), "{text}");
+        assert!(text.contains("data is in /data/default.etcd. Ctrl-c stops it.\n"), "{text}");
+        assert!(text.contains("etcdctl --endpoints=http://127.0.0.1:2379 put "), "{text}");
+        let socket = at(BindAddress::Unix("/run/etcd".into()), false);
+        assert!(greeting(&[socket], Path::new("/")).contains("at unix:///run/etcd,"));
     }
 }
