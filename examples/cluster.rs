@@ -6,6 +6,7 @@
 //!
 //! A client writes five times a second meanwhile. With one member down writes go on, after a short
 //! gap if it was the leader; with two down they stop, since the one that is left is no majority.
+//! What happens is told in a line for each event, and the command for etcdctl to join in.
 //!
 //! Without a terminal it prints lines, and takes keys as lines:
 //!
@@ -15,6 +16,7 @@
 
 #![allow(clippy::print_stdout, reason = "an example prints its result")]
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::io::{IsTerminal, Read, stdin, stdout};
 use std::sync::{Arc, Mutex};
@@ -24,10 +26,17 @@ use clearlane_client::{Client, Options, proto::etcdserverpb::StatusResponse};
 use clearlane_test_server::TestCluster;
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use tokio::sync::mpsc;
-use tokio::time::interval;
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 const MEMBERS: usize = 3;
 const BETWEEN_WRITES: Duration = Duration::from_millis(200);
+/// How exact the times of events are.
+const BETWEEN_POLLS: Duration = Duration::from_millis(50);
+const BETWEEN_SCREENS: Duration = Duration::from_millis(200);
+/// Without a terminal.
+const BETWEEN_SUMMARIES: Duration = Duration::from_secs(1);
+/// Older ones go.
+const EVENTS_MAX: usize = 10;
 
 /// How many writes were done, and the longest time without one.
 struct Writes {
@@ -75,8 +84,120 @@ fn is_leader(status: &StatusResponse) -> bool {
     status.header.is_some_and(|header| header.member_id == status.leader)
 }
 
+/// A member that was started again and may not have all writes yet.
+struct Restarted {
+    number: usize,
+    at: Instant,
+    /// The log was committed up to here when it was started.
+    committed: u64,
+}
+
+/// What has happened, one line for each event. Members have the numbers of their keys.
+struct Events {
+    begin: Instant,
+    lines: VecDeque<String>,
+    is_printed: bool,
+    /// The number and the term of the last leader that was seen.
+    leader: Option<(usize, u64)>,
+    leaderless_since: Option<Instant>,
+    /// How many members were down in the last line about it.
+    told_down: usize,
+    restarted: Vec<Restarted>,
+}
+
+impl Events {
+    /// `is_printed`: each line when it happens, besides being kept.
+    fn new(is_printed: bool) -> Events {
+        Events {
+            begin: Instant::now(),
+            lines: VecDeque::new(),
+            is_printed,
+            leader: None,
+            leaderless_since: None,
+            told_down: 0,
+            restarted: Vec::new(),
+        }
+    }
+
+    fn tell(&mut self, event: &str) {
+        let line = format!("{:6.1} s  {event}", self.begin.elapsed().as_secs_f64());
+        if self.is_printed {
+            println!("{line}");
+        }
+        self.lines.push_back(line);
+        if self.lines.len() > EVENTS_MAX {
+            self.lines.pop_front();
+        }
+    }
+
+    fn stops(&mut self, number: usize) {
+        self.restarted.retain(|restarted| restarted.number != number);
+        match self.leader {
+            Some((leader, _)) if leader == number && self.leaderless_since.is_none() => {
+                self.leaderless_since = Some(Instant::now());
+                self.tell(&format!("{number}, the leader, is stopped"));
+            }
+            _ => self.tell(&format!("{number} is stopped")),
+        }
+    }
+
+    fn starts(&mut self, number: usize, members: &[Option<StatusResponse>]) {
+        let committed = members.iter().flatten().map(|status| status.raft_index).max();
+        let committed = committed.unwrap_or_default();
+        self.restarted.push(Restarted { number, at: Instant::now(), committed });
+        self.tell(&format!("{number} is started"));
+    }
+
+    /// Compares what the members say now with what they said before.
+    fn observe(&mut self, members: &[Option<StatusResponse>]) {
+        let leading = |(status, number): (&Option<StatusResponse>, usize)| {
+            let status = status.as_ref().filter(|status| is_leader(status))?;
+            Some((number, status.raft_term))
+        };
+        let leader = members.iter().zip(1..).filter_map(leading).max_by_key(|(_, term)| *term);
+        match leader {
+            Some((number, term)) => {
+                let since = self.leaderless_since.take();
+                if leader != self.leader {
+                    let after = since.map_or(String::new(), |at| format!(", {}", after(at)));
+                    self.tell(&format!("{number} leads, term {term}{after}"));
+                }
+                (self.leader, self.told_down) = (leader, 0);
+            }
+            None => {
+                self.leaderless_since.get_or_insert_with(Instant::now);
+                let down = members.iter().filter(|status| status.is_none()).count();
+                // With fewer there will be a leader soon.
+                if down > MEMBERS / 2 && down != self.told_down {
+                    self.tell(&format!("no leader: {down} of {MEMBERS} are down"));
+                    self.told_down = down;
+                }
+            }
+        }
+        let has_caught_up = |restarted: &mut Restarted| {
+            members[restarted.number - 1].as_ref().is_some_and(|status| {
+                status.leader != 0 && status.raft_applied_index >= restarted.committed
+            })
+        };
+        for Restarted { number, at, .. } in
+            self.restarted.extract_if(.., has_caught_up).collect::<Vec<_>>()
+        {
+            self.tell(&format!("{number} is back, caught up {}", after(at)));
+        }
+    }
+}
+
+fn after(begin: Instant) -> String {
+    format!("after {:.1} s", begin.elapsed().as_secs_f64())
+}
+
 /// The whole screen.
-fn draw_screen(members: &[Option<StatusResponse>], writes: &Writes) {
+fn draw_screen(
+    members: &[Option<StatusResponse>],
+    writes: &Writes,
+    events: &Events,
+    etcdctl: &str,
+) {
     let mut page =
         "\x1b[H\x1b[J   member            role      term  committed    applied   revision    \
                     store\r\n\r\n"
@@ -105,11 +226,16 @@ fn draw_screen(members: &[Option<StatusResponse>], writes: &Writes) {
     let (since, longest) = (writes.last.elapsed(), writes.longest_gap);
     let gap = since.max(longest).as_millis();
     page += &format!(
-        "\r\n{} writes, {} without an answer; the last {} ms ago; longest gap {gap} ms\r\n\r\n\
-         1 2 3: stop or restart a member    q: quit\r\n",
+        "\r\n{} writes, {} without an answer; the last {} ms ago; longest gap {gap} ms\r\n\r\n",
         writes.done,
         writes.failed,
         since.as_millis(),
+    );
+    for line in &events.lines {
+        page += &format!("{line}\r\n");
+    }
+    page += &format!(
+        "\r\n1 2 3: stop or restart a member    q: quit\r\n{etcdctl} get number\r\n"
     );
     print!("{page}");
 }
@@ -171,30 +297,59 @@ fn keys() -> mpsc::UnboundedReceiver<u8> {
     keys
 }
 
+/// Ticks that were missed are not made up for.
+fn ticks_of(period: Duration) -> Interval {
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// With the addresses of the members, for another terminal.
+fn etcdctl(endpoints: &[String]) -> String {
+    let addresses = endpoints.iter().map(|url| url.trim_start_matches("http://"));
+    format!("etcdctl --endpoints={}", addresses.collect::<Vec<_>>().join(","))
+}
+
 async fn show(cluster: &mut TestCluster, on_screen: bool) -> Result<(), Box<dyn Error>> {
     let brief = Options::new().request_timeout(Duration::from_secs(1));
     let client = Client::connect(cluster.endpoints(), brief).await?;
     let endpoints = client.endpoints();
+    let etcdctl = etcdctl(&endpoints);
     let each = endpoints.iter().map(|endpoint| client.only(endpoint));
     let each: Vec<Client> = each.collect::<Result<_, _>>()?;
     let (last, longest_gap) = (Instant::now(), Duration::ZERO);
     let writes = Arc::new(Mutex::new(Writes { done: 0, failed: 0, last, longest_gap }));
     tokio::spawn(write(client, Arc::clone(&writes)));
+    if !on_screen {
+        println!("{etcdctl} get number");
+    }
+    let mut events = Events::new(!on_screen);
+    let mut members = member_statuses(cluster, &each).await;
     let mut keys = keys();
-    let mut ticks = interval(Duration::from_millis(if on_screen { 200 } else { 1000 }));
+    let mut polls = ticks_of(BETWEEN_POLLS);
+    let mut ticks = ticks_of(if on_screen { BETWEEN_SCREENS } else { BETWEEN_SUMMARIES });
     loop {
         tokio::select! {
+            _ = polls.tick() => {
+                members = member_statuses(cluster, &each).await;
+                events.observe(&members);
+            }
             _ = ticks.tick() => {
-                let members = member_statuses(cluster, &each).await;
                 let writes = writes.lock().expect("no thread panics while it holds this lock");
-                if on_screen { draw_screen(&members, &writes) } else { print_summary(&members, &writes) }
+                match on_screen {
+                    true => draw_screen(&members, &writes, &events, &etcdctl),
+                    false => print_summary(&members, &writes),
+                }
             }
             key = keys.recv() => match key {
                 Some(key @ b'1'..=b'3') => {
                     let member = usize::from(key - b'1');
-                    match cluster.is_running(member) {
-                        true => cluster.stop(member).await?,
-                        false => cluster.restart(member).await?,
+                    if cluster.is_running(member) {
+                        events.stops(member + 1);
+                        cluster.stop(member).await?;
+                    } else {
+                        events.starts(member + 1, &members);
+                        cluster.restart(member).await?;
                     }
                 }
                 // In this mode of the terminal, 3 is ctrl-c.
