@@ -27,6 +27,8 @@ pub(crate) struct BenchConfig {
     pub(crate) timelines: bool,
     /// Only check that everything runs (`--test`).
     pub(crate) quick: bool,
+    /// Whether there are options of criterion, and so a report for it.
+    pub(crate) for_criterion: bool,
     filter: Option<String>,
     list: bool,
 }
@@ -53,6 +55,7 @@ impl BenchConfig {
             expensive_records: if quick { 500 } else { 20_000 },
             timelines: number("CLEARLANE_TIMELINES", u64::from(quick))? > 0,
             quick,
+            for_criterion: arguments.iter().any(|word| word.starts_with('-') && word != "--bench"),
             filter: filter_of(&arguments),
             list: has("--list"),
         })

@@ -10,8 +10,9 @@
 //! ends counts with its wait so far, and not as served. **Kept out:** filling the store, and the
 //! expensive read. The windows of all eras and loads are shuffled and repeated; the summary gives
 //! the median over the repetitions up to the 99th percentile, and beyond that takes them together.
-//! Results: `target/head_of_line/`, and criterion's report. Settings: `BenchConfig`. Figures:
-//! `docs/backend.md`.
+//! Results: the terminal, and `target/head_of_line/` with the picture of `docs/images/`. With any
+//! option of criterion (`-- --save-baseline NAME`) its report is made, too. Settings:
+//! `BenchConfig`. Figures: `docs/backend.md`.
 
 #![allow(clippy::print_stderr, reason = "a bench reports its progress to the terminal")]
 
@@ -20,6 +21,7 @@ mod bench_config;
 mod bench_store;
 mod summary;
 mod plot;
+mod verdict;
 
 use std::time::Duration;
 
@@ -35,16 +37,31 @@ use summary::{Cell, Summary};
 
 /// Number of events that a timeline keeps: more than there are in a window.
 const TRACE_EVENTS_MAX: usize = 1_000_000;
+/// With less, criterion warns that it cannot complete its samples.
+const REPLAY_TIME: Duration = Duration::from_millis(100);
 
 fn main() {
     let settings = BenchConfig::read().unwrap_or_else(|error| fail(&error));
-    let mut criterion = Criterion::default().without_plots_in(&settings).configure_from_args();
-    if settings.is_selected() {
-        let summary = measure(&settings);
-        summary.write(&settings);
-        report_to_criterion(&mut criterion, &summary);
+    // It ends the bench if it does not know an option.
+    let criterion = settings.for_criterion.then(|| configured_criterion(&settings));
+    if !settings.is_selected() {
+        return;
     }
-    criterion.final_summary();
+    let summary = measure(&settings);
+    if let Some(mut criterion) = criterion {
+        report_to_criterion(&mut criterion, &summary);
+        criterion.final_summary();
+    }
+    // The last lines are what one looks for.
+    let picture = summary.write(&settings);
+    eprintln!("\n{}\npicture: {}", verdict::verdict(&summary, &settings.eras), picture.display());
+}
+
+fn configured_criterion(settings: &BenchConfig) -> Criterion {
+    let criterion = Criterion::default();
+    // They would take longer than a test run.
+    let criterion = if settings.quick { criterion.without_plots() } else { criterion };
+    criterion.configure_from_args()
 }
 
 /// All windows: in every repetition each era meets each load, in an order of its own.
@@ -119,22 +136,13 @@ fn report_cell(group: &mut Group<'_>, cell: &Cell) {
     let mut recorded = cell.latencies_ns.clone();
     recorded.shuffle(&mut SmallRng::seed_from_u64(7));
     let mut recorded = recorded.iter().cycle();
-    // Replaying takes next to no time; with so short a measurement, a sample is one latency.
-    group.measurement_time(Duration::from_nanos(200)).warm_up_time(Duration::from_nanos(1));
+    // Replaying takes next to no time.
+    group.measurement_time(REPLAY_TIME).warm_up_time(Duration::from_nanos(1));
     group.bench_function(cell.era.name(), |bencher| {
+        // Criterion divides by the iterations, so a sample is one latency, however many it wants.
         bencher.iter_custom(|iterations| {
-            recorded.by_ref().take(iterations as usize).map(|ns| Duration::from_nanos(*ns)).sum()
+            let latency_ns = recorded.next().copied().unwrap_or_default();
+            Duration::from_nanos(latency_ns.saturating_mul(iterations))
         });
     });
-}
-
-/// Criterion without its plots where they would take longer than the test run.
-trait QuickPlots {
-    fn without_plots_in(self, settings: &BenchConfig) -> Self;
-}
-
-impl QuickPlots for Criterion {
-    fn without_plots_in(self, settings: &BenchConfig) -> Criterion {
-        if settings.quick { self.without_plots() } else { self }
-    }
 }

@@ -61,11 +61,17 @@ impl Cell {
         self.median_us(|repetition| repetition.lock_wait_p99_ns)
     }
 
+    /// Of all operations that were due, those that were done before their window ended.
+    pub(crate) fn served_percent(&self) -> f64 {
+        100.0 * self.served as f64 / self.latencies_ns.len().max(1) as f64
+    }
+
     fn to_json(&self) -> Value {
         json!({
             "era": self.era.name(),
             "load": self.load.name(),
             "class": self.class.name(),
+            "curve_us": CURVE.map(|quantile| json!([quantile, self.latency_us(quantile)])),
             "p50_us": self.latency_us(0.5),
             "p99_us": self.latency_us(0.99),
             "p999_us": self.latency_us(0.999),
@@ -147,8 +153,8 @@ impl Summary {
         &mut self.cells[index]
     }
 
-    /// Writes the table and the picture, and prints the table.
-    pub(crate) fn write(&self, settings: &BenchConfig) {
+    /// Prints the table, and writes it and the picture into files. Returns the picture's path.
+    pub(crate) fn write(&self, settings: &BenchConfig) -> PathBuf {
         let directory = directory(settings);
         let cells: Vec<Value> = self.cells.iter().map(Cell::to_json).collect();
         let text = serde_json::to_string_pretty(&cells).expect("numbers and names are JSON");
@@ -158,7 +164,7 @@ impl Summary {
         let svg = plot::draw(self, &settings.eras);
         std::fs::write(&picture, svg).expect("the target directory is writable");
         self.print(settings);
-        eprintln!("\n{}\n{}\n", table.display(), picture.display());
+        picture
     }
 
     fn print(&self, settings: &BenchConfig) {
@@ -177,7 +183,7 @@ impl Summary {
                         ms(0.99),
                         ms(0.999),
                         cell.lock_wait_p99_us() / 1e3,
-                        100.0 * cell.served as f64 / cell.latencies_ns.len().max(1) as f64,
+                        cell.served_percent(),
                     );
                 }
             }
