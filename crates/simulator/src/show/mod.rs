@@ -1,6 +1,8 @@
-//! Shows a timeline in a terminal, as a picture, as an interactive page, or as the table of blame.
+//! Shows a timeline in a terminal, as a picture of all lanes or of the chain of waits, as an
+//! interactive page, or as the table of blame.
 
 pub mod blame;
+pub mod chain;
 pub mod html;
 pub mod svg;
 pub mod terminal;

@@ -1,11 +1,12 @@
-//! `show`: a timeline as text, picture, page or table of blame; as a page also two of them.
+//! `show`: a timeline as text, picture, chain of waits, page or table of blame; as a page or a chain
+//! also two of them.
 
 use std::io::{self, IsTerminal};
 use std::iter;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command, value_parser};
-use clearlane_simulator::show::{blame, html, svg, terminal};
+use clearlane_simulator::show::{blame, chain, html, svg, terminal};
 use clearlane_simulator::timeline::Timeline;
 
 use crate::text::{file, print_line, read};
@@ -24,17 +25,17 @@ pub(crate) fn command() -> Command {
             file("beside")
                 .required(false)
                 .value_name("FILE2")
-                .help("A second one on the same axis of time, with `--as html`"),
+                .help("A second one on the same axis of time, with `--as html` or `--as chain`"),
         )
         .arg(
             Arg::new("as")
                 .long("as")
                 .value_name("FORM")
                 .default_value("terminal")
-                .value_parser(["terminal", "svg", "html", "blame"])
+                .value_parser(["terminal", "svg", "chain", "html", "blame"])
                 .help(
-                    "For this terminal, as a picture, as a page for a browser, or as a table of \
-                     where the time went",
+                    "For this terminal, as a picture of all lanes, as a picture of which request \
+                     waits for which, as a page for a browser, or as a table of where the time went",
                 ),
         )
         .arg(time("from").help("Shows what was from then on, by the timeline's clock"))
@@ -54,17 +55,16 @@ pub(crate) fn done(asked: &ArgMatches) -> Result<(), String> {
     let (first, timeline) = recorded(asked.get_one("file").expect("it is required"))?;
     let beside = asked.get_one("beside").map(recorded).transpose()?;
     let form: &String = asked.get_one("as").expect("it has a default");
-    if beside.is_some() && form != "html" {
-        return Err(format!("`--as {form}` shows one timeline; two are shown with `--as html`"));
-    }
+    let second = beside.as_ref().map(|(title, timeline)| (title.as_str(), timeline));
+    let shown: Vec<_> = iter::once((first.as_str(), &timeline)).chain(second).collect();
     match form.as_str() {
+        "html" => print_line(&html::page(&shown)),
+        "chain" => print_line(&chain::draw(&shown)),
+        _ if beside.is_some() => Err(format!(
+            "`--as {form}` shows one timeline; two are shown with `--as html` and `--as chain`"
+        )),
         "svg" => print_line(&svg::draw(&timeline)),
         "blame" => print_line(&blame::table(&timeline)),
-        "html" => {
-            let second = beside.as_ref().map(|(title, timeline)| (title.as_str(), timeline));
-            let shown: Vec<_> = iter::once((first.as_str(), &timeline)).chain(second).collect();
-            print_line(&html::page(&shown))
-        }
         _ => {
             let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
             let width = usize::clamp(width.unwrap_or(120), 40, 1000) - 20;

@@ -1,0 +1,346 @@
+//! The chain of waits as a picture: a bar for each request, and an arrow from each that waits to
+//! the one that it waits for. For a reader who knows neither the threads nor the locks.
+//!
+//! ```text
+//!   expensive read #5  ██ has the lock readTx for 35 ms ██
+//!   put #44                ░░ waits 30 ms for expensive read #5, which has the lock readTx
+//!   put #45                    ░░ waits 19 ms for put #44, which comes first
+//! ```
+//!
+//! Workers have no bar. What waits for a worker waits for the write that came to it before, or if
+//! there is none, for what the worker waits for.
+
+use std::fmt::Write as _;
+
+use super::escaped;
+use crate::timeline::{Activity, LaneKind, Span, Timeline, lane_class};
+
+const WIDTH: f64 = 800.0;
+const LEFT: f64 = 150.0;
+const RIGHT: f64 = 15.0;
+const ROW: f64 = 28.0;
+const BAR: f64 = 18.0;
+const TITLE: f64 = 40.0;
+const HEADING: f64 = 28.0;
+const GAP: f64 = 12.0;
+/// Of a letter, on average.
+const LETTER: f64 = 6.1;
+/// Further requests are left out.
+const LANES_MAX: usize = 10;
+/// Shorter waits, as a part of the whole picture, are left out.
+const LEAST: f64 = 0.02;
+/// Longer chains of workers are not followed.
+const DEPTH_MAX: usize = 8;
+const RED: &str = "#a3281f";
+const GREY: &str = "#666";
+
+/// Why a request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason<'a> {
+    HasLock(&'a str),
+    ComesFirst,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cause<'a> {
+    lane: &'a str,
+    reason: Reason<'a>,
+}
+
+/// One below the other, with titles. Requests are those of the first.
+pub fn draw(timelines: &[(&str, &Timeline)]) -> String {
+    let bounds: Vec<(u64, u64)> = timelines.iter().filter_map(|(_, it)| it.bounds()).collect();
+    let from_ns = bounds.iter().map(|(from_ns, _)| *from_ns).min().unwrap_or(0);
+    let to_ns = bounds.iter().map(|(_, to_ns)| *to_ns).max().unwrap_or(0).max(from_ns + 1);
+    let lanes = timelines.first().map_or(Vec::new(), |(_, first)| Chains(first).lanes());
+    let section_height = HEADING + ROW * lanes.len() as f64 + GAP;
+    let foot = TITLE + section_height * timelines.len() as f64;
+    let scale = Scale { from_ns, to_ns };
+    let mut picture = format!(
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {}" font-family="sans-serif" font-size="12" fill="#222">
+<defs><pattern id="waits" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="7" height="7" fill="#fbe6e3"/><rect width="2" height="7" fill="#f0bfb9"/></pattern><marker id="head" markerWidth="8" markerHeight="8" refX="6" refY="3" orient="auto"><path d="M0,0 L6,3 L0,6 z" fill="{RED}"/></marker></defs>
+<rect width="100%" height="100%" fill="#fff"/>
+<text x="12" y="26" font-size="17" font-weight="bold">Which request waits for which</text>
+"##,
+        foot + 48.0
+    );
+    scale.axis(&mut picture, TITLE, foot);
+    for (index, (title, timeline)) in timelines.iter().enumerate() {
+        let top = TITLE + section_height * index as f64;
+        section(&mut picture, title, &Chains(timeline), &lanes, top, scale);
+    }
+    legend(&mut picture, foot + 40.0);
+    picture + "</svg>\n"
+}
+
+#[derive(Clone, Copy)]
+struct Scale {
+    from_ns: u64,
+    to_ns: u64,
+}
+
+impl Scale {
+    fn x(self, ns: u64) -> f64 {
+        let part = (ns - self.from_ns) as f64 / (self.to_ns - self.from_ns) as f64;
+        LEFT + part * (WIDTH - LEFT - RIGHT)
+    }
+
+    /// Whether it is long enough to be shown.
+    fn shows(self, ns: u64) -> bool {
+        ns as f64 >= LEAST * (self.to_ns - self.from_ns) as f64
+    }
+
+    /// A line for each round number of milliseconds, and the numbers below.
+    fn axis(self, picture: &mut String, top: f64, bottom: f64) {
+        let whole_ms = (self.to_ns - self.from_ns) as f64 / 1e6;
+        let decade = 10_f64.powf((whole_ms / 4.0).log10().floor());
+        let steps = [1.0, 2.0, 5.0].map(|step| step * decade);
+        let step = steps.into_iter().rfind(|step| *step <= whole_ms / 4.0).unwrap_or(decade);
+        for index in 0..=(whole_ms / step) as u64 {
+            let ms = index as f64 * step;
+            let x = self.x(self.from_ns + (ms * 1e6) as u64);
+            let _ = writeln!(
+                picture,
+                r##"<line x1="{x:.1}" x2="{x:.1}" y1="{top}" y2="{bottom}" stroke="#e6e6e6"/><text x="{x:.1}" y="{:.1}" text-anchor="middle" fill="{GREY}">{ms} ms</text>"##,
+                bottom + 14.0
+            );
+        }
+    }
+}
+
+fn section(
+    picture: &mut String,
+    title: &str,
+    chains: &Chains<'_>,
+    lanes: &[(&str, LaneKind)],
+    top: f64,
+    scale: Scale,
+) {
+    let row_of = |lane: &str| lanes.iter().position(|(other, _)| *other == lane);
+    let y_of = |row: usize| top + HEADING + ROW * row as f64;
+    let mut arrows = String::new();
+    let (mut waiting, mut waited_ns) = (0, 0);
+    let mut rows = String::new();
+    for (row, (lane, kind)) in lanes.iter().enumerate() {
+        let waits: Vec<(&Span, Cause<'_>)> = chains
+            .waits_of(lane)
+            .filter(|(wait, _)| scale.shows(wait.to_ns - wait.from_ns))
+            .collect();
+        waiting += usize::from(!waits.is_empty());
+        lane_row(&mut rows, chains, (lane, *kind), &waits, y_of(row), scale);
+        for (wait, cause) in waits {
+            waited_ns += wait.to_ns - wait.from_ns;
+            let Some(holder) = row_of(cause.lane) else { continue };
+            let x = scale.x(wait.from_ns);
+            let (begin, end) = match holder < row {
+                true => (y_of(row), y_of(holder) + BAR + 3.0),
+                false => (y_of(row) + BAR, y_of(holder) - 3.0),
+            };
+            let _ = writeln!(
+                arrows,
+                r#"<line x1="{x:.1}" x2="{x:.1}" y1="{begin:.1}" y2="{end:.1}" stroke="{RED}" stroke-width="1.5" marker-end="url(#head)"/>"#,
+            );
+        }
+    }
+    let sentence = match waiting {
+        0 => "no request waits for another".to_owned(),
+        1 => format!("1 request waits for another, {}", time(waited_ns)),
+        _ => format!("{waiting} requests wait for others, {} in all", time(waited_ns)),
+    };
+    let _ = writeln!(
+        picture,
+        r#"<text x="12" y="{:.1}" font-size="14"><tspan font-weight="bold">{}</tspan>: {sentence}</text>"#,
+        top + 18.0,
+        escaped(title),
+    );
+    picture.push_str(&rows);
+    picture.push_str(&arrows);
+}
+
+fn lane_row(
+    picture: &mut String,
+    chains: &Chains<'_>,
+    (lane, kind): (&str, LaneKind),
+    waits: &[(&Span, Cause<'_>)],
+    top: f64,
+    scale: Scale,
+) {
+    let middle = top + BAR / 2.0 + 4.0;
+    let name = escaped(&label(lane, kind));
+    let _ = writeln!(picture, r#"<text x="12" y="{middle:.1}">{name}</text>"#);
+    let Some((from_ns, to_ns)) = chains.bounds(lane) else { return };
+    let mut bar = |from_ns, to_ns, fill: &str, stroke: &str| {
+        let (left, right) = (scale.x(from_ns), scale.x(to_ns));
+        let _ = writeln!(
+            picture,
+            r#"<rect x="{left:.1}" y="{top:.1}" width="{:.1}" height="{BAR}" fill="{fill}" stroke="{stroke}"/>"#,
+            (right - left).max(1.5),
+        );
+    };
+    bar(from_ns, to_ns, super::colour(kind), "none");
+    for (wait, _) in waits {
+        bar(wait.from_ns, wait.to_ns, "url(#waits)", RED);
+    }
+    for (wait, cause) in waits {
+        let waited = time(wait.to_ns - wait.from_ns);
+        let holder = label(cause.lane, chains.kind(cause.lane));
+        let words = match cause.reason {
+            Reason::HasLock(lock) => format!("waits {waited} for {holder}: it has the lock {lock}"),
+            Reason::ComesFirst => format!("waits {waited} for {holder}, which comes first"),
+        };
+        words_at(picture, &words, (wait.from_ns, wait.to_ns), middle, RED, scale);
+    }
+    if waits.is_empty() {
+        let (words, colour) = match chains.blocking_hold(lane) {
+            Some((lock, ns)) => (format!("has the lock {lock} for {}", time(ns)), "#fff"),
+            None => (time(to_ns - from_ns), GREY),
+        };
+        words_at(picture, &words, (from_ns, to_ns), middle, colour, scale);
+    }
+}
+
+/// In the bar if there is room, or else beside it. White words are grey outside of the bar.
+fn words_at(
+    picture: &mut String,
+    words: &str,
+    (from_ns, to_ns): (u64, u64),
+    y: f64,
+    colour: &str,
+    scale: Scale,
+) {
+    let (left, right) = (scale.x(from_ns), scale.x(to_ns));
+    let width = LETTER * words.chars().count() as f64 + 12.0;
+    let (x, anchor, is_inside) = if colour != GREY && width <= right - left {
+        (left + 8.0, "start", true)
+    } else if right + width <= WIDTH {
+        (right + 6.0, "start", false)
+    } else {
+        (left - 6.0, "end", false)
+    };
+    let colour = if colour == "#fff" && !is_inside { GREY } else { colour };
+    let _ = writeln!(
+        picture,
+        r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="{colour}">{}</text>"#,
+        escaped(words)
+    );
+}
+
+fn legend(picture: &mut String, y: f64) {
+    let entries = [
+        (super::colour(LaneKind::Read), "none", "a read is answered", 150.0),
+        (super::colour(LaneKind::Write), "none", "a write is answered", 155.0),
+        ("url(#waits)", RED, "it waits for another request, to which the arrow leads", 0.0),
+    ];
+    let mut x = 12.0;
+    for (fill, stroke, words, room) in entries {
+        let _ = writeln!(
+            picture,
+            r#"<rect x="{x}" y="{:.1}" width="16" height="11" fill="{fill}" stroke="{stroke}"/><text x="{:.1}" y="{y:.1}" fill="{GREY}">{words}</text>"#,
+            y - 10.0,
+            x + 22.0,
+        );
+        x += room;
+    }
+}
+
+/// `cheap read #7` for lane `cheap #7`.
+fn label(lane: &str, kind: LaneKind) -> String {
+    let class = lane_class(lane);
+    let word = match kind {
+        LaneKind::Read if !["read", "range", "get"].iter().any(|word| class.contains(word)) => " read",
+        _ => "",
+    };
+    format!("{class}{word}{}", &lane[class.len()..])
+}
+
+fn time(ns: u64) -> String {
+    let ms = ns as f64 / 1e6;
+    if ms < 9.95 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") }
+}
+
+struct Chains<'a>(&'a Timeline);
+
+impl<'a> Chains<'a> {
+    fn kind(&self, lane: &str) -> LaneKind {
+        let span = self.0.spans.iter().find(|span| span.lane == lane);
+        span.map_or(LaneKind::Work, |span| span.kind)
+    }
+
+    fn is_request(&self, lane: &str) -> bool {
+        self.kind(lane) != LaneKind::Work
+    }
+
+    fn spans_of(&self, lane: &str) -> impl Iterator<Item = &'a Span> {
+        self.0.spans.iter().filter(move |span| span.lane == lane)
+    }
+
+    /// The requests: first what does not wait and is waited for, then writes, then reads.
+    fn lanes(&self) -> Vec<(&'a str, LaneKind)> {
+        let lanes = self.0.lanes().into_iter().filter(|(_, kind)| *kind != LaneKind::Work);
+        let mut lanes: Vec<_> = lanes.take(LANES_MAX).collect();
+        lanes.sort_by_key(|(lane, kind)| match self.blocking_hold(lane) {
+            Some(_) if self.waits_of(lane).next().is_none() => 0,
+            _ if *kind == LaneKind::Write => 1,
+            _ => 2,
+        });
+        lanes
+    }
+
+    /// From the first that a request does to the last.
+    fn bounds(&self, lane: &str) -> Option<(u64, u64)> {
+        let from_ns = self.spans_of(lane).map(|span| span.from_ns).min()?;
+        Some((from_ns, self.spans_of(lane).map(|span| span.to_ns).max()?))
+    }
+
+    /// The waits of a request for other requests.
+    fn waits_of(&self, lane: &str) -> impl Iterator<Item = (&'a Span, Cause<'a>)> {
+        self.spans_of(lane).filter_map(|span| Some((span, self.cause(span, lane, DEPTH_MAX)?)))
+    }
+
+    /// What a wait of `waiter`, or of a worker for it, is for.
+    fn cause(&self, wait: &'a Span, waiter: &str, depth: usize) -> Option<Cause<'a>> {
+        let Activity::Wait { resource, blocker: Some(blocker) } = &wait.activity else {
+            return None;
+        };
+        if self.is_request(blocker) {
+            let reason = Reason::HasLock(resource);
+            return (blocker != waiter).then_some(Cause { lane: blocker, reason });
+        }
+        let came_before = |other: &&Span| {
+            let is_queued = matches!(
+                &other.activity, Activity::Wait { blocker: Some(worker), .. } if worker == blocker
+            );
+            let is_before = other.from_ns <= wait.from_ns && other.to_ns > wait.from_ns;
+            is_queued && is_before && other.kind == LaneKind::Write && other.lane != waiter
+        };
+        if let Some(other) = self.0.spans.iter().filter(came_before).max_by_key(|it| it.from_ns) {
+            return Some(Cause { lane: &other.lane, reason: Reason::ComesFirst });
+        }
+        let overlap = |other: &Span| {
+            other.to_ns.min(wait.to_ns).saturating_sub(other.from_ns.max(wait.from_ns))
+        };
+        let waits = self.spans_of(blocker).filter(|other| super::waits(other) && overlap(other) > 0);
+        let longest = waits.max_by_key(|other| overlap(other))?;
+        self.cause(longest, waiter, depth.checked_sub(1)?)
+    }
+
+    /// The lock that a request has while another waits for it, and for how long it has it.
+    fn blocking_hold(&self, lane: &str) -> Option<(&'a str, u64)> {
+        let is_wanted = |lock: &str| {
+            self.0.spans.iter().any(|span| {
+                matches!(
+                    &span.activity,
+                    Activity::Wait { resource, blocker: Some(holder) }
+                        if resource == lock && holder == lane
+                )
+            })
+        };
+        let holds = self.spans_of(lane).filter_map(|span| match &span.activity {
+            Activity::Hold { resource } if is_wanted(resource) => {
+                Some((resource.as_str(), span.to_ns - span.from_ns))
+            }
+            _ => None,
+        });
+        holds.max_by_key(|(_, ns)| *ns)
+    }
+}
