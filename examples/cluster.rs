@@ -11,6 +11,7 @@
 //! Without a terminal it prints lines, and takes keys as lines:
 //!
 //! ```text
+//! cargo build --release --example cluster
 //! (sleep 3; echo 1; sleep 5; echo 1; sleep 3; echo q) | cargo run --release --example cluster
 //! ```
 

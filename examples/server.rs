@@ -1,7 +1,7 @@
 //! A server that etcdctl can talk to: the program `clearlane`, with all its flags.
 //!
 //! ```text
-//! cargo run --release --example server -- --data-dir=default.clearlane --era=clearlane
+//! cargo run --release --example server -- --data-dir=default.etcd --era=clearlane
 //! etcdctl put greeting hello && etcdctl get greeting
 //! ```
 
