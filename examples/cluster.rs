@@ -6,12 +6,9 @@
 //!
 //! A client writes five times a second meanwhile. With one member down writes go on, after a short
 //! gap if it was the leader; with two down they stop, since the one that is left is no majority.
-//! What happens is told in a line for each event, and the command for etcdctl to join in.
-//!
-//! Without a terminal it prints lines, and takes keys as lines:
+//! Without a terminal it prints lines, and takes keys as lines; build it first:
 //!
 //! ```text
-//! cargo build --release --example cluster
 //! (sleep 3; echo 1; sleep 5; echo 1; sleep 3; echo q) | cargo run --release --example cluster
 //! ```
 
@@ -235,9 +232,7 @@ fn draw_screen(
     for line in &events.lines {
         page += &format!("{line}\r\n");
     }
-    page += &format!(
-        "\r\n1 2 3: stop or restart a member    q: quit\r\n{etcdctl} get number\r\n"
-    );
+    page += &format!("\r\n1 2 3: stop or restart a member    q: quit\r\n{etcdctl} get number\r\n");
     print!("{page}");
 }
 

@@ -54,7 +54,9 @@ fn print_heading() {
 /// What a member answers, or why it does not.
 async fn print_answer(kind: &str, client: &Client, get: Get) {
     let answer = match client.get(get).await {
-        Ok(found) => found.value().map_or("nothing".into(), |value| value.escape_ascii().to_string()),
+        Ok(found) => {
+            found.value().map_or("nothing".into(), |value| value.escape_ascii().to_string())
+        }
         Err(error) => format!("no answer: {error}"),
     };
     println!("    {kind}: {answer}");

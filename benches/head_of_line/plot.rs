@@ -47,9 +47,9 @@ pub(crate) fn draw(summary: &Summary, eras: &[Era]) -> String {
 
 fn caption(svg: &mut String) {
     let lines = [
-        "Where a curve crosses the line “99 %”, it shows within what time 99 of 100 requests were \
-         answered (lower is better);",
-        "each horizontal line stands for a time ten times as long as the line below it.",
+        "Where a curve crosses the line “99 %”, it shows within what time 99 of 100 requests \
+         were answered;",
+        "lower is better, and each horizontal line is ten times as long as the one below it.",
     ];
     for (line, y) in lines.iter().zip([HEIGHT - 30.0, HEIGHT - 12.0]) {
         let _ = writeln!(svg, "<text x=\"20\" y=\"{y}\" fill=\"#555\">{line}</text>");
@@ -117,7 +117,8 @@ fn axes(svg: &mut String, left: f64) {
             svg,
             "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{PANEL_TOP}\" y2=\"{PANEL_BOTTOM}\" \
              stroke=\"{colour}\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" font-size=\"12\">{label}</text>",
+             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" font-size=\"12\">\
+             {label}</text>",
             PANEL_BOTTOM + 18.0,
         );
     }
@@ -198,7 +199,11 @@ pub(crate) fn readable_time(us: f64) -> String {
         _ => (us / 1e6, "s"),
     };
     let is_whole = number.fract() < 0.05;
-    if number < 10.0 && !is_whole { format!("{number:.1} {unit}") } else { format!("{number:.0} {unit}") }
+    if number < 10.0 && !is_whole {
+        format!("{number:.1} {unit}")
+    } else {
+        format!("{number:.0} {unit}")
+    }
 }
 
 fn offset_of(quantile: f64) -> f64 {

@@ -13,14 +13,14 @@ const HELD_UP_FACTOR: f64 = 10.0;
 
 /// A row for each era, and a sentence.
 pub(crate) fn verdict(summary: &Summary, eras: &[Era]) -> String {
-    let mut text = "99 of 100 take at most (in brackets: beside a thread that only keeps a core busy)\n\
+    let mut text =
+        "99 of 100 take at most (in brackets: beside a thread that only keeps a core busy)\n\
                     era        put                    cheap read             puts served\n"
-        .to_owned();
+            .to_owned();
     let (mut held_up, mut unaffected) = (Vec::new(), Vec::new());
     for era in eras {
-        let p99_us = |load, class| {
-            summary.cell(*era, load, class).map_or(0.0, |cell| cell.latency_us(0.99))
-        };
+        let p99_us =
+            |load, class| summary.cell(*era, load, class).map_or(0.0, |cell| cell.latency_us(0.99));
         let times = |class| {
             let beside_spin = format!("({})", readable_time(p99_us(Load::Spin, class)));
             format!("{:>8} {beside_spin:12}", readable_time(p99_us(Load::Expensive, class)))

@@ -56,13 +56,18 @@ pub fn draw(timelines: &[(&str, &Timeline)]) -> String {
     let section_height = HEADING + ROW * lanes.len() as f64 + GAP;
     let foot = TITLE + section_height * timelines.len() as f64;
     let scale = Scale { from_ns, to_ns };
+    let height = foot + 48.0;
     let mut picture = format!(
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {}" font-family="sans-serif" font-size="12" fill="#222">
-<defs><pattern id="waits" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="7" height="7" fill="#fbe6e3"/><rect width="2" height="7" fill="#f0bfb9"/></pattern><marker id="head" markerWidth="8" markerHeight="8" refX="6" refY="3" orient="auto"><path d="M0,0 L6,3 L0,6 z" fill="{RED}"/></marker></defs>
-<rect width="100%" height="100%" fill="#fff"/>
-<text x="12" y="26" font-size="17" font-weight="bold">Which request waits for which</text>
-"##,
-        foot + 48.0
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' \
+         font-family='sans-serif' font-size='12' fill='#222'>\n\
+         <defs><pattern id='waits' width='7' height='7' patternUnits='userSpaceOnUse' \
+         patternTransform='rotate(45)'><rect width='7' height='7' fill='#fbe6e3'/>\
+         <rect width='2' height='7' fill='#f0bfb9'/></pattern>\
+         <marker id='head' markerWidth='8' markerHeight='8' refX='6' refY='3' orient='auto'>\
+         <path d='M0,0 L6,3 L0,6 z' fill='{RED}'/></marker></defs>\n\
+         <rect width='100%' height='100%' fill='#fff'/>\n\
+         <text x='12' y='26' font-size='17' font-weight='bold'>\
+         Which request waits for which</text>\n",
     );
     scale.axis(&mut picture, TITLE, foot);
     for (index, (title, timeline)) in timelines.iter().enumerate() {
@@ -101,7 +106,8 @@ impl Scale {
             let x = self.x(self.from_ns + (ms * 1e6) as u64);
             let _ = writeln!(
                 picture,
-                r##"<line x1="{x:.1}" x2="{x:.1}" y1="{top}" y2="{bottom}" stroke="#e6e6e6"/><text x="{x:.1}" y="{:.1}" text-anchor="middle" fill="{GREY}">{ms} ms</text>"##,
+                "<line x1='{x:.1}' x2='{x:.1}' y1='{top}' y2='{bottom}' stroke='#e6e6e6'/>\
+                 <text x='{x:.1}' y='{:.1}' text-anchor='middle' fill='{GREY}'>{ms} ms</text>",
                 bottom + 14.0
             );
         }
@@ -138,7 +144,8 @@ fn section(
             };
             let _ = writeln!(
                 arrows,
-                r#"<line x1="{x:.1}" x2="{x:.1}" y1="{begin:.1}" y2="{end:.1}" stroke="{RED}" stroke-width="1.5" marker-end="url(#head)"/>"#,
+                "<line x1='{x:.1}' x2='{x:.1}' y1='{begin:.1}' y2='{end:.1}' stroke='{RED}' \
+                 stroke-width='1.5' marker-end='url(#head)'/>",
             );
         }
     }
@@ -149,9 +156,10 @@ fn section(
     };
     let _ = writeln!(
         picture,
-        r#"<text x="12" y="{:.1}" font-size="14"><tspan font-weight="bold">{}</tspan>: {sentence}</text>"#,
+        "<text x='12' y='{:.1}' font-size='14'>\
+         <tspan font-weight='bold'>{}</tspan>: {sentence}</text>",
         top + 18.0,
-        escaped(title),
+        escaped(&title.replace('-', " ")),
     );
     picture.push_str(&rows);
     picture.push_str(&arrows);
@@ -167,13 +175,14 @@ fn lane_row(
 ) {
     let middle = top + BAR / 2.0 + 4.0;
     let name = escaped(&label(lane, kind));
-    let _ = writeln!(picture, r#"<text x="12" y="{middle:.1}">{name}</text>"#);
+    let _ = writeln!(picture, "<text x='12' y='{middle:.1}'>{name}</text>");
     let Some((from_ns, to_ns)) = chains.bounds(lane) else { return };
     let mut bar = |from_ns, to_ns, fill: &str, stroke: &str| {
         let (left, right) = (scale.x(from_ns), scale.x(to_ns));
         let _ = writeln!(
             picture,
-            r#"<rect x="{left:.1}" y="{top:.1}" width="{:.1}" height="{BAR}" fill="{fill}" stroke="{stroke}"/>"#,
+            "<rect x='{left:.1}' y='{top:.1}' width='{:.1}' height='{BAR}' fill='{fill}' \
+             stroke='{stroke}'/>",
             (right - left).max(1.5),
         );
     };
@@ -220,7 +229,7 @@ fn words_at(
     let colour = if colour == "#fff" && !is_inside { GREY } else { colour };
     let _ = writeln!(
         picture,
-        r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="{colour}">{}</text>"#,
+        "<text x='{x:.1}' y='{y:.1}' text-anchor='{anchor}' fill='{colour}'>{}</text>",
         escaped(words)
     );
 }
@@ -235,7 +244,8 @@ fn legend(picture: &mut String, y: f64) {
     for (fill, stroke, words, room) in entries {
         let _ = writeln!(
             picture,
-            r#"<rect x="{x}" y="{:.1}" width="16" height="11" fill="{fill}" stroke="{stroke}"/><text x="{:.1}" y="{y:.1}" fill="{GREY}">{words}</text>"#,
+            "<rect x='{x}' y='{:.1}' width='16' height='11' fill='{fill}' stroke='{stroke}'/>\
+             <text x='{:.1}' y='{y:.1}' fill='{GREY}'>{words}</text>",
             y - 10.0,
             x + 22.0,
         );
@@ -247,7 +257,9 @@ fn legend(picture: &mut String, y: f64) {
 fn label(lane: &str, kind: LaneKind) -> String {
     let class = lane_class(lane);
     let word = match kind {
-        LaneKind::Read if !["read", "range", "get"].iter().any(|word| class.contains(word)) => " read",
+        LaneKind::Read if !["read", "range", "get"].iter().any(|word| class.contains(word)) => {
+            " read"
+        }
         _ => "",
     };
     format!("{class}{word}{}", &lane[class.len()..])
@@ -319,7 +331,8 @@ impl<'a> Chains<'a> {
         let overlap = |other: &Span| {
             other.to_ns.min(wait.to_ns).saturating_sub(other.from_ns.max(wait.from_ns))
         };
-        let waits = self.spans_of(blocker).filter(|other| super::waits(other) && overlap(other) > 0);
+        let waits =
+            self.spans_of(blocker).filter(|other| super::waits(other) && overlap(other) > 0);
         let longest = waits.max_by_key(|other| overlap(other))?;
         self.cause(longest, waiter, depth.checked_sub(1)?)
     }
