@@ -74,6 +74,26 @@ fn of_several_eras_the_first_is_recorded() {
     assert_ne!(recorded("clearlane,3.2"), first);
 }
 
+/// `docs/head-of-line.md` has the commands.
+#[test]
+fn the_picture_in_the_docs_is_what_the_model_draws() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let recorded = ["3.2", "clearlane"].map(|era| {
+        let file = directory.path().join(format!("era-{era}.jsonl"));
+        let file = file.to_str().unwrap().to_owned();
+        said(&format!(
+            "run {root}/crates/loadgen/workloads/convoy.toml --cores 4 --era {era} \
+             --costs {root}/crates/simulator/costs/by-hand.toml \
+             --timeline {file} --from 4679 --for 50"
+        ));
+        file
+    });
+    let picture = said(&format!("show {} --as chain", recorded.join(" ")));
+    let shown = fs::read_to_string(format!("{root}/docs/images/convoy.svg")).unwrap();
+    assert!(picture == shown, "draw docs/images/convoy.svg anew, as docs/head-of-line.md says");
+}
+
 #[test]
 fn the_blame_of_a_class_is_a_row_of_shares() {
     let directory = tempfile::tempdir().unwrap();

@@ -357,3 +357,84 @@ impl<'a> Chains<'a> {
         holds.max_by_key(|(_, ns)| *ns)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(lane: &str, activity: Activity, from_ns: u64, to_ns: u64) -> Span {
+        let kind = match lane_class(lane) {
+            "put" => LaneKind::Write,
+            "cheap" | "expensive" => LaneKind::Read,
+            _ => LaneKind::Work,
+        };
+        Span { lane: lane.to_owned(), kind, activity, from_ns, to_ns }
+    }
+
+    fn wait(resource: &str, blocker: &str) -> Activity {
+        Activity::Wait { resource: resource.to_owned(), blocker: Some(blocker.to_owned()) }
+    }
+
+    /// The applier waits for a read, puts for the applier, and a read for a worker that waits for
+    /// the applier.
+    fn convoy() -> Timeline {
+        let hold = Activity::Hold { resource: "readTx".to_owned() };
+        let spans = vec![
+            span("expensive #1", hold, 0, 90_000_000),
+            span("expensive #1", Activity::Run, 0, 100_000_000),
+            span("put #1", wait("the log", "log"), 5_000_000, 10_000_000),
+            span("log", Activity::Disk, 5_000_000, 10_000_000),
+            span("put #1", wait("the applier", "applier"), 10_000_000, 90_000_000),
+            span("applier", wait("readTx", "expensive #1"), 10_000_000, 90_000_000),
+            span("cheap #1", wait("a round of reads", "reads"), 20_000_000, 90_000_000),
+            span("reads", wait("the applier", "applier"), 20_000_000, 90_000_000),
+            span("put #2", wait("the applier", "applier"), 30_000_000, 91_000_000),
+        ];
+        Timeline { spans }
+    }
+
+    #[test]
+    fn a_wait_for_a_worker_is_for_what_the_worker_waits_for_or_does_first() {
+        let timeline = convoy();
+        let chains = Chains(&timeline);
+        let causes = |lane| chains.waits_of(lane).map(|(_, cause)| cause).collect::<Vec<_>>();
+        let behind = |lane| Cause { lane, reason: Reason::ComesFirst };
+        let of_lock = Cause { lane: "expensive #1", reason: Reason::HasLock("readTx") };
+        assert_eq!(causes("put #1"), [of_lock], "and not the disk");
+        assert_eq!(causes("put #2"), [behind("put #1")]);
+        assert_eq!(causes("cheap #1"), [behind("put #1")]);
+        assert_eq!(causes("expensive #1"), []);
+        let lanes: Vec<_> = chains.lanes().into_iter().map(|(lane, _)| lane).collect();
+        assert_eq!(lanes, ["expensive #1", "put #1", "put #2", "cheap #1"]);
+    }
+
+    #[test]
+    fn workers_that_wait_for_each_other_come_to_an_end() {
+        let spans = vec![
+            span("a", wait("b", "b"), 0, 9),
+            span("b", wait("a", "a"), 0, 9),
+            span("put #1", wait("a", "a"), 0, 9),
+        ];
+        assert_eq!(Chains(&Timeline { spans }).waits_of("put #1").count(), 0);
+    }
+
+    #[test]
+    fn the_picture_has_an_arrow_for_each_wait_and_says_so() {
+        let convoy = convoy();
+        let calm = convoy.spans.iter().filter(|span| span.activity == Activity::Run).cloned();
+        let calm = Timeline { spans: calm.collect() };
+        let picture = draw(&[("era-3.2", &convoy), ("<ours>", &calm)]);
+        assert_eq!(picture.matches("marker-end").count(), 3);
+        for words in [
+            ">era 3.2</tspan>: 3 requests wait for others, 211 ms in all<",
+            ">&lt;ours&gt;</tspan>: no request waits for another<",
+            ">has the lock readTx for 90 ms<",
+            ">waits 80 ms for expensive read #1: it has the lock readTx<",
+            ">waits 70 ms for put #1, which comes first<",
+            ">cheap read #1<",
+        ] {
+            assert!(picture.contains(words), "{words}: {picture}");
+        }
+        assert!(draw(&[("nothing", &Timeline::default())]).ends_with("</svg>\n"));
+    }
+}
