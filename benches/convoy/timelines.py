@@ -1,7 +1,7 @@
 """What benches/figures reads out of recorded timelines and their tables of blame.
 
     timelines.py window FILE            FROM and FOR, in ms: the long read beside which requests waited most
-    timelines.py waits FILE FROM FOR    rows of Markdown: the waits for a lock in that window, and for what is behind one
+    timelines.py waits FILE FROM FOR    rows of Markdown: the longest wait of each kind in that window
     timelines.py blame ERA FILE...      rows of Markdown: medians over the tables of `clearlane-sim show --as blame`
     timelines.py middle FILE...         the number, from 1, of the table whose mean of puts is the median
 """
@@ -15,7 +15,7 @@ LONG = "long range"
 # What a picture shows before and after the long read, as a share of it.
 MARGIN = 0.15
 # Waits that are shorter than this share of the longest are not in the table.
-SHORTEST = 0.2
+SHORTEST = 0.1
 CULPRIT = f"readTx, held by {LONG}"
 
 
@@ -51,16 +51,20 @@ def window(path):
 def waits(path, from_ms, for_ms):
     begin = float(from_ms) * NS_PER_MS
     end = begin + float(for_ms) * NS_PER_MS
-    shown = [s for s in spans_of(path) if s["what"] == "wait" and overlap(s, begin, end) > 0]
-    if not shown:
-        return
-    longest = max(span["to"] - span["from"] for span in shown)
+    spans = spans_of(path)
+    locks = {span["of"] for span in spans if span["what"] == "hold"}
+    # A worker that waits for something else than a lock has nothing to do.
+    shown = [s for s in spans if s["what"] == "wait" and (s["of"] in locks or s["kind"] != "work")]
+    shown = [span for span in shown if overlap(span, begin, end) > 0]
+    took = lambda span: span["to"] - span["from"]
+    longest = {}
+    for span in sorted(shown, key=took):
+        longest[lane_class(span["lane"]), span["of"], lane_class(span.get("behind", ""))] = span
     print("| waiter | waits for | behind | how long |\n|---|---|---|---|")
-    for span in sorted(shown, key=lambda span: span["from"]):
-        took = span["to"] - span["from"]
-        if took >= SHORTEST * longest:
+    for span in sorted(longest.values(), key=took, reverse=True):
+        if took(span) >= SHORTEST * took(max(longest.values(), key=took)):
             behind = span.get("behind", "")
-            print(f"| `{span['lane']}` | `{span['of']}` | `{behind}` | {took / NS_PER_MS:.1f} ms |")
+            print(f"| `{span['lane']}` | `{span['of']}` | `{behind}` | {took(span) / NS_PER_MS:.1f} ms |")
 
 
 def blame_of(path):
