@@ -54,7 +54,8 @@ fn main() {
     }
     // The last lines are what one looks for.
     let picture = summary.write(&settings);
-    eprintln!("\n{}\npicture: {}", verdict::verdict(&summary, &settings.eras), picture.display());
+    let verdict = verdict::verdict(&summary, &settings.eras, settings.quick);
+    eprintln!("\n{verdict}\npicture: {}", picture.display());
 }
 
 fn configured_criterion(settings: &BenchConfig) -> Criterion {

@@ -108,16 +108,15 @@ fn axes(svg: &mut String, left: f64) {
         );
     }
     for (quantile, label) in
-        [(0.0, "fastest"), (0.5, "50 %"), (0.9, "90 %"), (NAMED, "99 %"), (RAREST, "99.9 %")]
+        [(0.0, ""), (0.5, "50 %"), (0.9, "90 %"), (NAMED, "99 %"), (RAREST, "99.9 %")]
     {
         let x = left + offset_of(quantile);
         let colour = if quantile == NAMED { "#888" } else { "#eee" };
-        let anchor = if quantile == 0.0 { "start" } else { "middle" };
         let _ = writeln!(
             svg,
             "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{PANEL_TOP}\" y2=\"{PANEL_BOTTOM}\" \
              stroke=\"{colour}\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" font-size=\"12\">\
+             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" font-size=\"12\">\
              {label}</text>",
             PANEL_BOTTOM + 18.0,
         );
@@ -125,7 +124,7 @@ fn axes(svg: &mut String, left: f64) {
     let _ = writeln!(
         svg,
         "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#555\">\
-         so many of the requests took at most</text>",
+         share of requests answered by then</text>",
         left + PANEL_WIDTH / 2.0,
         PANEL_BOTTOM + 38.0,
     );
