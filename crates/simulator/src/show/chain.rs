@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   expensive read #5  ██ has the lock readTx for 35 ms ██
-//!   put #44                ░░ waits 30 ms for expensive read #5, which has the lock readTx
-//!   put #45                    ░░ waits 19 ms for put #44, which comes first
+//!   put #44                ░░ waits 30 ms: expensive read #5 has the lock readTx ░░
+//!   put #45                    ░░ waits 15 ms: put #44 comes first ░░
 //! ```
 //!
 //! Workers have no bar. What waits for a worker waits for the write that came to it before, or if
@@ -32,6 +32,7 @@ const LEAST: f64 = 0.02;
 /// Longer chains of workers are not followed.
 const DEPTH_MAX: usize = 8;
 const RED: &str = "#a3281f";
+const PINK: &str = "#fbe6e3";
 const GREY: &str = "#666";
 
 /// Why a request waits.
@@ -60,10 +61,7 @@ pub fn draw(timelines: &[(&str, &Timeline)]) -> String {
     let mut picture = format!(
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' \
          font-family='sans-serif' font-size='12' fill='#222'>\n\
-         <defs><pattern id='waits' width='7' height='7' patternUnits='userSpaceOnUse' \
-         patternTransform='rotate(45)'><rect width='7' height='7' fill='#fbe6e3'/>\
-         <rect width='2' height='7' fill='#f0bfb9'/></pattern>\
-         <marker id='head' markerWidth='8' markerHeight='8' refX='6' refY='3' orient='auto'>\
+         <defs><marker id='head' markerWidth='8' markerHeight='8' refX='6' refY='3' orient='auto'>\
          <path d='M0,0 L6,3 L0,6 z' fill='{RED}'/></marker></defs>\n\
          <rect width='100%' height='100%' fill='#fff'/>\n\
          <text x='12' y='26' font-size='17' font-weight='bold'>\
@@ -188,57 +186,64 @@ fn lane_row(
     };
     bar(from_ns, to_ns, super::colour(kind), "none");
     for (wait, _) in waits {
-        bar(wait.from_ns, wait.to_ns, "url(#waits)", RED);
+        bar(wait.from_ns, wait.to_ns, PINK, RED);
     }
     for (wait, cause) in waits {
         let waited = time(wait.to_ns - wait.from_ns);
         let holder = label(cause.lane, chains.kind(cause.lane));
-        let words = match cause.reason {
-            Reason::HasLock(lock) => format!("waits {waited} for {holder}: it has the lock {lock}"),
-            Reason::ComesFirst => format!("waits {waited} for {holder}, which comes first"),
+        let reason = match (cause.reason, kind) {
+            (Reason::HasLock(lock), _) => format!("{holder} has the lock {lock}"),
+            (Reason::ComesFirst, LaneKind::Read) => format!("it must see {holder}"),
+            (Reason::ComesFirst, _) => format!("{holder} comes first"),
         };
-        words_at(picture, &words, (wait.from_ns, wait.to_ns), middle, RED, scale);
+        let words = format!("waits {waited}: {reason}");
+        let (left, right) = (scale.x(wait.from_ns), scale.x(wait.to_ns));
+        match width_of(&words) <= right - left {
+            true => words_at(picture, &words, (left + 8.0, middle), "start", RED),
+            // Before the whole request, where nothing is drawn.
+            false => words_at(picture, &words, (scale.x(from_ns) - 6.0, middle), "end", RED),
+        }
     }
     if waits.is_empty() {
-        let (words, colour) = match chains.blocking_hold(lane) {
-            Some((lock, ns)) => (format!("has the lock {lock} for {}", time(ns)), "#fff"),
-            None => (time(to_ns - from_ns), GREY),
+        let (left, right) = (scale.x(from_ns), scale.x(to_ns));
+        let words = match chains.blocking_hold(lane) {
+            Some((lock, ns)) => format!("has the lock {lock} for {}", time(ns)),
+            None if chains.has_lock(lane) => String::new(),
+            None => "takes no lock".to_owned(),
         };
-        words_at(picture, &words, (from_ns, to_ns), middle, colour, scale);
+        if width_of(&words) <= right - left {
+            words_at(picture, &words, (left + 8.0, middle), "start", "#fff");
+        }
+        let total = time(to_ns - from_ns);
+        if right + width_of(&total) <= WIDTH {
+            words_at(picture, &total, (right + 6.0, middle), "start", GREY);
+        }
     }
 }
 
-/// In the bar if there is room, or else beside it. White words are grey outside of the bar.
-fn words_at(
-    picture: &mut String,
-    words: &str,
-    (from_ns, to_ns): (u64, u64),
-    y: f64,
-    colour: &str,
-    scale: Scale,
-) {
-    let (left, right) = (scale.x(from_ns), scale.x(to_ns));
-    let width = LETTER * words.chars().count() as f64 + 12.0;
-    let (x, anchor, is_inside) = if colour != GREY && width <= right - left {
-        (left + 8.0, "start", true)
-    } else if right + width <= WIDTH {
-        (right + 6.0, "start", false)
-    } else {
-        (left - 6.0, "end", false)
-    };
-    let colour = if colour == "#fff" && !is_inside { GREY } else { colour };
+/// With a margin.
+fn width_of(words: &str) -> f64 {
+    LETTER * words.chars().count() as f64 + 12.0
+}
+
+fn words_at(picture: &mut String, words: &str, (x, y): (f64, f64), anchor: &str, colour: &str) {
+    let words = escaped(words);
     let _ = writeln!(
         picture,
-        "<text x='{x:.1}' y='{y:.1}' text-anchor='{anchor}' fill='{colour}'>{}</text>",
-        escaped(words)
+        "<text x='{x:.1}' y='{y:.1}' text-anchor='{anchor}' fill='{colour}'>{words}</text>",
     );
 }
 
 fn legend(picture: &mut String, y: f64) {
     let entries = [
-        (super::colour(LaneKind::Read), "none", "a read is answered", 150.0),
-        (super::colour(LaneKind::Write), "none", "a write is answered", 155.0),
-        ("url(#waits)", RED, "it waits for another request, to which the arrow leads", 0.0),
+        (super::colour(LaneKind::Read), "none", "a read runs", 120.0),
+        (
+            super::colour(LaneKind::Write),
+            "none",
+            "a write runs, or is on its way to the disk",
+            290.0,
+        ),
+        (PINK, RED, "it waits for the request to which the arrow leads", 0.0),
     ];
     let mut x = 12.0;
     for (fill, stroke, words, room) in entries {
@@ -337,6 +342,10 @@ impl<'a> Chains<'a> {
         self.cause(longest, waiter, depth.checked_sub(1)?)
     }
 
+    fn has_lock(&self, lane: &str) -> bool {
+        self.spans_of(lane).any(|span| matches!(span.activity, Activity::Hold { .. }))
+    }
+
     /// The lock that a request has while another waits for it, and for how long it has it.
     fn blocking_hold(&self, lane: &str) -> Option<(&'a str, u64)> {
         let is_wanted = |lock: &str| {
@@ -429,8 +438,10 @@ mod tests {
             ">era 3.2</tspan>: 3 requests wait for others, 211 ms in all<",
             ">&lt;ours&gt;</tspan>: no request waits for another<",
             ">has the lock readTx for 90 ms<",
-            ">waits 80 ms for expensive read #1: it has the lock readTx<",
-            ">waits 70 ms for put #1, which comes first<",
+            ">waits 80 ms: expensive read #1 has the lock readTx<",
+            ">waits 61 ms: put #1 comes first<",
+            ">waits 70 ms: it must see put #1<",
+            ">takes no lock<",
             ">cheap read #1<",
         ] {
             assert!(picture.contains(words), "{words}: {picture}");
