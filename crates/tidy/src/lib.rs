@@ -9,6 +9,7 @@
 //! | [`links`] | links in Markdown, and paths that docs name, lead somewhere |
 //! | [`commands`] | commands in Markdown stand where CI runs them |
 //! | [`chapters`] | the map of the code, and the steps of a request, name what exists |
+//! | [`blocking`] | each lock, queue and thread of the product is on the page of what blocks |
 //!
 //! A [`Rule`] is a function from a [`Repository`], all text files in memory, to what is wrong. It
 //! reads text, not syntax trees ([`rust`](mod@rust)): a renamed import is not seen.
@@ -22,13 +23,14 @@ pub mod layout;
 pub mod links;
 pub mod commands;
 pub mod chapters;
+pub mod blocking;
 
 pub use repository::{File, Repository};
 
 /// Returns one line for each violation.
 pub type Rule = fn(&Repository) -> Vec<String>;
 
-pub const RULES: [Rule; 7] = [
+pub const RULES: [Rule; 8] = [
     ladder::check,
     circles::check,
     determinism::check,
@@ -36,6 +38,7 @@ pub const RULES: [Rule; 7] = [
     links::check,
     commands::check,
     chapters::check,
+    blocking::check,
 ];
 
 /// One line of a report. Line numbers are from 1; a violation of a whole file is reported at line

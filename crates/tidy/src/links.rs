@@ -76,7 +76,7 @@ fn targets(line: &str) -> Vec<String> {
 }
 
 /// The path that a link in `page` names, relative to the top; `None` if it leads outside.
-fn resolve(page: &str, link: &str) -> Option<String> {
+pub(crate) fn resolve(page: &str, link: &str) -> Option<String> {
     let mut parts: Vec<_> = page.split('/').collect();
     parts.pop();
     for part in link.split('/') {
