@@ -463,6 +463,18 @@ fn in_the_default_era_no_staged_operation_waits() {
     }
 }
 
+/// Writes and steps of a compaction share the one lock of the default era's store.
+#[test]
+fn beside_an_open_write_the_next_writer_waits_and_reads_go_on() {
+    let found = |last| run_situation(Era::Clearlane, &[Operation::OpenWrite, last], |_| {}).1;
+    for last in [Operation::Put, Operation::Compact, Operation::CompactionJob] {
+        assert_eq!(found(last), "waits for store, held by open_write", "{last:?}");
+    }
+    for last in [Operation::CheapRead, Operation::Hash, Operation::CatchingUp, Operation::Commit] {
+        assert_eq!(found(last), "goes on", "{last:?}");
+    }
+}
+
 fn delivered_revisions(stream: &WatchStream) -> Vec<i64> {
     let mut revisions = Vec::new();
     for response in stream.take_responses(usize::MAX).unwrap() {

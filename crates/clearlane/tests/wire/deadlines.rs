@@ -1,6 +1,5 @@
 //! Calls with a deadline, which pass it at each of the places where a call may wait.
 
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
@@ -11,6 +10,7 @@ use clearlane_proto::v3electionpb::LeaderRequest;
 use prost::Message;
 
 use crate::client::{Reply, frame, reply, with_server};
+use crate::default_era::{BusyReadPool, sorted};
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -48,36 +48,11 @@ fn a_read_that_waits_for_the_pool_ends_in_time() {
         let mut client = server.client().await;
         let put = PutRequest { key: "k".into(), ..PutRequest::default() };
         assert_eq!(client.call(PUT, &[], &put).await.code, "0");
-        // All threads of the pool are busy until this is dropped.
-        let mut busy = Vec::new();
-        let mut held = Vec::new();
-        loop {
-            let (hold, holds) = mpsc::channel::<()>();
-            let (tell, told) = mpsc::channel();
-            held.push(hold);
-            busy.push(server.node.read_pool().run_continuation(move || {
-                let _ = tell.send(());
-                let _ = holds.recv();
-            }));
-            if told.recv_timeout(Duration::from_millis(200)).is_err() {
-                break;
-            }
-        }
-        // Sorted by something else than the key: a read that is left to the pool.
-        let all = RangeRequest {
-            key: vec![0].into(),
-            range_end: vec![0].into(),
-            sort_target: 4,
-            sort_order: 1,
-            ..RangeRequest::default()
-        };
+        let busy = BusyReadPool::of(server);
         let begun = Instant::now();
-        is_late(begun, &client.call(RANGE, &HEADERS, &all).await, "range");
-        drop(held);
-        for job in busy {
-            let _ = job.await;
-        }
-        assert_eq!(client.call(RANGE, &HEADERS, &all).await.code, "0");
+        is_late(begun, &client.call(RANGE, &HEADERS, &sorted()).await, "range");
+        busy.release().await;
+        assert_eq!(client.call(RANGE, &HEADERS, &sorted()).await.code, "0");
     });
 }
 

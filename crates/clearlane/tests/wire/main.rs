@@ -5,6 +5,7 @@
 mod client;
 mod compressed;
 mod deadlines;
+mod default_era;
 mod heads;
 mod locks_held;
 mod sizes;

@@ -1,0 +1,192 @@
+//! What waits in the default era, and what goes on beside it: `docs/blocking.md`.
+
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use clearlane_proto::etcdserverpb::request_op::Request;
+use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
+use clearlane_proto::etcdserverpb::{
+    HashKvRequest, LeaseGrantRequest, LeaseLeasesRequest, PutRequest, RangeRequest, StatusRequest,
+    TxnRequest, WatchCreateRequest, WatchRequest,
+};
+use clearlane_server::applied_position::AppliedPosition;
+use prost::Message;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle as Task;
+
+use crate::client::{Client, Reply, frame, with_server};
+use crate::support::{TestServer, get, op, put};
+
+const PUT: &str = "/etcdserverpb.KV/Put";
+const RANGE: &str = "/etcdserverpb.KV/Range";
+
+/// All threads of the read pool, until it is dropped.
+pub(crate) struct BusyReadPool {
+    jobs: Vec<oneshot::Receiver<()>>,
+    holds: Vec<mpsc::Sender<()>>,
+}
+
+impl BusyReadPool {
+    pub(crate) fn of(server: &TestServer) -> BusyReadPool {
+        let mut busy = BusyReadPool { jobs: Vec::new(), holds: Vec::new() };
+        loop {
+            let (hold, holds) = mpsc::channel::<()>();
+            let (tell, told) = mpsc::channel();
+            busy.holds.push(hold);
+            busy.jobs.push(server.node.read_pool().run_continuation(move || {
+                let _ = tell.send(());
+                let _ = holds.recv();
+            }));
+            // The first job that no thread takes.
+            if told.recv_timeout(Duration::from_millis(200)).is_err() {
+                return busy;
+            }
+        }
+    }
+
+    pub(crate) async fn release(self) {
+        drop(self.holds);
+        for job in self.jobs {
+            let _ = job.await;
+        }
+    }
+}
+
+/// A range that is left to the read pool: it is sorted by something else than the key.
+pub(crate) fn sorted() -> RangeRequest {
+    RangeRequest {
+        key: vec![0].into(),
+        range_end: vec![0].into(),
+        sort_target: 4,
+        sort_order: 1,
+        ..RangeRequest::default()
+    }
+}
+
+/// A write transaction of the store, which stands still until it is released.
+struct OpenWrite {
+    hold: mpsc::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl OpenWrite {
+    /// No entry may be on its way to the apply loop.
+    fn of(server: &TestServer) -> OpenWrite {
+        let ((hold, held), (opened, is_open)) = (mpsc::channel(), mpsc::channel());
+        let node = server.node.clone();
+        let thread = thread::spawn(move || {
+            let store = node.store();
+            let position = AppliedPosition::read(&**store.snapshot().unwrap().snapshot()).unwrap();
+            let txn = store.begin_write().unwrap();
+            assert_eq!(position.index, node.status().applied(), "the transaction keeps it");
+            opened.send(()).unwrap();
+            let _ = held.recv();
+            drop(txn.end(position).unwrap());
+        });
+        is_open.recv().unwrap();
+        OpenWrite { hold, thread }
+    }
+
+    fn release(self) {
+        drop(self.hold);
+        self.thread.join().unwrap();
+    }
+}
+
+fn spawn_call(client: &Client, path: &'static str, message: &impl Message) -> Task<Reply> {
+    let (mut client, body) = (client.clone(), frame(0, &message.encode_to_vec()));
+    tokio::spawn(async move { client.raw(path, &[], body).await })
+}
+
+/// Calls that read: a key, a range, both in a transaction, the past, and what is no key.
+fn reading_calls() -> Vec<(&'static str, Vec<u8>)> {
+    let all = RangeRequest { range_end: vec![0].into(), ..get("k") };
+    let ops = [get("k"), all.clone()].map(|range| op(Request::RequestRange(range)));
+    let txn = TxnRequest { success: ops.to_vec(), ..TxnRequest::default() };
+    vec![
+        (RANGE, get("k").encode_to_vec()),
+        (RANGE, RangeRequest { serializable: true, ..get("k") }.encode_to_vec()),
+        (RANGE, all.encode_to_vec()),
+        (RANGE, RangeRequest { revision: 2, ..all }.encode_to_vec()),
+        ("/etcdserverpb.KV/Txn", txn.encode_to_vec()),
+        ("/etcdserverpb.Maintenance/Status", StatusRequest::default().encode_to_vec()),
+        ("/etcdserverpb.Maintenance/HashKV", HashKvRequest::default().encode_to_vec()),
+        ("/etcdserverpb.Lease/LeaseLeases", LeaseLeasesRequest::default().encode_to_vec()),
+        ("/grpc.health.v1.Health/Check", Vec::new()),
+    ]
+}
+
+async fn all_are_answered(client: &mut Client, calls: Vec<(&'static str, Vec<u8>)>) {
+    for (path, message) in calls {
+        let reply = client.raw(path, &[], frame(0, &message)).await;
+        assert_eq!(reply.code, "0", "{path}: {}", reply.message);
+    }
+}
+
+/// A watcher of the past, until its first event is there.
+async fn a_watcher_gets_the_past(client: &mut Client) {
+    let create =
+        WatchCreateRequest { key: "k".into(), start_revision: 1, ..WatchCreateRequest::default() };
+    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    let (watched, mut sends) = client.open("/etcdserverpb.Watch/Watch", &[]);
+    sends.send_data(frame(0, &create.encode_to_vec()), false).unwrap();
+    let mut body = watched.await.unwrap().into_body();
+    let mut seen = Vec::new();
+    while !seen.windows(5).any(|bytes| bytes == b"value") {
+        let data = body.data().await.unwrap().unwrap();
+        let _ = body.flow_control().release_capacity(data.len());
+        seen.extend_from_slice(&data);
+    }
+}
+
+/// As beside an entry that takes long to apply, or a long step of a compaction.
+#[test]
+fn a_write_that_stands_still_holds_up_writes_alone() {
+    with_server(async |server| {
+        let mut client = server.client().await;
+        for _ in 0..2 {
+            assert_eq!(client.call(PUT, &[], &put("k", "value")).await.code, "0");
+        }
+        let open = OpenWrite::of(server);
+        let waiting = [
+            spawn_call(&client, PUT, &put("k", "other")),
+            spawn_call(
+                &client,
+                "/etcdserverpb.Lease/LeaseGrant",
+                &LeaseGrantRequest { ttl: 60, ..LeaseGrantRequest::default() },
+            ),
+        ];
+        while !server.node.locks().waiting().iter().any(|waits| waits.lock == "store") {
+            tokio::task::yield_now().await;
+        }
+        all_are_answered(&mut client, reading_calls()).await;
+        a_watcher_gets_the_past(&mut client).await;
+        assert!(waiting.iter().all(|call| !call.is_finished()), "writes wait");
+        open.release();
+        for call in waiting {
+            assert_eq!(call.await.unwrap().code, "0");
+        }
+    });
+}
+
+#[test]
+fn a_busy_read_pool_holds_up_expensive_reads_alone() {
+    with_server(async |server| {
+        let mut client = server.client().await;
+        let value = PutRequest { value: vec![7; 1000].into(), ..put("k", "") };
+        for _ in 0..2 {
+            assert_eq!(client.call(PUT, &[], &value).await.code, "0");
+        }
+        let busy = BusyReadPool::of(server);
+        let waits = spawn_call(&client, RANGE, &sorted());
+        let mut calls = reading_calls();
+        // One with a range is read there, too.
+        calls.retain(|(path, _)| !path.ends_with("/Txn"));
+        all_are_answered(&mut client, calls).await;
+        assert_eq!(client.call(PUT, &[], &value).await.code, "0");
+        assert!(!waits.is_finished(), "it is the pool's turn");
+        busy.release().await;
+        assert_eq!(waits.await.unwrap().code, "0");
+    });
+}
