@@ -16,6 +16,8 @@ mod hooked_engine;
 #[allow(dead_code, reason = "shared with the tests of the backend, which use all of it")]
 #[path = "../../backend/tests/support/blocked_threads.rs"]
 mod blocked_threads;
+#[path = "support/blocking_page.rs"]
+mod blocking_page;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -386,15 +388,20 @@ fn table() -> String {
     rows.iter().map(line).collect()
 }
 
+fn updates_files() -> bool {
+    std::env::var("UPDATE_GOLDENFILES").is_ok_and(|update| update == "1")
+}
+
 #[test]
 fn every_situation_in_every_era() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store_blocking");
     let found = table();
-    if std::env::var("UPDATE_GOLDENFILES").is_ok_and(|update| update == "1") {
+    if updates_files() {
         std::fs::write(&path, &found).unwrap();
     }
     let expected = std::fs::read_to_string(&path).unwrap();
     assert!(found == expected, "expected:\n{expected}\nfound:\n{found}");
+    blocking_page::check(&found, SITUATIONS);
 }
 
 fn held_up_by_an_open_read(era: Era) -> &'static str {

@@ -1,0 +1,170 @@
+//! The table of eras in `docs/blocking.md`, made from the golden files of this crate and of the
+//! backend: while something stands still, which lock does what else wait for?
+
+use std::fs;
+use std::path::Path;
+
+use clearlane_backend::Era;
+
+use crate::{Operation, Situation, updates_files};
+
+const BEGIN: &str = "<!-- eras: begin -->\n";
+const END: &str = "<!-- eras: end -->";
+/// Situations that only the backend's table has: what stands still there, and in the page.
+const OF_THE_BACKEND: [(&str, &str); 2] =
+    [("a commit that syncs", "a commit, in its sync"), ("a rewrite", "a defragmentation")];
+
+/// The locks of each era, none where nothing waits.
+struct Row {
+    stands_still: &'static str,
+    waits: String,
+    locks: Vec<Vec<String>>,
+}
+
+/// Fails if the page has another table; with `UPDATE_GOLDENFILES=1` writes it.
+pub(crate) fn check(golden: &str, situations: &[Situation]) {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = top.join("docs/blocking.md");
+    let of_backend = fs::read_to_string(top.join("crates/backend/tests/golden/blocking")).unwrap();
+    let mut rows = store_rows(golden, situations);
+    rows.extend(backend_rows(&of_backend));
+    let table = markdown(&joined(rows));
+    let text = fs::read_to_string(&page).unwrap();
+    let (before, rest) = text.split_once(BEGIN).expect("the page has the first mark");
+    let (found, behind) = rest.split_once(END).expect("the page has the second mark");
+    if updates_files() {
+        fs::write(&page, [before, BEGIN, &table, END, behind].concat()).unwrap();
+    } else {
+        assert!(found == table, "docs/blocking.md should have this table:\n{table}");
+    }
+}
+
+fn store_rows(golden: &str, situations: &[Situation]) -> Vec<Row> {
+    let lines = golden.lines().skip(1);
+    assert_eq!(lines.clone().count(), situations.len());
+    let mut rows = Vec::new();
+    for (line, Situation { title, operations }) in lines.zip(situations) {
+        let (found, locks) = parse(line);
+        assert_eq!(found, *title);
+        if let Some(waits) = waiter(operations) {
+            rows.push(Row { stands_still: holder(operations[0]), waits: waits.to_owned(), locks });
+        }
+    }
+    rows
+}
+
+fn backend_rows(golden: &str) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (title, locks) in golden.lines().skip(1).map(parse) {
+        let Some((waits, beside)) = title.split_once(" beside ") else { continue };
+        let found = OF_THE_BACKEND.iter().find(|(name, _)| *name == beside);
+        if let Some((_, stands_still)) = found {
+            let waits = match waits {
+                "commit" | "remove" => "a commit or compaction".to_owned(),
+                other => format!("a {other}"),
+            };
+            rows.push(Row { stands_still, waits, locks });
+        }
+    }
+    rows
+}
+
+/// A line of a golden file: its title, and the lock that each era waits for.
+fn parse(line: &str) -> (&str, Vec<Vec<String>>) {
+    let mut cells = line.split(" | ").map(str::trim);
+    let title = cells.next().expect("a line has a title");
+    let locks = cells.map(|cell| match cell.strip_prefix("waits for ") {
+        Some(words) => vec![format!("`{}`", words.split(',').next().unwrap_or(words))],
+        None => {
+            assert_eq!(cell, "goes on");
+            Vec::new()
+        }
+    });
+    (title, locks.collect())
+}
+
+fn holder(operation: Operation) -> &'static str {
+    match operation {
+        Operation::ExpensiveRead => "an open read",
+        Operation::Hash => "a hash of all records",
+        Operation::OpenWrite => "an open write",
+        Operation::EndingWrite => "the end of a write that commits",
+        Operation::Syncing => "a commit, in its sync",
+        Operation::Scheduling => "a compaction being scheduled",
+        Operation::CatchingUp => "a step for unsynced watchers",
+        other => panic!("{other:?} does not stand still"),
+    }
+}
+
+/// What the page calls the last operation: `None` for those of watching, which are left out.
+fn waiter(operations: &[Operation]) -> Option<&'static str> {
+    use Operation::*;
+    Some(match *operations {
+        [_, Put, CheapRead | AnotherPut | Tick] => "what comes behind that put",
+        [_, Commit | Compact, _] => "what comes behind that commit or compaction",
+        [_, CheapRead | Hash] => "a read",
+        [_, Put] => "a put",
+        [_, Tick | Commit | Compact | CompactionJob] => "a commit or compaction",
+        _ => return None,
+    })
+}
+
+/// Rows of the same two columns are one, and then rows that differ only in what waits.
+fn joined(rows: Vec<Row>) -> Vec<Row> {
+    let mut by_waiter: Vec<Row> = Vec::new();
+    for row in rows {
+        let same =
+            |other: &&mut Row| (other.stands_still, &other.waits) == (row.stands_still, &row.waits);
+        match by_waiter.iter_mut().find(same) {
+            Some(other) => {
+                for (locks, mut more) in other.locks.iter_mut().zip(row.locks) {
+                    more.retain(|lock| !locks.contains(lock));
+                    locks.extend(more);
+                }
+            }
+            None => by_waiter.push(row),
+        }
+    }
+    let order: Vec<_> = by_waiter.iter().map(|row| row.stands_still).collect();
+    by_waiter.sort_by_key(|row| order.iter().position(|holder| *holder == row.stands_still));
+    let mut joined: Vec<Row> = Vec::new();
+    for row in by_waiter.into_iter().filter(|row| row.locks.iter().any(|locks| !locks.is_empty())) {
+        let same =
+            |other: &&mut Row| (other.stands_still, &other.locks) == (row.stands_still, &row.locks);
+        match joined.iter_mut().find(same) {
+            Some(other) => other.waits = format!("{}, {}", other.waits, row.waits),
+            None => joined.push(row),
+        }
+    }
+    joined
+}
+
+/// Eras between which no row differs share a column.
+fn markdown(rows: &[Row]) -> String {
+    let column = |at: usize| rows.iter().map(move |row| &row.locks[at]);
+    let mut columns: Vec<(String, usize)> = Vec::new();
+    for (at, era) in Era::DISTINCT_STORES.into_iter().enumerate() {
+        let name = if era == Era::V3_1 { "3.0, 3.1".to_owned() } else { era.to_string() };
+        match columns.last_mut() {
+            Some((names, before)) if column(*before).eq(column(at)) => {
+                *names = format!("{names}, {name}");
+            }
+            _ => columns.push((name, at)),
+        }
+    }
+    let names: String = columns.iter().map(|(names, _)| format!(" {names} |")).collect();
+    let rule = "---|".repeat(columns.len());
+    let mut table = format!("| while there is | this waits |{names}\n|---|---|{rule}\n");
+    let mut before = "";
+    for row in rows {
+        let stands_still = if row.stands_still == before { "" } else { row.stands_still };
+        before = row.stands_still;
+        table += &format!("| {stands_still} | {} |", row.waits);
+        for (_, at) in &columns {
+            let locks = row.locks[*at].join(", ");
+            table += &format!(" {} |", if locks.is_empty() { "-" } else { &locks });
+        }
+        table += "\n";
+    }
+    table
+}
