@@ -1,0 +1,167 @@
+"""Runs the commands of a page of docs/recipes, as a reader does who follows it.
+
+Of the page's fences, those whose info string begins with `sh elsewhere` are run here, by `bash -euo pipefail`, in a
+directory that has a copy of deploy/. A `text` fence right behind one is what it prints, and `...` in it is anything.
+With the further word `background`, a block goes on while the next ones run, until the next heading; then it gets what
+ctrl-c sends. Paths below /tmp are replaced by ones in a directory that goes away.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Seconds that anything may take that is expected to happen.
+PATIENCE = 60
+READY = "ready to serve client requests"
+
+
+@dataclass
+class Block:
+    heading: str
+    words: list
+    text: str
+    output: str | None = None
+
+
+def blocks_of(page):
+    """The blocks that are run here, each with the output that the page shows."""
+    found, heading, previous = [], "", None
+    pattern = re.compile(r"^(?:#+ (?P<heading>[^\n]*)|```(?P<info>[^\n]*)\n(?P<text>.*?)^```)$", re.MULTILINE | re.DOTALL)
+    text = (ROOT / "docs/recipes" / page).read_text()
+    end = 0
+    for match in pattern.finditer(text):
+        words = (match["info"] or "").split()
+        is_behind = not text[end : match.start()].strip()
+        end = match.end()
+        if match["heading"] is not None:
+            heading, previous = match["heading"], None
+        elif words == ["text"] and previous is not None and is_behind:
+            previous.output, previous = match["text"], None
+        else:
+            previous = Block(heading, words[2:], match["text"]) if words[:2] == ["sh", "elsewhere"] else None
+            found += [previous] if previous else []
+    assert found, f"{page} has no block that is run here"
+    return found
+
+
+def eventually(what, holds):
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
+        time.sleep(0.05)
+
+
+def matches(pattern, text):
+    """Whether the text begins as a page shows it."""
+    return re.match(re.escape(pattern).replace(re.escape("..."), ".*"), text) is not None
+
+
+@dataclass
+class Process:
+    """A program that runs in a group of its own, with what it says in a file."""
+
+    arguments: list
+    log: pathlib.Path
+    environment: dict = field(default_factory=dict)
+    directory: pathlib.Path | None = None
+    # What it says when it is ready.
+    output: str | None = None
+
+    def __post_init__(self):
+        with open(self.log, "wb") as log:
+            # A parent in the background of a script ignores SIGINT, and so would the program.
+            self.process = subprocess.Popen(
+                self.arguments, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.directory,
+                env={**os.environ, **self.environment}, start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+
+    def said(self):
+        return self.log.read_text(errors="replace")
+
+    def is_ready(self):
+        is_over = self.process.poll() is not None
+        ready = READY in self.said() if self.output is None else matches(self.output, self.said())
+        assert ready or not is_over, f"{self.arguments} has ended:\n{self.said()}"
+        return ready
+
+    def wait_ready(self):
+        eventually(f"{self.arguments} is ready; it says:\n{self.said()}", self.is_ready)
+
+    def stop(self, number=signal.SIGINT):
+        """To all of its group, as ctrl-c does. Returns its status."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, number)
+        return self.wait()
+
+    def wait(self):
+        try:
+            return self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            raise AssertionError(f"{self.arguments} does not end; it says:\n{self.said()}") from None
+
+
+class Reader:
+    """Follows a page. `replaced` has texts of the page, and what stands in their place here."""
+
+    def __init__(self, replaced=None):
+        self.place = pathlib.Path(tempfile.mkdtemp())
+        shutil.copytree(ROOT / "deploy", self.place / "deploy")
+        self.replaced = {"/tmp/": f"{self.place}/", **(replaced or {})}
+        self.background = []
+        self.heading = ""
+
+    def close(self):
+        self.stop_background()
+        shutil.rmtree(self.place)
+
+    def here(self, text):
+        for old, new in self.replaced.items():
+            text = text.replace(old, new)
+        return text
+
+    def start(self, arguments, **more):
+        """A program that is stopped at the next heading of a page, or at the end."""
+        log = self.place / f"log-{len(list(self.place.glob('log-*')))}"
+        process = Process(arguments, log, directory=self.place, **more)
+        self.background.append(process)
+        return process
+
+    def stop_background(self):
+        while self.background:
+            self.background.pop().stop()
+
+    def follow(self, blocks):
+        for block in blocks:
+            if block.heading != self.heading:
+                self.stop_background()
+                self.heading = block.heading
+            command = ["bash", "-euo", "pipefail", "-c", self.here(block.text)]
+            output = None if block.output is None else self.here(block.output)
+            if "background" in block.words:
+                self.start(command, output=output)
+            else:
+                self.run(command, output)
+
+    def run(self, command, output=None):
+        """Its output, which must be `output` if that is given."""
+        for process in self.background:
+            if process.process.poll() is None:
+                process.wait_ready()
+        done = subprocess.run(command, cwd=self.place, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+        said = f"{command[-1]}\nprinted:\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0, f"status {done.returncode} of:\n{said}"
+        if output is not None:
+            assert matches(output.rstrip("\n") + "\n", done.stdout), f"should print:\n{output}\n{said}"
+            assert len(output.splitlines()) == len(done.stdout.splitlines()), f"prints more:\n{said}"
+        return done.stdout
