@@ -7,7 +7,7 @@
 //!   SIGTERM, SIGINT                     the member fails            a thread panics
 //!     transfer leadership, answer what    error, status 1             error, status 1
 //!     is under way, write the timeline,
-//!     end as by that signal
+//!     end as by that signal (process 1: status 128 + its number)
 //! ```
 //!
 //! Errors in the flags are reported before a file is touched, and a port in use before data is
@@ -224,13 +224,18 @@ async fn supervise(mut running: RunningMember, mut config: Config) -> BoxError {
     // Also of a member that has failed: that may be why.
     timeline::write(&threads, config.timeline.as_deref());
     match stopped {
-        Ok(kind) => {
-            // The sender of the signal finds the process ended by it.
-            let _ = signal_hook::low_level::emulate_default_handler(kind.as_raw_value());
-            exit(1)
-        }
+        Ok(kind) => end_by_signal(kind),
         Err(error) => error,
     }
+}
+
+/// The sender of the signal finds the process ended by it. The system drops what process 1, as a
+/// container's is, sends to itself: its status says the same, as a shell does.
+fn end_by_signal(kind: SignalKind) -> ! {
+    if std::process::id() != 1 {
+        let _ = signal_hook::low_level::emulate_default_handler(kind.as_raw_value());
+    }
+    exit(128 + kind.as_raw_value())
 }
 
 /// Returns when the member was told to stop, and has, or cannot go on.
