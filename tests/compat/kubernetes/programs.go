@@ -1,0 +1,11 @@
+//go:build programs
+
+// Package programs names the packages of Kubernetes whose tests are run against our server, so that the go command
+// knows which module they come from.
+package programs
+
+import (
+	_ "k8s.io/apiserver/pkg/storage/cacher"
+	_ "k8s.io/apiserver/pkg/storage/etcd3"
+	_ "k8s.io/apiserver/pkg/storage/storagebackend/factory"
+)
