@@ -162,6 +162,7 @@ class Reader:
         said = f"{command[-1]}\nprinted:\n{done.stdout}{done.stderr}"
         assert done.returncode == 0, f"status {done.returncode} of:\n{said}"
         if output is not None:
-            assert matches(output.rstrip("\n") + "\n", done.stdout), f"should print:\n{output}\n{said}"
-            assert len(output.splitlines()) == len(done.stdout.splitlines()), f"prints more:\n{said}"
+            printed = done.stdout.rstrip("\n") + "\n"
+            assert matches(output, printed), f"should print:\n{output}\n{said}"
+            assert len(output.splitlines()) == len(printed.splitlines()), f"prints more:\n{said}"
         return done.stdout

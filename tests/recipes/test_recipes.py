@@ -187,7 +187,7 @@ class Container(Recipe):
         self.assertTrue(tag.startswith(f"rust:{channel}-"), tag)
 
     def test_build_gets_all_that_it_needs(self):
-        """In a directory that has only what the image's build sees, cargo finds all packages, and in their versions."""
+        """In a directory that has only what the image's build sees, cargo finds all packages, in their versions."""
         source = self.place / "src"
         source.mkdir()
         for line in (ROOT / "deploy/Dockerfile.dockerignore").read_text().splitlines():
@@ -195,8 +195,8 @@ class Container(Recipe):
                 (source / line[1:]).symlink_to(ROOT / line[1:])
         built = " ".join(value for name, value in self.first_stage if name == "RUN")
         self.assertIn("cargo build --locked --release --package clearlane --bin clearlane", built)
-        self.reader.run(["cargo", "metadata", "--locked", "--offline", "--format-version", "1",
-                         "--manifest-path", str(source / "Cargo.toml")])
+        self.reader.run(["cargo", "tree", "--locked", "--offline", "--package", "clearlane",
+                         "--edges", "normal,build", "--manifest-path", str(source / "Cargo.toml")])
 
     def test_image_runs_as_process_1(self):
         command = self.command(self.place / "data", *json.loads(self.last("CMD")))
