@@ -107,7 +107,8 @@ impl Server {
         if !range_ops(&request).all(|range| range.serializable) {
             trace.end_read_index(self.linearizable_read_notify().await?);
         }
-        let is_small = range_ops(&request).all(|range| range.range_end.is_empty());
+        let is_small = range_ops(&request).all(|range| range.range_end.is_empty())
+            && request.compare.iter().all(|compare| compare.range_end.is_empty());
         let work = move |read: &(dyn ReadTxn + '_)| txn::run_on_snapshot(read, &request);
         let mut response = self.read(trace, *READ_TXN, is_small, work).await?;
         trace.end_stage(Stage::Backend);
