@@ -1,7 +1,7 @@
 //! The apply loop: applies what the raft loop hands over, publishes it, and completes the requests
 //! that wait for it.
 //!
-//! It is the only thread that writes to the store, and may wait for it: for locks in the old eras,
+//! It is the only thread that changes keys, and may wait for the store: for locks in the old eras,
 //! for the committer when too much is pending. Neither delays a tick or a message of raft. etcd's
 //! counterpart is the goroutine of `EtcdServer.run` that calls `applyAll`.
 
