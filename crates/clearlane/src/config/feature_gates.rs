@@ -1,4 +1,4 @@
-//! Which features are on? `--feature-gates=A=true,B=false`.
+//! Features that are switched on or off: `--feature-gates=A=true,B=false`.
 //!
 //! etcd gives what is new a gate of its own, until it is trusted: alpha is off by default, beta is
 //! on. `AllAlpha` and `AllBeta` are all gates of that kind, but for those that are named
@@ -28,15 +28,15 @@ struct FeatureGate {
 
 /// But for `AllAlpha` and `AllBeta`.
 const FEATURE_GATES: [FeatureGate; 9] = [
-    gate("CompactHashCheck", false, None, "members are compared behind compactions"),
+    gate("CompactHashCheck", false, None, "members compare hashes after compactions"),
     gate("FastLeaseKeepAlive", true, Some(true), "a leader renews a lease without waiting"),
-    gate("InitialCorruptCheck", false, None, "a member compares itself before it serves"),
-    gate("LeaseCheckpoint", false, None, "members know what is left of long leases"),
-    gate("LeaseCheckpointPersist", false, Some(true), "a checkpoint is always on disk, too"),
-    gate("PriorityRequest", false, Some(false), "requests come in turn"),
+    gate("InitialCorruptCheck", false, None, "a member compares hashes before it serves"),
+    gate("LeaseCheckpoint", false, None, "members share the remaining time of leases"),
+    gate("LeaseCheckpointPersist", false, Some(true), "a checkpoint is written to disk"),
+    gate("PriorityRequest", false, Some(false), "requests are served in turn"),
     gate("SetMemberLocalAddr", false, Some(false), "the system chooses the address"),
-    gate("StopGRPCServiceOnDefrag", false, Some(false), "a defragmentation stops no service"),
-    gate("TxnModeWriteWithSharedBuffer", true, Some(true), "it is the era's to say: see --era"),
+    gate("StopGRPCServiceOnDefrag", false, Some(false), "a defragmentation does not stop gRPC"),
+    gate("TxnModeWriteWithSharedBuffer", true, Some(true), "the era decides, see --era"),
 ];
 
 type Str = &'static str;
@@ -111,7 +111,7 @@ pub(super) fn table() -> String {
         };
         let _ = writeln!(out, "| `{name}` | {kind} | {state}: {says}. |");
     }
-    out + "\n`AllAlpha` and `AllBeta` are all of their kind that are not named themselves.\n"
+    out + "\n`AllAlpha` and `AllBeta` set all gates of that stage that are not named themselves.\n"
 }
 
 #[cfg(test)]

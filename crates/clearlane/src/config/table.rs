@@ -65,10 +65,10 @@ const NO_AUTH: Str = "authentication cannot be switched on yet";
 const NO_DISCOVERY: Str = "members are found by --initial-cluster only";
 const ROTATION: Str =
     r#"{"maxsize": 100, "maxage": 0, "maxbackups": 0, "localtime": false, "compress": false}"#;
-const NO_ROTATION: Str = "logs are not rotated; leave that to the collector of the logs";
+const NO_ROTATION: Str = "log files are not rotated; use an external tool such as logrotate";
 /// Why flags for connections of etcd to itself have no effect.
-const NO_SELF_CALLS: Str = "requests in JSON are answered without a connection to oneself";
-const NO_TRACING: Str = "there is no tracing";
+const NO_SELF_CALLS: Str = "the JSON gateway makes no connection to its own member";
+const NO_TRACING: Str = "traces are not exported";
 
 pub const SECTIONS: &[Section] = &[
     Section { title: "Member", flags: MEMBER },
@@ -89,236 +89,320 @@ pub const SECTIONS: &[Section] = &[
 ];
 
 const MEMBER: &[Flag] = &[
-    flag("name", Text, "default").help("What this member is called."),
-    flag("data-dir", Text, "").help("Where its data lies; ${name}.etcd if nothing is said."),
-    flag("wal-dir", Text, "").help("Where its log lies, if not in the data directory."),
-    flag("listen-client-urls", Urls, "http://localhost:2379").help("Where clients are served."),
+    flag("name", Text, "default").help("Name of this member."),
+    flag("data-dir", Text, "").help("Data directory (default: ${name}.etcd)."),
+    flag("wal-dir", Text, "")
+        .help("Directory of the write-ahead log (default: inside the data directory)."),
+    flag("listen-client-urls", Urls, "http://localhost:2379")
+        .help("Addresses on which clients are served, separated by commas."),
     flag("advertise-client-urls", Urls, "http://localhost:2379")
-        .help("The addresses that clients are told to use."),
+        .help("Addresses of this member that clients are told to use, separated by commas."),
     flag("listen-peer-urls", Urls, "http://localhost:2380")
-        .help("Where connections of other members are accepted."),
+        .help("Addresses on which other members are served, separated by commas."),
     flag("listen-client-http-urls", Urls, "")
-        .help("More places for clients that speak HTTP; HTTP and gRPC are served at all of them."),
-    flag("listen-metrics-urls", Urls, "").help("More places for /metrics and /health."),
+        .help("More addresses for clients that use HTTP. All addresses serve both HTTP and gRPC."),
+    flag("listen-metrics-urls", Urls, "")
+        .help("More addresses that serve /metrics and /health, separated by commas."),
 ];
 
 const CLUSTER: &[Flag] = &[
     flag("initial-advertise-peer-urls", Urls, "http://localhost:2380")
-        .help("Where other members reach this one."),
-    flag("initial-cluster", Text, "default=http://localhost:2380")
-        .help("The members with which the cluster begins: NAME=URL,..."),
+        .help("Addresses of this member that other members are told to use."),
+    flag("initial-cluster", Text, "default=http://localhost:2380").help(
+        "Members of a new cluster: NAME=URL, separated by commas (if not set: only this member).",
+    ),
     flag("initial-cluster-state", OneOf(&["new", "existing"]), "new")
-        .help("Whether the cluster begins, or this member joins one."),
+        .help("Whether to start a new cluster or to join an existing one."),
     flag("initial-cluster-token", Text, "etcd-cluster")
-        .help("Tells clusters of equal members apart."),
+        .help("Token from which the IDs of the cluster and its members are made."),
     flag("strict-reconfig-check", Switch, "true")
-        .help("Refuse changes that would cost the quorum."),
-    flag("max-learners", Count, "1").help("Number of learners that the cluster may have."),
+        .help("Reject membership changes after which the cluster would have no quorum."),
+    flag("max-learners", Count, "1").help("Maximum number of learners."),
 ];
 
 const RAFT: &[Flag] = &[
-    flag("heartbeat-interval", Count, "100").help("Milliseconds between a leader's heartbeats."),
-    flag("election-timeout", Count, "1000").help("Milliseconds until a silent leader is given up."),
+    flag("heartbeat-interval", Count, "100")
+        .help("Time between two heartbeats of the leader, in milliseconds."),
+    flag("election-timeout", Count, "1000").help(
+        "Time without a heartbeat after which a follower starts an election, in milliseconds.",
+    ),
     flag("initial-election-tick-advance", Switch, "true").ignored(
-        "Shorten the first election.",
+        "Shorten the first election time-out after a start.",
         "a sole voter leads at once, others wait for a whole time-out",
     ),
-    flag("pre-vote", Switch, "true")
-        .ignored("Ask before an election whether it could be won.", "it is always asked"),
-    flag("snapshot-count", Count, "10000").help("Applied entries between two notes in the log."),
+    flag("pre-vote", Switch, "true").ignored(
+        "Ask the other members before an election whether it could be won.",
+        "this is always done",
+    ),
+    flag("snapshot-count", Count, "10000")
+        .help("Number of applied entries after which the write-ahead log gets a snapshot record."),
     flag("snapshot-catchup-entries", Count, "5000")
-        .help("Entries that are kept for members that are a little behind."),
+        .help("Number of entries before the snapshot record that are kept for slow followers."),
     flag("raft-read-timeout", Duration, "5s").ignored(
-        "Until a silent connection of a member is given up.",
-        "connections are watched by the transport",
+        "Read time-out of connections between members.",
+        "such connections are closed when pings are not answered",
     ),
     flag("raft-write-timeout", Duration, "5s").ignored(
-        "Until a stuck connection of a member is given up.",
-        "connections are watched by the transport",
+        "Write time-out of connections between members.",
+        "such connections are closed when pings are not answered",
     ),
-    flag("max-wals", Count, "5").help("Number of segments of the log that are kept; 0 keeps all."),
+    flag("max-wals", Count, "5")
+        .help("Maximum number of segment files of the write-ahead log (0: no limit)."),
     flag("max-snapshots", Count, "5")
-        .ignored("Number of snapshot files that are kept.", "the store is its own snapshot"),
+        .ignored("Maximum number of snapshot files (0: no limit).", "there are no snapshot files"),
 ];
 
 const STORE: &[Flag] = &[
-    flag("quota-backend-bytes", Number, "0")
-        .help("Bytes of data that are taken; 0 is 2 GiB, below 0 no limit."),
-    flag("backend-batch-interval", Duration, "0s").help("Between two commits; 0 is 100 ms."),
+    flag("quota-backend-bytes", Number, "0").help(
+        "Size of the store from which writes are rejected, in bytes (0: 2 GiB; negative: no \
+         limit).",
+    ),
+    flag("backend-batch-interval", Duration, "0s")
+        .help("Maximum time between two commits of the backend (0: 100 ms)."),
     flag("backend-batch-limit", Count, "0")
-        .help("Number of changes that are committed at once; 0 is 10,000."),
+        .help("Maximum number of operations in a commit of the backend (0: 10,000)."),
     flag("backend-bbolt-freelist-type", OneOf(&["map", "array"]), "map")
-        .ignored("How bbolt counts pages.", "there is no bbolt"),
+        .ignored("Representation of bbolt's free list.", "bbolt is not used"),
     flag("memory-mlock", Switch, "false")
-        .ignored("Keep the data in memory.", "the engine has a cache of its own"),
-    flag("bootstrap-defrag-threshold-megabytes", Count, "0")
-        .ignored("Defragment before the start.", "use `clearlane defrag`"),
+        .ignored("Lock the store in memory.", "the engine has a cache of its own"),
+    flag("bootstrap-defrag-threshold-megabytes", Count, "0").ignored(
+        "Free space, in megabytes, from which a start defragments the store (0: never).",
+        "use `clearlane defrag`",
+    ),
 ];
 
 const REQUESTS: &[Flag] = &[
-    flag("max-txn-ops", Count, "128").help("Number of operations that a transaction may have."),
+    flag("max-txn-ops", Count, "128").help("Maximum number of operations in a transaction."),
     flag("max-request-bytes", Count, "1572864")
-        .help("Bytes that a request may have, as an entry of the log."),
+        .help("Maximum size of a write request, in bytes, as an entry of the log."),
     flag("max-concurrent-streams", Count, "4294967295")
-        .help("Number of streams that a connection may have."),
+        .help("Maximum number of concurrent streams (requests) of a client connection."),
     flag("grpc-keepalive-min-time", Duration, "5s")
-        .help("Between two pings of a client, at least."),
+        .help("Minimum time between two pings of a client; one that sends more is disconnected."),
     flag("grpc-keepalive-interval", Duration, "2h0m0s")
-        .help("Until a silent client is sent a ping."),
+        .help("Time without traffic after which the member pings a client (0: the default)."),
     flag("grpc-keepalive-timeout", Duration, "20s")
-        .help("Until a client that does not answer the ping is given up."),
+        .help("Time that a client has to answer a ping (0: the default)."),
     flag("watch-progress-notify-interval", Duration, "10m0s")
-        .help("Between two progress notices to a watcher."),
-    flag("warning-apply-duration", Duration, "100ms").help("What takes longer to apply is logged."),
-    flag("warning-unary-request-duration", Duration, "300ms").help("What takes longer is logged."),
+        .help("Time between two progress notifications of a watcher (0: 10 min; minimum: 100 ms)."),
+    flag("warning-apply-duration", Duration, "100ms")
+        .help("Time above which the application of a request is logged as a warning."),
+    flag("warning-unary-request-duration", Duration, "300ms")
+        .help("Time above which a unary request is logged as a warning."),
 ];
 
 const COMPACTION: &[Flag] = &[
     flag("auto-compaction-mode", OneOf(&["periodic", "revision"]), "periodic")
-        .help("Whether the retention is a time or a number of revisions."),
-    flag("auto-compaction-retention", Text, "0").help("How much of the past is kept; 0 keeps all."),
-    flag("compaction-batch-limit", Count, "1000").help("Number of revisions in one step."),
-    flag("compaction-sleep-interval", Duration, "10ms").help("Rest behind each step."),
+        .help("Whether --auto-compaction-retention is a time or a number of revisions."),
+    flag("auto-compaction-retention", Text, "0").help(
+        "History that auto compaction keeps: a duration, hours if without a unit, in mode \
+         periodic; a number of revisions in mode revision (0: no auto compaction).",
+    ),
+    flag("compaction-batch-limit", Count, "1000")
+        .help("Maximum number of revisions in a step of a compaction (0: 1,000)."),
+    flag("compaction-sleep-interval", Duration, "10ms")
+        .help("Time between two steps of a compaction (0: 10 ms)."),
     flag("compact-hash-check-time", Duration, "1m0s")
-        .help("Between two checks behind compactions."),
-    flag("corrupt-check-time", Duration, "0s").help("Between two checks; 0 is never."),
-    flag("downgrade-check-time", Duration, "5s")
-        .ignored("Between two checks for a downgrade.", "there is no older version to go to"),
-    flag("feature-gates", Gates, "").help("Features on and off: A=true,B=false."),
+        .help("Time between two checks of the feature gate CompactHashCheck."),
+    flag("corrupt-check-time", Duration, "0s")
+        .help("Time between two comparisons of the stores of all members (0: never)."),
+    flag("downgrade-check-time", Duration, "5s").ignored(
+        "Time between two checks of the state of a downgrade.",
+        "a downgrade to an older version is not supported",
+    ),
+    flag("feature-gates", Gates, "")
+        .help("Feature gates that are switched on or off: A=true,B=false."),
 ];
 
 const ERAS: &[Flag] = &[
     flag("era", OneOf(&["3.0", "3.1", "3.2", "3.4", "3.5", "clearlane"]), "clearlane")
-        .help("The read path of which etcd."),
+        .help("Version of etcd whose read path is used, or Clearlane's own."),
     flag("read-mode", OneOf(&["", "log", "read-index", "lease", "serializable"]), "")
-        .help("How a linearizable read is made one; the era's if nothing is said."),
-    flag("engine", OneOf(&["redb", "sled", "memory"]), "redb").help("What has the data on disk."),
-    flag("engine-cache-bytes", Count, "67108864").help(
-        "Bytes of the data that the engine has in memory; the system keeps the file's pages, too.",
-    ),
+        .help("How reads are made linearizable (empty: as in the era; serializable: not at all)."),
+    flag("engine", OneOf(&["redb", "sled", "memory"]), "redb")
+        .help("Storage engine of the store; memory keeps nothing on disk."),
+    flag("engine-cache-bytes", Count, "67108864")
+        .help("Size of the engine's cache, in bytes (minimum: 1 MiB)."),
     flag("net-threads", Count, "0").help(
-        "Number of threads that serve clients; 0 is half the number of cores, and at most 4.",
+        "Number of threads that serve clients (0: half the number of cores, at most 4; \
+         maximum: 64).",
     ),
     flag("timeline", Text, "").help(
-        "Records which thread waited for which, in this file; SIGUSR1 ends it or begins anew.",
+        "File for a timeline of which thread waited for which (empty: none). SIGUSR1 stops the \
+         recording and writes the file, or starts a new recording.",
     ),
 ];
 
 const TLS: &[Flag] = &[
     flag("cert-file", Text, "")
-        .help("The certificate for clients, and those between it and its CA."),
-    flag("key-file", Text, "").help("Its key."),
-    flag("trusted-ca-file", Text, "")
-        .help("The authority that signs clients' certificates: then they need one."),
+        .help("Certificate of the server for clients, with intermediate certificates (PEM file)."),
+    flag("key-file", Text, "").help("Private key of --cert-file (PEM file)."),
+    flag("trusted-ca-file", Text, "").help(
+        "Certificate authority of clients (PEM file). If it is set, clients need a certificate \
+         of it.",
+    ),
     flag("client-cert-auth", Switch, "false")
-        .help("Clients need a certificate of --trusted-ca-file."),
-    flag("client-crl-file", Text, "").help("Clients' certificates that are revoked."),
+        .help("Require a certificate of --trusted-ca-file from clients."),
+    flag("client-crl-file", Text, "")
+        .help("Revocation list of clients' certificates (PEM or DER file)."),
     flag("client-cert-file", Text, "")
-        .ignored("What the member itself shows as a client.", NO_SELF_CALLS),
-    flag("client-key-file", Text, "").ignored("Its key.", NO_SELF_CALLS),
-    flag("client-cert-allowed-cn", Text, "")
-        .help("Only clients whose certificate has one of these names."),
-    flag("client-cert-allowed-hostname", Text, "")
-        .help("Only clients whose certificate has one of these."),
-    flag("auto-tls", Switch, "false").help("Make a self-signed certificate for clients."),
-    flag("peer-cert-file", Text, "").help("The certificate for other members."),
-    flag("peer-key-file", Text, "").help("Its key."),
-    flag("peer-trusted-ca-file", Text, "")
-        .help("The authority that signs members' certificates: then they need one."),
+        .ignored("Certificate for connections of the member to itself.", NO_SELF_CALLS),
+    flag("client-key-file", Text, "")
+        .ignored("Private key of --client-cert-file (PEM file).", NO_SELF_CALLS),
+    flag("client-cert-allowed-cn", Text, "").help(
+        "Common names of the client certificates that are accepted, separated by commas \
+         (empty: all).",
+    ),
+    flag("client-cert-allowed-hostname", Text, "").help(
+        "Host names or IP addresses of the client certificates that are accepted, separated by \
+         commas (empty: all).",
+    ),
+    flag("auto-tls", Switch, "false")
+        .help("Use a self-signed certificate for clients, created in the data directory."),
+    flag("peer-cert-file", Text, "").help(
+        "Certificate for connections between members, with intermediate certificates (PEM file).",
+    ),
+    flag("peer-key-file", Text, "").help("Private key of --peer-cert-file (PEM file)."),
+    flag("peer-trusted-ca-file", Text, "").help(
+        "Certificate authority of members (PEM file). If it is set, members need a certificate \
+         of it.",
+    ),
     flag("peer-client-cert-auth", Switch, "false")
-        .help("Members need one of --peer-trusted-ca-file."),
-    flag("peer-client-cert-file", Text, "").help("What is shown to members that are called."),
-    flag("peer-client-key-file", Text, "").help("Its key."),
-    flag("peer-auto-tls", Switch, "false").help("Make a self-signed certificate for members."),
-    flag("peer-cert-allowed-cn", Text, "")
-        .help("Only members whose certificate has one of these names."),
-    flag("peer-cert-allowed-hostname", Text, "")
-        .help("Only members whose certificate has one of these."),
-    flag("peer-crl-file", Text, "").help("Members' certificates that are revoked."),
-    flag("peer-skip-client-san-verification", Switch, "false")
-        .help("Members may call from anywhere."),
+        .help("Require a certificate of --peer-trusted-ca-file from other members."),
+    flag("peer-client-cert-file", Text, "")
+        .help("Certificate for connections to other members (default: --peer-cert-file)."),
+    flag("peer-client-key-file", Text, "")
+        .help("Private key of --peer-client-cert-file (PEM file)."),
+    flag("peer-auto-tls", Switch, "false")
+        .help("Use a self-signed certificate between members, created in the data directory."),
+    flag("peer-cert-allowed-cn", Text, "").help(
+        "Common names of the member certificates that are accepted, separated by commas \
+         (empty: all).",
+    ),
+    flag("peer-cert-allowed-hostname", Text, "").help(
+        "Host names or IP addresses of the member certificates that are accepted, separated by \
+         commas (empty: all).",
+    ),
+    flag("peer-crl-file", Text, "")
+        .help("Revocation list of members' certificates (PEM or DER file)."),
+    flag("peer-skip-client-san-verification", Switch, "false").help(
+        "Do not compare the addresses in a member's certificate with that of its connection.",
+    ),
     flag("cipher-suites", Text, "")
-        .help("The ciphers of TLS 1.2 that may be used; empty means all."),
-    flag("tls-min-version", OneOf(&["TLS1.2", "TLS1.3"]), "TLS1.2").help("No older."),
-    flag("tls-max-version", OneOf(&["", "TLS1.2", "TLS1.3"]), "").help("No newer."),
-    flag("self-signed-cert-validity", Count, "1").help("Years that a made certificate holds."),
+        .help("Cipher suites of TLS 1.2 that are used, separated by commas (empty: all)."),
+    flag("tls-min-version", OneOf(&["TLS1.2", "TLS1.3"]), "TLS1.2").help("Minimum version of TLS."),
+    flag("tls-max-version", OneOf(&["", "TLS1.2", "TLS1.3"]), "")
+        .help("Maximum version of TLS (empty: the newest)."),
+    flag("self-signed-cert-validity", Count, "1")
+        .help("Validity of certificates that --auto-tls and --peer-auto-tls create, in years."),
 ];
 
 const AUTH: &[Flag] = &[
-    flag("auth-token", Text, "simple").ignored("What kind of token: simple, or jwt,...", NO_AUTH),
-    flag("auth-token-ttl", Count, "300").ignored("Seconds that a simple token holds.", NO_AUTH),
-    flag("bcrypt-cost", Count, "10").help("How much work it is to hash a password."),
+    flag("auth-token", Text, "simple")
+        .ignored("Type of authentication tokens: simple, or jwt with its options.", NO_AUTH),
+    flag("auth-token-ttl", Count, "300")
+        .ignored("Lifetime of a simple authentication token, in seconds.", NO_AUTH),
+    flag("bcrypt-cost", Count, "10")
+        .help("Cost of hashing a password with bcrypt: 4 to 31. Each step doubles the work."),
 ];
 
 const HTTP: &[Flag] = &[
-    flag("cors", Text, "*").help("Which origins a browser may come from."),
-    flag("host-whitelist", Text, "*").help("Which names of this host are taken."),
+    flag("cors", Text, "*")
+        .help("Origins whose pages may use the HTTP API, separated by commas (* or empty: all)."),
+    flag("host-whitelist", Text, "*").help(
+        "Host names under which HTTP requests without TLS are accepted, separated by commas \
+         (* or empty: all).",
+    ),
     flag("enable-grpc-gateway", Switch, "true")
-        .ignored("Serve /v3/... as JSON.", "it is always served"),
-    flag("enable-pprof", Switch, "false").ignored("Serve Go's profiles.", "this is no Go program"),
-    flag("metrics", OneOf(&["basic", "extensive"]), "basic").help("How much is measured."),
+        .ignored("Serve the JSON gateway below /v3/.", "it is always served"),
+    flag("enable-pprof", Switch, "false")
+        .ignored("Serve Go's profiles below /debug/pprof/.", "this is not a Go program"),
+    flag("metrics", OneOf(&["basic", "extensive"]), "basic")
+        .help("Metrics that are exported; extensive adds histograms of gRPC latencies."),
 ];
 
 const LOGGING: &[Flag] = &[
-    flag("logger", OneOf(&["zap"]), "zap").help("The logger whose format logs have. There is one."),
-    flag("log-outputs", Text, "default").help("default and stderr, stdout, or files; a list."),
+    flag("logger", OneOf(&["zap"]), "zap").help("Logger whose format is used; only zap."),
+    flag("log-outputs", Text, "default").help(
+        "Outputs of the log, separated by commas: stderr (also called default), stdout, or files.",
+    ),
     flag("log-level", OneOf(&["debug", "info", "warn", "error", "panic", "fatal"]), "info")
-        .help("What is less than this is not logged."),
-    flag("log-format", OneOf(&["json", "console"]), "json").help("How a line looks."),
-    flag("enable-log-rotation", Switch, "false").ignored("Begin new files.", NO_ROTATION),
+        .help("Minimum level of log lines."),
+    flag("log-format", OneOf(&["json", "console"]), "json").help("Format of log lines."),
+    flag("enable-log-rotation", Switch, "false")
+        .ignored("Rotate the log files of --log-outputs.", NO_ROTATION),
     flag("log-rotation-config-json", Text, ROTATION)
-        .ignored("When to begin new files.", NO_ROTATION),
+        .ignored("Options of --enable-log-rotation, as JSON.", NO_ROTATION),
 ];
 
 const TRACING: &[Flag] = &[
-    flag("enable-distributed-tracing", Switch, "false").ignored("Send traces.", NO_TRACING),
-    flag("distributed-tracing-address", Text, "localhost:4317").ignored("Where to.", NO_TRACING),
+    flag("enable-distributed-tracing", Switch, "false")
+        .ignored("Export traces with OpenTelemetry.", NO_TRACING),
+    flag("distributed-tracing-address", Text, "localhost:4317")
+        .ignored("Address of the OpenTelemetry collector.", NO_TRACING),
     flag("distributed-tracing-service-name", Text, "etcd")
-        .ignored("The name of the service.", NO_TRACING),
-    flag("distributed-tracing-instance-id", Text, "").ignored("As which one.", NO_TRACING),
+        .ignored("Service name in traces.", NO_TRACING),
+    flag("distributed-tracing-instance-id", Text, "")
+        .ignored("Instance ID of this member in traces (empty: none).", NO_TRACING),
     flag("distributed-tracing-sampling-rate", Number, "0")
-        .ignored("How many of a million requests.", NO_TRACING),
+        .ignored("Number of requests in a million that are traced.", NO_TRACING),
 ];
 
 const DISCOVERY: &[Flag] = &[
-    flag("discovery-token", Text, "").ignored("The token of a discovery.", NO_DISCOVERY),
+    flag("discovery-token", Text, "")
+        .ignored("Token of the cluster in the discovery service.", NO_DISCOVERY),
     flag("discovery-endpoints", Text, "")
-        .ignored("The servers that know the members.", NO_DISCOVERY),
-    flag("discovery-dial-timeout", Duration, "2s").ignored("Of a discovery.", NO_DISCOVERY),
-    flag("discovery-request-timeout", Duration, "5s").ignored("Of a discovery.", NO_DISCOVERY),
-    flag("discovery-keepalive-time", Duration, "2s").ignored("Of a discovery.", NO_DISCOVERY),
-    flag("discovery-keepalive-timeout", Duration, "6s").ignored("Of a discovery.", NO_DISCOVERY),
-    flag("discovery-insecure-transport", Switch, "true").ignored("Of a discovery.", NO_DISCOVERY),
+        .ignored("Addresses of the discovery service, separated by commas.", NO_DISCOVERY),
+    flag("discovery-dial-timeout", Duration, "2s")
+        .ignored("Time-out of connections to the discovery service.", NO_DISCOVERY),
+    flag("discovery-request-timeout", Duration, "5s")
+        .ignored("Time-out of requests to the discovery service.", NO_DISCOVERY),
+    flag("discovery-keepalive-time", Duration, "2s")
+        .ignored("Time between two pings of the discovery service.", NO_DISCOVERY),
+    flag("discovery-keepalive-timeout", Duration, "6s")
+        .ignored("Time that the discovery service has to answer a ping.", NO_DISCOVERY),
+    flag("discovery-insecure-transport", Switch, "true")
+        .ignored("Connect to the discovery service without TLS.", NO_DISCOVERY),
     flag("discovery-insecure-skip-tls-verify", Switch, "false")
-        .ignored("Of a discovery.", NO_DISCOVERY),
-    flag("discovery-cert", Text, "").ignored("Of a discovery.", NO_DISCOVERY),
-    flag("discovery-key", Text, "").ignored("Of a discovery.", NO_DISCOVERY),
-    flag("discovery-cacert", Text, "").ignored("Of a discovery.", NO_DISCOVERY),
-    flag("discovery-user", Text, "").ignored("Of a discovery.", NO_DISCOVERY),
-    flag("discovery-password", Text, "").ignored("Of a discovery.", NO_DISCOVERY),
-    flag("discovery-srv", Text, "").ignored("The DNS name that knows the members.", NO_DISCOVERY),
-    flag("discovery-srv-name", Text, "").ignored("Comes behind the service's name.", NO_DISCOVERY),
+        .ignored("Do not verify the certificate of the discovery service.", NO_DISCOVERY),
+    flag("discovery-cert", Text, "")
+        .ignored("Client certificate for the discovery service (PEM file).", NO_DISCOVERY),
+    flag("discovery-key", Text, "")
+        .ignored("Private key of --discovery-cert (PEM file).", NO_DISCOVERY),
+    flag("discovery-cacert", Text, "")
+        .ignored("Certificate authority of the discovery service (PEM file).", NO_DISCOVERY),
+    flag("discovery-user", Text, "")
+        .ignored("User at the discovery service: NAME or NAME:PASSWORD.", NO_DISCOVERY),
+    flag("discovery-password", Text, "").ignored("Password of --discovery-user.", NO_DISCOVERY),
+    flag("discovery-srv", Text, "")
+        .ignored("DNS domain whose SRV records name the members.", NO_DISCOVERY),
+    flag("discovery-srv-name", Text, "")
+        .ignored("Suffix of the service name in these SRV records.", NO_DISCOVERY),
     flag("discovery-fallback", OneOf(&["exit", "proxy"]), "exit")
-        .ignored("What follows a failed discovery.", NO_DISCOVERY),
+        .ignored("What to do when discovery fails.", NO_DISCOVERY),
 ];
 
 const UNSAFE: &[Flag] = &[
-    flag("force-new-cluster", Switch, "false").help("Go on as the only member, with what is here."),
+    flag("force-new-cluster", Switch, "false")
+        .help("Start a new cluster of this member alone, with the data that it has."),
     flag("unsafe-no-fsync", Switch, "false")
-        .ignored("Lose data when the power fails.", "what is acknowledged is on disk"),
+        .ignored("Do not sync files, at the risk of losing data.", "files are always synced"),
 ];
 
 const REST: &[Flag] = &[
-    flag("config-file", Text, "").help("Read all from this file, and nothing from elsewhere."),
-    flag("version", Switch, "false").help("Print the version and end."),
+    flag("config-file", Text, "")
+        .help("File to read all settings from; other flags and the environment are ignored."),
+    flag("version", Switch, "false").help("Print the version and exit."),
     flag("socket-reuse-port", Switch, "false")
-        .ignored("Share the port with others.", "a port has one owner"),
-    flag("socket-reuse-address", Switch, "false")
-        .ignored("Take an address that is not free yet.", "that is always done where it is safe"),
+        .ignored("Allow other sockets on the same port (SO_REUSEPORT).", "a port has one owner"),
+    flag("socket-reuse-address", Switch, "false").ignored(
+        "Bind addresses in state TIME_WAIT (SO_REUSEADDR).",
+        "this is always done where it is safe",
+    ),
     flag(
         "v2-deprecation",
         OneOf(&["not-yet", "write-only", "write-only-drop-data", "gone"]),
         "write-only",
     )
-    .ignored("What is kept of etcd's second version.", "there is nothing of it"),
+    .ignored("Phase of the removal of etcd's v2 API.", "there is no v2 API"),
 ];
