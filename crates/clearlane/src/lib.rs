@@ -4,6 +4,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`run`] | the process, from its flags to its end |
+//! | [`command_line`] | a member's flags, or a tool with its own |
 //! | [`config`] | flags, environment, config file |
 //! | [`data`] | a member's data directory, and how it is opened |
 //! | `listeners` | binds all ports and sockets |
@@ -15,6 +16,7 @@
 
 pub mod allocator;
 pub mod auto_compaction;
+pub mod command_line;
 pub mod config;
 pub mod corruption_check;
 pub mod data;

@@ -14,6 +14,7 @@
 //! opened. Tools wait for the line `ready to serve client requests`. A second signal does not wait.
 
 use std::convert::Infallible;
+use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -33,10 +34,11 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-use crate::config::{self, Config, Invocation, help};
+use crate::command_line::{self, Invocation};
+use crate::config::Config;
 use crate::data::OpenedMember;
 use crate::listeners::{Listeners, MetricsListener};
-use crate::{allocator, auto_compaction, corruption_check, logging, timeline, tools};
+use crate::{allocator, auto_compaction, corruption_check, logging, timeline};
 
 /// The most, unless a flag says how many.
 const NET_THREADS_DEFAULT_MAX: usize = 4;
@@ -44,17 +46,15 @@ const NET_THREADS_DEFAULT_MAX: usize = 4;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 pub fn main() -> ExitCode {
-    let arguments: Vec<String> =
-        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    if let Some(ended) = tools::run(&arguments) {
-        return ended;
-    }
-    let environment = std::env::vars_os().map(|(name, value)| {
-        (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
-    });
-    match config::read(&arguments, environment, &|path: &Path| std::fs::read_to_string(path)) {
-        Ok(Invocation::Help) => print(&help::help()),
-        Ok(Invocation::Version) => print(&version()),
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let environment: Vec<_> = std::env::vars_os().collect();
+    let open = |path: &Path| std::fs::read_to_string(path);
+    match command_line::read(&arguments, &environment, &open) {
+        Ok(Invocation::Help(text)) => print(&text),
+        Ok(Invocation::Tool(call)) => match call.run() {
+            Ok(text) => print(&text),
+            Err(error) => print_error(&error.to_string(), 1),
+        },
         Ok(Invocation::Member(config)) => {
             if config.member.era != Era::Clearlane {
                 allocator::set_old_era_purge_delay();
@@ -62,35 +62,17 @@ pub fn main() -> ExitCode {
             let Err(error) = run_member(*config);
             print_error(&error.to_string(), 1)
         }
-        Err(error) => {
-            let ended = print_error(&error.to_string(), error.status);
-            if error.shows_usage {
-                let _ = std::io::stderr().write_all(help::USAGE.as_bytes());
-            }
-            ended
-        }
+        Err(error) => print_error(&error.to_string(), error.status),
     }
 }
 
-/// Tools read etcd's version from it.
-pub fn version() -> String {
-    format!(
-        "etcd Version: {}\nGit SHA: clearlane-{}\nGo Version: none, this is Rust\n\
-         Go OS/Arch: {}/{}\n",
-        maintenance::ETCD_VERSION,
-        env!("CARGO_PKG_VERSION"),
-        std::env::consts::OS,
-        std::env::consts::ARCH,
-    )
-}
-
 /// A failed write is no error.
-pub(crate) fn print(text: &str) -> ExitCode {
+fn print(text: &str) -> ExitCode {
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
 }
 
-pub(crate) fn print_error(words: &str, status: u8) -> ExitCode {
+fn print_error(words: &str, status: u8) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "clearlane: {words}");
     ExitCode::from(status)
 }

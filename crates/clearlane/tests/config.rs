@@ -12,10 +12,12 @@
 
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::ffi::OsString;
 use std::path::Path;
 use std::{fs, io};
 
-use clearlane::config::{self, Config, HttpConfig, Invocation, help, table};
+use clearlane::command_line::{self, Invocation};
+use clearlane::config::{Config, ConfigError, HttpConfig, page, table};
 use clearlane::data::MemberConfig;
 use clearlane_net::listener::ListenAddress;
 use clearlane_net::tls::{CertificateFiles, FlagPath, TlsInfo};
@@ -33,20 +35,36 @@ impl Script {
             let found = self.files.iter().find(|(name, _)| Path::new(name) == path);
             found.map(|(_, text)| text.clone()).ok_or_else(|| io::ErrorKind::NotFound.into())
         };
-        match config::read(arguments, self.environment.clone(), &open) {
-            Ok(Invocation::Help) => "help\n".to_owned(),
-            Ok(Invocation::Version) => "version\n".to_owned(),
+        let pair = |(name, value): &(String, String)| (name.into(), value.into());
+        match read(arguments, &self.environment.iter().map(pair).collect::<Vec<_>>(), &open) {
+            Ok(Invocation::Help(_)) => "help\n".to_owned(),
+            Ok(Invocation::Tool(call)) => format!("{call:?}\n"),
             Ok(Invocation::Member(config)) => differences(&config),
-            Err(refusal) => {
-                let usage = if refusal.shows_usage { ", with usage" } else { "" };
-                format!("exit {}{usage}: {refusal}\n", refusal.status)
+            Err(error) => {
+                let message = error.to_string();
+                let first = message.lines().next().unwrap_or_default();
+                let usage = if message.contains("\nUsage: ") { ", with usage" } else { "" };
+                format!("exit {}{usage}: {first}\n", error.status)
             }
         }
     }
 }
 
+fn read(
+    arguments: &[String],
+    environment: &[(OsString, OsString)],
+    open: &dyn Fn(&Path) -> io::Result<String>,
+) -> Result<Invocation, ConfigError> {
+    let arguments: Vec<_> = arguments.iter().map(Into::into).collect();
+    command_line::read(&arguments, environment, open)
+}
+
+fn no_file(_: &Path) -> io::Result<String> {
+    Err(io::ErrorKind::NotFound.into())
+}
+
 fn plain() -> Config {
-    match config::read(&[], [], &|_| Err(io::ErrorKind::NotFound.into())).unwrap() {
+    match read(&[], &[], &no_file).unwrap() {
         Invocation::Member(config) => *config,
         other => panic!("{other:?}"),
     }
@@ -232,15 +250,60 @@ fn the_table_holds_what_it_says() {
 fn the_page_of_flags_is_printed_from_the_table() {
     let path = "../../docs/flags.md";
     if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
-        fs::write(path, help::page()).unwrap();
+        fs::write(path, page::page()).unwrap();
     }
-    assert_eq!(fs::read_to_string(path).unwrap(), help::page(), "see docs/flags.md");
+    assert_eq!(fs::read_to_string(path).unwrap(), page::page(), "see docs/flags.md");
+}
+
+fn help(arguments: &[&str]) -> String {
+    let arguments: Vec<_> = arguments.iter().map(|word| (*word).to_owned()).collect();
+    match read(&arguments, &[], &no_file).unwrap() {
+        Invocation::Help(text) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// However it was wrapped.
+fn in_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]
-fn the_help_names_every_flag() {
-    let help = help::help();
-    for flag in table::all() {
-        assert!(help.contains(&format!("--{}=", flag.name)), "--{}", flag.name);
+fn the_help_has_every_flag_in_its_group() {
+    let help = in_one_line(&help(&["--help"]));
+    let mut left = help.as_str();
+    let mut next = |text: &str| {
+        let (_, behind) = left.split_once(text).unwrap_or_else(|| panic!("no {text} in\n{left}"));
+        left = behind;
+    };
+    for section in table::SECTIONS {
+        next(&format!(" {}: ", section.title));
+        for flag in section.flags {
+            next(&format!("--{}", flag.name));
+            next(flag.help);
+            if let Some(why) = flag.ignored {
+                next(&format!("NOT HONOURED: {why}."));
+            }
+        }
+    }
+}
+
+#[test]
+fn each_command_has_its_help() {
+    for (command, part) in [
+        (&["snapshot", "save"][..], "[OPTIONS] <ENDPOINT> <FILE>"),
+        (&["snapshot", "status"], "<FILE>"),
+        (&["snapshot", "restore"], "--bump-revision <number>"),
+        (&["snapshot"], "restore"),
+        (&["defrag"], "--data-dir <text>"),
+        (&["wal", "dump"], "<DIR>"),
+        (&["version"], "Print the version"),
+        (&["completions"], "[possible values: bash, elvish, fish, powershell, zsh]"),
+        (&["man"], "manual page"),
+    ] {
+        for flag in ["--help", "-h", "-help"] {
+            let help = in_one_line(&help(&[command, &[flag]].concat()));
+            assert!(help.contains(part), "{command:?} {flag}: {help}");
+        }
     }
 }

@@ -201,9 +201,11 @@ fn a_running_member_is_saved() {
 
 #[test]
 fn what_is_no_tool_is_told() {
-    let told = refused(&["snapshot", "take"], 2);
-    assert!(told.contains("clearlane snapshot restore FILE [flags]"), "{told}");
-    assert!(done(&["snapshot", "restore", "--help"]).contains("--bump-revision=number"));
+    let told = refused(&["snapshot", "sav"], 1);
+    assert!(told.contains("\"sav\" is not a valid flag or command; did you mean save?"), "{told}");
+    assert!(told.contains("Usage: clearlane snapshot <COMMAND>"), "{told}");
+    assert!(refused(&["snapshot"], 2).contains("save, status, restore"));
+    assert!(refused(&["snapshot", "restore"], 2).contains("<FILE>"));
     let told = refused(&["snapshot", "save", "127.0.0.1:1", "file"], 1);
     assert!(told.starts_with("clearlane: 127.0.0.1:1: "), "{told}");
     assert!(!Path::new("file.part").exists());

@@ -1,34 +1,31 @@
-//! A command line, in the syntax of Go's package `flag`.
+//! A command line, in the syntax of Go's package `flag`, read by clap.
 //!
 //! | written | means |
 //! |---|---|
 //! | `-name=a`, `--name=a` | a value |
-//! | `-name a` | the same, unless the flag is a switch |
+//! | `-name a`, `--name a` | the same, unless the flag is a switch |
 //! | `--switch` | on; `--switch false` would leave `false` over |
 //! | `--` | the end of the flags |
-//! | `a`, `-` | no flag: from here on nothing is one |
 //!
 //! A flag that is repeated has its last value. A value may begin with a dash. Each value is checked
 //! when it comes, also one that a later one replaces.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::error::{ContextKind, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+
 use super::error::ConfigError;
+use super::suggestion::did_you_mean;
 use super::table::Flag;
 use super::value::{self, ValueKind};
 
 pub(crate) type FlagValues = BTreeMap<&'static str, String>;
-
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct CommandLine {
-    /// The last of each flag.
-    pub(crate) values: FlagValues,
-    /// What is no flag.
-    pub(crate) positional: Vec<String>,
-    /// Nothing behind the flag for it was read.
-    pub(crate) wants_help: bool,
-}
 
 /// Checked values, and the defaults of those that were not given.
 pub(crate) struct FlagReader {
@@ -60,65 +57,150 @@ impl FlagReader {
     }
 }
 
-/// Without the name of the program; `find` knows the flags there are.
-pub(crate) fn parse(
-    arguments: &[String],
-    find: impl Fn(&str) -> Option<&'static Flag>,
-) -> Result<CommandLine, ConfigError> {
-    let mut parsed = CommandLine::default();
-    let mut left = arguments.iter();
-    while let Some(argument) = left.next() {
-        let Some(name) = name_in(argument) else {
-            if argument != "--" {
-                parsed.positional.push(argument.clone());
+impl Flag {
+    pub(crate) fn arg(&'static self) -> Arg {
+        let arg = self.common_arg().long(self.name).overrides_with(self.name);
+        match self.kind {
+            ValueKind::Switch => {
+                arg.num_args(0..=1).require_equals(true).default_missing_value("true")
             }
-            parsed.positional.extend(left.cloned());
-            break;
-        };
-        if name.is_empty() || name.starts_with(['-', '=']) {
-            return Err(ConfigError::usage(format!("bad flag syntax: {argument}")));
+            _ => arg,
         }
-        let (name, value) = match name.split_once('=') {
-            Some((name, value)) => (name, Some(value.to_owned())),
-            None => (name, None),
-        };
-        let Some(flag) = find(name) else {
-            if matches!(name, "h" | "help") {
-                parsed.wants_help = true;
+    }
+
+    /// Of a word that is no flag, and has to be there.
+    pub(crate) fn positional_arg(&'static self) -> Arg {
+        self.common_arg().value_name(self.name).required(true)
+    }
+
+    fn common_arg(&'static self) -> Arg {
+        let ignored = self.ignored.map(|why| format!("\nNOT HONOURED: {why}."));
+        let arg = Arg::new(self.name)
+            .value_name(self.kind.noun())
+            .value_parser(FlagParser(self))
+            .help(self.help.to_owned() + &ignored.unwrap_or_default());
+        if self.default.is_empty() { arg } else { arg.default_value(self.default) }
+    }
+}
+
+#[derive(Clone)]
+struct FlagParser(&'static Flag);
+
+impl TypedValueParser for FlagParser {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        _: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        let kind = if arg.is_some_and(Arg::is_positional) { "argument " } else { "flag -" };
+        check_value(self.0, value, &format!("{kind}{}", self.0.name))
+            .map_err(|wrong| clap::Error::raw(ErrorKind::ValueValidation, wrong))
+    }
+
+    /// For the help and the completions.
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let words = self.0.words()?;
+        Some(Box::new(words.map(PossibleValue::new)))
+    }
+}
+
+/// The text of a value that the flag may have.
+pub(super) fn check_value(flag: &Flag, value: &OsStr, source: &str) -> Result<String, ConfigError> {
+    let text = value.to_str().ok_or_else(|| "it must be UTF-8".to_owned());
+    let checked = text.and_then(|text| flag.kind.check(text).map(|()| text.to_owned()));
+    checked.map_err(|wrong| {
+        ConfigError::usage(format!("invalid value \"{}\" for {source}: {wrong}", value.display()))
+    })
+}
+
+/// What the command line sets.
+pub(crate) fn given(
+    matches: &ArgMatches,
+    flags: impl Iterator<Item = &'static Flag>,
+) -> FlagValues {
+    let is_given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
+    let given = flags.map(|flag| flag.name).filter(|name| is_given(name));
+    given.filter_map(|name| Some((name, matches.get_one::<String>(name)?.clone()))).collect()
+}
+
+/// The words in clap's syntax: `-name a` becomes `--name=a`. Returns the (sub)command that they
+/// name, too.
+pub(crate) fn to_clap<'c>(
+    mut command: &'c Command,
+    words: &[OsString],
+) -> (Vec<OsString>, &'c Command) {
+    let mut changed = Vec::new();
+    let mut left = words.iter();
+    while let Some(word) = left.next() {
+        let Some(name) = flag_name(word) else {
+            changed.push(word.clone());
+            if word == "--" {
+                changed.extend(left.cloned());
                 break;
             }
-            return Err(ConfigError::usage(format!("flag provided but not defined: -{name}")));
+            let named = word.to_str().and_then(|word| command.find_subcommand(word));
+            command = named.unwrap_or(command);
+            continue;
         };
-        let value = match (value, flag.kind) {
-            (Some(value), _) => value,
-            (None, ValueKind::Switch) => "true".to_owned(),
-            (None, _) => match left.next() {
-                Some(value) => value.clone(),
-                None => return Err(ConfigError::usage(format!("flag needs an argument: -{name}"))),
-            },
+        let mut flag = OsString::from("--");
+        flag.push(if name == "h" { "help".as_ref() } else { name });
+        let takes_next = |arg: &Arg| {
+            arg.get_long().is_some_and(|long| name == long) && !arg.is_require_equals_set()
         };
-        check_value(flag, &value, &format!("flag -{name}"))?;
-        parsed.values.insert(flag.name, value);
+        if command.get_arguments().any(takes_next)
+            && let Some(value) = left.next()
+        {
+            flag.push("=");
+            flag.push(value);
+        }
+        changed.push(flag);
     }
-    Ok(parsed)
+    (changed, command)
 }
 
-/// The name behind one dash or two; `None` if this is no flag.
-fn name_in(argument: &str) -> Option<&str> {
-    match argument {
-        "-" | "--" => None,
-        _ => argument.strip_prefix("--").or_else(|| argument.strip_prefix('-')),
-    }
+/// The rest behind one dash or two; `None` if this is no flag.
+fn flag_name(word: &OsStr) -> Option<&OsStr> {
+    let word = word.as_bytes();
+    let name = word.strip_prefix(b"--").or_else(|| word.strip_prefix(b"-"))?;
+    (!name.is_empty()).then(|| OsStr::from_bytes(name))
 }
 
-pub(super) fn check_value(flag: &Flag, value: &str, source: &str) -> Result<(), ConfigError> {
-    flag.kind.check(value).map_err(|wrong| {
-        ConfigError::value(format!("invalid value \"{value}\" for {source}: {wrong}"))
-    })
+/// What is not known is told in etcd's words, with a suggestion; the rest in clap's. `command` is
+/// that of [`to_clap`].
+pub(crate) fn to_config_error(error: &clap::Error, command: &Command) -> ConfigError {
+    let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let usage = format!("{}\n\nFor more information, try '--help'.", context(ContextKind::Usage));
+    let words = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand].map(context);
+    let word = words.concat();
+    let names = command.get_subcommands().map(Command::get_name);
+    match error.kind() {
+        ErrorKind::UnknownArgument if word.starts_with('-') => {
+            let name = word.trim_start_matches('-');
+            let known = command.get_arguments().filter_map(Arg::get_long);
+            let tip = did_you_mean(name, known, |known| format!("--{known}"));
+            let wrong = format!("flag provided but not defined: -{name}{tip}");
+            ConfigError::usage(format!("{wrong}\n{usage}"))
+        }
+        ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand | ErrorKind::ArgumentConflict
+            if command.get_name() != word =>
+        {
+            let tip = did_you_mean(&word, names, str::to_owned);
+            let wrong = format!("\"{word}\" is not a valid flag or command{tip}");
+            ConfigError::fatal(format!("{wrong}\n{usage}"))
+        }
+        _ => {
+            let text = error.to_string();
+            ConfigError::usage(text.trim_start_matches("error: ").trim_end().to_owned())
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::error::Result;
     use proptest::prelude::*;
 
     use super::*;
@@ -130,7 +212,15 @@ mod tests {
         prop::collection::vec(one, 0..12)
     }
 
+    fn read(words: &[OsString]) -> Result<FlagValues> {
+        let command = Command::new("test").args(table::all().map(Flag::arg)).no_binary_name(true);
+        let (words, _) = to_clap(&command, words);
+        Ok(given(&command.clone().try_get_matches_from(words)?, table::all()))
+    }
+
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         /// However a value is written, the last one of a flag counts.
         #[test]
         fn what_was_written_is_read(said in names_and_values()) {
@@ -139,19 +229,23 @@ mod tests {
                 let value = if flag.kind == ValueKind::Text { value } else { flag.default.to_owned() };
                 let dashes = if form % 2 == 0 { "-" } else { "--" };
                 if form < 2 || flag.kind == ValueKind::Switch {
-                    arguments.push(format!("{dashes}{}={value}", flag.name))
+                    arguments.push(format!("{dashes}{}={value}", flag.name).into());
                 } else {
-                    arguments.extend([format!("{dashes}{}", flag.name), value.clone()])
+                    arguments.extend([format!("{dashes}{}", flag.name).into(), value.clone().into()]);
                 }
                 wanted.insert(flag.name, value);
             }
-            let read = parse(&arguments, table::find).unwrap();
-            prop_assert_eq!(read, CommandLine { values: wanted, ..CommandLine::default() });
+            prop_assert_eq!(read(&arguments).unwrap(), wanted);
         }
 
         #[test]
-        fn nothing_panics(arguments in prop::collection::vec("-{0,3}[a-z=]{0,6}.{0,3}", 0..6)) {
-            let _ = parse(&arguments, table::find);
+        fn nothing_panics(
+            arguments in prop::collection::vec("-{0,3}[a-z=]{0,6}.{0,3}", 0..6),
+            bytes in prop::collection::vec(any::<u8>(), 0..6),
+        ) {
+            let mut arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+            arguments.push(OsStr::from_bytes(&bytes).to_owned());
+            let _ = read(&arguments);
         }
     }
 }

@@ -2,42 +2,49 @@
 //!
 //! A flag that is set on the command line, too, is refused. An empty variable is none.
 
+use std::ffi::OsString;
+
 use super::arguments::{FlagValues, check_value};
 use super::error::ConfigError;
+use super::suggestion::did_you_mean;
 use super::table;
 
 /// Set by etcd's own tests for processors that it does not support.
 const NOT_A_FLAG: &str = "ETCD_UNSUPPORTED_ARCH";
 
+fn variable(flag: &str) -> String {
+    format!("ETCD_{}", flag.to_uppercase().replace('-', "_"))
+}
+
 /// Adds what is set here to the values of the command line.
 pub(super) fn merge(
     mut flags: FlagValues,
-    environment: impl IntoIterator<Item = (String, String)>,
+    environment: &[(OsString, OsString)],
     warnings: &mut Vec<String>,
 ) -> Result<FlagValues, ConfigError> {
     let (mut values, mut unknown) = (FlagValues::new(), Vec::new());
-    let set = environment.into_iter().filter(|(name, value)| {
-        name.starts_with("ETCD_") && name != NOT_A_FLAG && !value.is_empty()
-    });
-    for (variable, value) in set {
-        match table::all().find(|flag| flag.variable() == variable) {
+    for (set, value) in environment.iter().filter(|(_, value)| !value.is_empty()) {
+        let set = set.to_string_lossy();
+        let Some(name) = set.strip_prefix("ETCD_").filter(|_| set != NOT_A_FLAG) else { continue };
+        match table::all().find(|flag| variable(flag.name) == set) {
             Some(flag) => {
-                check_value(flag, &value, &format!("environment variable {variable}"))?;
+                let value = check_value(flag, value, &format!("environment variable {set}"))?;
                 values.insert(flag.name, value);
             }
-            None => unknown.push(format!("unrecognized environment variable {variable}")),
+            None => {
+                let name = name.to_lowercase().replace('_', "-");
+                let tip = did_you_mean(&name, table::all().map(|flag| flag.name), variable);
+                unknown.push(format!("unrecognized environment variable {set}{tip}"));
+            }
         }
     }
     unknown.sort();
     warnings.extend(unknown);
-    let twice = table::all()
-        .filter(|flag| values.contains_key(flag.name) && flags.contains_key(flag.name))
-        .min_by_key(|flag| flag.name);
-    if let Some(flag) = twice {
+    if let Some(name) = values.keys().find(|name| flags.contains_key(*name)) {
         return Err(ConfigError::fatal(format!(
             "conflicting environment variable \"{}\" is shadowed by corresponding command-line \
              flag (either unset environment variable or disable flag)",
-            flag.variable()
+            variable(name)
         )));
     }
     flags.extend(values);

@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use super::suggestion::did_you_mean;
 use super::value;
 
 struct FeatureGate {
@@ -62,10 +63,12 @@ impl FeatureGates {
                 let why = format!("strconv.ParseBool: parsing \"{on}\": invalid syntax");
                 format!("invalid value of {name}={on}, err: {why}")
             })?;
-            let mut names =
-                FEATURE_GATES.iter().map(|gate| gate.name).chain(["AllAlpha", "AllBeta"]);
-            let known = names.find(|known| *known == name);
-            said.insert(known.ok_or_else(|| format!("unrecognized feature gate: {name}"))?, is_on);
+            let names = FEATURE_GATES.iter().map(|gate| gate.name).chain(["AllAlpha", "AllBeta"]);
+            let known = names.clone().find(|known| *known == name).ok_or_else(|| {
+                let tip = did_you_mean(name, names, str::to_owned);
+                format!("unrecognized feature gate: {name}{tip}")
+            })?;
+            said.insert(known, is_on);
         }
         Ok(FeatureGates { values: said })
     }

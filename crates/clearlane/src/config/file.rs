@@ -99,8 +99,8 @@ fn put(
     if flag.kind == ValueKind::Duration && text.parse::<i64>().is_ok() {
         text += "ns";
     }
-    check_value(flag, &text, &format!("key {key} of the config file"))?;
-    values.insert(flag.name, text);
+    let source = format!("key {key} of the config file");
+    values.insert(flag.name, check_value(flag, text.as_ref(), &source)?);
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! Which flags are there? One table, from which everything that knows of flags is made: the parsers
-//! of command line, environment and config file, `--help`, and `docs/flags.md`.
+//! The flags. From this table come the parsers of command line, environment and config file, the
+//! help, the man page, the completions, and `docs/flags.md`.
 //!
 //! All flags of etcd are known. One that changes nothing is ignored, and logs a warning when it is
 //! set to something else than its default.
@@ -37,14 +37,15 @@ pub fn find(name: &str) -> Option<&'static Flag> {
 }
 
 impl Flag {
-    /// The environment variable.
-    pub fn variable(&self) -> String {
-        format!("ETCD_{}", self.name.to_uppercase().replace('-', "_"))
-    }
-
     /// Values are compared, not their texts.
     pub fn is_default(&self, text: &str) -> bool {
         text == self.default || value::are_equal(self.kind, text, self.default)
+    }
+
+    /// Of a flag that takes one of some words, those that are not empty.
+    pub(crate) fn words(&self) -> Option<impl Iterator<Item = &'static str> + use<>> {
+        let ValueKind::OneOf(words) = self.kind else { return None };
+        Some(words.iter().copied().filter(|word| !word.is_empty()))
     }
 
     pub(crate) const fn help(self, help: Str) -> Flag {

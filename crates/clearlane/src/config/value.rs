@@ -1,4 +1,4 @@
-//! How are values written? As Go writes them, for etcd's users do.
+//! The syntax of values: that of Go, as etcd's users write them.
 //!
 //! | kind | examples |
 //! |---|---|
@@ -16,6 +16,7 @@ use clearlane_mvcc::auto_compaction;
 
 use super::address::Url;
 use super::feature_gates::FeatureGates;
+use super::suggestion::did_you_mean;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
@@ -59,7 +60,10 @@ impl ValueKind {
             }
             ValueKind::Urls => urls(text).map(drop),
             ValueKind::Gates => FeatureGates::parse(text).map(drop),
-            ValueKind::OneOf(words) => require(words.contains(&text), &listed(words)),
+            ValueKind::OneOf(words) => {
+                let tip = did_you_mean(text, words.iter().copied(), str::to_owned);
+                require(words.contains(&text), &(listed(words) + &tip))
+            }
         }
     }
 }

@@ -13,26 +13,29 @@ use clearlane_net::tls::protocol::ProtocolConfig;
 use clearlane_net::tls::{CertificateFiles, Dialer, FlagPath, TlsInfo};
 use tonic::transport::Channel;
 
-use super::{BoxError, ToolArguments};
+use super::BoxError;
+use crate::config::arguments::FlagReader;
 use crate::config::table::{Flag, flag};
 use crate::config::value::ValueKind::{Switch, Text};
 
 pub(super) const FLAGS: &[Flag] = &[
-    flag("cacert", Text, "").help("The authority of members' certificates; else the system's."),
-    flag("cert", Text, "").help("The certificate that is shown."),
-    flag("key", Text, "").help("Its key."),
-    flag("insecure-skip-tls-verify", Switch, "false").help("Trust any server that answers."),
+    flag("cacert", Text, "")
+        .help("Certificate authority of the member (PEM file; default: those of the system)."),
+    flag("cert", Text, "").help("Client certificate (PEM file)."),
+    flag("key", Text, "").help("Private key of --cert (PEM file)."),
+    flag("insecure-skip-tls-verify", Switch, "false")
+        .help("Do not verify the certificate of the member."),
 ];
 
-pub(super) async fn connect(asked: &ToolArguments, endpoint: &str) -> Result<Channel, BoxError> {
-    let is_secure = FLAGS.iter().any(|flag| asked.flags.is_set(flag.name));
+pub(super) async fn connect(flags: &FlagReader, endpoint: &str) -> Result<Channel, BoxError> {
+    let is_secure = FLAGS.iter().any(|flag| flags.is_set(flag.name));
     let url = match endpoint.contains("://") {
         true => endpoint.to_owned(),
         false if is_secure => format!("https://{endpoint}"),
         false => format!("http://{endpoint}"),
     };
     let outgoing = if url.starts_with("https://") || url.starts_with("unixs://") {
-        dialer(asked)?
+        dialer(flags)?
     } else {
         Dialer::default()
     };
@@ -40,14 +43,14 @@ pub(super) async fn connect(asked: &ToolArguments, endpoint: &str) -> Result<Cha
     Ok(connected.map_err(|why| format!("{endpoint}: {why}"))?)
 }
 
-fn dialer(asked: &ToolArguments) -> Result<Dialer, BoxError> {
-    let named = |flag| asked.flags.path(flag).map(|path| FlagPath { flag, path });
+fn dialer(flags: &FlagReader) -> Result<Dialer, BoxError> {
+    let named = |flag| flags.path(flag).map(|path| FlagPath { flag, path });
     let calling = match (named("cert"), named("key")) {
         (Some(certificate), Some(key)) => Some(CertificateFiles { certificate, key }),
         (None, None) => None,
         _ => return Err("--cert and --key must both be present".into()),
     };
-    if asked.flags.switch("insecure-skip-tls-verify") {
+    if flags.switch("insecure-skip-tls-verify") {
         return Ok(Dialer::without_verification(calling)?);
     }
     let side =

@@ -8,31 +8,33 @@ use clearlane_engine::{EngineKind, Options};
 use clearlane_server::raft_snapshot::{DiskStoreDir, StoreDir as _};
 use clearlane_wal::files::OsFileSystem;
 
-use super::{BoxError, Tool, ToolArguments};
+use super::{BoxError, Tool};
+use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
 use crate::config::value::ValueKind::{OneOf, Text};
 use crate::data::etcd;
 
 pub(super) const TOOL: Tool = Tool {
     name: &["defrag"],
-    positional_names: &[],
+    about: "Compact the store of a member that does not run",
+    positional: &[],
     flags: &[
-        flag("data-dir", Text, "").help("The member's data."),
-        flag("engine", OneOf(&["redb", "sled"]), "redb").help("What has the data on disk."),
+        flag("data-dir", Text, "").help("Data directory of the member."),
+        flag("engine", OneOf(&["redb", "sled"]), "redb").help("Storage engine of the store."),
     ],
     action: defrag,
 };
 
 const RECORDS_PER_STEP: usize = 10_000;
 
-fn defrag(asked: &ToolArguments) -> Result<String, BoxError> {
-    let data_dir = asked.flags.path("data-dir").ok_or("defrag takes --data-dir=DIR")?;
+fn defrag(flags: &FlagReader) -> Result<String, BoxError> {
+    let data_dir = flags.path("data-dir").ok_or("defrag takes --data-dir=DIR")?;
     etcd::reject_etcd_data(&data_dir)?;
     let snap = data_dir.join("member/snap");
     if !snap.is_dir() {
         return Err(format!("{} has no store", data_dir.display()).into());
     }
-    let kind: EngineKind = asked.flags.text("engine").parse()?;
+    let kind: EngineKind = flags.text("engine").parse()?;
     let store_dir = DiskStoreDir::new(Arc::new(OsFileSystem), &snap, kind, Options::default())?;
     let engine = store_dir.open()?;
     let before = engine.size_on_disk()?;

@@ -8,149 +8,140 @@
 //! | [`defrag`] | rewrites the store of a member that does not run, without what was deleted |
 //! | [`wal dump`](wal_dump) | prints a log |
 //! | `version` | prints the version |
+//! | [`completions`, `man`](manual) | print what shells and `man` read |
 //!
 //! The one that calls a member has the flags of etcdctl: see [`call`]. Flags may also follow the
 //! words that are none, as in etcd's tools.
 
 mod call;
 mod defrag;
+mod manual;
 mod restore;
 mod save;
 mod status;
 mod wal_dump;
 
-use std::fmt::Write as _;
-use std::process::ExitCode;
+use std::fmt;
+
+use clap::{ArgMatches, Command};
+use clearlane_rpc::maintenance;
 
 use crate::config::arguments::{self, FlagReader, FlagValues};
 use crate::config::table::Flag;
-use crate::run;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 struct Tool {
     /// One word or two.
     name: &'static [&'static str],
-    positional_names: &'static [&'static str],
+    about: &'static str,
+    positional: &'static [Flag],
     flags: &'static [Flag],
     /// Returns what is printed.
-    action: fn(&ToolArguments) -> Result<String, BoxError>,
+    action: fn(&FlagReader) -> Result<String, BoxError>,
 }
 
-struct ToolArguments {
-    positional: Vec<String>,
+/// The first of two words.
+const GROUPS: [(&str, &str); 2] = [
+    ("snapshot", "Save, inspect or restore a snapshot of the store"),
+    ("wal", "Print the write-ahead log"),
+];
+
+const VERSION: Tool = Tool {
+    name: &["version"],
+    about: "Print the version",
+    positional: &[],
+    flags: &[],
+    action: |_| Ok(version_text()),
+};
+
+const TOOLS: [&Tool; 8] = [
+    &save::TOOL,
+    &status::TOOL,
+    &restore::TOOL,
+    &defrag::TOOL,
+    &wal_dump::TOOL,
+    &VERSION,
+    &manual::COMPLETIONS,
+    &manual::MAN,
+];
+
+/// A tool, and what the command line sets.
+pub struct ToolCall {
+    tool: &'static Tool,
     flags: FlagReader,
 }
 
-const TOOLS: [Tool; 6] = [
-    Tool { name: &["version"], positional_names: &[], flags: &[], action: |_| Ok(run::version()) },
-    save::TOOL,
-    status::TOOL,
-    restore::TOOL,
-    defrag::TOOL,
-    wal_dump::TOOL,
-];
+impl fmt::Debug for ToolCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ToolCall").field(&self.tool.name).field(&self.flags.values).finish()
+    }
+}
+
+/// Of clap.
+pub(crate) fn commands() -> impl Iterator<Item = Command> {
+    let members = |group| TOOLS.into_iter().filter(move |tool| tool.group() == group);
+    let groups = GROUPS.into_iter().map(move |(name, about)| {
+        let command = Command::new(name).about(about).subcommand_required(true);
+        command.subcommands(members(Some(name)).map(Tool::command))
+    });
+    groups.chain(members(None).map(Tool::command))
+}
 
 /// `None` if the command line names no tool.
-pub(crate) fn run(arguments: &[String]) -> Option<ExitCode> {
-    let is_named = |tool: &&Tool| {
-        arguments.len() >= tool.name.len() && tool.name.iter().zip(arguments).all(|(a, b)| a == b)
-    };
-    if let Some(tool) = TOOLS.iter().find(is_named) {
-        return Some(tool.run(&arguments[tool.name.len()..]));
+pub(crate) fn named(mut matches: &ArgMatches) -> Option<ToolCall> {
+    let mut name = Vec::new();
+    while let Some((word, inner)) = matches.subcommand() {
+        name.push(word);
+        matches = inner;
     }
-    let first = arguments.first()?;
-    TOOLS.iter().any(|tool| tool.name[0] == first).then(|| {
-        let usages: String = TOOLS.iter().map(|tool| format!("  {}\n", tool.usage())).collect();
-        run::print_error(&format!("there are these commands:\n{usages}"), 2)
-    })
+    let tool = TOOLS.into_iter().find(|tool| tool.name == name)?;
+    Some(tool.call(arguments::given(matches, tool.arguments())))
+}
+
+pub(crate) fn version() -> ToolCall {
+    VERSION.call(FlagValues::new())
+}
+
+/// etcd's clients read its version from the first line.
+fn version_text() -> String {
+    format!(
+        "etcd Version: {}\nGit SHA: clearlane-{}\nGo Version: none, this is Rust\n\
+         Go OS/Arch: {}/{}\n",
+        maintenance::ETCD_VERSION,
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::OS,
+        std::env::consts::ARCH,
+    )
 }
 
 impl Tool {
-    fn run(&self, arguments: &[String]) -> ExitCode {
-        let asked = match self.parse(arguments) {
-            Ok(Some(asked)) => asked,
-            Ok(None) => return run::print(&self.help()),
-            Err(words) => return run::print_error(&format!("{words}\n{}", self.help()), 2),
-        };
-        match (self.action)(&asked) {
-            Ok(text) => run::print(&text),
-            Err(failure) => run::print_error(&failure.to_string(), 1),
-        }
+    fn group(&self) -> Option<&'static str> {
+        if let [group, _] = self.name { Some(group) } else { None }
     }
 
-    /// `None` if help is wanted.
-    fn parse(&self, arguments: &[String]) -> Result<Option<ToolArguments>, String> {
-        let flags = FlagReader { values: FlagValues::new(), flags: self.flags.iter().collect() };
-        let mut asked = ToolArguments { positional: Vec::new(), flags };
-        let mut left = arguments.to_vec();
-        let find = |name: &str| self.flags.iter().find(|flag| flag.name == name);
-        while !left.is_empty() {
-            let said = arguments::parse(&left, find).map_err(|refusal| refusal.to_string())?;
-            if said.wants_help {
-                return Ok(None);
-            }
-            asked.flags.values.extend(said.values);
-            left = said.positional;
-            if !left.is_empty() {
-                asked.positional.push(left.remove(0));
-            }
-        }
-        if asked.positional.len() == self.positional_names.len() {
-            Ok(Some(asked))
-        } else {
-            Err(format!("{} takes {}", self.name.join(" "), self.positional_usage()))
-        }
+    fn arguments(&self) -> impl Iterator<Item = &'static Flag> + use<> {
+        self.positional.iter().chain(self.flags)
     }
 
-    fn positional_usage(&self) -> String {
-        match self.positional_names {
-            [] => "no words".to_owned(),
-            names => names.join(" "),
-        }
+    fn command(&self) -> Command {
+        let name = self.name.last().expect("it has a name");
+        Command::new(*name)
+            .about(self.about)
+            .next_line_help(true)
+            .args(self.positional.iter().map(Flag::positional_arg))
+            .args(self.flags.iter().map(Flag::arg))
     }
 
-    fn usage(&self) -> String {
-        let words = ["clearlane"].iter().chain(self.name).chain(self.positional_names).copied();
-        let flags = if self.flags.is_empty() { "" } else { " [flags]" };
-        words.collect::<Vec<_>>().join(" ") + flags
-    }
-
-    fn help(&self) -> String {
-        let mut help = format!("Usage: {}\n", self.usage());
-        for flag in self.flags {
-            let (noun, default) = (flag.kind.noun(), flag.default);
-            let _ = write!(
-                help,
-                "  --{}={noun} (default '{default}')\n        {}\n",
-                flag.name, flag.help
-            );
-        }
-        help
+    fn call(&'static self, values: FlagValues) -> ToolCall {
+        let flags = FlagReader { values, flags: self.arguments().collect() };
+        ToolCall { tool: self, flags }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(tool: &Tool, words: &[&str]) -> Result<Option<ToolArguments>, String> {
-        tool.parse(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn flags_may_stand_before_and_behind_words() {
-        for words in [["--data-dir=a", "file"], ["file", "--data-dir=a"]] {
-            let asked = read(&restore::TOOL, &words).unwrap().unwrap();
-            assert_eq!(
-                (&asked.positional[..], asked.flags.text("data-dir")),
-                (&["file".to_owned()][..], "a")
-            );
-        }
-        assert!(read(&restore::TOOL, &["file", "-h"]).unwrap().is_none());
-        let told = |words: &[&str]| read(&restore::TOOL, words).err().unwrap();
-        assert_eq!(told(&[]), "snapshot restore takes FILE");
-        assert_eq!(told(&["a", "b"]), "snapshot restore takes FILE");
-        assert_eq!(told(&["a", "--bogus"]), "flag provided but not defined: -bogus");
+impl ToolCall {
+    /// Returns what is to be printed.
+    pub(crate) fn run(&self) -> Result<String, BoxError> {
+        (self.tool.action)(&self.flags)
     }
 }

@@ -23,26 +23,37 @@ use clearlane_server::snapshot_file;
 use clearlane_wal::files::OsFileSystem;
 
 use super::status::{open_file, revision};
-use super::{BoxError, Tool, ToolArguments};
+use super::{BoxError, Tool};
+use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
 use crate::config::value::ValueKind::{Count, OneOf, Switch, Text};
 use crate::data::{InitialCluster, MemberConfig};
 
 pub(super) const TOOL: Tool = Tool {
     name: &["snapshot", "restore"],
-    positional_names: &["FILE"],
+    about: "Create the data directory of a new member from a saved snapshot",
+    positional: &[flag("FILE", Text, "").help("Saved snapshot.")],
     flags: &[
-        flag("data-dir", Text, "").help("Where the data is made; ${name}.etcd if nothing is said."),
-        flag("wal-dir", Text, "").help("Where the log is made, if not there."),
-        flag("name", Text, "default").help("What the member is called."),
-        flag("initial-cluster", Text, "default=http://localhost:2380")
-            .help("The new cluster's members."),
-        flag("initial-cluster-token", Text, "etcd-cluster").help("Tells clusters apart."),
-        flag("initial-advertise-peer-urls", Text, "http://localhost:2380").help("Of this member."),
-        flag("skip-hash-check", Switch, "false").help("For a file that has no sum."),
-        flag("bump-revision", Count, "0").help("Begin so many revisions further on."),
-        flag("mark-compacted", Switch, "false").help("No read or watcher can begin before that."),
-        flag("engine", OneOf(&["redb", "sled"]), "redb").help("What has the data on disk."),
+        flag("data-dir", Text, "").help("Data directory to create (default: ${name}.etcd)."),
+        flag("wal-dir", Text, "")
+            .help("Directory of the write-ahead log (default: inside the data directory)."),
+        flag("name", Text, "default").help("Name of the member."),
+        flag("initial-cluster", Text, "default=http://localhost:2380").help(
+            "Members of the new cluster: NAME=URL, separated by commas (if not set: only this \
+             member).",
+        ),
+        flag("initial-cluster-token", Text, "etcd-cluster")
+            .help("Token from which the IDs of the cluster and its members are made."),
+        flag("initial-advertise-peer-urls", Text, "http://localhost:2380").help(
+            "Addresses of this member that other members are told to use, separated by commas.",
+        ),
+        flag("skip-hash-check", Switch, "false")
+            .help("Do not verify the checksum, for a file that has none."),
+        flag("bump-revision", Count, "0")
+            .help("Number of revisions that the current revision is increased by."),
+        flag("mark-compacted", Switch, "false")
+            .help("Mark all revisions before the bumped one as compacted; needs --bump-revision."),
+        flag("engine", OneOf(&["redb", "sled"]), "redb").help("Storage engine of the store."),
     ],
     action: restore,
 };
@@ -51,22 +62,22 @@ pub(super) const TOOL: Tool = Tool {
 const SCHEDULED: &[u8] = b"scheduledCompactRev";
 const PROGRESS: [&[u8]; 3] = [b"consistent_index", b"term", b"confState"];
 
-fn restore(asked: &ToolArguments) -> Result<String, BoxError> {
-    let bump = i64::try_from(asked.flags.count("bump-revision"))?;
-    let marks = asked.flags.switch("mark-compacted");
+fn restore(flags: &FlagReader) -> Result<String, BoxError> {
+    let bump = i64::try_from(flags.count("bump-revision"))?;
+    let marks = flags.switch("mark-compacted");
     if marks && bump == 0 {
         return Err(
             "--mark-compacted is for a revision that was bumped: give --bump-revision".into()
         );
     }
-    let start = member_config(asked)?;
+    let start = member_config(flags)?;
     let data_dir = &start.data_dir;
     for dir in [Some(data_dir), start.wal_dir.as_ref()].into_iter().flatten() {
         if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
             return Err(format!("{} is not empty", dir.display()).into());
         }
     }
-    let mut file = open_file(Path::new(&asked.positional[0]))?;
+    let mut file = open_file(Path::new(flags.text("FILE")))?;
     let made = data_dir.with_added_extension("restoring");
     if made.exists() {
         fs::remove_dir_all(&made)?;
@@ -76,7 +87,7 @@ fn restore(asked: &ToolArguments) -> Result<String, BoxError> {
     let store_dir =
         DiskStoreDir::new(Arc::new(OsFileSystem), &snap, start.engine_kind, Options::default())?;
     let engine = store_dir.open()?;
-    snapshot_file::restore(&mut file, Arc::clone(&engine), !asked.flags.switch("skip-hash-check"))?;
+    snapshot_file::restore(&mut file, Arc::clone(&engine), !flags.switch("skip-hash-check"))?;
     let now = reset_cluster_and_revision(&*engine, bump, marks)?;
     drop((engine, store_dir));
     if data_dir.exists() {
@@ -87,22 +98,22 @@ fn restore(asked: &ToolArguments) -> Result<String, BoxError> {
     Ok(format!("restored {} at revision {now}\n", data_dir.display()))
 }
 
-fn member_config(asked: &ToolArguments) -> Result<MemberConfig, BoxError> {
-    let name = asked.flags.text("name");
-    let data_dir = asked.flags.path("data-dir").unwrap_or_else(|| format!("{name}.etcd").into());
-    let urls = asked.flags.text("initial-advertise-peer-urls").split(',').map(str::to_owned);
+fn member_config(flags: &FlagReader) -> Result<MemberConfig, BoxError> {
+    let name = flags.text("name");
+    let data_dir = flags.path("data-dir").unwrap_or_else(|| format!("{name}.etcd").into());
+    let urls = flags.text("initial-advertise-peer-urls").split(',').map(str::to_owned);
     let urls: Vec<String> = urls.collect();
     let era = clearlane_backend::Era::Clearlane;
     let by_default = MemberConfig::new(name, &data_dir, "", era);
     Ok(MemberConfig {
-        wal_dir: asked.flags.path("wal-dir"),
-        initial_cluster: match asked.flags.is_set("initial-cluster") {
-            true => asked.flags.text("initial-cluster").parse()?,
+        wal_dir: flags.path("wal-dir"),
+        initial_cluster: match flags.is_set("initial-cluster") {
+            true => flags.text("initial-cluster").parse()?,
             false => InitialCluster::single(name, &urls),
         },
         peer_urls: urls,
-        cluster_token: asked.flags.text("initial-cluster-token").to_owned(),
-        engine_kind: asked.flags.text("engine").parse::<EngineKind>()?,
+        cluster_token: flags.text("initial-cluster-token").to_owned(),
+        engine_kind: flags.text("engine").parse::<EngineKind>()?,
         ..by_default
     })
 }

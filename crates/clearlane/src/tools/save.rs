@@ -11,11 +11,18 @@ use clearlane_proto::etcdserverpb::SnapshotRequest;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use sha2::{Digest, Sha256};
 
-use super::{BoxError, Tool, ToolArguments, call};
+use super::{BoxError, Tool, call};
+use crate::config::arguments::FlagReader;
+use crate::config::table::flag;
+use crate::config::value::ValueKind::Text;
 
 pub(super) const TOOL: Tool = Tool {
     name: &["snapshot", "save"],
-    positional_names: &["ENDPOINT", "FILE"],
+    about: "Save a snapshot of the store of a member that runs",
+    positional: &[
+        flag("ENDPOINT", Text, "").help("Client address of the member: HOST:PORT or a URL."),
+        flag("FILE", Text, "").help("File to write."),
+    ],
     flags: call::FLAGS,
     action: save,
 };
@@ -25,19 +32,19 @@ const CHECKSUM_BYTES: usize = 32;
 /// The length of a snapshot of etcd's without the sum is a multiple of this.
 const SNAPSHOT_BLOCK_BYTES: u64 = 512;
 
-fn save(asked: &ToolArguments) -> Result<String, BoxError> {
-    let (endpoint, path) = (&asked.positional[0], Path::new(&asked.positional[1]));
+fn save(flags: &FlagReader) -> Result<String, BoxError> {
+    let (endpoint, path) = (flags.text("ENDPOINT"), Path::new(flags.text("FILE")));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let part = path.with_added_extension("part");
-    let length = runtime.block_on(fetch(asked, endpoint, &part))?;
+    let length = runtime.block_on(fetch(flags, endpoint, &part))?;
     std::fs::rename(&part, path)?;
     let dir = path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
     File::open(dir)?.sync_all()?;
     Ok(format!("Snapshot saved at {} ({length} bytes)\n", path.display()))
 }
 
-async fn fetch(asked: &ToolArguments, endpoint: &str, part: &Path) -> Result<u64, BoxError> {
-    let channel = call::connect(asked, endpoint).await?;
+async fn fetch(flags: &FlagReader, endpoint: &str, part: &Path) -> Result<u64, BoxError> {
+    let channel = call::connect(flags, endpoint).await?;
     let asked = MaintenanceClient::new(channel).snapshot(SnapshotRequest {}).await;
     let mut pieces =
         asked.map_err(|status| format!("{endpoint}: {}", status.message()))?.into_inner();

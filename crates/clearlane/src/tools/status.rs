@@ -11,14 +11,22 @@ use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options, Snapshot, 
 use clearlane_mvcc::RevisionKey;
 use clearlane_server::snapshot_file;
 
-use super::{BoxError, Tool, ToolArguments};
+use super::{BoxError, Tool};
+use crate::config::arguments::FlagReader;
+use crate::config::table::flag;
+use crate::config::value::ValueKind::Text;
 use crate::data::etcd;
 
-pub(super) const TOOL: Tool =
-    Tool { name: &["snapshot", "status"], positional_names: &["FILE"], flags: &[], action: status };
+pub(super) const TOOL: Tool = Tool {
+    name: &["snapshot", "status"],
+    about: "Check a saved snapshot, and print its hash, revision and size",
+    positional: &[flag("FILE", Text, "").help("Saved snapshot.")],
+    flags: &[],
+    action: status,
+};
 
-fn status(asked: &ToolArguments) -> Result<String, BoxError> {
-    let path = Path::new(&asked.positional[0]);
+fn status(flags: &FlagReader) -> Result<String, BoxError> {
+    let path = Path::new(flags.text("FILE"));
     let mut file = open_file(path)?;
     let dir = std::env::temp_dir().join(format!("clearlane-status-{}", std::process::id()));
     let described = describe(&mut file, &dir);

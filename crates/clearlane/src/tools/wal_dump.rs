@@ -11,15 +11,23 @@ use clearlane_wal as wal;
 use clearlane_wal::files::OsFileSystem;
 use clearlane_wal::{ConfChange, Entry, EntryKind};
 
-use super::{BoxError, Tool, ToolArguments};
+use super::{BoxError, Tool};
+use crate::config::arguments::FlagReader;
+use crate::config::table::flag;
+use crate::config::value::ValueKind::Text;
 
-pub(super) const TOOL: Tool =
-    Tool { name: &["wal", "dump"], positional_names: &["DIR"], flags: &[], action: dump };
+pub(super) const TOOL: Tool = Tool {
+    name: &["wal", "dump"],
+    about: "Print the snapshot records and entries of a write-ahead log",
+    positional: &[flag("DIR", Text, "").help("Data directory, or directory of the log.")],
+    flags: &[],
+    action: dump,
+};
 
 const REQUEST_CHARS_MAX: usize = 160;
 
-fn dump(asked: &ToolArguments) -> Result<String, BoxError> {
-    let dir = log_of(Path::new(&asked.positional[0]));
+fn dump(flags: &FlagReader) -> Result<String, BoxError> {
+    let dir = log_of(Path::new(flags.text("DIR")));
     let snapshots = wal::valid_snapshots(&OsFileSystem, &dir)?;
     let first = snapshots.first().cloned().unwrap_or_default();
     let contents = wal::read(&OsFileSystem, &dir, (first.index, first.term))?;

@@ -1,0 +1,52 @@
+//! The table as a page: `docs/flags.md`.
+
+use std::fmt::Write as _;
+
+use super::feature_gates;
+use super::table::{Flag, SECTIONS};
+
+pub fn page() -> String {
+    let mut out = PAGE.to_owned();
+    for section in SECTIONS {
+        let _ = write!(out, "\n## {}\n\n| flag | default | |\n|---|---|---|\n", section.title);
+        for flag in section.flags {
+            let default = match flag.default {
+                "" => String::new(),
+                default => format!("`{default}`"),
+            };
+            let ignored = flag.ignored.map(|why| format!(" **Not honoured**: {why}."));
+            let ignored = ignored.unwrap_or_default();
+            let help = format!("{}{}{ignored}", flag.help, allowed(flag)).replace('|', "\\|");
+            let _ = writeln!(out, "| `--{}` | {default} | {help} |", flag.name);
+        }
+    }
+    out + &feature_gates::table()
+}
+
+const PAGE: &str = "\
+# Flags
+
+Each flag of etcd 3.7 is known here, and a few are ours. A flag is written `--name=value`, `--name value`, or with
+one dash; in the environment `ETCD_NAME=value`; in a [config file](../crates/clearlane/src/config/file.rs)
+`name: value`. A switch takes a value only behind `=`. Durations are written as in Go: `100ms`, `1h30m`.
+
+*Not honoured* means: the flag is accepted and has no effect. A value other than the default logs a warning.
+
+`clearlane --help` prints this list, and `clearlane man` the manual page: `clearlane man | man -l -`.
+`clearlane completions bash` prints a script that completes flags and their values in the shell:
+`source <(clearlane completions bash)`. There are others for zsh, fish, elvish and powershell.
+
+An unknown flag or a wrong value is an error; an unknown variable `ETCD_...` logs a warning. What is misspelt is
+answered with what is probably meant.
+
+This page is printed from [the table](../crates/clearlane/src/config/table.rs) of all flags. After a change
+there: `UPDATE_GOLDENFILES=1 cargo test -p clearlane --test config`.
+";
+
+fn allowed(flag: &Flag) -> String {
+    let words: Vec<_> = flag.words().into_iter().flatten().collect();
+    match words[..] {
+        [] | [_] => String::new(),
+        _ => format!(" One of {}.", words.join(", ")),
+    }
+}
