@@ -149,3 +149,22 @@ fn a_config_file_that_cannot_be_read_is_named() {
         assert_eq!(error.lines().count(), 1, "{error}");
     }
 }
+
+/// Of a file of a real start; the warning is in the log.
+#[test]
+fn a_misspelt_key_is_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("etcd.yml");
+    let data = dir.path().join("data");
+    let text = format!(
+        "listen-client-urls: http://127.0.0.1:0\nadvertise-client-urls: http://127.0.0.1:1\n\
+         listen-peer-urls: http://127.0.0.1:0\nmax-learnes: 3\ndata-dir: {}\n",
+        data.display()
+    );
+    fs::write(&file, text).unwrap();
+    let mut running = program::RunningProgram::start(program(&["--config-file"]).arg(&file));
+    let line = running.json("unknown key");
+    let told = format!("{}:4: unknown key max-learnes; did you mean max-learners?", file.display());
+    assert_eq!((line["level"].as_str(), line["msg"].as_str()), (Some("warn"), Some(&*told)));
+    running.ready();
+}

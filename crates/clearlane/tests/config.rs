@@ -307,3 +307,23 @@ fn each_command_has_its_help() {
         }
     }
 }
+
+/// None of them panics, and each is told with its place.
+#[test]
+fn hostile_files_are_refused() {
+    let long = "x".repeat(200_000);
+    let deep = "[".repeat(50_000);
+    let nulls = "name: \0";
+    for (text, told) in [
+        (format!("{long}: 1"), "c.yaml:1: "),
+        (format!("# a comment\n{long}"), "c.yaml:2: "),
+        (format!("name: a\nera: {long}"), "c.yaml:2: invalid value "),
+        (format!("name: a\npeer-transport-security:\n  {long}"), "c.yaml:3: "),
+        (format!("name: {deep}"), "c.yaml:1: "),
+        (nulls.to_owned(), "c.yaml:1: "),
+    ] {
+        let open = |_: &Path| Ok(text.clone());
+        let error = read(&["--config-file=c.yaml".to_owned()], &[], &open).unwrap_err();
+        assert!(error.to_string().starts_with(told), "{:.200}", error.to_string());
+    }
+}

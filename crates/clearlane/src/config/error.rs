@@ -16,4 +16,8 @@ impl ConfigError {
     pub(crate) fn fatal(message: impl Into<String>) -> ConfigError {
         ConfigError { message: message.into(), status: 1 }
     }
+
+    pub(super) fn in_file(self, path: &str) -> ConfigError {
+        ConfigError { message: format!("{path}: {}", self.message), ..self }
+    }
 }

@@ -8,12 +8,14 @@
 //!   peer-transport-security: {cert-file: peer.crt}   and these stand for flags
 //! ```
 //!
-//! With a file nothing else counts, neither flags nor variables. An unknown key is reported.
+//! With a file nothing else counts, neither flags nor variables. Errors and warnings begin with the
+//! file and the line. An unknown key is a warning; one that is repeated is an error.
 
-use saphyr::{LoadableYamlNode, Scalar, Yaml};
+use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
 
 use super::arguments::{FlagValues, check_value};
 use super::error::ConfigError;
+use super::suggestion::did_you_mean;
 use super::table;
 use super::value::ValueKind;
 
@@ -44,73 +46,128 @@ const NESTED: [(&str, &str); 23] = [
     ("socket-options.reuse-address", "socket-reuse-address"),
 ];
 
-fn fatal(what: String) -> ConfigError {
-    ConfigError::fatal(format!("config file: {what}"))
+struct ConfigFile<'a> {
+    path: &'a str,
+    values: FlagValues,
+    warnings: &'a mut Vec<String>,
 }
 
-pub(super) fn read(text: &str, warnings: &mut Vec<String>) -> Result<FlagValues, ConfigError> {
-    let mut values = FlagValues::new();
-    let documents = Yaml::load_from_str(text).map_err(|error| fatal(error.to_string()))?;
-    let Some(document) = documents.first().filter(|document| !document.is_null()) else {
-        return Ok(values);
-    };
-    let not_keys = || fatal("it must be a list of keys and values".to_owned());
-    for (key, value) in document.as_mapping().ok_or_else(not_keys)? {
-        let key = key.as_str().ok_or_else(not_keys)?;
-        let holds_keys = NESTED.iter().any(|(path, _)| path.split('.').next() == Some(key));
-        match value.as_mapping() {
-            Some(inner) if holds_keys => {
-                for (name, value) in inner {
-                    let path = format!("{key}.{}", name.as_str().unwrap_or_default());
-                    let flag = NESTED.iter().find(|(known, _)| *known == path);
-                    put(&mut values, flag.map(|(_, flag)| *flag), &path, value, warnings)?;
-                }
-            }
-            None if holds_keys && value.is_null() => {}
-            None if holds_keys => return Err(fatal(format!("{key} must hold keys"))),
-            _ => put(&mut values, Some(key), key, value, warnings)?,
-        }
-    }
-    Ok(values)
-}
-
-/// The value of `key`, which stands for `flag`.
-fn put(
-    values: &mut FlagValues,
-    flag: Option<&str>,
-    key: &str,
-    value: &Yaml<'_>,
+pub(super) fn read(
+    path: &str,
+    text: &str,
     warnings: &mut Vec<String>,
-) -> Result<(), ConfigError> {
-    let Some(flag) = flag.and_then(table::find) else {
-        warnings.push(format!("config file: unknown key {key}"));
-        return Ok(());
-    };
-    if value.is_null() {
-        return Ok(());
-    }
-    let text = match value.as_sequence() {
-        Some(list) => {
-            list.iter().map(scalar).collect::<Option<Vec<_>>>().map(|list| list.join(","))
+) -> Result<FlagValues, ConfigError> {
+    let mut file = ConfigFile { path, values: FlagValues::new(), warnings };
+    let documents = MarkedYaml::load_from_str(text).map_err(|error| {
+        ConfigError::fatal(format!("{path}:{}: {}", error.marker().line(), error.info()))
+    })?;
+    // A file of comments has a document that is nothing.
+    let is_something = |node: &&Node<'_>| !node.data.is_null() && !node.data.is_badvalue();
+    if let Some(document) = documents.first().filter(is_something) {
+        for (key, name, value) in file.entries(document, "the file")? {
+            file.read_entry(key, name, value)?;
         }
-        None => scalar(value),
-    };
-    let mut text = text.ok_or_else(|| fatal(format!("{key} must be one value, or a list")))?;
-    if flag.kind == ValueKind::Duration && text.parse::<i64>().is_ok() {
-        text += "ns";
     }
-    let source = format!("key {key} of the config file");
-    values.insert(flag.name, check_value(flag, text.as_ref(), &source)?);
-    Ok(())
+    Ok(file.values)
 }
 
-fn scalar(value: &Yaml<'_>) -> Option<String> {
-    match value {
-        Yaml::Value(Scalar::Boolean(value)) => Some(value.to_string()),
-        Yaml::Value(Scalar::Integer(value)) => Some(value.to_string()),
+type Node<'a> = MarkedYaml<'a>;
+
+impl ConfigFile<'_> {
+    fn at(&self, node: &Node<'_>, what: &str) -> String {
+        format!("{}:{}: {what}", self.path, node.span.start.line())
+    }
+
+    fn error(&self, node: &Node<'_>, what: &str) -> ConfigError {
+        ConfigError::fatal(self.at(node, what))
+    }
+
+    /// Each with its key, and the text of that.
+    fn entries<'n>(
+        &self,
+        node: &'n Node<'n>,
+        holder: &str,
+    ) -> Result<Vec<(&'n Node<'n>, &'n str, &'n Node<'n>)>, ConfigError> {
+        let not_keys = |at| self.error(at, &format!("{holder} must hold keys and values"));
+        let entries = node.data.as_mapping().ok_or_else(|| not_keys(node))?;
+        let named = entries.iter().map(|(key, value)| match key.data.as_str() {
+            Some(name) => Ok((key, name, value)),
+            None => Err(not_keys(key)),
+        });
+        named.collect()
+    }
+
+    fn read_entry(
+        &mut self,
+        key: &Node<'_>,
+        name: &str,
+        value: &Node<'_>,
+    ) -> Result<(), ConfigError> {
+        let sections = NESTED.iter().filter_map(|(path, _)| path.split_once('.'));
+        let inner: Vec<&str> = sections
+            .clone()
+            .filter(|(section, _)| *section == name)
+            .map(|(_, inner)| inner)
+            .collect();
+        if inner.is_empty() {
+            let known = table::all().map(|flag| flag.name);
+            let known = known.chain(sections.map(|(section, _)| section));
+            return self.put(key, name, name, value, known);
+        }
+        if value.data.is_null() {
+            return Ok(());
+        }
+        for (key, word, value) in self.entries(value, name)? {
+            let path = format!("{name}.{word}");
+            let flag = NESTED.iter().find(|(known, _)| *known == path).map(|(_, flag)| *flag);
+            let known = inner.iter().copied();
+            self.put(key, &path, flag.unwrap_or_default(), value, known)?;
+        }
+        Ok(())
+    }
+
+    /// The value of `path`, which stands for `flag`.
+    fn put<'k>(
+        &mut self,
+        key: &Node<'_>,
+        path: &str,
+        flag: &str,
+        value: &Node<'_>,
+        known: impl Iterator<Item = &'k str>,
+    ) -> Result<(), ConfigError> {
+        let Some(flag) = table::find(flag) else {
+            let tip = did_you_mean(key.data.as_str().unwrap_or_default(), known, str::to_owned);
+            self.warnings.push(self.at(key, &format!("unknown key {path}{tip}")));
+            return Ok(());
+        };
+        if value.data.is_null() {
+            return Ok(());
+        }
+        let text = match value.data.as_sequence() {
+            Some(list) => list.iter().map(scalar).collect::<Option<Vec<_>>>(),
+            None => scalar(value).map(|text| vec![text]),
+        };
+        let not_one = || self.error(value, &format!("{path} must be one value, or a list"));
+        let mut text = text.ok_or_else(not_one)?.join(",");
+        if flag.kind == ValueKind::Duration && text.parse::<i64>().is_ok() {
+            text += "ns";
+        }
+        let text = check_value(flag, text.as_ref(), &format!("key {path}"))
+            .map_err(|error| ConfigError::usage(self.at(value, &error.to_string())))?;
+        match self.values.insert(flag.name, text) {
+            Some(_) => Err(self.error(key, &format!("{path} is set twice"))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn scalar(node: &Node<'_>) -> Option<String> {
+    match &node.data {
+        YamlData::Value(Scalar::Boolean(value)) => Some(value.to_string()),
+        YamlData::Value(Scalar::Integer(value)) => Some(value.to_string()),
         // `era: 3.0` keeps its zero.
-        Yaml::Value(Scalar::FloatingPoint(value)) => Some(format!("{:?}", value.into_inner())),
-        Yaml::Value(Scalar::String(value)) => Some(value.to_string()),
+        YamlData::Value(Scalar::FloatingPoint(value)) => Some(format!("{:?}", value.into_inner())),
+        YamlData::Value(Scalar::String(value)) => Some(value.to_string()),
         _ => None,
     }
 }

@@ -54,5 +54,6 @@ pub(crate) fn read(
         let only = "flags and environment are not looked at, because there is a config file";
         warnings.push(only.to_owned());
     }
-    from_flags::config(file::read(&text, &mut warnings)?, warnings)
+    let values = file::read(&path, &text, &mut warnings)?;
+    from_flags::config(values, warnings).map_err(|error| error.in_file(&path))
 }

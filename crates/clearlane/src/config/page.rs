@@ -36,8 +36,9 @@ one dash; in the environment `ETCD_NAME=value`; in a [config file](../crates/cle
 `clearlane completions bash` prints a script that completes flags and their values in the shell:
 `source <(clearlane completions bash)`. There are others for zsh, fish, elvish and powershell.
 
-An unknown flag or a wrong value is an error; an unknown variable `ETCD_...` logs a warning. What is misspelt is
-answered with what is probably meant.
+An unknown flag, a wrong value, or a key that a config file has twice is an error; an unknown key or an unknown
+variable `ETCD_...` logs a warning. What is misspelt is answered with what is probably meant, and for a config file
+the message begins with file and line.
 
 This page is printed from [the table](../crates/clearlane/src/config/table.rs) of all flags. After a change
 there: `UPDATE_GOLDENFILES=1 cargo test -p clearlane --test config`.
