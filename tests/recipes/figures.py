@@ -42,6 +42,7 @@ def names_in(query):
 
 def labels_in(query):
     """The labels that a query selects or groups by, but those that Prometheus adds."""
-    selected = [name for inside in re.findall(r"\{([^}]*)\}", query) for name in re.findall(r"(\w+) *(?:=|!=|=~|!~)", inside)]
+    selected = [name for inside in re.findall(r"\{([^}]*)\}", query)
+                for name in re.findall(r"(\w+) *(?:=|!=|=~|!~)", inside)]
     grouped = [name.strip() for inside in re.findall(r"\bby *\(([^)]*)\)", query) for name in inside.split(",")]
     return {*selected, *grouped} - OF_THE_TARGET

@@ -33,7 +33,8 @@ class Block:
 def blocks_of(page):
     """The blocks that are run here, each with the output that the page shows."""
     found, heading, previous = [], "", None
-    pattern = re.compile(r"^(?:#+ (?P<heading>[^\n]*)|```(?P<info>[^\n]*)\n(?P<text>.*?)^```)$", re.MULTILINE | re.DOTALL)
+    pattern = re.compile(r"^(?:#+ (?P<heading>[^\n]*)|```(?P<info>[^\n]*)\n(?P<text>.*?)^```)$",
+                         re.MULTILINE | re.DOTALL)
     text = (ROOT / "docs/recipes" / page).read_text()
     end = 0
     for match in pattern.finditer(text):

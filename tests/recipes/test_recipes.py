@@ -1,5 +1,6 @@
-"""The recipes of docs/recipes, with the files in deploy/: see pages.py. `.ci/recipes` runs this, with the program, etcdctl and
-the network to itself: the ports are those of the pages.
+"""The recipes of docs/recipes, with the files in deploy/: see pages.py.
+
+`.ci/recipes` runs this, with the program, etcdctl, and a network to itself: the ports are those of the pages.
 """
 
 import base64
@@ -259,7 +260,7 @@ class Grafana(Recipe):
 
     def load_until(self, holds):
         """Long reads beside puts, at the leader."""
-        [leader] = [url for url in self.URLS if re.search("^etcd_server_is_leader 1$", figures.fetch(url + "/metrics"), re.M)]
+        [leader] = [url for url in self.URLS if "\netcd_server_is_leader 1\n" in figures.fetch(url + "/metrics")]
         self.fill(leader)
         over = threading.Event()
         failed = []
@@ -290,11 +291,11 @@ class Grafana(Recipe):
         dashboard = json.loads((ROOT / "deploy/grafana-dashboard.json").read_text())
         panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
         self.assertEqual(len({panel["id"] for panel in dashboard["panels"]}), len(dashboard["panels"]))
-        return [(panel["title"], target["expr"], target["legendFormat"]) for panel in panels for target in panel["targets"]]
+        return [(panel["title"], target["expr"], target["legendFormat"])
+                for panel in panels for target in panel["targets"]]
 
     def test_every_metric_and_label_is_there(self):
         self.load_until(lambda: "\nclearlane_lock_blame_seconds_total{" in self.pages())
-        # Known once a request came to the disk, a member has lost its leader, ...: the rest must be there at once.
         known = figures.labels_by_name(self.pages())
         page = (ROOT / "docs/recipes/grafana.md").read_text()
         alerts = [("alerts", line, "") for line in re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)]
