@@ -7,19 +7,21 @@ use std::time::Duration;
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
-    HashKvRequest, LeaseGrantRequest, LeaseLeasesRequest, PutRequest, RangeRequest, StatusRequest,
-    TxnRequest, WatchCreateRequest, WatchRequest,
+    HashKvRequest, LeaseGrantRequest, LeaseLeasesRequest, PutRequest, RangeRequest,
+    SnapshotRequest, StatusRequest, TxnRequest, WatchCreateRequest, WatchRequest,
 };
 use clearlane_server::applied_position::AppliedPosition;
 use prost::Message;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle as Task;
+use tokio::time::timeout;
 
 use crate::client::{Client, Reply, frame, with_server};
 use crate::support::{TestServer, get, op, put};
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
+const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";
 
 /// All threads of the read pool, until it is dropped.
 pub(crate) struct BusyReadPool {
@@ -111,7 +113,7 @@ fn reading_calls() -> Vec<(&'static str, Vec<u8>)> {
         (RANGE, RangeRequest { revision: 2, ..all }.encode_to_vec()),
         ("/etcdserverpb.KV/Txn", txn.encode_to_vec()),
         ("/etcdserverpb.Maintenance/Status", StatusRequest::default().encode_to_vec()),
-        ("/etcdserverpb.Maintenance/HashKV", HashKvRequest::default().encode_to_vec()),
+        (HASH_KV, HashKvRequest::default().encode_to_vec()),
         ("/etcdserverpb.Lease/LeaseLeases", LeaseLeasesRequest::default().encode_to_vec()),
         ("/grpc.health.v1.Health/Check", Vec::new()),
     ]
@@ -188,5 +190,36 @@ fn a_busy_read_pool_holds_up_expensive_reads_alone() {
         assert!(!waits.is_finished(), "it is the pool's turn");
         busy.release().await;
         assert_eq!(waits.await.unwrap().code, "0");
+    });
+}
+
+/// Four of them are sent at a time for a network thread, and each waits for its client.
+#[test]
+fn snapshots_that_are_not_taken_hold_up_hashes_alone() {
+    with_server(async |server| {
+        let mut client = server.client().await;
+        // More than the windows of a client let through.
+        let value = PutRequest { value: vec![7; 1 << 20].into(), ..put("k", "") };
+        for number in 0..24 {
+            let key = format!("a{number}").into();
+            let put = PutRequest { key, ..value.clone() };
+            assert_eq!(client.call(PUT, &[], &put).await.code, "0");
+        }
+        let mut lazy = Vec::new();
+        for _ in 0..4 {
+            let mut own = server.client().await;
+            let (answer, mut sends) = own.open("/etcdserverpb.Maintenance/Snapshot", &[]);
+            sends.send_data(frame(0, &SnapshotRequest::default().encode_to_vec()), true).unwrap();
+            lazy.push((answer.await.unwrap().into_body(), own));
+        }
+        let mut hash = spawn_call(&client, HASH_KV, &HashKvRequest::default());
+        assert!(timeout(Duration::from_millis(500), &mut hash).await.is_err(), "a fifth waits");
+        let mut calls = reading_calls();
+        calls.retain(|(path, _)| *path != HASH_KV);
+        all_are_answered(&mut client, calls).await;
+        assert_eq!(client.call(PUT, &[], &put("k", "value")).await.code, "0");
+        assert!(!hash.is_finished());
+        drop(lazy.pop());
+        assert_eq!(hash.await.unwrap().code, "0");
     });
 }
