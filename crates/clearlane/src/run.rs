@@ -378,7 +378,8 @@ mod tests {
 
     #[test]
     fn a_person_is_told_where_and_how() {
-        let at = |address, is_secure: bool| ListenAddress { address, is_plain: !is_secure, is_secure };
+        let at =
+            |address, is_secure: bool| ListenAddress { address, is_plain: !is_secure, is_secure };
         let port = |port| BindAddress::Tcp(([127, 0, 0, 1], port).into());
         let addresses = [at(port(2379), false), at(port(2479), true)];
         let text = greeting(&addresses, Path::new("/data/default.etcd"));

@@ -25,7 +25,8 @@ use crate::lessor::Config;
 pub const SCAN_INTERVAL: Duration = Duration::from_millis(500);
 /// The most leases that are revoked in a second: etcd's number. Each is an entry in the log.
 pub const REVOKED_PER_SECOND: usize = 1000;
-/// The most revocations that are proposed and not yet applied. A put stands behind twice as many at most.
+/// The most revocations that are proposed and not yet applied. A put stands behind twice as many at
+/// most.
 /// etcd's number.
 pub const PROPOSED_MAX: usize = 16;
 /// The most leases that one step looks at; if that was not enough, the next step is due at once.

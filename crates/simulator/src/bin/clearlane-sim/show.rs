@@ -1,5 +1,5 @@
-//! `show`: a timeline as text, picture, chain of waits, page or table of blame; as a page or a chain
-//! also two of them.
+//! `show`: a timeline as text, picture, chain of waits, page or table of blame; as a page or a
+//! chain also two of them.
 
 use std::io::{self, IsTerminal};
 use std::iter;
