@@ -14,7 +14,8 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RELEASE = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").absolute() / "release"
-OUR_PROGRAMS = ("clearlane", "clearlane-sim", "clearlane-load")
+# Each with its package.
+OUR_PROGRAMS = {"clearlane": "clearlane", "clearlane-sim": "clearlane-simulator", "clearlane-load": "clearlane-loadgen"}
 BEFORE_A_COMMAND = {"do", "then", "else", "until", "while", "if", "exec", "time", "!"}
 
 
@@ -74,10 +75,20 @@ def is_placeholder(word):
 
 
 @functools.cache
-def packages():
+def metadata():
     said = subprocess.run(["cargo", "metadata", "--no-deps", "--format-version", "1", "--locked"], cwd=ROOT,
                           check=True, stdout=subprocess.PIPE, text=True)
-    return {package["name"]: package for package in json.loads(said.stdout)["packages"]}
+    return json.loads(said.stdout)
+
+
+def packages():
+    return {package["name"]: package for package in metadata()["packages"]}
+
+
+def default_packages():
+    """The names of those that cargo takes at the top if none is named."""
+    ids = metadata()["workspace_default_members"]
+    return {package["name"] for package in metadata()["packages"] if package["id"] in ids}
 
 
 def cargo_problems(words):
