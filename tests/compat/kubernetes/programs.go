@@ -5,6 +5,7 @@
 package programs
 
 import (
+	_ "k8s.io/apiextensions-apiserver/test/integration"
 	_ "k8s.io/apiserver/pkg/storage/cacher"
 	_ "k8s.io/apiserver/pkg/storage/etcd3"
 	_ "k8s.io/apiserver/pkg/storage/storagebackend/factory"
