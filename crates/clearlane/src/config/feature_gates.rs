@@ -5,7 +5,7 @@
 //! themselves, wherever they stand in the list:
 //!
 //! ```text
-//!   AllAlpha=true,LeaseCheckpoint=false     all of alpha but one
+//!   AllAlpha=true,InitialCorruptCheck=false     all of alpha but one
 //! ```
 //!
 //! Each of etcd's gates is known. Some switch nothing, because what they stand for does not change

@@ -74,6 +74,7 @@ pub(super) fn tls_config(
     warnings: &mut Vec<String>,
 ) -> Result<TlsConfig, ConfigError> {
     let mut client_urls = reader.urls(CLIENTS.listen);
+    client_urls.extend(reader.urls("listen-client-http-urls"));
     client_urls.extend(reader.urls("listen-metrics-urls"));
     let peer_urls = reader.urls(PEERS.listen);
     let clients = tls_info(reader, &CLIENTS, &client_urls, data_dir, warnings)?;

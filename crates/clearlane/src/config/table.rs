@@ -136,9 +136,9 @@ const RAFT: &[Flag] = &[
         "this is always done",
     ),
     flag("snapshot-count", Count, "10000")
-        .help("Number of applied entries after which the write-ahead log gets a snapshot record."),
+        .help("Number of applied entries (or 64 MiB) after which the log gets a snapshot record."),
     flag("snapshot-catchup-entries", Count, "5000")
-        .help("Number of entries before the snapshot record that are kept for slow followers."),
+        .help("Number of entries that are kept for slow followers (at most 64 MiB)."),
     flag("raft-read-timeout", Duration, "5s").ignored(
         "Read time-out of connections between members.",
         "such connections are closed when pings are not answered",
@@ -148,7 +148,7 @@ const RAFT: &[Flag] = &[
         "such connections are closed when pings are not answered",
     ),
     flag("max-wals", Count, "5")
-        .help("Maximum number of segment files of the write-ahead log (0: no limit)."),
+        .help("Maximum number of segments of the log, unless a start needs more (0: no limit)."),
     flag("max-snapshots", Count, "5")
         .ignored("Maximum number of snapshot files (0: no limit).", "there are no snapshot files"),
 ];
@@ -161,7 +161,7 @@ const STORE: &[Flag] = &[
     flag("backend-batch-interval", Duration, "0s")
         .help("Maximum time between two commits of the backend (0: 100 ms)."),
     flag("backend-batch-limit", Count, "0")
-        .help("Maximum number of operations in a commit of the backend (0: 10,000)."),
+        .help("Number of pending operations from which the backend commits (0: 10,000)."),
     flag("backend-bbolt-freelist-type", OneOf(&["map", "array"]), "map")
         .ignored("Representation of bbolt's free list.", "bbolt is not used"),
     flag("memory-mlock", Switch, "false")
@@ -181,15 +181,15 @@ const REQUESTS: &[Flag] = &[
     flag("grpc-keepalive-min-time", Duration, "5s")
         .help("Minimum time between two pings of a client; one that sends more is disconnected."),
     flag("grpc-keepalive-interval", Duration, "2h0m0s")
-        .help("Time without traffic after which the member pings a client (0: the default)."),
+        .help("Time without traffic after which the member pings a client (0: both defaults)."),
     flag("grpc-keepalive-timeout", Duration, "20s")
-        .help("Time that a client has to answer a ping (0: the default)."),
+        .help("Time that a client has to answer a ping (0: both defaults)."),
     flag("watch-progress-notify-interval", Duration, "10m0s")
         .help("Time between two progress notifications of a watcher (0: 10 min; minimum: 100 ms)."),
     flag("warning-apply-duration", Duration, "100ms")
         .help("Time above which the application of a request is logged as a warning."),
     flag("warning-unary-request-duration", Duration, "300ms")
-        .help("Time above which a unary request is logged as a warning."),
+        .help("Time above which a unary call of KV is logged as a warning."),
 ];
 
 const COMPACTION: &[Flag] = &[
@@ -220,8 +220,10 @@ const ERAS: &[Flag] = &[
         .help("Version of etcd whose read path is used, or Clearlane's own."),
     flag("read-mode", OneOf(&["", "log", "read-index", "lease", "serializable"]), "")
         .help("How reads are made linearizable (empty: as in the era; serializable: not at all)."),
-    flag("engine", OneOf(&["redb", "sled", "memory"]), "redb")
-        .help("Storage engine of the store; memory keeps nothing on disk."),
+    flag("engine", OneOf(&["redb", "sled", "memory"]), "redb").help(
+        "Storage engine of the store. A member with memory does not start again once its log \
+             has a snapshot record.",
+    ),
     flag("engine-cache-bytes", Count, "67108864")
         .help("Size of the engine's cache, in bytes (minimum: 1 MiB)."),
     flag("net-threads", Count, "0").help(

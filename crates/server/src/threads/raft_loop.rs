@@ -81,14 +81,16 @@ pub(super) fn run(
     };
     let mut next_tick = shared.start.elapsed() + tick;
     loop {
-        this.replica.poll(shared.start.elapsed())?.dispatch(&mut this);
+        let ready = this.replica.poll(shared.start.elapsed())?;
+        // First: a client whose entry is applied finds it committed.
+        this.publish_status();
+        ready.dispatch(&mut this);
         if this.is_stopping {
             return Err(Error::Removed);
         }
         for id in this.unreachable.drain(..) {
             this.replica.handle_input(ReplicaInput::Unreachable(id))?;
         }
-        this.publish_status();
         let due = this.replica.next_poll().map_or(next_tick, |poll| poll.min(next_tick));
         thread_trace.end_step(StepKind::Running);
         // The network's work in this time counts as sleep.
