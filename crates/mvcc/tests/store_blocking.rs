@@ -421,7 +421,7 @@ fn held_up_by_an_open_read(era: Era) -> &'static str {
         [false, false, false, true, true, true] => {
             "a commit for a snapshot or a compaction, and behind it every request"
         }
-        [false, false, false, false, false, false] => "none of these: see [what blocks]",
+        [false, false, false, false, false, false] => "nothing: see [what blocks]",
         other => panic!("era {era}: the table has no words for {other:?}"),
     }
 }
