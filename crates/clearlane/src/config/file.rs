@@ -9,7 +9,8 @@
 //! ```
 //!
 //! With a file nothing else counts, neither flags nor variables. Errors and warnings begin with the
-//! file and the line. An unknown key is a warning; one that is repeated is an error.
+//! file, and those of one key with its line. An unknown key is a warning; a repeated one is an
+//! error.
 
 use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
 

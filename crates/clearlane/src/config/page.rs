@@ -38,7 +38,7 @@ one dash; in the environment `ETCD_NAME=value`; in a [config file](../crates/cle
 
 An unknown flag, a wrong value, or a key that a config file has twice is an error; an unknown key or an unknown
 variable `ETCD_...` logs a warning. What is misspelt is answered with what is probably meant, and for a config file
-the message begins with file and line.
+the message begins with the file, and with the line if one alone is wrong.
 
 This page is printed from [the table](../crates/clearlane/src/config/table.rs) of all flags. After a change
 there: `UPDATE_GOLDENFILES=1 cargo test -p clearlane --test config`.
