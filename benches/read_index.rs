@@ -30,7 +30,7 @@ const READERS: [u64; 4] = [1, 10, 100, 1_000];
 const ROUND_TRIPS: [Duration; 3] =
     [Duration::from_micros(100), Duration::from_micros(500), Duration::from_millis(2)];
 const TARGET_READS_PER_SECOND: f64 = 300_000.0;
-const RUNS: usize = 3;
+const RUNS: usize = 5;
 
 fn main() {
     let quick = std::env::args().any(|argument| argument == "--test");

@@ -1,7 +1,7 @@
 //! How long a member needs that was away for 200,000 entries, and what that costs the others.
 //!
 //! ```text
-//! cargo bench --bench catch_up                       # three rounds, about two minutes
+//! cargo bench --bench catch_up                       # five rounds, about three minutes
 //! cargo bench --bench catch_up -- --test             # once, with little of everything
 //! CLEARLANE_THIRD_DIR=/dev/shm cargo bench ...       # the third member's files are somewhere else
 //! ```
@@ -36,7 +36,7 @@ use crate::report::Report;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const HEALTHY: &str = "a healthy member goes on";
-const ROUNDS: u64 = 3;
+const ROUNDS: u64 = 5;
 
 /// How much of everything.
 struct BenchSize {

@@ -10,7 +10,7 @@
 //! What is timed is at the head of each part: `puts.rs`, `ranges.rs`, `fan_out.rs`, `unsynced.rs`
 //! (`lagging`); the open-loop window of the last two is in `load_window.rs`. Stores are on redb, in
 //! the system's directory for temporary files. Eras take turns in one process, and figures are
-//! medians over the rounds. They go to the terminal and to `target/mvcc/PART.json`.
+//! medians over five rounds. They go to the terminal and to `target/mvcc/PART.json`.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
@@ -59,7 +59,7 @@ fn main() {
         false if named.is_empty() => vec![Era::Clearlane, Era::V3_5],
         false => named,
     };
-    let settings = BenchConfig { eras, rounds: if quick { 1 } else { 3 }, quick };
+    let settings = BenchConfig { eras, rounds: if quick { 1 } else { 5 }, quick };
     let named = PARTS.iter().any(|(name, _)| is(name));
     for (name, measure) in PARTS {
         if !named || is(name) {
