@@ -30,7 +30,7 @@ struct FeatureGate {
 /// But for `AllAlpha` and `AllBeta`.
 const FEATURE_GATES: [FeatureGate; 9] = [
     gate("CompactHashCheck", false, None, "members compare hashes after compactions"),
-    gate("FastLeaseKeepAlive", true, Some(true), "a leader renews a lease without waiting"),
+    gate("FastLeaseKeepAlive", true, Some(false), "a renewal waits for the applied index"),
     gate("InitialCorruptCheck", false, None, "a member compares hashes before it serves"),
     gate("LeaseCheckpoint", false, None, "members share the remaining time of leases"),
     gate("LeaseCheckpointPersist", false, Some(true), "a checkpoint is written to disk"),
