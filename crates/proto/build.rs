@@ -7,8 +7,8 @@
 //!
 //! Two settings differ from what prost does by itself:
 //!
-//! * A field of type `bytes` becomes [`Bytes`], not `Vec<u8>`: a key or value is passed on
-//!   (request, log entry, record, answer, event) without a copy.
+//! * A field of type `bytes` becomes [`Bytes`], not `Vec<u8>`: a decoded key or value is a slice of
+//!   its message, and code that keeps it longer copies it.
 //! * A `map` becomes a `BTreeMap`, so that encoding a message twice gives the same bytes.
 //!
 //! [`Bytes`]: https://docs.rs/bytes/latest/bytes/struct.Bytes.html

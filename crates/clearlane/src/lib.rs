@@ -8,7 +8,7 @@
 //! | [`config`] | flags, environment, config file |
 //! | [`data`] | a member's data directory, and how it is opened |
 //! | `listeners` | binds all ports and sockets |
-//! | [`tools`] | subcommands for data of a member that does not run |
+//! | [`tools`] | subcommands: snapshots, data of a stopped member, version, completions, `man` |
 //! | [`logging`] | the log |
 //! | [`timeline`] | the file of `--timeline` |
 //! | [`auto_compaction`], [`corruption_check`] | what a member does by itself |

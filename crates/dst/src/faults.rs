@@ -1,7 +1,7 @@
 //! The faults, drawn from the seed; `docs/dst.md` lists them.
 //!
 //! ```text
-//!   0 s                                                                     20 s         ≤ 80 s
+//!   0 s                                                               8 to 30 s   ≤ 60 s more
 //!   │ client operations ...                                                   │            │
 //!   │   faults ──╳────╳╳──╳───────╳─────────╳╳╳──╳────╳──────────╳──╳──────── │ the quiet  │
 //!   │                                                                         │ phase      │

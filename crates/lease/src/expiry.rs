@@ -66,9 +66,9 @@ pub(crate) struct ExpirySchedule {
 }
 
 impl ExpirySchedule {
-    /// For a member that begins to lead: every lease has its whole time, and an election timeout.
-    /// Leases of the same length would all end at one moment, though they were granted over days;
-    /// so if there are many, they are spread.
+    /// For a member that begins to lead: every lease has its whole time, or what its checkpoint
+    /// says, and an election timeout. Leases of the same length would all end at one moment, though
+    /// they were granted over days; so if there are many, they are spread.
     pub(crate) fn start(leases: &mut LeaseMap, now: Duration, config: &Config) -> ExpirySchedule {
         let mut schedule = ExpirySchedule {
             checkpoint_interval: config.checkpoint_interval,

@@ -207,8 +207,8 @@ impl Lessor {
         self.state.lock().leases.by_id.len()
     }
 
-    /// This member leads from now on. All leases have their time again, and an election time-out
-    /// more.
+    /// This member leads from now on. All leases have their whole time again, or what their
+    /// checkpoint says, and an election time-out more.
     pub fn promote(&self, now: Duration) {
         let mut state = self.state.lock();
         state.schedule = Some(ExpirySchedule::start(&mut state.leases, now, &self.config));

@@ -2,16 +2,13 @@
 //! waits. See `docs/peers.md`.
 //!
 //! The runtime of the connections runs on the raft loop's thread, while raft has nothing to do, and
-//! for one look at the sockets between two turns of a busy raft. So a message wakes no second
-//! thread (`docs/decisions/server-raft-and-network.md`):
+//! for one look at the sockets between two turns of a busy raft. Why:
+//! `docs/decisions/server-raft-and-network.md`.
 //!
 //! ```text
 //!   raft ──── turn ────┐                              ┌──── turn ────┐
 //!   connections        └ write │ sleep │ read, decode ┘              └ write │ ...
 //! ```
-//!
-//! What takes long or asks a disk is done on other threads. The runtime's timers are exact to a
-//! millisecond, so raft may sleep for one more than it has asked for.
 
 use std::io;
 use std::sync::Arc;

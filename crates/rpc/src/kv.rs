@@ -1,4 +1,4 @@
-//! The five calls of KV, from the head of a request to the head of its answer.
+//! The five unary calls of KV, from the head of a request to the head of its answer.
 //!
 //! They come from connections, and from the JSON gateway, which has read the message another way.
 

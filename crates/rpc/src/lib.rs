@@ -4,13 +4,13 @@
 //! |---|---|
 //! | [`serve`] | network threads: which has which connection |
 //! | `router` | one request: gRPC, gateway or HTTP |
-//! | `kv`, `unary`, `range_body`, `response_body`, `gzip` | KV's calls, from bytes to bytes |
-//! | `context` | one call: deadline, trace, and the calls of KV |
-//! | `interceptors` | may this member answer this call at all? |
+//! | `kv`, `unary`, `range_body`, `response_body`, `grpc_frame`, `gzip` | KV, from bytes to bytes |
+//! | `context`, `interceptors` | one call: may this member answer it? deadline, trace |
+//! | `client_info`, `slow_request` | which client it is; what the log says of slow calls |
 //! | `kv_service`, [`watch`], `lease`, [`cluster`], [`maintenance`], [`auth`] | services |
 //! | `lock`, `election`, `lock_queue` | etcd's concurrency services |
 //! | `health` | gRPC's health service |
-//! | [`http`] | version, health, metrics, and the API in JSON |
+//! | [`http`], `gateway` | version, health, metrics, and the API in JSON |
 //! | [`metrics`] | the metrics page |
 //! | `status` | which gRPC code goes with which error |
 

@@ -1,7 +1,8 @@
 //! The answer to a range, from stored records to bytes.
 //!
 //! The store keeps a record as an encoded `KeyValue`, and an answer has it in that form, too. So
-//! nothing is decoded here: between the store's page and the socket a value is copied once.
+//! nothing is decoded here. A committed value is copied twice, from its page and into the frame; a
+//! pending one once, into the frame.
 //!
 //! ```text
 //!   0 │ length │ header │ tag length record │ tag length record │ ... │ more │ count

@@ -8,8 +8,8 @@
 //!                           └─ HTTP ─────────────────────────────────▶ http     health, metrics
 //! ```
 //!
-//! The calls of [KV](crate::kv) go past tonic: its router and its codec cost as much as looking a
-//! key up.
+//! The unary calls of [KV](crate::kv) go past tonic: its router and its codec cost as much as
+//! looking a key up. RangeStream does not.
 
 use std::convert::Infallible;
 use std::future::{Future, ready};

@@ -8,7 +8,8 @@
 //!   stored: the minority is corrupt.
 //!
 //! Two hashes are compared only if they are of one revision, compacted at one revision. A member
-//! that does not answer, or cannot be compared, does not count as corrupt. The members are asked
+//! that does not answer, or cannot be compared, does not count as corrupt, but for the periodic
+//! check: there one that is ahead of the leader, or compacted further, does. The members are asked
 //! [elsewhere](crate::threads::PeerClients).
 
 use std::collections::BTreeMap;

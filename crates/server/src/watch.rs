@@ -5,11 +5,9 @@
 //!   net thread         wake set's task: wake tasks 3 7 9 │ 3 takes, sends │ 7 takes, sends │ ...
 //! ```
 //!
-//! To wake a thread costs more than to notify a stream. So the delivery thread leaves the tasks of
-//! the streams in the [`WakeSet`] of their net thread, and wakes that once. A slow client
-//! blocks no other one: its channel is bounded, and what does not fit is read from the store later
-//! ([`clearlane_mvcc::watch`]). When a raft snapshot replaces the store, the streams move to the
-//! new one: see [`CurrentWatchableStore`].
+//! To wake a thread costs more than to notify a stream: hence the [`WakeSet`] of each net thread.
+//! When a raft snapshot replaces the store, the streams move to the new one: see
+//! [`CurrentWatchableStore`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

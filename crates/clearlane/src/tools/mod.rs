@@ -1,4 +1,4 @@
-//! What can be done with a member's data, apart from running it.
+//! The subcommands: what the program does apart from running a member.
 //!
 //! | command | what it does |
 //! |---|---|

@@ -99,9 +99,8 @@ impl Cluster {
         }
     }
 
-    /// Of two voters one was removed, and the removal was committed by it alone: the other lost its
-    /// power before it wrote that down, and counts two voters, of which one is stopped for good.
-    /// etcd comes to the same end.
+    /// Whether a member counts two voters for ever, of which one is gone: the end that `docs/dst.md`
+    /// excuses.
     fn has_lost_quorum(&self) -> bool {
         let is_gone = |id| self.machines.get(id).is_some_and(|machine| machine.is_removed);
         let here = self.machines.values().filter(|machine| !machine.is_removed);

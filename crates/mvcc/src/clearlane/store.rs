@@ -10,8 +10,8 @@
 //! scheduled, for each step over the index, and to write the finished mark. Commits take only the
 //! backend's locks; hashes, and the search for records to remove, read a snapshot.
 //!
-//! Lock order: `store`, then the backend's own, or `compactions`. Invariant: every revision that a
-//! state's index names has its record in the same state.
+//! Lock order: `store`, then the backend's own, then `compactions` (also taken alone). Invariant:
+//! every revision that a state's index names has its record in the same state.
 
 use std::sync::Arc;
 use std::time::Duration;

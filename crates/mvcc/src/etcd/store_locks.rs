@@ -43,7 +43,8 @@ pub(crate) enum StoreLocks {
     ///   exclusively *before* it ends the backend's transaction, for no new reader may find the new
     ///   revision without its records. So write-back, and the commit of a full batch, hold `revMu`.
     /// * **A commit for a snapshot** and **scheduling a compaction** take `store` exclusively. The
-    ///   first is made once in 10,000 entries, by the commit thread.
+    ///   first is made by the commit thread: before the log gets a snapshot record, and when a
+    ///   compaction is done.
     RevMu { store: RwLock<()>, rev_mu: RwLock<Revisions> },
 }
 

@@ -11,7 +11,7 @@
 //!
 //! One or two changes lie in 24 bytes (`inline_history.rs`), more of them in chunks of 64 that the
 //! states of the index share (`chunked_history.rs`). Versions and creations are not kept per
-//! change: those of the first change that is left are enough to count from. In etcd: `keyIndex`.
+//! change: those of the first change of each chunk are enough to count from. In etcd: `keyIndex`.
 //! See `docs/mvcc.md` for a key's life in pictures.
 
 mod key_change;

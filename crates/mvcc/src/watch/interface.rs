@@ -13,8 +13,8 @@ use crate::watch::channel::{WakeSet, WatchChannel};
 use crate::watch::detached_stream::DetachedStream;
 use crate::watch::response::{Response, WatchId, WatchRequest};
 
-/// Wakes the thread that sleeps until there is something of this kind to do. Called with none of
-/// our locks held, and perhaps for nothing.
+/// Wakes the thread that sleeps until there is something of this kind to do. Called with no lock of
+/// the watchable store held, but perhaps with `watchHub`; and perhaps for nothing.
 pub type WorkSignal = Box<dyn Fn(WatchWork) + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

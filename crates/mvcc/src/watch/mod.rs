@@ -9,9 +9,9 @@
 //!   [`etcd::watch`](crate::etcd::watch) implement it.
 //! * [`current_store`], [`detached_stream`]: a store is replaced, and its streams move.
 //!
-//! Invariants: a watcher's responses begin with `Created` and rise in revisions; all its events of
-//! one revision are in one response; `Progress` at R comes after every event up to R. See
-//! `docs/watch.md`.
+//! Invariants: a watcher's responses begin with `Created` and rise in revisions, but for the end by
+//! a compaction, at revision 0; all its events of one revision are in one response; `Progress` at R
+//! comes after every event up to R. See `docs/watch.md`.
 
 pub mod channel;
 pub mod current_store;

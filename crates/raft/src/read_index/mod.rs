@@ -9,8 +9,8 @@
 //! The queue uses contexts and indexes, and does not know what carries them. All modes rest on
 //! [`ids`], numbers that are not used twice, and share the waiting, the giving up and the time.
 //!
-//! etcd: the read loop of `v3_server.go`. Learners, `hasleader` and a member that lags too far are
-//! the server's. `docs/read-index.md` has the modes and why they are correct.
+//! etcd: the read loop of `v3_server.go`. Learners and `hasleader` are the server's.
+//! `docs/read-index.md` has the modes and why they are correct.
 
 pub mod ids;
 pub mod interface;

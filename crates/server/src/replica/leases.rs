@@ -1,8 +1,7 @@
 //! What a leader does about leases: it starts their time, and proposes revocations and checkpoints.
 //!
-//! Such a proposal must not be forwarded to the next leader, as raft does with a follower's: that
-//! leader has started the leases' time again. So nothing is proposed unless raft leads now, in the
-//! term in which the leases' time was started.
+//! Nothing is proposed unless raft leads now, in the term in which the leases' time was started:
+//! `docs/lease.md` says why.
 
 use clearlane_proto::etcdserverpb::{
     InternalRaftRequest, LeaseCheckpointRequest, LeaseRevokeRequest,

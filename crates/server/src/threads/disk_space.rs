@@ -10,8 +10,7 @@
 //!                     │   refused, deletes are not       │  stays in memory, and in the log
 //! ```
 //!
-//! The log's thread [waits](DiskSpace::retry_while_full) on a full disk, and writes again. A commit
-//! that fails in the middle, because another process took the last bytes, stops the member.
+//! The log's thread [waits](DiskSpace::retry_while_full) on a full disk, and writes again.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -72,8 +72,8 @@ const UNCACHED_POOL_THREADS: usize = 4;
 /// A running member.
 ///
 /// Each thread owns its state, and they exchange batches. Beside the threads in the picture there
-/// are a [read pool](ReadPool) and two threads for watchers. A thread that fails sets
-/// [`ServerThreads::failure`], and all of them stop.
+/// are a [read pool](ReadPool), two threads for watchers and, from the first cold read on, a pool
+/// for those. A thread that fails sets [`ServerThreads::failure`], and all of them stop.
 #[derive(Debug)]
 pub struct ServerThreads {
     state: Arc<ServerState>,

@@ -49,7 +49,7 @@ pub struct SnapshotWatchableStore<A> {
 }
 
 impl<A: ConsistentIndex> SnapshotWatchableStore<A> {
-    /// A watchable store without watchers. `wake` is called when there is something to deliver or
+    /// A watchable store without watchers. `signal` is called when there is something to deliver or
     /// an unsynced watcher to read for; it must not call back into the watchable store.
     pub fn new(
         store: Arc<SnapshotStore<A>>,

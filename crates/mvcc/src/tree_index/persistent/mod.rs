@@ -1,8 +1,8 @@
 //! The default era's index: a tree that is not changed where a reader could see it.
 //!
-//! A reader holds a pointer to a root. The writer makes a new root for each change, which shares
-//! all nodes with the old one but those on the way to the changed leaf (`edit.rs`); nodes that no
-//! snapshot has are changed in place. Each child is stored with its number of live keys, so that
+//! A reader holds a pointer to a root. A change copies those nodes on its way that a snapshot has,
+//! the first one behind a snapshot the root among them, and shares all others (`edit.rs`); nodes
+//! that no snapshot has are changed in place. Each child is stored with its number of live keys, so
 //! counting a range at the newest revision is one way down for each of its ends, and no walk. At an
 //! older revision a range is walked. The index has no lock: its writer stands behind the store's.
 //!
