@@ -99,8 +99,8 @@ impl Cluster {
         }
     }
 
-    /// Whether a member counts two voters for ever, of which one is gone: the end that `docs/dst.md`
-    /// excuses.
+    /// Whether a member counts two voters for ever, of which one is gone: `docs/dst.md` excuses
+    /// that end.
     fn has_lost_quorum(&self) -> bool {
         let is_gone = |id| self.machines.get(id).is_some_and(|machine| machine.is_removed);
         let here = self.machines.values().filter(|machine| !machine.is_removed);
