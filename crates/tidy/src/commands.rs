@@ -17,7 +17,7 @@ const PROGRAMS: [&str; 10] = [
     "etcdutl",
     "kubectl",
 ];
-const DIRECTORIES: [&str; 4] = ["./", ".ci/", "benches/", "tests/"];
+const DIRECTORIES: [&str; 5] = ["./", ".ci/", "benches/", "deploy/", "tests/"];
 
 pub fn check(repository: &Repository) -> Vec<String> {
     let pages = repository.files().filter(|file| file.path.ends_with(".md"));
