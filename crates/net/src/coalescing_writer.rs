@@ -10,17 +10,19 @@
 //!   write 57 (the end), flush          all of it goes, in one call
 //! ```
 //!
-//! While a [large response](ActiveLargeResponses) is under way, the other tasks and the sockets
-//! come [first](ReactorYield) after each full buffer (`docs/decisions/net-long-reads-yield.md`).
+//! While a [large response](ActiveLargeResponses) is under way, each full buffer takes a
+//! [turn](BulkTurns) of the network thread.
 
+use std::future::Future;
 use std::io::{self, IoSlice};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker, ready};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
 
-use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::bulk_turn::{BulkTurn, BulkTurns};
 
 /// What h2 hands over of a large frame before its rest.
 const LARGE_FRAME_CHUNK_BYTES: usize = 1024;
@@ -40,11 +42,17 @@ pub struct CoalescingWriter<C> {
     /// Flushes that were put off in a row.
     deferred_flushes: u32,
     large_responses: ActiveLargeResponses,
-    reactor_yield: Option<Arc<ReactorYield>>,
+    turns: BulkTurns,
+    /// Nothing is written before it comes.
+    next_turn: Option<BulkTurn>,
 }
 
 impl<C> CoalescingWriter<C> {
-    pub fn new(connection: C, large_responses: ActiveLargeResponses) -> CoalescingWriter<C> {
+    pub fn new(
+        connection: C,
+        large_responses: ActiveLargeResponses,
+        turns: BulkTurns,
+    ) -> CoalescingWriter<C> {
         CoalescingWriter {
             connection,
             buffer: Vec::new(),
@@ -52,7 +60,8 @@ impl<C> CoalescingWriter<C> {
             expects_more: false,
             deferred_flushes: 0,
             large_responses,
-            reactor_yield: None,
+            turns,
+            next_turn: None,
         }
     }
 }
@@ -102,16 +111,24 @@ impl<C: AsyncWrite + Unpin> CoalescingWriter<C> {
             written = ready!(Pin::new(&mut self.connection).poll_write(context, bytes))?;
         }
         if self.large_responses.is_any_active() {
-            self.reactor_yield = Some(ReactorYield::start(context));
+            self.request_turn(context);
         }
         Poll::Ready(Ok(written))
     }
 
-    /// Whether the other tasks and the sockets have had their turn. If not, this task is woken
-    /// after them.
-    fn has_yielded(&mut self, context: &Context<'_>) -> bool {
-        self.reactor_yield.take_if(|waiting| waiting.is_finished(context));
-        self.reactor_yield.is_none()
+    /// The task is woken when it comes. Threads that wait for this core go first, too.
+    fn request_turn(&mut self, context: &mut Context<'_>) {
+        std::thread::yield_now();
+        self.next_turn = Some(self.turns.request());
+        let _ = self.poll_turn(context);
+    }
+
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(turn) = &mut self.next_turn {
+            ready!(Pin::new(turn).poll(context));
+            self.next_turn = None;
+        }
+        Poll::Ready(())
     }
 }
 
@@ -131,9 +148,7 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for CoalescingWriter<C> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if !self.has_yielded(context) {
-            return Poll::Pending;
-        }
+        ready!(self.poll_turn(context));
         // Small answers that were copied together go at once: they are of another length. So may
         // the rest of a part of a long one be, but behind that comes more.
         let is_long = self.large_responses.is_any_active();
@@ -152,13 +167,13 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for CoalescingWriter<C> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !self.has_yielded(context) {
+        if self.poll_turn(context).is_pending() {
             return Poll::Ready(Ok(()));
         }
         if std::mem::take(&mut self.expects_more) && self.deferred_flushes < DEFERRED_FLUSHES_MAX {
             self.deferred_flushes += 1;
             if self.large_responses.is_any_active() {
-                self.reactor_yield = Some(ReactorYield::start(context));
+                self.request_turn(context);
             } else {
                 context.waker().wake_by_ref();
             }
@@ -200,48 +215,6 @@ impl Drop for LargeResponseGuard {
     }
 }
 
-/// The tasks of this thread that are ready, those for which something has arrived, and the threads
-/// that wait for its core.
-///
-/// A task that wakes itself does not yield to them: its thread looks at the sockets when no task is
-/// ready, or after some number of them. The runtime keeps a list of the tasks to wake after that
-/// look. The task of a connection is woken by others as well, by each part of the answer, and would
-/// go on at once: so it is not on the list itself, but this is, and remembers.
-#[derive(Debug)]
-struct ReactorYield {
-    is_done: AtomicBool,
-    waker: Mutex<Waker>,
-}
-
-impl ReactorYield {
-    /// The task is woken when they were served.
-    fn start(context: &Context<'_>) -> Arc<ReactorYield> {
-        let others = Arc::new(ReactorYield {
-            is_done: AtomicBool::new(false),
-            waker: Mutex::new(context.waker().clone()),
-        });
-        std::thread::yield_now();
-        let waker = Waker::from(Arc::clone(&others));
-        if pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker)).is_ready() {
-            // It is not at first. If it were, no task would wake this one.
-            waker.wake();
-        }
-        others
-    }
-
-    fn is_finished(&self, context: &Context<'_>) -> bool {
-        self.waker.lock().clone_from(context.waker());
-        self.is_done.load(Ordering::Acquire)
-    }
-}
-
-impl Wake for ReactorYield {
-    fn wake(self: Arc<ReactorYield>) {
-        self.is_done.store(true, Ordering::Release);
-        self.waker.lock().wake_by_ref();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
@@ -264,7 +237,7 @@ mod tests {
             let expected = pieces.concat();
             let long = ActiveLargeResponses::default();
             let writes = async {
-                let mut ours = CoalescingWriter::new(ours, long.clone());
+                let mut ours = CoalescingWriter::new(ours, long.clone(), BulkTurns::start());
                 let mut under_way = None;
                 for (number, piece) in pieces.iter().enumerate() {
                     ours.write_all(piece).await.unwrap();
@@ -300,12 +273,12 @@ mod tests {
         sends.write_all(b"!").await.unwrap();
         let gone = Rc::new(Cell::new(0));
         let tasks = LocalSet::new();
-        let pieces = Rc::clone(&gone);
+        let (pieces, turns) = (Rc::clone(&gone), BulkTurns::start());
         tasks.spawn_local(async move {
             let writes = async {
                 let long = ActiveLargeResponses::default();
                 let _under_way = long.start();
-                let mut ours = CoalescingWriter::new(tokio::io::sink(), long);
+                let mut ours = CoalescingWriter::new(tokio::io::sink(), long, turns);
                 for _ in 0..1000 {
                     ours.write_all(&[1; LARGE_FRAME_CHUNK_BYTES]).await.unwrap();
                     ours.write_all(&[2; BUFFER_BYTES_MAX]).await.unwrap();

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | [`listener`] | ports and sockets, and whether a connection on them speaks TLS |
 //! | [`tls`] | certificates, which clients may connect, and connections to others |
+//! | [`bulk_turn`] | large work of a network thread, a piece at a time |
 //! | [`coalescing_writer`] | many small writes become few large ones |
 //! | [`ping_limiter`] | closes connections of clients that ping too often, as gRPC servers do |
 //! | [`sched`] | which threads get a core first |
 
+pub mod bulk_turn;
 pub mod coalescing_writer;
 pub mod listener;
 pub mod ping_limiter;

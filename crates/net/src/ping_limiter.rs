@@ -6,15 +6,19 @@
 //! third strike sends `GOAWAY` with `too_many_pings`. That must not fall into the middle of a
 //! frame: h2 may write up to the end of its last one.
 //!
+//! The scan also counts new streams: many at once are read in [turns](BulkTurns) of the thread.
 //! Which streams are open is not followed: etcd allows a ping in two hours on a connection without
 //! streams, and here the pause is the same with and without (`docs/clearlane-and-etcd.md`).
 
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::bulk_turn::{BulkTurn, BulkTurns};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// grpc-go's `maxPingStrikes`.
@@ -26,6 +30,10 @@ const GOAWAY_FRAME: &[u8] = b"\0\0\x16\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0bto
 /// How much the connection's task reads before the tasks of its streams run. h2 keeps what they
 /// have not read yet, and ends a connection on which that is too many small frames.
 const READ_BYTES_PER_POLL: usize = 64 << 10;
+/// New streams between two turns of the thread: each takes some ten microseconds.
+const STREAMS_PER_TURN: usize = 32;
+/// What is read in the turn after a read with more new streams than that: about as many.
+const MANY_STREAMS_READ_BYTES: usize = 2 << 10;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -46,6 +54,10 @@ pub struct PingLimiter<C> {
     /// `Some` while only the writer can go on.
     reader_waker: Option<Waker>,
     bytes_since_pending: usize,
+    streams_since_pending: usize,
+    turns: BulkTurns,
+    /// Nothing is read before it comes.
+    next_turn: Option<BulkTurn>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,12 +69,12 @@ enum LimiterState {
 }
 
 impl<C> PingLimiter<C> {
-    /// An interval of zero limits nothing.
-    pub fn new(connection: C, min_interval: Duration) -> PingLimiter<C> {
+    /// An interval of zero does not limit pings.
+    pub fn new(connection: C, min_interval: Duration, turns: BulkTurns) -> PingLimiter<C> {
         PingLimiter {
             connection,
             min_interval,
-            preface: (!min_interval.is_zero()).then_some(PREFACE),
+            preface: Some(PREFACE),
             incoming: FrameScanner::default(),
             outgoing: FrameScanner::default(),
             last_ping: None,
@@ -70,6 +82,9 @@ impl<C> PingLimiter<C> {
             state: LimiterState::Open,
             reader_waker: None,
             bytes_since_pending: 0,
+            streams_since_pending: 0,
+            turns,
+            next_turn: None,
         }
     }
 
@@ -82,10 +97,12 @@ impl<C> PingLimiter<C> {
         }
         self.preface = Some(&preface[length..]);
         bytes = &bytes[length..];
-        let mut pings = 0;
+        let (mut pings, mut streams) = (0, 0);
         self.incoming.scan(bytes, |kind, flags| {
             pings += u32::from(kind == PING && flags & ACK == 0);
+            streams += usize::from(kind == HEADERS);
         });
+        self.streams_since_pending += streams;
         for _ in 0..pings {
             self.on_ping(Instant::now());
         }
@@ -135,6 +152,47 @@ impl<C: AsyncWrite + Unpin> PingLimiter<C> {
     }
 }
 
+impl<C: AsyncRead + Unpin> PingLimiter<C> {
+    /// Reads what may be read before other tasks of the thread run.
+    fn poll_read_slice(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let has_many_streams = self.streams_since_pending >= STREAMS_PER_TURN;
+        if has_many_streams {
+            let turn = self.next_turn.get_or_insert_with(|| self.turns.request());
+            ready!(Pin::new(turn).poll(context));
+            self.next_turn = None;
+            self.start_slice();
+        } else if self.bytes_since_pending >= READ_BYTES_PER_POLL {
+            self.start_slice();
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let connection = Pin::new(&mut self.connection);
+        let read = if has_many_streams {
+            let length = buffer.remaining().min(MANY_STREAMS_READ_BYTES);
+            let mut few = ReadBuf::new(buffer.initialize_unfilled_to(length));
+            let read = connection.poll_read(context, &mut few);
+            let length = few.filled().len();
+            buffer.advance(length);
+            read
+        } else {
+            connection.poll_read(context, buffer)
+        };
+        if read.is_pending() {
+            self.start_slice();
+        }
+        read
+    }
+
+    fn start_slice(&mut self) {
+        self.bytes_since_pending = 0;
+        self.streams_since_pending = 0;
+    }
+}
+
 impl<C: AsyncRead + AsyncWrite + Unpin> AsyncRead for PingLimiter<C> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -143,17 +201,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> AsyncRead for PingLimiter<C> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.state == LimiterState::Open {
-            if this.bytes_since_pending >= READ_BYTES_PER_POLL {
-                this.bytes_since_pending = 0;
-                context.waker().wake_by_ref();
-                return Poll::Pending;
-            }
             let before = buffer.filled().len();
-            let read = Pin::new(&mut this.connection).poll_read(context, buffer);
-            if read.is_pending() {
-                this.bytes_since_pending = 0;
-            }
-            ready!(read)?;
+            ready!(this.poll_read_slice(context, buffer))?;
             this.bytes_since_pending += buffer.filled().len() - before;
             this.on_read(&buffer.filled()[before..]);
             if this.state == LimiterState::Open {
@@ -235,6 +284,9 @@ impl FrameScanner {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::runtime::{Builder, Runtime};
+
     use super::*;
 
     fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
@@ -256,8 +308,17 @@ mod tests {
         }
     }
 
-    fn limiter() -> PingLimiter<()> {
-        let mut limiter = PingLimiter::new((), Duration::from_secs(5));
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    fn limiter(runtime: &Runtime) -> PingLimiter<()> {
+        let _inside = runtime.enter();
+        PingLimiter::new((), Duration::from_secs(5), BulkTurns::start())
+    }
+
+    fn open_limiter() -> PingLimiter<()> {
+        let mut limiter = limiter(&runtime());
         limiter.on_read(&PREFACE[..7]);
         limiter.on_read(&PREFACE[7..]);
         limiter
@@ -265,7 +326,7 @@ mod tests {
 
     #[test]
     fn the_third_strike_is_one_too_many() {
-        let mut limiter = limiter();
+        let mut limiter = open_limiter();
         let ping = frame(PING, 0, 8);
         for _ in 0..3 {
             // An answer to a ping of ours is none.
@@ -280,7 +341,7 @@ mod tests {
 
     #[test]
     fn answers_and_pauses_are_forgiving() {
-        let mut limiter = limiter();
+        let mut limiter = open_limiter();
         for _ in 0..10 {
             limiter.on_read(&[frame(PING, 0, 8), frame(PING, 0, 8), frame(PING, 0, 8)].concat());
             limiter.on_write(&frame(HEADERS, 0, 3));
@@ -293,9 +354,32 @@ mod tests {
 
     #[test]
     fn what_is_not_http_2_is_let_through() {
-        let mut limiter = PingLimiter::new((), Duration::from_secs(5));
+        let mut limiter = limiter(&runtime());
         limiter.on_read(b"POST / HTTP/1.1\r\n");
         limiter.on_read(&[PREFACE, &frame(PING, 0, 8).repeat(9)].concat());
         assert_eq!(limiter.state, LimiterState::Open);
+    }
+
+    /// Another task runs after each batch of them.
+    #[test]
+    fn many_new_streams_are_read_in_turns() {
+        let runtime = runtime();
+        runtime.block_on(async {
+            let streams = 1000;
+            let sent = [PREFACE, &frame(HEADERS, 4, 40).repeat(streams)].concat();
+            let (ours, mut theirs) = tokio::io::duplex(sent.len());
+            theirs.write_all(&sent).await.unwrap();
+            let turns = BulkTurns::start();
+            let mut limiter = PingLimiter::new(ours, Duration::ZERO, turns.clone());
+            let (mut read, mut largest, mut buffer) = (0, 0, [0; 8 << 10]);
+            while read < sent.len() {
+                let length = limiter.read(&mut buffer).await.unwrap();
+                read += length;
+                if read > buffer.len() {
+                    largest = largest.max(length);
+                }
+            }
+            assert!(largest <= MANY_STREAMS_READ_BYTES, "{largest} bytes");
+        });
     }
 }

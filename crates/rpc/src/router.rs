@@ -62,6 +62,7 @@ impl Router {
                 return Box::pin(ready(Ok(error_response(&unknown_method(request.uri())))));
             };
             self.add_client_name(&mut request);
+            request.extensions_mut().insert(self.client.large_responses.clone());
             return Box::pin(self.call_tonic(request, method));
         };
         let (head, body) = request.into_parts();

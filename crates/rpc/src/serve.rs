@@ -20,6 +20,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use clearlane_net::CONNECTION_WINDOW_BYTES;
+use clearlane_net::bulk_turn::BulkTurns;
 use clearlane_net::coalescing_writer::CoalescingWriter;
 use clearlane_net::listener::{
     BindAddress, Connection, ListenAddress, Listener, TransportSecurity,
@@ -251,8 +252,9 @@ fn run_net_thread(
         .build()?;
     runtime.block_on(async {
         let request_task = tokio::spawn(server.requests().clone().run());
+        let turns = BulkTurns::start();
         let services = ThreadServices {
-            grpc: grpc_services(&server, &config, &stopped).prepare(),
+            grpc: grpc_services(&server, &config, &stopped, &turns).prepare(),
             metrics: config.metrics.register_thread(),
             slow_thresholds: (config.slow_request_threshold, config.slow_apply_threshold),
             server,
@@ -264,10 +266,12 @@ fn run_net_thread(
         let mut open = JoinSet::new();
         // It ends when the accepting thread does.
         while let Some((connection, security)) = connections.recv().await {
+            turns.request().await;
             let conditions = Conditions {
                 router: router.clone(),
                 config: config.connections,
                 stopped: stopped.clone(),
+                turns: turns.clone(),
             };
             open.spawn(serve_connection(connection, security, conditions));
             while open.try_join_next().is_some() {}
@@ -283,7 +287,12 @@ fn run_net_thread(
 }
 
 /// All that tonic answers.
-fn grpc_services(server: &Server, config: &RpcConfig, stopped: &watch::Receiver<bool>) -> Routes {
+fn grpc_services(
+    server: &Server,
+    config: &RpcConfig,
+    stopped: &watch::Receiver<bool>,
+    turns: &BulkTurns,
+) -> Routes {
     let voters = {
         let server = server.clone();
         move |request: Request<()>| {
@@ -292,7 +301,7 @@ fn grpc_services(server: &Server, config: &RpcConfig, stopped: &watch::Receiver<
         }
     };
     let server = || server.clone();
-    let watch = WatchService::new(server(), stopped.clone());
+    let watch = WatchService::new(server(), stopped.clone(), turns.clone());
     let queue = LockQueue { server: server(), watch: watch.clone(), stopped: stopped.clone() };
     let lease = LeaseService { server: server() };
     let cluster = ClusterService { server: server(), reconfig_rules: config.reconfig_rules };
@@ -317,6 +326,7 @@ struct Conditions {
     router: Router,
     config: ConnectionConfig,
     stopped: watch::Receiver<bool>,
+    turns: BulkTurns,
 }
 
 async fn serve_connection(
@@ -401,11 +411,12 @@ async fn serve_tls<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 async fn serve_http<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     connection: C,
     client: ClientInfo,
-    Conditions { router, config, mut stopped }: Conditions,
+    Conditions { router, config, mut stopped, turns }: Conditions,
 ) {
     let protocols = http_builder(&config);
-    let connection = CoalescingWriter::new(connection, client.large_responses.clone());
-    let connection = PingLimiter::new(connection, config.ping_min_interval);
+    let large_responses = client.large_responses.clone();
+    let connection = CoalescingWriter::new(connection, large_responses, turns.clone());
+    let connection = PingLimiter::new(connection, config.ping_min_interval, turns);
     let router = Router { client, ..router };
     let served = protocols.serve_connection(TokioIo::new(connection), router);
     let mut served = pin!(served);

@@ -4,6 +4,7 @@
 //! sends progress notices that are due, and takes responses out of its channel, which the member's
 //! threads fill ([`clearlane_server::watch`]).
 //!
+//! * Many events at once, as for an unsynced watcher, go in [turns](BulkTurns) of the thread.
 //! * If the client does not read, the stream is not polled: it takes no responses out of its
 //!   channel, which is bounded, and no more requests.
 //! * As in etcd, the end of the requests does not end the stream. It ends when the client goes
@@ -23,6 +24,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use clearlane_mvcc::Change;
 use clearlane_mvcc::watch::{self as mvcc, ResponseKind, WatchedKeys};
+use clearlane_net::bulk_turn::{BulkTurn, BulkTurns};
+use clearlane_net::coalescing_writer::{ActiveLargeResponses, LargeResponseGuard};
 use clearlane_proto::etcdserverpb::watch_create_request::FilterType;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::watch_server::Watch;
@@ -47,6 +50,8 @@ use crate::interceptors::{
 use crate::status;
 
 const EVENT_BYTES_PER_POLL: usize = 64 << 10;
+/// After so many bytes of events the next wait for a turn of the thread.
+const BULK_EVENT_BYTES: usize = 16 << 10;
 const REQUESTS_PER_POLL: usize = 64;
 /// etcd's `grpcOverheadBytes`: a message longer than the longest request and this is cut.
 const FRAGMENT_OVERHEAD_BYTES: usize = 512 << 10;
@@ -59,6 +64,7 @@ pub struct WatchService {
     wake_set: WatchWakeSet,
     stopped: watch::Receiver<bool>,
     streams_opened: Arc<AtomicU64>,
+    turns: BulkTurns,
     _task: Arc<AbortOnDrop>,
 }
 
@@ -73,7 +79,11 @@ impl Drop for AbortOnDrop {
 
 impl WatchService {
     /// Must be called on the thread's runtime. Streams end when `stopped` becomes true.
-    pub fn new(member: Server, stopped: watch::Receiver<bool>) -> WatchService {
+    pub fn new(
+        member: Server,
+        stopped: watch::Receiver<bool>,
+        turns: BulkTurns,
+    ) -> WatchService {
         let wake_set = WatchWakeSet::new(member.threads().watch_server());
         let task = Arc::new(AbortOnDrop(tokio::spawn(wake_set.clone().run())));
         WatchService {
@@ -81,6 +91,7 @@ impl WatchService {
             wake_set,
             stopped,
             streams_opened: Arc::default(),
+            turns,
             _task: task,
         }
     }
@@ -110,11 +121,18 @@ impl Watch for WatchService {
         let head: HeaderMap = request.metadata().as_ref().clone();
         check_member_can_serve(&self.server, &head, RequiredRole::Voter)?;
         let mut stopped = self.stopped.clone();
+        let large_responses = request.extensions().get::<ActiveLargeResponses>().cloned();
         let watched = WatchResponseStream {
             server: self.server.clone(),
             requests: Some(request.into_inner()),
             watchers: self.wake_set.open(),
             responses: VecDeque::new(),
+            bulk: BulkEvents {
+                turns: self.turns.clone(),
+                next_turn: None,
+                large_responses: large_responses.unwrap_or_default(),
+                active_response: None,
+            },
             progress_interval: self.progress_interval(),
             progress: None,
             stopped: Box::pin(async move { drop(stopped.wait_for(|stopped| *stopped).await) }),
@@ -130,11 +148,40 @@ pub struct WatchResponseStream {
     requests: Option<Streaming<WatchRequest>>,
     watchers: Watchers,
     responses: VecDeque<WatchResponse>,
+    bulk: BulkEvents,
     progress_interval: Duration,
     /// `Some` from the first watcher on that wants progress notices.
     progress: Option<Interval>,
     stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_ended: bool,
+}
+
+/// Whether the stream has many events to send, one batch after the other.
+struct BulkEvents {
+    turns: BulkTurns,
+    /// Nothing is taken out of the channel before it comes.
+    next_turn: Option<BulkTurn>,
+    large_responses: ActiveLargeResponses,
+    /// From the first large batch until the channel is empty.
+    active_response: Option<LargeResponseGuard>,
+}
+
+impl BulkEvents {
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(turn) = &mut self.next_turn {
+            ready!(Pin::new(turn).poll(context));
+            self.next_turn = None;
+        }
+        Poll::Ready(())
+    }
+
+    fn record(&mut self, batch: &[mvcc::Response]) {
+        let bytes: usize = batch.iter().map(mvcc::Response::event_bytes).sum();
+        if bytes >= BULK_EVENT_BYTES {
+            self.active_response.get_or_insert_with(|| self.large_responses.start());
+            self.next_turn = Some(self.turns.request());
+        }
+    }
 }
 
 impl Stream for WatchResponseStream {
@@ -161,9 +208,14 @@ impl WatchResponseStream {
             }
             self.poll_requests(context)?;
             self.poll_progress(context);
-            let response = ready!(self.watchers.poll_responses(EVENT_BYTES_PER_POLL, context));
+            ready!(self.bulk.poll_turn(context));
+            let polled = self.watchers.poll_responses(EVENT_BYTES_PER_POLL, context);
+            if polled.is_pending() {
+                self.bulk.active_response = None;
+            }
             let response =
-                response.map_err(|error| status::from_error(RequestError::Failed(error)))?;
+                ready!(polled).map_err(|error| status::from_error(RequestError::Failed(error)))?;
+            self.bulk.record(&response);
             response.into_iter().for_each(|response| self.queue_response(response));
         }
     }

@@ -144,6 +144,11 @@ impl Event {
         self.change_size() + self.prev_kv_size()
     }
 
+    fn wire_bytes(&self) -> usize {
+        let records = [Some(self.change.record()), self.prev_kv.as_ref()];
+        records.iter().flatten().map(|record| record.key.len() + record.value.len() + 32).sum()
+    }
+
     pub(crate) fn change_size(&self) -> usize {
         size(self.change.record())
     }
@@ -166,6 +171,16 @@ pub struct Response {
     /// The revision of the event for watchers that are up to date; else the store's.
     pub revision: i64,
     pub kind: ResponseKind,
+}
+
+impl Response {
+    /// About how long its events are on the wire.
+    pub fn event_bytes(&self) -> usize {
+        match &self.kind {
+            ResponseKind::Events { events, .. } => events.iter().map(Event::wire_bytes).sum(),
+            _ => 0,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
