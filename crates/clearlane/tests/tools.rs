@@ -58,7 +58,7 @@ fn make(data_dir: &Path, file: &Path) {
         desk.abort();
     });
     let mut saved = fs::File::create(file).unwrap();
-    let mut writer = SnapshotWriter::new(&*node.store()).unwrap();
+    let mut writer = SnapshotWriter::new(node.store().snapshot().unwrap()).unwrap();
     while let Some(piece) = writer.next_chunk().unwrap() {
         saved.write_all(&piece).unwrap();
     }

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use clearlane_net::coalescing_writer::ActiveLargeResponses;
+use clearlane_net::coalescing_writer::{ActiveLargeResponses, LargeResponseGuard};
 use clearlane_net::tls::ClientName;
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::Extensions;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RemoteAddress {
@@ -52,4 +54,16 @@ impl fmt::Display for ClientInfo {
             None => self.remote.fmt(f),
         }
     }
+}
+
+/// Counts as a large response of its connection while the stream is there.
+pub(crate) fn as_large_response<S: Stream>(
+    stream: S,
+    request: &Extensions,
+) -> impl Stream<Item = S::Item> + use<S> {
+    let active = request.get::<ActiveLargeResponses>().map(ActiveLargeResponses::start);
+    stream.map(move |message| {
+        let _: &Option<LargeResponseGuard> = &active;
+        message
+    })
 }

@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tower_service::Service;
 
+use crate::client_info::as_large_response;
 use crate::context::RequestContext;
 use crate::status;
 
@@ -44,8 +45,9 @@ impl KvService {
     fn range_stream(&self, request: Request<RangeRequest>) -> Result<Response<PageStream>, Status> {
         let context = RequestContext::start(&self.server, request.metadata().as_ref())?;
         context.check_not_learner()?;
-        let opened = RangeStream::open(context.server, request.into_inner());
-        Ok(Response::new(pages(opened.map_err(status::from_error)?)))
+        let (_, extensions, request) = request.into_parts();
+        let opened = RangeStream::open(context.server, request).map_err(status::from_error)?;
+        Ok(Response::new(Box::pin(as_large_response(pages(opened), &extensions))))
     }
 }
 

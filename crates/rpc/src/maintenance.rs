@@ -13,9 +13,11 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use clearlane_mvcc::{ReadTxn, Store};
+use clearlane_net::sched::SchedClass;
 use clearlane_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use clearlane_proto::etcdserverpb::maintenance_server::Maintenance;
 use clearlane_proto::etcdserverpb::{
@@ -34,6 +36,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
+use crate::client_info::as_large_response;
 use crate::context::propose;
 use crate::interceptors::{RequiredRole, check_member_can_serve, require_leader};
 use crate::status::{self, Reply};
@@ -147,7 +150,10 @@ fn send_snapshot(
     store: &dyn Store<AppliedPosition>,
     to_client: &mpsc::Sender<Result<SnapshotResponse, Status>>,
 ) -> Result<(), RequestError> {
-    let mut writer = SnapshotWriter::new(store)?;
+    // The commit before holds a lock.
+    let exporter = store.snapshot().map_err(clearlane_server::Error::from)?;
+    SchedClass::Batch.apply_to_thread();
+    let mut writer = SnapshotWriter::new(exporter)?;
     while let Some(blob) = writer.next_chunk()? {
         let message = SnapshotResponse {
             remaining_bytes: writer.bytes_left(),
@@ -236,13 +242,15 @@ impl Maintenance for MaintenanceService {
         let (to_client, pieces) = mpsc::channel(SNAPSHOT_CHUNKS_AHEAD);
         let turn = Arc::clone(&self.permits).acquire_owned().await;
         let store = self.server.threads().store();
-        tokio::task::spawn_blocking(move || {
+        // None of the runtime's: a thread of class `Batch` may not return to another class.
+        let thread = thread::Builder::new().name("snapshot".to_owned()).spawn(move || {
             let _turn = turn;
             if let Err(error) = send_snapshot(&*store, &to_client) {
                 let _ = to_client.blocking_send(Err(status::from_error(error)));
             }
         });
-        let stream = ReceiverStream::new(pieces);
+        thread.map_err(|error| Status::resource_exhausted(error.to_string()))?;
+        let stream = as_large_response(ReceiverStream::new(pieces), request.extensions());
         let stream = require_leader(&self.server, request.metadata().as_ref(), stream);
         Ok(Response::new(Box::pin(stream)))
     }

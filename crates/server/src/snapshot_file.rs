@@ -10,8 +10,8 @@
 //! etcd's clients check that multiple and the sum. The [stream](clearlane_engine::stream) takes
 //! nothing behind its end, so its length is written down.
 //!
-//! A [`SnapshotWriter`] commits, then reads one snapshot of the engine, twice: each message says
-//! how much is still to come. [`restore`] verifies the sum before it uses the data, unless told not
+//! A [`SnapshotWriter`] reads one snapshot of the engine, twice: each message says how much is still
+//! to come. [`restore`] verifies the sum before it uses the data, unless told not
 //! to.
 
 use std::io::{self, Read, Seek, SeekFrom};
@@ -20,10 +20,8 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use clearlane_engine::Engine;
 use clearlane_engine::stream::{Exporter, Importer};
-use clearlane_mvcc::Store;
 use sha2::{Digest, Sha256};
 
-use crate::applied_position::AppliedPosition;
 use crate::error::{Error, Result};
 
 /// No piece is longer: etcd's.
@@ -44,8 +42,7 @@ pub struct SnapshotWriter {
 }
 
 impl SnapshotWriter {
-    pub fn new(store: &dyn Store<AppliedPosition>) -> Result<SnapshotWriter> {
-        let exporter = store.snapshot()?;
+    pub fn new(exporter: Exporter) -> Result<SnapshotWriter> {
         let mut first_pass = Exporter::new(Arc::clone(exporter.snapshot()));
         let mut stream_length = 0;
         while let Some(chunk) = first_pass.next_chunk()? {
