@@ -461,6 +461,15 @@ impl RaftNode {
         self.raw_node.raft.raft_log.committed
     }
 
+    pub fn last_index(&self) -> u64 {
+        self.raw_node.raft.raft_log.last_index()
+    }
+
+    /// Up to where this member's log is on disk.
+    pub fn persisted_index(&self) -> u64 {
+        self.raw_node.raft.raft_log.persisted
+    }
+
     /// Up to where this member's raft takes entries for applied.
     pub fn applied_index(&self) -> u64 {
         self.raw_node.raft.raft_log.applied

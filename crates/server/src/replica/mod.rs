@@ -17,6 +17,7 @@ mod applier;
 mod apply;
 mod apply_messages;
 mod input;
+mod large_proposals;
 mod leases;
 mod ready;
 mod own_alarm;
@@ -49,6 +50,7 @@ pub use self::applier::Applier;
 pub use self::apply_messages::{AppliedConfChange, ApplyReport, ToApply};
 pub use self::force_new_cluster::force_new_cluster;
 pub use self::input::ReplicaInput;
+use self::large_proposals::LargeProposals;
 use self::own_alarm::ProposedAlarm;
 use self::queued_proposals::{QueuedProposal, QueuedProposals};
 pub use self::ready::{
@@ -99,6 +101,7 @@ pub struct Replica {
     ids: RequestIdGenerator,
     pub wait: Arc<Wait>,
     queued_proposals: QueuedProposals,
+    large_proposals: LargeProposals,
     proposed_alarm: Option<ProposedAlarm>,
     /// The commit index when this member became the sole voter.
     sole_voter_since: Option<u64>,
@@ -190,7 +193,7 @@ impl Replica {
         if is_behind {
             return Err(raft::Error::QueueFull);
         }
-        self.raft.step(message)
+        if message.is_proposal() { self.step_proposal(message) } else { self.raft.step(message) }
     }
 
     /// Whether a proposal would be accepted, here or by the leader to which it is forwarded.
@@ -214,7 +217,7 @@ impl Replica {
                 self.assign_lease_id(&mut request);
                 request.header.get_or_insert_default().id = id;
                 self.wait.register(id, of);
-                self.raft.propose(request.encode_to_vec().into())
+                self.propose_data(id, request.encode_to_vec().into())
             }
             QueuedProposal::MemberChange(change) => {
                 self.wait.register(id, of);
@@ -415,7 +418,10 @@ impl Replica {
             self.check_transfer();
             self.read_index.on_committed(self.raft.committed_index());
             let asked = self.run_read_actions();
-            if !self.propose_due_leases() && !asked && !self.propose_queued() {
+            let has_proposed = self.propose_due_leases()
+                | self.propose_queued()
+                | self.propose_waiting_large();
+            if !asked && !has_proposed {
                 break;
             }
         }

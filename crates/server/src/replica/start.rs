@@ -228,6 +228,7 @@ pub fn start(
         leases_expired: 0,
         now: Duration::ZERO,
         queued_proposals: Default::default(),
+        large_proposals: Default::default(),
         proposed_alarm: None,
         sole_voter_since: None,
         last_transferee: None,

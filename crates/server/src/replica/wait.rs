@@ -42,6 +42,10 @@ impl Wait {
         entry.is_some_and(|entry| tables.requests.remove(&entry).is_some())
     }
 
+    pub(super) fn request_of(&self, entry: u64) -> Option<RequestId> {
+        self.tables.lock().requests.get(&entry).copied()
+    }
+
     pub fn entry_of(&self, request: RequestId) -> Option<u64> {
         self.tables.lock().entries.get(&request).copied()
     }

@@ -1,5 +1,6 @@
 //! Proposals are answered once they are applied, and everywhere the same is applied.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -81,6 +82,63 @@ fn puts_in_a_row_are_as_any_others() {
         lab.crash(1);
         lab.start(1);
         lab.leader();
+    }
+}
+
+/// A small one goes past those that wait, and one that is cancelled meanwhile is not proposed.
+#[test]
+fn large_values_go_to_the_log_one_at_a_time() {
+    let mut lab = ReplicaCluster::new(1, settings());
+    lab.leader();
+    let large = "x".repeat(100_000);
+    let replica = lab.host(1).replica();
+    let [first, second, cancelled] =
+        ["first", "second", "cancelled"].map(|key| replica.propose(put(key, &large)));
+    let small = replica.propose(put("small", "1"));
+    replica.cancel(cancelled);
+    let (mut polls, mut answered) = (0, BTreeMap::new());
+    let mut is_done = false;
+    while !is_done {
+        is_done = lab.poll_once(1);
+        for id in lab.host(1).results.keys() {
+            answered.entry(*id).or_insert(polls);
+        }
+        polls += 1;
+    }
+    assert_eq!(answered[&first], answered[&small]);
+    assert!(answered[&first] < answered[&second], "{answered:?}");
+    assert!(!answered.contains_key(&cancelled));
+    assert_eq!(lab.host(1).get("cancelled").0, None);
+    assert_eq!(lab.host(1).get("second").0, Some(large));
+}
+
+/// Whether they come from its own clients or were forwarded, and if leadership moves meanwhile.
+#[test]
+fn large_values_of_all_members_arrive() {
+    let mut lab = ReplicaCluster::new(3, settings());
+    let leader = lab.leader();
+    let large = "x".repeat(100_000);
+    let mut ids = Vec::new();
+    for id in 1..=3 {
+        for number in 0..4 {
+            let request = put(&format!("{id} {number}"), &large);
+            ids.push((id, lab.host(id).replica().propose(request)));
+        }
+    }
+    for id in 1..=3 {
+        lab.poll(id);
+    }
+    lab.deliver_all();
+    let heir = leader % 3 + 1;
+    lab.call(leader, |replica| replica.raft.transfer_leader(heir));
+    lab.deliver_all();
+    lab.tick(30);
+    for (id, request) in ids {
+        let outcome = lab.host(id).results.remove(&request);
+        assert!(matches!(outcome, Some(RequestOutcome::Applied(Ok(_)))), "at {id}: {outcome:?}");
+    }
+    for id in 1..=3 {
+        assert_eq!(lab.host(id).get("1 3").0.as_ref(), Some(&large), "at {id}");
     }
 }
 
