@@ -114,6 +114,13 @@ pub trait ReadTxn {
         Ok(None)
     }
 
+    /// The key that follows the first `keys` keys of a range, with or without a value. `None` if
+    /// there is none, or the index has to be locked for it. A walk over the index at a past
+    /// revision looks at each key, and ends there if the range does.
+    fn key_after(&self, _range: KeyRange<'_>, _keys: usize) -> Option<Vec<u8>> {
+        None
+    }
+
     fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
         decode_records(|visit| self.visit_records(range, options, visit))
     }

@@ -97,6 +97,10 @@ impl<R: IndexedRead> ReadTxn for R {
         }))
     }
 
+    fn key_after(&self, range: KeyRange<'_>, keys: usize) -> Option<Vec<u8>> {
+        self.index().key_after(range, keys)
+    }
+
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
         Ok(self.tx().get(bucket, key)?)
     }

@@ -58,6 +58,12 @@ pub trait IndexSnapshot: Clone + Debug + Send + Sync {
         visit: &mut VersionVisitor<'_>,
     ) -> u64;
 
+    /// The key that follows the first `keys` keys of `range`, with or without a value. A live index
+    /// says `None`: its walks are not cut into parts.
+    fn key_after(&self, _range: KeyRange<'_>, _keys: usize) -> Option<Vec<u8>> {
+        None
+    }
+
     /// Calls `visit` for every change at the main revision `since` or later of any key in `range`,
     /// until it breaks: key by key, and the newest change of a key first.
     fn changes_since(&self, range: KeyRange<'_>, since: i64, visit: &mut ChangeVisitor<'_>);

@@ -116,6 +116,13 @@ impl IndexSnapshot for PersistentSnapshot {
         known.unwrap_or(count)
     }
 
+    fn key_after(&self, range: KeyRange<'_>, keys: usize) -> Option<Vec<u8>> {
+        if range.is_empty() {
+            return None;
+        }
+        self.root.key_after(range, &mut keys.clone()).map(|key| key.to_vec())
+    }
+
     fn changes_since(&self, range: KeyRange<'_>, since: i64, visit: &mut ChangeVisitor<'_>) {
         if range.is_empty() || self.newest < since {
             return;

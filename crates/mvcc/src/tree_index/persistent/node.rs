@@ -103,17 +103,36 @@ impl Node {
         visit: &mut dyn FnMut(&Slot) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         match self {
-            Node::Leaf(slots) => {
-                let end = range.to.map_or(slots.len(), |to| lower_bound(slots, to));
-                let start = lower_bound(&slots[..end], range.from);
-                slots[start..end].iter().try_for_each(visit)
-            }
+            Node::Leaf(slots) => slots_in(slots, range).iter().try_for_each(visit),
             Node::Inner(children) => {
-                let start = child_with(children, range.from);
-                let end = range.to.map_or(children.len() - 1, |to| child_with(children, to));
-                let within = children[start..=end.max(start)].iter();
+                let within = children_with(children, range).iter();
                 let mut within = within.filter(|child| !live_only || child.live > 0);
                 within.try_for_each(|child| child.node.walk(range, live_only, visit))
+            }
+        }
+    }
+
+    /// The key that follows the first `keys` keys of `range`. Leaves that lie wholly in it are
+    /// passed over by their length. What is left of `keys` at the end of the node is left there.
+    pub(super) fn key_after(&self, range: KeyRange<'_>, keys: &mut usize) -> Option<&Key> {
+        match self {
+            Node::Leaf(slots) => {
+                let within = match (range.from, range.to) {
+                    ([], None) => slots,
+                    _ => slots_in(slots, range),
+                };
+                let next = within.get(*keys).map(|slot| &slot.key);
+                *keys = keys.saturating_sub(within.len());
+                next
+            }
+            Node::Inner(children) => {
+                let within = children_with(children, range);
+                within.iter().enumerate().find_map(|(at, child)| {
+                    // Only the children at its ends have keys that are not in the range.
+                    let from = if at == 0 { range.from } else { &[] };
+                    let to = range.to.filter(|_| at + 1 == within.len());
+                    child.node.key_after(KeyRange { from, to }, keys)
+                })
             }
         }
     }
@@ -129,6 +148,20 @@ pub(super) fn child_with(children: &[Child], key: &[u8]) -> usize {
 
 pub(super) fn find(slots: &[Slot], key: &[u8]) -> Result<usize, usize> {
     search(slots, key, |slot| &slot.key)
+}
+
+#[inline]
+fn slots_in<'s>(slots: &'s [Slot], range: KeyRange<'_>) -> &'s [Slot] {
+    let end = range.to.map_or(slots.len(), |to| lower_bound(slots, to));
+    let start = lower_bound(&slots[..end], range.from);
+    &slots[start..end]
+}
+
+#[inline]
+fn children_with<'c>(children: &'c [Child], range: KeyRange<'_>) -> &'c [Child] {
+    let start = child_with(children, range.from);
+    let end = range.to.map_or(children.len() - 1, |to| child_with(children, to));
+    &children[start..=end.max(start)]
 }
 
 fn lower_bound(slots: &[Slot], key: &[u8]) -> usize {

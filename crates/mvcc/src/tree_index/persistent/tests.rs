@@ -65,6 +65,32 @@ fn slots_and_children_have_the_sizes_that_memory_is_counted_with() {
     assert_eq!(size_of::<node::Child>(), 72);
 }
 
+#[test]
+fn the_key_after_some_is_found_in_every_range() {
+    let mut index = filled(0..1000);
+    // It counts keys without a value, too.
+    (0..500).for_each(|number| {
+        index.tombstone(&key(2 * number), Revision::new(2, i64::from(number)));
+    });
+    let view = index.snapshot();
+    for (from, to) in [(0, 1000), (0, 1), (17, 17), (20, 10), (33, 900), (999, 2000), (1000, 2000)]
+    {
+        let (low, high) = (key(from), key(to));
+        let inside: Vec<Vec<u8>> = (from..to.min(1000)).map(key).collect();
+        for keys in [1, 2, 31, 32, 33, 100, 866, 867, 998, 999, 1000, 5000] {
+            let range = KeyRange::new(&low, &high);
+            assert_eq!(
+                view.key_after(range, keys),
+                inside.get(keys).cloned(),
+                "{from} {to} {keys}"
+            );
+        }
+    }
+    assert_eq!(view.key_after(KeyRange::starting_at(&key(990)), 9), Some(key(999)));
+    assert_eq!(view.key_after(KeyRange::ALL, 1000), None);
+    assert_eq!(PersistentSnapshot::default().key_after(KeyRange::ALL, 1), None);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
