@@ -20,6 +20,7 @@ mod linux;
 
 thread_local! {
     static IS_BATCH: Cell<bool> = const { Cell::new(false) };
+    static YIELD_HOOK: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +51,8 @@ impl SchedClass {
 }
 
 /// The pieces of a long computation, between which a thread of class [`SchedClass::Batch`] yields
-/// its core. Threads of other classes do not, because they may hold locks.
+/// its core. Threads of other classes do not, because they may hold locks. A thread may do more
+/// there: [`set_yield_hook`].
 ///
 /// A woken thread goes before one that computes only if it has not just had its share. Else it
 /// waits for the next tick, up to 4 ms, and was seen to do so while the other core was idle. If no
@@ -62,12 +64,14 @@ pub struct YieldPoints {
 
 impl YieldPoints {
     /// Number of bytes of a step: a tenth of a millisecond to a thread that reads and copies them.
-    const BYTES_PER_STEP: usize = 64 << 10;
+    pub const BYTES_PER_STEP: usize = 64 << 10;
 
-    /// Yields at the end of a step.
+    /// Yields at the end of a step. The hook of the thread may unwind from here, or block: the
+    /// caller holds no lock.
+    #[inline]
     pub fn advance(&mut self, bytes: usize) {
-        if self.is_step_done(bytes) && IS_BATCH.get() {
-            thread::yield_now();
+        if self.is_step_done(bytes) {
+            yield_at_step();
         }
     }
 
@@ -79,6 +83,20 @@ impl YieldPoints {
         }
         ends
     }
+}
+
+fn yield_at_step() {
+    if let Some(hook) = YIELD_HOOK.get() {
+        hook();
+    }
+    if IS_BATCH.get() {
+        thread::yield_now();
+    }
+}
+
+/// What this thread calls at each of its [`YieldPoints`], before it offers its core.
+pub fn set_yield_hook(hook: fn()) {
+    YIELD_HOOK.set(Some(hook));
 }
 
 /// Number of tasks after which a thread looks for what has arrived. tokio's default is 61, and
