@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A plain range reads no record that is not in the answer; behind a filter or another order all
-//! are read. `more` says that the limit cut something off behind the filters.
+//! are read, and what cannot be in the answer is dropped on the way. `more` says that the limit cut
+//! something off behind the filters.
 //!
 //! * The revision in the header is the current one, also for a read of the past.
 //! * The sort is stable: ties come in the order of the keys, in both directions. etcd's ties, above
@@ -14,18 +15,26 @@
 //! * A target without an order sorts ascending what the limit has left, and one more, as in etcd.
 
 use std::cmp::Ordering;
+use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use clearlane_engine::{Bucket, KeyRange};
 use clearlane_mvcc::{RangeOptions, RangeRecords, ReadTxn, WriteTxn};
+use clearlane_net::sched::YieldPoints;
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
 use clearlane_proto::mvccpb::KeyValue;
+use prost::Message;
 
 use super::header;
 use super::key_span::KeySpan;
 use super::rejection::{ApplyError, RequestRejection, split_error};
 use crate::applied_position::AppliedPosition;
+use crate::walk_steps;
+
+/// The cost of finding and decoding a record, and that of comparing two, in bytes read.
+const RECORD_COST_BYTES: usize = 64;
+const COMPARE_COST_BYTES: usize = 32;
 
 /// What a read and a write transaction have in common.
 pub(crate) trait RecordSource {
@@ -34,11 +43,23 @@ pub(crate) trait RecordSource {
     /// A value of another bucket than the store's own.
     fn value(&self, bucket: Bucket, key: &[u8]) -> clearlane_mvcc::Result<Option<Bytes>>;
 
+    /// Calls `visit` for each record of a range, in key order. Returns the number of keys in it.
+    fn visit(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut dyn FnMut(KeyValue),
+    ) -> clearlane_mvcc::Result<u64>;
+
     fn records(
         &self,
         range: KeyRange<'_>,
         options: RangeOptions,
-    ) -> clearlane_mvcc::Result<RangeRecords>;
+    ) -> clearlane_mvcc::Result<RangeRecords> {
+        let mut records = Vec::new();
+        let count = self.visit(range, options, &mut |record| records.push(record))?;
+        Ok(RangeRecords { records, count })
+    }
 }
 
 impl RecordSource for dyn ReadTxn + '_ {
@@ -50,12 +71,26 @@ impl RecordSource for dyn ReadTxn + '_ {
         self.get(bucket, key)
     }
 
-    fn records(
+    /// With yield points: in the read pool it may take long.
+    fn visit(
         &self,
         range: KeyRange<'_>,
         options: RangeOptions,
-    ) -> clearlane_mvcc::Result<RangeRecords> {
-        self.range(range, options)
+        visit: &mut dyn FnMut(KeyValue),
+    ) -> clearlane_mvcc::Result<u64> {
+        let (mut steps, mut decoded) = (YieldPoints::default(), Ok(()));
+        let count = walk_steps::visit_records(self, range, options, &mut |record| {
+            steps.advance(record.len() + RECORD_COST_BYTES);
+            match KeyValue::decode(record) {
+                Ok(record) => visit(record),
+                Err(error) => {
+                    decoded = Err(clearlane_mvcc::Error::Damaged(format!("a record: {error}")));
+                    return ControlFlow::Break(());
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        decoded.map(|()| count)
     }
 }
 
@@ -66,6 +101,17 @@ impl RecordSource for dyn WriteTxn<AppliedPosition> + '_ {
 
     fn value(&self, bucket: Bucket, key: &[u8]) -> clearlane_mvcc::Result<Option<Bytes>> {
         self.get(bucket, key)
+    }
+
+    fn visit(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut dyn FnMut(KeyValue),
+    ) -> clearlane_mvcc::Result<u64> {
+        let RangeRecords { records, count } = self.range(range, options)?;
+        records.into_iter().for_each(visit);
+        Ok(count)
     }
 
     fn records(
@@ -97,7 +143,6 @@ pub(crate) fn execute_range(
     source: &(impl RecordSource + ?Sized),
     request: &RangeRequest,
 ) -> Result<RangeResponse, ApplyError> {
-    let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
     let options = RangeOptions {
         revision: request.revision,
         limit: store_limit(request),
@@ -105,19 +150,29 @@ pub(crate) fn execute_range(
         skip_count: false,
     };
     let span = KeySpan::new(&request.key, &request.range_end);
-    let RangeRecords { mut records, count } = source.records(span.range(), options)?;
-    let more = assemble(&mut records, request, count, limit);
-    Ok(RangeResponse {
-        header: Some(header(source.revision())),
-        kvs: records,
-        more,
-        count: count as i64,
-    })
+    let mut selection = Selection::new(request);
+    let count = source.visit(span.range(), options, &mut |record| selection.add(record))?;
+    let (kvs, more) = selection.finish(count);
+    Ok(RangeResponse { header: Some(header(source.revision())), kvs, more, count: count as i64 })
+}
+
+/// The first records of a range in the order of its keys, up to its limit. What is behind them is
+/// not counted.
+pub(crate) fn first_records(
+    read: &(dyn ReadTxn + '_),
+    request: &RangeRequest,
+) -> Result<Vec<KeyValue>, ApplyError> {
+    let RangeRequest { revision, limit, .. } = *request;
+    let options = RangeOptions { revision, limit, count_only: false, skip_count: true };
+    let span = KeySpan::new(&request.key, &request.range_end);
+    let mut selection = Selection::new(request);
+    read.visit(span.range(), options, &mut |record| selection.add(record))?;
+    Ok(selection.records)
 }
 
 /// 0 is all.
 fn store_limit(request: &RangeRequest) -> i64 {
-    match order(request) {
+    match RecordOrder::of(request) {
         _ if request.limit <= 0 || is_filtered(request) => 0,
         None => request.limit,
         // One more: the sort decides which record is cut off.
@@ -128,7 +183,7 @@ fn store_limit(request: &RangeRequest) -> i64 {
 
 /// Whether the answer has the store's records unchanged and in key order.
 pub(crate) fn is_plain(request: &RangeRequest) -> bool {
-    !request.keys_only && !is_filtered(request) && order(request).is_none()
+    !request.keys_only && !is_filtered(request) && !has_order(request)
 }
 
 pub(super) fn is_filtered(request: &RangeRequest) -> bool {
@@ -142,44 +197,132 @@ pub(super) fn is_filtered(request: &RangeRequest) -> bool {
 }
 
 pub(crate) fn has_order(request: &RangeRequest) -> bool {
-    order(request).is_some()
+    RecordOrder::of(request).is_some()
 }
 
-/// `None` for the order in which the store reads.
-fn order(request: &RangeRequest) -> Option<(SortTarget, SortOrder)> {
-    match (request.sort_target(), request.sort_order()) {
-        (SortTarget::Key, SortOrder::None | SortOrder::Ascend) => None,
-        (target, SortOrder::None) => Some((target, SortOrder::Ascend)),
-        (target, order) => Some((target, order)),
+/// An order other than the one in which the store reads.
+#[derive(Clone, Copy, Debug)]
+struct RecordOrder {
+    target: SortTarget,
+    descends: bool,
+}
+
+impl RecordOrder {
+    fn of(request: &RangeRequest) -> Option<RecordOrder> {
+        match (request.sort_target(), request.sort_order()) {
+            (SortTarget::Key, SortOrder::None | SortOrder::Ascend) => None,
+            (target, order) => Some(RecordOrder { target, descends: order == SortOrder::Descend }),
+        }
+    }
+
+    /// Ties go by the key, whatever the direction. So no two records of a range are equal.
+    fn compare(self, a: &KeyValue, b: &KeyValue) -> Ordering {
+        let order = match self.target {
+            SortTarget::Key => a.key.cmp(&b.key),
+            SortTarget::Version => a.version.cmp(&b.version),
+            SortTarget::Create => a.create_revision.cmp(&b.create_revision),
+            SortTarget::Mod => a.mod_revision.cmp(&b.mod_revision),
+            SortTarget::Value => a.value.cmp(&b.value),
+        };
+        let order = if self.descends { order.reverse() } else { order };
+        order.then_with(|| a.key.cmp(&b.key))
     }
 }
 
-/// Turns the store's records into the answer's. Returns whether the limit has cut some off.
-fn assemble(
-    records: &mut Vec<KeyValue>,
-    request: &RangeRequest,
-    count: u64,
+/// What may still be in the answer, of the records that have been visited. With a limit that is at
+/// most twice as many as the limit.
+struct Selection<'r> {
+    request: &'r RangeRequest,
+    order: Option<RecordOrder>,
     limit: Option<usize>,
-) -> bool {
-    if request.count_only {
-        return false;
+    records: Vec<KeyValue>,
+    /// Number of records that the filters have let through.
+    matched: u64,
+    /// The first ones, up to the limit, were selected. The last of them is the limit's: what comes
+    /// behind it in the order is cut off.
+    is_cut: bool,
+    steps: YieldPoints,
+}
+
+impl<'r> Selection<'r> {
+    fn new(request: &'r RangeRequest) -> Selection<'r> {
+        Selection {
+            request,
+            order: RecordOrder::of(request),
+            limit: usize::try_from(request.limit).ok().filter(|limit| *limit > 0),
+            records: Vec::new(),
+            matched: 0,
+            is_cut: false,
+            steps: YieldPoints::default(),
+        }
     }
-    let mut left = count;
-    if is_filtered(request) {
-        records.retain(|record| matches_filters(request, record));
-        left = records.len() as u64;
+
+    fn add(&mut self, record: KeyValue) {
+        if is_filtered(self.request) && !matches_filters(self.request, &record) {
+            return;
+        }
+        self.matched += 1;
+        if !self.may_be_within_limit(&record) {
+            return;
+        }
+        let is_sorted_by_value = self.order.is_some_and(|it| it.target == SortTarget::Value);
+        let record = match self.request.keys_only && !is_sorted_by_value {
+            true => without_value(record, false),
+            false => record,
+        };
+        self.records.push(record);
+        if let Some(limit) = self.limit
+            && self.records.len() >= limit.saturating_mul(2)
+        {
+            self.cut(limit);
+        }
     }
-    if let Some((target, direction)) = order(request) {
-        sort(records, target, direction);
+
+    fn may_be_within_limit(&self, record: &KeyValue) -> bool {
+        match (self.limit, self.order) {
+            (None, _) => true,
+            (Some(limit), None) => self.records.len() < limit,
+            (Some(limit), Some(order)) => {
+                !self.is_cut || order.compare(record, &self.records[limit - 1]).is_lt()
+            }
+        }
     }
-    if let Some(limit) = limit {
-        records.truncate(limit);
+
+    /// Leaves the first `limit` records of the order, not sorted but for the last one.
+    fn cut(&mut self, limit: usize) {
+        if let Some(order) = self.order
+            && self.records.len() > limit
+        {
+            let steps = &mut self.steps;
+            self.records.select_nth_unstable_by(limit - 1, |a, b| {
+                steps.advance(COMPARE_COST_BYTES);
+                order.compare(a, b)
+            });
+            self.is_cut = true;
+        }
+        self.records.truncate(limit);
     }
-    if request.keys_only {
-        let keeps_lease = request.sort_target() == SortTarget::Value;
-        records.iter_mut().for_each(|record| clear_value(record, keeps_lease));
+
+    /// Returns the records of the answer, and whether the limit has cut some off.
+    fn finish(mut self, count: u64) -> (Vec<KeyValue>, bool) {
+        if let Some(limit) = self.limit {
+            self.cut(limit);
+        }
+        let Selection { request, order, limit, mut records, matched, mut steps, .. } = self;
+        if let Some(order) = order {
+            records.sort_unstable_by(|a, b| {
+                steps.advance(COMPARE_COST_BYTES);
+                order.compare(a, b)
+            });
+            if request.keys_only && order.target == SortTarget::Value {
+                let emptied = records.into_iter().map(|record| without_value(record, true));
+                records = emptied.collect();
+            }
+        }
+        let left = if is_filtered(request) { matched } else { count };
+        let is_cut_off = |limit| !request.count_only && left > limit as u64;
+        (records, limit.is_some_and(is_cut_off))
     }
-    limit.is_some_and(|limit| left > limit as u64)
 }
 
 fn matches_filters(request: &RangeRequest, record: &KeyValue) -> bool {
@@ -190,29 +333,14 @@ fn matches_filters(request: &RangeRequest, record: &KeyValue) -> bool {
         && within(record.create_revision, request.min_create_revision, request.max_create_revision)
 }
 
-fn sort(records: &mut [KeyValue], target: SortTarget, direction: SortOrder) {
-    let compare = |a: &KeyValue, b: &KeyValue| -> Ordering {
-        match target {
-            SortTarget::Key => a.key.cmp(&b.key),
-            SortTarget::Version => a.version.cmp(&b.version),
-            SortTarget::Create => a.create_revision.cmp(&b.create_revision),
-            SortTarget::Mod => a.mod_revision.cmp(&b.mod_revision),
-            SortTarget::Value => a.value.cmp(&b.value),
-        }
-    };
-    match direction {
-        SortOrder::Descend => records.sort_by(|a, b| compare(b, a)),
-        SortOrder::Ascend | SortOrder::None => records.sort_by(compare),
-    }
+/// etcd 3.7 answers a range of keys only from its index, which does not have leases, unless it
+/// sorts by value.
+fn without_value(record: KeyValue, keeps_lease: bool) -> KeyValue {
+    // The key is a slice of the record's bytes, and would keep the value in memory.
+    let key = Bytes::copy_from_slice(&record.key);
+    let lease = if keeps_lease { record.lease } else { 0 };
+    KeyValue { key, value: Bytes::new(), lease, ..record }
 }
 
-/// Drops the value. etcd 3.7 answers such a range from its index, which does not have leases,
-/// unless it sorts by value.
-fn clear_value(record: &mut KeyValue, keeps_lease: bool) {
-    record.value = Bytes::new();
-    // The key is a slice of the record's bytes, and would keep the value in memory.
-    record.key = Bytes::copy_from_slice(&record.key);
-    if !keeps_lease {
-        record.lease = 0;
-    }
-}
+#[cfg(test)]
+mod tests;

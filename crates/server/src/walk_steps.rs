@@ -1,0 +1,174 @@
+//! A walk over the index at a revision of the past, in steps.
+//!
+//! At its newest revision the index knows how many keys a range has, and a walk meets only those
+//! that are there. At an older one it looks at each key for a value at that revision, and at all of
+//! them to count: 28 ms for a million. So such a range is cut into parts of [`STEP_KEYS`] keys,
+//! with a [yield point](YieldPoints) behind each. The parts of one view join without a seam,
+//! because it does not change.
+
+use std::ops::ControlFlow;
+
+use clearlane_engine::KeyRange;
+use clearlane_mvcc::{RangeOptions, ReadTxn, RecordVisitor, Result};
+use clearlane_net::sched::YieldPoints;
+
+/// Number of keys that are looked at in some tens of microseconds. A network thread does one step.
+const STEP_KEYS: usize = 1024;
+
+/// Whether the index has to look at more keys for a range than a network thread may.
+pub(crate) fn is_long(view: &(dyn ReadTxn + '_), range: KeyRange<'_>, revision: i64) -> bool {
+    is_past(view, revision) && view.key_after(range, STEP_KEYS).is_some()
+}
+
+/// Like [`ReadTxn::visit_records`].
+pub(crate) fn visit_records(
+    view: &(dyn ReadTxn + '_),
+    range: KeyRange<'_>,
+    options: RangeOptions,
+    visit: &mut RecordVisitor<'_>,
+) -> Result<u64> {
+    let mut left = if options.limit > 0 { options.limit } else { i64::MAX };
+    let (mut count, mut flow) = (0, ControlFlow::Continue(()));
+    visit_parts(view, range, options.revision, &mut |part| {
+        let is_over = left == 0 || flow.is_break();
+        if is_over && options.skip_count {
+            return Ok(ControlFlow::Break(()));
+        }
+        let count_only = options.count_only || is_over;
+        let options = RangeOptions { limit: left, count_only, ..options };
+        count += view.visit_records(part, options, &mut |record| {
+            left -= 1;
+            flow = visit(record);
+            flow
+        })?;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(count)
+}
+
+/// Calls `visit` for the parts of a range in their order, until it breaks.
+pub(crate) fn visit_parts(
+    view: &(dyn ReadTxn + '_),
+    range: KeyRange<'_>,
+    revision: i64,
+    visit: &mut dyn FnMut(KeyRange<'_>) -> Result<ControlFlow<()>>,
+) -> Result<()> {
+    if !is_past(view, revision) {
+        return visit(range).map(drop);
+    }
+    let (mut from, mut steps) = (range.from.to_vec(), YieldPoints::default());
+    loop {
+        let rest = KeyRange { from: &from, to: range.to };
+        let next = view.key_after(rest, STEP_KEYS);
+        let part = KeyRange { from: &from, to: next.as_deref().or(range.to) };
+        let flow = visit(part)?;
+        match next {
+            Some(next) if flow.is_continue() => from = next,
+            _ => return Ok(()),
+        }
+        steps.advance(YieldPoints::BYTES_PER_STEP);
+    }
+}
+
+fn is_past(view: &(dyn ReadTxn + '_), revision: i64) -> bool {
+    revision > 0 && revision < view.revision()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use clearlane_backend::{Config, Era};
+    use clearlane_engine::MemoryEngine;
+    use clearlane_mvcc::{Store, StoreConfig};
+
+    use super::*;
+    use crate::applied_position::AppliedPosition;
+
+    const KEYS: u32 = 3 * STEP_KEYS as u32 + 7;
+
+    fn key(number: u32) -> Vec<u8> {
+        format!("key/{number:06}").into_bytes()
+    }
+
+    /// Each revision puts, puts again or deletes every seventh key, beginning with another one.
+    fn store() -> Box<dyn Store<AppliedPosition>> {
+        let (applied, engine) = (AppliedPosition::default(), Arc::new(MemoryEngine::new()));
+        let before = AppliedPosition::pre_commit();
+        let config = StoreConfig::new(engine, Config::default(), before, applied.clone());
+        let (store, _) = clearlane_mvcc::open(Era::Clearlane, config).unwrap();
+        for revision in 0..20 {
+            let mut txn = store.begin_write().unwrap();
+            for number in (0..KEYS).filter(|number| number % 7 == revision % 7) {
+                let (from, to) = (key(number), [key(number), vec![0]].concat());
+                match revision {
+                    7..14 if number % 3 == 0 => {
+                        txn.delete_range(KeyRange::new(&from, &to)).unwrap();
+                    }
+                    _ => txn.put(&from, format!("{revision}").as_bytes(), 0).unwrap(),
+                }
+            }
+            drop(txn.end(applied.clone()).unwrap());
+        }
+        store
+    }
+
+    type Read<'r> = dyn Fn(KeyRange<'_>, RangeOptions, &mut RecordVisitor<'_>) -> Result<u64> + 'r;
+
+    /// What a read finds until it has `wanted` records, and the count.
+    fn found(
+        read: &Read<'_>,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        wanted: usize,
+    ) -> (Vec<Bytes>, u64) {
+        let mut records = Vec::new();
+        let count = read(range, options, &mut |record| {
+            records.push(record);
+            if records.len() == wanted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        (records, count.unwrap())
+    }
+
+    #[test]
+    fn in_steps_a_range_finds_what_it_finds_at_once() {
+        let store = store();
+        let view = store.begin_read();
+        let whole: &Read<'_> = &|range, options, visit| view.visit_records(range, options, visit);
+        let stepped: &Read<'_> =
+            &|range, options, visit| visit_records(&*view, range, options, visit);
+        let step = STEP_KEYS as u32;
+        let ends = [(0, KEYS + 9), (0, step), (5, step + 5), (5, step + 6), (900, 2900), (9, 2)];
+        for (from, to) in ends {
+            let (from, to) = (key(from), key(to));
+            let revisions = [0, 1, 4, 9, 13, 20].into_iter();
+            for (revision, limit) in revisions.flat_map(|at| [0, 1, 700, 2500].map(|max| (at, max)))
+            {
+                for wanted in [1, 600, usize::MAX] {
+                    let options = RangeOptions { revision, limit, ..RangeOptions::default() };
+                    let range = KeyRange::new(&from, &to);
+                    let expected = found(whole, range, options, wanted);
+                    assert_eq!(found(stepped, range, options, wanted), expected, "{options:?}");
+                    let uncounted = RangeOptions { skip_count: true, ..options };
+                    assert_eq!(found(stepped, range, uncounted, wanted).0, expected.0);
+                    let counted = RangeOptions { count_only: true, ..options };
+                    assert_eq!(found(stepped, range, counted, wanted), (Vec::new(), expected.1));
+                }
+            }
+        }
+        let future = RangeOptions { revision: 22, ..RangeOptions::default() };
+        assert!(visit_records(&*view, KeyRange::ALL, future, &mut |_| panic!("a record")).is_err());
+    }
+
+    #[test]
+    fn long_is_what_has_many_keys_in_the_past() {
+        let store = store();
+        let view = store.begin_read();
+        let first = |keys: u32| is_long(&*view, KeyRange::new(&[], &key(keys)), 2);
+        assert!(!first(STEP_KEYS as u32) && first(STEP_KEYS as u32 + 1));
+        assert!([0, -1, 21, 22].into_iter().all(|now| !is_long(&*view, KeyRange::ALL, now)));
+    }
+}
