@@ -25,7 +25,7 @@ use clearlane_server::deadline::Deadline;
 use clearlane_server::range::{RangeMeta, RangeRows};
 use clearlane_server::response_memory::ResponseMemoryPermit;
 use clearlane_server::streamed_range::StreamedRange;
-use clearlane_server::threads::ServerThreads;
+use clearlane_server::threads::{JobKind, ServerThreads};
 use http::Response;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
@@ -218,7 +218,7 @@ impl Drop for StreamedRead {
         if let Some(left) = self.batch.rest.take().or(read) {
             // No request waits for it: so the job does nothing but end, and what it has ends with
             // it.
-            drop(self.threads.read_pool().run_continuation(move || drop(left)));
+            drop(self.threads.read_pool().submit(JobKind::Continued, move || drop(left)));
         }
     }
 }
@@ -230,7 +230,7 @@ fn read_batch(
     tail: Bytes,
 ) -> oneshot::Receiver<Result<ReadBatch, BodyError>> {
     let memory = Arc::clone(threads.response_memory());
-    threads.read_pool().run_continuation(move || {
+    threads.read_pool().submit(JobKind::Continued, move || {
         let permit = ResponseMemoryPermit::acquire(&memory, range.encoded_len());
         let records = range.next_records(permit.chunk_bytes())?.unwrap_or_default();
         let rest = (range.records_left() > 0).then_some(range);

@@ -11,6 +11,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use clearlane_proto::etcdserverpb::TxnRequest;
 use clearlane_proto::nested;
 use clearlane_server::apply::RequestRejection;
+use clearlane_server::threads::JobKind;
 use clearlane_server::{RequestError, Server};
 use http::Response;
 use http_body::Body;
@@ -57,7 +58,7 @@ pub(crate) fn message_of_any_size(
         return Ok(EncodedResponse::message(message));
     }
     check_message_size(length as u64)?;
-    let work = member.threads().read_pool().run(move || frame(&message));
+    let work = member.threads().read_pool().run(JobKind::Long, move || frame(&message));
     Ok(EncodedResponse::Pooled(Box::pin(work)))
 }
 

@@ -7,8 +7,9 @@
 //!                        └─ read  keys → records → (sorted, filtered, cut off)
 //! ```
 //!
-//! A read begins on the network thread, with a budget. Beyond it the read begins again in the read
-//! pool, and is [read while it is sent](crate::streamed_range). Which thread a read runs on:
+//! A read begins on the network thread, with a budget of records, bytes and (at a revision of the
+//! past) keys of the index. Beyond it the read begins again in the read pool, and is [read while it
+//! is sent](crate::streamed_range). Which thread a read runs on:
 //! [`read_executor`](crate::read_executor).
 
 use std::ops::ControlFlow;
@@ -29,11 +30,12 @@ use crate::apply::range::execute_range;
 use crate::apply::{self, KeySpan, check, txn};
 use crate::error::{Error, Result};
 use crate::handle::Server;
-use crate::read_executor::ReadResult;
+use crate::read_executor::{PoolJob, ReadResult, ReadSize};
 use crate::request_error::RequestError;
 use crate::request_trace::{RequestTrace, Stage};
 use crate::streamed_range::StreamedRange;
 use crate::task_labels::{GET, RANGE, READ_TXN};
+use crate::walk_steps;
 
 /// What a range may read on the network thread.
 const INLINE_RECORDS_MAX: usize = 128;
@@ -54,9 +56,11 @@ impl Server {
         {
             self.range_rows(view, request, trace).await?
         } else {
-            let (label, is_small) = (task_label(&request), request.range_end.is_empty());
-            let work = move |read: &(dyn ReadTxn + '_)| execute_range(read, &request);
-            RangeResult::Message(self.read(trace, label, is_small, work).await?)
+            let (label, size) = (task_label(&request), ReadSize::of_range(&request));
+            let work = move |read: &(dyn ReadTxn + '_)| {
+                Ok(StreamedRange::of_response(execute_range(read, &request)?))
+            };
+            self.read(trace, label, size, work).await?
         };
         trace.end_stage(Stage::Backend);
         self.fill_header(result.header_mut());
@@ -86,17 +90,37 @@ impl Server {
             None => {
                 let (view, request) = (Arc::clone(&view), request.clone());
                 let collect = move || collect_rows(&*view, &request, number);
-                Box::pin(self.run_in_pool(self.threads().uncached_pool(), trace, collect)).await?
+                Box::pin(self.run_in_pool(PoolJob::Uncached, trace, collect)).await?
             }
         };
         if let Some(rows) = rows {
             return Ok(RangeResult::Rows(rows));
         }
+        let kind = ReadSize::of_range(&request).job_kind(&*view)?;
         let measure = move || {
             let _as = RANGE.enter_numbered(number);
             StreamedRange::measure(view, request)
         };
-        Box::pin(self.run_in_pool(self.threads().read_pool(), trace, measure)).await
+        Box::pin(self.run_in_pool(PoolJob::Read(kind), trace, measure)).await
+    }
+
+    /// A later page of a [`RangeStream`](crate::range_stream::RangeStream), at a revision of the
+    /// past: the keys behind it are not counted. Returns whether there are any.
+    pub(crate) async fn range_page(
+        &self,
+        request: RangeRequest,
+    ) -> std::result::Result<(Vec<KeyValue>, bool), RequestError> {
+        let size = ReadSize::AtMost(u64::try_from(request.limit).unwrap_or(u64::MAX));
+        let work = move |read: &(dyn ReadTxn + '_)| {
+            let page = RangeRequest { limit: request.limit.saturating_add(1), ..request.clone() };
+            let mut records = apply::range::first_records(read, &page)?;
+            let more = records.len() as i64 > request.limit;
+            if more {
+                records.pop();
+            }
+            Ok((records, more))
+        };
+        self.read(&mut RequestTrace::start(), *RANGE, size, work).await
     }
 
     pub async fn read_txn(
@@ -107,10 +131,11 @@ impl Server {
         if !range_ops(&request).all(|range| range.serializable) {
             trace.end_read_index(self.linearizable_read_notify().await?);
         }
-        let is_small = range_ops(&request).all(|range| range.range_end.is_empty())
-            && request.compare.iter().all(|compare| compare.range_end.is_empty());
+        let ranges = range_ops(&request).map(|range| (&range.key, &range.range_end));
+        let compares = request.compare.iter().map(|compare| (&compare.key, &compare.range_end));
+        let size = ReadSize::of_ranges(ranges.chain(compares));
         let work = move |read: &(dyn ReadTxn + '_)| txn::run_on_snapshot(read, &request);
-        let mut response = self.read(trace, *READ_TXN, is_small, work).await?;
+        let mut response = self.read(trace, *READ_TXN, size, work).await?;
         trace.end_stage(Stage::Backend);
         self.fill_header(&mut response.header);
         Ok(response)
@@ -175,9 +200,9 @@ impl RangeResult {
     ) -> std::result::Result<RangeResponse, RequestError> {
         match self {
             RangeResult::Stream(_) => {
-                let (pool, mut trace) = (member.threads().read_pool(), RequestTrace::start());
+                let kind = ReadSize::AtMost(self.record_count() as u64).kind();
                 let read = move || Ok(self.into_response()?);
-                member.run_in_pool(pool, &mut trace, read).await
+                member.run_in_pool(PoolJob::Read(kind), &mut RequestTrace::start(), read).await
             }
             here => Ok(here.into_response()?),
         }
@@ -201,13 +226,16 @@ impl RangeResult {
     }
 }
 
-/// The records of a plain range; `None` if they exceed what the network thread may read.
+/// The records of a plain range; `None` if that exceeds what the network thread may read.
 fn collect_rows(
     view: &dyn ReadTxn,
     request: &RangeRequest,
     number: u32,
 ) -> ReadResult<Option<RangeRows>> {
     let _as = task_label(request).enter_numbered(number);
+    if walk_steps::is_long(view, key_span(request).range(), request.revision) {
+        return Ok(None);
+    }
     let mut records = Vec::new();
     let mut bytes_left = INLINE_BYTES_MAX;
     let mut is_beyond = false;

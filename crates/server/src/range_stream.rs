@@ -3,7 +3,7 @@
 //! Joined, the pages are the answer to the same range as of the first page; header and count go out
 //! with the last page. Each page is a read of its own at the revision of the first, so no lock and
 //! no old state is kept between pages, and the stream fails if that revision is compacted, as in
-//! etcd.
+//! etcd. Only the first page counts the keys of the range.
 //!
 //! A sort target without an order is the only order besides that of the keys that etcd takes here.
 //! Such a range is read and sorted at once, then cut into pages. (etcd sorts each page for itself
@@ -76,8 +76,14 @@ impl RangeStream {
     async fn read_page(&mut self, request: RangeRequest) -> Result<RangeResponse, RequestError> {
         let limit = if request.limit > 0 { request.limit } else { i64::MAX };
         let page = RangeRequest { limit: limit.min(self.page_keys), ..request.clone() };
-        let RangeResponse { header, kvs, more, count } = self.read(page).await?;
-        let about = self.meta.get_or_insert(RangeMeta { header, more, count });
+        let (kvs, more) = if self.meta.is_some() {
+            self.server.range_page(page).await?
+        } else {
+            let RangeResponse { header, kvs, more, count } = self.read(page).await?;
+            self.meta = Some(RangeMeta { header, more, count });
+            (kvs, more)
+        };
+        let about = self.meta.get_or_insert_default();
         let found = kvs.len() as i64;
         about.more = more && found == limit;
         if !more || found == limit {

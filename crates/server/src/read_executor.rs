@@ -3,53 +3,120 @@
 //! ```text
 //!   default era   in memory, small ──▶ this network thread
 //!                 on the disk, small ─▶ uncached pool: its threads wait for the disk
-//!                 long ───────────────▶ read pool: two threads, one job after the other
+//!                 long ───────────────▶ read pool: three run at a time, in slices
 //!   old eras      anything ───────────▶ a thread for each request, as etcd has a goroutine
 //! ```
 //!
-//! In an old era a read waits for the locks of its era, and with them in hand for the disk. The
-//! number of these threads is bounded.
+//! In the read pool a short read does not wait for long ones, so a read says [how many
+//! keys](ReadSize) it may look at. In an old era a read waits for the locks of its era, and with
+//! them in hand for the disk. The number of these threads is bounded.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use clearlane_backend::Era;
 use clearlane_contention::{TaskLabel, now_ns};
 use clearlane_engine::try_read_cached;
-use clearlane_mvcc::ReadTxn;
+use clearlane_mvcc::{RangeOptions, ReadTxn};
+use clearlane_proto::etcdserverpb::RangeRequest;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
-use crate::apply::ApplyError;
+use crate::apply::range::is_plain;
+use crate::apply::{ApplyError, KeySpan};
 use crate::handle::Server;
 use crate::request_error::RequestError;
 use crate::request_trace::{LockWaitMark, RequestTrace, Stage};
-use crate::threads::ReadPool;
+use crate::threads::JobKind;
+
+/// The greatest number of keys of a read that is short. Collected and sorted they take a few
+/// milliseconds.
+const SHORT_READ_KEYS_MAX: u64 = 4096;
 
 pub(crate) type ReadResult<T> = Result<T, ApplyError>;
 
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PoolJob {
+    Read(JobKind),
+    Uncached,
+}
+
+/// At how many keys a read may look.
+#[derive(Clone, Debug)]
+pub(crate) enum ReadSize {
+    /// Some keys by their names.
+    SingleKeys,
+    AtMost(u64),
+    /// Those of ranges, each with its first key and its `range_end`.
+    Ranges(Vec<(Bytes, Bytes)>),
+}
+
+impl ReadSize {
+    pub(crate) fn of_range(request: &RangeRequest) -> ReadSize {
+        let limit = u64::try_from(request.limit).unwrap_or(0);
+        let is_cut_short = (1..=SHORT_READ_KEYS_MAX).contains(&limit);
+        if is_cut_short && is_plain(request) && request.revision <= 0 {
+            return ReadSize::AtMost(limit);
+        }
+        ReadSize::of_ranges([(&request.key, &request.range_end)].into_iter())
+    }
+
+    pub(crate) fn of_ranges<'r>(ranges: impl Iterator<Item = (&'r Bytes, &'r Bytes)>) -> ReadSize {
+        let ranges = ranges.filter(|(_, range_end)| !range_end.is_empty());
+        let ranges: Vec<_> = ranges.map(|(key, end)| (key.clone(), end.clone())).collect();
+        if ranges.is_empty() { ReadSize::SingleKeys } else { ReadSize::Ranges(ranges) }
+    }
+
+    /// An estimate: in the past there may have been more keys than there are now.
+    pub(crate) fn job_kind(&self, view: &(dyn ReadTxn + '_)) -> ReadResult<JobKind> {
+        let ReadSize::Ranges(ranges) = self else { return Ok(self.kind()) };
+        let options = RangeOptions { count_only: true, ..RangeOptions::default() };
+        let mut keys = 0;
+        for (key, range_end) in ranges {
+            let span = KeySpan::new(key, range_end);
+            // The index knows it, without a walk.
+            keys += view.visit_records(span.range(), options, &mut |_| ControlFlow::Break(()))?;
+        }
+        Ok(ReadSize::AtMost(keys).kind())
+    }
+
+    /// Without a look at the store.
+    pub(crate) fn kind(&self) -> JobKind {
+        match self {
+            ReadSize::SingleKeys => JobKind::Short,
+            ReadSize::AtMost(keys) if *keys <= SHORT_READ_KEYS_MAX => JobKind::Short,
+            ReadSize::AtMost(_) | ReadSize::Ranges(_) => JobKind::Long,
+        }
+    }
+}
+
 impl Server {
-    /// A small read runs on this thread; on a cache miss, in the uncached pool.
+    /// A read of single keys runs on this thread; on a cache miss, in the uncached pool.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         trace: &mut RequestTrace,
         label: TaskLabel,
-        is_small: bool,
+        size: ReadSize,
         work: impl Fn(&(dyn ReadTxn + '_)) -> ReadResult<T> + Send + 'static,
     ) -> Result<T, RequestError> {
         let number = trace.number;
         let Some(view) = self.threads().store().begin_snapshot_read() else {
             return Box::pin(self.read_locked(trace, label, number, work)).await;
         };
+        let pool = match size {
+            ReadSize::SingleKeys => PoolJob::Uncached,
+            size => PoolJob::Read(size.job_kind(&*view)?),
+        };
         let work = move || {
             let _as = label.enter_numbered(number);
             work(&*view)
         };
-        let cached = if is_small { self.read_cached(&work) } else { None };
-        let pool = match cached {
-            Some(done) => return Ok(done?),
-            None if is_small => self.threads().uncached_pool(),
-            None => self.threads().read_pool(),
-        };
+        if matches!(pool, PoolJob::Uncached)
+            && let Some(done) = self.read_cached(&work)
+        {
+            return Ok(done?);
+        }
         Box::pin(self.run_in_pool(pool, trace, work)).await
     }
 
@@ -65,11 +132,15 @@ impl Server {
     /// Runs a read in a pool, and adds its waits for locks to its trace.
     pub(crate) async fn run_in_pool<T: Send + 'static>(
         &self,
-        pool: &ReadPool,
+        pool: PoolJob,
         trace: &mut RequestTrace,
         work: impl FnOnce() -> ReadResult<T> + Send + 'static,
     ) -> Result<T, RequestError> {
-        let done = pool.run(traced(*trace, work));
+        let (pool, kind) = match pool {
+            PoolJob::Read(kind) => (self.threads().read_pool(), kind),
+            PoolJob::Uncached => (self.threads().uncached_pool(), JobKind::Short),
+        };
+        let done = pool.run(kind, traced(*trace, work));
         let (done, traced) = self.within_deadline(done).await?.ok_or(RequestError::Stopped)?;
         *trace = traced;
         Ok(done?)

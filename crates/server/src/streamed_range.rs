@@ -1,27 +1,31 @@
-//! An answer too long to be in memory at once: measured first, then read in chunks while it is
-//! sent.
+//! An answer too long to be sent at once: measured first, then read in chunks while it is sent.
 //!
-//! The length of an answer is sent before its first byte. The index knows the encoded length of
-//! each record; where it [does not](clearlane_mvcc::key_index::EncodedLen), the records are read to
-//! measure them, and again to be sent.
+//! The length of an answer is sent before its first byte. For a plain range the index knows the
+//! encoded length of each record; where it [does not](clearlane_mvcc::key_index::EncodedLen), the
+//! records are read to measure them, and again to be sent. What was sorted, filtered or stripped of
+//! its values is in memory already, and is encoded and freed chunk by chunk.
 //!
 //! * All chunks are read from one view, so what was measured is what is read.
-//! * An answer takes the memory of a chunk or two: [`response_memory`](crate::response_memory).
-//! * Between two chunks it is another answer's turn in the [pool](crate::threads::ReadPool), whose
-//!   threads have the class [`Batch`](clearlane_net::sched::SchedClass::Batch) and read in
-//!   [`YieldPoints`], so that a thread with less to do on the same core goes first.
+//! * A plain answer takes the memory of a chunk or two:
+//!   [`response_memory`](crate::response_memory).
+//! * A chunk is a job of its own in the [pool](crate::threads::ReadPool), with [`YieldPoints`]
+//!   inside, at which it gives way to other jobs, and to threads with less to do on the same core.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::vec::IntoIter;
 
 use bytes::Bytes;
 use clearlane_mvcc::{RangeOptions, ReadTxn};
 use clearlane_net::sched::YieldPoints;
-use clearlane_proto::etcdserverpb::RangeRequest;
+use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
+use clearlane_proto::mvccpb::KeyValue;
+use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::range::{RangeMeta, RangeResult, RangeRows, decode, key_span, options, range_meta};
 use crate::read_executor::ReadResult;
+use crate::walk_steps;
 
 /// An answer up to this size is read at once.
 const INLINE_BYTES_MAX: u64 = 256 << 10;
@@ -30,11 +34,18 @@ const MEASURE_COST_BYTES: usize = 64;
 
 pub struct StreamedRange {
     pub meta: RangeMeta,
-    txn: Arc<dyn ReadTxn + Send + Sync>,
-    /// What remains to be read: it begins after the last key that was read.
-    request: RangeRequest,
+    records: UnreadRecords,
     records_left: u64,
     encoded_bytes_left: u64,
+}
+
+enum UnreadRecords {
+    /// What remains to be read begins after the last key that was read.
+    Stored {
+        view: Arc<dyn ReadTxn + Send + Sync>,
+        request: Box<RangeRequest>,
+    },
+    Found(IntoIter<KeyValue>),
 }
 
 impl StreamedRange {
@@ -46,8 +57,7 @@ impl StreamedRange {
         let (records_left, encoded_bytes_left, count) = measure_range(&*view, &request)?;
         let mut found = StreamedRange {
             meta: range_meta(&*view, &request, count),
-            txn: view,
-            request,
+            records: UnreadRecords::Stored { view, request: Box::new(request) },
             records_left,
             encoded_bytes_left,
         };
@@ -56,6 +66,25 @@ impl StreamedRange {
         }
         let records = found.next_records(usize::MAX)?.unwrap_or_default();
         Ok(RangeResult::Rows(RangeRows { meta: found.meta, records }))
+    }
+
+    /// For an answer that is in memory, and is not to be there a second time when it is encoded.
+    pub(crate) fn of_response(response: RangeResponse) -> RangeResult {
+        let (mut encoded, mut steps) = (0, YieldPoints::default());
+        for record in &response.kvs {
+            steps.advance(MEASURE_COST_BYTES);
+            encoded += field_len(record.encoded_len());
+        }
+        if encoded <= INLINE_BYTES_MAX {
+            return RangeResult::Message(response);
+        }
+        let RangeResponse { header, kvs, more, count } = response;
+        RangeResult::Stream(StreamedRange {
+            meta: RangeMeta { header, more, count },
+            records_left: kvs.len() as u64,
+            records: UnreadRecords::Found(kvs.into_iter()),
+            encoded_bytes_left: encoded,
+        })
     }
 
     pub fn records_left(&self) -> usize {
@@ -74,9 +103,7 @@ impl StreamedRange {
         }
         let mut piece = Vec::new();
         let (mut left, mut encoded, mut steps) = (bytes, 0, YieldPoints::default());
-        let limit = self.records_left as i64;
-        let options = RangeOptions { limit, skip_count: true, ..options(&self.request) };
-        self.txn.visit_records(key_span(&self.request).range(), options, &mut |record| {
+        let mut add = |record: Bytes| {
             // A single record may exceed the chunk.
             if record.len() > left && !piece.is_empty() {
                 return ControlFlow::Break(());
@@ -86,15 +113,32 @@ impl StreamedRange {
             encoded += field_len(record.len());
             piece.push(record);
             ControlFlow::Continue(())
-        })?;
+        };
+        match &mut self.records {
+            UnreadRecords::Stored { view, request } => {
+                let limit = self.records_left as i64;
+                let options = RangeOptions { limit, skip_count: true, ..options(request) };
+                walk_steps::visit_records(&**view, key_span(request).range(), options, &mut add)?;
+            }
+            UnreadRecords::Found(records) => {
+                while let Some(record) = records.as_slice().first()
+                    && add(record.encode_to_vec().into()).is_continue()
+                {
+                    records.next();
+                }
+            }
+        }
         self.records_left = self.records_left.saturating_sub(piece.len() as u64);
         self.encoded_bytes_left =
             self.encoded_bytes_left.checked_sub(encoded).ok_or_else(length_mismatch)?;
         let last = piece.last().ok_or_else(length_mismatch)?;
-        if self.records_left > 0 {
-            self.request.key = [&decode(last.clone())?.key[..], &[0]].concat().into();
-        } else if self.encoded_bytes_left > 0 {
+        if self.records_left == 0 && self.encoded_bytes_left > 0 {
             return Err(length_mismatch());
+        }
+        if self.records_left > 0
+            && let UnreadRecords::Stored { request, .. } = &mut self.records
+        {
+            request.key = [&decode(last.clone())?.key[..], &[0]].concat().into();
         }
         Ok(Some(piece))
     }
@@ -103,24 +147,51 @@ impl StreamedRange {
 /// Returns the number of records, their bytes, and the number of keys in the range.
 fn measure_range(view: &dyn ReadTxn, request: &RangeRequest) -> ReadResult<(u64, u64, u64)> {
     let (span, options) = (key_span(request), options(request));
-    let (mut records, mut encoded, mut steps) = (0, 0, YieldPoints::default());
-    let known = view.visit_record_lengths(span.range(), options, &mut |record| {
-        steps.advance(MEASURE_COST_BYTES);
-        records += 1;
-        encoded += field_len(record);
-        ControlFlow::Continue(())
-    })?;
-    if let Some(count) = known {
-        return Ok((records, encoded, count));
+    if !options.count_only
+        && let Some(known) = measure_by_index(view, request)?
+    {
+        return Ok(known);
     }
-    (records, encoded) = (0, 0);
-    let count = view.visit_records(span.range(), options, &mut |record| {
+    let (mut records, mut encoded, mut steps) = (0, 0, YieldPoints::default());
+    let count = walk_steps::visit_records(view, span.range(), options, &mut |record| {
         steps.advance(record.len());
         records += 1;
         encoded += field_len(record.len());
         ControlFlow::Continue(())
     })?;
     Ok((records, encoded, count))
+}
+
+/// `None` if the index does not know the length of a record.
+fn measure_by_index(
+    view: &dyn ReadTxn,
+    request: &RangeRequest,
+) -> ReadResult<Option<(u64, u64, u64)>> {
+    let (span, options) = (key_span(request), options(request));
+    let limit = u64::try_from(options.limit).ok().filter(|limit| *limit > 0).unwrap_or(u64::MAX);
+    let (mut records, mut encoded, mut steps) = (0, 0, YieldPoints::default());
+    let mut known = Some(0);
+    walk_steps::visit_parts(view, span.range(), options.revision, &mut |part| {
+        let part_count = if records == limit {
+            Some(view.visit_records(
+                part,
+                RangeOptions { count_only: true, ..options },
+                &mut |_| ControlFlow::Break(()),
+            )?)
+        } else {
+            let limit = i64::try_from(limit - records).unwrap_or(i64::MAX);
+            let options = RangeOptions { limit, ..options };
+            view.visit_record_lengths(part, options, &mut |record| {
+                steps.advance(MEASURE_COST_BYTES);
+                records += 1;
+                encoded += field_len(record);
+                ControlFlow::Continue(())
+            })?
+        };
+        known = known.zip(part_count).map(|(count, more)| count + more);
+        Ok(if known.is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })?;
+    Ok(known.map(|count| (records, encoded, count)))
 }
 
 fn length_mismatch() -> Error {

@@ -1,16 +1,19 @@
 //! What waits in the default era, and what goes on beside it: `docs/blocking.md`.
 
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use clearlane_net::sched::YieldPoints;
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
-    HashKvRequest, LeaseGrantRequest, LeaseLeasesRequest, PutRequest, RangeRequest,
+    HashKvRequest, LeaseGrantRequest, LeaseLeasesRequest, PutRequest, RangeRequest, RangeResponse,
     SnapshotRequest, StatusRequest, TxnRequest, WatchCreateRequest, WatchRequest,
 };
 use clearlane_server::applied_position::AppliedPosition;
+use clearlane_server::threads::JobKind;
 use prost::Message;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle as Task;
@@ -21,9 +24,10 @@ use crate::support::{TestServer, get, op, put};
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
+const TXN: &str = "/etcdserverpb.KV/Txn";
 const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";
 
-/// All threads of the read pool, until it is dropped.
+/// Jobs without yield points in all places of the read pool, until it is dropped.
 pub(crate) struct BusyReadPool {
     jobs: Vec<oneshot::Receiver<()>>,
     holds: Vec<mpsc::Sender<()>>,
@@ -32,17 +36,23 @@ pub(crate) struct BusyReadPool {
 impl BusyReadPool {
     pub(crate) fn of(server: &TestServer) -> BusyReadPool {
         let mut busy = BusyReadPool { jobs: Vec::new(), holds: Vec::new() };
+        busy.fill(server, JobKind::Continued);
+        busy.fill(server, JobKind::Short);
+        busy
+    }
+
+    fn fill(&mut self, server: &TestServer, kind: JobKind) {
         loop {
             let (hold, holds) = mpsc::channel::<()>();
             let (tell, told) = mpsc::channel();
-            busy.holds.push(hold);
-            busy.jobs.push(server.node.read_pool().run_continuation(move || {
+            self.holds.push(hold);
+            self.jobs.push(server.node.read_pool().submit(kind, move || {
                 let _ = tell.send(());
                 let _ = holds.recv();
             }));
-            // The first job that no thread takes.
+            // The first job that has no place.
             if told.recv_timeout(Duration::from_millis(200)).is_err() {
-                return busy;
+                return;
             }
         }
     }
@@ -111,7 +121,7 @@ fn reading_calls() -> Vec<(&'static str, Vec<u8>)> {
         (RANGE, RangeRequest { serializable: true, ..get("k") }.encode_to_vec()),
         (RANGE, all.encode_to_vec()),
         (RANGE, RangeRequest { revision: 2, ..all }.encode_to_vec()),
-        ("/etcdserverpb.KV/Txn", txn.encode_to_vec()),
+        (TXN, txn.encode_to_vec()),
         ("/etcdserverpb.Maintenance/Status", StatusRequest::default().encode_to_vec()),
         (HASH_KV, HashKvRequest::default().encode_to_vec()),
         ("/etcdserverpb.Lease/LeaseLeases", LeaseLeasesRequest::default().encode_to_vec()),
@@ -190,6 +200,85 @@ fn a_busy_read_pool_holds_up_expensive_reads_alone() {
         assert!(!waits.is_finished(), "it is the pool's turn");
         busy.release().await;
         assert_eq!(waits.await.unwrap().code, "0");
+    });
+}
+
+/// Keys `k0000` and so on, a hundred in a revision.
+async fn put_keys(client: &mut Client, count: usize) {
+    for first in (0..count).step_by(100) {
+        let puts = (first..count.min(first + 100)).map(|number| {
+            op(Request::RequestPut(put(format!("k{number:04}"), (number % 7).to_string())))
+        });
+        let txn = TxnRequest { success: puts.collect(), ..TxnRequest::default() };
+        assert_eq!(client.call(TXN, &[], &txn).await.code, "0");
+    }
+}
+
+/// Eight jobs that compute as a sort does, with yield points.
+#[test]
+fn long_reads_do_not_hold_up_a_medium_one() {
+    with_server(async |server| {
+        let mut client = server.client().await;
+        put_keys(&mut client, 1000).await;
+        let (done, (begins, begun)) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
+        let sorts = (0..8).map(|_| {
+            let (done, begins) = (Arc::clone(&done), begins.clone());
+            server.node.read_pool().submit(JobKind::Long, move || {
+                begins.send(()).unwrap();
+                let mut steps = YieldPoints::default();
+                while !done.load(Ordering::Relaxed) {
+                    steps.advance(YieldPoints::BYTES_PER_STEP);
+                }
+            })
+        });
+        let sorts: Vec<_> = sorts.collect();
+        // All places for long ones are taken, and there are some that wait for their turn.
+        assert_eq!(begun.iter().take(3).count(), 3);
+        let all = RangeRequest { range_end: vec![0].into(), ..get("k") };
+        for range in [
+            all.clone(),
+            RangeRequest { sort_target: 4, sort_order: 1, ..all.clone() },
+            RangeRequest { keys_only: true, ..all.clone() },
+            RangeRequest { min_mod_revision: 5, ..all.clone() },
+            RangeRequest { revision: 5, ..all },
+        ] {
+            let txn = op(Request::RequestRange(range.clone()));
+            let txn = TxnRequest { success: vec![txn], ..TxnRequest::default() };
+            assert_eq!(client.call(RANGE, &[], &range).await.code, "0");
+            assert_eq!(client.call(TXN, &[], &txn).await.code, "0");
+        }
+        done.store(true, Ordering::Relaxed);
+        for sort in sorts {
+            sort.await.unwrap();
+        }
+    });
+}
+
+/// The index has to look at each key to know which were there.
+#[test]
+fn many_keys_of_the_past_are_counted_in_the_read_pool() {
+    with_server(async |server| {
+        let mut client = server.client().await;
+        put_keys(&mut client, 2000).await;
+        let past = RangeRequest { range_end: vec![0].into(), revision: 7, ..get("k") };
+        let count = RangeRequest { count_only: true, ..past.clone() };
+        let page = RangeRequest { limit: 10, ..past.clone() };
+        let busy = BusyReadPool::of(server);
+        let waiting = [&count, &page].map(|range| spawn_call(&client, RANGE, range));
+        let few = RangeRequest { range_end: "k0500".into(), ..past };
+        for range in [RangeRequest { revision: 0, ..count }, RangeRequest { revision: 0, ..page }] {
+            assert_eq!(client.call(RANGE, &[], &range).await.code, "0");
+        }
+        assert_eq!(client.call(RANGE, &[], &RangeRequest { limit: 5, ..few }).await.code, "0");
+        assert!(waiting.iter().all(|call| !call.is_finished()));
+        busy.release().await;
+        for call in waiting {
+            let reply = call.await.unwrap();
+            assert_eq!(reply.code, "0");
+            let found = RangeResponse::decode(&reply.body[5..]).unwrap();
+            assert_eq!(found.count, 600, "six revisions of a hundred keys");
+            assert!(found.kvs.is_empty() || found.kvs.len() == 10 && found.more);
+        }
     });
 }
 

@@ -25,13 +25,14 @@ mod spawn;
 mod state;
 mod status;
 mod read_pool;
+mod read_schedule;
 mod disk_space;
 mod timed_files;
 mod wal_thread;
 pub(crate) mod watch_thread;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Once};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -50,8 +51,9 @@ pub use self::peer_clients::{PeerClients, PeerFuture, PeerTraffic};
 use self::raft_loop_queue::RaftLoopEvent;
 pub use self::raft_loop_queue::RaftLoopWaiter;
 pub use self::read_pool::ReadPool;
+pub use self::read_schedule::JobKind;
 pub use self::request_channel::RequestChannel;
-use self::spawn::{spawn_all, spawn_uncached_reader};
+use self::spawn::spawn_all;
 pub use self::state::CurrentStore;
 use self::state::ServerState;
 pub use self::status::Status;
@@ -67,8 +69,6 @@ use crate::response_memory::ResponseMemory;
 use crate::trace::TraceRecorder;
 use crate::watch::WatchServer;
 
-const UNCACHED_POOL_THREADS: usize = 4;
-
 /// A running member.
 ///
 /// Each thread owns its state, and they exchange batches. Beside the threads in the picture there
@@ -78,7 +78,6 @@ const UNCACHED_POOL_THREADS: usize = 4;
 pub struct ServerThreads {
     state: Arc<ServerState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    uncached_readers: Once,
 }
 
 impl ServerThreads {
@@ -93,7 +92,7 @@ impl ServerThreads {
         let (state, parts) = ServerState::open(storage, config)?;
         let commits = CommitThread::new(&parts.0, &parts.1, batch_interval, compaction);
         let threads = Mutex::new(spawn_all(parts, commits, tick, network, &state)?);
-        Ok(ServerThreads { state, threads, uncached_readers: Once::new() })
+        Ok(ServerThreads { state, threads })
     }
 
     /// The channel's [task](RequestChannel::run) must run on the thread that uses it.
@@ -200,17 +199,8 @@ impl ServerThreads {
         &self.state.read_pool
     }
 
-    /// For small reads that wait for the disk. Its threads start with the first one: the allocator
-    /// gives each two megabytes, which a member with its store in memory need not spend.
+    /// For small reads that wait for the disk.
     pub fn uncached_pool(&self) -> &ReadPool {
-        self.uncached_readers.call_once(|| {
-            for number in 0..UNCACHED_POOL_THREADS {
-                match spawn_uncached_reader(number, &self.state) {
-                    Ok(thread) => self.threads.lock().push(thread),
-                    Err(error) => self.state.fail(error.into()),
-                }
-            }
-        });
         &self.state.uncached_pool
     }
 
@@ -282,9 +272,10 @@ impl ServerThreads {
     pub fn stop(&self) {
         self.state.raft_queue.push([RaftLoopEvent::Stop]);
         self.state.disk_space.stop();
-        self.state.read_pool.stop();
-        self.state.uncached_pool.stop();
-        for thread in std::mem::take(&mut *self.threads.lock()) {
+        let mut threads = std::mem::take(&mut *self.threads.lock());
+        threads.extend(self.state.read_pool.stop());
+        threads.extend(self.state.uncached_pool.stop());
+        for thread in threads {
             // An error: the closing of the thread has panicked, which the panic hook has printed.
             let _ = thread.join();
         }

@@ -1,105 +1,259 @@
-//! The read pool: a few threads for long reads.
+//! The read pool: threads for long reads, of which [few run at a time](super::read_schedule).
 //!
-//! A network thread that reads twenty thousand records answers no other request meanwhile. A second
-//! pool has the small reads that wait for the disk, so that they do not wait behind long ones, too.
+//! A network thread that reads twenty thousand records answers no other request meanwhile, and a
+//! short read should not wait here behind long ones. So a job that has used up its slice waits at a
+//! [yield point](clearlane_net::sched::YieldPoints), on its thread, while another one runs. More
+//! threads are started when they are needed, and end when they are not. At a yield point
+//!
+//! * a job whose request has been dropped, or whose pool stops, ends by unwinding: nothing takes
+//!   what it has so far for its result;
+//! * it holds no lock, for the others may want it. So it has a view, which needs none.
+//!
+//! A second pool has the small reads that wait for the disk. It has as many threads as jobs that
+//! run, and none waits at a yield point.
 
-use std::collections::VecDeque;
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use clearlane_contention::now_ns;
+use clearlane_net::sched::set_yield_hook;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
+use super::read_schedule::{JobId, JobKind, ReadSchedule, SLICE_NS, ScheduleLimits, Start};
 use crate::error::Result;
 
-#[derive(Default)]
+/// Threads that have no job for so long end, but for the first two.
+const IDLE_TIME: Duration = Duration::from_secs(10);
+const KEPT_THREADS: usize = 2;
+
 pub struct ReadPool {
-    queue: Mutex<JobQueue>,
+    state: Mutex<PoolState>,
     arrived: Condvar,
+    start_thread: OnceLock<StartThread>,
 }
 
-#[derive(Default)]
-struct JobQueue {
-    /// New and continued jobs take turns, or an answer that is being sent would wait for many that
-    /// have not begun.
-    new_jobs: VecDeque<Job>,
-    continued_jobs: VecDeque<Job>,
-    prefers_new_job: bool,
+/// Starts the thread of a number, which calls [`ReadPool::run_worker`].
+pub(super) type StartThread = Box<dyn Fn(usize) -> io::Result<JoinHandle<()>> + Send + Sync>;
+
+struct PoolState {
+    schedule: ReadSchedule,
+    queued: HashMap<JobId, Job>,
+    /// They have their place, and a thread takes them as soon as it is awake.
+    to_begin: VecDeque<(JobId, Job)>,
+    /// What wakes the thread of a suspended job. It is taken out when it is the job's turn.
+    suspended: HashMap<JobId, Arc<Condvar>>,
+    last_id: JobId,
+    thread_count: usize,
+    /// Those that wait for a job, or will as soon as they are awake.
+    idle_threads: usize,
+    threads: Vec<JoinHandle<()>>,
     is_stopped: bool,
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+type Job = Box<dyn FnOnce(&Arc<ReadPool>, JobId) + Send>;
 
-impl JobQueue {
-    fn next(&mut self) -> Option<Job> {
-        self.prefers_new_job = !self.prefers_new_job;
-        if self.prefers_new_job {
-            self.new_jobs.pop_front().or_else(|| self.continued_jobs.pop_front())
-        } else {
-            self.continued_jobs.pop_front().or_else(|| self.new_jobs.pop_front())
-        }
-    }
-}
+/// What a job unwinds with that nothing waits for any more.
+struct Abandoned;
 
 impl ReadPool {
+    pub(super) fn new(limits: ScheduleLimits) -> Arc<ReadPool> {
+        let state = PoolState {
+            schedule: ReadSchedule::new(limits),
+            queued: HashMap::new(),
+            to_begin: VecDeque::new(),
+            suspended: HashMap::new(),
+            last_id: 0,
+            thread_count: 0,
+            idle_threads: 0,
+            threads: Vec::new(),
+            is_stopped: false,
+        };
+        let (state, arrived) = (Mutex::new(state), Condvar::new());
+        Arc::new(ReadPool { state, arrived, start_thread: OnceLock::new() })
+    }
+
+    /// To be called before the first job comes.
+    pub(super) fn set_start_thread(&self, start: StartThread) {
+        let _ = self.start_thread.set(start);
+    }
+
     /// `None` if the pool has stopped. A job whose request has been dropped is skipped.
     pub async fn run<T: Send + 'static>(
         &self,
+        kind: JobKind,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        self.submit(work, |queue| &mut queue.new_jobs).await.ok()
+        self.submit(kind, work).await.ok()
     }
 
-    /// Runs the next part of a job that has begun.
-    pub fn run_continuation<T: Send + 'static>(
+    /// What the receiver gets is an error if the pool has stopped.
+    pub fn submit<T: Send + 'static>(
         &self,
+        kind: JobKind,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> oneshot::Receiver<T> {
-        self.submit(work, |queue| &mut queue.continued_jobs)
-    }
-
-    fn submit<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-        place: impl FnOnce(&mut JobQueue) -> &mut VecDeque<Job>,
     ) -> oneshot::Receiver<T> {
         let (done, waits) = oneshot::channel();
-        let job = Box::new(move || {
-            if !done.is_closed() {
-                let _ = done.send(work());
-            }
-        });
-        {
-            let mut queue = self.queue.lock();
-            if queue.is_stopped {
-                // Dropping the job drops its sender, which wakes the waiting request.
-                return waits;
-            }
-            place(&mut queue).push_back(job);
+        let job = job(done, work);
+        let mut state = self.state.lock();
+        if state.is_stopped {
+            // Dropping the job drops its sender, which wakes the waiting request.
+            return waits;
         }
-        self.arrived.notify_one();
+        state.last_id += 1;
+        let id = state.last_id;
+        state.queued.insert(id, job);
+        state.schedule.add(id, kind);
+        let begun = self.start_ready(&mut state);
+        drop(state);
+        self.wake(begun);
         waits
     }
 
-    /// Returns when the pool stops.
-    pub(super) fn run_worker(&self) -> Result<()> {
-        let mut queue = self.queue.lock();
-        while !queue.is_stopped {
-            match queue.next() {
-                Some(job) => {
-                    drop(queue);
-                    job();
-                    queue = self.queue.lock();
+    /// Returns when the pool stops, or has too many threads.
+    pub(super) fn run_worker(self: &Arc<Self>) -> Result<()> {
+        set_yield_hook(yield_point);
+        let mut state = self.state.lock();
+        while !state.is_stopped {
+            let Some((id, job)) = state.to_begin.pop_front() else {
+                if self.is_idle_for_long(&mut state) {
+                    break;
                 }
-                None => self.arrived.wait(&mut queue),
+                continue;
+            };
+            state.idle_threads -= 1;
+            let run = || catch_unwind(AssertUnwindSafe(|| job(self, id)));
+            let ended = MutexGuard::unlocked(&mut state, run);
+            state.schedule.finish(id);
+            if let Err(payload) = ended
+                && !payload.is::<Abandoned>()
+            {
+                state.thread_count -= 1;
+                let begun = self.start_ready(&mut state);
+                drop(state);
+                self.wake(begun);
+                // The thread's own `catch_unwind` makes it the member's failure.
+                resume_unwind(payload);
             }
+            state.idle_threads += 1;
+            let begun = self.start_ready(&mut state);
+            // One of them is for this thread.
+            self.wake(begun.saturating_sub(1));
         }
+        state.idle_threads -= 1;
+        state.thread_count -= 1;
         Ok(())
     }
 
-    /// Dropping the jobs tells the waiting requests that they are not run.
-    pub(super) fn stop(&self) {
-        *self.queue.lock() = JobQueue { is_stopped: true, ..JobQueue::default() };
+    fn is_idle_for_long(&self, state: &mut MutexGuard<'_, PoolState>) -> bool {
+        if state.thread_count <= KEPT_THREADS {
+            self.arrived.wait(state);
+            return false;
+        }
+        let is_late = self.arrived.wait_for(state, IDLE_TIME).timed_out();
+        is_late && state.to_begin.is_empty() && state.thread_count > KEPT_THREADS
+    }
+
+    fn wake(&self, threads: usize) {
+        for _ in 0..threads {
+            self.arrived.notify_one();
+        }
+    }
+
+    /// Fills the free places. Returns the number of jobs for which a thread has to be woken.
+    fn start_ready(&self, state: &mut MutexGuard<'_, PoolState>) -> usize {
+        let mut begun = 0;
+        while !state.is_stopped
+            && let Some(start) = state.schedule.start_next(now_ns())
+        {
+            begun += usize::from(self.start(state, start));
+        }
+        begun
+    }
+
+    /// Returns whether a thread has to be woken.
+    fn start(&self, state: &mut MutexGuard<'_, PoolState>, start: Start) -> bool {
+        let id = match start {
+            Start::Resume(id) => {
+                if let Some(turn) = state.suspended.remove(&id) {
+                    turn.notify_one();
+                }
+                return false;
+            }
+            Start::Begin(id) => id,
+        };
+        let Some(job) = state.queued.remove(&id) else { return false };
+        state.to_begin.push_back((id, job));
+        if state.to_begin.len() > state.idle_threads {
+            self.add_thread(state);
+        }
+        true
+    }
+
+    fn add_thread(&self, state: &mut MutexGuard<'_, PoolState>) {
+        let number = state.thread_count;
+        state.thread_count += 1;
+        state.idle_threads += 1;
+        let start = || self.start_thread.get().map(|start| start(number));
+        match MutexGuard::unlocked(state, start) {
+            Some(Ok(thread)) => {
+                state.threads.retain(|thread| !thread.is_finished());
+                state.threads.push(thread);
+            }
+            // The job waits for one of the threads that there are.
+            _ => {
+                state.thread_count -= 1;
+                state.idle_threads -= 1;
+                if let Some((id, job)) = state.to_begin.pop_back() {
+                    state.queued.insert(id, job);
+                    let threads = state.thread_count;
+                    state.schedule.return_job(id, threads);
+                }
+            }
+        }
+    }
+
+    /// At a yield point: waits for the next turn if this job has to give way. Returns whether it
+    /// goes on.
+    fn give_way(&self, id: JobId) -> bool {
+        let mut state = self.state.lock();
+        if state.is_stopped {
+            return false;
+        }
+        let Some(start) = state.schedule.give_way(id, now_ns()) else { return true };
+        let turn = Arc::new(Condvar::new());
+        state.suspended.insert(id, Arc::clone(&turn));
+        let begun = usize::from(self.start(&mut state, start));
+        // Where no thread could be started, the place is free again.
+        let begun = begun + self.start_ready(&mut state);
+        self.wake(begun);
+        while state.suspended.contains_key(&id) {
+            turn.wait(&mut state);
+        }
+        !state.is_stopped
+    }
+
+    /// Jobs that have begun end at their next yield point. Dropping the others tells the waiting
+    /// requests that they are not run. Returns the threads, to be joined.
+    pub(super) fn stop(&self) -> Vec<JoinHandle<()>> {
+        let mut state = self.state.lock();
+        state.is_stopped = true;
+        for (_, turn) in state.suspended.drain() {
+            turn.notify_one();
+        }
+        let jobs = (std::mem::take(&mut state.queued), std::mem::take(&mut state.to_begin));
+        let threads = std::mem::take(&mut state.threads);
+        drop(state);
         self.arrived.notify_all();
+        drop(jobs);
+        threads
     }
 }
 
@@ -108,3 +262,71 @@ impl fmt::Debug for ReadPool {
         f.debug_struct("ReadPool").finish_non_exhaustive()
     }
 }
+
+thread_local! {
+    /// The job of this thread.
+    static CURRENT: RefCell<Option<Rc<CurrentJob>>> = const { RefCell::new(None) };
+}
+
+struct CurrentJob {
+    pool: Arc<ReadPool>,
+    id: JobId,
+    is_request_gone: Box<dyn Fn() -> bool>,
+    slice_began_ns: Cell<u64>,
+}
+
+/// While it is here, the job is the thread's.
+struct CurrentJobScope;
+
+impl CurrentJobScope {
+    fn enter(job: CurrentJob) -> CurrentJobScope {
+        CURRENT.set(Some(Rc::new(job)));
+        CurrentJobScope
+    }
+}
+
+impl Drop for CurrentJobScope {
+    fn drop(&mut self) {
+        CURRENT.set(None);
+    }
+}
+
+fn job<T: Send + 'static>(
+    done: oneshot::Sender<T>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Job {
+    Box::new(move |pool, id| {
+        if done.is_closed() {
+            return;
+        }
+        let done = Rc::new(RefCell::new(Some(done)));
+        let asks = Rc::clone(&done);
+        let is_request_gone =
+            Box::new(move || asks.borrow().as_ref().is_some_and(oneshot::Sender::is_closed));
+        let (pool, slice_began_ns) = (Arc::clone(pool), Cell::new(now_ns()));
+        let current = CurrentJob { pool, id, is_request_gone, slice_began_ns };
+        let result = {
+            let _until_done = CurrentJobScope::enter(current);
+            work()
+        };
+        if let Some(done) = done.take() {
+            let _ = done.send(result);
+        }
+    })
+}
+
+/// The hook of the pool's threads.
+fn yield_point() {
+    let Some(job) = CURRENT.with_borrow(Option::clone) else { return };
+    let is_slice_over = now_ns().saturating_sub(job.slice_began_ns.get()) >= SLICE_NS;
+    if (job.is_request_gone)() || (is_slice_over && !job.pool.give_way(job.id)) {
+        // No panic, which would be printed.
+        resume_unwind(Box::new(Abandoned));
+    }
+    if is_slice_over {
+        job.slice_began_ns.set(now_ns());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -16,14 +16,14 @@ use clearlane_wal::Wal;
 
 use super::commit_thread::CommitThread;
 use super::network::Network;
+use super::read_pool::ReadPool;
 use super::state::ServerState;
 use super::{apply_loop, raft_loop, wal_thread, watch_thread};
 use crate::error::{Error, Result};
 use crate::replica::{Applier, Replica};
 
-const READ_POOL_THREADS: usize = 2;
-
-/// Starts all threads but those of the uncached pool.
+/// Starts all threads but those of the pools, which start with their jobs: the allocator gives each
+/// two megabytes, which a member without long reads need not spend.
 pub(super) fn spawn_all(
     (replica, applier, wal): (Replica, Applier, Wal),
     commits: CommitThread,
@@ -36,7 +36,7 @@ pub(super) fn spawn_all(
     let (to_apply, apply_work) = channel();
     let applies_to = to_commit.clone();
     let channels = raft_loop::Channels { to_wal, to_apply, to_commit, network };
-    let mut threads = vec![
+    let threads = [
         spawn("wal", Latency, shared, move |state| wal_thread::run(wal, &from_raft, state)),
         spawn("commit", Normal, shared, move |state| commits.run(&commit_work, state)),
         spawn("raft", Latency, shared, move |state| raft_loop::run(replica, tick, channels, state)),
@@ -49,20 +49,35 @@ pub(super) fn spawn_all(
     // A reader without locks may be preempted for long: it blocks no other thread.
     let has_locks = shared.store.load().era() != Era::Clearlane;
     let reader_class = if has_locks { Normal } else { Batch };
-    threads.extend((0..READ_POOL_THREADS).map(|number| {
-        let run = |shared: &ServerState| shared.read_pool.run_worker();
-        spawn(&format!("read-{number}"), reader_class, shared, run)
-    }));
+    prepare_pool(&shared.read_pool, shared, move |number, state| {
+        let run = |state: &ServerState| state.read_pool.run_worker();
+        spawn(&format!("read-{number}"), reader_class, state, run)
+    });
+    // They have the class of the threads that answer: they only sleep and wake.
+    prepare_pool(&shared.uncached_pool, shared, |number, state| {
+        let run = |state: &ServerState| state.uncached_pool.run_worker();
+        spawn(&format!("uncached-{number}"), Latency, state, run)
+    });
     threads.into_iter().collect()
 }
 
-/// It has the class of the threads that answer: it only sleeps and wakes.
-pub(super) fn spawn_uncached_reader(
-    number: usize,
+/// A pool without any thread is the member's failure.
+fn prepare_pool(
+    pool: &ReadPool,
     shared: &Arc<ServerState>,
-) -> io::Result<JoinHandle<()>> {
-    let run = |shared: &ServerState| shared.uncached_pool.run_worker();
-    spawn(&format!("uncached-{number}"), Latency, shared, run)
+    start: impl Fn(usize, &Arc<ServerState>) -> io::Result<JoinHandle<()>> + Send + Sync + 'static,
+) {
+    let state = Arc::downgrade(shared);
+    pool.set_start_thread(Box::new(move |number| {
+        let Some(shared) = state.upgrade() else {
+            return Err(io::Error::other("the member has stopped"));
+        };
+        let started = start(number, &shared);
+        if let (0, Err(error)) = (number, &started) {
+            shared.fail(io::Error::new(error.kind(), error.to_string()).into());
+        }
+        started
+    }));
 }
 
 /// Its error is published as the member's failure.

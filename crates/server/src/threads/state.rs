@@ -23,6 +23,7 @@ use super::metrics::{Metrics, StoreSizes};
 use super::peer_clients::PeerClients;
 use super::raft_loop_queue::{RaftLoopEvent, RaftLoopQueue};
 use super::read_pool::ReadPool;
+use super::read_schedule::ScheduleLimits;
 use super::status::Status;
 use super::timed_files::TimedFiles;
 use crate::alarms::Alarms;
@@ -66,8 +67,8 @@ pub(super) struct ServerState {
     pub(super) raft_queue: RaftLoopQueue,
     pub(super) completion_queues: Mutex<Vec<Arc<CompletionQueue>>>,
     pub(super) wait: Arc<Wait>,
-    pub(super) read_pool: ReadPool,
-    pub(super) uncached_pool: ReadPool,
+    pub(super) read_pool: Arc<ReadPool>,
+    pub(super) uncached_pool: Arc<ReadPool>,
     pub(super) disk_space: Arc<DiskSpace>,
     pub(super) members: watch::Sender<Arc<Members>>,
     pub(super) leadership: watch::Sender<Leadership>,
@@ -119,8 +120,8 @@ impl ServerState {
             trace: TraceRecorder::new(&locks),
             completion_queues: Mutex::default(),
             wait: Arc::clone(&replica.wait),
-            read_pool: ReadPool::default(),
-            uncached_pool: ReadPool::default(),
+            read_pool: ReadPool::new(ScheduleLimits::READ_POOL),
+            uncached_pool: ReadPool::new(ScheduleLimits::UNCACHED_POOL),
             metadata: replica.metadata,
             watch_server: Arc::new(WatchServer::new(&applier.store, &locks)),
             locks,

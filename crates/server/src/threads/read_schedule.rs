@@ -1,0 +1,414 @@
+//! In which order the jobs of a read pool run, and when one gives its place to another.
+//!
+//! ```text
+//!   queued: Short │ Long │ Continued ──begins──▶ running, 3 at most ──is done──▶
+//!                                                  │  ▲ in its turn
+//!                                 its slice is over▼  │
+//!                                              suspended, on a thread of its own
+//! ```
+//!
+//! A free place goes, in turns, to the job that has had the least time, to the part of an answer
+//! that is being sent, and to the one that was suspended first. So a short job waits for slices of
+//! others and not for the others, and none waits for ever. One place is for short jobs alone: not
+//! every stretch of a long one has a yield point. How many jobs of a kind have begun is bounded,
+//! and with them the threads and what they have collected. Threads, lock and clock are those of
+//! [`ReadPool`](super::read_pool::ReadPool).
+
+use std::collections::VecDeque;
+
+pub(super) type JobId = u64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobKind {
+    /// By its estimated number of keys.
+    Short,
+    Long,
+    /// The next part of a long answer.
+    Continued,
+}
+
+/// After a slice a job gives way to one that has had little time.
+pub(super) const SLICE_NS: u64 = 1_000_000;
+/// After so long it also gives way to one that has had as much, or more.
+const LONG_SLICE_NS: u64 = 10_000_000;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ScheduleLimits {
+    running: usize,
+    /// Of those that are not short.
+    long_running: usize,
+    /// Running or suspended, of each kind.
+    begun: [usize; 3],
+}
+
+impl ScheduleLimits {
+    /// Two long computations at a time, so that they do not fill all cores, and a short one.
+    pub(super) const READ_POOL: ScheduleLimits =
+        ScheduleLimits { running: 3, long_running: 2, begun: [8, 4, 4] };
+
+    /// As many as there are threads: these jobs wait for the disk.
+    pub(super) const UNCACHED_POOL: ScheduleLimits =
+        ScheduleLimits { running: 4, long_running: 0, begun: [4, 0, 0] };
+
+    /// The number of threads that the jobs may need.
+    fn threads(&self) -> usize {
+        self.begun.iter().sum()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    Begin(JobId),
+    Resume(JobId),
+}
+
+#[derive(Debug)]
+pub(super) struct ReadSchedule {
+    limits: ScheduleLimits,
+    /// By kind, in the order of their arrival.
+    queued: [VecDeque<JobId>; 3],
+    running: Vec<BegunJob>,
+    /// The one that was suspended first is in front.
+    suspended: VecDeque<BegunJob>,
+    /// Of the place for short jobs, and of the others: or one would always get the same turn.
+    turns: [Turn; 2],
+    threads_max: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct BegunJob {
+    id: JobId,
+    kind: JobKind,
+    /// Before the present slice.
+    served_ns: u64,
+    slice_began_ns: u64,
+}
+
+impl BegunJob {
+    fn served_at(&self, now_ns: u64) -> u64 {
+        self.served_ns + now_ns.saturating_sub(self.slice_began_ns)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Turn {
+    LeastServed,
+    Continued,
+    LongestSuspended,
+}
+
+impl Turn {
+    fn next(self) -> Turn {
+        match self {
+            Turn::LeastServed => Turn::Continued,
+            Turn::Continued => Turn::LongestSuspended,
+            Turn::LongestSuspended => Turn::LeastServed,
+        }
+    }
+}
+
+enum Candidate {
+    Queued(JobKind),
+    /// Its place among the suspended ones.
+    Suspended(usize),
+}
+
+impl ReadSchedule {
+    pub(super) fn new(limits: ScheduleLimits) -> ReadSchedule {
+        ReadSchedule {
+            limits,
+            threads_max: limits.threads(),
+            queued: Default::default(),
+            running: Vec::new(),
+            suspended: VecDeque::new(),
+            turns: [Turn::LongestSuspended; 2],
+        }
+    }
+
+    pub(super) fn add(&mut self, id: JobId, kind: JobKind) {
+        self.queued[kind as usize].push_back(id);
+    }
+
+    /// The job cannot be begun for want of a thread: there are `threads` and there will be no more.
+    pub(super) fn return_job(&mut self, id: JobId, threads: usize) {
+        self.threads_max = threads;
+        if let Some(at) = self.running.iter().position(|job| job.id == id) {
+            let job = self.running.swap_remove(at);
+            self.queued[job.kind as usize].push_front(id);
+        }
+    }
+
+    /// Gives a free place to the job whose turn it is. To be called until there is none.
+    pub(super) fn start_next(&mut self, now_ns: u64) -> Option<Start> {
+        let (start, job) = match self.pick()? {
+            Candidate::Queued(kind) => {
+                let id = self.queued[kind as usize].pop_front()?;
+                (Start::Begin(id), BegunJob { id, kind, served_ns: 0, slice_began_ns: now_ns })
+            }
+            Candidate::Suspended(at) => {
+                let job = self.suspended.remove(at)?;
+                (Start::Resume(job.id), BegunJob { slice_began_ns: now_ns, ..job })
+            }
+        };
+        self.running.push(job);
+        Some(start)
+    }
+
+    /// At a yield point of a running job. It goes on if there is no answer; if there is one, it is
+    /// suspended, and the job in the answer has its place.
+    pub(super) fn give_way(&mut self, id: JobId, now_ns: u64) -> Option<Start> {
+        let at = self.running.iter().position(|job| job.id == id)?;
+        let job = self.running[at];
+        let slice_ns = now_ns.saturating_sub(job.slice_began_ns);
+        if slice_ns < SLICE_NS {
+            return None;
+        }
+        let served_ns = job.served_at(now_ns);
+        self.running.swap_remove(at);
+        self.suspended.push_back(BegunJob { served_ns, ..job });
+        if slice_ns < LONG_SLICE_NS && !self.has_less_served(served_ns) {
+            self.suspended.pop_back();
+            self.running.push(job);
+            return None;
+        }
+        self.start_next(now_ns).filter(|start| *start != Start::Resume(id))
+    }
+
+    pub(super) fn finish(&mut self, id: JobId) {
+        self.running.retain(|job| job.id != id);
+        // A job that has run beside the others, because the pool has stopped.
+        self.suspended.retain(|job| job.id != id);
+    }
+
+    fn pick(&mut self) -> Option<Candidate> {
+        let place = usize::from(self.may_run(JobKind::Long));
+        self.turns[place] = self.turns[place].next();
+        let queued = |kind| self.may_begin(kind).then_some(Candidate::Queued(kind));
+        let may_resume = |(_, job): &(usize, &BegunJob)| self.may_run(job.kind);
+        let suspended = || self.suspended.iter().enumerate().filter(may_resume);
+        let least_served = || {
+            let new = queued(JobKind::Short).or_else(|| queued(JobKind::Long));
+            let begun = || suspended().min_by_key(|(_, job)| job.served_ns);
+            let new = new.or_else(|| begun().map(|(at, _)| Candidate::Suspended(at)));
+            new.or_else(|| queued(JobKind::Continued))
+        };
+        match self.turns[place] {
+            Turn::LeastServed => least_served(),
+            Turn::Continued => queued(JobKind::Continued).or_else(least_served),
+            Turn::LongestSuspended => {
+                let first = suspended().next().map(|(at, _)| Candidate::Suspended(at));
+                first.or_else(|| queued(JobKind::Long)).or_else(least_served)
+            }
+        }
+    }
+
+    /// Whether a job that may have the free place has had less than half of this time. If less by
+    /// anything were enough, jobs alike would take turns in short slices.
+    fn has_less_served(&self, served_ns: u64) -> bool {
+        let kinds = [JobKind::Short, JobKind::Long, JobKind::Continued];
+        kinds.into_iter().any(|kind| self.may_begin(kind))
+            || self.suspended.iter().any(|it| 2 * it.served_ns < served_ns && self.may_run(it.kind))
+    }
+
+    fn may_begin(&self, kind: JobKind) -> bool {
+        let begun = || self.running.iter().chain(&self.suspended);
+        !self.queued[kind as usize].is_empty()
+            && begun().count() < self.threads_max
+            && begun().filter(|job| job.kind == kind).count() < self.limits.begun[kind as usize]
+            && self.may_run(kind)
+    }
+
+    fn may_run(&self, kind: JobKind) -> bool {
+        let is_long = |kind| kind != JobKind::Short;
+        let long_running = || self.running.iter().filter(|job| is_long(job.kind)).count();
+        self.running.len() < self.limits.running
+            && (!is_long(kind) || long_running() < self.limits.long_running)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::JobKind::{Continued, Long, Short};
+    use super::*;
+
+    const MILLISECOND: u64 = 1_000_000;
+
+    /// A pool on one core for each place: in each round every running job computes for 0.1 ms, and
+    /// is then done or comes to a yield point.
+    struct Staged {
+        schedule: ReadSchedule,
+        now_ns: u64,
+        /// By id: the time that the job still needs, and when it was done.
+        jobs: Vec<(u64, Option<u64>)>,
+        running: Vec<JobId>,
+    }
+
+    impl Staged {
+        fn new() -> Staged {
+            let schedule = ReadSchedule::new(ScheduleLimits::READ_POOL);
+            Staged { schedule, now_ns: 0, jobs: Vec::new(), running: Vec::new() }
+        }
+
+        fn add(&mut self, kind: JobKind, milliseconds: u64) -> JobId {
+            let id = self.jobs.len() as JobId;
+            self.jobs.push((milliseconds * MILLISECOND, None));
+            self.schedule.add(id, kind);
+            self.fill();
+            id
+        }
+
+        fn fill(&mut self) {
+            while let Some(start) = self.schedule.start_next(self.now_ns) {
+                self.start(start);
+            }
+            assert!(self.running.len() <= 3 && self.schedule.suspended.len() <= 16);
+        }
+
+        fn start(&mut self, start: Start) {
+            let (Start::Begin(id) | Start::Resume(id)) = start;
+            assert!(!self.running.contains(&id));
+            self.running.push(id);
+        }
+
+        fn round(&mut self) {
+            self.now_ns += MILLISECOND / 10;
+            for id in self.running.clone() {
+                let (left, done_at) = &mut self.jobs[id as usize];
+                *left = left.saturating_sub(MILLISECOND / 10);
+                if *left == 0 {
+                    *done_at = Some(self.now_ns);
+                    self.running.retain(|running| *running != id);
+                    self.schedule.finish(id);
+                    self.fill();
+                } else if let Some(start) = self.schedule.give_way(id, self.now_ns) {
+                    self.running.retain(|running| *running != id);
+                    self.start(start);
+                }
+            }
+        }
+
+        fn run_for(&mut self, milliseconds: u64) {
+            (0..10 * milliseconds).for_each(|_| self.round());
+        }
+
+        /// Runs until the job is done. Returns when that was, in milliseconds from now on.
+        fn finish(&mut self, id: JobId) -> u64 {
+            let since = self.now_ns;
+            loop {
+                if let Some(at) = self.jobs[id as usize].1 {
+                    return (at - since) / MILLISECOND;
+                }
+                self.round();
+            }
+        }
+
+        fn is_done(&self, id: JobId) -> bool {
+            self.jobs[id as usize].1.is_some()
+        }
+    }
+
+    #[test]
+    fn a_short_job_does_not_wait_for_long_ones() {
+        let mut pool = Staged::new();
+        let long: Vec<JobId> = (0..8).map(|_| pool.add(Long, 500)).collect();
+        pool.run_for(100);
+        let short = pool.add(Short, 1);
+        assert_eq!(pool.finish(short), 1);
+        // Three of them: two find the short place taken, and wait for slices.
+        let short: Vec<JobId> = (0..3).map(|_| pool.add(Short, 4)).collect();
+        let took = short.into_iter().map(|id| pool.finish(id)).sum::<u64>();
+        assert!(took <= 15, "{took} ms");
+        assert!(long.iter().all(|id| !pool.is_done(*id)));
+    }
+
+    /// The third is long by its estimate, and needs little.
+    #[test]
+    fn a_job_that_has_had_little_goes_before_those_that_have_had_much() {
+        let mut pool = Staged::new();
+        let long = [pool.add(Long, 500), pool.add(Long, 500)];
+        pool.run_for(50);
+        let medium = pool.add(Long, 5);
+        let took = pool.finish(medium);
+        assert!(took <= 15, "{took} ms");
+        assert!(long.iter().all(|id| !pool.is_done(*id)));
+    }
+
+    #[test]
+    fn a_part_of_an_answer_is_not_kept_waiting_by_new_jobs() {
+        let mut pool = Staged::new();
+        for _ in 0..100 {
+            pool.add(Long, 20);
+            pool.add(Short, 20);
+        }
+        let part = pool.add(Continued, 3);
+        let took = pool.finish(part);
+        assert!(took <= 20, "{took} ms");
+    }
+
+    #[test]
+    fn a_long_job_ends_while_short_ones_keep_coming() {
+        let mut pool = Staged::new();
+        let long: Vec<JobId> = (0..4).map(|_| pool.add(Long, 50)).collect();
+        // More than the pool can do, and parts of answers beside them.
+        while !long.iter().all(|id| pool.is_done(*id)) {
+            for _ in 0..4 {
+                pool.add(Short, 1);
+            }
+            pool.add(Continued, 1);
+            pool.run_for(1);
+            assert!(pool.now_ns < 2_000 * MILLISECOND, "they starve");
+        }
+    }
+
+    #[test]
+    fn as_many_have_begun_as_may() {
+        let mut pool = Staged::new();
+        let jobs: Vec<JobId> = (0..40).map(|_| pool.add(Long, 10)).collect();
+        for _ in 0..3000 {
+            pool.round();
+            let begun = pool.running.len() + pool.schedule.suspended.len();
+            assert!(begun <= 4 && pool.running.len() <= 2, "{begun}");
+        }
+        assert!(jobs.iter().all(|id| pool.is_done(*id)));
+        assert!(pool.running.is_empty() && pool.schedule.running.is_empty());
+    }
+
+    #[test]
+    fn a_job_alone_is_not_suspended() {
+        let mut pool = Staged::new();
+        let alone = pool.add(Long, 100);
+        assert_eq!(pool.finish(alone), 100);
+        let two = [pool.add(Long, 100), pool.add(Long, 100)];
+        assert!(two.map(|id| pool.finish(id)).into_iter().sum::<u64>() <= 101);
+    }
+
+    #[test]
+    fn long_jobs_take_turns_in_long_slices() {
+        let mut pool = Staged::new();
+        let jobs: Vec<JobId> = (0..4).map(|_| pool.add(Long, 300)).collect();
+        let mut switches = 0;
+        let mut before = pool.running.clone();
+        for _ in 0..4000 {
+            pool.round();
+            switches += usize::from(before != pool.running);
+            before.clone_from(&pool.running);
+        }
+        assert!((20..=250).contains(&switches), "{switches} in 400 ms");
+        let left = jobs.iter().map(|id| pool.jobs[*id as usize].0);
+        let (least, most) = (left.clone().min(), left.max());
+        assert!(most.zip(least).is_some_and(|(most, least)| most - least <= 60 * MILLISECOND));
+    }
+
+    #[test]
+    fn a_job_without_a_thread_is_begun_later() {
+        let mut schedule = ReadSchedule::new(ScheduleLimits::READ_POOL);
+        schedule.add(1, Short);
+        schedule.add(2, Short);
+        assert_eq!(schedule.start_next(0), Some(Start::Begin(1)));
+        assert_eq!(schedule.start_next(0), Some(Start::Begin(2)));
+        schedule.return_job(2, 1);
+        assert_eq!(schedule.start_next(0), None);
+        schedule.finish(1);
+        assert_eq!(schedule.start_next(0), Some(Start::Begin(2)));
+    }
+}
