@@ -274,6 +274,10 @@ impl Lessor {
         }
     }
 
+    pub fn key_count(&self, id: i64) -> usize {
+        self.state.lock().leases.by_id.get(&id).map_or(0, |lease| lease.keys.len())
+    }
+
     /// The lease that ends first is in front.
     pub fn list(&self) -> Vec<i64> {
         let state = self.state.lock();

@@ -155,7 +155,7 @@ impl Lease for LeaseService {
 
     async fn lease_leases(&self, _: Request<LeaseLeasesRequest>) -> Reply<LeaseLeasesResponse> {
         let header = self.header().await?;
-        let ids = self.server.threads().leases().list();
+        let ids = self.server.lease_ids().await.map_err(status::from_error)?;
         let leases = ids.into_iter().map(|id| LeaseStatus { id }).collect();
         Ok(Response::new(LeaseLeasesResponse { header, leases }))
     }

@@ -9,12 +9,17 @@
 //! that its successor lets expire. Other members answer [`RequestError::NotLeader`], and the caller
 //! asks the leader.
 
-use clearlane_lease::Renewal;
+use std::sync::Arc;
+
+use clearlane_lease::{Lessor, Renewal};
 use clearlane_proto::etcdserverpb::{LeaseCheckpointRequest, LeaseTimeToLiveResponse};
 
 use crate::handle::Server;
+use crate::read_executor::ReadSize;
 use crate::request_error::RequestError;
 
+/// Number of leases, or of keys, that a network thread lists itself.
+const INLINE_ENTRIES_MAX: usize = 1024;
 const TTL_OF_MISSING_LEASE: i64 = -1;
 
 impl Server {
@@ -50,12 +55,34 @@ impl Server {
             response.ttl = ttl.remaining.ok_or(RequestError::NotLeader)?;
             response.granted_ttl = ttl.granted;
             if keys {
-                response.keys = leases.keys(id);
+                let list = move |leases: &Lessor| leases.keys(id);
+                response.keys = self.list_leases(leases.key_count(id), list).await?;
             }
         }
         response.header.get_or_insert_default().revision = revision;
         self.fill_header(&mut response.header);
         Ok(response)
+    }
+
+    pub async fn lease_ids(&self) -> Result<Vec<i64>, RequestError> {
+        self.list_leases(self.threads().leases().count(), Lessor::list).await
+    }
+
+    /// On this thread if there is little to list.
+    async fn list_leases<T: Send + 'static>(
+        &self,
+        count: usize,
+        list: impl FnOnce(&Lessor) -> T + Send + 'static,
+    ) -> Result<T, RequestError> {
+        if count <= INLINE_ENTRIES_MAX {
+            return Ok(list(self.threads().leases()));
+        }
+        let (threads, kind) = (Arc::clone(self.threads()), ReadSize::AtMost(count as u64).kind());
+        let listed = threads.read_pool().submit(kind, {
+            let threads = Arc::clone(&threads);
+            move || list(threads.leases())
+        });
+        self.within_deadline(listed).await?.map_err(|_| RequestError::Stopped)
     }
 
     /// Confirms that this member leads, and waits until it has applied all that was acknowledged.
