@@ -5,7 +5,7 @@
 //! store share long prefixes, too, and a comparison has to read past them.
 //!
 //! Values are slices of one block of random bytes, at random offsets: they cannot be compressed,
-//! and making one costs no copy.
+//! small ones are seldom equal, and making one costs no copy.
 
 use bytes::Bytes;
 use rand::rngs::SmallRng;
@@ -56,6 +56,10 @@ impl Sizes {
     }
 }
 
+/// In a block of twice their size, small values would begin at few places: a server that sorts by
+/// value would meet the same ones again and again, which is less work.
+const BLOCK_BYTES_MIN: usize = 1 << 20;
+
 #[derive(Clone, Debug)]
 pub struct ValueGenerator {
     block: Bytes,
@@ -65,7 +69,7 @@ pub struct ValueGenerator {
 impl ValueGenerator {
     pub fn new(sizes: Sizes, seed: u64) -> ValueGenerator {
         // Twice the largest size, so that values of that size differ, too.
-        let mut block = vec![0; sizes.max as usize * 2];
+        let mut block = vec![0; (sizes.max as usize * 2).max(BLOCK_BYTES_MIN)];
         SmallRng::seed_from_u64(seed).fill_bytes(&mut block);
         ValueGenerator { block: block.into(), sizes }
     }
@@ -112,5 +116,15 @@ mod tests {
         assert_eq!([seen[0], seen[1], seen[2], seen[7]], [0; 4]);
         assert!(seen[3..=6].iter().all(|times| *times > 800), "{seen:?}");
         assert_eq!(ValueGenerator::new(Sizes::constant(0), 1).random_value(&mut choices), "");
+    }
+
+    #[test]
+    fn small_values_are_seldom_equal() {
+        let values = ValueGenerator::new(Sizes::constant(64), 1);
+        let mut choices = SmallRng::seed_from_u64(2);
+        let mut drawn = (0..1000).map(|_| values.random_value(&mut choices)).collect::<Vec<_>>();
+        drawn.sort_unstable();
+        drawn.dedup();
+        assert!(drawn.len() > 990, "{}", drawn.len());
     }
 }
