@@ -5,17 +5,23 @@
 //! [`response_scanner`](crate::response_scanner) instead: a stub would hold a whole message until
 //! it is complete.
 
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderValue, Request, Uri, Version, header};
+use http_body::Frame;
 use http_body_util::{BodyExt, Full};
+use tokio::sync::oneshot;
 use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use tower_service::Service;
 
 use crate::requests::Call;
-use crate::response_scanner::{ResponseStats, Scanner};
+use crate::response_scanner::{ResponseShape, ResponseStats, Scanner};
 use crate::{Error, Result};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,23 +67,33 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-/// Sends a request, and reads its answer to the end. The error is a short text, by which errors are
+/// Sends a request, and reads its answer to the end, or of a watch what is enough. The error is a short text, by which errors are
 /// counted.
 pub async fn call(mut channel: Channel, call: Call) -> std::result::Result<ResponseStats, String> {
     let broken = |error: tonic::transport::Error| innermost(&error);
     std::future::poll_fn(|context| channel.poll_ready(context)).await.map_err(broken)?;
-    let answer = channel.call(request(&call)).await.map_err(broken)?;
+    let (request, _open) = request(&call);
+    let answer = channel.call(request).await.map_err(broken)?;
     if answer.status() != http::StatusCode::OK {
         return Err(format!("HTTP status {}", answer.status().as_u16()));
     }
     // An answer that is an error has no body, and its status is in the headers.
     let mut status = Status::from_header_map(answer.headers());
     let mut body = answer.into_body();
-    let mut scanner = Scanner::default();
+    let mut scanner = Scanner::new(call.answer);
+    let is_enough = |scanner: &Scanner| {
+        let enough = call.keys.filter(|_| call.answer == ResponseShape::Watch);
+        enough.is_some_and(|events| scanner.stats().keys >= events)
+    };
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|status| text(&status))?;
         match frame.into_data() {
-            Ok(data) => scanner.feed(&data)?,
+            Ok(data) => {
+                scanner.feed(&data)?;
+                if is_enough(&scanner) {
+                    return Ok(scanner.stats());
+                }
+            }
             Err(frame) => {
                 status = frame.trailers_ref().and_then(Status::from_header_map).or(status)
             }
@@ -99,13 +115,49 @@ fn text(status: &Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }
 
-fn request(call: &Call) -> Request<Body> {
-    Request::post(Uri::from_static(call.path))
+/// The request of a watch ends when what is returned beside it is dropped.
+fn request(call: &Call) -> (Request<Body>, Option<oneshot::Sender<Infallible>>) {
+    let (message, path) = (call.body.clone(), Uri::from_static(call.path));
+    match call.answer {
+        ResponseShape::Message | ResponseShape::Stream => {
+            (with_grpc_headers(path, Body::new(Full::new(message))), None)
+        }
+        ResponseShape::Watch => {
+            let (open, end) = oneshot::channel();
+            let body = OpenBody { message: Some(message), end };
+            (with_grpc_headers(path, Body::new(body)), Some(open))
+        }
+    }
+}
+
+pub(crate) fn with_grpc_headers<B>(uri: Uri, body: B) -> Request<B> {
+    Request::post(uri)
         .version(Version::HTTP_2)
         .header(header::TE, HeaderValue::from_static("trailers"))
         .header(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"))
-        .body(Body::new(Full::new(call.body.clone())))
-        .expect("the path of a method is a URI")
+        .body(body)
+        .expect("a URI and headers that are known")
+}
+
+/// A request that goes on behind its message: with it, a watch would be over.
+struct OpenBody {
+    message: Option<Bytes>,
+    end: oneshot::Receiver<Infallible>,
+}
+
+impl http_body::Body for OpenBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
+        match self.message.take() {
+            Some(message) => Poll::Ready(Some(Ok(Frame::data(message)))),
+            None => Pin::new(&mut self.end).poll(context).map(|_| None),
+        }
+    }
 }
 
 #[cfg(test)]

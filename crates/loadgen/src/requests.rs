@@ -11,6 +11,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use crate::keys::{KeySpace, ValueGenerator};
+use crate::response_scanner::ResponseShape;
 use crate::workload::{Class, Operation};
 
 /// An encoded request.
@@ -20,19 +21,15 @@ pub struct Call {
     pub path: &'static str,
     /// The message behind its gRPC header: a compression flag of 0, and the length.
     pub body: Bytes,
-    /// The number of keys that the answer must have, if it is known.
+    pub answer: ResponseShape,
+    /// The number of keys that the answer must have, if it is known. Of a watch, which has no end,
+    /// the number of events that are enough.
     pub keys: Option<u64>,
 }
 
 impl Call {
-    fn new(path: &'static str, message: &impl Message, keys: Option<u64>) -> Call {
-        let length = message.encoded_len();
-        let mut body = BytesMut::with_capacity(length + 5);
-        body.put_u8(0);
-        // Bounded by what a workload may ask for, a few MiB.
-        body.put_u32(length as u32);
-        message.encode(&mut body).expect("a buffer of bytes grows");
-        Call { path, body: body.freeze(), keys }
+    pub(crate) fn new(path: &'static str, message: &impl Message, keys: Option<u64>) -> Call {
+        Call { path, body: framed(message), answer: ResponseShape::Message, keys }
     }
 
     pub fn count(space: &KeySpace) -> RangeRequest {
@@ -124,12 +121,23 @@ impl RequestGenerator {
     }
 }
 
+/// A message behind its gRPC header.
+pub(crate) fn framed(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut body = BytesMut::with_capacity(length + 5);
+    body.put_u8(0);
+    // Bounded by what a workload may ask for, a few MiB.
+    body.put_u32(length as u32);
+    message.encode(&mut body).expect("a buffer of bytes grows");
+    body.freeze()
+}
+
 pub(crate) fn put(space: &KeySpace, number: u64, value: Bytes) -> PutRequest {
     PutRequest { key: space.key(number), value, ..PutRequest::default() }
 }
 
 /// Without a range end for one key.
-fn range(space: &KeySpace, from: u64, keys: u64) -> RangeRequest {
+pub(crate) fn range(space: &KeySpace, from: u64, keys: u64) -> RangeRequest {
     let range_end = if keys == 1 { Bytes::new() } else { space.key(from + keys) };
     RangeRequest { key: space.key(from), range_end, ..RangeRequest::default() }
 }

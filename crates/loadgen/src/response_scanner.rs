@@ -1,7 +1,8 @@
 //! Counts the keys in a response while it arrives.
 //!
 //! A gRPC response is a message with five bytes in front: a compression flag, and the length. Of a
-//! range response only one field matters here: field 2, which occurs once per key.
+//! range response only one field matters here: field 2, which occurs once per key. Of responses of
+//! several messages, other fields may ([`ResponseShape`]).
 //!
 //! ```text
 //!   00 00 01 86 a0 │ 0a len header ... │ 12 len key-value ... │ 12 len key-value ... │ 20 count
@@ -14,23 +15,48 @@
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponseStats {
-    /// Occurrences of field 2: keys, if it was a range.
+    /// Occurrences of the field that is counted: keys, if it was a range, or events.
     pub keys: u64,
-    /// Includes the five bytes in front.
+    /// Includes the five bytes in front of each message.
     pub bytes: u64,
+}
+
+/// What a response consists of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ResponseShape {
+    /// One message: field 2 is counted.
+    #[default]
+    Message,
+    /// Messages up to the end. Field 1 is entered, and field 2 counted in it: the keys of a
+    /// RangeStream. Elsewhere field 1 is a header, which has numbers only.
+    Stream,
+    /// Messages without an end, of a watch: field 11 is counted, the events.
+    Watch,
+}
+
+impl ResponseShape {
+    fn counted_field(self) -> u64 {
+        match self {
+            ResponseShape::Message | ResponseShape::Stream => 2,
+            ResponseShape::Watch => 11,
+        }
+    }
 }
 
 /// Why it is no valid response.
 pub type ScanError = &'static str;
 
-/// Field 2 of `RangeResponse`.
-const KVS_FIELD: u64 = 2;
+/// Field 1 of `RangeStreamResponse`.
+const ENTERED_FIELD: u64 = 1;
 const PREFIX_BYTES: u32 = 5;
 
 #[derive(Clone, Debug, Default)]
 pub struct Scanner {
+    shape: ResponseShape,
     stats: ResponseStats,
     state: ScanState,
+    /// The field whose length is read is not skipped: its own fields come next.
+    is_entered: bool,
     /// Bytes of the message still to come, once its length is known.
     remaining: u64,
     /// The bits so far of the number that is read; then the bytes to skip.
@@ -52,6 +78,15 @@ enum ScanState {
 }
 
 impl Scanner {
+    pub fn new(shape: ResponseShape) -> Scanner {
+        Scanner { shape, ..Scanner::default() }
+    }
+
+    /// So far.
+    pub fn stats(&self) -> ResponseStats {
+        self.stats
+    }
+
     pub fn feed(&mut self, mut piece: &[u8]) -> Result<(), ScanError> {
         self.stats.bytes += piece.len() as u64;
         while let Some((byte, rest)) = piece.split_first() {
@@ -80,6 +115,10 @@ impl Scanner {
     }
 
     fn step(&mut self, byte: u8) -> Result<(), ScanError> {
+        let is_message_over = (self.state, self.shift, self.remaining) == (ScanState::Tag, 0, 0);
+        if is_message_over && self.shape != ResponseShape::Message {
+            self.state = ScanState::Prefix;
+        }
         if self.state == ScanState::Prefix {
             if self.shift == 0 && byte != 0 {
                 return Err("the answer is compressed");
@@ -104,11 +143,14 @@ impl Scanner {
         let value = std::mem::take(&mut self.value);
         match (self.state, value & 7) {
             (ScanState::Number, _) => self.state = ScanState::Tag,
+            (ScanState::Length, _) if self.is_entered => self.state = ScanState::Tag,
             (ScanState::Length, _) => return self.skip(value),
             (_, 0) => self.state = ScanState::Number,
             (_, 1) => return self.skip(8),
             (_, 2) => {
-                self.stats.keys += u64::from(value >> 3 == KVS_FIELD);
+                let field = value >> 3;
+                self.stats.keys += u64::from(field == self.shape.counted_field());
+                self.is_entered = self.shape == ResponseShape::Stream && field == ENTERED_FIELD;
                 self.state = ScanState::Length;
             }
             (_, 5) => return self.skip(4),
@@ -130,8 +172,10 @@ impl Scanner {
 #[cfg(test)]
 mod tests {
     use clearlane_proto::Message;
-    use clearlane_proto::etcdserverpb::{RangeResponse, ResponseHeader};
-    use clearlane_proto::mvccpb::KeyValue;
+    use clearlane_proto::etcdserverpb::{
+        RangeResponse, RangeStreamResponse, ResponseHeader, SnapshotResponse, WatchResponse,
+    };
+    use clearlane_proto::mvccpb::{Event, KeyValue};
 
     use super::*;
 
@@ -140,13 +184,35 @@ mod tests {
         [&[0], &length[..], message].concat()
     }
 
+    fn header() -> Option<ResponseHeader> {
+        Some(ResponseHeader { cluster_id: u64::MAX, revision: 7, ..Default::default() })
+    }
+
+    fn key_value(value: usize) -> KeyValue {
+        KeyValue { key: "key".into(), value: vec![b'v'; value].into(), ..Default::default() }
+    }
+
+    fn range(keys: usize, value: usize) -> RangeResponse {
+        let kvs = vec![key_value(value); keys];
+        RangeResponse { header: header(), kvs, more: true, count: 1 << 40 }
+    }
+
     fn answer(keys: usize, value: usize) -> Vec<u8> {
-        let header = ResponseHeader { cluster_id: u64::MAX, revision: 7, ..Default::default() };
-        let kv =
-            KeyValue { key: "key".into(), value: vec![b'v'; value].into(), ..Default::default() };
-        let kvs = vec![kv; keys];
-        let range = RangeResponse { header: Some(header), kvs, more: true, count: 1 << 40 };
-        framed(&range.encode_to_vec())
+        framed(&range(keys, value).encode_to_vec())
+    }
+
+    /// Whatever the pieces.
+    fn keys_of(shape: ResponseShape, messages: &[Vec<u8>]) -> u64 {
+        let bytes = messages.concat();
+        let keys = [1, 3, 4096].map(|size| {
+            let mut scanner = Scanner::new(shape);
+            bytes.chunks(size).for_each(|piece| scanner.feed(piece).expect("a response"));
+            let seen = scanner.finish().expect("it is complete");
+            assert_eq!(seen.bytes, bytes.len() as u64);
+            seen.keys
+        });
+        assert!(keys.iter().all(|other| *other == keys[0]), "{keys:?}");
+        keys[0]
     }
 
     fn scan(pieces: &[&[u8]]) -> Result<ResponseStats, ScanError> {
@@ -166,6 +232,29 @@ mod tests {
             }
         }
         assert_eq!(scan(&[&framed(&[])]), Ok(ResponseStats { keys: 0, bytes: 5 }));
+    }
+
+    #[test]
+    fn responses_of_several_messages_are_counted_by_their_shape() {
+        let part = |keys| {
+            let range_response = Some(range(keys, 40));
+            framed(&RangeStreamResponse { range_response }.encode_to_vec())
+        };
+        let parts = [part(3), part(0), framed(&[]), part(200)];
+        assert_eq!(keys_of(ResponseShape::Stream, &parts), 203);
+        let events = |number| WatchResponse {
+            header: header(),
+            created: number == 0,
+            events: vec![Event { kv: Some(key_value(300)), ..Event::default() }; number],
+            ..WatchResponse::default()
+        };
+        let watch = [0, 5, 1].map(|number| framed(&events(number).encode_to_vec()));
+        assert_eq!(keys_of(ResponseShape::Watch, &watch), 6);
+        let blob = vec![1; 70_000].into();
+        let snapshot =
+            SnapshotResponse { header: header(), remaining_bytes: 9, blob, ..Default::default() };
+        let chunk = framed(&snapshot.encode_to_vec());
+        assert_eq!(keys_of(ResponseShape::Stream, &[chunk.clone(), chunk]), 0);
     }
 
     #[test]
