@@ -1,8 +1,11 @@
 //! The command line.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser};
+
+use crate::stall::{KEY_SIZE, Row, VALUE_SIZE};
 
 /// Requests at their own times, to any server of etcd's API
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
@@ -52,6 +55,52 @@ pub enum Subcommand {
         #[arg(long)]
         pid: Option<u32>,
     },
+    /// Sends expensive requests of one kind, beside a run
+    Stall {
+        /// One of those that `clearlane-load rows` lists
+        row: Row,
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        options: StallArguments,
+    },
+    /// Lists the kinds of expensive requests
+    Rows,
+    /// Answers as many bytes as a server would, and does nothing else
+    Stub(StubArguments),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct StallArguments {
+    /// How many keys of `clearlane-load keys` the server has
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
+    pub keys: u64,
+    /// How long requests are sent
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: u64,
+    /// Writes the figures there, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct StubArguments {
+    /// Where, as ADDRESS:PORT
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:2379")]
+    pub listen: SocketAddr,
+    /// Bytes of each key
+    #[arg(long, value_name = "N", default_value_t = KEY_SIZE as u32)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub key_size: u32,
+    /// Bytes of each value
+    #[arg(long, value_name = "N", default_value_t = VALUE_SIZE as u32)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=1_048_576))]
+    pub value_size: u32,
+    /// Bytes of a snapshot
+    #[arg(long, value_name = "N", default_value_t = 200_000_000)]
+    pub snapshot_size: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -102,6 +151,18 @@ mod tests {
     }
 
     #[test]
+    fn rows_are_named_as_they_are_listed() {
+        for row in Row::all() {
+            let stall = parsed(&format!("clearlane-load stall {}", row.name()));
+            let parsed = stall.map(
+                |stall| matches!(stall, Subcommand::Stall { row: named, .. } if named == *row),
+            );
+            assert_eq!(parsed, Ok(true), "{row:?}");
+            assert!(!row.about().is_empty(), "{row:?}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_meant_is_told() {
         for (line, told) in [
             ("clearlane-load", "Usage: clearlane-load <COMMAND>"),
@@ -112,6 +173,11 @@ mod tests {
             ("clearlane-load run a --pid me", "invalid value 'me' for '--pid <PID>'"),
             ("clearlane-load keys --count 5", "--key-size <N>"),
             ("clearlane-load fill a --connections 0", "0 is not in 1..=1000"),
+            ("clearlane-load stall", "<ROW>"),
+            ("clearlane-load stall dear", "invalid value 'dear' for '<ROW>'"),
+            ("clearlane-load stall dear", "calm, range-old, count-old, keys-only"),
+            ("clearlane-load stall calm --keys 999", "999 is not in 1000..=100000000"),
+            ("clearlane-load stub --listen here", "invalid value 'here' for '--listen <ADDRESS>'"),
         ] {
             let error = parsed(line).expect_err(line);
             assert!(error.contains(told), "{line}: {error}");

@@ -7,18 +7,20 @@ use std::time::{Duration, Instant};
 
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
-use clearlane_proto::etcdserverpb::{RequestOp, TxnRequest};
+use clearlane_proto::etcdserverpb::{PutRequest, RangeResponse, RequestOp, TxnRequest};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use tokio::task::{JoinError, JoinSet};
 use tonic::Status;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 
 use crate::keys::{KeySpace, ValueGenerator};
+use crate::requests::{self, Call};
 use crate::workload::{TXN_BYTES_MAX, TXN_OPERATIONS_MAX};
-use crate::{Error, Result, connection, requests};
+use crate::{Error, Result, connection};
 
 const IN_FLIGHT_PER_CONNECTION: usize = 4;
+const NO_LEASE: i64 = 0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FillReport {
@@ -36,10 +38,22 @@ pub async fn fill(
     seed: u64,
     tell: &mut dyn FnMut(&str),
 ) -> Result<FillReport> {
+    fill_with_lease(space, NO_LEASE, endpoint, connections, seed, tell).await
+}
+
+/// Attaches the keys to a lease.
+pub(crate) async fn fill_with_lease(
+    space: &KeySpace,
+    lease: i64,
+    endpoint: &Endpoint,
+    connections: u64,
+    seed: u64,
+    tell: &mut dyn FnMut(&str),
+) -> Result<FillReport> {
     let channels = connection::open(endpoint, connections).await?;
     let begin = Instant::now();
     let mut last_told = begin;
-    let mut batches = FillBatches::new(space, seed);
+    let mut batches = FillBatches::new(space, lease, seed);
     let mut in_flight = JoinSet::new();
     for channel in channels.iter().cycle() {
         let Some(txn) = batches.next() else { break };
@@ -59,6 +73,26 @@ pub async fn fill(
     Ok(FillReport { keys: batches.next, bytes: batches.bytes, elapsed: begin.elapsed() })
 }
 
+/// Returns the revision. An error if the keys are not there: `owner` is what needs them, `remedy`
+/// what puts them there.
+pub(crate) async fn check_filled(
+    channel: Channel,
+    space: &KeySpace,
+    owner: &str,
+    remedy: &str,
+) -> Result<i64> {
+    let count = KvClient::new(channel).range(Call::count(space)).await;
+    let count = count.map_err(|status| {
+        Error::Server(format!("the keys could not be counted: {}", status.message()))
+    })?;
+    let RangeResponse { header, count: found, .. } = count.into_inner();
+    if found != space.count as i64 {
+        let what = format!("the server has {found} of the {owner}'s {} keys", space.count);
+        return Err(Error::Server(format!("{what}; `{remedy}` puts them there")));
+    }
+    Ok(header.unwrap_or_default().revision)
+}
+
 fn check(done: std::result::Result<std::result::Result<(), Status>, JoinError>) -> Result<()> {
     done.expect("a request neither panics nor is stopped").map_err(|status| {
         Error::Server(format!("a transaction of the fill failed: {}", status.message()))
@@ -68,6 +102,7 @@ fn check(done: std::result::Result<std::result::Result<(), Status>, JoinError>) 
 #[derive(Debug)]
 struct FillBatches<'s> {
     space: &'s KeySpace,
+    lease: i64,
     values: ValueGenerator,
     rng: SmallRng,
     next: u64,
@@ -75,9 +110,9 @@ struct FillBatches<'s> {
 }
 
 impl<'s> FillBatches<'s> {
-    fn new(space: &'s KeySpace, seed: u64) -> FillBatches<'s> {
+    fn new(space: &'s KeySpace, lease: i64, seed: u64) -> FillBatches<'s> {
         let values = ValueGenerator::new(space.value, seed);
-        FillBatches { space, values, rng: SmallRng::seed_from_u64(seed), next: 0, bytes: 0 }
+        FillBatches { space, lease, values, rng: SmallRng::seed_from_u64(seed), next: 0, bytes: 0 }
     }
 }
 
@@ -92,7 +127,9 @@ impl Iterator for FillBatches<'_> {
             && (puts.len() as u64) < TXN_OPERATIONS_MAX
             && (puts.is_empty() || bytes + largest <= TXN_BYTES_MAX)
         {
-            let put = requests::put(self.space, self.next, self.values.random_value(&mut self.rng));
+            let value = self.values.random_value(&mut self.rng);
+            let put =
+                PutRequest { lease: self.lease, ..requests::put(self.space, self.next, value) };
             bytes += (put.key.len() + put.value.len()) as u64;
             puts.push(RequestOp { request: Some(Op::RequestPut(put)) });
             self.next += 1;
@@ -114,7 +151,7 @@ mod tests {
         let prefix = KeySpace::DEFAULT_PREFIX.to_owned();
         for value in [Sizes::constant(0), Sizes::constant(1 << 20), Sizes { min: 1, max: 40_000 }] {
             let space = KeySpace { prefix: prefix.clone(), count: 300, key_size: 20, value };
-            let mut batches = FillBatches::new(&space, 1);
+            let mut batches = FillBatches::new(&space, NO_LEASE, 1);
             let txns: Vec<TxnRequest> = batches.by_ref().collect();
             assert!(txns.iter().all(|txn| txn.success.len() <= 128));
             assert!(txns.iter().all(|txn| txn.encoded_len() < 1_500_000));

@@ -10,8 +10,9 @@
 //! ```
 //!
 //! The driver shares the machine with the server, so answers are not decoded: [`response_scanner`]
-//! counts what is in the bytes as they arrive, and drops them. Each class has a thread. Left out:
-//! closed loops (etcd's `benchmark` has one), TLS, users, watches and leases, several endpoints.
+//! counts what is in the bytes as they arrive, and drops them. Each class has a thread. [`stall`]
+//! sends what is expensive beside a run, in a closed loop, and [`stub`] is a server that does
+//! nothing. Left out: TLS, users, several endpoints.
 
 pub mod response_scanner;
 pub mod arguments;
@@ -24,6 +25,8 @@ pub mod report;
 pub mod requests;
 pub mod run;
 pub mod class_metrics;
+pub mod stall;
+pub mod stub;
 pub mod workload;
 
 /// One line, by the role that can act on it.

@@ -19,7 +19,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clearlane_net::sched::SchedClass;
-use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -28,12 +27,11 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::arrivals::{self, Schedule};
 use crate::class_metrics::{ClassMetrics, CompletedRequest};
-use crate::connection;
 use crate::process::Process;
 use crate::report::{ClassReport, Report};
-use crate::requests::{Call, RequestGenerator};
+use crate::requests::RequestGenerator;
 use crate::workload::{Class, Workload};
-use crate::{Error, Result};
+use crate::{Error, Result, connection, fill};
 
 /// Between the end of the preparations and the first request.
 const HEAD_START: Duration = Duration::from_millis(50);
@@ -221,16 +219,8 @@ async fn check_filled(workload: &Workload, endpoint: &Endpoint) -> Result<()> {
     if workload.has_deletes() || !workload.has_ranges() {
         return Ok(());
     }
-    let count = KvClient::new(channel).range(Call::count(&workload.space)).await;
-    let count = count.map_err(|status| {
-        Error::Server(format!("the keys could not be counted: {}", status.message()))
-    })?;
-    let (found, expected) = (count.into_inner().count, workload.space.count);
-    if found == expected as i64 {
-        return Ok(());
-    }
-    let what = format!("the server has {found} of the workload's {expected} keys");
-    Err(Error::Server(format!("{what}; `clearlane-load fill` puts them there")))
+    let space = &workload.space;
+    fill::check_filled(channel, space, "workload", "clearlane-load fill").await.map(drop)
 }
 
 fn progress(threads: &[ClassThread], start: Instant) -> String {

@@ -15,7 +15,10 @@ macro_rules! shipped {
 /// Scenarios that the driver runs, too, and those for the simulator only. A test checks that none
 /// is missing.
 const SHIPPED: &[&[Shipped]] = &[
-    &shipped!("../../loadgen/workloads/": "convoy" "head-of-line" "head-of-line-large" "head-of-line-often"),
+    &shipped!(
+        "../../loadgen/workloads/": "convoy" "head-of-line" "head-of-line-large"
+            "head-of-line-often" "probes"
+    ),
     &shipped!(
         "../scenarios/": "alibaba" "compaction" "lagging-watcher" "learner" "login-storm"
             "pr-10523" "pr-9384" "slow-disk"

@@ -5,6 +5,8 @@
 //!   clearlane-load run crates/loadgen/workloads/head-of-line.toml --json with.json
 //!   clearlane-load run crates/loadgen/workloads/head-of-line.toml --without expensive
 //!   clearlane-load keys --count 1000000 --key-size 32 --value-size 64
+//!   clearlane-load stall watch --keys 1000000 --seconds 10
+//!   clearlane-load stub --listen 127.0.0.1:2379
 //! ```
 //!
 //! Results go to the standard output, progress to the standard error if that is a terminal. The
@@ -18,11 +20,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
-use clearlane_loadgen::arguments::{FillOptions, Subcommand};
+use clearlane_loadgen::arguments::{
+    FillOptions, StallArguments, StubArguments, Subcommand, Target,
+};
 use clearlane_loadgen::fill::fill;
 use clearlane_loadgen::keys::KeySpace;
 use clearlane_loadgen::process::Process;
 use clearlane_loadgen::run::{RunOptions, run};
+use clearlane_loadgen::stall::{Row, Stall, StallOptions};
+use clearlane_loadgen::stub::{self, StubSizes};
 use clearlane_loadgen::workload::{self, Workload};
 use clearlane_loadgen::{Error, Result, connection};
 
@@ -66,11 +72,48 @@ async fn execute(asked: Subcommand) -> Result<()> {
                 writeln!(file, "{:#}", report.json()).map_err(write_error)?;
             }
             if report.classes.iter().all(|line| line.metrics.answered() == 0) {
-                return Err(Error::Server("no request was answered".to_owned()));
+                return Err(no_answers());
             }
             Ok(())
         }
+        Subcommand::Stall { row, target, options } => run_stall(row, &target, options).await,
+        Subcommand::Rows => Row::all()
+            .iter()
+            .try_for_each(|row| print_line(&format!("{:14} {}", row.name(), row.about()))),
+        Subcommand::Stub(arguments) => run_stub(arguments).await,
     }
+}
+
+/// The first line is for whatever starts the probes: the first request comes now.
+async fn run_stall(row: Row, target: &Target, options: StallArguments) -> Result<()> {
+    let StallArguments { keys, seconds, json } = options;
+    let endpoint = connection::endpoint(&target.endpoint)?;
+    let json = json.map(|path| create(&path)).transpose()?;
+    let stall = Stall::prepare(row, StallOptions { endpoint, keys, seed: target.seed }).await?;
+    print_line(&format!("{}: begins", row.name()))?;
+    let report = stall.run(Duration::from_secs(seconds)).await;
+    print_line(&report.line())?;
+    if let Some(mut file) = json {
+        writeln!(file, "{:#}", report.json()).map_err(write_error)?;
+    }
+    if report.metrics.answered() == 0 && report.metrics.failed() > 0 {
+        return Err(no_answers());
+    }
+    Ok(())
+}
+
+fn no_answers() -> Error {
+    Error::Server("no request was answered".to_owned())
+}
+
+/// Until the process is ended.
+async fn run_stub(arguments: StubArguments) -> Result<()> {
+    let StubArguments { listen, key_size, value_size, snapshot_size } = arguments;
+    let sizes =
+        StubSizes { key: key_size as usize, value: value_size as usize, snapshot: snapshot_size };
+    let address = stub::start(listen, sizes)?;
+    print_line(&format!("listens at http://{address}"))?;
+    std::future::pending().await
 }
 
 async fn run_fill(space: &KeySpace, options: &FillOptions) -> Result<()> {

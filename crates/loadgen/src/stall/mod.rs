@@ -1,0 +1,184 @@
+//! Sends expensive requests of one kind, in a closed loop, while another process measures what
+//! cheap ones feel: `benches/stalls`, and `docs/load.md`.
+//!
+//! ```text
+//!   prepare ── the keys are there; an old revision, a lease ──▶ run ── repeated / once / held
+//! ```
+//!
+//! * One thread sends and reads all, so that of two cores it leaves one to the server.
+//! * When the time is over, no request is sent any more; what is under way has [`DRAIN`] to end, so
+//!   that also a request that takes longer than the time is answered once.
+
+mod held;
+mod plan;
+mod report;
+mod row;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clearlane_proto::etcdserverpb::LeaseGrantRequest;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout_at};
+use tonic::transport::{Channel, Endpoint};
+
+use self::plan::{Plan, Prepared};
+pub use self::report::StallReport;
+pub use self::row::Row;
+use crate::class_metrics::{ClassMetrics, CompletedRequest};
+use crate::fill::{check_filled, fill_with_lease};
+use crate::keys::KeySpace;
+use crate::requests::Call;
+use crate::run::DRAIN;
+use crate::{Error, Result, connection, workload};
+
+/// Of the keys that are read; `benches/stalls` fills servers with as many of as many bytes.
+pub const KEY_SIZE: u64 = 32;
+pub const VALUE_SIZE: u64 = 64;
+
+/// What is sent only once comes so long after the beginning, when the probes have begun, too.
+const PROBES_HEAD_START: Duration = Duration::from_secs(1);
+/// After a request that failed.
+const PAUSE: Duration = Duration::from_millis(100);
+const LEASE_TTL_SECONDS: i64 = 24 * 60 * 60;
+const FILL_CONNECTIONS: u64 = 4;
+
+#[derive(Clone, Debug)]
+pub struct StallOptions {
+    pub endpoint: Endpoint,
+    /// How many keys there are.
+    pub keys: u64,
+    /// For values that are written.
+    pub seed: u64,
+}
+
+/// All is ready for the first request.
+#[derive(Clone, Debug)]
+pub struct Stall {
+    row: Row,
+    options: StallOptions,
+    space: KeySpace,
+    prepared: Prepared,
+    channels: Vec<Channel>,
+}
+
+type SharedMetrics = Arc<Mutex<ClassMetrics>>;
+
+impl Stall {
+    /// An error if the server has not the keys that the row reads.
+    pub async fn prepare(row: Row, options: StallOptions) -> Result<Stall> {
+        let space = workload::key_space(options.keys, KEY_SIZE, VALUE_SIZE)?;
+        let channel = connection::open(&options.endpoint, 1).await?.remove(0);
+        let remedy = format!(
+            "clearlane-load keys --count {} --key-size {KEY_SIZE} --value-size {VALUE_SIZE}",
+            space.count
+        );
+        let revision = check_filled(channel.clone(), &space, "row", &remedy).await?;
+        let mut prepared = Prepared { old_revision: revision, lease: 0 };
+        match row {
+            Row::RangeOld | Row::CountOld => write_once(channel).await?,
+            Row::Revoke => prepared.lease = lease_with_keys(channel, &space, &options).await?,
+            _ => {}
+        }
+        let connections = match plan::plan(row, &space, prepared, options.seed) {
+            Plan::Repeated(calls) => calls.len(),
+            Plan::Once(_) => 1,
+            Plan::Held(..) => 0,
+        };
+        let channels = connection::open(&options.endpoint, connections as u64).await?;
+        Ok(Stall { row, options, space, prepared, channels })
+    }
+
+    /// Sends requests for so long, and returns when they are answered or given up.
+    pub async fn run(self, window: Duration) -> StallReport {
+        let start = Instant::now();
+        let metrics = SharedMetrics::default();
+        match plan::plan(self.row, &self.space, self.prepared, self.options.seed) {
+            Plan::Repeated(calls) => {
+                let mut loops = JoinSet::new();
+                for (channel, call) in self.channels.into_iter().zip(calls) {
+                    let metrics = Arc::clone(&metrics);
+                    loops.spawn(repeat(channel, call, start, window, metrics));
+                }
+                loops.join_all().await;
+            }
+            Plan::Once(call) => {
+                sleep(PROBES_HEAD_START).await;
+                for channel in self.channels {
+                    send(channel, &call, start, window, &metrics).await;
+                }
+            }
+            Plan::Held(kind, count) => {
+                sleep(PROBES_HEAD_START).await;
+                let crowd = held::Crowd::new(&self.options.endpoint, &self.space, kind, count);
+                crowd.hold(start, window, &metrics).await;
+            }
+        }
+        sleep(window.saturating_sub(start.elapsed())).await;
+        let metrics = std::mem::take(&mut *metrics.lock());
+        StallReport { row: self.row, keys: self.space.count, elapsed: start.elapsed(), metrics }
+    }
+}
+
+async fn repeat(
+    channel: Channel,
+    call: Call,
+    start: Instant,
+    window: Duration,
+    metrics: SharedMetrics,
+) {
+    while start.elapsed() < window {
+        if !send(channel.clone(), &call, start, window, &metrics).await {
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Returns whether the request was answered.
+async fn send(
+    channel: Channel,
+    call: &Call,
+    start: Instant,
+    window: Duration,
+    metrics: &SharedMetrics,
+) -> bool {
+    let sent = start.elapsed();
+    let deadline = start + window + DRAIN;
+    let result = timeout_at(deadline.into(), connection::call(channel, call.clone())).await;
+    let result = result.unwrap_or_else(|_| Err(no_answer()));
+    let is_answered = result.is_ok();
+    let done = CompletedRequest { due: sent, sent, answered: start.elapsed(), result };
+    metrics.lock().add(done);
+    is_answered
+}
+
+fn no_answer() -> String {
+    format!("no answer {} s after the end", DRAIN.as_secs())
+}
+
+/// The revision before is an old one afterwards.
+async fn write_once(channel: Channel) -> Result<()> {
+    let put = KvClient::new(channel).put(plan::put("now")).await;
+    put.map(drop).map_err(|status| {
+        Error::Server(format!("a put before the row failed: {}", status.message()))
+    })
+}
+
+async fn lease_with_keys(
+    channel: Channel,
+    space: &KeySpace,
+    options: &StallOptions,
+) -> Result<i64> {
+    let grant = LeaseGrantRequest { ttl: LEASE_TTL_SECONDS, id: 0 };
+    let granted = LeaseClient::new(channel)
+        .lease_grant(grant)
+        .await
+        .map_err(|status| Error::Server(format!("no lease was granted: {}", status.message())))?;
+    let (lease, space) = (granted.into_inner().id, plan::lease_space(space));
+    let StallOptions { endpoint, seed, .. } = options;
+    fill_with_lease(&space, lease, endpoint, FILL_CONNECTIONS, *seed, &mut |_| {}).await?;
+    Ok(lease)
+}

@@ -1,0 +1,81 @@
+//! What became of the expensive requests.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Row;
+use crate::class_metrics::ClassMetrics;
+
+#[derive(Clone, Debug)]
+pub struct StallReport {
+    pub row: Row,
+    /// Of the space that is read.
+    pub keys: u64,
+    /// From the first request until the last was answered or given up.
+    pub elapsed: Duration,
+    pub metrics: ClassMetrics,
+}
+
+impl StallReport {
+    /// One line.
+    pub fn line(&self) -> String {
+        let StallReport { row, elapsed, metrics, .. } = self;
+        let (answered, failed) = (metrics.answered(), metrics.failed());
+        let seconds = elapsed.as_secs_f64();
+        let mut line =
+            format!("{}: {answered} answers in {seconds:.1} s, {failed} errors", row.name());
+        if let (Some(median), Some(most)) = (metrics.latency_ms(0.5), metrics.latency_ms(1.0)) {
+            let mb = metrics.bytes_per_answer() / 1e6;
+            let _ = write!(line, ", p50 {median:.1} ms, max {most:.1} ms, {mb:.3} MB each");
+        }
+        for (text, count) in metrics.errors() {
+            let _ = write!(line, "; {count} x {text}");
+        }
+        line
+    }
+
+    pub fn json(&self) -> Value {
+        let StallReport { row, keys, elapsed, metrics } = self;
+        json!({
+            "row": row.name(),
+            "keys": keys,
+            "seconds": elapsed.as_secs_f64(),
+            "answered": metrics.answered(),
+            "failed": metrics.failed(),
+            "errors": metrics.errors(),
+            "duration_ms": {"p50": metrics.latency_ms(0.5), "max": metrics.latency_ms(1.0)},
+            "bytes_per_answer": metrics.bytes_per_answer(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::class_metrics::CompletedRequest;
+    use crate::response_scanner::ResponseStats;
+
+    #[test]
+    fn a_line_has_counts_durations_and_errors() {
+        let mut metrics = ClassMetrics::default();
+        let elapsed = Duration::from_millis(2500);
+        let report = |metrics| StallReport { row: Row::RangeOld, keys: 5, elapsed, metrics };
+        metrics.add_failures("Unavailable: gone".to_owned(), 2);
+        let line = report(metrics.clone()).line();
+        assert_eq!(line, "range-old: 0 answers in 2.5 s, 2 errors; 2 x Unavailable: gone");
+        metrics.add(CompletedRequest {
+            due: Duration::ZERO,
+            sent: Duration::ZERO,
+            answered: Duration::from_millis(100),
+            result: Ok(ResponseStats { keys: 5, bytes: 4000 }),
+        });
+        let report = report(metrics);
+        let expected = "range-old: 1 answers in 2.5 s, 2 errors, p50 100.0 ms, max 100.0 ms, \
+                        0.004 MB each; 2 x Unavailable: gone";
+        assert_eq!(report.line(), expected);
+        let json = report.json();
+        assert_eq!((&json["answered"], &json["bytes_per_answer"]), (&1.into(), &4000.0.into()));
+    }
+}
