@@ -67,8 +67,8 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-/// Sends a request, and reads its answer to the end, or of a watch what is enough. The error is a short text, by which errors are
-/// counted.
+/// Sends a request, and reads its answer to the end, or of a watch what is enough. The error is a
+/// short text, by which errors are counted.
 pub async fn call(mut channel: Channel, call: Call) -> std::result::Result<ResponseStats, String> {
     let broken = |error: tonic::transport::Error| innermost(&error);
     std::future::poll_fn(|context| channel.poll_ready(context)).await.map_err(broken)?;

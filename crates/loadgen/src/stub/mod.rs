@@ -2,7 +2,7 @@
 //! the cores, and by no store. It is the floor below the figures of `benches/stalls`.
 //!
 //! ```text
-//!   accept ── deals ──▶ stub-0, stub-1 ── answers: how long ── body: as fast as the socket takes it
+//!   accept ── deals ──▶ stub-0, stub-1 ── answers: how long ── body: what the socket takes
 //! ```
 //!
 //! Its threads, windows and writes are those of Clearlane. It keeps nothing: a put is answered and
