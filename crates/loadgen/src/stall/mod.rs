@@ -123,6 +123,7 @@ impl Stall {
     }
 }
 
+/// At least once.
 async fn repeat(
     channel: Channel,
     call: Call,
@@ -130,8 +131,12 @@ async fn repeat(
     window: Duration,
     metrics: SharedMetrics,
 ) {
-    while start.elapsed() < window {
-        if !send(channel.clone(), &call, start, window, &metrics).await {
+    loop {
+        let is_answered = send(channel.clone(), &call, start, window, &metrics).await;
+        if start.elapsed() >= window {
+            return;
+        }
+        if !is_answered {
             sleep(PAUSE).await;
         }
     }

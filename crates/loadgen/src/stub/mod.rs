@@ -64,6 +64,7 @@ pub fn start(listen: SocketAddr, sizes: StubSizes) -> Result<SocketAddr> {
         thread::Builder::new().name(format!("stub-{number}")).spawn(serve).map_err(failed)?;
     }
     let accept = move || {
+        SchedClass::Latency.apply_to_thread();
         let accepted = listener.incoming().flatten();
         for (connection, queue) in accepted.zip(queues.iter().cycle()) {
             // Its thread does not end.
