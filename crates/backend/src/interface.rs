@@ -12,6 +12,7 @@ use bytes::Bytes;
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, KeyRange};
 
+use crate::clearlane::SnapshotReadTx;
 use crate::era::Era;
 use crate::error::Result;
 
@@ -101,6 +102,12 @@ pub trait WriteTx<T>: ReadTx {
 
     /// The payload of the state that this transaction began with.
     fn payload(&self) -> &T;
+
+    /// A read that shows what this transaction has done so far, with this payload, and stays as it
+    /// is when the transaction goes on or has ended. Only era `clearlane` has one.
+    fn begin_snapshot_read(&self, _payload: T) -> Option<SnapshotReadTx<T>> {
+        None
+    }
 }
 
 #[derive(Debug)]

@@ -26,6 +26,7 @@ use crate::compaction::CompactionJob;
 use crate::error::{Error, Result};
 use crate::kv_hasher::HashKv;
 use crate::revision::RecordKind;
+use crate::tree_index::VersionVisitor;
 
 /// What the server saves with each commit, see [`Store`].
 pub trait ConsistentIndex: Clone + Debug + Send + Sync + 'static {}
@@ -121,6 +122,13 @@ pub trait ReadTxn {
         None
     }
 
+    /// Calls `visit` in key order for the current version of each key of a range, until it breaks,
+    /// without reading records. Returns false if the index would have to be locked for it: then it
+    /// was not walked.
+    fn visit_versions(&self, _range: KeyRange<'_>, _visit: &mut VersionVisitor<'_>) -> bool {
+        false
+    }
+
     fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
         decode_records(|visit| self.visit_records(range, options, visit))
     }
@@ -145,7 +153,24 @@ pub trait WriteTxn<A> {
 
     fn delete_range(&mut self, range: KeyRange<'_>) -> Result<u64>;
 
-    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords>;
+    /// As that of [`ReadTxn`].
+    fn visit_records(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut RecordVisitor<'_>,
+    ) -> Result<u64>;
+
+    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
+        decode_records(|visit| self.visit_records(range, options, visit))
+    }
+
+    /// Opens a read of what this transaction has done so far: it stays as it is when the
+    /// transaction goes on or has ended, and may be handed to another thread. No other read sees
+    /// such a state. The old eras have none.
+    fn begin_snapshot_read(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
+        None
+    }
 
     /// Puts something into another bucket than the store's own, such as the members or the leases:
     /// it becomes visible and durable together with the rest. A bucket of the store is a bug.
@@ -262,7 +287,7 @@ impl KeyLeases for () {
     fn attach(&self, _key: &Bytes, _lease: i64) {}
 }
 
-pub(crate) fn decode_records(
+fn decode_records(
     read: impl FnOnce(&mut RecordVisitor<'_>) -> Result<u64>,
 ) -> Result<RangeRecords> {
     let mut records = Vec::new();

@@ -21,7 +21,7 @@ use crate::interface::{LengthVisitor, RangeOptions, ReadTxn, RecordVisitor, deco
 use crate::key_index::Version;
 use crate::record_fetch::{RecordFetcher, get_record};
 use crate::revision::Revision;
-use crate::tree_index::IndexSnapshot;
+use crate::tree_index::{IndexSnapshot, VersionVisitor};
 
 /// An open read; each implementor is a [`ReadTxn`], too.
 pub(crate) trait IndexedRead {
@@ -99,6 +99,14 @@ impl<R: IndexedRead> ReadTxn for R {
 
     fn key_after(&self, range: KeyRange<'_>, keys: usize) -> Option<Vec<u8>> {
         self.index().key_after(range, keys)
+    }
+
+    fn visit_versions(&self, range: KeyRange<'_>, visit: &mut VersionVisitor<'_>) -> bool {
+        if R::Index::IS_LIVE {
+            return false;
+        }
+        self.index().walk(range, self.revisions().0, visit);
+        true
     }
 
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {

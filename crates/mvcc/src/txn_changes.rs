@@ -19,7 +19,7 @@ use prost::Message;
 
 use crate::compaction::{FINISHED_COMPACT_KEY, SCHEDULED_COMPACT_KEY};
 use crate::error::{Error, Result};
-use crate::interface::{Change, KeyLeases, RangeOptions, RangeRecords, decode_records};
+use crate::interface::{Change, KeyLeases, RangeOptions, RecordVisitor};
 use crate::key_index::EncodedLen;
 use crate::range::{revision_to_read, visit_records_of};
 use crate::revision::Revision;
@@ -101,16 +101,15 @@ impl TxnChanges {
         Ok(())
     }
 
-    pub(crate) fn range<T>(
+    pub(crate) fn visit_records<T>(
         &self,
-        index: &impl TreeIndex,
-        tx: &dyn WriteTx<T>,
+        (index, tx): (&impl TreeIndex, &dyn WriteTx<T>),
         range: KeyRange<'_>,
         options: RangeOptions,
-    ) -> Result<RangeRecords> {
+        visit: &mut RecordVisitor<'_>,
+    ) -> Result<u64> {
         let at = revision_to_read(self.revision(), self.compact_revision, options.revision)?;
-        let index = index.snapshot();
-        decode_records(|visit| visit_records_of(&index, tx, range, at, options, visit))
+        visit_records_of(&index.snapshot(), tx, range, at, options, visit)
     }
 
     pub(crate) fn attach(&self, leases: &dyn KeyLeases) {

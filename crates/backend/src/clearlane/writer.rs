@@ -156,6 +156,11 @@ impl<T: Clone + Send + Sync + std::fmt::Debug + 'static> WriteTx<T> for Snapshot
     fn payload(&self) -> &T {
         &self.base_state.payload
     }
+
+    /// The records that follow go into slots behind its end, as behind that of a published state.
+    fn begin_snapshot_read(&self, payload: T) -> Option<Arc<BackendState<T>>> {
+        Some(Arc::new(BackendState { payload, ..self.own_state.clone() }))
+    }
 }
 
 impl<T: Clone + Send + Sync + std::fmt::Debug> Drop for SnapshotWriteTx<'_, T> {

@@ -1,5 +1,7 @@
 //! Writing in the default era: records and state become visible with one pointer.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use clearlane_backend::RangeVisitor;
 use clearlane_contention::MutexGuard;
@@ -9,7 +11,7 @@ use crate::clearlane::store::StoreState;
 use crate::compaction::encode_compact_revision;
 use crate::error::Result;
 use crate::interface::{
-    ConsistentIndex, KeyLeases, RangeOptions, RangeRecords, TxnResult, WriteTxn,
+    ConsistentIndex, KeyLeases, RangeOptions, ReadTxn, RecordVisitor, TxnResult, WriteTxn,
 };
 use crate::tree_index::TreeIndex;
 use crate::tree_index::persistent::PersistentIndex;
@@ -85,8 +87,25 @@ impl<A: ConsistentIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A> {
         self.txn_changes.delete_range(&mut *self.index, &mut *self.tx, range)
     }
 
-    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
-        self.txn_changes.range(&*self.index, &*self.tx, range, options)
+    fn visit_records(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut RecordVisitor<'_>,
+    ) -> Result<u64> {
+        self.txn_changes.visit_records((&*self.index, &*self.tx), range, options, visit)
+    }
+
+    /// Its index is that of this moment: the next change copies the nodes on its way.
+    fn begin_snapshot_read(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
+        let state = StoreState {
+            revision: self.txn_changes.revision(),
+            compact_revision: self.txn_changes.compact_revision,
+            consistent_index: self.consistent_index(),
+            index: self.index.snapshot(),
+        };
+        let read: Arc<dyn ReadTxn + Send + Sync> = self.tx.begin_snapshot_read(state)?;
+        Some(read)
     }
 
     fn set(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {

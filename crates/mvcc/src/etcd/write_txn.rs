@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::etcd::store::{EtcdStore, StorePosition};
 use crate::etcd::store_locks::{Revisions, StoreGuard, StoreLocks};
 use crate::etcd::watchers::EtcdWatchers;
-use crate::interface::{ConsistentIndex, RangeOptions, RangeRecords, TxnResult, WriteTxn};
+use crate::interface::{ConsistentIndex, RangeOptions, RecordVisitor, TxnResult, WriteTxn};
 use crate::tree_index::TreeIndex;
 use crate::tree_index::locked::LockedIndex;
 use crate::txn_changes::{TxnChanges, assert_not_owned_by_store};
@@ -52,8 +52,13 @@ impl<A: ConsistentIndex> WriteTxn<A> for EtcdWriteTxn<'_, A> {
         self.txn_changes.delete_range(&mut self.index, &mut *self.tx, range)
     }
 
-    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
-        self.txn_changes.range(&self.index, &*self.tx, range, options)
+    fn visit_records(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut RecordVisitor<'_>,
+    ) -> Result<u64> {
+        self.txn_changes.visit_records((&self.index, &*self.tx), range, options, visit)
     }
 
     fn set(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {

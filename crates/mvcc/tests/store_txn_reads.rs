@@ -1,0 +1,124 @@
+//! Reads of a write transaction that outlive it: each goes on showing what the transaction had done
+//! when it was opened, whatever comes later.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and reports"
+)]
+
+use std::sync::Arc;
+
+use clearlane_backend::{Config, Era, PreCommit};
+use clearlane_engine::{Engine, KeyRange, MemoryEngine};
+use clearlane_mvcc::{RangeOptions, ReadTxn, Store, StoreConfig, open};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+type View = Arc<dyn ReadTxn + Send + Sync>;
+
+fn store(era: Era) -> Box<dyn Store<()>> {
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    let store_config = StoreConfig::new(engine, Config::default(), PreCommit::none(), ());
+    open(era, store_config).unwrap().0
+}
+
+/// Everything that a view can be asked, and a write transaction, too.
+macro_rules! shown {
+    ($read:expr, $revisions:expr) => {{
+        let mut shown = vec![$read.revision().to_string()];
+        for revision in $revisions {
+            for count_only in [false, true] {
+                let options = RangeOptions { revision, count_only, ..RangeOptions::default() };
+                shown.push(format!("{:?}", $read.range(KeyRange::ALL, options)));
+            }
+        }
+        shown
+    }};
+}
+
+#[test]
+fn a_view_shows_what_the_transaction_has_shown() {
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut chance = StdRng::seed_from_u64(seed);
+    let store = store(Era::Clearlane);
+    let mut views: Vec<(View, Vec<i64>, Vec<String>)> = Vec::new();
+    let mut compacted = 1;
+    for _ in 0..200 {
+        let mut txn = store.begin_write().unwrap();
+        // More records than a chunk of pending ones has, once in a while.
+        let many = if chance.random_bool(0.03) { 700 } else { 0 };
+        for number in 0..chance.random_range(0..6) + many {
+            let key = [b'a' + chance.random_range(0..20_u8)];
+            match chance.random_range(0..8) {
+                0 | 1 => drop(txn.delete_range(KeyRange::new(&key, &[key[0] + 3])).unwrap()),
+                2 if number < 6 => store.commit().unwrap(),
+                _ => txn.put(&key, &vec![number as u8; chance.random_range(0..50)], 0).unwrap(),
+            }
+            if number < 8 && chance.random_bool(0.3) {
+                let now = txn.revision();
+                let revisions = vec![0, chance.random_range(1..=now), now, now + 1];
+                let expected = shown!(txn, revisions.iter().copied());
+                views.push((txn.begin_snapshot_read().unwrap(), revisions, expected));
+            }
+        }
+        drop(txn.end(()).unwrap());
+        let now = store.begin_read().revision();
+        if chance.random_bool(0.1) && now > compacted {
+            compacted = chance.random_range(compacted + 1..=now);
+            let (mut job, ended) = store.compact(compacted, ()).unwrap();
+            drop(ended);
+            while !store.compact_step(&mut job, 3).unwrap() {}
+            store.defragment().unwrap();
+        }
+        if chance.random_bool(0.2) {
+            store.commit().unwrap();
+        }
+        if views.len() > 20 {
+            drop(views.split_off(10));
+        }
+        for (view, revisions, expected) in &views {
+            assert_eq!(&shown!(view, revisions.iter().copied()), expected);
+        }
+    }
+}
+
+#[test]
+fn an_old_era_has_none() {
+    for era in Era::DISTINCT_STORES.into_iter().filter(|era| *era != Era::Clearlane) {
+        let store = store(era);
+        let txn = store.begin_write().unwrap();
+        assert!(txn.begin_snapshot_read().is_none(), "{era:?}");
+        drop(txn.end(()).unwrap());
+    }
+}
+
+#[test]
+fn the_versions_of_the_index_are_those_of_the_records() {
+    let store = store(Era::Clearlane);
+    for round in 0..3 {
+        let mut txn = store.begin_write().unwrap();
+        for key in 0..50_u8 {
+            if key % 3 >= round {
+                txn.put(&[b'a', key], b"v", 0).unwrap();
+            }
+        }
+        txn.delete_range(KeyRange::new(b"a\x08", b"a\x0b")).unwrap();
+        drop(txn.end(()).unwrap());
+    }
+    let read = store.begin_read();
+    for range in [KeyRange::ALL, KeyRange::new(b"a\x05", b"a\x09"), KeyRange::starting_at(b"b")] {
+        let mut versions = Vec::new();
+        assert!(read.visit_versions(range, &mut |key, version| {
+            let numbers = (version.created, version.modified.main, version.version);
+            versions.push((key.to_vec(), numbers));
+            std::ops::ControlFlow::Continue(())
+        }));
+        let records = read.range(range, RangeOptions::default()).unwrap().records;
+        let records = records.into_iter().map(|record| {
+            (record.key.to_vec(), (record.create_revision, record.mod_revision, record.version))
+        });
+        assert_eq!(versions, records.collect::<Vec<_>>());
+    }
+}
