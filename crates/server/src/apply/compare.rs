@@ -10,38 +10,92 @@
 //! * A value given for another target than the compared one does not count: zero is compared.
 //! * As in etcd, an unknown target compares as equal, and an unknown relation holds: all members
 //!   must decide alike.
+//!
+//! Later entries wait meanwhile. So a span of keys is walked once for all compares of it, up to the
+//! first key for which one does not hold; versions and revisions are in the index.
 
 use std::cmp::Ordering;
+use std::ops::ControlFlow;
 
-use clearlane_mvcc::RangeOptions;
+use clearlane_mvcc::{RangeOptions, ReadTxn, Version};
 use clearlane_proto::etcdserverpb::Compare;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use clearlane_proto::mvccpb::KeyValue;
+use prost::Message;
 
 use super::key_span::KeySpan;
-use super::range::RecordSource;
 use super::rejection::ApplyError;
+use crate::error::Error;
 
 pub(crate) fn all_hold(
-    source: &(impl RecordSource + ?Sized),
+    read: &(dyn ReadTxn + '_),
     compares: &[Compare],
 ) -> Result<bool, ApplyError> {
-    for compare in compares {
-        if !holds(source, compare)? {
+    // What costs little first: it may spare the rest.
+    let order = |compare: &Compare| (!compare.range_end.is_empty(), needs_record(compare));
+    let span = |compare: &Compare| (compare.key.clone(), compare.range_end.clone());
+    let mut sorted: Vec<&Compare> = compares.iter().collect();
+    if compares.len() > 1 {
+        sorted.sort_by_cached_key(|compare| (order(compare), span(compare)));
+    }
+    let is_same = |a: &&Compare, b: &&Compare| {
+        order(a) == order(b) && a.key == b.key && a.range_end == b.range_end
+    };
+    for compares in sorted.chunk_by(is_same) {
+        if !hold_in_span(read, compares)? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-fn holds(source: &(impl RecordSource + ?Sized), compare: &Compare) -> Result<bool, ApplyError> {
-    let span = KeySpan::new(&compare.key, &compare.range_end);
-    let found = source.records(span.range(), RangeOptions::default())?.records;
-    if found.is_empty() {
-        let has_value = compare.target == CompareTarget::Value as i32;
-        return Ok(!has_value && holds_for(compare, &KeyValue::default()));
+/// Whether the target is in the record alone, and not in the index.
+fn needs_record(compare: &Compare) -> bool {
+    [CompareTarget::Value as i32, CompareTarget::Lease as i32].contains(&compare.target)
+}
+
+/// The compares have one span, and all need records or none does.
+fn hold_in_span(read: &(dyn ReadTxn + '_), compares: &[&Compare]) -> Result<bool, ApplyError> {
+    let Some(first) = compares.first() else { return Ok(true) };
+    let span = KeySpan::new(&first.key, &first.range_end);
+    let (mut is_empty, mut hold) = (true, true);
+    let mut visit = |found: &KeyValue| {
+        is_empty = false;
+        hold = compares.iter().all(|compare| holds_for(compare, found));
+        if hold { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    let is_walked = !needs_record(first)
+        && read.visit_versions(span.range(), &mut |_, version| visit(&numbers_of(version)));
+    if !is_walked {
+        let options = RangeOptions { skip_count: true, ..RangeOptions::default() };
+        let mut damage = None;
+        read.visit_records(span.range(), options, &mut |record| match KeyValue::decode(record) {
+            Ok(record) => visit(&record),
+            Err(error) => {
+                damage = Some(Error::damaged("a record", error.to_string()));
+                ControlFlow::Break(())
+            }
+        })?;
+        if let Some(damage) = damage {
+            return Err(damage.into());
+        }
     }
-    Ok(found.iter().all(|record| holds_for(compare, record)))
+    if is_empty {
+        hold = compares.iter().all(|compare| holds_without_key(compare));
+    }
+    Ok(hold)
+}
+
+/// The part of a record that the index knows.
+fn numbers_of(version: Version) -> KeyValue {
+    let Version { modified, created, version, .. } = version;
+    let (create_revision, mod_revision) = (created, modified.main);
+    KeyValue { create_revision, mod_revision, version, ..KeyValue::default() }
+}
+
+fn holds_without_key(compare: &Compare) -> bool {
+    let is_value = compare.target == CompareTarget::Value as i32;
+    !is_value && holds_for(compare, &KeyValue::default())
 }
 
 fn holds_for(compare: &Compare, record: &KeyValue) -> bool {
@@ -74,5 +128,107 @@ fn relation(compare: &Compare, record: &KeyValue) -> Ordering {
         (Ok(CompareTarget::Lease), Some(Given::Lease(number))) => record.lease.cmp(number),
         (Ok(CompareTarget::Lease), _) => record.lease.cmp(&0),
         (Err(_), _) => Ordering::Equal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use bytes::Bytes;
+    use clearlane_backend::RangeVisitor;
+    use clearlane_engine::{Bucket, KeyRange};
+    use clearlane_mvcc::{EncodedLen, RecordVisitor, Result as StoreResult, Revision};
+    use clearlane_mvcc::{KeyIndex, VersionVisitor};
+
+    use super::*;
+
+    /// A thousand keys, and how many of them were looked at.
+    #[derive(Default)]
+    struct CountedKeys {
+        versions: Cell<u32>,
+        records: Cell<u32>,
+    }
+
+    const KEYS: u32 = 1000;
+
+    impl ReadTxn for CountedKeys {
+        fn revision(&self) -> i64 {
+            i64::from(KEYS)
+        }
+
+        fn compact_revision(&self) -> i64 {
+            -1
+        }
+
+        fn visit_records(
+            &self,
+            _range: KeyRange<'_>,
+            _options: RangeOptions,
+            visit: &mut RecordVisitor<'_>,
+        ) -> StoreResult<u64> {
+            for version in 1..=KEYS {
+                self.records.set(self.records.get() + 1);
+                let record = KeyValue { version: i64::from(version), ..KeyValue::default() };
+                if visit(record.encode_to_vec().into()).is_break() {
+                    break;
+                }
+            }
+            Ok(0)
+        }
+
+        fn visit_versions(&self, _range: KeyRange<'_>, visit: &mut VersionVisitor<'_>) -> bool {
+            for number in 1..=KEYS {
+                self.versions.set(self.versions.get() + 1);
+                let modified = Revision::new(i64::from(number), 0);
+                let version = KeyIndex::new(modified, EncodedLen::UNKNOWN).current();
+                if version.is_some_and(|version| visit(b"k", version).is_break()) {
+                    break;
+                }
+            }
+            true
+        }
+
+        fn get(&self, _bucket: Bucket, _key: &[u8]) -> StoreResult<Option<Bytes>> {
+            Ok(None)
+        }
+
+        fn scan(&self, _bucket: Bucket, _visit: &mut RangeVisitor<'_>) -> StoreResult<()> {
+            Ok(())
+        }
+    }
+
+    fn compare(target: CompareTarget, result: CompareResult, given: TargetUnion) -> Compare {
+        Compare {
+            target: target as i32,
+            result: result as i32,
+            target_union: Some(given),
+            key: "a".into(),
+            range_end: "z".into(),
+        }
+    }
+
+    #[test]
+    fn a_span_is_walked_once_and_to_the_first_key_that_decides() {
+        let mod_below = |revision: i64| {
+            let given = TargetUnion::ModRevision(revision);
+            compare(CompareTarget::Mod, CompareResult::Less, given)
+        };
+        let lease_is = |lease: i64| {
+            compare(CompareTarget::Lease, CompareResult::Equal, TargetUnion::Lease(lease))
+        };
+        for (compares, holds, versions, records) in [
+            (vec![mod_below(2000); 10], true, KEYS, 0),
+            (vec![mod_below(2000), mod_below(8), mod_below(3000)], false, 8, 0),
+            (vec![lease_is(0), mod_below(2000), lease_is(0)], true, KEYS, KEYS),
+            // The index is asked first.
+            (vec![lease_is(0), mod_below(8)], false, 8, 0),
+            (vec![lease_is(1), mod_below(2000)], false, KEYS, 1),
+            (vec![], true, 0, 0),
+        ] {
+            let keys = CountedKeys::default();
+            assert_eq!(all_hold(&keys, &compares).ok(), Some(holds), "{compares:?}");
+            assert_eq!((keys.versions.get(), keys.records.get()), (versions, records));
+        }
     }
 }
