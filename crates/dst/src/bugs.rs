@@ -10,7 +10,7 @@ use bytes::Bytes;
 use clearlane_proto::etcdserverpb::{PutResponse, ResponseHeader};
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft::{Message, Role};
-use clearlane_server::apply::{self, AppliedResponse};
+use clearlane_server::apply::{self, AppliedResponse, ReadMode};
 use clearlane_server::replica::{
     AppliedConfChange, Applier, ApplyReady, ApplyReport, Completions, Replica, ReplicaConfig,
     ReplicaInput, ReplicaReady, RequestOutcome, ToApply,
@@ -237,7 +237,7 @@ impl PlantedBug {
         {
             let (leases, position) = (&applier.leases, applier.applied_position.clone());
             let has_lease = |lease| leases.contains(lease);
-            apply::apply(&*applier.store, &has_lease, &request, position)?;
+            apply::apply(&*applier.store, &has_lease, &request, position, ReadMode::Inline)?;
             self.has_applied_twice = true;
         }
         Ok(())

@@ -69,7 +69,9 @@ impl EffectHash {
 /// Part of the recorded hashes: a new outcome gets the next number.
 fn outcome_number(outcome: &RequestOutcome) -> isize {
     match outcome {
-        RequestOutcome::Applied(_) | RequestOutcome::MembersChanged(_) => 0,
+        RequestOutcome::Applied(_)
+        | RequestOutcome::AppliedInPart(_)
+        | RequestOutcome::MembersChanged(_) => 0,
         RequestOutcome::NotProposed(_) => 1,
         RequestOutcome::ChangeRejected(_) => 2,
         RequestOutcome::ReadReady(_) => 3,

@@ -187,8 +187,7 @@ async fn propose<P: Proposal>(
     request: P,
 ) -> Result<P::Response, Status> {
     context.check_not_learner()?;
-    let response = context.server.propose(request).await;
-    context.trace.end_stage(Stage::Apply);
+    let response = context.server.propose_traced(request, &mut context.trace).await;
     response.map_err(status::from_error)
 }
 

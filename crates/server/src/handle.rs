@@ -14,13 +14,14 @@ use clearlane_proto::membershippb::{
 use clearlane_raft::read_index::RequestIdGenerator;
 
 use crate::alarms;
-use crate::apply::{AppliedResponse, Limits, RequestRejection, check, txn};
+use crate::apply::{AppliedResponse, Limits, PartialResponse, RequestRejection, check, txn};
 use crate::deadline::within_deadline;
 use crate::membership::{Member, MemberChange};
 use crate::proposal::Proposal;
 use crate::quota;
 use crate::request_error::RequestError;
 use crate::request_trace::{RequestTrace, Stage};
+use crate::task_labels::READ_TXN;
 use crate::threads::{PeerClients, RequestChannel, ServerThreads};
 
 /// A member, as one network thread uses it.
@@ -73,20 +74,66 @@ impl Server {
     ) -> impl Future<Output = Result<P::Response, RequestError>> + Send {
         // The struct has a field for every kind of request: moving the box is cheaper.
         let request = Box::new(request.into_request());
-        async move { P::response_of(self.propose_boxed(request).await?) }
+        async move {
+            let response = self.propose_boxed(request).await?.into_whole();
+            P::response_of(match response {
+                Ok(response) => response,
+                Err(response) => {
+                    let mut trace = RequestTrace::start();
+                    Box::pin(self.make_deferred_reads(response, &mut trace)).await?
+                }
+            })
+        }
+    }
+
+    /// The same, with the stages of the request in its trace.
+    pub fn propose_traced<P: Proposal>(
+        &self,
+        request: P,
+        trace: &mut RequestTrace,
+    ) -> impl Future<Output = Result<P::Response, RequestError>> + Send {
+        let request = Box::new(request.into_request());
+        async move {
+            let response = self.propose_boxed(request).await;
+            trace.end_stage(Stage::Apply);
+            P::response_of(match response?.into_whole() {
+                Ok(response) => response,
+                Err(response) => Box::pin(self.make_deferred_reads(response, trace)).await?,
+            })
+        }
+    }
+
+    /// Each read is a job of its own: behind it is another request's turn, and none is begun for a
+    /// client that has given up. The jobs take what they read along, and drop it in the pool.
+    async fn make_deferred_reads(
+        &self,
+        mut response: Box<PartialResponse>,
+        trace: &mut RequestTrace,
+    ) -> Result<AppliedResponse, RequestError> {
+        let (pool, number) = (self.threads.read_pool(), trace.number);
+        loop {
+            let read = move || {
+                let _as = READ_TXN.enter_numbered(number);
+                response.make_next_read().map(|()| response)
+            };
+            match self.run_in_pool(pool, trace, read).await?.into_whole() {
+                Ok(response) => return Ok(response),
+                Err(left) => response = left,
+            }
+        }
     }
 
     async fn propose_boxed(
         &self,
         mut request: Box<InternalRaftRequest>,
-    ) -> Result<AppliedResponse, RequestError> {
+    ) -> Result<PartialResponse, RequestError> {
         request.header.get_or_insert_default().id = placeholder_id(self.threads.metadata().node_id);
         check(&request, &self.limits)?;
         self.check_quota(&request).await?;
         let started = Instant::now();
         let proposed = self.requests.propose(request).await;
         let mut response = proposed.map_err(|error| self.explain_timeout(error, started))?;
-        self.fill_header(header_mut(&mut response));
+        self.fill_header(header_mut(response.response_mut()));
         Ok(response)
     }
 
@@ -157,9 +204,7 @@ impl Server {
             }
             return read;
         }
-        let reply = self.propose(request).await;
-        trace.end_stage(Stage::Apply);
-        reply
+        self.propose_traced(request, trace).await
     }
 
     /// Proposes this member's name and client URLs.

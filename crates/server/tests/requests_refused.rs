@@ -15,7 +15,9 @@ use clearlane_proto::etcdserverpb::{
     PutRequest, RangeRequest, RangeResponse, RequestHeader, RequestOp, ResponseHeader, TxnRequest,
 };
 use clearlane_proto::nested::decode_raft_request;
-use clearlane_server::apply::{self, AppliedEntry, AppliedResponse, Limits, RequestRejection, txn};
+use clearlane_server::apply::{
+    self, AppliedEntry, AppliedResponse, Limits, ReadMode, RequestRejection, txn,
+};
 use clearlane_server::{AppliedPosition, Error};
 
 struct TestStore {
@@ -49,7 +51,7 @@ impl TestStore {
         self.index += 1;
         let members = Arc::default();
         let progress = AppliedPosition { index: self.index, term: 1, conf_state: members };
-        apply::apply(&*self.store, &|id| id == 5, request, progress)
+        apply::apply(&*self.store, &|id| id == 5, request, progress, ReadMode::Inline)
     }
 
     fn all(&self) -> RangeResponse {

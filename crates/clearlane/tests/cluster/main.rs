@@ -13,6 +13,7 @@ mod leaders;
 mod leases;
 mod members;
 mod deadlines;
+mod deferred_reads;
 mod pings;
 mod secured;
 #[path = "../support/mod.rs"]

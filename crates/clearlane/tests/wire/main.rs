@@ -6,6 +6,7 @@ mod client;
 mod compressed;
 mod deadlines;
 mod default_era;
+mod deferred_reads;
 mod heads;
 mod locks_held;
 mod sizes;

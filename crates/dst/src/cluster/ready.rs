@@ -357,6 +357,7 @@ fn step_applier(running: &mut RunningMember) -> clearlane_server::Result<(ApplyR
     let RunningMember { applier, planted_bug, unapplied, .. } = running;
     planted_bug.before_apply(applier, unapplied)?;
     let mut ready = applier.step()?;
+    ready.make_deferred_reads()?;
     planted_bug.alter_applied(&mut ready);
     let index = applier.applied_position.index;
     let count = unapplied.partition_point(|entry| entry.index <= index);

@@ -8,11 +8,13 @@
 //!   fails. Then the member stops, and the entry is applied after the next start.
 //! * A refused request has changed nothing but that position.
 //! * The response depends on the store, the leases and the entry: no clock, no random number.
+//!   Reads that it needs may be [left](DeferredRead) to the waiting request.
 //! * A header has its revision only; the server adds the member, the cluster and the term.
 //! * An entry known neither here nor in [`replica`](crate::replica) stops the member.
 
 pub mod check;
 mod compare;
+mod deferred_reads;
 pub mod describe;
 pub mod lease;
 mod slow_requests;
@@ -21,6 +23,7 @@ pub mod range;
 mod rejection;
 mod key_span;
 pub mod txn;
+mod txn_reads;
 mod put_delete;
 
 use clearlane_mvcc::{CompactionJob, Store, TxnResult, WriteTxn};
@@ -34,15 +37,18 @@ pub(crate) use self::key_span::KeySpan;
 pub(crate) use self::range::RecordSource;
 pub(crate) use self::rejection::split_error;
 use self::txn::TxnPlan;
+use self::txn_reads::TxnReads;
 use crate::applied_position::AppliedPosition;
 use crate::auth_store;
 use crate::downgrade;
 use crate::error::{Error, Result};
 
 pub use check::{Limits, check};
+pub use deferred_reads::{DeferredRead, PartialResponse};
 pub use range::range;
 pub use rejection::{ApplyError, RequestRejection};
 pub(crate) use slow_requests::may_take_long;
+pub use txn_reads::{ReadBudget, ReadMode};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum AppliedResponse {
@@ -111,6 +117,14 @@ pub struct AppliedEntry {
     pub txn_result: TxnResult,
     /// To be run by the caller.
     pub compaction: Option<CompactionJob>,
+    /// What the response lacks.
+    pub deferred_reads: Vec<DeferredRead>,
+}
+
+impl AppliedEntry {
+    fn new(result: ApplyResult, txn_result: TxnResult) -> AppliedEntry {
+        AppliedEntry { result, txn_result, compaction: None, deferred_reads: Vec::new() }
+    }
 }
 
 /// `has_lease` says whether a lease exists.
@@ -119,6 +133,7 @@ pub fn apply(
     has_lease: &dyn Fn(i64) -> bool,
     request: &InternalRaftRequest,
     progress: AppliedPosition,
+    read_mode: ReadMode,
 ) -> Result<AppliedEntry> {
     if let Some(request) = &request.range {
         in_transaction(store, progress, |txn| {
@@ -129,11 +144,14 @@ pub fn apply(
             Ok(AppliedResponse::Put(put(txn, has_lease, request)?))
         })
     } else if let Some(request) = &request.delete_range {
-        in_transaction(store, progress, |txn| {
-            Ok(AppliedResponse::DeleteRange(put_delete::delete_range(txn, request)?))
-        })
+        let mut reads = TxnReads::new(read_mode);
+        let applied = in_transaction(store, progress, |txn| {
+            let response = put_delete::delete_range(txn, request, &mut reads)?;
+            Ok(AppliedResponse::DeleteRange(response))
+        })?;
+        Ok(AppliedEntry { deferred_reads: reads.into_deferred(), ..applied })
     } else if let Some(request) = &request.txn {
-        apply_txn(store, has_lease, request, progress)
+        apply_txn(store, has_lease, request, progress, TxnReads::new(read_mode))
     } else if let Some(request) = &request.compaction {
         compact(store, request, progress)
     } else if auth_store::is_auth_request(request) {
@@ -160,7 +178,7 @@ fn in_transaction(
 ) -> Result<AppliedEntry> {
     let mut txn = store.begin_write()?;
     let answer = split_error(work(&mut *txn))?;
-    Ok(AppliedEntry { result: answer, txn_result: txn.end(progress)?, compaction: None })
+    Ok(AppliedEntry::new(answer, txn.end(progress)?))
 }
 
 fn range_through_log(
@@ -189,6 +207,7 @@ fn apply_txn(
     has_lease: &dyn Fn(i64) -> bool,
     request: &TxnRequest,
     progress: AppliedPosition,
+    mut reads: TxnReads,
 ) -> Result<AppliedEntry> {
     let plan = {
         let read = store.begin_read_for_writer();
@@ -197,10 +216,11 @@ fn apply_txn(
     };
     let mut txn = store.begin_write()?;
     let answer = match plan {
-        Ok(plan) => Ok(AppliedResponse::Txn(plan.run(&mut *txn)?)),
+        Ok(plan) => Ok(AppliedResponse::Txn(plan.run(&mut *txn, &mut reads)?)),
         Err(refused) => Err(refused),
     };
-    Ok(AppliedEntry { result: answer, txn_result: txn.end(progress)?, compaction: None })
+    let applied = AppliedEntry::new(answer, txn.end(progress)?);
+    Ok(AppliedEntry { deferred_reads: reads.into_deferred(), ..applied })
 }
 
 fn compact(
@@ -212,11 +232,8 @@ fn compact(
     {
         Ok((job, ended)) => {
             let response = CompactionResponse { header: Some(header(ended.revision)) };
-            Ok(AppliedEntry {
-                result: Ok(AppliedResponse::Compact(response)),
-                txn_result: ended,
-                compaction: Some(job),
-            })
+            let applied = AppliedEntry::new(Ok(AppliedResponse::Compact(response)), ended);
+            Ok(AppliedEntry { compaction: Some(job), ..applied })
         }
         Err(refused) => in_transaction(store, progress, |_| Err(refused.into())),
     }

@@ -4,15 +4,16 @@
 //! reads nothing. The old record goes into the answer as it was read: key and value are slices of
 //! its bytes.
 
-use clearlane_mvcc::{RangeOptions, WriteTxn};
+use clearlane_mvcc::WriteTxn;
 use clearlane_proto::etcdserverpb::{
     DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse,
 };
 
 use super::header;
 use super::key_span::KeySpan;
-use super::range::{RecordSource, get_record};
+use super::range::get_record;
 use super::rejection::{ApplyError, RequestRejection};
+use super::txn_reads::TxnReads;
 use crate::applied_position::AppliedPosition;
 
 pub(crate) fn keeps_previous(request: &PutRequest) -> bool {
@@ -59,13 +60,10 @@ pub(crate) fn put(
 pub(crate) fn delete_range(
     txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     request: &DeleteRangeRequest,
+    reads: &mut TxnReads,
 ) -> Result<DeleteRangeResponse, ApplyError> {
     let span = KeySpan::new(&request.key, &request.range_end);
-    let prev_kvs = if request.prev_kv {
-        RecordSource::records(txn, span.range(), RangeOptions::default())?.records
-    } else {
-        Vec::new()
-    };
+    let prev_kvs = if request.prev_kv { reads.prev_kvs(txn, request)? } else { Vec::new() };
     let deleted = txn.delete_range(span.range())? as i64;
     Ok(DeleteRangeResponse { header: Some(header(txn.revision())), deleted, prev_kvs })
 }

@@ -9,6 +9,8 @@
 //!   run     does it, in one write transaction                 ─▶ one answer per operation
 //! ```
 //!
+//! Long ranges are read behind the transaction, on another thread: `TxnReads`.
+//!
 //! The response of a nested transaction has an empty header; all others have the revision that they
 //! have seen or made. The rules in detail: `TxnPlan`.
 
@@ -23,6 +25,7 @@ use clearlane_proto::etcdserverpb::{
 use super::compare::all_hold;
 use super::range::{execute_range, get_record};
 use super::rejection::{ApplyError, RequestRejection, split_error};
+use super::txn_reads::TxnReads;
 use super::{header, key_span, put_delete};
 use crate::applied_position::AppliedPosition;
 use crate::error::Error;
@@ -105,8 +108,9 @@ impl<'r> TxnPlan<'r> {
     pub(crate) fn run(
         &self,
         txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
+        reads: &mut TxnReads,
     ) -> crate::Result<TxnResponse> {
-        let mut response = self.run_ops(txn)?;
+        let mut response = self.run_ops(txn, reads)?;
         response.header = Some(header(txn.revision()));
         Ok(response)
     }
@@ -114,6 +118,7 @@ impl<'r> TxnPlan<'r> {
     fn run_ops(
         &self,
         txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
+        reads: &mut TxnReads,
     ) -> crate::Result<TxnResponse> {
         let mut responses = Vec::with_capacity(self.ops.len());
         let mut nested = self.nested.iter();
@@ -121,9 +126,13 @@ impl<'r> TxnPlan<'r> {
             let response = match &op.request {
                 Some(Request::RequestTxn(_)) => {
                     let plan = nested.next().expect("there is a plan for each transaction");
-                    Some(Response::ResponseTxn(plan.run_ops(txn)?))
+                    Some(Response::ResponseTxn(plan.run_ops(txn, reads)?))
                 }
-                Some(request) => Some(run_op(txn, request).map_err(fatal_error)?),
+                Some(request) => {
+                    let response = run_op(txn, request, reads).map_err(fatal_error)?;
+                    reads.end_operation(!matches!(request, Request::RequestRange(_)));
+                    Some(response)
+                }
                 None => None,
             };
             responses.push(ResponseOp { response });
@@ -136,12 +145,13 @@ impl<'r> TxnPlan<'r> {
 fn run_op(
     txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     request: &Request,
+    reads: &mut TxnReads,
 ) -> Result<Response, ApplyError> {
     Ok(match request {
-        Request::RequestRange(range) => Response::ResponseRange(execute_range(txn, range)?),
+        Request::RequestRange(range) => Response::ResponseRange(reads.range(txn, range)?),
         Request::RequestPut(put) => Response::ResponsePut(put_delete::put(txn, put)?),
         Request::RequestDeleteRange(delete) => {
-            Response::ResponseDeleteRange(put_delete::delete_range(txn, delete)?)
+            Response::ResponseDeleteRange(put_delete::delete_range(txn, delete, reads)?)
         }
         Request::RequestTxn(_) => unreachable!("a transaction has a plan of its own"),
     })

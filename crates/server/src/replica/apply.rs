@@ -10,15 +10,16 @@
 
 use std::sync::Arc;
 
+use clearlane_backend::Era;
 use clearlane_mvcc::{Store, TxnResult, WriteTxn};
 use clearlane_proto::etcdserverpb::{AlarmRequest, AlarmResponse, InternalRaftRequest, PutRequest};
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_wal::{ConfChange, ConfChangeKind, Entry, EntryKind};
 
-use super::{AppliedConfChange, Applier, RequestOutcome};
+use super::{AppliedConfChange, Applier, RequestId, RequestOutcome};
 use crate::alarms::Alarms;
 use crate::applied_position::AppliedPosition;
-use crate::apply::{self, AppliedResponse};
+use crate::apply::{self, AppliedResponse, PartialResponse, ReadBudget, ReadMode};
 use crate::error::{Error, Result};
 use crate::membership::Members;
 
@@ -206,15 +207,40 @@ impl Applier {
             self.complete(id, || RequestOutcome::Applied(applied.result));
             return Ok(());
         }
-        let leases = Arc::clone(&self.leases);
-        let has_lease = |lease| leases.contains(lease);
-        let applied = apply::apply(&*self.store, &has_lease, request, progress.clone())?;
-        self.finish_txn(applied.txn_result, progress);
-        self.ready.compactions.extend(applied.compaction);
         if is_log_read(request) {
             self.ready.report.log_reads.push((id, entry.index));
         }
-        self.complete(id, || RequestOutcome::Applied(applied.result));
+        self.apply_to_store(id, request, progress)
+    }
+
+    fn apply_to_store(
+        &mut self,
+        id: u64,
+        request: &InternalRaftRequest,
+        progress: AppliedPosition,
+    ) -> Result<()> {
+        // Taken before, to know whether there is one to read for.
+        let waiting = self.wait.remove(id);
+        let read_mode = match self.storage.era {
+            Era::Clearlane if waiting.is_none() => ReadMode::Skipped,
+            Era::Clearlane => ReadMode::Deferred(ReadBudget::DEFAULT),
+            _ => ReadMode::Inline,
+        };
+        let leases = Arc::clone(&self.leases);
+        let has_lease = |lease| leases.contains(lease);
+        let applied = apply::apply(&*self.store, &has_lease, request, progress.clone(), read_mode)?;
+        self.finish_txn(applied.txn_result, progress);
+        self.ready.compactions.extend(applied.compaction);
+        if let Some(waiting) = waiting {
+            let outcome = match applied.result {
+                Ok(response) if !applied.deferred_reads.is_empty() => {
+                    let response = PartialResponse::new(response, applied.deferred_reads);
+                    RequestOutcome::AppliedInPart(Box::new(response))
+                }
+                result => RequestOutcome::Applied(result),
+            };
+            self.complete_request(id, waiting, outcome);
+        }
         Ok(())
     }
 
@@ -259,9 +285,13 @@ impl Applier {
     /// Completes the request that waits for this entry at this member, if there is one.
     fn complete(&mut self, id: u64, outcome: impl FnOnce() -> RequestOutcome) {
         if let Some(request) = self.wait.remove(id) {
-            self.last_completed = Some(id);
-            self.ready.completions.push((request, outcome()));
+            self.complete_request(id, request, outcome());
         }
+    }
+
+    fn complete_request(&mut self, id: u64, request: RequestId, outcome: RequestOutcome) {
+        self.last_completed = Some(id);
+        self.ready.completions.push((request, outcome));
     }
 
     fn apply_conf_change(&mut self, entry: &Entry, mut progress: AppliedPosition) -> Result<()> {

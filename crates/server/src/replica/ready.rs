@@ -11,6 +11,8 @@ use clearlane_wal::group_commit::Batch;
 
 use super::{ApplyReport, RequestId, RequestOutcome, SlowEntry, ToApply};
 use crate::applied_position::AppliedPosition;
+use crate::apply::split_error;
+use crate::error::Result;
 
 pub type Completions = Vec<(RequestId, RequestOutcome)>;
 
@@ -132,6 +134,20 @@ pub trait ApplyReadyHandler {
 }
 
 impl ApplyReady {
+    /// Makes the reads that are left to the requests, for an owner without a read pool.
+    pub fn make_deferred_reads(&mut self) -> Result<()> {
+        for (request, outcome) in std::mem::take(&mut self.completions) {
+            let outcome = match outcome {
+                RequestOutcome::AppliedInPart(response) => {
+                    RequestOutcome::Applied(split_error(response.make_reads())?)
+                }
+                outcome => outcome,
+            };
+            self.completions.push((request, outcome));
+        }
+        Ok(())
+    }
+
     pub fn dispatch(self, handler: &mut impl ApplyReadyHandler) {
         // Before the new store's changes and its index are published.
         if let Some(new) = self.new_store {

@@ -38,6 +38,8 @@ pub struct RequestId {
 pub enum RequestOutcome {
     /// The proposal was applied, or refused when it was to be.
     Applied(apply::ApplyResult),
+    /// The same, with reads that the request has to make before it answers.
+    AppliedInPart(Box<apply::PartialResponse>),
     /// Of a change of members: the members now, or why nothing has changed.
     MembersChanged(Result<Vec<membership::Member>, membership::MembershipRejection>),
     /// Raft refused the proposal.

@@ -27,7 +27,8 @@ pub struct SlowEntry {
     pub stages: String,
     /// In etcd's short form, without values and passwords.
     pub request: String,
-    /// Length of the answer, or the refusal; `None` if another member answers.
+    /// Length of the answer, as far as it is there, or the refusal; `None` if another member
+    /// answers.
     pub outcome: Option<Result<usize, String>>,
 }
 
@@ -69,6 +70,7 @@ impl Applier {
             self.ready.completions.last().filter(|_| self.last_completed == Some(id))?;
         Some(match outcome {
             RequestOutcome::Applied(Ok(reply)) => Ok(reply.encoded_len()),
+            RequestOutcome::AppliedInPart(reply) => Ok(reply.encoded_len()),
             RequestOutcome::Applied(Err(refused)) => Err(refused.to_string()),
             _ => Ok(0),
         })

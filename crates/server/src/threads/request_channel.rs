@@ -26,7 +26,7 @@ use tokio::time::{MissedTickBehavior, sleep};
 
 use super::ServerState;
 use super::completions::CompletionQueue;
-use crate::apply::AppliedResponse;
+use crate::apply::PartialResponse;
 use crate::membership::{Member, MemberChange};
 use crate::replica::{
     NO_DEADLINE, ROUND_LENGTH, ReplicaInput, RequestId, RequestOutcome, RequestQueue,
@@ -70,9 +70,10 @@ impl RequestChannel {
     pub async fn propose(
         &self,
         request: Box<InternalRaftRequest>,
-    ) -> Result<AppliedResponse, RequestError> {
+    ) -> Result<PartialResponse, RequestError> {
         match self.submit(|id| ReplicaInput::Propose(request, id)).await {
-            RequestOutcome::Applied(result) => Ok(result?),
+            RequestOutcome::Applied(result) => Ok(result?.into()),
+            RequestOutcome::AppliedInPart(response) => Ok(*response),
             outcome => Err(error_of(outcome)),
         }
     }
@@ -172,6 +173,7 @@ fn error_of(outcome: RequestOutcome) -> RequestError {
         RequestOutcome::TimedOut => RequestError::TimedOut,
         RequestOutcome::DeadlineExceeded => RequestError::DeadlineExceeded,
         RequestOutcome::Applied(_)
+        | RequestOutcome::AppliedInPart(_)
         | RequestOutcome::MembersChanged(_)
         | RequestOutcome::ReadReady(_) => unreachable!("{outcome:?} answers another request"),
     }

@@ -154,6 +154,7 @@ impl TestReplica {
             let mut is_due = begins;
             while std::mem::take(&mut is_due) || self.apply.has_work() {
                 let mut outputs = self.apply.step()?;
+                outputs.make_deferred_reads()?;
                 let granted = std::mem::take(&mut outputs.granted);
                 granted.into_iter().for_each(|lease| self.apply.leases.start_expiry(lease, now));
                 let applied = std::mem::take(&mut outputs.report);

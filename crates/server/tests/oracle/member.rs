@@ -19,7 +19,10 @@ use clearlane_proto::etcdserverpb::{
     RangeRequest, RequestHeader, ResponseHeader, TxnRequest,
 };
 use clearlane_server::AppliedPosition;
-use clearlane_server::apply::{self, AppliedResponse, Limits, RequestRejection, check, txn};
+use clearlane_server::apply::{
+    self, AppliedResponse, Limits, PartialResponse, ReadBudget, ReadMode, RequestRejection, check,
+    txn,
+};
 use prost_reflect::{DynamicMessage, MethodDescriptor, SerializeOptions};
 use serde_json::Value;
 
@@ -163,8 +166,11 @@ impl ReplayMember {
         let (store, leases) = (&*self.store, &*self.leases);
         let leased = apply::lease::apply(store, leases, &entry, progress.clone()).unwrap();
         let has_lease = |id| leases.contains(id);
-        let applied =
-            leased.unwrap_or_else(|| apply::apply(store, &has_lease, &entry, progress).unwrap());
+        let applied = leased.unwrap_or_else(|| {
+            // All that can be is read afterwards.
+            let mode = ReadMode::Deferred(ReadBudget { records: 0, bytes: 0 });
+            apply::apply(store, &has_lease, &entry, progress, mode).unwrap()
+        });
         if let Ok(AppliedResponse::LeaseGrant(granted)) = &applied.result {
             leases.start_expiry(granted.id, Duration::ZERO);
         }
@@ -173,7 +179,8 @@ impl ReplayMember {
             // etcd was given the time for that, also where the call did not wait for it.
             while !self.store.compact_step(&mut job, 2).unwrap() {}
         }
-        Ok(applied.result?.encode_to_vec())
+        let response = PartialResponse::new(applied.result?, applied.deferred_reads);
+        Ok(response.make_reads().unwrap().encode_to_vec())
     }
 
     fn header(&self) -> Option<ResponseHeader> {

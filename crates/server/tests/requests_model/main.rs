@@ -3,13 +3,15 @@
 //! The model goes about a transaction in the other way: it works on a copy of the map, refuses
 //! wherever it comes to something that cannot be done, and throws the copy away. What the real one
 //! finds out beforehand must be the same. Replies are compared as a whole, and behind each entry so
-//! is the store.
+//! is the store. A response with deferred reads is made whole some entries later, perhaps behind a
+//! compaction: its reads must not see any of that.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod model;
 mod strategies;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use clearlane_backend::{Config, Era};
@@ -17,7 +19,9 @@ use clearlane_engine::{Engine, MemoryEngine};
 use clearlane_mvcc::{Store, StoreConfig};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest};
 use clearlane_server::AppliedPosition;
-use clearlane_server::apply::{self, Limits, check, txn};
+use clearlane_server::apply::{
+    self, AppliedResponse, Limits, PartialResponse, ReadBudget, ReadMode, check, txn,
+};
 use model::{Model, has_lease};
 use proptest::prelude::*;
 
@@ -28,10 +32,15 @@ struct StoreAndModel {
     store: Box<dyn Store<AppliedPosition>>,
     model: Model,
     index: u64,
+    read_mode: ReadMode,
+    /// After how many entries a response is made whole.
+    delay: usize,
+    /// Each with the response that is expected.
+    partial: VecDeque<(PartialResponse, AppliedResponse)>,
 }
 
 impl StoreAndModel {
-    fn new(era: Era) -> StoreAndModel {
+    fn new(era: Era, read_mode: ReadMode, delay: usize) -> StoreAndModel {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let ground = StoreConfig::new(
             Arc::clone(&engine),
@@ -40,7 +49,8 @@ impl StoreAndModel {
             AppliedPosition::default(),
         );
         let (store, _) = clearlane_mvcc::open(era, ground).unwrap();
-        StoreAndModel { engine, store, model: Model::new(), index: 0 }
+        let (model, partial) = (Model::new(), VecDeque::new());
+        StoreAndModel { engine, store, model, index: 0, read_mode, delay, partial }
     }
 
     fn step(&mut self, request: &InternalRaftRequest) {
@@ -68,8 +78,15 @@ impl StoreAndModel {
     fn apply(&mut self, request: &InternalRaftRequest) {
         self.index += 1;
         let progress = AppliedPosition { index: self.index, term: 1, ..AppliedPosition::default() };
-        let applied = apply::apply(&*self.store, &has_lease, request, progress).unwrap();
-        assert_eq!(applied.result, self.model.apply(request), "{request:?}");
+        let applied =
+            apply::apply(&*self.store, &has_lease, request, progress, self.read_mode).unwrap();
+        match (applied.result, self.model.apply(request)) {
+            (Ok(response), Ok(expected)) => {
+                let partial = PartialResponse::new(response, applied.deferred_reads);
+                self.partial.push_back((partial, expected));
+            }
+            (refused, expected) => assert_eq!(refused, expected, "{request:?}"),
+        }
         assert_eq!(applied.txn_result.revision, self.model.revision());
         if let Some(mut job) = applied.compaction {
             while !self.store.compact_step(&mut job, 100).unwrap() {}
@@ -80,7 +97,37 @@ impl StoreAndModel {
         let all =
             RangeRequest { key: "\0".into(), range_end: "\0".into(), ..RangeRequest::default() };
         assert_eq!(apply::range(&*self.store.begin_read(), &all).unwrap(), self.model.range(&all));
+        self.make_deferred_reads(self.delay);
     }
+
+    /// Of the newest response.
+    fn has_deferred_reads(&self) -> bool {
+        let newest = self.partial.back().cloned();
+        newest.is_some_and(|(newest, _)| newest.into_whole().is_err())
+    }
+
+    /// But for those of the newest responses.
+    fn make_deferred_reads(&mut self, newest: usize) {
+        while self.partial.len() > newest {
+            let (partial, expected) = self.partial.pop_front().unwrap();
+            let about = format!("{partial:?}");
+            let response = partial.make_reads().unwrap();
+            if self.read_mode != ReadMode::Skipped {
+                assert_eq!(response, expected, "{about}");
+                assert_eq!(response.encode_to_vec(), expected.encode_to_vec(), "{about}");
+            }
+        }
+    }
+}
+
+fn read_mode() -> impl Strategy<Value = ReadMode> {
+    let select = prop::sample::select::<usize>;
+    let budget = (select(vec![0, 1, 3, 100]), select(vec![0, 40, 9999]));
+    prop_oneof![
+        2 => Just(ReadMode::Inline),
+        6 => budget.prop_map(|(records, bytes)| ReadMode::Deferred(ReadBudget { records, bytes })),
+        1 => Just(ReadMode::Skipped),
+    ]
 }
 
 proptest! {
@@ -88,9 +135,23 @@ proptest! {
     fn requests_do_what_the_model_does(
         requests in prop::collection::vec(strategies::request(), 1..30),
         era in prop::sample::select(Era::DISTINCT_STORES.to_vec()),
+        read_mode in read_mode(),
+        delay in 0..5_usize,
     ) {
-        let mut world = StoreAndModel::new(era);
+        let mut world = StoreAndModel::new(era, read_mode, delay);
         requests.iter().for_each(|request| world.step(request));
+        world.make_deferred_reads(0);
+    }
+
+    #[test]
+    fn deferred_reads_find_what_the_transaction_has_shown(
+        requests in prop::collection::vec(strategies::writing_request(), 1..40),
+        read_mode in read_mode(),
+        delay in 0..8_usize,
+    ) {
+        let mut world = StoreAndModel::new(Era::Clearlane, read_mode, delay);
+        requests.iter().for_each(|request| world.step(request));
+        world.make_deferred_reads(0);
     }
 }
 
@@ -100,7 +161,9 @@ fn the_histories_reach_both_ends_of_each_question() {
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();
     let histories = prop::collection::vec(strategies::request(), 400);
-    let mut world = StoreAndModel::new(Era::Clearlane);
+    let budget = ReadBudget { records: 0, bytes: 0 };
+    let mut world = StoreAndModel::new(Era::Clearlane, ReadMode::Deferred(budget), 3);
+    let mut deferred = 0;
     let mut told = std::collections::BTreeSet::new();
     for _ in 0..5 {
         for request in histories.new_tree(&mut runner).unwrap().current() {
@@ -108,9 +171,11 @@ fn the_histories_reach_both_ends_of_each_question() {
                 apply::check(&request, &LIMITS).and_then(|()| world.model.clone().apply(&request));
             told.insert(outcome.map_or_else(|refused| refused.to_string(), |_| "done".into()));
             world.step(&request);
+            deferred += usize::from(world.has_deferred_reads());
         }
     }
     // All but a request that is too large.
     assert_eq!(told.len(), 11, "{told:?}");
+    assert!(deferred > 50, "{deferred}");
     assert_eq!(check::range(&RangeRequest::default()), Err(apply::RequestRejection::EmptyKey));
 }

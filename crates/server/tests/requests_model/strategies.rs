@@ -23,6 +23,23 @@ pub(crate) fn request() -> impl Strategy<Value = InternalRaftRequest> {
     ]
 }
 
+/// Transactions of writes and ranges over the same few keys, with other writes between them.
+pub(crate) fn writing_request() -> impl Strategy<Value = InternalRaftRequest> {
+    let empty = InternalRaftRequest::default;
+    prop_oneof![
+        2 => put().prop_map(move |put| InternalRaftRequest { put: Some(put), ..empty() }),
+        2 => delete().prop_map(move |it| InternalRaftRequest { delete_range: Some(it), ..empty() }),
+        6 => prop::collection::vec(op(2), 1..7).prop_map(move |success| InternalRaftRequest {
+            txn: Some(TxnRequest { success, ..TxnRequest::default() }),
+            ..empty()
+        }),
+        2 => (0..60_i64).prop_map(move |revision| InternalRaftRequest {
+            compaction: Some(CompactionRequest { revision, physical: false }),
+            ..empty()
+        }),
+    ]
+}
+
 fn key() -> impl Strategy<Value = Bytes> {
     let one = prop::sample::select(vec!["0", "a", "b", "c", "d", "e", "bb"]);
     prop_oneof![60 => one, 1 => Just("")].prop_map(Bytes::from)
