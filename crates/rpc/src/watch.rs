@@ -79,11 +79,7 @@ impl Drop for AbortOnDrop {
 
 impl WatchService {
     /// Must be called on the thread's runtime. Streams end when `stopped` becomes true.
-    pub fn new(
-        member: Server,
-        stopped: watch::Receiver<bool>,
-        turns: BulkTurns,
-    ) -> WatchService {
+    pub fn new(member: Server, stopped: watch::Receiver<bool>, turns: BulkTurns) -> WatchService {
         let wake_set = WatchWakeSet::new(member.threads().watch_server());
         let task = Arc::new(AbortOnDrop(tokio::spawn(wake_set.clone().run())));
         WatchService {

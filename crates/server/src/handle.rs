@@ -1,6 +1,7 @@
 //! A member as a network thread uses it: its request channel, and the calls that requests become.
 
 use std::future::Future;
+use std::iter;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,10 +20,11 @@ use crate::deadline::within_deadline;
 use crate::membership::{Member, MemberChange};
 use crate::proposal::Proposal;
 use crate::quota;
+use crate::read_executor::{PoolJob, ReadSize};
 use crate::request_error::RequestError;
 use crate::request_trace::{RequestTrace, Stage};
 use crate::task_labels::READ_TXN;
-use crate::threads::{PeerClients, RequestChannel, ServerThreads};
+use crate::threads::{JobKind, PeerClients, RequestChannel, ServerThreads};
 
 /// A member, as one network thread uses it.
 #[derive(Clone, Debug)]
@@ -110,13 +112,19 @@ impl Server {
         mut response: Box<PartialResponse>,
         trace: &mut RequestTrace,
     ) -> Result<AppliedResponse, RequestError> {
-        let (pool, number) = (self.threads.read_pool(), trace.number);
+        let number = trace.number;
         loop {
+            let kind = match response.next_read() {
+                Some((view, key, end)) => {
+                    ReadSize::of_ranges(iter::once((key, end))).job_kind(view)?
+                }
+                None => JobKind::Short,
+            };
             let read = move || {
                 let _as = READ_TXN.enter_numbered(number);
                 response.make_next_read().map(|()| response)
             };
-            match self.run_in_pool(pool, trace, read).await?.into_whole() {
+            match self.run_in_pool(PoolJob::Read(kind), trace, read).await?.into_whole() {
                 Ok(response) => return Ok(response),
                 Err(left) => response = left,
             }

@@ -19,6 +19,7 @@ use std::thread;
 
 use bytes::{Bytes, BytesMut};
 use clearlane_net::CONNECTION_WINDOW_BYTES;
+use clearlane_net::bulk_turn::BulkTurns;
 use clearlane_net::coalescing_writer::{ActiveLargeResponses, CoalescingWriter};
 use clearlane_net::sched::{EVENT_INTERVAL, SchedClass};
 use http::{HeaderValue, Request, Response, header};
@@ -79,17 +80,22 @@ async fn serve_connections(
     mut connections: mpsc::UnboundedReceiver<StdTcpStream>,
     answers: Arc<Answers>,
 ) {
+    let turns = BulkTurns::start();
     while let Some(connection) = connections.recv().await {
         // A connection that is broken is its client's business.
-        tokio::spawn(serve(connection, Arc::clone(&answers)));
+        tokio::spawn(serve(connection, Arc::clone(&answers), turns.clone()));
     }
 }
 
-async fn serve(connection: StdTcpStream, answers: Arc<Answers>) -> io::Result<()> {
+async fn serve(
+    connection: StdTcpStream,
+    answers: Arc<Answers>,
+    turns: BulkTurns,
+) -> io::Result<()> {
     connection.set_nonblocking(true)?;
     connection.set_nodelay(true)?;
     let large = ActiveLargeResponses::default();
-    let connection = CoalescingWriter::new(TcpStream::from_std(connection)?, large.clone());
+    let connection = CoalescingWriter::new(TcpStream::from_std(connection)?, large.clone(), turns);
     let mut protocol = http2::Builder::new(TokioExecutor::new());
     protocol
         .auto_date_header(false)

@@ -14,6 +14,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use clearlane_mvcc::{RangeOptions, ReadTxn};
 use clearlane_proto::etcdserverpb::response_op::Response;
 use clearlane_proto::etcdserverpb::{
@@ -68,6 +69,16 @@ impl PartialResponse {
     /// The whole response, unless reads are left.
     pub fn into_whole(self) -> Result<AppliedResponse, Box<PartialResponse>> {
         if self.reads.is_empty() { Ok(self.response) } else { Err(Box::new(self)) }
+    }
+
+    /// What the next read reads, and from what to what.
+    pub(crate) fn next_read(&self) -> Option<(&(dyn ReadTxn + '_), &Bytes, &Bytes)> {
+        let DeferredRead { view, request, .. } = self.reads.last()?;
+        let (key, range_end) = match request {
+            ReadRequest::Range(request) => (&request.key, &request.range_end),
+            ReadRequest::PrevKvs(request) => (&request.key, &request.range_end),
+        };
+        Some((&**view, key, range_end))
     }
 
     pub fn make_next_read(&mut self) -> Result<(), ApplyError> {

@@ -203,15 +203,18 @@ impl RecordSource for BoundedReads<'_> {
         self.txn.get(bucket, key)
     }
 
-    fn records(
+    fn visit(
         &self,
         range: KeyRange<'_>,
         options: RangeOptions,
-    ) -> clearlane_mvcc::Result<RangeRecords> {
-        let Some(mut budget) = self.budget.take() else { return Ok(RangeRecords::default()) };
+        visit: &mut dyn FnMut(KeyValue),
+    ) -> clearlane_mvcc::Result<u64> {
+        let Some(mut budget) = self.budget.take() else { return Ok(0) };
         let found = self.read(range, options, &mut budget)?;
         self.budget.set(found.as_ref().map(|_| budget));
-        Ok(found.unwrap_or_default())
+        let RangeRecords { records, count } = found.unwrap_or_default();
+        records.into_iter().for_each(visit);
+        Ok(count)
     }
 }
 

@@ -89,8 +89,7 @@ impl Replica {
     }
 
     fn holds_large_proposals(&self) -> bool {
-        self.is_large_entry_unsynced()
-            || (self.leads() && !self.large_proposals.waiting.is_empty())
+        self.is_large_entry_unsynced() || (self.leads() && !self.large_proposals.waiting.is_empty())
     }
 
     fn is_large_entry_unsynced(&self) -> bool {

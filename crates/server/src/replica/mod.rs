@@ -418,9 +418,8 @@ impl Replica {
             self.check_transfer();
             self.read_index.on_committed(self.raft.committed_index());
             let asked = self.run_read_actions();
-            let has_proposed = self.propose_due_leases()
-                | self.propose_queued()
-                | self.propose_waiting_large();
+            let has_proposed =
+                self.propose_due_leases() | self.propose_queued() | self.propose_waiting_large();
             if !asked && !has_proposed {
                 break;
             }
