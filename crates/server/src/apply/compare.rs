@@ -11,8 +11,8 @@
 //! * As in etcd, an unknown target compares as equal, and an unknown relation holds: all members
 //!   must decide alike.
 //!
-//! Later entries wait meanwhile. So a span of keys is walked once for all compares of it, up to the
-//! first key for which one does not hold; versions and revisions are in the index.
+//! Later entries wait meanwhile: a span of keys is walked once for all compares of it, up to the
+//! first key for which one does not hold. Versions and revisions are in the index.
 
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
@@ -31,22 +31,43 @@ pub(crate) fn all_hold(
     read: &(dyn ReadTxn + '_),
     compares: &[Compare],
 ) -> Result<bool, ApplyError> {
-    // What costs little first: it may spare the rest.
-    let order = |compare: &Compare| (!compare.range_end.is_empty(), needs_record(compare));
-    let span = |compare: &Compare| (compare.key.clone(), compare.range_end.clone());
     let mut sorted: Vec<&Compare> = compares.iter().collect();
     if compares.len() > 1 {
-        sorted.sort_by_cached_key(|compare| (order(compare), span(compare)));
+        sorted.sort_by(|a, b| order_of(a).cmp(&order_of(b)));
+        sorted.dedup_by(is_decided_by);
     }
-    let is_same = |a: &&Compare, b: &&Compare| {
-        order(a) == order(b) && a.key == b.key && a.range_end == b.range_end
-    };
-    for compares in sorted.chunk_by(is_same) {
+    for compares in sorted.chunk_by(|a, b| walk_of(a) == walk_of(b)) {
         if !hold_in_span(read, compares)? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// What is compared in one walk. In this order, what costs little comes first: it may spare the
+/// rest.
+fn walk_of(compare: &Compare) -> (bool, bool, &[u8], &[u8]) {
+    (!compare.range_end.is_empty(), needs_record(compare), &compare.key, &compare.range_end)
+}
+
+fn order_of(compare: &Compare) -> impl Ord {
+    (walk_of(compare), compare.target, compare.result, given_number(compare))
+}
+
+/// Whether two compares in their order ask the same of a key, or one of them more than the other:
+/// that one is kept.
+fn is_decided_by<'r>(compare: &mut &'r Compare, kept: &mut &'r Compare) -> bool {
+    let question = |of: &'r Compare| (walk_of(of), of.target, of.result);
+    if question(compare) != question(kept) {
+        return false;
+    }
+    match CompareResult::try_from(compare.result) {
+        // The numbers rise.
+        Ok(CompareResult::Greater) if !needs_record(compare) => *kept = *compare,
+        Ok(CompareResult::Less) if !needs_record(compare) => {}
+        _ => return compare == kept,
+    }
+    true
 }
 
 /// Whether the target is in the record alone, and not in the index.
@@ -110,24 +131,29 @@ fn holds_for(compare: &Compare, record: &KeyValue) -> bool {
 }
 
 fn relation(compare: &Compare, record: &KeyValue) -> Ordering {
+    let number = given_number(compare);
+    match CompareTarget::try_from(compare.target) {
+        Ok(CompareTarget::Value) => match &compare.target_union {
+            Some(TargetUnion::Value(value)) => record.value.cmp(value),
+            _ => record.value[..].cmp(&[]),
+        },
+        Ok(CompareTarget::Version) => record.version.cmp(&number),
+        Ok(CompareTarget::Create) => record.create_revision.cmp(&number),
+        Ok(CompareTarget::Mod) => record.mod_revision.cmp(&number),
+        Ok(CompareTarget::Lease) => record.lease.cmp(&number),
+        Err(_) => Ordering::Equal,
+    }
+}
+
+/// 0 if none is given for the target.
+fn given_number(compare: &Compare) -> i64 {
     use TargetUnion as Given;
-    let given = compare.target_union.as_ref();
-    match (CompareTarget::try_from(compare.target), given) {
-        (Ok(CompareTarget::Value), Some(Given::Value(value))) => record.value.cmp(value),
-        (Ok(CompareTarget::Value), _) => record.value[..].cmp(&[]),
-        (Ok(CompareTarget::Version), Some(Given::Version(number))) => record.version.cmp(number),
-        (Ok(CompareTarget::Version), _) => record.version.cmp(&0),
-        (Ok(CompareTarget::Create), Some(Given::CreateRevision(number))) => {
-            record.create_revision.cmp(number)
-        }
-        (Ok(CompareTarget::Create), _) => record.create_revision.cmp(&0),
-        (Ok(CompareTarget::Mod), Some(Given::ModRevision(number))) => {
-            record.mod_revision.cmp(number)
-        }
-        (Ok(CompareTarget::Mod), _) => record.mod_revision.cmp(&0),
-        (Ok(CompareTarget::Lease), Some(Given::Lease(number))) => record.lease.cmp(number),
-        (Ok(CompareTarget::Lease), _) => record.lease.cmp(&0),
-        (Err(_), _) => Ordering::Equal,
+    match (CompareTarget::try_from(compare.target), &compare.target_union) {
+        (Ok(CompareTarget::Version), Some(Given::Version(number)))
+        | (Ok(CompareTarget::Create), Some(Given::CreateRevision(number)))
+        | (Ok(CompareTarget::Mod), Some(Given::ModRevision(number)))
+        | (Ok(CompareTarget::Lease), Some(Given::Lease(number))) => *number,
+        _ => 0,
     }
 }
 
@@ -229,6 +255,36 @@ mod tests {
             let keys = CountedKeys::default();
             assert_eq!(all_hold(&keys, &compares).ok(), Some(holds), "{compares:?}");
             assert_eq!((keys.versions.get(), keys.records.get()), (versions, records));
+        }
+    }
+
+    #[test]
+    fn compares_that_others_decide_change_nothing() {
+        let mut compares = Vec::new();
+        for (target, results) in [(CompareTarget::Version, 0..5), (CompareTarget::Lease, 0..4)] {
+            for (result, number) in
+                results.flat_map(|result| [-1, 0, 1, 999].map(|it| (result, it)))
+            {
+                let given = match target {
+                    CompareTarget::Version => TargetUnion::ModRevision(number),
+                    _ => TargetUnion::Lease(number),
+                };
+                for given in [given, TargetUnion::Version(number)] {
+                    compares
+                        .push(Compare { result, ..compare(target, CompareResult::Equal, given) });
+                }
+            }
+        }
+        let keys = CountedKeys::default();
+        let alone: Vec<bool> = compares
+            .iter()
+            .map(|compare| all_hold(&keys, std::slice::from_ref(compare)).unwrap())
+            .collect();
+        for (a, a_holds) in compares.iter().zip(&alone) {
+            for (b, b_holds) in compares.iter().zip(&alone) {
+                let both = all_hold(&keys, &[a.clone(), b.clone()]).unwrap();
+                assert_eq!(both, *a_holds && *b_holds, "{a:?} {b:?}");
+            }
         }
     }
 }
