@@ -80,6 +80,10 @@ pub struct StallArguments {
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: u64,
+    /// Seconds before the first request, in which probes begin
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(0..=3600))]
+    pub head_start: u64,
     /// Writes the figures there, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

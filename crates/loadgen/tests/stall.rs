@@ -43,7 +43,8 @@ fn probes() -> Workload {
 }
 
 async fn prepare(row: Row, endpoint: &Endpoint) -> Result<Stall> {
-    let options = StallOptions { endpoint: endpoint.clone(), keys: KEYS, seed: 1 };
+    let (endpoint, head_start) = (endpoint.clone(), Duration::ZERO);
+    let options = StallOptions { endpoint, keys: KEYS, seed: 1, head_start };
     Stall::prepare(row, options).await
 }
 

@@ -84,12 +84,14 @@ async fn execute(asked: Subcommand) -> Result<()> {
     }
 }
 
-/// The first line is for whatever starts the probes: the first request comes now.
+/// The first line is for whatever starts the probes: the head start begins.
 async fn run_stall(row: Row, target: &Target, options: StallArguments) -> Result<()> {
-    let StallArguments { keys, seconds, json } = options;
+    let StallArguments { keys, seconds, head_start, json } = options;
     let endpoint = connection::endpoint(&target.endpoint)?;
     let json = json.map(|path| create(&path)).transpose()?;
-    let stall = Stall::prepare(row, StallOptions { endpoint, keys, seed: target.seed }).await?;
+    let head_start = Duration::from_secs(head_start);
+    let options = StallOptions { endpoint, keys, seed: target.seed, head_start };
+    let stall = Stall::prepare(row, options).await?;
     print_line(&format!("{}: begins", row.name()))?;
     let report = stall.run(Duration::from_secs(seconds)).await;
     print_line(&report.line())?;

@@ -39,8 +39,6 @@ use crate::{Error, Result, connection, workload};
 pub const KEY_SIZE: u64 = 32;
 pub const VALUE_SIZE: u64 = 64;
 
-/// What is sent only once comes so long after the beginning, when the probes have begun, too.
-const PROBES_HEAD_START: Duration = Duration::from_secs(1);
 /// After a request that failed.
 const PAUSE: Duration = Duration::from_millis(100);
 const LEASE_TTL_SECONDS: i64 = 24 * 60 * 60;
@@ -53,6 +51,9 @@ pub struct StallOptions {
     pub keys: u64,
     /// For values that are written.
     pub seed: u64,
+    /// Before the first request. Probes begin with a count of their keys, which would wait for it,
+    /// and they with it.
+    pub head_start: Duration,
 }
 
 /// All is ready for the first request.
@@ -94,6 +95,7 @@ impl Stall {
 
     /// Sends requests for so long, and returns when they are answered or given up.
     pub async fn run(self, window: Duration) -> StallReport {
+        sleep(self.options.head_start).await;
         let start = Instant::now();
         let metrics = SharedMetrics::default();
         match plan::plan(self.row, &self.space, self.prepared, self.options.seed) {
@@ -106,13 +108,11 @@ impl Stall {
                 loops.join_all().await;
             }
             Plan::Once(call) => {
-                sleep(PROBES_HEAD_START).await;
                 for channel in self.channels {
                     send(channel, &call, start, window, &metrics).await;
                 }
             }
             Plan::Held(kind, count) => {
-                sleep(PROBES_HEAD_START).await;
                 let crowd = held::Crowd::new(&self.options.endpoint, &self.space, kind, count);
                 crowd.hold(start, window, &metrics).await;
             }

@@ -21,7 +21,7 @@ pub enum Row {
     TxnSorted,
     /// a transaction: a put, if 10 comparisons hold, each with all keys
     TxnCompare,
-    /// one deletion of half of the keys, a second after the beginning
+    /// one deletion of half of the keys
     Delete,
     /// a snapshot
     Snapshot,
@@ -32,7 +32,7 @@ pub enum Row {
     Watch20,
     /// puts of 1 MiB, 4 at once
     LargeWriters,
-    /// one revocation of a lease with a tenth of the number of keys, a second after the beginning
+    /// one revocation of a lease with a tenth of the number of keys
     Revoke,
     /// 8 ranges at once of half of the keys, sorted by value, the first 10 of each
     SortCrowd,
