@@ -1,5 +1,5 @@
-//! Large proposals, one at a time: while the entry of one is not on this leader's disk, the next
-//! wait here, and small ones go past.
+//! Large proposals, a megabyte at a time: while the entries of some are not on this leader's disk,
+//! the next wait here, and small ones go past.
 //!
 //! What is appended in one turn is synced together. So four values of a megabyte would be four
 //! megabytes in front of a small put, and again as many while it waits for its own sync.
@@ -7,7 +7,8 @@
 //! * A member that does not lead holds none back: it forwards them, and the leader does.
 //! * The order among large proposals is that of their arrival. Requests that are under way together
 //!   have no order (etcd has a goroutine for each).
-//! * Beyond [`WAITING_BYTES_MAX`] of forwarded ones they go at once: to drop one would lose it.
+//! * Beyond [`WAITING_BYTES_MAX`] of its own the leader refuses, as raft does beyond as many
+//!   uncommitted bytes. Forwarded ones go at once then: to drop one would lose it.
 
 use std::collections::VecDeque;
 
@@ -17,16 +18,20 @@ use clearlane_raft::{Message, Role};
 
 use super::{Replica, RequestOutcome};
 
-/// About what a disk writes in the time of a sync.
 const LARGE_BYTES: usize = 64 << 10;
+/// Of large entries that are written together; a larger one is written alone.
+const UNSYNCED_BYTES_MAX: usize = 1 << 20;
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
 #[derive(Debug, Default)]
 pub(super) struct LargeProposals {
     waiting: VecDeque<LargeProposal>,
+    own_bytes: usize,
     forwarded_bytes: usize,
-    /// The index of the large entry that was appended last.
-    last_index: u64,
+    /// Index and bytes of large entries that this leader has appended in `term`. In another term an
+    /// index may be one that was cut off.
+    unsynced: VecDeque<(u64, usize)>,
+    term: u64,
 }
 
 #[derive(Debug)]
@@ -36,17 +41,35 @@ enum LargeProposal {
     Forwarded(Message),
 }
 
+impl LargeProposal {
+    fn bytes(&self) -> usize {
+        match self {
+            LargeProposal::Own(_, data) => data.len(),
+            LargeProposal::Forwarded(message) => message.bytes() as usize,
+        }
+    }
+}
+
 impl Replica {
-    /// Proposes at once or, if it is a large one, when the last of them is on disk.
+    /// Proposes at once or, if it is a large one, when there is room in front of the disk.
     pub(super) fn propose_data(&mut self, id: u64, data: Bytes) -> raft::Result<()> {
-        if data.len() < LARGE_BYTES {
+        let bytes = data.len();
+        if bytes < LARGE_BYTES {
             return self.raft.propose(data);
         }
-        if self.holds_large_proposals() {
-            self.large_proposals.waiting.push_back(LargeProposal::Own(id, data));
-            return Ok(());
+        if !self.must_hold(bytes) {
+            return self.propose_large(bytes, |raft| raft.propose(data));
         }
-        self.propose_large(|raft| raft.propose(data))
+        if self.large_proposals.own_bytes + bytes > WAITING_BYTES_MAX {
+            self.drop_cancelled_large();
+        }
+        let large = &mut self.large_proposals;
+        if large.own_bytes + bytes > WAITING_BYTES_MAX {
+            return Err(raft::Error::QueueFull);
+        }
+        large.own_bytes += bytes;
+        large.waiting.push_back(LargeProposal::Own(id, data));
+        Ok(())
     }
 
     /// The same for one that another member has forwarded.
@@ -56,44 +79,61 @@ impl Replica {
             return self.raft.step(message);
         }
         let held = self.large_proposals.forwarded_bytes + bytes;
-        if self.holds_large_proposals() && held <= WAITING_BYTES_MAX {
-            self.large_proposals.forwarded_bytes = held;
-            self.large_proposals.waiting.push_back(LargeProposal::Forwarded(message));
-            return Ok(());
+        if held > WAITING_BYTES_MAX || !self.must_hold(bytes) {
+            return self.propose_large(bytes, |raft| raft.step(message));
         }
-        self.propose_large(|raft| raft.step(message))
+        self.large_proposals.forwarded_bytes = held;
+        self.large_proposals.waiting.push_back(LargeProposal::Forwarded(message));
+        Ok(())
     }
 
-    /// Proposes the next that waits if it need not. Returns whether there was one.
+    /// Proposes the next that waits if there is room. Returns whether there was one.
     pub(super) fn propose_waiting_large(&mut self) -> bool {
-        if !self.can_propose() || self.is_large_entry_unsynced() {
+        let Some(bytes) = self.large_proposals.waiting.front().map(LargeProposal::bytes) else {
+            return false;
+        };
+        if !self.can_propose() || self.is_disk_busy_for(bytes) {
             return false;
         }
-        let Some(next) = self.large_proposals.waiting.pop_front() else { return false };
-        match next {
-            LargeProposal::Own(id, data) => {
+        match self.large_proposals.waiting.pop_front() {
+            Some(LargeProposal::Own(id, data)) => {
+                self.large_proposals.own_bytes -= bytes;
                 // It may have been cancelled.
                 let Some(of) = self.wait.request_of(id) else { return true };
-                if let Err(error) = self.propose_large(|raft| raft.propose(data)) {
+                if let Err(error) = self.propose_large(bytes, |raft| raft.propose(data)) {
                     self.wait.cancel(of);
                     self.complete(of, RequestOutcome::NotProposed(error));
                 }
             }
-            LargeProposal::Forwarded(message) => {
-                self.large_proposals.forwarded_bytes -= message.bytes() as usize;
+            Some(LargeProposal::Forwarded(message)) => {
+                self.large_proposals.forwarded_bytes -= bytes;
                 // As when it arrives: a refused one is lost.
-                let _ = self.propose_large(|raft| raft.step(message));
+                let _ = self.propose_large(bytes, |raft| raft.step(message));
             }
+            None => {}
         }
         true
     }
 
-    fn holds_large_proposals(&self) -> bool {
-        self.is_large_entry_unsynced() || (self.leads() && !self.large_proposals.waiting.is_empty())
+    fn must_hold(&mut self, bytes: usize) -> bool {
+        let others_wait = !self.large_proposals.waiting.is_empty();
+        self.is_disk_busy_for(bytes) || (others_wait && self.leads())
     }
 
-    fn is_large_entry_unsynced(&self) -> bool {
-        self.leads() && self.raft.persisted_index() < self.large_proposals.last_index
+    /// Whether as many bytes of large entries are on their way to this leader's disk as may be.
+    fn is_disk_busy_for(&mut self, bytes: usize) -> bool {
+        self.forget_synced();
+        let under_way: usize = self.large_proposals.unsynced.iter().map(|(_, bytes)| bytes).sum();
+        under_way > 0 && under_way + bytes > UNSYNCED_BYTES_MAX
+    }
+
+    fn forget_synced(&mut self) {
+        let (now, persisted) = (self.raft.leadership(), self.raft.persisted_index());
+        let large = &mut self.large_proposals;
+        if now.role != Role::Leader || now.term != large.term {
+            large.unsynced.clear();
+        }
+        while large.unsynced.pop_front_if(|(index, _)| *index <= persisted).is_some() {}
     }
 
     fn leads(&self) -> bool {
@@ -102,10 +142,27 @@ impl Replica {
 
     fn propose_large(
         &mut self,
+        bytes: usize,
         propose: impl FnOnce(&mut raft::RaftNode) -> raft::Result<()>,
     ) -> raft::Result<()> {
         propose(&mut self.raft)?;
-        self.large_proposals.last_index = self.raft.last_index();
+        self.forget_synced();
+        if self.leads() {
+            self.large_proposals.term = self.raft.leadership().term;
+            self.large_proposals.unsynced.push_back((self.raft.last_index(), bytes));
+        }
         Ok(())
+    }
+
+    fn drop_cancelled_large(&mut self) {
+        let (wait, large) = (&self.wait, &mut self.large_proposals);
+        let own_bytes = &mut large.own_bytes;
+        large.waiting.retain(|waiting| match waiting {
+            LargeProposal::Own(id, data) if wait.request_of(*id).is_none() => {
+                *own_bytes -= data.len();
+                false
+            }
+            _ => true,
+        });
     }
 }

@@ -87,10 +87,10 @@ fn puts_in_a_row_are_as_any_others() {
 
 /// A small one goes past those that wait, and one that is cancelled meanwhile is not proposed.
 #[test]
-fn large_values_go_to_the_log_one_at_a_time() {
+fn large_values_go_to_the_log_a_megabyte_at_a_time() {
     let mut lab = ReplicaCluster::new(1, settings());
     lab.leader();
-    let large = "x".repeat(100_000);
+    let large = "x".repeat(900_000);
     let replica = lab.host(1).replica();
     let [first, second, cancelled] =
         ["first", "second", "cancelled"].map(|key| replica.propose(put(key, &large)));
@@ -110,6 +110,51 @@ fn large_values_go_to_the_log_one_at_a_time() {
     assert!(!answered.contains_key(&cancelled));
     assert_eq!(lab.host(1).get("cancelled").0, None);
     assert_eq!(lab.host(1).get("second").0, Some(large));
+}
+
+/// The leader has appended large entries that it loses: their indexes mean nothing any more.
+#[test]
+fn a_large_value_waits_for_no_entry_that_was_lost() {
+    let mut lab = ReplicaCluster::new(3, settings());
+    let leader = lab.leader();
+    let large = "x".repeat(900_000);
+    lab.isolated.push(leader);
+    let replica = lab.host(leader).replica();
+    (0..50).for_each(|number| drop(replica.propose(put("lost", &number.to_string()))));
+    replica.propose(put("lost", &large));
+    lab.poll(leader);
+    let successor = lab.leader();
+    assert_ne!(successor, leader);
+    lab.isolated.clear();
+    lab.tick(5);
+    lab.call(successor, |replica| replica.raft.transfer_leader(leader));
+    lab.deliver_all();
+    assert_eq!(lab.leader(), leader);
+    for key in ["first", "second"] {
+        let outcome = lab.put(leader, key, &large);
+        assert!(matches!(outcome, RequestOutcome::Applied(Ok(_))), "{key}: {outcome:?}");
+    }
+}
+
+/// What was cancelled counts no more.
+#[test]
+fn more_large_values_than_may_wait_are_refused() {
+    let mut lab = ReplicaCluster::new(1, settings());
+    lab.leader();
+    let large = "x".repeat(1_000_000);
+    let replica = lab.host(1).replica();
+    let ids: Vec<u64> = (0..80).map(|_| replica.propose(put("k", &large))).collect();
+    ids.iter().skip(1).take(10).for_each(|id| replica.cancel(*id));
+    let last = replica.propose(put("last", &large));
+    lab.poll(1);
+    let host = lab.host(1);
+    let applied = |id: &u64| matches!(host.results.get(id), Some(RequestOutcome::Applied(Ok(_))));
+    // One is on its way, 67 wait, of which ten are cancelled.
+    assert_eq!(ids.iter().filter(|id| applied(id)).count(), 58);
+    assert!(applied(&last));
+    let refused = lab.host(1).replica().take_rejection(ids[79]);
+    let is_full = matches!(refused, Some(RequestOutcome::NotProposed(raft::Error::QueueFull)));
+    assert!(is_full, "{refused:?}");
 }
 
 /// Whether they come from its own clients or were forwarded, and if leadership moves meanwhile.
