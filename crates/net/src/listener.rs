@@ -16,11 +16,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::tls::TlsAcceptor;
 
 pub const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
+/// How many connections may wait to be accepted, if the system allows as many
+/// (`net.core.somaxconn`). std's 128 are few when all clients of a member that is gone come at
+/// once: the system answers the others late, or not at all.
+const BACKLOG: i32 = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BindAddress {
@@ -83,10 +88,15 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 impl Listener {
     pub fn bind(at: &BindAddress) -> io::Result<Listener> {
         let socket = match at {
-            BindAddress::Tcp(address) => BoundSocket::Tcp(std::net::TcpListener::bind(address)?),
+            BindAddress::Tcp(address) => {
+                let listener = std::net::TcpListener::bind(address)?;
+                SockRef::from(&listener).listen(BACKLOG)?;
+                BoundSocket::Tcp(listener)
+            }
             BindAddress::Unix(path) => {
                 remove_stale_socket(path)?;
                 let listener = unix::UnixListener::bind(path)?;
+                SockRef::from(&listener).listen(BACKLOG)?;
                 BoundSocket::Unix(SocketFile(path.clone()), listener)
             }
         };
@@ -205,6 +215,23 @@ impl Drop for SocketFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hundreds_may_wait_to_be_accepted() {
+        let allowed = fs::read_to_string("/proc/sys/net/core/somaxconn").ok();
+        let allowed = allowed.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        let listener = Listener::bind(&BindAddress::Tcp(([127, 0, 0, 1], 0).into())).unwrap();
+        let BindAddress::Tcp(address) = listener.listen_address().unwrap().address else {
+            unreachable!("it is bound to a port");
+        };
+        // Beyond the bound, the system lets a client wait a second or more for its next attempt.
+        let connect = |_| {
+            let patience = Duration::from_millis(900);
+            std::net::TcpStream::connect_timeout(&address, patience).unwrap()
+        };
+        let clients: Vec<_> = (0..allowed.min(500)).map(connect).collect();
+        drop(clients);
+    }
 
     #[test]
     fn a_socket_has_one_owner_and_leaves_nothing() {
