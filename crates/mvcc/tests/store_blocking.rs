@@ -438,7 +438,7 @@ fn era_row(era: Era) -> String {
         ),
         Era::V3_5 => ("the same", "the same copy, shared until the next write", "the same"),
         Era::Clearlane => (
-            "the same, and lease reads on request",
+            "the same; a sole voter does not ask, and in a cluster of three a follower asks the leader alone",
             "`SnapshotReadTx`: one pointer",
             "persistent, with counts",
         ),
