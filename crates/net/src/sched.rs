@@ -158,16 +158,16 @@ mod tests {
         assert!(steps.is_step_done(10 * YieldPoints::BYTES_PER_STEP));
     }
 
+    /// Threads of the class start others.
     #[test]
-    fn a_nice_value_is_not_raised_beyond_the_greatest() {
-        if current_attributes().is_none() {
-            return;
-        }
-        let steps = || {
-            (0..10)
-                .all(|_| SchedClass::Batch.apply_to_thread())
-                .then(|| current_attributes().unwrap().0)
+    fn a_class_that_was_inherited_is_not_added_to() {
+        let Some((before, _)) = current_attributes() else { return };
+        let batch = || {
+            assert!(SchedClass::Batch.apply_to_thread());
+            current_attributes().unwrap().0
         };
-        assert_eq!(thread::spawn(steps).join().unwrap(), Some(linux::NICE_MAX));
+        let both = move || (batch(), thread::spawn(batch).join().unwrap());
+        let expected = (before + linux::BATCH_NICE_STEPS).min(linux::NICE_MAX);
+        assert_eq!(thread::spawn(both).join().unwrap(), (expected, expected));
     }
 }

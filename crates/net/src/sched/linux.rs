@@ -25,7 +25,12 @@ pub(crate) fn update(slice_ns: u64, nicer: i32) -> io::Result<bool> {
     if !is_usual(&attributes) {
         return Ok(false);
     }
-    attributes.sched_nice = (attributes.sched_nice + nicer).min(NICE_MAX);
+    if nicer > 0 {
+        // A new thread is as nice as the one that has started it, which may be so by this.
+        let main = get_of(std::process::id() as c_long);
+        let base = main.map_or(attributes.sched_nice, |main| main.sched_nice);
+        attributes.sched_nice = attributes.sched_nice.max((base + nicer).min(NICE_MAX));
+    }
     attributes.sched_runtime = slice_ns;
     set(attributes).map(|()| true)
 }
@@ -35,6 +40,11 @@ pub(super) fn is_usual(attributes: &sched_attr) -> bool {
 }
 
 pub(super) fn get() -> io::Result<sched_attr> {
+    get_of(0)
+}
+
+/// Of a thread by its id. That of the main thread is the process's.
+fn get_of(thread: c_long) -> io::Result<sched_attr> {
     let size = size_of::<sched_attr>() as u32;
     let mut attributes = sched_attr {
         size,
@@ -49,13 +59,7 @@ pub(super) fn get() -> io::Result<sched_attr> {
     // SAFETY: The second argument points to a struct that is ours alone and has the size that the
     // third one says; no more is written. Thread 0 is the one that calls.
     let done = unsafe {
-        libc::syscall(
-            SYS_sched_getattr,
-            0 as c_long,
-            &raw mut attributes,
-            size as c_long,
-            0 as c_long,
-        )
+        libc::syscall(SYS_sched_getattr, thread, &raw mut attributes, size as c_long, 0 as c_long)
     };
     check_syscall(done).map(|()| attributes)
 }
