@@ -55,6 +55,8 @@ pub struct PingLimiter<C> {
     reader_waker: Option<Waker>,
     bytes_since_pending: usize,
     streams_since_pending: usize,
+    /// From a turn on until nothing is left to be read: each read is a small one.
+    reads_few: bool,
     turns: BulkTurns,
     /// Nothing is read before it comes.
     next_turn: Option<BulkTurn>,
@@ -83,6 +85,7 @@ impl<C> PingLimiter<C> {
             reader_waker: None,
             bytes_since_pending: 0,
             streams_since_pending: 0,
+            reads_few: false,
             turns,
             next_turn: None,
         }
@@ -159,19 +162,19 @@ impl<C: AsyncRead + Unpin> PingLimiter<C> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let has_many_streams = self.streams_since_pending >= STREAMS_PER_TURN;
-        if has_many_streams {
+        if self.streams_since_pending >= STREAMS_PER_TURN {
             let turn = self.next_turn.get_or_insert_with(|| self.turns.request());
             ready!(Pin::new(turn).poll(context));
             self.next_turn = None;
             self.start_slice();
+            self.reads_few = true;
         } else if self.bytes_since_pending >= READ_BYTES_PER_POLL {
             self.start_slice();
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
         let connection = Pin::new(&mut self.connection);
-        let read = if has_many_streams {
+        let read = if self.reads_few {
             let length = buffer.remaining().min(MANY_STREAMS_READ_BYTES);
             let mut few = ReadBuf::new(buffer.initialize_unfilled_to(length));
             let read = connection.poll_read(context, &mut few);
@@ -183,6 +186,7 @@ impl<C: AsyncRead + Unpin> PingLimiter<C> {
         };
         if read.is_pending() {
             self.start_slice();
+            self.reads_few = false;
         }
         read
     }

@@ -266,14 +266,17 @@ fn run_net_thread(
         let mut open = JoinSet::new();
         // It ends when the accepting thread does.
         while let Some((connection, security)) = connections.recv().await {
-            turns.request().await;
+            let turn = turns.request();
             let conditions = Conditions {
                 router: router.clone(),
                 config: config.connections,
                 stopped: stopped.clone(),
                 turns: turns.clone(),
             };
-            open.spawn(serve_connection(connection, security, conditions));
+            open.spawn(async move {
+                turn.await;
+                serve_connection(connection, security, conditions).await;
+            });
             while open.try_join_next().is_some() {}
         }
         // What is not done by then is cut off.
