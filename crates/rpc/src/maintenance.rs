@@ -249,7 +249,9 @@ impl Maintenance for MaintenanceService {
                 let _ = to_client.blocking_send(Err(status::from_error(error)));
             }
         });
-        thread.map_err(|error| Status::resource_exhausted(error.to_string()))?;
+        let thread = thread.map_err(|error| Status::resource_exhausted(error.to_string()))?;
+        // So the runtime does not end before it.
+        tokio::task::spawn_blocking(|| thread.join());
         let stream = as_large_response(ReceiverStream::new(pieces), request.extensions());
         let stream = require_leader(&self.server, request.metadata().as_ref(), stream);
         Ok(Response::new(Box::pin(stream)))

@@ -10,9 +10,8 @@
 //! etcd's clients check that multiple and the sum. The [stream](clearlane_engine::stream) takes
 //! nothing behind its end, so its length is written down.
 //!
-//! A [`SnapshotWriter`] reads one snapshot of the engine, twice: each message says how much is still
-//! to come. [`restore`] verifies the sum before it uses the data, unless told not
-//! to.
+//! A [`SnapshotWriter`] reads one snapshot of the engine, twice: each message says how much is
+//! still to come. [`restore`] verifies the sum before it uses the data, unless told not to.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
