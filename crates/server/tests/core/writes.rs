@@ -120,7 +120,9 @@ fn a_large_value_waits_for_no_entry_that_was_lost() {
     let large = "x".repeat(900_000);
     lab.isolated.push(leader);
     let replica = lab.host(leader).replica();
-    (0..50).for_each(|number| drop(replica.propose(put("lost", &number.to_string()))));
+    for number in 0..50 {
+        replica.propose(put("lost", &number.to_string()));
+    }
     replica.propose(put("lost", &large));
     lab.poll(leader);
     let successor = lab.leader();
