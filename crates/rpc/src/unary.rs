@@ -58,7 +58,7 @@ pub(crate) fn message_of_any_size(
         return Ok(EncodedResponse::message(message));
     }
     check_message_size(length as u64)?;
-    let work = member.threads().read_pool().run(JobKind::Long, move || frame(&message));
+    let work = member.threads().read_pool().run(JobKind::Continued, move || frame(&message));
     Ok(EncodedResponse::Pooled(Box::pin(work)))
 }
 

@@ -20,7 +20,7 @@ use crate::deadline::within_deadline;
 use crate::membership::{Member, MemberChange};
 use crate::proposal::Proposal;
 use crate::quota;
-use crate::read_executor::{PoolJob, ReadSize};
+use crate::read_executor::{PoolJob, ReadSize, ReadSpan};
 use crate::request_error::RequestError;
 use crate::request_trace::{RequestTrace, Stage};
 use crate::task_labels::READ_TXN;
@@ -115,8 +115,10 @@ impl Server {
         let number = trace.number;
         loop {
             let kind = match response.next_read() {
-                Some((view, key, end)) => {
-                    ReadSize::of_ranges(iter::once((key, end))).job_kind(view)?
+                Some((view, key, range_end, revision)) => {
+                    let (key, range_end) = (key.clone(), range_end.clone());
+                    let span = ReadSpan { key, range_end, revision };
+                    ReadSize::of_spans(iter::once(span)).job_kind(view)?
                 }
                 None => JobKind::Short,
             };

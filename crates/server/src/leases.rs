@@ -64,8 +64,14 @@ impl Server {
         Ok(response)
     }
 
+    /// A long list is made on a thread of its own: it takes the lessor's lock, which a thread of
+    /// the read pool might keep while it has no core.
     pub async fn lease_ids(&self) -> Result<Vec<i64>, RequestError> {
-        self.list_leases(self.threads().leases().count(), Lessor::list).await
+        if self.threads().leases().count() <= INLINE_ENTRIES_MAX {
+            return Ok(self.threads().leases().list());
+        }
+        let threads = Arc::clone(self.threads());
+        self.run_on_own_thread(move || threads.leases().list()).await
     }
 
     /// On this thread if there is little to list.

@@ -30,7 +30,7 @@ use crate::apply::range::execute_range;
 use crate::apply::{self, KeySpan, check, txn};
 use crate::error::{Error, Result};
 use crate::handle::Server;
-use crate::read_executor::{PoolJob, ReadResult, ReadSize};
+use crate::read_executor::{PoolJob, ReadResult, ReadSize, ReadSpan};
 use crate::request_error::RequestError;
 use crate::request_trace::{RequestTrace, Stage};
 use crate::streamed_range::StreamedRange;
@@ -131,9 +131,9 @@ impl Server {
         if !range_ops(&request).all(|range| range.serializable) {
             trace.end_read_index(self.linearizable_read_notify().await?);
         }
-        let ranges = range_ops(&request).map(|range| (&range.key, &range.range_end));
-        let compares = request.compare.iter().map(|compare| (&compare.key, &compare.range_end));
-        let size = ReadSize::of_ranges(ranges.chain(compares));
+        let ranges = range_ops(&request).map(ReadSpan::from);
+        let compares = request.compare.iter().map(ReadSpan::from);
+        let size = ReadSize::of_spans(ranges.chain(compares));
         let work = move |read: &(dyn ReadTxn + '_)| txn::run_on_snapshot(read, &request);
         let mut response = self.read(trace, *READ_TXN, size, work).await?;
         trace.end_stage(Stage::Backend);

@@ -19,7 +19,7 @@ use clearlane_backend::Era;
 use clearlane_contention::{TaskLabel, now_ns};
 use clearlane_engine::try_read_cached;
 use clearlane_mvcc::{RangeOptions, ReadTxn};
-use clearlane_proto::etcdserverpb::RangeRequest;
+use clearlane_proto::etcdserverpb::{Compare, RangeRequest};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
@@ -29,6 +29,7 @@ use crate::handle::Server;
 use crate::request_error::RequestError;
 use crate::request_trace::{LockWaitMark, RequestTrace, Stage};
 use crate::threads::JobKind;
+use crate::walk_steps::has_more_past_keys;
 
 /// The greatest number of keys of a read that is short. Collected and sorted they take a few
 /// milliseconds.
@@ -48,8 +49,29 @@ pub(crate) enum ReadSize {
     /// Some keys by their names.
     SingleKeys,
     AtMost(u64),
-    /// Those of ranges, each with its first key and its `range_end`.
-    Ranges(Vec<(Bytes, Bytes)>),
+    Ranges(Vec<ReadSpan>),
+}
+
+/// The keys of a range, at a revision; 0 is the newest.
+#[derive(Clone, Debug)]
+pub(crate) struct ReadSpan {
+    pub(crate) key: Bytes,
+    pub(crate) range_end: Bytes,
+    pub(crate) revision: i64,
+}
+
+impl From<&Compare> for ReadSpan {
+    fn from(compare: &Compare) -> ReadSpan {
+        let Compare { key, range_end, .. } = compare;
+        ReadSpan { key: key.clone(), range_end: range_end.clone(), revision: 0 }
+    }
+}
+
+impl From<&RangeRequest> for ReadSpan {
+    fn from(request: &RangeRequest) -> ReadSpan {
+        let RangeRequest { key, range_end, revision, .. } = request;
+        ReadSpan { key: key.clone(), range_end: range_end.clone(), revision: *revision }
+    }
 }
 
 impl ReadSize {
@@ -59,22 +81,23 @@ impl ReadSize {
         if is_cut_short && is_plain(request) && request.revision <= 0 {
             return ReadSize::AtMost(limit);
         }
-        ReadSize::of_ranges([(&request.key, &request.range_end)].into_iter())
+        ReadSize::of_spans([ReadSpan::from(request)].into_iter())
     }
 
-    pub(crate) fn of_ranges<'r>(ranges: impl Iterator<Item = (&'r Bytes, &'r Bytes)>) -> ReadSize {
-        let ranges = ranges.filter(|(_, range_end)| !range_end.is_empty());
-        let ranges: Vec<_> = ranges.map(|(key, end)| (key.clone(), end.clone())).collect();
+    pub(crate) fn of_spans(spans: impl Iterator<Item = ReadSpan>) -> ReadSize {
+        let ranges: Vec<_> = spans.filter(|span| !span.range_end.is_empty()).collect();
         if ranges.is_empty() { ReadSize::SingleKeys } else { ReadSize::Ranges(ranges) }
     }
 
-    /// An estimate: in the past there may have been more keys than there are now.
     pub(crate) fn job_kind(&self, view: &(dyn ReadTxn + '_)) -> ReadResult<JobKind> {
         let ReadSize::Ranges(ranges) = self else { return Ok(self.kind()) };
         let options = RangeOptions { count_only: true, ..RangeOptions::default() };
         let mut keys = 0;
-        for (key, range_end) in ranges {
+        for ReadSpan { key, range_end, revision } in ranges {
             let span = KeySpan::new(key, range_end);
+            if has_more_past_keys(view, span.range(), *revision, SHORT_READ_KEYS_MAX as usize) {
+                return Ok(JobKind::Long);
+            }
             // The index knows it, without a walk.
             keys += view.visit_records(span.range(), options, &mut |_| ControlFlow::Break(()))?;
         }
@@ -187,7 +210,7 @@ impl Server {
         self.run_on_own_thread(move || work(&server)).await
     }
 
-    async fn run_on_own_thread<T: Send + 'static>(
+    pub(crate) async fn run_on_own_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, RequestError> {

@@ -17,7 +17,17 @@ const STEP_KEYS: usize = 1024;
 
 /// Whether the index has to look at more keys for a range than a network thread may.
 pub(crate) fn is_long(view: &(dyn ReadTxn + '_), range: KeyRange<'_>, revision: i64) -> bool {
-    is_past(view, revision) && view.key_after(range, STEP_KEYS).is_some()
+    has_more_past_keys(view, range, revision, STEP_KEYS)
+}
+
+/// Whether a read of the past has to look at more keys than these.
+pub(crate) fn has_more_past_keys(
+    view: &(dyn ReadTxn + '_),
+    range: KeyRange<'_>,
+    revision: i64,
+    keys: usize,
+) -> bool {
+    is_past(view, revision) && view.key_after(range, keys).is_some()
 }
 
 /// Like [`ReadTxn::visit_records`].

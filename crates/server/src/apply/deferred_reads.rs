@@ -71,14 +71,17 @@ impl PartialResponse {
         if self.reads.is_empty() { Ok(self.response) } else { Err(Box::new(self)) }
     }
 
-    /// What the next read reads, and from what to what.
-    pub(crate) fn next_read(&self) -> Option<(&(dyn ReadTxn + '_), &Bytes, &Bytes)> {
+    /// What the next read reads: key, `range_end` and revision.
+    pub(crate) fn next_read(&self) -> Option<(&(dyn ReadTxn + '_), &Bytes, &Bytes, i64)> {
         let DeferredRead { view, request, .. } = self.reads.last()?;
-        let (key, range_end) = match request {
-            ReadRequest::Range(request) => (&request.key, &request.range_end),
-            ReadRequest::PrevKvs(request) => (&request.key, &request.range_end),
-        };
-        Some((&**view, key, range_end))
+        Some(match request {
+            ReadRequest::Range(RangeRequest { key, range_end, revision, .. }) => {
+                (&**view, key, range_end, *revision)
+            }
+            ReadRequest::PrevKvs(DeleteRangeRequest { key, range_end, .. }) => {
+                (&**view, key, range_end, 0)
+            }
+        })
     }
 
     pub fn make_next_read(&mut self) -> Result<(), ApplyError> {

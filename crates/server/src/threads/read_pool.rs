@@ -203,6 +203,10 @@ impl ReadPool {
         state.idle_threads += 1;
         let start = || self.start_thread.get().map(|start| start(number));
         match MutexGuard::unlocked(state, start) {
+            // It ends at once, and `stop` does not know of it.
+            Some(Ok(thread)) if state.is_stopped => {
+                let _ = MutexGuard::unlocked(state, || thread.join());
+            }
             Some(Ok(thread)) => {
                 state.threads.retain(|thread| !thread.is_finished());
                 state.threads.push(thread);
@@ -214,7 +218,7 @@ impl ReadPool {
                 if let Some((id, job)) = state.to_begin.pop_back() {
                     state.queued.insert(id, job);
                     let threads = state.thread_count;
-                    state.schedule.return_job(id, threads);
+                    state.schedule.return_job(id, threads, now_ns());
                 }
             }
         }

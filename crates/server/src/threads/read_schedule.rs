@@ -8,11 +8,11 @@
 //! ```
 //!
 //! A free place goes, in turns, to the job that has had the least time, to the part of an answer
-//! that is being sent, and to the one that was suspended first. So a short job waits for slices of
-//! others and not for the others, and none waits for ever. One place is for short jobs alone: not
-//! every stretch of a long one has a yield point. How many jobs of a kind have begun is bounded,
-//! and with them the threads and what they have collected. Threads, lock and clock are those of
-//! [`ReadPool`](super::read_pool::ReadPool).
+//! that is being sent, to the one that was suspended first, and to a new long one. So a short job
+//! waits for slices of others and not for the others, and none waits for ever. One place is for
+//! short jobs alone: not every stretch of a long one has a yield point. How many jobs of a kind
+//! have begun is bounded, and with them the threads and what they have collected. Threads, lock and
+//! clock are those of [`ReadPool`](super::read_pool::ReadPool).
 
 use std::collections::VecDeque;
 
@@ -31,6 +31,8 @@ pub enum JobKind {
 pub(super) const SLICE_NS: u64 = 1_000_000;
 /// After so long it also gives way to one that has had as much, or more.
 const LONG_SLICE_NS: u64 = 10_000_000;
+/// After the system has refused a thread.
+const THREAD_RETRY_NS: u64 = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScheduleLimits {
@@ -73,6 +75,8 @@ pub(super) struct ReadSchedule {
     /// Of the place for short jobs, and of the others: or one would always get the same turn.
     turns: [Turn; 2],
     threads_max: usize,
+    /// When more threads are tried again.
+    threads_full_until_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +99,7 @@ enum Turn {
     LeastServed,
     Continued,
     LongestSuspended,
+    NewLong,
 }
 
 impl Turn {
@@ -102,7 +107,8 @@ impl Turn {
         match self {
             Turn::LeastServed => Turn::Continued,
             Turn::Continued => Turn::LongestSuspended,
-            Turn::LongestSuspended => Turn::LeastServed,
+            Turn::LongestSuspended => Turn::NewLong,
+            Turn::NewLong => Turn::LeastServed,
         }
     }
 }
@@ -118,6 +124,7 @@ impl ReadSchedule {
         ReadSchedule {
             limits,
             threads_max: limits.threads(),
+            threads_full_until_ns: 0,
             queued: Default::default(),
             running: Vec::new(),
             suspended: VecDeque::new(),
@@ -129,9 +136,10 @@ impl ReadSchedule {
         self.queued[kind as usize].push_back(id);
     }
 
-    /// The job cannot be begun for want of a thread: there are `threads` and there will be no more.
-    pub(super) fn return_job(&mut self, id: JobId, threads: usize) {
+    /// The job cannot be begun for want of a thread: for now there are `threads` and no more.
+    pub(super) fn return_job(&mut self, id: JobId, threads: usize, now_ns: u64) {
         self.threads_max = threads;
+        self.threads_full_until_ns = now_ns + THREAD_RETRY_NS;
         if let Some(at) = self.running.iter().position(|job| job.id == id) {
             let job = self.running.swap_remove(at);
             self.queued[job.kind as usize].push_front(id);
@@ -140,6 +148,9 @@ impl ReadSchedule {
 
     /// Gives a free place to the job whose turn it is. To be called until there is none.
     pub(super) fn start_next(&mut self, now_ns: u64) -> Option<Start> {
+        if now_ns >= self.threads_full_until_ns {
+            self.threads_max = self.limits.threads();
+        }
         let (start, job) = match self.pick()? {
             Candidate::Queued(kind) => {
                 let id = self.queued[kind as usize].pop_front()?;
@@ -199,6 +210,7 @@ impl ReadSchedule {
                 let first = suspended().next().map(|(at, _)| Candidate::Suspended(at));
                 first.or_else(|| queued(JobKind::Long)).or_else(least_served)
             }
+            Turn::NewLong => queued(JobKind::Long).or_else(least_served),
         }
     }
 
@@ -361,6 +373,27 @@ mod tests {
     }
 
     #[test]
+    fn a_long_job_begins_while_short_ones_and_parts_keep_coming() {
+        let mut pool = Staged::new();
+        let mut others = Vec::new();
+        let mut long = None;
+        while !long.is_some_and(|id| pool.is_done(id)) {
+            others.retain(|(id, _)| !pool.is_done(*id));
+            while others.iter().filter(|(_, kind)| *kind == Short).count() < 20 {
+                others.push((pool.add(Short, 1), Short));
+            }
+            while others.iter().filter(|(_, kind)| *kind == Continued).count() < 6 {
+                others.push((pool.add(Continued, 3), Continued));
+            }
+            if pool.now_ns > 100 * MILLISECOND {
+                long.get_or_insert_with(|| pool.add(Long, 5));
+            }
+            pool.round();
+            assert!(pool.now_ns < 300 * MILLISECOND, "it starves");
+        }
+    }
+
+    #[test]
     fn as_many_have_begun_as_may() {
         let mut pool = Staged::new();
         let jobs: Vec<JobId> = (0..40).map(|_| pool.add(Long, 10)).collect();
@@ -406,9 +439,12 @@ mod tests {
         schedule.add(2, Short);
         assert_eq!(schedule.start_next(0), Some(Start::Begin(1)));
         assert_eq!(schedule.start_next(0), Some(Start::Begin(2)));
-        schedule.return_job(2, 1);
+        schedule.return_job(2, 1, 0);
         assert_eq!(schedule.start_next(0), None);
         schedule.finish(1);
         assert_eq!(schedule.start_next(0), Some(Start::Begin(2)));
+        schedule.add(3, Short);
+        assert_eq!(schedule.start_next(0), None);
+        assert_eq!(schedule.start_next(THREAD_RETRY_NS), Some(Start::Begin(3)));
     }
 }
