@@ -66,16 +66,18 @@ fn ten_ranges() -> TxnRequest {
     TxnRequest { success: [own].into_iter().chain(ranges).collect(), ..TxnRequest::default() }
 }
 
+/// Of values, each over a span of its own: the apply loop walks over all records for each of them.
 fn ten_compares() -> TxnRequest {
-    let compare = Compare {
-        result: CompareResult::Greater.into(),
-        target: CompareTarget::Version.into(),
+    let compare = |number| Compare {
+        result: CompareResult::NotEqual.into(),
+        target: CompareTarget::Value.into(),
         key: "h".into(),
-        range_end: "i".into(),
-        target_union: Some(TargetUnion::Version(0)),
+        range_end: format!("i{}", "-".repeat(number)).into(),
+        target_union: Some(TargetUnion::Value("another".into())),
     };
     let own = op(Request::RequestPut(put("own", "compares")));
-    TxnRequest { compare: vec![compare; 10], success: vec![own], ..TxnRequest::default() }
+    let compare = (0..10).map(compare).collect();
+    TxnRequest { compare, success: vec![own], ..TxnRequest::default() }
 }
 
 /// Small puts and fresh reads at a member, one after the other, until told to stop. Returns what
