@@ -1,4 +1,5 @@
-//! The store's file, of which a read can be had *only if it waits for no disk*.
+//! The store's file: a read of it can be had *only if it waits for no disk*, and what is written is
+//! synced a megabyte at a time.
 //!
 //! Reading a page that the system does not have in memory may take as long as a sync. Inside
 //! [`try_read_cached`](crate::try_read_cached) Linux is asked for what it has (`RWF_NOWAIT`), and
@@ -10,15 +11,21 @@
 //! ```
 //!
 //! Other systems, and file systems that do not support the flag, are read as ever.
+//!
+//! A commit of many megabytes that is synced at its end alone gives all of them to the disk at
+//! once, and the log's next sync waits behind them: `docs/decisions/engine-sync-in-pieces.md`.
 
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use redb::backends::FileBackend;
 use redb::{DatabaseError, StorageBackend};
 
 use crate::cached_read;
+
+/// What may be written and not synced.
+const UNSYNCED_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct NowaitFile {
@@ -31,6 +38,8 @@ pub(super) struct NowaitFile {
     file: File,
     /// Whether the system cannot say what is in memory: then the file is read as usual.
     is_unsupported: AtomicBool,
+    /// Written since the last sync. Only the write transaction writes and syncs.
+    unsynced_bytes: AtomicUsize,
 }
 
 impl NowaitFile {
@@ -39,6 +48,7 @@ impl NowaitFile {
             file: file.try_clone().map_err(redb::StorageError::Io)?,
             backend: FileBackend::new(file)?,
             is_unsupported: AtomicBool::new(!cfg!(target_os = "linux")),
+            unsynced_bytes: AtomicUsize::new(0),
         })
     }
 
@@ -76,6 +86,17 @@ impl StorageBackend for NowaitFile {
         if self.read_cached(offset, out)? { Ok(()) } else { cached_read::abort_not_cached() }
     }
 
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.backend.write(offset, data)?;
+        let unsynced = self.unsynced_bytes.fetch_add(data.len(), Ordering::Relaxed) + data.len();
+        if unsynced >= UNSYNCED_BYTES_MAX { self.sync_data() } else { Ok(()) }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.unsynced_bytes.store(0, Ordering::Relaxed);
+        self.backend.sync_data()
+    }
+
     // The rest is as redb has it.
 
     fn len(&self) -> io::Result<u64> {
@@ -84,14 +105,6 @@ impl StorageBackend for NowaitFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.backend.set_len(len)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.backend.sync_data()
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.backend.write(offset, data)
     }
 
     fn close(&self) -> io::Result<()> {

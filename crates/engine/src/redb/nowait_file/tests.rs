@@ -107,3 +107,17 @@ fn a_store_goes_on_after_reads_that_gave_up() {
     let found = engine.snapshot().unwrap().get(Bucket::Key, &2050_u32.to_be_bytes());
     assert_eq!(found.unwrap().unwrap(), value(2050));
 }
+
+#[test]
+fn no_more_than_a_megabyte_is_written_without_a_sync() {
+    let dir = tempfile::tempdir().unwrap();
+    let pages = NowaitFile::new(open_file(&dir.path().join("pages"))).unwrap();
+    let unsynced = || pages.unsynced_bytes.load(Ordering::Relaxed);
+    let piece = vec![1; 300 << 10];
+    for number in 0..10 {
+        pages.write(number * piece.len() as u64, &piece).unwrap();
+        assert_eq!(unsynced(), (number + 1) as usize % 4 * piece.len());
+    }
+    pages.sync_data().unwrap();
+    assert_eq!(unsynced(), 0);
+}
