@@ -1,9 +1,10 @@
-//! Large proposals, a megabyte at a time: while the entries of some are not on this leader's disk,
-//! the next wait here, and small ones go past.
+//! Large proposals, a megabyte at a time: while the entries of some are on their way to this
+//! leader's log, or too many of them to its store, the next wait here, and small ones go past.
 //!
-//! What is appended in one turn is synced together. So four values of a megabyte would be four
-//! megabytes in front of a small put, and again as many while it waits for its own sync.
-//!
+//! * What is appended in one turn is synced together: four values of a megabyte would be four
+//!   megabytes in front of a small put, and again as many while it waits for its own sync.
+//! * What the store has not committed is bounded, and the apply loop waits at the bound, with all
+//!   entries. Large ones wait here first, at a quarter of it, and ask for a commit.
 //! * A member that does not lead holds none back: it forwards them, and the leader does.
 //! * The order among large proposals is that of their arrival. Requests that are under way together
 //!   have no order (etcd has a goroutine for each).
@@ -11,6 +12,7 @@
 //!   uncommitted bytes. Forwarded ones go at once then: to drop one would lose it.
 
 use std::collections::VecDeque;
+use std::ops::RangeBounds;
 
 use bytes::Bytes;
 use clearlane_raft as raft;
@@ -21,6 +23,10 @@ use super::{Replica, RequestOutcome};
 const LARGE_BYTES: usize = 64 << 10;
 /// Of large entries that are written together; a larger one is written alone.
 const UNSYNCED_BYTES_MAX: usize = 1 << 20;
+/// Of large entries that are not in the durable store. A commit of them takes tens of milliseconds.
+const UNCOMMITTED_BYTES_MAX: usize = 16 << 20;
+/// Of applied ones, for which a commit is asked for before its time.
+const COMMIT_BYTES: usize = 4 << 20;
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
 #[derive(Debug, Default)]
@@ -28,9 +34,9 @@ pub(super) struct LargeProposals {
     waiting: VecDeque<LargeProposal>,
     own_bytes: usize,
     forwarded_bytes: usize,
-    /// Index and bytes of large entries that this leader has appended in `term`. In another term an
-    /// index may be one that was cut off.
-    unsynced: VecDeque<(u64, usize)>,
+    /// Index and bytes of large entries that this leader has appended in `term` and that are not in
+    /// its durable store. In another term an index may be one that was cut off.
+    uncommitted: VecDeque<(u64, usize)>,
     term: u64,
 }
 
@@ -39,6 +45,14 @@ enum LargeProposal {
     /// With the id of its request.
     Own(u64, Bytes),
     Forwarded(Message),
+}
+
+impl LargeProposals {
+    /// Of the entries of `indexes`.
+    fn bytes_within(&self, indexes: impl RangeBounds<u64>) -> usize {
+        let within = self.uncommitted.iter().filter(|(index, _)| indexes.contains(index));
+        within.map(|(_, bytes)| bytes).sum()
+    }
 }
 
 impl LargeProposal {
@@ -92,7 +106,11 @@ impl Replica {
         let Some(bytes) = self.large_proposals.waiting.front().map(LargeProposal::bytes) else {
             return false;
         };
-        if !self.can_propose() || self.is_disk_busy_for(bytes) {
+        if !self.can_propose() {
+            return false;
+        }
+        if self.is_disk_busy_for(bytes) {
+            self.request_commit_of_large();
             return false;
         }
         match self.large_proposals.waiting.pop_front() {
@@ -120,20 +138,32 @@ impl Replica {
         self.is_disk_busy_for(bytes) || (others_wait && self.leads())
     }
 
-    /// Whether as many bytes of large entries are on their way to this leader's disk as may be.
+    /// Whether as many bytes of large entries are on their way to this leader's log or its store as
+    /// may be.
     fn is_disk_busy_for(&mut self, bytes: usize) -> bool {
-        self.forget_synced();
-        let under_way: usize = self.large_proposals.unsynced.iter().map(|(_, bytes)| bytes).sum();
-        under_way > 0 && under_way + bytes > UNSYNCED_BYTES_MAX
+        self.forget_committed();
+        let persisted = self.raft.persisted_index();
+        let exceeds = |sum: usize, max| sum > 0 && sum + bytes > max;
+        let uncommitted = self.large_proposals.bytes_within(..);
+        exceeds(uncommitted, UNCOMMITTED_BYTES_MAX)
+            || exceeds(self.large_proposals.bytes_within(persisted + 1..), UNSYNCED_BYTES_MAX)
     }
 
-    fn forget_synced(&mut self) {
-        let (now, persisted) = (self.raft.leadership(), self.raft.persisted_index());
+    fn forget_committed(&mut self) {
+        let (now, durable) = (self.raft.leadership(), self.raft.durable_position().index);
         let large = &mut self.large_proposals;
         if now.role != Role::Leader || now.term != large.term {
-            large.unsynced.clear();
+            large.uncommitted.clear();
         }
-        while large.unsynced.pop_front_if(|(index, _)| *index <= persisted).is_some() {}
+        while large.uncommitted.pop_front_if(|(index, _)| *index <= durable).is_some() {}
+    }
+
+    /// Large proposals wait, and a commit would let them go on.
+    fn request_commit_of_large(&mut self) {
+        let applied = self.large_proposals.bytes_within(..=self.applied.0);
+        if applied >= COMMIT_BYTES && !std::mem::replace(&mut self.is_commit_requested, true) {
+            self.ready.is_commit_due = true;
+        }
     }
 
     fn leads(&self) -> bool {
@@ -146,10 +176,10 @@ impl Replica {
         propose: impl FnOnce(&mut raft::RaftNode) -> raft::Result<()>,
     ) -> raft::Result<()> {
         propose(&mut self.raft)?;
-        self.forget_synced();
+        self.forget_committed();
         if self.leads() {
             self.large_proposals.term = self.raft.leadership().term;
-            self.large_proposals.unsynced.push_back((self.raft.last_index(), bytes));
+            self.large_proposals.uncommitted.push_back((self.raft.last_index(), bytes));
         }
         Ok(())
     }

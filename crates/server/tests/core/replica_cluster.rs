@@ -53,6 +53,8 @@ pub(crate) struct ReplicaHost {
     pub(crate) slow_entries: Vec<SlowEntry>,
     pub(crate) changes: Vec<(i64, Vec<Change>)>,
     pub(crate) is_stopping: bool,
+    /// Since the last commit.
+    pub(crate) is_commit_due: bool,
     pub(crate) stores_replaced: usize,
     /// The era that it is started in.
     pub(crate) era: Era,
@@ -85,6 +87,7 @@ impl ReplicaHost {
             slow_entries: Vec::new(),
             changes: Vec::new(),
             is_stopping: false,
+            is_commit_due: false,
             stores_replaced: 0,
             era: Era::Clearlane,
             steps: Vec::new(),
@@ -224,6 +227,7 @@ impl ReplicaCluster {
             wal_batch: write,
             purge_below: purge,
             is_stopping: stops,
+            is_commit_due,
             ..
         } = raft;
         if let Some(index) = purge {
@@ -239,6 +243,7 @@ impl ReplicaCluster {
         bench.results.extend(answers);
         bench.steps.extend(steps);
         bench.is_stopping |= stops;
+        bench.is_commit_due |= is_commit_due;
         for outputs in apply {
             bench.slow_entries.extend(outputs.slow_entries);
             bench.changes.extend(outputs.changes);
@@ -340,6 +345,7 @@ impl ReplicaCluster {
 
     /// The store of a member is committed.
     pub(crate) fn commit(&mut self, id: u64) {
+        self.host(id).is_commit_due = false;
         self.host(id).replica().store().commit().unwrap();
         self.call(id, TestReplica::store_committed).unwrap();
     }

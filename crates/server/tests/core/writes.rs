@@ -112,6 +112,24 @@ fn large_values_go_to_the_log_a_megabyte_at_a_time() {
     assert_eq!(lab.host(1).get("second").0, Some(large));
 }
 
+/// Small ones go on, and the store is asked to commit.
+#[test]
+fn large_values_wait_for_the_store() {
+    let mut lab = ReplicaCluster::new(1, settings());
+    lab.leader();
+    let large = "x".repeat(1_000_000);
+    let replica = lab.host(1).replica();
+    let ids: Vec<u64> = (0..40).map(|_| replica.propose(put("k", &large))).collect();
+    for applied in [16, 32, 40] {
+        lab.poll(1);
+        let host = lab.host(1);
+        assert_eq!(ids.iter().filter(|id| host.results.contains_key(id)).count(), applied);
+        assert!(host.is_commit_due);
+        assert!(matches!(lab.put(1, "small", "1"), RequestOutcome::Applied(Ok(_))));
+        lab.commit(1);
+    }
+}
+
 /// The leader has appended large entries that it loses: their indexes mean nothing any more.
 #[test]
 fn a_large_value_waits_for_no_entry_that_was_lost() {
@@ -148,7 +166,10 @@ fn more_large_values_than_may_wait_are_refused() {
     let ids: Vec<u64> = (0..80).map(|_| replica.propose(put("k", &large))).collect();
     ids.iter().skip(1).take(10).for_each(|id| replica.cancel(*id));
     let last = replica.propose(put("last", &large));
-    lab.poll(1);
+    for _ in 0..5 {
+        lab.poll(1);
+        lab.commit(1);
+    }
     let host = lab.host(1);
     let applied = |id: &u64| matches!(host.results.get(id), Some(RequestOutcome::Applied(Ok(_))));
     // One is on its way, 67 wait, of which ten are cancelled.
