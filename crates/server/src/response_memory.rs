@@ -1,21 +1,21 @@
 //! A bound on what is read ahead of clients that have not taken it yet.
 //!
 //! A small chunk of a long answer costs as much to hand over as a large one: two threads are woken.
-//! But it lies in memory until its client takes it. So all answers share 64 MiB: one with a permit
+//! But it lies in memory until its client takes it. So all answers share 16 MiB: one with a permit
 //! reads a large chunk, or the whole rest if that is not more; one without reads a small chunk.
 //!
 //! * Clients that do not take their answers slow down the others, but take no more memory than that
 //!   and two small chunks each, of at least one record.
-//! * An answer of a few megabytes is read at once: its view is not kept until the client has taken
+//! * An answer of up to a megabyte is read at once: its view is not kept until the client has taken
 //!   it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-const CAPACITY_BYTES: u64 = 64 << 20;
+const CAPACITY_BYTES: u64 = 16 << 20;
 /// A chunk with a permit; the small one below is a chunk without.
-const LARGE_CHUNK_BYTES: u64 = 4 << 20;
+const LARGE_CHUNK_BYTES: u64 = 1 << 20;
 const SMALL_CHUNK_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, Default)]
@@ -66,10 +66,10 @@ mod tests {
         assert!(places.iter().all(|place| bytes(place) == LARGE_CHUNK_BYTES));
         assert_eq!(bytes(&ResponseMemoryPermit::acquire(&memory, u64::MAX)), SMALL_CHUNK_BYTES);
         places.truncate(15);
-        let some = ResponseMemoryPermit::acquire(&memory, 3 << 20);
+        let some = ResponseMemoryPermit::acquire(&memory, 3 << 18);
         assert_eq!(
-            [bytes(&some), bytes(&ResponseMemoryPermit::acquire(&memory, 2 << 20))],
-            [3 << 20, SMALL_CHUNK_BYTES]
+            [bytes(&some), bytes(&ResponseMemoryPermit::acquire(&memory, 2 << 18))],
+            [3 << 18, SMALL_CHUNK_BYTES]
         );
         drop((places, some));
         assert_eq!(memory.used.load(Relaxed), 0);
