@@ -11,6 +11,6 @@ use clearlane::allocator::{self, Allocator};
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> std::process::ExitCode {
-    allocator::set_purge_delay();
+    allocator::configure();
     clearlane::run::main()
 }

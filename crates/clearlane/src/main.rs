@@ -8,6 +8,6 @@ use clearlane::allocator::{self, Allocator};
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
-    allocator::set_purge_delay();
+    allocator::configure();
     clearlane::run::main()
 }

@@ -57,7 +57,7 @@ pub fn main() -> ExitCode {
         },
         Ok(Invocation::Member(config)) => {
             if config.member.era != Era::Clearlane {
-                allocator::set_old_era_purge_delay();
+                allocator::configure_old_era();
             }
             let Err(error) = run_member(*config);
             print_error(&error.to_string(), 1)
