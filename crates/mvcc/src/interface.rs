@@ -129,6 +129,15 @@ pub trait ReadTxn {
         false
     }
 
+    /// Calls `visit` with the key of each put and each deletion after a revision, in their order,
+    /// until it breaks: with a key as often as it was changed. Returns false if a compaction may
+    /// have removed some of them, or the index is under a lock: then it was not called.
+    fn visit_changed_keys(
+        &self,
+        after: i64,
+        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<bool>;
+
     fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
         decode_records(|visit| self.visit_records(range, options, visit))
     }

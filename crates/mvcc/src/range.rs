@@ -15,10 +15,12 @@ use bytes::Bytes;
 use clearlane_backend::{RangeVisitor, ReadTx};
 use clearlane_engine::{Bucket, KeyRange};
 use clearlane_proto::mvccpb::KeyValue;
+use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::interface::{LengthVisitor, RangeOptions, ReadTxn, RecordVisitor, decode_record};
 use crate::key_index::Version;
+use crate::kv_hasher::try_range;
 use crate::record_fetch::{RecordFetcher, get_record};
 use crate::revision::Revision;
 use crate::tree_index::{IndexSnapshot, VersionVisitor};
@@ -109,6 +111,25 @@ impl<R: IndexedRead> ReadTxn for R {
         true
     }
 
+    fn visit_changed_keys(
+        &self,
+        after: i64,
+        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<bool> {
+        if R::Index::IS_LIVE || self.revisions().1 > after {
+            return Ok(false);
+        }
+        let first = Revision::new(after.saturating_add(1), 0).put_key();
+        let mut record = RecordKey::default();
+        try_range(self.tx(), Bucket::Key, KeyRange::starting_at(&first), |_, value| {
+            record.clear();
+            let decoded = record.merge(&*value);
+            decoded.map_err(|error| Error::Damaged(format!("a record: {error}")))?;
+            Ok(visit(&record.key))
+        })?;
+        Ok(true)
+    }
+
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
         Ok(self.tx().get(bucket, key)?)
     }
@@ -116,6 +137,13 @@ impl<R: IndexedRead> ReadTxn for R {
     fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()> {
         Ok(self.tx().range(bucket, KeyRange::ALL, visit)?)
     }
+}
+
+/// A record without the rest, which is not copied: a value may be long.
+#[derive(Clone, PartialEq, Message)]
+struct RecordKey {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
 }
 
 /// The revision that a request means, if it can be read. `current` is the state's own, or one more
