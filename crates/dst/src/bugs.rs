@@ -237,7 +237,8 @@ impl PlantedBug {
         {
             let (leases, position) = (&applier.leases, applier.applied_position.clone());
             let has_lease = |lease| leases.contains(lease);
-            apply::apply(&*applier.store, &has_lease, &request, position, ReadMode::Inline)?;
+            let store = &*applier.store;
+            apply::apply(store, &has_lease, &request, position, ReadMode::Inline, None)?;
             self.has_applied_twice = true;
         }
         Ok(())

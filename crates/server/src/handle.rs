@@ -15,7 +15,10 @@ use clearlane_proto::membershippb::{
 use clearlane_raft::read_index::RequestIdGenerator;
 
 use crate::alarms;
-use crate::apply::{AppliedResponse, Limits, PartialResponse, RequestRejection, check, txn};
+use crate::apply::{
+    AppliedResponse, EvaluatedCompares, Limits, PartialResponse, RequestRejection, check, txn,
+};
+use crate::compares_ahead;
 use crate::deadline::within_deadline;
 use crate::membership::{Member, MemberChange};
 use crate::proposal::Proposal;
@@ -77,7 +80,7 @@ impl Server {
         // The struct has a field for every kind of request: moving the box is cheaper.
         let request = Box::new(request.into_request());
         async move {
-            let response = self.propose_boxed(request).await?.into_whole();
+            let response = self.propose_boxed(request, None).await?.into_whole();
             P::response_of(match response {
                 Ok(response) => response,
                 Err(response) => {
@@ -94,9 +97,18 @@ impl Server {
         request: P,
         trace: &mut RequestTrace,
     ) -> impl Future<Output = Result<P::Response, RequestError>> + Send {
+        self.propose_evaluated(request, None, trace)
+    }
+
+    fn propose_evaluated<P: Proposal>(
+        &self,
+        request: P,
+        compares: Option<Box<EvaluatedCompares>>,
+        trace: &mut RequestTrace,
+    ) -> impl Future<Output = Result<P::Response, RequestError>> + Send {
         let request = Box::new(request.into_request());
         async move {
-            let response = self.propose_boxed(request).await;
+            let response = self.propose_boxed(request, compares).await;
             trace.end_stage(Stage::Apply);
             P::response_of(match response?.into_whole() {
                 Ok(response) => response,
@@ -136,12 +148,13 @@ impl Server {
     async fn propose_boxed(
         &self,
         mut request: Box<InternalRaftRequest>,
+        compares: Option<Box<EvaluatedCompares>>,
     ) -> Result<PartialResponse, RequestError> {
         request.header.get_or_insert_default().id = placeholder_id(self.threads.metadata().node_id);
         check(&request, &self.limits)?;
         self.check_quota(&request).await?;
         let started = Instant::now();
-        let proposed = self.requests.propose(request).await;
+        let proposed = self.requests.propose(request, compares).await;
         let mut response = proposed.map_err(|error| self.explain_timeout(error, started))?;
         self.fill_header(header_mut(response.response_mut()));
         Ok(response)
@@ -164,7 +177,7 @@ impl Server {
         let member = self.threads.metadata().node_id;
         if !self.threads.alarms().is_raised_by(member, AlarmType::Nospace) {
             // If the alarm is lost, the next refused request raises it.
-            let _ = self.requests.propose(Box::new(alarms::no_space(member))).await;
+            let _ = self.requests.propose(Box::new(alarms::no_space(member)), None).await;
         }
         Err(RequestRejection::NoSpace.into())
     }
@@ -214,7 +227,11 @@ impl Server {
             }
             return read;
         }
-        self.propose_traced(request, trace).await
+        let mut compares = None;
+        if compares_ahead::may_be_long(&request) {
+            compares = Box::pin(self.evaluate_compares(&request.compare, trace)).await?;
+        }
+        self.propose_evaluated(request, compares, trace).await
     }
 
     /// Proposes this member's name and client URLs.

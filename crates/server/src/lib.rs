@@ -27,6 +27,7 @@ pub mod range;
 pub mod read_executor;
 pub mod deadline;
 pub mod streamed_range;
+mod compares_ahead;
 mod walk_steps;
 pub mod response_memory;
 mod leases;

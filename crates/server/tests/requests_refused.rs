@@ -51,7 +51,7 @@ impl TestStore {
         self.index += 1;
         let members = Arc::default();
         let progress = AppliedPosition { index: self.index, term: 1, conf_state: members };
-        apply::apply(&*self.store, &|id| id == 5, request, progress, ReadMode::Inline)
+        apply::apply(&*self.store, &|id| id == 5, request, progress, ReadMode::Inline, None)
     }
 
     fn all(&self) -> RangeResponse {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::task::{Context, Poll, Waker};
 
 use clearlane_raft::Error;
+use clearlane_server::apply::EvaluatedCompares;
 use clearlane_server::replica::{
     Completions, NO_DEADLINE, ROUND_LENGTH, ReplicaInput, RequestId, RequestOutcome as Heard,
 };
@@ -142,7 +143,15 @@ impl Cluster {
             Request::Read { .. } => self.submit(id, waiter, ReplicaInput::ReadIndex),
             _ => {
                 let request = Box::new(encode(&Proposal::Client(request)));
-                self.submit(id, waiter, |of| ReplicaInput::Propose(request, of));
+                // The other members do without: all must come to the same state.
+                let compares = match &request.txn {
+                    Some(txn) => {
+                        let read = running.applier.store.begin_read();
+                        EvaluatedCompares::evaluate(&*read, &txn.compare).ok().map(Box::new)
+                    }
+                    None => None,
+                };
+                self.submit(id, waiter, |of| ReplicaInput::Propose { request, compares, of });
             }
         }
         Ok(())

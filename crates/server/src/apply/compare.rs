@@ -1,8 +1,6 @@
 //! The compares of a transaction.
 //!
-//! ```text
-//!   version of a  GREATER  1      what the store has of `a`, GREATER, what is given
-//! ```
+//! `version of a  GREATER  1`: what the store has of `a`, GREATER, what is given.
 //!
 //! * With a `range_end`, the compare must hold for every key of the range.
 //! * A key that is missing, and a range without keys, compare as zero.
@@ -11,13 +9,16 @@
 //! * As in etcd, an unknown target compares as equal, and an unknown relation holds: all members
 //!   must decide alike.
 //!
-//! Later entries wait meanwhile: a span of keys is walked once for all compares of it, up to the
-//! first key for which one does not hold. Versions and revisions are in the index.
+//! A span of keys is walked once for all compares of it, up to the first key for which one does not
+//! hold. Versions and revisions are in the index. Later entries wait meanwhile, unless the walk [was
+//! made before](super::evaluated_compares).
 
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
+use clearlane_engine::KeyRange;
 use clearlane_mvcc::{RangeOptions, ReadTxn, Version};
+use clearlane_net::sched::YieldPoints;
 use clearlane_proto::etcdserverpb::Compare;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use clearlane_proto::mvccpb::KeyValue;
@@ -27,21 +28,113 @@ use super::key_span::KeySpan;
 use super::rejection::ApplyError;
 use crate::error::Error;
 
+/// The cost of a key on the way, in bytes read.
+const WALK_COST_BYTES: usize = 64;
+
 pub(crate) fn all_hold(
     read: &(dyn ReadTxn + '_),
     compares: &[Compare],
 ) -> Result<bool, ApplyError> {
-    let mut sorted: Vec<&Compare> = compares.iter().collect();
-    if compares.len() > 1 {
-        sorted.sort_by(|a, b| order_of(a).cmp(&order_of(b)));
-        sorted.dedup_by(is_decided_by);
-    }
-    for compares in sorted.chunk_by(|a, b| walk_of(a) == walk_of(b)) {
-        if !hold_in_span(read, compares)? {
+    for compares in SortedCompares::new(compares).by_walk() {
+        if !compares.hold(read, &mut |_| {})? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// In the order in which they are evaluated, without those that others decide.
+pub(super) struct SortedCompares<'r>(Vec<&'r Compare>);
+
+impl<'r> SortedCompares<'r> {
+    pub(super) fn new(compares: &'r [Compare]) -> SortedCompares<'r> {
+        let mut sorted: Vec<&Compare> = compares.iter().collect();
+        if compares.len() > 1 {
+            sorted.sort_by(|a, b| order_of(a).cmp(&order_of(b)));
+            sorted.dedup_by(is_decided_by);
+        }
+        SortedCompares(sorted)
+    }
+
+    pub(super) fn by_walk(&self) -> impl Iterator<Item = SpanCompares<'_>> {
+        self.0.chunk_by(|a, b| walk_of(a) == walk_of(b)).filter_map(SpanCompares::new)
+    }
+}
+
+/// Compares that share a walk: they have one span, and all need records or none does.
+pub(super) struct SpanCompares<'s> {
+    compares: &'s [&'s Compare],
+    needs_records: bool,
+    span: KeySpan<'s>,
+}
+
+impl<'s> SpanCompares<'s> {
+    fn new(compares: &'s [&'s Compare]) -> Option<SpanCompares<'s>> {
+        let first = compares.first()?;
+        let span = KeySpan::new(&first.key, &first.range_end);
+        Some(SpanCompares { compares, needs_records: needs_record(first), span })
+    }
+
+    pub(super) fn range(&self) -> KeyRange<'_> {
+        self.span.range()
+    }
+
+    /// `failed` is called with the key for which a compare does not hold, if it is one.
+    pub(super) fn hold(
+        &self,
+        read: &(dyn ReadTxn + '_),
+        failed: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, ApplyError> {
+        let hold = self.hold_in(read, self.span.range(), failed)?;
+        Ok(hold.unwrap_or_else(|| self.hold_without_keys()))
+    }
+
+    /// The same for a part of the span; `None` if it has no keys.
+    pub(super) fn hold_in(
+        &self,
+        read: &(dyn ReadTxn + '_),
+        part: KeyRange<'_>,
+        failed: &mut dyn FnMut(&[u8]),
+    ) -> Result<Option<bool>, ApplyError> {
+        let (mut hold, mut steps) = (None, YieldPoints::default());
+        let mut visit = |key: &[u8], found: &KeyValue| {
+            steps.advance(WALK_COST_BYTES + found.value.len());
+            if self.compares.iter().all(|compare| holds_for(compare, found)) {
+                hold = Some(true);
+                return ControlFlow::Continue(());
+            }
+            hold = Some(false);
+            failed(key);
+            ControlFlow::Break(())
+        };
+        let is_walked = !self.needs_records
+            && read.visit_versions(part, &mut |key, version| visit(key, &numbers_of(version)));
+        if !is_walked {
+            let options = RangeOptions { skip_count: true, ..RangeOptions::default() };
+            let mut damage = None;
+            read.visit_records(part, options, &mut |record| match KeyValue::decode(record) {
+                Ok(record) => visit(&record.key, &record),
+                Err(error) => {
+                    damage = Some(Error::damaged("a record", error.to_string()));
+                    ControlFlow::Break(())
+                }
+            })?;
+            if let Some(damage) = damage {
+                return Err(damage.into());
+            }
+        }
+        Ok(hold)
+    }
+
+    pub(super) fn hold_without_keys(&self) -> bool {
+        self.compares.iter().all(|compare| holds_without_key(compare))
+    }
+
+    /// The index knows it, without a walk.
+    pub(super) fn key_count(&self, read: &(dyn ReadTxn + '_)) -> Result<u64, ApplyError> {
+        let options = RangeOptions { count_only: true, ..RangeOptions::default() };
+        Ok(read.visit_records(self.span.range(), options, &mut |_| ControlFlow::Break(()))?)
+    }
 }
 
 /// What is compared in one walk. In this order, what costs little comes first: it may spare the
@@ -73,38 +166,6 @@ fn is_decided_by<'r>(compare: &mut &'r Compare, kept: &mut &'r Compare) -> bool 
 /// Whether the target is in the record alone, and not in the index.
 fn needs_record(compare: &Compare) -> bool {
     [CompareTarget::Value as i32, CompareTarget::Lease as i32].contains(&compare.target)
-}
-
-/// The compares have one span, and all need records or none does.
-fn hold_in_span(read: &(dyn ReadTxn + '_), compares: &[&Compare]) -> Result<bool, ApplyError> {
-    let Some(first) = compares.first() else { return Ok(true) };
-    let span = KeySpan::new(&first.key, &first.range_end);
-    let (mut is_empty, mut hold) = (true, true);
-    let mut visit = |found: &KeyValue| {
-        is_empty = false;
-        hold = compares.iter().all(|compare| holds_for(compare, found));
-        if hold { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    };
-    let is_walked = !needs_record(first)
-        && read.visit_versions(span.range(), &mut |_, version| visit(&numbers_of(version)));
-    if !is_walked {
-        let options = RangeOptions { skip_count: true, ..RangeOptions::default() };
-        let mut damage = None;
-        read.visit_records(span.range(), options, &mut |record| match KeyValue::decode(record) {
-            Ok(record) => visit(&record),
-            Err(error) => {
-                damage = Some(Error::damaged("a record", error.to_string()));
-                ControlFlow::Break(())
-            }
-        })?;
-        if let Some(damage) = damage {
-            return Err(damage.into());
-        }
-    }
-    if is_empty {
-        hold = compares.iter().all(|compare| holds_without_key(compare));
-    }
-    Ok(hold)
 }
 
 /// The part of a record that the index knows.
@@ -163,7 +224,7 @@ mod tests {
 
     use bytes::Bytes;
     use clearlane_backend::RangeVisitor;
-    use clearlane_engine::{Bucket, KeyRange};
+    use clearlane_engine::Bucket;
     use clearlane_mvcc::{EncodedLen, RecordVisitor, Result as StoreResult, Revision};
     use clearlane_mvcc::{KeyIndex, VersionVisitor};
 
@@ -213,6 +274,14 @@ mod tests {
                 }
             }
             true
+        }
+
+        fn visit_changed_keys(
+            &self,
+            _after: i64,
+            _visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+        ) -> StoreResult<bool> {
+            Ok(false)
         }
 
         fn get(&self, _bucket: Bucket, _key: &[u8]) -> StoreResult<Option<Bytes>> {

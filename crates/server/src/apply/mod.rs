@@ -16,6 +16,7 @@ pub mod check;
 mod compare;
 mod deferred_reads;
 pub mod describe;
+mod evaluated_compares;
 pub mod lease;
 mod slow_requests;
 mod check_overlap;
@@ -33,6 +34,7 @@ use clearlane_proto::etcdserverpb::{
     PutRequest, PutResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
 };
 
+pub(crate) use self::evaluated_compares::count_compared_keys;
 pub(crate) use self::key_span::KeySpan;
 pub(crate) use self::range::RecordSource;
 pub(crate) use self::rejection::split_error;
@@ -45,6 +47,7 @@ use crate::error::{Error, Result};
 
 pub use check::{Limits, check};
 pub use deferred_reads::{DeferredRead, PartialResponse};
+pub use evaluated_compares::EvaluatedCompares;
 pub use range::range;
 pub use rejection::{ApplyError, RequestRejection};
 pub(crate) use slow_requests::may_take_long;
@@ -127,13 +130,15 @@ impl AppliedEntry {
     }
 }
 
-/// `has_lease` says whether a lease exists.
+/// `has_lease` says whether a lease exists. `compares` is what the member knows of a transaction's
+/// compares from before.
 pub fn apply(
     store: &dyn Store<AppliedPosition>,
     has_lease: &dyn Fn(i64) -> bool,
     request: &InternalRaftRequest,
     progress: AppliedPosition,
     read_mode: ReadMode,
+    compares: Option<&EvaluatedCompares>,
 ) -> Result<AppliedEntry> {
     if let Some(request) = &request.range {
         in_transaction(store, progress, |txn| {
@@ -151,7 +156,7 @@ pub fn apply(
         })?;
         Ok(AppliedEntry { deferred_reads: reads.into_deferred(), ..applied })
     } else if let Some(request) = &request.txn {
-        apply_txn(store, has_lease, request, progress, TxnReads::new(read_mode))
+        apply_txn(store, has_lease, (request, compares), progress, TxnReads::new(read_mode))
     } else if let Some(request) = &request.compaction {
         compact(store, request, progress)
     } else if auth_store::is_auth_request(request) {
@@ -205,13 +210,13 @@ pub(crate) fn put(
 fn apply_txn(
     store: &dyn Store<AppliedPosition>,
     has_lease: &dyn Fn(i64) -> bool,
-    request: &TxnRequest,
+    (request, compares): (&TxnRequest, Option<&EvaluatedCompares>),
     progress: AppliedPosition,
     mut reads: TxnReads,
 ) -> Result<AppliedEntry> {
     let plan = {
         let read = store.begin_read_for_writer();
-        let plan = TxnPlan::new(&*read, request);
+        let plan = TxnPlan::new(&*read, request, compares);
         split_error(plan.and_then(|plan| plan.check(&*read, has_lease).map(|()| plan)))?
     };
     let mut txn = store.begin_write()?;

@@ -23,12 +23,17 @@ use clearlane_proto::etcdserverpb::{
 };
 
 use super::compare::all_hold;
+use super::evaluated_compares::EvaluatedCompares;
 use super::range::{execute_range, get_record};
 use super::rejection::{ApplyError, RequestRejection, split_error};
 use super::txn_reads::TxnReads;
 use super::{header, key_span, put_delete};
 use crate::applied_position::AppliedPosition;
 use crate::error::Error;
+
+/// Number of changes since the compares were evaluated. At more, a walk over the index may cost
+/// less.
+const CHANGES_MAX: usize = 4096;
 
 /// Whether a transaction can be answered without the log: both lists have ranges only. As in etcd,
 /// a nested transaction counts as a write.
@@ -50,7 +55,7 @@ pub(crate) fn run_on_snapshot(
     read: &(dyn ReadTxn + '_),
     request: &TxnRequest,
 ) -> Result<TxnResponse, ApplyError> {
-    let plan = TxnPlan::new(read, request)?;
+    let plan = TxnPlan::new(read, request, None)?;
     plan.check(read, &|_| false)?;
     let mut responses = Vec::with_capacity(plan.ops.len());
     for op in plan.ops {
@@ -79,19 +84,29 @@ pub(crate) struct TxnPlan<'r> {
 }
 
 impl<'r> TxnPlan<'r> {
-    /// Evaluates the compares.
+    /// Evaluates the compares; those of the transaction itself with what is known of them.
     pub(crate) fn new(
         read: &(dyn ReadTxn + '_),
         request: &'r TxnRequest,
+        compares: Option<&EvaluatedCompares>,
     ) -> Result<TxnPlan<'r>, ApplyError> {
-        let succeeded = all_hold(read, &request.compare)?;
+        let succeeded = match compares.and_then(|known| known_now(read, request, known)) {
+            Some(hold) => hold,
+            None => all_hold(read, &request.compare)?,
+        };
         let ops = if succeeded { &request.success } else { &request.failure };
         let txns = ops.iter().filter_map(|op| match &op.request {
             Some(Request::RequestTxn(txn)) => Some(txn),
             _ => None,
         });
-        let nested = txns.map(|txn| TxnPlan::new(read, txn)).collect::<Result<_, ApplyError>>()?;
+        let nested = txns.map(|txn| TxnPlan::new(read, txn, None));
+        let nested = nested.collect::<Result<_, ApplyError>>()?;
         Ok(TxnPlan { succeeded, ops, nested })
+    }
+
+    #[cfg(test)]
+    pub(super) fn succeeded(&self) -> bool {
+        self.succeeded
     }
 
     /// Refuses what would fail in [`TxnPlan::run`].
@@ -140,6 +155,17 @@ impl<'r> TxnPlan<'r> {
         let header = Some(ResponseHeader::default());
         Ok(TxnResponse { header, succeeded: self.succeeded, responses })
     }
+}
+
+/// Whether the compares hold in this state, if few changes tell.
+fn known_now(
+    read: &(dyn ReadTxn + '_),
+    request: &TxnRequest,
+    known: &EvaluatedCompares,
+) -> Option<bool> {
+    // A record that cannot be read stops the member only if a whole evaluation needs it.
+    let now = known.update(read, &request.compare, CHANGES_MAX).ok().flatten();
+    now.map(|now| now.hold())
 }
 
 fn run_op(

@@ -43,6 +43,9 @@ pub struct Applier {
     /// The store has the same in its newest state.
     pub applied_position: AppliedPosition,
     pub(super) wait: Arc<Wait>,
+    /// That of the store of a raft snapshot when it was installed; 0 if there was none. What was
+    /// evaluated at this revision or before may come from the store that it has replaced.
+    pub(super) installed_revision: i64,
     /// The proposal that was completed last.
     pub(super) last_completed: Option<u64>,
     queue: VecDeque<ToApply>,
@@ -76,6 +79,7 @@ impl Applier {
             leases,
             applied_position: opened.progress,
             wait,
+            installed_revision: 0,
             last_completed: None,
             queue: VecDeque::new(),
             step_max,
@@ -125,6 +129,7 @@ impl Applier {
             let why = format!("it was to be at entry {}, and is at {has}", position.index);
             return Err(Error::damaged("a copy of the store", why));
         }
+        self.installed_revision = opened.store.begin_read().revision();
         self.store = Arc::clone(&opened.store);
         self.engine = Arc::clone(&engine);
         self.members = opened.members;

@@ -228,7 +228,11 @@ impl Applier {
         };
         let leases = Arc::clone(&self.leases);
         let has_lease = |lease| leases.contains(lease);
-        let applied = apply::apply(&*self.store, &has_lease, request, progress.clone(), read_mode)?;
+        let compares = waiting.as_ref().and_then(|waiting| waiting.compares.as_deref());
+        let compares = compares.filter(|known| known.revision() > self.installed_revision);
+        let store = &*self.store;
+        let applied =
+            apply::apply(store, &has_lease, request, progress.clone(), read_mode, compares)?;
         self.finish_txn(applied.txn_result, progress);
         self.ready.compactions.extend(applied.compaction);
         if let Some(waiting) = waiting {
@@ -239,7 +243,7 @@ impl Applier {
                 }
                 result => RequestOutcome::Applied(result),
             };
-            self.complete_request(id, waiting, outcome);
+            self.complete_request(id, waiting.id, outcome);
         }
         Ok(())
     }
@@ -285,7 +289,7 @@ impl Applier {
     /// Completes the request that waits for this entry at this member, if there is one.
     fn complete(&mut self, id: u64, outcome: impl FnOnce() -> RequestOutcome) {
         if let Some(request) = self.wait.remove(id) {
-            self.complete_request(id, request, outcome());
+            self.complete_request(id, request.id, outcome());
         }
     }
 

@@ -8,14 +8,20 @@ use clearlane_wal::group_commit::BatchResult;
 use super::queued_proposals::QueuedProposal;
 use super::{ApplyReport, MemberChangeError, Replica, RequestId, RequestOutcome};
 use crate::applied_position::AppliedPosition;
+use crate::apply::EvaluatedCompares;
 use crate::error::Result;
 use crate::membership::{MemberChange, check_learner_ready};
 use crate::raft_snapshot::ReceivedSnapshot;
 
 #[derive(Debug)]
 pub enum ReplicaInput {
-    /// The request was [checked](crate::apply::check()).
-    Propose(Box<InternalRaftRequest>, RequestId),
+    Propose {
+        /// It was [checked](crate::apply::check()).
+        request: Box<InternalRaftRequest>,
+        /// Of the transaction that it is, if they were evaluated before.
+        compares: Option<Box<EvaluatedCompares>>,
+        of: RequestId,
+    },
     ChangeMembers(MemberChange, RequestId),
     /// A read waits until this member has applied all that was acknowledged before.
     ReadIndex(RequestId),
@@ -42,8 +48,8 @@ impl Replica {
     /// After an error the process stops.
     pub fn handle_input(&mut self, input: ReplicaInput) -> Result<()> {
         match input {
-            ReplicaInput::Propose(request, of) => {
-                self.handle_proposal(QueuedProposal::Request(request), of)
+            ReplicaInput::Propose { request, compares, of } => {
+                self.handle_proposal(QueuedProposal::Request(request, compares), of)
             }
             ReplicaInput::ChangeMembers(change, of) => match self.check_change(&change) {
                 Ok(()) => self.handle_proposal(QueuedProposal::MemberChange(change), of),

@@ -60,6 +60,7 @@ pub use self::request_queue::{NO_DEADLINE, ROUND_LENGTH, RequestId, RequestOutco
 pub use self::slow::{ApplyTimer, SlowEntry};
 pub use self::start::{CompactionConfig, ReplicaConfig, StorageConfig, bootstrap, start};
 pub use self::wait::Wait;
+use self::wait::WaitingRequest;
 use self::wal_pipeline::{AfterSync, WalPipeline};
 use crate::alarms::Alarms;
 use crate::applied_position::AppliedPosition;
@@ -212,15 +213,15 @@ impl Replica {
         let is_late = self.apply_is_behind();
         let id = self.ids.next();
         let proposed = match proposal {
-            QueuedProposal::Request(_) if is_late => Err(raft::Error::QueueFull),
-            QueuedProposal::Request(mut request) => {
+            QueuedProposal::Request(..) if is_late => Err(raft::Error::QueueFull),
+            QueuedProposal::Request(mut request, compares) => {
                 self.assign_lease_id(&mut request);
                 request.header.get_or_insert_default().id = id;
-                self.wait.register(id, of);
+                self.wait.register(id, WaitingRequest { id: of, compares });
                 self.propose_data(id, request.encode_to_vec().into())
             }
             QueuedProposal::MemberChange(change) => {
-                self.wait.register(id, of);
+                self.wait.register(id, WaitingRequest { id: of, compares: None });
                 self.raft.propose_conf_change(change.to_conf_change(id).encode().into())
             }
         };

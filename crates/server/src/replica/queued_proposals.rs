@@ -7,6 +7,7 @@ use clearlane_proto::Message as _;
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 
 use super::RequestId;
+use crate::apply::EvaluatedCompares;
 use crate::membership::MemberChange;
 
 const PROPOSALS_MAX: usize = 4096;
@@ -14,14 +15,14 @@ const BYTES_MAX: usize = 64 << 20;
 
 #[derive(Debug)]
 pub(super) enum QueuedProposal {
-    Request(Box<InternalRaftRequest>),
+    Request(Box<InternalRaftRequest>, Option<Box<EvaluatedCompares>>),
     MemberChange(MemberChange),
 }
 
 impl QueuedProposal {
     fn bytes(&self) -> usize {
         match self {
-            QueuedProposal::Request(request) => request.encoded_len(),
+            QueuedProposal::Request(request, _) => request.encoded_len(),
             QueuedProposal::MemberChange(_) => 0,
         }
     }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 
 use super::RequestId;
+use crate::apply::EvaluatedCompares;
 
 /// Requests by the id in the entry's header, and the reverse.
 #[derive(Debug, Default)]
@@ -17,21 +18,27 @@ pub struct Wait {
 
 #[derive(Debug, Default)]
 struct WaitTables {
-    requests: HashMap<u64, RequestId>,
+    requests: HashMap<u64, WaitingRequest>,
     entries: HashMap<RequestId, u64>,
 }
 
+#[derive(Debug)]
+pub(super) struct WaitingRequest {
+    pub(super) id: RequestId,
+    pub(super) compares: Option<Box<EvaluatedCompares>>,
+}
+
 impl Wait {
-    pub(super) fn register(&self, entry: u64, request: RequestId) {
+    pub(super) fn register(&self, entry: u64, request: WaitingRequest) {
         let mut tables = self.tables.lock();
+        tables.entries.insert(request.id, entry);
         tables.requests.insert(entry, request);
-        tables.entries.insert(request, entry);
     }
 
-    pub(super) fn remove(&self, entry: u64) -> Option<RequestId> {
+    pub(super) fn remove(&self, entry: u64) -> Option<WaitingRequest> {
         let mut tables = self.tables.lock();
         let request = tables.requests.remove(&entry)?;
-        tables.entries.remove(&request);
+        tables.entries.remove(&request.id);
         Some(request)
     }
 
@@ -43,7 +50,7 @@ impl Wait {
     }
 
     pub(super) fn request_of(&self, entry: u64) -> Option<RequestId> {
-        self.tables.lock().requests.get(&entry).copied()
+        self.tables.lock().requests.get(&entry).map(|request| request.id)
     }
 
     pub fn entry_of(&self, request: RequestId) -> Option<u64> {

@@ -26,7 +26,7 @@ use tokio::time::{MissedTickBehavior, sleep};
 
 use super::ServerState;
 use super::completions::CompletionQueue;
-use crate::apply::PartialResponse;
+use crate::apply::{EvaluatedCompares, PartialResponse};
 use crate::membership::{Member, MemberChange};
 use crate::replica::{
     NO_DEADLINE, ROUND_LENGTH, ReplicaInput, RequestId, RequestOutcome, RequestQueue,
@@ -66,12 +66,14 @@ impl RequestChannel {
         (self.deadline_ns != NO_DEADLINE).then_some(self.deadline_ns)
     }
 
-    /// The request was [checked](crate::apply::check()).
+    /// The request was [checked](crate::apply::check()). Of the compares of a transaction, what is
+    /// known may come with it.
     pub async fn propose(
         &self,
         request: Box<InternalRaftRequest>,
+        compares: Option<Box<EvaluatedCompares>>,
     ) -> Result<PartialResponse, RequestError> {
-        match self.submit(|id| ReplicaInput::Propose(request, id)).await {
+        match self.submit(|of| ReplicaInput::Propose { request, compares, of }).await {
             RequestOutcome::Applied(result) => Ok(result?.into()),
             RequestOutcome::AppliedInPart(response) => Ok(*response),
             outcome => Err(error_of(outcome)),
@@ -80,7 +82,8 @@ impl RequestChannel {
 
     /// Proposes a request that changes what is known of members, and not the members.
     pub async fn update_members(&self, request: InternalRaftRequest) -> Result<(), RequestError> {
-        match self.submit(|id| ReplicaInput::Propose(Box::new(request), id)).await {
+        let (request, compares) = (Box::new(request), None);
+        match self.submit(|of| ReplicaInput::Propose { request, compares, of }).await {
             RequestOutcome::MembersChanged(result) => Ok(result.map(drop)?),
             outcome => Err(error_of(outcome)),
         }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod alarms;
+mod compares;
 mod test_replica;
 mod raft_snapshots;
 mod replica_cluster;

@@ -10,6 +10,7 @@ use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_raft as raft;
 use clearlane_raft::Message;
 use clearlane_server::alarms::Alarms;
+use clearlane_server::apply::EvaluatedCompares;
 use clearlane_server::membership::MemberChange;
 use clearlane_server::raft_snapshot::ReceivedSnapshot;
 use clearlane_server::replica::{
@@ -74,8 +75,16 @@ impl TestReplica {
 
     /// Proposes a request; its answer comes under the number that is returned.
     pub(crate) fn propose(&mut self, request: InternalRaftRequest) -> u64 {
-        let of = self.request();
-        self.raft.handle_input(ReplicaInput::Propose(Box::new(request), of)).unwrap();
+        self.propose_evaluated(request, None)
+    }
+
+    pub(crate) fn propose_evaluated(
+        &mut self,
+        request: InternalRaftRequest,
+        compares: Option<Box<EvaluatedCompares>>,
+    ) -> u64 {
+        let (of, request) = (self.request(), Box::new(request));
+        self.raft.handle_input(ReplicaInput::Propose { request, compares, of }).unwrap();
         u64::from(of.slot)
     }
 

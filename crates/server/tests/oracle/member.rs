@@ -169,7 +169,7 @@ impl ReplayMember {
         let applied = leased.unwrap_or_else(|| {
             // All that can be is read afterwards.
             let mode = ReadMode::Deferred(ReadBudget { records: 0, bytes: 0 });
-            apply::apply(store, &has_lease, &entry, progress, mode).unwrap()
+            apply::apply(store, &has_lease, &entry, progress, mode, None).unwrap()
         });
         if let Ok(AppliedResponse::LeaseGrant(granted)) = &applied.result {
             leases.start_expiry(granted.id, Duration::ZERO);

@@ -4,7 +4,7 @@
 //! wherever it comes to something that cannot be done, and throws the copy away. What the real one
 //! finds out beforehand must be the same. Replies are compared as a whole, and behind each entry so
 //! is the store. A response with deferred reads is made whole some entries later, perhaps behind a
-//! compaction: its reads must not see any of that.
+//! compaction: its reads must not see any of that. Compares were evaluated some entries before.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,7 +20,8 @@ use clearlane_mvcc::{Store, StoreConfig};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest};
 use clearlane_server::AppliedPosition;
 use clearlane_server::apply::{
-    self, AppliedResponse, Limits, PartialResponse, ReadBudget, ReadMode, check, txn,
+    self, AppliedResponse, EvaluatedCompares, Limits, PartialResponse, ReadBudget, ReadMode, check,
+    txn,
 };
 use model::{Model, has_lease};
 use proptest::prelude::*;
@@ -53,12 +54,28 @@ impl StoreAndModel {
         StoreAndModel { engine, store, model, index: 0, read_mode, delay, partial }
     }
 
-    fn step(&mut self, request: &InternalRaftRequest) {
+    /// The compares of a transaction are evaluated so many requests before it is applied.
+    fn run(&mut self, requests: &[InternalRaftRequest], ahead: usize) {
+        let mut compares: Vec<_> = requests.iter().map(|_| None).collect();
+        for (number, request) in requests.iter().enumerate() {
+            if let Some(later) = requests.get(number + ahead)
+                && let Some(txn) = &later.txn
+            {
+                let read = self.store.begin_read();
+                let known = EvaluatedCompares::evaluate(&*read, &txn.compare).unwrap();
+                compares[number + ahead] = Some(known);
+            }
+            self.step(request, compares[number].as_ref());
+        }
+        self.make_deferred_reads(0);
+    }
+
+    fn step(&mut self, request: &InternalRaftRequest, compares: Option<&EvaluatedCompares>) {
         let checked = apply::check(request, &LIMITS);
         assert_eq!(checked, self.model.check(request, LIMITS.txn_ops_max), "{request:?}");
         if checked.is_ok() {
             self.read_beside(request);
-            self.apply(request);
+            self.apply(request, compares);
         }
     }
 
@@ -75,11 +92,12 @@ impl StoreAndModel {
         }
     }
 
-    fn apply(&mut self, request: &InternalRaftRequest) {
+    fn apply(&mut self, request: &InternalRaftRequest, compares: Option<&EvaluatedCompares>) {
         self.index += 1;
         let progress = AppliedPosition { index: self.index, term: 1, ..AppliedPosition::default() };
         let applied =
-            apply::apply(&*self.store, &has_lease, request, progress, self.read_mode).unwrap();
+            apply::apply(&*self.store, &has_lease, request, progress, self.read_mode, compares)
+                .unwrap();
         match (applied.result, self.model.apply(request)) {
             (Ok(response), Ok(expected)) => {
                 let partial = PartialResponse::new(response, applied.deferred_reads);
@@ -137,10 +155,9 @@ proptest! {
         era in prop::sample::select(Era::DISTINCT_STORES.to_vec()),
         read_mode in read_mode(),
         delay in 0..5_usize,
+        ahead in 0..6_usize,
     ) {
-        let mut world = StoreAndModel::new(era, read_mode, delay);
-        requests.iter().for_each(|request| world.step(request));
-        world.make_deferred_reads(0);
+        StoreAndModel::new(era, read_mode, delay).run(&requests, ahead);
     }
 
     #[test]
@@ -149,9 +166,7 @@ proptest! {
         read_mode in read_mode(),
         delay in 0..8_usize,
     ) {
-        let mut world = StoreAndModel::new(Era::Clearlane, read_mode, delay);
-        requests.iter().for_each(|request| world.step(request));
-        world.make_deferred_reads(0);
+        StoreAndModel::new(Era::Clearlane, read_mode, delay).run(&requests, delay);
     }
 }
 
@@ -170,7 +185,7 @@ fn the_histories_reach_both_ends_of_each_question() {
             let outcome =
                 apply::check(&request, &LIMITS).and_then(|()| world.model.clone().apply(&request));
             told.insert(outcome.map_or_else(|refused| refused.to_string(), |_| "done".into()));
-            world.step(&request);
+            world.step(&request, None);
             deferred += usize::from(world.has_deferred_reads());
         }
     }

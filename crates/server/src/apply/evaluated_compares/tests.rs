@@ -1,0 +1,283 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and reports"
+)]
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use clearlane_backend::{Config, Era, RangeVisitor};
+use clearlane_engine::{Bucket, KeyRange, MemoryEngine};
+use clearlane_mvcc::{
+    RangeOptions, RecordVisitor, Result as StoreResult, Store, StoreConfig, VersionVisitor,
+};
+use clearlane_proto::etcdserverpb::TxnRequest;
+use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::super::compare::all_hold;
+use super::super::txn::TxnPlan;
+use super::*;
+use crate::applied_position::AppliedPosition;
+
+type TestStore = Box<dyn Store<AppliedPosition>>;
+
+fn empty_store() -> TestStore {
+    let (applied, engine) = (AppliedPosition::default(), Arc::new(MemoryEngine::new()));
+    let before = AppliedPosition::pre_commit();
+    let config = StoreConfig::new(engine, Config::default(), before, applied);
+    clearlane_mvcc::open(Era::Clearlane, config).unwrap().0
+}
+
+/// Few keys, so that spans become empty and keys come back.
+fn random_key(chance: &mut StdRng) -> Vec<u8> {
+    let names: [&[u8]; 8] = [b"a", b"aa", b"b", b"c", b"d", b"e", b"f", b"zz"];
+    names[chance.random_range(0..names.len())].to_vec()
+}
+
+fn random_compare(chance: &mut StdRng, revision: i64) -> Compare {
+    let number = match chance.random_range(0..4) {
+        0 => chance.random_range(-1..4),
+        1 => 0,
+        _ => chance.random_range(0..=revision + 1),
+    };
+    let given = match chance.random_range(0..6) {
+        0 => TargetUnion::Version(number),
+        1 => TargetUnion::CreateRevision(number),
+        2 => TargetUnion::ModRevision(number),
+        3 => TargetUnion::Lease(number),
+        _ => TargetUnion::Value([b'x' + chance.random_range(0..3_u8)].to_vec().into()),
+    };
+    let target = match &given {
+        _ if chance.random_bool(0.1) => [0, 1, 2, 3, 4, 9][chance.random_range(0..6)],
+        TargetUnion::Version(_) => CompareTarget::Version as i32,
+        TargetUnion::CreateRevision(_) => CompareTarget::Create as i32,
+        TargetUnion::ModRevision(_) => CompareTarget::Mod as i32,
+        TargetUnion::Lease(_) => CompareTarget::Lease as i32,
+        TargetUnion::Value(_) => CompareTarget::Value as i32,
+    };
+    let range_end = match chance.random_range(0..5) {
+        0 => Vec::new(),
+        1 => vec![0],
+        2 => random_key(chance),
+        _ => b"zzz".to_vec(),
+    };
+    let result = if chance.random_bool(0.03) { 9 } else { chance.random_range(0..4) };
+    let (key, range_end) = (random_key(chance).into(), range_end.into());
+    Compare { result, target, key, range_end, target_union: Some(given) }
+}
+
+/// A transaction of one or more revisions; seldom a commit or a compaction. Returns the number of
+/// changes.
+fn change(store: &TestStore, chance: &mut StdRng) -> usize {
+    let mut txn = store.begin_write().unwrap();
+    for _ in 0..chance.random_range(1..5) {
+        let key = random_key(chance);
+        if chance.random_bool(0.4) {
+            let to = if chance.random_bool(0.3) { b"zzz".to_vec() } else { random_key(chance) };
+            txn.delete_range(KeyRange::new(&key, &to)).unwrap();
+        } else {
+            let value = [b'x' + chance.random_range(0..3_u8)];
+            txn.put(&key, &value, chance.random_range(0..3)).unwrap();
+        }
+        if chance.random_bool(0.3) {
+            assert!(txn.begin_next_revision());
+        }
+    }
+    let ended = txn.end(AppliedPosition::default()).unwrap();
+    if chance.random_bool(0.2) {
+        store.commit().unwrap();
+    }
+    if chance.random_bool(0.03) {
+        let read = store.begin_read();
+        let (now, compacted) = (read.revision(), read.compact_revision());
+        drop(read);
+        if now > compacted.max(1) {
+            let at = chance.random_range(compacted.max(1) + 1..=now);
+            let (mut job, _) = store.compact(at, AppliedPosition::default()).unwrap();
+            while !store.compact_step(&mut job, 3).unwrap() {}
+        }
+    }
+    let earlier = ended.earlier_revisions.iter().map(|(_, changes)| changes.len());
+    ended.changes.len() + earlier.sum::<usize>()
+}
+
+/// How often a result was known, with each outcome before and after, and how often it was not.
+#[derive(Debug, Default)]
+struct Coverage {
+    known: std::collections::BTreeMap<(bool, bool), usize>,
+    unknown: usize,
+    bounded: usize,
+}
+
+/// One evaluation, some changes, and again.
+fn check_updates(store: &TestStore, chance: &mut StdRng, coverage: &mut Coverage) {
+    let revision = store.begin_read().revision();
+    let count = chance.random_range(0..4);
+    let compares: Vec<_> = (0..count).map(|_| random_compare(chance, revision)).collect();
+    let mut known = EvaluatedCompares::evaluate(&*store.begin_read(), &compares).unwrap();
+    for _ in 0..chance.random_range(1..4) {
+        let mut changes = 0;
+        for _ in 0..chance.random_range(0..3) {
+            changes += change(store, chance);
+        }
+        let read = store.begin_read();
+        let expected = all_hold(&*read, &compares).unwrap();
+        let most = if chance.random_bool(0.2) { changes.saturating_sub(1) } else { changes };
+        match known.update(&*read, &compares, most).unwrap() {
+            Some(now) => {
+                assert_eq!(now.hold(), expected, "{known:?} {now:?} {compares:?}");
+                assert_eq!(now.revision(), read.revision());
+                *coverage.known.entry((known.hold(), now.hold())).or_default() += 1;
+                known = now;
+            }
+            None => {
+                let reads_changes = known.hold();
+                let is_bounded = reads_changes && most < changes;
+                let is_compacted = reads_changes && read.compact_revision() > known.revision();
+                assert!(is_bounded || is_compacted || !known.hold(), "{known:?} {compares:?}");
+                coverage.bounded += usize::from(is_bounded);
+                coverage.unknown += 1;
+                known = EvaluatedCompares::evaluate(&*read, &compares).unwrap();
+                assert_eq!(known.hold(), expected, "{known:?} {compares:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_result_and_the_changes_since_give_what_a_whole_evaluation_gives() {
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut chance = StdRng::seed_from_u64(seed);
+    let mut coverage = Coverage::default();
+    for _ in 0..40 {
+        let store = empty_store();
+        for _ in 0..150 {
+            check_updates(&store, &mut chance, &mut coverage);
+        }
+    }
+    println!("{coverage:?}");
+    let enough = |before, after| coverage.known.get(&(before, after)).is_some_and(|it| *it > 100);
+    assert!(enough(true, true) && enough(true, false) && enough(false, false), "{coverage:?}");
+    assert!(coverage.unknown > 100 && coverage.bounded > 20, "{coverage:?}");
+}
+
+#[test]
+fn a_result_of_a_later_state_is_not_used() {
+    let store = empty_store();
+    let before = store.begin_snapshot_read().unwrap();
+    let mut txn = store.begin_write().unwrap();
+    txn.put(b"a", b"x", 0).unwrap();
+    drop(txn.end(AppliedPosition::default()).unwrap());
+    let known = EvaluatedCompares::evaluate(&*store.begin_read(), &[]).unwrap();
+    assert_eq!(known.update(&*before, &[], 100).unwrap(), None);
+}
+
+/// Counts the keys that are looked at.
+struct CountedRead<'r> {
+    read: &'r dyn ReadTxn,
+    looked_at: Cell<usize>,
+}
+
+impl CountedRead<'_> {
+    fn count(&self) {
+        self.looked_at.set(self.looked_at.get() + 1);
+    }
+}
+
+impl ReadTxn for CountedRead<'_> {
+    fn revision(&self) -> i64 {
+        self.read.revision()
+    }
+
+    fn compact_revision(&self) -> i64 {
+        self.read.compact_revision()
+    }
+
+    fn visit_records(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut RecordVisitor<'_>,
+    ) -> StoreResult<u64> {
+        self.read.visit_records(range, options, &mut |record| {
+            self.count();
+            visit(record)
+        })
+    }
+
+    fn visit_versions(&self, range: KeyRange<'_>, visit: &mut VersionVisitor<'_>) -> bool {
+        self.read.visit_versions(range, &mut |key, version| {
+            self.count();
+            visit(key, version)
+        })
+    }
+
+    fn visit_changed_keys(
+        &self,
+        after: i64,
+        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> StoreResult<bool> {
+        self.read.visit_changed_keys(after, &mut |key| {
+            self.count();
+            visit(key)
+        })
+    }
+
+    fn get(&self, bucket: Bucket, key: &[u8]) -> StoreResult<Option<Bytes>> {
+        self.read.get(bucket, key)
+    }
+
+    fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> StoreResult<()> {
+        self.read.scan(bucket, visit)
+    }
+}
+
+#[test]
+fn when_the_entry_is_applied_few_keys_are_looked_at() {
+    const KEYS: usize = 3000;
+    const CHANGED: usize = 10;
+    let store = empty_store();
+    let put_all = |keys: std::ops::Range<usize>| {
+        let mut txn = store.begin_write().unwrap();
+        for number in keys {
+            txn.put(format!("k{number:04}").as_bytes(), b"x", 0).unwrap();
+        }
+        drop(txn.end(AppliedPosition::default()).unwrap());
+    };
+    put_all(0..KEYS);
+    let compare = |target: CompareTarget, given| Compare {
+        result: CompareResult::Equal.into(),
+        target: target.into(),
+        key: "k".into(),
+        range_end: "l".into(),
+        target_union: Some(given),
+    };
+    let values = compare(CompareTarget::Value, TargetUnion::Value("x".into()));
+    let leases = compare(CompareTarget::Lease, TargetUnion::Lease(0));
+    let created = compare(CompareTarget::Create, TargetUnion::CreateRevision(2));
+    let broken = compare(CompareTarget::Version, TargetUnion::Version(2));
+    for (compare, holds, changed) in [
+        (vec![values.clone()], true, CHANGED),
+        (vec![created.clone(), leases, values.clone()], true, 2 * CHANGED),
+        // The first key is enough.
+        (vec![broken], false, 0),
+    ] {
+        let txn = TxnRequest { compare, ..TxnRequest::default() };
+        let view = store.begin_snapshot_read().unwrap();
+        let before = EvaluatedCompares::evaluate(&*view, &txn.compare).unwrap();
+        put_all(5..5 + CHANGED);
+        let view = store.begin_snapshot_read().unwrap();
+        let read = CountedRead { read: &*view, looked_at: Cell::new(0) };
+        let plan = TxnPlan::new(&read, &txn, Some(&before)).unwrap();
+        assert_eq!(plan.succeeded(), holds);
+        let looked_at = read.looked_at.replace(0);
+        assert!(looked_at <= CHANGED + changed + 1, "{looked_at} keys for {:?}", txn.compare);
+        assert_eq!(TxnPlan::new(&read, &txn, None).unwrap().succeeded(), holds);
+        assert!(!holds || read.looked_at.get() >= KEYS);
+    }
+}
