@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::task::{Context, Poll, Waker};
 
+use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_raft::Error;
 use clearlane_server::apply::EvaluatedCompares;
 use clearlane_server::replica::{
@@ -142,19 +143,23 @@ impl Cluster {
             }
             Request::Read { .. } => self.submit(id, waiter, ReplicaInput::ReadIndex),
             _ => {
-                let request = Box::new(encode(&Proposal::Client(request)));
-                // The other members do without: all must come to the same state.
-                let compares = match &request.txn {
-                    Some(txn) => {
-                        let read = running.applier.store.begin_read();
-                        EvaluatedCompares::evaluate(&*read, &txn.compare).ok().map(Box::new)
-                    }
-                    None => None,
-                };
-                self.submit(id, waiter, |of| ReplicaInput::Propose { request, compares, of });
+                let request = encode(&Proposal::Client(request));
+                self.propose(id, waiter, request);
             }
         }
         Ok(())
+    }
+
+    /// The compares of a transaction are evaluated at this member alone, at once and when it is
+    /// applied: all members must come to the same state.
+    pub(super) fn propose(&mut self, id: u64, waiter: RequestWaiter, request: InternalRaftRequest) {
+        let Some(running) = self.running(id) else { return };
+        let compares = request.txn.as_ref().and_then(|txn| {
+            let read = running.applier.store.begin_read();
+            EvaluatedCompares::evaluate(&*read, &txn.compare).ok().map(Box::new)
+        });
+        let request = Box::new(request);
+        self.submit(id, waiter, |of| ReplicaInput::Propose { request, compares, of });
     }
 
     /// Does nothing if the member does not run.

@@ -222,9 +222,9 @@ impl Cluster {
         let Some(RunningMember { applier, .. }) = self.running(id) else { return };
         let at = applier.store.begin_read().revision() - back;
         if at > 1 {
-            let request = Box::new(encode(&Proposal::Compact(at)));
+            let request = encode(&Proposal::Compact(at));
             self.trace_line(format_args!("{id} is to propose to compact at {at}"));
-            self.submit(id, RequestWaiter::Ignored, |of| RaftInput::Propose(request, of));
+            self.propose(id, RequestWaiter::Ignored, request);
         }
     }
 

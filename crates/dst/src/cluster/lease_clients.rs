@@ -106,8 +106,7 @@ impl Cluster {
 
     fn propose_lease_op(&mut self, member: u64, op: LeaseOp) {
         let waiter = RequestWaiter::LeaseOp { is_revoke: matches!(op, LeaseOp::Revoke(_)) };
-        let request = Box::new(encode(&Proposal::Lease(op)));
-        self.submit(member, waiter, |of| RaftInput::Propose(request, of));
+        self.propose(member, waiter, encode(&Proposal::Lease(op)));
     }
 
     /// None is kept alive at the end, so all must expire.
