@@ -158,7 +158,8 @@ impl Cluster {
         let request = InternalRaftRequest { put, ..InternalRaftRequest::default() };
         self.proposed += 1;
         let of = RequestId { queue: 0, slot: self.proposed, generation: 0 };
-        self.leader().handle_event(ReplicaInput::Propose(Box::new(request), of));
+        let (request, compares) = (Box::new(request), None);
+        self.leader().handle_event(ReplicaInput::Propose { request, compares, of });
         u64::from(of.slot)
     }
 

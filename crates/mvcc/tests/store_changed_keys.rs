@@ -46,7 +46,7 @@ fn each_change_after_a_revision_comes_in_its_order() {
         let mut txn = store.begin_write().unwrap();
         for _ in 0..chance.random_range(0..4) {
             let key = vec![b'a' + chance.random_range(0..5_u8)];
-            let range = KeyRange::new(&key, &[b'z']);
+            let range = KeyRange::new(&key, b"z");
             if chance.random_bool(0.2) {
                 let there = txn.range(range, RangeOptions::default()).unwrap().records;
                 txn.delete_range(range).unwrap();

@@ -1,5 +1,5 @@
-//! Compares over many keys are evaluated before their transaction is proposed, in the read pool: the
-//! apply loop, where all later writes wait, [looks at what has changed
+//! Compares over many keys are evaluated before their transaction is proposed, in the read pool:
+//! the apply loop, where all later writes wait, [looks at what has changed
 //! since](crate::apply::EvaluatedCompares).
 //!
 //! ```text
@@ -8,8 +8,8 @@
 //!   apply loop                                                    the changes since ─▶ decide
 //! ```
 //!
-//! An evaluation may take as long as hundreds of thousands of puts. So the pool looks at the changes
-//! behind it, too, until few are left.
+//! An evaluation may take as long as thousands of puts. So the pool looks at the changes behind it,
+//! too, until few are left.
 
 use std::sync::Arc;
 

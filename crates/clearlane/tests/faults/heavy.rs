@@ -66,7 +66,8 @@ fn ten_ranges() -> TxnRequest {
     TxnRequest { success: [own].into_iter().chain(ranges).collect(), ..TxnRequest::default() }
 }
 
-/// Of values, each over a span of its own: the apply loop walks over all records for each of them.
+/// Of values, each over a span of its own, and of a nested transaction: the apply loop walks over
+/// all records for each of them.
 fn ten_compares() -> TxnRequest {
     let compare = |number| Compare {
         result: CompareResult::NotEqual.into(),
@@ -77,7 +78,9 @@ fn ten_compares() -> TxnRequest {
     };
     let own = op(Request::RequestPut(put("own", "compares")));
     let compare = (0..10).map(compare).collect();
-    TxnRequest { compare, success: vec![own], ..TxnRequest::default() }
+    let nested = TxnRequest { compare, success: vec![own], ..TxnRequest::default() };
+    let success = vec![op(Request::RequestTxn(nested))];
+    TxnRequest { success, ..TxnRequest::default() }
 }
 
 /// Small puts and fresh reads at a member, one after the other, until told to stop. Returns what

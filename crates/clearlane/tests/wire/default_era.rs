@@ -204,7 +204,7 @@ fn a_busy_read_pool_holds_up_expensive_reads_alone() {
 }
 
 /// Keys `k0000` and so on, a hundred in a revision.
-async fn put_keys(client: &mut Client, count: usize) {
+pub(crate) async fn put_keys(client: &mut Client, count: usize) {
     for first in (0..count).step_by(100) {
         let puts = (first..count.min(first + 100)).map(|number| {
             op(Request::RequestPut(put(format!("k{number:04}"), (number % 7).to_string())))

@@ -16,19 +16,23 @@ use crate::client::{Client, Reply, frame, with_server};
 use crate::default_era::{BusyReadPool, sorted};
 use crate::support::{get, op, put};
 
-const PUT: &str = "/etcdserverpb.KV/Put";
+pub(crate) const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
 const DELETE: &str = "/etcdserverpb.KV/DeleteRange";
-const TXN: &str = "/etcdserverpb.KV/Txn";
+pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
 const COMPACT: &str = "/etcdserverpb.KV/Compact";
 /// More than a transaction reads by itself.
 const KEYS: usize = 300;
 
-async fn call<M: Message + Default>(client: &mut Client, path: &str, message: &impl Message) -> M {
+pub(crate) async fn call<M: Message + Default>(
+    client: &mut Client,
+    path: &str,
+    message: &impl Message,
+) -> M {
     decoded(client.call(path, &[], message).await)
 }
 
-fn decoded<M: Message + Default>(reply: Reply) -> M {
+pub(crate) fn decoded<M: Message + Default>(reply: Reply) -> M {
     assert_eq!(reply.code, "0", "{}", reply.message);
     M::decode(reply.body.slice(5..)).unwrap()
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod client;
+mod compares_ahead;
 mod compressed;
 mod deadlines;
 mod default_era;

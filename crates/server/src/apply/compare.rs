@@ -10,8 +10,8 @@
 //!   must decide alike.
 //!
 //! A span of keys is walked once for all compares of it, up to the first key for which one does not
-//! hold. Versions and revisions are in the index. Later entries wait meanwhile, unless the walk [was
-//! made before](super::evaluated_compares).
+//! hold. Versions and revisions are in the index. Later entries wait meanwhile, unless the walk
+//! [was made before](super::evaluated_compares).
 
 use std::cmp::Ordering;
 use std::ops::ControlFlow;

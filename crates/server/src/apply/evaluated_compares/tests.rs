@@ -1,3 +1,5 @@
+//! What was evaluated before and the changes since, against a whole evaluation: over random stores.
+
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
