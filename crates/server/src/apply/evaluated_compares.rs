@@ -22,8 +22,9 @@ use super::compare::{SortedCompares, SpanCompares};
 use super::key_span::KeySpan;
 use super::rejection::ApplyError;
 
-/// The cost of a change that is looked at, in bytes read: its key is looked up, too.
-const CHANGE_COST_BYTES: usize = 1024;
+/// The cost of a change that is visited, and of a key that is looked up, in bytes read.
+const CHANGE_COST_BYTES: usize = 256;
+const LOOKUP_COST_BYTES: usize = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvaluatedCompares {
@@ -103,10 +104,12 @@ fn outcome_after_changes(
     compares: &SortedCompares<'_>,
     changed: &BTreeSet<Vec<u8>>,
 ) -> Result<Outcome, ApplyError> {
+    let mut steps = YieldPoints::default();
     for compares in compares.by_walk() {
         let range = compares.range();
         let from = changed.range::<[u8], _>((Bound::Included(range.from), Bound::Unbounded));
         for key in from.take_while(|key| range.contains(key)) {
+            steps.advance(LOOKUP_COST_BYTES);
             if fails_for(&compares, read, key)? {
                 return Ok(Outcome::FailForKey(key.clone()));
             }
