@@ -92,6 +92,12 @@ pub trait WriteTx<T>: ReadTx {
     /// value should own its buffer: a slice of a larger one keeps all of that alive.
     fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()>;
 
+    /// As [`put`](WriteTx::put) into bucket `key`, of one of several values that lie in a small
+    /// buffer and are all put: such a record counts as less memory while it is pending.
+    fn put_shared(&mut self, key: &[u8], value: Bytes) -> Result<()> {
+        self.put(Bucket::Key, key, value)
+    }
+
     /// Removes a record, from any bucket but `key`.
     fn delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()>;
 

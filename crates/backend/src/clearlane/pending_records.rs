@@ -51,7 +51,9 @@ impl Chunk {
 /// The part of the list that one state shows. Cloning it copies a pointer.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingRecords {
-    chunks: Arc<[Arc<Chunk>]>,
+    /// An open write transaction has a list of its own from its first new chunk on, and adds the
+    /// others where it is: a large one would copy its list for each of them.
+    chunks: Arc<Vec<Arc<Chunk>>>,
     /// Where this part begins; everything below is in the engine.
     pub(crate) begin: u64,
     /// Where this part ends; a commit of it makes everything below durable.
@@ -60,7 +62,7 @@ pub(crate) struct PendingRecords {
 
 impl PendingRecords {
     pub(crate) fn empty() -> PendingRecords {
-        PendingRecords { chunks: Arc::new([]), begin: 0, end: 0 }
+        PendingRecords { chunks: Arc::default(), begin: 0, end: 0 }
     }
 
     /// The key of the oldest pending record. Smaller keys are in the engine, others are here.
@@ -89,7 +91,7 @@ impl PendingRecords {
         let behind = self.chunks.partition_point(|chunk| chunk.first <= begin);
         let keep = match behind.saturating_sub(1) {
             0 => Arc::clone(&self.chunks),
-            superfluous => self.chunks[superfluous..].into(),
+            superfluous => Arc::new(self.chunks[superfluous..].to_vec()),
         };
         PendingRecords { chunks: keep, begin, end: self.end }
     }
@@ -165,7 +167,7 @@ impl RecordAppender {
 
     fn start_chunk(&mut self, records: &mut PendingRecords) -> Arc<Chunk> {
         let chunk = Arc::new(Chunk::starting_at(records.end));
-        records.chunks = records.chunks.iter().cloned().chain([Arc::clone(&chunk)]).collect();
+        Arc::make_mut(&mut records.chunks).push(Arc::clone(&chunk));
         self.used = 0;
         self.bytes = 0;
         chunk
@@ -201,6 +203,18 @@ mod tests {
             assert_eq!(behind, 2_000 - number.div_ceil(2), "from {number}");
         }
         assert!(records.find(&key(4_000)).is_none());
+    }
+
+    #[test]
+    fn a_list_that_goes_on_leaves_earlier_ones_as_they_were() {
+        let (records, mut tail) = records_of(0..700, 1);
+        let mut later = records.clone();
+        for number in 700..3_000 {
+            tail.append(&mut later, key(number), Bytes::new());
+        }
+        assert_eq!((records.iter().count(), later.iter().count()), (700, 3_000));
+        assert_eq!((records.chunks.len(), later.chunks.len()), (2, 6));
+        assert!(records.find(&key(700)).is_none() && later.find(&key(2_999)).is_some());
     }
 
     #[test]

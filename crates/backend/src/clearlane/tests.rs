@@ -20,7 +20,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
 use super::atomic_state::AtomicState;
-use super::writer::{CHANGE_OVERHEAD, RECORD_OVERHEAD};
+use super::writer::{CHANGE_OVERHEAD, RECORD_OVERHEAD, SHARED_RECORD_OVERHEAD};
 use super::{BackendState, Defragmentation, SnapshotBackend};
 use crate::clearlane::read_tx::SnapshotReadTx;
 use crate::{Backend, Config, PreCommit, ReadTx, WriteTx};
@@ -351,6 +351,26 @@ fn a_commit_leaves_nothing_pending_but_what_came_meanwhile() {
     assert_eq!(pending(&backend.current.load()), (2, 2, 4, 2 * overhead + 3 + 2 + 3 + 1));
     [Step::Write, Step::Publish].into_iter().for_each(|step| world.run(step));
     assert_eq!(pending(&backend.current.load()), (1, 1, 2, overhead + 3 + 1));
+}
+
+#[test]
+fn records_that_share_a_buffer_are_read_as_others_and_count_as_less() {
+    let backend = fresh_backend();
+    let buffer = Bytes::from_static(b"onetwo");
+    let mut tx = backend.begin_write().unwrap();
+    tx.put_shared(b"r1", buffer.slice(..3)).unwrap();
+    tx.put_shared(b"r2", buffer.slice(3..)).unwrap();
+    let refused = tx.put_shared(b"r2", buffer.clone()).unwrap_err();
+    assert!(matches!(refused, crate::Error::OutOfOrder { .. }));
+    drop(tx.end(1).unwrap());
+    let (state, expected) = (backend.current.load(), 2 * (2 + 3 + SHARED_RECORD_OVERHEAD));
+    assert_eq!((state.pending_ops(), state.pending_bytes()), (2, expected));
+    for _ in 0..2 {
+        let read = backend.begin_snapshot_read();
+        assert_eq!(read.get(Bucket::Key, b"r1").unwrap(), Some(buffer.slice(..3)));
+        assert_eq!(read.get(Bucket::Key, b"r2").unwrap(), Some(buffer.slice(3..)));
+        backend.commit().unwrap();
+    }
 }
 
 #[test]

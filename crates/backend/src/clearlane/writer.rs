@@ -25,6 +25,8 @@ use crate::record_key::RecordKey;
 
 /// What a pending record takes in memory besides its key and value: a slot, and the value's buffer.
 pub(crate) const RECORD_OVERHEAD: u64 = 96;
+/// The same of a record whose value shares its buffer with others.
+pub(crate) const SHARED_RECORD_OVERHEAD: u64 = 56;
 /// What a pending change takes besides: its entry in the map, and its part of the copied paths.
 pub(crate) const CHANGE_OVERHEAD: u64 = 224;
 
@@ -59,11 +61,18 @@ impl<'b, T: Clone + Send + Sync + std::fmt::Debug> SnapshotWriteTx<'b, T> {
         SnapshotWriteTx { backend, writer, base_state, own_state, changes, ended: false }
     }
 
-    fn put_record(&mut self, key: &[u8], value: Bytes) -> Result<()> {
+    fn put_record(&mut self, key: &[u8], value: Bytes, overhead: u64) -> Result<()> {
+        let bytes = (key.len() + value.len()) as u64 + overhead;
         let key = RecordKey::checked_after(key, self.writer.last_key.as_ref())?;
         self.writer.last_key = Some(key);
         self.writer.appender.append(&mut self.own_state.pending_records, key, value);
+        self.count_op(bytes);
         Ok(())
+    }
+
+    fn count_op(&mut self, bytes: u64) {
+        self.own_state.written.ops += 1;
+        self.own_state.written.bytes += bytes;
     }
 
     fn add_change(&mut self, bucket: Bucket, key: &[u8], change: PendingChange) {
@@ -120,26 +129,24 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> ReadTx for SnapshotWriteTx<'_, T>
 
 impl<T: Clone + Send + Sync + std::fmt::Debug + 'static> WriteTx<T> for SnapshotWriteTx<'_, T> {
     fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {
-        let mut bytes = (key.len() + value.len()) as u64;
         if bucket == Bucket::Key {
-            self.put_record(key, value)?;
-            bytes += RECORD_OVERHEAD;
-        } else {
-            self.add_change(bucket, key, Some(value));
-            bytes += CHANGE_OVERHEAD;
+            return self.put_record(key, value, RECORD_OVERHEAD);
         }
-        self.own_state.written.ops += 1;
-        self.own_state.written.bytes += bytes;
+        self.count_op((key.len() + value.len()) as u64 + CHANGE_OVERHEAD);
+        self.add_change(bucket, key, Some(value));
         Ok(())
+    }
+
+    fn put_shared(&mut self, key: &[u8], value: Bytes) -> Result<()> {
+        self.put_record(key, value, SHARED_RECORD_OVERHEAD)
     }
 
     fn delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
         if bucket == Bucket::Key {
             return Err(Error::AppendOnly);
         }
+        self.count_op(key.len() as u64 + CHANGE_OVERHEAD);
         self.add_change(bucket, key, None);
-        self.own_state.written.ops += 1;
-        self.own_state.written.bytes += key.len() as u64 + CHANGE_OVERHEAD;
         Ok(())
     }
 
