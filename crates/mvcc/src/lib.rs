@@ -52,7 +52,7 @@ pub use revision::{RecordKind, Revision, RevisionKey};
 pub use tree_index::locked::{CompactionLock, LockedIndex};
 pub use tree_index::persistent::{PersistentIndex, PersistentSnapshot};
 pub use tree_index::{
-    ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, SortedRunBuilder, TreeIndex,
-    VersionVisitor,
+    ChangeVisitor, IndexCompaction, IndexSnapshot, KeySelection, KeyVisitor, SortedRun,
+    SortedRunBuilder, TreeIndex, VersionVisitor,
 };
 pub use watch::WatchableKv;

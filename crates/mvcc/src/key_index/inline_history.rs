@@ -80,7 +80,8 @@ impl InlineHistory {
         Some(InlineHistory { main, created, version_or_first_sub, sub, encoded_len, shape })
     }
 
-    pub(super) fn unpack(&self) -> (ChangeContext, ArrayVec<KeyChange, 2>) {
+    /// With room for one change more.
+    pub(super) fn unpack(&self) -> (ChangeContext, ArrayVec<KeyChange, 3>) {
         let mut changes = ArrayVec::new();
         let version = match self.shape {
             Shape::Put => i64::from(self.version_or_first_sub),

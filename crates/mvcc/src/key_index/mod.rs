@@ -24,8 +24,6 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
-
 use self::chunked_history::ChunkedHistory;
 pub use self::encoded_len::EncodedLen;
 use self::inline_history::InlineHistory;
@@ -89,8 +87,8 @@ impl KeyIndex {
         assert!(newest < revision, "a change at {revision} comes after one at {newest}");
         match &mut self.0 {
             Representation::Inline(short) => {
-                let (first, changes) = short.unpack();
-                let changes: ArrayVec<KeyChange, 3> = changes.into_iter().chain([change]).collect();
+                let (first, mut changes) = short.unpack();
+                changes.push(change);
                 *self = KeyIndex::of(first, &changes);
             }
             Representation::Chunked(long) => ChunkedHistory::push(long, origin, change),

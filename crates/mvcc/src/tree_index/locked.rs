@@ -22,7 +22,10 @@ use clearlane_engine::KeyRange;
 use imbl::OrdMap;
 
 use super::key::Key;
-use super::{ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, TreeIndex, VersionVisitor};
+use super::{
+    ChangeVisitor, IndexCompaction, IndexSnapshot, KeySelection, KeyVisitor, SortedRun, TreeIndex,
+    VersionVisitor,
+};
 use crate::key_index::{EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
 
@@ -166,6 +169,35 @@ impl TreeIndex for LockedIndex {
 
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version> {
         self.tree.write().get_mut(key)?.tombstone(revision)
+    }
+
+    /// As in etcd, the lock is taken for the walk, and then for each key.
+    fn tombstone_all(
+        &mut self,
+        keys: KeySelection<'_>,
+        first: Revision,
+        visit: &mut KeyVisitor<'_>,
+    ) {
+        let mut revision = first;
+        let mut tombstone = |key: &[u8]| {
+            let mut tree = self.tree.write();
+            let ended = tree.get_mut(key).and_then(|history| history.tombstone(revision));
+            drop(tree);
+            if ended.is_some() {
+                revision.sub += 1;
+                visit(key);
+            }
+        };
+        match keys {
+            KeySelection::Range(range) => {
+                let tree = self.tree.read();
+                let live = versions(&tree, range, i64::MAX);
+                let keys: Vec<Key> = live.map(|(key, _)| Key::new(key)).collect();
+                drop(tree);
+                keys.iter().for_each(|key| tombstone(key));
+            }
+            KeySelection::Sorted(keys) => keys.iter().for_each(|key| tombstone(key)),
+        }
     }
 
     fn restore(&mut self, runs: Vec<SortedRun>) {

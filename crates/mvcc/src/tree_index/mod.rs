@@ -22,6 +22,7 @@ pub mod persistent;
 use std::fmt::Debug;
 use std::ops::ControlFlow;
 
+use bytes::Bytes;
 use clearlane_engine::KeyRange;
 
 pub(crate) use self::key::Key;
@@ -32,6 +33,25 @@ use crate::revision::{RecordKind, Revision};
 pub type VersionVisitor<'v> = dyn FnMut(&[u8], Version) -> ControlFlow<()> + 'v;
 
 pub type ChangeVisitor<'v> = dyn FnMut(Revision, RecordKind) -> ControlFlow<()> + 'v;
+
+pub type KeyVisitor<'v> = dyn FnMut(&[u8]) + 'v;
+
+/// Which keys are to be deleted.
+#[derive(Clone, Copy, Debug)]
+pub enum KeySelection<'k> {
+    Range(KeyRange<'k>),
+    /// Single keys, each above the one before. They may have no value.
+    Sorted(&'k [Bytes]),
+}
+
+impl KeySelection<'_> {
+    fn is_empty(&self) -> bool {
+        match self {
+            KeySelection::Range(range) => range.is_empty(),
+            KeySelection::Sorted(keys) => keys.is_empty(),
+        }
+    }
+}
 
 /// A reader's side of the index. `at` is a main revision, all of whose changes count.
 pub trait IndexSnapshot: Clone + Debug + Send + Sync {
@@ -118,6 +138,21 @@ pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
     /// The key has no value from `revision` on. Returns the version that ended; `None` if there
     /// was none, and then nothing has changed and no tombstone is to be written.
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version>;
+
+    /// How many keys of a range have a value, if it takes no walk to know.
+    fn live_count(&self, _range: KeyRange<'_>) -> Option<u64> {
+        None
+    }
+
+    /// None of these keys has a value any more. Those that had one get their tombstones in key
+    /// order, the first of them at `first`, each other one at the next sub revision. Calls `visit`
+    /// for each.
+    fn tombstone_all(
+        &mut self,
+        keys: KeySelection<'_>,
+        first: Revision,
+        visit: &mut KeyVisitor<'_>,
+    );
 
     /// Fills the index, which is empty, with the records of a store: see [`SortedRun`]. The runs
     /// come in the order of their revisions.

@@ -1,7 +1,10 @@
 //! Both tree indexes raced against the model, over random operations.
 
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
 use clearlane_engine::KeyRange;
-use clearlane_mvcc::Revision;
+use clearlane_mvcc::{KeySelection, Revision};
 use proptest::prelude::*;
 
 use crate::subject::{self, Record, TestedIndex};
@@ -10,12 +13,19 @@ use crate::subject::{self, Record, TestedIndex};
 enum Operation {
     /// One transaction: each key is put, or deleted if it is there.
     Write(Vec<(u16, bool)>),
+    /// All of an interval, or the keys of a list, in a transaction.
+    DeleteRange(u16, u16),
+    DeleteKeys(Vec<u16>),
     /// At so many revisions before the newest, so many keys to a step, one put between steps.
     Compact(i64, usize),
     /// From the records, in so many runs.
     Restore(usize),
     /// Reads over an interval, at so many revisions before the newest.
-    Read { ends: (u16, u16), back: i64, limit: u64 },
+    Read {
+        ends: (u16, u16),
+        back: i64,
+        limit: u64,
+    },
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -24,6 +34,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     let read = ((key(), key()), prop_oneof![Just(0), 0..40_i64], 0..20_u64);
     prop_oneof![
         12 => changes.prop_map(Operation::Write),
+        1 => (key(), key()).prop_map(|(from, to)| Operation::DeleteRange(from, to)),
+        1 => prop::collection::vec(key(), 0..60).prop_map(Operation::DeleteKeys),
         2 => (0..30_i64, 1..40_usize).prop_map(|(back, keys)| Operation::Compact(back, keys)),
         1 => (1..5_usize).prop_map(Operation::Restore),
         6 => read.prop_map(|(ends, back, limit)| Operation::Read { ends, back, limit }),
@@ -61,6 +73,15 @@ impl Race {
                     }
                 }
             }
+            Operation::DeleteRange(from, to) => {
+                let ends = [key(*from), key(*to)];
+                self.delete(KeySelection::Range(KeyRange::new(&ends[0], &ends[1])));
+            }
+            Operation::DeleteKeys(numbers) => {
+                let keys: BTreeSet<Bytes> =
+                    numbers.iter().map(|number| key(*number).into()).collect();
+                self.delete(KeySelection::Sorted(&Vec::from_iter(keys)));
+            }
             Operation::Compact(back, keys_max) => self.compact(self.main - back, *keys_max),
             Operation::Restore(runs) => {
                 self.sides = self.sides.each_ref().map(|side| side.rebuild(&self.records, *runs));
@@ -89,6 +110,17 @@ impl Race {
         if version.is_some() {
             let version = version.filter(|_| is_put);
             self.records.push(Record { key, revision, version });
+        }
+    }
+
+    fn delete(&mut self, keys: KeySelection<'_>) {
+        self.main += 1;
+        let first = Revision::new(self.main, 0);
+        let [deleted, expected] = self.sides.each_mut().map(|side| side.tombstone_all(keys, first));
+        assert_eq!(deleted, expected, "{keys:?}");
+        for (key, sub) in deleted.into_iter().zip(0..) {
+            let revision = Revision::new(self.main, sub);
+            self.records.push(Record { key, revision, version: None });
         }
     }
 

@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use clearlane_contention::Registry;
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::{
-    CompactionLock, EncodedLen, IndexSnapshot, LockedIndex, PersistentIndex, Revision, SortedRun,
-    SortedRunBuilder, TreeIndex, Version,
+    CompactionLock, EncodedLen, IndexSnapshot, KeySelection, LockedIndex, PersistentIndex,
+    Revision, SortedRun, SortedRunBuilder, TreeIndex, Version,
 };
 
 use crate::plain::PlainIndex;
@@ -34,6 +34,8 @@ pub(crate) trait TestedIndex {
     fn view(&self) -> Box<dyn TestedSnapshot>;
     fn put(&mut self, key: &[u8], revision: Revision) -> Version;
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version>;
+    /// Returns the keys that had a value.
+    fn tombstone_all(&mut self, keys: KeySelection<'_>, first: Revision) -> Vec<Vec<u8>>;
     /// `between` happens between the steps, if there are any.
     fn compact(
         &mut self,
@@ -85,6 +87,12 @@ impl<I: NewIndex> TestedIndex for RealIndex<I> {
 
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version> {
         self.0.tombstone(key, revision)
+    }
+
+    fn tombstone_all(&mut self, keys: KeySelection<'_>, first: Revision) -> Vec<Vec<u8>> {
+        let mut deleted = Vec::new();
+        self.0.tombstone_all(keys, first, &mut |key| deleted.push(key.to_vec()));
+        deleted
     }
 
     fn compact(
@@ -198,6 +206,22 @@ impl TestedIndex for PlainIndex {
 
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version> {
         self.0.get_mut(key)?.tombstone(revision)
+    }
+
+    fn tombstone_all(&mut self, keys: KeySelection<'_>, first: Revision) -> Vec<Vec<u8>> {
+        let keys: Vec<Vec<u8>> = match keys {
+            KeySelection::Range(range) => {
+                self.versions(range, first.main).into_iter().map(|(key, _)| key).collect()
+            }
+            KeySelection::Sorted(keys) => keys.iter().map(|key| key.to_vec()).collect(),
+        };
+        let mut revision = first;
+        let mut tombstone = |key: &Vec<u8>| {
+            let had_value = self.tombstone(key, revision).is_some();
+            revision.sub += i64::from(had_value);
+            had_value
+        };
+        keys.into_iter().filter(|key| tombstone(key)).collect()
     }
 
     fn compact(

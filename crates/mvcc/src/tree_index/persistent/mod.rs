@@ -1,8 +1,8 @@
 //! The default era's index: a tree that is not changed where a reader could see it.
 //!
 //! A reader holds a pointer to a root. A change copies those nodes on its way that a snapshot has,
-//! the first one behind a snapshot the root among them, and shares all others (`edit.rs`); nodes
-//! that no snapshot has are changed in place. Each child is stored with its number of live keys, so
+//! and shares all others; nodes that no snapshot has are changed in place: one key in `edit.rs`,
+//! those of a deletion in `edit_many.rs`. Each child is stored with its number of live keys, so
 //! counting a range at the newest revision is one way down for each of its ends, and no walk. At an
 //! older revision a range is walked. The index has no lock: its writer stands behind the store's.
 //!
@@ -16,6 +16,7 @@
 
 mod build;
 mod edit;
+mod edit_many;
 mod node;
 
 use std::ops::ControlFlow;
@@ -24,7 +25,10 @@ use clearlane_engine::KeyRange;
 
 use self::edit::Edit;
 use self::node::{Node, Slot};
-use super::{ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, TreeIndex, VersionVisitor};
+use super::{
+    ChangeVisitor, IndexCompaction, IndexSnapshot, KeySelection, KeyVisitor, SortedRun, TreeIndex,
+    VersionVisitor,
+};
 use crate::key_index::{EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
 
@@ -181,6 +185,37 @@ impl TreeIndex for PersistentIndex {
             Edit::Keep
         });
         Some(ended)
+    }
+
+    fn live_count(&self, range: KeyRange<'_>) -> Option<u64> {
+        // Most deletions are of one key, and to find one takes less than to count.
+        let mut found = 0;
+        self.current.walk(range, i64::MAX, &mut |_, _| {
+            found += 1;
+            if found == 1 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        Some(if found < 2 { found } else { self.current.count_live(range) })
+    }
+
+    fn tombstone_all(
+        &mut self,
+        keys: KeySelection<'_>,
+        first: Revision,
+        visit: &mut KeyVisitor<'_>,
+    ) {
+        if keys.is_empty() {
+            return;
+        }
+        let mut revision = first;
+        let tombstoned =
+            edit_many::tombstone_all(&mut self.current.root, keys, &mut |key, history| {
+                history.tombstone(revision);
+                revision.sub += 1;
+                visit(key);
+            });
+        if tombstoned > 0 {
+            self.advance(first);
+        }
     }
 
     fn restore(&mut self, runs: Vec<SortedRun>) {

@@ -12,7 +12,7 @@
 //! that is there, a delete, a compaction that leaves something) is done in place if no other tree
 //! has the node.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use clearlane_engine::KeyRange;
@@ -103,9 +103,9 @@ impl Node {
         visit: &mut dyn FnMut(&Slot) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         match self {
-            Node::Leaf(slots) => slots_in(slots, range).iter().try_for_each(visit),
+            Node::Leaf(slots) => slots[slots_in(slots, range)].iter().try_for_each(visit),
             Node::Inner(children) => {
-                let within = children_with(children, range).iter();
+                let within = children[children_in(children, range)].iter();
                 let mut within = within.filter(|child| !live_only || child.live > 0);
                 within.try_for_each(|child| child.node.walk(range, live_only, visit))
             }
@@ -119,14 +119,14 @@ impl Node {
             Node::Leaf(slots) => {
                 let within = match (range.from, range.to) {
                     ([], None) => slots,
-                    _ => slots_in(slots, range),
+                    _ => &slots[slots_in(slots, range)],
                 };
                 let next = within.get(*keys).map(|slot| &slot.key);
                 *keys = keys.saturating_sub(within.len());
                 next
             }
             Node::Inner(children) => {
-                let within = children_with(children, range);
+                let within = &children[children_in(children, range)];
                 within.iter().enumerate().find_map(|(at, child)| {
                     // Only the children at its ends have keys that are not in the range.
                     let from = if at == 0 { range.from } else { &[] };
@@ -150,18 +150,20 @@ pub(super) fn find(slots: &[Slot], key: &[u8]) -> Result<usize, usize> {
     search(slots, key, |slot| &slot.key)
 }
 
+/// The slots whose keys are in a range.
 #[inline]
-fn slots_in<'s>(slots: &'s [Slot], range: KeyRange<'_>) -> &'s [Slot] {
+pub(super) fn slots_in(slots: &[Slot], range: KeyRange<'_>) -> Range<usize> {
     let end = range.to.map_or(slots.len(), |to| lower_bound(slots, to));
     let start = lower_bound(&slots[..end], range.from);
-    &slots[start..end]
+    start..end
 }
 
+/// The children that may have keys of a range: one at least.
 #[inline]
-fn children_with<'c>(children: &'c [Child], range: KeyRange<'_>) -> &'c [Child] {
+pub(super) fn children_in(children: &[Child], range: KeyRange<'_>) -> Range<usize> {
     let start = child_with(children, range.from);
-    let end = range.to.map_or(children.len() - 1, |to| child_with(children, to));
-    &children[start..=end.max(start)]
+    let last = range.to.map_or(children.len() - 1, |to| child_with(children, to));
+    start..last.max(start) + 1
 }
 
 fn lower_bound(slots: &[Slot], key: &[u8]) -> usize {

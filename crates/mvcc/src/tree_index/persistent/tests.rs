@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::edit::{INNER_MAX, LEAF_MAX};
@@ -91,8 +92,141 @@ fn the_key_after_some_is_found_in_every_range() {
     assert_eq!(PersistentSnapshot::default().key_after(KeyRange::ALL, 1), None);
 }
 
+/// Deletes key by key, and says which ones had a value.
+fn tombstone_each(index: &mut PersistentIndex, keys: &[Bytes], main: i64) -> Vec<Vec<u8>> {
+    let mut deleted: Vec<Vec<u8>> = Vec::new();
+    for key in keys {
+        let revision = Revision::new(main, deleted.len() as i64);
+        if index.tombstone(key, revision).is_some() {
+            deleted.push(key.to_vec());
+        }
+    }
+    deleted
+}
+
+fn tombstone_all(index: &mut PersistentIndex, keys: KeySelection<'_>, main: i64) -> Vec<Vec<u8>> {
+    let mut deleted = Vec::new();
+    index.tombstone_all(keys, Revision::new(main, 0), &mut |key| deleted.push(key.to_vec()));
+    deleted
+}
+
+/// The slots of both trees, as far as they can be told apart.
+fn assert_same(index: &PersistentIndex, expected: &PersistentIndex) {
+    let slots = |index: &PersistentIndex| {
+        let mut slots = Vec::new();
+        let _ = index.current.root.walk(KeyRange::ALL, false, &mut |slot| {
+            slots.push((slot.key.clone(), slot.key_index.to_string()));
+            ControlFlow::Continue(())
+        });
+        slots
+    };
+    assert_eq!(slots(index), slots(expected));
+    assert_eq!(index.current.newest, expected.current.newest);
+    check(&index.current.root, true);
+}
+
+fn node_of(node: &Node) -> *const () {
+    match node {
+        Node::Leaf(slots) => slots.as_ptr().cast(),
+        Node::Inner(children) => children.as_ptr().cast(),
+    }
+}
+
+fn nodes(node: &Node) -> Vec<*const ()> {
+    let below = match node {
+        Node::Leaf(_) => Vec::new(),
+        Node::Inner(children) => children.iter().flat_map(|child| nodes(&child.node)).collect(),
+    };
+    [vec![node_of(node)], below].concat()
+}
+
+#[test]
+fn a_large_deletion_leaves_alone_what_it_does_not_change() {
+    let mut index = filled(0..5_000);
+    let dead: Vec<Bytes> = (2_000..3_000).map(|number| key(number).into()).collect();
+    tombstone_all(&mut index, KeySelection::Sorted(&dead), 2);
+    let snapshot = index.snapshot();
+    let (low, high) = (key(1_000), key(4_000));
+    let range = KeyRange::new(&low, &high);
+    assert_eq!(index.live_count(range), Some(2_000));
+    assert_eq!(tombstone_all(&mut index, KeySelection::Range(range), 3).len(), 2_000);
+    assert_eq!((index.live_count(range), snapshot.count(range, 2)), (Some(0), 2_000));
+    let (before, after) = (nodes(&snapshot.root), nodes(&index.current.root));
+    let copied = before.iter().zip(&after).filter(|(before, after)| before != after).count();
+    // 2,000 keys in leaves of 16 to 32, and what is above them.
+    assert!((2_000 / 32..2_000 / 10).contains(&copied), "{copied} of {} are new", after.len());
+    // With no snapshot, nothing is copied.
+    drop(snapshot);
+    tombstone_all(&mut index, KeySelection::Range(KeyRange::ALL), 4);
+    assert_eq!(nodes(&index.current.root), after);
+    assert_eq!(index.live_count(KeyRange::ALL), Some(0));
+}
+
+#[test]
+fn a_deletion_of_nothing_changes_nothing() {
+    let mut index = filled(0..100);
+    let (low, high, absent) = (key(40), key(50), [Bytes::from_static(b"absent")]);
+    let empty = [
+        KeySelection::Range(KeyRange::new(&high, &low)),
+        KeySelection::Range(KeyRange::new(&low, &low)),
+        KeySelection::Range(KeyRange::starting_at(b"z")),
+        KeySelection::Range(KeyRange::new(b"a", b"b")),
+        KeySelection::Sorted(&[]),
+        KeySelection::Sorted(&absent),
+    ];
+    for keys in empty {
+        assert_eq!(tombstone_all(&mut index, keys, 2), Vec::<Vec<u8>>::new(), "{keys:?}");
+        if let KeySelection::Range(range) = keys {
+            assert_eq!(index.live_count(range), Some(0));
+        }
+    }
+    assert_same(&index, &filled(0..100));
+    let all = tombstone_all(&mut PersistentIndex::default(), KeySelection::Range(KeyRange::ALL), 2);
+    assert_eq!(all.len(), 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn a_large_deletion_is_what_the_single_ones_are(
+        count in 0..1_000_u32,
+        again in prop::collection::vec(0..1_000_u32, 0..200),
+        deletions in prop::collection::vec((0..1_000_u32, 0..500_u32, 1..40_u32), 1..6),
+        holds_snapshots in any::<bool>(),
+    ) {
+        let fill = || {
+            let mut index = filled(0..count);
+            // Histories of one change, of two, and longer ones.
+            for (number, sub) in again.iter().zip(0..) {
+                index.put(&key(*number), Revision::new(2, sub), EncodedLen::of(9));
+            }
+            index
+        };
+        let (mut index, mut single) = (fill(), fill());
+        let mut snapshots = Vec::new();
+        for ((from, len, step), main) in deletions.iter().zip(3..) {
+            if holds_snapshots {
+                snapshots.push((index.snapshot(), single.snapshot()));
+            }
+            let numbers = (*from..from + len).step_by(*step as usize);
+            let keys: Vec<Bytes> = numbers.map(|number| key(number).into()).collect();
+            let (low, high) = (key(*from), key(from + len));
+            let range = KeyRange::new(&low, &high);
+            let live = single.snapshot().count(range, main);
+            let deleted = if *step == 1 {
+                prop_assert_eq!(index.live_count(range), Some(live));
+                tombstone_all(&mut index, KeySelection::Range(range), main)
+            } else {
+                tombstone_all(&mut index, KeySelection::Sorted(&keys), main)
+            };
+            prop_assert_eq!(deleted, tombstone_each(&mut single, &keys, main));
+            assert_same(&index, &single);
+        }
+        for (current, newest) in snapshots {
+            assert_same(&PersistentIndex { current }, &PersistentIndex { current: newest });
+        }
+    }
 
     #[test]
     fn edits_keep_the_invariants(
