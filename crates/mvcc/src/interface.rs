@@ -162,6 +162,10 @@ pub trait WriteTxn<A> {
 
     fn delete_range(&mut self, range: KeyRange<'_>) -> Result<u64>;
 
+    /// Deletes single keys, each above the one before, as if each were deleted as a range. Returns
+    /// how many had a value.
+    fn delete_keys(&mut self, keys: &[Bytes]) -> Result<u64>;
+
     /// As that of [`ReadTxn`].
     fn visit_records(
         &self,
@@ -289,6 +293,11 @@ impl TxnResult {
 pub trait KeyLeases: Send + Sync + Debug {
     /// From now on the key is attached to this lease, and to no other; to none if it is 0.
     fn attach(&self, key: &Bytes, lease: i64);
+
+    /// The changes of a transaction.
+    fn attach_all(&self, changes: &mut dyn Iterator<Item = (&Bytes, i64)>) {
+        changes.for_each(|(key, lease)| self.attach(key, lease));
+    }
 }
 
 /// For a store without leases.

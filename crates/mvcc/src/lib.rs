@@ -31,6 +31,7 @@ mod error;
 mod kv_hasher;
 mod range;
 mod record_fetch;
+mod tombstone_records;
 mod txn_changes;
 
 pub use auto_compaction::AutoCompaction;

@@ -9,8 +9,6 @@
 //!
 //! Inside the transaction the current revision is the one it is writing.
 
-use std::ops::ControlFlow;
-
 use bytes::Bytes;
 use clearlane_backend::WriteTx;
 use clearlane_engine::{Bucket, KeyRange};
@@ -23,7 +21,8 @@ use crate::interface::{Change, KeyLeases, RangeOptions, RecordVisitor};
 use crate::key_index::EncodedLen;
 use crate::range::{revision_to_read, visit_records_of};
 use crate::revision::Revision;
-use crate::tree_index::{IndexSnapshot, TreeIndex};
+use crate::tombstone_records::{TombstoneRecord, TombstoneRecords};
+use crate::tree_index::{KeySelection, TreeIndex};
 
 /// Index and backend are handed in by the caller that locks them.
 #[derive(Debug)]
@@ -75,29 +74,64 @@ impl TxnChanges {
         tx: &mut dyn WriteTx<T>,
         range: KeyRange<'_>,
     ) -> Result<u64> {
-        let mut keys = Vec::new();
-        index.snapshot().walk(range, self.revision(), &mut |key, _| {
-            keys.push(Bytes::copy_from_slice(key));
-            ControlFlow::Continue(())
-        });
-        let deleted = keys.len() as u64;
-        keys.into_iter().try_for_each(|key| self.delete(index, tx, key))?;
-        Ok(deleted)
+        match index.live_count(range) {
+            // Without a look first, deleting what is absent would copy nodes of the index.
+            Some(0) => return Ok(0),
+            Some(count) => self.changes.reserve(count as usize),
+            None => {}
+        }
+        self.delete(index, tx, KeySelection::Range(range))
+    }
+
+    /// Each key is above the one before.
+    pub(crate) fn delete_keys<T>(
+        &mut self,
+        index: &mut impl TreeIndex,
+        tx: &mut dyn WriteTx<T>,
+        keys: &[Bytes],
+    ) -> Result<u64> {
+        self.changes.reserve(keys.len());
+        self.delete(index, tx, KeySelection::Sorted(keys))
     }
 
     fn delete<T>(
         &mut self,
         index: &mut impl TreeIndex,
         tx: &mut dyn WriteTx<T>,
-        key: Bytes,
+        keys: KeySelection<'_>,
+    ) -> Result<u64> {
+        let (before, first) = (self.changes.len(), self.next_revision());
+        let (mut records, mut outcome) = (TombstoneRecords::default(), Ok(()));
+        index.tombstone_all(keys, first, &mut |key| {
+            if outcome.is_ok() && records.is_full_for(key) {
+                outcome = self.put_tombstones(tx, records.take());
+            }
+            if outcome.is_ok() {
+                records.add(key);
+            }
+        });
+        outcome?;
+        self.put_tombstones(tx, records.take())?;
+        Ok((self.changes.len() - before) as u64)
+    }
+
+    fn put_tombstones<T>(
+        &mut self,
+        tx: &mut dyn WriteTx<T>,
+        records: impl ExactSizeIterator<Item = TombstoneRecord>,
     ) -> Result<()> {
-        let revision = self.next_revision();
-        let ended = index.tombstone(&key, revision);
-        assert!(ended.is_some(), "the walk found a value under the key");
-        // A tombstone's record is its key alone; its revision is in the record's key.
-        let record = KeyValue { key, ..KeyValue::default() };
-        tx.put(Bucket::Key, &revision.tombstone_key(), record.encode_to_vec().into())?;
-        self.changes.push(Change::Delete(KeyValue { mod_revision: revision.main, ..record }));
+        let share_buffer = records.len() > 1;
+        for TombstoneRecord { record, key } in records {
+            let revision = self.next_revision();
+            let record_key = revision.tombstone_key();
+            if share_buffer {
+                tx.put_shared(&record_key, record)?;
+            } else {
+                tx.put(Bucket::Key, &record_key, record)?;
+            }
+            let deleted = KeyValue { key, mod_revision: revision.main, ..KeyValue::default() };
+            self.changes.push(Change::Delete(deleted));
+        }
         Ok(())
     }
 
@@ -113,12 +147,10 @@ impl TxnChanges {
     }
 
     pub(crate) fn attach(&self, leases: &dyn KeyLeases) {
-        for change in &self.changes {
-            match change {
-                Change::Put(record) => leases.attach(&record.key, record.lease),
-                Change::Delete(record) => leases.attach(&record.key, 0),
-            }
-        }
+        leases.attach_all(&mut self.changes.iter().map(|change| match change {
+            Change::Put(record) => (&record.key, record.lease),
+            Change::Delete(record) => (&record.key, 0),
+        }));
     }
 
     fn next_revision(&self) -> Revision {

@@ -9,6 +9,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
@@ -37,12 +38,15 @@ enum Operation {
 enum RandomChange {
     Put(u8, u8),
     Delete(u8, u8),
+    /// Key by key.
+    DeleteKeys(u8, u8),
 }
 
 fn change() -> impl Strategy<Value = RandomChange> {
     prop_oneof![
         3 => (0..8_u8, any::<u8>()).prop_map(|(key, value)| RandomChange::Put(key, value)),
         1 => (0..8_u8, 0..4_u8).prop_map(|(from, len)| RandomChange::Delete(from, from + len)),
+        1 => (0..8_u8, 0..4_u8).prop_map(|(from, len)| RandomChange::DeleteKeys(from, from + len)),
     ]
 }
 
@@ -86,7 +90,7 @@ impl Model {
                     map.insert(*key, (*value, created, revision, version + 1));
                     changed = true;
                 }
-                RandomChange::Delete(from, to) => {
+                RandomChange::Delete(from, to) | RandomChange::DeleteKeys(from, to) => {
                     let before = map.len();
                     map.retain(|key, _| !(from..to).contains(&key));
                     changed |= map.len() < before;
@@ -208,6 +212,10 @@ impl World {
                 RandomChange::Put(key, value) => txn.put(&[*key], &[*value], 0).unwrap(),
                 RandomChange::Delete(from, to) => {
                     txn.delete_range(KeyRange::new(&[*from], &[*to])).map(drop).unwrap();
+                }
+                RandomChange::DeleteKeys(from, to) => {
+                    let keys: Vec<Bytes> = (*from..*to).map(|key| vec![key].into()).collect();
+                    txn.delete_keys(&keys).map(drop).unwrap();
                 }
             }
         }

@@ -87,6 +87,10 @@ impl<A: ConsistentIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A> {
         self.txn_changes.delete_range(&mut *self.index, &mut *self.tx, range)
     }
 
+    fn delete_keys(&mut self, keys: &[Bytes]) -> Result<u64> {
+        self.txn_changes.delete_keys(&mut *self.index, &mut *self.tx, keys)
+    }
+
     fn visit_records(
         &self,
         range: KeyRange<'_>,

@@ -1,0 +1,112 @@
+//! The records of deleted keys, some of them in one buffer.
+//!
+//! A tombstone's record is its key alone: field 1 of a [`KeyValue`], encoded. So the key that
+//! watchers and leases are given is a slice of the record, and neither has an allocation of its
+//! own:
+//!
+//! ```text
+//!   buffer    0a 03 'f' 'o' 'o' 0a 04 'q' 'u' 'u' 'x'
+//!   records   └───── foo ─────┘ └─────── quux ──────┘
+//!   keys            └── foo ──┘       └──── quux ───┘
+//! ```
+//!
+//! The buffers are small, because a watcher that waits for one of the keys keeps all of its buffer.
+//!
+//! [`KeyValue`]: clearlane_proto::mvccpb::KeyValue
+
+use arrayvec::ArrayVec;
+use bytes::Bytes;
+use prost::encoding::{WireType, encode_key, encode_varint};
+
+const RECORDS_MAX: usize = 16;
+/// Or one record, if it is longer.
+const BUFFER_BYTES_MAX: usize = 1 << 10;
+
+/// The number of the field `key`.
+const KEY_FIELD: u32 = 1;
+/// Field, length and key are more than the key by this at most.
+const PREFIX_MAX: usize = 6;
+
+#[derive(Debug, Default)]
+pub(crate) struct TombstoneRecords {
+    buffer: Vec<u8>,
+    /// Where each key begins and ends. A record begins where the one before it ends.
+    keys: ArrayVec<(usize, usize), RECORDS_MAX>,
+}
+
+/// A record, and the key that it is of.
+#[derive(Debug)]
+pub(crate) struct TombstoneRecord {
+    pub(crate) record: Bytes,
+    pub(crate) key: Bytes,
+}
+
+impl TombstoneRecords {
+    /// Whether it has to be emptied before this key is added.
+    pub(crate) fn is_full_for(&self, key: &[u8]) -> bool {
+        let len = self.buffer.len() + PREFIX_MAX + key.len();
+        self.keys.is_full() || (len > BUFFER_BYTES_MAX && !self.keys.is_empty())
+    }
+
+    pub(crate) fn add(&mut self, key: &[u8]) {
+        encode_key(KEY_FIELD, WireType::LengthDelimited, &mut self.buffer);
+        encode_varint(key.len() as u64, &mut self.buffer);
+        let begin = self.buffer.len();
+        self.buffer.extend_from_slice(key);
+        self.keys.push((begin, self.buffer.len()));
+    }
+
+    /// Leaves it empty.
+    pub(crate) fn take(&mut self) -> impl ExactSizeIterator<Item = TombstoneRecord> + use<> {
+        let buffer = Bytes::copy_from_slice(&self.buffer);
+        self.buffer.clear();
+        let mut record_begin = 0;
+        std::mem::take(&mut self.keys).into_iter().map(move |(begin, end)| {
+            let record = buffer.slice(record_begin..end);
+            record_begin = end;
+            TombstoneRecord { record, key: buffer.slice(begin..end) }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clearlane_proto::mvccpb::KeyValue;
+    use prost::Message;
+
+    use super::*;
+
+    #[test]
+    fn the_records_are_those_that_prost_makes() {
+        let keys = [1, 2, 127, 128, 300, 5_000, 3, 70_000, 4, 5].map(|len| vec![b'k'; len]);
+        let (mut records, mut taken) = (TombstoneRecords::default(), Vec::new());
+        for key in &keys {
+            if records.is_full_for(key) {
+                taken.push(records.take().collect::<Vec<_>>());
+            }
+            records.add(key);
+        }
+        taken.push(records.take().collect());
+        assert_eq!(records.take().len(), 0);
+        let buffers: Vec<usize> = taken.iter().map(Vec::len).collect();
+        assert_eq!(buffers, [5, 1, 1, 1, 2], "a long record has its buffer alone");
+        for (found, key) in taken.iter().flatten().zip(&keys) {
+            assert_eq!(found.key, key);
+            let expected = KeyValue { key: key.clone().into(), ..KeyValue::default() };
+            assert_eq!(found.record, expected.encode_to_vec());
+        }
+    }
+
+    #[test]
+    fn a_buffer_has_a_limit_of_records() {
+        let mut records = TombstoneRecords::default();
+        let count = (0..100).take_while(|_| {
+            let is_full = records.is_full_for(b"k");
+            if !is_full {
+                records.add(b"k");
+            }
+            !is_full
+        });
+        assert_eq!((count.count(), records.take().len()), (RECORDS_MAX, RECORDS_MAX));
+    }
+}
