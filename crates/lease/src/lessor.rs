@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_contention::{Mutex, Registry};
-use clearlane_engine::{Bucket, KeyRange};
+use clearlane_engine::Bucket;
 use clearlane_mvcc::{KeyLeases, LeasedKey, ReadTxn, WriteTxn};
 use clearlane_proto::etcdserverpb::LeaseCheckpoint;
 use clearlane_proto::{Message, leasepb};
@@ -30,6 +30,8 @@ use crate::lease_map::{Lease, LeaseMap, LeaseState, NEVER, ttl_duration};
 use crate::{Error, LeaseRejection, Result, TTL_MAX};
 
 const KEYS_PER_PAGE: usize = 1024;
+/// Changes of a transaction for which the lock is taken once.
+const CHANGES_PER_LOCK: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -162,9 +164,7 @@ impl Lessor {
             Some(lease) => lease.keys.iter().cloned().collect(),
             None => return Ok(Err(LeaseRejection::NotFound)),
         };
-        for key in keys {
-            txn.delete_range(KeyRange::new(&key, &[&key, &b"\0"[..]].concat()))?;
-        }
+        txn.delete_keys(&keys)?;
         txn.unset(Bucket::Lease, &id.to_be_bytes())?;
         Ok(Ok(()))
     }
@@ -322,14 +322,24 @@ impl Lessor {
 
 impl KeyLeases for Lessor {
     fn attach(&self, key: &Bytes, lease: i64) {
-        // Only the apply loop changes this number, and it is the caller. So without leased keys a
-        // put takes no lock here.
-        if lease == 0 && self.attached_keys.load(Ordering::Relaxed) == 0 {
-            return;
+        self.attach_all(&mut std::iter::once((key, lease)));
+    }
+
+    fn attach_all(&self, changes: &mut dyn Iterator<Item = (&Bytes, i64)>) {
+        let mut changes = changes.peekable();
+        while let Some((_, lease)) = changes.peek() {
+            // Only the apply loop changes this number, and it is the caller. So without leased keys
+            // a put takes no lock here.
+            if *lease == 0 && self.attached_keys.load(Ordering::Relaxed) == 0 {
+                changes.next();
+                continue;
+            }
+            let mut state = self.state.lock();
+            for (key, lease) in changes.by_ref().take(CHANGES_PER_LOCK) {
+                state.leases.attach(key, lease);
+            }
+            self.attached_keys.store(state.leases.attached_count(), Ordering::Relaxed);
         }
-        let mut state = self.state.lock();
-        state.leases.attach(key, lease);
-        self.attached_keys.store(state.leases.attached_count(), Ordering::Relaxed);
     }
 }
 

@@ -7,6 +7,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use clearlane_engine::KeyRange;
 use clearlane_lease::expiry::{PROPOSED_MAX, REVOKED_PER_SECOND, SCAN_INTERVAL};
 use clearlane_lease::{Config, Renewal};
 use support::TestLessor;
@@ -72,6 +73,30 @@ fn a_few_are_not_spread() {
     assert!((1..=900).all(|id| lab.lessor.renew(id, just_before) == Renewal::Renewed(10)));
     lab.lessor.promote(lab.now);
     assert!((1..=900).all(|id| lab.lessor.renew(id, at) == Renewal::NotFound));
+}
+
+/// More keys than the lessor takes its lock for at once, and others between them.
+#[test]
+fn a_lease_with_many_keys_takes_them_with_it() {
+    let lab = lab(2);
+    let keys = 5_000_u32;
+    let key = |number: u32| format!("key/{number:05}").into_bytes();
+    lab.write(|txn| {
+        for number in 0..keys {
+            txn.put(&key(number), b"", i64::from(number % 3)).unwrap();
+        }
+    });
+    assert_eq!(lab.lessor.key_count(1) + lab.lessor.key_count(2), 3_333);
+    let before = lab.store.begin_read().revision();
+    assert_eq!(lab.revoke(1), Ok(before + 1), "at one revision");
+    let left = |number: &u32| number % 3 != 1;
+    let expected: Vec<_> = (0..keys).filter(left).map(key).collect();
+    assert!(lab.keys().iter().map(String::as_bytes).eq(expected.iter().map(Vec::as_slice)));
+    assert_eq!((lab.lessor.key_count(1), lab.lessor.key_count(2)), (0, 1_666));
+    // One range has leased keys and others.
+    lab.write(|txn| assert_eq!(txn.delete_range(KeyRange::ALL).unwrap(), 3_333));
+    assert_eq!((lab.lessor.key_count(2), lab.keys().len()), (0, 0));
+    assert_eq!(lab.lessor.count(), 1, "a lease outlives its keys");
 }
 
 /// Those that live must not keep the scan from finding those that do not.
