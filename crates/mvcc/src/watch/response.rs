@@ -141,7 +141,7 @@ impl Event {
 
     /// About how much memory it keeps.
     pub fn size(&self) -> usize {
-        self.change_size() + self.prev_kv_size()
+        change_size(&self.change) + self.prev_kv_size()
     }
 
     fn wire_bytes(&self) -> usize {
@@ -149,13 +149,14 @@ impl Event {
         records.iter().flatten().map(|record| record.key.len() + record.value.len() + 32).sum()
     }
 
-    pub(crate) fn change_size(&self) -> usize {
-        size(self.change.record())
-    }
-
     pub(crate) fn prev_kv_size(&self) -> usize {
         self.prev_kv.as_ref().map_or(0, size)
     }
+}
+
+/// About how much memory a change keeps.
+pub(crate) fn change_size(change: &Change) -> usize {
+    size(change.record())
 }
 
 fn size(record: &KeyValue) -> usize {

@@ -10,7 +10,7 @@
 //!   watcher of b                  nothing more
 //! ```
 
-use crate::watch::response::Event;
+use crate::watch::response::{Event, change_size};
 
 /// A bit per event for the change, and one for the record before it.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl CountedEvents {
     pub(super) fn add(&mut self, number: u32, event: &Event) -> usize {
         let mut bytes = 0;
         if is_first(&mut self.changes, number) {
-            bytes += event.change_size();
+            bytes += change_size(&event.change);
         }
         if event.prev_kv.is_some() && is_first(&mut self.prev_kvs, number) {
             bytes += event.prev_kv_size();

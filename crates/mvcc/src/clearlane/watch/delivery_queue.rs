@@ -7,34 +7,41 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::interface::Change;
-use crate::watch::response::Event;
+use crate::watch::response::{Event, change_size};
 
-/// Memory of a batch besides its events.
+/// Memory of a batch besides its changes.
 const BATCH_BYTES: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct TxnEvents {
+pub(super) struct QueuedTxn {
     pub(super) revision: i64,
-    pub(super) events: Arc<[Event]>,
+    changes: Vec<Change>,
     bytes: usize,
+}
+
+impl QueuedTxn {
+    /// Not for the writer's thread: there may be many.
+    pub(super) fn into_events(self) -> Arc<[Event]> {
+        self.changes.into_iter().map(Event::new).collect()
+    }
 }
 
 #[derive(Debug)]
 pub(super) enum QueueItem {
     /// Changes up to this revision were thrown away.
     Overflowed(i64),
-    Txn(TxnEvents),
+    Txn(QueuedTxn),
 }
 
 /// What the lock `watchQueue` guards.
 #[derive(Debug, Default)]
 pub(super) struct DeliveryQueue {
-    batches: VecDeque<TxnEvents>,
+    batches: VecDeque<QueuedTxn>,
     bytes: usize,
     bytes_max: usize,
     /// What was published up to here and is not in `batches` was thrown away.
     overflow_revision: Option<i64>,
-    /// If not, nothing is kept.
+    /// If not, nothing is to be published.
     pub(super) has_watchers: bool,
     pub(super) resumed_streams: Vec<u64>,
 }
@@ -46,18 +53,17 @@ impl DeliveryQueue {
 
     /// Returns whether nothing was queued before: then the delivery thread may be asleep.
     pub(super) fn publish(&mut self, revision: i64, changes: Vec<Change>) -> bool {
-        if !self.has_watchers || changes.is_empty() {
+        if changes.is_empty() {
             return false;
         }
         let was_empty = self.batches.is_empty() && self.overflow_revision.is_none();
-        let events: Arc<[Event]> = changes.into_iter().map(Event::new).collect();
-        let bytes = BATCH_BYTES + events.iter().map(Event::size).sum::<usize>();
+        let bytes = BATCH_BYTES + changes.iter().map(change_size).sum::<usize>();
         if self.bytes + bytes > self.bytes_max && !self.batches.is_empty() {
             self.overflow_revision = self.batches.back().map(|newest| newest.revision);
             self.clear();
         }
         self.bytes += bytes;
-        self.batches.push_back(TxnEvents { revision, events, bytes });
+        self.batches.push_back(QueuedTxn { revision, changes, bytes });
         was_empty
     }
 

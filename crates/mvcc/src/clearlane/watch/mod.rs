@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use clearlane_contention::{Mutex, Registry};
 
-use self::delivery_queue::{DeliveryQueue, QueueItem, TxnEvents};
+use self::delivery_queue::{DeliveryQueue, QueueItem, QueuedTxn};
 use self::unsynced_reader::{SyncBudget, previous_record};
 use self::watchers::{DeliveryResult, Watchers};
 use crate::clearlane::store::SnapshotStore;
@@ -86,7 +86,7 @@ impl<A: ConsistentIndex> SnapshotWatchableStore<A> {
         for _ in 0..TXNS_PER_DELIVERY {
             let next = self.queue.lock().pop();
             match next {
-                Some(QueueItem::Txn(batch)) => self.notify(&batch, handed_on)?,
+                Some(QueueItem::Txn(txn)) => self.notify(txn, handed_on)?,
                 Some(QueueItem::Overflowed(up_to)) => self.unsync_up_to(up_to, handed_on),
                 None => return Ok(false),
             }
@@ -94,16 +94,17 @@ impl<A: ConsistentIndex> SnapshotWatchableStore<A> {
         Ok(true)
     }
 
-    fn notify(&self, batch: &TxnEvents, handed_on: &mut DeliveryResult) -> Result<()> {
-        let wanted = self.watchers.lock().needs_prev_kv(&batch.events);
+    fn notify(&self, txn: QueuedTxn, handed_on: &mut DeliveryResult) -> Result<()> {
+        let (revision, events) = (txn.revision, txn.into_events());
+        let wanted = self.watchers.lock().needs_prev_kv(&events);
         let previous = if wanted.contains(&true) {
             // What cannot be read now is not lost: the watchers become unsynced.
-            let previous = self.with_previous_records(&batch.events, &wanted);
-            previous.inspect_err(|_| self.unsync_up_to(batch.revision, handed_on))?
+            let previous = self.with_previous_records(&events, &wanted);
+            previous.inspect_err(|_| self.unsync_up_to(revision, handed_on))?
         } else {
-            Arc::clone(&batch.events)
+            Arc::clone(&events)
         };
-        self.watchers.lock().notify(batch.revision, &batch.events, &previous, handed_on);
+        self.watchers.lock().notify(revision, &events, &previous, handed_on);
         Ok(())
     }
 
@@ -187,6 +188,10 @@ impl<A: ConsistentIndex> WatchableStore for SnapshotWatchableStore<A> {
 
     fn publish_all(&self, transactions: Vec<(i64, Vec<Change>)>) {
         let mut queue = self.queue.lock();
+        if !queue.has_watchers {
+            // What is not watched is dropped without the lock: it may be much.
+            return drop(queue);
+        }
         let mut may_sleep = false;
         for (revision, changes) in transactions {
             may_sleep |= queue.publish(revision, changes);
