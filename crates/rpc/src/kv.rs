@@ -11,6 +11,7 @@ use clearlane_proto::etcdserverpb::{
 };
 use clearlane_server::range::RangeResult;
 use clearlane_server::request_trace::Stage;
+use clearlane_server::streamed_response::StreamedResponse;
 use clearlane_server::{Proposal, Server};
 use http::Response;
 use hyper::body::Incoming;
@@ -20,7 +21,8 @@ use crate::context::{CallHead, RequestContext};
 use crate::metrics::{CallMetrics, RpcMethod};
 use crate::response_body::{ResponseBody, error_response};
 use crate::slow_request::{RequestSummary, report_if_slow};
-use crate::unary::{EncodedResponse, decode, decode_txn, message_of_any_size, read_message};
+use crate::txn_body::encode_response;
+use crate::unary::{EncodedResponse, decode, decode_txn, read_message};
 use crate::{gzip, range_body, status};
 
 /// etcd's `grpcOverheadBytes`: what a message may have beside the request itself.
@@ -125,31 +127,32 @@ async fn execute(
     head: &CallHead,
 ) -> Result<Response<ResponseBody>, Status> {
     let mut record_count = 0;
+    let until_ns = context.server.deadline_ns();
     let (response, summary) = match kind {
         KvMethod::Range => {
             let request: RangeRequest = decode(bytes)?;
             let summary = RequestSummary::of_range(&request);
             let result = range(&mut context, request).await;
             record_count = result.as_ref().map_or(0, |result| result.record_count());
-            let until_ns = context.server.deadline_ns();
             (result.and_then(|result| range_response(head, until_ns, result)), summary)
         }
         KvMethod::Put => {
             let request: PutRequest = decode(bytes)?;
             let summary = RequestSummary::of_put(&request);
-            (propose(&mut context, request).await.map(EncodedResponse::message), summary)
+            let response = propose(&mut context, request).await;
+            (response.map(|response| EncodedResponse::message(response.message)), summary)
         }
         KvMethod::DeleteRange => {
             let request: DeleteRangeRequest = decode(bytes)?;
             let summary = RequestSummary::of_delete(&request);
             let response = propose(&mut context, request).await;
-            (response.and_then(|message| message_of_any_size(&head.server, message)), summary)
+            (response.map(|response| encode_response(head, until_ns, response)), summary)
         }
         KvMethod::Txn => {
             let request = decode_txn(bytes)?;
             let summary = RequestSummary::of_txn(&request);
             let response = txn(&mut context, request).await;
-            (response.and_then(|message| message_of_any_size(&head.server, message)), summary)
+            (response.map(|response| encode_response(head, until_ns, response)), summary)
         }
         KvMethod::Compact => {
             let request: CompactionRequest = decode(bytes)?;
@@ -185,13 +188,16 @@ async fn range(context: &mut RequestContext, request: RangeRequest) -> Result<Ra
 async fn propose<P: Proposal>(
     context: &mut RequestContext,
     request: P,
-) -> Result<P::Response, Status> {
+) -> Result<StreamedResponse<P::Response>, Status> {
     context.check_not_learner()?;
     let response = context.server.propose_traced(request, &mut context.trace).await;
     response.map_err(status::from_error)
 }
 
-async fn txn(context: &mut RequestContext, request: TxnRequest) -> Result<TxnResponse, Status> {
+async fn txn(
+    context: &mut RequestContext,
+    request: TxnRequest,
+) -> Result<StreamedResponse<TxnResponse>, Status> {
     context.check_not_learner()?;
     let response = context.server.txn(request, &mut context.trace).await;
     response.map_err(status::from_error)
@@ -214,7 +220,7 @@ fn range_response(
 ) -> Result<EncodedResponse<'_>, Status> {
     let (server, client) = (&head.server, &head.client);
     match result {
-        RangeResult::Message(response) => message_of_any_size(server, response),
+        RangeResult::Message(response) => Ok(EncodedResponse::message(response)),
         RangeResult::Rows(rows) => {
             range_body::rows_response(rows, until_ns).map(EncodedResponse::Ready)
         }

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`serve`] | network threads: which has which connection |
 //! | `router` | one request: gRPC, gateway or HTTP |
-//! | `kv`, `unary`, `range_body`, `response_body`, `grpc_frame`, `gzip` | KV, from bytes to bytes |
+//! | `kv`, `unary`, `response_body`, `grpc_frame`, `gzip` | KV, from bytes to bytes |
+//! | `range_body`, `txn_body`, `message_parts` | its answers, which may be long |
 //! | `context`, `interceptors` | one call: may this member answer it? deadline, trace |
 //! | `client_info`, `slow_request` | which client it is; what the log says of slow calls |
 //! | `kv_service`, [`watch`], `lease`, [`cluster`], [`maintenance`], [`auth`] | services |
@@ -31,6 +32,7 @@ mod lease;
 mod lock;
 mod lock_queue;
 pub mod maintenance;
+mod message_parts;
 pub mod metrics;
 mod range_body;
 mod response_body;
@@ -38,5 +40,6 @@ mod router;
 pub mod serve;
 mod slow_request;
 mod status;
+mod txn_body;
 mod unary;
 pub mod watch;

@@ -224,7 +224,7 @@ impl LockQueue {
     }
 
     async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, RequestError> {
-        self.server.txn(request, &mut RequestTrace::start()).await
+        self.server.txn(request, &mut RequestTrace::start()).await?.read_all(&self.server).await
     }
 
     /// A linearizable read.

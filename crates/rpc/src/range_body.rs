@@ -19,7 +19,6 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use clearlane_net::coalescing_writer::{ActiveLargeResponses, LargeResponseGuard};
-use clearlane_net::sched::YieldPoints;
 use clearlane_server::RequestError;
 use clearlane_server::deadline::Deadline;
 use clearlane_server::range::{RangeMeta, RangeRows};
@@ -28,15 +27,16 @@ use clearlane_server::streamed_range::StreamedRange;
 use clearlane_server::threads::{JobKind, ServerThreads};
 use http::Response;
 use prost::Message;
-use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use prost::encoding::{WireType, encode_key, encode_varint};
 use tokio::sync::oneshot;
 use tonic::Status;
 
 use crate::grpc_frame::{FRAME_HEAD_BYTES, check_message_size};
+use crate::message_parts::{
+    CHUNK_BYTES, MessageParts, RecordsPart, encode_chunk, encode_record, field_len,
+};
 use crate::response_body::{BodyError, ResponseBody, ok_response};
 
-/// An answer up to this size is encoded at once, and a larger one in pieces of this size.
-const CHUNK_BYTES: usize = 64 << 10;
 /// The number of pieces left at which the pool is asked for more.
 const CHUNKS_AHEAD: usize = 8;
 
@@ -59,7 +59,7 @@ pub(crate) fn rows_response(
         return Ok(streamed_response(length, until_ns, source));
     }
     bytes.reserve(length);
-    records.for_each(|record| encode(&record, &mut bytes));
+    records.for_each(|record| encode_record(KVS, &record, &mut bytes));
     bytes.put(tail);
     Ok(ok_response(ResponseBody::Message(bytes.freeze())))
 }
@@ -68,13 +68,26 @@ pub(crate) fn rows_response(
 pub(crate) fn stream_response(
     threads: &Arc<ServerThreads>,
     large_responses: &ActiveLargeResponses,
-    rows: StreamedRange,
+    records: StreamedRange,
     until_ns: Option<u64>,
 ) -> Result<Response<ResponseBody>, Status> {
-    let encoded = usize::try_from(rows.encoded_len()).unwrap_or(usize::MAX);
-    let RangeFrame { length, bytes, tail } = RangeFrame::new(&rows.meta, encoded)?;
-    let reading = StreamedRead::start(threads, large_responses, rows, bytes, tail);
-    Ok(streamed_response(length, until_ns, RangeSource::Streamed(reading)))
+    let encoded = usize::try_from(records.encoded_len()).unwrap_or(usize::MAX);
+    let RangeFrame { length, bytes, tail } = RangeFrame::new(&records.meta, encoded)?;
+    let parts = [RecordsPart { records, field: KVS, tail }].into();
+    let message = MessageParts { bytes, parts };
+    Ok(parts_response(threads, large_responses, length, message, until_ns))
+}
+
+/// For a message of `length` bytes, with the head of its frame.
+pub(crate) fn parts_response(
+    threads: &Arc<ServerThreads>,
+    large_responses: &ActiveLargeResponses,
+    length: usize,
+    message: MessageParts,
+    until_ns: Option<u64>,
+) -> Response<ResponseBody> {
+    let reading = StreamedRead::start(threads, large_responses, message);
+    streamed_response(length, until_ns, RangeSource::Streamed(reading))
 }
 
 fn streamed_response(
@@ -132,17 +145,6 @@ fn tail(about: &RangeMeta) -> Bytes {
     tail.freeze()
 }
 
-fn encode(record: &[u8], bytes: &mut BytesMut) {
-    encode_key(KVS, WireType::LengthDelimited, bytes);
-    encode_varint(record.len() as u64, bytes);
-    bytes.put_slice(record);
-}
-
-/// Of a record or the header: the keys of both have one byte.
-fn field_len(length: usize) -> usize {
-    key_len(KVS) + encoded_len_varint(length as u64) + length
-}
-
 /// The first of `records` is encoded behind `bytes`.
 #[derive(Debug)]
 enum RangeSource {
@@ -155,7 +157,6 @@ enum RangeSource {
 struct StreamedRead {
     batch: ReadBatch,
     next_batch: Option<oneshot::Receiver<Result<ReadBatch, BodyError>>>,
-    tail: Bytes,
     threads: Arc<ServerThreads>,
     #[expect(dead_code, reason = "known to the connection until the last piece is handed on")]
     active_response: LargeResponseGuard,
@@ -165,7 +166,7 @@ struct StreamedRead {
 #[derive(Debug, Default)]
 struct ReadBatch {
     chunks: VecDeque<Bytes>,
-    rest: Option<Box<StreamedRange>>,
+    rest: Option<Box<MessageParts>>,
     #[expect(dead_code, reason = "taken for as long as the pieces are here")]
     permit: Option<ResponseMemoryPermit>,
 }
@@ -174,23 +175,20 @@ impl StreamedRead {
     fn start(
         threads: &Arc<ServerThreads>,
         large_responses: &ActiveLargeResponses,
-        rows: StreamedRange,
-        head: BytesMut,
-        tail: Bytes,
+        message: MessageParts,
     ) -> StreamedRead {
         let (threads, active_response) = (Arc::clone(threads), large_responses.start());
-        let next_batch = Some(read_batch(&threads, Box::new(rows), head, tail.clone()));
-        StreamedRead { batch: ReadBatch::default(), next_batch, tail, threads, active_response }
+        let next_batch = Some(read_batch(&threads, Box::new(message)));
+        StreamedRead { batch: ReadBatch::default(), next_batch, threads, active_response }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         loop {
             // Not before, or a client that takes nothing would have more in memory.
             if self.batch.chunks.len() <= CHUNKS_AHEAD
-                && let Some(left) = self.batch.rest.take()
+                && let Some(rest) = self.batch.rest.take()
             {
-                self.next_batch =
-                    Some(read_batch(&self.threads, left, BytesMut::new(), self.tail.clone()));
+                self.next_batch = Some(read_batch(&self.threads, rest));
             }
             if let Some(piece) = self.batch.chunks.pop_front() {
                 return Poll::Ready(Some(Ok(piece)));
@@ -225,25 +223,13 @@ impl Drop for StreamedRead {
 
 fn read_batch(
     threads: &ServerThreads,
-    mut range: Box<StreamedRange>,
-    head: BytesMut,
-    tail: Bytes,
+    mut message: Box<MessageParts>,
 ) -> oneshot::Receiver<Result<ReadBatch, BodyError>> {
     let memory = Arc::clone(threads.response_memory());
     threads.read_pool().submit(JobKind::Continued, move || {
-        let permit = ResponseMemoryPermit::acquire(&memory, range.encoded_len());
-        let records = range.next_records(permit.chunk_bytes())?.unwrap_or_default();
-        let rest = (range.records_left() > 0).then_some(range);
-        let (mut records, mut bytes, mut chunks) = (records.into_iter(), head, VecDeque::new());
-        let mut steps = YieldPoints::default();
-        while !records.as_slice().is_empty() {
-            encode_chunk(&mut records, &mut bytes);
-            steps.advance(bytes.len());
-            if records.as_slice().is_empty() && rest.is_none() {
-                bytes.put_slice(&tail);
-            }
-            chunks.push_back(std::mem::take(&mut bytes).freeze());
-        }
+        let permit = ResponseMemoryPermit::acquire(&memory, message.encoded_len());
+        let chunks = message.read(permit.chunk_bytes())?;
+        let rest = (!message.is_empty()).then_some(message);
         Ok(ReadBatch { chunks, rest, permit: Some(permit) })
     })
 }
@@ -293,7 +279,7 @@ impl StreamedRangeBody {
             RangeSource::Streamed(reading) => ready!(reading.poll(context)),
             RangeSource::Records { records, bytes, tail } => {
                 let mut bytes = std::mem::take(bytes);
-                encode_chunk(records, &mut bytes);
+                encode_chunk(KVS, records, &mut bytes);
                 if records.as_slice().is_empty() {
                     bytes.put_slice(tail);
                     self.source = RangeSource::Done;
@@ -307,19 +293,4 @@ impl StreamedRangeBody {
         self.yields_next = piece.is_some();
         Poll::Ready(piece.map(|piece| piece.map(http_body::Frame::data)))
     }
-}
-
-/// About [`CHUNK_BYTES`].
-fn encode_chunk(records: &mut std::vec::IntoIter<Bytes>, bytes: &mut BytesMut) {
-    let (mut count, mut length) = (0, bytes.len());
-    for record in records.as_slice() {
-        if length >= CHUNK_BYTES {
-            break;
-        }
-        count += 1;
-        length += field_len(record.len());
-    }
-    // With space for the tail.
-    bytes.reserve(length - bytes.len() + 32);
-    records.take(count).for_each(|record| encode(&record, bytes));
 }

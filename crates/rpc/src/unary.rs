@@ -11,8 +11,6 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use clearlane_proto::etcdserverpb::TxnRequest;
 use clearlane_proto::nested;
 use clearlane_server::apply::RequestRejection;
-use clearlane_server::threads::JobKind;
-use clearlane_server::{RequestError, Server};
 use http::Response;
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -21,15 +19,10 @@ use prost::{DecodeError, Message};
 use tonic::Status;
 
 use crate::context::RequestContext;
-use crate::grpc_frame::{
-    FRAME_HEAD_BYTES, check_message_size, check_received_size, frame, read_head,
-};
+use crate::grpc_frame::{FRAME_HEAD_BYTES, check_received_size, frame, read_head};
 use crate::gzip;
 use crate::response_body::{ResponseBody, ok_response};
 use crate::status;
-
-/// Longer messages are encoded in the read pool.
-const INLINE_ENCODE_BYTES_MAX: usize = 1 << 20;
 
 pub(crate) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Status> {
     M::decode(bytes).map_err(|error| malformed_request(&error))
@@ -47,26 +40,11 @@ fn malformed_request(error: &DecodeError) -> Status {
     Status::internal(format!("grpc: error unmarshalling request: {error}"))
 }
 
-/// A large message is encoded in the read pool, so that no other task of this thread waits for it,
-/// and only a few are encoded at a time.
-pub(crate) fn message_of_any_size(
-    member: &Server,
-    message: impl Message + 'static,
-) -> Result<EncodedResponse<'_>, Status> {
-    let length = message.encoded_len();
-    if length <= INLINE_ENCODE_BYTES_MAX {
-        return Ok(EncodedResponse::message(message));
-    }
-    check_message_size(length as u64)?;
-    let work = member.threads().read_pool().run(JobKind::Continued, move || frame(&message));
-    Ok(EncodedResponse::Pooled(Box::pin(work)))
-}
-
 /// An answer, or one that the pool is asked for. What is rare is boxed, or every call
 /// would allocate the space for it.
 pub(crate) enum EncodedResponse<'a> {
     Ready(Response<ResponseBody>),
-    Pooled(Pin<Box<dyn Future<Output = Option<Bytes>> + Send + 'a>>),
+    Pooled(Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Status>> + Send + 'a>>),
 }
 
 impl EncodedResponse<'_> {
@@ -80,10 +58,7 @@ impl EncodedResponse<'_> {
     ) -> Result<Response<ResponseBody>, Status> {
         match self {
             EncodedResponse::Ready(answer) => Ok(answer),
-            EncodedResponse::Pooled(framed) => match context.within_deadline(framed).await? {
-                Some(framed) => Ok(ok_response(ResponseBody::Message(framed))),
-                None => Err(status::from_error(RequestError::Stopped)),
-            },
+            EncodedResponse::Pooled(encoded) => context.within_deadline(encoded).await?,
         }
     }
 }

@@ -1,7 +1,6 @@
 //! A member as a network thread uses it: its request channel, and the calls that requests become.
 
 use std::future::Future;
-use std::iter;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,11 +22,12 @@ use crate::deadline::within_deadline;
 use crate::membership::{Member, MemberChange};
 use crate::proposal::Proposal;
 use crate::quota;
-use crate::read_executor::{PoolJob, ReadSize, ReadSpan};
+use crate::read_executor::{PoolJob, ReadSize};
 use crate::request_error::RequestError;
 use crate::request_trace::{RequestTrace, Stage};
+use crate::streamed_response::StreamedResponse;
 use crate::task_labels::READ_TXN;
-use crate::threads::{JobKind, PeerClients, RequestChannel, ServerThreads};
+use crate::threads::{PeerClients, RequestChannel, ServerThreads};
 
 /// A member, as one network thread uses it.
 #[derive(Clone, Debug)]
@@ -85,18 +85,20 @@ impl Server {
                 Ok(response) => response,
                 Err(response) => {
                     let mut trace = RequestTrace::start();
-                    Box::pin(self.make_deferred_reads(response, &mut trace)).await?
+                    let reads = Box::pin(self.make_deferred_reads(response, &mut trace));
+                    Box::pin(reads.await?.read_all(self)).await?
                 }
             })
         }
     }
 
-    /// The same, with the stages of the request in its trace.
+    /// The same, with the stages of the request in its trace, and with what is long still to be
+    /// read.
     pub fn propose_traced<P: Proposal>(
         &self,
         request: P,
         trace: &mut RequestTrace,
-    ) -> impl Future<Output = Result<P::Response, RequestError>> + Send {
+    ) -> impl Future<Output = Result<StreamedResponse<P::Response>, RequestError>> + Send {
         self.propose_evaluated(request, None, trace)
     }
 
@@ -105,15 +107,16 @@ impl Server {
         request: P,
         compares: Option<Box<EvaluatedCompares>>,
         trace: &mut RequestTrace,
-    ) -> impl Future<Output = Result<P::Response, RequestError>> + Send {
+    ) -> impl Future<Output = Result<StreamedResponse<P::Response>, RequestError>> + Send {
         let request = Box::new(request.into_request());
         async move {
             let response = self.propose_boxed(request, compares).await;
             trace.end_stage(Stage::Apply);
-            P::response_of(match response?.into_whole() {
-                Ok(response) => response,
+            let response = match response?.into_whole() {
+                Ok(response) => response.into(),
                 Err(response) => Box::pin(self.make_deferred_reads(response, trace)).await?,
-            })
+            };
+            response.try_map(P::response_of)
         }
     }
 
@@ -123,26 +126,17 @@ impl Server {
         &self,
         mut response: Box<PartialResponse>,
         trace: &mut RequestTrace,
-    ) -> Result<AppliedResponse, RequestError> {
+    ) -> Result<StreamedResponse<AppliedResponse>, RequestError> {
         let number = trace.number;
-        loop {
-            let kind = match response.next_read() {
-                Some((view, key, range_end, revision)) => {
-                    let (key, range_end) = (key.clone(), range_end.clone());
-                    let span = ReadSpan { key, range_end, revision };
-                    ReadSize::of_spans(iter::once(span)).job_kind(view)?
-                }
-                None => JobKind::Short,
-            };
+        while let Some((view, request)) = response.next_read() {
+            let kind = ReadSize::of_range(request).job_kind(view)?;
             let read = move || {
                 let _as = READ_TXN.enter_numbered(number);
                 response.make_next_read().map(|()| response)
             };
-            match self.run_in_pool(PoolJob::Read(kind), trace, read).await?.into_whole() {
-                Ok(response) => return Ok(response),
-                Err(left) => response = left,
-            }
+            response = self.run_in_pool(PoolJob::Read(kind), trace, read).await?;
         }
+        Ok(response.into_streamed())
     }
 
     async fn propose_boxed(
@@ -218,7 +212,7 @@ impl Server {
         &self,
         request: TxnRequest,
         trace: &mut RequestTrace,
-    ) -> Result<TxnResponse, RequestError> {
+    ) -> Result<StreamedResponse<TxnResponse>, RequestError> {
         check::txn(&request, &self.limits)?;
         if txn::is_read_only(&request) {
             let read = Box::pin(self.read_txn(request, trace)).await;

@@ -28,6 +28,7 @@ pub mod read_executor;
 pub mod deadline;
 pub mod streamed_range;
 mod compares_ahead;
+pub mod streamed_response;
 mod walk_steps;
 pub mod response_memory;
 mod leases;

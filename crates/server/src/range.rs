@@ -34,6 +34,7 @@ use crate::read_executor::{PoolJob, ReadResult, ReadSize, ReadSpan};
 use crate::request_error::RequestError;
 use crate::request_trace::{RequestTrace, Stage};
 use crate::streamed_range::StreamedRange;
+use crate::streamed_response::StreamedResponse;
 use crate::task_labels::{GET, RANGE, READ_TXN};
 use crate::walk_steps;
 
@@ -127,17 +128,30 @@ impl Server {
         &self,
         request: TxnRequest,
         trace: &mut RequestTrace,
-    ) -> std::result::Result<TxnResponse, RequestError> {
+    ) -> std::result::Result<StreamedResponse<TxnResponse>, RequestError> {
         if !range_ops(&request).all(|range| range.serializable) {
             trace.end_read_index(self.linearizable_read_notify().await?);
         }
         let ranges = range_ops(&request).map(ReadSpan::from);
         let compares = request.compare.iter().map(ReadSpan::from);
         let size = ReadSize::of_spans(ranges.chain(compares));
-        let work = move |read: &(dyn ReadTxn + '_)| txn::run_on_snapshot(read, &request);
-        let mut response = self.read(trace, *READ_TXN, size, work).await?;
+        let view = match size {
+            ReadSize::Ranges(_) => self.threads().store().begin_snapshot_read(),
+            ReadSize::SingleKeys | ReadSize::AtMost(_) => None,
+        };
+        let mut response = if let Some(view) = view {
+            let (kind, number) = (size.job_kind(&*view)?, trace.number);
+            let work = move || {
+                let _as = READ_TXN.enter_numbered(number);
+                txn::run_on_view(&view, &request)
+            };
+            Box::pin(self.run_in_pool(PoolJob::Read(kind), trace, work)).await?
+        } else {
+            let work = move |read: &(dyn ReadTxn + '_)| txn::run_on_snapshot(read, &request);
+            self.read(trace, *READ_TXN, size, work).await?.into()
+        };
         trace.end_stage(Stage::Backend);
-        self.fill_header(&mut response.header);
+        self.fill_header(&mut response.message.header);
         Ok(response)
     }
 }

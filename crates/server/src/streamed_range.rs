@@ -28,7 +28,7 @@ use crate::read_executor::ReadResult;
 use crate::walk_steps;
 
 /// An answer up to this size is read at once.
-const INLINE_BYTES_MAX: u64 = 256 << 10;
+pub(crate) const INLINE_BYTES_MAX: u64 = 256 << 10;
 /// The cost of looking up a record's length in the index, in bytes read.
 const MEASURE_COST_BYTES: usize = 64;
 
@@ -54,37 +54,44 @@ impl StreamedRange {
         view: Arc<dyn ReadTxn + Send + Sync>,
         request: RangeRequest,
     ) -> ReadResult<RangeResult> {
-        let (records_left, encoded_bytes_left, count) = measure_range(&*view, &request)?;
-        let mut found = StreamedRange {
-            meta: range_meta(&*view, &request, count),
-            records: UnreadRecords::Stored { view, request: Box::new(request) },
-            records_left,
-            encoded_bytes_left,
-        };
-        if encoded_bytes_left > INLINE_BYTES_MAX {
+        let mut found = StreamedRange::unread(view, request)?;
+        if found.encoded_bytes_left > INLINE_BYTES_MAX {
             return Ok(RangeResult::Stream(found));
         }
         let records = found.next_records(usize::MAX)?.unwrap_or_default();
         Ok(RangeResult::Rows(RangeRows { meta: found.meta, records }))
     }
 
+    /// Measures a plain range.
+    pub(crate) fn unread(
+        view: Arc<dyn ReadTxn + Send + Sync>,
+        request: RangeRequest,
+    ) -> ReadResult<StreamedRange> {
+        let (records_left, encoded_bytes_left, count) = measure_range(&*view, &request)?;
+        let meta = range_meta(&*view, &request, count);
+        let records = UnreadRecords::Stored { view, request: Box::new(request) };
+        Ok(StreamedRange { meta, records, records_left, encoded_bytes_left })
+    }
+
     /// For an answer that is in memory, and is not to be there a second time when it is encoded.
     pub(crate) fn of_response(response: RangeResponse) -> RangeResult {
-        let (mut encoded, mut steps) = (0, YieldPoints::default());
-        for record in &response.kvs {
-            steps.advance(MEASURE_COST_BYTES);
-            encoded += field_len(record.encoded_len());
-        }
+        let encoded = encoded_len(&response.kvs);
         if encoded <= INLINE_BYTES_MAX {
             return RangeResult::Message(response);
         }
         let RangeResponse { header, kvs, more, count } = response;
-        RangeResult::Stream(StreamedRange {
-            meta: RangeMeta { header, more, count },
-            records_left: kvs.len() as u64,
-            records: UnreadRecords::Found(kvs.into_iter()),
+        let meta = RangeMeta { header, more, count };
+        RangeResult::Stream(StreamedRange { meta, ..StreamedRange::of_records(kvs, encoded) })
+    }
+
+    /// `encoded` is their [`encoded_len`].
+    pub(crate) fn of_records(records: Vec<KeyValue>, encoded: u64) -> StreamedRange {
+        StreamedRange {
+            meta: RangeMeta::default(),
+            records_left: records.len() as u64,
+            records: UnreadRecords::Found(records.into_iter()),
             encoded_bytes_left: encoded,
-        })
+        }
     }
 
     pub fn records_left(&self) -> usize {
@@ -94,6 +101,20 @@ impl StreamedRange {
     /// With the tags and lengths of the records on the wire.
     pub fn encoded_len(&self) -> u64 {
         self.encoded_bytes_left
+    }
+
+    /// All that is left.
+    pub(crate) fn into_records(mut self) -> Result<Vec<KeyValue>> {
+        if let UnreadRecords::Found(records) = self.records {
+            return Ok(records.collect());
+        }
+        let mut records = Vec::new();
+        while let Some(piece) = self.next_records(usize::MAX)? {
+            for record in piece {
+                records.push(decode(record)?);
+            }
+        }
+        Ok(records)
     }
 
     /// About so many bytes, and at least one record; `None` at the end.
@@ -196,6 +217,16 @@ fn measure_by_index(
 
 fn length_mismatch() -> Error {
     Error::damaged("the store", "the records of a range are not as long as the index says")
+}
+
+/// Of records in memory, as they are in an answer.
+pub(crate) fn encoded_len(records: &[KeyValue]) -> u64 {
+    let (mut encoded, mut steps) = (0, YieldPoints::default());
+    for record in records {
+        steps.advance(MEASURE_COST_BYTES);
+        encoded += field_len(record.encoded_len());
+    }
+    encoded
 }
 
 /// A record in an answer: tag, length, record.

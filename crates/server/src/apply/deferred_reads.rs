@@ -4,7 +4,7 @@
 //! ```text
 //!   apply loop    put a │ range │ put b │ end    next entry ...
 //!                       └ view: the state at this place
-//!   read pool                             range ─▶ into the response
+//!   read pool                             range ─▶ into the response, or measured: read when sent
 //! ```
 //!
 //! A view shows what the transaction has done before the read, and nothing of what comes after it.
@@ -12,49 +12,47 @@
 //! left: [`TxnReads`](super::txn_reads::TxnReads).
 
 use std::fmt;
-use std::sync::Arc;
 
-use bytes::Bytes;
-use clearlane_mvcc::{RangeOptions, ReadTxn};
-use clearlane_proto::etcdserverpb::response_op::Response;
-use clearlane_proto::etcdserverpb::{
-    DeleteRangeRequest, DeleteRangeResponse, RangeRequest, TxnResponse,
-};
-use clearlane_proto::mvccpb::KeyValue;
+use clearlane_mvcc::ReadTxn;
+use clearlane_proto::etcdserverpb::RangeRequest;
 
 use super::AppliedResponse;
-use super::key_span::KeySpan;
-use super::range::{RecordSource, execute_range};
 use super::rejection::ApplyError;
 use crate::error::Error;
+use crate::streamed_range::INLINE_BYTES_MAX;
+use crate::streamed_response::{OperationResponses, ResponseReader, StreamedResponse, View};
 
-pub(super) type View = Arc<dyn ReadTxn + Send + Sync>;
-
+/// A range, or what a delete has removed.
 #[derive(Clone)]
 pub struct DeferredRead {
-    /// The number of its operation in the order of execution, those of nested transactions
-    /// included. A transaction itself has none.
+    /// Its [number](crate::streamed_response).
     pub(super) operation: usize,
     pub(super) view: View,
-    pub(super) request: ReadRequest,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum ReadRequest {
-    Range(RangeRequest),
-    PrevKvs(DeleteRangeRequest),
+    pub(super) request: RangeRequest,
 }
 
 /// The response of a write with reads that are still to be made.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct PartialResponse {
     response: AppliedResponse,
+    /// The next is the last.
     reads: Vec<DeferredRead>,
+    reader: ResponseReader,
 }
 
 impl PartialResponse {
     pub fn new(response: AppliedResponse, reads: Vec<DeferredRead>) -> PartialResponse {
-        PartialResponse { response, reads }
+        PartialResponse::with_inline_bytes(response, reads, INLINE_BYTES_MAX)
+    }
+
+    /// Beyond `inline_bytes` what is read is streamed.
+    pub fn with_inline_bytes(
+        response: AppliedResponse,
+        mut reads: Vec<DeferredRead>,
+        inline_bytes: u64,
+    ) -> PartialResponse {
+        reads.reverse();
+        PartialResponse { response, reads, reader: ResponseReader::new(inline_bytes) }
     }
 
     pub(crate) fn response_mut(&mut self) -> &mut AppliedResponse {
@@ -66,101 +64,57 @@ impl PartialResponse {
         self.response.encoded_len()
     }
 
+    pub fn is_whole(&self) -> bool {
+        self.reads.is_empty()
+    }
+
     /// The whole response, unless reads are left.
-    pub fn into_whole(self) -> Result<AppliedResponse, Box<PartialResponse>> {
-        if self.reads.is_empty() { Ok(self.response) } else { Err(Box::new(self)) }
+    pub(crate) fn into_whole(self) -> Result<AppliedResponse, Box<PartialResponse>> {
+        if self.is_whole() { Ok(self.response) } else { Err(Box::new(self)) }
     }
 
-    /// What the next read reads: key, `range_end` and revision.
-    pub(crate) fn next_read(&self) -> Option<(&(dyn ReadTxn + '_), &Bytes, &Bytes, i64)> {
+    /// When no reads are left.
+    pub(crate) fn into_streamed(self) -> StreamedResponse<AppliedResponse> {
+        self.reader.finish(self.response)
+    }
+
+    pub(crate) fn next_read(&self) -> Option<(&(dyn ReadTxn + '_), &RangeRequest)> {
         let DeferredRead { view, request, .. } = self.reads.last()?;
-        Some(match request {
-            ReadRequest::Range(RangeRequest { key, range_end, revision, .. }) => {
-                (&**view, key, range_end, *revision)
-            }
-            ReadRequest::PrevKvs(DeleteRangeRequest { key, range_end, .. }) => {
-                (&**view, key, range_end, 0)
-            }
-        })
+        Some((&**view, request))
     }
 
-    pub fn make_next_read(&mut self) -> Result<(), ApplyError> {
+    pub(crate) fn make_next_read(&mut self) -> Result<(), ApplyError> {
         let Some(read) = self.reads.pop() else { return Ok(()) };
-        match &mut self.response {
-            AppliedResponse::Txn(txn) => {
-                let (mut operation, mut made) = (0, None);
-                visit_responses(txn, &mut |response| {
-                    if operation == read.operation {
-                        made = Some(read.fill(response));
-                    }
-                    operation += 1;
-                });
-                made.unwrap_or_else(|| Err(read.misplaced(txn)))
+        let mut found = Some(self.reader.read_range(read.operation, &read.view, &read.request)?);
+        let (mut operation, mut is_placed) = (0, false);
+        self.response.visit_operations(&mut |response| {
+            if operation == read.operation
+                && let Some(found) = found.take()
+            {
+                is_placed = response.set_range(found);
             }
-            AppliedResponse::DeleteRange(response) => read.fill_delete(response),
-            other => Err(read.misplaced(other)),
-        }
+            operation += 1;
+        });
+        if is_placed { Ok(()) } else { Err(self.misplaced(&read)) }
     }
 
-    pub fn make_reads(mut self) -> Result<AppliedResponse, ApplyError> {
-        while !self.reads.is_empty() {
+    /// Makes all reads.
+    pub fn read_all(mut self) -> Result<AppliedResponse, ApplyError> {
+        while !self.is_whole() {
             self.make_next_read()?;
         }
-        Ok(self.response)
+        Ok(self.into_streamed().into_message()?)
+    }
+
+    fn misplaced(&self, read: &DeferredRead) -> ApplyError {
+        let why = format!("{read:?} has no place in {:?}", self.response);
+        Error::damaged("the response of a write", why).into()
     }
 }
 
 impl From<AppliedResponse> for PartialResponse {
     fn from(response: AppliedResponse) -> PartialResponse {
-        PartialResponse { response, reads: Vec::new() }
-    }
-}
-
-/// In the order of execution, without the nested transactions themselves.
-fn visit_responses(txn: &mut TxnResponse, visit: &mut dyn FnMut(&mut Response)) {
-    for response in txn.responses.iter_mut().filter_map(|op| op.response.as_mut()) {
-        match response {
-            Response::ResponseTxn(nested) => visit_responses(nested, visit),
-            response => visit(response),
-        }
-    }
-}
-
-pub(super) fn prev_kvs(
-    source: &(impl RecordSource + ?Sized),
-    request: &DeleteRangeRequest,
-) -> Result<Vec<KeyValue>, ApplyError> {
-    let span = KeySpan::new(&request.key, &request.range_end);
-    Ok(source.records(span.range(), RangeOptions::default())?.records)
-}
-
-impl DeferredRead {
-    fn view(&self) -> &(dyn ReadTxn + '_) {
-        &*self.view
-    }
-
-    fn fill(&self, response: &mut Response) -> Result<(), ApplyError> {
-        match (&self.request, response) {
-            (ReadRequest::Range(request), Response::ResponseRange(response)) => {
-                *response = execute_range(self.view(), request)?;
-                Ok(())
-            }
-            (_, Response::ResponseDeleteRange(response)) => self.fill_delete(response),
-            (_, response) => Err(self.misplaced(response)),
-        }
-    }
-
-    fn fill_delete(&self, response: &mut DeleteRangeResponse) -> Result<(), ApplyError> {
-        let ReadRequest::PrevKvs(request) = &self.request else {
-            return Err(self.misplaced(response));
-        };
-        response.prev_kvs = prev_kvs(self.view(), request)?;
-        Ok(())
-    }
-
-    fn misplaced(&self, response: &dyn fmt::Debug) -> ApplyError {
-        let why = format!("{response:?} is at the place of {self:?}");
-        Error::damaged("the response of a write", why).into()
+        PartialResponse::new(response, Vec::new())
     }
 }
 

@@ -18,8 +18,8 @@ use clearlane_mvcc::{ReadTxn, WriteTxn};
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::response_op::Response;
 use clearlane_proto::etcdserverpb::{
-    DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, ResponseHeader, ResponseOp,
-    TxnRequest, TxnResponse,
+    DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseHeader,
+    ResponseOp, TxnRequest, TxnResponse,
 };
 
 use super::compare::all_hold;
@@ -30,6 +30,8 @@ use super::txn_reads::TxnReads;
 use super::{header, key_span, put_delete};
 use crate::applied_position::AppliedPosition;
 use crate::error::Error;
+use crate::streamed_range::INLINE_BYTES_MAX;
+use crate::streamed_response::{ResponseReader, StreamedResponse, View};
 
 /// Number of changes since the compares were evaluated. At more, a walk over the index may cost
 /// less.
@@ -55,12 +57,33 @@ pub(crate) fn run_on_snapshot(
     read: &(dyn ReadTxn + '_),
     request: &TxnRequest,
 ) -> Result<TxnResponse, ApplyError> {
+    run_read_only(read, request, |_, range| execute_range(read, range))
+}
+
+/// What is long is left to be read while it is sent.
+pub(crate) fn run_on_view(
+    view: &View,
+    request: &TxnRequest,
+) -> Result<StreamedResponse<TxnResponse>, ApplyError> {
+    let mut reader = ResponseReader::new(INLINE_BYTES_MAX);
+    let response = run_read_only(&**view, request, |operation, range| {
+        reader.read_range(operation, view, range)
+    })?;
+    Ok(reader.finish(response))
+}
+
+/// `read_range` gets the number of the operation, too.
+fn run_read_only(
+    read: &(dyn ReadTxn + '_),
+    request: &TxnRequest,
+    mut read_range: impl FnMut(usize, &RangeRequest) -> Result<RangeResponse, ApplyError>,
+) -> Result<TxnResponse, ApplyError> {
     let plan = TxnPlan::new(read, request, None)?;
     plan.check(read, &|_| false)?;
     let mut responses = Vec::with_capacity(plan.ops.len());
     for op in plan.ops {
         let Some(Request::RequestRange(range)) = &op.request else { continue };
-        let response = Some(Response::ResponseRange(execute_range(read, range)?));
+        let response = Some(Response::ResponseRange(read_range(responses.len(), range)?));
         responses.push(ResponseOp { response });
     }
     Ok(TxnResponse { header: Some(header(read.revision())), succeeded: plan.succeeded, responses })

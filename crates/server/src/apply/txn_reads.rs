@@ -16,10 +16,11 @@ use clearlane_proto::etcdserverpb::{DeleteRangeRequest, RangeRequest, RangeRespo
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
-use super::deferred_reads::{DeferredRead, ReadRequest, View, prev_kvs};
+use super::deferred_reads::DeferredRead;
 use super::range::{RecordSource, execute_range};
 use super::rejection::ApplyError;
 use crate::applied_position::AppliedPosition;
+use crate::streamed_response::View;
 
 /// What the apply loop does with such reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +94,7 @@ impl TxnReads {
                 if self.is_within_budget(&bounded) {
                     return Ok(response);
                 }
-                if self.defer(txn, || ReadRequest::Range(request.clone())) {
+                if self.defer(txn, request) {
                     return Ok(RangeResponse::default());
                 }
             }
@@ -108,21 +109,8 @@ impl TxnReads {
         txn: &(dyn WriteTxn<AppliedPosition> + '_),
         request: &DeleteRangeRequest,
     ) -> Result<Vec<KeyValue>, ApplyError> {
-        match self.mode {
-            ReadMode::Skipped => return Ok(Vec::new()),
-            ReadMode::Deferred(budget) if !request.range_end.is_empty() => {
-                let bounded = BoundedReads::new(txn, budget);
-                let records = prev_kvs(&bounded, request)?;
-                if self.is_within_budget(&bounded) {
-                    return Ok(records);
-                }
-                if self.defer(txn, || ReadRequest::PrevKvs(request.clone())) {
-                    return Ok(Vec::new());
-                }
-            }
-            ReadMode::Deferred(_) | ReadMode::Inline => {}
-        }
-        prev_kvs(txn, request)
+        let (key, range_end) = (request.key.clone(), request.range_end.clone());
+        Ok(self.range(txn, &RangeRequest { key, range_end, ..RangeRequest::default() })?.kvs)
     }
 
     /// Takes over what a read has left of the budget.
@@ -136,14 +124,14 @@ impl TxnReads {
     fn defer(
         &mut self,
         txn: &(dyn WriteTxn<AppliedPosition> + '_),
-        request: impl FnOnce() -> ReadRequest,
+        request: &RangeRequest,
     ) -> bool {
         let Some(view) = self.view.take().or_else(|| txn.begin_snapshot_read()) else {
             return false;
         };
         self.view = Some(Arc::clone(&view));
-        let request = request();
-        self.deferred.push(DeferredRead { operation: self.operation, view, request });
+        let (operation, request) = (self.operation, request.clone());
+        self.deferred.push(DeferredRead { operation, view, request });
         true
     }
 }

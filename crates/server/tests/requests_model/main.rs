@@ -36,6 +36,8 @@ struct StoreAndModel {
     read_mode: ReadMode,
     /// After how many entries a response is made whole.
     delay: usize,
+    /// How many bytes of it are read at once, and not when they are sent.
+    inline_bytes: u64,
     /// Each with the response that is expected.
     partial: VecDeque<(PartialResponse, AppliedResponse)>,
 }
@@ -51,7 +53,8 @@ impl StoreAndModel {
         );
         let (store, _) = clearlane_mvcc::open(era, ground).unwrap();
         let (model, partial) = (Model::new(), VecDeque::new());
-        StoreAndModel { engine, store, model, index: 0, read_mode, delay, partial }
+        let inline_bytes = 0;
+        StoreAndModel { engine, store, model, index: 0, read_mode, delay, inline_bytes, partial }
     }
 
     /// The compares of a transaction are evaluated so many requests before it is applied.
@@ -100,7 +103,8 @@ impl StoreAndModel {
                 .unwrap();
         match (applied.result, self.model.apply(request)) {
             (Ok(response), Ok(expected)) => {
-                let partial = PartialResponse::new(response, applied.deferred_reads);
+                let (reads, inline_bytes) = (applied.deferred_reads, self.inline_bytes);
+                let partial = PartialResponse::with_inline_bytes(response, reads, inline_bytes);
                 self.partial.push_back((partial, expected));
             }
             (refused, expected) => assert_eq!(refused, expected, "{request:?}"),
@@ -120,8 +124,7 @@ impl StoreAndModel {
 
     /// Of the newest response.
     fn has_deferred_reads(&self) -> bool {
-        let newest = self.partial.back().cloned();
-        newest.is_some_and(|(newest, _)| newest.into_whole().is_err())
+        self.partial.back().is_some_and(|(newest, _)| !newest.is_whole())
     }
 
     /// But for those of the newest responses.
@@ -129,7 +132,7 @@ impl StoreAndModel {
         while self.partial.len() > newest {
             let (partial, expected) = self.partial.pop_front().unwrap();
             let about = format!("{partial:?}");
-            let response = partial.make_reads().unwrap();
+            let response = partial.read_all().unwrap();
             if self.read_mode != ReadMode::Skipped {
                 assert_eq!(response, expected, "{about}");
                 assert_eq!(response.encode_to_vec(), expected.encode_to_vec(), "{about}");
@@ -165,8 +168,11 @@ proptest! {
         requests in prop::collection::vec(strategies::writing_request(), 1..40),
         read_mode in read_mode(),
         delay in 0..8_usize,
+        inline_bytes in prop::sample::select(vec![0, 40, 200, u64::MAX]),
     ) {
-        StoreAndModel::new(Era::Clearlane, read_mode, delay).run(&requests, delay);
+        let mut world = StoreAndModel::new(Era::Clearlane, read_mode, delay);
+        world.inline_bytes = inline_bytes;
+        world.run(&requests, delay);
     }
 }
 

@@ -1,0 +1,160 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use clearlane_proto::etcdserverpb::{PutResponse, ResponseHeader, ResponseOp};
+use clearlane_proto::mvccpb::KeyValue;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+use crate::grpc_frame::frame;
+
+fn header() -> impl Strategy<Value = Option<ResponseHeader>> {
+    let revision = select(vec![0, 1, 300, i64::MAX]);
+    option::of(revision.prop_map(|revision| ResponseHeader { revision, ..Default::default() }))
+}
+
+/// Some are longer than a chunk.
+fn record() -> impl Strategy<Value = KeyValue> {
+    let length = prop_oneof![30 => 0..300_usize, 1 => Just(CHUNK_BYTES + 1000)];
+    (0..20_usize, length, any::<i64>()).prop_map(|(key, value, lease)| KeyValue {
+        key: vec![b'k'; key].into(),
+        value: vec![b'v'; value].into(),
+        lease,
+        ..KeyValue::default()
+    })
+}
+
+fn records() -> impl Strategy<Value = Vec<KeyValue>> {
+    prop_oneof![Just(Vec::new()), prop::collection::vec(record(), 0..9)]
+}
+
+fn range() -> impl Strategy<Value = RangeResponse> {
+    let count = select(vec![0, 1, 1000]);
+    (header(), records(), any::<bool>(), count)
+        .prop_map(|(header, kvs, more, count)| RangeResponse { header, kvs, more, count })
+}
+
+fn delete_range() -> impl Strategy<Value = DeleteRangeResponse> {
+    (header(), records(), 0..200_i64).prop_map(|(header, prev_kvs, deleted)| DeleteRangeResponse {
+        header,
+        deleted,
+        prev_kvs,
+    })
+}
+
+fn put() -> impl Strategy<Value = PutResponse> {
+    (header(), option::of(record())).prop_map(|(header, prev_kv)| PutResponse { header, prev_kv })
+}
+
+fn txn_of(op: impl Strategy<Value = Option<OpResponse>>) -> impl Strategy<Value = TxnResponse> {
+    let op = op.prop_map(|response| ResponseOp { response });
+    (header(), any::<bool>(), prop::collection::vec(op, 0..6))
+        .prop_map(|(header, succeeded, responses)| TxnResponse { header, succeeded, responses })
+}
+
+fn txn() -> impl Strategy<Value = TxnResponse> {
+    let op = prop_oneof![
+        1 => Just(None),
+        6 => range().prop_map(|range| Some(OpResponse::ResponseRange(range))),
+        3 => put().prop_map(|put| Some(OpResponse::ResponsePut(put))),
+        3 => delete_range().prop_map(|delete| Some(OpResponse::ResponseDeleteRange(delete))),
+    ];
+    let nested = op.prop_recursive(3, 24, 6, |op| {
+        txn_of(op).prop_map(|txn| Some(OpResponse::ResponseTxn(txn)))
+    });
+    txn_of(nested)
+}
+
+/// What is sent of the message if at each turn about so many bytes are read.
+fn sent<M: EncodeOperations>(message: M, inline_bytes: u64, turns: &[usize]) -> (Vec<u8>, usize) {
+    let (length, mut parts) = encode_parts(message.into(), inline_bytes).unwrap();
+    let (mut bytes, mut turns) = (Vec::new(), turns.iter().cycle());
+    let streamed = parts.parts.len();
+    while !parts.is_empty() {
+        for chunk in parts.read(*turns.next().unwrap()).unwrap() {
+            assert!(!chunk.is_empty());
+            bytes.extend_from_slice(&chunk);
+        }
+    }
+    assert_eq!(bytes.len(), FRAME_HEAD_BYTES + length);
+    (bytes, streamed)
+}
+
+fn operations(message: &mut impl OperationResponses) -> usize {
+    let mut operations = 0;
+    message.visit_operations(&mut |_| operations += 1);
+    operations
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn the_parts_of_a_txn_are_its_encoding(
+        mut message in txn(),
+        inline_bytes in select(vec![0, 0, 100, 1000, u64::MAX]),
+        turns in prop::collection::vec(select(vec![1, 100, 3000, 64 << 10, usize::MAX]), 1..5),
+    ) {
+        let whole = frame(&message);
+        let operations = operations(&mut message);
+        let (bytes, streamed) = sent(message, inline_bytes, &turns);
+        prop_assert!(bytes == whole, "{} bytes, and not {}", bytes.len(), whole.len());
+        prop_assert!(streamed <= operations && (inline_bytes < u64::MAX || streamed == 0));
+    }
+
+    #[test]
+    fn the_parts_of_a_delete_are_its_encoding(
+        message in delete_range(),
+        inline_bytes in select(vec![0, 100, u64::MAX]),
+        turn in select(vec![1, 100, 64 << 10, usize::MAX]),
+    ) {
+        let (whole, is_streamed) = (frame(&message), inline_bytes == 0 && !message.prev_kvs.is_empty());
+        let (bytes, streamed) = sent(message, inline_bytes, &[turn]);
+        prop_assert!(bytes == whole);
+        prop_assert!(!is_streamed || streamed == 1);
+    }
+
+    #[test]
+    fn what_is_streamed_comes_back_into_the_message(
+        message in txn(),
+        inline_bytes in select(vec![0, 100]),
+    ) {
+        let mut streamed = StreamedResponse::from(message.clone());
+        streamed.stream_records(inline_bytes);
+        prop_assert_eq!(streamed.into_message().unwrap(), message);
+    }
+}
+
+/// As deep as etcd takes it.
+#[test]
+fn a_deep_txn_is_encoded_in_linear_time() {
+    let found = || RangeResponse { kvs: vec![KeyValue::default(); 3], ..RangeResponse::default() };
+    let mut txn = TxnResponse::default();
+    for _ in 0..90 {
+        let ops = [OpResponse::ResponseRange(found()), OpResponse::ResponseTxn(txn)];
+        let responses = ops.map(|response| ResponseOp { response: Some(response) }).to_vec();
+        txn = TxnResponse { responses, ..TxnResponse::default() };
+    }
+    let whole = frame(&txn);
+    let mut lengths = Lengths::new(&[]);
+    txn.measure(&mut lengths);
+    assert_eq!(lengths.found.len(), 180, "each is measured once");
+    assert!(sent(txn, 0, &[1]).0 == whole);
+}
+
+#[test]
+fn a_message_that_is_too_long_is_refused_before_a_byte_is_sent() {
+    // One piece of memory, many times.
+    let value = Bytes::from(vec![0; 1 << 20]);
+    let record = KeyValue { value, ..KeyValue::default() };
+    let kvs = vec![record; 2048];
+    let range = OpResponse::ResponseRange(RangeResponse { kvs, ..RangeResponse::default() });
+    let responses = vec![ResponseOp { response: Some(range) }];
+    let txn = TxnResponse { responses, ..TxnResponse::default() };
+    let length = txn.encoded_len();
+    let status = encode_parts(txn.into(), 0).unwrap_err();
+    let message =
+        format!("grpc: trying to send message larger than max ({length} vs. {})", i32::MAX);
+    assert_eq!((status.code(), status.message()), (tonic::Code::ResourceExhausted, &message[..]));
+}

@@ -1,0 +1,220 @@
+//! The answer of a transaction or of a delete, whose long parts are read while it is sent.
+//!
+//! ```text
+//!   operation      put      range      range      delete
+//!   message        ■■■      ■ ■■ ■     ■ ·· ■     ■ ··       ·· records that are streamed
+//!   streams                              └─1        └─2      in the order of the operations
+//! ```
+//!
+//! Records stay in the message while the answer is short. From there on each range is a
+//! [`StreamedRange`]: measured, with its view, and read when its turn comes.
+//!
+//! Operations are counted in the order in which they run, those of nested transactions included. A
+//! transaction itself has no number.
+
+use std::mem;
+use std::sync::Arc;
+
+use clearlane_mvcc::ReadTxn;
+use clearlane_proto::etcdserverpb::response_op::Response;
+use clearlane_proto::etcdserverpb::{
+    DeleteRangeResponse, RangeRequest, RangeResponse, TxnResponse,
+};
+use clearlane_proto::mvccpb::KeyValue;
+
+use crate::apply::AppliedResponse;
+use crate::apply::range::{execute_range, is_plain};
+use crate::error::Result;
+use crate::handle::Server;
+use crate::range::RangeMeta;
+use crate::read_executor::{PoolJob, ReadResult};
+use crate::request_error::RequestError;
+use crate::request_trace::RequestTrace;
+use crate::streamed_range::{StreamedRange, encoded_len};
+use crate::threads::JobKind;
+
+pub(crate) type View = Arc<dyn ReadTxn + Send + Sync>;
+
+#[derive(Debug)]
+pub struct StreamedResponse<M> {
+    /// Whole, but for the records of `streams`.
+    pub message: M,
+    /// In the order of their operations.
+    pub streams: Vec<OperationStream>,
+}
+
+#[derive(Debug)]
+pub struct OperationStream {
+    pub operation: usize,
+    pub records: StreamedRange,
+}
+
+/// A message with the responses of operations.
+pub trait OperationResponses {
+    fn visit_operations(&mut self, visit: &mut dyn FnMut(OperationResponse<'_>));
+}
+
+#[derive(Debug)]
+pub enum OperationResponse<'m> {
+    Range(&'m mut RangeResponse),
+    DeleteRange(&'m mut DeleteRangeResponse),
+    /// Without a list of records.
+    Other,
+}
+
+impl<'m> OperationResponse<'m> {
+    fn records(self) -> Option<&'m mut Vec<KeyValue>> {
+        match self {
+            OperationResponse::Range(response) => Some(&mut response.kvs),
+            OperationResponse::DeleteRange(response) => Some(&mut response.prev_kvs),
+            OperationResponse::Other => None,
+        }
+    }
+
+    /// Returns false for an operation that has no range.
+    pub(crate) fn set_range(self, found: RangeResponse) -> bool {
+        match self {
+            OperationResponse::Range(response) => *response = found,
+            OperationResponse::DeleteRange(response) => response.prev_kvs = found.kvs,
+            OperationResponse::Other => return false,
+        }
+        true
+    }
+}
+
+impl OperationResponses for TxnResponse {
+    fn visit_operations(&mut self, visit: &mut dyn FnMut(OperationResponse<'_>)) {
+        for response in self.responses.iter_mut().filter_map(|op| op.response.as_mut()) {
+            match response {
+                Response::ResponseTxn(nested) => nested.visit_operations(visit),
+                Response::ResponseRange(range) => visit(OperationResponse::Range(range)),
+                Response::ResponseDeleteRange(delete) => delete.visit_operations(visit),
+                Response::ResponsePut(_) => visit(OperationResponse::Other),
+            }
+        }
+    }
+}
+
+impl OperationResponses for DeleteRangeResponse {
+    fn visit_operations(&mut self, visit: &mut dyn FnMut(OperationResponse<'_>)) {
+        visit(OperationResponse::DeleteRange(self));
+    }
+}
+
+impl OperationResponses for AppliedResponse {
+    fn visit_operations(&mut self, visit: &mut dyn FnMut(OperationResponse<'_>)) {
+        match self {
+            AppliedResponse::Txn(response) => response.visit_operations(visit),
+            AppliedResponse::DeleteRange(response) => response.visit_operations(visit),
+            _ => {}
+        }
+    }
+}
+
+impl<M> From<M> for StreamedResponse<M> {
+    fn from(message: M) -> StreamedResponse<M> {
+        StreamedResponse { message, streams: Vec::new() }
+    }
+}
+
+impl<M> StreamedResponse<M> {
+    pub(crate) fn try_map<N, E>(
+        self,
+        map: impl FnOnce(M) -> std::result::Result<N, E>,
+    ) -> std::result::Result<StreamedResponse<N>, E> {
+        Ok(StreamedResponse { message: map(self.message)?, streams: self.streams })
+    }
+}
+
+impl<M: OperationResponses> StreamedResponse<M> {
+    /// Streams what the message has of an operation's records if that is more than `bytes_max`. So
+    /// it is not in memory a second time when it is encoded.
+    pub fn stream_records(&mut self, bytes_max: u64) {
+        let (mut operation, streams) = (0, &mut self.streams);
+        self.message.visit_operations(&mut |response| {
+            let records = response.records().filter(|records| !records.is_empty());
+            if let Some(records) = records {
+                let encoded = encoded_len(records);
+                if encoded > bytes_max {
+                    let records = StreamedRange::of_records(mem::take(records), encoded);
+                    streams.push(OperationStream { operation, records });
+                }
+            }
+            operation += 1;
+        });
+        self.streams.sort_unstable_by_key(|stream| stream.operation);
+    }
+
+    /// With all records in the message.
+    pub fn into_message(self) -> Result<M> {
+        let StreamedResponse { mut message, streams } = self;
+        let mut streams = streams.into_iter().peekable();
+        let (mut operation, mut outcome) = (0, Ok(()));
+        message.visit_operations(&mut |response| {
+            let stream = streams.next_if(|stream| stream.operation == operation);
+            operation += 1;
+            if let Some((stream, records)) = stream.zip(response.records()) {
+                match stream.records.into_records() {
+                    Ok(found) => *records = found,
+                    Err(error) => outcome = Err(error),
+                }
+            }
+        });
+        outcome.map(|()| message)
+    }
+}
+
+impl<M: OperationResponses + Send + 'static> StreamedResponse<M> {
+    pub async fn read_all(self, server: &Server) -> std::result::Result<M, RequestError> {
+        if self.streams.is_empty() {
+            return Ok(self.message);
+        }
+        let read = move || Ok(self.into_message()?);
+        let job = PoolJob::Read(JobKind::Long);
+        server.run_in_pool(job, &mut RequestTrace::start(), read).await
+    }
+}
+
+/// Reads the ranges of one answer, in the order of their operations.
+#[derive(Debug)]
+pub(crate) struct ResponseReader {
+    /// How much more may be read at once.
+    inline_bytes: u64,
+    streams: Vec<OperationStream>,
+}
+
+impl ResponseReader {
+    pub(crate) fn new(inline_bytes: u64) -> ResponseReader {
+        ResponseReader { inline_bytes, streams: Vec::new() }
+    }
+
+    /// The response is without its records if they are streamed.
+    pub(crate) fn read_range(
+        &mut self,
+        operation: usize,
+        view: &View,
+        request: &RangeRequest,
+    ) -> ReadResult<RangeResponse> {
+        let (response, records) = if is_plain(request) {
+            let mut records = StreamedRange::unread(Arc::clone(view), request.clone())?;
+            let RangeMeta { header, more, count } = mem::take(&mut records.meta);
+            (RangeResponse { header, kvs: Vec::new(), more, count }, records)
+        } else {
+            let read: &dyn ReadTxn = &**view;
+            let mut response = execute_range(read, request)?;
+            let found = mem::take(&mut response.kvs);
+            let encoded = encoded_len(&found);
+            (response, StreamedRange::of_records(found, encoded))
+        };
+        let Some(left) = self.inline_bytes.checked_sub(records.encoded_len()) else {
+            self.streams.push(OperationStream { operation, records });
+            return Ok(response);
+        };
+        self.inline_bytes = left;
+        Ok(RangeResponse { kvs: records.into_records()?, ..response })
+    }
+
+    pub(crate) fn finish<M>(self, message: M) -> StreamedResponse<M> {
+        StreamedResponse { message, streams: self.streams }
+    }
+}
