@@ -11,5 +11,6 @@ mod deferred_reads;
 mod heads;
 mod locks_held;
 mod sizes;
+mod streamed_txns;
 #[path = "../support/mod.rs"]
 mod support;
