@@ -218,3 +218,6 @@ impl ResponseReader {
         StreamedResponse { message, streams: self.streams }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -187,7 +187,7 @@ fn a_slow_reader_gets_the_state_of_its_transaction() {
         let (mut read, mut write) = (server.client().await, server.client().await);
         let (read_head, read_body) = begun(&mut read, TXN, &[], &long_read()).await;
         let (write_head, write_body) = begun(&mut write, TXN, &[], &long_write()).await;
-        // Nobody waits for them, and what comes behind them is not in their answers.
+        // Other requests do not wait for them, and are not seen in their answers.
         let revision = fill(&mut writer, 'b').await;
         let compact = CompactionRequest { revision, physical: true };
         let _: CompactionResponse = call(&mut writer, COMPACT, &compact).await;

@@ -1,0 +1,181 @@
+//! Ranges of one answer against each of them by itself, and over a store that has lost a record.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use clearlane_backend::{Config, Era};
+use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
+use clearlane_mvcc::{Store, StoreConfig};
+use clearlane_proto::etcdserverpb::request_op::Request;
+use clearlane_proto::etcdserverpb::{
+    DeleteRangeRequest, InternalRaftRequest, PutRequest, RequestOp, ResponseOp, TxnRequest,
+};
+use std::ops::ControlFlow;
+
+use super::*;
+use crate::applied_position::AppliedPosition;
+use crate::apply::{self, ApplyError, PartialResponse, ReadBudget, ReadMode, txn};
+use crate::range::RangeResult;
+
+const KEYS: usize = 300;
+
+struct TestStore {
+    engine: Arc<MemoryEngine>,
+    store: Box<dyn Store<AppliedPosition>>,
+    index: u64,
+}
+
+impl TestStore {
+    /// Its keys were put twice; the revision between is `KEYS + 1`.
+    fn new() -> TestStore {
+        let engine = Arc::new(MemoryEngine::new());
+        let (before, applied) = (AppliedPosition::pre_commit(), AppliedPosition::default());
+        let config = StoreConfig::new(engine.clone(), Config::default(), before, applied);
+        let (store, _) = clearlane_mvcc::open(Era::Clearlane, config).unwrap();
+        let mut store = TestStore { engine, store, index: 0 };
+        for number in 0..2 * KEYS {
+            let value = format!("{number}").repeat(1 + number % 50);
+            store.put(&format!("k{:03}", number % KEYS), &value);
+        }
+        store.store.commit().unwrap();
+        store
+    }
+
+    fn put(&mut self, key: &str, value: &str) {
+        let (key, value) = (key.to_owned().into(), value.to_owned().into());
+        let put = Some(PutRequest { key, value, ..PutRequest::default() });
+        self.apply(&InternalRaftRequest { put, ..InternalRaftRequest::default() }, u64::MAX);
+    }
+
+    /// All reads are left.
+    fn apply(&mut self, request: &InternalRaftRequest, inline_bytes: u64) -> PartialResponse {
+        self.index += 1;
+        let position = AppliedPosition { index: self.index, term: 1, ..Default::default() };
+        let mode = ReadMode::Deferred(ReadBudget { records: 0, bytes: 0 });
+        let applied = apply::apply(&*self.store, &|_| false, request, position, mode).unwrap();
+        let (response, reads) = (applied.result.unwrap(), applied.deferred_reads);
+        PartialResponse::with_inline_bytes(response, reads, inline_bytes)
+    }
+
+    fn view(&self) -> View {
+        self.store.begin_snapshot_read().unwrap()
+    }
+
+    /// The index goes on naming the newest record of the key.
+    fn lose_record(&mut self, key: &str) {
+        let mut lost = None;
+        let snapshot = self.engine.snapshot().unwrap();
+        let find = &mut |name: &[u8], record: &[u8]| {
+            if record.windows(key.len()).any(|bytes| bytes == key.as_bytes()) {
+                lost = Some(name.to_vec());
+            }
+            ControlFlow::Continue(())
+        };
+        snapshot.scan(Bucket::Key, KeyRange::ALL, find).unwrap();
+        let mut write = self.engine.begin_write().unwrap();
+        write.delete(Bucket::Key, &lost.unwrap()).unwrap();
+        write.commit().unwrap();
+        // The next snapshot is without it.
+        self.put("x", "another commit");
+        self.store.commit().unwrap();
+    }
+}
+
+fn all() -> RangeRequest {
+    RangeRequest { key: "k".into(), range_end: "l".into(), ..RangeRequest::default() }
+}
+
+fn ranges() -> Vec<RangeRequest> {
+    vec![
+        all(),
+        RangeRequest { limit: 7, ..all() },
+        RangeRequest { limit: KEYS as i64, ..all() },
+        RangeRequest { revision: KEYS as i64 + 1, ..all() },
+        RangeRequest { revision: KEYS as i64 + 1, limit: 200, ..all() },
+        RangeRequest { count_only: true, ..all() },
+        RangeRequest { keys_only: true, ..all() },
+        RangeRequest { sort_target: 4, sort_order: 2, limit: 100, ..all() },
+        RangeRequest { key: "x".into(), range_end: "y".into(), ..all() },
+        RangeRequest { range_end: "".into(), key: "k007".into(), ..all() },
+        RangeRequest { range_end: "".into(), key: "none".into(), ..all() },
+    ]
+}
+
+fn txn_of(ops: Vec<Request>) -> TxnRequest {
+    let success = ops.into_iter().map(|request| RequestOp { request: Some(request) }).collect();
+    TxnRequest { success, ..TxnRequest::default() }
+}
+
+#[test]
+fn a_range_is_the_same_in_the_message_and_streamed() {
+    let view = TestStore::new().view();
+    for inline_bytes in [0, 1000, 20_000, u64::MAX] {
+        let (mut reader, mut responses) = (ResponseReader::new(inline_bytes), Vec::new());
+        for (operation, request) in ranges().iter().enumerate() {
+            let found = reader.read_range(operation, &view, request).unwrap();
+            let response = Some(Response::ResponseRange(found));
+            responses.push(ResponseOp { response });
+        }
+        let response = reader.finish(TxnResponse { responses, ..TxnResponse::default() });
+        let streamed: u64 =
+            response.streams.iter().map(|stream| stream.records.encoded_len()).sum();
+        let mut in_message = 0;
+        let mut message = response.message.clone();
+        message.visit_operations(&mut |response| {
+            in_message += response.records().map_or(0, |records| encoded_len(records));
+        });
+        assert!(in_message <= inline_bytes);
+        assert_eq!(streamed == 0, inline_bytes == u64::MAX);
+
+        let message = response.into_message().unwrap();
+        for (request, op) in ranges().iter().zip(message.responses) {
+            let expected = apply::range(&*view, request).unwrap().unwrap();
+            assert_eq!(op.response, Some(Response::ResponseRange(expected)), "{request:?}");
+        }
+    }
+}
+
+#[test]
+fn a_txn_of_ranges_answers_the_same_over_a_view() {
+    let view = TestStore::new().view();
+    let request = txn_of(ranges().into_iter().map(Request::RequestRange).collect());
+    let response = txn::run_on_view(&view, &request).unwrap().into_message().unwrap();
+    assert_eq!(response, txn::run_on_snapshot(&*view, &request).unwrap());
+}
+
+/// What was read is one error for a range, in a transaction and of a delete; what is not read is
+/// none. The member goes on.
+#[test]
+fn a_record_that_is_lost_is_an_error_of_the_request_that_reads_it() {
+    let mut store = TestStore::new();
+    store.lose_record("k123");
+    let range_error = match StreamedRange::measure(store.view(), all()) {
+        Err(ApplyError::Fatal(error)) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let put = PutRequest { key: "a".into(), value: "b".into(), ..PutRequest::default() };
+    let ops = vec![Request::RequestPut(put), Request::RequestRange(all())];
+    let delete = DeleteRangeRequest { key: "k".into(), range_end: "l".into(), prev_kv: true };
+    let requests = [
+        InternalRaftRequest { txn: Some(txn_of(ops)), ..InternalRaftRequest::default() },
+        InternalRaftRequest { delete_range: Some(delete), ..InternalRaftRequest::default() },
+    ];
+    for inline_bytes in [0, u64::MAX] {
+        for request in &requests {
+            let mut store = TestStore::new();
+            store.lose_record("k123");
+            let mut response = store.apply(request, inline_bytes);
+            let read = response.make_next_read();
+            assert_eq!(read.is_ok(), inline_bytes == 0, "a stream is only measured");
+            let read = read.and_then(|()| Ok(response.into_streamed().into_message()?));
+            let Err(ApplyError::Fatal(error)) = read else { panic!("{read:?}") };
+            assert_eq!(error.to_string(), range_error);
+            store.put("k123", "again");
+            let mut response = store.apply(&requests[0], inline_bytes);
+            response.make_next_read().unwrap();
+            assert!(response.into_streamed().into_message().is_ok());
+        }
+    }
+    let inline = RangeRequest { range_end: "k122".into(), ..all() };
+    let found = StreamedRange::measure(store.view(), inline).unwrap();
+    assert!(matches!(found, RangeResult::Rows(_)));
+}
