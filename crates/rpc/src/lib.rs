@@ -4,8 +4,7 @@
 //! |---|---|
 //! | [`serve`] | network threads: which has which connection |
 //! | `router` | one request: gRPC, gateway or HTTP |
-//! | `kv`, `unary`, `response_body`, `grpc_frame`, `gzip` | KV, from bytes to bytes |
-//! | `range_body`, `txn_body`, `message_parts` | its answers, which may be long |
+//! | `kv`, `unary`, `*_body`, `message_parts`, `grpc_frame`, `gzip` | KV, from bytes to bytes |
 //! | `context`, `interceptors` | one call: may this member answer it? deadline, trace |
 //! | `client_info`, `slow_request` | which client it is; what the log says of slow calls |
 //! | `kv_service`, [`watch`], `lease`, [`cluster`], [`maintenance`], [`auth`] | services |

@@ -20,6 +20,8 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, k
 
 /// The size of the pieces in which a message is sent.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
+/// At most so much is in memory twice: read, and encoded.
+const READ_BYTES: usize = 256 << 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct MessageParts {
@@ -52,7 +54,8 @@ impl MessageParts {
         while left > 0
             && let Some(part) = self.parts.front_mut()
         {
-            let mut records = part.records.next_records(left)?.unwrap_or_default().into_iter();
+            let records = part.records.next_records(left.min(READ_BYTES))?;
+            let mut records = records.unwrap_or_default().into_iter();
             while !records.as_slice().is_empty() {
                 let before = self.bytes.len();
                 encode_chunk(part.field, &mut records, &mut self.bytes);
@@ -62,11 +65,10 @@ impl MessageParts {
                     chunks.push_back(mem::take(&mut self.bytes).freeze());
                 }
             }
-            if part.records.records_left() > 0 {
-                break;
+            if part.records.records_left() == 0 {
+                self.bytes.put_slice(&part.tail);
+                self.parts.pop_front();
             }
-            self.bytes.put_slice(&part.tail);
-            self.parts.pop_front();
         }
         if !self.bytes.is_empty() {
             chunks.push_back(mem::take(&mut self.bytes).freeze());

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use clearlane_proto::etcdserverpb::{
     AlarmType, CompactionRequest, CompactionResponse, InternalRaftRequest, ResponseHeader,
-    TxnRequest, TxnResponse,
 };
 use clearlane_proto::membershippb::{
     Attributes, ClusterMemberAttrSetRequest, ClusterVersionSetRequest,
@@ -15,18 +14,13 @@ use clearlane_raft::read_index::RequestIdGenerator;
 
 use crate::alarms;
 use crate::apply::{
-    AppliedResponse, EvaluatedCompares, Limits, PartialResponse, RequestRejection, check, txn,
+    AppliedResponse, EvaluatedCompares, Limits, PartialResponse, RequestRejection, check,
 };
-use crate::compares_ahead;
 use crate::deadline::within_deadline;
 use crate::membership::{Member, MemberChange};
 use crate::proposal::Proposal;
 use crate::quota;
-use crate::read_executor::{PoolJob, ReadSize};
 use crate::request_error::RequestError;
-use crate::request_trace::{RequestTrace, Stage};
-use crate::streamed_response::StreamedResponse;
-use crate::task_labels::READ_TXN;
 use crate::threads::{PeerClients, RequestChannel, ServerThreads};
 
 /// A member, as one network thread uses it.
@@ -83,63 +77,12 @@ impl Server {
             let response = self.propose_boxed(request, None).await?.into_whole();
             P::response_of(match response {
                 Ok(response) => response,
-                Err(response) => {
-                    let mut trace = RequestTrace::start();
-                    let reads = Box::pin(self.make_deferred_reads(response, &mut trace));
-                    Box::pin(reads.await?.read_all(self)).await?
-                }
+                Err(response) => Box::pin(self.read_whole(response)).await?,
             })
         }
     }
 
-    /// The same, with the stages of the request in its trace, and with what is long still to be
-    /// read.
-    pub fn propose_traced<P: Proposal>(
-        &self,
-        request: P,
-        trace: &mut RequestTrace,
-    ) -> impl Future<Output = Result<StreamedResponse<P::Response>, RequestError>> + Send {
-        self.propose_evaluated(request, None, trace)
-    }
-
-    fn propose_evaluated<P: Proposal>(
-        &self,
-        request: P,
-        compares: Option<Box<EvaluatedCompares>>,
-        trace: &mut RequestTrace,
-    ) -> impl Future<Output = Result<StreamedResponse<P::Response>, RequestError>> + Send {
-        let request = Box::new(request.into_request());
-        async move {
-            let response = self.propose_boxed(request, compares).await;
-            trace.end_stage(Stage::Apply);
-            let response = match response?.into_whole() {
-                Ok(response) => response.into(),
-                Err(response) => Box::pin(self.make_deferred_reads(response, trace)).await?,
-            };
-            response.try_map(P::response_of)
-        }
-    }
-
-    /// Each read is a job of its own: behind it is another request's turn, and none is begun for a
-    /// client that has given up. The jobs take what they read along, and drop it in the pool.
-    async fn make_deferred_reads(
-        &self,
-        mut response: Box<PartialResponse>,
-        trace: &mut RequestTrace,
-    ) -> Result<StreamedResponse<AppliedResponse>, RequestError> {
-        let number = trace.number;
-        while let Some((view, request)) = response.next_read() {
-            let kind = ReadSize::of_range(request).job_kind(view)?;
-            let read = move || {
-                let _as = READ_TXN.enter_numbered(number);
-                response.make_next_read().map(|()| response)
-            };
-            response = self.run_in_pool(PoolJob::Read(kind), trace, read).await?;
-        }
-        Ok(response.into_streamed())
-    }
-
-    async fn propose_boxed(
+    pub(crate) async fn propose_boxed(
         &self,
         mut request: Box<InternalRaftRequest>,
         compares: Option<Box<EvaluatedCompares>>,
@@ -206,26 +149,6 @@ impl Server {
         self.threads.transfer_leader(to);
         let _ = leadership.wait_for(|now| ![0, this].contains(&now.leader)).await;
         Ok(())
-    }
-
-    pub async fn txn(
-        &self,
-        request: TxnRequest,
-        trace: &mut RequestTrace,
-    ) -> Result<StreamedResponse<TxnResponse>, RequestError> {
-        check::txn(&request, &self.limits)?;
-        if txn::is_read_only(&request) {
-            let read = Box::pin(self.read_txn(request, trace)).await;
-            if read.is_err() {
-                trace.end_stage(Stage::Backend);
-            }
-            return read;
-        }
-        let mut compares = None;
-        if compares_ahead::may_be_long(&request) {
-            compares = Box::pin(self.evaluate_compares(&request.compare, trace)).await?;
-        }
-        self.propose_evaluated(request, compares, trace).await
     }
 
     /// Proposes this member's name and client URLs.

@@ -29,6 +29,7 @@ pub mod deadline;
 pub mod streamed_range;
 mod compares_ahead;
 pub mod streamed_response;
+mod txn;
 mod walk_steps;
 pub mod response_memory;
 mod leases;

@@ -19,23 +19,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use clearlane_contention::TaskLabel;
 use clearlane_mvcc::{RangeOptions, ReadTxn};
-use clearlane_proto::etcdserverpb::request_op::Request;
-use clearlane_proto::etcdserverpb::{
-    RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
-};
+use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse, ResponseHeader};
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
 use crate::apply::range::execute_range;
-use crate::apply::{self, KeySpan, check, txn};
+use crate::apply::{self, KeySpan, check};
 use crate::error::{Error, Result};
 use crate::handle::Server;
-use crate::read_executor::{PoolJob, ReadResult, ReadSize, ReadSpan};
+use crate::read_executor::{PoolJob, ReadResult, ReadSize};
 use crate::request_error::RequestError;
 use crate::request_trace::{RequestTrace, Stage};
 use crate::streamed_range::StreamedRange;
-use crate::streamed_response::StreamedResponse;
-use crate::task_labels::{GET, RANGE, READ_TXN};
+use crate::task_labels::{GET, RANGE};
 use crate::walk_steps;
 
 /// What a range may read on the network thread.
@@ -123,49 +119,10 @@ impl Server {
         };
         self.read(&mut RequestTrace::start(), *RANGE, size, work).await
     }
-
-    pub async fn read_txn(
-        &self,
-        request: TxnRequest,
-        trace: &mut RequestTrace,
-    ) -> std::result::Result<StreamedResponse<TxnResponse>, RequestError> {
-        if !range_ops(&request).all(|range| range.serializable) {
-            trace.end_read_index(self.linearizable_read_notify().await?);
-        }
-        let ranges = range_ops(&request).map(ReadSpan::from);
-        let compares = request.compare.iter().map(ReadSpan::from);
-        let size = ReadSize::of_spans(ranges.chain(compares));
-        let view = match size {
-            ReadSize::Ranges(_) => self.threads().store().begin_snapshot_read(),
-            ReadSize::SingleKeys | ReadSize::AtMost(_) => None,
-        };
-        let mut response = if let Some(view) = view {
-            let (kind, number) = (size.job_kind(&*view)?, trace.number);
-            let work = move || {
-                let _as = READ_TXN.enter_numbered(number);
-                txn::run_on_view(&view, &request)
-            };
-            Box::pin(self.run_in_pool(PoolJob::Read(kind), trace, work)).await?
-        } else {
-            let work = move |read: &(dyn ReadTxn + '_)| txn::run_on_snapshot(read, &request);
-            self.read(trace, *READ_TXN, size, work).await?.into()
-        };
-        trace.end_stage(Stage::Backend);
-        self.fill_header(&mut response.message.header);
-        Ok(response)
-    }
 }
 
 fn task_label(request: &RangeRequest) -> TaskLabel {
     if request.range_end.is_empty() { *GET } else { *RANGE }
-}
-
-fn range_ops(request: &TxnRequest) -> impl Iterator<Item = &RangeRequest> {
-    let ops = request.success.iter().chain(&request.failure);
-    ops.filter_map(|op| match &op.request {
-        Some(Request::RequestRange(range)) => Some(range),
-        _ => None,
-    })
 }
 
 #[derive(Debug)]

@@ -9,21 +9,16 @@
 //! Records stay in the message while the answer is short. From there on each range is a
 //! [`StreamedRange`]: measured, with its view, and read when its turn comes.
 //!
-//! Operations are counted in the order in which they run, those of nested transactions included. A
-//! transaction itself has no number.
+//! The number of an operation: [`OperationResponses`].
 
 use std::mem;
 use std::sync::Arc;
 
 use clearlane_mvcc::ReadTxn;
-use clearlane_proto::etcdserverpb::response_op::Response;
-use clearlane_proto::etcdserverpb::{
-    DeleteRangeResponse, RangeRequest, RangeResponse, TxnResponse,
-};
-use clearlane_proto::mvccpb::KeyValue;
+use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
 
-use crate::apply::AppliedResponse;
 use crate::apply::range::{execute_range, is_plain};
+use crate::apply::{AppliedResponse, DeferredRead, OperationResponses, PartialResponse, View};
 use crate::error::Result;
 use crate::handle::Server;
 use crate::range::RangeMeta;
@@ -32,8 +27,6 @@ use crate::request_error::RequestError;
 use crate::request_trace::RequestTrace;
 use crate::streamed_range::{StreamedRange, encoded_len};
 use crate::threads::JobKind;
-
-pub(crate) type View = Arc<dyn ReadTxn + Send + Sync>;
 
 #[derive(Debug)]
 pub struct StreamedResponse<M> {
@@ -47,68 +40,6 @@ pub struct StreamedResponse<M> {
 pub struct OperationStream {
     pub operation: usize,
     pub records: StreamedRange,
-}
-
-/// A message with the responses of operations.
-pub trait OperationResponses {
-    fn visit_operations(&mut self, visit: &mut dyn FnMut(OperationResponse<'_>));
-}
-
-#[derive(Debug)]
-pub enum OperationResponse<'m> {
-    Range(&'m mut RangeResponse),
-    DeleteRange(&'m mut DeleteRangeResponse),
-    /// Without a list of records.
-    Other,
-}
-
-impl<'m> OperationResponse<'m> {
-    fn records(self) -> Option<&'m mut Vec<KeyValue>> {
-        match self {
-            OperationResponse::Range(response) => Some(&mut response.kvs),
-            OperationResponse::DeleteRange(response) => Some(&mut response.prev_kvs),
-            OperationResponse::Other => None,
-        }
-    }
-
-    /// Returns false for an operation that has no range.
-    pub(crate) fn set_range(self, found: RangeResponse) -> bool {
-        match self {
-            OperationResponse::Range(response) => *response = found,
-            OperationResponse::DeleteRange(response) => response.prev_kvs = found.kvs,
-            OperationResponse::Other => return false,
-        }
-        true
-    }
-}
-
-impl OperationResponses for TxnResponse {
-    fn visit_operations(&mut self, visit: &mut dyn FnMut(OperationResponse<'_>)) {
-        for response in self.responses.iter_mut().filter_map(|op| op.response.as_mut()) {
-            match response {
-                Response::ResponseTxn(nested) => nested.visit_operations(visit),
-                Response::ResponseRange(range) => visit(OperationResponse::Range(range)),
-                Response::ResponseDeleteRange(delete) => delete.visit_operations(visit),
-                Response::ResponsePut(_) => visit(OperationResponse::Other),
-            }
-        }
-    }
-}
-
-impl OperationResponses for DeleteRangeResponse {
-    fn visit_operations(&mut self, visit: &mut dyn FnMut(OperationResponse<'_>)) {
-        visit(OperationResponse::DeleteRange(self));
-    }
-}
-
-impl OperationResponses for AppliedResponse {
-    fn visit_operations(&mut self, visit: &mut dyn FnMut(OperationResponse<'_>)) {
-        match self {
-            AppliedResponse::Txn(response) => response.visit_operations(visit),
-            AppliedResponse::DeleteRange(response) => response.visit_operations(visit),
-            _ => {}
-        }
-    }
 }
 
 impl<M> From<M> for StreamedResponse<M> {
@@ -216,6 +147,42 @@ impl ResponseReader {
 
     pub(crate) fn finish<M>(self, message: M) -> StreamedResponse<M> {
         StreamedResponse { message, streams: self.streams }
+    }
+}
+
+/// Makes the reads of a [`PartialResponse`], one after the other.
+#[derive(Debug)]
+pub struct DeferredReader {
+    response: AppliedResponse,
+    /// The next is the last.
+    reads: Vec<DeferredRead>,
+    ranges: ResponseReader,
+}
+
+impl DeferredReader {
+    /// Beyond `inline_bytes` what is read is streamed.
+    pub fn new(partial: PartialResponse, inline_bytes: u64) -> DeferredReader {
+        let (response, mut reads) = partial.into_parts();
+        reads.reverse();
+        DeferredReader { response, reads, ranges: ResponseReader::new(inline_bytes) }
+    }
+
+    pub(crate) fn next(&self) -> Option<&DeferredRead> {
+        self.reads.last()
+    }
+
+    pub(crate) fn make_next(&mut self) -> ReadResult<()> {
+        let Some(read) = self.reads.pop() else { return Ok(()) };
+        let found = self.ranges.read_range(read.operation, &read.view, &read.request)?;
+        read.place(found, &mut self.response)
+    }
+
+    /// Makes those that are left.
+    pub fn finish(mut self) -> ReadResult<StreamedResponse<AppliedResponse>> {
+        while !self.reads.is_empty() {
+            self.make_next()?;
+        }
+        Ok(self.ranges.finish(self.response))
     }
 }
 

@@ -222,11 +222,17 @@ async fn an_answer_that_is_not_taken_is_not_kept_whole() {
     // There is memory for what is kept of answers, for the engine's cache, 64 MiB each, and for a
     // record on its way to each of them; their answers have 2.8 GB.
     others_are_served(&mut member, before.map(|before| before + BYTES_MAX)).await;
-    // These are made whole, a few at a time, and no request waits for that. Each takes what its
-    // answer does.
-    let txn = format!(r#"{{"success":[{{"request_range":{range}}}]}}"#);
-    let txns: Vec<_> = (0..4).map(|_| asked(&member, "/v3/kv/txn", &txn)).collect();
-    others_are_served(&mut member, before.map(|before| before + (1 << 30))).await;
+    // In transactions, one of which writes, too.
+    let ops = format!(r#"{{"request_range":{range}}},{{"request_range":{range}}}"#);
+    let put = r#"{"request_put":{"key":"b3RoZXI="}}"#;
+    let [reads, writes] = [ops.clone(), format!("{put},{ops}")];
+    let txns: Vec<_> = [&reads, &writes]
+        .into_iter()
+        .cycle()
+        .take(8)
+        .map(|ops| asked(&member, "/v3/kv/txn", &format!(r#"{{"success":[{ops}]}}"#)))
+        .collect();
+    others_are_served(&mut member, before.map(|before| before + BYTES_MAX)).await;
     drop(txns);
     // The memory of a closed one is freed.
     drop(lazy);

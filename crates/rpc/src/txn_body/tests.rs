@@ -1,3 +1,5 @@
+//! Random responses, in parts, against their encoding by `prost`.
+
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use clearlane_proto::etcdserverpb::{PutResponse, ResponseHeader, ResponseOp};

@@ -9,50 +9,41 @@
 //!
 //! A view shows what the transaction has done before the read, and nothing of what comes after it.
 //! So the answer is, byte for byte, what the transaction itself would have read. Which reads are
-//! left: [`TxnReads`](super::txn_reads::TxnReads).
+//! left: [`TxnReads`](super::txn_reads::TxnReads); they are made by a
+//! [`DeferredReader`](crate::streamed_response::DeferredReader).
 
 use std::fmt;
+use std::sync::Arc;
 
 use clearlane_mvcc::ReadTxn;
-use clearlane_proto::etcdserverpb::RangeRequest;
+use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
 
 use super::AppliedResponse;
+use super::operation_responses::OperationResponses;
+use super::range::execute_range;
 use super::rejection::ApplyError;
 use crate::error::Error;
-use crate::streamed_range::INLINE_BYTES_MAX;
-use crate::streamed_response::{OperationResponses, ResponseReader, StreamedResponse, View};
+
+pub(crate) type View = Arc<dyn ReadTxn + Send + Sync>;
 
 /// A range, or what a delete has removed.
 #[derive(Clone)]
 pub struct DeferredRead {
-    /// Its [number](crate::streamed_response).
-    pub(super) operation: usize,
-    pub(super) view: View,
-    pub(super) request: RangeRequest,
+    pub(crate) operation: usize,
+    pub(crate) view: View,
+    pub(crate) request: RangeRequest,
 }
 
 /// The response of a write with reads that are still to be made.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PartialResponse {
     response: AppliedResponse,
-    /// The next is the last.
     reads: Vec<DeferredRead>,
-    reader: ResponseReader,
 }
 
 impl PartialResponse {
     pub fn new(response: AppliedResponse, reads: Vec<DeferredRead>) -> PartialResponse {
-        PartialResponse::with_inline_bytes(response, reads, INLINE_BYTES_MAX)
-    }
-
-    /// Beyond `inline_bytes` what is read is streamed.
-    pub fn with_inline_bytes(
-        response: AppliedResponse,
-        mut reads: Vec<DeferredRead>,
-        inline_bytes: u64,
-    ) -> PartialResponse {
-        reads.reverse();
-        PartialResponse { response, reads, reader: ResponseReader::new(inline_bytes) }
+        PartialResponse { response, reads }
     }
 
     pub(crate) fn response_mut(&mut self) -> &mut AppliedResponse {
@@ -64,57 +55,53 @@ impl PartialResponse {
         self.response.encoded_len()
     }
 
-    pub fn is_whole(&self) -> bool {
-        self.reads.is_empty()
-    }
-
     /// The whole response, unless reads are left.
-    pub(crate) fn into_whole(self) -> Result<AppliedResponse, Box<PartialResponse>> {
-        if self.is_whole() { Ok(self.response) } else { Err(Box::new(self)) }
+    pub fn into_whole(self) -> Result<AppliedResponse, Box<PartialResponse>> {
+        if self.reads.is_empty() { Ok(self.response) } else { Err(Box::new(self)) }
     }
 
-    /// When no reads are left.
-    pub(crate) fn into_streamed(self) -> StreamedResponse<AppliedResponse> {
-        self.reader.finish(self.response)
+    pub(crate) fn into_parts(self) -> (AppliedResponse, Vec<DeferredRead>) {
+        (self.response, self.reads)
     }
 
-    pub(crate) fn next_read(&self) -> Option<(&(dyn ReadTxn + '_), &RangeRequest)> {
-        let DeferredRead { view, request, .. } = self.reads.last()?;
-        Some((&**view, request))
+    /// With all that they find in the response.
+    pub fn make_reads(self) -> Result<AppliedResponse, ApplyError> {
+        let PartialResponse { mut response, reads } = self;
+        for read in reads {
+            let view: &dyn ReadTxn = &*read.view;
+            read.place(execute_range(view, &read.request)?, &mut response)?;
+        }
+        Ok(response)
     }
+}
 
-    pub(crate) fn make_next_read(&mut self) -> Result<(), ApplyError> {
-        let Some(read) = self.reads.pop() else { return Ok(()) };
-        let mut found = Some(self.reader.read_range(read.operation, &read.view, &read.request)?);
-        let (mut operation, mut is_placed) = (0, false);
-        self.response.visit_operations(&mut |response| {
-            if operation == read.operation
+impl From<AppliedResponse> for PartialResponse {
+    fn from(response: AppliedResponse) -> PartialResponse {
+        PartialResponse { response, reads: Vec::new() }
+    }
+}
+
+impl DeferredRead {
+    /// Puts what was found into the response of the operation.
+    pub(crate) fn place(
+        &self,
+        found: RangeResponse,
+        response: &mut AppliedResponse,
+    ) -> Result<(), ApplyError> {
+        let (mut found, mut operation, mut is_placed) = (Some(found), 0, false);
+        response.visit_operations(&mut |response| {
+            if operation == self.operation
                 && let Some(found) = found.take()
             {
                 is_placed = response.set_range(found);
             }
             operation += 1;
         });
-        if is_placed { Ok(()) } else { Err(self.misplaced(&read)) }
-    }
-
-    /// Makes all reads.
-    pub fn read_all(mut self) -> Result<AppliedResponse, ApplyError> {
-        while !self.is_whole() {
-            self.make_next_read()?;
+        if is_placed {
+            return Ok(());
         }
-        Ok(self.into_streamed().into_message()?)
-    }
-
-    fn misplaced(&self, read: &DeferredRead) -> ApplyError {
-        let why = format!("{read:?} has no place in {:?}", self.response);
-        Error::damaged("the response of a write", why).into()
-    }
-}
-
-impl From<AppliedResponse> for PartialResponse {
-    fn from(response: AppliedResponse) -> PartialResponse {
-        PartialResponse::new(response, Vec::new())
+        let why = format!("{self:?} has no place in {response:?}");
+        Err(Error::damaged("the response of a write", why).into())
     }
 }
 

@@ -18,6 +18,7 @@ mod deferred_reads;
 pub mod describe;
 mod evaluated_compares;
 pub mod lease;
+mod operation_responses;
 mod slow_requests;
 mod check_overlap;
 pub mod range;
@@ -46,8 +47,10 @@ use crate::downgrade;
 use crate::error::{Error, Result};
 
 pub use check::{Limits, check};
+pub(crate) use deferred_reads::View;
 pub use deferred_reads::{DeferredRead, PartialResponse};
 pub use evaluated_compares::EvaluatedCompares;
+pub use operation_responses::{OperationResponse, OperationResponses};
 pub use range::range;
 pub use rejection::{ApplyError, RequestRejection};
 pub(crate) use slow_requests::may_take_long;

@@ -30,8 +30,6 @@ use super::txn_reads::TxnReads;
 use super::{header, key_span, put_delete};
 use crate::applied_position::AppliedPosition;
 use crate::error::Error;
-use crate::streamed_range::INLINE_BYTES_MAX;
-use crate::streamed_response::{ResponseReader, StreamedResponse, View};
 
 /// Number of changes since the compares were evaluated. At more, a walk over the index may cost
 /// less.
@@ -60,20 +58,8 @@ pub(crate) fn run_on_snapshot(
     run_read_only(read, request, |_, range| execute_range(read, range))
 }
 
-/// What is long is left to be read while it is sent.
-pub(crate) fn run_on_view(
-    view: &View,
-    request: &TxnRequest,
-) -> Result<StreamedResponse<TxnResponse>, ApplyError> {
-    let mut reader = ResponseReader::new(INLINE_BYTES_MAX);
-    let response = run_read_only(&**view, request, |operation, range| {
-        reader.read_range(operation, view, range)
-    })?;
-    Ok(reader.finish(response))
-}
-
 /// `read_range` gets the number of the operation, too.
-fn run_read_only(
+pub(crate) fn run_read_only(
     read: &(dyn ReadTxn + '_),
     request: &TxnRequest,
     mut read_range: impl FnMut(usize, &RangeRequest) -> Result<RangeResponse, ApplyError>,

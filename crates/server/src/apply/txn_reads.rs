@@ -16,11 +16,10 @@ use clearlane_proto::etcdserverpb::{DeleteRangeRequest, RangeRequest, RangeRespo
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
-use super::deferred_reads::DeferredRead;
+use super::deferred_reads::{DeferredRead, View};
 use super::range::{RecordSource, execute_range};
 use super::rejection::ApplyError;
 use crate::applied_position::AppliedPosition;
-use crate::streamed_response::View;
 
 /// What the apply loop does with such reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

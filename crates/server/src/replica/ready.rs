@@ -139,7 +139,7 @@ impl ApplyReady {
         for (request, outcome) in std::mem::take(&mut self.completions) {
             let outcome = match outcome {
                 RequestOutcome::AppliedInPart(response) => {
-                    RequestOutcome::Applied(split_error(response.read_all())?)
+                    RequestOutcome::Applied(split_error(response.make_reads())?)
                 }
                 outcome => outcome,
             };

@@ -6,15 +6,18 @@ use clearlane_backend::{Config, Era};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{Store, StoreConfig};
 use clearlane_proto::etcdserverpb::request_op::Request;
+use clearlane_proto::etcdserverpb::response_op::Response;
 use clearlane_proto::etcdserverpb::{
     DeleteRangeRequest, InternalRaftRequest, PutRequest, RequestOp, ResponseOp, TxnRequest,
+    TxnResponse,
 };
 use std::ops::ControlFlow;
 
 use super::*;
 use crate::applied_position::AppliedPosition;
-use crate::apply::{self, ApplyError, PartialResponse, ReadBudget, ReadMode, txn};
+use crate::apply::{self, ApplyError, ReadBudget, ReadMode, txn};
 use crate::range::RangeResult;
+use crate::txn::run_on_view;
 
 const KEYS: usize = 300;
 
@@ -47,13 +50,13 @@ impl TestStore {
     }
 
     /// All reads are left.
-    fn apply(&mut self, request: &InternalRaftRequest, inline_bytes: u64) -> PartialResponse {
+    fn apply(&mut self, request: &InternalRaftRequest, inline_bytes: u64) -> DeferredReader {
         self.index += 1;
         let position = AppliedPosition { index: self.index, term: 1, ..Default::default() };
         let mode = ReadMode::Deferred(ReadBudget { records: 0, bytes: 0 });
         let applied = apply::apply(&*self.store, &|_| false, request, position, mode).unwrap();
         let (response, reads) = (applied.result.unwrap(), applied.deferred_reads);
-        PartialResponse::with_inline_bytes(response, reads, inline_bytes)
+        DeferredReader::new(PartialResponse::new(response, reads), inline_bytes)
     }
 
     fn view(&self) -> View {
@@ -138,7 +141,7 @@ fn a_range_is_the_same_in_the_message_and_streamed() {
 fn a_txn_of_ranges_answers_the_same_over_a_view() {
     let view = TestStore::new().view();
     let request = txn_of(ranges().into_iter().map(Request::RequestRange).collect());
-    let response = txn::run_on_view(&view, &request).unwrap().into_message().unwrap();
+    let response = run_on_view(&view, &request).unwrap().into_message().unwrap();
     assert_eq!(response, txn::run_on_snapshot(&*view, &request).unwrap());
 }
 
@@ -163,16 +166,15 @@ fn a_record_that_is_lost_is_an_error_of_the_request_that_reads_it() {
         for request in &requests {
             let mut store = TestStore::new();
             store.lose_record("k123");
-            let mut response = store.apply(request, inline_bytes);
-            let read = response.make_next_read();
+            let mut reader = store.apply(request, inline_bytes);
+            let read = reader.make_next();
             assert_eq!(read.is_ok(), inline_bytes == 0, "a stream is only measured");
-            let read = read.and_then(|()| Ok(response.into_streamed().into_message()?));
+            let read = read.and_then(|()| Ok(reader.finish()?.into_message()?));
             let Err(ApplyError::Fatal(error)) = read else { panic!("{read:?}") };
             assert_eq!(error.to_string(), range_error);
             store.put("k123", "again");
-            let mut response = store.apply(&requests[0], inline_bytes);
-            response.make_next_read().unwrap();
-            assert!(response.into_streamed().into_message().is_ok());
+            let response = store.apply(&requests[0], inline_bytes).finish().unwrap();
+            assert!(response.into_message().is_ok());
         }
     }
     let inline = RangeRequest { range_end: "k122".into(), ..all() };

@@ -180,7 +180,7 @@ impl ReplayMember {
             while !self.store.compact_step(&mut job, 2).unwrap() {}
         }
         let response = PartialResponse::new(applied.result?, applied.deferred_reads);
-        Ok(response.read_all().unwrap().encode_to_vec())
+        Ok(response.make_reads().unwrap().encode_to_vec())
     }
 
     fn header(&self) -> Option<ResponseHeader> {

@@ -23,6 +23,7 @@ use clearlane_server::apply::{
     self, AppliedResponse, EvaluatedCompares, Limits, PartialResponse, ReadBudget, ReadMode, check,
     txn,
 };
+use clearlane_server::streamed_response::DeferredReader;
 use model::{Model, has_lease};
 use proptest::prelude::*;
 
@@ -103,8 +104,7 @@ impl StoreAndModel {
                 .unwrap();
         match (applied.result, self.model.apply(request)) {
             (Ok(response), Ok(expected)) => {
-                let (reads, inline_bytes) = (applied.deferred_reads, self.inline_bytes);
-                let partial = PartialResponse::with_inline_bytes(response, reads, inline_bytes);
+                let partial = PartialResponse::new(response, applied.deferred_reads);
                 self.partial.push_back((partial, expected));
             }
             (refused, expected) => assert_eq!(refused, expected, "{request:?}"),
@@ -124,7 +124,8 @@ impl StoreAndModel {
 
     /// Of the newest response.
     fn has_deferred_reads(&self) -> bool {
-        self.partial.back().is_some_and(|(newest, _)| !newest.is_whole())
+        let newest = self.partial.back().cloned();
+        newest.is_some_and(|(newest, _)| newest.into_whole().is_err())
     }
 
     /// But for those of the newest responses.
@@ -132,7 +133,9 @@ impl StoreAndModel {
         while self.partial.len() > newest {
             let (partial, expected) = self.partial.pop_front().unwrap();
             let about = format!("{partial:?}");
-            let response = partial.read_all().unwrap();
+            let streamed = DeferredReader::new(partial.clone(), self.inline_bytes).finish();
+            let response = partial.make_reads().unwrap();
+            assert_eq!(streamed.unwrap().into_message().unwrap(), response, "{about}");
             if self.read_mode != ReadMode::Skipped {
                 assert_eq!(response, expected, "{about}");
                 assert_eq!(response.encode_to_vec(), expected.encode_to_vec(), "{about}");
