@@ -73,7 +73,8 @@ async fn fill(server: &Server) {
     let puts: Vec<_> = puts.map(|put| RequestOp { request: Some(put) }).collect();
     for success in puts.chunks(100) {
         let request = TxnRequest { success: success.to_vec(), ..TxnRequest::default() };
-        server.txn(request, &mut RequestTrace::start()).await.unwrap();
+        let response = server.txn(request, &mut RequestTrace::start()).await.unwrap();
+        response.read_all(server).await.unwrap();
     }
 }
 
@@ -144,7 +145,8 @@ async fn ask(server: &Server, question: Question) -> TxnResponse {
     let mark = vec![RequestOp { request: Some(Request::RequestPut(mark)) }];
     let compare = vec![question.compare()];
     let request = TxnRequest { compare, success: mark.clone(), failure: mark };
-    server.txn(request, &mut RequestTrace::start()).await.unwrap()
+    let response = server.txn(request, &mut RequestTrace::start()).await.unwrap();
+    response.read_all(server).await.unwrap()
 }
 
 /// All keys at a revision.

@@ -54,7 +54,8 @@ impl TestStore {
         self.index += 1;
         let position = AppliedPosition { index: self.index, term: 1, ..Default::default() };
         let mode = ReadMode::Deferred(ReadBudget { records: 0, bytes: 0 });
-        let applied = apply::apply(&*self.store, &|_| false, request, position, mode).unwrap();
+        let applied =
+            apply::apply(&*self.store, &|_| false, request, position, mode, None).unwrap();
         let (response, reads) = (applied.result.unwrap(), applied.deferred_reads);
         DeferredReader::new(PartialResponse::new(response, reads), inline_bytes)
     }
