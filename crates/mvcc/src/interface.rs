@@ -25,7 +25,7 @@ use prost::Message;
 use crate::compaction::CompactionJob;
 use crate::error::{Error, Result};
 use crate::kv_hasher::HashKv;
-use crate::revision::RecordKind;
+use crate::revision::{RecordKind, Revision};
 use crate::tree_index::VersionVisitor;
 
 /// What the server saves with each commit, see [`Store`].
@@ -103,14 +103,18 @@ pub trait ReadTxn {
         visit: &mut RecordVisitor<'_>,
     ) -> Result<u64>;
 
-    /// How long the records are that [`visit_records`](ReadTxn::visit_records) would find, without
-    /// reading them: calls `visit` for each, until it breaks. Says how many keys there are in the
-    /// range; nothing if the index does not know a length, or has to be locked for it.
-    fn visit_record_lengths(
+    /// Calls `visit` for the records of these revisions, in this order, until it breaks. Each is
+    /// that of a version which this read has shown: one that is not there is damage.
+    fn visit_named_records(&self, names: &[Revision], visit: &mut RecordVisitor<'_>) -> Result<()>;
+
+    /// Calls `visit` for the versions whose records [`visit_records`](ReadTxn::visit_records) would
+    /// find, without reading them. Says how many keys there are in the range; `None` if the index
+    /// would have to be locked for it: then it was not walked.
+    fn visit_versions(
         &self,
         _range: KeyRange<'_>,
         _options: RangeOptions,
-        _visit: &mut LengthVisitor<'_>,
+        _visit: &mut VersionVisitor<'_>,
     ) -> Result<Option<u64>> {
         Ok(None)
     }
@@ -120,13 +124,6 @@ pub trait ReadTxn {
     /// revision looks at each key, and ends there if the range does.
     fn key_after(&self, _range: KeyRange<'_>, _keys: usize) -> Option<Vec<u8>> {
         None
-    }
-
-    /// Calls `visit` in key order for the current version of each key of a range, until it breaks,
-    /// without reading records. Returns false if the index would have to be locked for it: then it
-    /// was not walked.
-    fn visit_versions(&self, _range: KeyRange<'_>, _visit: &mut VersionVisitor<'_>) -> bool {
-        false
     }
 
     /// Calls `visit` with the key of each put and each deletion after a revision, in their order,
@@ -206,8 +203,6 @@ pub trait WriteTxn<A> {
 }
 
 pub type RecordVisitor<'v> = dyn FnMut(Bytes) -> ControlFlow<()> + 'v;
-
-pub type LengthVisitor<'v> = dyn FnMut(usize) -> ControlFlow<()> + 'v;
 
 pub trait HashJob {
     /// The current revision of the state that it sums.

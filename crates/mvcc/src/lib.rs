@@ -42,8 +42,8 @@ pub use compaction::CompactionJob;
 pub use config::StoreConfig;
 pub use error::{Error, Result};
 pub use interface::{
-    Change, ConsistentIndex, HashJob, KeyLeases, LengthVisitor, RangeOptions, RangeRecords,
-    ReadTxn, RecordVisitor, Store, TxnResult, WriteTxn,
+    Change, ConsistentIndex, HashJob, KeyLeases, RangeOptions, RangeRecords, ReadTxn,
+    RecordVisitor, Store, TxnResult, WriteTxn,
 };
 pub use key_index::{EncodedLen, KeyIndex, Version};
 pub use kv_hasher::HashKv;

@@ -18,8 +18,7 @@ use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
 use crate::error::{Error, Result};
-use crate::interface::{LengthVisitor, RangeOptions, ReadTxn, RecordVisitor, decode_record};
-use crate::key_index::Version;
+use crate::interface::{RangeOptions, ReadTxn, RecordVisitor, decode_record};
 use crate::kv_hasher::try_range;
 use crate::record_fetch::{RecordFetcher, get_record};
 use crate::revision::Revision;
@@ -71,44 +70,26 @@ impl<R: IndexedRead> ReadTxn for R {
         visit_records_of(self.index(), self.tx(), range, at, options, visit)
     }
 
-    fn visit_record_lengths(
+    fn visit_named_records(&self, names: &[Revision], visit: &mut RecordVisitor<'_>) -> Result<()> {
+        RecordFetcher::new(self.tx(), visit).fetch(names).map(drop)
+    }
+
+    fn visit_versions(
         &self,
         range: KeyRange<'_>,
         options: RangeOptions,
-        visit: &mut LengthVisitor<'_>,
+        visit: &mut VersionVisitor<'_>,
     ) -> Result<Option<u64>> {
         if R::Index::IS_LIVE {
             return Ok(None);
         }
         let (current, compacted) = self.revisions();
         let at = revision_to_read(current, compacted, options.revision)?;
-        let limit = if options.limit > 0 { options.limit as u64 } else { u64::MAX };
-        let (mut is_known, mut left) = (true, limit);
-        self.index().walk(range, at, &mut |_, version| {
-            let length = version.record_len();
-            is_known = length.is_some();
-            left -= 1;
-            match length.map_or(ControlFlow::Break(()), &mut *visit) {
-                ControlFlow::Continue(()) if left > 0 => ControlFlow::Continue(()),
-                _ => ControlFlow::Break(()),
-            }
-        });
-        Ok(is_known.then(|| match left {
-            0 => self.index().count(range, at),
-            left => limit - left,
-        }))
+        Ok(Some(walk_versions(self.index(), range, at, options, visit)))
     }
 
     fn key_after(&self, range: KeyRange<'_>, keys: usize) -> Option<Vec<u8>> {
         self.index().key_after(range, keys)
-    }
-
-    fn visit_versions(&self, range: KeyRange<'_>, visit: &mut VersionVisitor<'_>) -> bool {
-        if R::Index::IS_LIVE {
-            return false;
-        }
-        self.index().walk(range, self.revisions().0, visit);
-        true
     }
 
     fn visit_changed_keys(
@@ -169,10 +150,9 @@ pub(crate) fn visit_records_of<V: IndexSnapshot>(
         let count = index.count(range, at);
         return check_not_compacted(index, at).map(|()| count);
     }
-    let limit = if options.limit > 0 { options.limit as u64 } else { u64::MAX };
     if V::IS_LIVE {
         let mut found = Vec::new();
-        let count = index.revisions(range, at, limit, &mut |_, version| {
+        let count = index.revisions(range, at, limit(options), &mut |_, version| {
             found.push(version.modified);
             ControlFlow::Continue(())
         });
@@ -186,28 +166,44 @@ pub(crate) fn visit_records_of<V: IndexSnapshot>(
     }
     let mut fetch = RecordFetcher::new(tx, visit);
     let mut flow = Ok(ControlFlow::Continue(()));
-    let mut name = |version: Version| {
+    let count = walk_versions(index, range, at, options, &mut |_, version| {
         flow = fetch.request(version.modified);
         *flow.as_ref().unwrap_or(&ControlFlow::Break(()))
-    };
-    let count = if options.skip_count {
-        let mut named = 0;
-        index.walk(range, at, &mut |_, version| match name(version) {
-            ControlFlow::Continue(()) if named + 1 < limit => {
-                named += 1;
-                ControlFlow::Continue(())
-            }
-            _ => ControlFlow::Break(()),
-        });
-        0
-    } else {
-        index.revisions(range, at, limit, &mut |_, version| name(version))
-    };
+    });
     if flow?.is_continue() {
         // If it breaks, it does so after the last record that was named.
         let _ = fetch.fetch_requested()?;
     }
     Ok(count)
+}
+
+/// Returns the number of keys in the range, unless it is not asked.
+fn walk_versions(
+    index: &impl IndexSnapshot,
+    range: KeyRange<'_>,
+    at: i64,
+    options: RangeOptions,
+    visit: &mut VersionVisitor<'_>,
+) -> u64 {
+    if options.count_only {
+        return index.count(range, at);
+    }
+    let mut left = limit(options);
+    if !options.skip_count {
+        return index.revisions(range, at, left, visit);
+    }
+    index.walk(range, at, &mut |key, version| {
+        left -= 1;
+        match visit(key, version) {
+            ControlFlow::Continue(()) if left > 0 => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        }
+    });
+    0
+}
+
+fn limit(options: RangeOptions) -> u64 {
+    if options.limit > 0 { options.limit as u64 } else { u64::MAX }
 }
 
 /// Called after a walk, which misses versions if a compaction was there first.

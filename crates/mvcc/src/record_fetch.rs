@@ -58,8 +58,15 @@ impl<'f, 'v> RecordFetcher<'f, 'v> {
     }
 
     pub(crate) fn fetch_requested(&mut self) -> Result<ControlFlow<()>> {
-        let mut named = std::mem::take(&mut self.requested);
-        let mut left = &named[..];
+        let mut names = std::mem::take(&mut self.requested);
+        let flow = self.fetch(&names)?;
+        names.clear();
+        self.requested = names;
+        Ok(flow)
+    }
+
+    pub(crate) fn fetch(&mut self, names: &[Revision]) -> Result<ControlFlow<()>> {
+        let mut left = names;
         while !left.is_empty() {
             let (side_by_side, rest) = left.split_at(scan_len(left));
             let flow = match side_by_side {
@@ -71,8 +78,6 @@ impl<'f, 'v> RecordFetcher<'f, 'v> {
             }
             left = rest;
         }
-        named.clear();
-        self.requested = named;
         Ok(ControlFlow::Continue(()))
     }
 

@@ -26,15 +26,18 @@ type Lengths = (u64, Vec<usize>);
 
 fn both(read_txn: &dyn ReadTxn, options: RangeOptions) -> (Option<Lengths>, Lengths) {
     let (mut said, mut read) = (Vec::new(), Vec::new());
-    let said_count = read_txn.visit_record_lengths(KeyRange::ALL, options, &mut |length| {
-        said.push(length);
+    let mut is_known = true;
+    let said_count = read_txn.visit_versions(KeyRange::ALL, options, &mut |_, version| {
+        said.extend(version.record_len());
+        is_known &= version.record_len().is_some();
         ControlFlow::Continue(())
     });
+    let said_count = said_count.unwrap().filter(|_| is_known);
     let count = read_txn.visit_records(KeyRange::ALL, options, &mut |record| {
         read.push(record.len());
         ControlFlow::Continue(())
     });
-    (said_count.unwrap().map(|count| (count, said)), (count.unwrap(), read))
+    (said_count.map(|count| (count, said)), (count.unwrap(), read))
 }
 
 #[test]

@@ -7,11 +7,16 @@
     reason = "a test fails by panicking, and reports"
 )]
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{RangeOptions, ReadTxn, Store, StoreConfig, open};
+use clearlane_mvcc::{
+    RangeOptions, RangeRecords, ReadTxn, Revision, Store, StoreConfig, Version, open,
+};
+use clearlane_proto::mvccpb::KeyValue;
+use prost::Message;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -108,17 +113,57 @@ fn the_versions_of_the_index_are_those_of_the_records() {
         drop(txn.end(()).unwrap());
     }
     let read = store.begin_read();
-    for range in [KeyRange::ALL, KeyRange::new(b"a\x05", b"a\x09"), KeyRange::starting_at(b"b")] {
-        let mut versions = Vec::new();
-        assert!(read.visit_versions(range, &mut |key, version| {
-            let numbers = (version.created, version.modified.main, version.version);
-            versions.push((key.to_vec(), numbers));
-            std::ops::ControlFlow::Continue(())
-        }));
-        let records = read.range(range, RangeOptions::default()).unwrap().records;
-        let records = records.into_iter().map(|record| {
-            (record.key.to_vec(), (record.create_revision, record.mod_revision, record.version))
+    let ranges = [KeyRange::ALL, KeyRange::new(b"a\x05", b"a\x09"), KeyRange::starting_at(b"b")];
+    let options = [0, 2, 3, 4].into_iter().flat_map(|revision| {
+        let limits = [0, 1, 7].into_iter();
+        limits.map(move |limit| RangeOptions { revision, limit, ..RangeOptions::default() })
+    });
+    for (options, range) in options.flat_map(|options| ranges.map(|range| (options, range))) {
+        let (found, count) = versions(&*read, range, options);
+        let RangeRecords { records, count: key_count } = read.range(range, options).unwrap();
+        assert_eq!(count, key_count, "{options:?}");
+        let numbers = found.iter().map(|(key, version)| {
+            (key.clone(), version.created, version.modified.main, version.version)
         });
-        assert_eq!(versions, records.collect::<Vec<_>>());
+        let expected = records.iter().map(|record| {
+            let KeyValue { create_revision, mod_revision, version, .. } = *record;
+            (record.key.to_vec(), create_revision, mod_revision, version)
+        });
+        assert!(numbers.eq(expected), "{options:?}: {found:?}");
+        let uncounted = RangeOptions { skip_count: true, ..options };
+        assert_eq!(versions(&*read, range, uncounted).0, found);
+        let counted = RangeOptions { count_only: true, ..options };
+        assert_eq!(versions(&*read, range, counted), (Vec::new(), key_count));
+        let names: Vec<_> = found.iter().rev().map(|(_, version)| version.modified).collect();
+        let reversed: Vec<_> = records.iter().rev().map(Message::encode_to_vec).collect();
+        assert_eq!(named_records(&*read, &names, usize::MAX), reversed);
+        assert_eq!(named_records(&*read, &names, 2), reversed[..reversed.len().min(2)]);
     }
+    let future = RangeOptions { revision: 9, ..RangeOptions::default() };
+    assert!(read.visit_versions(KeyRange::ALL, future, &mut |_, _| panic!("a version")).is_err());
+    let missing = read.visit_named_records(&[Revision::new(9, 0)], &mut |_| panic!("a record"));
+    assert!(missing.unwrap_err().to_string().contains("no record of revision 9.0"));
+}
+
+fn versions(
+    read: &dyn ReadTxn,
+    range: KeyRange<'_>,
+    options: RangeOptions,
+) -> (Vec<(Vec<u8>, Version)>, u64) {
+    let mut found = Vec::new();
+    let count = read.visit_versions(range, options, &mut |key, version| {
+        found.push((key.to_vec(), version));
+        ControlFlow::Continue(())
+    });
+    (found, count.unwrap().unwrap())
+}
+
+fn named_records(read: &dyn ReadTxn, names: &[Revision], wanted: usize) -> Vec<Vec<u8>> {
+    let mut records = Vec::new();
+    let visited = read.visit_named_records(names, &mut |record| {
+        records.push(record.to_vec());
+        if records.len() == wanted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    visited.unwrap();
+    records
 }

@@ -23,7 +23,7 @@ use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse, ResponseHeader}
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
-use crate::apply::range::execute_range;
+use crate::apply::range::{execute_range, has_first_keys};
 use crate::apply::{self, KeySpan, check};
 use crate::error::{Error, Result};
 use crate::handle::Server;
@@ -31,6 +31,7 @@ use crate::read_executor::{PoolJob, ReadResult, ReadSize};
 use crate::request_error::RequestError;
 use crate::request_trace::{RequestTrace, Stage};
 use crate::streamed_range::StreamedRange;
+use crate::streamed_range::range_size::keys_only_record;
 use crate::task_labels::{GET, RANGE};
 use crate::walk_steps;
 
@@ -48,17 +49,19 @@ impl Server {
         if !request.serializable {
             trace.end_read_index(self.linearizable_read_notify().await?);
         }
-        let mut result = if apply::range::is_plain(&request)
-            && let Some(view) = self.threads().store().begin_snapshot_read()
-        {
-            self.range_rows(view, request, trace).await?
-        } else {
-            let (label, size) = (task_label(&request), ReadSize::of_range(&request));
-            let work = move |read: &(dyn ReadTxn + '_)| {
-                Ok(StreamedRange::of_response(execute_range(read, &request)?))
+        // A filter for one key is rare.
+        let is_filtered = !request.range_end.is_empty() && !apply::range::has_order(&request);
+        let is_in_key_order = has_first_keys(&request) || is_filtered;
+        let mut result =
+            if is_in_key_order && let Some(view) = self.threads().store().begin_snapshot_read() {
+                self.range_rows(view, request, trace).await?
+            } else {
+                let (label, size) = (task_label(&request), ReadSize::of_range(&request));
+                let work = move |read: &(dyn ReadTxn + '_)| {
+                    Ok(StreamedRange::of_response(execute_range(read, &request)?))
+                };
+                self.read(trace, label, size, work).await?
             };
-            self.read(trace, label, size, work).await?
-        };
         trace.end_stage(Stage::Backend);
         self.fill_header(result.header_mut());
         Ok(result)
@@ -82,16 +85,18 @@ impl Server {
         trace: &mut RequestTrace,
     ) -> std::result::Result<RangeResult, RequestError> {
         let number = trace.number;
-        let rows = match self.read_cached(|| collect_rows(&*view, &request, number)) {
-            Some(rows) => rows?,
-            None => {
-                let (view, request) = (Arc::clone(&view), request.clone());
-                let collect = move || collect_rows(&*view, &request, number);
-                Box::pin(self.run_in_pool(PoolJob::Uncached, trace, collect)).await?
+        if has_first_keys(&request) || request.count_only {
+            let rows = match self.read_cached(|| collect_rows(&*view, &request, number)) {
+                Some(rows) => rows?,
+                None => {
+                    let (view, request) = (Arc::clone(&view), request.clone());
+                    let collect = move || collect_rows(&*view, &request, number);
+                    Box::pin(self.run_in_pool(PoolJob::Uncached, trace, collect)).await?
+                }
+            };
+            if let Some(rows) = rows {
+                return Ok(RangeResult::Rows(rows));
             }
-        };
-        if let Some(rows) = rows {
-            return Ok(RangeResult::Rows(rows));
         }
         let kind = ReadSize::of_range(&request).job_kind(&*view)?;
         let measure = move || {
@@ -130,7 +135,7 @@ pub enum RangeResult {
     Rows(RangeRows),
     /// Read in chunks while it is sent.
     Stream(StreamedRange),
-    /// Sorted, filtered or without values; in an old era any range.
+    /// Sorted; in an old era any range.
     Message(RangeResponse),
 }
 
@@ -197,7 +202,7 @@ impl RangeResult {
     }
 }
 
-/// The records of a plain range; `None` if that exceeds what the network thread may read.
+/// The first keys of a range; `None` if that exceeds what the network thread may read.
 fn collect_rows(
     view: &dyn ReadTxn,
     request: &RangeRequest,
@@ -210,7 +215,7 @@ fn collect_rows(
     let mut records = Vec::new();
     let mut bytes_left = INLINE_BYTES_MAX;
     let mut is_beyond = false;
-    let count = view.visit_records(key_span(request).range(), options(request), &mut |record| {
+    let mut add = |record: Bytes| {
         is_beyond = records.len() == INLINE_RECORDS_MAX || bytes_left < record.len();
         if is_beyond {
             return ControlFlow::Break(());
@@ -218,8 +223,16 @@ fn collect_rows(
         bytes_left -= record.len();
         records.push(record);
         ControlFlow::Continue(())
-    })?;
-    let meta = range_meta(view, request, count);
+    };
+    let (span, options) = (key_span(request), options(request));
+    let count = if request.keys_only {
+        walk_steps::visit_versions(view, span.range(), options, &mut |key, version| {
+            Ok(add(keys_only_record(key, version).encode_to_vec().into()))
+        })?
+    } else {
+        view.visit_records(span.range(), options, &mut add)?
+    };
+    let meta = range_meta(view, request, count, count);
     Ok((!is_beyond).then_some(RangeRows { meta, records }))
 }
 
@@ -232,10 +245,16 @@ pub(crate) fn options(request: &RangeRequest) -> RangeOptions {
     RangeOptions { revision, limit, count_only, skip_count: false }
 }
 
-pub(crate) fn range_meta(view: &dyn ReadTxn, request: &RangeRequest, count: u64) -> RangeMeta {
+/// `matched` is the number of keys that pass the filters.
+pub(crate) fn range_meta(
+    view: &dyn ReadTxn,
+    request: &RangeRequest,
+    count: u64,
+    matched: u64,
+) -> RangeMeta {
     let header = ResponseHeader { revision: view.revision(), ..ResponseHeader::default() };
     let limit = u64::try_from(request.limit).unwrap_or(0);
-    let more = !request.count_only && limit > 0 && count > limit;
+    let more = !request.count_only && limit > 0 && matched > limit;
     RangeMeta { header: Some(header), more, count: count as i64 }
 }
 

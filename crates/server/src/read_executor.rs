@@ -23,7 +23,7 @@ use clearlane_proto::etcdserverpb::{Compare, RangeRequest};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
-use crate::apply::range::is_plain;
+use crate::apply::range::has_first_keys;
 use crate::apply::{ApplyError, KeySpan};
 use crate::handle::Server;
 use crate::request_error::RequestError;
@@ -78,7 +78,7 @@ impl ReadSize {
     pub(crate) fn of_range(request: &RangeRequest) -> ReadSize {
         let limit = u64::try_from(request.limit).unwrap_or(0);
         let is_cut_short = (1..=SHORT_READ_KEYS_MAX).contains(&limit);
-        if is_cut_short && is_plain(request) && request.revision <= 0 {
+        if is_cut_short && has_first_keys(request) && request.revision <= 0 {
             return ReadSize::AtMost(limit);
         }
         ReadSize::of_spans([ReadSpan::from(request)].into_iter())

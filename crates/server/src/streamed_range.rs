@@ -1,27 +1,35 @@
 //! An answer too long to be sent at once: measured first, then read in chunks while it is sent.
 //!
-//! The length of an answer is sent before its first byte. For a plain range the index knows the
-//! encoded length of each record; where it [does not](clearlane_mvcc::key_index::EncodedLen), the
-//! records are read to measure them, and again to be sent. What was sorted, filtered or stripped of
-//! its values is in memory already, and is encoded and freed chunk by chunk.
+//! The length of an answer is sent before its first byte. [The index knows it](range_size); records
+//! whose length it does not know are read to measure them, and again to be sent.
 //!
-//! * All chunks are read from one view, so what was measured is what is read.
-//! * A plain answer takes the memory of a chunk or two:
-//!   [`response_memory`](crate::response_memory).
+//! * In the order of the keys nothing is kept between two chunks but the next key. Keys alone come
+//!   from the index; filters are decided by it, and only records of the answer are read.
+//! * All chunks are read from one view, so what was measured is what is read. What was sorted, and
+//!   an answer in an old era, is in memory already, and is encoded and freed chunk by chunk.
 //! * A chunk is a job of its own in the [pool](crate::threads::ReadPool), with [`YieldPoints`]
 //!   inside, at which it gives way to other jobs, and to threads with less to do on the same core.
+//!   Its size: [`response_memory`](crate::response_memory).
+
+pub(crate) mod range_size;
+mod record_chunk;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::vec::IntoIter;
 
 use bytes::Bytes;
-use clearlane_mvcc::{RangeOptions, ReadTxn};
+use clearlane_mvcc::{RangeOptions, ReadTxn, RecordVisitor, Revision};
 use clearlane_net::sched::YieldPoints;
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
+use self::range_size::{
+    NAMES_MAX, RangeSize, VERSION_COST_BYTES, field_len, is_wanted, keys_only_record,
+};
+use self::record_chunk::RecordChunk;
+use crate::apply::range::is_plain;
 use crate::error::{Error, Result};
 use crate::range::{RangeMeta, RangeResult, RangeRows, decode, key_span, options, range_meta};
 use crate::read_executor::ReadResult;
@@ -29,8 +37,6 @@ use crate::walk_steps;
 
 /// An answer up to this size is read at once.
 pub(crate) const INLINE_BYTES_MAX: u64 = 256 << 10;
-/// The cost of looking up a record's length in the index, in bytes read.
-const MEASURE_COST_BYTES: usize = 64;
 
 pub struct StreamedRange {
     pub meta: RangeMeta,
@@ -40,8 +46,8 @@ pub struct StreamedRange {
 }
 
 enum UnreadRecords {
-    /// What remains to be read begins after the last key that was read.
-    Stored {
+    /// In the order of their keys; the next one is that of the request.
+    Unsorted {
         view: Arc<dyn ReadTxn + Send + Sync>,
         request: Box<RangeRequest>,
     },
@@ -49,7 +55,7 @@ enum UnreadRecords {
 }
 
 impl StreamedRange {
-    /// Measures a plain range, and reads it at once if it is short.
+    /// Measures a range in the order of its keys, and reads it at once if it is short.
     pub(crate) fn measure(
         view: Arc<dyn ReadTxn + Send + Sync>,
         request: RangeRequest,
@@ -62,15 +68,18 @@ impl StreamedRange {
         Ok(RangeResult::Rows(RangeRows { meta: found.meta, records }))
     }
 
-    /// Measures a plain range.
+    /// Measures a range that is read in the order of its keys.
     pub(crate) fn unread(
         view: Arc<dyn ReadTxn + Send + Sync>,
         request: RangeRequest,
     ) -> ReadResult<StreamedRange> {
-        let (records_left, encoded_bytes_left, count) = measure_range(&*view, &request)?;
-        let meta = range_meta(&*view, &request, count);
-        let records = UnreadRecords::Stored { view, request: Box::new(request) };
-        Ok(StreamedRange { meta, records, records_left, encoded_bytes_left })
+        let size = RangeSize::measure(&*view, &request)?;
+        Ok(StreamedRange {
+            meta: range_meta(&*view, &request, size.count, size.matched),
+            records: UnreadRecords::Unsorted { view, request: Box::new(request) },
+            records_left: size.records,
+            encoded_bytes_left: size.encoded_bytes,
+        })
     }
 
     /// For an answer that is in memory, and is not to be there a second time when it is encoded.
@@ -122,97 +131,88 @@ impl StreamedRange {
         if self.records_left == 0 {
             return Ok(None);
         }
-        let mut piece = Vec::new();
-        let (mut left, mut encoded, mut steps) = (bytes, 0, YieldPoints::default());
-        let mut add = |record: Bytes| {
-            // A single record may exceed the chunk.
-            if record.len() > left && !piece.is_empty() {
-                return ControlFlow::Break(());
-            }
-            left = left.saturating_sub(record.len());
-            steps.advance(record.len());
-            encoded += field_len(record.len());
-            piece.push(record);
-            ControlFlow::Continue(())
-        };
+        let mut chunk = RecordChunk::new(self.records_left, bytes);
         match &mut self.records {
-            UnreadRecords::Stored { view, request } => {
+            UnreadRecords::Unsorted { view, request } => {
                 let limit = self.records_left as i64;
-                let options = RangeOptions { limit, skip_count: true, ..options(request) };
-                walk_steps::visit_records(&**view, key_span(request).range(), options, &mut add)?;
+                if let Some(next) = read_unsorted(&**view, request, limit, &mut chunk)? {
+                    request.key = Bytes::copy_from_slice(&decode(next)?.key);
+                }
             }
             UnreadRecords::Found(records) => {
                 while let Some(record) = records.as_slice().first()
-                    && add(record.encode_to_vec().into()).is_continue()
+                    && chunk.add(record.encode_to_vec().into()).is_ok()
                 {
                     records.next();
                 }
             }
         }
-        self.records_left = self.records_left.saturating_sub(piece.len() as u64);
+        let RecordChunk { records, encoded_bytes, .. } = chunk;
+        self.records_left = self.records_left.saturating_sub(records.len() as u64);
         self.encoded_bytes_left =
-            self.encoded_bytes_left.checked_sub(encoded).ok_or_else(length_mismatch)?;
-        let last = piece.last().ok_or_else(length_mismatch)?;
-        if self.records_left == 0 && self.encoded_bytes_left > 0 {
+            self.encoded_bytes_left.checked_sub(encoded_bytes).ok_or_else(length_mismatch)?;
+        if records.is_empty() || (self.records_left == 0 && self.encoded_bytes_left > 0) {
             return Err(length_mismatch());
         }
-        if self.records_left > 0
-            && let UnreadRecords::Stored { request, .. } = &mut self.records
-        {
-            request.key = [&decode(last.clone())?.key[..], &[0]].concat().into();
-        }
-        Ok(Some(piece))
+        Ok(Some(records))
     }
 }
 
-/// Returns the number of records, their bytes, and the number of keys in the range.
-fn measure_range(view: &dyn ReadTxn, request: &RangeRequest) -> ReadResult<(u64, u64, u64)> {
-    let (span, options) = (key_span(request), options(request));
-    if !options.count_only
-        && let Some(known) = measure_by_index(view, request)?
-    {
-        return Ok(known);
-    }
-    let (mut records, mut encoded, mut steps) = (0, 0, YieldPoints::default());
-    let count = walk_steps::visit_records(view, span.range(), options, &mut |record| {
-        steps.advance(record.len());
-        records += 1;
-        encoded += field_len(record.len());
-        ControlFlow::Continue(())
-    })?;
-    Ok((records, encoded, count))
-}
-
-/// `None` if the index does not know the length of a record.
-fn measure_by_index(
+/// Returns the record that did not fit, if it was not the end of the answer.
+fn read_unsorted(
     view: &dyn ReadTxn,
     request: &RangeRequest,
-) -> ReadResult<Option<(u64, u64, u64)>> {
-    let (span, options) = (key_span(request), options(request));
-    let limit = u64::try_from(options.limit).ok().filter(|limit| *limit > 0).unwrap_or(u64::MAX);
-    let (mut records, mut encoded, mut steps) = (0, 0, YieldPoints::default());
-    let mut known = Some(0);
-    walk_steps::visit_parts(view, span.range(), options.revision, &mut |part| {
-        let part_count = if records == limit {
-            Some(view.visit_records(
-                part,
-                RangeOptions { count_only: true, ..options },
-                &mut |_| ControlFlow::Break(()),
-            )?)
-        } else {
-            let limit = i64::try_from(limit - records).unwrap_or(i64::MAX);
-            let options = RangeOptions { limit, ..options };
-            view.visit_record_lengths(part, options, &mut |record| {
-                steps.advance(MEASURE_COST_BYTES);
-                records += 1;
-                encoded += field_len(record);
-                ControlFlow::Continue(())
-            })?
-        };
-        known = known.zip(part_count).map(|(count, more)| count + more);
-        Ok(if known.is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    limit: i64,
+    chunk: &mut RecordChunk,
+) -> clearlane_mvcc::Result<Option<Bytes>> {
+    let mut next = None;
+    let mut add = |record: Bytes| {
+        chunk.add(record).unwrap_or_else(|record| {
+            next = Some(record);
+            ControlFlow::Break(())
+        })
+    };
+    let (span, mut steps) = (key_span(request), YieldPoints::default());
+    let options = RangeOptions { limit, skip_count: true, ..options(request) };
+    if is_plain(request) {
+        walk_steps::visit_records(view, span.range(), options, &mut add)?;
+        return Ok(next);
+    }
+    // What the filters leave out does not count for the limit.
+    let options = RangeOptions { limit: 0, ..options };
+    let (mut names, mut flow) = (Vec::new(), ControlFlow::Continue(()));
+    walk_steps::visit_versions(view, span.range(), options, &mut |key, version| {
+        steps.advance(VERSION_COST_BYTES);
+        if !is_wanted(request, version) {
+            return Ok(ControlFlow::Continue(()));
+        }
+        if request.keys_only {
+            return Ok(add(keys_only_record(key, version).encode_to_vec().into()));
+        }
+        names.push(version.modified);
+        if names.len() == NAMES_MAX {
+            flow = read_named(view, &mut names, &mut add)?;
+        }
+        Ok(flow)
     })?;
-    Ok(known.map(|count| (records, encoded, count)))
+    if flow.is_continue() {
+        let _ = read_named(view, &mut names, &mut add)?;
+    }
+    Ok(next)
+}
+
+fn read_named(
+    view: &dyn ReadTxn,
+    names: &mut Vec<Revision>,
+    add: &mut RecordVisitor<'_>,
+) -> clearlane_mvcc::Result<ControlFlow<()>> {
+    let mut flow = ControlFlow::Continue(());
+    view.visit_named_records(names, &mut |record| {
+        flow = add(record);
+        flow
+    })?;
+    names.clear();
+    Ok(flow)
 }
 
 fn length_mismatch() -> Error {
@@ -223,15 +223,10 @@ fn length_mismatch() -> Error {
 pub(crate) fn encoded_len(records: &[KeyValue]) -> u64 {
     let (mut encoded, mut steps) = (0, YieldPoints::default());
     for record in records {
-        steps.advance(MEASURE_COST_BYTES);
+        steps.advance(VERSION_COST_BYTES);
         encoded += field_len(record.encoded_len());
     }
     encoded
-}
-
-/// A record in an answer: tag, length, record.
-fn field_len(record: usize) -> u64 {
-    (1 + prost::length_delimiter_len(record) + record) as u64
 }
 
 impl std::fmt::Debug for StreamedRange {
@@ -239,3 +234,6 @@ impl std::fmt::Debug for StreamedRange {
         f.debug_struct("StreamedRange").field("meta", &self.meta).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

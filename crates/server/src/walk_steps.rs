@@ -9,11 +9,14 @@
 use std::ops::ControlFlow;
 
 use clearlane_engine::KeyRange;
-use clearlane_mvcc::{RangeOptions, ReadTxn, RecordVisitor, Result};
+use clearlane_mvcc::{RangeOptions, ReadTxn, RecordVisitor, Result, Version};
 use clearlane_net::sched::YieldPoints;
 
 /// Number of keys that are looked at in some tens of microseconds. A network thread does one step.
 const STEP_KEYS: usize = 1024;
+
+/// A [`VersionVisitor`](clearlane_mvcc::VersionVisitor) that may fail.
+pub(crate) type TryVersionVisitor<'v> = dyn FnMut(&[u8], Version) -> Result<ControlFlow<()>> + 'v;
 
 /// Whether the index has to look at more keys for a range than a network thread may.
 pub(crate) fn is_long(view: &(dyn ReadTxn + '_), range: KeyRange<'_>, revision: i64) -> bool {
@@ -37,27 +40,69 @@ pub(crate) fn visit_records(
     options: RangeOptions,
     visit: &mut RecordVisitor<'_>,
 ) -> Result<u64> {
-    let mut left = if options.limit > 0 { options.limit } else { i64::MAX };
-    let (mut count, mut flow) = (0, ControlFlow::Continue(()));
+    visit_in_parts(view, range, options, &mut |part, options, progress| {
+        view.visit_records(part, options, &mut |record| progress.advance(visit(record)))
+    })
+}
+
+/// Like [`ReadTxn::visit_versions`], up to the first error of the visitor. The view is not one of
+/// an old era.
+pub(crate) fn visit_versions(
+    view: &(dyn ReadTxn + '_),
+    range: KeyRange<'_>,
+    options: RangeOptions,
+    visit: &mut TryVersionVisitor<'_>,
+) -> Result<u64> {
+    let mut outcome = Ok(());
+    let count = visit_in_parts(view, range, options, &mut |part, options, progress| {
+        let count = view.visit_versions(part, options, &mut |key, version| {
+            progress.advance(visit(key, version).unwrap_or_else(|error| {
+                outcome = Err(error);
+                ControlFlow::Break(())
+            }))
+        })?;
+        Ok(count.expect("only the index of an old era has a lock"))
+    })?;
+    outcome.map(|()| count)
+}
+
+/// How far a walk has come in the parts before.
+struct Progress {
+    left: i64,
+    flow: ControlFlow<()>,
+}
+
+impl Progress {
+    fn advance(&mut self, flow: ControlFlow<()>) -> ControlFlow<()> {
+        self.left -= 1;
+        self.flow = flow;
+        flow
+    }
+}
+
+fn visit_in_parts(
+    view: &(dyn ReadTxn + '_),
+    range: KeyRange<'_>,
+    options: RangeOptions,
+    visit: &mut dyn FnMut(KeyRange<'_>, RangeOptions, &mut Progress) -> Result<u64>,
+) -> Result<u64> {
+    let left = if options.limit > 0 { options.limit } else { i64::MAX };
+    let (mut count, mut progress) = (0, Progress { left, flow: ControlFlow::Continue(()) });
     visit_parts(view, range, options.revision, &mut |part| {
-        let is_over = left == 0 || flow.is_break();
+        let is_over = progress.left == 0 || progress.flow.is_break();
         if is_over && options.skip_count {
             return Ok(ControlFlow::Break(()));
         }
         let count_only = options.count_only || is_over;
-        let options = RangeOptions { limit: left, count_only, ..options };
-        count += view.visit_records(part, options, &mut |record| {
-            left -= 1;
-            flow = visit(record);
-            flow
-        })?;
+        let options = RangeOptions { limit: progress.left, count_only, ..options };
+        count += visit(part, options, &mut progress)?;
         Ok(ControlFlow::Continue(()))
     })?;
     Ok(count)
 }
 
 /// Calls `visit` for the parts of a range in their order, until it breaks.
-pub(crate) fn visit_parts(
+fn visit_parts(
     view: &(dyn ReadTxn + '_),
     range: KeyRange<'_>,
     revision: i64,
@@ -94,6 +139,8 @@ mod tests {
     use clearlane_backend::{Config, Era};
     use clearlane_engine::MemoryEngine;
     use clearlane_mvcc::{Store, StoreConfig};
+    use clearlane_proto::mvccpb::KeyValue;
+    use prost::Message;
 
     use super::*;
     use crate::applied_position::AppliedPosition;
@@ -143,6 +190,23 @@ mod tests {
         (records, count.unwrap())
     }
 
+    type Numbers = (Vec<u8>, i64, i64);
+
+    fn versions(
+        view: &dyn ReadTxn,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        wanted: usize,
+    ) -> (Vec<Numbers>, u64) {
+        let mut found = Vec::new();
+        let count = visit_versions(view, range, options, &mut |key, version| {
+            found.push((key.to_vec(), version.modified.main, version.version));
+            let is_last = found.len() == wanted;
+            Ok(if is_last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        });
+        (found, count.unwrap())
+    }
+
     #[test]
     fn in_steps_a_range_finds_what_it_finds_at_once() {
         let store = store();
@@ -164,6 +228,14 @@ mod tests {
                     assert_eq!(found(stepped, range, options, wanted), expected, "{options:?}");
                     let uncounted = RangeOptions { skip_count: true, ..options };
                     assert_eq!(found(stepped, range, uncounted, wanted).0, expected.0);
+                    let read = |options| versions(&*view, range, options, wanted);
+                    let records = expected.0.iter().map(|record| KeyValue::decode(&record[..]));
+                    let numbers = records
+                        .map(|record| record.unwrap())
+                        .map(|record| (record.key.to_vec(), record.mod_revision, record.version));
+                    let numbers: Vec<_> = numbers.collect();
+                    assert_eq!(read(options), (numbers.clone(), expected.1));
+                    assert_eq!(read(uncounted).0, numbers);
                     let counted = RangeOptions { count_only: true, ..options };
                     assert_eq!(found(stepped, range, counted, wanted), (Vec::new(), expected.1));
                 }

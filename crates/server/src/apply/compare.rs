@@ -107,10 +107,14 @@ impl<'s> SpanCompares<'s> {
             failed(key);
             ControlFlow::Break(())
         };
-        let is_walked = !self.needs_records
-            && read.visit_versions(part, &mut |key, version| visit(key, &numbers_of(version)));
-        if !is_walked {
-            let options = RangeOptions { skip_count: true, ..RangeOptions::default() };
+        let options = RangeOptions { skip_count: true, ..RangeOptions::default() };
+        let mut walked = None;
+        if !self.needs_records {
+            walked = read.visit_versions(part, options, &mut |key, version| {
+                visit(key, &numbers_of(version))
+            })?;
+        }
+        if walked.is_none() {
             let mut damage = None;
             read.visit_records(part, options, &mut |record| match KeyValue::decode(record) {
                 Ok(record) => visit(&record.key, &record),
@@ -264,7 +268,20 @@ mod tests {
             Ok(0)
         }
 
-        fn visit_versions(&self, _range: KeyRange<'_>, visit: &mut VersionVisitor<'_>) -> bool {
+        fn visit_named_records(
+            &self,
+            _names: &[Revision],
+            _visit: &mut RecordVisitor<'_>,
+        ) -> StoreResult<()> {
+            Ok(())
+        }
+
+        fn visit_versions(
+            &self,
+            _range: KeyRange<'_>,
+            _options: RangeOptions,
+            visit: &mut VersionVisitor<'_>,
+        ) -> StoreResult<Option<u64>> {
             for number in 1..=KEYS {
                 self.versions.set(self.versions.get() + 1);
                 let modified = Revision::new(i64::from(number), 0);
@@ -273,7 +290,7 @@ mod tests {
                     break;
                 }
             }
-            true
+            Ok(Some(0))
         }
 
         fn visit_changed_keys(

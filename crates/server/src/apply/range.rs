@@ -5,9 +5,9 @@
 //!     └──── count: keys of the range, before all of that ──────────────────▶
 //! ```
 //!
-//! A plain range reads no record that is not in the answer; behind a filter or another order all
-//! are read, and what cannot be in the answer is dropped on the way. `more` says that the limit cut
-//! something off behind the filters.
+//! So it is in a transaction and in an old era; else ranges [are streamed](crate::streamed_range),
+//! with the same answers. What cannot be in the answer is dropped on the way. `more` says that the
+//! limit cut something off behind the filters.
 //!
 //! * The revision in the header is the current one, also for a read of the past.
 //! * The sort is stable: ties come in the order of the keys, in both directions. etcd's ties, above
@@ -170,8 +170,8 @@ pub(crate) fn first_records(
     Ok(selection.records)
 }
 
-/// 0 is all.
-fn store_limit(request: &RangeRequest) -> i64 {
+/// How many keys of the range are to be looked at; 0 is all.
+pub(crate) fn store_limit(request: &RangeRequest) -> i64 {
     match RecordOrder::of(request) {
         _ if request.limit <= 0 || is_filtered(request) => 0,
         None => request.limit,
@@ -183,10 +183,15 @@ fn store_limit(request: &RangeRequest) -> i64 {
 
 /// Whether the answer has the store's records unchanged and in key order.
 pub(crate) fn is_plain(request: &RangeRequest) -> bool {
-    !request.keys_only && !is_filtered(request) && !has_order(request)
+    !request.keys_only && has_first_keys(request)
 }
 
-pub(super) fn is_filtered(request: &RangeRequest) -> bool {
+/// Whether the answer has the keys of the range, in their order, up to the limit.
+pub(crate) fn has_first_keys(request: &RangeRequest) -> bool {
+    !is_filtered(request) && !has_order(request)
+}
+
+pub(crate) fn is_filtered(request: &RangeRequest) -> bool {
     let bounds = [
         request.min_mod_revision,
         request.max_mod_revision,
@@ -202,13 +207,13 @@ pub(crate) fn has_order(request: &RangeRequest) -> bool {
 
 /// An order other than the one in which the store reads.
 #[derive(Clone, Copy, Debug)]
-struct RecordOrder {
-    target: SortTarget,
-    descends: bool,
+pub(crate) struct RecordOrder {
+    pub(crate) target: SortTarget,
+    pub(crate) descends: bool,
 }
 
 impl RecordOrder {
-    fn of(request: &RangeRequest) -> Option<RecordOrder> {
+    pub(crate) fn of(request: &RangeRequest) -> Option<RecordOrder> {
         match (request.sort_target(), request.sort_order()) {
             (SortTarget::Key, SortOrder::None | SortOrder::Ascend) => None,
             (target, order) => Some(RecordOrder { target, descends: order == SortOrder::Descend }),
@@ -258,7 +263,8 @@ impl<'r> Selection<'r> {
     }
 
     fn add(&mut self, record: KeyValue) {
-        if is_filtered(self.request) && !matches_filters(self.request, &record) {
+        let KeyValue { mod_revision, create_revision, .. } = record;
+        if !matches_filters(self.request, mod_revision, create_revision) {
             return;
         }
         self.matched += 1;
@@ -325,17 +331,21 @@ impl<'r> Selection<'r> {
     }
 }
 
-fn matches_filters(request: &RangeRequest, record: &KeyValue) -> bool {
+pub(crate) fn matches_filters(
+    request: &RangeRequest,
+    mod_revision: i64,
+    create_revision: i64,
+) -> bool {
     let within = |revision: i64, min: i64, max: i64| {
         (min == 0 || revision >= min) && (max == 0 || revision <= max)
     };
-    within(record.mod_revision, request.min_mod_revision, request.max_mod_revision)
-        && within(record.create_revision, request.min_create_revision, request.max_create_revision)
+    within(mod_revision, request.min_mod_revision, request.max_mod_revision)
+        && within(create_revision, request.min_create_revision, request.max_create_revision)
 }
 
 /// etcd 3.7 answers a range of keys only from its index, which does not have leases, unless it
 /// sorts by value.
-fn without_value(record: KeyValue, keeps_lease: bool) -> KeyValue {
+pub(crate) fn without_value(record: KeyValue, keeps_lease: bool) -> KeyValue {
     // The key is a slice of the record's bytes, and would keep the value in memory.
     let key = Bytes::copy_from_slice(&record.key);
     let lease = if keeps_lease { record.lease } else { 0 };

@@ -13,7 +13,8 @@ use bytes::Bytes;
 use clearlane_backend::{Config, Era, RangeVisitor};
 use clearlane_engine::{Bucket, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    RangeOptions, RecordVisitor, Result as StoreResult, Store, StoreConfig, VersionVisitor,
+    RangeOptions, RecordVisitor, Result as StoreResult, Revision, Store, StoreConfig,
+    VersionVisitor,
 };
 use clearlane_proto::etcdserverpb::TxnRequest;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -212,8 +213,21 @@ impl ReadTxn for CountedRead<'_> {
         })
     }
 
-    fn visit_versions(&self, range: KeyRange<'_>, visit: &mut VersionVisitor<'_>) -> bool {
-        self.read.visit_versions(range, &mut |key, version| {
+    fn visit_named_records(
+        &self,
+        names: &[Revision],
+        visit: &mut RecordVisitor<'_>,
+    ) -> StoreResult<()> {
+        self.read.visit_named_records(names, visit)
+    }
+
+    fn visit_versions(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut VersionVisitor<'_>,
+    ) -> StoreResult<Option<u64>> {
+        self.read.visit_versions(range, options, &mut |key, version| {
             self.count();
             visit(key, version)
         })

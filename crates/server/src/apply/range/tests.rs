@@ -42,7 +42,7 @@ fn request() -> impl Strategy<Value = RangeRequest> {
 
 fn plain(request: &RangeRequest, mut records: Vec<KeyValue>) -> (Vec<KeyValue>, bool) {
     let count = records.len();
-    records.retain(|record| !is_filtered(request) || matches_filters(request, record));
+    records.retain(|record| matches_filters(request, record.mod_revision, record.create_revision));
     let left = if is_filtered(request) { records.len() } else { count };
     if request.sort_order() == SortOrder::None && !is_filtered(request) && request.limit > 0 {
         let is_sorted = request.sort_target() != SortTarget::Key;
