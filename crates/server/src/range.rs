@@ -49,11 +49,10 @@ impl Server {
         if !request.serializable {
             trace.end_read_index(self.linearizable_read_notify().await?);
         }
-        // A filter for one key is rare.
-        let is_filtered = !request.range_end.is_empty() && !apply::range::has_order(&request);
-        let is_in_key_order = has_first_keys(&request) || is_filtered;
+        // An order or a filter for one key is rare.
+        let is_common = has_first_keys(&request) || !request.range_end.is_empty();
         let mut result =
-            if is_in_key_order && let Some(view) = self.threads().store().begin_snapshot_read() {
+            if is_common && let Some(view) = self.threads().store().begin_snapshot_read() {
                 self.range_rows(view, request, trace).await?
             } else {
                 let (label, size) = (task_label(&request), ReadSize::of_range(&request));
@@ -135,7 +134,7 @@ pub enum RangeResult {
     Rows(RangeRows),
     /// Read in chunks while it is sent.
     Stream(StreamedRange),
-    /// Sorted; in an old era any range.
+    /// In an old era any range; else a single key with filters or an order.
     Message(RangeResponse),
 }
 

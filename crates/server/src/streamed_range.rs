@@ -5,14 +5,16 @@
 //!
 //! * In the order of the keys nothing is kept between two chunks but the next key. Keys alone come
 //!   from the index; filters are decided by it, and only records of the answer are read.
-//! * All chunks are read from one view, so what was measured is what is read. What was sorted, and
-//!   an answer in an old era, is in memory already, and is encoded and freed chunk by chunk.
+//! * In [another order](sorted) four bytes for each key are kept, and 16 while it is sorted.
+//! * All chunks are read from one view, so what was measured is what is read. An answer in an old
+//!   era is in memory already, and is encoded and freed chunk by chunk.
 //! * A chunk is a job of its own in the [pool](crate::threads::ReadPool), with [`YieldPoints`]
 //!   inside, at which it gives way to other jobs, and to threads with less to do on the same core.
 //!   Its size: [`response_memory`](crate::response_memory).
 
 pub(crate) mod range_size;
 mod record_chunk;
+mod sorted;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,6 +23,7 @@ use std::vec::IntoIter;
 use bytes::Bytes;
 use clearlane_mvcc::{RangeOptions, ReadTxn, RecordVisitor, Revision};
 use clearlane_net::sched::YieldPoints;
+use clearlane_proto::etcdserverpb::range_request::SortTarget;
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
@@ -29,7 +32,8 @@ use self::range_size::{
     NAMES_MAX, RangeSize, VERSION_COST_BYTES, field_len, is_wanted, keys_only_record,
 };
 use self::record_chunk::RecordChunk;
-use crate::apply::range::is_plain;
+use self::sorted::{RUN_KEYS_MAX, SortedRange};
+use crate::apply::range::{RecordOrder, execute_range, is_plain};
 use crate::error::{Error, Result};
 use crate::range::{RangeMeta, RangeResult, RangeRows, decode, key_span, options, range_meta};
 use crate::read_executor::ReadResult;
@@ -51,15 +55,22 @@ enum UnreadRecords {
         view: Arc<dyn ReadTxn + Send + Sync>,
         request: Box<RangeRequest>,
     },
+    Sorted(Box<SortedRange>),
     Found(IntoIter<KeyValue>),
 }
 
 impl StreamedRange {
-    /// Measures a range in the order of its keys, and reads it at once if it is short.
+    /// Measures a range, sorts it if it is to be sorted, and reads it at once if it is short.
     pub(crate) fn measure(
         view: Arc<dyn ReadTxn + Send + Sync>,
         request: RangeRequest,
     ) -> ReadResult<RangeResult> {
+        let sorts_by_value =
+            RecordOrder::of(&request).is_some_and(|order| order.target == SortTarget::Value);
+        if sorts_by_value && !request.count_only && is_short(&*view, &request)? {
+            let read: &dyn ReadTxn = &*view;
+            return Ok(RangeResult::Message(execute_range(read, &request)?));
+        }
         let mut found = StreamedRange::unread(view, request)?;
         if found.encoded_bytes_left > INLINE_BYTES_MAX {
             return Ok(RangeResult::Stream(found));
@@ -68,15 +79,33 @@ impl StreamedRange {
         Ok(RangeResult::Rows(RangeRows { meta: found.meta, records }))
     }
 
-    /// Measures a range that is read in the order of its keys.
+    /// Measures a range, of which no record is kept.
     pub(crate) fn unread(
         view: Arc<dyn ReadTxn + Send + Sync>,
         request: RangeRequest,
     ) -> ReadResult<StreamedRange> {
-        let size = RangeSize::measure(&*view, &request)?;
+        StreamedRange::open(view, request, RUN_KEYS_MAX)
+    }
+
+    fn open(
+        view: Arc<dyn ReadTxn + Send + Sync>,
+        request: RangeRequest,
+        run_keys_max: usize,
+    ) -> ReadResult<StreamedRange> {
+        let order = RecordOrder::of(&request).filter(|_| !request.count_only);
+        let (sorted, size) = match order {
+            Some(order) => {
+                let (sorted, size) = SortedRange::collect(&view, &request, order, run_keys_max)?;
+                (Some(sorted), size)
+            }
+            None => (None, RangeSize::measure(&*view, &request)?),
+        };
         Ok(StreamedRange {
             meta: range_meta(&*view, &request, size.count, size.matched),
-            records: UnreadRecords::Unsorted { view, request: Box::new(request) },
+            records: match sorted {
+                Some(sorted) => UnreadRecords::Sorted(Box::new(sorted)),
+                None => UnreadRecords::Unsorted { view, request: Box::new(request) },
+            },
             records_left: size.records,
             encoded_bytes_left: size.encoded_bytes,
         })
@@ -139,6 +168,7 @@ impl StreamedRange {
                     request.key = Bytes::copy_from_slice(&decode(next)?.key);
                 }
             }
+            UnreadRecords::Sorted(sorted) => sorted.read(&mut chunk)?,
             UnreadRecords::Found(records) => {
                 while let Some(record) = records.as_slice().first()
                     && chunk.add(record.encode_to_vec().into()).is_ok()
@@ -156,6 +186,19 @@ impl StreamedRange {
         }
         Ok(Some(records))
     }
+}
+
+/// Whether the records of all keys of a range may be collected at once.
+fn is_short(view: &dyn ReadTxn, request: &RangeRequest) -> clearlane_mvcc::Result<bool> {
+    let RangeRequest { revision, .. } = *request;
+    let options = RangeOptions { revision, skip_count: true, ..RangeOptions::default() };
+    let (mut left, mut is_short) = (INLINE_BYTES_MAX as usize, true);
+    walk_steps::visit_versions(view, key_span(request).range(), options, &mut |_, version| {
+        let rest = version.record_len().and_then(|length| left.checked_sub(length));
+        (left, is_short) = (rest.unwrap_or(0), rest.is_some());
+        Ok(if is_short { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })?;
+    Ok(is_short)
 }
 
 /// Returns the record that did not fit, if it was not the end of the answer.

@@ -9,14 +9,17 @@
 use clearlane_backend::{Config, Era};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{Store, StoreConfig};
+use clearlane_proto::etcdserverpb::range_request::SortOrder;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
 use crate::applied_position::AppliedPosition;
-use crate::apply::range::execute_range;
 
 type View = Arc<dyn ReadTxn + Send + Sync>;
+
+const TARGETS: [SortTarget; 5] =
+    [SortTarget::Key, SortTarget::Version, SortTarget::Create, SortTarget::Mod, SortTarget::Value];
 
 fn open_on(engine: &Arc<dyn Engine>) -> Box<dyn Store<AppliedPosition>> {
     let (applied, before) = (AppliedPosition::default(), AppliedPosition::pre_commit());
@@ -82,6 +85,7 @@ fn random_request(chance: &mut StdRng, now: i64, keys: u32) -> RangeRequest {
         1 => i64::from(chance.random_range(1..=keys)),
         _ => 0,
     };
+    let orders = [SortOrder::None, SortOrder::Ascend, SortOrder::Descend];
     RangeRequest {
         key: if chance.random_bool(0.5) { vec![0].into() } else { key(keys / 5).into() },
         range_end: if chance.random_bool(0.5) { vec![0].into() } else { key(keys / 5 * 4).into() },
@@ -91,12 +95,19 @@ fn random_request(chance: &mut StdRng, now: i64, keys: u32) -> RangeRequest {
         count_only: chance.random_bool(0.03),
         min_mod_revision: if is_filtered { min_mod_revision } else { 0 },
         max_create_revision: if is_filtered { max_create_revision } else { 0 },
+        sort_order: orders[chance.random_range(0..3)] as i32,
+        sort_target: TARGETS[chance.random_range(0..5)] as i32,
         ..RangeRequest::default()
     }
 }
 
-fn streamed(view: &View, request: &RangeRequest, chunk_bytes: usize) -> ReadResult<RangeResponse> {
-    let mut found = StreamedRange::unread(Arc::clone(view), request.clone())?;
+fn streamed(
+    view: &View,
+    request: &RangeRequest,
+    run_keys_max: usize,
+    chunk_bytes: usize,
+) -> ReadResult<RangeResponse> {
+    let mut found = StreamedRange::open(Arc::clone(view), request.clone(), run_keys_max)?;
     let (mut kvs, length) = (Vec::new(), found.encoded_len());
     while let Some(chunk) = found.next_records(chunk_bytes)? {
         let bytes: usize = chunk.iter().map(Bytes::len).sum();
@@ -118,15 +129,15 @@ fn collected(view: &View, request: &RangeRequest) -> ReadResult<RangeResponse> {
     execute_range(read, request)
 }
 
-fn assert_collected_alike(view: &View, request: &RangeRequest, bytes: usize) {
+fn assert_collected_alike(view: &View, request: &RangeRequest, run_keys: usize, bytes: usize) {
     let expected = collected(view, request).ok().unwrap();
-    let found = streamed(view, request, bytes).ok().unwrap();
+    let found = streamed(view, request, run_keys, bytes).ok().unwrap();
     if found != expected {
         let keys = |response: &RangeResponse| -> Vec<_> {
             response.kvs.iter().map(|record| record.key.clone()).collect()
         };
-        assert_eq!(keys(&found), keys(&expected), "{request:?}");
-        assert_eq!(found, expected, "{request:?}");
+        assert_eq!(keys(&found), keys(&expected), "{request:?}, runs of {run_keys}");
+        assert_eq!(found, expected, "{request:?}, runs of {run_keys}");
     }
 }
 
@@ -141,8 +152,66 @@ fn in_chunks_a_range_is_what_it_is_at_once() {
         let view = store.begin_snapshot_read().unwrap();
         for _ in 0..150 {
             let request = random_request(&mut chance, view.revision(), keys);
+            let run_keys = [1, 2, 5, 30, RUN_KEYS_MAX][chance.random_range(0..5)];
             let chunk_bytes = [1, 100, 3000, usize::MAX][chance.random_range(0..4)];
-            assert_collected_alike(&view, &request, chunk_bytes);
+            assert_collected_alike(&view, &request, run_keys, chunk_bytes);
+        }
+    }
+}
+
+#[test]
+fn many_keys_are_sorted_in_all_orders() {
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut chance = StdRng::seed_from_u64(seed);
+    // More than a step of a walk, and than the names that are fetched at once.
+    let store = random_store(&mut chance, 3000);
+    let view = store.begin_snapshot_read().unwrap();
+    for (sort_target, sort_order) in TARGETS.into_iter().flat_map(|target| {
+        [SortOrder::None, SortOrder::Ascend, SortOrder::Descend].map(|order| (target, order))
+    }) {
+        for (limit, revision, keys_only) in [(0, 0, false), (700, 0, true), (0, 9, true)] {
+            let request = RangeRequest {
+                key: vec![0].into(),
+                range_end: vec![0].into(),
+                limit,
+                revision,
+                keys_only,
+                sort_order: sort_order as i32,
+                sort_target: sort_target as i32,
+                ..RangeRequest::default()
+            };
+            assert_collected_alike(&view, &request, 100, 10_000);
+        }
+    }
+}
+
+#[test]
+fn what_is_short_is_sorted_by_value_in_memory() {
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    let store = open_on(&engine);
+    write(&*store, |txn| {
+        for number in 0..600 {
+            txn.put(&key(number), &[b'v'; 1000], 0).unwrap();
+        }
+    });
+    let view = store.begin_snapshot_read().unwrap();
+    for (end, is_here) in [(0, true), (100, true), (270, false), (600, false)] {
+        let request = RangeRequest {
+            key: vec![0].into(),
+            range_end: key(end).into(),
+            sort_target: SortTarget::Value as i32,
+            sort_order: SortOrder::Descend as i32,
+            ..RangeRequest::default()
+        };
+        let expected = collected(&view, &request).ok().unwrap();
+        assert_eq!(expected.kvs.is_empty(), end == 0);
+        match StreamedRange::measure(Arc::clone(&view), request).ok().unwrap() {
+            RangeResult::Message(found) => assert_eq!((found, is_here), (expected, true)),
+            RangeResult::Stream(found) => {
+                assert!(!is_here && found.records_left() == expected.kvs.len());
+            }
+            RangeResult::Rows(rows) => panic!("{rows:?}"),
         }
     }
 }
@@ -160,9 +229,15 @@ fn a_revision_that_cannot_be_read_is_an_error() {
     let view = store.begin_snapshot_read().unwrap();
     let all = RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..Default::default() };
     for revision in [4, 99] {
-        let request = RangeRequest { revision, keys_only: true, ..all.clone() };
-        assert!(streamed(&view, &request, 100).is_err(), "{request:?}");
-        assert!(collected(&view, &request).is_err());
+        for sort_target in TARGETS {
+            let (sort_target, sort_order) = (sort_target as i32, SortOrder::Descend as i32);
+            let sorted = RangeRequest { revision, sort_target, sort_order, ..all.clone() };
+            let keys_only = RangeRequest { revision, keys_only: true, ..all.clone() };
+            for request in [sorted, keys_only] {
+                assert!(streamed(&view, &request, 5, 100).is_err(), "{request:?}");
+                assert!(collected(&view, &request).is_err());
+            }
+        }
     }
 }
 
@@ -182,12 +257,18 @@ fn a_record_that_is_missing_is_an_error() {
     store.commit().unwrap();
     let view = store.begin_snapshot_read().unwrap();
     let all = RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..Default::default() };
+    let descending = RangeRequest { sort_order: SortOrder::Descend as i32, ..all.clone() };
+    let orders = TARGETS
+        .map(|target| RangeRequest { sort_target: target as i32, ..descending.clone() })
+        .into_iter();
     let filtered = RangeRequest { min_mod_revision: 3, ..all.clone() };
-    for request in [all.clone(), filtered] {
-        assert!(streamed(&view, &request, 50).is_err(), "{request:?}");
+    for request in orders.chain([all.clone(), filtered]) {
+        for run_keys_max in [4, 100] {
+            assert!(streamed(&view, &request, run_keys_max, 50).is_err(), "{request:?}");
+        }
         assert!(collected(&view, &request).is_err());
     }
     // The index alone answers.
     let keys_only = RangeRequest { keys_only: true, ..all };
-    assert_eq!(streamed(&view, &keys_only, 50).ok().unwrap().kvs.len(), 21);
+    assert_eq!(streamed(&view, &keys_only, 100, 50).ok().unwrap().kvs.len(), 21);
 }

@@ -1,0 +1,116 @@
+//! A key of a sorted range, in 16 bytes, and the selection of those that are in the answer.
+
+use clearlane_net::sched::YieldPoints;
+
+/// The cost of comparing two entries, in bytes read.
+pub(super) const COMPARE_COST_BYTES: usize = 32;
+
+/// Ordered as the answer is. Ties go by the number, which rises with the key: no two are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SortEntry {
+    /// What is sorted by, as a number that rises along the answer.
+    pub(super) field: u64,
+    /// Of the key, in the walk over the range.
+    pub(super) number: u32,
+    /// The length of the record in the answer.
+    pub(super) encoded_len: u32,
+}
+
+/// The entries that may be in the answer. With a limit these are at most twice as many, beside
+/// those whose order is still open.
+#[derive(Debug)]
+pub(super) struct EntrySelection {
+    pub(super) entries: Vec<SortEntry>,
+    limit: usize,
+    /// Whether entries with the same field may come in any order.
+    is_open: fn(u64) -> bool,
+    /// The last one within the limit, when the others were dropped.
+    last: Option<SortEntry>,
+    /// The number of entries with which the next are dropped.
+    cut_at: usize,
+    steps: YieldPoints,
+}
+
+impl EntrySelection {
+    pub(super) fn new(limit: usize, keys: usize, is_open: fn(u64) -> bool) -> EntrySelection {
+        let cut_at = limit.saturating_mul(2);
+        // What is not used of it takes no memory.
+        let entries = Vec::with_capacity(keys.min(cut_at));
+        let steps = YieldPoints::default();
+        EntrySelection { entries, limit, is_open, last: None, cut_at, steps }
+    }
+
+    pub(super) fn add(&mut self, entry: SortEntry) {
+        if self.last.is_none_or(|last| may_be_within(last, entry, self.is_open)) {
+            self.entries.push(entry);
+        }
+        if self.entries.len() >= self.cut_at {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        let steps = &mut self.steps;
+        let (_, last, _) = self.entries.select_nth_unstable_by(self.limit - 1, |a, b| {
+            steps.advance(COMPARE_COST_BYTES);
+            a.cmp(b)
+        });
+        let (last, is_open) = (*last, self.is_open);
+        self.entries.retain(|entry| may_be_within(last, *entry, is_open));
+        self.last = Some(last);
+        self.cut_at = self.entries.len().saturating_mul(2);
+    }
+
+    /// Sorted by field and number.
+    pub(super) fn into_sorted(mut self) -> Vec<SortEntry> {
+        sort(&mut self.entries);
+        self.entries
+    }
+}
+
+fn may_be_within(last: SortEntry, entry: SortEntry, is_open: fn(u64) -> bool) -> bool {
+    entry <= last || (entry.field == last.field && is_open(entry.field))
+}
+
+pub(super) fn sort(entries: &mut [SortEntry]) {
+    let mut steps = YieldPoints::default();
+    entries.sort_unstable_by(|a, b| {
+        steps.advance(COMPARE_COST_BYTES);
+        a.cmp(b)
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_takes_two_words() {
+        assert_eq!(size_of::<SortEntry>(), 16);
+    }
+
+    #[test]
+    fn what_cannot_be_within_the_limit_is_dropped() {
+        // All even fields are open.
+        let is_open: fn(u64) -> bool = |field| field % 2 == 0;
+        for (limit, ties) in [(1, 1), (3, 5), (10, 1), (10, 40), (500, 1)] {
+            let mut selection = EntrySelection::new(limit, 0, is_open);
+            let fields = (0..1000_u64).map(|number| number * 7919 % 1000 / ties);
+            let entries: Vec<_> = (0..)
+                .zip(fields)
+                .map(|(number, field)| SortEntry { field, number, encoded_len: 0 })
+                .collect();
+            for entry in &entries {
+                selection.add(*entry);
+                assert!(selection.entries.len() < 4 * (limit + ties as usize));
+            }
+            let mut expected = entries;
+            expected.sort();
+            let last = expected[limit - 1];
+            let open_ties = expected[limit..].iter().take_while(|entry| entry.field == last.field);
+            let open_ties = if is_open(last.field) { open_ties.count() } else { 0 };
+            let found = selection.into_sorted();
+            assert_eq!(found[..limit + open_ties], expected[..limit + open_ties]);
+        }
+    }
+}
