@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use clearlane_mvcc::Change;
+use clearlane_mvcc::Changes;
 use clearlane_wal::Entry;
 
 use crate::checkers::acknowledged::{check_store, check_writes};
@@ -42,7 +42,7 @@ impl InvariantChecker {
         now: Micros,
         member: u64,
         entries: &[Entry],
-        changes: &[(i64, Vec<Change>)],
+        changes: &[(i64, Changes)],
     ) -> CheckResult {
         for entry in entries {
             if self.committed.on_apply(member, entry)?

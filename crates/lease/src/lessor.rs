@@ -21,7 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clearlane_contention::{Mutex, Registry};
 use clearlane_engine::Bucket;
-use clearlane_mvcc::{KeyLeases, LeasedKey, ReadTxn, WriteTxn};
+use clearlane_mvcc::{Changes, KeyLeases, LeasedKey, ReadTxn, WriteTxn};
 use clearlane_proto::etcdserverpb::LeaseCheckpoint;
 use clearlane_proto::{Message, leasepb};
 
@@ -322,20 +322,24 @@ impl Lessor {
 
 impl KeyLeases for Lessor {
     fn attach(&self, key: &Bytes, lease: i64) {
-        self.attach_all(&mut std::iter::once((key, lease)));
+        let mut state = self.state.lock();
+        state.leases.attach(key, lease);
+        self.attached_keys.store(state.leases.attached_count(), Ordering::Relaxed);
     }
 
-    fn attach_all(&self, changes: &mut dyn Iterator<Item = (&Bytes, i64)>) {
-        let mut changes = changes.peekable();
-        while let Some((_, lease)) = changes.peek() {
-            // Only the apply loop changes this number, and it is the caller. So without leased keys
-            // a put takes no lock here.
-            if *lease == 0 && self.attached_keys.load(Ordering::Relaxed) == 0 {
-                changes.next();
-                continue;
-            }
+    fn attach_all(&self, changes: &Changes) {
+        // Only the apply loop changes this number, and it is the caller. So without leased keys a
+        // put takes no lock here.
+        if self.attached_keys.load(Ordering::Relaxed) == 0
+            && changes.puts().all(|record| record.lease == 0)
+        {
+            return;
+        }
+        let mut changes = changes.iter().peekable();
+        while changes.peek().is_some() {
             let mut state = self.state.lock();
-            for (key, lease) in changes.by_ref().take(CHANGES_PER_LOCK) {
+            for change in changes.by_ref().take(CHANGES_PER_LOCK) {
+                let (key, lease) = change.attachment();
                 state.leases.attach(key, lease);
             }
             self.attached_keys.store(state.leases.attached_count(), Ordering::Relaxed);

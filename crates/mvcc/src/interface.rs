@@ -22,6 +22,7 @@ use clearlane_engine::{Bucket, KeyRange};
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
+use crate::changes::Changes;
 use crate::compaction::CompactionJob;
 use crate::error::{Error, Result};
 use crate::kv_hasher::HashKv;
@@ -248,6 +249,14 @@ impl Change {
         }
     }
 
+    /// The key, and the lease that it hangs on from now on; 0 is none.
+    pub fn attachment(&self) -> (&Bytes, i64) {
+        match self {
+            Change::Put(record) => (&record.key, record.lease),
+            Change::Delete(record) => (&record.key, 0),
+        }
+    }
+
     pub fn record(&self) -> &KeyValue {
         let (Change::Put(record) | Change::Delete(record)) = self;
         record
@@ -258,9 +267,9 @@ impl Change {
 pub struct TxnResult {
     pub revision: i64,
     /// In order; empty if nothing was changed.
-    pub changes: Vec<Change>,
+    pub changes: Changes,
     /// The revisions before it in the same transaction, and what they have changed.
-    pub earlier_revisions: Vec<(i64, Vec<Change>)>,
+    pub earlier_revisions: Vec<(i64, Changes)>,
     /// What is to be dropped where it does not matter how long that takes. The old eras have
     /// nothing of the kind.
     pub dropped_states: DroppedStates,
@@ -270,7 +279,7 @@ pub struct TxnResult {
 
 impl TxnResult {
     /// Of a transaction with one revision.
-    pub(crate) fn new(revision: i64, changes: Vec<Change>, ended: WriteTxResult) -> TxnResult {
+    pub(crate) fn new(revision: i64, changes: Changes, ended: WriteTxResult) -> TxnResult {
         TxnResult {
             revision,
             changes,
@@ -289,9 +298,12 @@ pub trait KeyLeases: Send + Sync + Debug {
     /// From now on the key is attached to this lease, and to no other; to none if it is 0.
     fn attach(&self, key: &Bytes, lease: i64);
 
-    /// The changes of a transaction.
-    fn attach_all(&self, changes: &mut dyn Iterator<Item = (&Bytes, i64)>) {
-        changes.for_each(|(key, lease)| self.attach(key, lease));
+    /// The changes of a revision.
+    fn attach_all(&self, changes: &Changes) {
+        for change in changes.iter() {
+            let (key, lease) = change.attachment();
+            self.attach(key, lease);
+        }
     }
 }
 

@@ -25,6 +25,7 @@ pub mod clearlane;
 pub mod etcd;
 pub mod open;
 pub mod auto_compaction;
+mod changes;
 mod compaction;
 mod config;
 mod error;
@@ -36,6 +37,7 @@ mod txn_changes;
 
 pub use auto_compaction::AutoCompaction;
 pub use backend_hash::backend_hash;
+pub use changes::Changes;
 pub use clearlane::store::{SnapshotStore, StoreReadTxn, StoreState};
 pub use clearlane::watch::SnapshotWatchableStore;
 pub use compaction::CompactionJob;

@@ -14,9 +14,8 @@
 //!
 //! [`KeyValue`]: clearlane_proto::mvccpb::KeyValue
 
-use arrayvec::ArrayVec;
 use bytes::Bytes;
-use prost::encoding::{WireType, encode_key, encode_varint};
+use prost::encoding::{WireType, decode_varint, encode_key, encode_varint};
 
 const RECORDS_MAX: usize = 16;
 /// Or one record, if it is longer.
@@ -27,11 +26,18 @@ const KEY_FIELD: u32 = 1;
 /// Field, length and key are more than the key by this at most.
 const PREFIX_MAX: usize = 6;
 
+/// Records that are gathered.
 #[derive(Debug, Default)]
 pub(crate) struct TombstoneRecords {
-    buffer: Vec<u8>,
-    /// Where each key begins and ends. A record begins where the one before it ends.
-    keys: ArrayVec<(usize, usize), RECORDS_MAX>,
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+/// Some of them, one after the other in one buffer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TombstoneBuffer {
+    bytes: Bytes,
+    count: usize,
 }
 
 /// A record, and the key that it is of.
@@ -44,27 +50,45 @@ pub(crate) struct TombstoneRecord {
 impl TombstoneRecords {
     /// Whether it has to be emptied before this key is added.
     pub(crate) fn is_full_for(&self, key: &[u8]) -> bool {
-        let len = self.buffer.len() + PREFIX_MAX + key.len();
-        self.keys.is_full() || (len > BUFFER_BYTES_MAX && !self.keys.is_empty())
+        let len = self.bytes.len() + PREFIX_MAX + key.len();
+        self.count == RECORDS_MAX || (len > BUFFER_BYTES_MAX && self.count > 0)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
     }
 
     pub(crate) fn add(&mut self, key: &[u8]) {
-        encode_key(KEY_FIELD, WireType::LengthDelimited, &mut self.buffer);
-        encode_varint(key.len() as u64, &mut self.buffer);
-        let begin = self.buffer.len();
-        self.buffer.extend_from_slice(key);
-        self.keys.push((begin, self.buffer.len()));
+        encode_key(KEY_FIELD, WireType::LengthDelimited, &mut self.bytes);
+        encode_varint(key.len() as u64, &mut self.bytes);
+        self.bytes.extend_from_slice(key);
+        self.count += 1;
     }
 
     /// Leaves it empty.
-    pub(crate) fn take(&mut self) -> impl ExactSizeIterator<Item = TombstoneRecord> + use<> {
-        let buffer = Bytes::copy_from_slice(&self.buffer);
-        self.buffer.clear();
-        let mut record_begin = 0;
-        std::mem::take(&mut self.keys).into_iter().map(move |(begin, end)| {
-            let record = buffer.slice(record_begin..end);
-            record_begin = end;
-            TombstoneRecord { record, key: buffer.slice(begin..end) }
+    pub(crate) fn take(&mut self) -> TombstoneBuffer {
+        let bytes = Bytes::copy_from_slice(&self.bytes);
+        self.bytes.clear();
+        TombstoneBuffer { bytes, count: std::mem::take(&mut self.count) }
+    }
+}
+
+impl TombstoneBuffer {
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn into_records(self) -> impl Iterator<Item = TombstoneRecord> {
+        let mut begin = 0;
+        (0..self.count).map(move |_| {
+            // Behind the field, which is one byte.
+            let mut rest = &self.bytes[begin + 1..];
+            let len = decode_varint(&mut rest).expect("it was encoded here") as usize;
+            let key_begin = self.bytes.len() - rest.len();
+            let end = key_begin + len;
+            let record = self.bytes.slice(begin..end);
+            begin = end;
+            TombstoneRecord { record, key: self.bytes.slice(key_begin..end) }
         })
     }
 }
@@ -82,15 +106,15 @@ mod tests {
         let (mut records, mut taken) = (TombstoneRecords::default(), Vec::new());
         for key in &keys {
             if records.is_full_for(key) {
-                taken.push(records.take().collect::<Vec<_>>());
+                taken.push(records.take());
             }
             records.add(key);
         }
-        taken.push(records.take().collect());
+        taken.push(records.take());
         assert_eq!(records.take().len(), 0);
-        let buffers: Vec<usize> = taken.iter().map(Vec::len).collect();
+        let buffers: Vec<usize> = taken.iter().map(TombstoneBuffer::len).collect();
         assert_eq!(buffers, [5, 1, 1, 1, 2], "a long record has its buffer alone");
-        for (found, key) in taken.iter().flatten().zip(&keys) {
+        for (found, key) in taken.into_iter().flat_map(TombstoneBuffer::into_records).zip(&keys) {
             assert_eq!(found.key, key);
             let expected = KeyValue { key: key.clone().into(), ..KeyValue::default() };
             assert_eq!(found.record, expected.encode_to_vec());

@@ -15,13 +15,14 @@ use clearlane_engine::{Bucket, KeyRange};
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
+use crate::changes::Changes;
 use crate::compaction::{FINISHED_COMPACT_KEY, SCHEDULED_COMPACT_KEY};
 use crate::error::{Error, Result};
-use crate::interface::{Change, KeyLeases, RangeOptions, RecordVisitor};
+use crate::interface::{KeyLeases, RangeOptions, RecordVisitor};
 use crate::key_index::EncodedLen;
 use crate::range::{revision_to_read, visit_records_of};
 use crate::revision::Revision;
-use crate::tombstone_records::{TombstoneRecord, TombstoneRecords};
+use crate::tombstone_records::{TombstoneBuffer, TombstoneRecord, TombstoneRecords};
 use crate::tree_index::{KeySelection, TreeIndex};
 
 /// Index and backend are handed in by the caller that locks them.
@@ -29,12 +30,12 @@ use crate::tree_index::{KeySelection, TreeIndex};
 pub(crate) struct TxnChanges {
     base_revision: i64,
     pub(crate) compact_revision: i64,
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Changes,
 }
 
 impl TxnChanges {
     pub(crate) fn new(base_revision: i64, compact_revision: i64) -> TxnChanges {
-        TxnChanges { base_revision, compact_revision, changes: Vec::new() }
+        TxnChanges { base_revision, compact_revision, changes: Changes::default() }
     }
 
     pub(crate) fn revision(&self) -> i64 {
@@ -64,7 +65,7 @@ impl TxnChanges {
         record.mod_revision = revision.main;
         record.version = version.version;
         tx.put(Bucket::Key, &revision.put_key(), record.encode_to_vec().into())?;
-        self.changes.push(Change::Put(record));
+        self.changes.push_put(record);
         Ok(())
     }
 
@@ -74,11 +75,9 @@ impl TxnChanges {
         tx: &mut dyn WriteTx<T>,
         range: KeyRange<'_>,
     ) -> Result<u64> {
-        match index.live_count(range) {
-            // Without a look first, deleting what is absent would copy nodes of the index.
-            Some(0) => return Ok(0),
-            Some(count) => self.changes.reserve(count as usize),
-            None => {}
+        // Without a look first, deleting what is absent would copy nodes of the index.
+        if index.live_count(range) == Some(0) {
+            return Ok(0);
         }
         self.delete(index, tx, KeySelection::Range(range))
     }
@@ -90,7 +89,6 @@ impl TxnChanges {
         tx: &mut dyn WriteTx<T>,
         keys: &[Bytes],
     ) -> Result<u64> {
-        self.changes.reserve(keys.len());
         self.delete(index, tx, KeySelection::Sorted(keys))
     }
 
@@ -111,27 +109,28 @@ impl TxnChanges {
             }
         });
         outcome?;
-        self.put_tombstones(tx, records.take())?;
+        if !records.is_empty() {
+            self.put_tombstones(tx, records.take())?;
+        }
         Ok((self.changes.len() - before) as u64)
     }
 
     fn put_tombstones<T>(
         &mut self,
         tx: &mut dyn WriteTx<T>,
-        records: impl ExactSizeIterator<Item = TombstoneRecord>,
+        buffer: TombstoneBuffer,
     ) -> Result<()> {
-        let share_buffer = records.len() > 1;
-        for TombstoneRecord { record, key } in records {
-            let revision = self.next_revision();
+        let mut revision = self.next_revision();
+        for TombstoneRecord { record, .. } in buffer.clone().into_records() {
             let record_key = revision.tombstone_key();
-            if share_buffer {
+            if buffer.len() > 1 {
                 tx.put_shared(&record_key, record)?;
             } else {
                 tx.put(Bucket::Key, &record_key, record)?;
             }
-            let deleted = KeyValue { key, mod_revision: revision.main, ..KeyValue::default() };
-            self.changes.push(Change::Delete(deleted));
+            revision.sub += 1;
         }
+        self.changes.push_deleted(buffer, revision.main);
         Ok(())
     }
 
@@ -147,10 +146,7 @@ impl TxnChanges {
     }
 
     pub(crate) fn attach(&self, leases: &dyn KeyLeases) {
-        leases.attach_all(&mut self.changes.iter().map(|change| match change {
-            Change::Put(record) => (&record.key, record.lease),
-            Change::Delete(record) => (&record.key, 0),
-        }));
+        leases.attach_all(&self.changes);
     }
 
     fn next_revision(&self) -> Revision {

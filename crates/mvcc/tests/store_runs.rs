@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{Change, RangeOptions, Store, StoreConfig, WriteTxn, open};
+use clearlane_mvcc::{Changes, RangeOptions, Store, StoreConfig, WriteTxn, open};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -65,7 +65,7 @@ fn revisions_that_share_a_transaction_are_as_those_that_do_not() {
     let mut chance = StdRng::seed_from_u64(seed);
     let engines: [Arc<dyn Engine>; 2] = std::array::from_fn(|_| Arc::new(MemoryEngine::new()) as _);
     let [alone, together] = engines.each_ref().map(|engine| store(engine, Era::Clearlane));
-    let mut changes: [Vec<(i64, Vec<Change>)>; 2] = Default::default();
+    let mut changes: [Vec<(i64, Changes)>; 2] = Default::default();
     for _ in 0..200 {
         let before = together.begin_read().revision();
         let mut shared = together.begin_write().unwrap();

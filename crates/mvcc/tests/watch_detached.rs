@@ -17,7 +17,7 @@ use clearlane_mvcc::watch::{
     CurrentWatchableStore, Response, ResponseKind, WakeSet, WatchConfig, WatchId, WatchMetrics,
     WatchRequest, WatchStream, WatchedKeys,
 };
-use clearlane_mvcc::{Change, StoreConfig, WatchableKv, open};
+use clearlane_mvcc::{Change, Changes, StoreConfig, WatchableKv, open};
 
 /// One store after the other, and the watchable store through which streams reach both.
 struct World {
@@ -33,7 +33,7 @@ fn empty(era: Era) -> Arc<dyn WatchableKv<()>> {
     Arc::from(open(era, store_config).unwrap().0)
 }
 
-fn put(store: &dyn WatchableKv<()>, revision: i64) -> Vec<Change> {
+fn put(store: &dyn WatchableKv<()>, revision: i64) -> Changes {
     let mut txn = store.begin_write().unwrap();
     txn.put(b"k", revision.to_string().as_bytes(), 0).unwrap();
     let ended = txn.end(()).unwrap();

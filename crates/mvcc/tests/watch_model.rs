@@ -22,7 +22,7 @@ use clearlane_mvcc::watch::{
     WatchError, WatchRequest, WatchStream, WatchableStore, WatchedKeys,
 };
 use clearlane_mvcc::{
-    Change, CompactionJob, SnapshotStore, SnapshotWatchableStore, Store as _, StoreConfig,
+    Change, Changes, CompactionJob, SnapshotStore, SnapshotWatchableStore, Store as _, StoreConfig,
 };
 use proptest::prelude::*;
 
@@ -185,7 +185,7 @@ struct World {
     store: Arc<SnapshotStore<()>>,
     watchable_store: Arc<dyn WatchableStore>,
     clients: Vec<Option<Client>>,
-    unpublished: Vec<(i64, Vec<Change>)>,
+    unpublished: Vec<(i64, Changes)>,
     /// By revision.
     history: BTreeMap<i64, Vec<Change>>,
     maps: BTreeMap<i64, BTreeMap<Bytes, Change>>,
@@ -268,14 +268,15 @@ impl World {
             return;
         }
         let mut map = self.maps.last_key_value().unwrap().1.clone();
-        for change in &ended.changes {
+        let changes: Vec<Change> = ended.changes.clone().into_changes().collect();
+        for change in &changes {
             match change {
                 Change::Put(record) => drop(map.insert(record.key.clone(), change.clone())),
                 Change::Delete(record) => drop(map.remove(&record.key).unwrap()),
             }
         }
         self.maps.insert(ended.revision, map);
-        self.history.insert(ended.revision, ended.changes.clone());
+        self.history.insert(ended.revision, changes);
         self.unpublished.push((ended.revision, ended.changes));
     }
 

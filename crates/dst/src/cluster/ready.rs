@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_backend::DroppedStates;
-use clearlane_mvcc::{Change, CompactionJob, Store};
+use clearlane_mvcc::{Changes, CompactionJob, Store};
 use clearlane_raft::{Error, Leadership, Message, Role};
 use clearlane_server::AppliedPosition;
 use clearlane_server::replica::{
@@ -482,7 +482,7 @@ impl ApplyReadyHandler for ReadyHandler<'_> {
         self.deliver(completions);
     }
 
-    fn publish_changes(&mut self, _changes: Vec<(i64, Vec<Change>)>) {}
+    fn publish_changes(&mut self, _changes: Vec<(i64, Changes)>) {}
 
     fn drop_states(&mut self, _retired: Vec<DroppedStates>) {}
 

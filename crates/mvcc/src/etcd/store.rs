@@ -16,6 +16,7 @@ use clearlane_contention::Mutex;
 use clearlane_engine::Bucket;
 use clearlane_engine::stream::Exporter;
 
+use crate::changes::Changes;
 use crate::compaction::{
     self, CompactionJob, CompactionStore, CompactionTracker, FINISHED_COMPACT_KEY,
     SCHEDULED_COMPACT_KEY, check_compaction_revision, encode_compact_revision, removable_records,
@@ -153,7 +154,7 @@ impl<A: ConsistentIndex> Store<A> for EtcdStore<A> {
                 compaction
             });
             let job = self.compactions.lock().schedule(at, previous, walked);
-            Ok((job, TxnResult::new(revision, Vec::new(), ended)))
+            Ok((job, TxnResult::new(revision, Changes::default(), ended)))
         })
     }
 

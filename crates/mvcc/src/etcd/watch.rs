@@ -23,6 +23,7 @@ use clearlane_engine::{Bucket, KeyRange};
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
+use crate::changes::Changes;
 use crate::error::{Error, Result};
 use crate::etcd::store::EtcdStore;
 use crate::etcd::watchers::EtcdWatchers;
@@ -160,7 +161,7 @@ impl<A: ConsistentIndex> WatchableStore for EtcdWatchableStore<A> {
     }
 
     /// The write transaction has notified all watchers when it ended.
-    fn publish_all(&self, _transactions: Vec<(i64, Vec<Change>)>) {}
+    fn publish_all(&self, _transactions: Vec<(i64, Changes)>) {}
 
     /// Retries the victims, as etcd does every 10 ms.
     fn deliver(&self) -> Result<bool> {

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::interface::Change;
+use crate::changes::Changes;
 use crate::watch::channel::{ChannelsToWake, WatchChannel, WatcherKey};
 use crate::watch::detached_stream::{DetachedStream, DetachedWatcher};
 use crate::watch::interface::WatchMetrics;
@@ -154,11 +154,11 @@ impl EtcdWatchers {
     }
 
     /// Notifies the synced watchers of what a write transaction has changed, before it ends.
-    pub(crate) fn notify(&mut self, revision: i64, changes: &[Change]) -> ChannelsToWake {
+    pub(crate) fn notify(&mut self, revision: i64, changes: &Changes) -> ChannelsToWake {
         let mut wanted: BTreeMap<WatcherKey, Vec<Event>> = BTreeMap::new();
-        for change in changes {
+        for change in changes.iter() {
             self.synced.for_each_watching(&change.record().key, &mut |key| {
-                wanted.entry(*key).or_default().push(Event::new(change.clone()));
+                wanted.entry(*key).or_default().push(Event::new(change.clone().into_owned()));
             });
         }
         let mut to_wake = ChannelsToWake::new();

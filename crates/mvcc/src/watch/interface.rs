@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use clearlane_contention::Registry;
 
+use crate::changes::Changes;
 use crate::error::Result;
-use crate::interface::{Change, Store};
+use crate::interface::Store;
 use crate::watch::channel::{WakeSet, WatchChannel};
 use crate::watch::detached_stream::DetachedStream;
 use crate::watch::response::{Response, WatchId, WatchRequest};
@@ -106,7 +107,7 @@ pub trait WatchableStore: Send + Sync + Debug {
 
     /// Hands over what write transactions have changed, in the order of revisions, once readers
     /// can see it.
-    fn publish_all(&self, transactions: Vec<(i64, Vec<Change>)>);
+    fn publish_all(&self, transactions: Vec<(i64, Changes)>);
 
     /// Returns whether more is queued.
     fn deliver(&self) -> Result<bool>;

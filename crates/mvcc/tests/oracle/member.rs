@@ -138,7 +138,7 @@ impl Member {
         let mut txn = self.store.begin_write().unwrap();
         let done = work(&mut *txn);
         let TxnResult { changes, .. } = txn.end(()).unwrap();
-        changes.into_iter().for_each(|change| self.attach(change));
+        changes.into_changes().for_each(|change| self.attach(change));
         done
     }
 

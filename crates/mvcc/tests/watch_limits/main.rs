@@ -23,7 +23,7 @@ use clearlane_mvcc::watch::{
     CurrentWatchableStore, Event, Response, ResponseKind, WakeSet, WatchConfig, WatchRequest,
     WatchStream, WatchableStore, WatchedKeys,
 };
-use clearlane_mvcc::{Change, SnapshotStore, SnapshotWatchableStore, Store as _, StoreConfig};
+use clearlane_mvcc::{Changes, SnapshotStore, SnapshotWatchableStore, Store as _, StoreConfig};
 
 use self::engine::{CountingEngine, Reads};
 
@@ -58,7 +58,7 @@ impl World {
     }
 
     /// Writes keys with values of `bytes` bytes. Returns the revision.
-    fn put<K: AsRef<[u8]>>(&self, keys: &[K], bytes: usize) -> (i64, Vec<Change>) {
+    fn put<K: AsRef<[u8]>>(&self, keys: &[K], bytes: usize) -> (i64, Changes) {
         let mut txn = self.store.begin_write().unwrap();
         let value = vec![7; bytes];
         keys.iter().for_each(|key| txn.put(key.as_ref(), &value, 0).unwrap());
@@ -66,7 +66,7 @@ impl World {
         (ended.revision, ended.changes)
     }
 
-    fn delete(&self, key: &[u8]) -> (i64, Vec<Change>) {
+    fn delete(&self, key: &[u8]) -> (i64, Changes) {
         let mut txn = self.store.begin_write().unwrap();
         txn.delete_range(KeyRange::new(key, &[key, &[0]].concat())).unwrap();
         let ended = txn.end(()).unwrap();
@@ -90,7 +90,7 @@ impl TestWatchableStore {
         WatchStream::open(CurrentWatchableStore::of(Arc::clone(&self.store)), WakeSet::new(|| {}))
     }
 
-    fn publish(&self, (revision, changes): (i64, Vec<Change>)) {
+    fn publish(&self, (revision, changes): (i64, Changes)) {
         self.store.publish_all(vec![(revision, changes)]);
     }
 

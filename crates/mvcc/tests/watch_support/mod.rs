@@ -22,7 +22,7 @@ use clearlane_mvcc::watch::{
     CurrentWatchableStore, Event, INVALID_WATCH_ID, Response, ResponseKind, WakeSet, WatchConfig,
     WatchId, WatchRequest, WatchStream, WatchableStore, WatchedKeys,
 };
-use clearlane_mvcc::{Change, StoreConfig, WatchableKv, open};
+use clearlane_mvcc::{Change, Changes, StoreConfig, WatchableKv, open};
 use goldenscript::{Argument, Command, Context, Runner};
 
 type Outcome = Result<String, Box<dyn Error>>;
@@ -34,7 +34,7 @@ pub(crate) struct WatchRunner {
     watchable_store: Arc<dyn WatchableStore>,
     streams: BTreeMap<String, WatchStream>,
     /// What was written and is not published, if the script says so.
-    unpublished: Vec<(i64, Vec<Change>)>,
+    unpublished: Vec<(i64, Changes)>,
     is_publishing_held: bool,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clearlane_backend::DroppedStates;
 use clearlane_engine::Engine;
-use clearlane_mvcc::{Change, CompactionJob, WatchableKv};
+use clearlane_mvcc::{Changes, CompactionJob, WatchableKv};
 use clearlane_raft::{Leadership, Message};
 use clearlane_wal::group_commit::Batch;
 
@@ -101,7 +101,7 @@ pub struct ApplyReady {
     pub granted: Vec<i64>,
     pub completions: Completions,
     /// By revision, for watchers.
-    pub changes: Vec<(i64, Vec<Change>)>,
+    pub changes: Vec<(i64, Changes)>,
     /// Scheduled compactions; their steps are run one job after the other.
     pub compactions: Vec<CompactionJob>,
     /// To be dropped on a thread that may take its time.
@@ -127,7 +127,7 @@ pub trait ApplyReadyHandler {
     fn granted(&mut self, leases: Vec<i64>);
     fn report_slow(&mut self, slow: Vec<SlowEntry>);
     fn complete(&mut self, completions: Completions);
-    fn publish_changes(&mut self, changes: Vec<(i64, Vec<Change>)>);
+    fn publish_changes(&mut self, changes: Vec<(i64, Changes)>);
     fn drop_states(&mut self, dropped: Vec<DroppedStates>);
     fn schedule_compaction(&mut self, job: CompactionJob);
     fn commit_store(&mut self);

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use clearlane_backend::DroppedStates;
-use clearlane_mvcc::{Change, CompactionJob};
+use clearlane_mvcc::{Changes, CompactionJob};
 
 use super::ServerState;
 use super::commit_thread::CommitCommand;
@@ -173,7 +173,7 @@ impl ApplyReadyHandler for ApplyLoop<'_> {
         self.state.metrics.proposals_pending.store(self.state.wait.len() as u64, Relaxed);
     }
 
-    fn publish_changes(&mut self, changes: Vec<(i64, Vec<Change>)>) {
+    fn publish_changes(&mut self, changes: Vec<(i64, Changes)>) {
         for (_, changes) in &changes {
             self.state.metrics.record_changes(changes);
         }

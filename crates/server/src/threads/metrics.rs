@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clearlane_backend::Sizes;
 use clearlane_engine::KeyRange;
-use clearlane_mvcc::{Change, RangeOptions, Store};
+use clearlane_mvcc::{Changes, RangeOptions, Store};
 
 use crate::applied_position::AppliedPosition;
 use crate::apply::AppliedResponse;
@@ -150,18 +150,14 @@ impl Metrics {
         Ok(())
     }
 
-    pub(super) fn record_changes(&self, changes: &[Change]) {
-        let (mut puts, mut put_bytes, mut born, mut died) = (0, 0, 0, 0);
-        for change in changes {
-            match change {
-                Change::Put(record) => {
-                    puts += 1;
-                    put_bytes += record.key.len() + record.value.len();
-                    born += i64::from(record.version == 1);
-                }
-                Change::Delete(_) => died += 1,
-            }
+    pub(super) fn record_changes(&self, changes: &Changes) {
+        let (mut puts, mut put_bytes, mut born) = (0, 0, 0);
+        for record in changes.puts() {
+            puts += 1;
+            put_bytes += record.key.len() + record.value.len();
+            born += i64::from(record.version == 1);
         }
+        let died = changes.len() as i64 - puts as i64;
         self.puts.fetch_add(puts, Relaxed);
         self.put_bytes.fetch_add(put_bytes as u64, Relaxed);
         self.deletes.fetch_add(died as u64, Relaxed);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_backend::{Config, Era};
-use clearlane_mvcc::{Change, RangeOptions};
+use clearlane_mvcc::{Changes, RangeOptions};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest};
 use clearlane_raft::{Message, Role};
 use clearlane_server::membership::Member;
@@ -51,7 +51,7 @@ pub(crate) struct ReplicaHost {
     /// How long the last readers waited for entries to be applied.
     pub(crate) applying: Option<Duration>,
     pub(crate) slow_entries: Vec<SlowEntry>,
-    pub(crate) changes: Vec<(i64, Vec<Change>)>,
+    pub(crate) changes: Vec<(i64, Changes)>,
     pub(crate) is_stopping: bool,
     /// Since the last commit.
     pub(crate) is_commit_due: bool,

@@ -23,6 +23,7 @@ fn the_only_member_answers_itself() {
     assert_eq!(lab.host(1).get("a"), (Some("1".to_owned()), 2));
     let (revision, changes) = lab.host(1).changes.pop().unwrap();
     assert_eq!(revision, 2);
+    let changes: Vec<mvcc::Change> = changes.into_changes().collect();
     assert!(matches!(&changes[..], [mvcc::Change::Put(kv)] if kv.value == "1"));
 }
 

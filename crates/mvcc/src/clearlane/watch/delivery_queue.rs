@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::interface::Change;
+use crate::changes::Changes;
 use crate::watch::response::{Event, change_size};
 
 /// Memory of a batch besides its changes.
@@ -15,14 +15,17 @@ const BATCH_BYTES: usize = 64;
 #[derive(Debug)]
 pub(super) struct QueuedTxn {
     pub(super) revision: i64,
-    changes: Vec<Change>,
+    changes: Changes,
     bytes: usize,
 }
 
 impl QueuedTxn {
     /// Not for the writer's thread: there may be many.
     pub(super) fn into_events(self) -> Arc<[Event]> {
-        self.changes.into_iter().map(Event::new).collect()
+        let (len, mut changes) = (self.changes.len(), self.changes.into_changes());
+        // A range has a length, so that the events are made where they stay.
+        let event = |_| Event::new(changes.next().expect("it has as many as it says"));
+        (0..len).map(event).collect()
     }
 }
 
@@ -52,12 +55,12 @@ impl DeliveryQueue {
     }
 
     /// Returns whether nothing was queued before: then the delivery thread may be asleep.
-    pub(super) fn publish(&mut self, revision: i64, changes: Vec<Change>) -> bool {
+    pub(super) fn publish(&mut self, revision: i64, changes: Changes) -> bool {
         if changes.is_empty() {
             return false;
         }
         let was_empty = self.batches.is_empty() && self.overflow_revision.is_none();
-        let bytes = BATCH_BYTES + changes.iter().map(change_size).sum::<usize>();
+        let bytes = BATCH_BYTES + changes.iter().map(|change| change_size(&change)).sum::<usize>();
         if self.bytes + bytes > self.bytes_max && !self.batches.is_empty() {
             self.overflow_revision = self.batches.back().map(|newest| newest.revision);
             self.clear();

@@ -26,9 +26,10 @@ use clearlane_contention::{Mutex, Registry};
 use self::delivery_queue::{DeliveryQueue, QueueItem, QueuedTxn};
 use self::unsynced_reader::{SyncBudget, previous_record};
 use self::watchers::{DeliveryResult, Watchers};
+use crate::changes::Changes;
 use crate::clearlane::store::SnapshotStore;
 use crate::error::Result;
-use crate::interface::{Change, ConsistentIndex, ReadTxn as _};
+use crate::interface::{ConsistentIndex, ReadTxn as _};
 use crate::watch::channel::{ChannelCapacity, WakeSet, WatchChannel, wake_all};
 use crate::watch::detached_stream::DetachedStream;
 use crate::watch::interface::{
@@ -186,7 +187,7 @@ impl<A: ConsistentIndex> WatchableStore for SnapshotWatchableStore<A> {
         self.clear_queue_if_unwatched(&watchers);
     }
 
-    fn publish_all(&self, transactions: Vec<(i64, Vec<Change>)>) {
+    fn publish_all(&self, transactions: Vec<(i64, Changes)>) {
         let mut queue = self.queue.lock();
         if !queue.has_watchers {
             // What is not watched is dropped without the lock: it may be much.
