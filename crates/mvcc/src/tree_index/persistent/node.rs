@@ -162,8 +162,13 @@ pub(super) fn slots_in(slots: &[Slot], range: KeyRange<'_>) -> Range<usize> {
 #[inline]
 pub(super) fn children_in(children: &[Child], range: KeyRange<'_>) -> Range<usize> {
     let start = child_with(children, range.from);
-    let last = range.to.map_or(children.len() - 1, |to| child_with(children, to));
-    start..last.max(start) + 1
+    let last = match (range.to, children.get(start + 1)) {
+        (None, _) => children.len() - 1,
+        (Some(to), Some(next)) if *next.from < *to => child_with(children, to),
+        // Mostly: a range of one key, or of a few.
+        (Some(_), _) => start,
+    };
+    start..last + 1
 }
 
 fn lower_bound(slots: &[Slot], key: &[u8]) -> usize {
