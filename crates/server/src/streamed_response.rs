@@ -14,8 +14,10 @@
 use std::mem;
 use std::sync::Arc;
 
+use clearlane_mvcc::ReadTxn;
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
 
+use crate::apply::range::execute_range;
 use crate::apply::{AppliedResponse, DeferredRead, OperationResponses, PartialResponse, View};
 use crate::error::Result;
 use crate::handle::Server;
@@ -124,9 +126,17 @@ impl ResponseReader {
         view: &View,
         request: &RangeRequest,
     ) -> ReadResult<RangeResponse> {
-        let mut records = StreamedRange::unread(Arc::clone(view), request.clone())?;
-        let RangeMeta { header, more, count } = mem::take(&mut records.meta);
-        let response = RangeResponse { header, kvs: Vec::new(), more, count };
+        let (response, records) = if !request.range_end.is_empty() {
+            let mut records = StreamedRange::unread(Arc::clone(view), request.clone())?;
+            let RangeMeta { header, more, count } = mem::take(&mut records.meta);
+            (RangeResponse { header, kvs: Vec::new(), more, count }, records)
+        } else {
+            let read: &dyn ReadTxn = &**view;
+            let mut response = execute_range(read, request)?;
+            let found = mem::take(&mut response.kvs);
+            let encoded = encoded_len(&found);
+            (response, StreamedRange::of_records(found, encoded))
+        };
         let Some(left) = self.inline_bytes.checked_sub(records.encoded_len()) else {
             self.streams.push(OperationStream { operation, records });
             return Ok(response);
