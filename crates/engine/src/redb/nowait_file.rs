@@ -1,5 +1,6 @@
 //! The store's file: a read of it can be had *only if it waits for no disk*, and what is written is
-//! synced a megabyte at a time.
+//! synced a megabyte at a time, so that the log's syncs get their turn:
+//! `docs/decisions/server-large-values.md`.
 //!
 //! Reading a page that the system does not have in memory may take as long as a sync. Inside
 //! [`try_read_cached`](crate::try_read_cached) Linux is asked for what it has (`RWF_NOWAIT`), and
@@ -11,9 +12,6 @@
 //! ```
 //!
 //! Other systems, and file systems that do not support the flag, are read as ever.
-//!
-//! A commit of many megabytes that is synced at its end alone gives all of them to the disk at
-//! once, and the log's next sync waits behind them: `docs/decisions/engine-sync-in-pieces.md`.
 
 use std::fs::File;
 use std::io;
