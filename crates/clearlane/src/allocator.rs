@@ -12,6 +12,8 @@
 
 #![allow(unsafe_code, reason = "mimalloc's options have no safe function")]
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 pub use mimalloc::MiMalloc as Allocator;
 
 /// In milliseconds, for what a thread has; ten times as long for what is in large pieces.
@@ -20,17 +22,31 @@ const PURGE_DELAY_MS: std::ffi::c_long = 100;
 const OLD_ERA_PURGE_DELAY_MS: std::ffi::c_long = 60_000;
 /// `mi_option_purge_delay` of version 2, which the crate leaves out of its list.
 const PURGE_DELAY_OPTION: libmimalloc_sys::mi_option_t = 15;
+/// Whether [`configure`] has switched them off, and not what started the program.
+static HUGE_PAGES_WERE_ON: AtomicBool = AtomicBool::new(false);
 
 /// Called once, at the start.
 pub fn configure() {
     set_purge_delay_ms(PURGE_DELAY_MS);
-    disable_huge_pages(true);
+    if !are_huge_pages_disabled() {
+        HUGE_PAGES_WERE_ON.store(true, Ordering::Relaxed);
+        disable_huge_pages(true);
+    }
 }
 
 /// Called once the era is known to be an old one.
 pub(crate) fn configure_old_era() {
     set_purge_delay_ms(OLD_ERA_PURGE_DELAY_MS);
-    disable_huge_pages(false);
+    if HUGE_PAGES_WERE_ON.load(Ordering::Relaxed) {
+        disable_huge_pages(false);
+    }
+}
+
+fn are_huge_pages_disabled() -> bool {
+    #[cfg(target_os = "linux")]
+    return rustix::thread::transparent_huge_pages_are_disabled().unwrap_or(true);
+    #[cfg(not(target_os = "linux"))]
+    true
 }
 
 /// If the system refuses, memory is all that it costs.
@@ -48,15 +64,17 @@ fn set_purge_delay_ms(ms: std::ffi::c_long) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn it_is_the_option_that_is_meant() {
+    fn options_are_those_that_are_meant() {
+        let had_huge_pages = !super::are_huge_pages_disabled();
         // SAFETY: as above.
         let now = || unsafe { libmimalloc_sys::mi_option_get(super::PURGE_DELAY_OPTION) };
-        if std::env::var_os("MIMALLOC_PURGE_DELAY").is_none() {
-            assert_eq!(now(), 10, "mimalloc's own");
-            super::configure();
-            assert_eq!(now(), super::PURGE_DELAY_MS);
-            super::configure_old_era();
-            assert_eq!(now(), super::OLD_ERA_PURGE_DELAY_MS);
-        }
+        let is_own_delay = std::env::var_os("MIMALLOC_PURGE_DELAY").is_none();
+        assert!(!is_own_delay || now() == 10, "mimalloc's own");
+        super::configure();
+        assert!(!is_own_delay || now() == super::PURGE_DELAY_MS);
+        assert!(super::are_huge_pages_disabled());
+        super::configure_old_era();
+        assert!(!is_own_delay || now() == super::OLD_ERA_PURGE_DELAY_MS);
+        assert_eq!(super::are_huge_pages_disabled(), !had_huge_pages);
     }
 }

@@ -12,9 +12,11 @@
 //! too, until few are left.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use clearlane_mvcc::ReadTxn;
 use clearlane_proto::etcdserverpb::{Compare, TxnRequest};
+use tokio::time::timeout;
 
 use crate::apply::{EvaluatedCompares, count_compared_keys};
 use crate::handle::Server;
@@ -33,6 +35,10 @@ const REVISIONS_LEFT_MAX: u64 = 64;
 const CATCH_UPS_MAX: usize = 4;
 /// At more changes than these all keys are looked at again.
 const CATCH_UP_CHANGES_MAX: usize = 1 << 16;
+
+/// The pool may have much to do. A request without a result is proposed then: a fraction of the
+/// time that it has behind that.
+const WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Whether the number of keys is not known beforehand.
 pub(crate) fn may_be_long(request: &TxnRequest) -> bool {
@@ -61,7 +67,17 @@ impl Server {
             let open_view = || store.begin_snapshot_read();
             Ok(evaluate(&open_view, &compares).unwrap_or_default().map(Box::new))
         };
-        self.run_in_pool(PoolJob::Read(ReadSize::AtMost(keys).kind()), trace, evaluate).await
+        let kind = ReadSize::AtMost(keys).kind();
+        let mut evaluated = *trace;
+        let result = self.run_in_pool(PoolJob::Read(kind), &mut evaluated, evaluate);
+        match timeout(WAIT_MAX, result).await {
+            Ok(result) => {
+                *trace = evaluated;
+                result
+            }
+            // The apply loop evaluates them. The job leaves at its next yield point.
+            Err(_) => Ok(None),
+        }
     }
 }
 

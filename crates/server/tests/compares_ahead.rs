@@ -202,6 +202,9 @@ async fn rounds(server: Server, seed: u64) {
         writer.await.unwrap();
     }
     println!("how often they failed and held: {decided:?}");
+    let [failed, held] =
+        [0, 1].map(|outcome| decided.values().map(|of| of[outcome]).sum::<usize>());
+    assert!(failed > 0 && held > 0, "{decided:?}");
 }
 
 #[test]

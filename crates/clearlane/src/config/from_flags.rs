@@ -360,6 +360,8 @@ fn set_raft(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), ConfigE
 
 /// With less, every step reads the file's inner pages again.
 const ENGINE_CACHE_BYTES_MIN: usize = 1 << 20;
+/// What a commit writes before it syncs: the log's next sync waits for no more.
+const SYNC_BYTES: usize = 1 << 20;
 
 /// As in etcd, zero means the default.
 fn or_default<T: Default + PartialEq>(value: T, default: T) -> T {
@@ -380,6 +382,8 @@ fn set_store(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), Config
         )));
     }
     member.era = flags.text("era").parse().unwrap_or(Era::Clearlane);
+    // In an old era a commit holds a lock meanwhile.
+    member.engine.sync_bytes = (member.era == Era::Clearlane).then_some(SYNC_BYTES);
     // etcd 3.0 writes each linearizable read into the log.
     let by_era = if member.era == Era::V3_0 { ReadMode::Log } else { ReadMode::ReadIndex };
     let mode = flags.text("read-mode");

@@ -137,13 +137,13 @@ impl DurableStore for RedbStore {
     const KIND: EngineKind = EngineKind::Redb;
 
     fn create(data_path: DataPath, options: &Options) -> Result<RedbStore> {
-        let disk = open_file(&data_path.path, true)?;
+        let disk = open_file(&data_path.path, true, options)?;
         let store = RedbStore::create_on(disk, &data_path.path, options)?;
         Ok(RedbStore { data_path: Some(data_path), ..store })
     }
 
     fn open(data_path: DataPath, options: &Options) -> Result<RedbStore> {
-        let disk = open_file(&data_path.path, false)?;
+        let disk = open_file(&data_path.path, false, options)?;
         let store = RedbStore::open_on(disk, &data_path.path, options)?;
         Ok(RedbStore { data_path: Some(data_path), ..store })
     }
@@ -177,10 +177,12 @@ fn builder(options: &Options) -> redb::Builder {
     builder
 }
 
-fn open_file(path: &Path, new: bool) -> Result<NowaitFile> {
+fn open_file(path: &Path, new: bool, options: &Options) -> Result<NowaitFile> {
     let file = OpenOptions::new().read(true).write(true).create_new(new).open(path);
     match file {
-        Ok(file) => NowaitFile::new(file).map_err(|error| open_error(path, error)),
+        Ok(file) => {
+            NowaitFile::new(file, options.sync_bytes).map_err(|error| open_error(path, error))
+        }
         // The marker names this file.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(Error::corrupt(path, "the file is missing"))

@@ -1,5 +1,5 @@
 //! The store's file: a read of it can be had *only if it waits for no disk*, and what is written is
-//! synced a megabyte at a time, so that the log's syncs get their turn:
+//! synced in pieces, if wanted, so that the log's syncs get their turn:
 //! `docs/decisions/server-large-values.md`.
 //!
 //! Reading a page that the system does not have in memory may take as long as a sync. Inside
@@ -22,9 +22,6 @@ use redb::{DatabaseError, StorageBackend};
 
 use crate::cached_read;
 
-/// What may be written and not synced.
-const UNSYNCED_BYTES_MAX: usize = 1 << 20;
-
 #[derive(Debug)]
 pub(super) struct NowaitFile {
     backend: FileBackend,
@@ -36,17 +33,20 @@ pub(super) struct NowaitFile {
     file: File,
     /// Whether the system cannot say what is in memory: then the file is read as usual.
     is_unsupported: AtomicBool,
-    /// Written since the last sync. Only the write transaction writes and syncs.
+    /// Written since the last sync.
     unsynced_bytes: AtomicUsize,
+    /// At how many of them a write syncs.
+    sync_bytes: Option<usize>,
 }
 
 impl NowaitFile {
-    pub(super) fn new(file: File) -> Result<NowaitFile, DatabaseError> {
+    pub(super) fn new(file: File, sync_bytes: Option<usize>) -> Result<NowaitFile, DatabaseError> {
         Ok(NowaitFile {
             file: file.try_clone().map_err(redb::StorageError::Io)?,
             backend: FileBackend::new(file)?,
             is_unsupported: AtomicBool::new(!cfg!(target_os = "linux")),
             unsynced_bytes: AtomicUsize::new(0),
+            sync_bytes,
         })
     }
 
@@ -87,7 +87,10 @@ impl StorageBackend for NowaitFile {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.backend.write(offset, data)?;
         let unsynced = self.unsynced_bytes.fetch_add(data.len(), Ordering::Relaxed) + data.len();
-        if unsynced >= UNSYNCED_BYTES_MAX { self.sync_data() } else { Ok(()) }
+        match self.sync_bytes {
+            Some(bytes) if unsynced >= bytes => self.sync_data(),
+            _ => Ok(()),
+        }
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -36,7 +36,7 @@ const COMMITS_MAX: u64 = 12;
 
 /// Even seeds save the allocator with every commit, odd ones do not.
 fn options(seed: u64) -> Options {
-    Options { cache_bytes: 1 << 20, quick_repair: seed.is_multiple_of(2) }
+    Options { cache_bytes: 1 << 20, quick_repair: seed.is_multiple_of(2), ..Options::default() }
 }
 
 /// Made once: it is the same for every seed.

@@ -23,7 +23,8 @@ use super::{Replica, RequestOutcome};
 const LARGE_BYTES: usize = 64 << 10;
 /// Of large entries that are written together; a larger one is written alone.
 const UNSYNCED_BYTES_MAX: usize = 1 << 20;
-/// Of large entries that are not in the durable store. A commit of them takes tens of milliseconds.
+/// Of large entries that were appended and are not in the durable store. A commit of them takes
+/// tens of milliseconds.
 const UNCOMMITTED_BYTES_MAX: usize = 16 << 20;
 /// Of applied ones, for which a commit is asked for before its time.
 const COMMIT_BYTES: usize = 4 << 20;
@@ -110,7 +111,7 @@ impl Replica {
             return false;
         }
         if self.is_disk_busy_for(bytes) {
-            self.request_commit_of_large();
+            self.request_commit_of_large(bytes);
             return false;
         }
         match self.large_proposals.waiting.pop_front() {
@@ -158,10 +159,15 @@ impl Replica {
         while large.uncommitted.pop_front_if(|(index, _)| *index <= durable).is_some() {}
     }
 
-    /// Large proposals wait, and a commit would let them go on.
-    fn request_commit_of_large(&mut self) {
-        let applied = self.large_proposals.bytes_within(..=self.applied.0);
-        if applied >= COMMIT_BYTES && !std::mem::replace(&mut self.is_commit_requested, true) {
+    /// While large proposals wait, the store commits what is applied of those before them: often,
+    /// so that the bound is not reached, and at once if `bytes` more are beyond it.
+    fn request_commit_of_large(&mut self, bytes: usize) {
+        let large = &self.large_proposals;
+        let (all, applied) = (large.bytes_within(..), large.bytes_within(..=self.applied.0));
+        let is_needed = all == applied && all + bytes > UNCOMMITTED_BYTES_MAX;
+        if (applied >= COMMIT_BYTES || is_needed)
+            && !std::mem::replace(&mut self.is_commit_requested, true)
+        {
             self.ready.is_commit_due = true;
         }
     }

@@ -131,6 +131,25 @@ fn large_values_wait_for_the_store() {
     }
 }
 
+/// Little is applied and not committed, and what comes next is beyond the bound with it.
+#[test]
+fn a_very_large_value_is_not_kept_waiting() {
+    let config = ReplicaConfig { snapshot_bytes: 1 << 30, ..settings() };
+    let mut lab = ReplicaCluster::new(1, config);
+    lab.leader();
+    let replica = lab.host(1).replica();
+    let small = replica.propose(put("k", &"x".repeat(3 << 20)));
+    lab.poll(1);
+    let large = lab.host(1).replica().propose(put("k", &"x".repeat(14 << 20)));
+    lab.poll(1);
+    let host = lab.host(1);
+    assert!(host.results.contains_key(&small) && !host.results.contains_key(&large));
+    assert!(host.is_commit_due);
+    lab.commit(1);
+    lab.poll(1);
+    assert!(matches!(lab.host(1).results[&large], RequestOutcome::Applied(Ok(_))));
+}
+
 /// The leader has appended large entries that it loses: their indexes mean nothing any more.
 #[test]
 fn a_large_value_waits_for_no_entry_that_was_lost() {

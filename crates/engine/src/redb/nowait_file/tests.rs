@@ -34,7 +34,7 @@ fn open_file(path: &std::path::Path) -> File {
 fn what_is_cold_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let file = open_file(&dir.path().join("pages"));
-    let pages = NowaitFile::new(file.try_clone().unwrap()).unwrap();
+    let pages = NowaitFile::new(file.try_clone().unwrap(), None).unwrap();
     // Large, since the system reads ahead of the reader.
     const LENGTH: u64 = 16 << 20;
     pages.write(0, &vec![7; LENGTH as usize]).unwrap();
@@ -109,9 +109,9 @@ fn a_store_goes_on_after_reads_that_gave_up() {
 }
 
 #[test]
-fn no_more_than_a_megabyte_is_written_without_a_sync() {
+fn no_more_than_the_bound_is_written_without_a_sync() {
     let dir = tempfile::tempdir().unwrap();
-    let pages = NowaitFile::new(open_file(&dir.path().join("pages"))).unwrap();
+    let pages = NowaitFile::new(open_file(&dir.path().join("pages")), Some(1 << 20)).unwrap();
     let unsynced = || pages.unsynced_bytes.load(Ordering::Relaxed);
     let piece = vec![1; 300 << 10];
     for number in 0..10 {
