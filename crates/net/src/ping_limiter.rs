@@ -6,9 +6,10 @@
 //! third strike sends `GOAWAY` with `too_many_pings`. That must not fall into the middle of a
 //! frame: h2 may write up to the end of its last one.
 //!
-//! The scan also counts new streams: many at once are read in [turns](BulkTurns) of the thread.
-//! Which streams are open is not followed: etcd allows a ping in two hours on a connection without
-//! streams, and here the pause is the same with and without (`docs/clearlane-and-etcd.md`).
+//! The scan also counts new streams: many at once are read in [turns](BulkTurns) of the thread, and
+//! so is what comes first on a connection. Which streams are open is not followed: etcd allows a
+//! ping in two hours on a connection without streams, and here the pause is the same with and
+//! without (`docs/clearlane-and-etcd.md`).
 
 use std::future::Future;
 use std::io;
@@ -30,6 +31,9 @@ const GOAWAY_FRAME: &[u8] = b"\0\0\x16\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0bto
 /// How much the connection's task reads before the tasks of its streams run. h2 keeps what they
 /// have not read yet, and ends a connection on which that is too many small frames.
 const READ_BYTES_PER_POLL: usize = 64 << 10;
+/// Reads of a new connection that take a turn each: the preface, the settings, and the first
+/// request. Each costs some ten microseconds, and thousands of clients may come at once.
+const FIRST_READS: u8 = 3;
 /// New streams between two turns of the thread: each takes some ten microseconds.
 const STREAMS_PER_TURN: usize = 32;
 /// What is read in the turn after a read with more new streams than that: about as many.
@@ -55,6 +59,7 @@ pub struct PingLimiter<C> {
     reader_waker: Option<Waker>,
     bytes_since_pending: usize,
     streams_since_pending: usize,
+    first_reads_left: u8,
     /// From a turn on until nothing is left to be read: each read is a small one.
     reads_few: bool,
     turns: BulkTurns,
@@ -85,6 +90,7 @@ impl<C> PingLimiter<C> {
             reader_waker: None,
             bytes_since_pending: 0,
             streams_since_pending: 0,
+            first_reads_left: FIRST_READS,
             reads_few: false,
             turns,
             next_turn: None,
@@ -163,11 +169,11 @@ impl<C: AsyncRead + Unpin> PingLimiter<C> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.streams_since_pending >= STREAMS_PER_TURN {
-            let turn = self.next_turn.get_or_insert_with(|| self.turns.request());
-            ready!(Pin::new(turn).poll(context));
-            self.next_turn = None;
+            ready!(self.poll_turn(context));
             self.start_slice();
             self.reads_few = true;
+        } else if self.first_reads_left > 0 {
+            ready!(self.poll_turn(context));
         } else if self.bytes_since_pending >= READ_BYTES_PER_POLL {
             self.start_slice();
             context.waker().wake_by_ref();
@@ -187,8 +193,17 @@ impl<C: AsyncRead + Unpin> PingLimiter<C> {
         if read.is_pending() {
             self.start_slice();
             self.reads_few = false;
+        } else {
+            self.first_reads_left = self.first_reads_left.saturating_sub(1);
         }
         read
+    }
+
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let turn = self.next_turn.get_or_insert_with(|| self.turns.request());
+        ready!(Pin::new(turn).poll(context));
+        self.next_turn = None;
+        Poll::Ready(())
     }
 
     fn start_slice(&mut self) {
@@ -384,6 +399,40 @@ mod tests {
                 }
             }
             assert!(largest <= MANY_STREAMS_READ_BYTES, "{largest} bytes");
+        });
+    }
+
+    /// Between two of them the thread looks at its sockets.
+    #[test]
+    fn new_connections_are_read_in_turns() {
+        let runtime = runtime();
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, async {
+            let turns = BulkTurns::start();
+            let reads = std::rc::Rc::new(std::cell::Cell::new(0));
+            let mut connections = Vec::new();
+            for _ in 0..100 {
+                let (ours, mut theirs) = tokio::io::duplex(1 << 10);
+                theirs.write_all(PREFACE).await.unwrap();
+                let mut limiter = PingLimiter::new(ours, Duration::ZERO, turns.clone());
+                let reads = std::rc::Rc::clone(&reads);
+                connections.push(theirs);
+                tokio::task::spawn_local(async move {
+                    let mut byte = [0; 1];
+                    for _ in 0..FIRST_READS {
+                        limiter.read_exact(&mut byte).await.unwrap();
+                        reads.set(reads.get() + 1);
+                    }
+                });
+            }
+            let (mut before, mut largest) = (0, 0);
+            while reads.get() < 100 * usize::from(FIRST_READS) {
+                // It goes on behind the next look at the sockets.
+                tokio::task::yield_now().await;
+                largest = largest.max(reads.get() - before);
+                before = reads.get();
+            }
+            assert!(largest <= 2, "{largest} connections were read in a row");
         });
     }
 }
