@@ -266,7 +266,7 @@ fn with_record(
         return Ok(SortEntry { encoded_len, ..entry });
     }
     let record = value_order::decode(record)?;
-    let field = value_order::digit(&record.value, 0, order.descends);
+    let field = value_order::digit(&record.value, order.descends);
     let encoded_len = match request.keys_only {
         true => entry_len(without_value(record, true).encoded_len()),
         false => encoded_len,

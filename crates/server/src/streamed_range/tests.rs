@@ -6,9 +6,12 @@
     reason = "a test fails by panicking, and reports"
 )]
 
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
 use clearlane_backend::{Config, Era};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{Store, StoreConfig};
+use clearlane_mvcc::{Store, StoreConfig, VersionVisitor};
 use clearlane_proto::etcdserverpb::range_request::SortOrder;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -271,4 +274,168 @@ fn a_record_that_is_missing_is_an_error() {
     // The index alone answers.
     let keys_only = RangeRequest { keys_only: true, ..all };
     assert_eq!(streamed(&view, &keys_only, 100, 50).ok().unwrap().kvs.len(), 21);
+}
+
+/// Counts the records that are read by name, and the keys that are walked over.
+struct CountedReads {
+    view: View,
+    records: AtomicUsize,
+    versions: AtomicUsize,
+}
+
+impl CountedReads {
+    fn of(view: &View) -> Arc<CountedReads> {
+        let (records, versions) = Default::default();
+        Arc::new(CountedReads { view: Arc::clone(view), records, versions })
+    }
+}
+
+impl ReadTxn for CountedReads {
+    fn revision(&self) -> i64 {
+        self.view.revision()
+    }
+
+    fn compact_revision(&self) -> i64 {
+        self.view.compact_revision()
+    }
+
+    fn visit_records(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut RecordVisitor<'_>,
+    ) -> clearlane_mvcc::Result<u64> {
+        self.view.visit_records(range, options, visit)
+    }
+
+    fn visit_named_records(
+        &self,
+        names: &[Revision],
+        visit: &mut RecordVisitor<'_>,
+    ) -> clearlane_mvcc::Result<()> {
+        self.view.visit_named_records(names, &mut |record| {
+            self.records.fetch_add(1, Relaxed);
+            visit(record)
+        })
+    }
+
+    fn visit_versions(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut VersionVisitor<'_>,
+    ) -> clearlane_mvcc::Result<Option<u64>> {
+        self.view.visit_versions(range, options, &mut |key, version| {
+            self.versions.fetch_add(1, Relaxed);
+            visit(key, version)
+        })
+    }
+
+    fn key_after(&self, range: KeyRange<'_>, keys: usize) -> Option<Vec<u8>> {
+        self.view.key_after(range, keys)
+    }
+
+    fn visit_changed_keys(
+        &self,
+        after: i64,
+        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> clearlane_mvcc::Result<bool> {
+        self.view.visit_changed_keys(after, visit)
+    }
+
+    fn get(&self, bucket: Bucket, key: &[u8]) -> clearlane_mvcc::Result<Option<Bytes>> {
+        self.view.get(bucket, key)
+    }
+
+    fn scan(
+        &self,
+        bucket: Bucket,
+        visit: &mut clearlane_backend::RangeVisitor<'_>,
+    ) -> clearlane_mvcc::Result<()> {
+        self.view.scan(bucket, visit)
+    }
+}
+
+fn by_value(sort_order: SortOrder) -> RangeRequest {
+    RangeRequest {
+        key: vec![0].into(),
+        range_end: vec![0].into(),
+        sort_target: SortTarget::Value as i32,
+        sort_order: sort_order as i32,
+        ..RangeRequest::default()
+    }
+}
+
+fn view_of(values: impl IntoIterator<Item = Vec<u8>>) -> View {
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    let store = open_on(&engine);
+    write(&*store, |txn| {
+        for (number, value) in (0..).zip(values) {
+            txn.put(&key(number), &value, 0).unwrap();
+        }
+    });
+    store.begin_snapshot_read().unwrap()
+}
+
+#[test]
+fn values_that_are_prefixes_of_each_other_are_read_a_few_times() {
+    const VALUES: usize = 400;
+    let rising = |number: usize| vec![b'v'; 65 * (number + 1)];
+    let falling = |number: usize| vec![b'v'; 65 * (VALUES - number)];
+    let scattered = |number: usize| vec![b'v'; 65 * (1 + number * 7919 % VALUES)];
+    // Each parts from the next ones at a place of its own, to either side.
+    let parting = |number: usize| {
+        let mut value = vec![b'v'; 65 * (number + 1)];
+        value.push([b'a', b'z'][number % 2]);
+        value
+    };
+    let chains: [&dyn Fn(usize) -> Vec<u8>; 4] = [&rising, &falling, &scattered, &parting];
+    for chain in chains {
+        let view = view_of((0..VALUES).map(chain));
+        for order in [SortOrder::Ascend, SortOrder::Descend] {
+            for run_keys_max in [10, RUN_KEYS_MAX] {
+                let request = by_value(order);
+                let expected = collected(&view, &request).ok().unwrap();
+                let counted = CountedReads::of(&view);
+                let counted_view: View = Arc::clone(&counted) as View;
+                let found = streamed(&counted_view, &request, run_keys_max, 1 << 20).ok().unwrap();
+                assert!(found == expected, "{order:?}, runs of {run_keys_max}");
+                // Logarithm of two: 9. Half of the square: 80,000.
+                let records = counted.records.load(Relaxed);
+                assert!(records < 4 * 9 * VALUES, "{records} reads, {order:?}, {run_keys_max}");
+            }
+        }
+    }
+}
+
+#[test]
+fn values_with_long_common_parts_are_sorted() {
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut chance = StdRng::seed_from_u64(seed);
+    for _ in 0..6 {
+        let keys = chance.random_range(2..300);
+        let view = view_of((0..keys).map(|_| {
+            let length = match chance.random_range(0..3) {
+                0 => 65 * chance.random_range(0..9),
+                1 => 67 * chance.random_range(0..9) + 7,
+                _ => chance.random_range(0..600),
+            };
+            let mut value = vec![b'v'; length];
+            for _ in 0..chance.random_range(0..3) {
+                let place = chance.random_range(0..600_usize);
+                if let Some(byte) = value.get_mut(place / 64 * 64) {
+                    *byte = [0, b'u', b'w', 255][chance.random_range(0..4)];
+                }
+            }
+            value
+        }));
+        for order in [SortOrder::Ascend, SortOrder::Descend] {
+            for run_keys_max in [1, 2, 5, 30, RUN_KEYS_MAX] {
+                let limit = [0, 1, 7, 100][chance.random_range(0..4)];
+                let request = RangeRequest { limit, ..by_value(order) };
+                assert_collected_alike(&view, &request, run_keys_max, 10_000);
+            }
+        }
+    }
 }

@@ -2,16 +2,16 @@
 //!
 //! An entry has a *digit* of its value: seven bytes as a number, and how many bytes there were. It
 //! decides the order of most. Entries with the same digit are a *run*, and their records are read
-//! again for what is behind it:
+//! again. One of the run, by chance, is the *pivot*: the others are sorted by the side on which
+//! they part from it, by the place where they do, and by what they have behind that place: a head
+//! of 64 bytes in a short run, three bytes in a long one. What is equal in all of that is a run
+//! again. Whatever the values are, n of them take an expected log n passes.
 //!
-//! * A short run is sorted by *heads* of 64 bytes. What is equal in them, too, is read for the
-//!   place where its values part, and sorted by the heads behind that place.
-//! * For a long run that place is looked for first, and its entries get the digits behind it.
-//!
-//! Beside the entries this takes [`RUN_KEYS_MAX`] heads (4 MiB), the value that others are compared
-//! with, and the one that is read.
+//! Beside the entries this takes [`RUN_KEYS_MAX`] heads (4 MiB), the pivot, and the value that is
+//! read.
 
 use std::cmp::Ordering;
+use std::hash::{BuildHasher, RandomState};
 use std::ops::{ControlFlow, Range};
 
 use clearlane_mvcc::{Error, ReadTxn, Result, Revision};
@@ -24,21 +24,27 @@ use super::entry::{self, SortEntry};
 use super::key_numbers::KeyNumbers;
 
 const DIGIT_BYTES: usize = 7;
+/// Beside the rank.
+const RANKED_BYTES: usize = 3;
 const HEAD_BYTES: usize = 64;
 /// The greatest number of keys of a short run, and of those that are named in one walk.
 pub(crate) const RUN_KEYS_MAX: usize = 32 << 10;
 /// The cost of finding and decoding a record, in bytes read.
 const RECORD_COST_BYTES: usize = 64;
 
-/// What a value has behind its first `from` bytes, as a number that is ordered as these bytes are.
-pub(super) fn digit(value: &[u8], from: usize, descends: bool) -> u64 {
-    let rest = rest_of(value, from);
-    let mut bytes = [0; DIGIT_BYTES + 1];
-    let length = rest.len().min(DIGIT_BYTES);
-    bytes[..length].copy_from_slice(&rest[..length]);
-    bytes[DIGIT_BYTES] = rest.len().min(DIGIT_BYTES + 1) as u8;
-    let digit = u64::from_be_bytes(bytes);
+/// The first digit of a value, as a number that is ordered as these bytes are.
+pub(super) fn digit(value: &[u8], descends: bool) -> u64 {
+    let digit = u64::from_be_bytes(digit_bytes(value, DIGIT_BYTES));
     if descends { !digit } else { digit }
+}
+
+/// Up to `max` bytes, and last how many they were; a greater number if there are more.
+fn digit_bytes(value: &[u8], max: usize) -> [u8; DIGIT_BYTES + 1] {
+    let mut bytes = [0; DIGIT_BYTES + 1];
+    let length = value.len().min(max);
+    bytes[..length].copy_from_slice(&value[..length]);
+    bytes[DIGIT_BYTES] = if value.len() > max { DIGIT_BYTES + 1 } else { length } as u8;
+    bytes
 }
 
 /// Whether values with this digit may differ behind it.
@@ -51,11 +57,66 @@ fn rest_of(value: &[u8], from: usize) -> &[u8] {
     value.get(from..).unwrap_or_default()
 }
 
-/// Entries whose values are equal in the first `from` bytes, and one behind the other.
+/// The digit of a value in a long run: rank by the pivot, and three bytes behind the place of it.
+fn ranked_digit(rank: Rank, rest: &[u8], descends: bool) -> u64 {
+    let [b0, b1, b2, .., count] = digit_bytes(rest, RANKED_BYTES);
+    let [r0, r1, r2, r3] = rank.0.to_be_bytes();
+    let digit = u64::from_be_bytes([r0, r1, r2, r3, b0, b1, b2, count]);
+    if descends { !digit } else { digit }
+}
+
+fn rank_in(digit: u64, descends: bool) -> Rank {
+    let digit = if descends { !digit } else { digit };
+    Rank((digit >> u32::BITS) as u32)
+}
+
+/// Where a value lies beside the pivot of its run, as a number that is ordered as the values are:
+/// the sooner a value parts from the pivot, the farther it is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank(u32);
+
+impl Rank {
+    const PIVOT: u32 = 1 << 31;
+
+    fn of(value: &[u8], pivot: &[u8]) -> Rank {
+        // What parts beyond that place is compared with the next pivot.
+        let common = || common_len(value, pivot).min(Self::PIVOT as usize - 2) as u32;
+        Rank(match value.cmp(pivot) {
+            Ordering::Less => common(),
+            Ordering::Equal => Self::PIVOT,
+            Ordering::Greater => u32::MAX - common(),
+        })
+    }
+
+    /// How many bytes are those of the pivot; all of them if it is equal.
+    fn common(self) -> usize {
+        match self.0.cmp(&Self::PIVOT) {
+            Ordering::Less => self.0 as usize,
+            Ordering::Equal => usize::MAX,
+            Ordering::Greater => (u32::MAX - self.0) as usize,
+        }
+    }
+}
+
+fn common_len(a: &[u8], b: &[u8]) -> usize {
+    let blocks = a.chunks_exact(HEAD_BYTES).zip(b.chunks_exact(HEAD_BYTES));
+    let from = HEAD_BYTES * blocks.take_while(|(a, b)| a == b).count();
+    let rest = rest_of(a, from).iter().zip(rest_of(b, from));
+    from + rest.take_while(|(a, b)| a == b).count()
+}
+
+/// Entries whose values are equal in the first `from` bytes.
 #[derive(Debug)]
 struct Run {
     entries: Range<usize>,
     from: usize,
+}
+
+/// Entries that are sorted by their digits.
+struct SortedPart {
+    entries: Range<usize>,
+    /// From where on the pivot was compared; `None` with the first digits of values.
+    pivot_from: Option<usize>,
 }
 
 pub(super) struct ValueOrder<'r> {
@@ -70,25 +131,26 @@ impl ValueOrder<'_> {
     /// Sorts what is sorted by its first digit. Only the first `wanted` are to be in their places.
     pub(super) fn sort(&self, entries: &mut [SortEntry], wanted: usize) -> Result<()> {
         let mut steps = YieldPoints::default();
-        let mut sorted_by_digit = vec![Run { entries: 0..entries.len(), from: DIGIT_BYTES }];
-        while let Some(part) = sorted_by_digit.pop() {
+        let named_max = self.run_keys_max;
+        let mut parts = vec![SortedPart { entries: 0..entries.len(), pivot_from: None }];
+        while let Some(part) = parts.pop() {
             let (mut short, mut short_keys) = (Vec::new(), 0);
             let mut at = part.entries.start;
             while at < part.entries.end.min(wanted) {
                 let field = entries[at].field;
                 let ties = entries[at..part.entries.end].iter();
                 let count = ties.take_while(|entry| entry.field == field).count();
-                let run = Run { entries: at..at + count, from: part.from };
+                let run = Run { entries: at..at + count, from: self.end_of(field, &part) };
                 at += count;
                 steps.advance(count * size_of::<SortEntry>());
                 if count == 1 || !is_open(field, self.descends) {
                     continue;
                 }
                 if count > self.run_keys_max {
-                    sorted_by_digit.extend(self.sort_by_next_digit(entries, run)?);
+                    parts.push(self.sort_long(entries, run, named_max)?);
                     continue;
                 }
-                if short_keys + count > self.run_keys_max {
+                if short_keys + count > named_max {
                     self.sort_short(entries, &std::mem::take(&mut short))?;
                     short_keys = 0;
                 }
@@ -100,28 +162,44 @@ impl ValueOrder<'_> {
         Ok(())
     }
 
-    /// `None` if all values of the run are equal.
-    fn sort_by_next_digit(&self, entries: &mut [SortEntry], run: Run) -> Result<Option<Run>> {
-        let entries = &mut entries[run.entries.clone()];
-        let mut parting = PartingPlace::new(run.from);
-        for part in entries.chunks(self.run_keys_max) {
-            self.visit_values(&self.names_of(part)?, &mut |_, value| parting.add(value))?;
-        }
-        let Some(from) = parting.place else { return Ok(None) };
-        for part in entries.chunks_mut(self.run_keys_max) {
+    /// The number of bytes in which values with this digit are equal.
+    fn end_of(&self, field: u64, part: &SortedPart) -> usize {
+        let Some(from) = part.pivot_from else { return DIGIT_BYTES };
+        let common = rank_in(field, self.descends).common();
+        from.saturating_add(common).saturating_add(RANKED_BYTES)
+    }
+
+    fn sort_long(
+        &self,
+        entries: &mut [SortEntry],
+        run: Run,
+        named_max: usize,
+    ) -> Result<SortedPart> {
+        let Run { entries: range, from } = run;
+        let entries = &mut entries[range.clone()];
+        let mut pivot = Vec::new();
+        let chosen = pivot_place(entries.len());
+        self.visit_values(&self.names_of(&entries[chosen..=chosen])?, &mut |_, value| {
+            pivot.extend_from_slice(rest_of(value, from));
+        })?;
+        for part in entries.chunks_mut(named_max) {
             self.visit_values(&self.names_of(part)?, &mut |at, value| {
-                part[at].field = digit(value, from, self.descends);
+                let value = rest_of(value, from);
+                let rank = Rank::of(value, &pivot);
+                let behind = rest_of(value, rank.common());
+                part[at].field = ranked_digit(rank, behind, self.descends);
             })?;
         }
         entry::sort(entries);
-        Ok(Some(Run { entries: run.entries, from: from + DIGIT_BYTES }))
+        Ok(SortedPart { entries: range, pivot_from: Some(from) })
     }
 
-    /// Together the runs are short, too.
+    /// The runs are named in one walk over the index.
     fn sort_short(&self, entries: &mut [SortEntry], runs: &[Run]) -> Result<()> {
         let named = runs.iter().flat_map(|run| &entries[run.entries.clone()]);
         let named: Vec<SortEntry> = named.copied().collect();
         let mut names = self.names_of(&named)?;
+        drop(named);
         let mut names = &mut names[..];
         for run in runs {
             let entries = &mut entries[run.entries.clone()];
@@ -129,18 +207,12 @@ impl ValueOrder<'_> {
             names = rest;
             let mut open = vec![Run { entries: 0..entries.len(), from: run.from }];
             while let Some(Run { entries: ties, from }) = open.pop() {
-                let equal_in_heads = self.sort_by_heads(
-                    &mut entries[ties.clone()],
-                    &mut of_run[ties.clone()],
+                let (entries, names) = (&mut entries[ties.clone()], &mut of_run[ties.clone()]);
+                let inner = self.sort_by_heads(entries, names, from)?.into_iter();
+                open.extend(inner.map(|Run { entries: inner, from }| Run {
+                    entries: ties.start + inner.start..ties.start + inner.end,
                     from,
-                )?;
-                for equal in equal_in_heads {
-                    let equal = ties.start + equal.start..ties.start + equal.end;
-                    let mut parting = PartingPlace::new(from + HEAD_BYTES);
-                    let names = &of_run[equal.clone()];
-                    self.visit_values(names, &mut |_, value| parting.add(value))?;
-                    open.extend(parting.place.map(|from| Run { entries: equal, from }));
-                }
+                }));
             }
         }
         Ok(())
@@ -152,16 +224,21 @@ impl ValueOrder<'_> {
         entries: &mut [SortEntry],
         names: &mut [Revision],
         from: usize,
-    ) -> Result<Vec<Range<usize>>> {
-        let mut heads = Vec::with_capacity(entries.len());
+    ) -> Result<Vec<Run>> {
+        // It is read first.
+        let chosen = pivot_place(entries.len());
+        entries.swap(0, chosen);
+        names.swap(0, chosen);
+        let (mut heads, mut pivot) = (Vec::with_capacity(entries.len()), None);
         self.visit_values(names, &mut |at, value| {
-            heads.push((Head::of(value, from), entries[at], names[at]));
+            let value = rest_of(value, from);
+            let pivot = pivot.get_or_insert_with(|| Box::<[u8]>::from(value));
+            heads.push((Head::of(value, pivot), entries[at], names[at]));
         })?;
         let mut steps = YieldPoints::default();
         heads.sort_unstable_by(|(a, a_entry, _), (b, b_entry, _)| {
             steps.advance(HEAD_BYTES);
-            let order = a.cmp(b);
-            let order = if self.descends { order.reverse() } else { order };
+            let order = if self.descends { b.cmp(a) } else { a.cmp(b) };
             order.then(a_entry.number.cmp(&b_entry.number))
         });
         for (place, (_, entry, name)) in heads.iter().enumerate() {
@@ -169,8 +246,10 @@ impl ValueOrder<'_> {
         }
         let (mut at, mut open) = (0, Vec::new());
         for ties in heads.chunk_by(|(a, ..), (b, ..)| a == b) {
-            if ties.len() > 1 && ties[0].0.is_open {
-                open.push(at..at + ties.len());
+            let head = &ties[0].0;
+            if ties.len() > 1 && head.is_open {
+                let from = from + head.rank.common() + HEAD_BYTES;
+                open.push(Run { entries: at..at + ties.len(), from });
             }
             at += ties.len();
         }
@@ -201,51 +280,25 @@ pub(super) fn decode(record: bytes::Bytes) -> Result<KeyValue> {
     KeyValue::decode(record).map_err(|error| Error::Damaged(format!("a record: {error}")))
 }
 
-/// The bytes of a value from some place on.
-#[derive(Debug, PartialEq, Eq)]
+/// By chance: no choice of keys and values makes the order of all runs a bad one.
+fn pivot_place(values: usize) -> usize {
+    RandomState::new().hash_one(values) as usize % values.max(1)
+}
+
+/// What a value has behind the place where it parts from the pivot.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Head {
+    rank: Rank,
     bytes: Box<[u8]>,
     /// There are more bytes.
     is_open: bool,
 }
 
 impl Head {
-    fn of(value: &[u8], from: usize) -> Head {
-        let rest = rest_of(value, from);
+    fn of(value: &[u8], pivot: &[u8]) -> Head {
+        let rank = Rank::of(value, pivot);
+        let rest = rest_of(value, rank.common());
         let bytes = rest[..rest.len().min(HEAD_BYTES)].into();
-        Head { bytes, is_open: rest.len() > HEAD_BYTES }
-    }
-
-    fn cmp(&self, other: &Head) -> Ordering {
-        self.bytes.cmp(&other.bytes).then(self.is_open.cmp(&other.is_open))
-    }
-}
-
-/// Finds the first place at which values differ or one of them ends.
-struct PartingPlace {
-    from: usize,
-    first: Option<Box<[u8]>>,
-    /// `None` as long as all are equal.
-    place: Option<usize>,
-}
-
-impl PartingPlace {
-    /// The values are equal in their first `from` bytes.
-    fn new(from: usize) -> PartingPlace {
-        PartingPlace { from, first: None, place: None }
-    }
-
-    fn add(&mut self, value: &[u8]) {
-        let rest = rest_of(value, self.from);
-        let Some(first) = &self.first else {
-            self.first = Some(rest.into());
-            return;
-        };
-        if **first == *rest {
-            return;
-        }
-        let equal = first.iter().zip(rest).take_while(|(a, b)| a == b).count();
-        let place = self.from + equal;
-        self.place = Some(self.place.map_or(place, |before| before.min(place)));
+        Head { rank, bytes, is_open: rest.len() > HEAD_BYTES }
     }
 }
