@@ -37,8 +37,7 @@ use crate::apply::KeySpan;
 use crate::apply::range::{RecordOrder, is_filtered, without_value};
 use crate::walk_steps;
 
-/// The greatest number of batches in which the records of an answer are named: each may be a walk
-/// over the index.
+/// The greatest number of batches in which some records are named: each may be a walk over the index.
 const BATCHES: usize = 16;
 /// The cost of finding and decoding a record, in bytes read.
 const RECORD_COST_BYTES: usize = 64;
@@ -84,7 +83,7 @@ impl SortedRange {
             size.add(entry.encoded_len as usize);
             numbers.push(entry.number);
         }
-        let batch_keys = run_keys_max.max(numbers.len().div_ceil(BATCHES));
+        let batch_keys = batch_keys(run_keys_max, numbers.len());
         let sorted = SortedRange {
             view: Arc::clone(view),
             request: Box::new(request.clone()),
@@ -132,6 +131,11 @@ impl SortedRange {
         }
         Ok(self.names_read < self.names.len())
     }
+}
+
+/// The number of keys that are named in one walk, of so many.
+fn batch_keys(run_keys_max: usize, keys: usize) -> usize {
+    run_keys_max.max(keys.div_ceil(BATCHES))
 }
 
 /// What is sent of a record, as it is stored.

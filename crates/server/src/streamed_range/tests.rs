@@ -439,3 +439,19 @@ fn values_with_long_common_parts_are_sorted() {
         }
     }
 }
+
+/// However many keys are tied in runs that are short.
+#[test]
+fn the_keys_of_short_runs_are_named_in_a_few_walks() {
+    const KEYS: usize = 4000;
+    // Two of each value, which is longer than its digit.
+    let view = view_of(
+        (0..KEYS)
+            .map(|number| format!("{:07} and a tail", number * 7919 % (KEYS / 2)).into_bytes()),
+    );
+    let counted = CountedReads::of(&view);
+    let counted_view: View = Arc::clone(&counted) as View;
+    StreamedRange::open(counted_view, by_value(SortOrder::Ascend), 10).ok().unwrap();
+    let versions = counted.versions.load(Relaxed);
+    assert!(versions <= 20 * KEYS, "{versions} keys");
+}

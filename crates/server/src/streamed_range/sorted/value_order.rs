@@ -7,8 +7,8 @@
 //! of 64 bytes in a short run, three bytes in a long one. What is equal in all of that is a run
 //! again. Whatever the values are, n of them take an expected log n passes.
 //!
-//! Beside the entries this takes [`RUN_KEYS_MAX`] heads (4 MiB), the pivot, and the value that is
-//! read.
+//! Beside the entries this takes [`RUN_KEYS_MAX`] heads (4 MiB), names of a sixteenth of the keys,
+//! the pivot, and the value that is read.
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};
@@ -20,6 +20,7 @@ use clearlane_proto::etcdserverpb::RangeRequest;
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
+use super::batch_keys;
 use super::entry::{self, SortEntry};
 use super::key_numbers::KeyNumbers;
 
@@ -27,7 +28,7 @@ const DIGIT_BYTES: usize = 7;
 /// Beside the rank.
 const RANKED_BYTES: usize = 3;
 const HEAD_BYTES: usize = 64;
-/// The greatest number of keys of a short run, and of those that are named in one walk.
+/// The greatest number of keys of a short run.
 pub(crate) const RUN_KEYS_MAX: usize = 32 << 10;
 /// The cost of finding and decoding a record, in bytes read.
 const RECORD_COST_BYTES: usize = 64;
@@ -131,7 +132,7 @@ impl ValueOrder<'_> {
     /// Sorts what is sorted by its first digit. Only the first `wanted` are to be in their places.
     pub(super) fn sort(&self, entries: &mut [SortEntry], wanted: usize) -> Result<()> {
         let mut steps = YieldPoints::default();
-        let named_max = self.run_keys_max;
+        let named_max = batch_keys(self.run_keys_max, entries.len());
         let mut parts = vec![SortedPart { entries: 0..entries.len(), pivot_from: None }];
         while let Some(part) = parts.pop() {
             let (mut short, mut short_keys) = (Vec::new(), 0);
