@@ -208,6 +208,8 @@ fn read_unsorted(
     limit: i64,
     chunk: &mut RecordChunk,
 ) -> clearlane_mvcc::Result<Option<Bytes>> {
+    // What is named and not fetched counts, too.
+    let (mut records_left, mut bytes_left) = (limit, chunk.bytes_left());
     let mut next = None;
     let mut add = |record: Bytes| {
         chunk.add(record).unwrap_or_else(|record| {
@@ -233,7 +235,9 @@ fn read_unsorted(
             return Ok(add(keys_only_record(key, version).encode_to_vec().into()));
         }
         names.push(version.modified);
-        if names.len() == NAMES_MAX {
+        records_left -= 1;
+        bytes_left = bytes_left.saturating_sub(version.record_len().unwrap_or(0));
+        if names.len() == NAMES_MAX || records_left == 0 || bytes_left == 0 {
             flow = read_named(view, &mut names, &mut add)?;
         }
         Ok(flow)

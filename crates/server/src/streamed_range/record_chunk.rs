@@ -22,6 +22,10 @@ impl RecordChunk {
         RecordChunk { records_max, bytes_left: bytes, ..RecordChunk::default() }
     }
 
+    pub(super) fn bytes_left(&self) -> usize {
+        self.bytes_left
+    }
+
     /// Breaks with the last record that is wanted. A record that does not fit comes back; the first
     /// one always fits.
     pub(super) fn add(&mut self, record: Bytes) -> Result<ControlFlow<()>, Bytes> {

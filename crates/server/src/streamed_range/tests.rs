@@ -455,3 +455,33 @@ fn the_keys_of_short_runs_are_named_in_a_few_walks() {
     let versions = counted.versions.load(Relaxed);
     assert!(versions <= 20 * KEYS, "{versions} keys");
 }
+
+#[test]
+fn a_filtered_chunk_names_no_more_than_it_may_hold() {
+    const KEYS: usize = 1000;
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    let store = open_on(&engine);
+    for number in 0..KEYS as u32 {
+        write(&*store, |txn| txn.put(&key(number), &[b'v'; 100], 0).unwrap());
+    }
+    let view = store.begin_snapshot_read().unwrap();
+    let max_mod_revision = view.revision() - KEYS as i64 / 2;
+    let all = RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..Default::default() };
+    let request = RangeRequest { max_mod_revision, ..all };
+    for (chunk_bytes, chunks) in [(1, KEYS / 2), (2000, 50), (usize::MAX, 1)] {
+        let expected = collected(&view, &request).ok().unwrap();
+        let counted = CountedReads::of(&view);
+        let counted_view: View = Arc::clone(&counted) as View;
+        let found = streamed(&counted_view, &request, RUN_KEYS_MAX, chunk_bytes).ok().unwrap();
+        assert!(found == expected);
+        // Once to measure; then the first half, and the long keys of the other, which lie before it;
+        // and with each chunk one more.
+        let versions = counted.versions.load(Relaxed);
+        assert!(
+            versions <= KEYS + KEYS / 2 + KEYS / 13 + chunks,
+            "{versions} keys, chunks of {chunk_bytes}"
+        );
+        let records = counted.records.load(Relaxed);
+        assert!(records <= KEYS / 2 + chunks, "{records} records, chunks of {chunk_bytes}");
+    }
+}
