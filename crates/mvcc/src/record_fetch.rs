@@ -120,7 +120,9 @@ fn scan_len(named: &[Revision]) -> usize {
         let (one, next) = (pair[0], pair[1]);
         one < next && next.main - one.main <= REVISION_GAP_MAX
     };
-    let length = 1 + named.windows(2).take_while(|pair| follows(pair)).count();
+    // A list of names may be long, and what is wanted of it little.
+    let pairs = named.windows(2).take(BATCH_SIZES.1 - 1);
+    let length = 1 + pairs.take_while(|pair| follows(pair)).count();
     if length < SCAN_MIN { 1 } else { length }
 }
 
@@ -214,6 +216,8 @@ mod tests {
         }
         let in_one_transaction: Vec<_> = (0..9).map(|sub| Revision::new(4, sub)).collect();
         assert_eq!(scan_len(&in_one_transaction), 9);
+        let long: Vec<_> = (1..=5000).collect();
+        assert_eq!(scan_len(&revisions(&long)), BATCH_SIZES.1);
     }
 
     #[test]
