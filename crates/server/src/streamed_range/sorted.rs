@@ -8,7 +8,8 @@
 //!
 //! An entry has what is sorted by, the number of the key and the length of its record. All but the
 //! value is in the index; values are read, and [a part of each](value_order) is kept. When the
-//! order is known, only the numbers remain, and records are fetched while the answer is sent.
+//! order is known, only the numbers remain, and records are fetched while the answer is sent. Keys
+//! alone come from the index by the same walk, but those that are sorted by value.
 
 mod entry;
 mod key_numbers;
@@ -18,6 +19,7 @@ pub(super) use self::value_order::RUN_KEYS_MAX;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::vec::IntoIter;
 
 use bytes::Bytes;
 use clearlane_mvcc::{RangeOptions, ReadTxn, Result, Revision, Version};
@@ -37,8 +39,10 @@ use crate::apply::KeySpan;
 use crate::apply::range::{RecordOrder, is_filtered, without_value};
 use crate::walk_steps;
 
-/// The greatest number of batches in which some records are named: each may be a walk over the index.
+/// The greatest number of batches in which records are named: each may be a walk over the index.
 const BATCHES: usize = 16;
+/// The keys that are kept to be sent, if a sixteenth of the answer is less.
+const KEYS_ONLY_BYTES: usize = 4 << 20;
 /// The cost of finding and decoding a record, in bytes read.
 const RECORD_COST_BYTES: usize = 64;
 
@@ -53,6 +57,8 @@ pub(super) struct SortedRange {
     /// Of the batch that is read.
     names: Vec<Revision>,
     names_read: usize,
+    /// Of the batch that is sent, if only keys are, and not sorted by value.
+    keys_only: IntoIter<Bytes>,
     batch_keys: usize,
 }
 
@@ -83,7 +89,11 @@ impl SortedRange {
             size.add(entry.encoded_len as usize);
             numbers.push(entry.number);
         }
-        let batch_keys = batch_keys(run_keys_max, numbers.len());
+        // Keys may be long. A sixteenth of all is less than what the index has of them.
+        let average = size.encoded_bytes.checked_div(size.records).unwrap_or(0).max(1);
+        let keys_max =
+            if request.keys_only { KEYS_ONLY_BYTES / average as usize } else { usize::MAX };
+        let batch_keys = batch_keys(run_keys_max.min(keys_max).max(1), numbers.len());
         let sorted = SortedRange {
             view: Arc::clone(view),
             request: Box::new(request.clone()),
@@ -93,43 +103,71 @@ impl SortedRange {
             numbers_named: 0,
             names: Vec::new(),
             names_read: 0,
+            keys_only: IntoIter::default(),
             batch_keys,
         };
         Ok((sorted, size))
     }
 
     pub(super) fn read(&mut self, chunk: &mut RecordChunk) -> Result<()> {
-        let (mut is_full, mut steps) = (false, YieldPoints::default());
-        while !is_full && self.name_next_batch()? {
-            let mut stripped = Ok(());
-            self.view.visit_named_records(&self.names[self.names_read..], &mut |record| {
-                // Also what is left out of it.
-                steps.advance(record.len());
-                let flow = match answer_record(&self.request, self.order, record) {
-                    Ok(record) => chunk.add(record).inspect(|_| self.names_read += 1),
-                    Err(error) => {
-                        stripped = Err(error);
-                        Ok(ControlFlow::Break(()))
-                    }
-                };
-                let flow = flow.unwrap_or(ControlFlow::Break(()));
-                is_full = flow.is_break();
-                flow
-            })?;
-            stripped?;
+        let mut flow = ControlFlow::Continue(());
+        while flow.is_continue() && self.begin_batch()? {
+            flow = match self.is_from_index() {
+                true => self.send_keys(chunk),
+                false => self.read_records(chunk)?,
+            };
         }
         Ok(())
     }
 
-    /// Returns whether there are names of records that have not been read.
-    fn name_next_batch(&mut self) -> Result<bool> {
-        if self.names_read == self.names.len() {
+    fn is_from_index(&self) -> bool {
+        self.request.keys_only && self.order.target != SortTarget::Value
+    }
+
+    /// Returns whether something of a batch has not been read.
+    fn begin_batch(&mut self) -> Result<bool> {
+        if self.names_read == self.names.len() && self.keys_only.len() == 0 {
             let left = &self.numbers[self.numbers_named..];
             let batch = &left[..left.len().min(self.batch_keys)];
-            self.names = self.keys.names_of(&*self.view, &self.request, batch)?;
+            let SortedRange { view, request, keys, .. } = &*self;
+            if self.is_from_index() {
+                self.keys_only = keys.keys_only_records_of(&**view, request, batch)?.into_iter();
+            } else {
+                self.names = keys.names_of(&**view, request, batch)?;
+            }
             (self.names_read, self.numbers_named) = (0, self.numbers_named + batch.len());
         }
-        Ok(self.names_read < self.names.len())
+        Ok(self.names_read < self.names.len() || self.keys_only.len() > 0)
+    }
+
+    /// Breaks when the chunk is full.
+    fn read_records(&mut self, chunk: &mut RecordChunk) -> Result<ControlFlow<()>> {
+        let (mut flow, mut stripped) = (ControlFlow::Continue(()), Ok(()));
+        let mut steps = YieldPoints::default();
+        self.view.visit_named_records(&self.names[self.names_read..], &mut |record| {
+            // Also what is left out of it.
+            steps.advance(record.len());
+            let added = match answer_record(&self.request, record) {
+                Ok(record) => chunk.add(record).inspect(|_| self.names_read += 1),
+                Err(error) => {
+                    stripped = Err(error);
+                    Ok(ControlFlow::Break(()))
+                }
+            };
+            flow = added.unwrap_or(ControlFlow::Break(()));
+            flow
+        })?;
+        stripped.map(|()| flow)
+    }
+
+    /// Breaks when the chunk is full.
+    fn send_keys(&mut self, chunk: &mut RecordChunk) -> ControlFlow<()> {
+        while let Some(record) = self.keys_only.as_slice().first() {
+            let Ok(flow) = chunk.add(record.clone()) else { return ControlFlow::Break(()) };
+            self.keys_only.next();
+            flow?;
+        }
+        ControlFlow::Continue(())
     }
 }
 
@@ -138,13 +176,12 @@ fn batch_keys(run_keys_max: usize, keys: usize) -> usize {
     run_keys_max.max(keys.div_ceil(BATCHES))
 }
 
-/// What is sent of a record, as it is stored.
-fn answer_record(request: &RangeRequest, order: RecordOrder, record: Bytes) -> Result<Bytes> {
+/// What is sent of a record, as it is stored. Without its value only if it is sorted by that.
+fn answer_record(request: &RangeRequest, record: Bytes) -> Result<Bytes> {
     if !request.keys_only {
         return Ok(record);
     }
-    let keeps_lease = order.target == SortTarget::Value;
-    let record = without_value(value_order::decode(record)?, keeps_lease);
+    let record = without_value(value_order::decode(record)?, true);
     Ok(record.encode_to_vec().into())
 }
 

@@ -273,7 +273,16 @@ fn a_record_that_is_missing_is_an_error() {
     }
     // The index alone answers.
     let keys_only = RangeRequest { keys_only: true, ..all };
-    assert_eq!(streamed(&view, &keys_only, 100, 50).ok().unwrap().kvs.len(), 21);
+    let by_version = RangeRequest { sort_target: SortTarget::Version as i32, ..keys_only.clone() };
+    let descending = RangeRequest { sort_order: SortOrder::Descend as i32, ..keys_only.clone() };
+    for request in [keys_only, by_version, descending] {
+        for run_keys_max in [4, 100] {
+            let counted = CountedReads::of(&view);
+            let counted_view: View = Arc::clone(&counted) as View;
+            let found = streamed(&counted_view, &request, run_keys_max, 50).ok().unwrap();
+            assert_eq!((found.kvs.len(), counted.records.load(Relaxed)), (21, 0));
+        }
+    }
 }
 
 /// Counts the records that are read by name, and the keys that are walked over.
@@ -474,8 +483,8 @@ fn a_filtered_chunk_names_no_more_than_it_may_hold() {
         let counted_view: View = Arc::clone(&counted) as View;
         let found = streamed(&counted_view, &request, RUN_KEYS_MAX, chunk_bytes).ok().unwrap();
         assert!(found == expected);
-        // Once to measure; then the first half, and the long keys of the other, which lie before it;
-        // and with each chunk one more.
+        // Once to measure; then the first half, with the long keys of the other, which lie before
+        // it; and with each chunk one more.
         let versions = counted.versions.load(Relaxed);
         assert!(
             versions <= KEYS + KEYS / 2 + KEYS / 13 + chunks,
