@@ -134,7 +134,8 @@ pub enum RangeResult {
     Rows(RangeRows),
     /// Read in chunks while it is sent.
     Stream(StreamedRange),
-    /// In an old era any range; else a single key with filters or an order.
+    /// In an old era any short range; else a single key with filters or an order, or a short range
+    /// that is sorted by value.
     Message(RangeResponse),
 }
 

@@ -5,9 +5,9 @@
 //!     └──── count: keys of the range, before all of that ──────────────────▶
 //! ```
 //!
-//! So it is in a transaction and in an old era; else ranges [are streamed](crate::streamed_range),
-//! with the same answers. What cannot be in the answer is dropped on the way. `more` says that the
-//! limit cut something off behind the filters.
+//! So it is in an old era, in a transaction while it is short, and for short ranges by value; else
+//! ranges [are streamed](crate::streamed_range), with the same answers. What cannot be in the
+//! answer is dropped on the way. `more` says that the limit cut something off behind the filters.
 //!
 //! * The revision in the header is the current one, also for a read of the past.
 //! * The sort is stable: ties come in the order of the keys, in both directions. etcd's ties, above
