@@ -43,17 +43,24 @@ impl MessageParts {
         self.parts.is_empty() && self.bytes.is_empty()
     }
 
-    /// Of the records.
+    /// Of all that is left.
     pub(crate) fn encoded_len(&self) -> u64 {
-        self.parts.iter().map(|part| part.records.encoded_len()).fold(0, u64::saturating_add)
+        let parts = self.parts.iter();
+        let lengths = parts.map(|part| part.records.encoded_len() + part.tail.len() as u64);
+        lengths.fold(self.bytes.len() as u64, u64::saturating_add)
     }
 
-    /// Reads about so many bytes of records, and at least one record, and encodes them.
+    /// Reads about so many bytes of records, and at least one record, and encodes them. What is
+    /// encoded already counts, too, and is handed on without a copy if it is long.
     pub(crate) fn read(&mut self, bytes: usize) -> clearlane_server::Result<VecDeque<Bytes>> {
         let (mut chunks, mut left, mut steps) = (VecDeque::new(), bytes, YieldPoints::default());
-        while left > 0
-            && let Some(part) = self.parts.front_mut()
-        {
+        while left > 0 {
+            if self.bytes.len() >= CHUNK_BYTES {
+                left = left.saturating_sub(CHUNK_BYTES);
+                chunks.push_back(take_chunk(&mut self.bytes));
+                continue;
+            }
+            let Some(part) = self.parts.front_mut() else { break };
             let records = part.records.next_records(left.min(READ_BYTES))?;
             let mut records = records.unwrap_or_default().into_iter();
             while !records.as_slice().is_empty() {
@@ -65,15 +72,34 @@ impl MessageParts {
                     chunks.push_back(mem::take(&mut self.bytes).freeze());
                 }
             }
-            if part.records.records_left() == 0 {
+            if part.records.records_left() > 0 {
+                continue;
+            }
+            if part.tail.len() < CHUNK_BYTES {
+                left = left.saturating_sub(part.tail.len());
+                steps.advance(part.tail.len());
                 self.bytes.put_slice(&part.tail);
                 self.parts.pop_front();
+            } else if self.bytes.is_empty() {
+                left = left.saturating_sub(CHUNK_BYTES);
+                chunks.push_back(part.tail.split_to(CHUNK_BYTES));
+            } else {
+                chunks.push_back(mem::take(&mut self.bytes).freeze());
             }
         }
         if !self.bytes.is_empty() {
-            chunks.push_back(mem::take(&mut self.bytes).freeze());
+            chunks.push_back(take_chunk(&mut self.bytes));
         }
         Ok(chunks)
+    }
+}
+
+/// At most [`CHUNK_BYTES`].
+fn take_chunk(bytes: &mut BytesMut) -> Bytes {
+    if bytes.len() > CHUNK_BYTES {
+        bytes.split_to(CHUNK_BYTES).freeze()
+    } else {
+        mem::take(bytes).freeze()
     }
 }
 

@@ -16,6 +16,9 @@ fn header() -> impl Strategy<Value = Option<ResponseHeader>> {
     option::of(revision.prop_map(|revision| ResponseHeader { revision, ..Default::default() }))
 }
 
+/// With its head.
+const RECORD_BYTES_MAX: usize = CHUNK_BYTES + 1100;
+
 /// Some are longer than a chunk.
 fn record() -> impl Strategy<Value = KeyValue> {
     let length = prop_oneof![30 => 0..300_usize, 1 => Just(CHUNK_BYTES + 1000)];
@@ -73,9 +76,11 @@ fn sent<M: EncodeOperations>(message: M, inline_bytes: u64, turns: &[usize]) -> 
     let (length, mut parts) = encode_parts(message.into(), inline_bytes).unwrap();
     let (mut bytes, mut turns) = (Vec::new(), turns.iter().cycle());
     let streamed = parts.parts.len();
+    assert!(streamed == 0 || parts.encoded_len() == (FRAME_HEAD_BYTES + length) as u64);
     while !parts.is_empty() {
         for chunk in parts.read(*turns.next().unwrap()).unwrap() {
             assert!(!chunk.is_empty());
+            assert!(chunk.len() < CHUNK_BYTES + RECORD_BYTES_MAX, "{} bytes", chunk.len());
             bytes.extend_from_slice(&chunk);
         }
     }
@@ -125,6 +130,54 @@ proptest! {
         let mut streamed = StreamedResponse::from(message.clone());
         streamed.stream_records(inline_bytes);
         prop_assert_eq!(streamed.into_message().unwrap(), message);
+    }
+}
+
+fn puts(values: usize, value: usize) -> Vec<OpResponse> {
+    let prev_kv = KeyValue { value: vec![b'p'; value].into(), ..KeyValue::default() };
+    let put = PutResponse { prev_kv: Some(prev_kv), ..PutResponse::default() };
+    vec![OpResponse::ResponsePut(put); values]
+}
+
+/// Puts with what was there before are encoded at once.
+#[test]
+fn what_lies_between_two_streams_is_sent_in_chunks() {
+    let range = |values: usize| {
+        let kvs = vec![KeyValue { value: vec![b'v'; 1000].into(), ..KeyValue::default() }; values];
+        OpResponse::ResponseRange(RangeResponse { kvs, ..RangeResponse::default() })
+    };
+    let chunk = CHUNK_BYTES;
+    for (before, between, behind) in [
+        (puts(20, chunk / 4), puts(1, 3 * chunk), puts(100, chunk / 8)),
+        (puts(1, 10), puts(200, 1000), puts(1, chunk)),
+        // About as long as a chunk.
+        (puts(1, chunk - 100), puts(1, chunk - 100), puts(1, chunk - 10)),
+        (Vec::new(), puts(2, 10 * chunk), Vec::new()),
+    ] {
+        let between = [vec![range(300)], between, vec![range(1), range(70)]].concat();
+        let responses = [before, between, behind].concat().into_iter();
+        let responses = responses.map(|response| ResponseOp { response: Some(response) }).collect();
+        let message = TxnResponse { responses, ..TxnResponse::default() };
+        let whole = frame(&message);
+        for turn in [1, 1000, chunk, 1 << 20, usize::MAX] {
+            let (mut encoded, mut most, mut sent) = (Vec::new(), 0, 0);
+            let (_, mut parts) = encode_parts(message.clone().into(), 100).unwrap();
+            while !parts.is_empty() {
+                let chunks = parts.read(turn).unwrap();
+                let bytes = chunks.iter().map(Bytes::len).sum::<usize>();
+                // One chunk is begun for the turn, another has what is left over.
+                assert!(
+                    bytes <= turn.saturating_add(3 * chunk),
+                    "{bytes} bytes in a turn of {turn}"
+                );
+                most = chunks.iter().map(Bytes::len).fold(most, usize::max);
+                encoded.extend(chunks.iter().flatten().copied());
+                sent += 1;
+            }
+            assert!(encoded == whole, "{} bytes, and not {}", encoded.len(), whole.len());
+            assert!(most <= chunk + 1100, "a chunk of {most} bytes");
+            assert!(turn == usize::MAX || sent >= whole.len() / (turn + 3 * chunk), "{sent} turns");
+        }
     }
 }
 
