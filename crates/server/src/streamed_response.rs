@@ -135,7 +135,14 @@ impl ResponseReader {
             let mut response = execute_range(read, request)?;
             let found = mem::take(&mut response.kvs);
             let encoded = encoded_len(&found);
-            (response, StreamedRange::of_records(found, encoded))
+            let records = if encoded <= self.inline_bytes {
+                StreamedRange::of_records(found, encoded)
+            } else {
+                // Its client may take it late: it is read again then.
+                drop(found);
+                StreamedRange::unread(Arc::clone(view), request.clone())?
+            };
+            (response, records)
         };
         let Some(left) = self.inline_bytes.checked_sub(records.encoded_len()) else {
             self.streams.push(OperationStream { operation, records });

@@ -138,6 +138,61 @@ fn a_range_is_the_same_in_the_message_and_streamed() {
     }
 }
 
+/// Each way to ask for one key, as far as it has a way through the code of its own.
+fn single_keys() -> Vec<RangeRequest> {
+    let get = RangeRequest { key: "k007".into(), ..RangeRequest::default() };
+    let past = KEYS as i64 + 1;
+    let mut requests = vec![
+        RangeRequest { revision: past, ..get.clone() },
+        RangeRequest { count_only: true, ..get.clone() },
+        RangeRequest { key: "none".into(), ..get.clone() },
+        RangeRequest { min_mod_revision: past + 1, ..get.clone() },
+        RangeRequest { max_mod_revision: past, ..get.clone() },
+        RangeRequest { min_mod_revision: past + 1, revision: past, ..get.clone() },
+        RangeRequest { max_mod_revision: past, revision: past, ..get.clone() },
+        RangeRequest { min_create_revision: past, ..get.clone() },
+        RangeRequest { max_create_revision: past, ..get.clone() },
+    ];
+    requests.extend((-1..3).map(|limit| RangeRequest { limit, ..get.clone() }));
+    for (sort_target, sort_order) in (0..5).flat_map(|target| [0, 1, 2].map(|it| (target, it))) {
+        requests.push(RangeRequest { sort_target, sort_order, ..get.clone() });
+    }
+    let limited = requests.clone().into_iter().map(|request| RangeRequest { limit: 1, ..request });
+    requests.extend(limited);
+    let keys = requests.clone().into_iter();
+    requests.extend(keys.map(|request| RangeRequest { keys_only: true, ..request }));
+    requests
+}
+
+#[test]
+fn a_single_key_that_does_not_fit_is_read_again_when_it_is_sent() {
+    let store = TestStore::new();
+    let mut txn = store.store.begin_write().unwrap();
+    txn.put(b"k007", &[b'v'; 10_000], 7).unwrap();
+    drop(txn.end(AppliedPosition::default()).unwrap());
+    let view = store.view();
+    let (mut streamed, holders) = (0, Arc::strong_count(&view));
+    for request in single_keys() {
+        let expected = apply::range(&*view, &request).unwrap().unwrap();
+        let encoded = encoded_len(&expected.kvs);
+        for inline_bytes in [0, encoded.saturating_sub(1), encoded] {
+            let mut reader = ResponseReader::new(inline_bytes);
+            let found = reader.read_range(0, &view, &request).unwrap();
+            let response = Some(Response::ResponseRange(found));
+            let responses = vec![ResponseOp { response }];
+            let response = reader.finish(TxnResponse { responses, ..TxnResponse::default() });
+            // What is still to be read has the view; what is in memory needs none.
+            let is_unread = encoded > inline_bytes;
+            assert_eq!(response.streams.len(), usize::from(is_unread), "{request:?}");
+            assert_eq!(Arc::strong_count(&view), holders + usize::from(is_unread), "{request:?}");
+            streamed += response.streams.len();
+            let op = response.into_message().unwrap().responses.remove(0);
+            assert_eq!(op.response, Some(Response::ResponseRange(expected.clone())), "{request:?}");
+        }
+    }
+    assert!(streamed > 100, "{streamed} of {}", single_keys().len());
+}
+
 #[test]
 fn a_txn_of_ranges_answers_the_same_over_a_view() {
     let view = TestStore::new().view();
