@@ -72,7 +72,13 @@ pub(crate) fn stream_response(
     until_ns: Option<u64>,
 ) -> Result<Response<ResponseBody>, Status> {
     let encoded = usize::try_from(records.encoded_len()).unwrap_or(usize::MAX);
-    let RangeFrame { length, bytes, tail } = RangeFrame::new(&records.meta, encoded)?;
+    let RangeFrame { length, bytes, tail } = match RangeFrame::new(&records.meta, encoded) {
+        Ok(frame) => frame,
+        Err(status) => {
+            drop_in_pool(threads, records);
+            return Err(status);
+        }
+    };
     let parts = [RecordsPart { records, field: KVS, tail }].into();
     let message = MessageParts { bytes, parts };
     Ok(parts_response(threads, large_responses, length, message, until_ns))
@@ -214,11 +220,14 @@ impl Drop for StreamedRead {
             next.try_recv().ok()?.ok()?.rest
         });
         if let Some(left) = self.batch.rest.take().or(read) {
-            // No request waits for it: so the job does nothing but end, and what it has ends with
-            // it.
-            drop(self.threads.read_pool().submit(JobKind::Continued, move || drop(left)));
+            drop_in_pool(&self.threads, left);
         }
     }
+}
+
+/// No request waits for it: so the job does nothing but end, and what it has ends with it.
+fn drop_in_pool(threads: &ServerThreads, left: impl Send + 'static) {
+    drop(threads.read_pool().submit(JobKind::Continued, move || drop(left)));
 }
 
 fn read_batch(
