@@ -127,13 +127,14 @@ pub trait ReadTxn {
         None
     }
 
-    /// Calls `visit` with the key of each put and each deletion after a revision, in their order,
-    /// until it breaks: with a key as often as it was changed. Returns false if a compaction may
-    /// have removed some of them, or the index is under a lock: then it was not called.
+    /// Calls `visit` with the key of each put and each deletion after a revision, and the length of
+    /// its record, in their order, until it breaks: with a key as often as it was changed. Returns
+    /// false if a compaction may have removed some of them, or the index is under a lock: then it
+    /// was not called.
     fn visit_changed_keys(
         &self,
         after: i64,
-        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&[u8], usize) -> ControlFlow<()>,
     ) -> Result<bool>;
 
     fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {

@@ -95,7 +95,7 @@ impl<R: IndexedRead> ReadTxn for R {
     fn visit_changed_keys(
         &self,
         after: i64,
-        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&[u8], usize) -> ControlFlow<()>,
     ) -> Result<bool> {
         if R::Index::IS_LIVE || self.revisions().1 > after {
             return Ok(false);
@@ -106,7 +106,7 @@ impl<R: IndexedRead> ReadTxn for R {
             record.clear();
             let decoded = record.merge(&*value);
             decoded.map_err(|error| Error::Damaged(format!("a record: {error}")))?;
-            Ok(visit(&record.key))
+            Ok(visit(&record.key, value.len()))
         })?;
         Ok(true)
     }

@@ -21,11 +21,14 @@ fn empty_store(era: Era) -> Box<dyn Store<()>> {
     open(era, store_config).unwrap().0
 }
 
-/// The first keys that were changed after a revision.
-fn changed_keys(read_txn: &dyn ReadTxn, after: i64, most: usize) -> Option<Vec<Vec<u8>>> {
+/// More than a record has beside its value.
+const NUMBERS_BYTES_MAX: usize = 32;
+
+/// The first keys that were changed after a revision, with the lengths of their records.
+fn changed_keys(read_txn: &dyn ReadTxn, after: i64, most: usize) -> Option<Vec<(Vec<u8>, usize)>> {
     let mut keys = Vec::new();
-    let is_whole = read_txn.visit_changed_keys(after, &mut |key| {
-        keys.push(key.to_vec());
+    let is_whole = read_txn.visit_changed_keys(after, &mut |key, record_len| {
+        keys.push((key.to_vec(), record_len));
         if keys.len() == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let is_whole = is_whole.unwrap();
@@ -39,8 +42,8 @@ fn each_change_after_a_revision_comes_in_its_order() {
     println!("seed {seed}");
     let mut chance = StdRng::seed_from_u64(seed);
     let store = empty_store(Era::Clearlane);
-    // Each with its revision.
-    let mut changes: Vec<(i64, Vec<u8>)> = Vec::new();
+    // Each with its revision, and the length of its value.
+    let mut changes: Vec<(i64, Vec<u8>, usize)> = Vec::new();
     let mut compacted = -1;
     for _ in 0..300 {
         let mut txn = store.begin_write().unwrap();
@@ -51,10 +54,11 @@ fn each_change_after_a_revision_comes_in_its_order() {
                 let there = txn.range(range, RangeOptions::default()).unwrap().records;
                 txn.delete_range(range).unwrap();
                 let deleted = there.into_iter().map(|record| record.key.to_vec());
-                changes.extend(deleted.map(|key| (txn.revision(), key)));
+                changes.extend(deleted.map(|key| (txn.revision(), key, 0)));
             } else {
-                txn.put(&key, &vec![7; chance.random_range(0..9)], 0).unwrap();
-                changes.push((txn.revision(), key));
+                let value = vec![7; chance.random_range(0..9) * NUMBERS_BYTES_MAX];
+                txn.put(&key, &value, 0).unwrap();
+                changes.push((txn.revision(), key, value.len()));
             }
             if chance.random_bool(0.5) {
                 assert!(txn.begin_next_revision());
@@ -73,11 +77,15 @@ fn each_change_after_a_revision_comes_in_its_order() {
         }
         let after = chance.random_range(0..=now);
         let most = chance.random_range(1..60);
-        let later = changes.iter().filter(|(revision, _)| *revision > after);
-        let later = later.map(|(_, key)| key.clone()).take(most).collect();
+        let later = changes.iter().filter(|(revision, ..)| *revision > after);
+        let later: Vec<_> = later.map(|(_, key, value)| (key.clone(), *value)).take(most).collect();
         let expected = (after >= compacted).then_some(later);
         let read_txn = store.begin_snapshot_read().unwrap();
-        assert_eq!(changed_keys(&*read_txn, after, most), expected, "after {after}");
+        let found = changed_keys(&*read_txn, after, most).map(|keys| {
+            let value_len = |record: usize| record / NUMBERS_BYTES_MAX * NUMBERS_BYTES_MAX;
+            keys.into_iter().map(|(key, record)| (key, value_len(record))).collect::<Vec<_>>()
+        });
+        assert_eq!(found, expected, "after {after}");
     }
     assert!(compacted > 1 && changes.len() > 300, "{} changes", changes.len());
 }

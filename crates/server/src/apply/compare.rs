@@ -296,7 +296,7 @@ mod tests {
         fn visit_changed_keys(
             &self,
             _after: i64,
-            _visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+            _visit: &mut dyn FnMut(&[u8], usize) -> ControlFlow<()>,
         ) -> StoreResult<bool> {
             Ok(false)
         }

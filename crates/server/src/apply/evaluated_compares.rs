@@ -132,12 +132,12 @@ fn changed_keys(
         return Ok(None);
     }
     let (mut keys, mut changes, mut steps) = (BTreeSet::new(), 0, YieldPoints::default());
-    let are_known = read.visit_changed_keys(after, &mut |key| {
+    let are_known = read.visit_changed_keys(after, &mut |key, record_len| {
         changes += 1;
         if changes > changes_max {
             return ControlFlow::Break(());
         }
-        steps.advance(CHANGE_COST_BYTES + key.len());
+        steps.advance(CHANGE_COST_BYTES + record_len);
         if !keys.contains(key) {
             keys.insert(key.to_vec());
         }

@@ -236,11 +236,11 @@ impl ReadTxn for CountedRead<'_> {
     fn visit_changed_keys(
         &self,
         after: i64,
-        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&[u8], usize) -> ControlFlow<()>,
     ) -> StoreResult<bool> {
-        self.read.visit_changed_keys(after, &mut |key| {
+        self.read.visit_changed_keys(after, &mut |key, record_len| {
             self.count();
-            visit(key)
+            visit(key, record_len)
         })
     }
 
