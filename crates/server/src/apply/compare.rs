@@ -79,6 +79,11 @@ impl<'s> SpanCompares<'s> {
         self.span.range()
     }
 
+    /// Else the index is enough.
+    pub(super) fn needs_records(&self) -> bool {
+        self.needs_records
+    }
+
     /// `failed` is called with the key for which a compare does not hold, if it is one.
     pub(super) fn hold(
         &self,

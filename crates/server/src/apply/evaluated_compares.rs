@@ -30,6 +30,8 @@ const LOOKUP_COST_BYTES: usize = 1024;
 pub struct EvaluatedCompares {
     /// All of its changes count.
     revision: i64,
+    /// At how many keys the evaluation has looked, at most.
+    keys: u64,
     outcome: Outcome,
 }
 
@@ -48,14 +50,16 @@ impl EvaluatedCompares {
         read: &(dyn ReadTxn + '_),
         compares: &[Compare],
     ) -> Result<EvaluatedCompares, ApplyError> {
+        let (revision, mut keys) = (read.revision(), 0);
         for compares in SortedCompares::new(compares).by_walk() {
             let mut failed_for = None;
+            keys += compares.key_count(read)?;
             if !compares.hold(read, &mut |key| failed_for = Some(key.to_vec()))? {
                 let outcome = failed_for.map_or(Outcome::FailWithoutKeys, Outcome::FailForKey);
-                return Ok(EvaluatedCompares { revision: read.revision(), outcome });
+                return Ok(EvaluatedCompares { revision, keys, outcome });
             }
         }
-        Ok(EvaluatedCompares { revision: read.revision(), outcome: Outcome::Hold })
+        Ok(EvaluatedCompares { revision, keys, outcome: Outcome::Hold })
     }
 
     pub fn hold(&self) -> bool {
@@ -67,8 +71,8 @@ impl EvaluatedCompares {
     }
 
     /// The result for a later state, by a look at no more than `changes_max` changes since. `None`
-    /// if only a whole evaluation tells: there were more, some were compacted, or what has failed
-    /// before does not fail any more.
+    /// if a whole evaluation costs less, or only that one tells: there were more changes, some were
+    /// compacted, or what has failed before does not fail any more.
     pub fn update(
         &self,
         read: &(dyn ReadTxn + '_),
@@ -80,10 +84,13 @@ impl EvaluatedCompares {
         }
         let compares = SortedCompares::new(compares);
         let outcome = match &self.outcome {
-            Outcome::Hold => match changed_keys(read, self.revision, changes_max)? {
-                Some(changed) => Some(outcome_after_changes(read, &compares, &changed)?),
-                None => None,
-            },
+            Outcome::Hold => {
+                let changes_max = self.limit_changes(&compares, changes_max);
+                match changed_keys(read, self.revision, changes_max)? {
+                    Some(changed) => Some(outcome_after_changes(read, &compares, &changed)?),
+                    None => None,
+                }
+            }
             Outcome::FailForKey(key) => {
                 let fails = any_fails(&compares, |compares| fails_for(compares, read, key))?;
                 fails.then(|| Outcome::FailForKey(key.clone()))
@@ -93,7 +100,16 @@ impl EvaluatedCompares {
                 fails.then_some(Outcome::FailWithoutKeys)
             }
         };
-        Ok(outcome.map(|outcome| EvaluatedCompares { revision: read.revision(), outcome }))
+        let revision = read.revision();
+        Ok(outcome.map(|outcome| EvaluatedCompares { revision, outcome, ..*self }))
+    }
+
+    /// Each change is a record that is read. A key costs less if the index is enough for it.
+    fn limit_changes(&self, compares: &SortedCompares<'_>, changes_max: usize) -> usize {
+        if compares.by_walk().any(|compares| compares.needs_records()) {
+            return changes_max;
+        }
+        usize::try_from(self.keys).map_or(changes_max, |keys| keys.min(changes_max))
     }
 }
 

@@ -139,6 +139,7 @@ fn check_updates(store: &TestStore, chance: &mut StdRng, coverage: &mut Coverage
             }
             None => {
                 let reads_changes = known.hold();
+                let most = known.limit_changes(&SortedCompares::new(&compares), most);
                 let is_bounded = reads_changes && most < changes;
                 let is_compacted = reads_changes && read.compact_revision() > known.revision();
                 assert!(is_bounded || is_compacted || !known.hold(), "{known:?} {compares:?}");
@@ -250,6 +251,42 @@ impl ReadTxn for CountedRead<'_> {
 
     fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> StoreResult<()> {
         self.read.scan(bucket, visit)
+    }
+}
+
+/// A record is read for each change, and for a key only if the index is not enough.
+#[test]
+fn over_few_keys_only_compares_of_records_look_at_many_changes() {
+    const KEYS: usize = 10;
+    let store = empty_store();
+    let put = |number: usize| {
+        let mut txn = store.begin_write().unwrap();
+        txn.put(&[b'a' + number as u8], b"x", 0).unwrap();
+        drop(txn.end(AppliedPosition::default()).unwrap());
+    };
+    (0..KEYS).for_each(put);
+    let compare = |target: CompareTarget, given| Compare {
+        result: CompareResult::Less.into(),
+        target: target.into(),
+        key: "a".into(),
+        range_end: "z".into(),
+        target_union: Some(given),
+    };
+    let version = compare(CompareTarget::Version, TargetUnion::Version(99));
+    let value = compare(CompareTarget::Value, TargetUnion::Value("y".into()));
+    let (of_index, with_records) = (vec![version.clone()], vec![version, value]);
+    let read = store.begin_snapshot_read().unwrap();
+    let known = [of_index, with_records]
+        .map(|compares| (EvaluatedCompares::evaluate(&*read, &compares).unwrap(), compares));
+    assert_eq!(known.each_ref().map(|(known, _)| known.keys), [KEYS as u64, 2 * KEYS as u64]);
+    // As many as there are keys, and one more.
+    for (changes, is_known) in [(KEYS, [true, true]), (1, [false, true])] {
+        (0..changes).for_each(put);
+        let read = store.begin_read();
+        let now = known.each_ref().map(|(known, compares)| {
+            known.update(&*read, compares, 4096).unwrap().map(|now| now.hold())
+        });
+        assert_eq!(now, is_known.map(|is_known| is_known.then_some(true)));
     }
 }
 
