@@ -12,6 +12,7 @@
 //! members, and the records of the changes behind it are in the store, unless they were compacted.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::{Bound, ControlFlow};
 
 use clearlane_mvcc::ReadTxn;
@@ -28,11 +29,27 @@ const LOOKUP_COST_BYTES: usize = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvaluatedCompares {
+    compares: ComparesHash,
     /// All of its changes count.
     revision: i64,
     /// At how many keys the evaluation has looked, at most.
     keys: u64,
     outcome: Outcome,
+}
+
+/// Tells the compares of a result from those of another transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ComparesHash {
+    count: usize,
+    hash: u64,
+}
+
+impl ComparesHash {
+    fn new(compares: &[Compare]) -> ComparesHash {
+        let mut hasher = DefaultHasher::new();
+        compares.hash(&mut hasher);
+        ComparesHash { count: compares.len(), hash: hasher.finish() }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,15 +68,16 @@ impl EvaluatedCompares {
         compares: &[Compare],
     ) -> Result<EvaluatedCompares, ApplyError> {
         let (revision, mut keys) = (read.revision(), 0);
+        let hash = ComparesHash::new(compares);
         for compares in SortedCompares::new(compares).by_walk() {
             let mut failed_for = None;
             keys += compares.key_count(read)?;
             if !compares.hold(read, &mut |key| failed_for = Some(key.to_vec()))? {
                 let outcome = failed_for.map_or(Outcome::FailWithoutKeys, Outcome::FailForKey);
-                return Ok(EvaluatedCompares { revision, keys, outcome });
+                return Ok(EvaluatedCompares { compares: hash, revision, keys, outcome });
             }
         }
-        Ok(EvaluatedCompares { revision, keys, outcome: Outcome::Hold })
+        Ok(EvaluatedCompares { compares: hash, revision, keys, outcome: Outcome::Hold })
     }
 
     pub fn hold(&self) -> bool {
@@ -72,14 +90,15 @@ impl EvaluatedCompares {
 
     /// The result for a later state, by a look at no more than `changes_max` changes since. `None`
     /// if a whole evaluation costs less, or only that one tells: there were more changes, some were
-    /// compacted, or what has failed before does not fail any more.
+    /// compacted, or what has failed before does not fail any more; and if it is a result of other
+    /// compares.
     pub fn update(
         &self,
         read: &(dyn ReadTxn + '_),
         compares: &[Compare],
         changes_max: usize,
     ) -> Result<Option<EvaluatedCompares>, ApplyError> {
-        if self.revision > read.revision() {
+        if self.revision > read.revision() || self.compares != ComparesHash::new(compares) {
             return Ok(None);
         }
         let compares = SortedCompares::new(compares);

@@ -2,9 +2,15 @@
 //!
 //! The results here are wrong on purpose, so that it shows whether one was used.
 
+use std::sync::Arc;
+
+use clearlane_backend::{Config, Era};
+use clearlane_engine::MemoryEngine;
+use clearlane_mvcc::StoreConfig;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{Compare, InternalRaftRequest, RequestOp, TxnRequest};
+use clearlane_server::applied_position::AppliedPosition;
 use clearlane_server::apply::EvaluatedCompares;
 use clearlane_server::replica::RequestOutcome;
 
@@ -29,10 +35,22 @@ fn request() -> InternalRaftRequest {
     InternalRaftRequest { txn, ..InternalRaftRequest::default() }
 }
 
-/// That the compares held in the state of now.
+/// That the compares of the request held in the state of now: the result of another store.
 fn wrong_result(lab: &mut ReplicaCluster, id: u64) -> Box<EvaluatedCompares> {
-    let read = lab.host(id).replica().store().begin_read();
-    Box::new(EvaluatedCompares::evaluate(&*read, &[]).unwrap())
+    let revision = lab.host(id).replica().store().begin_read().revision();
+    let (before, applied) = (AppliedPosition::pre_commit(), AppliedPosition::default());
+    let config =
+        StoreConfig::new(Arc::new(MemoryEngine::new()), Config::default(), before, applied);
+    let (store, _) = clearlane_mvcc::open(Era::Clearlane, config).unwrap();
+    while store.begin_read().revision() < revision {
+        let mut txn = store.begin_write().unwrap();
+        txn.put(b"k", b"other", 0).unwrap();
+        drop(txn.end(AppliedPosition::default()).unwrap());
+    }
+    let (read, txn) = (store.begin_read(), request().txn.unwrap_or_default());
+    let result = EvaluatedCompares::evaluate(&*read, &txn.compare).unwrap();
+    assert!(result.hold() && result.revision() == revision);
+    Box::new(result)
 }
 
 fn decided(lab: &mut ReplicaCluster, id: u64) -> String {

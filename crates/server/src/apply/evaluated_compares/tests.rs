@@ -181,6 +181,31 @@ fn a_result_of_a_later_state_is_not_used() {
     assert_eq!(known.update(&*before, &[], 100).unwrap(), None);
 }
 
+#[test]
+fn a_result_of_other_compares_is_not_used() {
+    let store = empty_store();
+    let mut chance = StdRng::seed_from_u64(7);
+    let mut compares: Vec<_> = (0..3).map(|_| random_compare(&mut chance, 1)).collect();
+    let read = store.begin_read();
+    let known = EvaluatedCompares::evaluate(&*read, &compares).unwrap();
+    let is_used = |compares: &[Compare]| known.update(&*read, compares, 100).unwrap().is_some();
+    assert!(is_used(&compares) && !is_used(&compares[..2]) && !is_used(&[]));
+    for change in [
+        |compare: &mut Compare| compare.result += 1,
+        |compare: &mut Compare| compare.target += 1,
+        |compare: &mut Compare| compare.key = "other".into(),
+        |compare: &mut Compare| compare.range_end = "other".into(),
+        |compare: &mut Compare| compare.target_union = Some(TargetUnion::Lease(77)),
+        |compare: &mut Compare| compare.target_union = None,
+    ] {
+        let mut others = compares.clone();
+        change(&mut others[1]);
+        assert!(!is_used(&others), "{others:?}");
+    }
+    compares.push(compares[0].clone());
+    assert!(!is_used(&compares));
+}
+
 /// Counts the keys that are looked at.
 struct CountedRead<'r> {
     read: &'r dyn ReadTxn,
