@@ -347,7 +347,7 @@ impl ReadTxn for CountedReads {
     fn visit_changed_keys(
         &self,
         after: i64,
-        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&[u8], usize) -> ControlFlow<()>,
     ) -> clearlane_mvcc::Result<bool> {
         self.view.visit_changed_keys(after, visit)
     }
