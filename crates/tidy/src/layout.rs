@@ -3,7 +3,7 @@
 //! * It begins with a doc, `//!`, of at most 15 lines: what it is for. The story is in `docs/`.
 //! * It has at most 800 lines, tests apart. (Functions: clippy counts those.)
 //! * Its comments have at most 100 characters a line. (Code: rustfmt breaks those lines.)
-//! * `unsafe` is allowed in [two files](UNSAFE_FILES). The lint can be switched off anywhere.
+//! * `unsafe` is allowed in [three files](UNSAFE_FILES). The lint can be switched off anywhere.
 
 use crate::rust::{SourceViews, lines_with};
 use crate::{File, Repository, violation};
@@ -13,8 +13,11 @@ const FILE_LINES_MAX: usize = 800;
 const LINE_CHARS_MAX: usize = 100;
 
 /// Where the lint that denies `unsafe` may be switched off.
-const UNSAFE_FILES: [&str; 2] =
-    ["crates/net/src/sched/linux.rs", "crates/clearlane/src/allocator/mod.rs"];
+const UNSAFE_FILES: [&str; 3] = [
+    "crates/net/src/sched/linux.rs",
+    "crates/clearlane/src/allocator/mod.rs",
+    "crates/clearlane/src/allocator/page_pool.rs",
+];
 
 pub fn check(repository: &Repository) -> Vec<String> {
     let files = repository.rust_files();

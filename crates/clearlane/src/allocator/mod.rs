@@ -10,11 +10,77 @@
 //!
 //! The library does not choose: a program that has a server in it keeps its allocator.
 
-#![allow(unsafe_code, reason = "mimalloc's options have no safe function")]
+#![allow(unsafe_code, reason = "an allocator, and mimalloc's options have no safe function")]
 
+mod page_pool;
+
+use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use mimalloc::MiMalloc as Allocator;
+use mimalloc::MiMalloc;
+
+pub use self::page_pool::chunk_bytes as page_pool_bytes;
+
+/// mimalloc, and a [pool](page_pool) for the pages of the engine.
+#[derive(Debug)]
+pub struct Allocator;
+
+// SAFETY: a layout says which of the two its memory is from, and both keep to the contract.
+unsafe impl GlobalAlloc for Allocator {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if page_pool::is_for(layout) {
+            return page_pool::take();
+        }
+        // SAFETY: what the caller promises.
+        unsafe { MiMalloc.alloc(layout) }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if page_pool::is_for(layout) {
+            let buffer = page_pool::take();
+            if !buffer.is_null() {
+                // SAFETY: it is as large as the layout.
+                unsafe { buffer.write_bytes(0, layout.size()) };
+            }
+            return buffer;
+        }
+        // SAFETY: what the caller promises.
+        unsafe { MiMalloc.alloc_zeroed(layout) }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: what the caller promises: it is from here, and of this layout.
+        unsafe {
+            if page_pool::is_for(layout) {
+                page_pool::give_back(memory);
+            } else {
+                MiMalloc.dealloc(memory, layout);
+            }
+        }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: what the caller promises: the new size, rounded up, is no overflow.
+        let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
+        if !page_pool::is_for(layout) && !page_pool::is_for(new_layout) {
+            // SAFETY: it is from mimalloc, and stays there.
+            return unsafe { MiMalloc.realloc(memory, layout, new_size) };
+        }
+        // SAFETY: both are as large as what is copied, and the old one is not used any more.
+        unsafe {
+            let moved = self.alloc(new_layout);
+            if !moved.is_null() {
+                moved.copy_from_nonoverlapping(memory, layout.size().min(new_size));
+                self.dealloc(memory, layout);
+            }
+            moved
+        }
+    }
+}
 
 /// In milliseconds, for what a thread has; ten times as long for what is in large pieces.
 const PURGE_DELAY_MS: std::ffi::c_long = 100;
