@@ -81,11 +81,16 @@ impl CommitThread {
                 if self.jobs.is_empty() { look } else { look.min(self.compaction_config.pause) };
             let wanted = work.recv_timeout(pause);
             thread_trace.end_step(StepKind::Idle);
-            let commits_now = match wanted {
+            let mut commits_now = match wanted {
                 Ok(wanted) => self.handle_command(wanted, shared)?,
                 Err(RecvTimeoutError::Timeout) => false,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
+            // All that have come during the last commit. One commit is enough for them, and behind
+            // one each, states to be dropped would wait with the records that they keep.
+            for wanted in work.try_iter() {
+                commits_now |= self.handle_command(wanted, shared)?;
+            }
             let now = self.start.elapsed();
             let is_due = now.saturating_sub(self.last_tick) >= self.batch_interval;
             if !self.has_space_for_commit(commits_now || is_due, shared) {
