@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser};
 
+use crate::day::{HOURS_MIN, REQUESTS_MIN};
 use crate::stall::{KEY_SIZE, Row, VALUE_SIZE};
 
 /// Requests at their own times, to any server of etcd's API
@@ -66,6 +67,22 @@ pub enum Subcommand {
     },
     /// Lists the kinds of expensive requests
     Rows,
+    /// Sends what a day of steady load has, and fails if the server's memory grows
+    Day {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        options: DayArguments,
+    },
+    /// Prints the table of days, and draws their curves
+    Curves {
+        /// Of `clearlane-load day --json`; a file's name names the server
+        #[arg(required = true, value_name = "FILE")]
+        days: Vec<PathBuf>,
+        /// Draws the curves there
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+    },
     /// Answers as many bytes as a server would, and does nothing else
     Stub(StubArguments),
 }
@@ -84,6 +101,46 @@ pub struct StallArguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=3600))]
     pub head_start: u64,
+    /// Writes the figures there, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct DayArguments {
+    /// The server's process, of which Linux tells the memory
+    #[arg(long)]
+    pub pid: u32,
+    /// The server's directory, to tell its size on disk
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Simulated hours, of 12 periods each
+    #[arg(long, value_name = "N", default_value_t = 24)]
+    #[arg(value_parser = clap::value_parser!(u64).range(HOURS_MIN..=1000))]
+    pub hours: u64,
+    /// How many keys are updated again and again
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub keys: u64,
+    /// Requests in each period, about
+    #[arg(long, value_name = "N", default_value_t = 4000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(REQUESTS_MIN..=10_000_000))]
+    pub requests: u64,
+    /// Connections that stay open, with 8 requests at a time on each
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub connections: u64,
+    /// Takes a snapshot at the end of each hour
+    #[arg(long)]
+    pub snapshots: bool,
+    /// Defragments once, at the end of this hour
+    #[arg(long, value_name = "HOUR")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub defragment: Option<u64>,
+    /// How much the resident set may have grown, in per cent
+    #[arg(long, value_name = "PERCENT", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    pub bound: u64,
     /// Writes the figures there, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -181,6 +238,13 @@ mod tests {
             ("clearlane-load stall dear", "invalid value 'dear' for '<ROW>'"),
             ("clearlane-load stall dear", "calm, range-old, count-old, keys-only"),
             ("clearlane-load stall calm --keys 999", "999 is not in 1000..=100000000"),
+            ("clearlane-load day", "--pid <PID>"),
+            ("clearlane-load day --pid 1 --hours 1", "1 is not in 2..=1000"),
+            ("clearlane-load day --pid 1 --requests 99", "99 is not in 100..=10000000"),
+            ("clearlane-load day --pid 1 --keys 0", "0 is not in 1..=10000000"),
+            ("clearlane-load day --pid 1 --bound 10001", "10001 is not in 0..=10000"),
+            ("clearlane-load day --pid 1 --defragment 0", "0 is not in 1..=1000"),
+            ("clearlane-load curves", "<FILE>"),
             ("clearlane-load stub --listen here", "invalid value 'here' for '--listen <ADDRESS>'"),
         ] {
             let error = parsed(line).expect_err(line);

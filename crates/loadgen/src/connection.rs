@@ -111,6 +111,28 @@ pub async fn call(mut channel: Channel, call: Call) -> std::result::Result<Respo
     }
 }
 
+/// Its body is not read, and it is open until this is dropped.
+#[derive(Debug)]
+pub struct UnreadAnswer {
+    _body: Body,
+    _open: Option<oneshot::Sender<Infallible>>,
+}
+
+/// Sends a request, and waits until its answer begins.
+pub async fn call_unread(
+    mut channel: Channel,
+    call: &Call,
+) -> std::result::Result<UnreadAnswer, String> {
+    let broken = |error: tonic::transport::Error| innermost(&error);
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.map_err(broken)?;
+    let (request, open) = request(call);
+    let answer = channel.call(request).await.map_err(broken)?;
+    match Status::from_header_map(answer.headers()) {
+        Some(status) if status.code() != Code::Ok => Err(text(&status)),
+        _ => Ok(UnreadAnswer { _body: answer.into_body(), _open: open }),
+    }
+}
+
 fn text(status: &Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }

@@ -11,13 +11,14 @@
 //!
 //! The driver shares the machine with the server, so answers are not decoded: [`response_scanner`]
 //! counts what is in the bytes as they arrive, and drops them. Each class has a thread. [`stall`]
-//! sends what is expensive beside a run, in a closed loop, and [`stub`] is a server that does
-//! nothing. Left out: TLS, users, several endpoints.
+//! sends what is expensive beside a run, in a closed loop; [`day`] what a day has, to see whether a
+//! server grows; [`stub`] is a server that does nothing. No TLS, no users, one endpoint.
 
 pub mod response_scanner;
 pub mod arguments;
 pub mod arrivals;
 pub mod connection;
+pub mod day;
 pub mod fill;
 pub mod keys;
 pub mod process;

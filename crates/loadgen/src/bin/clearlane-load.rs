@@ -6,23 +6,26 @@
 //!   clearlane-load run crates/loadgen/workloads/head-of-line.toml --without expensive
 //!   clearlane-load keys --count 1000000 --key-size 32 --value-size 64
 //!   clearlane-load stall watch --keys 1000000 --seconds 10
+//!   clearlane-load day --pid 4711 --json clearlane.json
+//!   clearlane-load curves clearlane.json etcd.json --svg day.svg
 //!   clearlane-load stub --listen 127.0.0.1:2379
 //! ```
 //!
 //! Results go to the standard output, progress to the standard error if that is a terminal. The
-//! exit status is 1 if something went wrong or no class has answers, and 2 if the arguments are
-//! wrong.
+//! exit status is 1 if something went wrong, no class has answers, or a server has grown in a day,
+//! and 2 if the arguments are wrong.
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
 use clearlane_loadgen::arguments::{
-    FillOptions, StallArguments, StubArguments, Subcommand, Target,
+    DayArguments, FillOptions, StallArguments, StubArguments, Subcommand, Target,
 };
+use clearlane_loadgen::day::{self, DayOptions, DayReport};
 use clearlane_loadgen::fill::fill;
 use clearlane_loadgen::keys::KeySpace;
 use clearlane_loadgen::process::Process;
@@ -80,6 +83,8 @@ async fn execute(asked: Subcommand) -> Result<()> {
         Subcommand::Rows => Row::all()
             .iter()
             .try_for_each(|row| print_line(&format!("{:14} {}", row.name(), row.about()))),
+        Subcommand::Day { target, options } => run_day(&target, options).await,
+        Subcommand::Curves { days, svg } => print_curves(&days, svg.as_deref()),
         Subcommand::Stub(arguments) => run_stub(arguments).await,
     }
 }
@@ -102,6 +107,50 @@ async fn run_stall(row: Row, target: &Target, options: StallArguments) -> Result
         return Err(no_answers());
     }
     Ok(())
+}
+
+async fn run_day(target: &Target, options: DayArguments) -> Result<()> {
+    let DayArguments { pid, data_dir, hours, keys, requests, connections, .. } = options;
+    if let Some(hour) = options.defragment.filter(|hour| *hour > hours) {
+        let allowed = format!("it must be at most {hours}, as --hours is");
+        return Err(Error::Local(format!("--defragment {hour}: {allowed}")));
+    }
+    let json = options.json.map(|path| create(&path)).transpose()?;
+    let order = DayOptions {
+        endpoint: connection::endpoint(&target.endpoint)?,
+        process: Process::open(pid)?,
+        data_dir,
+        seed: target.seed,
+        hours,
+        keys,
+        requests,
+        connections,
+        takes_snapshots: options.snapshots,
+        defragment_hour: options.defragment,
+        bound_percent: options.bound as f64,
+    };
+    // A line that cannot be written any more does not end the day.
+    let report = day::run(order, &mut |line| _ = print_line(line)).await?;
+    print_line(report.lines().trim_end())?;
+    if let Some(mut file) = json {
+        writeln!(file, "{:#}", report.json()).map_err(write_error)?;
+    }
+    report.check()
+}
+
+fn print_curves(files: &[PathBuf], svg: Option<&Path>) -> Result<()> {
+    let days = files.iter().map(|path| {
+        let of = |what: String| Error::Local(format!("{}: {what}", path.display()));
+        let text = fs::read_to_string(path).map_err(|error| of(error.to_string()))?;
+        let value = serde_json::from_str(&text).map_err(|error| of(error.to_string()))?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((name, DayReport::from_json(&value).map_err(of)?))
+    });
+    let days = days.collect::<Result<Vec<_>>>()?;
+    if let Some(path) = svg {
+        create(path)?.write_all(day::svg(&days).as_bytes()).map_err(write_error)?;
+    }
+    print_line(day::markdown(&days).trim_end())
 }
 
 fn no_answers() -> Error {

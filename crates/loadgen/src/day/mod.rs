@@ -1,0 +1,293 @@
+//! A day of a cluster's steady load, as fast as the server takes it: `benches/day`, and the section
+//! on it in `docs/load.md`.
+//!
+//! ```text
+//!   prepare ─▶ 12 periods ─▶ sample ─▶ 12 periods ─▶ sample ... clean up ─▶ verdict ─▶ curves
+//! ```
+//!
+//! * A *period* stands for five minutes, an hour is [`PERIODS_PER_HOUR`] of them. At the end of
+//!   each as much is alive as at the end of any other, so what grows is kept without a reason.
+//! * Within a period the jobs are in random order, many at once.
+//! * A period ends with a compaction of what is older than a period, as the API server of
+//!   Kubernetes has it every five minutes.
+//! * Time to live is real time: leases that are left to expire do so within a few periods.
+
+mod curves;
+mod job;
+mod mix;
+mod report;
+mod sample;
+mod verdict;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
+use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use clearlane_proto::etcdserverpb::{
+    CompactionRequest, DefragmentRequest, LeaseGrantRequest, SnapshotRequest,
+};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+
+pub use self::curves::{markdown, svg};
+use self::job::{Job, JobContext, SlowWatch};
+pub use self::mix::REQUESTS_MIN;
+use self::mix::{Mix, period_jobs};
+pub use self::report::DayReport;
+pub use self::sample::Sample;
+use self::sample::{LiveCounts, Sampler};
+pub use self::verdict::{HOURS_MIN, Verdict, Windows};
+use crate::fill::fill;
+use crate::keys::{KeySpace, Sizes};
+use crate::process::Process;
+use crate::requests::{Call, range};
+use crate::response_scanner::ResponseShape;
+use crate::{Error, Result, connection};
+
+pub const PERIODS_PER_HOUR: u64 = 12;
+
+const KEY_SIZE: u64 = 48;
+const VALUE_SIZE: u64 = 512;
+/// Keys that are updated again and again.
+const UPDATED_PREFIX: &str = "/day/nodes/";
+const KEPT_LEASES: u64 = 50;
+const KEPT_TTL_SECONDS: i64 = 24 * 60 * 60;
+/// Jobs under way on each connection.
+const IN_FLIGHT: u64 = 8;
+/// A slow watch is closed when it has been open for so many periods.
+const SLOW_PERIODS: usize = 3;
+/// Any job, and the end of the last leases and watches.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug)]
+pub struct DayOptions {
+    pub endpoint: Endpoint,
+    /// The server's.
+    pub process: Process,
+    /// The server's, of which the size on disk is told.
+    pub data_dir: Option<PathBuf>,
+    pub seed: u64,
+    pub hours: u64,
+    /// How many keys are updated again and again.
+    pub keys: u64,
+    /// In each period, about.
+    pub requests: u64,
+    pub connections: u64,
+    /// Takes one at the end of each hour.
+    pub takes_snapshots: bool,
+    /// Defragments at the end of this hour.
+    pub defragment_hour: Option<u64>,
+    /// By how many per cent the resident set may have grown.
+    pub bound_percent: f64,
+}
+
+/// `tell` is called with a line for each hour, after one with the names of the columns.
+pub async fn run(options: DayOptions, tell: &mut dyn FnMut(&str)) -> Result<DayReport> {
+    let mut load = Load::prepare(options).await?;
+    tell(&Sample::head());
+    for hour in 1..=load.options.hours {
+        for period in (hour - 1) * PERIODS_PER_HOUR..hour * PERIODS_PER_HOUR {
+            load.run_period(period).await?;
+        }
+        load.end_hour(hour).await?;
+        let sample = load.sampler.sample(hour, load.requests, load.begin.elapsed()).await?;
+        tell(&sample.line());
+        load.samples.push(sample);
+    }
+    let left_over = load.clean_up().await?;
+    let Load { options, samples, .. } = load;
+    let windows = Windows::of(options.hours);
+    let DayOptions { bound_percent, keys, requests, seed, .. } = options;
+    Ok(DayReport { samples, windows, bound_percent, keys, requests, seed, left_over })
+}
+
+/// The day so far.
+struct Load {
+    options: DayOptions,
+    space: KeySpace,
+    mix: Mix,
+    channels: Vec<Channel>,
+    sampler: Sampler,
+    kept_leases: Arc<[i64]>,
+    /// The revisions at which the last two periods have ended, the older one first.
+    period_ends: [i64; 2],
+    slow_watches: VecDeque<Vec<SlowWatch>>,
+    rng: SmallRng,
+    begin: Instant,
+    requests: u64,
+    /// What there was before the first period.
+    live_before: LiveCounts,
+    samples: Vec<Sample>,
+}
+
+impl Load {
+    async fn prepare(options: DayOptions) -> Result<Load> {
+        let value = Sizes::constant(VALUE_SIZE);
+        let prefix = UPDATED_PREFIX.to_owned();
+        let space = KeySpace { prefix, count: options.keys, key_size: KEY_SIZE, value };
+        let DayOptions { endpoint, connections, seed, .. } = &options;
+        let channels = connection::open(endpoint, *connections).await?;
+        fill(&space, endpoint, *connections, *seed, &mut |_| {}).await?;
+        let kept_leases = grant_kept_leases(channels[0].clone()).await?;
+        let revision = revision(channels[0].clone(), &space).await?;
+        let sampler = Sampler::new(&options, channels[0].clone());
+        Ok(Load {
+            mix: Mix::of(options.requests),
+            rng: SmallRng::seed_from_u64(options.seed),
+            live_before: sampler.live_counts().await?,
+            begin: Instant::now(),
+            kept_leases,
+            period_ends: [revision; 2],
+            slow_watches: VecDeque::new(),
+            requests: 0,
+            samples: Vec::new(),
+            options,
+            space,
+            channels,
+            sampler,
+        })
+    }
+
+    async fn run_period(&mut self, period: u64) -> Result<()> {
+        let mut jobs = period_jobs(&self.mix, period, self.options.keys, &mut self.rng);
+        jobs.shuffle(&mut self.rng);
+        let context = Arc::new(self.context());
+        self.open_slow_watches(&context).await?;
+        self.requests += run_jobs(&self.channels, jobs, &context).await?;
+
+        let channel = self.channels[0].clone();
+        let end = revision(channel.clone(), &self.space).await?;
+        let compaction = CompactionRequest { revision: self.period_ends[1], physical: false };
+        // In the first period there is no revision yet that is old.
+        if period > 0 {
+            let compacted = KvClient::new(channel).compact(compaction).await;
+            compacted.map_err(|status| failed("a compaction", &status))?;
+        }
+        self.period_ends = [self.period_ends[1], end];
+        self.requests += 2;
+        Ok(())
+    }
+
+    fn context(&self) -> JobContext {
+        JobContext {
+            space: self.space.clone(),
+            endpoint: self.options.endpoint.clone(),
+            kept_leases: Arc::clone(&self.kept_leases),
+            old_revision: self.period_ends[0],
+            updates: self.mix.updates + self.mix.compared_updates,
+            values: crate::keys::ValueGenerator::new(self.space.value, self.options.seed),
+        }
+    }
+
+    /// They are not read while they are open.
+    async fn open_slow_watches(&mut self, context: &JobContext) -> Result<()> {
+        let mut opened = Vec::new();
+        for _ in 0..self.mix.slow_watches {
+            opened.push(context.open_slow_watch().await.map_err(Error::Server)?);
+        }
+        self.requests += self.mix.slow_watches;
+        self.slow_watches.push_back(opened);
+        if self.slow_watches.len() > SLOW_PERIODS {
+            self.slow_watches.pop_front();
+        }
+        Ok(())
+    }
+
+    async fn end_hour(&mut self, hour: u64) -> Result<()> {
+        let channel = self.channels[0].clone();
+        if self.options.takes_snapshots {
+            let path = "/etcdserverpb.Maintenance/Snapshot";
+            let call = Call::new(path, &SnapshotRequest::default(), None);
+            let taken =
+                connection::call(channel.clone(), Call { answer: ResponseShape::Stream, ..call });
+            taken.await.map_err(|why| Error::Server(format!("a snapshot failed: {why}")))?;
+            self.requests += 1;
+        }
+        if self.options.defragment_hour == Some(hour) {
+            let mut client = MaintenanceClient::new(channel);
+            let defragmented = client.defragment(DefragmentRequest {}).await;
+            defragmented.map_err(|status| failed("a defragmentation", &status))?;
+            self.requests += 1;
+        }
+        Ok(())
+    }
+
+    /// Closes and deletes what the last periods have left, and returns what is then there beyond
+    /// what was there before the first, in a line.
+    async fn clean_up(&mut self) -> Result<Option<String>> {
+        self.slow_watches.clear();
+        let last = self.options.hours * PERIODS_PER_HOUR - 1;
+        let jobs = mix::deletions(&self.mix, last).collect();
+        self.requests += run_jobs(&self.channels, jobs, &Arc::new(self.context())).await?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let live = self.sampler.live_counts().await?;
+            if live == self.live_before {
+                return Ok(None);
+            }
+            if Instant::now() >= deadline {
+                return Ok(Some(format!("{live}; before the first period {}", self.live_before)));
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// Of a linearizable read.
+async fn revision(channel: Channel, space: &KeySpace) -> Result<i64> {
+    let answer = KvClient::new(channel).range(range(space, 0, 1)).await;
+    let answer = answer.map_err(|status| failed("a range", &status))?;
+    Ok(answer.into_inner().header.unwrap_or_default().revision)
+}
+
+async fn grant_kept_leases(channel: Channel) -> Result<Arc<[i64]>> {
+    let mut client = LeaseClient::new(channel);
+    let mut leases = Vec::new();
+    for _ in 0..KEPT_LEASES {
+        let grant = LeaseGrantRequest { ttl: KEPT_TTL_SECONDS, id: 0 };
+        let granted = client.lease_grant(grant).await;
+        leases.push(granted.map_err(|status| failed("a grant", &status))?.into_inner().id);
+    }
+    Ok(leases.into())
+}
+
+fn failed(what: &str, status: &Status) -> Error {
+    Error::Server(format!("{what} failed: {:?}: {}", status.code(), status.message()))
+}
+
+/// Returns how many requests they were. The first that fails ends all.
+async fn run_jobs(channels: &[Channel], jobs: Vec<Job>, context: &Arc<JobContext>) -> Result<u64> {
+    let jobs = Arc::new((AtomicUsize::new(0), jobs));
+    let mut workers = JoinSet::new();
+    for worker in 0..channels.len() as u64 * IN_FLIGHT {
+        let channel = channels[(worker / IN_FLIGHT) as usize].clone();
+        let (jobs, context) = (Arc::clone(&jobs), Arc::clone(context));
+        workers.spawn(async move {
+            let (next, jobs) = &*jobs;
+            let mut requests = 0;
+            while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let done = timeout(PATIENCE, job.run(channel.clone(), &context)).await;
+                let why = || format!("no answer in {} s", PATIENCE.as_secs());
+                let done = done.unwrap_or_else(|_| Err(why()));
+                requests +=
+                    done.map_err(|why| Error::Server(format!("{} failed: {why}", job.name())))?;
+            }
+            Ok(requests)
+        });
+    }
+    let mut requests = 0;
+    while let Some(done) = workers.join_next().await {
+        requests += done.expect("a worker neither panics nor is stopped")?;
+    }
+    Ok(requests)
+}

@@ -1,0 +1,214 @@
+//! What a day has shown, in lines and as JSON.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::sample::Sample;
+use super::verdict::{HOURS_MIN, Verdict, Windows};
+use crate::{Error, Result};
+
+const MB: f64 = 1e6;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct DayReport {
+    /// One for each hour.
+    pub samples: Vec<Sample>,
+    pub windows: Windows,
+    /// By how many per cent the resident set may have grown.
+    pub bound_percent: f64,
+    /// Of the load.
+    pub keys: u64,
+    pub requests: u64,
+    pub seed: u64,
+    /// What was there behind the last period and not before the first, if there was anything.
+    pub left_over: Option<String>,
+}
+
+/// What is looked at, and printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Series {
+    Resident,
+    Db,
+    DbInUse,
+    Disk,
+}
+
+impl Series {
+    pub(super) const ALL: [Series; 4] =
+        [Series::Resident, Series::Db, Series::DbInUse, Series::Disk];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Series::Resident => "resident set",
+            Series::Db => "db file",
+            Series::DbInUse => "db in use",
+            Series::Disk => "data directory",
+        }
+    }
+
+    fn bytes(self, sample: &Sample) -> Option<u64> {
+        match self {
+            Series::Resident => Some(sample.resident_bytes),
+            Series::Db => Some(sample.db_bytes),
+            Series::DbInUse => Some(sample.db_in_use_bytes),
+            Series::Disk => sample.disk_bytes,
+        }
+    }
+}
+
+impl DayReport {
+    /// In MB, by the hour.
+    pub(super) fn points(&self, series: Series) -> Vec<(u64, f64)> {
+        let samples = self.samples.iter();
+        let point = |sample: &Sample| Some((sample.hour, series.bytes(sample)? as f64 / MB));
+        samples.filter_map(point).collect()
+    }
+
+    pub(super) fn verdict(&self, series: Series) -> Option<Verdict> {
+        Verdict::of(&self.points(series), &self.windows)
+    }
+
+    /// An error if memory has grown beyond the bound, or if something was left.
+    pub fn check(&self) -> Result<()> {
+        let resident = self.verdict(Series::Resident);
+        let resident = resident.ok_or_else(|| Error::Local("there are no samples".to_owned()))?;
+        let bound = self.bound_percent;
+        if !resident.is_within(bound) {
+            let change = resident.change_percent;
+            let what = format!("the resident set has grown by {change:.1} %");
+            return Err(Error::Server(format!("{what}; {bound} % are allowed")));
+        }
+        match &self.left_over {
+            Some(what) => Err(Error::Server(format!("the load has ended, and there are {what}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// A line for each series.
+    pub fn lines(&self) -> String {
+        let (early, late) = (hours(&self.windows.early), hours(&self.windows.late));
+        let mut lines = String::new();
+        for series in Series::ALL {
+            let Some(verdict) = self.verdict(series) else { continue };
+            let Verdict { early: before, late: after, change_percent, min, max, .. } = verdict;
+            let _ = writeln!(
+                lines,
+                "{}: {before:.1} MB in hours {early}, {after:.1} MB in hours {late}: \
+                 {change_percent:+.1} %; slope {:+.1} % a day, {min:.1} to {max:.1} MB",
+                series.name(),
+                verdict.slope_percent_per_day,
+            );
+        }
+        lines
+    }
+
+    pub fn json(&self) -> Value {
+        json!({
+            "hours": self.windows.late.end(),
+            "keys": self.keys,
+            "requests": self.requests,
+            "seed": self.seed,
+            "bound_percent": self.bound_percent,
+            "left_over": self.left_over,
+            "samples": self.samples.iter().map(Sample::json).collect::<Vec<_>>(),
+        })
+    }
+
+    /// The error says what is missing.
+    pub fn from_json(value: &Value) -> std::result::Result<DayReport, String> {
+        let missing = |name: &str| format!("no {name}; it is no file of `clearlane-load day`");
+        let number = |name: &str| value[name].as_u64().ok_or_else(|| missing(name));
+        let hours = number("hours")?;
+        if hours < HOURS_MIN {
+            return Err(format!("hours is {hours}; at least {HOURS_MIN} are needed"));
+        }
+        let samples = value["samples"].as_array().ok_or_else(|| missing("samples"))?;
+        let samples = samples.iter().map(Sample::from_json).collect::<std::result::Result<_, _>>();
+        let bound = value["bound_percent"].as_f64();
+        Ok(DayReport {
+            samples: samples.map_err(missing)?,
+            windows: Windows::of(hours),
+            bound_percent: bound.ok_or_else(|| missing("bound_percent"))?,
+            keys: number("keys")?,
+            requests: number("requests")?,
+            seed: number("seed")?,
+            left_over: value["left_over"].as_str().map(str::to_owned),
+        })
+    }
+}
+
+pub(super) fn hours(window: &std::ops::RangeInclusive<u64>) -> String {
+    format!("{} to {}", window.start(), window.end())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Of the resident set in MB, by the hour.
+    pub(crate) fn report(hours: u64, resident_mb: impl Fn(u64) -> u64) -> DayReport {
+        let samples = (1..=hours).map(|hour| Sample {
+            hour,
+            requests: hour * 48_000,
+            resident_bytes: resident_mb(hour) * 1_000_000,
+            db_bytes: 20_000_000,
+            db_in_use_bytes: 10_000_000,
+            ..Sample::default()
+        });
+        DayReport {
+            samples: samples.collect(),
+            windows: Windows::of(hours),
+            bound_percent: 5.0,
+            keys: 10_000,
+            requests: 4000,
+            seed: 1,
+            left_over: None,
+        }
+    }
+
+    #[test]
+    fn memory_that_grows_fails() {
+        assert_eq!(report(24, |_| 100).check(), Ok(()));
+        let leak = report(24, |hour| 100 + 2 * hour).check();
+        let what = "the resident set has grown by 27.7 %; 5 % are allowed".to_owned();
+        assert_eq!(leak, Err(Error::Server(what)));
+    }
+
+    #[test]
+    fn what_is_left_fails() {
+        let left_over = Some("3 keys; before the first period 2 keys".to_owned());
+        let told = DayReport { left_over, ..report(24, |_| 100) }.check();
+        let what = "the load has ended, and there are 3 keys; before the first period 2 keys";
+        assert_eq!(told, Err(Error::Server(what.to_owned())));
+    }
+
+    #[test]
+    fn a_series_without_points_has_no_line() {
+        let lines = report(24, |hour| 100 + hour % 2).lines();
+        let expected = "\
+resident set: 101.0 MB in hours 3 to 9, 100.5 MB in hours 19 to 24: -0.5 %; slope -0.2 % a day, 100.0 to 101.0 MB
+db file: 20.0 MB in hours 3 to 9, 20.0 MB in hours 19 to 24: +0.0 %; slope +0.0 % a day, 20.0 to 20.0 MB
+db in use: 10.0 MB in hours 3 to 9, 10.0 MB in hours 19 to 24: +0.0 %; slope +0.0 % a day, 10.0 to 10.0 MB
+";
+        assert_eq!(lines, expected, "\n{lines}");
+    }
+
+    #[test]
+    fn a_report_comes_back_from_json() {
+        let report = report(24, |hour| hour);
+        assert_eq!(DayReport::from_json(&report.json()), Ok(report.clone()));
+        let left = DayReport { left_over: Some("a key".to_owned()), ..report };
+        assert_eq!(DayReport::from_json(&left.json()), Ok(left));
+        for (value, why) in [
+            (json!({}), "no hours; it is no file of `clearlane-load day`"),
+            (json!({"hours": 1}), "hours is 1; at least 2 are needed"),
+            (
+                json!({"hours": 2, "samples": [{}]}),
+                "no hour; it is no file of `clearlane-load day`",
+            ),
+        ] {
+            assert_eq!(DayReport::from_json(&value), Err(why.to_owned()));
+        }
+    }
+}

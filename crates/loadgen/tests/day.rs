@@ -1,0 +1,156 @@
+//! Two hours of few requests against a server in this process, and the program's answers.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use clearlane_loadgen::connection::{endpoint, open};
+use clearlane_loadgen::day::{self, DayOptions, DayReport, REQUESTS_MIN};
+use clearlane_loadgen::process::Process;
+use clearlane_loadgen::{Error, Result};
+use clearlane_proto::etcdserverpb::RangeRequest;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_test_server::TestServer;
+use serde_json::Value;
+
+const HOURS: u64 = 2;
+const KEYS: u64 = 700;
+const KEPT_LEASES: u64 = 50;
+/// The server shares this process with the driver and other tests: what it has grown is not looked
+/// at here.
+const NO_BOUND: f64 = 10_000.0;
+
+fn options(server: &TestServer) -> DayOptions {
+    DayOptions {
+        endpoint: endpoint(&server.endpoint()).unwrap(),
+        process: Process::open(std::process::id()).unwrap(),
+        data_dir: None,
+        seed: 5,
+        hours: HOURS,
+        keys: KEYS,
+        requests: REQUESTS_MIN,
+        connections: 2,
+        takes_snapshots: true,
+        defragment_hour: Some(1),
+        bound_percent: NO_BOUND,
+    }
+}
+
+async fn day(options: DayOptions) -> Result<(DayReport, Vec<String>)> {
+    let mut lines = Vec::new();
+    let report = day::run(options, &mut |line| lines.push(line.to_owned())).await?;
+    Ok((report, lines))
+}
+
+#[tokio::test]
+async fn a_short_day_leaves_nothing() {
+    let server = TestServer::start().await.unwrap();
+    let (report, lines) = day(options(&server)).await.unwrap();
+    assert_eq!(report.check(), Ok(()), "{lines:#?}");
+    assert_eq!((report.samples.len() as u64, lines.len() as u64), (HOURS, HOURS + 1));
+    for sample in &report.samples {
+        let live = sample.live;
+        assert!(live.keys > KEYS && live.leases >= KEPT_LEASES, "{live}");
+        // Two slow ones of each of three periods.
+        assert!(live.watchers >= 6 && live.watch_streams >= 6, "{live}");
+        assert!(sample.resident_bytes > 0 && sample.db_bytes >= sample.db_in_use_bytes);
+        assert!(sample.requests >= sample.hour * 12 * REQUESTS_MIN, "{}", sample.requests);
+    }
+    // All that was older than a period has been compacted.
+    let channel = open(&endpoint(&server.endpoint()).unwrap(), 1).await.unwrap().remove(0);
+    let old = RangeRequest { key: "a".into(), revision: 2, ..RangeRequest::default() };
+    let told = KvClient::new(channel).range(old).await.unwrap_err();
+    assert!(told.message().contains("required revision has been compacted"), "{told}");
+}
+
+#[tokio::test]
+async fn a_second_day_finds_the_keys_of_the_first() {
+    let server = TestServer::start().await.unwrap();
+    for seed in [1, 2] {
+        let (report, _) = day(DayOptions { seed, ..options(&server) }).await.unwrap();
+        assert_eq!(report.check(), Ok(()));
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_is_told() {
+    let mut server = TestServer::start().await.unwrap();
+    let options = options(&server);
+    server.stop().await.unwrap();
+    let told = day(options.clone()).await.map(drop).unwrap_err();
+    assert!(matches!(&told, Error::Server(why) if why.starts_with("no connection to ")), "{told}");
+}
+
+fn program(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_clearlane-load")).args(arguments).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A file as `day --json` writes it, of a server that grows by so many MB with each hour.
+fn write_day(path: &Path, mb_per_hour: u64) {
+    let sample = |hour: u64| {
+        serde_json::json!({
+            "hour": hour, "requests": hour, "elapsed_ms": hour, "open_files": 9,
+            "resident_bytes": (100 + mb_per_hour * hour) * 1_000_000,
+            "db_bytes": 1, "db_in_use_bytes": 1, "disk_bytes": Value::Null,
+            "keys": 0, "leases": 0, "watchers": 0, "watch_streams": 0,
+        })
+    };
+    let samples: Vec<Value> = (1..=24).map(sample).collect();
+    let day = serde_json::json!({
+        "hours": 24, "keys": 1, "requests": 100, "seed": 1, "bound_percent": 5.0,
+        "left_over": Value::Null, "samples": samples,
+    });
+    fs::write(path, day.to_string()).unwrap();
+}
+
+#[test]
+fn curves_tell_which_server_has_grown() {
+    let dir = tempfile::tempdir().unwrap();
+    let (steady, grows) = (dir.path().join("steady.json"), dir.path().join("grows.json"));
+    write_day(&steady, 0);
+    write_day(&grows, 1);
+    let svg = dir.path().join("day.svg");
+    let [steady, grows, svg] = [&steady, &grows, &svg].map(|path| path.to_str().unwrap());
+    let both = program(&["curves", steady, grows, "--svg", svg]);
+    let table = String::from_utf8(both.stdout.clone()).unwrap();
+    assert!(both.status.success(), "{}", stderr(&both));
+    assert!(table.contains("\nsteady: nothing has grown beyond 5 %"), "{table}");
+    assert!(table.contains("\ngrows: the resident set has grown by 14.6 %; 5 % are"), "{table}");
+    assert_eq!(fs::read_to_string(svg).unwrap().matches("<polyline").count(), 2);
+
+    fs::write(grows, "{").unwrap();
+    let told = program(&["curves", grows]);
+    assert_eq!(told.status.code(), Some(1));
+    assert!(stderr(&told).starts_with(&format!("clearlane-load: {grows}: EOF")), "{told:?}");
+}
+
+/// Memory that was touched and is kept, as a leak.
+#[tokio::test]
+async fn the_program_fails_if_memory_grows() {
+    let server = TestServer::start().await.unwrap();
+    let (mut leaked, order) = (Vec::new(), DayOptions { bound_percent: 5.0, ..options(&server) });
+    let leak = &mut |_: &str| leaked.push(vec![1_u8; 128 << 20]);
+    let report = day::run(order, leak).await.unwrap();
+    let told = report.check().unwrap_err().to_string();
+    assert!(told.starts_with("the resident set has grown by "), "{told}");
+    assert_eq!(leaked.len() as u64, HOURS + 1);
+}
+
+#[test]
+fn what_cannot_be_meant_is_told() {
+    let pid = std::process::id().to_string();
+    let late = program(&["day", "--pid", &pid, "--hours", "3", "--defragment", "4"]);
+    assert_eq!(late.status.code(), Some(1));
+    let told = "clearlane-load: --defragment 4: it must be at most 3, as --hours is\n";
+    assert_eq!(stderr(&late), told);
+    let gone = program(&["day", "--pid", "4294967295"]);
+    assert!(stderr(&gone).contains("--pid 4294967295: no such process"), "{gone:?}");
+    assert_eq!(program(&["day"]).status.code(), Some(2));
+}
