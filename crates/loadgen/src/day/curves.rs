@@ -140,7 +140,7 @@ fn caption(svg: &mut String, days: &[(String, DayReport)]) {
 pub fn markdown(days: &[(String, DayReport)]) -> String {
     let Some((_, first)) = days.first() else { return String::new() };
     let mut table = format!(
-        "| | hours {} | hours {} | change | slope, % a day | least to most |\n|---|---|---|---|---|---|\n",
+        "| | {} | {} | change | slope, % a day | least to most |\n|---|---|---|---|---|---|\n",
         hours(&first.windows.early),
         hours(&first.windows.late),
     );
@@ -163,7 +163,12 @@ pub fn markdown(days: &[(String, DayReport)]) -> String {
     for (name, day) in days {
         let outcome = day.check().map_or_else(
             |why| why.to_string(),
-            |()| format!("nothing has grown beyond {} %, and nothing is left", day.bound_percent),
+            |()| {
+                format!(
+                    "the resident set stays within {} %, and nothing is left",
+                    day.bound_percent
+                )
+            },
         );
         let requests = day.samples.last().map_or(0, |sample| sample.requests);
         let seconds = day.samples.last().map_or(0, |sample| sample.elapsed_ms / 1000);
@@ -208,7 +213,7 @@ mod tests {
         let row =
             "| clearlane, resident set | 80.0 MB | 80.0 MB | +0.0 % | +0.0 | 80.0 to 80.0 MB |";
         assert!(table.contains(row), "{table}");
-        assert!(table.contains("clearlane: nothing has grown beyond 5 %"), "{table}");
+        assert!(table.contains("clearlane: the resident set stays within 5 %"), "{table}");
         assert!(table.contains("a <b>: the resident set has grown by 50.0 %"), "{table}");
         assert!(markdown(&[]).is_empty());
     }

@@ -1,6 +1,7 @@
 //! What a day has shown, in lines and as JSON.
 
 use std::fmt::Write as _;
+use std::ops::RangeInclusive;
 
 use serde_json::{Value, json};
 
@@ -94,7 +95,7 @@ impl DayReport {
             let Verdict { early: before, late: after, change_percent, min, max, .. } = verdict;
             let _ = writeln!(
                 lines,
-                "{}: {before:.1} MB in hours {early}, {after:.1} MB in hours {late}: \
+                "{}: {before:.1} MB in {early}, {after:.1} MB in {late}: \
                  {change_percent:+.1} %; slope {:+.1} % a day, {min:.1} to {max:.1} MB",
                 series.name(),
                 verdict.slope_percent_per_day,
@@ -138,8 +139,11 @@ impl DayReport {
     }
 }
 
-pub(super) fn hours(window: &std::ops::RangeInclusive<u64>) -> String {
-    format!("{} to {}", window.start(), window.end())
+pub(super) fn hours(window: &RangeInclusive<u64>) -> String {
+    match (window.start(), window.end()) {
+        (first, last) if first == last => format!("hour {first}"),
+        (first, last) => format!("hours {first} to {last}"),
+    }
 }
 
 #[cfg(test)]
