@@ -133,7 +133,7 @@ fn curves_tell_which_server_has_grown() {
 
 /// Memory that was touched and is kept, as a leak.
 #[tokio::test]
-async fn the_program_fails_if_memory_grows() {
+async fn a_day_fails_if_memory_grows() {
     let server = TestServer::start().await.unwrap();
     let (mut leaked, order) = (Vec::new(), DayOptions { bound_percent: 5.0, ..options(&server) });
     let leak = &mut |_: &str| leaked.push(vec![1_u8; 128 << 20]);

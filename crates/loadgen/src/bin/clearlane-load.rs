@@ -3,7 +3,6 @@
 //! ```text
 //!   clearlane-load fill crates/loadgen/workloads/head-of-line.toml --connections 4
 //!   clearlane-load run crates/loadgen/workloads/head-of-line.toml --json with.json
-//!   clearlane-load run crates/loadgen/workloads/head-of-line.toml --without expensive
 //!   clearlane-load keys --count 1000000 --key-size 32 --value-size 64
 //!   clearlane-load stall watch --keys 1000000 --seconds 10
 //!   clearlane-load day --pid 4711 --json clearlane.json

@@ -101,15 +101,18 @@ mod tests {
 
     #[test]
     fn what_a_period_creates_is_deleted_in_the_next() {
-        let (mut created, mut deleted) = (Vec::new(), Vec::new());
-        jobs(6).into_iter().for_each(|job| match job {
-            Job::Create { period, number } => created.push((period, number)),
-            _ => {}
-        });
-        jobs(7).into_iter().for_each(|job| match job {
-            Job::Delete { period, number } => deleted.push((period, number)),
-            _ => {}
-        });
+        let named = |job: Job| match job {
+            Job::Create { period, number } | Job::Delete { period, number } => {
+                Some((job.name(), period, number))
+            }
+            _ => None,
+        };
+        let of = |period, kind| {
+            let jobs = jobs(period).into_iter().filter_map(named);
+            let jobs = jobs.filter(move |(name, ..)| *name == kind);
+            jobs.map(|(_, period, number)| (period, number)).collect::<Vec<_>>()
+        };
+        let (created, deleted) = (of(6, "a creation"), of(7, "a deletion"));
         assert!(created.len() as u64 == Mix::of(4000).created && created == deleted);
     }
 

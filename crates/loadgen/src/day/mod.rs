@@ -9,7 +9,7 @@
 //!   each as much is alive as at the end of any other, so what grows is kept without a reason.
 //! * Within a period the jobs are in random order, many at once.
 //! * A period ends with a compaction of what is older than a period, as the API server of
-//!   Kubernetes has it every five minutes.
+//!   Kubernetes has it every five minutes, and the next begins when that is gone from the disk.
 //! * Time to live is real time: leases that are left to expire do so within a few periods.
 
 mod curves;
@@ -48,7 +48,7 @@ pub use self::sample::Sample;
 use self::sample::{LiveCounts, Sampler};
 pub use self::verdict::{HOURS_MIN, Verdict, Windows};
 use crate::fill::fill;
-use crate::keys::{KeySpace, Sizes};
+use crate::keys::{KeySpace, Sizes, ValueGenerator};
 use crate::process::Process;
 use crate::requests::{Call, range};
 use crate::response_scanner::ResponseShape;
@@ -167,7 +167,8 @@ impl Load {
 
         let channel = self.channels[0].clone();
         let end = revision(channel.clone(), &self.space).await?;
-        let compaction = CompactionRequest { revision: self.period_ends[1], physical: false };
+        // A real server has five minutes until the next one.
+        let compaction = CompactionRequest { revision: self.period_ends[1], physical: true };
         // In the first period there is no revision yet that is old.
         if period > 0 {
             let compacted = KvClient::new(channel).compact(compaction).await;
@@ -185,7 +186,7 @@ impl Load {
             kept_leases: Arc::clone(&self.kept_leases),
             old_revision: self.period_ends[0],
             updates: self.mix.updates + self.mix.compared_updates,
-            values: crate::keys::ValueGenerator::new(self.space.value, self.options.seed),
+            values: ValueGenerator::new(self.space.value, self.options.seed),
         }
     }
 
