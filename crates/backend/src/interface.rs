@@ -15,6 +15,7 @@ use clearlane_engine::{Bucket, KeyRange};
 use crate::clearlane::SnapshotReadTx;
 use crate::era::Era;
 use crate::error::Result;
+use crate::record_key::RecordKey;
 
 /// A value as a scan finds it: a slice of the engine's page, or a pending value that is shared.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +83,22 @@ where
     }
 }
 
+/// Records of bucket `key` that are not in memory: each is made when it is read. Any number of
+/// threads may read them, as often as they like.
+pub trait ComputedRecords: Debug + Send + Sync {
+    /// At least one.
+    fn count(&self) -> u64;
+
+    /// The key of the record after `skip` others. Keys rise. It takes no time to speak of.
+    fn key(&self, skip: u64) -> RecordKey;
+
+    /// Calls `visit` for the values of the records after the first `skip`, until it breaks.
+    fn visit_values(&self, skip: u64, visit: &mut dyn FnMut(&Bytes) -> ControlFlow<()>);
+
+    /// What it keeps in memory that nothing else does.
+    fn memory_bytes(&self) -> u64;
+}
+
 /// The one open write transaction. Reading through it shows its own changes too.
 ///
 /// [`end`](WriteTx::end) makes the changes visible to readers that open from then on, all at
@@ -96,6 +113,18 @@ pub trait WriteTx<T>: ReadTx {
     /// buffer and are all put: such a record counts as less memory while it is pending.
     fn put_shared(&mut self, key: &[u8], value: Bytes) -> Result<()> {
         self.put(Bucket::Key, key, value)
+    }
+
+    /// Stores all of these in bucket `key`. Era `clearlane` makes them when they are read or
+    /// committed.
+    fn put_computed(&mut self, records: Arc<dyn ComputedRecords>) -> Result<()> {
+        let (mut skip, mut outcome) = (0, Ok(()));
+        records.visit_values(0, &mut |value| {
+            outcome = self.put(Bucket::Key, &records.key(skip), value.clone());
+            skip += 1;
+            if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        outcome
     }
 
     /// Removes a record, from any bucket but `key`.

@@ -29,5 +29,7 @@ pub use config::{CommitPut, Config, PreCommit};
 pub use era::Era;
 pub use error::{Error, Result};
 pub use interface::{
-    Backend, DroppedStates, RangeVisitor, ReadTx, Sizes, Value, WriteTx, WriteTxResult,
+    Backend, ComputedRecords, DroppedStates, RangeVisitor, ReadTx, Sizes, Value, WriteTx,
+    WriteTxResult,
 };
+pub use record_key::RecordKey;

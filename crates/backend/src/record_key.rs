@@ -13,12 +13,18 @@ use crate::error::{Error, Result};
 const RECORD_KEY_MAX: usize = 18;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RecordKey {
+pub struct RecordKey {
     bytes: [u8; RECORD_KEY_MAX],
     len: u8,
 }
 
 impl RecordKey {
+    /// The key that the first `len` of these bytes are.
+    pub fn from_prefix(bytes: [u8; RECORD_KEY_MAX], len: u8) -> RecordKey {
+        assert!(usize::from(len) <= RECORD_KEY_MAX, "a record key of {len} bytes");
+        RecordKey { bytes, len }
+    }
+
     pub(crate) fn new(key: &[u8]) -> Result<RecordKey> {
         let mut bytes = [0; RECORD_KEY_MAX];
         let part = bytes.get_mut(..key.len()).ok_or(Error::RecordKeyTooLong { len: key.len() })?;

@@ -92,9 +92,9 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
         removals: &[Bytes],
     ) -> Result<Arc<dyn Snapshot>> {
         let mut txn = self.engine.begin_write()?;
-        let mut records =
-            frozen.pending_records.iter().map(|record| (&*record.key, &*record.value));
-        txn.put_all(Bucket::Key, &mut records)?;
+        frozen.pending_records.try_for_each_part(&mut |records| {
+            txn.put_all(Bucket::Key, records).map_err(Error::from)
+        })?;
         for ((bucket, key), change) in &frozen.pending_buckets.frozen {
             match change {
                 Some(value) => txn.put(*bucket, key, value)?,

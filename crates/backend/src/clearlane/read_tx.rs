@@ -14,6 +14,7 @@
 //! ```
 //! What it costs instead: `docs/backend.md`.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -31,8 +32,8 @@ impl<T> ReadTx for BackendState<T> {
     /// A point read: pending first, then the engine.
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
         if bucket == Bucket::Key {
-            if self.pending_records.first_key().is_some_and(|first| first <= key) {
-                return Ok(self.pending_records.find(key).cloned());
+            if self.pending_records.first_key().is_some_and(|first| *first <= *key) {
+                return Ok(self.pending_records.find(key));
             }
         } else if let Some(change) = self.pending_buckets.get(bucket, key) {
             return Ok(change.clone());
@@ -56,18 +57,18 @@ impl<T> ReadTx for BackendState<T> {
             let changes = changes.iter().map(|(key, change)| (&**key, change.as_ref()));
             return merge::scan_merged(&*self.snapshot, changes, bucket, range, visit);
         }
-        if self.pending_records.first_key().is_none_or(|first| range.from < first)
+        if self.pending_records.first_key().is_none_or(|first| *range.from < *first)
             && merge::scan_engine(&*self.snapshot, bucket, range, visit)?.is_break()
         {
             return Ok(());
         }
-        for record in self.pending_records.iter_from(range.from) {
-            if !range.contains(&record.key)
-                || visit(&record.key, Value::Shared(&record.value)).is_break()
-            {
-                break;
+        let _ = self.pending_records.visit_from(range.from, &mut |key, value| {
+            if range.contains(key) {
+                visit(key, Value::Shared(value))
+            } else {
+                ControlFlow::Break(())
             }
-        }
+        });
         Ok(())
     }
 }

@@ -20,7 +20,9 @@ use crate::clearlane::pending_buckets::{PendingBuckets, PendingChange};
 use crate::clearlane::pending_records::RecordAppender;
 use crate::clearlane::state::BackendState;
 use crate::error::{Error, Result};
-use crate::interface::{DroppedStates, RangeVisitor, ReadTx, WriteTx, WriteTxResult};
+use crate::interface::{
+    ComputedRecords, DroppedStates, RangeVisitor, ReadTx, WriteTx, WriteTxResult,
+};
 use crate::record_key::RecordKey;
 
 /// What a pending record takes in memory besides its key and value: a slot, and the value's buffer.
@@ -66,12 +68,12 @@ impl<'b, T: Clone + Send + Sync + std::fmt::Debug> SnapshotWriteTx<'b, T> {
         let key = RecordKey::checked_after(key, self.writer.last_key.as_ref())?;
         self.writer.last_key = Some(key);
         self.writer.appender.append(&mut self.own_state.pending_records, key, value);
-        self.count_op(bytes);
+        self.count_ops(1, bytes);
         Ok(())
     }
 
-    fn count_op(&mut self, bytes: u64) {
-        self.own_state.written.ops += 1;
+    fn count_ops(&mut self, ops: u64, bytes: u64) {
+        self.own_state.written.ops += ops;
         self.own_state.written.bytes += bytes;
     }
 
@@ -132,7 +134,7 @@ impl<T: Clone + Send + Sync + std::fmt::Debug + 'static> WriteTx<T> for Snapshot
         if bucket == Bucket::Key {
             return self.put_record(key, value, RECORD_OVERHEAD);
         }
-        self.count_op((key.len() + value.len()) as u64 + CHANGE_OVERHEAD);
+        self.count_ops(1, (key.len() + value.len()) as u64 + CHANGE_OVERHEAD);
         self.add_change(bucket, key, Some(value));
         Ok(())
     }
@@ -141,11 +143,22 @@ impl<T: Clone + Send + Sync + std::fmt::Debug + 'static> WriteTx<T> for Snapshot
         self.put_record(key, value, SHARED_RECORD_OVERHEAD)
     }
 
+    fn put_computed(&mut self, records: Arc<dyn ComputedRecords>) -> Result<()> {
+        let count = records.count();
+        let first = RecordKey::checked_after(&records.key(0), self.writer.last_key.as_ref())?;
+        let last = records.key(count - 1);
+        debug_assert!(count == 1 || *first < *last, "keys of computed records rise");
+        self.writer.last_key = Some(last);
+        self.count_ops(count, records.memory_bytes());
+        self.writer.appender.append_computed(&mut self.own_state.pending_records, records);
+        Ok(())
+    }
+
     fn delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
         if bucket == Bucket::Key {
             return Err(Error::AppendOnly);
         }
-        self.count_op(key.len() as u64 + CHANGE_OVERHEAD);
+        self.count_ops(1, key.len() as u64 + CHANGE_OVERHEAD);
         self.add_change(bucket, key, None);
         Ok(())
     }
