@@ -5,10 +5,10 @@
 //!                                  changes  a  b  c  e  h  z
 //! ```
 //!
-//! A large deletion has a change for each key. As a list of [`Change`]s, half a million of them
-//! would be 50 MB that the apply loop writes and, if nothing is watched, throws away. So they stay
-//! in the buffers of their [records](crate::tombstone_records), and a [`Change`] is made when it is
-//! asked for: its key is a slice of the buffer.
+//! As a list of [`Change`]s, half a million deletes would be 50 MB that the apply loop writes and,
+//! if nothing is watched, throws away. So some deleted keys stay in the buffers of their
+//! [records](crate::tombstone_records), those of a large range in the tree that had them
+//! ([`DeletedRange`]). A [`Change`] is made when it is asked for: its key is a slice of a buffer.
 
 use std::borrow::Cow;
 
@@ -16,23 +16,32 @@ use clearlane_proto::mvccpb::KeyValue;
 
 use crate::interface::Change;
 use crate::tombstone_records::{TombstoneBuffer, TombstoneRecord};
+use crate::tree_index::DeletedRange;
+use crate::watch::response::{RECORD_OVERHEAD, change_size};
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Changes {
     runs: Vec<Run>,
     len: usize,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 enum Run {
     Put(Change),
-    Deleted(DeletedKeys),
+    Deleted { keys: DeletedKeys, main: i64 },
 }
 
-#[derive(Clone, Debug, PartialEq)]
-struct DeletedKeys {
-    buffer: TombstoneBuffer,
-    main: i64,
+#[derive(Clone, Debug)]
+enum DeletedKeys {
+    Buffer(TombstoneBuffer),
+    Range(DeletedRange),
+}
+
+/// Whether they say the same, however they are kept.
+impl PartialEq for Changes {
+    fn eq(&self, other: &Changes) -> bool {
+        self.len == other.len && self.iter().eq(other.iter())
+    }
 }
 
 impl Changes {
@@ -48,10 +57,9 @@ impl Changes {
         self.runs.iter().flat_map(|run| {
             let (put, deleted) = match run {
                 Run::Put(change) => (Some(Cow::Borrowed(change)), None),
-                Run::Deleted(keys) => (None, Some(keys.clone())),
+                Run::Deleted { keys, main } => (None, Some(keys.clone().into_changes(*main))),
             };
-            let deleted = deleted.into_iter().flat_map(DeletedKeys::into_changes);
-            put.into_iter().chain(deleted.map(Cow::Owned))
+            put.into_iter().chain(deleted.into_iter().flatten().map(Cow::Owned))
         })
     }
 
@@ -59,17 +67,30 @@ impl Changes {
         self.runs.into_iter().flat_map(|run| {
             let (put, deleted) = match run {
                 Run::Put(change) => (Some(change), None),
-                Run::Deleted(keys) => (None, Some(keys)),
+                Run::Deleted { keys, main } => (None, Some(keys.into_changes(main))),
             };
-            put.into_iter().chain(deleted.into_iter().flat_map(DeletedKeys::into_changes))
+            put.into_iter().chain(deleted.into_iter().flatten())
         })
+    }
+
+    /// About how much memory they keep, without a look at each: of a deleted range, what its keys
+    /// take at most in the tree that only the range may keep.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let of_run = |run: &Run| match run {
+            Run::Put(change) => change_size(change),
+            Run::Deleted { keys: DeletedKeys::Buffer(buffer), .. } => buffer.memory_bytes(),
+            Run::Deleted { keys: DeletedKeys::Range(range), .. } => {
+                range.count() as usize * RECORD_OVERHEAD
+            }
+        };
+        self.runs.iter().map(of_run).sum()
     }
 
     /// The records of the puts; all other changes are deletes.
     pub fn puts(&self) -> impl Iterator<Item = &KeyValue> {
         self.runs.iter().filter_map(|run| match run {
             Run::Put(change) => Some(change.record()),
-            Run::Deleted(_) => None,
+            Run::Deleted { .. } => None,
         })
     }
 
@@ -80,14 +101,26 @@ impl Changes {
 
     pub(crate) fn push_deleted(&mut self, buffer: TombstoneBuffer, main: i64) {
         self.len += buffer.len();
-        self.runs.push(Run::Deleted(DeletedKeys { buffer, main }));
+        self.runs.push(Run::Deleted { keys: DeletedKeys::Buffer(buffer), main });
+    }
+
+    pub(crate) fn push_deleted_range(&mut self, range: DeletedRange) {
+        self.len += range.count() as usize;
+        let main = range.first_revision().main;
+        self.runs.push(Run::Deleted { keys: DeletedKeys::Range(range), main });
     }
 }
 
 impl DeletedKeys {
-    fn into_changes(self) -> impl Iterator<Item = Change> {
-        self.buffer.into_records().map(move |TombstoneRecord { key, .. }| {
-            Change::Delete(KeyValue { key, mod_revision: self.main, ..KeyValue::default() })
+    fn into_changes(self, main: i64) -> impl Iterator<Item = Change> {
+        let (buffer, range) = match self {
+            DeletedKeys::Buffer(buffer) => (Some(buffer), None),
+            DeletedKeys::Range(range) => (None, Some(range)),
+        };
+        let records = buffer.into_iter().flat_map(TombstoneBuffer::into_records);
+        let records = records.chain(range.into_iter().flat_map(|range| range.into_records(0)));
+        records.map(move |TombstoneRecord { key, .. }| {
+            Change::Delete(KeyValue { key, mod_revision: main, ..KeyValue::default() })
         })
     }
 }

@@ -55,7 +55,7 @@ pub use revision::{RecordKind, Revision, RevisionKey};
 pub use tree_index::locked::{CompactionLock, LockedIndex};
 pub use tree_index::persistent::{PersistentIndex, PersistentSnapshot};
 pub use tree_index::{
-    ChangeVisitor, IndexCompaction, IndexSnapshot, KeySelection, KeyVisitor, SortedRun,
-    SortedRunBuilder, TreeIndex, VersionVisitor,
+    ChangeVisitor, DeletedRange, IndexCompaction, IndexSnapshot, KeySelection, KeyVisitor,
+    SortedRun, SortedRunBuilder, TreeIndex, VersionVisitor,
 };
 pub use watch::WatchableKv;

@@ -16,6 +16,8 @@
 use std::fmt;
 use std::ops::Deref;
 
+use clearlane_backend::RecordKey;
+
 use crate::error::{Error, Result};
 
 /// Ordered by `main`, then by `sub`.
@@ -30,6 +32,12 @@ pub struct Revision {
 impl Revision {
     pub const fn new(main: i64, sub: i64) -> Revision {
         Revision { main, sub }
+    }
+
+    /// That of the change which comes so many changes later in the same transaction.
+    #[inline]
+    pub(crate) fn after(self, changes: u64) -> Revision {
+        Revision { sub: self.sub + changes as i64, ..self }
     }
 
     pub fn put_key(self) -> RevisionKey {
@@ -99,6 +107,12 @@ impl Deref for RevisionKey {
 
     fn deref(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl From<RevisionKey> for RecordKey {
+    fn from(key: RevisionKey) -> RecordKey {
+        RecordKey::from_prefix(key.bytes, key.len)
     }
 }
 

@@ -17,6 +17,8 @@
 use bytes::Bytes;
 use prost::encoding::{WireType, decode_varint, encode_key, encode_varint};
 
+use crate::watch::response::RECORD_OVERHEAD;
+
 const RECORDS_MAX: usize = 16;
 /// Or one record, if it is longer.
 const BUFFER_BYTES_MAX: usize = 1 << 10;
@@ -76,6 +78,11 @@ impl TombstoneRecords {
 impl TombstoneBuffer {
     pub(crate) fn len(&self) -> usize {
         self.count
+    }
+
+    /// With what each [`Change`](crate::interface::Change) takes that is made of it.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.len() + self.count * RECORD_OVERHEAD
     }
 
     pub(crate) fn into_records(self) -> impl Iterator<Item = TombstoneRecord> {

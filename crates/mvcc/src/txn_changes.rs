@@ -9,6 +9,8 @@
 //!
 //! Inside the transaction the current revision is the one it is writing.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use clearlane_backend::WriteTx;
 use clearlane_engine::{Bucket, KeyRange};
@@ -24,6 +26,9 @@ use crate::range::{revision_to_read, visit_records_of};
 use crate::revision::Revision;
 use crate::tombstone_records::{TombstoneBuffer, TombstoneRecord, TombstoneRecords};
 use crate::tree_index::{KeySelection, TreeIndex};
+
+/// A deletion of fewer keys makes their tombstones at once: it copies no more than some leaves.
+const MARKED_KEYS_MIN: u64 = 64;
 
 /// Index and backend are handed in by the caller that locks them.
 #[derive(Debug)]
@@ -75,9 +80,18 @@ impl TxnChanges {
         tx: &mut dyn WriteTx<T>,
         range: KeyRange<'_>,
     ) -> Result<u64> {
-        // Without a look first, deleting what is absent would copy nodes of the index.
-        if index.live_count(range) == Some(0) {
+        let live = index.live_count(range);
+        if live == Some(0) {
+            // Without a look first, deleting what is absent would copy nodes of the index.
             return Ok(0);
+        }
+        if live.is_some_and(|live| live >= MARKED_KEYS_MIN)
+            && let Some(deleted) = index.mark_deleted(range, self.next_revision())
+        {
+            let count = deleted.count();
+            tx.put_computed(Arc::new(deleted.clone()))?;
+            self.changes.push_deleted_range(deleted);
+            return Ok(count);
         }
         self.delete(index, tx, KeySelection::Range(range))
     }

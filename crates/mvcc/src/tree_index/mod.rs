@@ -14,6 +14,7 @@
 //! A snapshot of [`persistent`] also outlasts compactions, and has nothing that was put after it.
 //! One of [`locked`] is a handle on the one tree. In etcd: `treeIndex`. See `docs/mvcc.md`.
 
+mod deleted_range;
 mod key;
 mod sorted_run;
 pub mod locked;
@@ -25,6 +26,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use clearlane_engine::KeyRange;
 
+pub use self::deleted_range::DeletedRange;
 pub(crate) use self::key::Key;
 pub use self::sorted_run::{SortedRun, SortedRunBuilder};
 use crate::key_index::{EncodedLen, Version};
@@ -153,6 +155,13 @@ pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
         first: Revision,
         visit: &mut KeyVisitor<'_>,
     );
+
+    /// As [`tombstone_all`](TreeIndex::tombstone_all) for a range, without a look at its keys: they
+    /// are read from what this returns. `None` from an index that cannot do that, and then nothing
+    /// has changed.
+    fn mark_deleted(&mut self, _range: KeyRange<'_>, _first: Revision) -> Option<DeletedRange> {
+        None
+    }
 
     /// Fills the index, which is empty, with the records of a store: see [`SortedRun`]. The runs
     /// come in the order of their revisions.

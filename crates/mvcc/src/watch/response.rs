@@ -164,7 +164,7 @@ fn size(record: &KeyValue) -> usize {
 }
 
 /// Memory of a record besides its bytes.
-const RECORD_OVERHEAD: usize = 96;
+pub(crate) const RECORD_OVERHEAD: usize = 96;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Response {

@@ -90,6 +90,15 @@ impl<I: NewIndex> TestedIndex for RealIndex<I> {
     }
 
     fn tombstone_all(&mut self, keys: KeySelection<'_>, first: Revision) -> Vec<Vec<u8>> {
+        if let KeySelection::Range(range) = keys
+            && let Some(deleted) = self.0.mark_deleted(range, first)
+        {
+            assert_eq!(
+                (deleted.count(), deleted.first_revision()),
+                (deleted.keys().count() as u64, first)
+            );
+            return deleted.keys().map(|key| key.to_vec()).collect();
+        }
         let mut deleted = Vec::new();
         self.0.tombstone_all(keys, first, &mut |key| deleted.push(key.to_vec()));
         deleted

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::changes::Changes;
-use crate::watch::response::{Event, change_size};
+use crate::watch::response::Event;
 
 /// Memory of a batch besides its changes.
 const BATCH_BYTES: usize = 64;
@@ -60,7 +60,7 @@ impl DeliveryQueue {
             return false;
         }
         let was_empty = self.batches.is_empty() && self.overflow_revision.is_none();
-        let bytes = BATCH_BYTES + changes.iter().map(|change| change_size(&change)).sum::<usize>();
+        let bytes = BATCH_BYTES + changes.memory_bytes();
         if self.bytes + bytes > self.bytes_max && !self.batches.is_empty() {
             self.overflow_revision = self.batches.back().map(|newest| newest.revision);
             self.clear();

@@ -12,12 +12,14 @@
 //! A node that a snapshot has, too, is copied before it is changed; one that no other tree has is
 //! changed where it is ([`Arc::make_mut`] knows). Copying an inner node counts up each of its
 //! children, in memory that is cold: that is why inner nodes are small. A node over its maximum is
-//! split in halves; one under a quarter of it is joined with a neighbour, see [`is_small`].
+//! split in halves; one under a quarter of it is joined with a neighbour, see [`is_small`]. The mark
+//! of a deletion (`mark.rs`) is pushed down by one level wherever the way passes, or a join.
 
 use std::sync::Arc;
 
 use super::node::{Child, Node, Slot, child_with, find};
 use crate::key_index::KeyIndex;
+use crate::revision::Revision;
 use crate::tree_index::key::Key;
 
 /// Number of keys in a leaf: a copy of a leaf is two kilobytes at most.
@@ -47,13 +49,15 @@ pub(super) fn edit(root: &mut Node, key: &[u8], editor: &mut Editor<'_>) {
     let effect = edit_node(root, key, editor);
     if let Some(right) = effect.split {
         let left = std::mem::take(root);
-        let left = Child { from: Key::new(b""), live: left.live(), node: left };
+        let left = Child { from: Key::new(b""), live: left.live(), tombstones: None, node: left };
         *root = Node::Inner(Arc::new([left, right]));
     }
     while let Node::Inner(children) = root
         && let [only] = &**children
     {
-        *root = only.node.clone();
+        let mut only = only.clone();
+        only.push_mark_down();
+        *root = only.node;
     }
 }
 
@@ -67,6 +71,7 @@ fn edit_node(node: &mut Node, key: &[u8], editor: &mut Editor<'_>) -> Effect {
 fn edit_inner(children: &mut Arc<[Child]>, key: &[u8], editor: &mut Editor<'_>) -> Effect {
     let at = child_with(children, key);
     let child = &mut Arc::make_mut(children)[at];
+    child.push_mark_down();
     let len = child.node.len();
     let effect = edit_node(&mut child.node, key, editor);
     child.live = child.live.checked_add_signed(effect.live).expect("no fewer than none are live");
@@ -116,7 +121,40 @@ pub(super) fn child_of(node: Node) -> Child {
         Node::Leaf(slots) => slots[0].key.clone(),
         Node::Inner(children) => children[0].from.clone(),
     };
-    Child { from, live: node.live(), node }
+    Child { from, live: node.live(), tombstones: None, node }
+}
+
+impl Child {
+    /// Hands the mark of a deletion on to what is directly below: tombstones to the keys of a leaf,
+    /// marks to the children of an inner node.
+    pub(super) fn push_mark_down(&mut self) {
+        let Some(mut revision) = self.tombstones.take() else { return };
+        debug_assert_eq!(self.live, 0, "a mark has left keys live");
+        match &mut self.node {
+            Node::Leaf(slots) => {
+                for Slot { key_index, .. } in Arc::make_mut(slots) {
+                    if key_index.tombstone(revision).is_some() {
+                        revision = revision.after(1);
+                    }
+                }
+            }
+            Node::Inner(children) => {
+                for child in Arc::make_mut(children) {
+                    revision = revision.after(child.mark_deleted(revision));
+                }
+            }
+        }
+    }
+
+    /// Deletes all keys below. Returns how many had a value.
+    pub(super) fn mark_deleted(&mut self, first: Revision) -> u64 {
+        let live = std::mem::take(&mut self.live);
+        if live > 0 {
+            debug_assert_eq!(self.tombstones, None, "keys are live below a mark");
+            self.tombstones = Some(first);
+        }
+        live
+    }
 }
 
 /// Adds an item to a node. If that makes too many, the second half of them is returned.
@@ -162,10 +200,13 @@ fn is_small(node: &Node) -> bool {
 /// Joins the child number `at` with the one before it, or the first with the second.
 fn join_with_neighbour(children: &mut Arc<[Child]>, at: usize) {
     let left = at.saturating_sub(1);
-    let [first, second] = children.get(left..left + 2).map_or(&[][..], |pair| pair) else {
+    if children.len() < 2 {
         // An only child: the parent is small itself, or it is the root.
         return;
-    };
+    }
+    let pair = &mut Arc::make_mut(children)[left..left + 2];
+    pair.iter_mut().for_each(Child::push_mark_down);
+    let [first, second] = pair else { unreachable!("there are two children at least") };
     let joined = match (&first.node, &second.node) {
         (Node::Leaf(a), Node::Leaf(b)) => {
             rebalance(a, b, LEAF_MAX).map(|half| half.map(|slots| child_of(Node::Leaf(slots))))

@@ -2,13 +2,13 @@
 //!
 //! A reader holds a pointer to a root. A change copies those nodes on its way that a snapshot has,
 //! and shares all others; nodes that no snapshot has are changed in place: one key in `edit.rs`,
-//! those of a deletion in `edit_many.rs`. Each child is stored with its number of live keys, so
-//! counting a range at the newest revision is one way down for each of its ends, and no walk. At an
-//! older revision a range is walked. The index has no lock: its writer stands behind the store's.
+//! some keys in `edit_many.rs`, the keys of a range in `mark.rs`. Each child is stored with its
+//! number of live keys, so counting a range at the newest revision is one way down for each of its
+//! ends. At an older one a range is walked. There is no lock: the writer has the store's.
 //!
 //! Invariants:
 //! * All leaves are at the same depth, keys rise from left to right.
-//! * A child's count of live keys is what counting them would give.
+//! * A child's count of live keys is what counting them would give; with a mark it is 0.
 //! * No node is empty except a root without any key, no inner node has a single child.
 //!
 //! In etcd: `treeIndex`, see [`locked`](super::locked). See `docs/mvcc.md`, and for the shape of
@@ -17,17 +17,20 @@
 mod build;
 mod edit;
 mod edit_many;
+mod mark;
 mod node;
+mod slot_view;
 
 use std::ops::ControlFlow;
 
 use clearlane_engine::KeyRange;
 
 use self::edit::Edit;
-use self::node::{Node, Slot};
+use self::node::Node;
+use self::slot_view::SlotView;
 use super::{
-    ChangeVisitor, IndexCompaction, IndexSnapshot, KeySelection, KeyVisitor, SortedRun, TreeIndex,
-    VersionVisitor,
+    ChangeVisitor, DeletedRange, IndexCompaction, IndexSnapshot, Key, KeySelection, KeyVisitor,
+    SortedRun, TreeIndex, VersionVisitor,
 };
 use crate::key_index::{EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
@@ -51,11 +54,11 @@ impl PersistentSnapshot {
         &self,
         from: &[u8],
         keys_max: usize,
-        visit: &mut dyn FnMut(&Slot),
+        visit: &mut dyn FnMut(SlotView<'_>),
     ) -> Option<Vec<u8>> {
         let mut left = keys_max.max(1);
         let mut next = None;
-        let _ = self.root.walk(KeyRange::starting_at(from), false, &mut |slot| {
+        let _ = self.root.walk(KeyRange::starting_at(from), &mut |slot| {
             if left == 0 {
                 next = Some(slot.key.to_vec());
                 return ControlFlow::Break(());
@@ -65,6 +68,16 @@ impl PersistentSnapshot {
             ControlFlow::Continue(())
         });
         next
+    }
+
+    /// Calls `visit` for the keys that have a value at the newest revision, after the first `skip`
+    /// of them, until it breaks.
+    pub(super) fn visit_live_after(
+        &self,
+        mut skip: u64,
+        visit: &mut dyn FnMut(&Key) -> ControlFlow<()>,
+    ) {
+        let _ = self.root.walk_live_after(&mut skip, visit);
     }
 
     fn is_current_at(&self, at: i64) -> bool {
@@ -88,9 +101,14 @@ impl IndexSnapshot for PersistentSnapshot {
         if range.is_empty() {
             return;
         }
-        let _ = self.root.walk(range, self.is_current_at(at), &mut |slot| {
-            slot.key_index.at(at).map_or(ControlFlow::Continue(()), |found| visit(&slot.key, found))
-        });
+        let mut visit_version = |key: &Key, version: Option<Version>| {
+            version.map_or(ControlFlow::Continue(()), |found| visit(key, found))
+        };
+        let _ = if self.is_current_at(at) {
+            self.root.walk_live(range, &mut |slot| visit_version(&slot.key, slot.key_index.at(at)))
+        } else {
+            self.root.walk(range, &mut |slot| visit_version(slot.key, slot.at(at)))
+        };
     }
 
     fn revisions(
@@ -131,8 +149,7 @@ impl IndexSnapshot for PersistentSnapshot {
         if range.is_empty() || self.newest < since {
             return;
         }
-        let _ =
-            self.root.walk(range, false, &mut |slot| slot.key_index.changes_since(since, visit));
+        let _ = self.root.walk(range, &mut |slot| slot.changes_since(since, visit));
     }
 
     fn is_compacted_above(&self, _at: i64) -> bool {
@@ -146,7 +163,7 @@ impl IndexSnapshot for PersistentSnapshot {
         keys_max: usize,
         kept: &mut Vec<Revision>,
     ) -> Option<Vec<u8>> {
-        self.walk_step(from, keys_max, &mut |slot| kept.extend(slot.key_index.kept_by_hash(at)))
+        self.walk_step(from, keys_max, &mut |slot| kept.extend(slot.kept_by_hash(at)))
     }
 }
 
@@ -218,6 +235,18 @@ impl TreeIndex for PersistentIndex {
         }
     }
 
+    fn mark_deleted(&mut self, range: KeyRange<'_>, first: Revision) -> Option<DeletedRange> {
+        let before = self.current.clone();
+        let skip = before.root.live_below(range.from);
+        let count = if range.is_empty() { 0 } else { before.count_live(range) };
+        if count > 0 {
+            let marked = mark::mark_range(&mut self.current.root, range, first);
+            debug_assert_eq!(marked, count, "the keys that were counted are those that are marked");
+            self.advance(first);
+        }
+        Some(DeletedRange::new(before, skip, count, first))
+    }
+
     fn restore(&mut self, runs: Vec<SortedRun>) {
         assert_eq!(self.current.root.len(), 0, "an index is restored before anything is put");
         self.current.newest = runs.iter().map(|run| run.newest.main).max().unwrap_or(0);
@@ -234,8 +263,8 @@ impl TreeIndex for PersistentIndex {
         let (at, kept) = (compaction.at, &mut compaction.kept);
         let mut shortened = Vec::new();
         compaction.next = self.current.walk_step(&from, keys_max, &mut |slot| {
-            kept.extend(slot.key_index.kept_by_compaction(at));
-            if slot.key_index.is_shortened_by(at) {
+            kept.extend(slot.kept_by_compaction(at));
+            if slot.is_shortened_by(at) {
                 shortened.push(slot.key.clone());
             }
         });

@@ -17,7 +17,9 @@ use std::sync::Arc;
 
 use clearlane_engine::KeyRange;
 
+use super::slot_view::SlotView;
 use crate::key_index::KeyIndex;
+use crate::revision::Revision;
 use crate::tree_index::key::{Key, search};
 
 #[derive(Clone, Debug)]
@@ -31,8 +33,11 @@ pub(super) struct Child {
     /// Not above any key below, and above every key of the child before. Of no meaning in a first
     /// child, which also has everything lower.
     pub(super) from: Key,
-    /// How many keys below have a value at the newest revision.
+    /// How many keys below have a value at the newest revision; none if there is a mark.
     pub(super) live: u64,
+    /// The mark of a deletion: every key that is live in `node` has a tombstone, the first of them
+    /// at this revision, each other one at the next sub revision.
+    pub(super) tombstones: Option<Revision>,
     pub(super) node: Node,
 }
 
@@ -41,6 +46,8 @@ pub(super) enum Node {
     Leaf(Arc<[Slot]>),
     Inner(Arc<[Child]>),
 }
+
+pub(super) type SlotVisitor<'v> = dyn FnMut(SlotView<'_>) -> ControlFlow<()> + 'v;
 
 impl Default for Node {
     fn default() -> Node {
@@ -57,6 +64,7 @@ impl Node {
         }
     }
 
+    /// As this node says itself, whatever marks are above it.
     pub(super) fn live(&self) -> u64 {
         match self {
             Node::Leaf(slots) => live_in(slots),
@@ -64,13 +72,18 @@ impl Node {
         }
     }
 
-    pub(super) fn get(&self, key: &[u8]) -> Option<&KeyIndex> {
-        let mut node = self;
+    pub(super) fn get(&self, key: &[u8]) -> Option<SlotView<'_>> {
+        let (mut node, mut mark) = (self, None);
         loop {
             match node {
-                Node::Inner(children) => node = &children[child_with(children, key)].node,
+                Node::Inner(children) => {
+                    let at = child_with(children, key);
+                    mark = mark_below(children, at, mark);
+                    node = &children[at].node;
+                }
                 Node::Leaf(slots) => {
-                    return find(slots, key).ok().map(|at| &slots[at].key_index);
+                    let at = find(slots, key).ok()?;
+                    return Some(SlotView::new(slots, at, mark));
                 }
             }
         }
@@ -85,6 +98,10 @@ impl Node {
                 Node::Inner(children) => {
                     let at = child_with(children, key);
                     live += live_under(&children[..at]);
+                    if children[at].live == 0 {
+                        // With a mark, the counts below are those from before it.
+                        return live;
+                    }
                     node = &children[at].node;
                 }
                 Node::Leaf(slots) => {
@@ -94,22 +111,76 @@ impl Node {
         }
     }
 
-    /// Calls `visit` for the slots of `range`, in key order, until it breaks. With `live_only` it
-    /// may leave out keys that have no value at the newest revision.
-    pub(super) fn walk(
+    /// Calls `visit` for the slots of `range`, in key order, until it breaks.
+    pub(super) fn walk(&self, range: KeyRange<'_>, visit: &mut SlotVisitor<'_>) -> ControlFlow<()> {
+        self.walk_marked(range, None, visit)
+    }
+
+    /// `mark` is that of a deletion that has all of this node.
+    fn walk_marked(
         &self,
         range: KeyRange<'_>,
-        live_only: bool,
+        mark: Option<Revision>,
+        visit: &mut SlotVisitor<'_>,
+    ) -> ControlFlow<()> {
+        match self {
+            Node::Leaf(slots) => {
+                slots_in(slots, range).try_for_each(|at| visit(SlotView::new(slots, at, mark)))
+            }
+            Node::Inner(children) => children_in(children, range).try_for_each(|at| {
+                let mark = mark_below(children, at, mark);
+                children[at].node.walk_marked(range, mark, visit)
+            }),
+        }
+    }
+
+    /// As [`walk`](Node::walk), for keys that have a value at the newest revision; it may visit
+    /// others, too.
+    pub(super) fn walk_live(
+        &self,
+        range: KeyRange<'_>,
         visit: &mut dyn FnMut(&Slot) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         match self {
             Node::Leaf(slots) => slots[slots_in(slots, range)].iter().try_for_each(visit),
             Node::Inner(children) => {
-                let within = children[children_in(children, range)].iter();
-                let mut within = within.filter(|child| !live_only || child.live > 0);
-                within.try_for_each(|child| child.node.walk(range, live_only, visit))
+                let mut within = children[children_in(children, range)].iter();
+                within.try_for_each(|child| match child.live {
+                    0 => ControlFlow::Continue(()),
+                    _ => child.node.walk_live(range, visit),
+                })
             }
         }
+    }
+
+    /// Calls `visit` for the keys that have a value at the newest revision, after the first `skip`
+    /// of them, until it breaks. What is left of `skip` at the end of the node is left there.
+    pub(super) fn walk_live_after(
+        &self,
+        skip: &mut u64,
+        visit: &mut dyn FnMut(&Key) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        match self {
+            Node::Leaf(slots) => {
+                for slot in slots.iter().filter(|slot| slot.key_index.is_live()) {
+                    if *skip == 0 {
+                        visit(&slot.key)?;
+                    } else {
+                        *skip -= 1;
+                    }
+                }
+            }
+            Node::Inner(children) => {
+                for child in children.iter() {
+                    if *skip < child.live {
+                        child.node.walk_live_after(skip, visit)?;
+                    } else {
+                        *skip -= child.live;
+                    }
+                }
+            }
+        }
+        ControlFlow::Continue(())
     }
 
     /// The key that follows the first `keys` keys of `range`. Leaves that lie wholly in it are
@@ -177,6 +248,17 @@ fn lower_bound(slots: &[Slot], key: &[u8]) -> usize {
 
 fn live_in(slots: &[Slot]) -> u64 {
     slots.iter().filter(|slot| slot.key_index.is_live()).count() as u64
+}
+
+/// The mark that holds for all of the child number `at`: its own, or its part of the one that holds
+/// for all of these children. A child without a live key has no part in that.
+#[inline]
+fn mark_below(children: &[Child], at: usize, mark: Option<Revision>) -> Option<Revision> {
+    let child = &children[at];
+    match mark {
+        Some(first) if child.live > 0 => Some(first.after(live_under(&children[..at]))),
+        _ => child.tombstones,
+    }
 }
 
 fn live_under(children: &[Child]) -> u64 {

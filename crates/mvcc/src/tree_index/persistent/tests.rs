@@ -1,5 +1,7 @@
 //! The tree's invariants, checked after random edits.
 
+mod marks;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -27,7 +29,11 @@ fn check(node: &Node, is_root: bool) -> (usize, Option<KeySpan<'_>>) {
             assert!(below.windows(2).all(|pair| pair[0].0 == pair[1].0), "one depth for all");
             for (at, child) in children.iter().enumerate() {
                 let (low, high) = below[at].1.expect("only a root is empty");
-                assert_eq!(child.live, child.node.live());
+                let live_in_node = child.node.live();
+                match child.tombstones {
+                    Some(_) => assert!(child.live == 0 && live_in_node > 0, "a mark for nothing"),
+                    None => assert_eq!(child.live, live_in_node),
+                }
                 assert!(at == 0 || *child.from <= *low, "a key below its child's first");
                 assert!(children.get(at + 1).is_none_or(|next| high < &*next.from));
             }
@@ -62,8 +68,8 @@ fn filled(range: std::ops::Range<u32>) -> PersistentIndex {
 
 #[test]
 fn slots_and_children_have_the_sizes_that_memory_is_counted_with() {
-    assert_eq!(size_of::<Slot>(), 64);
-    assert_eq!(size_of::<node::Child>(), 72);
+    assert_eq!(size_of::<node::Slot>(), 64);
+    assert_eq!(size_of::<node::Child>(), 96);
 }
 
 #[test]
@@ -114,8 +120,8 @@ fn tombstone_all(index: &mut PersistentIndex, keys: KeySelection<'_>, main: i64)
 fn assert_same(index: &PersistentIndex, expected: &PersistentIndex) {
     let slots = |index: &PersistentIndex| {
         let mut slots = Vec::new();
-        let _ = index.current.root.walk(KeyRange::ALL, false, &mut |slot| {
-            slots.push((slot.key.clone(), slot.key_index.to_string()));
+        let _ = index.current.root.walk(KeyRange::ALL, &mut |slot| {
+            slots.push((slot.key.clone(), slot.whole_history().to_string()));
             ControlFlow::Continue(())
         });
         slots

@@ -1,0 +1,63 @@
+//! The deletion of a range, as marks on what lies wholly in it.
+//!
+//! ```text
+//!   d..q        root [a live 3│e live 3│m live 4]           root [a live 2│e live 0│m live 2]
+//!                     │        │        │           ──▶           │        │ 7.1t   │
+//!               [a b d]   [e g h]   [m n q s]               [a b d†]  [e g h]    [m†n†q s]
+//! ```
+//!
+//! `d` gets its tombstone at 7.0, `m` and `n` theirs at 7.4 and 7.5; the leaf of `e`, `g` and `h`
+//! is left as it is. A read finds 7.1 to 7.3 from the mark and the number of live keys before
+//! ([`SlotView`](super::slot_view::SlotView)); a change makes them where it passes
+//! (`Child::push_mark_down`). So a deletion changes nodes along two ways down, however many keys
+//! it has. See `docs/decisions/mvcc-range-tombstones.md`.
+
+use std::sync::Arc;
+
+use clearlane_engine::KeyRange;
+
+use super::node::{Child, Node, Slot, children_in, slots_in};
+use crate::revision::Revision;
+
+/// Deletes the keys of a range. The first one that has a value gets its tombstone at `first`.
+/// Returns how many had one.
+pub(super) fn mark_range(node: &mut Node, range: KeyRange<'_>, first: Revision) -> u64 {
+    match node {
+        Node::Leaf(slots) => tombstone_slots(slots, range, first),
+        Node::Inner(children) => mark_children(Arc::make_mut(children), range, first),
+    }
+}
+
+fn mark_children(children: &mut [Child], range: KeyRange<'_>, first: Revision) -> u64 {
+    let within = children_in(children, range);
+    let last = within.len() - 1;
+    let mut count = 0;
+    for (at, child) in children[within].iter_mut().enumerate() {
+        // Only the children at its ends have keys that are not in the range.
+        let from = if at == 0 { range.from } else { &[] };
+        let to = range.to.filter(|_| at == last);
+        let first = first.after(count);
+        count += match (from, to) {
+            ([], None) => child.mark_deleted(first),
+            _ if child.live == 0 => 0,
+            _ => {
+                let marked = mark_range(&mut child.node, KeyRange { from, to }, first);
+                child.live -= marked;
+                marked
+            }
+        };
+    }
+    count
+}
+
+fn tombstone_slots(slots: &mut Arc<[Slot]>, range: KeyRange<'_>, first: Revision) -> u64 {
+    let within = slots_in(slots, range);
+    if !slots[within.clone()].iter().any(|slot| slot.key_index.is_live()) {
+        return 0;
+    }
+    let mut count = 0;
+    for Slot { key_index, .. } in &mut Arc::make_mut(slots)[within] {
+        count += u64::from(key_index.tombstone(first.after(count)).is_some());
+    }
+    count
+}

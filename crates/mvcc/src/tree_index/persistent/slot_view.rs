@@ -1,0 +1,91 @@
+//! A key as a read sees it: its history, and the tombstone that a mark above gives it.
+//!
+//! ```text
+//!   child  [from "c" live 0 tombstones 7.4]        its keys were deleted at revision 7
+//!               │
+//!   leaf   [c {3.0}] [d {3.1 5.0t}] [e {4.0}]      c has 7.4t, d had no value, e has 7.5t
+//! ```
+
+use std::ops::ControlFlow;
+
+use super::node::Slot;
+use crate::key_index::{KeyIndex, Version};
+use crate::revision::{RecordKind, Revision};
+use crate::tree_index::{ChangeVisitor, Key};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlotView<'n> {
+    pub(super) key: &'n Key,
+    history: &'n KeyIndex,
+    /// Comes after all of the history.
+    tombstone: Option<Revision>,
+}
+
+impl<'n> SlotView<'n> {
+    /// `mark` is that of a deletion that has all of these slots.
+    #[inline]
+    pub(super) fn new(slots: &'n [Slot], at: usize, mark: Option<Revision>) -> SlotView<'n> {
+        let Slot { key, key_index: history } = &slots[at];
+        let tombstone = mark.filter(|_| history.is_live()).map(|first| {
+            let before = slots[..at].iter().filter(|slot| slot.key_index.is_live());
+            first.after(before.count() as u64)
+        });
+        SlotView { key, history, tombstone }
+    }
+
+    fn tombstone_at(&self, at: i64) -> Option<Revision> {
+        self.tombstone.filter(|tombstone| tombstone.main <= at)
+    }
+
+    #[inline]
+    pub(super) fn at(&self, at: i64) -> Option<Version> {
+        match self.tombstone_at(at) {
+            Some(_) => None,
+            None => self.history.at(at),
+        }
+    }
+
+    pub(super) fn current(&self) -> Option<Version> {
+        self.at(i64::MAX)
+    }
+
+    pub(super) fn kept_by_compaction(&self, at: i64) -> Option<Revision> {
+        match self.tombstone_at(at) {
+            Some(tombstone) => (tombstone.main == at).then_some(tombstone),
+            None => self.history.kept_by_compaction(at),
+        }
+    }
+
+    pub(super) fn kept_by_hash(&self, at: i64) -> Option<Revision> {
+        match self.tombstone_at(at) {
+            Some(_) => None,
+            None => self.history.kept_by_hash(at),
+        }
+    }
+
+    pub(super) fn is_shortened_by(&self, at: i64) -> bool {
+        // What the tombstone has ended is dropped.
+        self.tombstone_at(at).is_some() || self.history.is_shortened_by(at)
+    }
+
+    pub(super) fn changes_since(
+        &self,
+        since: i64,
+        visit: &mut ChangeVisitor<'_>,
+    ) -> ControlFlow<()> {
+        if let Some(tombstone) = self.tombstone.filter(|tombstone| tombstone.main >= since) {
+            visit(tombstone, RecordKind::Tombstone)?;
+        }
+        self.history.changes_since(since, visit)
+    }
+
+    /// The history with the tombstone in it.
+    #[cfg(test)]
+    pub(super) fn whole_history(&self) -> KeyIndex {
+        let mut history = self.history.clone();
+        if let Some(tombstone) = self.tombstone {
+            history.tombstone(tombstone);
+        }
+        history
+    }
+}
