@@ -104,6 +104,11 @@ impl LeaseMap {
         }
     }
 
+    /// In no order.
+    pub(crate) fn attached_keys(&self) -> impl Iterator<Item = &Bytes> {
+        self.lease_of_key.keys()
+    }
+
     pub(crate) fn attached_count(&self) -> usize {
         self.lease_of_key.len()
     }

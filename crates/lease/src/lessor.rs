@@ -21,7 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clearlane_contention::{Mutex, Registry};
 use clearlane_engine::Bucket;
-use clearlane_mvcc::{Changes, KeyLeases, LeasedKey, ReadTxn, WriteTxn};
+use clearlane_mvcc::{ChangeRun, Changes, DeletedRange, KeyLeases, LeasedKey, ReadTxn, WriteTxn};
 use clearlane_proto::etcdserverpb::LeaseCheckpoint;
 use clearlane_proto::{Message, leasepb};
 
@@ -335,13 +335,40 @@ impl KeyLeases for Lessor {
         {
             return;
         }
-        let mut changes = changes.iter().peekable();
-        while changes.peek().is_some() {
+        let mut runs = changes.runs().peekable();
+        while let Some(run) = runs.peek() {
+            if let ChangeRun::DeletedRange(range) = run {
+                self.detach_all(range);
+                runs.next();
+                continue;
+            }
             let mut state = self.state.lock();
-            for change in changes.by_ref().take(CHANGES_PER_LOCK) {
+            for _ in 0..CHANGES_PER_LOCK {
+                let is_one = |run: &ChangeRun<'_>| matches!(run, ChangeRun::One(_));
+                let Some(ChangeRun::One(change)) = runs.next_if(is_one) else { break };
                 let (key, lease) = change.attachment();
                 state.leases.attach(key, lease);
             }
+            self.attached_keys.store(state.leases.attached_count(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Lessor {
+    /// Goes through the keys of the range, or through those that have a lease if they are fewer.
+    fn detach_all(&self, range: &DeletedRange) {
+        let state = self.state.lock();
+        let keys: Vec<Bytes> = if (state.leases.attached_count() as u64) < range.count() {
+            let leased: Vec<Bytes> = state.leases.attached_keys().cloned().collect();
+            drop(state);
+            leased.into_iter().filter(|key| range.contains(key)).collect()
+        } else {
+            drop(state);
+            range.keys().collect()
+        };
+        for keys in keys.chunks(CHANGES_PER_LOCK) {
+            let mut state = self.state.lock();
+            keys.iter().for_each(|key| state.leases.attach(key, 0));
             self.attached_keys.store(state.leases.attached_count(), Ordering::Relaxed);
         }
     }

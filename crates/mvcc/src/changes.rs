@@ -37,6 +37,14 @@ enum DeletedKeys {
     Range(DeletedRange),
 }
 
+/// Some changes in a row.
+#[derive(Debug)]
+pub enum ChangeRun<'c> {
+    One(Cow<'c, Change>),
+    /// A deletion of many keys, which need not be gone through.
+    DeletedRange(&'c DeletedRange),
+}
+
 /// Whether they say the same, however they are kept.
 impl PartialEq for Changes {
     fn eq(&self, other: &Changes) -> bool {
@@ -60,6 +68,21 @@ impl Changes {
                 Run::Deleted { keys, main } => (None, Some(keys.clone().into_changes(*main))),
             };
             put.into_iter().chain(deleted.into_iter().flatten().map(Cow::Owned))
+        })
+    }
+
+    pub fn runs(&self) -> impl Iterator<Item = ChangeRun<'_>> {
+        self.runs.iter().flat_map(|run| {
+            let (mut one, mut buffer) = (None, None);
+            match run {
+                Run::Put(change) => one = Some(ChangeRun::One(Cow::Borrowed(change))),
+                Run::Deleted { keys: DeletedKeys::Range(range), .. } => {
+                    one = Some(ChangeRun::DeletedRange(range));
+                }
+                Run::Deleted { keys, main } => buffer = Some(keys.clone().into_changes(*main)),
+            }
+            let buffered = buffer.into_iter().flatten();
+            one.into_iter().chain(buffered.map(|change| ChangeRun::One(Cow::Owned(change))))
         })
     }
 
@@ -154,6 +177,11 @@ mod tests {
         ];
         assert_eq!((changes.len(), changes.puts().count()), (4, 2));
         assert!(changes.iter().map(Cow::into_owned).eq(expected.iter().cloned()));
+        let runs = changes.runs().map(|run| match run {
+            ChangeRun::One(change) => change.into_owned(),
+            ChangeRun::DeletedRange(_) => unreachable!("no range was deleted"),
+        });
+        assert!(runs.eq(expected.iter().cloned()));
         assert!(changes.into_changes().eq(expected));
     }
 }

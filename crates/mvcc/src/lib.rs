@@ -37,7 +37,7 @@ mod txn_changes;
 
 pub use auto_compaction::AutoCompaction;
 pub use backend_hash::backend_hash;
-pub use changes::Changes;
+pub use changes::{ChangeRun, Changes};
 pub use clearlane::store::{SnapshotStore, StoreReadTxn, StoreState};
 pub use clearlane::watch::SnapshotWatchableStore;
 pub use compaction::CompactionJob;

@@ -53,6 +53,12 @@ impl DeletedRange {
         self.first
     }
 
+    /// Whether it has deleted this key.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        let before = self.before.live_rank(key);
+        before.is_some_and(|before| (self.skip..self.skip + self.count).contains(&before))
+    }
+
     pub fn keys(&self) -> impl Iterator<Item = Bytes> {
         self.clone().into_records(0).map(|record| record.key)
     }

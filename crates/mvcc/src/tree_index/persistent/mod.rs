@@ -70,6 +70,13 @@ impl PersistentSnapshot {
         next
     }
 
+    /// How many keys below this one have a value at the newest revision; `None` if it has none
+    /// itself.
+    pub(super) fn live_rank(&self, key: &[u8]) -> Option<u64> {
+        let is_live = self.root.get(key)?.current().is_some();
+        is_live.then(|| self.root.live_below(key))
+    }
+
     /// Calls `visit` for the keys that have a value at the newest revision, after the first `skip`
     /// of them, until it breaks.
     pub(super) fn visit_live_after(
