@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use super::node::{Child, Node, Slot, child_with, find};
+use super::node::{Child, LiveKeys, Node, Slot, child_with, find};
 use crate::key_index::KeyIndex;
 use crate::revision::Revision;
 use crate::tree_index::key::Key;
@@ -49,7 +49,8 @@ pub(super) fn edit(root: &mut Node, key: &[u8], editor: &mut Editor<'_>) {
     let effect = edit_node(root, key, editor);
     if let Some(right) = effect.split {
         let left = std::mem::take(root);
-        let left = Child { from: Key::new(b""), live: left.live(), tombstones: None, node: left };
+        let live = LiveKeys::Count(left.live());
+        let left = Child { from: Key::new(b""), live, node: left };
         *root = Node::Inner(Arc::new([left, right]));
     }
     while let Node::Inner(children) = root
@@ -74,10 +75,10 @@ fn edit_inner(children: &mut Arc<[Child]>, key: &[u8], editor: &mut Editor<'_>) 
     child.push_mark_down();
     let len = child.node.len();
     let effect = edit_node(&mut child.node, key, editor);
-    child.live = child.live.checked_add_signed(effect.live).expect("no fewer than none are live");
+    child.change_live(effect.live);
     let Effect { live, split } = effect;
     if let Some(right) = split {
-        child.live -= right.live;
+        child.change_live(-(right.live.count() as i64));
         let split = insert(children, at + 1, right, INNER_MAX).map(|children| {
             let children = Node::Inner(children);
             child_of(children)
@@ -121,15 +122,15 @@ pub(super) fn child_of(node: Node) -> Child {
         Node::Leaf(slots) => slots[0].key.clone(),
         Node::Inner(children) => children[0].from.clone(),
     };
-    Child { from, live: node.live(), tombstones: None, node }
+    Child { from, live: LiveKeys::Count(node.live()), node }
 }
 
 impl Child {
     /// Hands the mark of a deletion on to what is directly below: tombstones to the keys of a leaf,
     /// marks to the children of an inner node.
     pub(super) fn push_mark_down(&mut self) {
-        let Some(mut revision) = self.tombstones.take() else { return };
-        debug_assert_eq!(self.live, 0, "a mark has left keys live");
+        let Some(mut revision) = self.live.mark() else { return };
+        self.live = LiveKeys::Count(0);
         match &mut self.node {
             Node::Leaf(slots) => {
                 for Slot { key_index, .. } in Arc::make_mut(slots) {
@@ -148,10 +149,9 @@ impl Child {
 
     /// Deletes all keys below. Returns how many had a value.
     pub(super) fn mark_deleted(&mut self, first: Revision) -> u64 {
-        let live = std::mem::take(&mut self.live);
+        let live = self.live.count();
         if live > 0 {
-            debug_assert_eq!(self.tombstones, None, "keys are live below a mark");
-            self.tombstones = Some(first);
+            self.live = LiveKeys::deleted(first);
         }
         live
     }

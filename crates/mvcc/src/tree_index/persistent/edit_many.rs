@@ -85,11 +85,11 @@ fn tombstone_child(
     keys: KeySelection<'_>,
     tombstone: &mut Tombstone<'_>,
 ) -> u64 {
-    if child.live == 0 {
+    if child.live.count() == 0 {
         return 0;
     }
     let count = tombstone_all(&mut child.node, keys, tombstone);
-    child.live -= count;
+    child.change_live(-(count as i64));
     count
 }
 

@@ -39,10 +39,10 @@ fn mark_children(children: &mut [Child], range: KeyRange<'_>, first: Revision) -
         let first = first.after(count);
         count += match (from, to) {
             ([], None) => child.mark_deleted(first),
-            _ if child.live == 0 => 0,
+            _ if child.live.count() == 0 => 0,
             _ => {
                 let marked = mark_range(&mut child.node, KeyRange { from, to }, first);
-                child.live -= marked;
+                child.change_live(-(marked as i64));
                 marked
             }
         };

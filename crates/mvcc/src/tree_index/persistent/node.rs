@@ -33,12 +33,52 @@ pub(super) struct Child {
     /// Not above any key below, and above every key of the child before. Of no meaning in a first
     /// child, which also has everything lower.
     pub(super) from: Key,
-    /// How many keys below have a value at the newest revision; none if there is a mark.
-    pub(super) live: u64,
-    /// The mark of a deletion: every key that is live in `node` has a tombstone, the first of them
-    /// at this revision, each other one at the next sub revision.
-    pub(super) tombstones: Option<Revision>,
+    pub(super) live: LiveKeys,
     pub(super) node: Node,
+}
+
+/// Which keys below a child have a value at the newest revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LiveKeys {
+    /// Those that are live in its node.
+    Count(u64),
+    /// None. This is the mark of a deletion: those that are live in the node have tombstones, the
+    /// first of them at this revision, each other one at the next sub revision.
+    Deleted { main: i64, first_sub: u32 },
+}
+
+impl LiveKeys {
+    pub(super) fn deleted(first: Revision) -> LiveKeys {
+        let first_sub = u32::try_from(first.sub);
+        let first_sub = first_sub.expect("no transaction makes four thousand million changes");
+        LiveKeys::Deleted { main: first.main, first_sub }
+    }
+
+    #[inline]
+    pub(super) fn count(self) -> u64 {
+        match self {
+            LiveKeys::Count(count) => count,
+            LiveKeys::Deleted { .. } => 0,
+        }
+    }
+
+    /// The revision of the first tombstone.
+    #[inline]
+    pub(super) fn mark(self) -> Option<Revision> {
+        match self {
+            LiveKeys::Count(_) => None,
+            LiveKeys::Deleted { main, first_sub } => Some(Revision::new(main, first_sub.into())),
+        }
+    }
+}
+
+impl Child {
+    /// Their number changes. There is no mark.
+    pub(super) fn change_live(&mut self, by: i64) {
+        debug_assert_eq!(self.live.mark(), None, "keys come or go below a mark");
+        let count = self.live.count().checked_add_signed(by);
+        self.live = LiveKeys::Count(count.expect("no fewer than none are live"));
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -98,7 +138,7 @@ impl Node {
                 Node::Inner(children) => {
                     let at = child_with(children, key);
                     live += live_under(&children[..at]);
-                    if children[at].live == 0 {
+                    if children[at].live.count() == 0 {
                         // With a mark, the counts below are those from before it.
                         return live;
                     }
@@ -145,7 +185,7 @@ impl Node {
             Node::Leaf(slots) => slots[slots_in(slots, range)].iter().try_for_each(visit),
             Node::Inner(children) => {
                 let mut within = children[children_in(children, range)].iter();
-                within.try_for_each(|child| match child.live {
+                within.try_for_each(|child| match child.live.count() {
                     0 => ControlFlow::Continue(()),
                     _ => child.node.walk_live(range, visit),
                 })
@@ -172,10 +212,10 @@ impl Node {
             }
             Node::Inner(children) => {
                 for child in children.iter() {
-                    if *skip < child.live {
+                    if *skip < child.live.count() {
                         child.node.walk_live_after(skip, visit)?;
                     } else {
-                        *skip -= child.live;
+                        *skip -= child.live.count();
                     }
                 }
             }
@@ -256,11 +296,11 @@ fn live_in(slots: &[Slot]) -> u64 {
 fn mark_below(children: &[Child], at: usize, mark: Option<Revision>) -> Option<Revision> {
     let child = &children[at];
     match mark {
-        Some(first) if child.live > 0 => Some(first.after(live_under(&children[..at]))),
-        _ => child.tombstones,
+        Some(first) if child.live.count() > 0 => Some(first.after(live_under(&children[..at]))),
+        _ => child.live.mark(),
     }
 }
 
 fn live_under(children: &[Child]) -> u64 {
-    children.iter().map(|child| child.live).sum()
+    children.iter().map(|child| child.live.count()).sum()
 }

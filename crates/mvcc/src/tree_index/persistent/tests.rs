@@ -8,6 +8,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::edit::{INNER_MAX, LEAF_MAX};
+use super::node::LiveKeys;
 use super::*;
 use crate::tree_index::SortedRunBuilder;
 
@@ -30,9 +31,9 @@ fn check(node: &Node, is_root: bool) -> (usize, Option<KeySpan<'_>>) {
             for (at, child) in children.iter().enumerate() {
                 let (low, high) = below[at].1.expect("only a root is empty");
                 let live_in_node = child.node.live();
-                match child.tombstones {
-                    Some(_) => assert!(child.live == 0 && live_in_node > 0, "a mark for nothing"),
-                    None => assert_eq!(child.live, live_in_node),
+                match child.live {
+                    LiveKeys::Deleted { .. } => assert!(live_in_node > 0, "a mark for nothing"),
+                    LiveKeys::Count(live) => assert_eq!(live, live_in_node),
                 }
                 assert!(at == 0 || *child.from <= *low, "a key below its child's first");
                 assert!(children.get(at + 1).is_none_or(|next| high < &*next.from));
@@ -69,7 +70,7 @@ fn filled(range: std::ops::Range<u32>) -> PersistentIndex {
 #[test]
 fn slots_and_children_have_the_sizes_that_memory_is_counted_with() {
     assert_eq!(size_of::<node::Slot>(), 64);
-    assert_eq!(size_of::<node::Child>(), 96);
+    assert_eq!(size_of::<node::Child>(), 80);
 }
 
 #[test]
