@@ -96,12 +96,14 @@ impl Changes {
         })
     }
 
-    /// About how much memory they keep, without a look at each: of a deleted range, what its keys
-    /// take at most in the tree that only the range may keep.
+    /// About how much memory they keep when each is there as a [`Change`], found without a look at
+    /// the keys of a range. Meanwhile that keeps less: all of the tree from before, at most.
     pub(crate) fn memory_bytes(&self) -> usize {
         let of_run = |run: &Run| match run {
             Run::Put(change) => change_size(change),
-            Run::Deleted { keys: DeletedKeys::Buffer(buffer), .. } => buffer.memory_bytes(),
+            Run::Deleted { keys: DeletedKeys::Buffer(buffer), .. } => {
+                buffer.bytes_len() + buffer.len() * RECORD_OVERHEAD
+            }
             Run::Deleted { keys: DeletedKeys::Range(range), .. } => {
                 range.count() as usize * RECORD_OVERHEAD
             }

@@ -17,8 +17,6 @@
 use bytes::Bytes;
 use prost::encoding::{WireType, decode_varint, encode_key, encode_varint};
 
-use crate::watch::response::RECORD_OVERHEAD;
-
 const RECORDS_MAX: usize = 16;
 /// Or one record, if it is longer.
 const BUFFER_BYTES_MAX: usize = 1 << 10;
@@ -80,9 +78,8 @@ impl TombstoneBuffer {
         self.count
     }
 
-    /// With what each [`Change`](crate::interface::Change) takes that is made of it.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.bytes.len() + self.count * RECORD_OVERHEAD
+    pub(crate) fn bytes_len(&self) -> usize {
+        self.bytes.len()
     }
 
     pub(crate) fn into_records(self) -> impl Iterator<Item = TombstoneRecord> {

@@ -9,11 +9,10 @@
 //!                  └────▶ inner 2' ─ 3' ┘
 //! ```
 //!
-//! A node that a snapshot has, too, is copied before it is changed; one that no other tree has is
-//! changed where it is ([`Arc::make_mut`] knows). Copying an inner node counts up each of its
-//! children, in memory that is cold: that is why inner nodes are small. A node over its maximum is
-//! split in halves; one under a quarter of it is joined with a neighbour, see [`is_small`]. The mark
-//! of a deletion (`mark.rs`) is pushed down by one level wherever the way passes, or a join.
+//! A node that a snapshot has, too, is copied before it is changed ([`Arc::make_mut`]). That counts
+//! up its children, in memory that is cold: so inner nodes are small. A node over its maximum is
+//! split in halves; one under a quarter of it is joined with a neighbour, see [`is_small`]. The
+//! mark of a deletion (`mark.rs`) is pushed down by a level where the way passes, or a join.
 
 use std::sync::Arc;
 

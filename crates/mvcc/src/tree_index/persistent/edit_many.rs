@@ -1,4 +1,5 @@
-//! Tombstones for many keys at once: one way through the nodes that have one of them.
+//! Tombstones for some keys at once, a few of a range or those of a lease, in one way through the
+//! nodes that have one of them. A large range is deleted by a mark, see `mark.rs`.
 //!
 //! ```text
 //!   d..q        root [a live 3│e live 2│m live 4]           root [a live 2│e live 0│m live 2]
@@ -7,10 +8,9 @@
 //!                                                              g had no value before
 //! ```
 //!
-//! To go down from the root for each key would cost more than all the rest of a large deletion.
-//! Here each node is copied at most once, if a snapshot has it, and its parent's count of live keys
-//! is set once. Children without a live key are passed over. No key comes or goes, so no node is
-//! split or joined.
+//! To go down from the root for each key would cost more than all the rest. Here each node is
+//! copied at most once, if a snapshot has it, and its parent's count of live keys is set once.
+//! Children without a live key are passed over. No node is split or joined.
 
 use std::sync::Arc;
 
