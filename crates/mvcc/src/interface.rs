@@ -311,6 +311,8 @@ pub trait KeyLeases: Send + Sync + Debug {
 /// For a store without leases.
 impl KeyLeases for () {
     fn attach(&self, _key: &Bytes, _lease: i64) {}
+
+    fn attach_all(&self, _changes: &Changes) {}
 }
 
 fn decode_records(

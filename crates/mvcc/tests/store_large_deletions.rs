@@ -101,7 +101,7 @@ enum Step {
 
 fn key(number: u32) -> Vec<u8> {
     // Some do not lie in the tree's slots.
-    let long = if number % 7 == 0 { "/with/a/name/of/more/bytes/than/others" } else { "" };
+    let long = if number.is_multiple_of(7) { "/with/a/name/of/more/bytes/than/others" } else { "" };
     format!("key/{number:06}{long}").into_bytes()
 }
 
