@@ -123,7 +123,8 @@ impl Node {
                 }
                 Node::Leaf(slots) => {
                     let at = find(slots, key).ok()?;
-                    return Some(SlotView::new(slots, at, mark));
+                    let mut tombstone = mark.map(|first| first.after(live_in(&slots[..at])));
+                    return Some(SlotView::new(&slots[at], &mut tombstone));
                 }
             }
         }
@@ -165,7 +166,11 @@ impl Node {
     ) -> ControlFlow<()> {
         match self {
             Node::Leaf(slots) => {
-                slots_in(slots, range).try_for_each(|at| visit(SlotView::new(slots, at, mark)))
+                let within = slots_in(slots, range);
+                let before = &slots[..within.start];
+                let mut tombstone = mark.map(|first| first.after(live_in(before)));
+                let mut within = slots[within].iter();
+                within.try_for_each(|slot| visit(SlotView::new(slot, &mut tombstone)))
             }
             Node::Inner(children) => children_in(children, range).try_for_each(|at| {
                 let mark = mark_below(children, at, mark);

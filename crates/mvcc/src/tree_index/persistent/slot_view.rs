@@ -22,14 +22,14 @@ pub(super) struct SlotView<'n> {
 }
 
 impl<'n> SlotView<'n> {
-    /// `mark` is that of a deletion that has all of these slots.
+    /// Below a mark, `next_tombstone` is that of the next live key: of this one, if it is live.
     #[inline]
-    pub(super) fn new(slots: &'n [Slot], at: usize, mark: Option<Revision>) -> SlotView<'n> {
-        let Slot { key, key_index: history } = &slots[at];
-        let tombstone = mark.filter(|_| history.is_live()).map(|first| {
-            let before = slots[..at].iter().filter(|slot| slot.key_index.is_live());
-            first.after(before.count() as u64)
-        });
+    pub(super) fn new(slot: &'n Slot, next_tombstone: &mut Option<Revision>) -> SlotView<'n> {
+        let Slot { key, key_index: history } = slot;
+        let tombstone = next_tombstone.filter(|_| history.is_live());
+        if let Some(tombstone) = tombstone {
+            *next_tombstone = Some(tombstone.after(1));
+        }
         SlotView { key, history, tombstone }
     }
 
