@@ -9,12 +9,13 @@
 //!   delete a:         a leaves 7                       a is gone here
 //! ```
 //!
-//! * A key is among those of a lease exactly if the holders say so, and only of a lease that is
-//!   there.
+//! * A key that is among those of a lease has it in the holders. Those of a lease that has ended
+//!   stay in the holders until [`forget_ended`](LeaseMap::forget_ended) gets to them: they count for
+//!   nothing, also if another lease has the id by then.
 //! * The keys of a lease are sorted, because all members must delete them in one order.
-//! * The holders are looked up with every put, and not walked.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -67,6 +68,8 @@ pub(crate) fn ttl_duration(ttl: i64) -> Duration {
 pub(crate) struct LeaseMap {
     pub(crate) by_id: BTreeMap<i64, Lease>,
     lease_of_key: HashMap<Bytes, i64>,
+    /// Keys of leases that have ended, and how many of them are forgotten.
+    ended: VecDeque<(Arc<[Bytes]>, usize)>,
 }
 
 impl LeaseMap {
@@ -77,13 +80,36 @@ impl LeaseMap {
         self.by_id.insert(id, lease);
     }
 
-    /// Keys that are still attached to it are attached to no lease then.
-    pub(crate) fn remove(&mut self, id: i64) -> Option<Lease> {
-        let lease = self.by_id.remove(&id)?;
-        for key in &lease.keys {
-            self.lease_of_key.remove(key);
+    /// From now on no key is attached to it. Returns those that were.
+    pub(crate) fn end(&mut self, id: i64) -> Option<Arc<[Bytes]>> {
+        let keys = std::mem::take(&mut self.by_id.get_mut(&id)?.keys);
+        let keys: Arc<[Bytes]> = keys.into_iter().collect();
+        if !keys.is_empty() {
+            self.ended.push_back((Arc::clone(&keys), 0));
         }
-        Some(lease)
+        Some(keys)
+    }
+
+    pub(crate) fn remove(&mut self, id: i64) -> Option<Lease> {
+        self.end(id)?;
+        self.by_id.remove(&id)
+    }
+
+    /// Takes this many keys of ended leases from the holders. Returns whether any are left.
+    pub(crate) fn forget_ended(&mut self, keys_max: usize) -> bool {
+        let Some((keys, forgotten)) = self.ended.front_mut() else { return false };
+        let end = keys.len().min(*forgotten + keys_max);
+        for key in &keys[*forgotten..end] {
+            let lease = self.lease_of_key.get(key).and_then(|id| self.by_id.get(id));
+            if lease.is_none_or(|lease| !lease.keys.contains(key)) {
+                self.lease_of_key.remove(key);
+            }
+        }
+        *forgotten = end;
+        if end == keys.len() {
+            self.ended.pop_front();
+        }
+        !self.ended.is_empty()
     }
 
     /// To no lease if there is none of this id.
@@ -93,23 +119,72 @@ impl LeaseMap {
             Some(lease) => self.lease_of_key.insert(key.clone(), lease),
             None => self.lease_of_key.remove(key),
         };
-        if before == lease {
-            return;
-        }
-        if let Some(before) = before.and_then(|id| self.by_id.get_mut(&id)) {
+        if before != lease
+            && let Some(before) = before.and_then(|id| self.by_id.get_mut(&id))
+        {
             before.keys.remove(key);
         }
-        if let Some(now) = lease.and_then(|id| self.by_id.get_mut(&id)) {
+        // What the holders said may have been of a lease with this id that has ended.
+        if let Some(now) = lease.and_then(|id| self.by_id.get_mut(&id))
+            && !(before == lease && now.keys.contains(key))
+        {
             now.keys.insert(key.clone());
         }
     }
 
-    /// In no order.
+    /// In no order, and with those of ended leases.
     pub(crate) fn attached_keys(&self) -> impl Iterator<Item = &Bytes> {
         self.lease_of_key.keys()
     }
 
+    /// With those of ended leases that are not forgotten.
     pub(crate) fn attached_count(&self) -> usize {
         self.lease_of_key.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(numbers: std::ops::Range<u8>) -> Vec<Bytes> {
+        numbers.map(|number| Bytes::copy_from_slice(&[number])).collect()
+    }
+
+    #[test]
+    fn the_keys_of_an_ended_lease_are_forgotten_some_at_a_time() {
+        let mut leases = LeaseMap::default();
+        leases.add(7, 60, 0);
+        leases.add(9, 60, 0);
+        keys(0..10).iter().for_each(|key| leases.attach(key, 7));
+        keys(8..12).iter().for_each(|key| leases.attach(key, 9));
+        assert!(leases.end(7).unwrap().iter().eq(&keys(0..8)));
+        assert_eq!((leases.by_id[&7].keys.len(), leases.attached_count()), (0, 12));
+        assert!(leases.remove(7).is_some() && leases.remove(7).is_none());
+        assert!(leases.forget_ended(3) && leases.forget_ended(3));
+        assert_eq!(leases.attached_count(), 6);
+        assert!(!leases.forget_ended(3) && !leases.forget_ended(3));
+        assert!(leases.attached_count() == 4 && leases.ended.is_empty());
+        assert!(leases.by_id[&9].keys.iter().eq(&keys(8..12)));
+    }
+
+    #[test]
+    fn what_a_lease_had_does_not_come_to_the_next_of_its_id() {
+        let mut leases = LeaseMap::default();
+        leases.add(7, 60, 0);
+        keys(0..4).iter().for_each(|key| leases.attach(key, 7));
+        leases.remove(7);
+        leases.add(7, 60, 0);
+        leases.add(9, 60, 0);
+        // One of them again, one at another lease, one deleted, one left.
+        leases.attach(&keys(0..1)[0], 7);
+        leases.attach(&keys(1..2)[0], 9);
+        leases.attach(&keys(2..3)[0], 0);
+        assert!(!leases.forget_ended(100));
+        assert_eq!(leases.attached_count(), 2);
+        assert!(leases.by_id[&7].keys.iter().eq(&keys(0..1)));
+        assert!(leases.by_id[&9].keys.iter().eq(&keys(1..2)));
+        leases.attach(&keys(0..1)[0], 0);
+        assert!(leases.by_id[&7].keys.is_empty() && leases.attached_count() == 1);
     }
 }

@@ -4,18 +4,19 @@
 //!   the apply loop                    threads that answer          the raft loop
 //!   grant, start_expiry, delete,      renew, time_to_live,         promote, demote,
 //!   finish_delete, checkpoint,        keys, list                   due, next_due,
-//!   attach, restore                                                not_proposed
+//!   attach, restore                   forget_ended                 not_proposed
 //! ```
 //!
 //! The lock is not held while the store works or a disk is written. Revocation, in this order, so
 //! that a client that learns that a lease is gone does not find its keys:
 //!
-//! 1. `delete`: the keys, sorted, and the record in bucket `lease`, in a write transaction.
-//! 2. The transaction ends, and reports the keys as attached to no lease (`attach`).
-//! 3. `finish_delete`: the lease is gone.
+//! 1. `delete`: the keys, sorted, and the record in bucket `lease`, in a write transaction of its
+//!    own. From here on they are attached to no lease.
+//! 2. The transaction ends. `finish_delete`: the lease is gone.
+//! 3. `forget_ended`, later and on another thread: what says of each key that it had this lease.
 
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,7 +31,7 @@ use crate::lease_map::{Lease, LeaseMap, LeaseState, NEVER, ttl_duration};
 use crate::{Error, LeaseRejection, Result, TTL_MAX};
 
 const KEYS_PER_PAGE: usize = 1024;
-/// Changes of a transaction for which the lock is taken once.
+/// Changes of a transaction, or keys of an ended lease, for which the lock is taken once.
 const CHANGES_PER_LOCK: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +79,8 @@ pub struct Lessor {
     config: Config,
     state: Mutex<LessorState>,
     attached_keys: AtomicUsize,
+    /// The transaction that is open deletes the keys of a lease, and nothing else.
+    is_revoking: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -90,7 +93,8 @@ struct LessorState {
 impl Lessor {
     pub fn new(config: Config, locks: &Registry) -> Lessor {
         let state = Mutex::new(locks, "lessor", LessorState::default());
-        Lessor { config, state, attached_keys: AtomicUsize::new(0) }
+        let (attached_keys, is_revoking) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Lessor { config, state, attached_keys, is_revoking }
     }
 
     /// All that was there is forgotten, and what a store has takes its place. There is no leader
@@ -153,17 +157,17 @@ impl Lessor {
         }
     }
 
-    /// Deletes the keys that hang on a lease, and its record. Once the transaction has ended the
-    /// lease is to be [forgotten](Lessor::finish_delete).
+    /// Deletes the keys that hang on a lease, and its record, in a transaction that changes nothing
+    /// else. Once that has ended, [`finish_delete`](Lessor::finish_delete) is to be called.
     pub fn delete<A>(
         &self,
         id: i64,
         txn: &mut (dyn WriteTxn<A> + '_),
     ) -> Result<std::result::Result<(), LeaseRejection>> {
-        let keys: Vec<Bytes> = match self.state.lock().leases.by_id.get(&id) {
-            Some(lease) => lease.keys.iter().cloned().collect(),
-            None => return Ok(Err(LeaseRejection::NotFound)),
+        let Some(keys) = self.state.lock().leases.end(id) else {
+            return Ok(Err(LeaseRejection::NotFound));
         };
+        self.is_revoking.store(true, Ordering::Relaxed);
         txn.delete_keys(&keys)?;
         txn.unset(Bucket::Lease, &id.to_be_bytes())?;
         Ok(Ok(()))
@@ -178,7 +182,15 @@ impl Lessor {
         {
             schedule.remove(id, &lease);
         }
-        self.attached_keys.store(leases.attached_count(), Ordering::Relaxed);
+        self.is_revoking.store(false, Ordering::Relaxed);
+    }
+
+    /// Forgets some keys of leases that have ended. Returns whether there are more.
+    pub fn forget_ended(&self) -> bool {
+        let mut state = self.state.lock();
+        let has_more = state.leases.forget_ended(CHANGES_PER_LOCK);
+        self.attached_keys.store(state.leases.attached_count(), Ordering::Relaxed);
+        has_more
     }
 
     /// Checkpoints of leases that are gone are passed over.
@@ -328,11 +340,11 @@ impl KeyLeases for Lessor {
     }
 
     fn attach_all(&self, changes: &Changes) {
-        // Only the apply loop changes this number, and it is the caller. So without leased keys a
-        // put takes no lock here.
-        if self.attached_keys.load(Ordering::Relaxed) == 0
-            && changes.puts().all(|record| record.lease == 0)
-        {
+        // Only the apply loop attaches keys, and it is the caller. So without leased keys a put
+        // takes no lock here. The keys of a lease that is revoked were detached before.
+        let is_none_leased = self.attached_keys.load(Ordering::Relaxed) == 0
+            && changes.puts().all(|record| record.lease == 0);
+        if is_none_leased || self.is_revoking.load(Ordering::Relaxed) {
             return;
         }
         let mut runs = changes.runs().peekable();

@@ -30,6 +30,7 @@ enum Step {
     Lead,
     Follow,
     Crash,
+    Forget,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -46,6 +47,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::Lead),
         1 => Just(Step::Follow),
         1 => Just(Step::Crash),
+        1 => Just(Step::Forget),
     ];
     proptest::collection::vec(step, 1..60)
 }
@@ -124,6 +126,9 @@ impl Race {
                 lab.store.commit().unwrap();
                 lab.crash();
                 model.leads = false;
+            }
+            Step::Forget => {
+                lab.lessor.forget_ended();
             }
         }
         self.same();

@@ -9,6 +9,7 @@
 //!
 //! Inside the transaction the current revision is the one it is writing.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,7 +26,7 @@ use crate::key_index::EncodedLen;
 use crate::range::{revision_to_read, visit_records_of};
 use crate::revision::Revision;
 use crate::tombstone_records::{TombstoneBuffer, TombstoneRecord, TombstoneRecords};
-use crate::tree_index::{KeySelection, TreeIndex};
+use crate::tree_index::{IndexSnapshot, KeySelection, TreeIndex};
 
 /// A deletion of fewer keys makes their tombstones at once: it copies no more than some leaves.
 const MARKED_KEYS_MIN: u64 = 64;
@@ -96,13 +97,20 @@ impl TxnChanges {
         self.delete(index, tx, KeySelection::Range(range))
     }
 
-    /// Each key is above the one before.
+    /// Each key is above the one before. If they are all the keys of a range, that is deleted.
     pub(crate) fn delete_keys<T>(
         &mut self,
         index: &mut impl TreeIndex,
         tx: &mut dyn WriteTx<T>,
         keys: &[Bytes],
     ) -> Result<u64> {
+        if let ([first, .., last], true) = (keys, keys.len() as u64 >= MARKED_KEYS_MIN) {
+            let behind_last = [last, &[0][..]].concat();
+            let range = KeyRange::new(first, &behind_last);
+            if has_exactly(index, range, keys) {
+                return self.delete_range(index, tx, range);
+            }
+        }
         self.delete(index, tx, KeySelection::Sorted(keys))
     }
 
@@ -166,6 +174,20 @@ impl TxnChanges {
     fn next_revision(&self) -> Revision {
         Revision::new(self.base_revision + 1, self.changes.len() as i64)
     }
+}
+
+/// Whether the keys of `range` that have a value are these.
+fn has_exactly(index: &impl TreeIndex, range: KeyRange<'_>, keys: &[Bytes]) -> bool {
+    if index.live_count(range) != Some(keys.len() as u64) {
+        return false;
+    }
+    let mut expected = keys.iter();
+    let mut are_same = true;
+    index.snapshot().walk(range, i64::MAX, &mut |key, _| {
+        are_same = expected.next().is_some_and(|expected| **expected == *key);
+        if are_same { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    are_same
 }
 
 /// Only the store writes records and the marks of compaction: a caller that does has a bug.

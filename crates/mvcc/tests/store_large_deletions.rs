@@ -131,7 +131,11 @@ fn random_txn(chance: &mut StdRng) -> Vec<Step> {
         3 => vec![put(chance)],
         4 => vec![Step::Delete(at, at + chance.random_range(0..KEYS))],
         5 => vec![Step::DeleteFrom(at)],
-        6 => vec![Step::DeleteKeys((at..KEYS).step_by(9).take(100).collect())],
+        6 => {
+            // All that there are from one on, or some of them.
+            let step = if chance.random() { 1 } else { 9 };
+            vec![Step::DeleteKeys((at..KEYS).step_by(step).take(100).collect())]
+        }
         // Puts before, between and behind deletions, which may have keys in common.
         _ => {
             let to = at + chance.random_range(0..KEYS);

@@ -1,4 +1,5 @@
-//! The thread that commits the store, runs compactions, and drops old states.
+//! The thread that commits the store, runs compactions, drops old states, and forgets the keys of
+//! leases that have ended.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -91,6 +92,7 @@ impl CommitThread {
             for wanted in work.try_iter() {
                 commits_now |= self.handle_command(wanted, shared)?;
             }
+            while shared.leases.forget_ended() {}
             let now = self.start.elapsed();
             let is_due = now.saturating_sub(self.last_tick) >= self.batch_interval;
             if !self.has_space_for_commit(commits_now || is_due, shared) {
