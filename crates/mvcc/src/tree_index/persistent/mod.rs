@@ -108,13 +108,16 @@ impl IndexSnapshot for PersistentSnapshot {
         if range.is_empty() {
             return;
         }
-        let mut visit_version = |key: &Key, version: Option<Version>| {
-            version.map_or(ControlFlow::Continue(()), |found| visit(key, found))
-        };
         let _ = if self.is_current_at(at) {
-            self.root.walk_live(range, &mut |slot| visit_version(&slot.key, slot.key_index.at(at)))
+            self.root.walk_live(range, &mut |slot| match slot.key_index.at(at) {
+                Some(found) => visit(&slot.key, found),
+                None => ControlFlow::Continue(()),
+            })
         } else {
-            self.root.walk(range, &mut |slot| visit_version(slot.key, slot.at(at)))
+            self.root.walk(range, &mut |slot| match slot.at(at) {
+                Some(found) => visit(slot.key, found),
+                None => ControlFlow::Continue(()),
+            })
         };
     }
 

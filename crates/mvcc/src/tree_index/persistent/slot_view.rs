@@ -1,7 +1,7 @@
 //! A key as a read sees it: its history, and the tombstone that a mark above gives it.
 //!
 //! ```text
-//!   child  [from "c" live 0 tombstones 7.4]        its keys were deleted at revision 7
+//!   child  [from "c" deleted 7.4]                  its keys were deleted at revision 7
 //!               │
 //!   leaf   [c {3.0}] [d {3.1 5.0t}] [e {4.0}]      c has 7.4t, d had no value, e has 7.5t
 //! ```
@@ -39,9 +39,9 @@ impl<'n> SlotView<'n> {
 
     #[inline]
     pub(super) fn at(&self, at: i64) -> Option<Version> {
-        match self.tombstone_at(at) {
-            Some(_) => None,
-            None => self.history.at(at),
+        match self.tombstone {
+            Some(tombstone) if tombstone.main <= at => None,
+            _ => self.history.at(at),
         }
     }
 
