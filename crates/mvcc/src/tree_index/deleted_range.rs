@@ -20,10 +20,11 @@ use super::persistent::PersistentSnapshot;
 use crate::revision::Revision;
 use crate::tombstone_records::{TombstoneBuffer, TombstoneRecord, TombstoneRecords};
 
-/// What a deletion keeps alive alone, at most, is one leaf with its path for each of its keys, and
-/// that only if all of them are changed before its records are written. The bound is a guess.
-const KEPT_BYTES_PER_KEY: u64 = 512;
-const KEPT_BYTES_MAX: u64 = 8 << 20;
+/// What a deletion keeps that the present tree has not: the nodes of two ways down, and later those
+/// that were changed since. How many that will be is a guess: some of those that have its keys.
+const TWO_WAYS_BYTES: u64 = 16 << 10;
+const CHANGED_BYTES_PER_KEY: u64 = 64;
+const CHANGED_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Clone)]
 pub struct DeletedRange {
@@ -105,7 +106,7 @@ impl ComputedRecords for DeletedRange {
     }
 
     fn memory_bytes(&self) -> u64 {
-        (self.count * KEPT_BYTES_PER_KEY).min(KEPT_BYTES_MAX)
+        TWO_WAYS_BYTES + CHANGED_BYTES_MAX.min(self.count * CHANGED_BYTES_PER_KEY)
     }
 }
 
