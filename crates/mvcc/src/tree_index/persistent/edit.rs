@@ -206,17 +206,23 @@ fn join_with_neighbour(children: &mut Arc<[Child]>, at: usize) {
     let pair = &mut Arc::make_mut(children)[left..left + 2];
     pair.iter_mut().for_each(Child::push_mark_down);
     let [first, second] = pair else { unreachable!("there are two children at least") };
+    let from = first.from.clone();
     let joined = match (&first.node, &second.node) {
         (Node::Leaf(a), Node::Leaf(b)) => {
             rebalance(a, b, LEAF_MAX).map(|half| half.map(|slots| child_of(Node::Leaf(slots))))
         }
         (Node::Inner(a), Node::Inner(b)) => {
-            rebalance(a, b, INNER_MAX).map(|half| half.map(|inner| child_of(Node::Inner(inner))))
+            // Where a first child begins had no meaning, and now one comes into the middle.
+            let mut b = b.to_vec();
+            b[0].from = second.from.clone();
+            rebalance(a, &b, INNER_MAX).map(|half| half.map(|inner| child_of(Node::Inner(inner))))
         }
         _ => unreachable!("all leaves are at the same depth"),
     };
     let (before, after) = (&children[..left], &children[left + 2..]);
-    let joined = joined.into_iter().flatten();
+    let mut joined = joined.into_iter().flatten();
+    let first = joined.next().map(|first| Child { from, ..first });
+    let joined = first.into_iter().chain(joined);
     *children = before.iter().cloned().chain(joined).chain(after.iter().cloned()).collect();
 }
 

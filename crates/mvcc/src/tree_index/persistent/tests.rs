@@ -275,6 +275,35 @@ proptest! {
         }
     }
 
+    /// Stretches of keys come, go with a compaction, and come again, so that inner nodes are joined.
+    #[test]
+    fn what_comes_and_goes_in_stretches_is_found(
+        steps in prop::collection::vec((0..3_u8, 0..1_500_u32, 1..300_u32), 1..40),
+    ) {
+        let mut index = filled(0..1_500);
+        let mut plain: BTreeMap<u32, i64> = (0..1_500).map(|number| (number, 1)).collect();
+        for ((kind, from, len), main) in steps.iter().zip((2..).step_by(2)) {
+            let numbers = *from..from + if *kind == 0 { 1 } else { *len };
+            if *kind == 2 {
+                remove(&mut index, numbers.clone(), main);
+                plain.retain(|number, _| !numbers.contains(number));
+            } else {
+                for number in numbers {
+                    let revision = Revision::new(main, i64::from(number));
+                    index.put(&key(number), revision, EncodedLen::of(9));
+                    plain.insert(number, main);
+                }
+            }
+            check(&index.current.root, true);
+        }
+        let snapshot = index.snapshot();
+        for number in 0..1_800 {
+            let found = snapshot.get(&key(number), i64::MAX).map(|found| found.modified.main);
+            prop_assert_eq!(found, plain.get(&number).copied(), "key {}", number);
+        }
+        prop_assert_eq!(snapshot.count(KeyRange::ALL, i64::MAX), plain.len() as u64);
+    }
+
     #[test]
     fn a_built_tree_keeps_them_too(keys in 0..2500_u32, kept in 0..2500_u32, runs in 1..4_u32) {
         let version = |number| {
@@ -317,6 +346,27 @@ fn a_tree_that_lost_its_keys_is_low_again() {
     assert!(full >= 4 && height(&index) <= 1, "{full} levels became {}", height(&index));
     assert_eq!(snapshot.count(KeyRange::ALL, 1), 20_000, "a snapshot outlasts a compaction");
     assert_eq!(snapshot.count(KeyRange::ALL, 2), 20);
+}
+
+fn remove(index: &mut PersistentIndex, numbers: std::ops::Range<u32>, main: i64) {
+    for number in numbers {
+        index.tombstone(&key(number), Revision::new(main, i64::from(number)));
+    }
+    compact_all(index, main + 1, 1_000);
+}
+
+/// Where a first child begins has no meaning, until a join of inner nodes brings it into a middle.
+#[test]
+fn a_key_below_a_first_child_is_found_when_inner_nodes_have_been_joined() {
+    let mut index = filled(0..400);
+    // The first leaf of an inner node is joined, so that it begins higher; then a lower key comes.
+    remove(&mut index, 64..74, 2);
+    index.put(&key(70), Revision::new(4, 0), EncodedLen::of(9));
+    remove(&mut index, 128..189, 5);
+    check(&index.current.root, true);
+    assert!(index.snapshot().get(&key(70), 7).is_some());
+    index.put(&key(70), Revision::new(8, 0), EncodedLen::of(9));
+    assert_eq!(index.snapshot().get(&key(70), 8).map(|found| found.version), Some(2));
 }
 
 #[test]
