@@ -14,11 +14,13 @@
 //!   nothing, also if another lease has the id by then.
 //! * The keys of a lease are sorted, because all members must delete them in one order.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use clearlane_engine::KeyRange;
 
 /// Where there is no leader to set a moment.
 pub(crate) const NEVER: Duration = Duration::MAX;
@@ -67,7 +69,7 @@ pub(crate) fn ttl_duration(ttl: i64) -> Duration {
 #[derive(Debug, Default)]
 pub(crate) struct LeaseMap {
     pub(crate) by_id: BTreeMap<i64, Lease>,
-    lease_of_key: HashMap<Bytes, i64>,
+    lease_of_key: BTreeMap<Bytes, i64>,
     /// Keys of leases that have ended, and how many of them are forgotten.
     ended: VecDeque<(Arc<[Bytes]>, usize)>,
 }
@@ -132,9 +134,17 @@ impl LeaseMap {
         }
     }
 
-    /// In no order, and with those of ended leases.
-    pub(crate) fn attached_keys(&self) -> impl Iterator<Item = &Bytes> {
-        self.lease_of_key.keys()
+    /// The first keys of a range that are attached to a lease are attached to none then. Returns
+    /// how many there were.
+    pub(crate) fn detach(&mut self, range: KeyRange<'_>, keys_max: usize) -> usize {
+        if range.is_empty() {
+            return 0;
+        }
+        let to = range.to.map_or(Bound::Unbounded, Bound::Excluded);
+        let within = self.lease_of_key.range::<[u8], _>((Bound::Included(range.from), to));
+        let keys: Vec<Bytes> = within.take(keys_max).map(|(key, _)| key.clone()).collect();
+        keys.iter().for_each(|key| self.attach(key, 0));
+        keys.len()
     }
 
     /// With those of ended leases that are not forgotten.

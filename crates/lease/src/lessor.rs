@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_contention::{Mutex, Registry};
-use clearlane_engine::Bucket;
-use clearlane_mvcc::{ChangeRun, Changes, DeletedRange, KeyLeases, LeasedKey, ReadTxn, WriteTxn};
+use clearlane_engine::{Bucket, KeyRange};
+use clearlane_mvcc::{ChangeRun, Changes, KeyLeases, LeasedKey, ReadTxn, WriteTxn};
 use clearlane_proto::etcdserverpb::LeaseCheckpoint;
 use clearlane_proto::{Message, leasepb};
 
@@ -350,7 +350,7 @@ impl KeyLeases for Lessor {
         let mut runs = changes.runs().peekable();
         while let Some(run) = runs.peek() {
             if let ChangeRun::DeletedRange(range) = run {
-                self.detach_all(range);
+                self.detach_all(range.range());
                 runs.next();
                 continue;
             }
@@ -367,21 +367,14 @@ impl KeyLeases for Lessor {
 }
 
 impl Lessor {
-    /// Goes through the keys of the range, or through those that have a lease if they are fewer.
-    fn detach_all(&self, range: &DeletedRange) {
-        let state = self.state.lock();
-        let keys: Vec<Bytes> = if (state.leases.attached_count() as u64) < range.count() {
-            let leased: Vec<Bytes> = state.leases.attached_keys().cloned().collect();
-            drop(state);
-            leased.into_iter().filter(|key| range.contains(key)).collect()
-        } else {
-            drop(state);
-            range.keys().collect()
-        };
-        for keys in keys.chunks(CHANGES_PER_LOCK) {
+    fn detach_all(&self, range: KeyRange<'_>) {
+        loop {
             let mut state = self.state.lock();
-            keys.iter().for_each(|key| state.leases.attach(key, 0));
+            let detached = state.leases.detach(range, CHANGES_PER_LOCK);
             self.attached_keys.store(state.leases.attached_count(), Ordering::Relaxed);
+            if detached < CHANGES_PER_LOCK {
+                return;
+            }
         }
     }
 }

@@ -101,7 +101,7 @@ impl<R: IndexedRead> ReadTxn for R {
             return Ok(false);
         }
         let first = Revision::new(after.saturating_add(1), 0).put_key();
-        let mut record = RecordKey::default();
+        let mut record = KeyOfRecord::default();
         try_range(self.tx(), Bucket::Key, KeyRange::starting_at(&first), |_, value| {
             record.clear();
             let decoded = record.merge(&*value);
@@ -122,7 +122,7 @@ impl<R: IndexedRead> ReadTxn for R {
 
 /// A record without the rest, which is not copied: a value may be long.
 #[derive(Clone, PartialEq, Message)]
-struct RecordKey {
+struct KeyOfRecord {
     #[prost(bytes = "vec", tag = "1")]
     key: Vec<u8>,
 }

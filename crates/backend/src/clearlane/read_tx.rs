@@ -57,9 +57,13 @@ impl<T> ReadTx for BackendState<T> {
             let changes = changes.iter().map(|(key, change)| (&**key, change.as_ref()));
             return merge::scan_merged(&*self.snapshot, changes, bucket, range, visit);
         }
-        if self.pending_records.first_key().is_none_or(|first| *range.from < *first)
+        let first = self.pending_records.first_key();
+        if first.is_none_or(|first| *range.from < *first)
             && merge::scan_engine(&*self.snapshot, bucket, range, visit)?.is_break()
         {
+            return Ok(());
+        }
+        if first.is_none_or(|first| range.to.is_some_and(|to| *to <= *first)) {
             return Ok(());
         }
         let _ = self.pending_records.visit_from(range.from, &mut |key, value| {

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The apply loop makes this with one look at the counts of the tree. Keys and records are made
-//! where they are read, some at a time, from any of them on. It keeps the tree from before alive,
-//! which shares all nodes with the present one that were not changed since.
+//! where they are read, some at a time, from any of them on. It keeps the nodes from before that
+//! have keys of the range; the present tree shares those that were not changed since.
 //! See `docs/decisions/mvcc-range-tombstones.md`.
 
 use std::fmt;
@@ -15,6 +15,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use clearlane_backend::{ComputedRecords, RecordKey};
+use clearlane_engine::KeyRange;
 
 use super::persistent::PersistentSnapshot;
 use crate::revision::Revision;
@@ -28,8 +29,11 @@ const CHANGED_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Clone)]
 pub struct DeletedRange {
+    /// The nodes that had keys of the range.
     before: PersistentSnapshot,
-    /// How many keys with a value came before the range.
+    from: Bytes,
+    to: Option<Bytes>,
+    /// How many keys with a value come before the range there.
     skip: u64,
     count: u64,
     first: Revision,
@@ -38,11 +42,12 @@ pub struct DeletedRange {
 impl DeletedRange {
     pub(super) fn new(
         before: PersistentSnapshot,
-        skip: u64,
-        count: u64,
+        range: KeyRange<'_>,
+        (skip, count): (u64, u64),
         first: Revision,
     ) -> DeletedRange {
-        DeletedRange { before, skip, count, first }
+        let (from, to) = (Bytes::copy_from_slice(range.from), range.to.map(Bytes::copy_from_slice));
+        DeletedRange { before, from, to, skip, count, first }
     }
 
     pub fn count(&self) -> u64 {
@@ -54,10 +59,9 @@ impl DeletedRange {
         self.first
     }
 
-    /// Whether it has deleted this key.
-    pub fn contains(&self, key: &[u8]) -> bool {
-        let before = self.before.live_rank(key);
-        before.is_some_and(|before| (self.skip..self.skip + self.count).contains(&before))
+    /// It deleted the keys in here that had a value.
+    pub fn range(&self) -> KeyRange<'_> {
+        KeyRange { from: &self.from, to: self.to.as_deref() }
     }
 
     pub fn keys(&self) -> impl Iterator<Item = Bytes> {

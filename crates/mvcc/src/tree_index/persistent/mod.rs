@@ -70,13 +70,6 @@ impl PersistentSnapshot {
         next
     }
 
-    /// How many keys below this one have a value at the newest revision; `None` if it has none
-    /// itself.
-    pub(super) fn live_rank(&self, key: &[u8]) -> Option<u64> {
-        let is_live = self.root.get(key)?.current().is_some();
-        is_live.then(|| self.root.live_below(key))
-    }
-
     /// Calls `visit` for the keys that have a value at the newest revision, after the first `skip`
     /// of them, until it breaks.
     pub(super) fn visit_live_after(
@@ -246,15 +239,18 @@ impl TreeIndex for PersistentIndex {
     }
 
     fn mark_deleted(&mut self, range: KeyRange<'_>, first: Revision) -> Option<DeletedRange> {
-        let before = self.current.clone();
-        let skip = before.root.live_below(range.from);
-        let count = if range.is_empty() { 0 } else { before.count_live(range) };
+        if range.is_empty() {
+            return Some(DeletedRange::new(PersistentSnapshot::default(), range, (0, 0), first));
+        }
+        let root = self.current.root.part(range);
+        let before = PersistentSnapshot { root, newest: self.current.newest };
+        let (skip, count) = (before.root.live_below(range.from), before.count_live(range));
         if count > 0 {
             let marked = mark::mark_range(&mut self.current.root, range, first);
-            debug_assert_eq!(marked, count, "the keys that were counted are those that are marked");
+            assert_eq!(marked, count, "the keys that were counted are those that are marked");
             self.advance(first);
         }
-        Some(DeletedRange::new(before, skip, count, first))
+        Some(DeletedRange::new(before, range, (skip, count), first))
     }
 
     fn restore(&mut self, runs: Vec<SortedRun>) {

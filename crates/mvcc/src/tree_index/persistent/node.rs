@@ -75,7 +75,7 @@ impl LiveKeys {
 impl Child {
     /// Their number changes. There is no mark.
     pub(super) fn change_live(&mut self, by: i64) {
-        debug_assert_eq!(self.live.mark(), None, "keys come or go below a mark");
+        assert!(self.live.mark().is_none(), "keys come or go below a mark");
         let count = self.live.count().checked_add_signed(by);
         self.live = LiveKeys::Count(count.expect("no fewer than none are live"));
     }
@@ -226,6 +226,25 @@ impl Node {
             }
         }
         ControlFlow::Continue(())
+    }
+
+    /// A tree with the nodes that may have keys of a range, and not the others: its boundary leaves
+    /// have keys that are not in the range. It is for looking into: an inner node of it may have a
+    /// single child.
+    pub(super) fn part(&self, range: KeyRange<'_>) -> Node {
+        let Node::Inner(children) = self else { return self.clone() };
+        let within = &children[children_in(children, range)];
+        let part_of = |(at, child): (usize, &Child)| {
+            // Only the children at its ends have keys that are not in the range.
+            let from = if at == 0 { range.from } else { &[] };
+            let to = range.to.filter(|_| at + 1 == within.len());
+            if (from, to) == (&[][..], None) || child.live.count() == 0 {
+                return child.clone();
+            }
+            let node = child.node.part(KeyRange { from, to });
+            Child { from: child.from.clone(), live: LiveKeys::Count(node.live()), node }
+        };
+        Node::Inner(within.iter().enumerate().map(part_of).collect())
     }
 
     /// The key that follows the first `keys` keys of `range`. Leaves that lie wholly in it are

@@ -141,10 +141,7 @@ impl Race {
 
 fn compare_deletion(deleted: &DeletedRange, keys: &[Vec<u8>]) {
     assert!(deleted.keys().eq(keys.iter().map(|key| &key[..])), "{deleted:?}");
-    for number in 0..KEYS + 1 {
-        let key = key(number);
-        assert_eq!(deleted.contains(&key), keys.binary_search(&key).is_ok(), "{number}");
-    }
+    assert!(keys.iter().all(|key| deleted.range().contains(key)), "{deleted:?}");
     for skip in [0, 1, 15, 16, 17, 100, keys.len().saturating_sub(1), keys.len()] {
         let records = deleted.clone().into_records(skip as u64).map(|record| record.key);
         assert!(records.eq(keys.iter().skip(skip).map(|key| &key[..])), "{deleted:?} from {skip}");
