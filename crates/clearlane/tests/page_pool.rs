@@ -1,4 +1,5 @@
-//! The program's allocator: the engine's pages lie in the pool, and memory moves in and out of it.
+//! The engine's pages lie in the allocator's pool, and one cache of them is all that it grows to. A
+//! process of its own: other tests would take buffers, too.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,8 +11,6 @@ use clearlane_engine::{Bucket, EngineKind, KeyRange, Options};
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
-/// What is allocated as a page is, an `Arc<[u8]>` of 4,096 bytes.
-const BUFFER_BYTES: usize = 4096 + 2 * size_of::<usize>();
 const CACHE_BYTES: usize = 4 << 20;
 
 #[test]
@@ -43,43 +42,4 @@ fn the_pages_of_the_engine_come_from_the_pool_whichever_thread_reads() {
     }
     let after = page_pool_bytes();
     assert!(after < 2 * CACHE_BYTES, "{after} bytes for a cache of {CACHE_BYTES}, {before} before");
-}
-
-#[test]
-fn a_vector_that_grows_through_the_size_of_a_page_keeps_what_it_has() {
-    let mut bytes: Vec<u8> = Vec::new();
-    for len in [1, BUFFER_BYTES - 1, BUFFER_BYTES, BUFFER_BYTES + 1, 3 * BUFFER_BYTES] {
-        bytes.reserve_exact(len - bytes.len());
-        bytes.extend((bytes.len()..len).map(|at| at as u8));
-        assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == at as u8), "{len} bytes");
-    }
-    for len in [BUFFER_BYTES + 1, BUFFER_BYTES, BUFFER_BYTES - 1, 1] {
-        bytes.truncate(len);
-        bytes.shrink_to_fit();
-        assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == at as u8), "{len} bytes");
-    }
-}
-
-#[test]
-fn zeroed_memory_is_zero_though_it_was_used_before() {
-    let used: Vec<Vec<u8>> = (0..200).map(|_| vec![0xff; BUFFER_BYTES]).collect();
-    drop(used);
-    for _ in 0..200 {
-        assert!(vec![0_u8; BUFFER_BYTES].iter().all(|byte| *byte == 0));
-    }
-}
-
-#[test]
-fn buffers_of_several_threads_are_not_the_same() {
-    let threads: Vec<_> = (1..=4_u8)
-        .map(|mark| {
-            thread::spawn(move || {
-                for _ in 0..200 {
-                    let mine: Vec<Vec<u8>> = (0..100).map(|_| vec![mark; BUFFER_BYTES]).collect();
-                    assert!(mine.iter().flatten().all(|byte| *byte == mark));
-                }
-            })
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }

@@ -18,6 +18,9 @@ use crate::replica::{Applier, CompactionConfig, NewStore, Replica, ReplicaInput}
 use crate::task_labels::COMMIT;
 use crate::trace::StepKind;
 
+/// Commands that are handled before the next commit and the next step of a compaction.
+const COMMANDS_MAX: usize = 64;
+
 #[derive(Debug)]
 pub(super) enum CommitCommand {
     /// Much is pending: commit now.
@@ -75,6 +78,7 @@ impl CommitThread {
     ) -> Result<()> {
         let _as = COMMIT.enter();
         let mut thread_trace = shared.trace.trace_thread(*COMMIT);
+        let mut commits_now = false;
         loop {
             // At least this often the disk's free space is checked.
             let look = self.batch_interval.min(CHECK_INTERVAL);
@@ -82,14 +86,14 @@ impl CommitThread {
                 if self.jobs.is_empty() { look } else { look.min(self.compaction_config.pause) };
             let wanted = work.recv_timeout(pause);
             thread_trace.end_step(StepKind::Idle);
-            let mut commits_now = match wanted {
-                Ok(wanted) => self.handle_command(wanted, shared)?,
-                Err(RecvTimeoutError::Timeout) => false,
+            match wanted {
+                Ok(wanted) => commits_now |= self.handle_command(wanted, shared)?,
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
-            };
-            // All that have come during the last commit. One commit is enough for them, and behind
-            // one each, states to be dropped would wait with the records that they keep.
-            for wanted in work.try_iter() {
+            }
+            // Those that have come during the last commit. One commit is enough for them, and
+            // behind one each, states to be dropped would wait with the records that they keep.
+            for wanted in work.try_iter().take(COMMANDS_MAX) {
                 commits_now |= self.handle_command(wanted, shared)?;
             }
             while shared.leases.forget_ended() {}
@@ -103,7 +107,8 @@ impl CommitThread {
             }
             thread_trace.end_step(StepKind::Running);
             let commit = Instant::now();
-            let has_committed = if commits_now {
+            // What is wanted stays so while there is no room.
+            let has_committed = if std::mem::take(&mut commits_now) {
                 self.store.commit()?;
                 true
             } else if is_due {
