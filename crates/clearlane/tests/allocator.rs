@@ -38,7 +38,7 @@ fn zeroed_memory_is_zero_though_it_was_used_before() {
 
 #[test]
 fn buffers_of_several_threads_are_not_the_same() {
-    let threads: Vec<_> = (1..=4_u8)
+    let threads: Vec<_> = (1..=12_u8)
         .map(|mark| {
             thread::spawn(move || {
                 for _ in 0..200 {

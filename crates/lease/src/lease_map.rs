@@ -10,8 +10,8 @@
 //! ```
 //!
 //! * A key that is among those of a lease has it in the holders. Those of a lease that has ended
-//!   stay in the holders until [`forget_ended`](LeaseMap::forget_ended) gets to them: they count for
-//!   nothing, also if another lease has the id by then.
+//!   stay in the holders until [`forget_ended`](LeaseMap::forget_ended) gets to them. They are
+//!   attached to nothing, also if another lease has the id by then.
 //! * The keys of a lease are sorted, because all members must delete them in one order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -82,24 +82,29 @@ impl LeaseMap {
         self.by_id.insert(id, lease);
     }
 
-    /// From now on no key is attached to it. Returns those that were.
-    pub(crate) fn end(&mut self, id: i64) -> Option<Arc<[Bytes]>> {
-        let keys = std::mem::take(&mut self.by_id.get_mut(&id)?.keys);
-        let keys: Arc<[Bytes]> = keys.into_iter().collect();
+    /// From now on no key is attached to it. Those that were are to be
+    /// [forgotten](LeaseMap::forget_later).
+    pub(crate) fn take_keys(&mut self, id: i64) -> Option<BTreeSet<Bytes>> {
+        Some(std::mem::take(&mut self.by_id.get_mut(&id)?.keys))
+    }
+
+    pub(crate) fn forget_later(&mut self, keys: Arc<[Bytes]>) {
         if !keys.is_empty() {
-            self.ended.push_back((Arc::clone(&keys), 0));
+            self.ended.push_back((keys, 0));
         }
-        Some(keys)
     }
 
+    /// Its keys were taken before.
     pub(crate) fn remove(&mut self, id: i64) -> Option<Lease> {
-        self.end(id)?;
-        self.by_id.remove(&id)
+        let lease = self.by_id.remove(&id)?;
+        assert!(lease.keys.is_empty(), "keys are attached to lease {id:x}, which is removed");
+        Some(lease)
     }
 
-    /// Takes this many keys of ended leases from the holders. Returns whether any are left.
-    pub(crate) fn forget_ended(&mut self, keys_max: usize) -> bool {
-        let Some((keys, forgotten)) = self.ended.front_mut() else { return false };
+    /// Takes this many keys of an ended lease from the holders. Returns the lease's keys, to be
+    /// dropped, when those were the last.
+    pub(crate) fn forget_ended(&mut self, keys_max: usize) -> Option<Arc<[Bytes]>> {
+        let (keys, forgotten) = self.ended.front_mut()?;
         let end = keys.len().min(*forgotten + keys_max);
         for key in &keys[*forgotten..end] {
             let lease = self.lease_of_key.get(key).and_then(|id| self.by_id.get(id));
@@ -108,9 +113,11 @@ impl LeaseMap {
             }
         }
         *forgotten = end;
-        if end == keys.len() {
-            self.ended.pop_front();
-        }
+        let is_last = end == keys.len();
+        if is_last { self.ended.pop_front().map(|(keys, _)| keys) } else { None }
+    }
+
+    pub(crate) fn has_ended_keys(&self) -> bool {
         !self.ended.is_empty()
     }
 
@@ -134,8 +141,8 @@ impl LeaseMap {
         }
     }
 
-    /// The first keys of a range that are attached to a lease are attached to none then. Returns
-    /// how many there were.
+    /// The first keys of a range that the holders have are attached to no lease then. Returns how
+    /// many there were.
     pub(crate) fn detach(&mut self, range: KeyRange<'_>, keys_max: usize) -> usize {
         if range.is_empty() {
             return 0;
@@ -161,6 +168,13 @@ mod tests {
         numbers.map(|number| Bytes::copy_from_slice(&[number])).collect()
     }
 
+    fn end(leases: &mut LeaseMap, id: i64) -> Arc<[Bytes]> {
+        let keys: Arc<[Bytes]> = leases.take_keys(id).unwrap().into_iter().collect();
+        leases.forget_later(Arc::clone(&keys));
+        assert!(leases.remove(id).is_some() && leases.remove(id).is_none());
+        keys
+    }
+
     #[test]
     fn the_keys_of_an_ended_lease_are_forgotten_some_at_a_time() {
         let mut leases = LeaseMap::default();
@@ -168,13 +182,14 @@ mod tests {
         leases.add(9, 60, 0);
         keys(0..10).iter().for_each(|key| leases.attach(key, 7));
         keys(8..12).iter().for_each(|key| leases.attach(key, 9));
-        assert!(leases.end(7).unwrap().iter().eq(&keys(0..8)));
-        assert_eq!((leases.by_id[&7].keys.len(), leases.attached_count()), (0, 12));
-        assert!(leases.remove(7).is_some() && leases.remove(7).is_none());
-        assert!(leases.forget_ended(3) && leases.forget_ended(3));
-        assert_eq!(leases.attached_count(), 6);
-        assert!(!leases.forget_ended(3) && !leases.forget_ended(3));
-        assert!(leases.attached_count() == 4 && leases.ended.is_empty());
+        let ended = end(&mut leases, 7);
+        assert!(ended.iter().eq(&keys(0..8)));
+        assert_eq!(leases.attached_count(), 12);
+        assert!(leases.forget_ended(3).is_none() && leases.forget_ended(3).is_none());
+        assert_eq!((leases.attached_count(), leases.has_ended_keys()), (6, true));
+        assert_eq!(leases.forget_ended(3), Some(ended));
+        assert_eq!((leases.attached_count(), leases.has_ended_keys()), (4, false));
+        assert_eq!(leases.forget_ended(3), None);
         assert!(leases.by_id[&9].keys.iter().eq(&keys(8..12)));
     }
 
@@ -183,18 +198,30 @@ mod tests {
         let mut leases = LeaseMap::default();
         leases.add(7, 60, 0);
         keys(0..4).iter().for_each(|key| leases.attach(key, 7));
-        leases.remove(7);
+        end(&mut leases, 7);
         leases.add(7, 60, 0);
         leases.add(9, 60, 0);
         // One of them again, one at another lease, one deleted, one left.
         leases.attach(&keys(0..1)[0], 7);
         leases.attach(&keys(1..2)[0], 9);
         leases.attach(&keys(2..3)[0], 0);
-        assert!(!leases.forget_ended(100));
+        assert!(leases.forget_ended(100).is_some());
         assert_eq!(leases.attached_count(), 2);
         assert!(leases.by_id[&7].keys.iter().eq(&keys(0..1)));
         assert!(leases.by_id[&9].keys.iter().eq(&keys(1..2)));
         leases.attach(&keys(0..1)[0], 0);
         assert!(leases.by_id[&7].keys.is_empty() && leases.attached_count() == 1);
+    }
+
+    #[test]
+    fn the_keys_of_a_range_are_detached() {
+        let mut leases = LeaseMap::default();
+        leases.add(7, 60, 0);
+        keys(0..10).iter().for_each(|key| leases.attach(key, 7));
+        assert_eq!(leases.detach(KeyRange::new(&[2], &[6]), 3), 3);
+        assert_eq!(leases.detach(KeyRange::new(&[2], &[6]), 3), 1);
+        assert_eq!(leases.detach(KeyRange::new(&[6], &[2]), 3), 0);
+        assert_eq!(leases.detach(KeyRange::starting_at(&[9]), 3), 1);
+        assert!(leases.by_id[&7].keys.iter().eq(&[keys(0..2), keys(6..9)].concat()));
     }
 }

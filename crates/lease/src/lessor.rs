@@ -4,18 +4,18 @@
 //!   the apply loop                    threads that answer          the raft loop
 //!   grant, start_expiry, delete,      renew, time_to_live,         promote, demote,
 //!   finish_delete, checkpoint,        keys, list                   due, next_due,
-//!   attach, restore                   forget_ended                 not_proposed
+//!   attach, restore                                                not_proposed
 //! ```
 //!
-//! The lock is not held while the store works or a disk is written. Revocation, in this order, so
-//! that a client that learns that a lease is gone does not find its keys:
+//! The lock is not held while the store works or a disk is written. A lease is revoked in this
+//! order, so that a client that learns that it is gone does not find its keys:
 //!
-//! 1. `delete`: the keys, sorted, and the record in bucket `lease`, in a write transaction of its
-//!    own. From here on they are attached to no lease.
-//! 2. The transaction ends. `finish_delete`: the lease is gone.
-//! 3. `forget_ended`, later and on another thread: what says of each key that it had this lease.
+//! 1. `delete`: keys, sorted, and record go, in a write transaction of its own that ends then.
+//! 2. `finish_delete`: the lease is gone.
+//! 3. `forget_ended`, later, by the commit thread: which lease each of those keys had.
 
 use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -31,8 +31,10 @@ use crate::lease_map::{Lease, LeaseMap, LeaseState, NEVER, ttl_duration};
 use crate::{Error, LeaseRejection, Result, TTL_MAX};
 
 const KEYS_PER_PAGE: usize = 1024;
-/// Changes of a transaction, or keys of an ended lease, for which the lock is taken once.
+/// Changes of a transaction for which the lock is taken once.
 const CHANGES_PER_LOCK: usize = 1024;
+/// Of keys of ended leases. They are many, and nothing waits for them.
+const FORGOTTEN_PER_LOCK: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -116,8 +118,13 @@ impl Lessor {
         for LeasedKey { key, lease } in keys {
             leases.attach(key, *lease);
         }
-        self.attached_keys.store(leases.attached_count(), Ordering::Relaxed);
-        *self.state.lock() = LessorState { leases, schedule: None };
+        let restored = LessorState { leases, schedule: None };
+        let mut state = self.state.lock();
+        self.attached_keys.store(restored.leases.attached_count(), Ordering::Relaxed);
+        let before = std::mem::replace(&mut *state, restored);
+        drop(state);
+        drop(before);
+        self.is_revoking.store(false, Ordering::Relaxed);
         Ok(())
     }
 
@@ -164,9 +171,11 @@ impl Lessor {
         id: i64,
         txn: &mut (dyn WriteTxn<A> + '_),
     ) -> Result<std::result::Result<(), LeaseRejection>> {
-        let Some(keys) = self.state.lock().leases.end(id) else {
+        let Some(keys) = self.state.lock().leases.take_keys(id) else {
             return Ok(Err(LeaseRejection::NotFound));
         };
+        let keys: Arc<[Bytes]> = keys.into_iter().collect();
+        self.state.lock().leases.forget_later(Arc::clone(&keys));
         self.is_revoking.store(true, Ordering::Relaxed);
         txn.delete_keys(&keys)?;
         txn.unset(Bucket::Lease, &id.to_be_bytes())?;
@@ -188,8 +197,12 @@ impl Lessor {
     /// Forgets some keys of leases that have ended. Returns whether there are more.
     pub fn forget_ended(&self) -> bool {
         let mut state = self.state.lock();
-        let has_more = state.leases.forget_ended(CHANGES_PER_LOCK);
+        let forgotten = state.leases.forget_ended(FORGOTTEN_PER_LOCK);
+        let has_more = state.leases.has_ended_keys();
         self.attached_keys.store(state.leases.attached_count(), Ordering::Relaxed);
+        drop(state);
+        // It may be the last owner of them all.
+        drop(forgotten);
         has_more
     }
 

@@ -99,6 +99,43 @@ fn a_lease_with_many_keys_takes_them_with_it() {
     assert_eq!(lab.lessor.count(), 1, "a lease outlives its keys");
 }
 
+/// All in one range, and more than are forgotten at a time. Some come again meanwhile.
+#[test]
+fn the_keys_of_a_revoked_lease_are_forgotten_later() {
+    let mut lab = lab(2);
+    let keys = 2_000_u32;
+    let key = |number: u32| format!("key/{number:05}").into_bytes();
+    let put = |lab: &TestLessor, numbers: std::ops::Range<u32>, lease: i64| {
+        lab.write(|txn| {
+            numbers.for_each(|number| txn.put(&key(number), b"", lease).unwrap());
+        });
+    };
+    put(&lab, 0..keys, 1);
+    let before = lab.store.begin_read().revision();
+    assert_eq!(lab.revoke(1), Ok(before + 1), "at one revision");
+    assert!(lab.keys().is_empty() && lab.lessor.count() == 1);
+    assert_eq!(lab.grant(1, 10), Ok(10));
+    assert_eq!(lab.lessor.key_count(1), 0, "another lease of this id");
+    put(&lab, 0..10, 1);
+    put(&lab, 10..20, 2);
+    put(&lab, 20..30, 0);
+    lab.write(|txn| assert_eq!(txn.delete_range(KeyRange::new(&key(5), &key(15))).unwrap(), 10));
+    let mut steps = 1;
+    while lab.lessor.forget_ended() {
+        put(&lab, 100 + steps..101 + steps, i64::from(steps % 3));
+        steps += 1;
+    }
+    assert!(steps > 5, "{steps} steps");
+    let states = lab.lessor.lease_states();
+    let of_first = (0..5).chain((101..100 + steps).filter(|number| (number - 100) % 3 == 1));
+    assert!(states[0].keys.iter().eq(&of_first.map(key).collect::<Vec<_>>()));
+    lab.store.commit().unwrap();
+    lab.crash();
+    assert_eq!(lab.lessor.lease_states(), states);
+    assert_eq!(lab.revoke(1).is_ok() && lab.revoke(2).is_ok(), true);
+    assert_eq!(lab.keys().len() as u32, 10 + (steps - 1) / 3);
+}
+
 /// Those that live must not keep the scan from finding those that do not.
 #[test]
 fn what_is_kept_alive_hides_nothing() {

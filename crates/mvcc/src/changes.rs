@@ -97,7 +97,7 @@ impl Changes {
     }
 
     /// About how much memory they keep when each is there as a [`Change`], found without a look at
-    /// the keys of a range. Meanwhile that keeps less: all of the tree from before, at most.
+    /// the keys of a range. Meanwhile that keeps less: the nodes that had its keys, at most.
     pub(crate) fn memory_bytes(&self) -> usize {
         let of_run = |run: &Run| match run {
             Run::Put(change) => change_size(change),

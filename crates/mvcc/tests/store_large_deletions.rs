@@ -131,10 +131,14 @@ fn random_txn(chance: &mut StdRng) -> Vec<Step> {
         3 => vec![put(chance)],
         4 => vec![Step::Delete(at, at + chance.random_range(0..KEYS))],
         5 => vec![Step::DeleteFrom(at)],
+        6 if chance.random() => {
+            vec![Step::DeleteKeys((at..KEYS).step_by(9).take(100).collect())]
+        }
+        // All keys that there are, in a range: some of them put by this transaction.
         6 => {
-            // All that there are from one on, or some of them.
-            let step = if chance.random() { 1 } else { 9 };
-            vec![Step::DeleteKeys((at..KEYS).step_by(step).take(100).collect())]
+            let numbers: Vec<u32> = (at..KEYS).take(100).collect();
+            let puts = numbers.iter().map(|number| Step::Put(*number, 1));
+            puts.chain([Step::DeleteKeys(numbers.clone())]).collect()
         }
         // Puts before, between and behind deletions, which may have keys in common.
         _ => {
@@ -304,5 +308,36 @@ fn watchers_get_each_event_once_in_order() {
         let unsynced = watch(1);
         assert!(events_of(&synced, &*watchable) == expected, "{queue_bytes_max}: synced");
         assert!(events_of(&unsynced, &*watchable) == expected, "{queue_bytes_max}: unsynced");
+    }
+}
+
+/// The keys of a revoked lease: as a range, exactly if they are all that have a value in it.
+#[test]
+fn keys_that_are_all_keys_of_a_range_are_deleted_as_one() {
+    let numbers = |numbers: std::ops::Range<u32>| numbers.collect::<Vec<u32>>();
+    let but = |without: u32| (0..100).filter(|number| *number != without).collect::<Vec<u32>>();
+    // What is there before, what has a tombstone, which keys are deleted, whether as a range.
+    let cases = [
+        (numbers(0..100), None, numbers(0..100), true),
+        (numbers(0..100), None, numbers(10..74), true),
+        (numbers(0..100), None, numbers(10..73), false),
+        (numbers(0..100), None, but(50), false),
+        (numbers(0..100), Some(50), but(50), true),
+        (numbers(0..100), Some(50), numbers(0..100), false),
+        (but(50), None, numbers(0..100), false),
+    ];
+    for (case, (there, tombstone, deleted, is_range)) in cases.into_iter().enumerate() {
+        let stores = [Era::Clearlane, Era::V3_5].map(TestStore::new);
+        let changes = stores.each_ref().map(|store| {
+            store.txn(&there.iter().map(|number| Step::Put(*number, 1)).collect::<Vec<_>>());
+            if let Some(number) = tombstone {
+                store.txn(&[Step::Delete(number, number + 1)]);
+            }
+            store.txn(&[Step::DeleteKeys(deleted.clone())]).1
+        });
+        assert_eq!(changes[0], changes[1], "case {case}");
+        let is_deleted_range = |run| matches!(run, ChangeRun::DeletedRange(_));
+        assert_eq!(changes[0].runs().any(is_deleted_range), is_range, "case {case}");
+        assert_eq!(stores[0].committed_records(), stores[1].committed_records(), "case {case}");
     }
 }

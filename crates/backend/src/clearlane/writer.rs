@@ -145,8 +145,8 @@ impl<T: Clone + Send + Sync + std::fmt::Debug + 'static> WriteTx<T> for Snapshot
 
     fn put_computed(&mut self, records: Arc<dyn ComputedRecords>) -> Result<()> {
         let count = records.count();
-        let first = RecordKey::checked_after(&records.key(0), self.writer.last_key.as_ref())?;
         assert!(count > 0, "a chunk has a record at least");
+        let first = RecordKey::checked_after(&records.key(0), self.writer.last_key.as_ref())?;
         let last = records.key(count - 1);
         debug_assert!(count == 1 || *first < *last, "keys of computed records rise");
         self.writer.last_key = Some(last);

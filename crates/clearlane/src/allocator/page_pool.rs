@@ -4,12 +4,12 @@
 //! page, and any other puts it out. With mimalloc a freed buffer goes back to the thread that made
 //! it, and waits there until that thread makes another one: while the threads of the read pool walk
 //! over the store, those of the network keep the room of all pages that they have read before. It
-//! also rounds 4,112 bytes up to 5,120. Here a freed buffer is the next one of any thread.
+//! also rounds 4,112 bytes up to 5,120. Here any thread takes what any other has freed.
 //!
-//! * Eight lists of free buffers, each with a lock. A thread begins at one of its own, passes over
-//!   those that are locked, and makes a buffer only when all others have none.
+//! * Eight lists of free buffers, each with a lock. A thread begins at its own, passes over those
+//!   that are locked, and makes a buffer when all others have none.
 //! * Under a lock is no other, but mimalloc's when 63 more buffers are wanted.
-//! * Memory stays: as many buffers as there were at once, with two stores open those of both.
+//! * Memory stays: about as many buffers as there were at once, with two stores open those of both.
 //!
 //! Figures are in `docs/decisions/clearlane-allocator.md`.
 
@@ -74,7 +74,10 @@ pub(super) fn is_for(layout: Layout) -> bool {
 pub(super) fn take() -> *mut u8 {
     let own = own_list();
     let freed = unlocked_from(own).find_map(|mut list| list.pop());
-    let buffer = freed.or_else(|| POOL[own].0.lock().cut());
+    let buffer = freed.or_else(|| {
+        let mut list = unlocked_or_own(own);
+        list.pop().or_else(|| list.cut())
+    });
     buffer.map_or(std::ptr::null_mut(), |buffer| buffer.cast().as_ptr())
 }
 
@@ -83,8 +86,7 @@ pub(super) fn take() -> *mut u8 {
 /// It came from [`take`], and is not used any more.
 pub(super) unsafe fn give_back(buffer: *mut u8) {
     let Some(buffer) = NonNull::new(buffer.cast::<FreeBuffer>()) else { return };
-    let own = own_list();
-    let mut list = unlocked_from(own).next().unwrap_or_else(|| POOL[own].0.lock());
+    let mut list = unlocked_or_own(own_list());
     // SAFETY: what the caller promises.
     unsafe { list.push(buffer) };
 }
@@ -107,6 +109,11 @@ fn own_list() -> usize {
 /// The lists from this one on, but those that another thread has locked.
 fn unlocked_from(own: usize) -> impl Iterator<Item = MutexGuard<'static, FreeBuffers>> {
     (0..LISTS).filter_map(move |at| POOL[(own + at) % LISTS].0.try_lock())
+}
+
+/// Waits only if all are locked.
+fn unlocked_or_own(own: usize) -> MutexGuard<'static, FreeBuffers> {
+    unlocked_from(own).next().unwrap_or_else(|| POOL[own].0.lock())
 }
 
 impl FreeBuffers {

@@ -296,6 +296,7 @@ impl Cluster {
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
         let time = machine.clock.elapsed(now);
         let Some(running) = &mut machine.running else { return Ok(()) };
+        running.applier.leases.forget_ended();
         let store = &running.applier.store;
         let committed =
             if is_timer { store.commit_if_due(time) } else { store.commit().map(|()| true) };

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clearlane_backend::DroppedStates;
@@ -18,8 +19,11 @@ use crate::replica::{Applier, CompactionConfig, NewStore, Replica, ReplicaInput}
 use crate::task_labels::COMMIT;
 use crate::trace::StepKind;
 
-/// Commands that are handled before the next commit and the next step of a compaction.
+/// Commands that are handled before the next commit and the next step of a compaction, besides the
+/// one that has ended the pause.
 const COMMANDS_MAX: usize = 64;
+/// Before the next commit, too.
+const FORGET_STEPS_MAX: usize = 16;
 
 #[derive(Debug)]
 pub(super) enum CommitCommand {
@@ -47,6 +51,8 @@ pub(super) struct CommitThread {
     /// When the commit interval was last checked.
     last_tick: Duration,
     disk_space_monitor: DiskSpaceMonitor,
+    /// There are keys of ended leases to be forgotten.
+    has_ended_leases: bool,
 }
 
 impl CommitThread {
@@ -67,6 +73,7 @@ impl CommitThread {
             next_step: Duration::ZERO,
             last_tick: Duration::ZERO,
             disk_space_monitor: DiskSpaceMonitor::new(replica.raft().bytes_after_durable()),
+            has_ended_leases: false,
         }
     }
 
@@ -82,8 +89,8 @@ impl CommitThread {
         loop {
             // At least this often the disk's free space is checked.
             let look = self.batch_interval.min(CHECK_INTERVAL);
-            let pause =
-                if self.jobs.is_empty() { look } else { look.min(self.compaction_config.pause) };
+            let is_busy = !self.jobs.is_empty() || self.has_ended_leases;
+            let pause = if is_busy { look.min(self.compaction_config.pause) } else { look };
             let wanted = work.recv_timeout(pause);
             thread_trace.end_step(StepKind::Idle);
             match wanted {
@@ -96,7 +103,7 @@ impl CommitThread {
             for wanted in work.try_iter().take(COMMANDS_MAX) {
                 commits_now |= self.handle_command(wanted, shared)?;
             }
-            while shared.leases.forget_ended() {}
+            self.forget_ended_leases(shared);
             let now = self.start.elapsed();
             let is_due = now.saturating_sub(self.last_tick) >= self.batch_interval;
             if !self.has_space_for_commit(commits_now || is_due, shared) {
@@ -129,6 +136,17 @@ impl CommitThread {
             self.store.commit()?;
         }
         Ok(())
+    }
+
+    /// Some at a time: a put with a lease, or of a key with one, waits for the same lock.
+    fn forget_ended_leases(&mut self, shared: &ServerState) {
+        for _ in 0..FORGET_STEPS_MAX {
+            self.has_ended_leases = shared.leases.forget_ended();
+            if !self.has_ended_leases {
+                break;
+            }
+            thread::yield_now();
+        }
     }
 
     fn report_commit(&self, shared: &ServerState) -> Result<()> {

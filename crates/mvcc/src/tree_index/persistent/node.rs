@@ -228,9 +228,9 @@ impl Node {
         ControlFlow::Continue(())
     }
 
-    /// A tree with the nodes that may have keys of a range, and not the others: its boundary leaves
-    /// have keys that are not in the range. It is for looking into: an inner node of it may have a
-    /// single child.
+    /// A tree with the nodes that have live keys, if they may be of a range: its boundary leaves
+    /// have other keys, too. It is for looking for live keys: an inner node of it may have a single
+    /// child, and a leaf without any key may be in the place of a node without a live one.
     pub(super) fn part(&self, range: KeyRange<'_>) -> Node {
         let Node::Inner(children) = self else { return self.clone() };
         let within = &children[children_in(children, range)];
@@ -238,10 +238,11 @@ impl Node {
             // Only the children at its ends have keys that are not in the range.
             let from = if at == 0 { range.from } else { &[] };
             let to = range.to.filter(|_| at + 1 == within.len());
-            if (from, to) == (&[][..], None) || child.live.count() == 0 {
-                return child.clone();
-            }
-            let node = child.node.part(KeyRange { from, to });
+            let node = match (from, to) {
+                _ if child.live.count() == 0 => Node::default(),
+                ([], None) => return child.clone(),
+                _ => child.node.part(KeyRange { from, to }),
+            };
             Child { from: child.from.clone(), live: LiveKeys::Count(node.live()), node }
         };
         Node::Inner(within.iter().enumerate().map(part_of).collect())
