@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Uri, Version, header};
+use http::{HeaderValue, Request, Response, StatusCode, Uri, Version, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full};
 use tokio::sync::oneshot;
@@ -70,13 +70,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
 /// Sends a request, and reads its answer to the end, or of a watch what is enough. The error is a
 /// short text, by which errors are counted.
 pub async fn call(mut channel: Channel, call: Call) -> std::result::Result<ResponseStats, String> {
-    let broken = |error: tonic::transport::Error| innermost(&error);
-    std::future::poll_fn(|context| channel.poll_ready(context)).await.map_err(broken)?;
-    let (request, _open) = request(&call);
-    let answer = channel.call(request).await.map_err(broken)?;
-    if answer.status() != http::StatusCode::OK {
-        return Err(format!("HTTP status {}", answer.status().as_u16()));
-    }
+    let (answer, _open) = send(&mut channel, &call).await?;
     // An answer that is an error has no body, and its status is in the headers.
     let mut status = Status::from_header_map(answer.headers());
     let mut body = answer.into_body();
@@ -86,7 +80,7 @@ pub async fn call(mut channel: Channel, call: Call) -> std::result::Result<Respo
         enough.is_some_and(|events| scanner.stats().keys >= events)
     };
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|status| text(&status))?;
+        let frame = frame.map_err(text)?;
         match frame.into_data() {
             Ok(data) => {
                 scanner.feed(&data)?;
@@ -101,7 +95,7 @@ pub async fn call(mut channel: Channel, call: Call) -> std::result::Result<Respo
     }
     match status {
         None => return Err("the answer has no status".to_owned()),
-        Some(status) if status.code() != Code::Ok => return Err(text(&status)),
+        Some(status) if status.code() != Code::Ok => return Err(text(status)),
         Some(_) => {}
     }
     let seen = scanner.finish()?;
@@ -115,7 +109,7 @@ pub async fn call(mut channel: Channel, call: Call) -> std::result::Result<Respo
 #[derive(Debug)]
 pub struct UnreadAnswer {
     _body: Body,
-    _open: Option<oneshot::Sender<Infallible>>,
+    _open: OpenRequest,
 }
 
 /// Sends a request, and waits until its answer begins.
@@ -123,22 +117,36 @@ pub async fn call_unread(
     mut channel: Channel,
     call: &Call,
 ) -> std::result::Result<UnreadAnswer, String> {
-    let broken = |error: tonic::transport::Error| innermost(&error);
-    std::future::poll_fn(|context| channel.poll_ready(context)).await.map_err(broken)?;
-    let (request, open) = request(call);
-    let answer = channel.call(request).await.map_err(broken)?;
+    let (answer, open) = send(&mut channel, call).await?;
     match Status::from_header_map(answer.headers()) {
-        Some(status) if status.code() != Code::Ok => Err(text(&status)),
+        Some(status) if status.code() != Code::Ok => Err(text(status)),
         _ => Ok(UnreadAnswer { _body: answer.into_body(), _open: open }),
     }
 }
 
-fn text(status: &Status) -> String {
+pub(crate) fn text(status: Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }
 
-/// The request of a watch ends when what is returned beside it is dropped.
-fn request(call: &Call) -> (Request<Body>, Option<oneshot::Sender<Infallible>>) {
+/// The request of a watch ends when this is dropped. Others have none.
+type OpenRequest = Option<oneshot::Sender<Infallible>>;
+
+/// Waits until the answer begins. An error if its HTTP status is one.
+async fn send(
+    channel: &mut Channel,
+    call: &Call,
+) -> std::result::Result<(Response<Body>, OpenRequest), String> {
+    let broken = |error: tonic::transport::Error| innermost(&error);
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.map_err(broken)?;
+    let (request, open) = request(call);
+    let answer = channel.call(request).await.map_err(broken)?;
+    match answer.status() {
+        StatusCode::OK => Ok((answer, open)),
+        status => Err(format!("HTTP status {}", status.as_u16())),
+    }
+}
+
+fn request(call: &Call) -> (Request<Body>, OpenRequest) {
     let (message, path) = (call.body.clone(), Uri::from_static(call.path));
     match call.answer {
         ResponseShape::Message | ResponseShape::Stream => {

@@ -14,10 +14,10 @@ use clearlane_proto::etcdserverpb::{
 };
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use tonic::Status;
+use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::connection::{self, UnreadAnswer};
+use crate::connection::{self, UnreadAnswer, text};
 use crate::keys::{KeySpace, ValueGenerator};
 use crate::requests::{Call, range};
 use crate::response_scanner::ResponseShape;
@@ -186,10 +186,6 @@ fn pod(period: u64, number: u64) -> Bytes {
 
 fn event_names(end: &str, period: u64, number: u64) -> impl Iterator<Item = Bytes> {
     (0..LEASE_KEYS).map(move |key| format!("/day/events/{end}/{period}-{number}-{key}").into())
-}
-
-fn text(status: Status) -> String {
-    format!("{:?}: {}", status.code(), status.message())
 }
 
 async fn call(channel: Channel, call: Call) -> Done<u64> {
