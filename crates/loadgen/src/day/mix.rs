@@ -5,7 +5,7 @@ use rand::rngs::SmallRng;
 
 use super::job::Job;
 
-/// Fewer have not all kinds.
+/// With fewer, one per cent would be less than a request, and counts as one.
 pub const REQUESTS_MIN: u64 = 100;
 
 /// How many there are of each kind in a period; no more of any in one period than in another.
@@ -39,7 +39,7 @@ impl Mix {
             revoked_leases: percent(1),
             expiring_leases: requests.div_ceil(400),
             keep_alives: percent(2),
-            gets: percent(12),
+            gets: percent(13),
             old_gets: percent(3),
             lists: 2,
             old_lists: 1,
@@ -114,6 +114,19 @@ mod tests {
         };
         let (created, deleted) = (of(6, "a creation"), of(7, "a deletion"));
         assert!(created.len() as u64 == Mix::of(4000).created && created == deleted);
+    }
+
+    #[test]
+    fn the_requests_add_up() {
+        let mix = Mix::of(4000);
+        let puts = mix.updates + mix.compared_updates + 2 * mix.created;
+        let leases = 5 * mix.revoked_leases + 4 * mix.expiring_leases + mix.keep_alives;
+        let gets = mix.gets + mix.old_gets;
+        assert_eq!((puts, leases, gets), (2960, 320, 640));
+        // Lists of 10,000 keys have 20 pages.
+        let pages = 20 * (mix.lists + mix.old_lists);
+        let rest = pages + mix.catch_ups + mix.slow_watches + mix.connections;
+        assert!((75..=80).contains(&rest), "{mix:?}");
     }
 
     #[test]

@@ -161,7 +161,7 @@ impl Load {
     async fn run_period(&mut self, period: u64) -> Result<()> {
         let mut jobs = period_jobs(&self.mix, period, self.options.keys, &mut self.rng);
         jobs.shuffle(&mut self.rng);
-        let context = Arc::new(self.context());
+        let context = Arc::new(self.context(period));
         self.open_slow_watches(&context).await?;
         self.requests += run_jobs(&self.channels, jobs, &context).await?;
 
@@ -179,13 +179,14 @@ impl Load {
         Ok(())
     }
 
-    fn context(&self) -> JobContext {
+    fn context(&self, period: u64) -> JobContext {
         JobContext {
             space: self.space.clone(),
             endpoint: self.options.endpoint.clone(),
             kept_leases: Arc::clone(&self.kept_leases),
             old_revision: self.period_ends[0],
             updates: self.mix.updates + self.mix.compared_updates,
+            period,
             values: ValueGenerator::new(self.space.value, self.options.seed),
         }
     }
@@ -229,7 +230,7 @@ impl Load {
         self.slow_watches.clear();
         let last = self.options.hours * PERIODS_PER_HOUR - 1;
         let jobs = mix::deletions(&self.mix, last).collect();
-        self.requests += run_jobs(&self.channels, jobs, &Arc::new(self.context())).await?;
+        self.requests += run_jobs(&self.channels, jobs, &Arc::new(self.context(last))).await?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             let live = self.sampler.live_counts().await?;
