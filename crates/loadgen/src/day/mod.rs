@@ -36,7 +36,6 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 pub use self::curves::{markdown, svg};
@@ -47,12 +46,13 @@ pub use self::report::DayReport;
 pub use self::sample::Sample;
 use self::sample::{LiveCounts, Sampler};
 pub use self::verdict::{HOURS_MIN, Verdict, Windows};
+use crate::connection::{self, text};
 use crate::fill::fill;
 use crate::keys::{KeySpace, Sizes, ValueGenerator};
 use crate::process::Process;
 use crate::requests::{Call, range};
 use crate::response_scanner::ResponseShape;
-use crate::{Error, Result, connection};
+use crate::{Error, Result};
 
 pub const PERIODS_PER_HOUR: u64 = 12;
 
@@ -66,8 +66,11 @@ const KEPT_TTL_SECONDS: i64 = 24 * 60 * 60;
 const IN_FLIGHT: u64 = 8;
 /// A slow watch is closed when it has been open for so many periods.
 const SLOW_PERIODS: usize = 3;
-/// Any job, and the end of the last leases and watches.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Of a snapshot or a defragmentation: they take longer the larger the database is.
+const LONG_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
+/// For the last leases and watches.
+const END_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub struct DayOptions {
@@ -171,11 +174,13 @@ impl Load {
         let compaction = CompactionRequest { revision: self.period_ends[1], physical: true };
         // In the first period there is no revision yet that is old.
         if period > 0 {
-            let compacted = KvClient::new(channel).compact(compaction).await;
-            compacted.map_err(|status| failed("a compaction", &status))?;
+            let mut client = KvClient::new(channel);
+            let compacted = async { client.compact(compaction).await.map_err(text) };
+            answered("a compaction", ANSWER_TIMEOUT, compacted).await?;
+            self.requests += 1;
         }
         self.period_ends = [self.period_ends[1], end];
-        self.requests += 2;
+        self.requests += 1;
         Ok(())
     }
 
@@ -195,7 +200,8 @@ impl Load {
     async fn open_slow_watches(&mut self, context: &JobContext) -> Result<()> {
         let mut opened = Vec::new();
         for _ in 0..self.mix.slow_watches {
-            opened.push(context.open_slow_watch().await.map_err(Error::Server)?);
+            let watch = context.open_slow_watch();
+            opened.push(answered("a watch that is not read", ANSWER_TIMEOUT, watch).await?);
         }
         self.requests += self.mix.slow_watches;
         self.slow_watches.push_back(opened);
@@ -212,13 +218,14 @@ impl Load {
             let call = Call::new(path, &SnapshotRequest::default(), None);
             let taken =
                 connection::call(channel.clone(), Call { answer: ResponseShape::Stream, ..call });
-            taken.await.map_err(|why| Error::Server(format!("a snapshot failed: {why}")))?;
+            answered("a snapshot", LONG_ANSWER_TIMEOUT, taken).await?;
             self.requests += 1;
         }
         if self.options.defragment_hour == Some(hour) {
             let mut client = MaintenanceClient::new(channel);
-            let defragmented = client.defragment(DefragmentRequest {}).await;
-            defragmented.map_err(|status| failed("a defragmentation", &status))?;
+            let defragmented =
+                async { client.defragment(DefragmentRequest {}).await.map_err(text) };
+            answered("a defragmentation", LONG_ANSWER_TIMEOUT, defragmented).await?;
             self.requests += 1;
         }
         Ok(())
@@ -231,7 +238,7 @@ impl Load {
         let last = self.options.hours * PERIODS_PER_HOUR - 1;
         let jobs = mix::deletions(&self.mix, last).collect();
         self.requests += run_jobs(&self.channels, jobs, &Arc::new(self.context(last))).await?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + END_TIMEOUT;
         loop {
             let live = self.sampler.live_counts().await?;
             if live == self.live_before {
@@ -247,8 +254,9 @@ impl Load {
 
 /// Of a linearizable read.
 async fn revision(channel: Channel, space: &KeySpace) -> Result<i64> {
-    let answer = KvClient::new(channel).range(range(space, 0, 1)).await;
-    let answer = answer.map_err(|status| failed("a range", &status))?;
+    let mut client = KvClient::new(channel);
+    let answer = async { client.range(range(space, 0, 1)).await.map_err(text) };
+    let answer = answered("a range for the revision", ANSWER_TIMEOUT, answer).await?;
     Ok(answer.into_inner().header.unwrap_or_default().revision)
 }
 
@@ -257,14 +265,24 @@ async fn grant_kept_leases(channel: Channel) -> Result<Arc<[i64]>> {
     let mut leases = Vec::new();
     for _ in 0..KEPT_LEASES {
         let grant = LeaseGrantRequest { ttl: KEPT_TTL_SECONDS, id: 0 };
-        let granted = client.lease_grant(grant).await;
-        leases.push(granted.map_err(|status| failed("a grant", &status))?.into_inner().id);
+        let granted = async { client.lease_grant(grant).await.map_err(text) };
+        leases.push(answered("a grant", ANSWER_TIMEOUT, granted).await?.into_inner().id);
     }
     Ok(leases.into())
 }
 
-fn failed(what: &str, status: &Status) -> Error {
-    Error::Server(format!("{what} failed: {:?}: {}", status.code(), status.message()))
+/// The error names `what`: it has failed, or has no answer within the limit.
+async fn answered<T>(
+    what: &str,
+    limit: Duration,
+    answer: impl Future<Output = std::result::Result<T, String>>,
+) -> Result<T> {
+    let why = match timeout(limit, answer).await {
+        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Err(why)) => why,
+        Err(_) => format!("no answer in {} s", limit.as_secs()),
+    };
+    Err(Error::Server(format!("{what} failed: {why}")))
 }
 
 /// Returns how many requests they were. The first that fails ends all.
@@ -278,11 +296,8 @@ async fn run_jobs(channels: &[Channel], jobs: Vec<Job>, context: &Arc<JobContext
             let (next, jobs) = &*jobs;
             let mut requests = 0;
             while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let done = timeout(PATIENCE, job.run(channel.clone(), &context)).await;
-                let why = || format!("no answer in {} s", PATIENCE.as_secs());
-                let done = done.unwrap_or_else(|_| Err(why()));
-                requests +=
-                    done.map_err(|why| Error::Server(format!("{} failed: {why}", job.name())))?;
+                let done = job.run(channel.clone(), &context);
+                requests += answered(job.name(), ANSWER_TIMEOUT, done).await?;
             }
             Ok(requests)
         });

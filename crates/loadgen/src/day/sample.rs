@@ -14,7 +14,8 @@ use clearlane_proto::etcdserverpb::{LeaseLeasesRequest, RangeRequest};
 use serde_json::{Value, json};
 use tonic::transport::{Channel, Endpoint};
 
-use super::{DayOptions, PATIENCE, failed};
+use super::{ANSWER_TIMEOUT, DayOptions, answered};
+use crate::connection::text;
 use crate::process::Process;
 use crate::{Error, Result};
 
@@ -176,32 +177,42 @@ impl Sampler {
         // From the smallest key on, without an end.
         let (key, range_end) = (Bytes::from_static(&[0]), Bytes::from_static(&[0]));
         let count = RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() };
-        let counted = KvClient::new(self.channel.clone()).range(count).await;
-        let counted = counted.map_err(|status| failed("a count", &status))?;
-        let mut leases = LeaseClient::new(self.channel.clone());
-        let listed = leases.lease_leases(LeaseLeasesRequest {}).await;
-        let listed = listed.map_err(|status| failed("a list of leases", &status))?;
+        let mut client = KvClient::new(self.channel.clone());
+        let counted = async { client.range(count).await.map_err(text) };
+        let counted = answered("a count of all keys", ANSWER_TIMEOUT, counted).await?;
         Ok(LiveCounts {
             keys: counted.into_inner().count.unsigned_abs(),
-            leases: listed.into_inner().leases.len() as u64,
+            leases: self.leases().await?,
             watchers: metric(page, "etcd_debugging_mvcc_watcher_total")?,
             watch_streams: metric(page, "etcd_debugging_mvcc_watch_stream_total")?,
         })
     }
 
+    /// How many there are.
+    pub(super) async fn leases(&self) -> Result<u64> {
+        let mut client = LeaseClient::new(self.channel.clone());
+        let listed = async { client.lease_leases(LeaseLeasesRequest {}).await.map_err(text) };
+        let listed = answered("a list of leases", ANSWER_TIMEOUT, listed).await?;
+        Ok(listed.into_inner().leases.len() as u64)
+    }
+
     /// `/metrics`, over a connection of its own.
     async fn page(&self) -> Result<String> {
         let address = self.endpoint.uri().authority().map_or("", |host| host.as_str()).to_owned();
-        let got = tokio::task::spawn_blocking(move || get_metrics(&address)).await;
-        let got = got.expect("it neither panics nor is stopped");
-        got.map_err(|error| Error::Server(format!("/metrics of {}: {error}", self.endpoint.uri())))
+        let got = async {
+            let got = tokio::task::spawn_blocking(move || get_metrics(&address)).await;
+            let got = got.expect("it neither panics nor is stopped");
+            got.map_err(|error| error.to_string())
+        };
+        let what = format!("/metrics of {}", self.endpoint.uri());
+        answered(&what, ANSWER_TIMEOUT, got).await
     }
 }
 
 /// By HTTP/1.0: its answer ends with the connection.
 fn get_metrics(address: &str) -> io::Result<String> {
     let mut socket = TcpStream::connect(address)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     write!(socket, "GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = String::new();
     socket.read_to_string(&mut answer)?;
