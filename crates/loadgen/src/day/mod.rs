@@ -5,12 +5,13 @@
 //!   prepare ─▶ 12 periods ─▶ sample ─▶ 12 periods ─▶ sample ... clean up ─▶ verdict ─▶ curves
 //! ```
 //!
-//! * A *period* stands for five minutes, an hour is [`PERIODS_PER_HOUR`] of them. At the end of
-//!   each as much is alive as at the end of any other, so what grows is kept without a reason.
-//! * Within a period the jobs are in random order, many at once.
+//! * A *period* stands for five minutes, an hour is [`PERIODS_PER_HOUR`] of them. Within a period
+//!   the jobs are in random order, many at once.
 //! * A period ends with a compaction of what is older than a period, as the API server of
 //!   Kubernetes has it every five minutes, and the next begins when that is gone from the disk.
-//! * Time to live is real time: leases that are left to expire do so within a few periods.
+//! * Time to live is real time, so an hour ends when the leases that expire are gone. Then there
+//!   are as many keys, leases and watch streams as after any other hour, and what grows is kept
+//!   without a reason. Of the watchers that are not read, compactions may have cancelled some.
 
 mod curves;
 mod job;
@@ -69,8 +70,9 @@ const SLOW_PERIODS: usize = 3;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Of a snapshot or a defragmentation: they take longer the larger the database is.
 const LONG_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
-/// For the last leases and watches.
+/// For leases and watches to be gone, when nothing else is under way.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug)]
 pub struct DayOptions {
@@ -228,7 +230,25 @@ impl Load {
             answered("a defragmentation", LONG_ANSWER_TIMEOUT, defragmented).await?;
             self.requests += 1;
         }
-        Ok(())
+        self.await_expiry().await
+    }
+
+    /// How many of the leases that expire are there depends on how fast the server is. So that
+    /// hours can be compared, none is in a sample.
+    async fn await_expiry(&self) -> Result<()> {
+        let deadline = Instant::now() + END_TIMEOUT;
+        let expected = self.live_before.leases;
+        loop {
+            let leases = self.sampler.leases().await?;
+            if leases <= expected {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let what = format!("{} leases have not expired", leases - expected);
+                return Err(Error::Server(format!("{what} in {} s", END_TIMEOUT.as_secs())));
+            }
+            sleep(POLL_INTERVAL).await;
+        }
     }
 
     /// Closes and deletes what the last periods have left, and returns what is then there beyond
@@ -247,7 +267,7 @@ impl Load {
             if Instant::now() >= deadline {
                 return Ok(Some(format!("{live}; before the first period {}", self.live_before)));
             }
-            sleep(Duration::from_millis(50)).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 }
