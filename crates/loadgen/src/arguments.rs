@@ -67,7 +67,7 @@ pub enum Subcommand {
     },
     /// Lists the kinds of expensive requests
     Rows,
-    /// Sends what a day of steady load has, and fails if the server's memory grows
+    /// Sends what a day of steady load has; fails if memory grows, or something is left over
     Day {
         #[command(flatten)]
         target: Target,

@@ -11,10 +11,11 @@ use clearlane_loadgen::connection::{endpoint, open};
 use clearlane_loadgen::day::{self, DayOptions, DayReport, REQUESTS_MIN};
 use clearlane_loadgen::process::Process;
 use clearlane_loadgen::{Error, Result};
-use clearlane_proto::etcdserverpb::RangeRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::{DeleteRangeRequest, RangeRequest};
 use clearlane_test_server::TestServer;
 use serde_json::Value;
+use tokio::sync::oneshot;
 
 const HOURS: u64 = 2;
 const KEYS: u64 = 700;
@@ -87,6 +88,33 @@ async fn a_server_that_is_gone_is_told() {
     assert!(matches!(&told, Error::Server(why) if why.starts_with("no connection to ")), "{told}");
 }
 
+/// A key that is missing fails the period.
+#[tokio::test]
+async fn a_day_that_fails_keeps_the_hours_before() {
+    let server = TestServer::start().await.unwrap();
+    let options = options(&server);
+    let channel = open(&options.endpoint, 1).await.unwrap().remove(0);
+    let (hour_is_over, is_over) = oneshot::channel();
+    let mut hour_is_over = Some(hour_is_over);
+    let tell = &mut |line: &str| {
+        if line.trim_start().starts_with("1 ") {
+            hour_is_over.take().unwrap().send(()).unwrap();
+        }
+    };
+    let deletion = async {
+        is_over.await.unwrap();
+        let (key, range_end) = ("/day/nodes/".into(), "/day/nodes0".into());
+        let all = DeleteRangeRequest { key, range_end, prev_kv: false };
+        KvClient::new(channel).delete_range(all).await.unwrap();
+    };
+    let (report, ()) = tokio::join!(day::run(options, tell), deletion);
+    let report = report.unwrap();
+    assert_eq!(report.samples.len(), 1);
+    let told = report.check().unwrap_err().to_string();
+    assert!(told.starts_with("the day has ended early, after 1 of 2 hours: a "), "{told}");
+    assert_eq!(DayReport::from_json(&report.json()), Ok(report));
+}
+
 fn program(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_clearlane-load")).args(arguments).output().unwrap()
 }
@@ -125,7 +153,7 @@ fn curves_tell_which_server_has_grown() {
     let table = String::from_utf8(both.stdout.clone()).unwrap();
     assert!(both.status.success(), "{}", stderr(&both));
     assert!(table.contains("\nsteady: the resident set stays within 5 %"), "{table}");
-    assert!(table.contains("\ngrows: the resident set has grown by 14.6 %; 5 % are"), "{table}");
+    assert!(table.contains("\ngrows: the resident set has grown by 14.6 %, 5 % are"), "{table}");
     assert_eq!(fs::read_to_string(svg).unwrap().matches("<polyline").count(), 2);
 
     fs::write(grows, "{").unwrap();

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Results go to the standard output, progress to the standard error if that is a terminal. The
-//! exit status is 1 if something went wrong, no class has answers, or a server has grown in a day,
-//! and 2 if the arguments are wrong.
+//! exit status is 1 if something went wrong, no class has answers, or a day has made a server grow
+//! or left something over, and 2 if the arguments are wrong.
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
@@ -108,14 +108,14 @@ async fn run_stall(row: Row, target: &Target, options: StallArguments) -> Result
     Ok(())
 }
 
-async fn run_day(target: &Target, options: DayArguments) -> Result<()> {
-    let DayArguments { pid, data_dir, hours, keys, requests, connections, .. } = options;
-    if let Some(hour) = options.defragment.filter(|hour| *hour > hours) {
+async fn run_day(target: &Target, arguments: DayArguments) -> Result<()> {
+    let DayArguments { pid, data_dir, hours, keys, requests, connections, .. } = arguments;
+    if let Some(hour) = arguments.defragment.filter(|hour| *hour > hours) {
         let allowed = format!("it must be at most {hours}, as --hours is");
         return Err(Error::Local(format!("--defragment {hour}: {allowed}")));
     }
-    let json = options.json.map(|path| create(&path)).transpose()?;
-    let order = DayOptions {
+    let json = arguments.json.map(|path| create(&path)).transpose()?;
+    let options = DayOptions {
         endpoint: connection::endpoint(&target.endpoint)?,
         process: Process::open(pid)?,
         data_dir,
@@ -124,16 +124,16 @@ async fn run_day(target: &Target, options: DayArguments) -> Result<()> {
         keys,
         requests,
         connections,
-        takes_snapshots: options.snapshots,
-        defragment_hour: options.defragment,
-        bound_percent: options.bound as f64,
+        takes_snapshots: arguments.snapshots,
+        defragment_hour: arguments.defragment,
+        bound_percent: arguments.bound as f64,
     };
     // A line that cannot be written any more does not end the day.
-    let report = day::run(order, &mut |line| _ = print_line(line)).await?;
-    print_line(report.lines().trim_end())?;
+    let report = day::run(options, &mut |line| _ = print_line(line)).await?;
     if let Some(mut file) = json {
         writeln!(file, "{:#}", report.json()).map_err(write_error)?;
     }
+    print_line(report.lines().trim_end())?;
     report.check()
 }
 

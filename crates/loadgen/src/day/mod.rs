@@ -96,24 +96,22 @@ pub struct DayOptions {
     pub bound_percent: f64,
 }
 
-/// `tell` is called with a line for each hour, after one with the names of the columns.
+/// `tell` is called with a line for each hour, after one with the names of the columns. Returns an
+/// error if the day cannot begin; one that ends it early is in the report, with the hours before.
 pub async fn run(options: DayOptions, tell: &mut dyn FnMut(&str)) -> Result<DayReport> {
     let mut load = Load::prepare(options).await?;
     tell(&Sample::head());
-    for hour in 1..=load.options.hours {
-        for period in (hour - 1) * PERIODS_PER_HOUR..hour * PERIODS_PER_HOUR {
-            load.run_period(period).await?;
+    let (left_over, ended_early) = match load.run(tell).await {
+        Ok(left_over) => (left_over, None),
+        Err(error) => {
+            let (done, hours) = (load.samples.len(), load.options.hours);
+            (None, Some(format!("after {done} of {hours} hours: {error}")))
         }
-        load.end_hour(hour).await?;
-        let sample = load.sampler.sample(hour, load.requests, load.begin.elapsed()).await?;
-        tell(&sample.line());
-        load.samples.push(sample);
-    }
-    let left_over = load.clean_up().await?;
+    };
     let Load { options, samples, .. } = load;
     let windows = Windows::of(options.hours);
     let DayOptions { bound_percent, keys, requests, seed, .. } = options;
-    Ok(DayReport { samples, windows, bound_percent, keys, requests, seed, left_over })
+    Ok(DayReport { samples, windows, bound_percent, keys, requests, seed, left_over, ended_early })
 }
 
 /// The day so far.
@@ -161,6 +159,20 @@ impl Load {
             channels,
             sampler,
         })
+    }
+
+    /// All hours. Returns what is left over.
+    async fn run(&mut self, tell: &mut dyn FnMut(&str)) -> Result<Option<String>> {
+        for hour in 1..=self.options.hours {
+            for period in (hour - 1) * PERIODS_PER_HOUR..hour * PERIODS_PER_HOUR {
+                self.run_period(period).await?;
+            }
+            self.end_hour(hour).await?;
+            let sample = self.sampler.sample(hour, self.requests, self.begin.elapsed()).await?;
+            tell(&sample.line());
+            self.samples.push(sample);
+        }
+        self.clean_up().await
     }
 
     async fn run_period(&mut self, period: u64) -> Result<()> {
@@ -265,7 +277,7 @@ impl Load {
                 return Ok(None);
             }
             if Instant::now() >= deadline {
-                return Ok(Some(format!("{live}; before the first period {}", self.live_before)));
+                return Ok(Some(format!("{live} (before the first period {})", self.live_before)));
             }
             sleep(POLL_INTERVAL).await;
         }

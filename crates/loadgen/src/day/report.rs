@@ -24,6 +24,8 @@ pub struct DayReport {
     pub seed: u64,
     /// What was there behind the last period and not before the first, if there was anything.
     pub left_over: Option<String>,
+    /// After how many hours, and why, if not all of the day was sent.
+    pub ended_early: Option<String>,
 }
 
 /// What is looked at, and printed.
@@ -70,20 +72,24 @@ impl DayReport {
         Verdict::of(&self.points(series), &self.windows)
     }
 
-    /// An error if memory has grown beyond the bound, or if something was left.
+    /// An error if the day has ended early, memory has grown beyond the bound, or something was
+    /// left; it names all of these that hold.
     pub fn check(&self) -> Result<()> {
-        let resident = self.verdict(Series::Resident);
-        let resident = resident.ok_or_else(|| Error::Local("there are no samples".to_owned()))?;
-        let bound = self.bound_percent;
-        if !resident.is_within(bound) {
-            let change = resident.change_percent;
-            let what = format!("the resident set has grown by {change:.1} %");
-            return Err(Error::Server(format!("{what}; {bound} % are allowed")));
-        }
-        match &self.left_over {
-            Some(what) => Err(Error::Server(format!("the load has ended, and there are {what}"))),
-            None => Ok(()),
-        }
+        let ended = self.ended_early.as_ref().map(|why| format!("the day has ended early, {why}"));
+        let left = self.left_over.as_ref();
+        let left = left.map(|what| format!("the load has ended, and there are {what}"));
+        let found: Vec<String> = [ended, self.growth(), left].into_iter().flatten().collect();
+        if found.is_empty() { Ok(()) } else { Err(Error::Server(found.join("; "))) }
+    }
+
+    /// `None` if it is within the bound, or not known because the day has ended early.
+    fn growth(&self) -> Option<String> {
+        let Some(resident) = self.verdict(Series::Resident) else {
+            return self.ended_early.is_none().then(|| "samples are missing".to_owned());
+        };
+        let (change, bound) = (resident.change_percent, self.bound_percent);
+        let what = || format!("the resident set has grown by {change:.1} %, {bound} % are allowed");
+        (!resident.is_within(bound)).then(what)
     }
 
     /// A line for each series.
@@ -112,6 +118,7 @@ impl DayReport {
             "seed": self.seed,
             "bound_percent": self.bound_percent,
             "left_over": self.left_over,
+            "ended_early": self.ended_early,
             "samples": self.samples.iter().map(Sample::json).collect::<Vec<_>>(),
         })
     }
@@ -135,6 +142,7 @@ impl DayReport {
             requests: number("requests")?,
             seed: number("seed")?,
             left_over: value["left_over"].as_str().map(str::to_owned),
+            ended_early: value["ended_early"].as_str().map(str::to_owned),
         })
     }
 }
@@ -168,6 +176,7 @@ pub(super) mod tests {
             requests: 4000,
             seed: 1,
             left_over: None,
+            ended_early: None,
         }
     }
 
@@ -175,16 +184,31 @@ pub(super) mod tests {
     fn memory_that_grows_fails() {
         assert_eq!(report(24, |_| 100).check(), Ok(()));
         let leak = report(24, |hour| 100 + 2 * hour).check();
-        let what = "the resident set has grown by 27.7 %; 5 % are allowed".to_owned();
+        let what = "the resident set has grown by 27.7 %, 5 % are allowed".to_owned();
         assert_eq!(leak, Err(Error::Server(what)));
     }
 
     #[test]
     fn what_is_left_fails() {
-        let left_over = Some("3 keys; before the first period 2 keys".to_owned());
-        let told = DayReport { left_over, ..report(24, |_| 100) }.check();
-        let what = "the load has ended, and there are 3 keys; before the first period 2 keys";
-        assert_eq!(told, Err(Error::Server(what.to_owned())));
+        let left_over = Some("3 keys (before the first period 2 keys)".to_owned());
+        let left = DayReport { left_over, ..report(24, |_| 100) };
+        let what = "the load has ended, and there are 3 keys (before the first period 2 keys)";
+        assert_eq!(left.check(), Err(Error::Server(what.to_owned())));
+        let grown = DayReport { samples: report(24, |hour| 100 + 2 * hour).samples, ..left };
+        let both = format!("the resident set has grown by 27.7 %, 5 % are allowed; {what}");
+        assert_eq!(grown.check(), Err(Error::Server(both)));
+    }
+
+    #[test]
+    fn a_day_that_has_ended_early_fails_and_keeps_its_samples() {
+        let ended_early = Some("after 2 of 24 hours: a put failed: no answer in 60 s".to_owned());
+        let ended = DayReport { ended_early, windows: Windows::of(24), ..report(2, |_| 100) };
+        let what = "the day has ended early, after 2 of 24 hours: a put failed: no answer in 60 s";
+        assert_eq!(ended.check(), Err(Error::Server(what.to_owned())));
+        assert_eq!((ended.lines(), ended.points(Series::Resident).len()), (String::new(), 2));
+        assert_eq!(DayReport::from_json(&ended.json()), Ok(ended));
+        let missing = DayReport { windows: Windows::of(24), ..report(2, |_| 100) };
+        assert_eq!(missing.check(), Err(Error::Server("samples are missing".to_owned())));
     }
 
     #[test]
