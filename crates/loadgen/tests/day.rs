@@ -156,6 +156,11 @@ fn curves_tell_which_server_has_grown() {
     assert!(table.contains("\ngrows: the resident set has grown by 14.6 %, 5 % are"), "{table}");
     assert_eq!(fs::read_to_string(svg).unwrap().matches("<polyline").count(), 2);
 
+    let nowhere = dir.path().join("gone/day.svg");
+    let told = program(&["curves", steady, "--svg", nowhere.to_str().unwrap()]);
+    assert_eq!(told.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&told.stdout).contains("steady: the resident set"), "{told:?}");
+
     fs::write(grows, "{").unwrap();
     let told = program(&["curves", grows]);
     assert_eq!(told.status.code(), Some(1));

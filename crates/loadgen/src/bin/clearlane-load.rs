@@ -146,10 +146,12 @@ fn print_curves(files: &[PathBuf], svg: Option<&Path>) -> Result<()> {
         Ok((name, DayReport::from_json(&value).map_err(of)?))
     });
     let days = days.collect::<Result<Vec<_>>>()?;
-    if let Some(path) = svg {
-        create(path)?.write_all(day::svg(&days).as_bytes()).map_err(write_error)?;
+    day::check_comparable(&days)?;
+    print_line(day::markdown(&days).trim_end())?;
+    match svg {
+        Some(path) => create(path)?.write_all(day::svg(&days).as_bytes()).map_err(write_error),
+        None => Ok(()),
     }
-    print_line(day::markdown(&days).trim_end())
 }
 
 fn no_answers() -> Error {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::report::{DayReport, Series, hours};
+use crate::{Error, Result};
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 420.0;
@@ -15,6 +16,24 @@ const GRID_LINES: u64 = 5;
 /// They stay apart for colour-blind readers, and have a pattern of dashes for print.
 const STYLES: [(&str, &str); 4] =
     [("#009e73", "none"), ("#d55e00", "9 3"), ("#0072b2", "2 3"), ("#e69f00", "9 3 2 3")];
+
+/// An error if they are not of the same hours, keys and requests.
+pub fn check_comparable(days: &[(String, DayReport)]) -> Result<()> {
+    let load = |day: &DayReport| {
+        let hours = *day.windows.late.end();
+        [("hours", hours), ("keys", day.keys), ("requests in a period", day.requests)]
+    };
+    let Some(((first, day), others)) = days.split_first() else { return Ok(()) };
+    for (name, other) in others {
+        for ((what, expected), (_, found)) in load(day).into_iter().zip(load(other)) {
+            if found != expected {
+                let why = format!("{name} has {found} {what}, {first} has {expected}");
+                return Err(Error::Local(format!("{why}: only equal days can be compared")));
+            }
+        }
+    }
+    Ok(())
+}
 
 /// The resident sets by the hour, from 0 on.
 pub fn svg(days: &[(String, DayReport)]) -> String {
@@ -131,7 +150,7 @@ fn caption(svg: &mut String, days: &[(String, DayReport)]) {
     let _ = writeln!(
         svg,
         "<text x=\"20\" y=\"{:.1}\" fill=\"#555\">Resident set at the end of each simulated hour, \
-         of 12 periods with a compaction each; {requests:.2} million requests in all.</text>",
+         of 12 periods with a compaction each; {requests:.2} million requests to each server.</text>",
         HEIGHT - 14.0,
     );
 }
@@ -198,6 +217,20 @@ mod tests {
             let (x, y): (f64, f64) = (x.parse().expect("a number"), y.parse().expect("a number"));
             assert!((LEFT..=RIGHT).contains(&x) && (TOP..=BOTTOM).contains(&y), "{point}");
         }
+    }
+
+    #[test]
+    fn days_of_another_load_are_refused() {
+        let mut days = days();
+        assert_eq!(check_comparable(&days), Ok(()));
+        days[1].1.requests = 5000;
+        let why = "a <b> has 5000 requests in a period, clearlane has 4000";
+        let told = Error::Local(format!("{why}: only equal days can be compared"));
+        assert_eq!(check_comparable(&days), Err(told));
+        days[1].1 = report(12, |_| 80);
+        let told = check_comparable(&days).expect_err("fewer hours").to_string();
+        assert!(told.starts_with("a <b> has 12 hours, clearlane has 24: "), "{told}");
+        assert_eq!(check_comparable(&[]), Ok(()));
     }
 
     #[test]

@@ -39,7 +39,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 
-pub use self::curves::{markdown, svg};
+pub use self::curves::{check_comparable, markdown, svg};
 use self::job::{Job, JobContext, SlowWatch};
 pub use self::mix::REQUESTS_MIN;
 use self::mix::{Mix, period_jobs};
