@@ -1,9 +1,10 @@
 //! What a server has at the end of an hour: memory from Linux, counts and sizes from itself.
 
 use std::fmt;
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ use crate::process::Process;
 use crate::{Error, Result};
 
 const MB: f64 = 1e6;
+/// Of `st_blocks`, whatever the blocks of the file system are.
+const BLOCK_BYTES: u64 = 512;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
@@ -31,7 +34,7 @@ pub struct Sample {
     pub resident_bytes: u64,
     pub db_bytes: u64,
     pub db_in_use_bytes: u64,
-    /// If the directory is known.
+    /// What the files of the directory take, if it is known.
     pub disk_bytes: Option<u64>,
     pub open_files: u64,
     pub live: LiveCounts,
@@ -231,19 +234,25 @@ fn metric(page: &str, name: &str) -> Result<u64> {
     value.map(|value| value as u64).ok_or_else(missing)
 }
 
-/// Of all files below. One that is removed meanwhile does not count.
+/// Of all files below. What is removed meanwhile does not count.
 fn directory_bytes(dir: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        bytes += match entry.metadata() {
-            Ok(about) if about.is_dir() => directory_bytes(&entry.path())?,
-            Ok(about) => about.len(),
+        bytes += match entry.and_then(|entry| entry_bytes(&entry)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-            Err(error) => return Err(error),
+            on_disk => on_disk?,
         };
     }
     Ok(bytes)
+}
+
+/// A file takes less than its length if parts of it were never written.
+fn entry_bytes(entry: &DirEntry) -> io::Result<u64> {
+    let about = entry.metadata()?;
+    match about.is_dir() {
+        true => directory_bytes(&entry.path()),
+        false => Ok(about.len().min(about.blocks() * BLOCK_BYTES)),
+    }
 }
 
 #[cfg(test)]
@@ -283,6 +292,10 @@ mod tests {
             fs::write(dir.path().join(name), b"12345").expect("a file");
         }
         assert_eq!(directory_bytes(dir.path()).expect("it is there"), 10);
+        let sparse = fs::File::create(dir.path().join("c")).expect("a file");
+        sparse.set_len(1 << 20).expect("a length");
+        let with_it = directory_bytes(dir.path()).expect("it is there");
+        assert!(with_it < 1 << 20, "{with_it}");
         assert!(directory_bytes(&dir.path().join("gone")).is_err());
     }
 }
