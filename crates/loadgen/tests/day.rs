@@ -22,8 +22,8 @@ const KEYS: u64 = 700;
 const KEPT_LEASES: u64 = 50;
 /// In each period, of [`REQUESTS_MIN`] requests.
 const CREATED: u64 = 12;
-/// The server shares this process with the driver and other tests: what it has grown is not looked
-/// at here.
+/// The server shares this process with the driver and other tests: `day_leak.rs` looks at what it
+/// has grown.
 const NO_BOUND: f64 = 10_000.0;
 
 fn options(server: &TestServer) -> DayOptions {
@@ -165,18 +165,6 @@ fn curves_tell_which_server_has_grown() {
     let told = program(&["curves", grows]);
     assert_eq!(told.status.code(), Some(1));
     assert!(stderr(&told).starts_with(&format!("clearlane-load: {grows}: EOF")), "{told:?}");
-}
-
-/// Memory that was touched and is kept, as a leak.
-#[tokio::test]
-async fn a_day_fails_if_memory_grows() {
-    let server = TestServer::start().await.unwrap();
-    let (mut leaked, order) = (Vec::new(), DayOptions { bound_percent: 5.0, ..options(&server) });
-    let leak = &mut |_: &str| leaked.push(vec![1_u8; 128 << 20]);
-    let report = day::run(order, leak).await.unwrap();
-    let told = report.check().unwrap_err().to_string();
-    assert!(told.starts_with("the resident set has grown by "), "{told}");
-    assert_eq!(leaked.len() as u64, HOURS + 1);
 }
 
 #[test]
