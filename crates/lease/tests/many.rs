@@ -132,7 +132,7 @@ fn the_keys_of_a_revoked_lease_are_forgotten_later() {
     lab.store.commit().unwrap();
     lab.crash();
     assert_eq!(lab.lessor.lease_states(), states);
-    assert_eq!(lab.revoke(1).is_ok() && lab.revoke(2).is_ok(), true);
+    assert!(lab.revoke(1).is_ok() && lab.revoke(2).is_ok());
     assert_eq!(lab.keys().len() as u32, 10 + (steps - 1) / 3);
 }
 
