@@ -10,11 +10,12 @@
 
 mod support;
 
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_backend::{Backend, Config, Era, Error, WriteTx};
+use clearlane_backend::{Backend, ComputedRecords, Config, Era, Error, RecordKey, WriteTx};
 use clearlane_engine::stream::{Exporter, Importer};
 use clearlane_engine::{Bucket, Engine, EngineKind, Options};
 use proptest::collection::vec;
@@ -47,6 +48,8 @@ enum Operation {
 enum RandomChange {
     /// The next record of bucket `key`, with a value of this length.
     Record(usize),
+    /// The next so many of them, computed.
+    Computed(u64),
     /// A record that is not above the last: refused.
     OldRecord,
     Put(Bucket, &'static str, u8),
@@ -57,6 +60,7 @@ fn change() -> impl Strategy<Value = RandomChange> {
     let place = || (prop::sample::select(&SMALL[..]), prop::sample::select(&NAMES[..]));
     prop_oneof![
         4 => (0..40_usize).prop_map(RandomChange::Record),
+        1 => (1..40_u64).prop_map(RandomChange::Computed),
         1 => Just(RandomChange::OldRecord),
         4 => (place(), any::<u8>()).prop_map(|((bucket, name), v)| RandomChange::Put(bucket, name, v)),
         1 => place().prop_map(|(bucket, name)| RandomChange::Delete(bucket, name)),
@@ -169,7 +173,11 @@ impl Race {
         for change in changes {
             let outcomes = sides.each_mut().map(|tx| apply(&mut **tx, change, next_record));
             assert_eq!(outcomes[0], outcomes[1]);
-            next_record += u64::from(matches!(change, RandomChange::Record(_)));
+            next_record += match change {
+                RandomChange::Record(_) => 1,
+                RandomChange::Computed(count) => *count,
+                _ => 0,
+            };
         }
         let [seen, expected] = sides.each_ref().map(|tx| contents::visible(&**tx).unwrap());
         assert_eq!(seen, expected, "a write transaction sees its own changes");
@@ -232,6 +240,9 @@ fn apply(
         RandomChange::Record(length) => {
             tx.put(Bucket::Key, record(next_record).as_bytes(), vec![b'r'; *length].into())
         }
+        RandomChange::Computed(count) => {
+            tx.put_computed(Arc::new(NumberedRecords { first: next_record, count: *count }))
+        }
         RandomChange::OldRecord => return put_old_record(tx),
         RandomChange::Put(bucket, name, value) => {
             tx.put(*bucket, name.as_bytes(), vec![*value].into())
@@ -243,6 +254,33 @@ fn apply(
 
 fn record(number: u64) -> String {
     format!("r{number:06}")
+}
+
+#[derive(Debug)]
+struct NumberedRecords {
+    first: u64,
+    count: u64,
+}
+
+impl ComputedRecords for NumberedRecords {
+    fn count(&self) -> u64 {
+        self.count
+    }
+
+    fn key(&self, skip: u64) -> RecordKey {
+        let (name, mut bytes) = (record(self.first + skip), [0; 18]);
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        RecordKey::from_prefix(bytes, name.len() as u8)
+    }
+
+    fn visit_values(&self, skip: u64, visit: &mut dyn FnMut(&Bytes) -> ControlFlow<()>) {
+        let value = |skip: u64| Bytes::from(vec![b'c'; (self.first + skip) as usize % 30]);
+        let _ = (skip..self.count).try_for_each(|skip| visit(&value(skip)));
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        10 * self.count
+    }
 }
 
 /// Below all others. With no record left there is nothing that it could be below: not tried.

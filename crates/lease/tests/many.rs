@@ -136,6 +136,35 @@ fn the_keys_of_a_revoked_lease_are_forgotten_later() {
     assert_eq!(lab.keys().len() as u32, 10 + (steps - 1) / 3);
 }
 
+/// All of them, some of them, one of them.
+#[test]
+fn keys_that_are_deleted_at_once_hang_on_no_lease() {
+    let lab = lab(2);
+    let key = |number: u32| format!("key/{number:05}").into_bytes();
+    for step in [1, 7, 3_000] {
+        lab.write(|txn| {
+            for number in 0..3_000_u32 {
+                let lease = i64::from(number.is_multiple_of(step));
+                txn.put(&key(number), b"", lease).unwrap();
+            }
+            txn.put(b"other", b"", 2).unwrap();
+        });
+        let has_lease = |number: &u32| number.is_multiple_of(step);
+        let leased = |from: u32, to: u32| (from..to).filter(has_lease).count();
+        assert_eq!(lab.lessor.key_count(1), leased(0, 3_000));
+        let (low, high) = (key(1_000), key(2_500));
+        lab.write(|txn| {
+            assert_eq!(txn.delete_range(KeyRange::new(&low, &high)).unwrap(), 1_500);
+            // A key that comes back in the same transaction has the lease of its put.
+            txn.put(&key(2_000), b"", 2).unwrap();
+        });
+        let left = leased(0, 1_000) + leased(2_500, 3_000);
+        assert_eq!((lab.lessor.key_count(1), lab.lessor.key_count(2)), (left, 2), "every {step}");
+        lab.write(|txn| txn.delete_range(KeyRange::ALL).map(drop).unwrap());
+        assert_eq!((lab.lessor.key_count(1), lab.lessor.key_count(2)), (0, 0), "every {step}");
+    }
+}
+
 /// Those that live must not keep the scan from finding those that do not.
 #[test]
 fn what_is_kept_alive_hides_nothing() {

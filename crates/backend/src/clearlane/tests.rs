@@ -23,7 +23,8 @@ use super::atomic_state::AtomicState;
 use super::writer::{CHANGE_OVERHEAD, RECORD_OVERHEAD, SHARED_RECORD_OVERHEAD};
 use super::{BackendState, Defragmentation, SnapshotBackend};
 use crate::clearlane::read_tx::SnapshotReadTx;
-use crate::{Backend, Config, PreCommit, ReadTx, WriteTx};
+use crate::record_key::RecordKey;
+use crate::{Backend, ComputedRecords, Config, PreCommit, ReadTx, WriteTx};
 
 type Map = BTreeMap<(Bucket, Bytes), Bytes>;
 type Entry = u64;
@@ -52,6 +53,38 @@ enum Step {
 
 /// `None` is a delete.
 type RecordChange = (Bucket, Bytes, Option<Bytes>);
+
+/// With this a value begins that is computed.
+const COMPUTED: &str = "computed";
+
+#[derive(Debug)]
+struct ComputedRecord {
+    key: RecordKey,
+    value: Bytes,
+}
+
+fn computed(key: &[u8], value: Bytes) -> Arc<dyn ComputedRecords> {
+    Arc::new(ComputedRecord { key: RecordKey::new(key).unwrap(), value })
+}
+
+impl ComputedRecords for ComputedRecord {
+    fn count(&self) -> u64 {
+        1
+    }
+
+    fn key(&self, _skip: u64) -> RecordKey {
+        self.key
+    }
+
+    fn visit_values(&self, skip: u64, visit: &mut dyn FnMut(&Bytes) -> ControlFlow<()>) {
+        assert_eq!(skip, 0, "there is one");
+        let _ = visit(&self.value);
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        7
+    }
+}
 
 fn put(bucket: Bucket, key: &str, value: &str) -> RecordChange {
     (bucket, Bytes::copy_from_slice(key.as_bytes()), Some(Bytes::copy_from_slice(value.as_bytes())))
@@ -304,6 +337,9 @@ impl OpenWriteTx<'_> {
     fn change(&mut self, changes: Vec<RecordChange>) {
         for (bucket, key, value) in &changes {
             match value {
+                Some(value) if value.starts_with(COMPUTED.as_bytes()) => {
+                    self.tx.put_computed(computed(key, value.clone())).unwrap();
+                }
                 Some(value) => self.tx.put(*bucket, key, value.clone()).unwrap(),
                 None => self.tx.delete(*bucket, key).unwrap(),
             }
@@ -375,6 +411,28 @@ fn records_that_share_a_buffer_are_read_as_others_and_count_as_less() {
 }
 
 #[test]
+fn computed_records_count_as_what_they_keep_and_come_in_order() {
+    let backend = fresh_backend();
+    let value = Bytes::from_static(b"value");
+    let mut tx = backend.begin_write().unwrap();
+    tx.put(Bucket::Key, b"r1", value.clone()).unwrap();
+    tx.put_computed(computed(b"r2", value.clone())).unwrap();
+    let counted = 2 + 5 + RECORD_OVERHEAD + 7;
+    for key in [b"r1", b"r2"] {
+        let refused = tx.put_computed(computed(key, value.clone())).unwrap_err();
+        assert!(matches!(refused, crate::Error::OutOfOrder { .. }), "{refused}");
+        let refused = tx.put(Bucket::Key, key, value.clone()).unwrap_err();
+        assert!(matches!(refused, crate::Error::OutOfOrder { .. }), "{refused}");
+    }
+    drop(tx.end(1).unwrap());
+    let state = backend.current.load();
+    assert_eq!((state.pending_ops(), state.pending_bytes()), (2, counted));
+    backend.commit().unwrap();
+    let state = backend.current.load();
+    assert_eq!((state.pending_ops(), state.pending_bytes()), (0, 0));
+}
+
+#[test]
 fn two_writes_and_two_commits_in_every_order_with_a_reader_opened_at_every_point() {
     let orders = (0_u32..1 << 12).filter(|order| order.count_ones() == 6);
     let mut run = 0;
@@ -412,6 +470,7 @@ fn applier_steps() -> Vec<Vec<Step>> {
         delete(Bucket::Meta, "a"),
         delete(Bucket::Lease, "b"),
         put(Bucket::Key, "r2", "2"),
+        put(Bucket::Key, "r3", COMPUTED),
         put(Bucket::Lease, "c", "2"),
     ];
     let transaction = |changes| [Step::OpenWrite, Step::Change(changes), Step::EndWrite];
@@ -489,7 +548,11 @@ fn random_write_step(world: &World<'_>, random: &mut StdRng, next_record: &mut u
     }
     let change = |_| match random.random_range(0..4) {
         0 => delete(*SMALL.choose(random).unwrap(), NAMES.choose(random).unwrap()),
-        1 => new_record(next_record),
+        1 if random.random() => new_record(next_record),
+        1 => {
+            let (bucket, key, _) = new_record(next_record);
+            (bucket, key, Some(Bytes::from(format!("{COMPUTED} {next_record}"))))
+        }
         _ => {
             let value = random.random_range(0..100).to_string();
             put(*SMALL.choose(random).unwrap(), NAMES.choose(random).unwrap(), &value)
