@@ -87,8 +87,6 @@ pub(super) enum Node {
     Inner(Arc<[Child]>),
 }
 
-pub(super) type SlotVisitor<'v> = dyn FnMut(SlotView<'_>) -> ControlFlow<()> + 'v;
-
 impl Default for Node {
     fn default() -> Node {
         Node::Leaf(Arc::new([]))
@@ -153,7 +151,11 @@ impl Node {
     }
 
     /// Calls `visit` for the slots of `range`, in key order, until it breaks.
-    pub(super) fn walk(&self, range: KeyRange<'_>, visit: &mut SlotVisitor<'_>) -> ControlFlow<()> {
+    pub(super) fn walk(
+        &self,
+        range: KeyRange<'_>,
+        visit: &mut impl FnMut(SlotView<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         self.walk_marked(range, None, visit)
     }
 
@@ -162,7 +164,7 @@ impl Node {
         &self,
         range: KeyRange<'_>,
         mark: Option<Revision>,
-        visit: &mut SlotVisitor<'_>,
+        visit: &mut impl FnMut(SlotView<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         match self {
             Node::Leaf(slots) => {
