@@ -275,7 +275,7 @@ proptest! {
         }
     }
 
-    /// Stretches of keys come, go with a compaction, and come again, so that inner nodes are joined.
+    /// Stretches of keys come, go with a compaction and come again, so that inner nodes are joined.
     #[test]
     fn what_comes_and_goes_in_stretches_is_found(
         steps in prop::collection::vec((0..3_u8, 0..1_500_u32, 1..300_u32), 1..40),
