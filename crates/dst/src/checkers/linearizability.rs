@@ -52,7 +52,9 @@ struct RevisionOrder<'h> {
     first_end: BTreeMap<i64, Micros>,
     last: i64,
     tries: usize,
-    failed: BTreeSet<(i64, Vec<usize>, Vec<i64>)>,
+    /// What was known where a gap could not be filled: its revision, the operations used before, the
+    /// records. The same operations at other revisions leave other records.
+    failed: BTreeSet<(i64, Vec<usize>, Vec<Record>)>,
 }
 
 impl<'h> RevisionOrder<'h> {
@@ -193,8 +195,8 @@ impl<'h> RevisionOrder<'h> {
         state: &StoreModel,
         used: &mut BTreeSet<usize>,
     ) -> CheckResult {
-        let modified = state.records.values().map(|record| record.mod_revision).collect();
-        let situation = (revision, used.iter().copied().collect(), modified);
+        let records = state.records.values().cloned().collect();
+        let situation = (revision, used.iter().copied().collect(), records);
         let unclaimed = violation(format!("no operation has made revision {revision}"));
         if self.failed.contains(&situation) {
             return Err(unclaimed);

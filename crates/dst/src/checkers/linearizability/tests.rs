@@ -154,6 +154,17 @@ fn gaps_are_filled_with_what_fits() {
         .fails("no operation has made revision 3");
 }
 
+/// The search tries "a" before "b" first, and then has to try them in the other order.
+#[test]
+fn the_same_operations_in_another_order_are_tried() {
+    HistoryBuilder::default()
+        .open(0, put("a"))
+        .open(0, put("b"))
+        .open(0, swap(Some("a"), "c"))
+        .done(1, 2, read(), read_reply(4, record("c", 2, 4, 3)))
+        .passes();
+}
+
 #[test]
 fn an_open_operation_happens_once() {
     HistoryBuilder::default()
