@@ -1,5 +1,30 @@
 //! May this user do that? Users, roles, permissions and tokens: etcd's `server/auth`.
+//!
+//! ```text
+//!   AuthStore ── state ──▶ AuthState   users, roles, enabled, revision: immutable, replaced as a whole
+//!       │                     └─▶ KeyRanges   what a user may read and write, merged from the roles
+//!       └── tokens ─────▶ SimpleTokens or JwtProvider   which user is this?
+//! ```
+//!
+//! * Users and roles are agreed through the log, and kept in etcd's buckets and format.
+//! * The caller passes the time, what is random, and the files of keys: nothing here reads or draws
+//!   them. Passwords come hashed; [`AuthStore::check_password`] alone sees one.
+//! * No password, hash or token is in a `Debug` output.
+//!
+//! `docs/auth.md` has the whole story.
 
+mod changes;
+pub mod checks;
+mod error;
 mod jwt;
+mod key_ranges;
+pub mod password;
+pub mod simple_tokens;
+mod state;
+mod store;
 
+pub use changes::{ChangeError, is_change, is_read};
+pub use error::{AuthRejection, Error, Result};
 pub use jwt::{JwtClaims, JwtError, JwtProvider, TOKEN_BYTES_MAX};
+pub use state::{AuthInfo, AuthState, ROOT};
+pub use store::{AuthChange, AuthConfig, AuthStore, TokenConfig, TokenProvider};

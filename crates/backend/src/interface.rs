@@ -209,6 +209,11 @@ pub trait Backend<T>: Send + Sync + Debug {
         self.begin_read()
     }
 
+    /// Runs `work` with `batchTx` locked; era `clearlane` has no such lock.
+    fn with_batch_locked(&self, work: &mut dyn FnMut()) {
+        work();
+    }
+
     /// Opens the write transaction, once the one before has ended. Era `clearlane`: with more than
     /// `pending_bytes_max` pending it first waits for a commit, or makes one.
     fn begin_write(&self) -> Result<Box<dyn WriteTx<T> + '_>>;

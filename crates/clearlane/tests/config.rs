@@ -147,7 +147,7 @@ fn lines(config: &Config) -> Vec<String> {
         format!("{:?}", config.checks),
         format!("{:?}", config.rpc.connections),
         format!("{:?}", member.replica.compaction),
-        format!("bcrypt: {}", config.rpc.bcrypt_cost),
+        format!("auth: {:?}", member.replica.auth),
         format!("http: {:?}", config.listen_clients_http),
         format!("log: {} {:?} {:?}", log.level, log.format, log.outputs),
     ];

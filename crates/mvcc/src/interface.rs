@@ -53,6 +53,12 @@ pub trait Store<A>: Send + Sync + Debug {
         self.begin_read()
     }
 
+    /// Runs `work` with the lock that etcd holds to look up a user: until 3.4 `batchTx`, for the
+    /// check of a password as well. The other eras hold none.
+    fn with_auth_lock(&self, work: &mut dyn FnMut()) {
+        work();
+    }
+
     /// Opens the write transaction, once the one before has ended.
     fn begin_write(&self) -> Result<Box<dyn WriteTxn<A> + '_>>;
 

@@ -1,66 +1,55 @@
-//! The service Auth, of a server that asks no client for a password.
+//! The service Auth: users, roles, whether they count, and tokens.
 //!
-//! Users and roles are kept ([`clearlane_server::auth_store`]), but passwords are not asked for
-//! yet. So enabling is refused after etcd's own checks: a client would rely on the answer
-//! "enabled".
+//! What is asked is read from this member, once it is fresh enough; what is changed goes through
+//! the log, and whether the user may is asked when that is applied. [`clearlane_auth`] keeps users
+//! and roles.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use clearlane_engine::Bucket;
-use clearlane_mvcc::ReadTxn;
+use clearlane_auth::checks::Checker;
+use clearlane_auth::password::{HashError, PASSWORD_BYTES_MAX};
+use clearlane_auth::{AuthRejection, AuthState};
 use clearlane_proto::etcdserverpb::auth_server::Auth;
 use clearlane_proto::etcdserverpb::{self as wire, ResponseHeader};
-use clearlane_server::Server;
-use clearlane_server::apply::ApplyError;
-use clearlane_server::auth_store::{self, AuthRejection};
+use clearlane_server::{PasswordError, Server};
 use tonic::{Request, Response, Status};
 
 use crate::context::propose;
+use crate::credentials::server_for;
 use crate::status::{self, Reply};
-
-/// Each step doubles the work of hashing a password. The default is etcd's.
-pub const BCRYPT_COST: u32 = 10;
-/// bcrypt ignores what is longer, and etcd refuses it.
-const PASSWORD_BYTES_MAX: usize = 72;
 
 pub(crate) struct AuthService {
     pub(crate) server: Server,
-    pub(crate) bcrypt_cost: u32,
 }
 
-impl AuthService {
-    /// A linearizable read of users and roles.
-    async fn read_auth<T>(
-        &self,
-        look: impl FnOnce(&(dyn ReadTxn + '_)) -> Result<T, ApplyError> + Send + 'static,
-    ) -> Result<(Option<ResponseHeader>, T), Status>
-    where
-        T: Send + 'static,
-    {
-        self.server.linearizable_read_notify().await.map_err(status::from_error)?;
-        let look = |read: &(dyn ReadTxn + '_)| (look(read), read.revision());
-        let (found, revision) = self.server.read_store(look).await.map_err(status::from_error)?;
-        Ok((self.server.header_at(revision), found.map_err(status::from_error)?))
-    }
+/// A linearizable read of users and roles.
+async fn read_users<T>(
+    server: &Server,
+    read: impl FnOnce(Checker<'_>, &AuthState) -> Result<T, AuthRejection>,
+) -> Result<(Option<ResponseHeader>, T), Status> {
+    let found = server.read_users(read).await.map_err(status::from_error)?;
+    let revision = server.store_revision().await.map_err(status::from_error)?;
+    Ok((server.header_at(revision), found))
 }
 
-/// The hash goes into the log. It takes long on purpose, and not on a network thread.
-async fn hash_password(password: String, cost: u32) -> Result<String, Status> {
-    if password.len() > PASSWORD_BYTES_MAX {
-        return Err(Status::unknown("bcrypt: password length exceeds 72 bytes"));
-    }
-    let work = move || bcrypt::hash(password, cost);
-    let failed = |error: &dyn std::fmt::Display| {
-        Status::internal(format!("the password cannot be hashed: {error}"))
+/// The hash goes into the log. Whether the user may change passwords is asked before, too: a hash
+/// costs much.
+async fn hash_password(server: &Server, password: String) -> Result<String, Status> {
+    let failed = |error: PasswordError| match error {
+        PasswordError::Hash(error @ HashError::TooLong) => Status::unknown(error.to_string()),
+        PasswordError::Hash(error) => Status::internal(error.to_string()),
+        PasswordError::Request(error) => status::from_error(error),
     };
-    let text = tokio::task::spawn_blocking(work).await.map_err(|error| failed(&error))?;
-    Ok(STANDARD.encode(text.map_err(|error| failed(&error))?))
+    if password.len() > PASSWORD_BYTES_MAX {
+        return Err(failed(HashError::TooLong.into()));
+    }
+    server.read_users(|user, _| user.admin()).await.map_err(status::from_error)?;
+    server.hash_password(password).await.map_err(failed)
 }
 
 /// For changes that need no preparation and are answered by a header alone.
 macro_rules! propose_and_answer_header {
     ($service:expr, $request:expr, $response:ident) => {{
-        let header = propose(&$service.server, $request.into_inner()).await?;
+        let server = server_for(&$service.server, &$request);
+        let header = propose(&server, $request.into_inner()).await?;
         Ok(Response::new(wire::$response { header }))
     }};
 }
@@ -69,46 +58,49 @@ macro_rules! propose_and_answer_header {
 impl Auth for AuthService {
     async fn auth_enable(
         &self,
-        _: Request<wire::AuthEnableRequest>,
+        request: Request<wire::AuthEnableRequest>,
     ) -> Reply<wire::AuthEnableResponse> {
-        self.read_auth(auth_store::check_can_enable).await?;
-        Err(Status::unimplemented("authentication is not served yet, and was not enabled"))
+        propose_and_answer_header!(self, request, AuthEnableResponse)
     }
 
     async fn auth_disable(
         &self,
-        _: Request<wire::AuthDisableRequest>,
+        request: Request<wire::AuthDisableRequest>,
     ) -> Reply<wire::AuthDisableResponse> {
-        let (header, ()) = self.read_auth(|_| Ok(())).await?;
-        Ok(Response::new(wire::AuthDisableResponse { header }))
+        propose_and_answer_header!(self, request, AuthDisableResponse)
     }
 
     async fn auth_status(
         &self,
-        _: Request<wire::AuthStatusRequest>,
+        request: Request<wire::AuthStatusRequest>,
     ) -> Reply<wire::AuthStatusResponse> {
-        let (header, auth_revision) = self.read_auth(auth_store::revision).await?;
-        Ok(Response::new(wire::AuthStatusResponse { header, enabled: false, auth_revision }))
+        let server = server_for(&self.server, &request);
+        let status = |_: Checker<'_>, state: &AuthState| Ok((state.enabled, state.revision));
+        let (header, (enabled, auth_revision)) = read_users(&server, status).await?;
+        Ok(Response::new(wire::AuthStatusResponse { header, enabled, auth_revision }))
     }
 
     async fn authenticate(
         &self,
-        _: Request<wire::AuthenticateRequest>,
+        request: Request<wire::AuthenticateRequest>,
     ) -> Reply<wire::AuthenticateResponse> {
-        Err(status::from_error(ApplyError::from(AuthRejection::NotEnabled)))
+        // Whatever token comes with it.
+        let response = self.server.authenticate(request.into_inner()).await;
+        response.map(Response::new).map_err(status::from_error)
     }
 
     async fn user_add(
         &self,
         request: Request<wire::AuthUserAddRequest>,
     ) -> Reply<wire::AuthUserAddResponse> {
+        let server = server_for(&self.server, &request);
         let mut add = request.into_inner();
         let password = std::mem::take(&mut add.password);
         add.hashed_password.clear();
         if !add.options.is_some_and(|options| options.no_password) {
-            add.hashed_password = hash_password(password, self.bcrypt_cost).await?;
+            add.hashed_password = hash_password(&server, password).await?;
         }
-        let header = propose(&self.server, add).await?;
+        let header = propose(&server, add).await?;
         Ok(Response::new(wire::AuthUserAddResponse { header }))
     }
 
@@ -116,17 +108,23 @@ impl Auth for AuthService {
         &self,
         request: Request<wire::AuthUserGetRequest>,
     ) -> Reply<wire::AuthUserGetResponse> {
+        let server = server_for(&self.server, &request);
         let name = request.into_inner().name;
-        let (header, user) = self.read_auth(move |read| auth_store::user(read, &name)).await?;
-        Ok(Response::new(wire::AuthUserGetResponse { header, roles: user.roles }))
+        let read = |user: Checker<'_>, state: &AuthState| {
+            user.user_get(&name)?;
+            state.roles_of(&name)
+        };
+        let (header, roles) = read_users(&server, read).await?;
+        Ok(Response::new(wire::AuthUserGetResponse { header, roles }))
     }
 
     async fn user_list(
         &self,
-        _: Request<wire::AuthUserListRequest>,
+        request: Request<wire::AuthUserListRequest>,
     ) -> Reply<wire::AuthUserListResponse> {
-        let names = |read: &(dyn ReadTxn + '_)| auth_store::names(read, Bucket::AuthUsers);
-        let (header, users) = self.read_auth(names).await?;
+        let server = server_for(&self.server, &request);
+        let read = |user: Checker<'_>, state: &AuthState| user.admin().map(|()| state.user_names());
+        let (header, users) = read_users(&server, read).await?;
         Ok(Response::new(wire::AuthUserListResponse { header, users }))
     }
 
@@ -137,14 +135,19 @@ impl Auth for AuthService {
         propose_and_answer_header!(self, request, AuthUserDeleteResponse)
     }
 
+    /// As in etcd an empty password is not hashed: with what is then stored no password is right.
     async fn user_change_password(
         &self,
         request: Request<wire::AuthUserChangePasswordRequest>,
     ) -> Reply<wire::AuthUserChangePasswordResponse> {
+        let server = server_for(&self.server, &request);
         let mut change = request.into_inner();
-        change.hashed_password =
-            hash_password(std::mem::take(&mut change.password), self.bcrypt_cost).await?;
-        let header = propose(&self.server, change).await?;
+        let password = std::mem::take(&mut change.password);
+        change.hashed_password.clear();
+        if !password.is_empty() {
+            change.hashed_password = hash_password(&server, password).await?;
+        }
+        let header = propose(&server, change).await?;
         Ok(Response::new(wire::AuthUserChangePasswordResponse { header }))
     }
 
@@ -173,18 +176,23 @@ impl Auth for AuthService {
         &self,
         request: Request<wire::AuthRoleGetRequest>,
     ) -> Reply<wire::AuthRoleGetResponse> {
+        let server = server_for(&self.server, &request);
         let role = request.into_inner().role;
-        let look = move |read: &(dyn ReadTxn + '_)| auth_store::permissions(read, &role);
-        let (header, perm) = self.read_auth(look).await?;
+        let read = |user: Checker<'_>, state: &AuthState| {
+            user.role_get(&role)?;
+            state.permissions_of(&role)
+        };
+        let (header, perm) = read_users(&server, read).await?;
         Ok(Response::new(wire::AuthRoleGetResponse { header, perm }))
     }
 
     async fn role_list(
         &self,
-        _: Request<wire::AuthRoleListRequest>,
+        request: Request<wire::AuthRoleListRequest>,
     ) -> Reply<wire::AuthRoleListResponse> {
-        let names = |read: &(dyn ReadTxn + '_)| auth_store::names(read, Bucket::AuthRoles);
-        let (header, roles) = self.read_auth(names).await?;
+        let server = server_for(&self.server, &request);
+        let read = |user: Checker<'_>, state: &AuthState| user.admin().map(|()| state.role_names());
+        let (header, roles) = read_users(&server, read).await?;
         Ok(Response::new(wire::AuthRoleListResponse { header, roles }))
     }
 
@@ -207,19 +215,5 @@ impl Auth for AuthService {
         request: Request<wire::AuthRoleRevokePermissionRequest>,
     ) -> Reply<wire::AuthRoleRevokePermissionResponse> {
         propose_and_answer_header!(self, request, AuthRoleRevokePermissionResponse)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_password_is_hashed_at_the_cost_that_was_set() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let text = runtime.block_on(hash_password("secret".to_owned(), 4)).unwrap();
-        let text = String::from_utf8(STANDARD.decode(text).unwrap()).unwrap();
-        assert_eq!(text.split('$').nth(2), Some("04"), "{text}");
-        assert!(bcrypt::verify("secret", &text).unwrap());
     }
 }

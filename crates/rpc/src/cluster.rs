@@ -23,6 +23,7 @@ use clearlane_server::{RequestError, Server};
 use tokio::time::{sleep, timeout};
 use tonic::{Request, Response, Status};
 
+use crate::credentials::server_for;
 use crate::lease::LEADER_RETRY_DELAY;
 use crate::status::{self, Reply};
 
@@ -159,10 +160,12 @@ fn quorum(voters: usize) -> usize {
 #[tonic::async_trait]
 impl Cluster for ClusterService {
     async fn member_add(&self, request: Request<MemberAddRequest>) -> Reply<MemberAddResponse> {
+        let user = server_for(&self.server, &request);
         let MemberAddRequest { peer_urls, is_learner } = request.into_inner();
         let changed = self.with_timeout(async {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let change = MemberChange::add(&peer_urls, is_learner, since.as_secs())?;
+            user.require(|user| user.admin()).await?;
             self.check_add(is_learner)?;
             Ok((change.id(), self.server.change_members(change).await?))
         });
@@ -175,8 +178,9 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberRemoveRequest>,
     ) -> Reply<MemberRemoveResponse> {
-        let id = request.get_ref().id;
+        let (user, id) = (server_for(&self.server, &request), request.get_ref().id);
         let changed = self.with_timeout(async {
+            user.require(|user| user.admin()).await?;
             self.check_remove(id)?;
             self.server.change_members(MemberChange::Remove { id }).await
         });
@@ -188,8 +192,10 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberUpdateRequest>,
     ) -> Reply<MemberUpdateResponse> {
+        let user = server_for(&self.server, &request);
         let MemberUpdateRequest { id, peer_urls } = request.into_inner();
         let changed = self.with_timeout(async {
+            user.require(|user| user.admin()).await?;
             // First whether there is such a member at all.
             self.server.threads().members().get(id).ok_or(MembershipRejection::NotFound)?;
             self.server.change_members(MemberChange::update(id, &peer_urls)?).await
@@ -202,6 +208,8 @@ impl Cluster for ClusterService {
         if request.get_ref().linearizable {
             self.with_timeout(self.server.linearizable_read_notify()).await?;
         }
+        let user = server_for(&self.server, &request);
+        user.require(|user| user.user()).await.map_err(status::from_error)?;
         let members = self.server.threads().members().iter().cloned().collect();
         Ok(Response::new(MemberListResponse { header: self.header(), members }))
     }
@@ -210,7 +218,12 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberPromoteRequest>,
     ) -> Reply<MemberPromoteResponse> {
-        let members = self.with_timeout(self.promote(request.get_ref().id)).await?;
+        let (user, id) = (server_for(&self.server, &request), request.get_ref().id);
+        let promoted = self.with_timeout(async {
+            user.require(|user| user.admin()).await?;
+            self.promote(id).await
+        });
+        let members = promoted.await?;
         Ok(Response::new(MemberPromoteResponse { header: self.header(), members }))
     }
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use clearlane_net::tls::ClientName;
 use clearlane_server::request_trace::RequestTrace;
 use clearlane_server::{Proposal, RequestError, Server};
 use http::HeaderMap;
@@ -10,6 +11,7 @@ use tonic::Status;
 use tonic::service::Routes;
 
 use crate::client_info::ClientInfo;
+use crate::credentials;
 use crate::interceptors::{self, RequiredRole};
 use crate::metrics::ThreadMetrics;
 use crate::status;
@@ -55,14 +57,21 @@ pub(crate) async fn propose<P: Proposal>(
 
 impl RequestContext {
     /// Fails if this member may not answer a call with this head.
-    pub(crate) fn start(member: &Server, head: &HeaderMap) -> Result<RequestContext, Status> {
+    pub(crate) fn start(
+        member: &Server,
+        head: &HeaderMap,
+        certificate: Option<&ClientName>,
+    ) -> Result<RequestContext, Status> {
         interceptors::check_member_can_serve(member, head, RequiredRole::Any)?;
         let trace =
             RequestTrace::start().with_number(member.threads().trace().next_request_number());
-        let member = match interceptors::grpc_timeout(head) {
+        let mut member = match interceptors::grpc_timeout(head) {
             Some(patience) => member.with_deadline(trace.time_limit_ns(patience)),
             None => member.clone(),
         };
+        if member.threads().auth().is_enabled() {
+            member = member.with_credentials(credentials::of_call(head, certificate));
+        }
         Ok(RequestContext { server: member, trace })
     }
 

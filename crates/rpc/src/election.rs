@@ -15,6 +15,7 @@ use clearlane_proto::v3electionpb::{
     ProclaimResponse, ResignRequest, ResignResponse,
 };
 use clearlane_server::RequestError;
+use clearlane_server::apply::RequestRejection;
 use clearlane_server::watch::Stream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -36,6 +37,11 @@ pub(crate) struct ElectionService {
 type ObserveSender = mpsc::Sender<Result<LeaderResponse, Status>>;
 
 impl ElectionService {
+    /// For the user of a call.
+    fn of<T>(&self, request: &Request<T>) -> ElectionService {
+        ElectionService { queue: self.queue.of(request) }
+    }
+
     async fn campaign_until_elected(
         &self,
         request: CampaignRequest,
@@ -108,6 +114,10 @@ async fn send(
     changes.send(Ok(response)).await.map_err(|_| RequestError::Stopped)
 }
 
+fn is_about_users(error: &RequestError) -> bool {
+    matches!(error, RequestError::Rejected(RequestRejection::Auth(_)))
+}
+
 fn entry_of(leader: Option<LeaderKey>) -> Result<LockQueueEntry, Status> {
     let missing = || Status::unknown("\"leader\" field must be provided");
     let LeaderKey { key, rev: create_revision, lease, .. } = leader.ok_or_else(missing)?;
@@ -119,21 +129,23 @@ impl Election for ElectionService {
     type ObserveStream = RequireLeaderStream<ReceiverStream<Result<LeaderResponse, Status>>>;
 
     async fn campaign(&self, request: Request<CampaignRequest>) -> Reply<CampaignResponse> {
-        let elected = self.campaign_until_elected(request.into_inner()).await;
+        let this = self.of(&request);
+        let elected = this.campaign_until_elected(request.into_inner()).await;
         elected.map(Response::new).map_err(client_error)
     }
 
     async fn proclaim(&self, request: Request<ProclaimRequest>) -> Reply<ProclaimResponse> {
+        let this = self.of(&request);
         let ProclaimRequest { leader, value } = request.into_inner();
         let place = entry_of(leader)?;
-        match self.queue.update_value(&place, value).await.map_err(client_error)? {
+        match this.queue.update_value(&place, value).await.map_err(client_error)? {
             (true, header) => Ok(Response::new(ProclaimResponse { header })),
             (false, _) => Err(Status::unknown("election: not leader")),
         }
     }
 
     async fn leader(&self, request: Request<LeaderRequest>) -> Reply<LeaderResponse> {
-        let found = self.queue.holder(&request.get_ref().name).await;
+        let found = self.of(&request).queue.holder(&request.get_ref().name).await;
         match found.map_err(client_error)? {
             (None, _) => Err(Status::unknown("election: no leader")),
             (kv, header) => Ok(Response::new(LeaderResponse { header: Some(header), kv })),
@@ -144,12 +156,13 @@ impl Election for ElectionService {
         let (changes, stream) = mpsc::channel(OBSERVE_BUFFER_LEN);
         let stream = ReceiverStream::new(stream);
         let stream = require_leader(&self.queue.server, request.metadata().as_ref(), stream);
-        let (service, name) = (self.clone(), request.into_inner().name);
+        let (service, name) = (self.of(&request), request.into_inner().name);
         tokio::spawn(async move {
             tokio::select! {
                 ended = service.observe_until_closed(&name, &changes) => {
-                    if let Err(error) = ended {
-                        // An observer that has gone does not get this.
+                    // As in etcd an observer that may not read the queue sees an end without an error.
+                    // One that has gone does not get this.
+                    if let Err(error) = ended && !is_about_users(&error) {
                         let _ = changes.send(Err(client_error(error))).await;
                     }
                 }
@@ -161,8 +174,9 @@ impl Election for ElectionService {
     }
 
     async fn resign(&self, request: Request<ResignRequest>) -> Reply<ResignResponse> {
+        let this = self.of(&request);
         let place = entry_of(request.into_inner().leader)?;
-        let header = self.queue.release(&place).await.map_err(client_error)?;
+        let header = this.queue.release(&place).await.map_err(client_error)?;
         Ok(Response::new(ResignResponse { header }))
     }
 }

@@ -72,16 +72,19 @@ pub(crate) async fn handle_call(
         Err(status) => return finish_call(Err(status), metrics),
     };
     let limit = message_bytes_max(&head.server);
-    let response = match RequestContext::start(&head.server, &head.headers) {
-        Err(status) => Err(status),
-        Ok(context) => match context.within_deadline(read_message(body, limit, is_packed)).await {
-            Err(status) | Ok(Err(status)) => Err(status),
-            Ok(Ok(message)) => {
-                metrics.received(message.len());
-                execute(kind, context, message, &head).await
+    let response =
+        match RequestContext::start(&head.server, &head.headers, head.client.name.as_ref()) {
+            Err(status) => Err(status),
+            Ok(context) => {
+                match context.within_deadline(read_message(body, limit, is_packed)).await {
+                    Err(status) | Ok(Err(status)) => Err(status),
+                    Ok(Ok(message)) => {
+                        metrics.received(message.len());
+                        execute(kind, context, message, &head).await
+                    }
+                }
             }
-        },
-    };
+        };
     let response = finish_call(response, metrics);
     if is_packed { gzip::compress_response(response) } else { response }
 }
@@ -98,10 +101,11 @@ pub(crate) async fn handle_message(
     message: Bytes,
 ) -> Response<ResponseBody> {
     metrics.received(message.len());
-    let response = match RequestContext::start(&head.server, &head.headers) {
-        Err(status) => Err(status),
-        Ok(context) => execute(kind, context, message, &head).await,
-    };
+    let response =
+        match RequestContext::start(&head.server, &head.headers, head.client.name.as_ref()) {
+            Err(status) => Err(status),
+            Ok(context) => execute(kind, context, message, &head).await,
+        };
     finish_call(response, metrics)
 }
 
@@ -208,7 +212,11 @@ async fn compact(
     request: CompactionRequest,
 ) -> Result<CompactionResponse, Status> {
     context.check_not_learner()?;
-    let response = context.server.compact(request).await;
+    let response = async {
+        context.server.require(|user| user.admin()).await?;
+        context.server.compact(request).await
+    };
+    let response = response.await;
     context.trace.end_stage(Stage::Apply);
     response.map_err(status::from_error)
 }

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use clearlane_net::tls::ClientName;
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeStreamResponse};
 use clearlane_server::Server;
 use clearlane_server::range_stream::RangeStream;
@@ -43,7 +44,9 @@ pub(crate) struct KvService {
 
 impl KvService {
     fn range_stream(&self, request: Request<RangeRequest>) -> Result<Response<PageStream>, Status> {
-        let context = RequestContext::start(&self.server, request.metadata().as_ref())?;
+        let certificate = request.extensions().get::<ClientName>();
+        let head = request.metadata().as_ref();
+        let context = RequestContext::start(&self.server, head, certificate)?;
         context.check_not_learner()?;
         let (_, extensions, request) = request.into_parts();
         let opened = RangeStream::open(context.server, request).map_err(status::from_error)?;

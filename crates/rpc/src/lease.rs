@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use clearlane_auth::checks::{CheckResult, Checker, LeaseKeys};
 use clearlane_proto::etcdserverpb::lease_server::Lease;
 use clearlane_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
@@ -22,6 +23,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::context::propose;
+use crate::credentials::server_for;
 use crate::status::{self, Reply};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
@@ -76,9 +78,33 @@ impl LeaseService {
         &self,
         request: &LeaseKeepAliveRequest,
     ) -> Result<LeaseKeepAliveResponse, Status> {
+        let id = request.id;
+        self.require_for_lease(id, |id, user, keys| user.write_lease(id, keys)).await?;
         let header = self.header().await?;
         let ttl = self.with_timeout(self.renew(request.id)).await?;
         Ok(LeaseKeepAliveResponse { header, id: request.id, ttl })
+    }
+
+    /// There is a user, and it may do this with the keys of the lease.
+    async fn require_for_lease(
+        &self,
+        id: i64,
+        check: impl Fn(i64, Checker<'_>, &LeaseKeys<'_>) -> CheckResult + Send + 'static,
+    ) -> Result<(), Status> {
+        let check = move |user: Checker<'_>, keys: &LeaseKeys<'_>| {
+            user.user()?;
+            check(id, user, keys)
+        };
+        self.server.require_for_lease(id, check).await.map_err(status::from_error)
+    }
+
+    async fn require_user(&self) -> Result<(), Status> {
+        self.server.require(|user| user.user()).await.map_err(status::from_error)
+    }
+
+    /// For the user of a call.
+    fn of<T>(&self, request: &Request<T>) -> LeaseService {
+        LeaseService { server: server_for(&self.server, request) }
     }
 
     async fn header(&self) -> Result<Option<ResponseHeader>, Status> {
@@ -127,14 +153,18 @@ impl Lease for LeaseService {
     type LeaseKeepAliveStream = ReceiverStream<Result<LeaseKeepAliveResponse, Status>>;
 
     async fn lease_grant(&self, request: Request<LeaseGrantRequest>) -> Reply<LeaseGrantResponse> {
-        propose(&self.server, request.into_inner()).await.map(Response::new)
+        let this = self.of(&request);
+        this.require_user().await?;
+        propose(&this.server, request.into_inner()).await.map(Response::new)
     }
 
     async fn lease_revoke(
         &self,
         request: Request<LeaseRevokeRequest>,
     ) -> Reply<LeaseRevokeResponse> {
-        propose(&self.server, request.into_inner()).await.map(Response::new)
+        let this = self.of(&request);
+        this.require_user().await?;
+        propose(&this.server, request.into_inner()).await.map(Response::new)
     }
 
     async fn lease_keep_alive(
@@ -142,7 +172,8 @@ impl Lease for LeaseService {
         request: Request<Streaming<LeaseKeepAliveRequest>>,
     ) -> Reply<Self::LeaseKeepAliveStream> {
         let (answers, receiver) = mpsc::channel(KEEP_ALIVE_BUFFER_LEN);
-        tokio::spawn(self.clone().run_keep_alive_stream(request.into_inner(), answers));
+        let this = self.of(&request);
+        tokio::spawn(this.run_keep_alive_stream(request.into_inner(), answers));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
@@ -150,12 +181,28 @@ impl Lease for LeaseService {
         &self,
         request: Request<LeaseTimeToLiveRequest>,
     ) -> Reply<LeaseTimeToLiveResponse> {
-        self.with_timeout(self.time_to_live(request.get_ref())).await.map(Response::new)
+        let (this, request) = (self.of(&request), request.into_inner());
+        this.require_user().await?;
+        let read = |id, user: Checker<'_>, keys: &LeaseKeys<'_>| user.read_lease(id, keys);
+        if request.keys {
+            this.require_for_lease(request.id, read).await?;
+        }
+        let response = this.with_timeout(this.time_to_live(&request)).await?;
+        if request.keys {
+            // A key that was attached meanwhile is in the response, too.
+            this.require_for_lease(request.id, read).await?;
+        }
+        Ok(Response::new(response))
     }
 
-    async fn lease_leases(&self, _: Request<LeaseLeasesRequest>) -> Reply<LeaseLeasesResponse> {
-        let header = self.header().await?;
-        let ids = self.server.lease_ids().await.map_err(status::from_error)?;
+    async fn lease_leases(
+        &self,
+        request: Request<LeaseLeasesRequest>,
+    ) -> Reply<LeaseLeasesResponse> {
+        let this = self.of(&request);
+        this.server.require_for_leases().await.map_err(status::from_error)?;
+        let header = this.header().await?;
+        let ids = this.server.lease_ids().await.map_err(status::from_error)?;
         let leases = ids.into_iter().map(|id| LeaseStatus { id }).collect();
         Ok(Response::new(LeaseLeasesResponse { header, leases }))
     }

@@ -6,18 +6,20 @@
 //! | `router` | one request: gRPC, gateway or HTTP |
 //! | `kv`, `unary`, `*_body`, `message_parts`, `grpc_frame`, `gzip` | KV, from bytes to bytes |
 //! | `context`, `interceptors` | one call: may this member answer it? deadline, trace |
+//! | `credentials`, `watch_permissions` | which user it is for; what that may watch |
 //! | `client_info`, `slow_request` | which client it is; what the log says of slow calls |
-//! | `kv_service`, [`watch`], `lease`, [`cluster`], [`maintenance`], [`auth`] | services |
+//! | `kv_service`, [`watch`], `lease`, [`cluster`], [`maintenance`], `auth` | services |
 //! | `lock`, `election`, `lock_queue` | etcd's concurrency services |
 //! | `health` | gRPC's health service |
 //! | [`http`], `gateway` | version, health, metrics, and the API in JSON |
 //! | [`metrics`] | the metrics page |
 //! | `status` | which gRPC code goes with which error |
 
-pub mod auth;
+mod auth;
 mod client_info;
 pub mod cluster;
 mod context;
+mod credentials;
 mod election;
 mod grpc_frame;
 mod gzip;
@@ -42,3 +44,4 @@ mod status;
 mod txn_body;
 mod unary;
 pub mod watch;
+mod watch_permissions;

@@ -17,15 +17,15 @@ pub(crate) struct LockService {
 }
 
 impl LockService {
-    async fn acquire(&self, request: LockRequest) -> Result<LockResponse, Status> {
-        let place = self.queue.enqueue(&request.name, request.lease, Bytes::new()).await;
+    async fn acquire(queue: LockQueue, request: LockRequest) -> Result<LockResponse, Status> {
+        let place = queue.enqueue(&request.name, request.lease, Bytes::new()).await;
         let place = place.map_err(client_error)?;
-        if !self.queue.wait_until_first(&place).await.map_err(client_error)? {
+        if !queue.wait_until_first(&place).await.map_err(client_error)? {
             return Ok(LockResponse { header: place.header, key: place.key });
         }
         // Its lease may have ended meanwhile, and then another client is the first.
         let own = RangeRequest { key: place.key.clone(), ..RangeRequest::default() };
-        let own = self.queue.get(own).await.map_err(client_error)?;
+        let own = queue.get(own).await.map_err(client_error)?;
         match own.count {
             0 => Err(Status::unknown("mutex: session is expired")),
             _ => Ok(LockResponse { header: own.header, key: place.key }),
@@ -36,13 +36,15 @@ impl LockService {
 #[tonic::async_trait]
 impl Lock for LockService {
     async fn lock(&self, request: Request<LockRequest>) -> Reply<LockResponse> {
-        self.acquire(request.into_inner()).await.map(Response::new)
+        let queue = self.queue.of(&request);
+        LockService::acquire(queue, request.into_inner()).await.map(Response::new)
     }
 
     async fn unlock(&self, request: Request<UnlockRequest>) -> Reply<UnlockResponse> {
+        let server = self.queue.of(&request).server;
         let key = request.into_inner().key;
         let request = DeleteRangeRequest { key, ..DeleteRangeRequest::default() };
-        let header = self.queue.server.propose(request).await.map_err(client_error)?.header;
+        let header = server.propose(request).await.map_err(client_error)?.header;
         Ok(Response::new(UnlockResponse { header }))
     }
 }

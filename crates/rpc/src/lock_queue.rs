@@ -25,13 +25,13 @@ use clearlane_proto::etcdserverpb::{
     RequestOp, ResponseHeader, TxnRequest, TxnResponse,
 };
 use clearlane_proto::mvccpb::KeyValue;
-use clearlane_server::apply::{self, check};
 use clearlane_server::request_trace::RequestTrace;
 use clearlane_server::watch::Stream;
 use clearlane_server::{RequestError, Server};
 use tokio::sync::watch::Receiver;
-use tonic::Status;
+use tonic::{Request, Status};
 
+use crate::credentials::server_for;
 use crate::watch::WatchService;
 
 /// The TTL of a lease that is granted for a request without one: etcd's `defaultSessionTTL`.
@@ -74,6 +74,11 @@ pub(crate) fn client_error(error: RequestError) -> Status {
 }
 
 impl LockQueue {
+    /// For the user of a call.
+    pub(crate) fn of<T>(&self, request: &Request<T>) -> LockQueue {
+        LockQueue { server: server_for(&self.server, request), ..self.clone() }
+    }
+
     /// Puts a key into the queue, or finds the one that this lease has already.
     pub(crate) async fn enqueue(
         &self,
@@ -229,12 +234,8 @@ impl LockQueue {
 
     /// A linearizable read.
     pub(crate) async fn get(&self, request: RangeRequest) -> Result<RangeResponse, RequestError> {
-        check::range(&request)?;
-        self.server.linearizable_read_notify().await?;
-        let read = self.server.read_store(move |read| apply::range(read, &request));
-        let mut found = read.await???;
-        self.server.fill_header(&mut found.header);
-        Ok(found)
+        let found = self.server.range(request, &mut RequestTrace::start()).await?;
+        found.read_all(&self.server).await
     }
 
     pub(crate) fn watch_after(&self, revision: i64, request: WatchRequest) -> Stream {

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use clearlane_mvcc::{ReadTxn, Store};
 use clearlane_net::sched::SchedClass;
+use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
 use clearlane_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use clearlane_proto::etcdserverpb::maintenance_server::Maintenance;
 use clearlane_proto::etcdserverpb::{
@@ -38,6 +39,7 @@ use tonic::{Request, Response, Status};
 
 use crate::client_info::as_large_response;
 use crate::context::propose;
+use crate::credentials::server_for;
 use crate::interceptors::{RequiredRole, check_member_can_serve, require_leader};
 use crate::status::{self, Reply};
 
@@ -67,6 +69,17 @@ impl MaintenanceService {
 
     fn check_can_serve<T>(&self, request: &Request<T>, role: RequiredRole) -> Result<(), Status> {
         check_member_can_serve(&self.server, request.metadata().as_ref(), role)
+    }
+
+    /// The call's user has the role `root`, if authentication is enabled.
+    async fn require_admin<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        let server = server_for(&self.server, request);
+        server.require(|user| user.admin()).await.map_err(status::from_error)
+    }
+
+    async fn require_user<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        let server = server_for(&self.server, request);
+        server.require(|user| user.user()).await.map_err(status::from_error)
     }
 
     async fn run_blocking<T: Send + 'static>(
@@ -174,11 +187,16 @@ impl Maintenance for MaintenanceService {
 
     async fn alarm(&self, request: Request<AlarmRequest>) -> Reply<AlarmResponse> {
         self.check_can_serve(&request, RequiredRole::Voter)?;
+        match request.get_ref().action() {
+            AlarmAction::Get => self.require_user(&request).await?,
+            AlarmAction::Activate | AlarmAction::Deactivate => self.require_admin(&request).await?,
+        }
         propose(&self.server, request.into_inner()).await.map(Response::new)
     }
 
     async fn status(&self, request: Request<StatusRequest>) -> Reply<StatusResponse> {
         self.check_can_serve(&request, RequiredRole::Any)?;
+        self.require_user(&request).await?;
         let node = self.server.threads();
         let look = |read: &(dyn ReadTxn + '_)| (downgrade_info(read), read.revision());
         let (info, revision) = self.server.read_store(look).await.map_err(status::from_error)?;
@@ -203,6 +221,7 @@ impl Maintenance for MaintenanceService {
 
     async fn defragment(&self, request: Request<DefragmentRequest>) -> Reply<DefragmentResponse> {
         self.check_can_serve(&request, RequiredRole::Voter)?;
+        self.require_admin(&request).await?;
         let work = |member: &Server| {
             // It is written anew beside the old one.
             member.threads().require_disk_space(member.threads().sizes().in_use())?;
@@ -214,6 +233,7 @@ impl Maintenance for MaintenanceService {
 
     async fn hash(&self, request: Request<HashRequest>) -> Reply<HashResponse> {
         self.check_can_serve(&request, RequiredRole::Voter)?;
+        self.require_admin(&request).await?;
         let work = |member: &Server| {
             member.threads().require_disk_space(0)?;
             Ok(checksums::hash(&*member.threads().store())?)
@@ -224,6 +244,7 @@ impl Maintenance for MaintenanceService {
 
     async fn hash_kv(&self, request: Request<HashKvRequest>) -> Reply<HashKvResponse> {
         self.check_can_serve(&request, RequiredRole::Voter)?;
+        self.require_admin(&request).await?;
         let at = request.get_ref().revision;
         let work = move |member: &Server| checksums::hash_kv(&*member.threads().store(), at);
         let MemberHash { hash_kv, revision } = self.run_blocking(work).await?;
@@ -237,6 +258,7 @@ impl Maintenance for MaintenanceService {
 
     async fn snapshot(&self, request: Request<SnapshotRequest>) -> Reply<Self::SnapshotStream> {
         self.check_can_serve(&request, RequiredRole::Any)?;
+        self.require_admin(&request).await?;
         // It begins with a commit.
         self.server.threads().require_disk_space(0).map_err(status::from_error)?;
         let (to_client, pieces) = mpsc::channel(SNAPSHOT_CHUNKS_AHEAD);
@@ -259,6 +281,7 @@ impl Maintenance for MaintenanceService {
 
     async fn move_leader(&self, request: Request<MoveLeaderRequest>) -> Reply<MoveLeaderResponse> {
         self.check_can_serve(&request, RequiredRole::Voter)?;
+        self.require_admin(&request).await?;
         let patience = REQUEST_TIMEOUT + 2 * self.server.threads().election_timeout();
         let moved = self.server.move_leader(request.get_ref().target_id);
         match tokio::time::timeout(patience, moved).await {
@@ -273,6 +296,7 @@ impl Maintenance for MaintenanceService {
 
     async fn downgrade(&self, request: Request<DowngradeRequest>) -> Reply<DowngradeResponse> {
         self.check_can_serve(&request, RequiredRole::Voter)?;
+        self.require_admin(&request).await?;
         if DowngradeAction::try_from(request.get_ref().action).is_err() {
             return Err(Status::unknown("etcdserver: unknown method"));
         }

@@ -49,7 +49,7 @@ use tokio::task::JoinSet;
 use tonic::Request;
 use tonic::service::Routes;
 
-use crate::auth::{AuthService, BCRYPT_COST};
+use crate::auth::AuthService;
 use crate::client_info::{ClientInfo, RemoteAddress};
 use crate::cluster::{ClusterService, ReconfigRules};
 use crate::context::ThreadServices;
@@ -114,7 +114,6 @@ pub struct RpcConfig {
     /// Reads that take longer are logged, too.
     pub slow_apply_threshold: Duration,
     pub connections: ConnectionConfig,
-    pub bcrypt_cost: u32,
     pub reconfig_rules: ReconfigRules,
     pub metrics: Arc<RpcMetrics>,
     pub http: Arc<HttpServiceConfig>,
@@ -127,7 +126,6 @@ impl Default for RpcConfig {
             slow_request_threshold: SLOW_REQUEST_THRESHOLD,
             slow_apply_threshold: SLOW_APPLY_THRESHOLD,
             connections: ConnectionConfig::default(),
-            bcrypt_cost: BCRYPT_COST,
             reconfig_rules: ReconfigRules::default(),
             metrics: Arc::default(),
             http: Arc::default(),
@@ -308,7 +306,7 @@ fn grpc_services(
     let queue = LockQueue { server: server(), watch: watch.clone(), stopped: stopped.clone() };
     let lease = LeaseService { server: server() };
     let cluster = ClusterService { server: server(), reconfig_rules: config.reconfig_rules };
-    let auth = AuthService { server: server(), bcrypt_cost: config.bcrypt_cost };
+    let auth = AuthService { server: server() };
     let lock = LockService { queue: queue.clone() };
     let mut services = Routes::builder();
     services

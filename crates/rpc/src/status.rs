@@ -4,10 +4,10 @@
 //! Two codes are not what one would expect, and are etcd's all the same: "too many requests" and
 //! "not enough started members" come as `Unknown`.
 
+use clearlane_auth::AuthRejection as Users;
 use clearlane_raft::read_index::ReadIndexError as Read;
 use clearlane_server::RequestError;
 use clearlane_server::apply::RequestRejection as Request;
-use clearlane_server::auth_store::AuthRejection as Users;
 use clearlane_server::downgrade::DowngradeRejection as Downgrade;
 use clearlane_server::membership::MembershipRejection as Members;
 use http::HeaderMap;
@@ -73,9 +73,15 @@ fn request_code(refused: Request) -> Code {
 
 fn auth_code(refused: Users) -> Code {
     match refused {
-        Users::UserEmpty | Users::RoleEmpty | Users::PermissionNotGiven | Users::InvalidRange => {
-            Code::InvalidArgument
-        }
+        Users::UserEmpty
+        | Users::RoleEmpty
+        | Users::PermissionNotGiven
+        | Users::InvalidManagement
+        | Users::AuthFailed
+        | Users::OldRevision => Code::InvalidArgument,
+        Users::PermissionDenied => Code::PermissionDenied,
+        Users::InvalidToken => Code::Unauthenticated,
+        Users::NoPasswordUser | Users::VerifyOnly => Code::Unknown,
         _ => Code::FailedPrecondition,
     }
 }

@@ -22,6 +22,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use clearlane_auth::AuthRejection;
 use clearlane_mvcc::Change;
 use clearlane_mvcc::watch::{self as mvcc, ResponseKind, WatchedKeys};
 use clearlane_net::bulk_turn::{BulkTurn, BulkTurns};
@@ -44,11 +45,15 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tokio_stream::Stream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
+use crate::credentials::server_for;
 use crate::interceptors::{
     RequireLeaderStream, RequiredRole, check_member_can_serve, require_leader,
 };
 use crate::status;
+use crate::watch_permissions::{WatchPermission, WatchPermissions};
 
+/// etcd's `InvalidWatchID`.
+const NO_WATCHER: i64 = -1;
 const EVENT_BYTES_PER_POLL: usize = 64 << 10;
 /// After so many bytes of events the next wait for a turn of the thread.
 const BULK_EVENT_BYTES: usize = 16 << 10;
@@ -118,8 +123,12 @@ impl Watch for WatchService {
         check_member_can_serve(&self.server, &head, RequiredRole::Voter)?;
         let mut stopped = self.stopped.clone();
         let large_responses = request.extensions().get::<ActiveLargeResponses>().cloned();
+        // Always: authentication may be enabled while the stream is open.
+        let server = server_for(&self.server, &request);
+        server.wait_for_token().await.map_err(status::from_error)?;
         let watched = WatchResponseStream {
-            server: self.server.clone(),
+            server,
+            permissions: WatchPermissions::default(),
             requests: Some(request.into_inner()),
             watchers: self.wake_set.open(),
             responses: VecDeque::new(),
@@ -144,6 +153,7 @@ pub struct WatchResponseStream {
     requests: Option<Streaming<WatchRequest>>,
     watchers: Watchers,
     responses: VecDeque<WatchResponse>,
+    permissions: WatchPermissions,
     bulk: BulkEvents,
     progress_interval: Duration,
     /// `Some` from the first watcher on that wants progress notices.
@@ -202,6 +212,9 @@ impl WatchResponseStream {
             if self.stopped.as_mut().poll(context).is_ready() {
                 return Poll::Ready(Err(status::from_error(RequestError::Stopped)));
             }
+            for id in self.permissions.poll_revoked(&self.server, context) {
+                self.watchers.cancel(id);
+            }
             self.poll_requests(context)?;
             self.poll_progress(context);
             ready!(self.bulk.poll_turn(context));
@@ -237,6 +250,11 @@ impl WatchResponseStream {
     fn handle_request(&mut self, request: WatchRequest) {
         match request.request_union {
             Some(RequestUnion::CreateRequest(create)) => {
+                let permitted = match self.permit(&create) {
+                    Ok(permitted) => permitted,
+                    Err(refused) => return self.queue_refusal(refused),
+                };
+                self.permissions.creating(&self.server, permitted);
                 let request = parse_create(create);
                 if request.progress_notify && self.progress.is_none() {
                     let every = self.progress_interval;
@@ -252,6 +270,31 @@ impl WatchResponseStream {
         }
     }
 
+    /// A watcher from a negative revision is refused for that.
+    fn permit(
+        &self,
+        create: &WatchCreateRequest,
+    ) -> Result<Option<WatchPermission>, AuthRejection> {
+        if create.start_revision < 0 || !self.server.threads().auth().is_enabled() {
+            return Ok(None);
+        }
+        let (key, range_end) = (first_key(&create.key), create.range_end.clone());
+        let user = self.server.permit_watch(&key, &range_end)?;
+        Ok(user.map(|user| WatchPermission { user, key, range_end }))
+    }
+
+    fn queue_refusal(&mut self, refused: AuthRejection) {
+        let revision = self.server.threads().store().begin_read().revision();
+        self.responses.push_back(WatchResponse {
+            header: self.server.header_at(revision),
+            watch_id: NO_WATCHER,
+            created: true,
+            canceled: true,
+            cancel_reason: reason(refused),
+            ..WatchResponse::default()
+        });
+    }
+
     fn poll_progress(&mut self, context: &mut Context<'_>) {
         let Some(progress) = &mut self.progress else { return };
         while progress.poll_tick(context).is_ready() {
@@ -261,18 +304,34 @@ impl WatchResponseStream {
 
     /// One message, unless the response is fragmented.
     fn queue_response(&mut self, response: mvcc::Response) {
+        // The store has not heard of it yet.
+        let is_end = matches!(response.kind, ResponseKind::Canceled | ResponseKind::Compacted(_));
+        if self.permissions.is_revoked(response.id) && !is_end {
+            return;
+        }
+        let is_revoked = is_end && self.permissions.ended(response.id);
         let mut header =
             Some(ResponseHeader { revision: response.revision, ..ResponseHeader::default() });
         self.server.fill_header(&mut header);
         let message = WatchResponse { header, watch_id: response.id, ..WatchResponse::default() };
         let message = match response.kind {
-            ResponseKind::Created => WatchResponse { created: true, ..message },
-            ResponseKind::Rejected(refusal) => WatchResponse {
-                created: true,
-                canceled: true,
-                cancel_reason: refusal.to_string(),
-                ..message
-            },
+            ResponseKind::Created => {
+                self.permissions.created(response.id);
+                WatchResponse { created: true, ..message }
+            }
+            ResponseKind::Rejected(refusal) => {
+                self.permissions.rejected();
+                WatchResponse {
+                    created: true,
+                    canceled: true,
+                    cancel_reason: refusal.to_string(),
+                    ..message
+                }
+            }
+            ResponseKind::Canceled | ResponseKind::Compacted(_) if is_revoked => {
+                let cancel_reason = reason(AuthRejection::PermissionDenied);
+                WatchResponse { canceled: true, cancel_reason, ..message }
+            }
             ResponseKind::Canceled => WatchResponse { canceled: true, ..message },
             ResponseKind::Compacted(compact_revision) => {
                 WatchResponse { canceled: true, compact_revision, ..message }
@@ -311,11 +370,21 @@ fn to_proto_event(of: &mvcc::Event) -> Event {
     Event { r#type: kind as i32, kv: Some(record.clone()), prev_kv: of.prev_kv.clone() }
 }
 
+fn first_key(key: &Bytes) -> Bytes {
+    if key.is_empty() { Bytes::from_static(&[0]) } else { key.clone() }
+}
+
+/// As Go's gRPC prints an error.
+fn reason(refused: AuthRejection) -> String {
+    let status = status::from_error(refused);
+    format!("rpc error: code = {:?} desc = {}", status.code(), status.message())
+}
+
 /// As in a range, an end of one NUL is no end.
 fn parse_create(create: WatchCreateRequest) -> mvcc::WatchRequest {
     let has_filter = |filter: FilterType| create.filters.contains(&(filter as i32));
     let (no_put, no_delete) = (has_filter(FilterType::Noput), has_filter(FilterType::Nodelete));
-    let key = if create.key.is_empty() { Bytes::from_static(&[0]) } else { create.key };
+    let key = first_key(&create.key);
     let keys = match &create.range_end[..] {
         [] => WatchedKeys::Single(key),
         [0] => WatchedKeys::From(key),

@@ -14,6 +14,8 @@ pub enum Error {
     #[error(transparent)]
     Store(#[from] clearlane_mvcc::Error),
     #[error(transparent)]
+    Auth(#[from] clearlane_auth::Error),
+    #[error(transparent)]
     Lease(#[from] clearlane_lease::Error),
     #[error(transparent)]
     Wal(#[from] clearlane_wal::Error),
@@ -26,6 +28,10 @@ pub enum Error {
          used again"
     )]
     Removed,
+    #[error("the system gives no random numbers")]
+    NoRandomNumbers,
+    #[error("a token cannot be signed: {0}")]
+    Signing(String),
     #[error("a thread cannot be started: {0}")]
     Thread(#[from] std::io::Error),
     #[error("thread {thread} has panicked")]

@@ -16,6 +16,7 @@ use crate::alarms;
 use crate::apply::{
     AppliedResponse, EvaluatedCompares, Limits, PartialResponse, RequestRejection, check,
 };
+use crate::credentials::Credentials;
 use crate::deadline::within_deadline;
 use crate::membership::{Member, MemberChange};
 use crate::proposal::Proposal;
@@ -29,19 +30,32 @@ pub struct Server {
     threads: Arc<ServerThreads>,
     requests: RequestChannel,
     limits: Limits,
+    credentials: Credentials,
 }
 
 impl Server {
     /// The channel's [task](RequestChannel::run) must run on the thread that uses this.
     pub fn new(node: &Arc<ServerThreads>, limits: Limits) -> Server {
-        Server { threads: Arc::clone(node), requests: node.request_channel(), limits }
+        let (threads, requests) = (Arc::clone(node), node.request_channel());
+        Server { threads, requests, limits, credentials: Credentials::None }
     }
 
     /// The same with a deadline: see [`RequestChannel::with_deadline`].
     pub fn with_deadline(&self, until_ns: u64) -> Server {
         // Each call with a time-out comes here: no more is cloned than is kept.
         let (threads, requests) = (&self.threads, self.requests.with_deadline(until_ns));
-        Server { threads: Arc::clone(threads), requests, limits: self.limits }
+        let credentials = self.credentials.clone();
+        Server { threads: Arc::clone(threads), requests, limits: self.limits, credentials }
+    }
+
+    /// The same for the requests of another user.
+    pub fn with_credentials(&self, credentials: Credentials) -> Server {
+        let (threads, requests) = (Arc::clone(&self.threads), self.requests.clone());
+        Server { threads, requests, limits: self.limits, credentials }
+    }
+
+    pub(crate) fn credentials(&self) -> &Credentials {
+        &self.credentials
     }
 
     pub fn requests(&self) -> &RequestChannel {
@@ -87,8 +101,13 @@ impl Server {
         mut request: Box<InternalRaftRequest>,
         compares: Option<Box<EvaluatedCompares>>,
     ) -> Result<PartialResponse, RequestError> {
-        request.header.get_or_insert_default().id = placeholder_id(self.threads.metadata().node_id);
+        let header = request.header.get_or_insert_default();
+        header.id = placeholder_id(self.threads.metadata().node_id);
         check(&request, &self.limits)?;
+        if self.threads.auth().is_enabled() {
+            self.name_user(request.header.get_or_insert_default()).await?;
+            check::entry_size(&request, &self.limits)?;
+        }
         self.check_quota(&request).await?;
         let started = Instant::now();
         let proposed = self.requests.propose(request, compares).await;
@@ -251,6 +270,7 @@ fn header_mut(reply: &mut AppliedResponse) -> &mut Option<ResponseHeader> {
         AppliedResponse::Alarm(response) => &mut response.header,
         AppliedResponse::Downgrade(response) => &mut response.header,
         AppliedResponse::Auth(header) => header,
+        AppliedResponse::Authenticate(response) => &mut response.header,
         AppliedResponse::LeaseGrant(response) => &mut response.header,
         AppliedResponse::LeaseRevoke(response) => &mut response.header,
         AppliedResponse::LeaseCheckpoint(response) => &mut response.header,

@@ -11,9 +11,12 @@
 
 use std::sync::Arc;
 
+use clearlane_auth::AuthState;
+use clearlane_auth::checks::{CheckResult, Checker, LeaseKeys};
 use clearlane_lease::{Lessor, Renewal};
 use clearlane_proto::etcdserverpb::{LeaseCheckpointRequest, LeaseTimeToLiveResponse};
 
+use crate::auth::Admission;
 use crate::handle::Server;
 use crate::read_executor::ReadSize;
 use crate::request_error::RequestError;
@@ -89,6 +92,55 @@ impl Server {
             move || list(threads.leases())
         });
         self.within_deadline(listed).await?.map_err(|_| RequestError::Stopped)
+    }
+
+    /// Whether the user may do something with a lease that depends on its keys.
+    pub async fn require_for_lease(
+        &self,
+        id: i64,
+        check: impl Fn(Checker<'_>, &LeaseKeys<'_>) -> CheckResult + Send + 'static,
+    ) -> Result<(), RequestError> {
+        let keys = self.threads().leases().key_count(id);
+        self.require_for_keys(keys, check).await
+    }
+
+    /// The same for all leases, whose keys are at least as many.
+    pub async fn require_for_leases(&self) -> Result<(), RequestError> {
+        let count = self.threads().leases().count();
+        let threads = Arc::clone(self.threads());
+        self.require_for_keys(count, move |user, keys| {
+            user.user()?;
+            if user.admin().is_ok() {
+                return Ok(());
+            }
+            let leases = threads.leases().list();
+            leases.into_iter().try_for_each(|id| user.read_lease(id, keys))
+        })
+        .await
+    }
+
+    /// Many keys are checked in the read pool. A change of users or roles meanwhile is an error.
+    async fn require_for_keys(
+        &self,
+        keys: usize,
+        check: impl Fn(Checker<'_>, &LeaseKeys<'_>) -> CheckResult + Send + 'static,
+    ) -> Result<(), RequestError> {
+        if !self.threads().auth().is_enabled() {
+            return Ok(());
+        }
+        let user = self.auth_info().await?;
+        let is_admin = |state: &AuthState| state.checker(user.as_ref()).admin().is_ok();
+        if self.threads().auth().with_state(is_admin) {
+            return Ok(());
+        }
+        let state = self.threads().auth().state();
+        let revision = state.revision;
+        let check = move |leases: &Lessor| {
+            let keys = |id| leases.keys(id);
+            check(state.checker(user.as_ref()), &keys)
+        };
+        self.list_leases(keys, check).await??;
+        self.check_admission(Admission::at(revision))
     }
 
     /// Confirms that this member leads, and waits until it has applied all that was acknowledged.

@@ -1,6 +1,6 @@
 //! The server of one member: requests become entries of the log, and entries become states of the
 //! store and answers. etcd's counterpart is `server/etcdserver`. Below are the crates `raft`,
-//! `wal`, `mvcc` and `lease`, above `rpc` and `peer`.
+//! `wal`, `mvcc`, `lease` and `auth`, above `rpc` and `peer`.
 //!
 //! Begin with [`apply`] (what an entry does to the store), [`replica`] (one member as two state
 //! machines) and [`threads`] (which thread runs what), beside `docs/raft-and-apply.md`.
@@ -19,7 +19,8 @@ pub mod membership;
 pub mod apply;
 pub mod threads;
 pub mod downgrade;
-pub mod auth_store;
+mod auth;
+pub mod credentials;
 pub mod checksums;
 pub mod corruption;
 pub mod snapshot_file;
@@ -45,6 +46,8 @@ mod request_error;
 mod error;
 
 pub use applied_position::AppliedPosition;
+pub use auth::PasswordError;
+pub use credentials::Credentials;
 pub use error::{Error, Result};
 pub use handle::Server;
 pub use proposal::Proposal;

@@ -3,6 +3,7 @@
 //! ```text
 //!   client ── Range ──▶ check     is it a request at all?
 //!                        ├─ wait  linearizable: until what was acknowledged is applied here
+//!                        ├─ user  may it read these keys? compared again behind the read
 //!                        ├─ view  one revision, its index and its records: one pointer
 //!                        └─ read  keys → records → (sorted, filtered, cut off)
 //! ```
@@ -49,6 +50,7 @@ impl Server {
         if !request.serializable {
             trace.end_read_index(self.linearizable_read_notify().await?);
         }
+        let admission = self.authorize(|user| user.read(&request.key, &request.range_end)).await?;
         // An order or a filter for one key is rare.
         let is_common = has_first_keys(&request) || !request.range_end.is_empty();
         let mut result =
@@ -61,6 +63,7 @@ impl Server {
                 };
                 self.read(trace, label, size, work).await?
             };
+        self.check_admission(admission)?;
         trace.end_stage(Stage::Backend);
         self.fill_header(result.header_mut());
         Ok(result)

@@ -52,6 +52,8 @@ impl Server {
         if !range_ops(&request).all(|range| range.serializable) {
             trace.end_read_index(self.linearizable_read_notify().await?);
         }
+        let lease_keys = |_| Vec::new();
+        let admission = self.authorize(|user| user.txn(&request, &lease_keys)).await?;
         let ranges = range_ops(&request).map(ReadSpan::from);
         let compares = request.compare.iter().map(ReadSpan::from);
         let size = ReadSize::of_spans(ranges.chain(compares));
@@ -70,6 +72,7 @@ impl Server {
             let work = move |read: &(dyn ReadTxn + '_)| run_on_snapshot(read, &request);
             self.read(trace, *READ_TXN, size, work).await?.into()
         };
+        self.check_admission(admission)?;
         trace.end_stage(Stage::Backend);
         self.fill_header(&mut response.message.header);
         Ok(response)

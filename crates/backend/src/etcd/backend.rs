@@ -149,6 +149,11 @@ impl<T: Debug + Send + Sync> Backend<T> for EtcdBackend<T> {
         }
     }
 
+    fn with_batch_locked(&self, work: &mut dyn FnMut()) {
+        let _batch = self.batch.lock();
+        work();
+    }
+
     fn begin_write(&self) -> Result<Box<dyn WriteTx<T> + '_>> {
         let batch = self.batch.lock();
         batch.check_usable()?;

@@ -2,7 +2,6 @@
 //!
 //! The rules are etcd's, and so are the words where tools look for them.
 
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,6 @@ use clearlane_mvcc::AutoCompaction;
 use clearlane_net::listener::{BindAddress, ListenAddress};
 use clearlane_net::tls;
 use clearlane_raft::read_index::ReadMode;
-use clearlane_rpc::auth::BCRYPT_COST;
 use clearlane_rpc::cluster::ReconfigRules;
 use clearlane_rpc::http::{AccessControl, HttpServiceConfig};
 use clearlane_rpc::metrics::RpcMetrics;
@@ -23,6 +21,7 @@ use clearlane_server::replica::ApplyTimer;
 
 use super::address::{Url, listen_addresses};
 use super::arguments::{FlagReader, FlagValues};
+use super::auth;
 use super::error::ConfigError;
 use super::feature_gates::FeatureGates;
 use super::security;
@@ -174,7 +173,8 @@ pub(super) fn config(values: FlagValues, mut warnings: Vec<String>) -> Result<Co
     set_raft(&mut member, &flags)?;
     set_store(&mut member, &flags)?;
     let http = http(&flags)?;
-    let rpc = rpc(&flags, &http, &mut warnings)?;
+    let rpc = rpc(&flags, &http)?;
+    member.replica.auth = auth::auth(&flags, &mut warnings)?;
     member.replica.apply_timer = Some(ApplyTimer { limit: rpc.slow_apply_threshold, now_ns });
     gates.check_dependencies().map_err(ConfigError::fatal)?;
     member.replica.lease_checkpoint_interval =
@@ -230,18 +230,13 @@ fn progress_interval(
     }
 }
 
-fn rpc(
-    flags: &FlagReader,
-    http: &HttpConfig,
-    warnings: &mut Vec<String>,
-) -> Result<RpcConfig, ConfigError> {
+fn rpc(flags: &FlagReader, http: &HttpConfig) -> Result<RpcConfig, ConfigError> {
     let metrics = RpcMetrics::new(http.is_extensive);
     let access_control = AccessControl::new(http.hosts.clone(), http.origins.clone());
     let is_strict = flags.switch("strict-reconfig-check");
     Ok(RpcConfig {
         slow_request_threshold: flags.time("warning-unary-request-duration")?,
         connections: connections(flags)?,
-        bcrypt_cost: bcrypt_cost(flags, warnings),
         slow_apply_threshold: flags.time("warning-apply-duration")?,
         reconfig_rules: ReconfigRules { is_strict, ..ReconfigRules::default() },
         metrics: Arc::new(metrics),
@@ -263,20 +258,6 @@ fn connections(flags: &FlagReader) -> Result<ConnectionConfig, ConfigError> {
     connections.concurrent_streams_max = u32::try_from(streams_max).unwrap_or(u32::MAX);
     connections.ping_min_interval = flags.time("grpc-keepalive-min-time")?;
     Ok(connections)
-}
-
-const BCRYPT_COSTS: RangeInclusive<u64> = 4..=31;
-
-/// As in etcd, for a cost that bcrypt does not have the default is taken, with a warning.
-fn bcrypt_cost(flags: &FlagReader, warnings: &mut Vec<String>) -> u32 {
-    let cost = flags.count("bcrypt-cost");
-    if !BCRYPT_COSTS.contains(&cost) {
-        let (least, most) = BCRYPT_COSTS.into_inner();
-        warnings
-            .push(format!("--bcrypt-cost={cost} is not {least} to {most}: {BCRYPT_COST} is taken"));
-        return BCRYPT_COST;
-    }
-    u32::try_from(cost).unwrap_or(BCRYPT_COST)
 }
 
 fn checks(flags: &FlagReader, gates: &FeatureGates) -> Result<CorruptionChecks, ConfigError> {

@@ -23,6 +23,7 @@ mod suggestion;
 mod environment;
 mod file;
 mod error;
+mod auth;
 mod security;
 mod from_flags;
 

@@ -62,7 +62,6 @@ pub(crate) const fn flag(name: Str, kind: ValueKind, default: Str) -> Flag {
     Flag { name, kind, default, help: "", ignored: None }
 }
 
-const NO_AUTH: Str = "authentication cannot be switched on yet";
 const NO_DISCOVERY: Str = "members are found by --initial-cluster only";
 const ROTATION: Str =
     r#"{"maxsize": 100, "maxage": 0, "maxbackups": 0, "localtime": false, "compress": false}"#;
@@ -301,10 +300,13 @@ const TLS: &[Flag] = &[
 ];
 
 const AUTH: &[Flag] = &[
-    flag("auth-token", Text, "simple")
-        .ignored("Type of authentication tokens: simple, or jwt with its options.", NO_AUTH),
+    flag("auth-token", Text, "simple").help(
+        "Tokens of users: simple, or jwt,sign-method=METHOD,pub-key=FILE,priv-key=FILE,ttl=TIME. \
+             METHOD is RS, PS, ES or HS with 256, 384 or 512, or EdDSA. With pub-key alone the \
+             member checks tokens and signs none; ttl is 5m.",
+    ),
     flag("auth-token-ttl", Count, "300")
-        .ignored("Lifetime of a simple authentication token, in seconds.", NO_AUTH),
+        .help("How many seconds a simple token is good without being used."),
     flag("bcrypt-cost", Count, "10")
         .help("Cost of hashing a password with bcrypt: 4 to 31. Each step doubles the work."),
 ];

@@ -52,8 +52,8 @@ struct RevisionOrder<'h> {
     first_end: BTreeMap<i64, Micros>,
     last: i64,
     tries: usize,
-    /// What was known where a gap could not be filled: its revision, the operations used before, the
-    /// records. The same operations at other revisions leave other records.
+    /// Where a gap could not be filled: its revision, the operations used before, and the records,
+    /// which the same operations leave otherwise in another order.
     failed: BTreeSet<(i64, Vec<usize>, Vec<Record>)>,
 }
 

@@ -131,6 +131,10 @@ impl<A: ConsistentIndex> Store<A> for EtcdStore<A> {
         Box::new(self.begin_read_with(|backend| backend.begin_read_for_writer()))
     }
 
+    fn with_auth_lock(&self, work: &mut dyn FnMut()) {
+        if self.backend.era() < Era::V3_5 { self.backend.with_batch_locked(work) } else { work() }
+    }
+
     fn begin_write(&self) -> Result<Box<dyn WriteTxn<A> + '_>> {
         Ok(Box::new(EtcdWriteTxn::new(self)?))
     }

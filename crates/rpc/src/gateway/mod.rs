@@ -19,6 +19,7 @@ mod request;
 mod json_splitter;
 mod json_transcoder;
 
+use clearlane_net::tls::ClientName;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -63,10 +64,14 @@ async fn call(
     binding: &'static Binding,
     request: Request<Body>,
 ) -> Result<Response<Body>, Status> {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
+    // A certificate's name is not the user's here, as in etcd: the gateway asks for a token.
+    let has_name = parts.extensions.remove::<ClientName>().is_some();
+    if has_name && services.server.threads().auth().is_enabled() {
+        return Ok(common_name_response());
+    }
     if let Some((kind, method)) = KvMethod::find(binding.rpc) {
         let message = request::message(body, binding).await?;
-        // A certificate's name is not the user's here, as in etcd: the gateway asks for a token.
         let client = ClientInfo::without_tls(RemoteAddress::Gateway);
         let head = services.call_head(metadata(&parts.headers), client);
         let counted = services.metrics.start_call(method);
@@ -91,6 +96,13 @@ async fn call(
     } else {
         response::single(answer, binding).await
     }
+}
+
+/// In etcd's words.
+fn common_name_response() -> Response<Body> {
+    let why = "CommonName of client sending a request against gateway will be ignored and not used \
+               as expected\n";
+    crate::http::text(StatusCode::BAD_REQUEST, crate::http::PLAIN, why)
 }
 
 /// The token, and the headers with the prefix [`METADATA`].

@@ -150,9 +150,13 @@ fn not_a_get() -> Response<Body> {
     refused
 }
 
-const PLAIN: &str = "text/plain; charset=utf-8";
+pub(crate) const PLAIN: &str = "text/plain; charset=utf-8";
 
-fn text(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Response<Body> {
+pub(crate) fn text(
+    status: StatusCode,
+    kind: &'static str,
+    text: impl Into<Bytes>,
+) -> Response<Body> {
     response(status, kind, Body::new(Full::new(text.into())))
 }
 

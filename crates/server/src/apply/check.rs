@@ -54,6 +54,10 @@ pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), Reque
     if let Some(request) = &request.alarm {
         AlarmAction::try_from(request.action).map_err(|_| RequestRejection::UnknownAlarmAction)?;
     }
+    entry_size(request, limits)
+}
+
+pub fn entry_size(request: &InternalRaftRequest, limits: &Limits) -> Result<(), RequestRejection> {
     if entry_len(request) > limits.request_bytes_max {
         Err(RequestRejection::RequestTooLarge)
     } else {

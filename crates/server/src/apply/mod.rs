@@ -13,6 +13,7 @@
 //! * An entry known neither here nor in [`replica`](crate::replica) stops the member.
 
 pub mod check;
+pub mod auth;
 mod compare;
 mod deferred_reads;
 pub mod describe;
@@ -30,19 +31,18 @@ mod put_delete;
 
 use clearlane_mvcc::{CompactionJob, Store, TxnResult, WriteTxn};
 use clearlane_proto::etcdserverpb::{
-    AlarmResponse, CompactionRequest, CompactionResponse, DeleteRangeResponse, DowngradeResponse,
-    InternalRaftRequest, LeaseCheckpointResponse, LeaseGrantResponse, LeaseRevokeResponse,
-    PutRequest, PutResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
+    AlarmResponse, AuthenticateResponse, CompactionRequest, CompactionResponse,
+    DeleteRangeResponse, DowngradeResponse, InternalRaftRequest, LeaseCheckpointResponse,
+    LeaseGrantResponse, LeaseRevokeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,
+    ResponseHeader, TxnRequest, TxnResponse,
 };
 
 pub(crate) use self::evaluated_compares::count_compared_keys;
 pub(crate) use self::key_span::KeySpan;
-pub(crate) use self::range::RecordSource;
 pub(crate) use self::rejection::split_error;
 use self::txn::TxnPlan;
 use self::txn_reads::TxnReads;
 use crate::applied_position::AppliedPosition;
-use crate::auth_store;
 use crate::downgrade;
 use crate::error::{Error, Result};
 
@@ -68,6 +68,7 @@ pub enum AppliedResponse {
     Alarm(AlarmResponse),
     Downgrade(DowngradeResponse),
     Auth(Option<ResponseHeader>),
+    Authenticate(AuthenticateResponse),
     LeaseGrant(LeaseGrantResponse),
     LeaseRevoke(LeaseRevokeResponse),
     LeaseCheckpoint(LeaseCheckpointResponse),
@@ -108,6 +109,7 @@ impl AppliedResponse {
             AppliedResponse::Alarm(response) => response,
             AppliedResponse::Downgrade(response) => response,
             AppliedResponse::Auth(header) => header.as_ref()?,
+            AppliedResponse::Authenticate(response) => response,
             AppliedResponse::LeaseGrant(response) => response,
             AppliedResponse::LeaseRevoke(response) => response,
             AppliedResponse::LeaseCheckpoint(response) => response,
@@ -162,11 +164,6 @@ pub fn apply(
         apply_txn(store, has_lease, (request, compares), progress, TxnReads::new(read_mode))
     } else if let Some(request) = &request.compaction {
         compact(store, request, progress)
-    } else if auth_store::is_auth_request(request) {
-        in_transaction(store, progress, |txn| {
-            auth_store::apply(txn, request)?;
-            Ok(AppliedResponse::Auth(Some(header(txn.revision()))))
-        })
     } else if let Some(request) = &request.downgrade_info_set {
         in_transaction(store, progress, |txn| {
             Ok(AppliedResponse::Downgrade(downgrade::apply_downgrade_info(txn, request)?))

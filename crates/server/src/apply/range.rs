@@ -18,7 +18,7 @@ use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use clearlane_engine::{Bucket, KeyRange};
+use clearlane_engine::KeyRange;
 use clearlane_mvcc::{RangeOptions, RangeRecords, ReadTxn, WriteTxn};
 use clearlane_net::sched::YieldPoints;
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
@@ -39,9 +39,6 @@ const COMPARE_COST_BYTES: usize = 32;
 /// What a read and a write transaction have in common.
 pub(crate) trait RecordSource {
     fn revision(&self) -> i64;
-
-    /// A value of another bucket than the store's own.
-    fn value(&self, bucket: Bucket, key: &[u8]) -> clearlane_mvcc::Result<Option<Bytes>>;
 
     /// Calls `visit` for each record of a range, in key order. Returns the number of keys in it.
     fn visit(
@@ -65,10 +62,6 @@ pub(crate) trait RecordSource {
 impl RecordSource for dyn ReadTxn + '_ {
     fn revision(&self) -> i64 {
         self.revision()
-    }
-
-    fn value(&self, bucket: Bucket, key: &[u8]) -> clearlane_mvcc::Result<Option<Bytes>> {
-        self.get(bucket, key)
     }
 
     /// With yield points: in the read pool it may take long.
@@ -97,10 +90,6 @@ impl RecordSource for dyn ReadTxn + '_ {
 impl RecordSource for dyn WriteTxn<AppliedPosition> + '_ {
     fn revision(&self) -> i64 {
         self.revision()
-    }
-
-    fn value(&self, bucket: Bucket, key: &[u8]) -> clearlane_mvcc::Result<Option<Bytes>> {
-        self.get(bucket, key)
     }
 
     fn visit(

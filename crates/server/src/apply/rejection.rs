@@ -1,8 +1,8 @@
 //! Why a request is refused, in etcd's words: clients compare them letter by letter.
 
+use clearlane_auth::{AuthRejection, ChangeError};
 use clearlane_mvcc::Error as StoreError;
 
-use crate::auth_store;
 use crate::error::Error;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -54,7 +54,7 @@ pub enum RequestRejection {
     #[error("etcdserver: corrupt cluster")]
     Corrupt,
     #[error(transparent)]
-    Auth(#[from] auth_store::AuthRejection),
+    Auth(AuthRejection),
     #[error("etcdserver: unknown alarm action")]
     UnknownAlarmAction,
 }
@@ -67,9 +67,18 @@ pub enum ApplyError {
     Fatal(#[from] Error),
 }
 
-impl From<auth_store::AuthRejection> for ApplyError {
-    fn from(refused: auth_store::AuthRejection) -> ApplyError {
+impl From<AuthRejection> for ApplyError {
+    fn from(refused: AuthRejection) -> ApplyError {
         ApplyError::Rejected(refused.into())
+    }
+}
+
+impl From<ChangeError> for ApplyError {
+    fn from(error: ChangeError) -> ApplyError {
+        match error {
+            ChangeError::Rejected(refused) => refused.into(),
+            ChangeError::Fatal(error) => ApplyError::Fatal(error.into()),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use clearlane_engine::{Bucket, KeyRange};
+use clearlane_engine::KeyRange;
 use clearlane_mvcc::{RangeOptions, RangeRecords, WriteTxn};
 use clearlane_proto::etcdserverpb::{DeleteRangeRequest, RangeRequest, RangeResponse};
 use clearlane_proto::mvccpb::KeyValue;
@@ -184,10 +184,6 @@ impl<'t> BoundedReads<'t> {
 impl RecordSource for BoundedReads<'_> {
     fn revision(&self) -> i64 {
         self.txn.revision()
-    }
-
-    fn value(&self, bucket: Bucket, key: &[u8]) -> clearlane_mvcc::Result<Option<Bytes>> {
-        self.txn.get(bucket, key)
     }
 
     fn visit(

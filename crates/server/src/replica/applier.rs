@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use clearlane_auth::AuthStore;
 use clearlane_backend::Era;
 use clearlane_engine::Engine;
 use clearlane_lease::Lessor;
@@ -40,6 +41,7 @@ pub struct Applier {
     /// Shared, like the members: they seldom change, and other threads read them.
     pub(super) alarms: Arc<Alarms>,
     pub leases: Arc<Lessor>,
+    pub auth: Arc<AuthStore>,
     /// The store has the same in its newest state.
     pub applied_position: AppliedPosition,
     pub(super) wait: Arc<Wait>,
@@ -59,7 +61,7 @@ impl Applier {
         storage: StorageConfig,
         apply_timer: Option<ApplyTimer>,
         (engine, opened): (Arc<dyn Engine>, OpenedStore),
-        leases: Arc<Lessor>,
+        (leases, auth): (Arc<Lessor>, Arc<AuthStore>),
         wait: Arc<Wait>,
     ) -> Applier {
         // Compactions that a crash has interrupted go on.
@@ -77,6 +79,7 @@ impl Applier {
             members: opened.members,
             alarms: opened.alarms,
             leases,
+            auth,
             applied_position: opened.progress,
             wait,
             installed_revision: 0,
@@ -123,7 +126,7 @@ impl Applier {
     /// Replaces the store by the copy at this position, of which the log has a record.
     fn install(&mut self, position: LogPosition) -> Result<()> {
         let engine = self.storage.store_dir.promote(position.index)?;
-        let opened = self.storage.open(&engine, &self.leases)?;
+        let opened = self.storage.open(&engine, &self.leases, &self.auth)?;
         if opened.progress.position() != position {
             let has = opened.progress.index;
             let why = format!("it was to be at entry {}, and is at {has}", position.index);
@@ -140,6 +143,7 @@ impl Applier {
         applied.installed = Some(position);
         applied.members = Some(Arc::clone(&self.members));
         applied.alarms = Some(Arc::clone(&self.alarms));
+        applied.has_auth_changed = true;
         // The removal may be among the entries that the copy covers.
         applied.is_removed |= self.members.is_removed(self.metadata.node_id);
         self.ready.compactions = opened.compaction.into_iter().collect();

@@ -126,7 +126,7 @@ impl Applier {
         if let Some(put) = &request.put
             && self.alarms.rejection(&request).is_none()
         {
-            self.apply_put(id, put, progress, batch)?;
+            self.apply_put(id, (&request, put), progress, batch)?;
             return Ok(EntryDuration::Short);
         }
         self.end_put_batch(batch)?;
@@ -141,7 +141,7 @@ impl Applier {
     fn apply_put(
         &mut self,
         id: u64,
-        request: &PutRequest,
+        (request, put): (&InternalRaftRequest, &PutRequest),
         progress: AppliedPosition,
         batch: &mut PutBatch<'_>,
     ) -> Result<()> {
@@ -150,8 +150,13 @@ impl Applier {
             none => none.insert(batch.store.begin_write()?),
         };
         let leases = &self.leases;
-        let response = apply::put(&mut **txn, &|lease| leases.contains(lease), request);
-        let answer = apply::split_error(response.map(AppliedResponse::Put))?;
+        let answer = match apply::auth::check(&self.auth, leases, request) {
+            Ok(()) => {
+                let response = apply::put(&mut **txn, &|lease| leases.contains(lease), put);
+                apply::split_error(response.map(AppliedResponse::Put))?
+            }
+            Err(refused) => Err(refused),
+        };
         batch.puts += 1;
         self.applied_position = progress;
         if batch.puts == PUT_BATCH_MAX || !txn.begin_next_revision() {
@@ -190,13 +195,22 @@ impl Applier {
                 members.set_version(&version.ver, txn)
             });
         }
-        if let Some(refused) = self.alarms.rejection(request) {
+        let refused = self.alarms.rejection(request);
+        let check = || apply::auth::check(&self.auth, &self.leases, request).err();
+        if let Some(refused) = refused.or_else(check) {
             self.apply_empty(progress)?;
             self.complete(id, || RequestOutcome::Applied(Err(refused)));
             return Ok(());
         }
         if let Some(alarm) = &request.alarm {
             return self.apply_alarm(id, alarm, progress);
+        }
+        let about_users = apply::auth::apply(&*self.store, &self.auth, request, progress.clone())?;
+        if let Some(applied) = about_users {
+            self.ready.report.has_auth_changed = true;
+            self.finish_txn(applied.txn_result, progress);
+            self.complete(id, || RequestOutcome::Applied(applied.result));
+            return Ok(());
         }
         let leased = apply::lease::apply(&*self.store, &self.leases, request, progress.clone())?;
         if let Some(applied) = leased {

@@ -39,6 +39,8 @@ pub struct ApplyReport {
     pub members: Option<Arc<Members>>,
     /// If a request about alarms was applied.
     pub alarms: Option<Arc<Alarms>>,
+    /// Users or roles have changed, or whether they count.
+    pub has_auth_changed: bool,
     pub is_removed: bool,
 }
 
@@ -59,6 +61,7 @@ impl ApplyReport {
         self.installed = later.installed.or(self.installed.take());
         self.members = later.members.or(self.members.take());
         self.alarms = later.alarms.or(self.alarms.take());
+        self.has_auth_changed |= later.has_auth_changed;
         self.is_removed |= later.is_removed;
     }
 

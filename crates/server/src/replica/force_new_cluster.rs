@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clearlane_auth::{AuthConfig, AuthStore};
 use clearlane_lease::{self as lease, Lessor};
 use clearlane_wal as wal;
 use clearlane_wal::Wal;
@@ -37,9 +38,10 @@ pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
     let (mut wal, contents) = Wal::open(files, dir, start, storage.wal)?;
     warn_short_tail(&wal);
     let engine = raft_snapshot::open_at_start(&*storage.store_dir, newest.index)?;
-    // Opening the store needs a lessor; the leases are not used.
+    // Opening the store needs a lessor and users; neither is used.
     let leases = Lessor::new(lease::Config::new(Duration::ZERO), &storage.backend.locks);
-    let opened = storage.open(&engine, &Arc::new(leases))?;
+    let auth = AuthStore::new(AuthConfig::default(), &storage.backend.locks);
+    let opened = storage.open(&engine, &Arc::new(leases), &auth)?;
     let own = contents.metadata.node_id;
     let applied = opened.progress.index;
     let commit = contents.hard_state.commit.max(applied);

@@ -3,8 +3,9 @@
 //! Nothing is proposed unless raft leads now, in the term in which the leases' time was started:
 //! `docs/lease.md` says why.
 
+use clearlane_auth::ROOT;
 use clearlane_proto::etcdserverpb::{
-    InternalRaftRequest, LeaseCheckpointRequest, LeaseRevokeRequest,
+    InternalRaftRequest, LeaseCheckpointRequest, LeaseRevokeRequest, RequestHeader,
 };
 use clearlane_raft::{Leadership, Role};
 use prost::Message as _;
@@ -43,7 +44,12 @@ impl Replica {
         let is_due = !due.is_empty();
         for id in &due.revoke {
             let lease_revoke = Some(LeaseRevokeRequest { id: *id });
-            if self.propose_internal(InternalRaftRequest { lease_revoke, ..Default::default() }) {
+            let header = self.member_header();
+            if self.propose_internal(InternalRaftRequest {
+                header,
+                lease_revoke,
+                ..Default::default()
+            }) {
                 self.leases_expired += 1;
             } else {
                 self.leases.not_proposed(*id, self.now);
@@ -56,6 +62,15 @@ impl Replica {
             self.propose_internal(InternalRaftRequest { lease_checkpoint, ..Default::default() });
         }
         is_due
+    }
+
+    /// For what needs a permission when it is applied. Authentication may be enabled before that,
+    /// if there is a root.
+    fn member_header(&self) -> Option<RequestHeader> {
+        let (has_root, auth_revision) =
+            self.auth.with_state(|state| (state.roles_of(ROOT).is_ok(), state.revision));
+        let username = ROOT.to_owned();
+        has_root.then(|| RequestHeader { username, auth_revision, ..RequestHeader::default() })
     }
 
     /// Proposes what no request waits for. Returns whether raft has accepted it.

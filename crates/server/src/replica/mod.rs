@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use clearlane_auth::AuthStore;
 use clearlane_lease::Lessor;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest, RequestHeader};
 use clearlane_raft as raft;
@@ -92,6 +93,7 @@ pub struct Replica {
     /// As reported by the apply loop.
     pub alarms: Arc<Alarms>,
     leases: Arc<Lessor>,
+    auth: Arc<AuthStore>,
     /// The term for which this leader has started the leases' time.
     lease_term: Option<u64>,
     /// Counted while this member leads.

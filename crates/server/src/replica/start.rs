@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use clearlane_auth::{AuthConfig, AuthStore};
 use clearlane_backend::{Config, Era};
 use clearlane_engine::Engine;
 use clearlane_lease::{self as lease, Lessor};
@@ -77,6 +78,7 @@ pub struct ReplicaConfig {
     pub joins_as_learner: Option<bool>,
     /// The replica runs no compaction: see [`threads`](crate::threads).
     pub compaction: CompactionConfig,
+    pub auth: AuthConfig,
     /// `None`: slow entries are not reported.
     pub apply_timer: Option<ApplyTimer>,
 }
@@ -96,6 +98,7 @@ impl ReplicaConfig {
             unix_ms,
             joins_as_learner: None,
             compaction: CompactionConfig::default(),
+            auth: AuthConfig::default(),
             apply_timer: None,
         }
     }
@@ -119,6 +122,7 @@ impl StorageConfig {
         &self,
         engine: &Arc<dyn Engine>,
         leases: &Arc<Lessor>,
+        auth: &AuthStore,
     ) -> Result<OpenedStore> {
         let progress = AppliedPosition::read(&*engine.snapshot()?)?;
         let config = mvcc::StoreConfig {
@@ -130,6 +134,7 @@ impl StorageConfig {
         };
         let (store, opened) = mvcc::open(self.era, config)?;
         leases.restore(&*store.begin_read(), &opened.leases)?;
+        auth.restore(&*store.begin_read())?;
         let members = Arc::new(Members::load(&*store.begin_read(), self.learners_max)?);
         let alarms = Arc::new(Alarms::load(&*store.begin_read())?);
         Ok(OpenedStore {
@@ -187,7 +192,8 @@ pub fn start(
     warn_short_tail(&wal);
     let engine = raft_snapshot::open_at_start(&*storage.store_dir, newest.index)?;
     let leases = Arc::new(Lessor::new(lease_config(&settings), &storage.backend.locks));
-    let opened = storage.open(&engine, &leases)?;
+    let auth = Arc::new(AuthStore::new(settings.auth.clone(), &storage.backend.locks));
+    let opened = storage.open(&engine, &leases, &auth)?;
     let progress = opened.progress.clone();
     let metadata = contents.metadata;
     let apply_timer = settings.apply_timer;
@@ -216,6 +222,7 @@ pub fn start(
         members: Arc::clone(&opened.members),
         alarms: Arc::clone(&opened.alarms),
         leases: Arc::clone(&leases),
+        auth: Arc::clone(&auth),
         wait: Arc::clone(&wait),
         read_index,
         ids,
@@ -243,7 +250,8 @@ pub fn start(
         sending_snapshots: Default::default(),
         ready: Default::default(),
     };
-    let applier = Applier::new(metadata, storage, apply_timer, (engine, opened), leases, wait);
+    let applier =
+        Applier::new(metadata, storage, apply_timer, (engine, opened), (leases, auth), wait);
     Ok((replica, applier, wal))
 }
 

@@ -1,5 +1,5 @@
 //! The thread that commits the store, runs compactions, drops old states, and forgets the keys of
-//! leases that have ended.
+//! leases that have ended, and simple tokens.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,6 +24,8 @@ use crate::trace::StepKind;
 const COMMANDS_MAX: usize = 64;
 /// Before the next commit, too.
 const FORGET_STEPS_MAX: usize = 16;
+/// etcd's `simpleTokenTTLResolution`.
+const TOKEN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) enum CommitCommand {
@@ -53,6 +55,8 @@ pub(super) struct CommitThread {
     disk_space_monitor: DiskSpaceMonitor,
     /// There are keys of ended leases to be forgotten.
     has_ended_leases: bool,
+    /// When simple tokens were last looked over.
+    tokens_checked: Duration,
 }
 
 impl CommitThread {
@@ -74,6 +78,7 @@ impl CommitThread {
             last_tick: Duration::ZERO,
             disk_space_monitor: DiskSpaceMonitor::new(replica.raft().bytes_after_durable()),
             has_ended_leases: false,
+            tokens_checked: Duration::ZERO,
         }
     }
 
@@ -104,6 +109,7 @@ impl CommitThread {
                 commits_now |= self.handle_command(wanted, shared)?;
             }
             self.forget_ended_leases(shared);
+            self.expire_tokens(shared);
             let now = self.start.elapsed();
             let is_due = now.saturating_sub(self.last_tick) >= self.batch_interval;
             if !self.has_space_for_commit(commits_now || is_due, shared) {
@@ -146,6 +152,15 @@ impl CommitThread {
                 break;
             }
             thread::yield_now();
+        }
+    }
+
+    /// A token in use is checked by its user's requests: this is for the memory of the others.
+    fn expire_tokens(&mut self, shared: &ServerState) {
+        let now = shared.start.elapsed();
+        if now.saturating_sub(self.tokens_checked) >= TOKEN_CHECK_INTERVAL {
+            self.tokens_checked = now;
+            shared.auth.expire_tokens(now);
         }
     }
 

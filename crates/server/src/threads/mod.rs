@@ -36,6 +36,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use clearlane_auth::AuthStore;
 use clearlane_contention::Registry;
 use clearlane_lease::Lessor;
 use clearlane_mvcc::Store;
@@ -109,6 +110,10 @@ impl ServerThreads {
         &self.state.leases
     }
 
+    pub fn auth(&self) -> &AuthStore {
+        &self.state.auth
+    }
+
     /// The clock of the replica and the leases.
     pub fn now(&self) -> Duration {
         self.state.start.elapsed()
@@ -146,6 +151,11 @@ impl ServerThreads {
     /// The revision up to which compactions have finished since the start.
     pub fn compacted(&self) -> watch::Receiver<i64> {
         self.state.compacted.subscribe()
+    }
+
+    /// Changes when users or roles do.
+    pub fn auth_changes(&self) -> watch::Receiver<u64> {
+        self.state.auth_changes.subscribe()
     }
 
     pub fn sizes(&self) -> &StoreSizes {
@@ -200,6 +210,10 @@ impl ServerThreads {
     }
 
     /// For small reads that wait for the disk.
+    pub fn password_pool(&self) -> &ReadPool {
+        &self.state.password_pool
+    }
+
     pub fn uncached_pool(&self) -> &ReadPool {
         &self.state.uncached_pool
     }
@@ -275,6 +289,7 @@ impl ServerThreads {
         let mut threads = std::mem::take(&mut *self.threads.lock());
         threads.extend(self.state.read_pool.stop());
         threads.extend(self.state.uncached_pool.stop());
+        threads.extend(self.state.password_pool.stop());
         for thread in threads {
             // An error: the closing of the thread has panicked, which the panic hook has printed.
             let _ = thread.join();

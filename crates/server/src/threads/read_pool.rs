@@ -85,6 +85,10 @@ impl ReadPool {
         let _ = self.start_thread.set(start);
     }
 
+    pub fn queued_jobs(&self) -> usize {
+        self.state.lock().queued.len()
+    }
+
     /// `None` if the pool has stopped. A job whose request has been dropped is skipped.
     pub async fn run<T: Send + 'static>(
         &self,

@@ -15,6 +15,8 @@
 //! clock are those of [`ReadPool`](super::read_pool::ReadPool).
 
 use std::collections::VecDeque;
+use std::num::NonZero;
+use std::thread;
 
 pub(super) type JobId = u64;
 
@@ -51,6 +53,12 @@ impl ScheduleLimits {
     /// As many as there are threads: these jobs wait for the disk.
     pub(super) const UNCACHED_POOL: ScheduleLimits =
         ScheduleLimits { running: 4, long_running: 0, begun: [4, 0, 0] };
+
+    /// A thread for each core: these jobs compute, without a yield point.
+    pub(super) fn password_pool() -> ScheduleLimits {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        ScheduleLimits { running: cores, long_running: 0, begun: [cores, 0, 0] }
+    }
 
     /// The number of threads that the jobs may need.
     fn threads(&self) -> usize {

@@ -58,6 +58,11 @@ pub(super) fn spawn_all(
         let run = |state: &ServerState| state.uncached_pool.run_worker();
         spawn(&format!("uncached-{number}"), Latency, state, run)
     });
+    // Of low priority where no lock is held meanwhile: each job computes for tens of milliseconds.
+    prepare_pool(&shared.password_pool, shared, |number, state| {
+        let run = |state: &ServerState| state.password_pool.run_worker();
+        spawn(&format!("password-{number}"), Batch, state, run)
+    });
     threads.into_iter().collect()
 }
 

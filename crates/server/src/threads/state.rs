@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use clearlane_auth::AuthStore;
 use clearlane_backend::Era;
 use clearlane_contention::Registry;
 use clearlane_lease::Lessor;
@@ -69,16 +70,21 @@ pub(super) struct ServerState {
     pub(super) wait: Arc<Wait>,
     pub(super) read_pool: Arc<ReadPool>,
     pub(super) uncached_pool: Arc<ReadPool>,
+    /// Checks and hashes passwords.
+    pub(super) password_pool: Arc<ReadPool>,
     pub(super) disk_space: Arc<DiskSpace>,
     pub(super) members: watch::Sender<Arc<Members>>,
     pub(super) leadership: watch::Sender<Leadership>,
     pub(super) compacted: watch::Sender<i64>,
+    /// How often users or roles have changed since the start.
+    pub(super) auth_changes: watch::Sender<u64>,
     pub(super) failure: watch::Sender<Option<Arc<Error>>>,
     pub(super) trace: TraceRecorder,
     pub(super) locks: Registry,
     // With locks that show in the registry.
     pub(super) watch_server: Arc<WatchServer>,
     pub(super) leases: Arc<Lessor>,
+    pub(super) auth: Arc<AuthStore>,
 }
 
 impl ServerState {
@@ -126,6 +132,8 @@ impl ServerState {
             watch_server: Arc::new(WatchServer::new(&applier.store, &locks)),
             locks,
             leases: Arc::clone(&applier.leases),
+            auth: Arc::clone(&applier.auth),
+            password_pool: ReadPool::new(ScheduleLimits::password_pool()),
             start: Instant::now(),
             store_dir,
             peer_clients: OnceLock::new(),
@@ -134,6 +142,7 @@ impl ServerState {
             alarms: ArcSwap::new(Arc::clone(&replica.alarms)),
             leadership: watch::Sender::new(replica.raft().leadership()),
             compacted: watch::Sender::new(0),
+            auth_changes: watch::Sender::new(0),
             sizes,
             quota,
             response_memory: Arc::default(),
@@ -164,6 +173,9 @@ impl ServerState {
         }
         if let Some(alarms) = &applied.alarms {
             self.alarms.store(Arc::clone(alarms));
+        }
+        if applied.has_auth_changed {
+            self.auth_changes.send_modify(|changes| *changes += 1);
         }
     }
 }

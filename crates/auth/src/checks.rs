@@ -1,0 +1,177 @@
+//! Which permission a request needs: etcd's `apply/auth.go` and the checks of its `authStore`.
+//!
+//! | request | needs |
+//! |---|---|
+//! | range, compare, `prev_kv` | to read the whole range |
+//! | put, delete | to write the key, the whole range |
+//! | put with a lease, revocation, keep-alive | to write each key of the lease |
+//! | keys of a lease, list of leases | to read each key of them |
+//! | change of users and roles, compaction, membership, maintenance | the role `root` |
+//! | grant of a lease, status, list of members or alarms | any user |
+//!
+//! The parts of a transaction need what they need alone, those of the branch that does not run too.
+
+use bytes::Bytes;
+use clearlane_proto::etcdserverpb::request_op::Request;
+use clearlane_proto::etcdserverpb::{
+    DeleteRangeRequest, InternalRaftRequest, PutRequest, RequestOp, TxnRequest,
+};
+
+use crate::changes;
+use crate::error::AuthRejection;
+use crate::state::{Access, AuthInfo, AuthState, ROOT};
+
+pub type CheckResult = Result<(), AuthRejection>;
+
+/// Lists the keys of a lease; none if there is no such lease.
+pub type LeaseKeys<'l> = dyn Fn(i64) -> Vec<Bytes> + 'l;
+
+/// One user's requests, checked against one state.
+#[derive(Clone, Copy, Debug)]
+pub struct Checker<'s> {
+    state: &'s AuthState,
+    user: Option<&'s AuthInfo>,
+}
+
+impl AuthState {
+    /// `None`: the request names no user.
+    pub fn checker<'s>(&'s self, user: Option<&'s AuthInfo>) -> Checker<'s> {
+        Checker { state: self, user }
+    }
+
+    /// Checks an entry when it is applied, for the user that its header names.
+    pub fn check_entry(
+        &self,
+        request: &InternalRaftRequest,
+        lease_keys: &LeaseKeys<'_>,
+    ) -> CheckResult {
+        if !self.enabled {
+            return Ok(());
+        }
+        let header = request.header.as_ref().filter(|header| header.auth_revision != 0);
+        let user = header.map(|header| AuthInfo {
+            username: header.username.as_str().into(),
+            revision: header.auth_revision,
+        });
+        let checker = self.checker(user.as_ref());
+        if changes::is_change(request) {
+            checker.admin()
+        } else if let Some(put) = &request.put {
+            checker.put(put, lease_keys)
+        } else if let Some(delete) = &request.delete_range {
+            checker.delete_range(delete)
+        } else if let Some(txn) = &request.txn {
+            checker.txn(txn, lease_keys)
+        } else if let Some(range) = &request.range {
+            // A read through the log has no key, and is checked when it reads.
+            if range.key.is_empty() { Ok(()) } else { checker.read(&range.key, &range.range_end) }
+        } else if let Some(revoke) = &request.lease_revoke {
+            checker.write_lease(revoke.id, lease_keys)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Checker<'_> {
+    /// There is a user.
+    pub fn user(self) -> CheckResult {
+        if self.state.enabled && self.user.is_none() {
+            return Err(AuthRejection::UserEmpty);
+        }
+        Ok(())
+    }
+
+    /// The user has the role `root`. As in etcd, an old revision is no obstacle.
+    pub fn admin(self) -> CheckResult {
+        if !self.state.enabled {
+            return Ok(());
+        }
+        let named = self.user.filter(|user| !user.username.is_empty());
+        let user = self.state.find_user(&named.ok_or(AuthRejection::UserEmpty)?.username)?;
+        if user.has_role(ROOT) { Ok(()) } else { Err(AuthRejection::PermissionDenied) }
+    }
+
+    /// The user asks about itself, or has the role `root`.
+    pub fn user_get(self, name: &str) -> CheckResult {
+        let is_own = self.user.is_some_and(|user| &*user.username == name);
+        self.admin().or_else(|refused| if is_own { Ok(()) } else { Err(refused) })
+    }
+
+    /// The user asks about a role that it has, or has the role `root`.
+    pub fn role_get(self, role: &str) -> CheckResult {
+        let user = self.user.and_then(|user| self.state.users.get(&*user.username));
+        let is_own = user.is_some_and(|user| user.has_role(role));
+        self.admin().or_else(|refused| if is_own { Ok(()) } else { Err(refused) })
+    }
+
+    pub fn read(self, key: &[u8], range_end: &[u8]) -> CheckResult {
+        self.access(Access::Read, key, range_end)
+    }
+
+    pub fn put(self, request: &PutRequest, lease_keys: &LeaseKeys<'_>) -> CheckResult {
+        self.access(Access::Write, &request.key, &[])?;
+        if request.lease != 0 {
+            self.write_lease(request.lease, lease_keys)?;
+        }
+        if request.prev_kv { self.read(&request.key, &[]) } else { Ok(()) }
+    }
+
+    pub fn delete_range(self, request: &DeleteRangeRequest) -> CheckResult {
+        let DeleteRangeRequest { key, range_end, prev_kv } = request;
+        self.access(Access::Write, key, range_end)?;
+        if *prev_kv { self.read(key, range_end) } else { Ok(()) }
+    }
+
+    pub fn txn(self, request: &TxnRequest, lease_keys: &LeaseKeys<'_>) -> CheckResult {
+        let TxnRequest { compare, success, failure } = request;
+        compare.iter().try_for_each(|compare| self.read(&compare.key, &compare.range_end))?;
+        let mut ops = success.iter().chain(failure);
+        ops.try_for_each(|op| self.operation(op, lease_keys))
+    }
+
+    fn operation(self, op: &RequestOp, lease_keys: &LeaseKeys<'_>) -> CheckResult {
+        match &op.request {
+            Some(Request::RequestRange(range)) => self.read(&range.key, &range.range_end),
+            Some(Request::RequestPut(put)) => self.put(put, lease_keys),
+            Some(Request::RequestDeleteRange(delete)) => self.delete_range(delete),
+            Some(Request::RequestTxn(txn)) => self.txn(txn, lease_keys),
+            None => Ok(()),
+        }
+    }
+
+    /// A user that may not write a key of a lease could delete it with the lease.
+    pub fn write_lease(self, lease: i64, lease_keys: &LeaseKeys<'_>) -> CheckResult {
+        self.lease(Access::Write, lease, lease_keys)
+    }
+
+    pub fn read_lease(self, lease: i64, lease_keys: &LeaseKeys<'_>) -> CheckResult {
+        self.lease(Access::Read, lease, lease_keys)
+    }
+
+    fn lease(self, access: Access, lease: i64, lease_keys: &LeaseKeys<'_>) -> CheckResult {
+        // The keys of a lease may be many: they are listed only if it depends on them.
+        if self.admin().is_ok() {
+            return Ok(());
+        }
+        lease_keys(lease).iter().try_for_each(|key| self.access(access, key, &[]))
+    }
+
+    fn access(self, access: Access, key: &[u8], range_end: &[u8]) -> CheckResult {
+        if !self.state.enabled {
+            return Ok(());
+        }
+        // A signed token may name a user and no revision.
+        let user = self.user.filter(|user| user.revision != 0);
+        let AuthInfo { username, revision } = user.ok_or(AuthRejection::UserEmpty)?;
+        if *revision < self.state.revision {
+            return Err(AuthRejection::OldRevision);
+        }
+        let user = self.state.users.get(&**username).ok_or(AuthRejection::PermissionDenied)?;
+        if user.has_role(ROOT) || self.state.has_access(user, access, key, range_end) {
+            Ok(())
+        } else {
+            Err(AuthRejection::PermissionDenied)
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! A set of keys as ranges that are sorted and do not touch: what a user may read, or write.
+//!
+//! etcd has an interval tree for each and asks it whether the union of its intervals covers a
+//! range. Merged once, the union needs a binary search.
+
+use bytes::Bytes;
+
+/// As the end of a range: no end.
+pub(crate) const OPEN_END: &[u8] = &[0];
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeyRanges(Vec<(Bytes, End)>);
+
+/// Exclusive.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    Before(Bytes),
+    Open,
+}
+
+/// A range as requests and permissions have it.
+impl End {
+    fn of(key: &Bytes, range_end: &Bytes) -> End {
+        match &range_end[..] {
+            [] => End::Before([&key[..], &[0]].concat().into()),
+            OPEN_END => End::Open,
+            _ => End::Before(range_end.clone()),
+        }
+    }
+
+    fn is_behind(&self, key: &[u8]) -> bool {
+        match self {
+            End::Before(end) => end[..] > *key,
+            End::Open => true,
+        }
+    }
+}
+
+impl KeyRanges {
+    pub(crate) fn new<'p>(ranges: impl Iterator<Item = (&'p Bytes, &'p Bytes)>) -> KeyRanges {
+        let mut ranges: Vec<(Bytes, End)> =
+            ranges.map(|(key, end)| (key.clone(), End::of(key, end))).collect();
+        ranges.sort_unstable();
+        let mut merged: Vec<(Bytes, End)> = Vec::new();
+        for (start, end) in ranges {
+            match merged.last_mut() {
+                Some((_, last)) if *last == End::Open || touches(last, &start) => {
+                    if end > *last {
+                        *last = end;
+                    }
+                }
+                _ => merged.push((start, end)),
+            }
+        }
+        merged.shrink_to_fit();
+        KeyRanges(merged)
+    }
+
+    /// Whether all of a range is in the set. A range that ends before its start has no key.
+    pub(crate) fn contain(&self, key: &[u8], range_end: &[u8]) -> bool {
+        let behind = self.0.partition_point(|(start, _)| start[..] <= *key);
+        let Some((_, end)) = behind.checked_sub(1).and_then(|at| self.0.get(at)) else {
+            return false;
+        };
+        match (range_end, end) {
+            (_, End::Open) => true,
+            (OPEN_END, End::Before(_)) => false,
+            (range_end, End::Before(end)) => end[..] > *key && range_end <= &end[..],
+        }
+    }
+}
+
+/// Whether a range that ends at `end` goes on in one that begins at `start`.
+fn touches(end: &End, start: &Bytes) -> bool {
+    end.is_behind(start) || matches!(end, End::Before(end) if end == start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranges(of: &[(&'static str, &'static str)]) -> KeyRanges {
+        let of: Vec<_> =
+            of.iter().map(|(key, end)| (Bytes::from(*key), Bytes::from(*end))).collect();
+        KeyRanges::new(of.iter().map(|(key, end)| (key, end)))
+    }
+
+    #[test]
+    fn ranges_that_touch_count_as_one() {
+        let set = ranges(&[("c", "e"), ("a", "c"), ("b", "d"), ("x", ""), ("x\0", "y")]);
+        assert_eq!(set.0.len(), 2, "{set:?}");
+        for (key, end) in [("a", "e"), ("b", "d"), ("a", ""), ("d", "e"), ("x", "y"), ("x", "")] {
+            assert!(set.contain(key.as_bytes(), end.as_bytes()), "{key} to {end}");
+        }
+        for (key, end) in [("a", "e\0"), ("e", ""), ("", "b"), ("y", ""), ("a", "\0"), ("w", "y")] {
+            assert!(!set.contain(key.as_bytes(), end.as_bytes()), "{key} to {end}");
+        }
+    }
+
+    #[test]
+    fn an_open_end_covers_the_rest() {
+        let set = ranges(&[("m", "\0"), ("p", "q"), ("a", "b")]);
+        for (key, end) in [("m", "\0"), ("m", ""), ("z", "\0"), ("p", "zz"), ("a", "b")] {
+            assert!(set.contain(key.as_bytes(), end.as_bytes()), "{key} to {end}");
+        }
+        for (key, end) in [("l", "\0"), ("a", "\0"), ("a", "n"), ("b", "")] {
+            assert!(!set.contain(key.as_bytes(), end.as_bytes()), "{key} to {end}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Users and roles as of one position of the log, and what a user may do.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::{Arc, OnceLock};
+
+use clearlane_engine::Bucket;
+use clearlane_mvcc::ReadTxn;
+use clearlane_proto::authpb::permission::Type;
+use clearlane_proto::authpb::{Permission, Role, User};
+use prost::Message;
+
+use crate::error::{AuthRejection, Error, Result};
+use crate::key_ranges::{KeyRanges, OPEN_END};
+
+pub(crate) const ENABLED_KEY: &[u8] = b"authEnabled";
+pub(crate) const REVISION_KEY: &[u8] = b"authRevision";
+/// The name of the user and of the role that may do everything.
+pub const ROOT: &str = "root";
+
+type Checked<T> = std::result::Result<T, AuthRejection>;
+
+/// The user that a request is made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthInfo {
+    pub username: Arc<str>,
+    /// The auth revision at which the user was named: that of a JSON web token is the one at which
+    /// it was signed.
+    pub revision: u64,
+}
+
+/// Immutable: a change makes the next.
+#[derive(Clone, Debug, Default)]
+pub struct AuthState {
+    pub enabled: bool,
+    /// 1, and one more with each change.
+    pub revision: u64,
+    pub(crate) users: BTreeMap<String, Arc<UserEntry>>,
+    pub(crate) roles: BTreeMap<String, Arc<Role>>,
+}
+
+/// A user, and what the user's roles come to. They are merged when they are first needed.
+#[derive(Clone)]
+pub(crate) struct UserEntry {
+    pub(crate) user: User,
+    ranges: OnceLock<UserRanges>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct UserRanges {
+    read: KeyRanges,
+    write: KeyRanges,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// Without the hash of the password.
+impl fmt::Debug for UserEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UserEntry").field("roles", &self.user.roles).finish_non_exhaustive()
+    }
+}
+
+impl UserEntry {
+    pub(crate) fn new(user: User) -> UserEntry {
+        UserEntry { user, ranges: OnceLock::new() }
+    }
+
+    pub(crate) fn has_role(&self, role: &str) -> bool {
+        self.user.roles.iter().any(|has| has == role)
+    }
+
+    pub(crate) fn has_no_password(&self) -> bool {
+        self.user.options.is_some_and(|options| options.no_password)
+    }
+}
+
+impl AuthState {
+    pub(crate) fn load(read: &(dyn ReadTxn + '_)) -> Result<AuthState> {
+        let mut state = AuthState { enabled: false, revision: 1, ..AuthState::default() };
+        if let Some(flag) = read.get(Bucket::Auth, ENABLED_KEY)? {
+            state.enabled = flag[..] == [1];
+        }
+        if let Some(bytes) = read.get(Bucket::Auth, REVISION_KEY)? {
+            let number = <[u8; 8]>::try_from(&bytes[..]).map(u64::from_be_bytes);
+            state.revision =
+                number.map_err(|_| Error::damaged("authRevision", "it has not 8 bytes"))?;
+        }
+        for (name, user) in load_all::<User>(read, Bucket::AuthUsers)? {
+            state.users.insert(name, Arc::new(UserEntry::new(user)));
+        }
+        for (name, role) in load_all::<Role>(read, Bucket::AuthRoles)? {
+            state.roles.insert(name, Arc::new(role));
+        }
+        Ok(state)
+    }
+
+    /// Without a root, nothing could be changed any more.
+    pub(crate) fn check_can_enable(&self) -> Checked<()> {
+        let root = self.users.get(ROOT).ok_or(AuthRejection::NoRootUser)?;
+        if root.has_role(ROOT) { Ok(()) } else { Err(AuthRejection::NoRootRole) }
+    }
+
+    pub(crate) fn find_user(&self, name: &str) -> Checked<&UserEntry> {
+        self.users.get(name).map(|user| &**user).ok_or(AuthRejection::UserNotFound)
+    }
+
+    pub(crate) fn find_role(&self, name: &str) -> Checked<&Role> {
+        self.roles.get(name).map(|role| &**role).ok_or(AuthRejection::RoleNotFound)
+    }
+
+    /// The roles of a user.
+    pub fn roles_of(&self, name: &str) -> Checked<Vec<String>> {
+        Ok(self.find_user(name)?.user.roles.clone())
+    }
+
+    /// The role `root` may do everything, whatever was granted to it.
+    pub fn permissions_of(&self, role: &str) -> Checked<Vec<Permission>> {
+        let found = self.find_role(role)?;
+        if role != ROOT {
+            return Ok(found.key_permission.clone());
+        }
+        let (perm_type, range_end) = (Type::Readwrite as i32, OPEN_END.into());
+        Ok(vec![Permission { perm_type, range_end, ..Permission::default() }])
+    }
+
+    pub fn user_names(&self) -> Vec<String> {
+        self.users.keys().cloned().collect()
+    }
+
+    pub fn role_names(&self) -> Vec<String> {
+        self.roles.keys().cloned().collect()
+    }
+
+    /// Whether a user may do this with all keys of a range. The caller has found the user.
+    pub(crate) fn has_access(
+        &self,
+        user: &UserEntry,
+        access: Access,
+        key: &[u8],
+        range_end: &[u8],
+    ) -> bool {
+        let ranges = user.ranges.get_or_init(|| self.merge_ranges(&user.user));
+        let ranges = match access {
+            Access::Read => &ranges.read,
+            Access::Write => &ranges.write,
+        };
+        ranges.contain(key, range_end)
+    }
+
+    fn merge_ranges(&self, user: &User) -> UserRanges {
+        let of = |access: Type| {
+            let roles = user.roles.iter().filter_map(|name| self.roles.get(name));
+            let granted = roles.flat_map(|role| &role.key_permission).filter(move |permission| {
+                let granted = Type::try_from(permission.perm_type);
+                granted.is_ok_and(|granted| granted == access || granted == Type::Readwrite)
+            });
+            KeyRanges::new(granted.map(|permission| (&permission.key, &permission.range_end)))
+        };
+        UserRanges { read: of(Type::Read), write: of(Type::Write) }
+    }
+
+    /// Called when a role has changed.
+    pub(crate) fn forget_ranges_of_role(&mut self, role: &str) {
+        for entry in self.users.values_mut().filter(|entry| entry.has_role(role)) {
+            *entry = Arc::new(UserEntry::new(entry.user.clone()));
+        }
+    }
+}
+
+fn load_all<M: Message + Default>(
+    read: &(dyn ReadTxn + '_),
+    bucket: Bucket,
+) -> Result<Vec<(String, M)>> {
+    let (mut found, mut failure) = (Vec::new(), None);
+    read.scan(bucket, &mut |name, value| {
+        let name = String::from_utf8_lossy(name).into_owned();
+        match M::decode(value.to_bytes()) {
+            Ok(message) => {
+                found.push((name, message));
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                let what = format!("{name} in bucket {}", bucket.name());
+                failure = Some(Error::damaged(what, error));
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    failure.map_or(Ok(found), Err)
+}

@@ -1,0 +1,28 @@
+//! How a request names its user.
+
+use std::fmt;
+use std::sync::Arc;
+
+#[derive(Clone, Default)]
+pub enum Credentials {
+    #[default]
+    None,
+    /// The token in the request's head.
+    Token(Arc<str>),
+    /// The common name of the client's certificate. It counts only if there is no token.
+    Certificate(Arc<str>),
+    /// The member itself, for what no client has asked: as `root`.
+    Member,
+}
+
+/// Without the token.
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Credentials::None => "None",
+            Credentials::Token(_) => "Token",
+            Credentials::Certificate(_) => "Certificate",
+            Credentials::Member => "Member",
+        })
+    }
+}
