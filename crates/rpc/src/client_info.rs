@@ -30,9 +30,10 @@ impl fmt::Display for RemoteAddress {
 pub(crate) struct ClientInfo {
     pub(crate) remote: RemoteAddress,
     pub(crate) is_secure: bool,
-    /// The client's name, by the certificate that it has shown. Calls that tonic answers have it
-    /// among their extensions.
+    /// The client's name, by the certificate that it has shown.
     pub(crate) name: Option<ClientName>,
+    /// The name is that of a user.
+    pub(crate) is_user: bool,
     pub(crate) large_responses: ActiveLargeResponses,
 }
 
@@ -42,8 +43,16 @@ impl ClientInfo {
             remote,
             is_secure: false,
             name: None,
+            is_user: false,
             large_responses: ActiveLargeResponses::default(),
         }
+    }
+}
+
+impl ClientInfo {
+    /// Calls that tonic answers have it among their extensions.
+    pub(crate) fn user_name(&self) -> Option<&ClientName> {
+        self.name.as_ref().filter(|_| self.is_user)
     }
 }
 

@@ -72,19 +72,17 @@ pub(crate) async fn handle_call(
         Err(status) => return finish_call(Err(status), metrics),
     };
     let limit = message_bytes_max(&head.server);
-    let response =
-        match RequestContext::start(&head.server, &head.headers, head.client.name.as_ref()) {
-            Err(status) => Err(status),
-            Ok(context) => {
-                match context.within_deadline(read_message(body, limit, is_packed)).await {
-                    Err(status) | Ok(Err(status)) => Err(status),
-                    Ok(Ok(message)) => {
-                        metrics.received(message.len());
-                        execute(kind, context, message, &head).await
-                    }
-                }
+    let response = match RequestContext::start(&head.server, &head.headers, head.client.user_name())
+    {
+        Err(status) => Err(status),
+        Ok(context) => match context.within_deadline(read_message(body, limit, is_packed)).await {
+            Err(status) | Ok(Err(status)) => Err(status),
+            Ok(Ok(message)) => {
+                metrics.received(message.len());
+                execute(kind, context, message, &head).await
             }
-        };
+        },
+    };
     let response = finish_call(response, metrics);
     if is_packed { gzip::compress_response(response) } else { response }
 }
@@ -101,11 +99,11 @@ pub(crate) async fn handle_message(
     message: Bytes,
 ) -> Response<ResponseBody> {
     metrics.received(message.len());
-    let response =
-        match RequestContext::start(&head.server, &head.headers, head.client.name.as_ref()) {
-            Err(status) => Err(status),
-            Ok(context) => execute(kind, context, message, &head).await,
-        };
+    let response = match RequestContext::start(&head.server, &head.headers, head.client.user_name())
+    {
+        Err(status) => Err(status),
+        Ok(context) => execute(kind, context, message, &head).await,
+    };
     finish_call(response, metrics)
 }
 

@@ -73,7 +73,7 @@ impl Router {
 
     /// For code that only sees the request.
     fn add_client_name(&self, request: &mut Request<Incoming>) {
-        if let Some(name) = &self.client.name {
+        if let Some(name) = self.client.user_name() {
             request.extensions_mut().insert(name.clone());
         }
     }

@@ -95,6 +95,8 @@ pub struct ConnectionConfig {
     pub keep_alive_timeout: Duration,
     /// `--max-concurrent-streams`, of each connection.
     pub concurrent_streams_max: u32,
+    /// `--client-cert-auth`: the common name of a client's certificate is its user.
+    pub certificates_name_users: bool,
 }
 
 impl Default for ConnectionConfig {
@@ -104,6 +106,7 @@ impl Default for ConnectionConfig {
             keep_alive_interval: Duration::from_secs(2 * 60 * 60),
             keep_alive_timeout: Duration::from_secs(20),
             concurrent_streams_max: u32::MAX,
+            certificates_name_users: false,
         }
     }
 }
@@ -405,7 +408,9 @@ async fn serve_tls<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         _ = conditions.stopped.changed() => None,
     };
     if let Some((stream, name)) = greeted {
-        serve_http(stream, ClientInfo { is_secure: true, name, ..client }, conditions).await;
+        let is_user = conditions.config.certificates_name_users;
+        let client = ClientInfo { is_secure: true, name, is_user, ..client };
+        serve_http(stream, client, conditions).await;
     }
 }
 

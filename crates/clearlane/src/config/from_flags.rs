@@ -256,6 +256,7 @@ fn connections(flags: &FlagReader) -> Result<ConnectionConfig, ConfigError> {
     }
     let streams_max = flags.count("max-concurrent-streams");
     connections.concurrent_streams_max = u32::try_from(streams_max).unwrap_or(u32::MAX);
+    connections.certificates_name_users = flags.switch("client-cert-auth");
     connections.ping_min_interval = flags.time("grpc-keepalive-min-time")?;
     Ok(connections)
 }
