@@ -25,6 +25,6 @@ mod store;
 
 pub use changes::{ChangeError, is_change, is_read};
 pub use error::{AuthRejection, Error, Result};
-pub use jwt::{JwtClaims, JwtError, JwtProvider, TOKEN_BYTES_MAX};
+pub use jwt::{JwtClaims, JwtError, JwtProvider, TOKEN_BYTES_MAX, VerifiedTokens};
 pub use state::{AuthInfo, AuthState, ROOT};
 pub use store::{AuthChange, AuthConfig, AuthStore, TokenConfig, TokenProvider};

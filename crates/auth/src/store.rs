@@ -15,7 +15,7 @@ use clearlane_proto::etcdserverpb::{InternalAuthenticateRequest, InternalRaftReq
 
 use crate::changes::{self, ChangeError, TokenChange};
 use crate::error::{AuthRejection, Result};
-use crate::jwt::JwtProvider;
+use crate::jwt::{JwtProvider, VerifiedTokens};
 use crate::password::{BCRYPT_COST, PasswordCheck};
 use crate::simple_tokens::SimpleTokens;
 use crate::state::AuthState;
@@ -23,7 +23,7 @@ use crate::state::AuthState;
 #[derive(Debug)]
 pub enum TokenProvider {
     Simple(SimpleTokens),
-    Jwt(Arc<JwtProvider>),
+    Jwt(VerifiedTokens),
 }
 
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ impl AuthStore {
         let AuthConfig { tokens, bcrypt_cost } = config;
         let tokens = match tokens {
             TokenConfig::Simple { ttl } => TokenProvider::Simple(SimpleTokens::new(ttl, locks)),
-            TokenConfig::Jwt(provider) => TokenProvider::Jwt(provider),
+            TokenConfig::Jwt(provider) => TokenProvider::Jwt(VerifiedTokens::new(provider, locks)),
         };
         AuthStore {
             state: ArcSwap::from_pointee(AuthState { revision: 1, ..AuthState::default() }),

@@ -154,9 +154,7 @@ impl Server {
                     AuthInfo { username: user.ok_or(AuthRejection::InvalidToken)?, revision }
                 }
                 TokenProvider::Jwt(tokens) => {
-                    let claims = tokens.verify(text, unix_seconds());
-                    let claims = claims.ok_or(AuthRejection::InvalidToken)?;
-                    AuthInfo { username: claims.username.into(), revision: claims.revision }
+                    tokens.user(text, unix_seconds()).ok_or(AuthRejection::InvalidToken)?
                 }
             }),
         })
@@ -250,7 +248,8 @@ impl Server {
         // A signature takes up to a millisecond.
         let sign = move || match threads.auth().tokens() {
             TokenProvider::Jwt(tokens) => {
-                tokens.sign(&name, revision, unix_seconds(), &SystemRandom::new())
+                let provider = tokens.provider();
+                provider.sign(&name, revision, unix_seconds(), &SystemRandom::new())
             }
             TokenProvider::Simple(_) => Err(JwtError::VerifyOnly),
         };

@@ -1,4 +1,4 @@
-//! JSON web tokens: who the user is, signed by a member, checked by any member with the key.
+//! JSON web tokens: which user it is, signed by a member, checked by any member with the key.
 //!
 //! etcd's `--auth-token jwt,...`, with tokens as golang-jwt makes and takes them. The time, random
 //! bytes and the files of the keys come from the caller. What a token says is looked at only once
@@ -12,6 +12,7 @@ mod method;
 mod options;
 mod pem;
 mod signature;
+mod verified;
 
 use std::borrow::Cow;
 use std::{fmt, io};
@@ -25,6 +26,7 @@ pub use error::JwtError;
 use keys::Keys;
 use method::Method;
 use options::Options;
+pub use verified::VerifiedTokens;
 
 /// Far above any token that a member makes, and below what a header of a call may have.
 pub const TOKEN_BYTES_MAX: usize = 16 * 1024;
@@ -94,6 +96,11 @@ impl JwtProvider {
 
     /// `now` is in seconds since 1970. `None` for whatever is not a token that is good now.
     pub fn verify(&self, token: &str, now: u64) -> Option<JwtClaims> {
+        self.verify_for(token, now).map(|(claims, _)| claims)
+    }
+
+    /// Also returns the first second at which the token is good, and the first at which it is not.
+    fn verify_for(&self, token: &str, now: u64) -> Option<(JwtClaims, (u64, u64))> {
         if token.len() > TOKEN_BYTES_MAX {
             return None;
         }
@@ -108,7 +115,9 @@ impl JwtProvider {
         }
         let claims = URL_SAFE_NO_PAD.decode(claims).ok()?;
         let claims: Claims<'_> = parse_object(&claims)?;
-        claims.is_good_at(now).then(|| claims.into_public()).flatten()
+        let (from, until) = claims.good_time();
+        let is_good = from <= now && now < until;
+        is_good.then(|| claims.into_public()).flatten().map(|claims| (claims, (from, until)))
     }
 
     /// Another program may order the header's members otherwise, or have more of them.
@@ -150,11 +159,11 @@ struct Claims<'a> {
 }
 
 impl Claims<'_> {
-    fn is_good_at(&self, now: u64) -> bool {
-        let now = now as f64;
-        let is_expired = self.exp != 0.0 && now >= self.exp.trunc();
-        let is_early = self.nbf != 0.0 && now < self.nbf.trunc();
-        !is_expired && !is_early
+    /// The first second at which the token is good, and the first at which it is not.
+    fn good_time(&self) -> (u64, u64) {
+        // The conversion cuts fractions off, and keeps to the limits of the type.
+        let until = if self.exp == 0.0 { u64::MAX } else { self.exp as u64 };
+        (self.nbf as u64, until)
     }
 
     /// `None` if the revision is none.
