@@ -1,0 +1,102 @@
+//! What every RPC answers to every kind of caller when authentication is enabled, against what etcd
+//! 3.7.1 answered.
+//!
+//! * `etcd-3.7.1.txt`: rows are RPCs in several shapes, columns are users (`server.rs`) and tokens.
+//! * `tokens-3.7.1.txt`: rows are ways to show a token, or tokens that are good no longer; columns
+//!   are a few RPCs. `jwt-3.7.1.txt` is the same for JWT.
+//!
+//! The files are what etcd's own program answered, and are made anew, all of them, by
+//!
+//! ```text
+//! CLEARLANE_ETCD=.../etcd UPDATE_GOLDENFILES=1 cargo test -p clearlane --test auth_matrix -- --ignored
+//! ```
+//!
+//! Without `UPDATE_GOLDENFILES` etcd's answers are compared with the files.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod auth_rows;
+#[path = "../support/bytes_codec.rs"]
+mod bytes_codec;
+mod call;
+mod jwt;
+mod kv_rows;
+mod matrix;
+mod other_rows;
+#[path = "../support/program.rs"]
+mod program_process;
+mod row;
+mod server;
+mod table;
+mod tokens;
+
+use std::path::Path;
+
+use server::Program;
+use table::Table;
+
+const HEAD: &str = "\
+# Recorded from etcd 3.7.1 by the test auth_matrix; see its head. A cell is ok, ok with a fact about the reply,
+# or a name that is explained below the table.
+
+";
+
+fn run(work: impl Future<Output = Table>) -> Table {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(work)
+}
+
+#[allow(clippy::print_stderr, reason = "it says what it has written")]
+fn check(file: &str, program: &Program, table: &Table) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/auth_matrix").join(file);
+    let is_etcd = matches!(program, Program::Etcd(_));
+    if is_etcd && std::env::var_os("UPDATE_GOLDENFILES").is_some() {
+        std::fs::write(&path, format!("{HEAD}{}", table.to_text())).unwrap();
+        eprintln!("{} is written", path.display());
+        return;
+    }
+    let wanted = Table::parse(&std::fs::read_to_string(&path).unwrap());
+    let found = table.differences(&wanted);
+    assert!(found.is_empty(), "{file}: {} differences\n{}", found.len(), found.join("\n"));
+}
+
+fn etcd() -> Program {
+    let program = std::env::var_os("CLEARLANE_ETCD").expect("it must name etcd's program");
+    Program::Etcd(program.into())
+}
+
+fn check_matrix(program: &Program) {
+    check("etcd-3.7.1.txt", program, &run(matrix::matrix(program)));
+}
+
+fn check_tokens(program: &Program) {
+    check("tokens-3.7.1.txt", program, &run(tokens::simple(program)));
+}
+
+fn check_jwt(program: &Program) {
+    check("jwt-3.7.1.txt", program, &run(tokens::jwt(program)));
+}
+
+#[test]
+fn every_call_is_answered_as_by_etcd() {
+    check_matrix(&Program::Clearlane);
+}
+
+#[test]
+fn simple_tokens_are_taken_as_by_etcd() {
+    check_tokens(&Program::Clearlane);
+}
+
+#[test]
+fn jwts_are_taken_as_by_etcd() {
+    check_jwt(&Program::Clearlane);
+}
+
+#[test]
+#[ignore = "needs etcd, which `.ci/etcd-programs` builds"]
+fn etcd_agrees_with_the_files() {
+    let program = etcd();
+    check_tokens(&program);
+    check_jwt(&program);
+    check_matrix(&program);
+}
