@@ -89,7 +89,10 @@ impl Token {
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
     Reply(Bytes),
-    Failure { code: String, message: String },
+    Failure {
+        code: String,
+        message: String,
+    },
     /// A stream that has ended without a message and without an error.
     Ended,
     Waits,

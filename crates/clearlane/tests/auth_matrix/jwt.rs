@@ -32,9 +32,8 @@ fn part(value: &Value) -> String {
 /// The key is at most a block long.
 fn hmac(key: &[u8], text: &[u8]) -> Vec<u8> {
     assert!(key.len() <= BLOCK);
-    let padded = |byte: u8| -> Vec<u8> {
-        (0..BLOCK).map(|at| key.get(at).unwrap_or(&0) ^ byte).collect()
-    };
+    let padded =
+        |byte: u8| -> Vec<u8> { (0..BLOCK).map(|at| key.get(at).unwrap_or(&0) ^ byte).collect() };
     let inner = Sha256::digest([&padded(0x36)[..], text].concat());
     Sha256::digest([&padded(0x5c)[..], &inner[..]].concat()).to_vec()
 }

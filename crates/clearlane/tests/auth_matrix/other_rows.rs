@@ -42,7 +42,8 @@ fn grant(id: i64) -> LeaseGrantRequest {
 
 /// As the server was set up.
 fn restored(row: Row, id: i64) -> Row {
-    let keys = [(LEASE_NARROW, "k/1-lease"), (LEASE_EXACT, "k/3-lease"), (LEASE_OUTSIDE, "z-lease")];
+    let keys =
+        [(LEASE_NARROW, "k/1-lease"), (LEASE_EXACT, "k/3-lease"), (LEASE_OUTSIDE, "z-lease")];
     let key = keys.iter().find(|(lease, _)| *lease == id);
     let row = if id == 4711 { row } else { row.after("Lease/LeaseGrant", grant(id)) };
     match key {
@@ -60,10 +61,7 @@ fn lease_rows() -> Vec<Row> {
             .after("Lease/LeaseRevoke", LeaseRevokeRequest { id: 501 }),
     ];
     for (shape, id) in LEASES {
-        rows.push(restored(
-            Row::new("Lease/LeaseRevoke", shape, LeaseRevokeRequest { id }),
-            id,
-        ));
+        rows.push(restored(Row::new("Lease/LeaseRevoke", shape, LeaseRevokeRequest { id }), id));
     }
     for (shape, id) in LEASES {
         let left = |reply: LeaseKeepAliveResponse| (reply.ttl > 0).to_string();
@@ -148,12 +146,8 @@ fn maintenance_rows() -> Vec<Row> {
     use DowngradeAction::{Cancel, Enable, Validate};
     vec![
         Row::new("Maintenance/Alarm", "get", alarm(AlarmAction::Get, AlarmType::None)),
-        Row::new(
-            "Maintenance/Alarm",
-            "activate",
-            alarm(AlarmAction::Activate, AlarmType::Nospace),
-        )
-        .after("Maintenance/Alarm", off()),
+        Row::new("Maintenance/Alarm", "activate", alarm(AlarmAction::Activate, AlarmType::Nospace))
+            .after("Maintenance/Alarm", off()),
         Row::new("Maintenance/Alarm", "deactivate", off()),
         Row::new("Maintenance/Status", "", StatusRequest {}),
         Row::new("Maintenance/Defragment", "", DefragmentRequest {}),
@@ -218,7 +212,11 @@ fn election_rows() -> Vec<Row> {
     }
     let nameless = ProclaimRequest { leader: None, value: "w".into() };
     rows.push(Row::new("Election/Proclaim", "no leader", nameless));
-    rows.push(Row::new("Election/Leader", "k/1-vote, none", LeaderRequest { name: "k/1-vote".into() }));
+    rows.push(Row::new(
+        "Election/Leader",
+        "k/1-vote, none",
+        LeaderRequest { name: "k/1-vote".into() },
+    ));
     rows
 }
 

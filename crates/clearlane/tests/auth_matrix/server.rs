@@ -104,8 +104,7 @@ impl Server {
         let address = process.ready();
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
         let channel = endpoint.connect().await.unwrap();
-        let server =
-            Server { channel, tokens: RefCell::default(), _process: process, _dir: dir };
+        let server = Server { channel, tokens: RefCell::default(), _process: process, _dir: dir };
         server.set_up().await;
         server
     }
@@ -134,7 +133,8 @@ impl Server {
             ("k/3-lease", LEASE_EXACT),
             ("z-lease", LEASE_OUTSIDE),
         ] {
-            let put = PutRequest { key: key.into(), value: "1".into(), lease, ..Default::default() };
+            let put =
+                PutRequest { key: key.into(), value: "1".into(), lease, ..Default::default() };
             self.must("KV/Put", put).await;
         }
         self.must("Auth/AuthEnable", AuthEnableRequest {}).await;

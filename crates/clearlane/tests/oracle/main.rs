@@ -98,6 +98,9 @@ scenarios! {
     election "24-election";
     gateway "25-gateway";
     auth_off "26-auth-off";
+    auth_kv "27-auth-kv";
+    auth_other "28-auth-other";
+    auth_expiry "29-auth-expiry";
     alarm_crash "30-alarm-crash";
     hashkv_7 "31-hashkv-7";
 }

@@ -65,6 +65,8 @@ pub(crate) struct Head {
     /// `/package.Service/Method`
     pub(crate) path: String,
     pub(crate) metadata: BTreeMap<String, String>,
+    /// It carries the last token of that user.
+    pub(crate) user: Option<String>,
     /// It goes to the second server.
     pub(crate) to_learner: bool,
 }
@@ -170,7 +172,7 @@ fn head(path: String, line: &mut Fields) -> Head {
     }
     let server = line.text("server");
     assert!(server.as_deref().is_none_or(|name| name == "m1"), "{server:?}");
-    Head { path, metadata, to_learner: server.is_some() }
+    Head { path, metadata, user: line.text("as"), to_learner: server.is_some() }
 }
 
 fn call(number: u64, path: String, note: &str, line: &mut Fields) -> Call {
@@ -205,6 +207,8 @@ fn stream(number: u64, path: String, line: &mut Fields) -> Vec<Step> {
         let mut sent = Fields::of(sent);
         let at = sent.number("step");
         sent.take("note");
+        // The stream had ended before.
+        sent.take("send_failed");
         let is_true = |value: Option<Value>| value.is_some_and(|value| value == true);
         let taken = if is_true(sent.take("client_cancel")) {
             Action::Cancel(number)

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use clearlane::data::{MemberConfig, OpenedMember};
 use clearlane_backend::Era;
+use clearlane_net::listener::{BindAddress, Listener};
 use clearlane_net::tls::Dialer;
 use clearlane_peer as peer;
 use clearlane_peer::Peers;
-use clearlane_rpc::serve::RpcServer;
+use clearlane_rpc::serve::{RpcConfig, RpcServer};
 use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use serde_json::Value;
@@ -161,8 +162,10 @@ fn start_clearlane(
         dialer: Dialer::default(),
     };
     let peers = Peers::start(&node, ends, settings)?;
-    let free = "127.0.0.1:0".parse()?;
-    let server = RpcServer::start(&node, free, 2, Limits::default())?;
+    let listener = Listener::bind(&BindAddress::Tcp("127.0.0.1:0".parse()?))?;
+    let config = RpcConfig { bcrypt_cost: set.bcrypt_cost, ..RpcConfig::default() };
+    let listeners = vec![listener];
+    let server = RpcServer::start_on_listeners(&node, listeners, 2, Limits::default(), config)?;
     Ok(ServerProcess::Clearlane { node, peers, server })
 }
 
@@ -170,11 +173,16 @@ fn start_clearlane(
 struct RecordedFlags {
     progress_interval: Duration,
     quota_bytes: i64,
+    bcrypt_cost: u32,
 }
 
 impl RecordedFlags {
     fn from_flags(flags: &[String]) -> Result<RecordedFlags, Box<dyn Error>> {
-        let mut set = RecordedFlags { progress_interval: Duration::from_secs(600), quota_bytes: 0 };
+        let mut set = RecordedFlags {
+            progress_interval: Duration::from_secs(600),
+            quota_bytes: 0,
+            bcrypt_cost: RpcConfig::default().bcrypt_cost,
+        };
         for pair in flags.chunks(2) {
             match pair {
                 [name, value] if name == "--watch-progress-notify-interval" => {
@@ -185,8 +193,7 @@ impl RecordedFlags {
                     assert_eq!(value, "2097152", "what OUR_QUOTA stands for");
                     set.quota_bytes = OUR_QUOTA;
                 }
-                // How long a password takes to be checked, and nothing else.
-                [name, _] if name == "--bcrypt-cost" => {}
+                [name, value] if name == "--bcrypt-cost" => set.bcrypt_cost = value.parse()?,
                 other => return Err(format!("there is no flag {other:?}").into()),
             }
         }
@@ -261,12 +268,21 @@ async fn wait_until_ready(address: SocketAddr) {
         if let Ok(answer) = http::ask(address, "GET /version", "").await
             && let Ok(answer) = serde_json::from_str::<Value>(&answer.body)
             && answer["etcdcluster"] != "not_decided"
-            && wire::status(connect(address).await).await.get("leader").is_some()
+            && has_leader(address).await
         {
             return;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+async fn has_leader(address: SocketAddr) -> bool {
+    if wire::status(connect(address).await).await.get("leader").is_some() {
+        return true;
+    }
+    // With authentication enabled the status is for users, and this page is for all.
+    let health = http::ask(address, "GET /health", "").await;
+    health.is_ok_and(|health| health.status == 200)
 }
 
 /// Beside the client, whose connections end only while it runs.

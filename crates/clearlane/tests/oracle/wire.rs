@@ -81,11 +81,21 @@ pub(crate) async fn call(
     }
 }
 
+/// Null where it is refused.
 pub(crate) async fn status(channel: Channel) -> Value {
     let path = "/etcdserverpb.Maintenance/Status".to_owned();
     let method = Methods::new().get(&path);
-    let head = Head { path, metadata: BTreeMap::new(), to_learner: false };
+    let head = Head { path, metadata: BTreeMap::new(), user: None, to_learner: false };
     call(channel, head, method, Value::Object(Default::default()), None).await.unwrap_or_default()
+}
+
+/// A use of a token that changes nothing else.
+pub(crate) async fn auth_status(channel: Channel, token: &str) {
+    let path = "/etcdserverpb.Auth/AuthStatus".to_owned();
+    let method = Methods::new().get(&path);
+    let metadata = BTreeMap::from([("token".to_owned(), token.to_owned())]);
+    let head = Head { path, metadata, user: None, to_learner: false };
+    let _ = call(channel, head, method, Value::Object(Default::default()), None).await;
 }
 
 #[derive(Debug)]

@@ -26,6 +26,11 @@ const EXTRA_MESSAGE_WAIT: Duration = Duration::from_millis(50);
 /// etcd's, in the recordings.
 const CLUSTER_ID: &str = "9735334494912078063";
 const MEMBER_ID: &str = "12886971399916175087";
+/// Of each token in the recordings.
+const TOKEN_NAME: &str = "<token>";
+/// `--auth-token-ttl` of 29-auth-expiry.
+const SHORTEST_TIME_TO_LIVE: Duration = Duration::from_secs(2);
+const TOKEN_USE_INTERVAL: Duration = Duration::from_millis(100);
 const LEARNER_URL: &str = "http://127.0.0.1:27003";
 
 #[derive(Debug)]
@@ -44,6 +49,8 @@ struct Replayer<'a> {
     scenario: &'a str,
     methods: Methods,
     names: Names,
+    /// The last one of each user.
+    tokens: BTreeMap<String, String>,
     /// Whether the differences in `accepted` are expected.
     as_ours: bool,
     served: RunningServer,
@@ -71,6 +78,7 @@ pub(crate) async fn replay(scenario: &str, kind: ServerKind) -> Vec<Difference> 
         scenario,
         methods: Methods::new(),
         names: Names::default(),
+        tokens: BTreeMap::new(),
         as_ours,
         served,
         learner: None,
@@ -151,7 +159,7 @@ impl Replayer<'_> {
             Action::Sleep(time) => {
                 // A stream that has something to send shows when the time is over.
                 if !self.streams.values().any(|open| open.expects_message_after(number)) {
-                    tokio::time::sleep(time).await;
+                    self.sleep(time).await;
                 }
             }
             Action::StartLearner => self.start_learner(number).await,
@@ -167,6 +175,7 @@ impl Replayer<'_> {
         };
         self.names.put_into(&mut call.request);
         let method = self.methods.get(&call.head.path);
+        self.put_token_into(&mut call.head);
         let made = || {
             let (head, request) = (call.head.clone(), call.request.clone());
             wire::call(channel.clone(), head, method.clone(), request, call.deadline)
@@ -214,6 +223,39 @@ impl Replayer<'_> {
         }
     }
 
+    /// A token whose time to live is longer than a sleep is used meanwhile, so that it does not end
+    /// because this machine was slow.
+    async fn sleep(&mut self, time: Duration) {
+        if time >= SHORTEST_TIME_TO_LIVE {
+            return tokio::time::sleep(time).await;
+        }
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            for token in self.tokens.values() {
+                wire::auth_status(self.served.channel(), token).await;
+            }
+            tokio::time::sleep(TOKEN_USE_INTERVAL).await;
+        }
+    }
+
+    fn put_token_into(&self, head: &mut Head) {
+        if let Some(user) = &head.user {
+            let token = self.tokens.get(user).cloned().unwrap_or_default();
+            head.metadata.insert("token".to_owned(), token);
+        }
+    }
+
+    /// From there on it is sent where the recording names the user.
+    fn learn_token(&mut self, request: &Value, etcds: &Value, ours: &mut Value) {
+        let Some(user) = request["name"].as_str() else { return };
+        if etcds["token"] == TOKEN_NAME
+            && let Some(Value::String(token)) = ours.get_mut("token")
+        {
+            let token = std::mem::replace(token, TOKEN_NAME.to_owned());
+            self.tokens.insert(user.to_owned(), token);
+        }
+    }
+
     /// `None` if there is no second server.
     fn channel(&self, head: &Head) -> Option<Channel> {
         match head.to_learner {
@@ -231,7 +273,7 @@ impl Replayer<'_> {
     async fn range(&self, request: Value) -> Value {
         let path = "/etcdserverpb.KV/Range".to_owned();
         let method = self.methods.get(&path);
-        let head = Head { path, metadata: BTreeMap::new(), to_learner: false };
+        let head = Head { path, metadata: BTreeMap::new(), user: None, to_learner: false };
         wire::call(self.served.channel(), head, method, request, None).await.unwrap_or_default()
     }
 
@@ -252,6 +294,7 @@ impl Replayer<'_> {
             (Ok(mut etcds), Ok(mut ours)) => {
                 self.names.learn(&etcds, &ours);
                 self.names.put_into(&mut etcds);
+                self.learn_token(&request, &etcds, &mut ours);
                 compare::level(&head.path, &mut etcds, &mut ours);
                 accepted::level(self.scenario, number, &mut etcds, &mut ours);
                 if self.level_ties(&request, &mut etcds, &mut ours).await.is_none() {

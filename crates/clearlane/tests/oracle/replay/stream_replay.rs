@@ -39,11 +39,12 @@ impl OpenStream {
 }
 
 impl Replayer<'_> {
-    pub(super) fn open(&mut self, number: u64, stream: Stream) {
+    pub(super) fn open(&mut self, number: u64, mut stream: Stream) {
         let Some(channel) = self.channel(&stream.head) else {
             return self.differs(number, "there is no second server");
         };
         let method = self.methods.get(&stream.head.path);
+        self.put_token_into(&mut stream.head);
         let conversation = ClientStream::open(channel, &stream.head, method);
         let open =
             OpenStream { stream, conversation, last: None, is_cancelled: false, is_broken: false };
