@@ -10,3 +10,4 @@ mod program;
 #[path = "../support/program.rs"]
 mod program_process;
 mod reload;
+mod users;
