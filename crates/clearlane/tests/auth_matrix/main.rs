@@ -4,6 +4,7 @@
 //! * `etcd-3.7.1.txt`: rows are RPCs in several shapes, columns are users (`server.rs`) and tokens.
 //! * `tokens-3.7.1.txt`: rows are ways to show a token, or tokens that are good no longer; columns
 //!   are a few RPCs. `jwt-3.7.1.txt` is the same for JWT.
+//! * `intervals-3.7.1.txt`: which ranges sets of permissions cover.
 //!
 //! The files are what etcd's own program answered, and are made anew, all of them, by
 //!
@@ -19,6 +20,7 @@ mod auth_rows;
 #[path = "../support/bytes_codec.rs"]
 mod bytes_codec;
 mod call;
+mod intervals;
 mod jwt;
 mod kv_rows;
 mod matrix;
@@ -30,7 +32,7 @@ mod server;
 mod table;
 mod tokens;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use server::Program;
 use table::Table;
@@ -41,21 +43,25 @@ const HEAD: &str = "\
 
 ";
 
-fn run(work: impl Future<Output = Table>) -> Table {
+fn run<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(work)
 }
 
-#[allow(clippy::print_stderr, reason = "it says what it has written")]
+fn path(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/auth_matrix").join(file)
+}
+
+/// Whether the files are written and not compared.
+fn is_update(program: &Program) -> bool {
+    matches!(program, Program::Etcd(_)) && std::env::var_os("UPDATE_GOLDENFILES").is_some()
+}
+
 fn check(file: &str, program: &Program, table: &Table) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/auth_matrix").join(file);
-    let is_etcd = matches!(program, Program::Etcd(_));
-    if is_etcd && std::env::var_os("UPDATE_GOLDENFILES").is_some() {
-        std::fs::write(&path, format!("{HEAD}{}", table.to_text())).unwrap();
-        eprintln!("{} is written", path.display());
-        return;
+    if is_update(program) {
+        return std::fs::write(path(file), format!("{HEAD}{}", table.to_text())).unwrap();
     }
-    let wanted = Table::parse(&std::fs::read_to_string(&path).unwrap());
+    let wanted = Table::parse(&std::fs::read_to_string(path(file)).unwrap());
     let found = table.differences(&wanted);
     assert!(found.is_empty(), "{file}: {} differences\n{}", found.len(), found.join("\n"));
 }
@@ -77,6 +83,22 @@ fn check_jwt(program: &Program) {
     check("jwt-3.7.1.txt", program, &run(tokens::jwt(program)));
 }
 
+fn check_intervals(program: &Program) {
+    let file = path("intervals-3.7.1.txt");
+    let got = run(intervals::intervals(program));
+    if is_update(program) {
+        return std::fs::write(file, got).unwrap();
+    }
+    let wanted = std::fs::read_to_string(file).unwrap();
+    let mut found = String::new();
+    for (got, wanted) in got.split("\n\n").zip(wanted.split("\n\n")) {
+        if got != wanted {
+            found += &format!("\netcd: {wanted}\nours: {got}\n");
+        }
+    }
+    assert!(found.is_empty() && got.len() == wanted.len(), "{found}");
+}
+
 #[test]
 fn every_call_is_answered_as_by_etcd() {
     check_matrix(&Program::Clearlane);
@@ -93,10 +115,16 @@ fn jwts_are_taken_as_by_etcd() {
 }
 
 #[test]
+fn permissions_cover_ranges_as_in_etcd() {
+    check_intervals(&Program::Clearlane);
+}
+
+#[test]
 #[ignore = "needs etcd, which `.ci/etcd-programs` builds"]
 fn etcd_agrees_with_the_files() {
     let program = etcd();
     check_tokens(&program);
     check_jwt(&program);
+    check_intervals(&program);
     check_matrix(&program);
 }
