@@ -1,12 +1,12 @@
-//! Which ranges a set of permissions covers: adjacent ones, overlapping ones, points, open ends, and
-//! requests of no key because their ends are equal.
+//! Which ranges a set of permissions covers: adjacent ones, overlapping ones, points, open ends,
+//! and requests of no key because their ends are equal.
 //!
 //! Not asked is for ranges that end before they begin. There it depends in etcd on the order in
 //! which permissions were granted, which is the shape of its tree.
 //!
-//! A file has a paragraph for each set: its permissions, split over two roles of one user, and below
-//! them the ranges that the user may read. `a..c` is a range, `a..` one without end, `a` a key; a
-//! zero byte is written as `0`.
+//! A file has a paragraph for each set: its permissions, split over two roles of one user, and
+//! below them the ranges that the user may read. `a..c` is a range, `a..` one without end, `a` a
+//! key; a zero byte is written as `0`.
 
 use clearlane_proto::authpb::Permission;
 use clearlane_proto::authpb::permission::Type;
@@ -121,7 +121,7 @@ async fn permitted(server: &Server, token: &Token) -> Vec<String> {
     let mut may = Vec::new();
     for key in KEYS {
         for end in [""].into_iter().chain(KEYS) {
-            if end < key && end != "" && end != NO_END {
+            if end < key && !end.is_empty() && end != NO_END {
                 continue;
             }
             let (from, range_end) = (key.into(), end.into());

@@ -2,17 +2,16 @@
 //! 3.7.1 answered.
 //!
 //! * `etcd-3.7.1.txt`: rows are RPCs in several shapes, columns are users (`server.rs`) and tokens.
-//! * `tokens-3.7.1.txt`: rows are ways to show a token, or tokens that are good no longer; columns
-//!   are a few RPCs. `jwt-3.7.1.txt` is the same for JWT.
+//! * `tokens-3.7.1.txt`: rows are ways to show a token, or tokens that are good no longer, and
+//!   columns a few RPCs; `jwt-3.7.1.txt` is the same for JWT.
 //! * `intervals-3.7.1.txt`: which ranges sets of permissions cover.
 //!
-//! The files are what etcd's own program answered, and are made anew, all of them, by
+//! etcd's own program answered this; without `UPDATE_GOLDENFILES` it is compared with the files:
 //!
 //! ```text
-//! CLEARLANE_ETCD=.../etcd UPDATE_GOLDENFILES=1 cargo test -p clearlane --test auth_matrix -- --ignored
+//! CLEARLANE_ETCD=.../etcd UPDATE_GOLDENFILES=1 \
+//!     cargo test -p clearlane --test auth_matrix -- --ignored
 //! ```
-//!
-//! Without `UPDATE_GOLDENFILES` etcd's answers are compared with the files.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -81,7 +81,7 @@ impl Table {
         table
     }
 
-    /// One line for each cell that differs from `wanted`, and for each row that only one of them has.
+    /// One line for each cell that differs from `wanted`, and for each row that only one has.
     pub(crate) fn differences(&self, wanted: &Table) -> Vec<String> {
         let ours: BTreeMap<_, _> = self.rows.iter().map(|(row, cells)| (row, cells)).collect();
         let mut found = Vec::new();

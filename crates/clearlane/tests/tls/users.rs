@@ -41,10 +41,12 @@ use crate::test_server::block_on;
 /// Of root. `alice` has none.
 const PASSWORD: &str = "pw";
 
-/// The common name of a client, the metadata of its calls (`ROOT` and `ALICE` stand for tokens),
-/// and what it is answered: a range and a put on a key of alice's, a range on another, a list of
+/// The common name of a client, the metadata of its calls (`ROOT` and `BOB` stand for tokens), and
+/// what it is answered: a range and a put on a key of alice's, a range on another, a list of
 /// members, whether authentication is on, and a list of users.
-const CALLS: [(&str, &[(&str, &str)], [&str; 6]); 15] = [
+type Calls = (&'static str, &'static [(&'static str, &'static str)], [&'static str; 6]);
+
+const CALLS: [Calls; 15] = [
     ("alice", &[], ["ok", "ok", "denied", "ok", "ok", "denied"]),
     ("root", &[], ["ok", "ok", "ok", "ok", "ok", "ok"]),
     // An unknown user, and none.
