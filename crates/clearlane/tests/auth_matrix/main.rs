@@ -4,7 +4,7 @@
 //! * `etcd-3.7.1.txt`: rows are RPCs in several shapes, columns are users (`server.rs`) and tokens.
 //! * `tokens-3.7.1.txt`: rows are ways to show a token, or tokens that are good no longer, and
 //!   columns a few RPCs; `jwt-3.7.1.txt` is the same for JWT.
-//! * `intervals-3.7.1.txt`: which ranges sets of permissions cover.
+//! * `intervals-3.7.1.txt`: which ranges permissions cover; `gateway-3.7.1.txt`: tokens over HTTP.
 //!
 //! etcd's own program answered this; without `UPDATE_GOLDENFILES` it is compared with the files:
 //!
@@ -19,6 +19,7 @@ mod auth_rows;
 #[path = "../support/bytes_codec.rs"]
 mod bytes_codec;
 mod call;
+mod gateway;
 mod intervals;
 mod jwt;
 mod kv_rows;
@@ -82,20 +83,27 @@ fn check_jwt(program: &Program) {
     check("jwt-3.7.1.txt", program, &run(tokens::jwt(program)));
 }
 
-fn check_intervals(program: &Program) {
-    let file = path("intervals-3.7.1.txt");
-    let got = run(intervals::intervals(program));
+/// Files of paragraphs.
+fn check_text(file: &str, program: &Program, got: &str) {
     if is_update(program) {
-        return std::fs::write(file, got).unwrap();
+        return std::fs::write(path(file), got).unwrap();
     }
-    let wanted = std::fs::read_to_string(file).unwrap();
+    let wanted = std::fs::read_to_string(path(file)).unwrap();
     let mut found = String::new();
     for (got, wanted) in got.split("\n\n").zip(wanted.split("\n\n")) {
         if got != wanted {
             found += &format!("\netcd: {wanted}\nours: {got}\n");
         }
     }
-    assert!(found.is_empty() && got.len() == wanted.len(), "{found}");
+    assert!(found.is_empty() && got.len() == wanted.len(), "{file}: {found}");
+}
+
+fn check_intervals(program: &Program) {
+    check_text("intervals-3.7.1.txt", program, &run(intervals::intervals(program)));
+}
+
+fn check_gateway(program: &Program) {
+    check_text("gateway-3.7.1.txt", program, &run(gateway::gateway(program)));
 }
 
 #[test]
@@ -119,11 +127,17 @@ fn permissions_cover_ranges_as_in_etcd() {
 }
 
 #[test]
+fn tokens_come_through_the_gateway_as_in_etcd() {
+    check_gateway(&Program::Clearlane);
+}
+
+#[test]
 #[ignore = "needs etcd, which `.ci/etcd-programs` builds"]
 fn etcd_agrees_with_the_files() {
     let program = etcd();
     check_tokens(&program);
     check_jwt(&program);
     check_intervals(&program);
+    check_gateway(&program);
     check_matrix(&program);
 }

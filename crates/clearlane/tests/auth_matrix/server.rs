@@ -15,6 +15,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -81,7 +82,9 @@ impl Program {
             Program::Clearlane => ours,
             Program::Etcd(program) => {
                 let mut etcd = Command::new(program);
-                etcd.args(ours.get_args());
+                // Its gateway calls the port that is in the flag.
+                let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+                etcd.args(ours.get_args()).arg(format!("--listen-client-urls=http://{free}"));
                 etcd
             }
         }
@@ -89,6 +92,7 @@ impl Program {
 }
 
 pub(crate) struct Server {
+    address: String,
     channel: Channel,
     tokens: RefCell<BTreeMap<String, String>>,
     _process: RunningProgram,
@@ -104,9 +108,14 @@ impl Server {
         let address = process.ready();
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
         let channel = endpoint.connect().await.unwrap();
-        let server = Server { channel, tokens: RefCell::default(), _process: process, _dir: dir };
+        let tokens = RefCell::default();
+        let server = Server { address, channel, tokens, _process: process, _dir: dir };
         server.set_up().await;
         server
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
     }
 
     async fn set_up(&self) {
