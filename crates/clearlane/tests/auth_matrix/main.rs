@@ -132,7 +132,7 @@ fn tokens_come_through_the_gateway_as_in_etcd() {
 }
 
 #[test]
-#[ignore = "needs etcd, which `.ci/etcd-programs` builds"]
+#[ignore = "needs etcd, which `.ci/etcd-dump-logs` builds"]
 fn etcd_agrees_with_the_files() {
     let program = etcd();
     check_tokens(&program);

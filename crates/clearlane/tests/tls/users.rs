@@ -343,7 +343,7 @@ fn without_the_flag_a_name_is_no_user() {
 }
 
 #[test]
-#[ignore = "needs etcd, which `.ci/etcd-programs` builds"]
+#[ignore = "needs etcd, which `.ci/etcd-dump-logs` builds"]
 fn etcd_takes_names_in_this_way() {
     let program = std::env::var_os("CLEARLANE_ETCD").expect("it must name etcd's program");
     let program = Program::Etcd(program.into());
