@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane::data::{MemberConfig, OpenedMember};
+use clearlane_auth::{AuthConfig, TokenConfig};
 use clearlane_backend::Era;
-use clearlane_net::listener::{BindAddress, Listener};
 use clearlane_net::tls::Dialer;
 use clearlane_peer as peer;
 use clearlane_peer::Peers;
-use clearlane_rpc::serve::{RpcConfig, RpcServer};
+use clearlane_rpc::serve::RpcServer;
 use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use serde_json::Value;
@@ -151,6 +151,7 @@ fn start_clearlane(
     start.initial_cluster_state = place.state.parse()?;
     let set = RecordedFlags::from_flags(flags)?;
     start.replica.quota_bytes = set.quota_bytes;
+    start.replica.auth = set.auth;
     let listener = TcpListener::bind(place.peer_listen)?;
     let OpenedMember { threads: node, transport: ends } = start.open()?;
     node.watch_server().set_progress_interval(set.progress_interval);
@@ -162,10 +163,8 @@ fn start_clearlane(
         dialer: Dialer::default(),
     };
     let peers = Peers::start(&node, ends, settings)?;
-    let listener = Listener::bind(&BindAddress::Tcp("127.0.0.1:0".parse()?))?;
-    let config = RpcConfig { bcrypt_cost: set.bcrypt_cost, ..RpcConfig::default() };
-    let listeners = vec![listener];
-    let server = RpcServer::start_on_listeners(&node, listeners, 2, Limits::default(), config)?;
+    let free = "127.0.0.1:0".parse()?;
+    let server = RpcServer::start(&node, free, 2, Limits::default())?;
     Ok(ServerProcess::Clearlane { node, peers, server })
 }
 
@@ -173,7 +172,7 @@ fn start_clearlane(
 struct RecordedFlags {
     progress_interval: Duration,
     quota_bytes: i64,
-    bcrypt_cost: u32,
+    auth: AuthConfig,
 }
 
 impl RecordedFlags {
@@ -181,7 +180,7 @@ impl RecordedFlags {
         let mut set = RecordedFlags {
             progress_interval: Duration::from_secs(600),
             quota_bytes: 0,
-            bcrypt_cost: RpcConfig::default().bcrypt_cost,
+            auth: AuthConfig::default(),
         };
         for pair in flags.chunks(2) {
             match pair {
@@ -193,7 +192,11 @@ impl RecordedFlags {
                     assert_eq!(value, "2097152", "what OUR_QUOTA stands for");
                     set.quota_bytes = OUR_QUOTA;
                 }
-                [name, value] if name == "--bcrypt-cost" => set.bcrypt_cost = value.parse()?,
+                [name, value] if name == "--bcrypt-cost" => set.auth.bcrypt_cost = value.parse()?,
+                [name, value] if name == "--auth-token-ttl" => {
+                    let ttl = Duration::from_secs(value.parse()?);
+                    set.auth.tokens = TokenConfig::Simple { ttl };
+                }
                 other => return Err(format!("there is no flag {other:?}").into()),
             }
         }
