@@ -59,8 +59,8 @@ impl ClientInfo {
 impl fmt::Display for ClientInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
-            Some(ClientName(name)) => write!(f, "{} (CN {name})", self.remote),
-            None => self.remote.fmt(f),
+            Some(ClientName(name)) if !name.is_empty() => write!(f, "{} (CN {name})", self.remote),
+            _ => self.remote.fmt(f),
         }
     }
 }

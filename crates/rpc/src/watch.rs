@@ -217,6 +217,10 @@ impl WatchResponseStream {
             }
             self.poll_requests(context)?;
             self.poll_progress(context);
+            if !self.responses.is_empty() {
+                // A refusal.
+                continue;
+            }
             ready!(self.bulk.poll_turn(context));
             let polled = self.watchers.poll_responses(EVENT_BYTES_PER_POLL, context);
             if polled.is_pending() {

@@ -168,9 +168,10 @@ impl Claims<'_> {
 
     /// `None` if the revision is none.
     fn into_public(self) -> Option<JwtClaims> {
-        let is_exact = (0.0..NUMBER_END).contains(&self.revision) && self.revision.fract() == 0.0;
+        // As in etcd a fraction is cut off.
+        let is_revision = (0.0..NUMBER_END).contains(&self.revision);
         let username = self.username.into_owned();
-        is_exact.then_some(JwtClaims { username, revision: self.revision as u64 })
+        is_revision.then_some(JwtClaims { username, revision: self.revision as u64 })
     }
 }
 

@@ -32,7 +32,8 @@ use super::{Error, messages, self_signed};
 /// etcd has no limit.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The common name of a client's certificate, among the extensions of its requests.
+/// The common name of a client's certificate, among the extensions of its requests. It is empty if
+/// the certificate has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientName(pub Arc<str>);
 
@@ -86,7 +87,6 @@ impl TlsAcceptor {
         let why = match timeout(self.handshake_timeout, handshake).await {
             Ok(Ok(stream)) => {
                 let name = seen.certificate.map(|facts| facts.common_name);
-                let name = name.filter(|name| !name.is_empty());
                 return Some((stream, name.map(|name| ClientName(name.into()))));
             }
             Ok(Err(error)) => messages::handshake_error(&error),

@@ -41,6 +41,11 @@ pub(super) fn of_message(kind: &MessageDescriptor, message: Bytes) -> Result<Vec
     Ok(writer.into_inner())
 }
 
+/// As the last line of a stream.
+pub(super) fn error_line(status: &Status) -> String {
+    format!("{{\"error\":{}}}\n", of_status(status))
+}
+
 pub(super) fn of_status(status: &Status) -> String {
     let message = serde_json::Value::from(status.message());
     format!(r#"{{"code":{},"message":{message}}}"#, status.code() as i32)

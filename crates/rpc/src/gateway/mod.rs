@@ -66,7 +66,8 @@ async fn call(
 ) -> Result<Response<Body>, Status> {
     let (mut parts, body) = request.into_parts();
     // A certificate's name is not the user's here, as in etcd: the gateway asks for a token.
-    let has_name = parts.extensions.remove::<ClientName>().is_some();
+    let certificate = parts.extensions.remove::<ClientName>();
+    let has_name = certificate.is_some_and(|ClientName(name)| !name.is_empty());
     if has_name && services.server.threads().auth().is_enabled() {
         return Ok(common_name_response());
     }
@@ -92,7 +93,7 @@ async fn call(
     *call.extensions_mut() = parts.extensions;
     let answer = counted_call::call(services.clone(), binding.number, call, None).await;
     if binding.method.is_server_streaming() {
-        response::stream(answer, binding, cut_off).await
+        Ok(response::stream(answer, binding, cut_off).await)
     } else {
         response::single(answer, binding).await
     }
@@ -137,6 +138,12 @@ fn json_response(body: Body) -> Response<Body> {
 
 fn error_response(status: &Status) -> Response<Body> {
     let body = Body::new(Full::from(json::of_status(status)));
+    crate::http::response(http_status(status.code()), JSON, body)
+}
+
+/// The same of a stream.
+fn stream_error_response(status: &Status) -> Response<Body> {
+    let body = Body::new(Full::from(json::error_line(status)));
     crate::http::response(http_status(status.code()), JSON, body)
 }
 

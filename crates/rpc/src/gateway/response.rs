@@ -6,6 +6,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::stream::{self, StreamExt};
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -16,7 +17,7 @@ use tonic::{Code, Status};
 
 use super::bindings::Binding;
 use super::json_transcoder::{CHUNK_BYTES, JsonTranscoder};
-use super::{json, json_response};
+use super::{json, json_response, stream_error_response};
 use crate::grpc_frame::{FRAME_HEAD_BYTES, read_head};
 
 pub(super) async fn single(
@@ -46,10 +47,17 @@ pub(super) async fn stream(
     answer: Response<Body>,
     binding: &'static Binding,
     cut_off: Option<oneshot::Receiver<()>>,
-) -> Result<Response<Body>, Status> {
-    let messages = ResponseMessages::new(answer, binding)?;
-    let mut lines = JsonLines { messages, request_aborted: cut_off };
-    let first = lines.next().await?;
+) -> Response<Body> {
+    let first = async {
+        let messages = ResponseMessages::new(answer, binding)?;
+        let mut lines = JsonLines { messages, request_aborted: cut_off };
+        Ok((lines.next().await?, lines))
+    };
+    let (first, lines) = match first.await {
+        Ok(begun) => begun,
+        Err(status) => return stream_error_response(&status),
+    };
+    let is_empty = first.is_none();
     let later = stream::unfold(lines, |mut lines| async {
         let next = lines.next().await.transpose()?;
         Some((next, lines))
@@ -57,11 +65,16 @@ pub(super) async fn stream(
     let frames = stream::iter(first.map(Ok)).chain(later).map(|next| {
         let line = match next {
             Ok(json) => [b"{\"result\":", &json[..], b"}\n"].concat(),
-            Err(status) => format!("{{\"error\":{}}}\n", json::of_status(&status)).into_bytes(),
+            Err(status) => json::error_line(&status).into_bytes(),
         };
         Ok::<_, Status>(Frame::data(Bytes::from(line)))
     });
-    Ok(json_response(Body::new(StreamBody::new(frames.fuse()))))
+    let mut response = json_response(Body::new(StreamBody::new(frames.fuse())));
+    if is_empty {
+        // As in etcd, where the first message brings it.
+        response.headers_mut().remove(CONTENT_TYPE);
+    }
+    response
 }
 
 struct JsonLines {
