@@ -110,6 +110,11 @@ class ThreeHosts(Recipe):
         self.assertNotIn("unknown key", refused)
 
 
+class Authentication(Recipe):
+    def test_page(self):
+        self.reader.follow(blocks_of("authentication.md"))
+
+
 class Systemd(Recipe):
     def setUp(self):
         super().setUp()
