@@ -1,8 +1,8 @@
 //! May this user do that? Users, roles, permissions and tokens: etcd's `server/auth`.
 //!
 //! ```text
-//!   AuthStore ── state ──▶ AuthState   users, roles, enabled, revision: immutable, replaced as a whole
-//!       │                     └─▶ KeyRanges   what a user may read and write, merged from the roles
+//!   AuthStore ── state ──▶ AuthState   users, roles, enabled, revision: immutable, replaced whole
+//!       │                     └─▶ KeyRanges   what a user may read and write, of all its roles
 //!       └── tokens ─────▶ SimpleTokens or JwtProvider   which user is this?
 //! ```
 //!

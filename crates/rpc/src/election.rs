@@ -160,8 +160,8 @@ impl Election for ElectionService {
         tokio::spawn(async move {
             tokio::select! {
                 ended = service.observe_until_closed(&name, &changes) => {
-                    // As in etcd an observer that may not read the queue sees an end without an error.
-                    // One that has gone does not get this.
+                    // As in etcd an observer that may not read the queue sees an end without an
+                    // error. One that has gone does not get this.
                     if let Err(error) = ended && !is_about_users(&error) {
                         let _ = changes.send(Err(client_error(error))).await;
                     }

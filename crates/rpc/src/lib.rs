@@ -5,12 +5,11 @@
 //! | [`serve`] | network threads: which has which connection |
 //! | `router` | one request: gRPC, gateway or HTTP |
 //! | `kv`, `unary`, `*_body`, `message_parts`, `grpc_frame`, `gzip` | KV, from bytes to bytes |
-//! | `context`, `interceptors` | one call: may this member answer it? deadline, trace |
-//! | `credentials`, `watch_permissions` | which user it is for; what that may watch |
+//! | `context`, `interceptors`, `credentials` | one call: may this member answer it? its user |
 //! | `client_info`, `slow_request` | which client it is; what the log says of slow calls |
-//! | `kv_service`, [`watch`], `lease`, [`cluster`], [`maintenance`], `auth` | services |
+//! | `kv_service`, [`watch`], `lease`, [`cluster`], [`maintenance`], `auth`, `health` | services |
+//! | `watch_permissions` | which watchers a user may still have |
 //! | `lock`, `election`, `lock_queue` | etcd's concurrency services |
-//! | `health` | gRPC's health service |
 //! | [`http`], `gateway` | version, health, metrics, and the API in JSON |
 //! | [`metrics`] | the metrics page |
 //! | `status` | which gRPC code goes with which error |

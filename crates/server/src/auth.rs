@@ -83,8 +83,8 @@ impl Server {
         Ok(())
     }
 
-    /// Whether the stream's user may watch these keys. Returns the user; `None` if authentication is
-    /// disabled.
+    /// Whether the stream's user may watch these keys. Returns the user; `None` if authentication
+    /// is disabled.
     pub fn permit_watch(
         &self,
         key: &[u8],
