@@ -149,6 +149,10 @@ impl Checker<'_> {
         self.lease(Access::Read, lease, lease_keys)
     }
 
+    pub fn read_keys(self, keys: &[Bytes]) -> CheckResult {
+        keys.iter().try_for_each(|key| self.read(key, &[]))
+    }
+
     fn lease(self, access: Access, lease: i64, lease_keys: &LeaseKeys<'_>) -> CheckResult {
         // The keys of a lease may be many: they are listed only if it depends on them.
         if self.admin().is_ok() {

@@ -1,7 +1,7 @@
 //! Simple tokens: sixteen letters, and the index of the entry that assigned them, as in `abc….17`.
 //!
 //! Each member that applies the entry has the token in memory, so a token is good at every member
-//! that has come so far, and at none after its restart. A token that is not used for its TTL is
+//! that has come so far; after a restart, if the entry is applied again. A token that is not used for its TTL is
 //! forgotten: each member counts for itself, from the first use or [`SimpleTokens::expire`].
 //!
 //! The index finds the token, and its letters are compared in constant time. The lock

@@ -78,10 +78,13 @@ impl AuthStore {
         }
     }
 
-    /// Becomes what a store has: at the start, and when a copy of another member is installed. As
-    /// in etcd the tokens stay.
+    /// Becomes what a store has: at the start, and when a copy of another member is installed. The
+    /// entries that the copy covers may have ended tokens, so none stays.
     pub fn restore(&self, read: &(dyn ReadTxn + '_)) -> Result<()> {
         self.set_state(AuthState::load(read)?);
+        if let TokenProvider::Simple(tokens) = &self.tokens {
+            tokens.drop_all();
+        }
         Ok(())
     }
 

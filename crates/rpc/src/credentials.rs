@@ -48,7 +48,6 @@ mod tests {
             Credentials::Token(text) => format!("token {text}"),
             Credentials::Certificate(name) => format!("certificate {name}"),
             Credentials::None => "none".to_owned(),
-            Credentials::Member => "member".to_owned(),
         }
     }
 

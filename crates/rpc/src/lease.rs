@@ -189,8 +189,9 @@ impl Lease for LeaseService {
         }
         let response = this.with_timeout(this.time_to_live(&request)).await?;
         if request.keys {
-            // A key that was attached meanwhile is in the response, too.
-            this.require_for_lease(request.id, read).await?;
+            // The leader has listed the keys, and this member may be behind.
+            let keys = response.keys.clone();
+            this.server.require_read_of(keys).await.map_err(status::from_error)?;
         }
         Ok(Response::new(response))
     }

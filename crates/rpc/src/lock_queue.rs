@@ -88,6 +88,7 @@ impl LockQueue {
     ) -> Result<LockQueueEntry, RequestError> {
         let lease = match lease {
             0 => {
+                self.server.require(|user| user.user()).await?;
                 let grant = LeaseGrantRequest { ttl: SESSION_TTL_SECONDS, id: 0 };
                 self.server.propose(grant).await?.id
             }

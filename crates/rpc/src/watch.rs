@@ -50,10 +50,8 @@ use crate::interceptors::{
     RequireLeaderStream, RequiredRole, check_member_can_serve, require_leader,
 };
 use crate::status;
-use crate::watch_permissions::{WatchPermission, WatchPermissions};
+use crate::watch_permissions::{Creation, WatchPermission, WatchPermissions};
 
-/// etcd's `InvalidWatchID`.
-const NO_WATCHER: i64 = -1;
 const EVENT_BYTES_PER_POLL: usize = 64 << 10;
 /// After so many bytes of events the next wait for a turn of the thread.
 const BULK_EVENT_BYTES: usize = 16 << 10;
@@ -212,15 +210,9 @@ impl WatchResponseStream {
             if self.stopped.as_mut().poll(context).is_ready() {
                 return Poll::Ready(Err(status::from_error(RequestError::Stopped)));
             }
-            for id in self.permissions.poll_revoked(&self.server, context) {
-                self.watchers.cancel(id);
-            }
+            self.cancel_revoked(context);
             self.poll_requests(context)?;
             self.poll_progress(context);
-            if !self.responses.is_empty() {
-                // A refusal.
-                continue;
-            }
             ready!(self.bulk.poll_turn(context));
             let polled = self.watchers.poll_responses(EVENT_BYTES_PER_POLL, context);
             if polled.is_pending() {
@@ -228,6 +220,8 @@ impl WatchResponseStream {
             }
             let response =
                 ready!(polled).map_err(|error| status::from_error(RequestError::Failed(error)))?;
+            // A change that was applied before these events were published is known by now.
+            self.cancel_revoked(context);
             self.bulk.record(&response);
             response.into_iter().for_each(|response| self.queue_response(response));
         }
@@ -254,12 +248,10 @@ impl WatchResponseStream {
     fn handle_request(&mut self, request: WatchRequest) {
         match request.request_union {
             Some(RequestUnion::CreateRequest(create)) => {
-                let permitted = match self.permit(&create) {
-                    Ok(permitted) => permitted,
-                    Err(refused) => return self.queue_refusal(refused),
-                };
-                self.permissions.creating(&self.server, permitted);
-                let request = parse_create(create);
+                let creation = self.creation(&create);
+                let is_refused = matches!(creation, Creation::Refused(_));
+                self.permissions.creating(&self.server, creation);
+                let request = parse_create(create, is_refused);
                 if request.progress_notify && self.progress.is_none() {
                     let every = self.progress_interval;
                     let mut progress = interval_at(Instant::now() + every, every);
@@ -274,29 +266,19 @@ impl WatchResponseStream {
         }
     }
 
-    /// A watcher from a negative revision is refused for that.
-    fn permit(
-        &self,
-        create: &WatchCreateRequest,
-    ) -> Result<Option<WatchPermission>, AuthRejection> {
-        if create.start_revision < 0 || !self.server.threads().auth().is_enabled() {
-            return Ok(None);
-        }
+    fn creation(&self, create: &WatchCreateRequest) -> Creation {
         let (key, range_end) = (first_key(&create.key), create.range_end.clone());
-        let user = self.server.permit_watch(&key, &range_end)?;
-        Ok(user.map(|user| WatchPermission { user, key, range_end }))
+        match self.server.permit_watch(&key, &range_end) {
+            Ok(None) => Creation::Unchecked,
+            Ok(Some(user)) => Creation::Permitted(WatchPermission { user, key, range_end }),
+            Err(refused) => Creation::Refused(refused),
+        }
     }
 
-    fn queue_refusal(&mut self, refused: AuthRejection) {
-        let revision = self.server.threads().store().begin_read().revision();
-        self.responses.push_back(WatchResponse {
-            header: self.server.header_at(revision),
-            watch_id: NO_WATCHER,
-            created: true,
-            canceled: true,
-            cancel_reason: reason(refused),
-            ..WatchResponse::default()
-        });
+    fn cancel_revoked(&mut self, context: &mut Context<'_>) {
+        for id in self.permissions.poll_revoked(&self.server, context) {
+            self.watchers.cancel(id);
+        }
     }
 
     fn poll_progress(&mut self, context: &mut Context<'_>) {
@@ -320,17 +302,15 @@ impl WatchResponseStream {
         let message = WatchResponse { header, watch_id: response.id, ..WatchResponse::default() };
         let message = match response.kind {
             ResponseKind::Created => {
-                self.permissions.created(response.id);
+                if self.permissions.created(&self.server, response.id) {
+                    self.watchers.cancel(response.id);
+                }
                 WatchResponse { created: true, ..message }
             }
             ResponseKind::Rejected(refusal) => {
-                self.permissions.rejected();
-                WatchResponse {
-                    created: true,
-                    canceled: true,
-                    cancel_reason: refusal.to_string(),
-                    ..message
-                }
+                let refused = self.permissions.rejected();
+                let cancel_reason = refused.map_or_else(|| refusal.to_string(), reason);
+                WatchResponse { created: true, canceled: true, cancel_reason, ..message }
             }
             ResponseKind::Canceled | ResponseKind::Compacted(_) if is_revoked => {
                 let cancel_reason = reason(AuthRejection::PermissionDenied);
@@ -385,7 +365,7 @@ fn reason(refused: AuthRejection) -> String {
 }
 
 /// As in a range, an end of one NUL is no end.
-fn parse_create(create: WatchCreateRequest) -> mvcc::WatchRequest {
+fn parse_create(create: WatchCreateRequest, is_refused: bool) -> mvcc::WatchRequest {
     let has_filter = |filter: FilterType| create.filters.contains(&(filter as i32));
     let (no_put, no_delete) = (has_filter(FilterType::Noput), has_filter(FilterType::Nodelete));
     let key = first_key(&create.key);
@@ -403,6 +383,7 @@ fn parse_create(create: WatchCreateRequest) -> mvcc::WatchRequest {
         prev_kv: create.prev_kv,
         progress_notify: create.progress_notify,
         fragment: create.fragment,
+        is_refused,
     }
 }
 

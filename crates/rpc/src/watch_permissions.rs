@@ -12,24 +12,37 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use clearlane_auth::AuthRejection;
 use clearlane_mvcc::watch::WatchId;
 use clearlane_server::Server;
 use tokio::sync::watch::Receiver;
 
-#[derive(Clone)]
 pub(crate) struct WatchPermission {
     pub(crate) user: Arc<str>,
     pub(crate) key: Bytes,
     pub(crate) range_end: Bytes,
 }
 
+impl WatchPermission {
+    fn still_holds(&self, server: &Server) -> bool {
+        server.may_still_read(&self.user, &self.key, &self.range_end)
+    }
+}
+
 type AuthChange = Pin<Box<dyn Future<Output = Receiver<u64>> + Send>>;
+
+/// A watcher that is being created.
+pub(crate) enum Creation {
+    /// Authentication was disabled.
+    Unchecked,
+    Permitted(WatchPermission),
+    Refused(AuthRejection),
+}
 
 #[derive(Default)]
 pub(crate) struct WatchPermissions {
-    /// Of watchers that are being created, in the order of their requests; `None` if authentication
-    /// was disabled.
-    creating: VecDeque<Option<WatchPermission>>,
+    /// In the order of the requests, which is that of their responses.
+    creating: VecDeque<Creation>,
     granted: HashMap<WatchId, WatchPermission>,
     /// Cancelled here, and not yet by the store.
     revoked: HashSet<WatchId>,
@@ -38,24 +51,31 @@ pub(crate) struct WatchPermissions {
 }
 
 impl WatchPermissions {
-    pub(crate) fn creating(&mut self, server: &Server, permission: Option<WatchPermission>) {
-        if permission.is_none() && self.next_change.is_none() {
-            return;
-        }
-        if self.next_change.is_none() {
+    pub(crate) fn creating(&mut self, server: &Server, creation: Creation) {
+        if matches!(creation, Creation::Permitted(_)) && self.next_change.is_none() {
             self.next_change = Some(next_change(server.threads().auth_changes()));
         }
-        self.creating.push_back(permission);
+        self.creating.push_back(creation);
     }
 
-    pub(crate) fn created(&mut self, id: WatchId) {
-        if let Some(Some(permission)) = self.creating.pop_front() {
+    /// Returns whether the watcher has to end at once: users or roles have changed since the
+    /// permission was asked for.
+    pub(crate) fn created(&mut self, server: &Server, id: WatchId) -> bool {
+        let Some(Creation::Permitted(permission)) = self.creating.pop_front() else { return false };
+        if permission.still_holds(server) {
             self.granted.insert(id, permission);
+            return false;
         }
+        self.revoked.insert(id);
+        true
     }
 
-    pub(crate) fn rejected(&mut self) {
-        self.creating.pop_front();
+    /// Returns why, if it was the permission.
+    pub(crate) fn rejected(&mut self) -> Option<AuthRejection> {
+        match self.creating.pop_front() {
+            Some(Creation::Refused(refused)) => Some(refused),
+            _ => None,
+        }
     }
 
     /// Returns whether the watcher was ended because of its permission.
@@ -79,10 +99,9 @@ impl WatchPermissions {
             && let Poll::Ready(changes) = change.as_mut().poll(context)
         {
             self.next_change = Some(next_change(changes));
-            ended.extend(self.granted.iter().filter_map(|(id, permission)| {
-                let WatchPermission { user, key, range_end } = permission;
-                (!server.may_still_read(user, key, range_end)).then_some(*id)
-            }));
+            let granted = self.granted.iter();
+            let lost = granted.filter(|(_, permission)| !permission.still_holds(server));
+            ended.extend(lost.map(|(id, _)| *id));
             for id in &ended {
                 self.granted.remove(id);
                 self.revoked.insert(*id);

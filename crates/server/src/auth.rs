@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clearlane_auth::checks::{CheckResult, Checker};
 use clearlane_auth::password::{self, HashError, PasswordCheck, SALT_BYTES};
 use clearlane_auth::simple_tokens::{ALPHABET, LETTERS, SimpleToken};
-use clearlane_auth::{AuthInfo, AuthRejection, AuthState, JwtError, ROOT, TokenProvider};
+use clearlane_auth::{AuthInfo, AuthRejection, AuthState, JwtError, TokenProvider};
 use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::{
     AuthenticateRequest, AuthenticateResponse, InternalAuthenticateRequest, RequestHeader,
@@ -31,7 +31,8 @@ use crate::request_error::RequestError;
 use crate::task_labels::AUTHENTICATE;
 use crate::threads::JobKind;
 
-/// Passwords that wait for the pool. Behind so many a client would wait for minutes.
+/// Passwords that wait for the pool. With bcrypt's default cost the last waits for about half a
+/// minute on two cores.
 const PASSWORDS_WAITING_MAX: usize = 1024;
 
 /// The auth revision at which a read was permitted; `None` if authentication is disabled.
@@ -125,8 +126,9 @@ impl Server {
     /// Waits until this member has applied the entry that assigned the request's token, if it is
     /// behind. A token of the future gains nothing: what is committed now is waited for.
     pub async fn wait_for_token(&self) -> Result<(), RequestError> {
-        let (Credentials::Token(text), TokenProvider::Simple(_)) =
-            (self.credentials(), self.threads().auth().tokens())
+        let auth = self.threads().auth();
+        let (Credentials::Token(text), TokenProvider::Simple(_), true) =
+            (self.credentials(), auth.tokens(), auth.is_enabled())
         else {
             return Ok(());
         };
@@ -146,7 +148,6 @@ impl Server {
         Ok(match self.credentials() {
             Credentials::None => None,
             Credentials::Certificate(name) => Some(AuthInfo { username: name.clone(), revision }),
-            Credentials::Member => Some(AuthInfo { username: ROOT.into(), revision }),
             Credentials::Token(text) => Some(match auth.tokens() {
                 TokenProvider::Simple(tokens) => {
                     let user = SimpleToken::parse(text)

@@ -11,8 +11,6 @@ pub enum Credentials {
     Token(Arc<str>),
     /// The common name of the client's certificate. It counts only if there is no token.
     Certificate(Arc<str>),
-    /// The member itself, for what no client has asked: as `root`.
-    Member,
 }
 
 /// Without the token.
@@ -22,7 +20,6 @@ impl fmt::Debug for Credentials {
             Credentials::None => "None",
             Credentials::Token(_) => "Token",
             Credentials::Certificate(_) => "Certificate",
-            Credentials::Member => "Member",
         })
     }
 }

@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use clearlane_auth::AuthState;
 use clearlane_auth::checks::{CheckResult, Checker, LeaseKeys};
 use clearlane_lease::{Lessor, Renewal};
@@ -117,6 +118,11 @@ impl Server {
             leases.into_iter().try_for_each(|id| user.read_lease(id, keys))
         })
         .await
+    }
+
+    /// The user may read these keys, which hang on a lease.
+    pub async fn require_read_of(&self, keys: Vec<Bytes>) -> Result<(), RequestError> {
+        self.require_for_keys(keys.len(), move |user, _| user.read_keys(&keys)).await
     }
 
     /// Many keys are checked in the read pool. A change of users or roles meanwhile is an error.

@@ -39,6 +39,8 @@ impl Server {
         }
         let mut compares = None;
         if compares_ahead::may_be_long(&request) {
+            // Before they cost anything. Whether the user may is asked when the entry is applied.
+            self.require(|user| user.user()).await?;
             compares = Box::pin(self.evaluate_compares(&request.compare, trace)).await?;
         }
         self.propose_evaluated(request, compares, trace).await

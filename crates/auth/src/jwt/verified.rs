@@ -56,7 +56,8 @@ impl VerifiedTokens {
 
     /// The user of a token that is good now; `now` is in seconds since 1970.
     pub fn user(&self, token: &str, now: u64) -> Option<AuthInfo> {
-        if let Some(found) = self.generations.lock().find(token) {
+        let found = self.generations.lock().find(token);
+        if let Some((found, _dropped)) = found {
             let (from, until) = found.good;
             return (from <= now && now < until).then_some(found.user);
         }
@@ -72,13 +73,14 @@ impl VerifiedTokens {
 }
 
 impl Generations {
-    fn find(&mut self, token: &str) -> Option<Verified> {
+    /// Also returns the older generation if it is replaced.
+    fn find(&mut self, token: &str) -> Option<(Verified, HashMap<Box<str>, Verified>)> {
         if let Some(found) = self.younger.get(token) {
-            return Some(found.clone());
+            return Some((found.clone(), HashMap::new()));
         }
         let (token, found) = self.older.remove_entry(token)?;
-        self.keep(token, found.clone());
-        Some(found)
+        let dropped = self.keep(token, found.clone());
+        Some((found, dropped))
     }
 
     /// Returns the older generation if it is replaced.

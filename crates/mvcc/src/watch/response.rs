@@ -29,6 +29,9 @@ pub struct WatchRequest {
     /// Progress is reported now and then, though nothing has happened.
     pub progress_notify: bool,
     pub fragment: bool,
+    /// The user may not read these keys: there will be no watcher, and the refusal takes its turn
+    /// among the responses.
+    pub is_refused: bool,
 }
 
 impl WatchRequest {
@@ -43,6 +46,7 @@ impl WatchRequest {
             prev_kv: false,
             progress_notify: false,
             fragment: false,
+            is_refused: false,
         }
     }
 
@@ -51,6 +55,9 @@ impl WatchRequest {
     pub(crate) fn rejection(&self, is_taken: impl Fn(WatchId) -> bool) -> Option<WatchError> {
         if self.start_revision < 0 {
             return Some(WatchError::NegativeStartRevision);
+        }
+        if self.is_refused {
+            return Some(WatchError::Refused);
         }
         if self.keys.is_empty() {
             return Some(WatchError::EmptyRange);
@@ -81,6 +88,9 @@ pub enum WatchError {
     EmptyRange,
     #[error("etcdserver: mvcc: required revision has been compacted")]
     NegativeStartRevision,
+    /// See [`WatchRequest::is_refused`]. The server tells the client why.
+    #[error("etcdserver: permission denied")]
+    Refused,
 }
 
 /// The ids that a stream gives its watchers: counted up, and those skipped that are taken.

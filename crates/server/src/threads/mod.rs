@@ -209,11 +209,12 @@ impl ServerThreads {
         &self.state.read_pool
     }
 
-    /// For small reads that wait for the disk.
+    /// Checks and hashes passwords.
     pub fn password_pool(&self) -> &ReadPool {
         &self.state.password_pool
     }
 
+    /// For small reads that wait for the disk.
     pub fn uncached_pool(&self) -> &ReadPool {
         &self.state.uncached_pool
     }

@@ -58,7 +58,7 @@ pub(super) fn spawn_all(
         let run = |state: &ServerState| state.uncached_pool.run_worker();
         spawn(&format!("uncached-{number}"), Latency, state, run)
     });
-    // Of low priority where no lock is held meanwhile: each job computes for tens of milliseconds.
+    // Each job computes for tens of milliseconds, and holds no lock meanwhile.
     prepare_pool(&shared.password_pool, shared, |number, state| {
         let run = |state: &ServerState| state.password_pool.run_worker();
         spawn(&format!("password-{number}"), Batch, state, run)
