@@ -66,6 +66,12 @@ impl Server {
         Ok(Admission(revision))
     }
 
+    /// That of a read which is checked now.
+    pub(crate) fn current_admission(&self) -> Admission {
+        let auth = self.threads().auth();
+        Admission(auth.is_enabled().then(|| auth.with_state(|state| state.revision)))
+    }
+
     /// Users and roles are still those of the check.
     pub(crate) fn check_admission(&self, admission: Admission) -> Result<(), RequestError> {
         let Admission(Some(revision)) = admission else { return Ok(()) };

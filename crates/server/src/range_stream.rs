@@ -21,6 +21,7 @@ use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
 use crate::apply;
+use crate::auth::Admission;
 use crate::handle::Server;
 use crate::range::{RangeMeta, RangeResult};
 use crate::request_error::RequestError;
@@ -36,6 +37,8 @@ pub struct RangeStream {
     page_keys: i64,
     /// The header and the count as of the first page.
     meta: Option<RangeMeta>,
+    /// Of the first page, whose permission is that of all.
+    admission: Option<Admission>,
 }
 
 #[derive(Debug)]
@@ -55,6 +58,7 @@ impl RangeStream {
             remaining: Remaining::Unread(request),
             page_keys: FIRST_PAGE_KEYS,
             meta: None,
+            admission: None,
         })
     }
 
@@ -76,9 +80,13 @@ impl RangeStream {
     async fn read_page(&mut self, request: RangeRequest) -> Result<RangeResponse, RequestError> {
         let limit = if request.limit > 0 { request.limit } else { i64::MAX };
         let page = RangeRequest { limit: limit.min(self.page_keys), ..request.clone() };
-        let (kvs, more) = if self.meta.is_some() {
-            self.server.range_page(page).await?
+        let (kvs, more) = if let Some(admission) = self.admission {
+            let page = self.server.range_page(page).await?;
+            self.server.check_admission(admission)?;
+            page
         } else {
+            // Before the check: a change in between is found with the next page.
+            self.admission = Some(self.server.current_admission());
             let RangeResponse { header, kvs, more, count } = self.read(page).await?;
             self.meta = Some(RangeMeta { header, more, count });
             (kvs, more)

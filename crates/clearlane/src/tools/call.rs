@@ -7,10 +7,14 @@
 //!   --cacert ca.crt                            by this authority, not by those of the system
 //!   --cert me.crt --key me.key                 and the member sees the name
 //!   --insecure-skip-tls-verify                 any server is trusted
+//!   --user name:password                       with a token of this user
 //! ```
 
 use clearlane_net::tls::protocol::ProtocolConfig;
 use clearlane_net::tls::{CertificateFiles, Dialer, FlagPath, TlsInfo};
+use clearlane_proto::etcdserverpb::AuthenticateRequest;
+use clearlane_proto::etcdserverpb::auth_client::AuthClient;
+use tonic::Request;
 use tonic::transport::Channel;
 
 use super::BoxError;
@@ -25,10 +29,37 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("key", Text, "").help("Private key of --cert (PEM file)."),
     flag("insecure-skip-tls-verify", Switch, "false")
         .help("Do not verify the certificate of the member."),
+    flag("user", Text, "").help("User and password: NAME:PASSWORD, or NAME with --password."),
+    flag("password", Text, "").help("Password of --user."),
 ];
 
+const TLS_FLAGS: [&str; 4] = ["cacert", "cert", "key", "insecure-skip-tls-verify"];
+
+/// A request in the name of `--user`, if there is one.
+pub(super) async fn request<T>(
+    flags: &FlagReader,
+    channel: &Channel,
+    message: T,
+) -> Result<Request<T>, BoxError> {
+    let mut request = Request::new(message);
+    let user = flags.text("user");
+    if user.is_empty() {
+        return Ok(request);
+    }
+    let (name, password) = match (user.split_once(':'), flags.text("password")) {
+        (_, password) if !password.is_empty() => (user, password),
+        (Some((name, password)), _) => (name, password),
+        (None, _) => return Err("--user needs a password: NAME:PASSWORD, or --password".into()),
+    };
+    let login = AuthenticateRequest { name: name.to_owned(), password: password.to_owned() };
+    let answer = AuthClient::new(channel.clone()).authenticate(login).await;
+    let answer = answer.map_err(|status| format!("--user {name}: {}", status.message()))?;
+    request.metadata_mut().insert("token", answer.into_inner().token.parse()?);
+    Ok(request)
+}
+
 pub(super) async fn connect(flags: &FlagReader, endpoint: &str) -> Result<Channel, BoxError> {
-    let is_secure = FLAGS.iter().any(|flag| flags.is_set(flag.name));
+    let is_secure = TLS_FLAGS.iter().any(|flag| flags.is_set(flag));
     let url = match endpoint.contains("://") {
         true => endpoint.to_owned(),
         false if is_secure => format!("https://{endpoint}"),

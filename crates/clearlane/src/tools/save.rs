@@ -45,7 +45,8 @@ fn save(flags: &FlagReader) -> Result<String, BoxError> {
 
 async fn fetch(flags: &FlagReader, endpoint: &str, part: &Path) -> Result<u64, BoxError> {
     let channel = call::connect(flags, endpoint).await?;
-    let asked = MaintenanceClient::new(channel).snapshot(SnapshotRequest {}).await;
+    let request = call::request(flags, &channel, SnapshotRequest {}).await?;
+    let asked = MaintenanceClient::new(channel).snapshot(request).await;
     let mut pieces =
         asked.map_err(|status| format!("{endpoint}: {}", status.message()))?.into_inner();
     let mut file = File::create(part).map_err(|error| format!("{}: {error}", part.display()))?;

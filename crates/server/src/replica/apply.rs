@@ -207,7 +207,7 @@ impl Applier {
         }
         let about_users = apply::auth::apply(&*self.store, &self.auth, request, progress.clone())?;
         if let Some(applied) = about_users {
-            self.ready.report.has_auth_changed = true;
+            self.ready.report.has_auth_changed |= clearlane_auth::is_change(request);
             self.finish_txn(applied.txn_result, progress);
             self.complete(id, || RequestOutcome::Applied(applied.result));
             return Ok(());
