@@ -6,12 +6,22 @@
 //! | [`tls`] | certificates, which clients may connect, and connections to others |
 //! | [`bulk_turn`] | large work of a network thread, a piece at a time |
 //! | [`coalescing_writer`] | many small writes become few large ones |
-//! | [`ping_limiter`] | closes connections of clients that ping too often, as gRPC servers do |
+//! | [`connection_limit`] | how many connections may be open |
+//! | [`handshake_thread`] | TLS handshakes, apart from the threads that answer requests |
+//! | [`movable_socket`] | a socket that goes from one runtime to another |
+//! | [`log_limiter`] | lines of the log that a client can cause |
+//! | [`ping_limiter`] | closes connections of clients that ping too often, or mean no good |
 //! | [`sched`] | which threads get a core first |
 
 pub mod bulk_turn;
 pub mod coalescing_writer;
+pub mod connection_limit;
+mod frame_scanner;
+pub mod handshake_thread;
+mod head_timer;
 pub mod listener;
+pub mod log_limiter;
+pub mod movable_socket;
 pub mod ping_limiter;
 pub mod sched;
 pub mod tls;

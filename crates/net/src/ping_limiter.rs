@@ -1,15 +1,15 @@
-//! Closes the connection of a client that pings too often: gRPC's keepalive enforcement.
+//! Closes the connection of a client that pings too often (gRPC's keepalive enforcement), floods it
+//! with frames that ask for nothing, or does not finish what it has begun to say.
 //!
-//! A ping costs its sender nothing and must be answered. So a server sets a pause between two pings
-//! (`--grpc-keepalive-min-time`). h2 answers pings itself and does not report them, so both
-//! directions are scanned here: a ping too soon is a strike, an answer resets the strikes, and the
-//! third strike sends `GOAWAY` with `too_many_pings`. That must not fall into the middle of a
-//! frame: h2 may write up to the end of its last one.
+//! h2 answers pings itself and does not report them, so both directions are scanned here. A ping
+//! sooner than `--grpc-keepalive-min-time` after the last is a strike, an answer resets the strikes,
+//! and the third sends `GOAWAY` with `too_many_pings`. That must not fall into the middle of a
+//! frame: h2 may write up to the end of its last one. [Empty frames](EMPTY_FRAMES_MAX) end likewise.
 //!
-//! The scan also counts new streams: many at once are read in [turns](BulkTurns) of the thread, and
-//! so is what comes first on a connection. Which streams are open is not followed: etcd allows a
-//! ping in two hours on a connection without streams, and here the pause is the same with and
-//! without (`docs/clearlane-and-etcd.md`).
+//! The scan also counts new streams and resets: many at once are read in [turns](BulkTurns) of the
+//! thread, and so is what comes first on a connection. Which streams are open is not followed: etcd
+//! allows a ping in two hours on a connection without streams, and here the pause is the same with
+//! and without (`docs/clearlane-and-etcd.md`).
 
 use std::future::Future;
 use std::io;
@@ -20,13 +20,21 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::bulk_turn::{BulkTurn, BulkTurns};
+use crate::frame_scanner::{ACK, DATA, END_STREAM, Frame, FrameScanner, HEADERS, PING, PRIORITY};
+use crate::frame_scanner::{RST_STREAM, SETTINGS};
+use crate::head_timer::HeadTimer;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// grpc-go's `maxPingStrikes`.
 const PING_STRIKES_MAX: u32 = 2;
-/// The end, in HTTP/2: a frame of 22 bytes, kind 7, of no stream; up to stream 2^31-1;
+/// How a connection ends in HTTP/2: a frame of kind 7, of no stream; up to stream 2^31-1;
 /// ENHANCE_YOUR_CALM; why.
-const GOAWAY_FRAME: &[u8] = b"\0\0\x16\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_pings";
+const GOAWAY_PINGS: &[u8] = b"\0\0\x16\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_pings";
+const GOAWAY_FRAMES: &[u8] =
+    b"\0\0\x1d\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_empty_frames";
+/// Between two answers: settings, priorities, and pieces of a request without a byte. A client has
+/// few reasons for any of them; each costs the server more than the client.
+const EMPTY_FRAMES_MAX: u32 = 1000;
 
 /// How much the connection's task reads before the tasks of its streams run. h2 keeps what they
 /// have not read yet, and ends a connection on which that is too many small frames.
@@ -39,11 +47,6 @@ const STREAMS_PER_TURN: usize = 32;
 /// What is read in the turn after a read with more new streams than that: about as many.
 const MANY_STREAMS_READ_BYTES: usize = 2 << 10;
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const PING: u8 = 6;
-const ACK: u8 = 1;
-
 #[derive(Debug)]
 pub struct PingLimiter<C> {
     connection: C,
@@ -54,6 +57,8 @@ pub struct PingLimiter<C> {
     outgoing: FrameScanner,
     last_ping: Option<Instant>,
     strikes: u32,
+    empty_frames: u32,
+    head_timer: HeadTimer,
     state: LimiterState,
     /// `Some` while only the writer can go on.
     reader_waker: Option<Waker>,
@@ -70,14 +75,20 @@ pub struct PingLimiter<C> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LimiterState {
     Open,
-    /// The number of bytes of the GOAWAY frame that are written.
-    SendingGoAway(usize),
+    /// The frame, and the number of its bytes that are written.
+    SendingGoAway(&'static [u8], usize),
     Closed,
 }
 
 impl<C> PingLimiter<C> {
-    /// An interval of zero does not limit pings.
-    pub fn new(connection: C, min_interval: Duration, turns: BulkTurns) -> PingLimiter<C> {
+    /// An interval of zero does not limit pings. Within `head_timeout` the preface and the first
+    /// frame of HTTP/2 must have come, and from each frame's first byte on its last, but for data.
+    pub fn new(
+        connection: C,
+        min_interval: Duration,
+        head_timeout: Duration,
+        turns: BulkTurns,
+    ) -> PingLimiter<C> {
         PingLimiter {
             connection,
             min_interval,
@@ -86,6 +97,8 @@ impl<C> PingLimiter<C> {
             outgoing: FrameScanner::default(),
             last_ping: None,
             strikes: 0,
+            empty_frames: 0,
+            head_timer: HeadTimer::new(head_timeout),
             state: LimiterState::Open,
             reader_waker: None,
             bytes_since_pending: 0,
@@ -106,15 +119,33 @@ impl<C> PingLimiter<C> {
         }
         self.preface = Some(&preface[length..]);
         bytes = &bytes[length..];
-        let (mut pings, mut streams) = (0, 0);
-        self.incoming.scan(bytes, |kind, flags| {
-            pings += u32::from(kind == PING && flags & ACK == 0);
-            streams += usize::from(kind == HEADERS);
+        let (mut pings, mut streams, mut empty) = (0, 0, 0);
+        self.incoming.scan(bytes, |Frame { kind, flags, length }| match kind {
+            PING if flags & ACK == 0 => pings += 1,
+            HEADERS | RST_STREAM => streams += 1,
+            SETTINGS | PRIORITY => empty += 1,
+            DATA if length == 0 && flags & END_STREAM == 0 => empty += 1,
+            _ => {}
         });
         self.streams_since_pending += streams;
         for _ in 0..pings {
             self.on_ping(Instant::now());
         }
+        self.empty_frames += empty;
+        if self.empty_frames > EMPTY_FRAMES_MAX {
+            self.close(GOAWAY_FRAMES);
+        }
+    }
+
+    fn close(&mut self, goaway: &'static [u8]) {
+        if self.state == LimiterState::Open {
+            self.state = LimiterState::SendingGoAway(goaway, 0);
+        }
+    }
+
+    /// What must be complete in a limited time. HTTP/1.1 has hyper's own limit.
+    fn is_head_incomplete(&self) -> bool {
+        self.preface.is_some_and(|rest| !rest.is_empty() || self.incoming.is_head_incomplete())
     }
 
     fn on_ping(&mut self, now: Instant) {
@@ -122,8 +153,8 @@ impl<C> PingLimiter<C> {
         if last.is_some_and(|last| now.duration_since(last) < self.min_interval) {
             self.strikes += 1;
         }
-        if self.strikes > PING_STRIKES_MAX && self.state == LimiterState::Open {
-            self.state = LimiterState::SendingGoAway(0);
+        if self.strikes > PING_STRIKES_MAX {
+            self.close(GOAWAY_PINGS);
         }
     }
 
@@ -132,9 +163,10 @@ impl<C> PingLimiter<C> {
             return;
         }
         let mut has_answered = false;
-        self.outgoing.scan(bytes, |kind, _| has_answered |= kind == DATA || kind == HEADERS);
+        self.outgoing.scan(bytes, |frame| has_answered |= matches!(frame.kind, DATA | HEADERS));
         if has_answered {
             self.strikes = 0;
+            self.empty_frames = 0;
             self.last_ping = None;
         }
     }
@@ -143,13 +175,13 @@ impl<C> PingLimiter<C> {
 impl<C: AsyncWrite + Unpin> PingLimiter<C> {
     /// Writes the GOAWAY frame once h2's last frame is complete.
     fn poll_goaway(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let LimiterState::SendingGoAway(written) = self.state {
+        while let LimiterState::SendingGoAway(goaway, written) = self.state {
             if self.outgoing.bytes_to_frame_end() > 0 {
                 return Poll::Pending;
             }
-            let rest = &GOAWAY_FRAME[written..];
+            let rest = &goaway[written..];
             let length = ready!(Pin::new(&mut self.connection).poll_write(context, rest))?;
-            self.state = LimiterState::SendingGoAway(written + length);
+            self.state = LimiterState::SendingGoAway(goaway, written + length);
             if length == 0 || length == rest.len() {
                 self.state = LimiterState::Closed;
                 // What has been written goes out first; whether it did need not be reported.
@@ -157,7 +189,7 @@ impl<C: AsyncWrite + Unpin> PingLimiter<C> {
             }
         }
         self.reader_waker.take().inspect(Waker::wake_by_ref);
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "too_many_pings")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "too many pings or frames")))
     }
 }
 
@@ -193,6 +225,10 @@ impl<C: AsyncRead + Unpin> PingLimiter<C> {
         if read.is_pending() {
             self.start_slice();
             self.reads_few = false;
+            let progress = self.is_head_incomplete().then(|| self.incoming.frames());
+            if self.head_timer.poll_expired(progress, context).is_ready() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
         } else {
             self.first_reads_left = self.first_reads_left.saturating_sub(1);
         }
@@ -263,44 +299,6 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for PingLimiter<C> {
     }
 }
 
-#[derive(Debug, Default)]
-struct FrameScanner {
-    head: [u8; 9],
-    head_len: usize,
-    payload_left: usize,
-}
-
-impl FrameScanner {
-    fn scan(&mut self, mut bytes: &[u8], mut found: impl FnMut(u8, u8)) {
-        loop {
-            let payload = self.payload_left.min(bytes.len());
-            self.payload_left -= payload;
-            bytes = &bytes[payload..];
-            if bytes.is_empty() {
-                return;
-            }
-            let head = bytes.len().min(self.head.len() - self.head_len);
-            self.head[self.head_len..self.head_len + head].copy_from_slice(&bytes[..head]);
-            self.head_len += head;
-            bytes = &bytes[head..];
-            if self.head_len == self.head.len() {
-                let [a, b, c, kind, flags, ..] = self.head;
-                self.head_len = 0;
-                self.payload_left = u32::from_be_bytes([0, a, b, c]) as usize;
-                found(kind, flags);
-            }
-        }
-    }
-
-    /// A lower bound of the bytes before another frame may begin.
-    fn bytes_to_frame_end(&self) -> usize {
-        match self.head_len {
-            0 => self.payload_left,
-            has => self.head.len() - has,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -314,18 +312,7 @@ mod tests {
         bytes
     }
 
-    #[test]
-    fn frames_are_found_wherever_they_are_cut() {
-        let bytes = [frame(PING, 0, 8), frame(DATA, 1, 0), frame(HEADERS, 4, 200)].concat();
-        for piece in 1..bytes.len() {
-            let (mut frames, mut found) = (FrameScanner::default(), Vec::new());
-            for part in bytes.chunks(piece) {
-                frames.scan(part, |kind, flags| found.push((kind, flags)));
-            }
-            assert_eq!(found, [(PING, 0), (DATA, 1), (HEADERS, 4)], "in pieces of {piece}");
-            assert_eq!(frames.bytes_to_frame_end(), 0);
-        }
-    }
+    const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
     fn runtime() -> Runtime {
         Builder::new_current_thread().enable_all().build().unwrap()
@@ -333,7 +320,7 @@ mod tests {
 
     fn limiter(runtime: &Runtime) -> PingLimiter<()> {
         let _inside = runtime.enter();
-        PingLimiter::new((), Duration::from_secs(5), BulkTurns::start())
+        PingLimiter::new((), Duration::from_secs(5), HEAD_TIMEOUT, BulkTurns::start())
     }
 
     fn open_limiter() -> PingLimiter<()> {
@@ -355,7 +342,7 @@ mod tests {
         assert_eq!((limiter.strikes, limiter.state), (2, LimiterState::Open));
         limiter.on_write(&frame(PING, ACK, 8));
         limiter.on_read(&ping);
-        assert_eq!(limiter.state, LimiterState::SendingGoAway(0));
+        assert_eq!(limiter.state, LimiterState::SendingGoAway(GOAWAY_PINGS, 0));
     }
 
     #[test]
@@ -369,6 +356,55 @@ mod tests {
         let now = Instant::now();
         (1..10).for_each(|number| limiter.on_ping(now + 5 * number * Duration::from_secs(1)));
         assert_eq!((limiter.strikes, limiter.state), (0, LimiterState::Open));
+    }
+
+    #[test]
+    fn frames_without_a_request_are_counted_until_there_is_an_answer() {
+        let empty = [frame(SETTINGS, 0, 0), frame(DATA, 0, 0), frame(PRIORITY, 0, 5)].concat();
+        let useful = [frame(DATA, 0, 1), frame(DATA, END_STREAM, 0), frame(HEADERS, 4, 9)].concat();
+        let mut limiter = open_limiter();
+        for _ in 0..10 {
+            limiter.on_read(&useful.repeat(1000));
+            limiter.on_read(&empty.repeat(333));
+            assert_eq!(limiter.state, LimiterState::Open);
+            limiter.on_write(&frame(HEADERS, 4, 3));
+        }
+        limiter.on_read(&empty.repeat(334));
+        assert_eq!(limiter.state, LimiterState::SendingGoAway(GOAWAY_FRAMES, 0));
+    }
+
+    /// A client that has sent so much, and then nothing.
+    fn ends_in_time(sent: &[u8]) -> bool {
+        let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.unwrap().block_on(async {
+            let (ours, mut theirs) = tokio::io::duplex(1 << 10);
+            let turns = BulkTurns::start();
+            let mut limiter = PingLimiter::new(ours, Duration::ZERO, HEAD_TIMEOUT, turns);
+            theirs.write_all(sent).await.unwrap();
+            let mut all = Vec::new();
+            let read = limiter.read_to_end(&mut all);
+            match tokio::time::timeout(10 * HEAD_TIMEOUT, read).await {
+                Ok(read) => read.unwrap_err().kind() == io::ErrorKind::TimedOut,
+                Err(_) => false,
+            }
+        })
+    }
+
+    #[test]
+    fn what_begins_must_end_in_time() {
+        let settings = [PREFACE, &frame(SETTINGS, 0, 0)].concat();
+        let then = |frame: &[u8]| [&settings, frame].concat();
+        let headers = frame(HEADERS, 0, 9);
+        assert!(ends_in_time(b""), "nothing");
+        assert!(ends_in_time(&PREFACE[..3]), "a piece of the preface");
+        assert!(ends_in_time(PREFACE), "the preface alone");
+        assert!(ends_in_time(&settings[..settings.len() - 1]), "a piece of a head");
+        assert!(ends_in_time(&then(&headers[..12])), "a piece of a frame");
+        assert!(ends_in_time(&then(&headers)), "headers that go on");
+        assert!(!ends_in_time(&settings), "an idle connection");
+        assert!(!ends_in_time(&then(&frame(HEADERS, 4, 9))), "a call that is not finished");
+        assert!(!ends_in_time(&then(&frame(DATA, 0, 9)[..12])), "a slow upload");
+        assert!(!ends_in_time(b"GET / HT"), "hyper has a limit of its own");
     }
 
     #[test]
@@ -389,7 +425,7 @@ mod tests {
             let (ours, mut theirs) = tokio::io::duplex(sent.len());
             theirs.write_all(&sent).await.unwrap();
             let turns = BulkTurns::start();
-            let mut limiter = PingLimiter::new(ours, Duration::ZERO, turns.clone());
+            let mut limiter = PingLimiter::new(ours, Duration::ZERO, HEAD_TIMEOUT, turns.clone());
             let (mut read, mut largest, mut buffer) = (0, 0, [0; 8 << 10]);
             while read < sent.len() {
                 let length = limiter.read(&mut buffer).await.unwrap();
@@ -414,7 +450,7 @@ mod tests {
             for _ in 0..100 {
                 let (ours, mut theirs) = tokio::io::duplex(1 << 10);
                 theirs.write_all(PREFACE).await.unwrap();
-                let mut limiter = PingLimiter::new(ours, Duration::ZERO, turns.clone());
+                let mut limiter = PingLimiter::new(ours, Duration::ZERO, HEAD_TIMEOUT, turns.clone());
                 let reads = std::rc::Rc::clone(&reads);
                 connections.push(theirs);
                 tokio::task::spawn_local(async move {

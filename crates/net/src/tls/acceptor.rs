@@ -1,8 +1,8 @@
 //! Incoming connections: from a connection to a TLS stream, or to the line `rejected connection on
 //! … endpoint` in the log.
 //!
-//! Hello, handshake and the check of the address together have ten seconds; etcd sets no limit. A
-//! client that connects and sends nothing costs a task and a file descriptor until then.
+//! Hello, handshake and the check of the address together have `--tls-handshake-timeout`; etcd sets
+//! no limit. A client that connects and sends nothing costs a task and a file descriptor until then.
 //!
 //! A member's certificate is checked against the address that it calls from: one of its addresses
 //! must be the caller's, or one of its hosts must lead to it, by DNS in either direction. All
@@ -28,9 +28,10 @@ use super::protocol::ProtocolConfig;
 use super::reload::FileBacked;
 use super::verifiers::{CertificatePolicy, ClientVerifier};
 use super::{Error, messages, self_signed};
+use crate::log_limiter::LogLimiter;
 
 /// etcd has no limit.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The common name of a client's certificate, among the extensions of its requests. It is empty if
 /// the certificate has none.
@@ -44,6 +45,7 @@ pub struct TlsAcceptor {
     config: Arc<FileBacked<ServerConfig>>,
     checks_address: bool,
     handshake_timeout: Duration,
+    log: LogLimiter,
 }
 
 /// What the log shows of a refused connection.
@@ -70,7 +72,13 @@ impl TlsAcceptor {
             config: Arc::new(FileBacked::new(files, build)?),
             checks_address: side.checks_address,
             handshake_timeout: HANDSHAKE_TIMEOUT,
+            log: LogLimiter::default(),
         })
+    }
+
+    #[must_use]
+    pub fn with_handshake_timeout(self, handshake_timeout: Duration) -> TlsAcceptor {
+        TlsAcceptor { handshake_timeout, ..self }
     }
 
     /// Logs why a connection is refused.
@@ -119,6 +127,7 @@ impl TlsAcceptor {
     }
 
     fn reject(&self, remote: Option<SocketAddr>, seen: &HandshakeInfo, why: &str) {
+        let Some(left_out) = self.log.admit() else { return };
         let remote = remote.map_or_else(|| "unix".to_owned(), |remote| remote.to_string());
         let (endpoint, server_name) = (self.endpoint, &seen.server_name);
         // Without a certificate there is nothing more to tell.
@@ -129,6 +138,7 @@ impl TlsAcceptor {
             "ip-addresses" = facts.map(|facts| tracing::field::debug(&facts.addresses)),
             "dns-names" = facts.map(|facts| tracing::field::debug(&facts.hosts)),
             error = why,
+            "lines-left-out" = (left_out > 0).then_some(left_out),
             "rejected connection on {endpoint} endpoint"
         );
     }

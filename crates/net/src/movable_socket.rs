@@ -1,0 +1,120 @@
+//! A socket that can go from one runtime to another with the TLS session around it.
+//!
+//! A socket of tokio belongs to the runtime on which it was made. Between two runtimes it is a
+//! plain one, and must not be polled.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::listener::Connection;
+
+#[derive(Debug)]
+pub struct MovableSocket(SocketState);
+
+#[derive(Debug)]
+enum SocketState {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    /// `None` only if the system would not give it back.
+    Detached(Option<Connection>),
+}
+
+impl MovableSocket {
+    /// Must be called on a runtime.
+    pub fn from_connection(connection: Connection) -> io::Result<MovableSocket> {
+        Ok(MovableSocket(match connection {
+            Connection::Tcp(connection) => SocketState::Tcp(TcpStream::from_std(connection)?),
+            Connection::Unix(connection) => SocketState::Unix(UnixStream::from_std(connection)?),
+        }))
+    }
+
+    pub fn detach(&mut self) -> io::Result<()> {
+        let connection = match std::mem::replace(&mut self.0, SocketState::Detached(None)) {
+            SocketState::Tcp(stream) => Connection::Tcp(stream.into_std()?),
+            SocketState::Unix(stream) => Connection::Unix(stream.into_std()?),
+            detached @ SocketState::Detached(_) => {
+                self.0 = detached;
+                return Ok(());
+            }
+        };
+        self.0 = SocketState::Detached(Some(connection));
+        Ok(())
+    }
+
+    /// Must be called on the runtime to which it shall belong.
+    pub fn attach(&mut self) -> io::Result<()> {
+        if let SocketState::Detached(connection) = &mut self.0 {
+            let connection = connection.take().ok_or(io::ErrorKind::NotConnected)?;
+            *self = MovableSocket::from_connection(connection)?;
+        }
+        Ok(())
+    }
+}
+
+fn detached() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the socket belongs to no runtime")
+}
+
+impl AsyncRead for MovableSocket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            SocketState::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            SocketState::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
+            SocketState::Detached(_) => Poll::Ready(Err(detached())),
+        }
+    }
+}
+
+impl AsyncWrite for MovableSocket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            SocketState::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            SocketState::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
+            SocketState::Detached(_) => Poll::Ready(Err(detached())),
+        }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            SocketState::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            SocketState::Unix(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            SocketState::Detached(_) => Poll::Ready(Err(detached())),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            SocketState::Tcp(stream) => Pin::new(stream).poll_flush(context),
+            SocketState::Unix(stream) => Pin::new(stream).poll_flush(context),
+            SocketState::Detached(_) => Poll::Ready(Err(detached())),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            SocketState::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            SocketState::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+            SocketState::Detached(_) => Poll::Ready(Err(detached())),
+        }
+    }
+}
