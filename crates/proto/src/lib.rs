@@ -14,6 +14,7 @@
 //!   are read by [`nested`], which has a bound of its own: `docs/clearlane-and-etcd.md`.
 
 pub mod nested;
+mod secret;
 
 pub use prost::{DecodeError, Message};
 
