@@ -12,7 +12,7 @@
 //! and without (`docs/clearlane-and-etcd.md`).
 
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
@@ -288,6 +288,31 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for PingLimiter<C> {
             this.reader_waker.take().inspect(Waker::wake_by_ref);
         }
         Poll::Ready(Ok(written))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.state != LimiterState::Open {
+            let bytes = slices.iter().find(|slice| !slice.is_empty());
+            return self.poll_write(context, bytes.map_or(&[], |slice| slice));
+        }
+        let this = &mut *self;
+        let connection = Pin::new(&mut this.connection);
+        let written = ready!(connection.poll_write_vectored(context, slices))?;
+        let mut left = written;
+        for slice in slices {
+            let length = left.min(slice.len());
+            this.on_write(&slice[..length]);
+            left -= length;
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.connection.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

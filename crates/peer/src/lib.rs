@@ -43,6 +43,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::client::GrpcPeerClients;
 use self::headers::PeerHeaders;
+use self::listener::PeerConnections;
 use self::peer_table::{PeerTable, PeerTableUpdater};
 use self::service::PeerService;
 use self::transport::StoppedRuntime;
@@ -117,9 +118,14 @@ impl Peers {
             .max_decoding_message_size(MESSAGE_BYTES_MAX);
         // All of them, before there is a task that knows the node: it would be dropped by raft
         // itself.
+        let addresses = listeners.iter().map(Listener::listen_address);
+        let addresses = addresses.collect::<io::Result<Vec<_>>>()?;
+        let has_tls = addresses.iter().any(|address| address.is_secure);
         let listening = listeners.into_iter().map(Listener::into_async);
-        for listener in listening.collect::<io::Result<Vec<_>>>()? {
-            tokio::spawn(listener::serve_peers(listener, service.clone()));
+        let listening = listening.collect::<io::Result<Vec<_>>>()?;
+        let connections = PeerConnections::start(service, has_tls)?;
+        for listener in listening {
+            tokio::spawn(listener::serve_peers(listener, connections.clone()));
         }
         tokio::spawn(handle.requests().clone().run());
         tokio::spawn(PeerTableUpdater::new(&context).run(strangers));

@@ -1,69 +1,131 @@
 //! How do other members' connections come in? Plainly, or after a handshake, each in a task of its
 //! own.
+//!
+//! Handshakes are done on a [thread of their own](handshake_thread): on the raft loop, which serves
+//! the connections, a storm of them would delay heartbeats. What a client of this port may open and
+//! how long it may take is bounded as on the port for clients, with bounds that are not settable.
 
 use std::io;
-use std::net::SocketAddr;
+use std::time::Duration;
 
 use clearlane_net::CONNECTION_WINDOW_BYTES;
+use clearlane_net::bulk_turn::BulkTurns;
+use clearlane_net::connection_limit::ConnectionLimit;
+use clearlane_net::handshake_thread::{
+    self, EstablishedConnection, EstablishedStream, HandshakeConfig, HandshakeQueue,
+    IncomingConnection,
+};
 use clearlane_net::listener::{AsyncListener, ByteStream, Connection, TransportSecurity};
+use clearlane_net::ping_limiter::PingLimiter;
 use clearlane_proto::peerpb::peer_server::PeerServer;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::mpsc;
 
 use super::CONNECTION_TIMEOUT;
 use super::service::PeerService;
 
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// Each other member has three, and some more while it starts.
+pub(super) const CONNECTIONS_MAX: usize = 256;
+const PENDING_HANDSHAKES_MAX: usize = 64;
+/// Of a connection. A call of a member is forwarded as one, so these are many clients.
+const STREAMS_MAX: u32 = 10_000;
+/// The heads of members' calls have some hundred bytes, and their addresses.
+const REQUEST_HEAD_BYTES_MAX: u32 = 64 << 10;
+/// Members send none beyond HTTP/2's own, which hyper limits.
+const PING_MIN_INTERVAL: Duration = Duration::ZERO;
+
+/// Where all connections of one member go. Must be called on the raft loop's runtime.
+#[derive(Clone)]
+pub(super) struct PeerConnections {
+    limit: ConnectionLimit,
+    established: mpsc::UnboundedSender<EstablishedConnection>,
+    /// If a port has TLS.
+    handshakes: Option<HandshakeQueue>,
+}
+
+impl PeerConnections {
+    pub(super) fn start(
+        service: PeerServer<PeerService>,
+        has_tls: bool,
+    ) -> io::Result<PeerConnections> {
+        let (established, mut connections) = mpsc::unbounded_channel();
+        let config = HandshakeConfig {
+            pending_max: PENDING_HANDSHAKES_MAX,
+            first_byte_timeout: CONNECTION_TIMEOUT,
+        };
+        let queue = established.clone();
+        // The runtime may have ended.
+        let send = move |connection| drop(queue.send(connection));
+        // It ends with the runtime, whose tasks have its queue.
+        let handshakes = has_tls
+            .then(|| handshake_thread::start("peer-tls".to_owned(), config, send))
+            .transpose()?
+            .map(|(queue, _)| queue);
+        tokio::spawn(async move {
+            let turns = BulkTurns::start();
+            while let Some(connection) = connections.recv().await {
+                tokio::spawn(serve_connection(connection, service.clone(), turns.clone()));
+            }
+        });
+        let limit = ConnectionLimit::new("the peer port", CONNECTIONS_MAX);
+        Ok(PeerConnections { limit, established, handshakes })
+    }
+
+    fn accept(&self, connection: Connection, security: TransportSecurity) {
+        let Some(permit) = self.limit.admit() else { return };
+        let incoming = IncomingConnection { connection, security, permit };
+        match (&self.handshakes, &incoming.security) {
+            (Some(handshakes), TransportSecurity::Tls(_) | TransportSecurity::PlainOrTls(_)) => {
+                handshakes.submit(incoming);
+            }
+            _ => {
+                // It fails only if the other side has gone already.
+                if let Ok(connection) = incoming.without_tls() {
+                    let _ = self.established.send(connection);
+                }
+            }
+        }
+    }
+}
 
 /// Does not return.
-pub(super) async fn serve_peers(listener: AsyncListener, service: PeerServer<PeerService>) {
+pub(super) async fn serve_peers(listener: AsyncListener, connections: PeerConnections) {
     loop {
         let (connection, security) = listener.accept("a member's connection").await;
-        tokio::spawn(serve_connection(connection, security, service.clone()));
+        connections.accept(connection, security);
     }
 }
 
 /// Errors are the other member's business: it connects again.
 async fn serve_connection(
-    connection: Connection,
-    security: TransportSecurity,
+    connection: EstablishedConnection,
     service: PeerServer<PeerService>,
+    turns: BulkTurns,
 ) -> io::Result<()> {
-    match connection {
-        Connection::Tcp(connection) => {
-            let remote = connection.peer_addr()?;
-            connection.set_nodelay(true)?;
-            serve_stream(TcpStream::from_std(connection)?, security, Some(remote), service).await;
+    let EstablishedConnection { stream, permit: _counted, .. } = connection;
+    let stream: Box<dyn ByteStream> = match stream {
+        EstablishedStream::Plain(Connection::Tcp(stream)) => Box::new(TcpStream::from_std(stream)?),
+        EstablishedStream::Plain(Connection::Unix(stream)) => {
+            Box::new(UnixStream::from_std(stream)?)
         }
-        Connection::Unix(connection) => {
-            serve_stream(UnixStream::from_std(connection)?, security, None, service).await;
-        }
-    }
-    Ok(())
-}
-
-/// A port of members has connections with TLS, or connections without it.
-async fn serve_stream<S: ByteStream + 'static>(
-    stream: S,
-    security: TransportSecurity,
-    remote: Option<SocketAddr>,
-    service: PeerServer<PeerService>,
-) {
-    let stream: Box<dyn ByteStream> = match security {
-        TransportSecurity::Plain => Box::new(stream),
-        TransportSecurity::Tls(tls) | TransportSecurity::PlainOrTls(tls) => {
-            let Some((stream, _)) = tls.accept(stream, remote).await else { return };
-            Box::new(stream)
+        EstablishedStream::Tls(mut stream, _) => {
+            stream.get_mut().0.attach()?;
+            stream
         }
     };
+    let stream = PingLimiter::new(stream, PING_MIN_INTERVAL, CONNECTION_TIMEOUT, turns);
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_concurrent_streams(None)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(REQUEST_HEAD_BYTES_MAX)
         .keep_alive_interval(CONNECTION_TIMEOUT)
         .keep_alive_timeout(CONNECTION_TIMEOUT);
     let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)).await;
+    Ok(())
 }

@@ -4,12 +4,13 @@
 //! in turn by the thread that accepts them.
 //!
 //! ```text
-//!   accept ── deals ──┬─▶ net-0   its connections, services and request queue
-//!                     └─▶ net-1
+//!   accept ── deals ──┬─▶ (tls-0) ─▶ net-0   its connections, services and request queue
+//!                     └─▶ (tls-1) ─▶ net-1
 //! ```
 //!
-//! A TLS handshake runs in the task of its connection, whose first bytes then say whether it is
-//! HTTP/2 or HTTP/1.1. Each request goes to the thread's [`Router`].
+//! On a port with TLS, each network thread has a [thread for handshakes](handshake_thread) before
+//! it. The first bytes then say whether a connection is HTTP/2 or HTTP/1.1. Each request goes to
+//! the thread's [`Router`]. What a client may send and how long it may take is in `docs/http.md`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,12 +23,16 @@ use std::time::Duration;
 use clearlane_net::CONNECTION_WINDOW_BYTES;
 use clearlane_net::bulk_turn::BulkTurns;
 use clearlane_net::coalescing_writer::CoalescingWriter;
+use clearlane_net::connection_limit::ConnectionLimit;
+use clearlane_net::handshake_thread::{
+    self, EstablishedConnection, EstablishedStream, HandshakeConfig, HandshakeQueue,
+    IncomingConnection,
+};
 use clearlane_net::listener::{
-    BindAddress, Connection, ListenAddress, Listener, TransportSecurity,
+    AsyncListener, BindAddress, Connection, ListenAddress, Listener, TransportSecurity,
 };
 use clearlane_net::ping_limiter::PingLimiter;
 use clearlane_net::sched::{EVENT_INTERVAL, SchedClass, reset_sched_class};
-use clearlane_net::tls::TlsAcceptor;
 use clearlane_proto::etcdserverpb::auth_server::AuthServer;
 use clearlane_proto::etcdserverpb::cluster_server::ClusterServer;
 use clearlane_proto::etcdserverpb::lease_server::LeaseServer;
@@ -79,12 +84,19 @@ pub(crate) const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the head of a request may be: Go's `http.DefaultMaxHeaderBytes`. Over HTTP/2 without
 /// TLS etcd takes 16 times as much.
 const REQUEST_HEAD_BYTES_MAX: u32 = 1 << 20;
+/// Streams that a client has opened and reset before they were looked at, and streams that the
+/// server had to reset for an error: beyond that the connection is closed. The defaults of h2.
+const UNSEEN_RESETS_MAX: usize = 20;
+const ERROR_RESETS_MAX: usize = 1024;
 /// Over HTTP/1.1 Go takes so much more.
 const HTTP1_HEAD_EXTRA_BYTES: usize = 4 << 10;
-/// TLS's record type of a handshake.
-const TLS_FIRST_BYTE: [u8; 1] = [0x16];
+/// hyper takes no less.
+const HTTP1_BUFFER_MIN: usize = 8 << 10;
+/// Clients of a program that does not look at its limit of open files.
+const CONNECTIONS_MAX: usize = 1 << 16;
+pub const PENDING_HANDSHAKES_MAX: usize = 1024;
 
-/// The defaults are etcd's.
+/// The defaults are etcd's, but for those that etcd does not limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionConfig {
     /// `--grpc-keepalive-min-time`.
@@ -97,6 +109,14 @@ pub struct ConnectionConfig {
     pub concurrent_streams_max: u32,
     /// `--client-cert-auth`: the common name of a client's certificate is its user.
     pub certificates_name_users: bool,
+    /// `--max-connections`, of all listeners together.
+    pub connections_max: usize,
+    /// `--max-pending-handshakes`, of all listeners together.
+    pub pending_handshakes_max: usize,
+    /// `--request-head-timeout`.
+    pub request_head_timeout: Duration,
+    /// `--max-request-head-bytes`.
+    pub request_head_bytes_max: u32,
 }
 
 impl Default for ConnectionConfig {
@@ -107,6 +127,10 @@ impl Default for ConnectionConfig {
             keep_alive_timeout: Duration::from_secs(20),
             concurrent_streams_max: u32::MAX,
             certificates_name_users: false,
+            connections_max: CONNECTIONS_MAX,
+            pending_handshakes_max: PENDING_HANDSHAKES_MAX,
+            request_head_timeout: REQUEST_HEAD_TIMEOUT,
+            request_head_bytes_max: REQUEST_HEAD_BYTES_MAX,
         }
     }
 }
@@ -170,20 +194,27 @@ impl RpcServer {
         config: RpcConfig,
     ) -> io::Result<RpcServer> {
         let (stop, stopped) = watch::channel(false);
-        let addresses =
+        let addresses: Vec<ListenAddress> =
             listeners.iter().map(Listener::listen_address).collect::<io::Result<_>>()?;
+        let has_tls = addresses.iter().any(|address| address.is_secure);
         let (mut queues, mut started) = (Vec::new(), Vec::new());
+        let handshakes = handshake_config(&config.connections, threads);
+        let limit = ConnectionLimit::new("--max-connections", config.connections.connections_max);
         for number in 0..threads {
             let (queue, connections) = mpsc::unbounded_channel();
-            queues.push(queue);
+            let mut queues_of_thread = ConnectionQueues { net: queue, handshakes: None };
             let (server, config) = (Server::new(node, limits), config.clone());
             let stopped = stopped.clone();
             let thread = thread::Builder::new().name(format!("net-{number}"));
             started
                 .push(thread.spawn(move || run_net_thread(server, config, connections, stopped))?);
+            if has_tls {
+                started.push(queues_of_thread.start_handshakes(number, handshakes)?);
+            }
+            queues.push(queues_of_thread);
         }
         let thread = thread::Builder::new().name("accept".to_owned());
-        started.push(thread.spawn(move || run_accept_thread(listeners, queues, stopped))?);
+        started.push(thread.spawn(move || run_accept_thread(listeners, queues, limit, stopped))?);
         Ok(RpcServer { addresses, stop, threads: started })
     }
 
@@ -210,11 +241,53 @@ impl RpcServer {
     }
 }
 
-type AcceptedConnection = (Connection, TransportSecurity);
+fn handshake_config(config: &ConnectionConfig, threads: usize) -> HandshakeConfig {
+    HandshakeConfig {
+        pending_max: config.pending_handshakes_max.div_ceil(threads.max(1)),
+        first_byte_timeout: config.request_head_timeout,
+    }
+}
+
+/// The ways to one network thread.
+#[derive(Clone)]
+struct ConnectionQueues {
+    net: mpsc::UnboundedSender<EstablishedConnection>,
+    handshakes: Option<HandshakeQueue>,
+}
+
+impl ConnectionQueues {
+    fn start_handshakes(
+        &mut self,
+        number: usize,
+        config: HandshakeConfig,
+    ) -> io::Result<JoinHandle<io::Result<()>>> {
+        let net = self.net.clone();
+        // A thread that has ended has logged why.
+        let established = move |connection| drop(net.send(connection));
+        let (queue, thread) = handshake_thread::start(format!("tls-{number}"), config, established)?;
+        self.handshakes = Some(queue);
+        Ok(thread)
+    }
+
+    fn deal(&self, incoming: IncomingConnection) {
+        match (&self.handshakes, &incoming.security) {
+            (Some(handshakes), TransportSecurity::Tls(_) | TransportSecurity::PlainOrTls(_)) => {
+                handshakes.submit(incoming);
+            }
+            _ => {
+                // It fails only if the client has gone already.
+                if let Ok(connection) = incoming.without_tls() {
+                    let _ = self.net.send(connection);
+                }
+            }
+        }
+    }
+}
 
 fn run_accept_thread(
     listeners: Vec<Listener>,
-    queues: Vec<mpsc::UnboundedSender<AcceptedConnection>>,
+    queues: Vec<ConnectionQueues>,
+    limit: ConnectionLimit,
     mut stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
@@ -222,25 +295,32 @@ fn run_accept_thread(
         let mut accepting = JoinSet::new();
         for listener in listeners {
             let (listener, queues) = (listener.into_async()?, queues.clone());
-            let next_thread = Arc::clone(&next_thread);
-            accepting.spawn(async move {
-                loop {
-                    let connection = listener.accept("a connection").await;
-                    let turn = next_thread.fetch_add(1, Ordering::Relaxed) % queues.len();
-                    // A thread that has ended has logged why.
-                    let _ = queues[turn].send(connection);
-                }
-            });
+            accepting.spawn(accept(listener, queues, limit.clone(), Arc::clone(&next_thread)));
         }
         let _ = stopped.changed().await;
         Ok(())
     })
 }
 
+/// Does not return.
+async fn accept(
+    listener: AsyncListener,
+    queues: Vec<ConnectionQueues>,
+    limit: ConnectionLimit,
+    next_thread: Arc<AtomicUsize>,
+) {
+    loop {
+        let (connection, security) = listener.accept("a connection").await;
+        let Some(permit) = limit.admit() else { continue };
+        let turn = next_thread.fetch_add(1, Ordering::Relaxed) % queues.len();
+        queues[turn].deal(IncomingConnection { connection, security, permit });
+    }
+}
+
 fn run_net_thread(
     server: Server,
     config: RpcConfig,
-    mut connections: mpsc::UnboundedReceiver<AcceptedConnection>,
+    mut connections: mpsc::UnboundedReceiver<EstablishedConnection>,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
     SchedClass::Latency.apply_to_thread();
@@ -265,8 +345,8 @@ fn run_net_thread(
         let client = ClientInfo::without_tls(RemoteAddress::Unix);
         let router = Router { services, http, client };
         let mut open = JoinSet::new();
-        // It ends when the accepting thread does.
-        while let Some((connection, security)) = connections.recv().await {
+        // It ends when the accepting thread does, and that for handshakes.
+        while let Some(connection) = connections.recv().await {
             let turn = turns.request();
             let conditions = Conditions {
                 router: router.clone(),
@@ -276,7 +356,7 @@ fn run_net_thread(
             };
             open.spawn(async move {
                 turn.await;
-                serve_connection(connection, security, conditions).await;
+                serve_connection(connection, conditions).await;
             });
             while open.try_join_next().is_some() {}
         }
@@ -333,84 +413,32 @@ struct Conditions {
     turns: BulkTurns,
 }
 
-async fn serve_connection(
-    connection: Connection,
-    security: TransportSecurity,
-    conditions: Conditions,
-) {
-    // These fail only if the client has gone already.
-    match connection {
-        Connection::Tcp(connection) => {
-            if let Ok(remote) = connection.peer_addr()
-                && connection.set_nodelay(true).is_ok()
-                && let Ok(connection) = TcpStream::from_std(connection)
-                && let Some(tls) = detect_tls(&connection, security).await
-            {
-                serve_stream(connection, tls, RemoteAddress::Tcp(remote), conditions).await;
+async fn serve_connection(connection: EstablishedConnection, conditions: Conditions) {
+    let EstablishedConnection { stream, remote, permit: _counted } = connection;
+    let client = ClientInfo::without_tls(match remote {
+        Some(address) => RemoteAddress::Tcp(address),
+        None => RemoteAddress::Unix,
+    });
+    // These fail only if there are too many files.
+    match stream {
+        EstablishedStream::Plain(Connection::Tcp(stream)) => {
+            if let Ok(stream) = TcpStream::from_std(stream) {
+                serve_http(stream, client, conditions).await;
             }
         }
-        Connection::Unix(connection) => {
-            let tls = match security {
-                TransportSecurity::Plain => None,
-                TransportSecurity::Tls(tls) | TransportSecurity::PlainOrTls(tls) => Some(tls),
-            };
-            if let Ok(connection) = UnixStream::from_std(connection) {
-                serve_stream(connection, tls, RemoteAddress::Unix, conditions).await;
+        EstablishedStream::Plain(Connection::Unix(stream)) => {
+            if let Ok(stream) = UnixStream::from_std(stream) {
+                serve_http(stream, client, conditions).await;
             }
         }
-    }
-}
-
-/// `None` if the connection ends before that is known.
-async fn detect_tls(
-    connection: &TcpStream,
-    security: TransportSecurity,
-) -> Option<Option<Arc<TlsAcceptor>>> {
-    match security {
-        TransportSecurity::Plain => Some(None),
-        TransportSecurity::Tls(tls) => Some(Some(tls)),
-        TransportSecurity::PlainOrTls(tls) => {
-            let mut first = [0];
-            let heard =
-                tokio::time::timeout(REQUEST_HEAD_TIMEOUT, connection.peek(&mut first)).await;
-            let is_there = matches!(heard, Ok(Ok(1)));
-            is_there.then(|| (first == TLS_FIRST_BYTE).then_some(tls))
+        EstablishedStream::Tls(mut stream, name) => {
+            if stream.get_mut().0.attach().is_ok() {
+                let is_user = conditions.config.certificates_name_users;
+                let client = ClientInfo { is_secure: true, name, is_user, ..client };
+                // In a box of its own: its size would be that of all connections.
+                Box::pin(serve_http(stream, client, conditions)).await;
+            }
         }
-    }
-}
-
-async fn serve_stream<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    connection: C,
-    tls: Option<Arc<TlsAcceptor>>,
-    remote: RemoteAddress,
-    conditions: Conditions,
-) {
-    let client = ClientInfo::without_tls(remote);
-    match tls {
-        None => serve_http(connection, client, conditions).await,
-        // In a box of its own: its size would be that of all connections.
-        Some(tls) => Box::pin(serve_tls(connection, tls, client, conditions)).await,
-    }
-}
-
-async fn serve_tls<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    connection: C,
-    tls: Arc<TlsAcceptor>,
-    client: ClientInfo,
-    mut conditions: Conditions,
-) {
-    let address = match client.remote {
-        RemoteAddress::Tcp(address) => Some(address),
-        RemoteAddress::Unix | RemoteAddress::Gateway => None,
-    };
-    let greeted = tokio::select! {
-        greeted = tls.accept(connection, address) => greeted,
-        _ = conditions.stopped.changed() => None,
-    };
-    if let Some((stream, name)) = greeted {
-        let is_user = conditions.config.certificates_name_users;
-        let client = ClientInfo { is_secure: true, name, is_user, ..client };
-        serve_http(stream, client, conditions).await;
     }
 }
 
@@ -422,7 +450,12 @@ async fn serve_http<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let protocols = http_builder(&config);
     let large_responses = client.large_responses.clone();
     let connection = CoalescingWriter::new(connection, large_responses, turns.clone());
-    let connection = PingLimiter::new(connection, config.ping_min_interval, turns);
+    let connection = PingLimiter::new(
+        connection,
+        config.ping_min_interval,
+        config.request_head_timeout,
+        turns,
+    );
     let router = Router { client, ..router };
     let served = protocols.serve_connection(TokioIo::new(connection), router);
     let mut served = pin!(served);
@@ -439,19 +472,22 @@ const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 
 fn http_builder(config: &ConnectionConfig) -> auto::Builder<TokioExecutor> {
     let mut protocols = auto::Builder::new(TokioExecutor::new());
+    let head_bytes_max = config.request_head_bytes_max;
     protocols
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_HEAD_TIMEOUT)
-        .max_buf_size(REQUEST_HEAD_BYTES_MAX as usize + HTTP1_HEAD_EXTRA_BYTES);
+        .header_read_timeout(config.request_head_timeout)
+        .max_buf_size((head_bytes_max as usize + HTTP1_HEAD_EXTRA_BYTES).max(HTTP1_BUFFER_MIN));
     protocols
         .http2()
         .timer(TokioTimer::new())
         .auto_date_header(false)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .max_header_list_size(REQUEST_HEAD_BYTES_MAX)
+        .max_header_list_size(head_bytes_max)
         .max_concurrent_streams(config.concurrent_streams_max)
+        .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
+        .max_local_error_reset_streams(ERROR_RESETS_MAX)
         .keep_alive_interval(config.keep_alive_interval)
         .keep_alive_timeout(config.keep_alive_timeout);
     protocols

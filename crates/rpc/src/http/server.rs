@@ -1,11 +1,13 @@
 //! A listener for HTTP/1.1 and nothing else, on a port of its own, with TLS or without.
 //!
 //! It is for metrics that shall not be on the port of the clients. Everything runs on the
-//! runtime that polls it; a connection that asks nothing for a while is closed.
+//! runtime that polls it; a connection that asks nothing for a while is closed, and so is one
+//! beyond a fixed number.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use clearlane_net::connection_limit::ConnectionLimit;
 use clearlane_net::listener::ACCEPT_RETRY_DELAY;
 use clearlane_net::tls::TlsAcceptor;
 use hyper::server::conn::http1;
@@ -17,14 +19,23 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{EncryptedConnection, HttpService};
 use crate::serve::REQUEST_HEAD_TIMEOUT;
 
+/// Of those that ask for metrics and health there are few.
+const CONNECTIONS_MAX: usize = 256;
+
 /// Does not return.
 pub async fn serve(listener: TcpListener, tls: Option<Arc<TlsAcceptor>>, endpoints: HttpService) {
     let mut connections = tokio::task::JoinSet::new();
+    let limit = ConnectionLimit::new("the port for metrics", CONNECTIONS_MAX);
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((connection, _)) => {
-                    connections.spawn(serve_connection(connection, tls.clone(), endpoints.clone()));
+                    let Some(permit) = limit.admit() else { continue };
+                    let (tls, endpoints) = (tls.clone(), endpoints.clone());
+                    connections.spawn(async move {
+                        serve_connection(connection, tls, endpoints).await;
+                        drop(permit);
+                    });
                 }
                 // Too many files are open, or the client has gone: the next one may do.
                 Err(_) => tokio::time::sleep(ACCEPT_RETRY_DELAY).await,
