@@ -12,6 +12,7 @@
 //! | [`logging`] | the log |
 //! | [`timeline`] | the file of `--timeline` |
 //! | [`auto_compaction`], [`corruption_check`] | what a member does by itself |
+//! | `process_limits` | open files, rights of new files, core files |
 //! | [`allocator`] | the allocator of the program |
 
 pub mod allocator;
@@ -22,6 +23,7 @@ pub mod corruption_check;
 pub mod data;
 mod listeners;
 pub mod logging;
+mod process_limits;
 pub mod run;
 pub mod timeline;
 pub mod tools;

@@ -90,7 +90,8 @@ fn tls_acceptor<'e>(
     if !addresses.any(|at| at.is_secure) {
         return Ok(None);
     }
-    let acceptor = TlsAcceptor::new(endpoint, info, &config.tls.protocol)?;
+    let acceptor = TlsAcceptor::new(endpoint, info, &config.tls.protocol)?
+        .with_handshake_timeout(config.tls_handshake_timeout);
     let path = |named: Option<&FlagPath>| {
         named.map(|named| named.path.display().to_string()).unwrap_or_default()
     };

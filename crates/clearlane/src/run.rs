@@ -38,7 +38,9 @@ use crate::command_line::{self, Invocation};
 use crate::config::Config;
 use crate::data::OpenedMember;
 use crate::listeners::{Listeners, MetricsListener};
-use crate::{allocator, auto_compaction, corruption_check, logging, timeline};
+use crate::{
+    allocator, auto_compaction, corruption_check, logging, process_limits, timeline,
+};
 
 /// The most, unless a flag says how many.
 const NET_THREADS_DEFAULT_MAX: usize = 4;
@@ -51,10 +53,13 @@ pub fn main() -> ExitCode {
     let open = |path: &Path| std::fs::read_to_string(path);
     match command_line::read(&arguments, &environment, &open) {
         Ok(Invocation::Help(text)) => print(&text),
-        Ok(Invocation::Tool(call)) => match call.run() {
-            Ok(text) => print(&text),
-            Err(error) => print_error(&error.to_string(), 1),
-        },
+        Ok(Invocation::Tool(call)) => {
+            process_limits::keep_files_private();
+            match call.run() {
+                Ok(text) => print(&text),
+                Err(error) => print_error(&error.to_string(), 1),
+            }
+        }
         Ok(Invocation::Member(config)) => {
             if config.member.era != Era::Clearlane {
                 allocator::configure_old_era();
@@ -90,8 +95,10 @@ struct RunningMember {
 
 /// A member that runs ends the process.
 fn run_member(mut config: Config) -> Result<Infallible, BoxError> {
+    // The log's files have the rights that the operator's umask gives: other programs collect them.
     logging::start(&config.log)?;
     exit_on_panic();
+    set_process_limits(&mut config);
     // Not with its arguments: there may be a password among them.
     tracing::info!(
         version = maintenance::ETCD_VERSION,
@@ -110,6 +117,17 @@ fn run_member(mut config: Config) -> Result<Infallible, BoxError> {
     // In the log, too: standard error may have no reader.
     tracing::error!(%error, "the member has ended");
     Err(error)
+}
+
+fn set_process_limits(config: &mut Config) {
+    process_limits::keep_files_private();
+    if !config.core_files {
+        process_limits::prevent_core_files();
+    }
+    let connections_max = &mut config.rpc.connections.connections_max;
+    if *connections_max == 0 {
+        *connections_max = process_limits::connections_max();
+    }
 }
 
 fn start_member(config: &mut Config) -> Result<RunningMember, BoxError> {

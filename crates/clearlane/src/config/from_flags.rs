@@ -41,10 +41,13 @@ pub struct Config {
     pub advertise_clients: Vec<String>,
     pub listen_peers: Vec<ListenAddress>,
     pub tls: tls::TlsConfig,
+    pub tls_handshake_timeout: Duration,
+    pub core_files: bool,
     pub limits: Limits,
     pub http: HttpConfig,
     /// 0 if it depends on the machine.
     pub net_threads: usize,
+    /// Its number of connections is 0 if it depends on the limit of open files.
     pub rpc: RpcConfig,
     pub progress_interval: Duration,
     pub auto_compaction: Option<AutoCompaction>,
@@ -98,6 +101,20 @@ impl FlagReader {
         let text = self.text(name);
         let below = || ConfigError::fatal(format!("--{name} must not be below 0 (set to {text})"));
         value::time(text).ok_or_else(below)
+    }
+
+    fn nonzero_time(&self, name: &str) -> Result<Duration, ConfigError> {
+        let zero = || ConfigError::fatal(format!("--{name} must be >0 (set to 0s)"));
+        Some(self.time(name)?).filter(|time| !time.is_zero()).ok_or_else(zero)
+    }
+
+    fn at_least(&self, name: &str, least: usize) -> Result<usize, ConfigError> {
+        let size = self.size(name);
+        if size < least {
+            let wrong = format!("--{name} must be at least {least} (set to {size})");
+            return Err(ConfigError::fatal(wrong));
+        }
+        Ok(size)
     }
 
     pub(super) fn urls(&self, name: &str) -> Vec<Url> {
@@ -189,6 +206,8 @@ pub(super) fn config(values: FlagValues, mut warnings: Vec<String>) -> Result<Co
         advertise_clients: non_empty(flags.url_strings(advertise), advertise)?,
         listen_peers: non_empty(flags.single_security_addresses(listen_peers)?, listen_peers)?,
         tls,
+        core_files: flags.switch("core-files"),
+        tls_handshake_timeout: flags.nonzero_time("tls-handshake-timeout")?,
         limits: Limits {
             txn_ops_max: flags.size("max-txn-ops"),
             request_bytes_max: flags.size("max-request-bytes"),
@@ -258,8 +277,16 @@ fn connections(flags: &FlagReader) -> Result<ConnectionConfig, ConfigError> {
     connections.concurrent_streams_max = u32::try_from(streams_max).unwrap_or(u32::MAX);
     connections.certificates_name_users = flags.switch("client-cert-auth");
     connections.ping_min_interval = flags.time("grpc-keepalive-min-time")?;
+    connections.connections_max = flags.size("max-connections");
+    connections.pending_handshakes_max = flags.at_least("max-pending-handshakes", 1)?;
+    connections.request_head_timeout = flags.nonzero_time("request-head-timeout")?;
+    let head_bytes_max = flags.at_least("max-request-head-bytes", REQUEST_HEAD_BYTES_MIN)?;
+    connections.request_head_bytes_max = u32::try_from(head_bytes_max).unwrap_or(u32::MAX);
     Ok(connections)
 }
+
+/// With less, a usual request of gRPC has no place.
+const REQUEST_HEAD_BYTES_MIN: usize = 1 << 10;
 
 fn checks(flags: &FlagReader, gates: &FeatureGates) -> Result<CorruptionChecks, ConfigError> {
     let at_compactions = flags.time("compact-hash-check-time")?;
@@ -277,10 +304,13 @@ fn checks(flags: &FlagReader, gates: &FeatureGates) -> Result<CorruptionChecks, 
 /// The id of a request has eight bits for its queue.
 const NET_THREADS_MAX: usize = 64;
 
+/// The second may have a password behind the user's name.
+const SECRET_FLAGS: [&str; 2] = ["discovery-password", "discovery-user"];
+
 fn ignored_flag_warnings(values: &FlagValues) -> impl Iterator<Item = String> {
     values.iter().filter_map(|(name, text)| {
         let flag = table::find(name).filter(|flag| !flag.is_default(text))?;
-        let text = if name.contains("password") { "***" } else { text };
+        let text = if SECRET_FLAGS.contains(&flag.name) { "***" } else { text };
         Some(format!("--{name}={text} is not honoured: {}", flag.ignored?))
     })
 }

@@ -76,6 +76,7 @@ pub const SECTIONS: &[Section] = &[
     Section { title: "Raft", flags: RAFT },
     Section { title: "Store", flags: STORE },
     Section { title: "Limits of requests", flags: REQUESTS },
+    Section { title: "Limits of the process: Clearlane's own", flags: PROCESS },
     Section { title: "Compaction and corruption checks", flags: COMPACTION },
     Section { title: "Eras: Clearlane's own", flags: ERAS },
     Section { title: "Security", flags: TLS },
@@ -189,6 +190,29 @@ const REQUESTS: &[Flag] = &[
         .help("Time above which the application of a request is logged as a warning."),
     flag("warning-unary-request-duration", Duration, "300ms")
         .help("Time above which a unary call of KV is logged as a warning."),
+];
+
+const PROCESS: &[Flag] = &[
+    flag("max-connections", Count, "0").help(
+        "Maximum number of client connections; one more is closed at once (0: 256 less than files \
+         may be open).",
+    ),
+    flag("max-pending-handshakes", Count, "1024").help(
+        "Maximum number of client connections without a complete TLS handshake; beyond it the \
+         oldest of them is closed.",
+    ),
+    flag("tls-handshake-timeout", Duration, "10s")
+        .help("Time that a client or a member has for a TLS handshake."),
+    flag("request-head-timeout", Duration, "30s").help(
+        "Time that a client has for the head of a request, or for the preface and each frame of \
+         HTTP/2 but for data.",
+    ),
+    flag("max-request-head-bytes", Count, "1048576")
+        .help("Maximum size of the head of a request, in bytes (minimum: 1 KiB)."),
+    flag("core-files", Switch, "false").help(
+        "Leave it to the system whether a crash writes a core file. It has keys, values, passwords \
+         and private keys in it.",
+    ),
 ];
 
 const COMPACTION: &[Flag] = &[

@@ -16,6 +16,7 @@ mod format;
 mod initial;
 
 use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -134,6 +135,9 @@ impl MemberConfig {
     /// is a learner.
     fn prepare(&self) -> Result<(StorageConfig, Option<bool>)> {
         self.check_not_etcd_data()?;
+        for dir in [Some(&self.data_dir), self.wal_dir.as_ref()].into_iter().flatten() {
+            warn_if_not_private(dir)?;
+        }
         create_dir_synced(&self.member_dir())?;
         format::check(&self.member_dir())?;
         let storage = self.storage_config()?;
@@ -219,7 +223,34 @@ impl MemberConfig {
     }
 }
 
+/// The rights of directories with data, as in etcd.
+const PRIVATE_DIR_MODE: u32 = 0o700;
+
 fn create_dir_synced(dir: &Path) -> io::Result<()> {
-    std::fs::create_dir_all(dir)?;
+    create_private_dir(dir)?;
     std::fs::File::open(dir)?.sync_all()
+}
+
+/// With those above it, if they are not there.
+pub(crate) fn create_private_dir(dir: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(PRIVATE_DIR_MODE).create(dir)
+}
+
+/// As in etcd, a directory that is there keeps its rights, and is used: it may be a mount point, or
+/// have been opened to a program for backups.
+fn warn_if_not_private(dir: &Path) -> io::Result<()> {
+    let mode = match std::fs::metadata(dir) {
+        Ok(found) => found.permissions().mode() & 0o777,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if mode != PRIVATE_DIR_MODE {
+        tracing::warn!(
+            dir = %dir.display(),
+            mode = format!("{mode:o}"),
+            recommended = format!("{PRIVATE_DIR_MODE:o}"),
+            "check file permission: other users may read the data"
+        );
+    }
+    Ok(())
 }

@@ -27,7 +27,7 @@ use super::{BoxError, Tool};
 use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
 use crate::config::value::ValueKind::{Count, OneOf, Switch, Text};
-use crate::data::{InitialCluster, MemberConfig};
+use crate::data::{InitialCluster, MemberConfig, create_private_dir};
 
 pub(super) const TOOL: Tool = Tool {
     name: &["snapshot", "restore"],
@@ -83,7 +83,7 @@ fn restore(flags: &FlagReader) -> Result<String, BoxError> {
         fs::remove_dir_all(&made)?;
     }
     let snap = made.join("member/snap");
-    fs::create_dir_all(&snap)?;
+    create_private_dir(&snap)?;
     let store_dir =
         DiskStoreDir::new(Arc::new(OsFileSystem), &snap, start.engine_kind, Options::default())?;
     let engine = store_dir.open()?;
