@@ -85,6 +85,10 @@ impl RunningProgram {
         self.json(words)["address"].as_str().unwrap().to_owned()
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Its next address for clients.
     pub(crate) fn ready(&mut self) -> String {
         self.line("ready to serve client requests");

@@ -1,0 +1,180 @@
+//! How many connections, how long a handshake and a head may take, and how long a head may be.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use crate::member::{HardenedMember, PAUSE, PREFACE, end, ended, frame, headers_of_put, trickle};
+use crate::program::TIMEOUT;
+
+/// A time that a test waits for, and one that it does not.
+const SHORT: Duration = Duration::from_secs(1);
+const SHORT_LIMITS: [&str; 2] = ["--tls-handshake-timeout=1s", "--request-head-timeout=1s"];
+const LONG_LIMITS: [&str; 2] = ["--tls-handshake-timeout=1h", "--request-head-timeout=1h"];
+
+/// How a TLS client begins: a record of a handshake with a hello of 512 bytes.
+const HELLO: [u8; 9] = [0x16, 3, 1, 2, 4, 1, 0, 2, 0];
+
+#[test]
+fn a_handshake_that_takes_too_long_ends() {
+    let member = HardenedMember::start(&SHORT_LIMITS);
+    let begin = Instant::now();
+    let mut silent = member.connect_secure();
+    let mut half = member.connect_secure();
+    half.write_all(&HELLO).unwrap();
+    let slow = member.connect_secure();
+    let slow = std::thread::spawn(move || trickle(slow, &HELLO));
+    member.others_are_served();
+    end(&mut silent);
+    end(&mut half);
+    assert!(begin.elapsed() >= SHORT);
+    slow.join().unwrap();
+    member.others_are_served();
+}
+
+#[test]
+fn a_head_that_takes_too_long_ends() {
+    let member = HardenedMember::start(&SHORT_LIMITS);
+    let head = headers_of_put(&[]);
+    let after_settings = |more: &[u8]| [PREFACE, more].concat();
+    let beginnings = [
+        Vec::new(),
+        PREFACE[..5].to_vec(),
+        PREFACE[..24].to_vec(),
+        b"GET /version HT".to_vec(),
+        b"GET /version HTTP/1.1\r\nhost: here\r\n".to_vec(),
+        after_settings(&frame(1, 4, 1, &head)[..30]),
+        after_settings(&frame(1, 0, 1, &head)),
+    ];
+    let begin = Instant::now();
+    let mut open = Vec::new();
+    for beginning in &beginnings {
+        let mut stream = member.connect();
+        stream.write_all(beginning).unwrap();
+        open.push(stream);
+    }
+    let slow: Vec<_> = [PREFACE, b"GET /version HTTP/1.1\r\na: bcdefghijk"]
+        .into_iter()
+        .map(|bytes| {
+            let stream = member.connect();
+            std::thread::spawn(move || trickle(stream, bytes))
+        })
+        .collect();
+    // Behind TLS it is the same.
+    let mut secure = member.handshake().unwrap();
+    secure.write_all(&PREFACE[..7]).unwrap();
+    member.others_are_served();
+    open.iter_mut().for_each(end);
+    assert!(begin.elapsed() >= SHORT);
+    slow.into_iter().for_each(|slow| slow.join().unwrap());
+    end(&mut secure.sock);
+    member.others_are_served();
+}
+
+#[test]
+fn a_connection_between_two_requests_stays() {
+    let member = HardenedMember::start(&SHORT_LIMITS);
+    let mut idle = member.connect();
+    idle.write_all(PREFACE).unwrap();
+    // A call whose message does not come, too: a client may stream.
+    let mut call = member.connect();
+    call.write_all(&[PREFACE, &frame(1, 4, 1, &headers_of_put(&[]))].concat()).unwrap();
+    let mut later = member.connect();
+    end(&mut later);
+    for stream in [&mut idle, &mut call] {
+        assert!(ended(stream).is_none());
+        // A ping is answered.
+        stream.write_all(&frame(6, 0, 0, b"12345678")).unwrap();
+        let (begin, mut came) = (Instant::now(), Vec::<u8>::new());
+        while !came.windows(8).any(|bytes| bytes == b"12345678") {
+            assert!(begin.elapsed() < TIMEOUT, "{came:?}");
+            let mut buffer = [0; 100];
+            let read = stream.read(&mut buffer).unwrap_or(0);
+            came.extend(&buffer[..read]);
+        }
+    }
+}
+
+#[test]
+fn one_connection_more_than_may_be_is_closed_at_once() {
+    let mut member = HardenedMember::start(&["--max-connections=3", LONG_LIMITS[1]]);
+    let open = [member.connect(), member.connect_secure(), member.connect()];
+    // They are accepted in their order, but on two ports.
+    let begin = Instant::now();
+    while ended(&mut member.connect()).is_none() {
+        assert!(begin.elapsed() < TIMEOUT);
+    }
+    let line = member.program.json("as many as --max-connections allows");
+    assert_eq!((&line["level"], &line["max"]), (&"warn".into(), &3.into()));
+    drop(open);
+    // A place is free when the server has seen the end.
+    let begin = Instant::now();
+    loop {
+        let mut stream = member.connect();
+        let asked = stream.write_all(b"GET /version HTTP/1.0\r\n\r\n");
+        if asked.is_ok() && ended(&mut stream).is_some_and(|answer| !answer.is_empty()) {
+            return;
+        }
+        assert!(begin.elapsed() < TIMEOUT);
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Clients that say nothing for as long as they may, and more than there is memory for.
+#[test]
+fn silent_clients_do_not_keep_others_out() {
+    let flags = ["--max-pending-handshakes=8", "--net-threads=1", LONG_LIMITS[0], LONG_LIMITS[1]];
+    let mut member = HardenedMember::start(&flags);
+    let mut silent: Vec<_> = (0..40).map(|_| member.connect_secure()).collect();
+    // The oldest go first.
+    let end_of_newest = silent.split_off(silent.len() - 8);
+    silent.iter_mut().for_each(end);
+    let line = member.program.json("closed the oldest connection without a handshake");
+    assert_eq!((&line["level"], &line["max"]), (&"warn".into(), &8.into()));
+    member.others_are_served();
+    assert!(end_of_newest.into_iter().any(|mut stream| ended(&mut stream).is_none()));
+}
+
+#[test]
+fn a_head_that_is_too_long_is_refused() {
+    let member = HardenedMember::start(&["--max-request-head-bytes=2048"]);
+    let long = "x".repeat(120);
+    let status = |request: &str| {
+        let mut stream = member.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        let (begin, mut came) = (Instant::now(), Vec::<u8>::new());
+        while came.len() < 12 {
+            assert!(begin.elapsed() < TIMEOUT, "{came:?}");
+            let mut buffer = [0; 100];
+            let read = stream.read(&mut buffer).unwrap_or(0);
+            came.extend(&buffer[..read]);
+        }
+        String::from_utf8_lossy(&came[9..12]).into_owned()
+    };
+    let get = |headers: usize, value: &str| {
+        let headers: String = (0..headers).map(|at| format!("h{at}: {value}\r\n")).collect();
+        format!("GET /version HTTP/1.1\r\nhost: here\r\n{headers}\r\n")
+    };
+    assert_eq!(status(&get(1, &long)), "200");
+    // Over HTTP/1.1 8 KiB are the least.
+    assert_eq!(status(&get(1, &"x".repeat(20_000))), "431");
+    assert_eq!(status(&get(150, "x")), "431");
+    // HTTP/2: the answer is a HEADERS frame, whose status is not in the table of HPACK.
+    let many: Vec<(&str, &str)> = (0..30).map(|_| ("more", &long[..])).collect();
+    let block = headers_of_put(&many);
+    let mut stream = member.connect();
+    stream.write_all(&[PREFACE, &frame(1, 5, 1, &block)].concat()).unwrap();
+    let (begin, mut came) = (Instant::now(), Vec::<u8>::new());
+    let refused = |came: &[u8]| {
+        came.windows(3).any(|three| three == b"431" || three == HUFFMAN_431)
+    };
+    while !refused(&came) {
+        assert!(begin.elapsed() < TIMEOUT, "{came:?}");
+        let mut buffer = [0; 100];
+        let read = stream.read(&mut buffer).unwrap_or(0);
+        came.extend(&buffer[..read]);
+    }
+    member.others_are_served();
+}
+
+/// "431" in HPACK's code: 011010 011001 00001, and ones to fill up.
+const HUFFMAN_431: [u8; 3] = [0b0110_1001, 0b1001_0000, 0b1111_1111];

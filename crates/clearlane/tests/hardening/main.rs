@@ -1,0 +1,15 @@
+//! What a client cannot do to a member, and what a member does not give away: limits of
+//! connections, rights of files, core files, and secrets.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../tls/authority.rs"]
+mod authority;
+mod connections;
+mod files;
+mod floods;
+mod member;
+mod peer_port;
+#[path = "../support/program.rs"]
+mod program;
+mod secrets;

@@ -1,0 +1,170 @@
+//! A member as a process, with a port with TLS, one without, and one for members; and clients that
+//! write bytes.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clearlane_net::tls::protocol::ProtocolConfig;
+use clearlane_net::tls::{Dialer, TlsInfo};
+use clearlane_proto::etcdserverpb::RangeRequest;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tempfile::TempDir;
+use tonic::transport::Endpoint;
+
+use crate::authority::Authority;
+use crate::program::{RunningProgram, TIMEOUT, member};
+
+/// How an HTTP/2 connection begins, with empty settings.
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+/// Between two looks.
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
+
+pub(crate) struct HardenedMember {
+    pub(crate) dir: TempDir,
+    pub(crate) program: RunningProgram,
+    ca: Authority,
+    pub(crate) plain: String,
+    pub(crate) secure: String,
+}
+
+impl HardenedMember {
+    pub(crate) fn start(more: &[&str]) -> HardenedMember {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Authority::new(dir.path(), "ca");
+        let pair = ca.pair("server", &["127.0.0.1", "localhost"]);
+        let mut command = member(&dir.path().join("data"), &[]);
+        command.args([
+            "--listen-client-urls=http://127.0.0.1:0,https://127.0.0.1:0",
+            "--log-level=debug",
+            &format!("--cert-file={}", pair.certificate.path.display()),
+            &format!("--key-file={}", pair.key.path.display()),
+        ]);
+        let mut program = RunningProgram::start(command.args(more));
+        let (mut plain, mut secure) = (String::new(), String::new());
+        while plain.is_empty() || secure.is_empty() {
+            let line = program.json("serving client traffic");
+            let address = line["address"].as_str().unwrap().to_owned();
+            match line["msg"].as_str().unwrap().contains("insecurely") {
+                true => plain = address,
+                false => secure = address,
+            }
+        }
+        HardenedMember { dir, program, ca, plain, secure }
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        connect(&self.plain)
+    }
+
+    pub(crate) fn connect_secure(&self) -> TcpStream {
+        connect(&self.secure)
+    }
+
+    /// A client that does all as it should.
+    pub(crate) fn others_are_served(&self) {
+        let range = RangeRequest { key: "k".into(), ..RangeRequest::default() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let plain = Endpoint::from_shared(format!("http://{}", self.plain)).unwrap();
+            let plain = plain.connect().await.unwrap();
+            let info = TlsInfo { trusted_ca: Some(self.ca.named()), ..TlsInfo::default() };
+            let dialer = Dialer::new(&info, &ProtocolConfig::default()).unwrap();
+            let secure = dialer.connect(&format!("https://{}", self.secure)).await.unwrap();
+            for channel in [plain, secure] {
+                let mut client = KvClient::new(channel);
+                let served = client.range(range.clone());
+                tokio::time::timeout(TIMEOUT, served).await.unwrap().unwrap();
+            }
+        });
+    }
+
+    pub(crate) fn handshake(&self) -> std::io::Result<StreamOwned<ClientConnection, TcpStream>> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.ca.certificate()).unwrap()).unwrap();
+        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let name = ServerName::try_from("localhost").unwrap();
+        let client = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut stream = StreamOwned::new(client, self.connect_secure());
+        stream.sock.set_read_timeout(Some(TIMEOUT))?;
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock)?;
+        }
+        stream.sock.set_read_timeout(Some(PAUSE))?;
+        Ok(stream)
+    }
+}
+
+pub(crate) fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PAUSE)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
+    stream
+}
+
+/// What came before the end, or `None` while there is none.
+pub(crate) fn ended(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut all = Vec::new();
+    match stream.read_to_end(&mut all) {
+        Ok(_) => Some(all),
+        Err(error) => match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => None,
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Some(all),
+            _ => panic!("{error}"),
+        },
+    }
+}
+
+/// Waits until the server has closed it.
+pub(crate) fn end(stream: &mut TcpStream) {
+    let begin = Instant::now();
+    while ended(stream).is_none() {
+        assert!(begin.elapsed() < TIMEOUT, "it is open still");
+    }
+}
+
+/// Writes a byte from time to time, until the server has closed the connection.
+pub(crate) fn trickle(mut stream: TcpStream, bytes: &[u8]) {
+    let begin = Instant::now();
+    for byte in bytes.iter().cycle() {
+        assert!(begin.elapsed() < TIMEOUT, "it is open still");
+        if stream.write_all(&[*byte]).is_err() || ended(&mut stream).is_some() {
+            return;
+        }
+    }
+}
+
+/// A frame of HTTP/2 with that payload.
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = vec![length[1], length[2], length[3], kind, flags];
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// The list of headers of a put, without Huffman codes and without a table.
+pub(crate) fn headers_of_put(more: &[(&str, &str)]) -> Vec<u8> {
+    let own = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/etcdserverpb.KV/Put"),
+        (":authority", "here"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ];
+    let mut block = Vec::new();
+    for (name, value) in own.iter().chain(more) {
+        block.push(0);
+        for text in [name, value] {
+            assert!(text.len() < 127);
+            block.push(text.len() as u8);
+            block.extend(text.as_bytes());
+        }
+    }
+    block
+}

@@ -1,0 +1,70 @@
+//! The port for members: what does not speak like a member ends, and costs no leadership.
+
+use std::io::Write;
+use std::net::TcpListener;
+
+use crate::authority::Authority;
+use crate::member::{PREFACE, connect, end, ended, frame, headers_of_put, trickle};
+use crate::program::{RunningProgram, member};
+
+/// How a TLS client begins.
+const HELLO: [u8; 9] = [0x16, 3, 1, 2, 4, 1, 0, 2, 0];
+
+/// A port that is free, most likely.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn without_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let peer = format!("127.0.0.1:{}", free_port());
+    let listen = format!("--listen-peer-urls=http://{peer}");
+    let mut running = RunningProgram::start(&mut member(&dir.path().join("data"), &[&listen]));
+    running.ready();
+    let mut open: Vec<_> = (0..3).map(|_| connect(&peer)).collect();
+    open[1].write_all(&PREFACE[..9]).unwrap();
+    let head = frame(1, 0, 1, &headers_of_put(&[]));
+    open[2].write_all(&[PREFACE, &head].concat()).unwrap();
+    let slow = connect(&peer);
+    let slow = std::thread::spawn(move || trickle(slow, PREFACE));
+    open.iter_mut().for_each(end);
+    slow.join().unwrap();
+    // One more than there may be.
+    let crowd: Vec<_> = (0..300).map(|_| connect(&peer)).collect();
+    running.line("closed a new connection: there are as many as the peer port allows");
+    drop(crowd);
+}
+
+#[test]
+fn with_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = Authority::new(dir.path(), "ca");
+    let pair = ca.pair("server", &["127.0.0.1", "localhost"]);
+    let peer = format!("127.0.0.1:{}", free_port());
+    let flags = [
+        format!("--listen-peer-urls=https://{peer}"),
+        format!("--initial-advertise-peer-urls=https://{peer}"),
+        format!("--peer-cert-file={}", pair.certificate.path.display()),
+        format!("--peer-key-file={}", pair.key.path.display()),
+        format!("--peer-trusted-ca-file={}", ca.certificate().display()),
+        "--peer-client-cert-auth".to_owned(),
+        "--tls-handshake-timeout=1s".to_owned(),
+    ];
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let mut running = RunningProgram::start(&mut member(&dir.path().join("data"), &flags));
+    running.ready();
+    let mut silent = connect(&peer);
+    let mut garbage = connect(&peer);
+    garbage.write_all(b"POST /something HTTP/1.1\r\n\r\n").unwrap();
+    let slow = connect(&peer);
+    let slow = std::thread::spawn(move || trickle(slow, &HELLO));
+    end(&mut garbage);
+    end(&mut silent);
+    slow.join().unwrap();
+    // Beyond the bound the oldest is closed: sooner than by its time, or by it.
+    let mut crowd: Vec<_> = (0..100).map(|_| connect(&peer)).collect();
+    running.line("closed the oldest connection without a handshake");
+    crowd.iter_mut().for_each(end);
+    assert!(ended(&mut crowd[0]).is_some());
+}
