@@ -7,6 +7,7 @@ use clap::{Args, Parser};
 
 use crate::day::{HOURS_MIN, REQUESTS_MIN};
 use crate::stall::{KEY_SIZE, Row, VALUE_SIZE};
+use crate::storm::StormKind;
 
 /// Requests at their own times, to any server of etcd's API
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
@@ -67,6 +68,15 @@ pub enum Subcommand {
     },
     /// Lists the kinds of expensive requests
     Rows,
+    /// Does harm of one kind, beside a run
+    Storm {
+        /// One of those that `clearlane-load storms` lists
+        kind: StormKind,
+        #[command(flatten)]
+        options: StormArguments,
+    },
+    /// Lists the kinds of harm
+    Storms,
     /// Sends what a day of steady load has; fails if memory grows, or something is left over
     Day {
         #[command(flatten)]
@@ -104,6 +114,24 @@ pub struct StallArguments {
     /// Writes the figures there, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Args)]
+pub struct StormArguments {
+    /// The port: with TLS or without, as the kind says
+    #[arg(long, value_name = "IP:PORT")]
+    pub address: SocketAddr,
+    /// How long
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: u64,
+    /// Attempts a second (0: as many as end)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    pub rate: u64,
+    /// For bytes without meaning
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Args)]

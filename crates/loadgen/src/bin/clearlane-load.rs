@@ -5,6 +5,7 @@
 //!   clearlane-load run crates/loadgen/workloads/head-of-line.toml --json with.json
 //!   clearlane-load keys --count 1000000 --key-size 32 --value-size 64
 //!   clearlane-load stall watch --keys 1000000 --seconds 10
+//!   clearlane-load storm handshakes --address 127.0.0.1:2379 --seconds 10
 //!   clearlane-load day --pid 4711 --json clearlane.json
 //!   clearlane-load curves clearlane.json etcd.json --svg day.svg
 //!   clearlane-load stub --listen 127.0.0.1:2379
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use clearlane_loadgen::arguments::{
-    DayArguments, FillOptions, StallArguments, StubArguments, Subcommand, Target,
+    DayArguments, FillOptions, StallArguments, StormArguments, StubArguments, Subcommand, Target,
 };
 use clearlane_loadgen::day::{self, DayOptions, DayReport};
 use clearlane_loadgen::fill::fill;
@@ -30,6 +31,7 @@ use clearlane_loadgen::keys::KeySpace;
 use clearlane_loadgen::process::Process;
 use clearlane_loadgen::run::{RunOptions, run};
 use clearlane_loadgen::stall::{Row, Stall, StallOptions};
+use clearlane_loadgen::storm::{self, StormKind, StormOptions};
 use clearlane_loadgen::stub::{self, StubSizes};
 use clearlane_loadgen::workload::{self, Workload};
 use clearlane_loadgen::{Error, Result, connection};
@@ -82,6 +84,10 @@ async fn execute(asked: Subcommand) -> Result<()> {
         Subcommand::Rows => Row::all()
             .iter()
             .try_for_each(|row| print_line(&format!("{:14} {}", row.name(), row.about()))),
+        Subcommand::Storm { kind, options } => run_storm(kind, options).await,
+        Subcommand::Storms => StormKind::all()
+            .iter()
+            .try_for_each(|kind| print_line(&format!("{:14} {}", kind.name(), kind.about()))),
         Subcommand::Day { target, options } => run_day(&target, options).await,
         Subcommand::Curves { days, svg } => print_curves(&days, svg.as_deref()),
         Subcommand::Stub(arguments) => run_stub(arguments).await,
@@ -106,6 +112,14 @@ async fn run_stall(row: Row, target: &Target, options: StallArguments) -> Result
         return Err(no_answers());
     }
     Ok(())
+}
+
+async fn run_storm(kind: StormKind, arguments: StormArguments) -> Result<()> {
+    let StormArguments { address, seconds, rate, seed } = arguments;
+    let window = Duration::from_secs(seconds);
+    print_line(&format!("{}: begins", kind.name()))?;
+    let report = storm::run(kind, StormOptions { address, window, rate, seed }).await?;
+    print_line(&report.line())
 }
 
 async fn run_day(target: &Target, arguments: DayArguments) -> Result<()> {
