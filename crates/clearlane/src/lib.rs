@@ -7,12 +7,11 @@
 //! | [`command_line`] | a member's flags, or a tool with its own |
 //! | [`config`] | flags, environment, config file |
 //! | [`data`] | a member's data directory, and how it is opened |
-//! | `listeners` | binds all ports and sockets |
+//! | `listeners`, `process_limits` | ports and sockets; rights of files, core files |
 //! | [`tools`] | subcommands: snapshots, data of a stopped member, version, completions, `man` |
 //! | [`logging`] | the log |
 //! | [`timeline`] | the file of `--timeline` |
 //! | [`auto_compaction`], [`corruption_check`] | what a member does by itself |
-//! | `process_limits` | open files, rights of new files, core files |
 //! | [`allocator`] | the allocator of the program |
 
 pub mod allocator;

@@ -38,9 +38,7 @@ use crate::command_line::{self, Invocation};
 use crate::config::Config;
 use crate::data::OpenedMember;
 use crate::listeners::{Listeners, MetricsListener};
-use crate::{
-    allocator, auto_compaction, corruption_check, logging, process_limits, timeline,
-};
+use crate::{allocator, auto_compaction, corruption_check, logging, process_limits, timeline};
 
 /// The most, unless a flag says how many.
 const NET_THREADS_DEFAULT_MAX: usize = 4;

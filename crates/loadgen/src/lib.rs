@@ -10,10 +10,9 @@
 //! ```
 //!
 //! The driver shares the machine with the server, so answers are not decoded: [`response_scanner`]
-//! counts what is in the bytes as they arrive, and drops them. Each class has a thread. [`stall`]
-//! sends what is expensive beside a run, in a closed loop, and [`storm`] what is hostile; [`day`]
-//! what a day has, to see whether a server grows; [`stub`] is a server that does nothing. No TLS but
-//! of storms, no users, one endpoint.
+//! counts what is in their bytes. Each class has a thread. [`stall`] sends what is expensive beside
+//! a run, [`storm`] what is hostile; [`day`] what a day has, to see whether a server grows; [`stub`]
+//! is a server that does nothing. No TLS but in storms, no users, one endpoint.
 
 pub mod response_scanner;
 pub mod arguments;

@@ -2,9 +2,9 @@
 //! with frames that ask for nothing, or does not finish what it has begun to say.
 //!
 //! h2 answers pings itself and does not report them, so both directions are scanned here. A ping
-//! sooner than `--grpc-keepalive-min-time` after the last is a strike, an answer resets the strikes,
-//! and the third sends `GOAWAY` with `too_many_pings`. That must not fall into the middle of a
-//! frame: h2 may write up to the end of its last one. [Empty frames](EMPTY_FRAMES_MAX) end likewise.
+//! sooner than `--grpc-keepalive-min-time` after the last is a strike, an answer resets them, and
+//! the third sends `GOAWAY` with `too_many_pings`. That must not fall into the middle of a frame: h2
+//! may write up to the end of its last one. [Empty frames](EMPTY_FRAMES_MAX) end likewise.
 //!
 //! The scan also counts new streams and resets: many at once are read in [turns](BulkTurns) of the
 //! thread, and so is what comes first on a connection. Which streams are open is not followed: etcd
@@ -189,7 +189,10 @@ impl<C: AsyncWrite + Unpin> PingLimiter<C> {
             }
         }
         self.reader_waker.take().inspect(Waker::wake_by_ref);
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "too many pings or frames")))
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::ConnectionAborted,
+            "too many pings or frames",
+        )))
     }
 }
 
@@ -475,7 +478,8 @@ mod tests {
             for _ in 0..100 {
                 let (ours, mut theirs) = tokio::io::duplex(1 << 10);
                 theirs.write_all(PREFACE).await.unwrap();
-                let mut limiter = PingLimiter::new(ours, Duration::ZERO, HEAD_TIMEOUT, turns.clone());
+                let mut limiter =
+                    PingLimiter::new(ours, Duration::ZERO, HEAD_TIMEOUT, turns.clone());
                 let reads = std::rc::Rc::clone(&reads);
                 connections.push(theirs);
                 tokio::task::spawn_local(async move {

@@ -264,7 +264,8 @@ impl ConnectionQueues {
         let net = self.net.clone();
         // A thread that has ended has logged why.
         let established = move |connection| drop(net.send(connection));
-        let (queue, thread) = handshake_thread::start(format!("tls-{number}"), config, established)?;
+        let (queue, thread) =
+            handshake_thread::start(format!("tls-{number}"), config, established)?;
         self.handshakes = Some(queue);
         Ok(thread)
     }
@@ -450,12 +451,8 @@ async fn serve_http<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let protocols = http_builder(&config);
     let large_responses = client.large_responses.clone();
     let connection = CoalescingWriter::new(connection, large_responses, turns.clone());
-    let connection = PingLimiter::new(
-        connection,
-        config.ping_min_interval,
-        config.request_head_timeout,
-        turns,
-    );
+    let connection =
+        PingLimiter::new(connection, config.ping_min_interval, config.request_head_timeout, turns);
     let router = Router { client, ..router };
     let served = protocols.serve_connection(TokioIo::new(connection), router);
     let mut served = pin!(served);

@@ -164,9 +164,8 @@ fn a_head_that_is_too_long_is_refused() {
     let mut stream = member.connect();
     stream.write_all(&[PREFACE, &frame(1, 5, 1, &block)].concat()).unwrap();
     let (begin, mut came) = (Instant::now(), Vec::<u8>::new());
-    let refused = |came: &[u8]| {
-        came.windows(3).any(|three| three == b"431" || three == HUFFMAN_431)
-    };
+    let refused =
+        |came: &[u8]| came.windows(3).any(|three| three == b"431" || three == HUFFMAN_431);
     while !refused(&came) {
         assert!(begin.elapsed() < TIMEOUT, "{came:?}");
         let mut buffer = [0; 100];

@@ -96,7 +96,10 @@ fn headers_without_an_end_end_their_connection() {
     let block = headers_of_put(&[]);
     let begin = frame(HEADERS, 0, 1, &block);
     let continuation = frame(9, 0, 1, &[0, 1, b'a', 1, b'b']);
-    flood(member.connect(), |number| if number == 0 { begin.clone() } else { continuation.clone() });
+    flood(
+        member.connect(),
+        |number| if number == 0 { begin.clone() } else { continuation.clone() },
+    );
     member.others_are_served();
     // Even if they have nothing in them.
     let empty = frame(9, 0, 1, &[]);

@@ -80,8 +80,7 @@ async fn users(channel: Channel, token: &str, answers: &mut Answers) -> Option<S
     answers.note(auth.auth_enable(with(token, AuthEnableRequest {})).await);
     let mut own = None;
     for (name, password) in [("root", PASSWORD), ("root", NEW_PASSWORD), ("unknown", PASSWORD)] {
-        let request =
-            AuthenticateRequest { name: name.to_owned(), password: password.to_owned() };
+        let request = AuthenticateRequest { name: name.to_owned(), password: password.to_owned() };
         let answer = answers.note(auth.authenticate(with(token, request)).await);
         own = own.or(answer.map(|answer| answer.into_inner().token));
     }
@@ -99,7 +98,9 @@ async fn requests(channel: Channel, token: &str, answers: &mut Answers) {
     answers.note(kv.txn(with(token, txn)).await);
     let delete = DeleteRangeRequest { key: "l".into(), ..Default::default() };
     answers.note(kv.delete_range(with(token, delete)).await);
-    answers.note(kv.compact(with(token, CompactionRequest { revision: 2, ..Default::default() })).await);
+    answers.note(
+        kv.compact(with(token, CompactionRequest { revision: 2, ..Default::default() })).await,
+    );
     let grant = LeaseGrantRequest { ttl: 60, id: 0 };
     answers.note(LeaseClient::new(channel.clone()).lease_grant(with(token, grant)).await);
     let list = MemberListRequest::default();

@@ -1,5 +1,4 @@
-//! Fills a server with keys, and runs workloads against it, from the command line.
-//!
+//! Fills a server with keys, and runs workloads against it:
 //! ```text
 //!   clearlane-load fill crates/loadgen/workloads/head-of-line.toml --connections 4
 //!   clearlane-load run crates/loadgen/workloads/head-of-line.toml --json with.json

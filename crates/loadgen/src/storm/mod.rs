@@ -1,5 +1,5 @@
-//! Clients that mean no good, while another process measures what the others feel: `benches/storms`,
-//! and `docs/load.md`.
+//! Clients that mean no good, while another process measures what the others feel:
+//! `benches/storms`, and `docs/load.md`.
 //!
 //! Each costs the client less than the server, or is meant to. One thread sends all. An attempt
 //! begins when one of some number has ended, or at its time if there is a rate.

@@ -2,7 +2,7 @@
 //! … endpoint` in the log.
 //!
 //! Hello, handshake and the check of the address together have `--tls-handshake-timeout`; etcd sets
-//! no limit. A client that connects and sends nothing costs a task and a file descriptor until then.
+//! no limit. A client that sends nothing costs a task and a file descriptor until then.
 //!
 //! A member's certificate is checked against the address that it calls from: one of its addresses
 //! must be the caller's, or one of its hosts must lead to it, by DNS in either direction. All
