@@ -11,8 +11,8 @@
 //!
 //! The driver shares the machine with the server, so answers are not decoded: [`response_scanner`]
 //! counts what is in their bytes. Each class has a thread. [`stall`] sends what is expensive beside
-//! a run, [`storm`] what is hostile; [`day`] what a day has, to see whether a server grows; [`stub`]
-//! is a server that does nothing. No TLS but in storms, no users, one endpoint.
+//! a run, [`storm`] what is hostile; [`day`] what a day has, to see whether a server grows;
+//! [`stub`] is a server that does nothing. No TLS but in storms, no users, one endpoint.
 
 pub mod response_scanner;
 pub mod arguments;

@@ -3,8 +3,8 @@
 //!
 //! h2 answers pings itself and does not report them, so both directions are scanned here. A ping
 //! sooner than `--grpc-keepalive-min-time` after the last is a strike, an answer resets them, and
-//! the third sends `GOAWAY` with `too_many_pings`. That must not fall into the middle of a frame: h2
-//! may write up to the end of its last one. [Empty frames](EMPTY_FRAMES_MAX) end likewise.
+//! the third sends `GOAWAY` with `too_many_pings`. That must not fall into the middle of a frame:
+//! h2 may write up to the end of its last one. [Empty frames](EMPTY_FRAMES_MAX) end likewise.
 //!
 //! The scan also counts new streams and resets: many at once are read in [turns](BulkTurns) of the
 //! thread, and so is what comes first on a connection. Which streams are open is not followed: etcd
