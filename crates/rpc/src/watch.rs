@@ -309,7 +309,10 @@ impl WatchResponseStream {
             }
             ResponseKind::Rejected(refusal) => {
                 let refused = self.permissions.rejected();
-                let cancel_reason = refused.map_or_else(|| refusal.to_string(), reason);
+                let cancel_reason = match (refusal, refused) {
+                    (mvcc::WatchError::Refused, Some(refused)) => reason(refused),
+                    (refusal, _) => refusal.to_string(),
+                };
                 WatchResponse { created: true, canceled: true, cancel_reason, ..message }
             }
             ResponseKind::Canceled | ResponseKind::Compacted(_) if is_revoked => {

@@ -325,9 +325,10 @@ const TLS: &[Flag] = &[
 
 const AUTH: &[Flag] = &[
     flag("auth-token", Text, "simple").help(
-        "Tokens of users: simple, or jwt,sign-method=METHOD,pub-key=FILE,priv-key=FILE,ttl=TIME. \
-             METHOD is RS, PS, ES or HS with 256, 384 or 512, or EdDSA. With pub-key alone the \
-             member checks tokens and signs none; ttl is 5m.",
+        "Tokens of users: simple, or jwt and its options, separated by commas. They are \
+         sign-method=METHOD, pub-key=FILE, priv-key=FILE and ttl=TIME (5m). METHOD is RS, PS, ES \
+         or HS with 256, 384 or 512, or EdDSA. With a public key alone the member checks tokens \
+         and signs none.",
     ),
     flag("auth-token-ttl", Count, "300")
         .help("How many seconds a simple token is good without being used."),
