@@ -48,7 +48,12 @@ fn a_content_type_that_only_begins_like_grpcs_is_another() {
         let mut client = server.client().await;
         for kind in ["application/grpc", "application/grpc+proto", "application/grpc;charset=x"] {
             let reply = client.call(RANGE, &[("content-type", kind)], &get()).await;
-            assert_eq!((reply.http, &reply.code[..]), (StatusCode::OK, OK), "{kind}");
+            assert_eq!(
+                (reply.http, &reply.code[..]),
+                (StatusCode::OK, OK),
+                "{kind}: {}",
+                reply.message
+            );
         }
         for kind in ["application/grpc-web", "application/grpc-web+proto", "application/grpcs"] {
             for path in [RANGE, "/etcdserverpb.Lease/LeaseLeases", "/foo.Bar/Baz"] {
