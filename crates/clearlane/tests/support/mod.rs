@@ -43,6 +43,10 @@ impl TestServer {
         let node = Arc::new(config.open_alone().unwrap());
         let address = "127.0.0.1:0".parse().unwrap();
         let server = RpcServer::start(&node, address, net_threads, limits).unwrap();
+        // A read that comes while a leader is elected may be refused.
+        while node.status().leader() == 0 && node.failure().borrow().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         TestServer { node, server }
     }
 
