@@ -10,7 +10,7 @@
 //! token (`signature`); and all that a range does for its user (`range`): token and permission in
 //! front, revision behind.
 //!
-//! Left out: merging a user's rules, once after each change of them; bcrypt: `benches/authenticate`.
+//! Left out: merging a user's rules, once after each change; bcrypt: `benches/authenticate`.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! Simple tokens: sixteen letters, and the index of the entry that assigned them, as in `abc….17`.
 //!
 //! Each member that applies the entry has the token in memory, so a token is good at every member
-//! that has come so far; after a restart, if the entry is applied again. A token that is not used for its TTL is
-//! forgotten: each member counts for itself, from the first use or [`SimpleTokens::expire`].
+//! that has come so far; after a restart, if the entry is applied again. A token that is not used
+//! for its TTL is forgotten: each member counts for itself, from the first use or
+//! [`SimpleTokens::expire`].
 //!
 //! The index finds the token, and its letters are compared in constant time. The lock
 //! `simpleTokens` is held for one look-up, or for a walk over all tokens when a user is dropped or

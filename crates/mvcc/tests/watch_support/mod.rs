@@ -186,7 +186,7 @@ fn option(command: &Command, name: &str) -> Result<Option<i64>, Box<dyn Error>> 
 fn request(command: &Command) -> Result<WatchRequest, Box<dyn Error>> {
     let words = words(command);
     let bytes = |word: &str| Bytes::copy_from_slice(word.as_bytes());
-    let flags = ["previous", "no_put", "no_delete", "notify", "fragment"];
+    let flags = ["previous", "no_put", "no_delete", "notify", "fragment", "refused"];
     let (flagged, keys): (Vec<&str>, Vec<&str>) =
         words.into_iter().partition(|word| flags.contains(word));
     let keys = match keys[..] {
@@ -205,6 +205,7 @@ fn request(command: &Command) -> Result<WatchRequest, Box<dyn Error>> {
         prev_kv: has("previous"),
         progress_notify: has("notify"),
         fragment: has("fragment"),
+        is_refused: has("refused"),
     })
 }
 
