@@ -11,10 +11,12 @@
 //!
 //! The parts of a transaction need what they need alone, those of the branch that does not run too.
 
+use std::ops::ControlFlow;
+
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{
-    DeleteRangeRequest, InternalRaftRequest, PutRequest, RequestOp, TxnRequest,
+    DeleteRangeRequest, InternalRaftRequest, PutRequest, RequestHeader, RequestOp, TxnRequest,
 };
 
 use crate::changes;
@@ -23,8 +25,10 @@ use crate::state::{Access, AuthInfo, AuthState, ROOT};
 
 pub type CheckResult = Result<(), AuthRejection>;
 
-/// Lists the keys of a lease; none if there is no such lease.
-pub type LeaseKeys<'l> = dyn Fn(i64) -> Vec<Bytes> + 'l;
+/// Visits the keys of a lease until the visitor breaks; none if there is no such lease.
+pub type LeaseKeys<'l> = dyn Fn(i64, &mut KeyVisitor<'_>) + 'l;
+
+pub type KeyVisitor<'v> = dyn FnMut(&Bytes) -> ControlFlow<()> + 'v;
 
 /// One user's requests, checked against one state.
 #[derive(Clone, Copy, Debug)]
@@ -48,8 +52,9 @@ impl AuthState {
         if !self.enabled {
             return Ok(());
         }
-        let header = request.header.as_ref().filter(|header| header.auth_revision != 0);
-        let user = header.map(|header| AuthInfo {
+        let is_named =
+            |header: &&RequestHeader| header.auth_revision != 0 || !header.username.is_empty();
+        let user = request.header.as_ref().filter(is_named).map(|header| AuthInfo {
             username: header.username.as_str().into(),
             revision: header.auth_revision,
         });
@@ -154,11 +159,16 @@ impl Checker<'_> {
     }
 
     fn lease(self, access: Access, lease: i64, lease_keys: &LeaseKeys<'_>) -> CheckResult {
-        // The keys of a lease may be many: they are listed only if it depends on them.
+        // The keys of a lease may be many: they are visited only if it depends on them.
         if self.admin().is_ok() {
             return Ok(());
         }
-        lease_keys(lease).iter().try_for_each(|key| self.access(access, key, &[]))
+        let mut checked = Ok(());
+        lease_keys(lease, &mut |key| {
+            checked = self.access(access, key, &[]);
+            if checked.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        checked
     }
 
     fn access(self, access: Access, key: &[u8], range_end: &[u8]) -> CheckResult {

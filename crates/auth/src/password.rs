@@ -31,7 +31,14 @@ impl fmt::Debug for PasswordCheck {
 
 impl PasswordCheck {
     pub(crate) fn new(hash: Option<Bytes>, cost: u32, revision: u64) -> PasswordCheck {
+        // With an empty one no password is right.
+        let hash = hash.filter(|hash| !hash.is_empty());
         PasswordCheck { hash, cost, revision }
+    }
+
+    /// Whether there is such a user, with a password.
+    pub fn has_hash(&self) -> bool {
+        self.hash.is_some()
     }
 
     /// Returns the auth revision at which the user had this password. For a user that does not

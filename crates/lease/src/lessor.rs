@@ -284,18 +284,27 @@ impl Lessor {
     /// them or not; any other is, exactly if it hangs there.
     pub fn keys(&self, id: i64) -> Vec<Bytes> {
         let mut keys: Vec<Bytes> = Vec::new();
+        self.visit_keys(id, &mut |key| {
+            keys.push(key.clone());
+            ControlFlow::Continue(())
+        });
+        keys
+    }
+
+    /// The same, until `visit` breaks. The lock is not held meanwhile.
+    pub fn visit_keys(&self, id: i64, visit: &mut dyn FnMut(&Bytes) -> ControlFlow<()>) {
+        let mut last: Option<Bytes> = None;
         loop {
-            let from = keys.last().map_or(Bound::Unbounded, Bound::Excluded);
+            let from = last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
             let state = self.state.lock();
-            let Some(lease) = state.leases.by_id.get(&id) else { return keys };
+            let Some(lease) = state.leases.by_id.get(&id) else { return };
             let page = lease.keys.range::<Bytes, _>((from, Bound::Unbounded)).take(KEYS_PER_PAGE);
             let page: Vec<Bytes> = page.cloned().collect();
             drop(state);
-            let is_last = page.len() < KEYS_PER_PAGE;
-            keys.extend(page);
-            if is_last {
-                return keys;
+            if page.iter().try_for_each(&mut *visit).is_break() || page.len() < KEYS_PER_PAGE {
+                return;
             }
+            last = page.last().cloned();
         }
     }
 

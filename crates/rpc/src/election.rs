@@ -5,6 +5,7 @@
 //! of a leader, Observe sends the leader and each change, and Resign leaves the queue.
 
 use bytes::Bytes;
+use clearlane_auth::AuthRejection;
 use clearlane_mvcc::Change;
 use clearlane_mvcc::watch::{ResponseKind, WatchRequest, WatchedKeys};
 use clearlane_proto::etcdserverpb::ResponseHeader;
@@ -72,10 +73,16 @@ impl ElectionService {
                 wait_for_change(&mut stream).await?;
                 continue;
             };
-            let keys = WatchedKeys::Single(leader.key.clone());
+            let key = leader.key.clone();
+            let keys = WatchedKeys::Single(key.clone());
+            let user = self.queue.server.permit_watch(&key, &[]).map_err(RequestError::from)?;
             send(changes, Some(header), leader).await?;
             let mut stream = self.queue.watch_after(revision, WatchRequest::new(keys));
-            while self.send_next_values(&mut stream, changes).await? {}
+            let may_read = || {
+                let server = &self.queue.server;
+                user.as_ref().is_none_or(|user| server.may_still_read(user, &key, &[]))
+            };
+            while self.send_next_values(&mut stream, &may_read, changes).await? {}
         }
     }
 
@@ -83,9 +90,13 @@ impl ElectionService {
     async fn send_next_values(
         &self,
         stream: &mut Stream,
+        may_read: &(dyn Fn() -> bool + Sync),
         changes: &ObserveSender,
     ) -> Result<bool, RequestError> {
         for response in next_responses(stream).await? {
+            if !may_read() {
+                return Err(AuthRejection::PermissionDenied.into());
+            }
             match response.kind {
                 ResponseKind::Created | ResponseKind::Progress => {}
                 ResponseKind::Events { events, .. } => {

@@ -36,7 +36,7 @@ pub(crate) struct LeaseService {
 }
 
 impl LeaseService {
-    async fn renew(&self, id: i64) -> Result<i64, RequestError> {
+    pub(crate) async fn renew(&self, id: i64) -> Result<i64, RequestError> {
         let renew = || async {
             match self.server.remote_leader() {
                 Some((others, leader)) => others.renew_lease(leader, id).await,

@@ -16,6 +16,7 @@ use std::future::{Future, poll_fn};
 use std::time::Duration;
 
 use bytes::Bytes;
+use clearlane_auth::checks::{Checker, LeaseKeys};
 use clearlane_mvcc::watch::{self, ResponseKind, WatchRequest, WatchedKeys};
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
@@ -32,6 +33,7 @@ use tokio::sync::watch::Receiver;
 use tonic::{Request, Status};
 
 use crate::credentials::server_for;
+use crate::lease::LeaseService;
 use crate::watch::WatchService;
 
 /// The TTL of a lease that is granted for a request without one: etcd's `defaultSessionTTL`.
@@ -171,7 +173,12 @@ impl LockQueue {
             loop {
                 tokio::time::sleep(RENEWAL_INTERVAL).await;
                 // Without it the lease ends, and the request that waits for this key goes on.
-                let _ = self.server.renew_lease(lease).await;
+                let may =
+                    move |user: Checker<'_>, keys: &LeaseKeys<'_>| user.write_lease(lease, keys);
+                if self.server.require_for_lease(lease, may).await.is_ok() {
+                    let leases = LeaseService { server: self.server.clone() };
+                    let _ = leases.renew(lease).await;
+                }
             }
         };
         tokio::select! {

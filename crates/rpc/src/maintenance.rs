@@ -263,6 +263,8 @@ impl Maintenance for MaintenanceService {
         self.server.threads().require_disk_space(0).map_err(status::from_error)?;
         let (to_client, pieces) = mpsc::channel(SNAPSHOT_CHUNKS_AHEAD);
         let turn = Arc::clone(&self.permits).acquire_owned().await;
+        // The turn may have come late.
+        self.require_admin(&request).await?;
         let store = self.server.threads().store();
         // None of the runtime's: a thread of class `Batch` may not return to another class.
         let thread = thread::Builder::new().name("snapshot".to_owned()).spawn(move || {

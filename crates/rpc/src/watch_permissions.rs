@@ -46,8 +46,10 @@ pub(crate) struct WatchPermissions {
     granted: HashMap<WatchId, WatchPermission>,
     /// Cancelled here, and not yet by the store.
     revoked: HashSet<WatchId>,
-    /// From the first watcher on that needed a permission.
+    /// Wakes the stream. From the first watcher on that needed a permission.
     next_change: Option<AuthChange>,
+    /// The auth revision at which `granted` was looked through.
+    checked_revision: u64,
 }
 
 impl WatchPermissions {
@@ -99,6 +101,11 @@ impl WatchPermissions {
             && let Poll::Ready(changes) = change.as_mut().poll(context)
         {
             self.next_change = Some(next_change(changes));
+        }
+        // The wake-up comes after a step of entries; what a later entry has put may be read before.
+        let revision = server.auth_revision();
+        if self.checked_revision != revision && !self.granted.is_empty() {
+            self.checked_revision = revision;
             let granted = self.granted.iter();
             let lost = granted.filter(|(_, permission)| !permission.still_holds(server));
             ended.extend(lost.map(|(id, _)| *id));

@@ -15,12 +15,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clearlane_auth::checks::{CheckResult, Checker};
-use clearlane_auth::password::{self, HashError, PasswordCheck, SALT_BYTES};
+use clearlane_auth::password::{self, HashError, PASSWORD_BYTES_MAX, SALT_BYTES};
 use clearlane_auth::simple_tokens::{ALPHABET, LETTERS, SimpleToken};
 use clearlane_auth::{AuthInfo, AuthRejection, AuthState, JwtError, TokenProvider};
 use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::{
-    AuthenticateRequest, AuthenticateResponse, InternalAuthenticateRequest, RequestHeader,
+    AuthenticateRequest, AuthenticateResponse, InternalAuthenticateRequest, InternalRaftRequest,
+    TxnRequest,
 };
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -35,15 +36,16 @@ use crate::threads::JobKind;
 /// minute on two cores.
 const PASSWORDS_WAITING_MAX: usize = 1024;
 
-/// The auth revision at which a read was permitted; `None` if authentication is disabled.
+/// Under which conditions a read was permitted.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "the revision is to be compared after the read"]
-pub(crate) struct Admission(Option<u64>);
-
-impl Admission {
-    pub(crate) fn at(revision: u64) -> Admission {
-        Admission(Some(revision))
-    }
+#[must_use = "it is to be compared after the read"]
+pub(crate) enum Admission {
+    /// Authentication was disabled.
+    Disabled,
+    /// The read asks for no key, and names no user or one without a revision.
+    Unchecked,
+    /// Users and roles were those of this auth revision.
+    At(u64),
 }
 
 impl Server {
@@ -53,32 +55,39 @@ impl Server {
         check: impl Fn(Checker<'_>) -> CheckResult + Send,
     ) -> Result<Admission, RequestError> {
         if !self.threads().auth().is_enabled() {
-            return Ok(Admission(None));
+            return Ok(Admission::Disabled);
         }
         let user = self.auth_info().await?;
-        let revision = user.as_ref().map(|user| user.revision).filter(|revision| *revision != 0);
+        let admission = match &user {
+            Some(AuthInfo { revision: revision @ 1.., .. }) => Admission::At(*revision),
+            _ => Admission::Unchecked,
+        };
         if self.holds_batch_lock_to_check() {
             // etcd looks the user up under the lock. What costs time is to wait for it.
             let store = self.threads().store();
             self.run_on_own_thread(move || store.with_auth_lock(&mut || ())).await?;
         }
         self.threads().auth().with_state(|state| check(state.checker(user.as_ref())))?;
-        Ok(Admission(revision))
+        Ok(admission)
     }
 
     /// That of a read which is checked now.
     pub(crate) fn current_admission(&self) -> Admission {
-        let auth = self.threads().auth();
-        Admission(auth.is_enabled().then(|| auth.with_state(|state| state.revision)))
+        if self.threads().auth().is_enabled() {
+            Admission::At(self.auth_revision())
+        } else {
+            Admission::Disabled
+        }
     }
 
     /// Users and roles are still those of the check.
     pub(crate) fn check_admission(&self, admission: Admission) -> Result<(), RequestError> {
-        let Admission(Some(revision)) = admission else { return Ok(()) };
-        if self.threads().auth().with_state(|state| state.revision) != revision {
-            return Err(AuthRejection::OldRevision.into());
-        }
-        Ok(())
+        let is_unchanged = match admission {
+            Admission::Disabled => !self.threads().auth().is_enabled(),
+            Admission::Unchecked => true,
+            Admission::At(revision) => self.auth_revision() == revision,
+        };
+        if is_unchanged { Ok(()) } else { Err(AuthRejection::OldRevision.into()) }
     }
 
     /// For requests that need no permission for keys.
@@ -114,11 +123,27 @@ impl Server {
         })
     }
 
+    /// Changes with users and roles, before a later entry is applied.
+    pub fn auth_revision(&self) -> u64 {
+        self.threads().auth().with_state(|state| state.revision)
+    }
+
     /// Names the user in the header of an entry, for the check when it is applied.
-    pub(crate) async fn name_user(&self, header: &mut RequestHeader) -> Result<(), RequestError> {
+    /// What needs a user and has none is refused here: an anonymous client shall not fill the log.
+    pub(crate) async fn name_user(
+        &self,
+        request: &mut InternalRaftRequest,
+    ) -> Result<(), RequestError> {
         if let Some(AuthInfo { username, revision }) = self.auth_info().await? {
+            let header = request.header.get_or_insert_default();
             header.username = username.as_ref().to_owned();
             header.auth_revision = revision;
+        } else if changes_keys(request) {
+            // This member may not know yet that authentication was disabled.
+            self.linearizable_read_notify().await?;
+            if self.threads().auth().is_enabled() {
+                return Err(AuthRejection::UserEmpty.into());
+            }
         }
         Ok(())
     }
@@ -188,6 +213,9 @@ impl Server {
     ) -> Result<AuthenticateResponse, RequestError> {
         self.linearizable_read_notify().await?;
         let AuthenticateRequest { name, password } = request;
+        // bcrypt does not look at the rest.
+        let bytes = password.as_bytes();
+        let password = bytes[..bytes.len().min(PASSWORD_BYTES_MAX)].to_vec();
         loop {
             let checked = self.check_password(&name, password.clone()).await?;
             let response = match self.threads().auth().tokens() {
@@ -202,22 +230,21 @@ impl Server {
     }
 
     /// Returns the auth revision at which it is the user's password.
-    async fn check_password(&self, name: &str, password: String) -> Result<u64, RequestError> {
-        let threads = self.threads().clone();
-        let name = name.to_owned();
-        let run = move |check: PasswordCheck| check.run(password.as_bytes());
-        if self.holds_batch_lock_to_check() {
+    async fn check_password(&self, name: &str, password: Vec<u8>) -> Result<u64, RequestError> {
+        let check = self.threads().auth().password_check(name)?;
+        // For a user that does not exist etcd holds no lock either.
+        if self.holds_batch_lock_to_check() && check.has_hash() {
+            let store = self.threads().store();
             let work = move || {
                 let _as = AUTHENTICATE.enter();
                 let mut checked = Err(AuthRejection::AuthFailed);
-                let check = || threads.auth().password_check(&name).and_then(&run);
-                threads.store().with_auth_lock(&mut || checked = check());
+                store.with_auth_lock(&mut || checked = check.run(&password));
                 checked
             };
             return Ok(self.run_on_own_thread(work).await??);
         }
-        let check = threads.auth().password_check(&name)?;
-        self.run_in_password_pool(move || run(check)).await?.map_err(RequestError::from)
+        let checked = self.run_in_password_pool(move || check.run(&password)).await?;
+        Ok(checked?)
     }
 
     async fn run_in_password_pool<T: Send + 'static>(
@@ -291,6 +318,11 @@ impl From<AuthRejection> for RequestError {
     fn from(refused: AuthRejection) -> RequestError {
         RequestError::Rejected(refused.into())
     }
+}
+
+fn changes_keys(request: &InternalRaftRequest) -> bool {
+    let is_txn = request.txn.as_ref().is_some_and(|txn| *txn != TxnRequest::default());
+    is_txn || request.put.is_some() || request.delete_range.is_some()
 }
 
 fn unix_seconds() -> u64 {

@@ -105,7 +105,7 @@ impl Server {
         header.id = placeholder_id(self.threads.metadata().node_id);
         check(&request, &self.limits)?;
         if self.threads.auth().is_enabled() {
-            self.name_user(request.header.get_or_insert_default()).await?;
+            Box::pin(self.name_user(&mut request)).await?;
             check::entry_size(&request, &self.limits)?;
         }
         self.check_quota(&request).await?;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use clearlane_auth::AuthState;
-use clearlane_auth::checks::{CheckResult, Checker, LeaseKeys};
+use clearlane_auth::checks::{CheckResult, Checker, KeyVisitor, LeaseKeys};
 use clearlane_lease::{Lessor, Renewal};
 use clearlane_proto::etcdserverpb::{LeaseCheckpointRequest, LeaseTimeToLiveResponse};
 
@@ -142,11 +142,11 @@ impl Server {
         let state = self.threads().auth().state();
         let revision = state.revision;
         let check = move |leases: &Lessor| {
-            let keys = |id| leases.keys(id);
+            let keys = |id, visit: &mut KeyVisitor<'_>| leases.visit_keys(id, visit);
             check(state.checker(user.as_ref()), &keys)
         };
         self.list_leases(keys, check).await??;
-        self.check_admission(Admission::at(revision))
+        self.check_admission(Admission::At(revision))
     }
 
     /// Confirms that this member leads, and waits until it has applied all that was acknowledged.

@@ -7,6 +7,7 @@
 
 use std::future::Future;
 
+use clearlane_auth::checks::KeyVisitor;
 use clearlane_mvcc::ReadTxn;
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{RangeRequest, TxnRequest, TxnResponse};
@@ -54,7 +55,7 @@ impl Server {
         if !range_ops(&request).all(|range| range.serializable) {
             trace.end_read_index(self.linearizable_read_notify().await?);
         }
-        let lease_keys = |_| Vec::new();
+        let lease_keys = |_, _: &mut KeyVisitor<'_>| ();
         let admission = self.authorize(|user| user.txn(&request, &lease_keys)).await?;
         let ranges = range_ops(&request).map(ReadSpan::from);
         let compares = request.compare.iter().map(ReadSpan::from);

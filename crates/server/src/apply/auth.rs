@@ -3,6 +3,7 @@
 //! The permission is checked here and not when a request is proposed: users and roles may change
 //! in between, and every member must decide alike.
 
+use clearlane_auth::checks::KeyVisitor;
 use clearlane_auth::{AuthRejection, AuthStore};
 use clearlane_lease::Lessor;
 use clearlane_mvcc::Store;
@@ -22,7 +23,7 @@ pub(crate) fn check(
     if !auth.is_enabled() {
         return Ok(());
     }
-    let lease_keys = |lease| leases.keys(lease);
+    let lease_keys = |lease, visit: &mut KeyVisitor<'_>| leases.visit_keys(lease, visit);
     Ok(auth.with_state(|state| state.check_entry(request, &lease_keys))?)
 }
 

@@ -145,6 +145,11 @@ impl Applier {
         progress: AppliedPosition,
         batch: &mut PutBatch<'_>,
     ) -> Result<()> {
+        if put.lease != 0 && self.auth.is_enabled() {
+            // Its permission depends on the keys of the lease, which a batch attaches at its end;
+            // where batches end differs between members.
+            self.end_put_batch(batch)?;
+        }
         let txn = match &mut batch.txn {
             Some(txn) => txn,
             none => none.insert(batch.store.begin_write()?),
