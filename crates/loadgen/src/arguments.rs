@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser};
+use clap::{Args, Parser, ValueEnum};
 
 use crate::day::{HOURS_MIN, REQUESTS_MIN};
 use crate::stall::{KEY_SIZE, Row, VALUE_SIZE};
 use crate::storm::StormKind;
+use crate::users::User;
 
 /// Requests at their own times, to any server of etcd's API
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
@@ -56,6 +57,9 @@ pub enum Subcommand {
         /// Tells what this process used meanwhile, as Linux says
         #[arg(long)]
         pid: Option<u32>,
+        /// The user that makes the requests, if authentication is on
+        #[arg(long, value_name = "NAME:PASSWORD")]
+        user: Option<User>,
     },
     /// Sends expensive requests of one kind, beside a run
     Stall {
@@ -77,6 +81,14 @@ pub enum Subcommand {
     },
     /// Lists the kinds of harm
     Storms,
+    /// Adds root and a user "load" with all permissions, and enables authentication; or undoes it
+    Auth {
+        state: AuthSwitch,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Checks passwords with bcrypt and no server: what the row authenticate is compared with
+    Bcrypt(BcryptArguments),
     /// Sends what a day of steady load has; fails if memory grows, or something is left over
     Day {
         #[command(flatten)]
@@ -111,6 +123,38 @@ pub struct StallArguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=3600))]
     pub head_start: u64,
+    /// How many there are in the row authenticate, each with a connection
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub clients: u64,
+    /// Tells what this process used meanwhile, as Linux says
+    #[arg(long)]
+    pub pid: Option<u32>,
+    /// Writes the figures there, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AuthSwitch {
+    On,
+    Off,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct BcryptArguments {
+    /// As many as there are cores, if it is left out
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub threads: Option<u64>,
+    /// Each step doubles the work
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(4..=31))]
+    pub cost: u32,
+    /// How long
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: u64,
     /// Writes the figures there, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -235,7 +279,8 @@ mod tests {
         let fill = Subcommand::Fill { workload: workload.clone(), options };
         assert_eq!(parsed("clearlane-load fill a.toml"), Ok(fill));
         let (without, seconds, warm_up, json, pid) = (Vec::new(), None, 0, None, None);
-        let run = Subcommand::Run { workload, target, without, seconds, warm_up, json, pid };
+        let user = None;
+        let run = Subcommand::Run { workload, target, without, seconds, warm_up, json, pid, user };
         assert_eq!(parsed("clearlane-load run a.toml"), Ok(run));
     }
 
@@ -262,6 +307,9 @@ mod tests {
             ("clearlane-load run a --pid me", "invalid value 'me' for '--pid <PID>'"),
             ("clearlane-load keys --count 5", "--key-size <N>"),
             ("clearlane-load fill a --connections 0", "0 is not in 1..=1000"),
+            ("clearlane-load run a --user me", "it must be NAME:PASSWORD"),
+            ("clearlane-load auth", "<STATE>"),
+            ("clearlane-load bcrypt --cost 3", "3 is not in 4..=31"),
             ("clearlane-load stall", "<ROW>"),
             ("clearlane-load stall dear", "invalid value 'dear' for '<ROW>'"),
             ("clearlane-load stall dear", "calm, range-old, count-old, keys-only"),

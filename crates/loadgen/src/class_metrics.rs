@@ -108,7 +108,8 @@ impl ClassMetrics {
 
     /// Over the window, or until the last answer, if that came later.
     pub fn answered_per_second(&self, window: Duration) -> f64 {
-        self.answered() as f64 / window.max(self.last_answer).as_secs_f64()
+        let elapsed = window.max(self.last_answer).as_secs_f64();
+        if elapsed > 0.0 { self.answered() as f64 / elapsed } else { 0.0 }
     }
 }
 

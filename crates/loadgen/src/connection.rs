@@ -22,6 +22,7 @@ use tower_service::Service;
 
 use crate::requests::Call;
 use crate::response_scanner::{ResponseShape, ResponseStats, Scanner};
+use crate::users::TOKEN;
 use crate::{Error, Result};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -148,7 +149,7 @@ async fn send(
 
 fn request(call: &Call) -> (Request<Body>, OpenRequest) {
     let (message, path) = (call.body.clone(), Uri::from_static(call.path));
-    match call.answer {
+    let (mut request, open) = match call.answer {
         ResponseShape::Message | ResponseShape::Stream => {
             (with_grpc_headers(path, Body::new(Full::new(message))), None)
         }
@@ -157,7 +158,11 @@ fn request(call: &Call) -> (Request<Body>, OpenRequest) {
             let body = OpenBody { message: Some(message), end };
             (with_grpc_headers(path, Body::new(body)), Some(open))
         }
+    };
+    if let Some(token) = &call.token {
+        request.headers_mut().insert(TOKEN, token.clone());
     }
+    (request, open)
 }
 
 pub(crate) fn with_grpc_headers<B>(uri: Uri, body: B) -> Request<B> {

@@ -11,11 +11,12 @@ use clearlane_proto::etcdserverpb::{PutRequest, RangeResponse, RequestOp, TxnReq
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use tokio::task::{JoinError, JoinSet};
-use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
 
 use crate::keys::{KeySpace, ValueGenerator};
 use crate::requests::{self, Call};
+use crate::users::Session;
 use crate::workload::{TXN_BYTES_MAX, TXN_OPERATIONS_MAX};
 use crate::{Error, Result, connection};
 
@@ -78,10 +79,13 @@ pub(crate) async fn fill_with_lease(
 pub(crate) async fn check_filled(
     channel: Channel,
     space: &KeySpace,
+    session: Option<&Session>,
     owner: &str,
     remedy: &str,
 ) -> Result<i64> {
-    let count = KvClient::new(channel).range(Call::count(space)).await;
+    let count = Call::count(space);
+    let count = session.map_or_else(|| Request::new(count.clone()), |of| of.request(count.clone()));
+    let count = KvClient::new(channel).range(count).await;
     let count = count.map_err(|status| {
         Error::Server(format!("the keys could not be counted: {}", status.message()))
     })?;

@@ -12,11 +12,12 @@
 //! The driver shares the machine with the server, so answers are not decoded: [`response_scanner`]
 //! counts what is in their bytes. Each class has a thread. [`stall`] sends what is expensive beside
 //! a run, [`storm`] what is hostile; [`day`] what a day has, to see whether a server grows;
-//! [`stub`] is a server that does nothing. No TLS but in storms, no users, one endpoint.
+//! [`stub`] is a server that does nothing. No TLS but in storms, one endpoint.
 
 pub mod response_scanner;
 pub mod arguments;
 pub mod arrivals;
+pub mod bare_bcrypt;
 pub mod connection;
 pub mod day;
 pub mod fill;
@@ -29,6 +30,7 @@ pub mod class_metrics;
 pub mod stall;
 pub mod storm;
 pub mod stub;
+pub mod users;
 pub mod workload;
 
 /// One line, by the role that can act on it.

@@ -7,6 +7,7 @@ use clearlane_proto::etcdserverpb::request_op::Request as Op;
 use clearlane_proto::etcdserverpb::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
 };
+use http::HeaderValue;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -25,11 +26,13 @@ pub struct Call {
     /// The number of keys that the answer must have, if it is known. Of a watch, which has no end,
     /// the number of events that are enough.
     pub keys: Option<u64>,
+    /// Of the user.
+    pub token: Option<HeaderValue>,
 }
 
 impl Call {
     pub(crate) fn new(path: &'static str, message: &impl Message, keys: Option<u64>) -> Call {
-        Call { path, body: framed(message), answer: ResponseShape::Message, keys }
+        Call { path, body: framed(message), answer: ResponseShape::Message, keys, token: None }
     }
 
     pub fn count(space: &KeySpace) -> RangeRequest {

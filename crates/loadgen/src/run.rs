@@ -30,6 +30,7 @@ use crate::class_metrics::{ClassMetrics, CompletedRequest};
 use crate::process::Process;
 use crate::report::{ClassReport, Report};
 use crate::requests::RequestGenerator;
+use crate::users::{Session, User};
 use crate::workload::{Class, Workload};
 use crate::{Error, Result, connection, fill};
 
@@ -55,6 +56,8 @@ pub struct RunOptions {
     /// Duration of the same load before the run, over the same connections, not counted. The first
     /// long answers of a server take up to four times as long as the others.
     pub warm_up: Duration,
+    /// That makes the requests.
+    pub user: Option<User>,
 }
 
 /// A class as the main task sees it.
@@ -83,6 +86,7 @@ struct ClassProgress {
 struct ClassSender {
     requests: RequestGenerator,
     connections: Vec<Channel>,
+    session: Option<Arc<Session>>,
     progress: Arc<Mutex<ClassProgress>>,
     in_flight: JoinSet<CompletedRequest>,
 }
@@ -93,10 +97,15 @@ pub async fn run(
     options: &RunOptions,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Report> {
-    check_filled(workload, &options.endpoint).await?;
+    let channel = connection::open(&options.endpoint, 1).await?.remove(0);
+    let session = match options.user.clone() {
+        Some(user) => Some(Arc::new(Session::open(channel.clone(), user).await?)),
+        None => None,
+    };
+    check_filled(workload, channel, session.as_deref()).await?;
     let mut threads = Vec::new();
     for class in &workload.classes {
-        threads.push(start_class(workload, options, class).await?);
+        threads.push(start_class(workload, options, class, session.clone()).await?);
     }
     if !options.warm_up.is_zero() {
         run_window(&threads, options.warm_up, !options.seed, &mut |_| {}).await?;
@@ -174,6 +183,7 @@ async fn start_class(
     workload: &Workload,
     options: &RunOptions,
     class: &Class,
+    session: Option<Arc<Session>>,
 ) -> Result<ClassThread> {
     let [_, seed] = seeds(options.seed, class);
     let requests = RequestGenerator::new(class, &workload.space, !workload.has_deletes(), seed);
@@ -190,7 +200,7 @@ async fn start_class(
             Err(error) => return drop(ready.send(Err(error))),
         };
         let (progress, in_flight) = (own_progress, JoinSet::new());
-        let mut sender = ClassSender { requests, connections, progress, in_flight };
+        let mut sender = ClassSender { requests, connections, session, progress, in_flight };
         let _ = ready.send(Ok(()));
         while let Some(SendWindow { arrivals, start, window, done }) = next_window.recv().await {
             sender.send_all(arrivals, start).await;
@@ -214,13 +224,17 @@ async fn start_class(
 }
 
 /// Reads of missing keys are fast and would pass for good results.
-async fn check_filled(workload: &Workload, endpoint: &Endpoint) -> Result<()> {
-    let channel = connection::open(endpoint, 1).await?.remove(0);
+async fn check_filled(
+    workload: &Workload,
+    channel: Channel,
+    session: Option<&Session>,
+) -> Result<()> {
     if workload.has_deletes() || !workload.has_ranges() {
         return Ok(());
     }
     let space = &workload.space;
-    fill::check_filled(channel, space, "workload", "clearlane-load fill").await.map(drop)
+    let remedy = "clearlane-load fill";
+    fill::check_filled(channel, space, session, "workload", remedy).await.map(drop)
 }
 
 fn progress(threads: &[ClassThread], start: Instant) -> String {
@@ -260,9 +274,13 @@ impl ClassSender {
         let turn = progress.due as usize % self.connections.len();
         drop(progress);
         let (call, channel) = (self.requests.next_call(), self.connections[turn].clone());
+        let session = self.session.clone();
         self.in_flight.spawn(async move {
             let sent = start.elapsed();
-            let result = connection::call(channel, call).await;
+            let result = match session {
+                Some(session) => session.call(channel, call).await,
+                None => connection::call(channel, call).await,
+            };
             CompletedRequest { due, sent, answered: start.elapsed(), result }
         });
     }

@@ -85,6 +85,7 @@ fn run_options(address: SocketAddr) -> RunOptions {
         endpoint: endpoint(&address.to_string()).unwrap(),
         seed: 5,
         process,
+        user: None,
         warm_up: Duration::ZERO,
     }
 }

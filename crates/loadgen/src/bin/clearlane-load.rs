@@ -18,12 +18,15 @@ use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
 
 use clap::Parser as _;
 use clearlane_loadgen::arguments::{
-    DayArguments, FillOptions, StallArguments, StormArguments, StubArguments, Subcommand, Target,
+    AuthSwitch, BcryptArguments, DayArguments, FillOptions, StallArguments, StormArguments,
+    StubArguments, Subcommand, Target,
 };
+use clearlane_loadgen::bare_bcrypt::check_passwords;
 use clearlane_loadgen::day::{self, DayOptions, DayReport};
 use clearlane_loadgen::fill::fill;
 use clearlane_loadgen::keys::KeySpace;
@@ -32,6 +35,7 @@ use clearlane_loadgen::run::{RunOptions, run};
 use clearlane_loadgen::stall::{Row, Stall, StallOptions};
 use clearlane_loadgen::storm::{self, StormKind, StormOptions};
 use clearlane_loadgen::stub::{self, StubSizes};
+use clearlane_loadgen::users::{self, User};
 use clearlane_loadgen::workload::{self, Workload};
 use clearlane_loadgen::{Error, Result, connection};
 
@@ -60,7 +64,7 @@ async fn execute(asked: Subcommand) -> Result<()> {
         Subcommand::Keys { count, key_size, value_size, options } => {
             run_fill(&workload::key_space(count, key_size, value_size)?, &options).await
         }
-        Subcommand::Run { workload, target, without, seconds, warm_up, json, pid } => {
+        Subcommand::Run { workload, target, without, seconds, warm_up, json, pid, user } => {
             let mut workload = read(&workload)?.without(&without)?;
             workload.seconds = seconds.unwrap_or(workload.seconds);
             let endpoint = connection::endpoint(&target.endpoint)?;
@@ -68,7 +72,7 @@ async fn execute(asked: Subcommand) -> Result<()> {
             // Before the run, so that an error does not lose its results.
             let json = json.map(|path| create(&path)).transpose()?;
             let (seed, warm_up) = (target.seed, Duration::from_secs(warm_up));
-            let order = RunOptions { endpoint, seed, process, warm_up };
+            let order = RunOptions { endpoint, seed, process, warm_up, user };
             let report = run(&workload, &order, &mut progress_printer()).await?;
             print_line(report.table().trim_end())?;
             if let Some(mut file) = json {
@@ -87,6 +91,8 @@ async fn execute(asked: Subcommand) -> Result<()> {
         Subcommand::Storms => StormKind::all()
             .iter()
             .try_for_each(|kind| print_line(&format!("{:14} {}", kind.name(), kind.about()))),
+        Subcommand::Auth { state, target } => run_auth(state, &target).await,
+        Subcommand::Bcrypt(arguments) => run_bcrypt(arguments),
         Subcommand::Day { target, options } => run_day(&target, options).await,
         Subcommand::Curves { days, svg } => print_curves(&days, svg.as_deref()),
         Subcommand::Stub(arguments) => run_stub(arguments).await,
@@ -95,14 +101,15 @@ async fn execute(asked: Subcommand) -> Result<()> {
 
 /// The first line is for whatever starts the probes: the head start begins.
 async fn run_stall(row: Row, target: &Target, options: StallArguments) -> Result<()> {
-    let StallArguments { keys, seconds, head_start, json } = options;
+    let StallArguments { keys, seconds, head_start, clients, pid, json } = options;
     let endpoint = connection::endpoint(&target.endpoint)?;
     let json = json.map(|path| create(&path)).transpose()?;
     let head_start = Duration::from_secs(head_start);
-    let options = StallOptions { endpoint, keys, seed: target.seed, head_start };
+    let (seed, process) = (target.seed, pid.map(Process::open).transpose()?);
+    let options = StallOptions { endpoint, keys, seed, head_start, clients, process };
     let stall = Stall::prepare(row, options).await?;
     print_line(&format!("{}: begins", row.name()))?;
-    let report = stall.run(Duration::from_secs(seconds)).await;
+    let report = stall.run(Duration::from_secs(seconds)).await?;
     print_line(&report.line())?;
     if let Some(mut file) = json {
         writeln!(file, "{:#}", report.json()).map_err(write_error)?;
@@ -119,6 +126,35 @@ async fn run_storm(kind: StormKind, arguments: StormArguments) -> Result<()> {
     print_line(&format!("{}: begins", kind.name()))?;
     let report = storm::run(kind, StormOptions { address, window, rate, seed }).await?;
     print_line(&report.line())
+}
+
+async fn run_auth(state: AuthSwitch, target: &Target) -> Result<()> {
+    let endpoint = connection::endpoint(&target.endpoint)?;
+    let channel = connection::open(&endpoint, 1).await?.remove(0);
+    match state {
+        AuthSwitch::On => {
+            users::enable(channel).await?;
+            let User { name, password } = User::of_load();
+            print_line(&format!("authentication is on: --user {name}:{password}"))
+        }
+        AuthSwitch::Off => {
+            users::disable(channel).await?;
+            print_line("authentication is off")
+        }
+    }
+}
+
+fn run_bcrypt(arguments: BcryptArguments) -> Result<()> {
+    let BcryptArguments { threads, cost, seconds, json } = arguments;
+    let json = json.map(|path| create(&path)).transpose()?;
+    let cores = || thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let threads = threads.unwrap_or_else(cores);
+    let report = check_passwords(cost, threads, Duration::from_secs(seconds))?;
+    print_line(&report.line())?;
+    if let Some(mut file) = json {
+        writeln!(file, "{:#}", report.json()).map_err(write_error)?;
+    }
+    Ok(())
 }
 
 async fn run_day(target: &Target, arguments: DayArguments) -> Result<()> {

@@ -22,7 +22,7 @@ use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{sleep, sleep_until, timeout_at};
 use tonic::transport::{Channel, Endpoint};
 
 use self::plan::{Plan, Prepared};
@@ -31,9 +31,10 @@ pub use self::row::Row;
 use crate::class_metrics::{ClassMetrics, CompletedRequest};
 use crate::fill::{check_filled, fill_with_lease};
 use crate::keys::KeySpace;
+use crate::process::Process;
 use crate::requests::Call;
 use crate::run::DRAIN;
-use crate::{Error, Result, connection, workload};
+use crate::{Error, Result, connection, users, workload};
 
 /// Of the keys that are read; `benches/stalls` fills servers with as many of as many bytes.
 pub const KEY_SIZE: u64 = 32;
@@ -54,6 +55,10 @@ pub struct StallOptions {
     /// Before the first request. Probes begin with a count of their keys, which would wait for it,
     /// and they with it.
     pub head_start: Duration,
+    /// Of the row `authenticate`.
+    pub clients: u64,
+    /// Its processor time is told.
+    pub process: Option<Process>,
 }
 
 /// All is ready for the first request.
@@ -77,15 +82,22 @@ impl Stall {
             "clearlane-load keys --count {} --key-size {KEY_SIZE} --value-size {VALUE_SIZE}",
             space.count
         );
-        let revision = check_filled(channel.clone(), &space, "row", &remedy).await?;
-        let mut prepared = Prepared { old_revision: revision, lease: 0 };
+        let mut prepared = Prepared::default();
+        if row == Row::Authenticate {
+            // It reads no keys, and has no token to count them.
+            users::enable(channel.clone()).await?;
+        } else {
+            let none = None;
+            prepared.old_revision =
+                check_filled(channel.clone(), &space, none, "row", &remedy).await?;
+        }
         match row {
             Row::RangeOld | Row::CountOld => write_once(channel).await?,
             Row::Revoke => prepared.lease = lease_with_keys(channel, &space, &options).await?,
             _ => {}
         }
-        let connections = match plan::plan(row, &space, prepared, options.seed) {
-            Plan::Repeated(calls) => calls.len(),
+        let connections = match plan::plan(row, &space, prepared, &options) {
+            Plan::Repeated(calls) | Plan::UpToTheEnd(calls) => calls.len(),
             Plan::Once(_) => 1,
             Plan::Held(..) => 0,
         };
@@ -94,11 +106,14 @@ impl Stall {
     }
 
     /// Sends requests for so long, and returns when they are answered or given up.
-    pub async fn run(self, window: Duration) -> StallReport {
+    pub async fn run(self, window: Duration) -> Result<StallReport> {
         sleep(self.options.head_start).await;
+        let process = self.options.process.clone();
+        let processor = || process.as_ref().map(Process::usage).transpose();
+        let usage_before = processor()?;
         let start = Instant::now();
         let metrics = SharedMetrics::default();
-        match plan::plan(self.row, &self.space, self.prepared, self.options.seed) {
+        match plan::plan(self.row, &self.space, self.prepared, &self.options) {
             Plan::Repeated(calls) => {
                 let mut loops = JoinSet::new();
                 for (channel, call) in self.channels.into_iter().zip(calls) {
@@ -116,10 +131,21 @@ impl Stall {
                 let crowd = held::Crowd::new(&self.options.endpoint, &self.space, kind, count);
                 crowd.hold(start, window, &metrics).await;
             }
+            Plan::UpToTheEnd(calls) => {
+                let mut loops = JoinSet::new();
+                for (channel, call) in self.channels.into_iter().zip(calls) {
+                    let metrics = Arc::clone(&metrics);
+                    loops.spawn(repeat(channel, call, start, window, metrics));
+                }
+                sleep_until((start + window).into()).await;
+                loops.shutdown().await;
+            }
         }
         sleep(window.saturating_sub(start.elapsed())).await;
-        let metrics = std::mem::take(&mut *metrics.lock());
-        StallReport { row: self.row, keys: self.space.count, elapsed: start.elapsed(), metrics }
+        let (elapsed, metrics) = (start.elapsed(), std::mem::take(&mut *metrics.lock()));
+        let usage = usage_before.zip(processor()?);
+        let processor = usage.map(|(before, after)| after.processor - before.processor);
+        Ok(StallReport { row: self.row, keys: self.space.count, elapsed, processor, metrics })
     }
 }
 

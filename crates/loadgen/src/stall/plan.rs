@@ -12,10 +12,11 @@ use clearlane_proto::etcdserverpb::{
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::Row;
+use super::{Row, StallOptions};
 use crate::keys::{KeySpace, Sizes, ValueGenerator};
 use crate::requests::{Call, range};
 use crate::response_scanner::ResponseShape;
+use crate::users::User;
 
 const RANGE: &str = "/etcdserverpb.KV/Range";
 const TXN: &str = "/etcdserverpb.KV/Txn";
@@ -41,6 +42,9 @@ pub(super) enum Plan {
     Repeated(Vec<Call>),
     Once(Call),
     Held(HeldKind, u64),
+    /// Like `Repeated`, but what is not answered when the time is over is given up: in the order of
+    /// a queue it would all be answered, and long after that.
+    UpToTheEnd(Vec<Call>),
 }
 
 /// What is opened at once and stays open.
@@ -60,7 +64,12 @@ pub(super) fn lease_space(space: &KeySpace) -> KeySpace {
     KeySpace { prefix, count: space.count / 10, ..space.clone() }
 }
 
-pub(super) fn plan(row: Row, space: &KeySpace, prepared: Prepared, seed: u64) -> Plan {
+pub(super) fn plan(
+    row: Row,
+    space: &KeySpace,
+    prepared: Prepared,
+    StallOptions { seed, clients, .. }: &StallOptions,
+) -> Plan {
     let count = space.count;
     let all = || range(space, 0, count);
     let old = || RangeRequest { revision: prepared.old_revision, ..all() };
@@ -95,7 +104,9 @@ pub(super) fn plan(row: Row, space: &KeySpace, prepared: Prepared, seed: u64) ->
         }
         Row::Watch => Plan::Repeated(vec![watch_from_the_beginning(space)]),
         Row::Watch20 => Plan::Repeated(vec![watch_from_the_beginning(space); 20]),
-        Row::LargeWriters => Plan::Repeated((0..4).map(|writer| large_put(writer, seed)).collect()),
+        Row::LargeWriters => {
+            Plan::Repeated((0..4).map(|writer| large_put(writer, *seed)).collect())
+        }
         Row::Revoke => {
             let revoke = LeaseRevokeRequest { id: prepared.lease };
             Plan::Once(Call::new("/etcdserverpb.Lease/LeaseRevoke", &revoke, None))
@@ -107,6 +118,11 @@ pub(super) fn plan(row: Row, space: &KeySpace, prepared: Prepared, seed: u64) ->
         Row::Connections => Plan::Held(HeldKind::Connections, count / 100),
         Row::Streams => Plan::Held(HeldKind::Watches, count / 20),
         Row::HalfOpen => Plan::Held(HeldKind::HalfOpenPuts, count / 10),
+        Row::Authenticate => {
+            let request = User::of_load().authenticate_request();
+            let call = Call::new("/etcdserverpb.Auth/Authenticate", &request, None);
+            Plan::UpToTheEnd(vec![call; *clients as usize])
+        }
     }
 }
 

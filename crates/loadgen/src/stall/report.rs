@@ -15,6 +15,8 @@ pub struct StallReport {
     pub keys: u64,
     /// From the first request until the last was answered or given up.
     pub elapsed: Duration,
+    /// That the server has used meanwhile, if it is known.
+    pub processor: Option<Duration>,
     pub metrics: ClassMetrics,
 }
 
@@ -23,12 +25,16 @@ impl StallReport {
     pub fn line(&self) -> String {
         let StallReport { row, elapsed, metrics, .. } = self;
         let (answered, failed) = (metrics.answered(), metrics.failed());
-        let seconds = elapsed.as_secs_f64();
+        let (seconds, rate) = (elapsed.as_secs_f64(), self.per_second());
+        let row = row.name();
         let mut line =
-            format!("{}: {answered} answers in {seconds:.1} s, {failed} errors", row.name());
+            format!("{row}: {answered} answers in {seconds:.1} s ({rate:.1}/s), {failed} errors");
         if let (Some(median), Some(most)) = (metrics.latency_ms(0.5), metrics.latency_ms(1.0)) {
             let mb = metrics.bytes_per_answer() / 1e6;
             let _ = write!(line, ", p50 {median:.1} ms, max {most:.1} ms, {mb:.3} MB each");
+        }
+        if let Some(each) = self.processor_ms_each() {
+            let _ = write!(line, ", {each:.1} ms of processor time each");
         }
         for (text, count) in metrics.errors() {
             let _ = write!(line, "; {count} x {text}");
@@ -36,13 +42,26 @@ impl StallReport {
         line
     }
 
+    /// Up to the last answer: a server that has begun them all answers them all at once, and then
+    /// none for long.
+    fn per_second(&self) -> f64 {
+        self.metrics.answered_per_second(Duration::ZERO)
+    }
+
+    fn processor_ms_each(&self) -> Option<f64> {
+        let cores_used = self.processor?.as_secs_f64() / self.elapsed.as_secs_f64();
+        (self.metrics.answered() > 0).then(|| cores_used * 1e3 / self.per_second())
+    }
+
     pub fn json(&self) -> Value {
-        let StallReport { row, keys, elapsed, metrics } = self;
+        let StallReport { row, keys, elapsed, metrics, .. } = self;
         json!({
             "row": row.name(),
             "keys": keys,
             "seconds": elapsed.as_secs_f64(),
             "answered": metrics.answered(),
+            "per_second": self.per_second(),
+            "processor_ms_each": self.processor_ms_each(),
             "failed": metrics.failed(),
             "errors": metrics.errors(),
             "duration_ms": {"p50": metrics.latency_ms(0.5), "max": metrics.latency_ms(1.0)},
@@ -61,19 +80,22 @@ mod tests {
     fn a_line_has_counts_durations_and_errors() {
         let mut metrics = ClassMetrics::default();
         let elapsed = Duration::from_millis(2500);
-        let report = |metrics| StallReport { row: Row::RangeOld, keys: 5, elapsed, metrics };
+        let processor = Some(Duration::from_millis(80));
+        let report =
+            |metrics| StallReport { row: Row::RangeOld, keys: 5, elapsed, processor, metrics };
         metrics.add_failures("Unavailable: gone".to_owned(), 2);
         let line = report(metrics.clone()).line();
-        assert_eq!(line, "range-old: 0 answers in 2.5 s, 2 errors; 2 x Unavailable: gone");
+        assert_eq!(line, "range-old: 0 answers in 2.5 s (0.0/s), 2 errors; 2 x Unavailable: gone");
         metrics.add(CompletedRequest {
-            due: Duration::ZERO,
-            sent: Duration::ZERO,
-            answered: Duration::from_millis(100),
+            due: Duration::from_millis(1900),
+            sent: Duration::from_millis(1900),
+            answered: Duration::from_secs(2),
             result: Ok(ResponseStats { keys: 5, bytes: 4000 }),
         });
         let report = report(metrics);
-        let expected = "range-old: 1 answers in 2.5 s, 2 errors, p50 100.0 ms, max 100.0 ms, \
-                        0.004 MB each; 2 x Unavailable: gone";
+        let expected = "range-old: 1 answers in 2.5 s (0.5/s), 2 errors, p50 100.0 ms, \
+                        max 100.0 ms, 0.004 MB each, 64.0 ms of processor time each; \
+                        2 x Unavailable: gone";
         assert_eq!(report.line(), expected);
         let json = report.json();
         assert_eq!((&json["answered"], &json["bytes_per_answer"]), (&1.into(), &4000.0.into()));

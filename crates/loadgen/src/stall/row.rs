@@ -42,6 +42,8 @@ pub enum Row {
     Streams,
     /// a tenth of the number of keys: puts at once over 10 connections, whose ends do not come
     HalfOpen,
+    /// 200 users, or --clients, that authenticate again and again with a password
+    Authenticate,
 }
 
 impl Row {

@@ -6,9 +6,9 @@ use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
-    DeleteRangeRequest, DeleteRangeResponse, LeaseGrantResponse, LeaseRevokeResponse, PutResponse,
-    RangeRequest, RangeResponse, RangeStreamResponse, ResponseHeader, SnapshotResponse, TxnRequest,
-    TxnResponse, WatchRequest, WatchResponse,
+    AuthenticateResponse, DeleteRangeRequest, DeleteRangeResponse, LeaseGrantResponse,
+    LeaseRevokeResponse, PutResponse, RangeRequest, RangeResponse, RangeStreamResponse,
+    ResponseHeader, SnapshotResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
 };
 use clearlane_proto::mvccpb::{Event, KeyValue};
 
@@ -113,6 +113,9 @@ impl Answers {
                 encoded(&LeaseGrantResponse { header: header(), id: LEASE, ..Default::default() })
             }
             "/etcdserverpb.Lease/LeaseRevoke" => encoded(&LeaseRevokeResponse { header: header() }),
+            "/etcdserverpb.Auth/Authenticate" => {
+                encoded(&AuthenticateResponse { header: header(), token: "stub.1".to_owned() })
+            }
             "/etcdserverpb.Maintenance/Snapshot" => return Some(self.snapshot()),
             WATCH => return self.watch(&decoded(request)?),
             _ => return None,

@@ -158,7 +158,8 @@ impl Server {
         warm_up: Duration,
     ) -> Result<Report, String> {
         let endpoint = connection::endpoint(&self.url).map_err(|error| error.to_string())?;
-        let order = RunOptions { endpoint, seed, process: Some(self.process()?), warm_up };
+        let order =
+            RunOptions { endpoint, seed, process: Some(self.process()?), warm_up, user: None };
         let report =
             block_on(run(workload, &order, &mut |_| ()))?.map_err(|error| error.to_string())?;
         for line in &report.classes {
