@@ -14,15 +14,21 @@ mod support;
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::pin::pin;
 use std::thread;
 
 use clearlane_contention::timeline;
-use clearlane_contention::timeline::Timeline;
-use clearlane_proto::etcdserverpb::RangeRequest;
+use clearlane_contention::timeline::{Activity, Timeline};
+use clearlane_proto::etcdserverpb::auth_client::AuthClient;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::{
+    AuthEnableRequest, AuthRoleAddRequest, AuthUserAddRequest, AuthUserGrantRoleRequest,
+    AuthenticateRequest, RangeRequest,
+};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tonic::transport::Endpoint;
+use tonic::{Request, Status};
 
 use crate::program::{RunningProgram, TIMEOUT, member, program};
 use crate::support::{block_on, connect, get, http_get, put, put_all};
@@ -127,6 +133,108 @@ fn it_records_a_timeline() {
     assert_eq!(status.signal(), Some(Signal::SIGTERM as i32), "{said:#?}");
     let (classes, second) = lanes();
     assert!(classes.contains("get") && second.is_some() && first < second, "{first:?} {second:?}");
+}
+
+/// Switches authentication on. Each user may do everything.
+async fn enable_auth(address: &str, users: &[(&str, &str)]) {
+    let mut client = AuthClient::new(connect(address).await);
+    client.role_add(AuthRoleAddRequest { name: "root".to_owned() }).await.unwrap();
+    for (name, password) in users {
+        let (name, password) = ((*name).to_owned(), (*password).to_owned());
+        let add = AuthUserAddRequest { name: name.clone(), password, ..Default::default() };
+        client.user_add(add).await.unwrap();
+        let grant = AuthUserGrantRoleRequest { user: name, role: "root".to_owned() };
+        client.user_grant_role(grant).await.unwrap();
+    }
+    client.auth_enable(AuthEnableRequest {}).await.unwrap();
+}
+
+async fn authenticate(address: &str, name: &str, password: &str) -> Result<String, Status> {
+    let (name, password) = (name.to_owned(), password.to_owned());
+    let mut client = AuthClient::new(connect(address).await);
+    let answer = client.authenticate(AuthenticateRequest { name, password }).await?;
+    Ok(answer.into_inner().token)
+}
+
+#[test]
+fn a_slow_authentication_is_logged_without_its_secrets() {
+    for era in ["3.4", "clearlane"] {
+        let dir = tempfile::tempdir().unwrap();
+        let era = format!("--era={era}");
+        let limits = ["--warning-unary-request-duration=1ns", "--bcrypt-cost=4"];
+        let mut running = start(dir.path(), &[&era, limits[0], limits[1]]);
+        let address = running.ready();
+        let token = block_on(async {
+            enable_auth(&address, &[("root", "root-word"), ("alice", "alices-word")]).await;
+            authenticate(&address, "alice", "bobs-word").await.unwrap_err();
+            authenticate(&address, "alice", "alices-word").await.unwrap()
+        });
+        for is_right in [false, true] {
+            let text = running.line("/etcdserverpb.Auth/Authenticate");
+            let line: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(line["msg"], "request stats", "{text}");
+            assert_eq!(line["request content"], "name:\"alice\"", "{text}");
+            assert!(line["remote"].as_str().unwrap().starts_with("127.0.0.1:"), "{text}");
+            let stages = line["stages"].as_str().unwrap();
+            assert!(stages.contains("password "), "{text}");
+            assert_eq!(stages.contains("token "), is_right, "{text}");
+        }
+        running.signal(Signal::SIGTERM);
+        let (_, said) = running.end();
+        for secret in ["-word", &*token] {
+            assert!(!said.iter().any(|line| line.contains(secret)), "{era}: {said:#?}");
+        }
+    }
+}
+
+/// Gets of a user with a token, beside users that authenticate.
+async fn authenticate_and_get(address: &str) {
+    enable_auth(address, &[("root", "root-word")]).await;
+    let token = authenticate(address, "root", "root-word").await.unwrap();
+    let mut client = KvClient::new(connect(address).await);
+    for _ in 0..3 {
+        let mut authenticated = pin!(authenticate(address, "root", "root-word"));
+        loop {
+            let mut request = Request::new(get("a"));
+            request.metadata_mut().insert("token", token.parse().unwrap());
+            tokio::select! {
+                biased;
+                done = &mut authenticated => break drop(done.unwrap()),
+                found = client.range(request) => drop(found.unwrap()),
+            }
+        }
+    }
+}
+
+/// Up to 3.4 with `batchTx` held, for which the user of a get waits, too.
+#[test]
+fn a_timeline_shows_what_a_password_holds_up() {
+    for (era, is_locked) in [("3.4", true), ("3.5", false), ("clearlane", false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("timeline");
+        let (timeline, era) = (format!("--timeline={}", file.display()), format!("--era={era}"));
+        let mut running = start(dir.path(), &[&era, &timeline, "--bcrypt-cost=8"]);
+        let address = running.ready();
+        block_on(authenticate_and_get(&address));
+        running.signal(Signal::SIGUSR1);
+        running.line("wrote the timeline");
+        let timeline: Timeline = std::fs::read_to_string(&file).unwrap().parse().unwrap();
+        let of = |lane: &str, is: &dyn Fn(&Activity) -> bool| {
+            let mut spans = timeline.spans.iter();
+            spans.any(|span| timeline::lane_class(&span.lane) == lane && is(&span.activity))
+        };
+        let runs = |activity: &Activity| *activity == Activity::Run;
+        assert!(of("authenticate", &runs) && of("get", &runs), "{era}: {timeline}");
+        let holds = |activity: &Activity| matches!(activity, Activity::Hold { resource } if resource == "batchTx");
+        assert_eq!(of("authenticate", &holds), is_locked, "{era}: {timeline}");
+        let waits_behind_it = |activity: &Activity| match activity {
+            Activity::Wait { resource, blocker: Some(blocker) } => {
+                resource == "batchTx" && timeline::lane_class(blocker) == "authenticate"
+            }
+            _ => false,
+        };
+        assert_eq!(of("get", &waits_behind_it), is_locked, "{era}: {timeline}");
+    }
 }
 
 #[test]

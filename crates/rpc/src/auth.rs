@@ -4,20 +4,28 @@
 //! the log, and whether the user may is asked when that is applied. [`clearlane_auth`] keeps users
 //! and roles.
 
+use std::time::Duration;
+
 use clearlane_auth::checks::Checker;
 use clearlane_auth::password::{HashError, PASSWORD_BYTES_MAX};
 use clearlane_auth::{AuthRejection, AuthState};
 use clearlane_proto::etcdserverpb::auth_server::Auth;
 use clearlane_proto::etcdserverpb::{self as wire, ResponseHeader};
+use clearlane_server::request_trace::{RequestTrace, SlowRequestFields, Stage};
 use clearlane_server::{PasswordError, Server};
+use prost::Message;
 use tonic::{Request, Response, Status};
 
+use crate::client_info::client_of;
 use crate::context::propose;
 use crate::credentials::server_for;
+use crate::slow_request::RequestSummary;
 use crate::status::{self, Reply};
 
 pub(crate) struct AuthService {
     pub(crate) server: Server,
+    /// A call of Authenticate that takes longer is logged.
+    pub(crate) slow_threshold: Duration,
 }
 
 /// A linearizable read of users and roles.
@@ -84,8 +92,24 @@ impl Auth for AuthService {
         &self,
         request: Request<wire::AuthenticateRequest>,
     ) -> Reply<wire::AuthenticateResponse> {
-        // Whatever token comes with it.
-        let response = self.server.authenticate(request.into_inner()).await;
+        let (_whatever_token, extensions, request) = request.into_parts();
+        let summary = RequestSummary::of_authenticate(&request);
+        let recorder = self.server.threads().trace();
+        let mut trace = RequestTrace::start().with_number(recorder.next_request_number());
+        let response = self.server.authenticate(request, &mut trace).await;
+        trace.end_stage(Stage::Sending);
+        let (class, lane) = summary.trace_class(0);
+        recorder.record_request(class, lane, trace);
+        if trace.elapsed() > self.slow_threshold {
+            let response_size = response.as_ref().map_or(0, Message::encoded_len);
+            trace.log_slow_request(&SlowRequestFields {
+                call: "/etcdserverpb.Auth/Authenticate",
+                remote: &client_of(&extensions).to_string(),
+                request: &summary,
+                response_count: 0,
+                response_size,
+            });
+        }
         response.map(Response::new).map_err(status::from_error)
     }
 

@@ -65,6 +65,12 @@ impl fmt::Display for ClientInfo {
     }
 }
 
+/// Of a call that tonic answers. The gateway's have none of their own.
+pub(crate) fn client_of(request: &Extensions) -> ClientInfo {
+    let gateway = || ClientInfo::without_tls(RemoteAddress::Gateway);
+    request.get().cloned().unwrap_or_else(gateway)
+}
+
 /// Counts as a large response of its connection while the stream is there.
 pub(crate) fn as_large_response<S: Stream>(
     stream: S,

@@ -63,6 +63,7 @@ impl Router {
             };
             self.add_client_name(&mut request);
             request.extensions_mut().insert(self.client.large_responses.clone());
+            request.extensions_mut().insert(self.client.clone());
             return Box::pin(self.call_tonic(request, method));
         };
         let (head, body) = request.into_parts();

@@ -390,7 +390,8 @@ fn grpc_services(
     let queue = LockQueue { server: server(), watch: watch.clone(), stopped: stopped.clone() };
     let lease = LeaseService { server: server() };
     let cluster = ClusterService { server: server(), reconfig_rules: config.reconfig_rules };
-    let auth = AuthService { server: server() };
+    let slow_threshold = config.slow_request_threshold;
+    let auth = AuthService { server: server(), slow_threshold };
     let lock = LockService { queue: queue.clone() };
     let mut services = Routes::builder();
     services

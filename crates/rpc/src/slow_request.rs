@@ -1,10 +1,12 @@
-//! The lines of the log about calls of KV that took long, in etcd's words.
+//! The lines of the log about calls that took long, of KV and Authenticate, in etcd's words.
 
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use clearlane_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest};
+use clearlane_proto::etcdserverpb::{
+    AuthenticateRequest, DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest,
+};
 use clearlane_server::apply::describe::write_keys;
 use clearlane_server::apply::txn::is_read_only;
 use clearlane_server::request_trace::{RequestTrace, SlowRequestFields};
@@ -19,13 +21,14 @@ use crate::response_body::ResponseBody;
 /// themselves.
 const SHORT_RANGE_RECORDS_MAX: usize = 128;
 
-/// What the log shows of a request: no values.
+/// What the log shows of a request: no values, and no password.
 pub(crate) enum RequestSummary {
     Range { key: Bytes, range_end: Bytes, limit: i64 },
     Delete { key: Bytes, range_end: Bytes },
     Put { key: Bytes, value_size: usize },
     Txn { compares: usize, successes: usize, failures: usize, is_read_only: bool },
     Compact { revision: i64 },
+    Authenticate { name: String },
 }
 
 impl RequestSummary {
@@ -52,6 +55,10 @@ impl RequestSummary {
         }
     }
 
+    pub(crate) fn of_authenticate(request: &AuthenticateRequest) -> RequestSummary {
+        RequestSummary::Authenticate { name: request.name.clone() }
+    }
+
     /// The name and the lane in a recording; `count` is the length of the answer.
     pub(crate) fn trace_class(&self, count: usize) -> (&'static str, trace::LaneKind) {
         use trace::LaneKind::{Read, Write};
@@ -64,6 +71,7 @@ impl RequestSummary {
             RequestSummary::Put { .. } => ("put", Write),
             RequestSummary::Delete { .. } => ("delete", Write),
             RequestSummary::Compact { .. } => ("compact", Write),
+            RequestSummary::Authenticate { .. } => ("authenticate", Read),
         }
     }
 
@@ -92,6 +100,9 @@ impl fmt::Display for RequestSummary {
                 write!(f, "compare:{compares} success:{successes} failure:{failures}")
             }
             RequestSummary::Compact { revision } => write!(f, "revision:{revision}"),
+            RequestSummary::Authenticate { name } => {
+                write!(f, "name:\"{}\"", name.escape_default())
+            }
         }
     }
 }

@@ -19,6 +19,7 @@ use clearlane_auth::password::{self, HashError, PASSWORD_BYTES_MAX, SALT_BYTES};
 use clearlane_auth::simple_tokens::{ALPHABET, LETTERS, SimpleToken};
 use clearlane_auth::{AuthInfo, AuthRejection, AuthState, JwtError, TokenProvider};
 use clearlane_backend::Era;
+use clearlane_contention::TaskLabel;
 use clearlane_proto::etcdserverpb::{
     AuthenticateRequest, AuthenticateResponse, InternalAuthenticateRequest, InternalRaftRequest,
     TxnRequest,
@@ -28,8 +29,10 @@ use ring::rand::{SecureRandom, SystemRandom};
 use crate::credentials::Credentials;
 use crate::error::Error;
 use crate::handle::Server;
+use crate::read_executor::traced;
 use crate::request_error::RequestError;
-use crate::task_labels::AUTHENTICATE;
+use crate::request_trace::{RequestTrace, Stage};
+use crate::task_labels::{AUTHENTICATE, PERMISSION};
 use crate::threads::JobKind;
 
 /// Passwords that wait for the pool. With bcrypt's default cost the last waits for about half a
@@ -52,6 +55,8 @@ impl Server {
     /// Whether the user may make this read. To be called when the member is fresh enough for it.
     pub(crate) async fn authorize(
         &self,
+        label: TaskLabel,
+        trace: &mut RequestTrace,
         check: impl Fn(Checker<'_>) -> CheckResult + Send,
     ) -> Result<Admission, RequestError> {
         if !self.threads().auth().is_enabled() {
@@ -64,8 +69,13 @@ impl Server {
         };
         if self.holds_batch_lock_to_check() {
             // etcd looks the user up under the lock. What costs time is to wait for it.
-            let store = self.threads().store();
-            self.run_on_own_thread(move || store.with_auth_lock(&mut || ())).await?;
+            let (store, number) = (self.threads().store(), trace.number);
+            let wait = traced(*trace, Stage::Backend, move || {
+                let _as = label.enter_numbered(number);
+                store.with_auth_lock(&mut || ());
+            });
+            let ((), traced) = self.run_on_own_thread(wait).await?;
+            *trace = traced;
         }
         self.threads().auth().with_state(|state| check(state.checker(user.as_ref())))?;
         Ok(admission)
@@ -95,7 +105,8 @@ impl Server {
         &self,
         check: impl Fn(Checker<'_>) -> CheckResult + Send,
     ) -> Result<(), RequestError> {
-        let _no_data: Admission = self.authorize(check).await?;
+        let mut trace = RequestTrace::start();
+        let _no_data: Admission = self.authorize(*PERMISSION, &mut trace, check).await?;
         Ok(())
     }
 
@@ -210,18 +221,21 @@ impl Server {
     pub async fn authenticate(
         &self,
         request: AuthenticateRequest,
+        trace: &mut RequestTrace,
     ) -> Result<AuthenticateResponse, RequestError> {
-        self.linearizable_read_notify().await?;
+        trace.end_read_index(self.linearizable_read_notify().await?);
         let AuthenticateRequest { name, password } = request;
         // bcrypt does not look at the rest.
         let bytes = password.as_bytes();
         let password = bytes[..bytes.len().min(PASSWORD_BYTES_MAX)].to_vec();
         loop {
-            let checked = self.check_password(&name, password.clone()).await?;
+            let checked = self.check_password(&name, password.clone(), trace).await?;
             let response = match self.threads().auth().tokens() {
-                TokenProvider::Simple(_) => self.assign_token(&name).await?,
-                TokenProvider::Jwt(_) => self.sign_token(&name, checked).await?,
+                TokenProvider::Simple(_) => self.assign_token(&name).await,
+                TokenProvider::Jwt(_) => self.sign_token(&name, checked).await,
             };
+            trace.end_stage(Stage::Token);
+            let response = response?;
             // Else the password may have been changed meanwhile.
             if self.threads().auth().with_state(|state| state.revision) == checked {
                 return Ok(response);
@@ -230,20 +244,29 @@ impl Server {
     }
 
     /// Returns the auth revision at which it is the user's password.
-    async fn check_password(&self, name: &str, password: Vec<u8>) -> Result<u64, RequestError> {
+    async fn check_password(
+        &self,
+        name: &str,
+        password: Vec<u8>,
+        trace: &mut RequestTrace,
+    ) -> Result<u64, RequestError> {
         let check = self.threads().auth().password_check(name)?;
         // For a user that does not exist etcd holds no lock either.
         if self.holds_batch_lock_to_check() && check.has_hash() {
-            let store = self.threads().store();
-            let work = move || {
-                let _as = AUTHENTICATE.enter();
+            let (store, number) = (self.threads().store(), trace.number);
+            let work = traced(*trace, Stage::Password, move || {
+                let _as = AUTHENTICATE.enter_numbered(number);
                 let mut checked = Err(AuthRejection::AuthFailed);
                 store.with_auth_lock(&mut || checked = check.run(&password));
                 checked
-            };
-            return Ok(self.run_on_own_thread(work).await??);
+            });
+            let (checked, traced) = self.run_on_own_thread(work).await?;
+            *trace = traced;
+            return Ok(checked?);
         }
-        let checked = self.run_in_password_pool(move || check.run(&password)).await?;
+        let work = traced(*trace, Stage::Password, move || check.run(&password));
+        let (checked, traced) = self.run_in_password_pool(work).await?;
+        *trace = traced;
         Ok(checked?)
     }
 

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use clearlane_auth::checks::Checker;
 use clearlane_contention::TaskLabel;
 use clearlane_mvcc::{RangeOptions, ReadTxn};
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse, ResponseHeader};
@@ -50,14 +51,16 @@ impl Server {
         if !request.serializable {
             trace.end_read_index(self.linearizable_read_notify().await?);
         }
-        let admission = self.authorize(|user| user.read(&request.key, &request.range_end)).await?;
+        let label = task_label(&request);
+        let may_read = |user: Checker<'_>| user.read(&request.key, &request.range_end);
+        let admission = self.authorize(label, trace, may_read).await?;
         // An order or a filter for one key is rare.
         let is_common = has_first_keys(&request) || !request.range_end.is_empty();
         let mut result =
             if is_common && let Some(view) = self.threads().store().begin_snapshot_read() {
                 self.range_rows(view, request, trace).await?
             } else {
-                let (label, size) = (task_label(&request), ReadSize::of_range(&request));
+                let size = ReadSize::of_range(&request);
                 let work = move |read: &(dyn ReadTxn + '_)| {
                     Ok(StreamedRange::of_response(execute_range(read, &request)?))
                 };

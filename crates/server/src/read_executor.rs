@@ -163,7 +163,7 @@ impl Server {
             PoolJob::Read(kind) => (self.threads().read_pool(), kind),
             PoolJob::Uncached => (self.threads().uncached_pool(), JobKind::Short),
         };
-        let done = pool.run(kind, traced(*trace, work));
+        let done = pool.run(kind, traced(*trace, Stage::Backend, work));
         let (done, traced) = self.within_deadline(done).await?.ok_or(RequestError::Stopped)?;
         *trace = traced;
         Ok(done?)
@@ -177,7 +177,7 @@ impl Server {
         work: impl FnOnce(&(dyn ReadTxn + '_)) -> ReadResult<T> + Send + 'static,
     ) -> Result<T, RequestError> {
         let store = self.threads().store();
-        let work = traced(*trace, move || {
+        let work = traced(*trace, Stage::Backend, move || {
             let _as = label.enter_numbered(number);
             work(&*store.begin_read())
         });
@@ -226,15 +226,17 @@ impl Server {
     }
 }
 
-fn traced<T>(
+/// Work for another thread, as a stage of a request.
+pub(crate) fn traced<T>(
     mut trace: RequestTrace,
-    work: impl FnOnce() -> ReadResult<T>,
-) -> impl FnOnce() -> (ReadResult<T>, RequestTrace) {
+    stage: Stage,
+    work: impl FnOnce() -> T,
+) -> impl FnOnce() -> (T, RequestTrace) {
     move || {
         trace.end_stage(Stage::Pool);
         let before = LockWaitMark::now();
         let done = work();
-        trace.end_stage_with_locks(Stage::Backend, now_ns(), before);
+        trace.end_stage_with_locks(stage, now_ns(), before);
         (done, trace)
     }
 }

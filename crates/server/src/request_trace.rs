@@ -27,13 +27,25 @@ pub enum Stage {
     Locks,
     /// Looking up and reading the records.
     Backend,
+    /// Comparing it with its hash.
+    Password,
+    /// Until this member had applied the entry with the token, or had signed it.
+    Token,
     Sending,
 }
 
 impl Stage {
-    /// In the order in which a read passes them.
-    pub const ALL: [Stage; 6] =
-        [Stage::ReadIndex, Stage::Apply, Stage::Pool, Stage::Locks, Stage::Backend, Stage::Sending];
+    /// In the order in which a read passes them, or an authentication.
+    pub const ALL: [Stage; 8] = [
+        Stage::ReadIndex,
+        Stage::Apply,
+        Stage::Pool,
+        Stage::Locks,
+        Stage::Backend,
+        Stage::Password,
+        Stage::Token,
+        Stage::Sending,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -42,6 +54,8 @@ impl Stage {
             Stage::Pool => "pool",
             Stage::Locks => "locks",
             Stage::Backend => "backend",
+            Stage::Password => "password",
+            Stage::Token => "token",
             Stage::Sending => "sending",
         }
     }

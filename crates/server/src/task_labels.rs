@@ -13,6 +13,8 @@ pub static GET: Label = Label::new(|| TaskLabel::named("get"));
 /// How many keys it reads is not known when it takes its locks.
 pub static RANGE: Label = Label::new(|| TaskLabel::named("range"));
 pub static READ_TXN: Label = Label::new(|| TaskLabel::named("read txn"));
+/// Whether a request that reads no keys may be made.
+pub static PERMISSION: Label = Label::new(|| TaskLabel::named("permission"));
 /// The check of a password.
 pub static AUTHENTICATE: Label = Label::new(|| TaskLabel::named("authenticate"));
 /// Reads and proposals pass through it.
@@ -27,7 +29,7 @@ pub static WATCH: Label = Label::new(|| TaskLabel::named("watch"));
 pub static CATCH_UP: Label = Label::new(|| TaskLabel::named("catch-up"));
 
 pub fn lane_kind_of(actor: TaskLabel) -> LaneKind {
-    if [&*GET, &*RANGE, &*READ_TXN, &*AUTHENTICATE].contains(&&actor) {
+    if [&*GET, &*RANGE, &*READ_TXN, &*PERMISSION, &*AUTHENTICATE].contains(&&actor) {
         LaneKind::Read
     } else {
         LaneKind::Work

@@ -7,7 +7,7 @@
 
 use std::future::Future;
 
-use clearlane_auth::checks::KeyVisitor;
+use clearlane_auth::checks::{Checker, KeyVisitor};
 use clearlane_mvcc::ReadTxn;
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{RangeRequest, TxnRequest, TxnResponse};
@@ -56,7 +56,8 @@ impl Server {
             trace.end_read_index(self.linearizable_read_notify().await?);
         }
         let lease_keys = |_, _: &mut KeyVisitor<'_>| ();
-        let admission = self.authorize(|user| user.txn(&request, &lease_keys)).await?;
+        let may_read = |user: Checker<'_>| user.txn(&request, &lease_keys);
+        let admission = self.authorize(*READ_TXN, trace, may_read).await?;
         let ranges = range_ops(&request).map(ReadSpan::from);
         let compares = request.compare.iter().map(ReadSpan::from);
         let size = ReadSize::of_spans(ranges.chain(compares));

@@ -97,19 +97,22 @@ impl EventIndex {
         let waits = self.wait_intervals.get(&(None, trace.number));
         let mut at_ns = trace.start_ns;
         let mut work_ns = at_ns;
+        let lane = lane.as_str();
         for (stage, stage_ns) in Stage::ALL.into_iter().zip(trace.stage_ns) {
             let (from_ns, to_ns) = (at_ns, at_ns + stage_ns);
             at_ns = to_ns;
             let (resource, blocker) = match stage {
                 Stage::ReadIndex => ("a round of reads", Some(*RAFT)),
-                Stage::Apply => ("the applier", Some(*APPLIER)),
-                Stage::Pool => ("a reader", None),
-                Stage::Locks | Stage::Backend | Stage::Sending => continue,
+                Stage::Apply | Stage::Token => ("the applier", Some(*APPLIER)),
+                Stage::Pool => ("a thread of a pool", None),
+                Stage::Locks | Stage::Backend | Stage::Password | Stage::Sending => continue,
             };
-            work_ns = to_ns;
             if from_ns < to_ns {
-                let activity = wait_for(resource, blocker);
-                spans.push(Span { lane: lane.clone(), kind: *kind, activity, from_ns, to_ns });
+                let work = (work_ns, from_ns);
+                add_busy_spans((lane, *kind), &Activity::Run, work, waits, spans);
+                let (lane, activity) = (lane.to_owned(), wait_for(resource, blocker));
+                spans.push(Span { lane, kind: *kind, activity, from_ns, to_ns });
+                work_ns = to_ns;
             }
         }
         add_busy_spans((lane, *kind), &Activity::Run, (work_ns, at_ns), waits, spans);
@@ -216,7 +219,7 @@ impl Intervals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task_labels::{GET, LOG, RANGE};
+    use crate::task_labels::{AUTHENTICATE, GET, LOG, RANGE};
 
     const MS: u64 = 1_000_000;
 
@@ -310,6 +313,37 @@ mod tests {
             format!("{}-{} {what}", span.from_ns / MS, span.to_ns / MS)
         })
         .collect()
+    }
+
+    /// It waits for a thread, has a lock while it computes, and waits for its token.
+    #[test]
+    fn an_authentication_works_between_two_waits() {
+        let timeline = build(&[
+            held(*AUTHENTICATE, 5, 8, 60),
+            request(
+                "authenticate",
+                LaneKind::Read,
+                5,
+                &[
+                    (0, Stage::ReadIndex, 2),
+                    (0, Stage::Pool, 7),
+                    (0, Stage::Password, 61),
+                    (0, Stage::Token, 63),
+                    (0, Stage::Sending, 64),
+                ],
+            ),
+        ]);
+        assert_eq!(
+            lines(&timeline, "authenticate #5"),
+            [
+                "0-2 a round of reads behind raft",
+                "2-7 a thread of a pool behind ?",
+                "8-60 has readTx",
+                "7-61 Run",
+                "61-63 the applier behind applier",
+                "63-64 Run"
+            ]
+        );
     }
 
     #[test]
