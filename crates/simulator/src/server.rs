@@ -15,7 +15,7 @@ use crate::entries::{Batch, Entry};
 use crate::lock::Lock;
 use crate::model::Model;
 use crate::scenario::Scenario;
-use crate::signal::{Queue, Signal};
+use crate::signal::{Places, Queue, Signal};
 use crate::sim_task::{SimTask, TimeAccount};
 use crate::spread::Times;
 use crate::{Cores, Rng, World};
@@ -40,6 +40,8 @@ pub(crate) struct Member {
     pub(crate) build: Rc<Build>,
     pub(crate) model: Rc<Model>,
     pub(crate) locks: Locks,
+    /// Where passwords are checked without a lock: a thread for each core.
+    pub(crate) password_pool: Places,
     pub(crate) log_syncs: Times,
     pub(crate) commit_syncs: Times,
     /// Thread hand-overs of a request, if the machine is awake.
@@ -143,6 +145,7 @@ impl Member {
         let [log, applier, reads, _] = &tasks;
         let member = Member {
             locks: Locks::new(world),
+            password_pool: Places::new(world, scenario.cores),
             log_syncs: Times::new(model.sync.unwrap_or(costs.log_sync), rng(0)),
             commit_syncs: Times::new(model.commit_sync.unwrap_or(costs.commit_sync), rng(1)),
             awake: Times::new(costs.awake, rng(2)),

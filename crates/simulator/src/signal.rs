@@ -1,6 +1,7 @@
-//! Signals, and queues of work.
+//! Signals, queues of work, and places in a pool.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use crate::world::{ProcessId, World, suspend};
@@ -65,5 +66,37 @@ impl<T> Queue<T> {
             suspend().await;
         }
         self.work.take()
+    }
+}
+
+/// The threads of a pool. Jobs get them in the order of arrival.
+#[derive(Debug)]
+pub(crate) struct Places {
+    world: World,
+    free: Cell<usize>,
+    waiting: RefCell<VecDeque<Signal>>,
+}
+
+impl Places {
+    pub(crate) fn new(world: &World, count: usize) -> Places {
+        Places { world: world.clone(), free: Cell::new(count), waiting: RefCell::default() }
+    }
+
+    pub(crate) async fn take(&self) {
+        match self.free.get() {
+            0 => {
+                let turn = Signal::new(&self.world);
+                self.waiting.borrow_mut().push_back(turn.clone());
+                turn.wait().await;
+            }
+            free => self.free.set(free - 1),
+        }
+    }
+
+    pub(crate) fn give_back(&self) {
+        match self.waiting.borrow_mut().pop_front() {
+            Some(next) => next.set(),
+            None => self.free.set(self.free.get() + 1),
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::account::{Account, TimeKind};
 use crate::cores::Cores;
 use crate::lock::{Lock, LockGuard};
 use crate::recorder::Lane;
-use crate::signal::Signal;
+use crate::signal::{Places, Signal};
 use crate::timeline::{Activity, LaneKind};
 use crate::world::World;
 
@@ -154,6 +154,18 @@ impl SimTask {
         self.world.sleep(ns).await;
         self.record(|| Activity::Wait { resource: WAKEUP.to_owned(), blocker: None }, ns);
         self.time_account.add(TimeKind::named(&self.world, WAKEUP), ns);
+    }
+
+    /// Waits for a thread of a pool, which is called `name`.
+    pub(crate) async fn wait_for_place(&mut self, places: &Places, name: &'static str) {
+        let begin_ns = self.world.now_ns();
+        places.take().await;
+        let waited_ns = self.world.now_ns() - begin_ns;
+        if waited_ns > 0 {
+            let what = || Activity::Wait { resource: name.to_owned(), blocker: None };
+            self.record(what, waited_ns);
+            self.time_account.add(TimeKind::named(&self.world, name), waited_ns);
+        }
     }
 
     pub async fn network(&mut self, ns: u64) {

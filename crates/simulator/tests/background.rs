@@ -170,6 +170,26 @@ fn passwords_are_checked_one_after_the_other_or_side_by_side() {
     assert!((880..=910).contains(&answers) && ms > 10_000.0, "{answers} {ms}");
 }
 
+/// From 3.5 on: on two cores, which are busy with them, a read goes before them. Up to 3.4 its user
+/// is looked up behind them.
+#[test]
+fn reads_go_before_passwords_that_are_checked_in_the_pool() {
+    for era in [Era::V3_4, Era::V3_5, Era::Clearlane] {
+        let worst_ms = |logins| {
+            let knobs = [
+                ("model.auth.enabled", "true"),
+                ("model.auth.logins_per_s", logins),
+                ("model.auth.bcrypt_ms", "55"),
+                ("model.cores", "2"),
+                ("read.rate", "50"),
+            ];
+            class(&found(&knobs, era), "read").latency_ms(1.0).unwrap()
+        };
+        let (calm_ms, ms) = (worst_ms("0"), worst_ms("35"));
+        assert_eq!(ms < calm_ms + 1.0, era >= Era::V3_5, "era {era}: {calm_ms} and {ms}");
+    }
+}
+
 /// In 3.0 a linearizable read is in the log; and it writes, so that there is always something to
 /// commit.
 #[test]

@@ -190,13 +190,13 @@ fn compaction() {
 fn login_storm() {
     for (era, found) in all("login-storm", &[]) {
         let inside = era < Era::V3_5;
-        assert_eq!(p99(&found, "put") > 500.0, inside, "era {era}");
+        assert_eq!(p99(&found, "put") > 200.0, inside, "era {era}");
         assert_eq!(p99(&found, "read") > 100.0, inside, "era {era}");
         let held = blame(&found, "login").contains("(held by ");
         assert!(held || !inside, "era {era}: {}", found.table());
     }
     let asked = found("login-storm", &[("model.auth.inside_lock", "true")], Era::V3_5);
-    assert!(p99(&asked, "put") > 500.0, "it is the lock, and not the era");
+    assert!(p99(&asked, "put") > 200.0, "it is the lock, and not the era");
 }
 
 /// Moved to a learner, expensive reads hurt no request at the leader, in no era.

@@ -90,6 +90,7 @@ impl Cluster {
         let member = self.member(LEADER);
         let mut task = SimTask::new(&self.world, &member.cores, TaskLabel::named("login"));
         self.receive(LEADER, &mut task).await;
+        self.confirm_read(LEADER, &mut task).await;
         let by_era = settings(member.build.era).checks_passwords_inside;
         let inside = self.model.auth.inside_lock.unwrap_or(by_era);
         check_password(member, &mut task, self.model.auth.bcrypt_ns, inside).await;

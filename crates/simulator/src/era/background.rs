@@ -105,36 +105,36 @@ pub(crate) async fn compact_batch(member: &Member, task: &mut SimTask, all: u64,
     drop(batch_tx);
 }
 
-/// Until 3.4 the permission is read through the write transaction.
+/// Of a request. Until 3.4 its user is looked up in the store, with the lock of the batch held.
 pub(crate) async fn check_permission(member: &Member, task: &mut SimTask) {
-    let lock = match member.build.era {
-        Era::V3_0 | Era::V3_1 | Era::V3_2 | Era::V3_4 => {
-            Some(task.write(&member.locks.batch_tx).await)
-        }
-        Era::V3_5 => Some(task.read(&member.locks.read_tx).await),
-        Era::Clearlane => None,
-    };
+    let is_locked = member.build.era < Era::V3_5;
+    let lock = if is_locked { Some(task.write(&member.locks.batch_tx).await) } else { None };
     task.run(member.build.costs.permission_ns).await;
     drop(lock);
 }
 
-/// The user is read through the write transaction, which is kept for the check if `inside`.
+/// Of an entry: its user is known in memory.
+pub(crate) async fn check_entry_permission(member: &Member, task: &mut SimTask) {
+    task.run(member.build.costs.permission_ns).await;
+}
+
+/// With the lock of the batch held if `inside`, else in a pool of low priority. Ours has no such
+/// lock.
 pub(crate) async fn check_password(
     member: &Member,
     task: &mut SimTask,
     bcrypt_ns: u64,
     inside: bool,
 ) {
-    if member.build.era == Era::Clearlane {
-        return task.run(member.build.costs.record_ns + bcrypt_ns).await;
-    }
-    let batch_tx = task.write(&member.locks.batch_tx).await;
-    task.run(member.build.costs.record_ns).await;
-    if inside {
-        task.run(bcrypt_ns).await;
+    if inside && member.build.era != Era::Clearlane {
+        let batch_tx = task.write(&member.locks.batch_tx).await;
+        task.run(member.build.costs.record_ns + bcrypt_ns).await;
         drop(batch_tx);
-    } else {
-        drop(batch_tx);
-        task.run(bcrypt_ns).await;
+        return;
     }
+    task.wait_for_place(&member.password_pool, "a password thread").await;
+    task.runs_in_background = true;
+    task.run(bcrypt_ns).await;
+    task.runs_in_background = false;
+    member.password_pool.give_back();
 }
