@@ -12,13 +12,14 @@
 //! | `lock`, `election`, `lock_queue` | etcd's concurrency services |
 //! | [`http`], `gateway` | version, health, metrics, and the API in JSON |
 //! | [`metrics`] | the metrics page |
-//! | `status` | which gRPC code goes with which error |
+//! | `status`, [`decoders`] | which gRPC code an error has; what fuzz targets call |
 
 mod auth;
 mod client_info;
 pub mod cluster;
 mod context;
 mod credentials;
+pub mod decoders;
 mod election;
 mod grpc_frame;
 mod gzip;

@@ -115,7 +115,7 @@ fn frame_len(bytes: &[u8], limit: usize) -> Result<Option<usize>, Status> {
     Ok(Some(FRAME_HEAD_BYTES + length))
 }
 
-fn unframe(mut bytes: Bytes, limit: usize, is_packed: bool) -> Result<Bytes, Status> {
+pub(crate) fn unframe(mut bytes: Bytes, limit: usize, is_packed: bool) -> Result<Bytes, Status> {
     match frame_len(&bytes, limit)? {
         Some(length) if length == bytes.len() => {
             let flag = bytes.get_u8();

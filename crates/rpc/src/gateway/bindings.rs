@@ -10,7 +10,7 @@ use prost_reflect::MethodDescriptor;
 use crate::metrics::RpcMethod;
 
 /// Paths behind `/v3`, and the rpcs they call.
-pub(super) const TABLE: [(&str, &str); 51] = [
+pub(crate) const TABLE: [(&str, &str); 51] = [
     ("/kv/range", "/etcdserverpb.KV/Range"),
     ("/kv/put", "/etcdserverpb.KV/Put"),
     ("/kv/deleterange", "/etcdserverpb.KV/DeleteRange"),

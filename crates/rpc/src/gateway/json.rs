@@ -6,7 +6,7 @@ use prost_reflect::{DeserializeOptions, DynamicMessage, MessageDescriptor, Seria
 use tonic::Status;
 
 /// No JSON at all is an empty message.
-pub(super) fn to_message(kind: &MessageDescriptor, json: &[u8]) -> Result<Bytes, Status> {
+pub(crate) fn to_message(kind: &MessageDescriptor, json: &[u8]) -> Result<Bytes, Status> {
     if json.trim_ascii().is_empty() {
         return Ok(Bytes::new());
     }
@@ -26,7 +26,7 @@ fn malformed_json(error: &serde_json::Error) -> Status {
     Status::invalid_argument(format!("proto: (line {line}:{column}): {words}"))
 }
 
-pub(super) fn of_message(kind: &MessageDescriptor, message: Bytes) -> Result<Vec<u8>, Status> {
+pub(crate) fn of_message(kind: &MessageDescriptor, message: Bytes) -> Result<Vec<u8>, Status> {
     let options = SerializeOptions::new()
         .use_proto_field_name(true)
         .stringify_64_bit_integers(true)

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use tonic::Status;
 
 #[derive(Debug, Default)]
-pub(super) struct JsonSplitter {
+pub(crate) struct JsonSplitter {
     gathered: BytesMut,
     /// How many of the gathered bytes were scanned.
     seen: usize,
@@ -17,12 +17,12 @@ pub(super) struct JsonSplitter {
 }
 
 impl JsonSplitter {
-    pub(super) fn push(&mut self, piece: &[u8]) {
+    pub(crate) fn push(&mut self, piece: &[u8]) {
         self.gathered.extend_from_slice(piece);
     }
 
     /// `None` if it is incomplete. Space between objects is skipped.
-    pub(super) fn next(&mut self, bytes_max: usize) -> Result<Option<Bytes>, Status> {
+    pub(crate) fn next(&mut self, bytes_max: usize) -> Result<Option<Bytes>, Status> {
         while let Some(byte) = self.gathered.get(self.seen) {
             self.seen += 1;
             if self.ends_object(*byte)? {

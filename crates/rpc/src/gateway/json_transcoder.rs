@@ -29,7 +29,7 @@ pub(super) const CHUNK_BYTES: usize = 64 << 10;
 ///   text    ,"kvs":[{"key":"  YWI=","value":"...    open: RangeResponse [ KeyValue
 /// ```
 #[derive(Debug)]
-pub(super) struct JsonTranscoder {
+pub(crate) struct JsonTranscoder {
     /// The outermost first; none when the message is complete.
     open: Vec<OpenMessage>,
     state: TranscodeState,
@@ -73,7 +73,7 @@ enum ValueKind {
 }
 
 impl JsonTranscoder {
-    pub(super) fn new(kind: MessageDescriptor, length: u64) -> JsonTranscoder {
+    pub(crate) fn new(kind: MessageDescriptor, length: u64) -> JsonTranscoder {
         let outermost = OpenMessage { kind, end: length, last: 0, is_in_list: false };
         JsonTranscoder {
             open: vec![outermost],
@@ -84,12 +84,12 @@ impl JsonTranscoder {
         }
     }
 
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.open.is_empty()
     }
 
     /// Leaves in `bytes` what is for the next call.
-    pub(super) fn transcode(
+    pub(crate) fn transcode(
         &mut self,
         bytes: &mut Bytes,
         text: &mut Vec<u8>,

@@ -12,12 +12,12 @@
 //!
 //! Error texts for malformed JSON are not etcd's, which are those of Go's decoder; the codes are.
 
-mod bindings;
-mod json;
+pub(crate) mod bindings;
+pub(crate) mod json;
 mod response;
 mod request;
-mod json_splitter;
-mod json_transcoder;
+pub(crate) mod json_splitter;
+pub(crate) mod json_transcoder;
 
 use clearlane_net::tls::ClientName;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
