@@ -55,6 +55,11 @@ pub(crate) fn read(
         let only = "flags and environment are not looked at, because there is a config file";
         warnings.push(only.to_owned());
     }
-    let values = file::read(&path, &text, &mut warnings)?;
-    from_flags::config(values, warnings).map_err(|error| error.in_file(&path))
+    read_file(&path, &text, warnings)
+}
+
+/// The configuration that a config file describes. `path` is for errors and warnings only.
+pub fn read_file(path: &str, text: &str, mut warnings: Vec<String>) -> Result<Config, ConfigError> {
+    let values = file::read(path, text, &mut warnings)?;
+    from_flags::config(values, warnings).map_err(|error| error.in_file(path))
 }
