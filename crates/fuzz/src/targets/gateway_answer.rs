@@ -1,0 +1,26 @@
+//! An answer through the JSON gateway: a message becomes JSON, at once and piece by piece.
+//!
+//! ```text
+//!   which rpc (1) │ length of pieces (1) │ the message's bytes
+//! ```
+
+use bytes::Bytes;
+use clearlane_rpc::decoders;
+
+use crate::input::{Input, pieces};
+
+pub fn target(data: &[u8]) {
+    let mut input = Input::new(data);
+    let mut methods = decoders::gateway_methods();
+    let chosen = input.choice(methods.len());
+    let kind = methods.nth(chosen).expect("chosen among them").output();
+    let (piece, bytes) = (input.byte(), input.rest());
+    // Bytes that this program would not write may be refused, but must not panic.
+    let _ = decoders::pieces_to_json(&kind, pieces(bytes, piece));
+    let Ok(text) = decoders::message_to_json(&kind, Bytes::copy_from_slice(bytes)) else { return };
+    let message = decoders::json_to_message(&kind, &text).expect("it was just written");
+    let whole = decoders::message_to_json(&kind, message.clone()).expect("it was just read");
+    if let Ok(cut) = decoders::pieces_to_json(&kind, pieces(&message, piece)) {
+        assert_eq!(String::from_utf8_lossy(&cut), String::from_utf8_lossy(&whole));
+    }
+}

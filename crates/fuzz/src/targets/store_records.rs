@@ -1,0 +1,79 @@
+//! Arbitrary records in a store, as from a damaged file or a restored snapshot: a start on them
+//! ends with an error, or with a store that can be read.
+//!
+//! ```text
+//!   bucket (1) │ key (2 + n) │ value (2 + n) │ bucket │ ...
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clearlane_backend::{Config, Era};
+use clearlane_contention::Registry;
+use clearlane_engine::{Bucket, Engine, MemoryEngine};
+use clearlane_lease::{Config as LeaseConfig, Lessor};
+use clearlane_mvcc::{ReadTxn, StoreConfig};
+use clearlane_proto::etcdserverpb::RangeRequest;
+use clearlane_server::alarms::Alarms;
+use clearlane_server::membership::{LEARNERS_MAX, Members};
+use clearlane_server::{AppliedPosition, apply, auth_store};
+
+use crate::input::Input;
+
+/// What a compaction that was under way takes at a time.
+const COMPACT_RECORDS: usize = 100;
+
+pub fn target(data: &[u8]) {
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    let mut input = Input::new(data);
+    let mut txn = engine.begin_write().expect("memory can be written");
+    while !input.is_empty() {
+        let bucket = Bucket::ALL[input.choice(Bucket::ALL.len())];
+        txn.put(bucket, input.string(), input.string()).expect("memory can be written");
+    }
+    txn.commit().expect("memory can be written");
+    start(engine);
+}
+
+/// What a member does when it starts on a store, as far as the store goes.
+pub(super) fn start(engine: Arc<dyn Engine>) {
+    let snapshot = engine.snapshot().expect("memory can be read");
+    let Ok(position) = AppliedPosition::read(&*snapshot) else { return };
+    let pre_commit = AppliedPosition::pre_commit();
+    let config = StoreConfig::new(engine, Config::default(), pre_commit, position.clone());
+    let Ok((store, recovery)) = clearlane_mvcc::open(Era::Clearlane, config) else { return };
+    let read = store.begin_read();
+    let _ = read_buckets(&*read);
+    let lessor = Lessor::new(LeaseConfig::new(Duration::from_secs(1)), &Registry::new());
+    if lessor.restore(&*read, &recovery.leases).is_ok() {
+        lessor.promote(Duration::ZERO);
+        for id in lessor.list() {
+            let _ = (lessor.time_to_live(id, Duration::from_secs(1)), lessor.keys(id));
+            let _ = lessor.renew(id, Duration::from_secs(1));
+        }
+        let _ = lessor.due(Duration::from_secs(3600));
+    }
+    drop(read);
+    if let Some(mut job) = recovery.compaction {
+        while let Ok(false) = store.compact_step(&mut job, COMPACT_RECORDS) {}
+    }
+    let all = RangeRequest { key: "\0".into(), range_end: "\0".into(), ..RangeRequest::default() };
+    let _ = apply::range(&*store.begin_read(), &all);
+    let Ok(mut txn) = store.begin_write() else { return };
+    let _ = txn.put(b"key", b"value", 0);
+    let _ = txn.end(AppliedPosition { index: position.index.saturating_add(1), ..position });
+}
+
+fn read_buckets(read: &(dyn ReadTxn + '_)) -> clearlane_server::Result<()> {
+    Members::load(read, LEARNERS_MAX)?;
+    Alarms::load(read)?;
+    for bucket in [Bucket::AuthUsers, Bucket::AuthRoles] {
+        for name in auth_store::names(read, bucket).unwrap_or_default() {
+            let _ = auth_store::user(read, &name);
+            let _ = auth_store::permissions(read, &name);
+        }
+    }
+    let _ = auth_store::revision(read);
+    let _ = auth_store::check_can_enable(read);
+    Ok(())
+}

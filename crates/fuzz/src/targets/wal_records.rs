@@ -1,0 +1,38 @@
+//! What the records of a write-ahead log hold, one of them: read, written, and read again.
+//!
+//! ```text
+//!   which (1) │ its bytes
+//! ```
+
+use clearlane_wal::wire::{DecodeError, Record};
+use clearlane_wal::{ConfState, Entry, HardState, Metadata, WalSnapshot};
+
+use crate::input::Input;
+
+pub fn target(data: &[u8]) {
+    let mut input = Input::new(data);
+    match (input.choice(6), input.rest()) {
+        (0, bytes) => round_trip(bytes, Entry::decode, Entry::encode),
+        (1, bytes) => round_trip(bytes, HardState::decode, HardState::encode),
+        (2, bytes) => round_trip(bytes, Metadata::decode, Metadata::encode),
+        (3, bytes) => round_trip(bytes, WalSnapshot::decode, WalSnapshot::encode),
+        (4, bytes) => round_trip(bytes, ConfState::decode, ConfState::encode),
+        (_, bytes) => {
+            if let Ok(record) = Record::decode(bytes) {
+                let mut encoded = Vec::new();
+                record.encode_to(&mut encoded);
+                assert_eq!(encoded, bytes, "a record has one spelling");
+            }
+        }
+    }
+}
+
+fn round_trip<T: PartialEq + std::fmt::Debug>(
+    bytes: &[u8],
+    decode: fn(&[u8]) -> Result<T, DecodeError>,
+    encode: fn(&T) -> Vec<u8>,
+) {
+    if let Ok(read) = decode(bytes) {
+        assert_eq!(decode(&encode(&read)).as_ref(), Ok(&read));
+    }
+}

@@ -1,0 +1,294 @@
+//! Writes the seeds of the corpus: real requests, from the recordings of etcd's answers.
+//!
+//! They go to `target/fuzz-corpus`, where `crates/fuzz/run` begins with them:
+//!
+//! ```text
+//!   cargo test -p clearlane-fuzz --test seeds -- --ignored
+//!   crates/fuzz/run --minimise
+//! ```
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clearlane_backend::{Config, Era};
+use clearlane_engine::stream::Exporter;
+use clearlane_engine::{Bucket, Engine, MemoryEngine};
+use clearlane_fuzz::input::put_string;
+use clearlane_fuzz::targets::{self, messages, snapshot_file, snapshot_stream, wal_directory};
+use clearlane_mvcc::StoreConfig;
+use clearlane_raft::{LogPosition, Message as RaftMessage};
+use clearlane_rpc::decoders;
+use clearlane_server::AppliedPosition;
+use clearlane_server::membership::MemberChange;
+use clearlane_server::raft_snapshot::SnapshotSender;
+use clearlane_server::snapshot_file::SnapshotWriter;
+use clearlane_wal::{ConfState, Entry, EntryKind, HardState, Metadata, WalSnapshot};
+use prost_reflect::prost::Message as _;
+use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, MethodDescriptor};
+use serde_json::Value;
+
+/// Longer ones reach nothing that shorter ones do not.
+const SEED_BYTES_MAX: usize = 2 << 10;
+
+struct Seeds {
+    pool: DescriptorPool,
+    /// The name of a target, and an input.
+    all: BTreeSet<(&'static str, Vec<u8>)>,
+}
+
+#[test]
+#[ignore = "writes files"]
+fn write_the_seeds() {
+    let pool = DescriptorPool::decode(clearlane_proto::DESCRIPTORS).unwrap();
+    let mut seeds = Seeds { pool, all: BTreeSet::new() };
+    seeds.add_recordings();
+    seeds.add_files();
+    seeds.add_log();
+    seeds.add_stores();
+    let target_dir = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target_dir = target_dir.unwrap_or_else(|| repository("target"));
+    for (number, (target, bytes)) in seeds.all.iter().enumerate() {
+        targets::find(target).unwrap()(bytes);
+        let dir = target_dir.join("fuzz-corpus").join(target);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(format!("seed-{number:04}")), bytes).unwrap();
+    }
+}
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+impl Seeds {
+    fn add(&mut self, target: &'static str, head: &[u8], body: &[u8]) {
+        if head.len() + body.len() <= SEED_BYTES_MAX {
+            self.all.insert((target, [head, body].concat()));
+        }
+    }
+
+    /// `None` if the recording has a placeholder in it.
+    fn encode(&self, kind: MessageDescriptor, json: &Value) -> Option<Vec<u8>> {
+        Some(DynamicMessage::deserialize(kind, json).ok()?.encode_to_vec())
+    }
+
+    fn add_recordings(&mut self) {
+        for entry in fs::read_dir(repository("crates/proto/oracle")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "jsonl") {
+                continue;
+            }
+            let text = fs::read_to_string(path).unwrap();
+            let mut row = Vec::new();
+            for line in text.lines() {
+                self.add_step(&serde_json::from_str(line).unwrap(), &mut row);
+            }
+            self.add("kv_requests", &[], &row);
+        }
+    }
+
+    /// `row` gathers requests to KV, and becomes an input when it is long enough.
+    fn add_step(&mut self, line: &Value, row: &mut Vec<u8>) {
+        let streamed = line["stream_in"].as_array().into_iter().flatten();
+        let requests = streamed.chain(line.get("request"));
+        let Some(rpc) = line["rpc"].as_str() else { return };
+        let (service, name) = rpc.trim_start_matches('/').split_once('/').unwrap();
+        let service = self.pool.get_service_by_name(service).unwrap();
+        let method = service.methods().find(|method| method.name() == name).unwrap();
+        for request in requests {
+            let request = request.get("message").unwrap_or(request);
+            let Some(bytes) = self.encode(method.input(), request) else { continue };
+            self.add_request(&method, &bytes, request);
+            if let Some(kind) = kv_kind(name) {
+                row.push(kind);
+                put_string(row, &bytes);
+                if row.len() > 500 {
+                    self.add("kv_requests", &[], &std::mem::take(row));
+                }
+            }
+        }
+        if let Some(bytes) = line.get("reply").and_then(|json| self.encode(method.output(), json)) {
+            let number = gateway_number(&method);
+            number.inspect(|number| self.add("gateway_answer", &[*number, 9], &bytes));
+        }
+    }
+
+    fn add_request(&mut self, method: &MethodDescriptor, bytes: &[u8], json: &Value) {
+        let kind = method.input().name().to_lowercase();
+        let number = messages::MESSAGES.iter().position(|(name, _)| name.to_lowercase() == kind);
+        self.add("messages", &[number.unwrap() as u8], bytes);
+        if let Some(number) = gateway_number(method) {
+            self.add("gateway_request", &[number, 9], json.to_string().as_bytes());
+        }
+        let frame = [&[0][..], &(bytes.len() as u32).to_be_bytes(), bytes].concat();
+        self.add("grpc_frame", &[0, 20, 0, 2, b'5', b'S', 0, 4, b'g', b'z', b'i', b'p'], &frame);
+        let fields = self.pool.get_message_by_name("etcdserverpb.InternalRaftRequest").unwrap();
+        if let Some(field) = fields
+            .fields()
+            .find(|field| field.kind().as_message().is_some_and(|kind| *kind == method.input()))
+        {
+            let mut entry = DynamicMessage::new(fields.clone());
+            let message = DynamicMessage::decode(method.input(), bytes).unwrap();
+            entry.set_field(&field, prost_reflect::Value::Message(message));
+            self.add("raft_entry", &[0], &entry.encode_to_vec());
+        }
+    }
+
+    fn add_files(&mut self) {
+        let golden = fs::read_dir(repository("crates/clearlane/tests/config")).unwrap();
+        for path in golden.map(|entry| entry.unwrap().path()) {
+            for line in fs::read_to_string(path).unwrap().lines() {
+                if let Some(file) = line.strip_prefix("> file ") {
+                    let text = file.split_once(' ').map(|(_, text)| text).unwrap_or_default();
+                    let text: String = serde_json::from_str(text).unwrap_or_default();
+                    self.add("config_file", &[], text.as_bytes());
+                }
+                if let Some(start) = line.strip_prefix("> start") {
+                    let words: Vec<&str> = start.split_whitespace().collect();
+                    let mut bytes = vec![words.len() as u8];
+                    words.iter().for_each(|word| put_string(&mut bytes, word.as_bytes()));
+                    self.add("arguments", &[], &bytes);
+                }
+            }
+        }
+        let deployed = fs::read_to_string(repository("deploy/clearlane.yml")).unwrap();
+        self.add("config_file", &[], deployed.as_bytes());
+        for text in [
+            "http://127.0.0.1:2379,https://[::1]:2379,unix:///run/a.sock,unixs://localhost:1",
+            "one=http://10.0.0.1:2380,two=http://10.0.0.2:2380,two=https://two.example:2380",
+            "InitialCorruptCheck=true,TxnModeWriteWithSharedBuffer=false,AllAlpha=true",
+        ] {
+            self.add("addresses", &[], text.as_bytes());
+        }
+    }
+
+    fn add_log(&mut self) {
+        let entry = Entry { kind: EntryKind::Normal, term: 2, index: 3, data: "data".into() };
+        let state = HardState { term: 2, vote: 1, commit: 3 };
+        let members = ConfState { voters: vec![1, 2], learners: vec![3], ..ConfState::default() };
+        let snapshot = WalSnapshot { index: 3, term: 2, conf_state: Some(members.clone()) };
+        let metadata = Metadata { node_id: 1, cluster_id: 2 };
+        let messages = [
+            entry.encode(),
+            state.encode(),
+            metadata.encode(),
+            snapshot.encode(),
+            members.encode(),
+        ];
+        for (kind, bytes) in (0..).zip(&messages) {
+            self.add("wal_records", &[kind], bytes);
+        }
+        let urls = ["http://10.0.0.1:2380".to_owned()];
+        for is_learner in [false, true] {
+            let change = MemberChange::add(&urls, is_learner, 7).unwrap();
+            let change = change.to_conf_change(9);
+            self.add("raft_entry", &[1], &change.encode());
+            self.add("raft_entry", &[2], &change.context);
+        }
+        // A snapshot at 0, two entries, a state, a snapshot, and in a second segment one entry.
+        let log = [
+            &[0, 9, 0, 0, 0, 6, 0, 1, 1, 0, 1, b'a', 6, 0, 1, 2, 0, 0, 8, 1, 0, 2][..],
+            &[9, 2, 1, 1, 0, 3, 6, 0, 2, 3, 0, 2, b'b', b'c', 2, 0],
+        ]
+        .concat();
+        assert_eq!(wal_directory::open_all(&log), 2, "from 0 and from the snapshot");
+        self.add("wal_directory", &[], &log);
+        self.add("wal_directory", &[], &log[..22]);
+    }
+
+    fn add_stores(&mut self) {
+        let engine = filled_store();
+        let mut records = Vec::new();
+        for bucket in Bucket::ALL {
+            engine
+                .snapshot()
+                .unwrap()
+                .scan(bucket, clearlane_engine::KeyRange::ALL, &mut |key, value| {
+                    records.push(bucket.index() as u8);
+                    put_string(&mut records, key);
+                    put_string(&mut records, value);
+                    std::ops::ControlFlow::Continue(())
+                })
+                .unwrap();
+        }
+        self.add("store_records", &[], &records);
+        let chunks =
+            all(&mut Exporter::new(engine.snapshot().unwrap()), |from| from.next_chunk().unwrap());
+        // Without what surrounds them: the magic, and of each frame nine bytes and four.
+        let frames = framed(&chunks[1..]);
+        let writer = SnapshotWriter::new(Exporter::new(engine.snapshot().unwrap()));
+        let file = all(&mut writer.unwrap(), |from| from.next_chunk().unwrap()).concat();
+        assert!(snapshot_file::restore(&file, true));
+        self.add("snapshot_file", &[1], &file);
+        self.add("snapshot_file", &[3], &frames);
+        // Fields 1 to 4: a snapshot, to, from, term.
+        let mut message = RaftMessage::decode(&[8, 7, 16, 2, 24, 1, 32, 3]).unwrap();
+        let conf_state = ConfState { voters: vec![1], ..ConfState::default() };
+        message.set_snapshot_position(&LogPosition { index: 1, term: 1, conf_state });
+        self.add("peer_message", &[], &message.encode());
+        let exporter = Exporter::new(engine.snapshot().unwrap());
+        let mut sender = SnapshotSender::new(exporter, message).unwrap();
+        let chunks = all(&mut sender, |from| from.next_chunk().unwrap());
+        assert!(snapshot_stream::receive(&chunks.concat(), 99));
+        self.add("snapshot_stream", &[0, 99], &chunks.concat());
+        let message = &chunks[0][21..chunks[0].len() - 4];
+        let mut built = vec![1, 99];
+        put_string(&mut built, message);
+        self.add("snapshot_stream", &built, &frames);
+    }
+}
+
+fn kv_kind(method: &str) -> Option<u8> {
+    let kinds = ["Range", "Put", "DeleteRange", "Txn", "Compact", "LeaseGrant"];
+    kinds.iter().position(|kind| *kind == method).map(|kind| kind as u8)
+}
+
+fn gateway_number(method: &MethodDescriptor) -> Option<u8> {
+    let name = method.full_name();
+    let number = decoders::gateway_methods().position(|bound| bound.full_name() == name);
+    number.map(|number| number as u8)
+}
+
+fn all<T>(from: &mut T, next: fn(&mut T) -> Option<bytes::Bytes>) -> Vec<bytes::Bytes> {
+    std::iter::from_fn(|| next(from)).collect()
+}
+
+/// The frames as `snapshot_stream` takes them; the trailer is left to it.
+fn framed(chunks: &[bytes::Bytes]) -> Vec<u8> {
+    let mut frames = Vec::new();
+    for chunk in &chunks[..chunks.len() - 1] {
+        frames.push(chunk[0]);
+        put_string(&mut frames, &chunk[9..chunk.len() - 4]);
+    }
+    frames.extend([2, 0, 0]);
+    frames
+}
+
+/// A few puts, one with a lease, and members.
+fn filled_store() -> Arc<dyn Engine> {
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    let pre_commit = AppliedPosition::pre_commit();
+    let config = StoreConfig::new(
+        Arc::clone(&engine),
+        Config::default(),
+        pre_commit,
+        AppliedPosition::default(),
+    );
+    let (store, _) = clearlane_mvcc::open(Era::Clearlane, config).unwrap();
+    let mut txn = store.begin_write().unwrap();
+    txn.put(b"a", b"1", 0).unwrap();
+    txn.put(b"b", b"2", 7).unwrap();
+    txn.put(b"a", b"3", 0).unwrap();
+    let member = br#"{"id":1,"peerURLs":["http://10.0.0.1:2380"],"name":"one"}"#;
+    txn.set(Bucket::Members, b"1", member[..].into()).unwrap();
+    // Fields 1 and 2: the id, and its seconds.
+    txn.set(Bucket::Lease, &7_i64.to_be_bytes(), [8, 7, 16, 60][..].into()).unwrap();
+    let conf_state = ConfState { voters: vec![1], ..ConfState::default() };
+    let conf_state = Arc::new(conf_state);
+    txn.end(AppliedPosition { index: 1, term: 1, conf_state }).unwrap();
+    store.commit().unwrap();
+    engine
+}
