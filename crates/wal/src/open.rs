@@ -196,6 +196,11 @@ fn read_contents(
     if !is_there {
         return Err(no_snapshot(dir, (start, term)));
     }
+    // Each segment begins with the last state: one that was read without it is damaged.
+    if state.commit < start {
+        let why = format!("to start at {start}, the log being committed up to {}", state.commit);
+        return Err(Error::Refused(why));
+    }
     if let Some(begin) = begins.iter().find(|begin| (start + 1..=state.commit).contains(begin)) {
         let why = format!("to start at {start}, the log having begun anew at {begin}");
         return Err(Error::Refused(why));

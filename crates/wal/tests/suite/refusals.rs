@@ -274,3 +274,16 @@ fn a_purge_leaves_what_a_start_needs() {
         Wal::open(Arc::new(disk.after_kill()), &dir(), (11, 1), clearlane_wal::Options::default());
     assert_eq!(keep.unwrap().0.purge(11).unwrap(), 0, "five are kept anyway");
 }
+
+/// A segment begins with the last state. Where that is missing, the log may seem to be committed up
+/// to less than where a start is made.
+#[test]
+fn a_start_at_what_is_not_committed_is_refused() {
+    let disk = disk();
+    let mut wal = create(&disk, options(2048)).unwrap();
+    wal.save(&[entry(1, 1, ""), entry(1, 2, "")], Some(&state(1, 0, 1))).unwrap();
+    save_snapshot(&mut wal, snapshot(2, 1)).unwrap();
+    wal.close().unwrap();
+    assert!(matches!(read(&disk, &dir(), (2, 1)), Err(Error::Refused(_))));
+    assert!(matches!(open(&disk, (2, 1)), Err(Error::Refused(_))));
+}
