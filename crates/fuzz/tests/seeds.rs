@@ -18,7 +18,7 @@ use clearlane_backend::{Config, Era};
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, Engine, MemoryEngine};
 use clearlane_fuzz::input::put_string;
-use clearlane_fuzz::targets::{self, messages, snapshot_file, snapshot_stream, wal_directory};
+use clearlane_fuzz::targets::{self, jwt, messages, snapshot_file, snapshot_stream, wal_directory};
 use clearlane_mvcc::StoreConfig;
 use clearlane_raft::{LogPosition, Message as RaftMessage};
 use clearlane_rpc::decoders;
@@ -187,6 +187,20 @@ impl Seeds {
             let change = change.to_conf_change(9);
             self.add("raft_entry", &[1], &change.encode());
             self.add("raft_entry", &[2], &change.context);
+        }
+        let (header, claims) =
+            (&br#"{"alg":"HS256","typ":"JWT"}"#[..], br#"{"username":"a","revision":1}"#);
+        assert!(jwt::verify_signed(header, claims).is_some());
+        let mut signed = vec![5];
+        put_string(&mut signed, header);
+        self.add("jwt", &signed, claims);
+        let keys = fs::read_dir(repository("crates/auth/tests/keys")).unwrap();
+        for path in keys.map(|entry| entry.unwrap().path()) {
+            for options in ["sign-method=ES256,priv-key=f", "sign-method=RS256,pub-key=f,ttl=5m"] {
+                let mut head = vec![6];
+                put_string(&mut head, options.as_bytes());
+                self.add("jwt", &head, &fs::read(&path).unwrap());
+            }
         }
         // A snapshot at 0, two entries, a state, a snapshot, and in a second segment one entry.
         let log = [

@@ -6,6 +6,7 @@ pub mod config_file;
 pub mod gateway_answer;
 pub mod gateway_request;
 pub mod grpc_frame;
+pub mod jwt;
 pub mod kv_requests;
 pub mod messages;
 pub mod peer_message;
@@ -19,13 +20,14 @@ pub mod wal_records;
 pub type Target = fn(&[u8]);
 
 /// By name, which is that of the file and of the directory in `corpus`.
-pub const ALL: [(&str, Target); 15] = [
+pub const ALL: [(&str, Target); 16] = [
     ("addresses", addresses::target),
     ("arguments", arguments::target),
     ("config_file", config_file::target),
     ("gateway_answer", gateway_answer::target),
     ("gateway_request", gateway_request::target),
     ("grpc_frame", grpc_frame::target),
+    ("jwt", jwt::target),
     ("kv_requests", kv_requests::target),
     ("messages", messages::target),
     ("peer_message", peer_message::target),

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use clearlane_auth::{AuthConfig, AuthInfo, AuthStore};
 use clearlane_backend::{Config, Era};
 use clearlane_contention::Registry;
 use clearlane_engine::{Bucket, Engine, MemoryEngine};
@@ -16,7 +17,7 @@ use clearlane_mvcc::{ReadTxn, StoreConfig};
 use clearlane_proto::etcdserverpb::RangeRequest;
 use clearlane_server::alarms::Alarms;
 use clearlane_server::membership::{LEARNERS_MAX, Members};
-use clearlane_server::{AppliedPosition, apply, auth_store};
+use clearlane_server::{AppliedPosition, apply};
 
 use crate::input::Input;
 
@@ -67,13 +68,17 @@ pub(super) fn start(engine: Arc<dyn Engine>) {
 fn read_buckets(read: &(dyn ReadTxn + '_)) -> clearlane_server::Result<()> {
     Members::load(read, LEARNERS_MAX)?;
     Alarms::load(read)?;
-    for bucket in [Bucket::AuthUsers, Bucket::AuthRoles] {
-        for name in auth_store::names(read, bucket).unwrap_or_default() {
-            let _ = auth_store::user(read, &name);
-            let _ = auth_store::permissions(read, &name);
+    let auth = AuthStore::new(AuthConfig::default(), &Registry::new());
+    if auth.restore(read).is_ok() {
+        let state = auth.state();
+        for user in state.user_names() {
+            let user = AuthInfo { username: user.as_str().into(), revision: state.revision };
+            let _ = state.checker(Some(&user)).read(b"key", b"kez");
+            let _ = state.checker(Some(&user)).admin();
+        }
+        for role in state.role_names() {
+            let _ = state.permissions_of(&role);
         }
     }
-    let _ = auth_store::revision(read);
-    let _ = auth_store::check_can_enable(read);
     Ok(())
 }
