@@ -133,9 +133,8 @@ fn stream_length(file: &mut (impl Read + Seek), checks_sum: bool) -> Result<u64>
     file.seek(SeekFrom::Start(data - LENGTH_BYTES)).map_err(read_error)?;
     file.read_exact(&mut bytes).map_err(read_error)?;
     let stream = u64::from_be_bytes(bytes);
-    if stream.checked_add(LENGTH_BYTES).map(|end| end.next_multiple_of(ALIGNMENT_BYTES))
-        == Some(data)
-    {
+    let end = stream.checked_add(LENGTH_BYTES);
+    if end.and_then(|end| end.checked_next_multiple_of(ALIGNMENT_BYTES)) == Some(data) {
         Ok(stream)
     } else {
         Err(damaged(format!("its stream cannot be {stream} bytes long")))
@@ -163,4 +162,22 @@ fn damaged(why: impl Into<String>) -> Error {
 
 fn read_error(error: io::Error) -> Error {
     damaged(format!("it cannot be read: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use clearlane_engine::MemoryEngine;
+
+    use super::*;
+
+    #[test]
+    fn a_stream_of_any_length_is_refused_if_it_is_not_that_of_the_file() {
+        for length in [0, 504, 505, u64::MAX - 9, u64::MAX - 8, u64::MAX - 7, u64::MAX] {
+            let file = [&[0; 504][..], &length.to_be_bytes()].concat();
+            let refused = restore(&mut Cursor::new(file), Arc::new(MemoryEngine::new()), false);
+            assert!(refused.is_err(), "{length}");
+        }
+    }
 }
