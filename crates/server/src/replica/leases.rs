@@ -64,13 +64,13 @@ impl Replica {
         is_due
     }
 
-    /// For what needs a permission when it is applied. Authentication may be enabled before that,
-    /// if there is a root.
+    /// For what needs a permission when it is applied. Until then authentication may be enabled, by
+    /// entries that this member has in its log and has not applied; then there is a root. A refused
+    /// revocation would not be proposed again.
     fn member_header(&self) -> Option<RequestHeader> {
-        let (has_root, auth_revision) =
-            self.auth.with_state(|state| (state.roles_of(ROOT).is_ok(), state.revision));
+        let auth_revision = self.auth.with_state(|state| state.revision);
         let username = ROOT.to_owned();
-        has_root.then(|| RequestHeader { username, auth_revision, ..RequestHeader::default() })
+        Some(RequestHeader { username, auth_revision, ..RequestHeader::default() })
     }
 
     /// Proposes what no request waits for. Returns whether raft has accepted it.
