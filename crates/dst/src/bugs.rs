@@ -20,6 +20,7 @@ use clearlane_wal::{Entry, EntryKind, HardState};
 use protobuf::Message as _;
 use raft::eraftpb::{self, MessageType};
 
+use crate::auth_bugs::{AuthBug, StoreBefore};
 use crate::checkers::requests::RequestChecker;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,10 +48,24 @@ pub enum Bug {
     /// A snapshot is reported to raft as installed before the apply loop has installed it.
     InstallNotAwaited,
     CompletedTwice,
+    /// The permission for a write is checked when it is proposed, and not when it is applied.
+    PermissionOnlyProposed,
+    /// An entry is applied although users have changed since it was proposed.
+    AuthRevisionIgnored,
+    /// A member goes on with its users when it installs a snapshot.
+    AuthNotInstalled,
+    /// A read is answered although users have changed since its permission was checked.
+    RevisionNotCompared,
+    /// The permission for a linearizable read is checked before the member is fresh enough.
+    AuthorizedBeforeWait,
+    /// Tokens are good after the password was changed.
+    TokensOutlivePasswords,
+    /// The leader's revocation of a lease that has run out names no user.
+    RevocationUnnamed,
 }
 
 impl Bug {
-    pub const ALL: [(Bug, &str); 12] = [
+    pub const ALL: [(Bug, &str); 19] = [
         (Bug::AcknowledgeBeforeSync, "acknowledge-before-sync"),
         (Bug::ReusedReadId, "reused-read-id"),
         (Bug::SkippedQuorumCheck, "skipped-quorum-check"),
@@ -63,7 +78,19 @@ impl Bug {
         (Bug::ConfStateTooLate, "conf-state-too-late"),
         (Bug::InstallNotAwaited, "install-not-awaited"),
         (Bug::CompletedTwice, "completed-twice"),
+        (Bug::PermissionOnlyProposed, "permission-only-proposed"),
+        (Bug::AuthRevisionIgnored, "auth-revision-ignored"),
+        (Bug::AuthNotInstalled, "auth-not-installed"),
+        (Bug::RevisionNotCompared, "revision-not-compared"),
+        (Bug::AuthorizedBeforeWait, "authorized-before-wait"),
+        (Bug::TokensOutlivePasswords, "tokens-outlive-passwords"),
+        (Bug::RevocationUnnamed, "revocation-unnamed"),
     ];
+
+    /// Needs a run with users.
+    pub fn is_about_users(self) -> bool {
+        self >= Bug::PermissionOnlyProposed
+    }
 }
 
 /// A `MsgTimeoutNow` that the leader's raft did not send, so the leader's lease goes on.
@@ -87,6 +114,7 @@ pub struct PlantedBug {
     term_and_vote: (u64, u64),
     /// Reads that were answered before the replica has seen them.
     answered_reads: Completions,
+    auth: AuthBug,
 }
 
 impl PlantedBug {
@@ -242,6 +270,24 @@ impl PlantedBug {
             self.has_applied_twice = true;
         }
         Ok(())
+    }
+
+    /// As all members, and the checkers, are to see it.
+    pub fn alter_committed(&self, work: &mut ToApply) {
+        AuthBug::alter_committed(self.bug, work);
+    }
+
+    pub fn alter_work(&self, work: &mut ToApply) {
+        AuthBug::alter_work(self.bug, work);
+    }
+
+    pub fn after_apply(
+        &mut self,
+        applier: (&Applier, &StoreBefore),
+        ready: &ApplyReady,
+        entries: &[Entry],
+    ) {
+        self.auth.after_step(self.bug, applier, ready, entries);
     }
 
     pub fn alter_applied(&self, ready: &mut ApplyReady) {

@@ -7,6 +7,7 @@ use clearlane_wal::Entry;
 
 use crate::checkers::acknowledged::{check_store, check_writes};
 use crate::checkers::agreement::Agreement;
+use crate::checkers::auth::{AuthPromises, check_effects};
 use crate::checkers::committed::Committed;
 use crate::checkers::committed_model::CommittedModel;
 use crate::checkers::leases::LeasePromises;
@@ -24,6 +25,7 @@ pub struct InvariantChecker {
     /// Request id and revision.
     pub acknowledged: Vec<(u64, i64)>,
     pub lease_promises: LeasePromises,
+    pub auth: AuthPromises,
     revisions: Revisions,
 }
 
@@ -51,6 +53,9 @@ impl InvariantChecker {
                 self.lease_promises.on_revoke(now, request, id)?;
             }
         }
+        if let (Some(first), Some(last)) = (entries.first(), entries.last()) {
+            check_effects(member, (first.index, last.index), changes.len(), &self.model)?;
+        }
         for (revision, changes) in changes {
             self.revisions.on_notify(member, *revision, changes.len())?;
         }
@@ -70,6 +75,12 @@ impl InvariantChecker {
     ) -> CheckResult {
         check_writes(&self.acknowledged, &self.model)?;
         serializable::check(operations, &self.model)?;
+        for (operation, id) in ids {
+            let is_acknowledged = operations[*operation].reply().is_some();
+            if let Some(place) = self.model.applied_request(*id).filter(|_| is_acknowledged) {
+                self.auth.check_write(*operation, place.index)?;
+            }
+        }
         let made = |(number, id): (&usize, &u64)| {
             let place = self.model.applied_request(*id).filter(|place| place.changed)?;
             Some((place.revision, *number))

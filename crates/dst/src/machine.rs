@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clearlane_auth::{AuthConfig, TokenConfig};
 use clearlane_backend::Config;
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::{CompactionJob, HashKv, RangeOptions, Store};
@@ -25,6 +26,7 @@ use clearlane_wal::files::{Fault, SimulatedDisk};
 use clearlane_wal::group_commit::{Batch, BatchResult};
 use clearlane_wal::{Entry, Metadata, Wal};
 
+use crate::auth_proposals::BCRYPT_COST;
 use crate::bugs::PlantedBug;
 use crate::checkers::requests::RequestChecker;
 use crate::event_queue::{Clock, MILLISECOND, Micros};
@@ -90,6 +92,12 @@ pub struct RunningMember {
     pub compactions: VecDeque<CompactionJob>,
 }
 
+fn auth_config(config: &RunConfig) -> AuthConfig {
+    let Some(ttl) = config.token_ttl else { return AuthConfig::default() };
+    let tokens = TokenConfig::Simple { ttl: Duration::from_micros(ttl) };
+    AuthConfig { tokens, bcrypt_cost: BCRYPT_COST }
+}
+
 pub fn member_description(id: u64) -> Member {
     let peer_urls = vec![peer_url(id)];
     Member { id, peer_urls, name: format!("m{id}"), ..Member::default() }
@@ -143,6 +151,7 @@ impl Machine {
             catch_up_entries: config.catch_up_entries,
             catch_up_bytes: u64::MAX,
             lease_checkpoint_interval: config.lease_checkpoint_interval.map(Duration::from_micros),
+            auth: auth_config(config),
             ..ReplicaConfig::new(0, START_UNIX_MS + self.clock.read(now) / MILLISECOND)
         };
         planted_bug.alter_config(&mut replica_config);

@@ -12,6 +12,8 @@ use clearlane_proto::etcdserverpb::{
 };
 use prost::Message;
 
+use crate::auth_model::{Access, AuthOp, KeySpan, NamedUser};
+use crate::auth_proposals::{decode_auth_op, encode_auth_op};
 use crate::history::Request;
 use crate::lease_model::{LEASE_KEY_PREFIX, LeaseOp};
 
@@ -27,6 +29,7 @@ pub enum Proposal {
     Client(Request),
     /// Of a lease client or the leader.
     Lease(LeaseOp),
+    Auth(AuthOp),
     /// The revision up to which to compact.
     Compact(i64),
     /// A linearizable read in read mode `log`, which is an entry.
@@ -50,6 +53,7 @@ pub fn encode(proposal: &Proposal) -> InternalRaftRequest {
         Proposal::LogRead => out.range = Some(RangeRequest::default()),
         Proposal::Client(request) => encode_request(request, &mut out),
         Proposal::Lease(op) => encode_lease_op(op, &mut out),
+        Proposal::Auth(op) => encode_auth_op(op, &mut out),
     }
     out
 }
@@ -115,15 +119,31 @@ fn compare(key: &str, expected: Option<&str>) -> Compare {
     }
 }
 
-/// The request id and the proposal; `None` for an entry that no simulated client proposes.
-pub fn decode(data: &Bytes) -> Option<(u64, Proposal)> {
+/// The meaning of an entry, with what its header says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proposed {
+    pub id: u64,
+    pub user: NamedUser,
+    pub proposal: Proposal,
+}
+
+/// `None` for an entry that no simulated client proposes.
+pub fn decode(data: &Bytes) -> Option<Proposed> {
     let message = InternalRaftRequest::decode(data.clone()).ok()?;
-    let id = message.header.as_ref()?.id;
+    let header = message.header.clone()?;
+    let user = NamedUser { name: header.username, revision: header.auth_revision };
+    Some(Proposed { id: header.id, user, proposal: decode_proposal(message)? })
+}
+
+fn decode_proposal(message: InternalRaftRequest) -> Option<Proposal> {
+    if let Some(op) = decode_auth_op(&message) {
+        return Some(Proposal::Auth(op));
+    }
     if let Some(op) = decode_lease_op(&message) {
-        return Some((id, Proposal::Lease(op)));
+        return Some(Proposal::Lease(op));
     }
     let InternalRaftRequest { put, delete_range, txn, compaction, range, .. } = message;
-    let proposal = match (put, delete_range, txn, compaction, range) {
+    Some(match (put, delete_range, txn, compaction, range) {
         (Some(put), None, None, None, None) => {
             Proposal::Client(Request::Put { key: text(&put.key)?, value: text(&put.value)? })
         }
@@ -136,8 +156,23 @@ pub fn decode(data: &Bytes) -> Option<(u64, Proposal)> {
             Proposal::LogRead
         }
         _ => return None,
-    };
-    Some((id, proposal))
+    })
+}
+
+/// What the entry of a client's request does with keys: as it was encoded.
+pub fn needs_of(request: &Request) -> Vec<(Access, KeySpan)> {
+    let one = |key: &str| KeySpan::new(key.as_bytes(), b"");
+    match request {
+        Request::Read { key, .. } => {
+            let RangeRequest { key, range_end, .. } = range(key.as_deref(), false);
+            vec![(Access::Read, KeySpan::new(&key, &range_end))]
+        }
+        Request::Put { key, .. }
+        | Request::Delete { key }
+        | Request::CompareAndSwap { key, .. } => {
+            vec![(Access::Write, one(key)), (Access::Read, one(key))]
+        }
+    }
 }
 
 fn decode_lease_op(message: &InternalRaftRequest) -> Option<LeaseOp> {

@@ -45,6 +45,8 @@ pub struct RunConfig {
     pub fault_phase: Micros,
     /// Whether members may be removed until one is left.
     pub can_lose_members: bool,
+    /// For how long a simple token lives; `None`: the run has no users.
+    pub token_ttl: Option<Micros>,
 }
 
 impl RunConfig {
@@ -92,7 +94,16 @@ impl RunConfig {
             fault_phase: rng.between(8, 30) * SECOND,
             lease_checkpoint_interval: rng.permille(300).then_some(2 * SECOND),
             can_lose_members: rng.permille(150),
+            token_ttl: None,
         }
+    }
+
+    /// Every fourth run has users, and each with a bug that is about them. `rng` draws nothing else:
+    /// all other runs are as they would be without users.
+    pub fn add_users(&mut self, rng: &mut Rng) {
+        let ttl = rng.between(2, 30) * SECOND;
+        let has_users = self.bug.map_or(rng.permille(250), Bug::is_about_users);
+        self.token_ttl = has_users.then_some(ttl);
     }
 
     /// Whether a sole voter serves linearizable reads without ReadIndex, as in the server.

@@ -123,6 +123,11 @@ fn fixed_seeds_break_no_rule() {
         ("members that came", sum(|report| report.metrics.members_added)),
         ("leases that were kept alive", sum(|report| report.metrics.lease_keep_alives)),
         ("leases that ran out", sum(|report| report.metrics.expired_leases)),
+        ("changes of users", sum(|report| report.metrics.auth_changes)),
+        ("reads of users", sum(|report| report.metrics.user_reads)),
+        ("requests that were refused", sum(|report| report.metrics.refused_requests)),
+        ("used tokens", sum(|report| report.metrics.used_tokens)),
+        ("tokens that were waited for", sum(|report| report.metrics.token_waits)),
         ("members that left", sum(|report| report.metrics.members_removed)),
         ("reads of a member that is alone", sum(|report| report.metrics.sole_voter_reads)),
     ] {
@@ -250,4 +255,46 @@ fn install_not_awaited_is_found() {
 #[test]
 fn completed_twice_is_found() {
     assert_found(Bug::CompletedTwice, &[Rule::Requests]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn permission_only_proposed_is_found() {
+    assert_found(Bug::PermissionOnlyProposed, &[Rule::Permissions]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn auth_revision_ignored_is_found() {
+    assert_found(Bug::AuthRevisionIgnored, &[Rule::Permissions]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn auth_not_installed_is_found() {
+    assert_found(Bug::AuthNotInstalled, &[Rule::AuthState]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn revision_not_compared_is_found() {
+    assert_found(Bug::RevisionNotCompared, &[Rule::Permissions]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn authorized_before_wait_is_found() {
+    assert_found(Bug::AuthorizedBeforeWait, &[Rule::Revocation]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn tokens_outlive_passwords_is_found() {
+    assert_found(Bug::TokensOutlivePasswords, &[Rule::Tokens]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn revocation_unnamed_is_found() {
+    assert_found(Bug::RevocationUnnamed, &[Rule::Progress]);
 }

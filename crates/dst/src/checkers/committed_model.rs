@@ -4,13 +4,16 @@
 //! applies them. So the contents of any store at any revision are known without reading a store.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
+use clearlane_auth::AuthRejection;
 use clearlane_wal::{Entry, EntryKind};
 
 use super::{Rule, Violation};
+use crate::auth_model::{Access, AuthModel, AuthOp, KeySpan, NamedUser};
 use crate::history::StoreModel;
 use crate::lease_model::{LeaseModel, LeaseOp};
-use crate::proposals::{self, Proposal};
+use crate::proposals::{self, Proposal, Proposed, needs_of};
 
 #[derive(Debug)]
 pub struct CommittedModel {
@@ -21,6 +24,13 @@ pub struct CommittedModel {
     leases: LeaseModel,
     /// Only at the indexes that changed a lease.
     leases_by_index: BTreeMap<u64, LeaseModel>,
+    auth: AuthModel,
+    /// Only at the indexes that changed it.
+    auth_by_index: BTreeMap<u64, Rc<AuthModel>>,
+    /// By index: what was refused because of its user.
+    refused: BTreeMap<u64, AuthRejection>,
+    /// The indexes of entries whose user was checked.
+    checked: BTreeSet<u64>,
     /// Made by lease clients.
     pub(crate) lease_revisions: BTreeSet<i64>,
 }
@@ -44,6 +54,10 @@ impl Default for CommittedModel {
             requests: BTreeMap::new(),
             leases: LeaseModel::default(),
             leases_by_index: BTreeMap::from([(0, LeaseModel::default())]),
+            auth: AuthModel::default(),
+            auth_by_index: BTreeMap::from([(0, Rc::default())]),
+            refused: BTreeMap::new(),
+            checked: BTreeSet::new(),
             lease_revisions: BTreeSet::new(),
         }
     }
@@ -55,18 +69,14 @@ impl CommittedModel {
         let mut told = None;
         if entry.kind == EntryKind::Normal && !entry.data.is_empty() {
             let index = entry.index;
-            let Some((id, proposal)) = proposals::decode(&entry.data) else {
+            let Some(proposed) = proposals::decode(&entry.data) else {
                 let seen = format!("entry {index} is nothing that a client has asked for");
                 return Err(Violation::new(Rule::Committed, seen));
             };
-            let before = self.state.revision;
-            match &proposal {
-                Proposal::Client(request) => drop(self.state.apply(request)),
-                Proposal::Lease(op) => {
-                    self.apply_lease_op(index, op);
-                    told = Some((id, op.clone()));
-                }
-                Proposal::Compact(_) | Proposal::LogRead => {}
+            let (id, before) = (proposed.id, self.state.revision);
+            match self.apply_proposal(index, &proposed) {
+                Ok(op) => told = op.map(|op| (id, op)),
+                Err(refused) => drop(self.refused.insert(index, refused)),
             }
             let revision = self.state.revision;
             let place = AppliedRequest { index, revision, changed: revision > before };
@@ -78,6 +88,70 @@ impl CommittedModel {
         }
         self.revision_by_index.insert(entry.index, self.state.revision);
         Ok(told)
+    }
+
+    fn apply_proposal(
+        &mut self,
+        index: u64,
+        Proposed { user, proposal, .. }: &Proposed,
+    ) -> Result<Option<LeaseOp>, AuthRejection> {
+        if self.auth.enabled {
+            self.checked.insert(index);
+        }
+        match proposal {
+            Proposal::Client(request) => {
+                self.auth.check_keys(user, &needs_of(request))?;
+                self.state.apply(request);
+            }
+            Proposal::Lease(op) => {
+                if !matches!(op, LeaseOp::Revoke(_)) || self.auth.check_admin(user).is_err() {
+                    self.auth.check_keys(user, &self.lease_op_needs(user, op))?;
+                }
+                self.apply_lease_op(index, op);
+                return Ok(Some(op.clone()));
+            }
+            Proposal::Auth(op) => {
+                if !matches!(op, AuthOp::Authenticate { .. }) {
+                    self.auth.check_admin(user)?;
+                }
+                self.auth.apply(index, op)?;
+                self.auth_by_index.insert(index, Rc::new(self.auth.clone()));
+            }
+            Proposal::Compact(_) | Proposal::LogRead => {}
+        }
+        Ok(None)
+    }
+
+    /// Beside its own key, each key of a lease; a user with the role `root` may do all with leases.
+    fn lease_op_needs(&self, user: &NamedUser, op: &LeaseOp) -> Vec<(Access, KeySpan)> {
+        let write = |key: &str| (Access::Write, KeySpan::new(key.as_bytes(), b""));
+        let of_lease = |of: i64| {
+            let keys = self.leases.keys.iter().filter(move |(_, lease)| of != 0 && **lease == of);
+            keys.map(|(key, _)| write(key))
+        };
+        match op {
+            LeaseOp::Put { key, lease } => {
+                let all = [write(key)].into_iter().chain(of_lease(*lease));
+                let count = if self.auth.check_admin(user).is_ok() { 1 } else { usize::MAX };
+                all.take(count).collect()
+            }
+            LeaseOp::Revoke(lease) => of_lease(*lease).collect(),
+            LeaseOp::Grant { .. } | LeaseOp::Checkpoint(_) => Vec::new(),
+        }
+    }
+
+    /// Users and roles of a member that has applied `index`.
+    pub fn auth_at(&self, index: u64) -> &Rc<AuthModel> {
+        self.auth_by_index.range(..=index).next_back().expect("there is one at 0").1
+    }
+
+    /// Why the entry is refused to its user.
+    pub fn refusal(&self, index: u64) -> Option<AuthRejection> {
+        self.refused.get(&index).copied()
+    }
+
+    pub fn is_user_checked(&self, index: u64) -> bool {
+        self.checked.contains(&index)
     }
 
     fn apply_lease_op(&mut self, index: u64, op: &LeaseOp) {

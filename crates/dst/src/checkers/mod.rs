@@ -2,7 +2,7 @@
 //!
 //! [`linearizability`] looks only at replies, and [`serializable`] at old reads and what was
 //! committed. The others look inside of the members: [`acknowledged`], [`committed`],
-//! [`agreement`], [`revisions`], [`leases`], [`requests`]. [`committed_model`] is no rule, but what
+//! [`agreement`], [`revisions`], [`leases`], [`requests`], [`auth`]. [`committed_model`] is no rule, but what
 //! they compare with.
 
 pub mod linearizability;
@@ -14,6 +14,7 @@ pub mod agreement;
 pub mod revisions;
 pub mod leases;
 pub mod requests;
+pub mod auth;
 
 use std::fmt;
 
@@ -29,6 +30,10 @@ pub enum Rule {
     Members,
     Leases,
     Requests,
+    AuthState,
+    Permissions,
+    Revocation,
+    Tokens,
     /// A member stops, refuses to start, or fails an assertion.
     Running,
     /// The cluster works after the end of all faults.

@@ -30,6 +30,10 @@ impl RequestChecker {
             .map(|()| before.is_none())
     }
 
+    pub fn entry_of(&self, request: RequestId) -> Option<u64> {
+        self.proposed.get(&request).copied()
+    }
+
     pub fn proposed_as(&self, entry: u64) -> Option<RequestId> {
         let found = self.proposed.iter().find(|(_, proposed)| **proposed == entry);
         found.map(|(request, _)| *request)

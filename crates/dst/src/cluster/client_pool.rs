@@ -10,6 +10,8 @@ use clearlane_server::replica::{
     Completions, NO_DEADLINE, ROUND_LENGTH, ReplicaInput, RequestId, RequestOutcome as Heard,
 };
 
+use super::auth_clients::Login;
+use super::user_requests::PermittedRead;
 use super::{Cluster, Event, MemberEvent as Step, member_failed};
 use crate::checkers::CheckResult;
 use crate::clients::Client;
@@ -26,14 +28,39 @@ pub(super) const LAST_CLIENT: u64 = 0;
 #[derive(Debug)]
 pub(super) enum RequestWaiter {
     Operation(usize),
-    KeepAlive { lease: i64, since: Micros },
-    LeaseOp { is_revoke: bool },
+    KeepAlive {
+        lease: i64,
+        since: Micros,
+    },
+    LeaseOp {
+        is_revoke: bool,
+    },
+    /// A change of users or roles; `entry` is the id under which it was proposed.
+    AuthOp {
+        entry: Option<u64>,
+    },
+    /// A read index, in front of the comparison of a password.
+    Login(Login),
+    /// The entry that assigns a token, and the auth revision at which the password was right.
+    Token {
+        login: Login,
+        revision: u64,
+    },
+    /// A read index, for the entry of the operation's token.
+    TokenWait(usize),
+    /// A read index that should have come first.
+    LateWait(Box<PermittedRead>),
     Ignored,
 }
 
 impl RequestWaiter {
     fn operation(&self) -> Option<usize> {
-        if let RequestWaiter::Operation(operation) = self { Some(*operation) } else { None }
+        match self {
+            RequestWaiter::Operation(operation) | RequestWaiter::TokenWait(operation) => {
+                Some(*operation)
+            }
+            _ => None,
+        }
     }
 }
 
@@ -74,12 +101,16 @@ impl ClientPool {
 
     /// Returns whether the request revokes a lease.
     pub(super) fn on_proposed(&mut self, member: u64, request: RequestId, id: u64) -> bool {
-        match self.waiters.get(&(member, request)) {
+        match self.waiters.get_mut(&(member, request)) {
             Some(RequestWaiter::Operation(operation)) => {
                 self.proposal_ids.insert(*operation, id);
                 false
             }
             Some(RequestWaiter::LeaseOp { is_revoke }) => *is_revoke,
+            Some(RequestWaiter::AuthOp { entry }) => {
+                *entry = Some(id);
+                false
+            }
             _ => false,
         }
     }
@@ -118,6 +149,10 @@ impl Cluster {
         let now = self.events.now();
         let operation = self.clients.history.operations.len();
         client.pending_operation = Some(operation);
+        if let Some(auth) = &mut self.auth {
+            auth.choose_credentials(operation, id);
+            self.checker.auth.on_invoke(operation);
+        }
         let line = format_args!("client {id} wants #{operation} from {member}: {request:?}");
         self.trace.record(now, line);
         self.clients.history.invoke(now, id, member, request);
@@ -133,6 +168,9 @@ impl Cluster {
             self.send_reply(number, OperationOutcome::Rejected);
             return Ok(());
         };
+        if self.auth.is_some() {
+            return self.serve_user(number);
+        }
         let waiter = RequestWaiter::Operation(number);
         match &request {
             Request::Read { key, serializable } if *serializable || running.can_read_locally => {
@@ -254,7 +292,11 @@ impl Cluster {
                 return Ok(());
             }
             RequestWaiter::LeaseOp { .. } | RequestWaiter::Ignored => return Ok(()),
+            other => return self.on_auth_outcome(id, other, outcome),
         };
+        if self.auth.is_some() && matches!(outcome, Heard::ReadReady(_)) {
+            return self.begin_user_step(id, number);
+        }
         let request = &self.clients.history.operations[number].request;
         let outcome = match (outcome, request) {
             (Heard::ReadReady(_), Request::Read { key, .. }) => {
@@ -273,7 +315,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn send_reply(&mut self, operation: usize, outcome: OperationOutcome) {
+    pub(super) fn send_reply(&mut self, operation: usize, outcome: OperationOutcome) {
         let wait = self.client_delay();
         self.events.schedule(wait, Event::ReplyArrives(operation, outcome));
     }

@@ -40,6 +40,7 @@ impl Cluster {
         self.checker.on_store_opened(id, index)?;
         self.checker.check_records(id, index, &holds)?;
         self.check_leases(id, index)?;
+        self.check_auth(id, index, true)?;
         self.trace_line(format_args!("{id} starts at {index}"));
         let wait = self.rng.between(0, 100 * MILLISECOND);
         self.events.schedule(wait, tick_event(id, incarnation));

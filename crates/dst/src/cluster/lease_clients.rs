@@ -12,7 +12,6 @@ use super::{Cluster, Event};
 use crate::event_queue::{MILLISECOND, Micros, SECOND};
 use crate::lease_model::{LEASE_KEY_PREFIX, LeaseOp};
 use crate::machine::Machine;
-use crate::proposals::{Proposal, encode};
 use crate::rng::Rng;
 
 /// Lease clients use this number of the newest leases.
@@ -102,11 +101,6 @@ impl Cluster {
             }
             Renewal::NotFound | Renewal::NotLeading => {}
         }
-    }
-
-    fn propose_lease_op(&mut self, member: u64, op: LeaseOp) {
-        let waiter = RequestWaiter::LeaseOp { is_revoke: matches!(op, LeaseOp::Revoke(_)) };
-        self.propose(member, waiter, encode(&Proposal::Lease(op)));
     }
 
     /// None is kept alive at the end, so all must expire.

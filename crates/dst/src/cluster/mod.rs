@@ -8,8 +8,8 @@
 //! ```
 //!
 //! [`ready`] polls a member's replica and turns its outputs into events, at moments drawn from the
-//! seed. [`snapshot_transfer`], [`client_pool`], [`lease_clients`], [`fault_injection`] and
-//! [`message_triggers`] have their events each; [`quiet`] is the end of a run.
+//! seed. [`snapshot_transfer`], [`client_pool`], [`lease_clients`], [`auth_clients`],
+//! [`user_requests`], [`fault_injection`] and [`message_triggers`] have their events each; [`quiet`] is the end of a run.
 
 mod message_triggers;
 mod ready;
@@ -18,6 +18,8 @@ mod fault_injection;
 mod client_pool;
 mod quiet;
 mod lease_clients;
+mod auth_clients;
+mod user_requests;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -27,11 +29,13 @@ use clearlane_server::AppliedPosition;
 use clearlane_server::replica::ReplicaInput as RaftInput;
 use clearlane_wal::group_commit::{Batch, BatchResult};
 
+use self::auth_clients::{AuthClients, Login};
 use self::client_pool::ClientPool;
 use self::lease_clients::LeaseClients;
 use self::message_triggers::MessageTriggers;
 use self::quiet::QuietPhase;
 use self::snapshot_transfer::SnapshotTransfer;
+use self::user_requests::PermittedRead;
 use crate::bugs::Bug;
 use crate::checkers::{CheckResult, Rule, Violation};
 use crate::effect_hash::EffectHash;
@@ -67,6 +71,7 @@ enum Event {
     ReplyArrives(usize, OperationOutcome),
     ClientTimeout(usize),
     LeaseClient,
+    AuthClient,
     Fault,
     Partition(Partition, Micros),
     PowerCut(u64, Micros),
@@ -98,6 +103,10 @@ enum MemberEvent {
     Unreachable(u64),
     /// The client of the operation has stopped waiting.
     CancelRequest(usize),
+    /// The auth revision at which the password was right.
+    PasswordChecked(Login, u64),
+    ReadForUser(Box<PermittedRead>),
+    CompareAuthRevision(Box<PermittedRead>),
 }
 
 impl MemberEvent {
@@ -118,6 +127,9 @@ impl MemberEvent {
             MemberEvent::SnapshotSent(_, false) => "hears that a copy has not arrived",
             MemberEvent::Unreachable(_) => "hears that a member is out of reach",
             MemberEvent::CancelRequest(_) => "hears that a client gives up",
+            MemberEvent::PasswordChecked(..) => "has compared a password",
+            MemberEvent::ReadForUser(_) => "reads for a user",
+            MemberEvent::CompareAuthRevision(_) => "compares the auth revision",
         }
     }
 }
@@ -144,6 +156,8 @@ pub struct Cluster {
     snapshot_transfers: BTreeMap<u64, SnapshotTransfer>,
     clients: ClientPool,
     lease_clients: LeaseClients,
+    /// In a run with users.
+    auth: Option<AuthClients>,
     checker: InvariantChecker,
     quiet: QuietPhase,
     message_triggers: MessageTriggers,
@@ -172,12 +186,23 @@ pub struct RunMetrics {
     pub quorums_removed: u64,
     /// Linearizable reads of a sole voter.
     pub sole_voter_reads: u64,
+    /// Acknowledged changes of users and roles.
+    pub auth_changes: u64,
+    /// Reads whose user was checked, or not yet.
+    pub user_reads: u64,
+    /// Requests that were refused before they were proposed or read.
+    pub refused_requests: u64,
+    pub used_tokens: u64,
+    /// Requests with a token whose entry was not applied yet.
+    pub token_waits: u64,
 }
 
 impl Cluster {
     pub fn new(options: &SeedOptions) -> Cluster {
         let mut rng = Rng::new(options.seed ^ options.members << 56);
-        let config = RunConfig::random(&mut rng.split(), options.bug);
+        let mut config = RunConfig::random(&mut rng.split(), options.bug);
+        let mut auth_rng = Rng::new(!(options.seed ^ options.members << 56));
+        config.add_users(&mut auth_rng);
         let voters_min = match config.can_lose_members {
             true => 1,
             false => (options.members as usize).saturating_sub(1).max(3),
@@ -206,6 +231,7 @@ impl Cluster {
             snapshot_transfers: BTreeMap::new(),
             clients: users,
             lease_clients,
+            auth: config.token_ttl.map(|_| AuthClients::new(auth_rng)),
             checker: InvariantChecker::default(),
             quiet: QuietPhase::default(),
             message_triggers: MessageTriggers::default(),
@@ -231,6 +257,7 @@ impl Cluster {
         self.trace_line(format_args!("{:?}", self.config.clone()));
         self.plan_clients();
         self.plan_lease_client();
+        self.plan_auth_clients();
         let pause = self.faults.pause();
         // Faults begin after the first election.
         self.events.schedule(2 * SECOND + pause, Event::Fault);
@@ -252,6 +279,10 @@ impl Cluster {
         self.metrics.terms_with_leader = self.checker.agreement.leader_by_term.len() as u64;
         self.metrics.lease_keep_alives = self.checker.lease_promises.keep_alives;
         self.metrics.expired_leases = self.checker.lease_promises.expired;
+        let auth = &self.checker.auth;
+        self.metrics.user_reads = auth.user_reads;
+        self.metrics.refused_requests = auth.refused_requests;
+        self.metrics.used_tokens = auth.used_tokens;
         self.metrics.compared_hashes = self.checker.agreement.compared_hashes;
         self.metrics
     }
@@ -279,6 +310,7 @@ impl Cluster {
             Event::RestoreLinks(links) => self.network.restore(&links),
             Event::EndNetworkFaults => self.network.faults = self.config.network_faults,
             Event::LeaseClient => self.run_lease_client(),
+            Event::AuthClient => self.run_auth_client(),
             Event::Fault => self.inject_next_fault(),
             Event::EndFaults => self.begin_quiet_phase(),
         }
@@ -325,6 +357,14 @@ impl Cluster {
             MemberEvent::CancelRequest(operation) => {
                 self.cancel_request(id, operation);
                 return Ok(());
+            }
+            MemberEvent::PasswordChecked(login, revision) => {
+                self.propose_login(id, login, revision);
+                return Ok(());
+            }
+            MemberEvent::ReadForUser(read) => return self.read_for_user(id, read),
+            MemberEvent::CompareAuthRevision(read) => {
+                return self.compare_auth_revision(id, *read);
             }
             MemberEvent::Tick => {
                 core.tick();

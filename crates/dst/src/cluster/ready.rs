@@ -7,6 +7,7 @@ use clearlane_backend::DroppedStates;
 use clearlane_mvcc::{Changes, CompactionJob, Store};
 use clearlane_raft::{Error, Leadership, Message, Role};
 use clearlane_server::AppliedPosition;
+use clearlane_server::apply::RequestRejection;
 use clearlane_server::replica::{
     ApplyReady, ApplyReadyHandler, ApplyReport, Completions, NewStore, ReplicaInput as RaftInput,
     ReplicaReady, ReplicaReadyHandler, RequestOutcome, SlowEntry, ToApply,
@@ -15,6 +16,7 @@ use clearlane_wal::Entry;
 use clearlane_wal::group_commit::Batch;
 
 use super::{Cluster, Event, MemberEvent, member_failed};
+use crate::checkers::auth::check_outcome;
 use crate::checkers::leases::check_leases;
 use crate::checkers::{CheckResult, Rule};
 use crate::event_queue::MILLISECOND;
@@ -165,6 +167,8 @@ impl Cluster {
         }
         self.checker.check_applied(self.events.now(), id, entries, &outputs.changes)?;
         self.checker.agreement.check_members(id, index, &raft, &table)?;
+        let report = &outputs.report;
+        self.check_auth(id, index, is_replaced || report.has_auth_changed)?;
         match is_replaced || !entries.is_empty() {
             true => self.check_store(id, index, &*store, !outputs.compactions.is_empty()),
             false => Ok(()),
@@ -173,6 +177,9 @@ impl Cluster {
 
     /// Each request gets one outcome, and only when the store shows what the outcome claims.
     fn check_completions(&mut self, id: u64, completions: &Completions) -> CheckResult {
+        if self.auth.is_some() {
+            self.check_refusals(id, completions)?;
+        }
         let Some(running) = self.running_mut(id) else { return Ok(()) };
         let shows = running.applier.store.begin_read().revision();
         for (request, outcome) in completions {
@@ -181,6 +188,24 @@ impl Cluster {
                 _ => None,
             };
             running.request_checker.on_complete(id, *request, revision, shows)?;
+        }
+        Ok(())
+    }
+
+    /// What is answered about the users of entries.
+    fn check_refusals(&self, id: u64, completions: &Completions) -> CheckResult {
+        let Some(running) = self.running(id) else { return Ok(()) };
+        for (request, outcome) in completions {
+            let refused = match outcome {
+                RequestOutcome::Applied(Err(RequestRejection::Auth(refused))) => Some(*refused),
+                RequestOutcome::Applied(_) => None,
+                _ => continue,
+            };
+            let entry = running.request_checker.entry_of(*request);
+            let place = entry.and_then(|entry| self.checker.model.applied_request(entry));
+            if let Some(place) = place {
+                check_outcome(id, place.index, refused, &self.checker.model)?;
+            }
         }
         Ok(())
     }
@@ -297,6 +322,7 @@ impl Cluster {
         let time = machine.clock.elapsed(now);
         let Some(running) = &mut machine.running else { return Ok(()) };
         running.applier.leases.forget_ended();
+        running.applier.auth.expire_tokens(time);
         let store = &running.applier.store;
         let committed =
             if is_timer { store.commit_if_due(time) } else { store.commit().map(|()| true) };
@@ -357,12 +383,15 @@ fn poll_replica(
 fn step_applier(running: &mut RunningMember) -> clearlane_server::Result<(ApplyReady, Vec<Entry>)> {
     let RunningMember { applier, planted_bug, unapplied, .. } = running;
     planted_bug.before_apply(applier, unapplied)?;
+    let before = Arc::clone(&applier.store);
     let mut ready = applier.step()?;
     ready.make_deferred_reads()?;
     planted_bug.alter_applied(&mut ready);
     let index = applier.applied_position.index;
     let count = unapplied.partition_point(|entry| entry.index <= index);
-    Ok((ready, unapplied.drain(..count).collect()))
+    let entries: Vec<Entry> = unapplied.drain(..count).collect();
+    planted_bug.after_apply((applier, &before), &ready, &entries);
+    Ok((ready, entries))
 }
 
 struct ReadyHandler<'c> {
@@ -421,13 +450,15 @@ impl ReplicaReadyHandler for ReadyHandler<'_> {
         self.check(|cluster, id| cluster.plan_purge(id, Some(below)));
     }
 
-    fn apply(&mut self, work: ToApply) {
+    fn apply(&mut self, mut work: ToApply) {
         if let Some(running) = self.running() {
             let RunningMember { applier, planted_bug, request_checker, .. } = running;
+            planted_bug.alter_committed(&mut work);
             let early = planted_bug.answer_early(&work, applier, request_checker);
             if let ToApply::Entries(entries) = &work {
                 running.unapplied.extend(entries.iter().cloned());
             }
+            running.planted_bug.alter_work(&mut work);
             running.applier.enqueue(work);
             if !early.is_empty() {
                 self.deliver(early);
