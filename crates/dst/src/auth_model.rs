@@ -158,7 +158,8 @@ impl AuthModel {
         if found.roles.contains(ROOT) { Ok(()) } else { Err(AuthRejection::PermissionDenied) }
     }
 
-    /// Regardless of revisions. Steps through the span from the end of one granted span to the next.
+    /// Regardless of revisions. Steps through the span, from the end of one granted span to the
+    /// next.
     pub fn may(&self, name: &str, access: Access, span: &KeySpan) -> bool {
         if !self.enabled {
             return true;

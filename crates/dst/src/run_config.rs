@@ -98,8 +98,8 @@ impl RunConfig {
         }
     }
 
-    /// Every fourth run has users, and each with a bug that is about them. `rng` draws nothing else:
-    /// all other runs are as they would be without users.
+    /// Every fourth run has users, and each with a bug that is about them. `rng` draws nothing
+    /// else: all other runs are as they would be without users.
     pub fn add_users(&mut self, rng: &mut Rng) {
         let ttl = rng.between(2, 30) * SECOND;
         let has_users = self.bug.map_or(rng.permille(250), Bug::is_about_users);

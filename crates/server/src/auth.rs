@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clearlane_auth::checks::{CheckResult, Checker};
+use clearlane_auth::checks::{CheckResult, Checker, KeyVisitor};
 use clearlane_auth::password::{self, HashError, PASSWORD_BYTES_MAX, SALT_BYTES};
 use clearlane_auth::simple_tokens::{ALPHABET, LETTERS, SimpleToken};
 use clearlane_auth::{AuthInfo, AuthRejection, AuthState, JwtError, TokenProvider};
@@ -22,7 +22,6 @@ use clearlane_backend::Era;
 use clearlane_contention::TaskLabel;
 use clearlane_proto::etcdserverpb::{
     AuthenticateRequest, AuthenticateResponse, InternalAuthenticateRequest, InternalRaftRequest,
-    TxnRequest,
 };
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -149,7 +148,7 @@ impl Server {
             let header = request.header.get_or_insert_default();
             header.username = username.as_ref().to_owned();
             header.auth_revision = revision;
-        } else if changes_keys(request) {
+        } else if self.needs_user(request) {
             // This member may not know yet that authentication was disabled.
             self.linearizable_read_notify().await?;
             if self.threads().auth().is_enabled() {
@@ -157,6 +156,11 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    fn needs_user(&self, request: &InternalRaftRequest) -> bool {
+        let no_keys = |_, _: &mut KeyVisitor<'_>| ();
+        self.threads().auth().with_state(|state| state.check_entry(request, &no_keys).is_err())
     }
 
     /// `None` if the request names no user, or authentication is disabled.
@@ -341,11 +345,6 @@ impl From<AuthRejection> for RequestError {
     fn from(refused: AuthRejection) -> RequestError {
         RequestError::Rejected(refused.into())
     }
-}
-
-fn changes_keys(request: &InternalRaftRequest) -> bool {
-    let is_txn = request.txn.as_ref().is_some_and(|txn| *txn != TxnRequest::default());
-    is_txn || request.put.is_some() || request.delete_range.is_some()
 }
 
 fn unix_seconds() -> u64 {

@@ -2,8 +2,8 @@
 //!
 //! [`linearizability`] looks only at replies, and [`serializable`] at old reads and what was
 //! committed. The others look inside of the members: [`acknowledged`], [`committed`],
-//! [`agreement`], [`revisions`], [`leases`], [`requests`], [`auth`]. [`committed_model`] is no rule, but what
-//! they compare with.
+//! [`agreement`], [`revisions`], [`leases`], [`requests`], [`auth`]. [`committed_model`] is no
+//! rule, but what they compare with.
 
 pub mod linearizability;
 pub mod committed_model;

@@ -9,7 +9,8 @@
 //!
 //! [`ready`] polls a member's replica and turns its outputs into events, at moments drawn from the
 //! seed. [`snapshot_transfer`], [`client_pool`], [`lease_clients`], [`auth_clients`],
-//! [`user_requests`], [`fault_injection`] and [`message_triggers`] have their events each; [`quiet`] is the end of a run.
+//! [`user_requests`], [`fault_injection`] and [`message_triggers`] have their events each;
+//! [`quiet`] is the end of a run.
 
 mod message_triggers;
 mod ready;
