@@ -151,7 +151,7 @@ impl AuthModel {
         if !self.enabled {
             return Ok(());
         }
-        if user.revision == 0 || user.name.is_empty() {
+        if user.name.is_empty() {
             return Err(AuthRejection::UserEmpty);
         }
         let found = self.users.get(&user.name).ok_or(AuthRejection::UserNotFound)?;

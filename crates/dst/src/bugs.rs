@@ -56,7 +56,8 @@ pub enum Bug {
     AuthNotInstalled,
     /// A read is answered although users have changed since its permission was checked.
     RevisionNotCompared,
-    /// The permission for a linearizable read is checked before the member is fresh enough.
+    /// The permission for a linearizable read is checked before the member is fresh enough, and the
+    /// auth revision to compare with is taken behind that.
     AuthorizedBeforeWait,
     /// Tokens are good after the password was changed.
     TokensOutlivePasswords,

@@ -284,7 +284,7 @@ fn revision_not_compared_is_found() {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
 fn authorized_before_wait_is_found() {
-    assert_found(Bug::AuthorizedBeforeWait, &[Rule::Revocation]);
+    assert_found(Bug::AuthorizedBeforeWait, &[Rule::Revocation, Rule::Permissions]);
 }
 
 #[test]

@@ -137,6 +137,8 @@ pub struct UserRead {
     pub authorized_at: u64,
     /// What the member had applied when the view was opened.
     pub viewed_at: u64,
+    /// What the member had applied when the auth revision was compared.
+    pub answered_at: u64,
 }
 
 /// What was acknowledged about users.
@@ -172,10 +174,11 @@ impl AuthPromises {
         Rule::Revocation.check(is_fresh, || {
             format!("{member} answers {read:?} and {acknowledged} was acknowledged before")
         })?;
-        let (before, at) = (model.auth_at(read.authorized_at), model.auth_at(read.viewed_at));
+        let at = model.auth_at(read.viewed_at);
         let may = |name: &String| at.may(name, Access::Read, &read.span);
-        // Whether users count at all is not compared again, as in etcd.
-        let is_permitted = !before.enabled || read.user.as_ref().is_some_and(may);
+        // Users may have counted for a moment in between.
+        let counted = [read.authorized_at, read.answered_at].map(|at| model.auth_at(at).enabled);
+        let is_permitted = counted == [false; 2] || read.user.as_ref().is_some_and(may);
         Rule::Permissions.check(is_permitted, || {
             format!("{member} answers {read:?} to a user that may not read it: {at:?}")
         })
@@ -218,4 +221,110 @@ pub fn check_login(
     Rule::Tokens.check(is_its, || {
         format!("{member} has assigned token {index} for another password than that of {username}")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clearlane_proto::etcdserverpb::RequestHeader;
+    use clearlane_wal::Entry;
+
+    use super::*;
+    use crate::auth_model::AuthOp;
+    use crate::proposals::{Proposal, encode};
+
+    /// With authentication from entry 6 on; alice may read `k1` until entry 8, and has a token.
+    fn model() -> CommittedModel {
+        let name = |name: &str| name.to_owned();
+        let span = || KeySpan::new(b"k1", b"");
+        let hash = || Some(hash_of("first"));
+        let ops = [
+            AuthOp::AddUser { name: name(ROOT), hash: hash() },
+            AuthOp::GrantRole { user: name(ROOT), role: name(ROOT) },
+            AuthOp::AddRole(name("reader")),
+            AuthOp::Grant { role: name("reader"), span: span(), may_read: true, may_write: false },
+            AuthOp::AddUser { name: name("alice"), hash: hash() },
+            AuthOp::Enable,
+            AuthOp::Authenticate { name: name("alice"), letters: name("abc") },
+            AuthOp::GrantRole { user: name("alice"), role: name("reader") },
+            AuthOp::ChangePassword { name: name("alice"), hash: hash_of("second") },
+            AuthOp::Revoke { role: name("reader"), span: span() },
+        ];
+        let mut model = CommittedModel::default();
+        for (index, op) in (1..).zip(ops) {
+            let mut message = encode(&Proposal::Auth(op));
+            let username = name(ROOT);
+            let header = RequestHeader { id: index, username, auth_revision: 1 };
+            message.header = Some(header);
+            let data = message.encode_to_vec().into();
+            model.add(&Entry { index, term: 1, data, ..Entry::default() }).unwrap();
+        }
+        model
+    }
+
+    fn read(user: Option<&str>, at: u64) -> UserRead {
+        UserRead {
+            operation: 1,
+            user: user.map(ToOwned::to_owned),
+            span: KeySpan::new(b"k1", b""),
+            is_linearizable: true,
+            authorized_at: at,
+            viewed_at: at,
+            answered_at: at,
+        }
+    }
+
+    #[test]
+    fn a_read_of_another_user_is_found_and_one_of_the_past() {
+        let (model, mut promises) = (model(), AuthPromises::default());
+        let mut rule = |read: UserRead| {
+            promises.check_read(1, &read, &model).err().map(|violation| violation.rule)
+        };
+        assert_eq!(rule(read(Some("alice"), 8)), None);
+        assert_eq!(rule(read(None, 5)), None, "users do not count yet");
+        for (user, at) in [(Some("alice"), 7), (Some("alice"), 10), (Some("bob"), 8), (None, 8)] {
+            assert_eq!(rule(read(user, at)), Some(Rule::Permissions), "{user:?} at {at}");
+        }
+        let late = UserRead { viewed_at: 10, answered_at: 10, ..read(Some("alice"), 8) };
+        assert_eq!(rule(late), Some(Rule::Permissions));
+
+        promises.on_acknowledged(10);
+        promises.on_invoke(1);
+        let old = promises.check_read(1, &read(Some("alice"), 8), &model);
+        assert_eq!(old.unwrap_err().rule, Rule::Revocation);
+        let serializable = UserRead { is_linearizable: false, ..read(Some("alice"), 8) };
+        assert_eq!(promises.check_read(1, &serializable, &model), Ok(()));
+        assert_eq!(promises.check_write(1, 11), Ok(()));
+        assert_eq!(promises.check_write(1, 9).unwrap_err().rule, Rule::Revocation);
+    }
+
+    #[test]
+    fn a_token_that_is_good_too_early_or_too_long_is_found() {
+        let (model, mut promises) = (model(), AuthPromises::default());
+        let mut rule = |applied, letters, user| {
+            let told = promises.check_token((1, applied), (letters, 7), user, &model);
+            told.err().map(|violation| violation.rule)
+        };
+        assert_eq!(rule(7, "abc", "alice"), None);
+        assert_eq!(rule(8, "abc", "alice"), None);
+        for (applied, letters, user) in
+            [(6, "abc", "alice"), (9, "abc", "alice"), (8, "abd", "alice"), (8, "abc", "bob")]
+        {
+            assert_eq!(rule(applied, letters, user), Some(Rule::Tokens));
+        }
+        assert_eq!(check_login(1, 7, ("alice", "first"), &model), Ok(()));
+        let wrong = check_login(1, 7, ("alice", "second"), &model);
+        assert_eq!(wrong.unwrap_err().rule, Rule::Tokens);
+    }
+
+    #[test]
+    fn an_entry_that_is_decided_otherwise_is_found() {
+        let model = model();
+        assert_eq!(check_outcome(1, 8, None, &model), Ok(()));
+        let refused = check_outcome(1, 8, Some(AuthRejection::OldRevision), &model);
+        assert_eq!(refused.unwrap_err().rule, Rule::Permissions);
+        assert_eq!(check_effects(1, (7, 8), 0, &model), Ok(()));
+        assert_eq!(check_effects(1, (7, 8), 1, &model).unwrap_err().rule, Rule::Permissions);
+        let none = AuthState::default();
+        assert_eq!(check_state(1, 8, &none, &model).unwrap_err().rule, Rule::AuthState);
+    }
 }

@@ -28,9 +28,17 @@ use crate::rng::Rng;
 
 const USERS: [&str; 4] = ["alice", "bob", "carol", ROOT];
 const ROLES: [&str; 4] = ["reader", "writer", "tenant", ROOT];
-/// What is granted: of the clients' keys, of the lease clients', of both.
-const SPANS: [(&str, &str); 6] =
-    [("k", "l"), ("k1", "k4"), ("k2", ""), ("m", "n"), ("k", "\0"), ("k3", "k9")];
+/// What is granted: of the clients' keys, of both, of the lease clients'.
+const SPANS: [(&str, &str); 8] = [
+    ("k", "l"),
+    ("k1", "k4"),
+    ("k2", ""),
+    ("k3", "k9"),
+    ("k", "\0"),
+    ("m", "n"),
+    ("m1", "m4"),
+    ("m3", "m7"),
+];
 
 #[derive(Debug)]
 pub(super) struct AuthClients {
@@ -108,7 +116,7 @@ impl AuthClients {
 
 fn setup(rng: &mut Rng) -> VecDeque<AuthOp> {
     let mut ops = Vec::new();
-    for (role, span) in [("reader", SPANS[0]), ("writer", SPANS[4]), ("tenant", SPANS[3])] {
+    for (role, span) in [("reader", SPANS[0]), ("writer", SPANS[4]), ("tenant", SPANS[5])] {
         ops.push(AuthOp::AddRole(role.to_owned()));
         let span = KeySpan::new(span.0.as_bytes(), span.1.as_bytes());
         ops.push(AuthOp::Grant { role: role.to_owned(), span, may_read: true, may_write: true });

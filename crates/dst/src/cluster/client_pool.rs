@@ -48,6 +48,8 @@ pub(super) enum RequestWaiter {
     },
     /// A read index, for the entry of the operation's token.
     TokenWait(usize),
+    /// A read index, in front of a write that names no user although users count.
+    NoUser(usize, Box<InternalRaftRequest>),
     /// A read index that should have come first.
     LateWait(Box<PermittedRead>),
     Ignored,
@@ -56,9 +58,9 @@ pub(super) enum RequestWaiter {
 impl RequestWaiter {
     fn operation(&self) -> Option<usize> {
         match self {
-            RequestWaiter::Operation(operation) | RequestWaiter::TokenWait(operation) => {
-                Some(*operation)
-            }
+            RequestWaiter::Operation(operation)
+            | RequestWaiter::TokenWait(operation)
+            | RequestWaiter::NoUser(operation, _) => Some(*operation),
             _ => None,
         }
     }

@@ -32,12 +32,20 @@ pub(super) enum Credentials {
     Token(String),
 }
 
+/// Under which conditions a read was permitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Admission {
+    /// Authentication was disabled.
+    Disabled,
+    /// The auth revision of the check.
+    At(u64),
+}
+
 /// A read between its steps.
 #[derive(Debug)]
 pub(super) struct PermittedRead {
     read: UserRead,
-    /// The auth revision of the check; `None` if users did not count.
-    revision: Option<u64>,
+    admission: Admission,
     outcome: OperationOutcome,
 }
 
@@ -100,7 +108,13 @@ impl Cluster {
                 };
                 let mut entry = encode(&Proposal::Client(request));
                 entry.header = header;
-                self.propose(id, RequestWaiter::Operation(number), entry);
+                if entry.header.is_none() && self.current_admission(id) != Admission::Disabled {
+                    // This member may not know yet that authentication was disabled.
+                    let waiter = RequestWaiter::NoUser(number, Box::new(entry));
+                    self.submit(id, waiter, ReplicaInput::ReadIndex);
+                } else {
+                    self.propose(id, RequestWaiter::Operation(number), entry);
+                }
                 Ok(())
             }
         }
@@ -122,7 +136,19 @@ impl Cluster {
             }
             RequestWaiter::TokenWait(number) if is_ready => return self.end_user_step(id, number),
             RequestWaiter::TokenWait(number) => self.send_reply(number, OperationOutcome::Rejected),
-            RequestWaiter::LateWait(read) if is_ready => self.plan_view(id, read),
+            RequestWaiter::LateWait(mut read) if is_ready => {
+                read.admission = self.current_admission(id);
+                self.plan_view(id, read);
+            }
+            RequestWaiter::NoUser(number, entry) if is_ready => match self.current_admission(id) {
+                Admission::Disabled => {
+                    self.propose(id, RequestWaiter::Operation(number), *entry);
+                }
+                Admission::At(_) => self.refuse(number, AuthRejection::UserEmpty),
+            },
+            RequestWaiter::NoUser(number, _) => {
+                self.send_reply(number, OperationOutcome::Rejected);
+            }
             RequestWaiter::LateWait(read) => {
                 self.send_reply(read.read.operation, OperationOutcome::Rejected);
             }
@@ -160,7 +186,10 @@ impl Cluster {
             return Ok(());
         }
         let permitted = PermittedRead {
-            revision: user.as_ref().map(|user| user.revision),
+            admission: match &user {
+                Some(user) => Admission::At(user.revision),
+                None => Admission::Disabled,
+            },
             read: UserRead {
                 operation: number,
                 user: user.map(|user| user.username.as_ref().to_owned()),
@@ -168,6 +197,7 @@ impl Cluster {
                 is_linearizable: !request.is_serializable(),
                 authorized_at,
                 viewed_at: 0,
+                answered_at: 0,
             },
             outcome: OperationOutcome::Unknown,
         };
@@ -188,6 +218,15 @@ impl Cluster {
         self.auth.as_mut().map_or(0, |auth| auth.rng.log_uniform(1, 50 * MILLISECOND))
     }
 
+    /// If users count, each request of a read has a user: one without is refused by the check.
+    fn current_admission(&self, id: u64) -> Admission {
+        let auth = self.running(id).map(|running| &running.applier.auth);
+        match auth.filter(|auth| auth.is_enabled()) {
+            Some(auth) => Admission::At(auth.with_state(|state| state.revision)),
+            None => Admission::Disabled,
+        }
+    }
+
     pub(super) fn read_for_user(&mut self, id: u64, mut it: Box<PermittedRead>) -> CheckResult {
         let Request::Read { key, serializable } = self.request(it.read.operation).1 else {
             return Ok(());
@@ -203,11 +242,11 @@ impl Cluster {
         Ok(())
     }
 
-    pub(super) fn compare_auth_revision(&mut self, id: u64, it: PermittedRead) -> CheckResult {
+    pub(super) fn compare_auth_revision(&mut self, id: u64, mut it: PermittedRead) -> CheckResult {
         let Some(running) = self.running(id) else { return Ok(()) };
-        let now = running.applier.auth.with_state(|state| state.revision);
+        it.read.answered_at = running.applier.applied_position.index;
         let is_compared = self.config.bug != Some(Bug::RevisionNotCompared);
-        if is_compared && it.revision.is_some_and(|revision| revision != now) {
+        if is_compared && self.current_admission(id) != it.admission {
             self.refuse(it.read.operation, AuthRejection::OldRevision);
             return Ok(());
         }
