@@ -234,7 +234,7 @@ fn streams_are_lines_and_end_with_what_went_wrong() {
         )
     );
     let reply = running.ask("POST /v3/lease/keepalive", "", r#"{"ID":13}"#);
-    let alone = r#"{"code":5,"message":"not that one"}"#;
+    let alone = "{\"error\":{\"code\":5,\"message\":\"not that one\"}}\n";
     assert_eq!((reply.status, &reply.body[..]), (404, alone), "nothing came before");
     for malformed in ["[", "{", "nonsense", "}", r#"{"ID":"x"}"#] {
         let reply = running.ask("POST /v3/lease/keepalive", "", malformed);
