@@ -203,17 +203,16 @@ fn client_hello() -> Result<Bytes> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-
     use clap::ValueEnum;
+    use tokio::sync::mpsc;
 
     use super::*;
 
     /// A server that reads all, and says how each connection began.
     fn run_against_listener(kind: StormKind) -> (StormReport, Vec<u8>) {
-        let (sender, first) = mpsc::channel();
+        let (sender, mut first) = mpsc::unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let report = runtime.block_on(async {
+        runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             tokio::spawn(async move {
@@ -230,9 +229,10 @@ mod tests {
                 }
             });
             let (window, rate) = (Duration::from_millis(300), 0);
-            run(kind, StormOptions { address, window, rate, seed: 1 }).await.unwrap()
-        });
-        (report, first.recv().unwrap())
+            let report = run(kind, StormOptions { address, window, rate, seed: 1 }).await.unwrap();
+            // The listener may not have read yet.
+            (report, first.recv().await.unwrap())
+        })
     }
 
     #[test]
