@@ -8,7 +8,7 @@
 //!
 //! * Users and roles are agreed through the log, and kept in etcd's buckets and format.
 //! * The caller passes the time, what is random, and the files of keys: nothing here reads or draws
-//!   them. Passwords come hashed; [`AuthStore::check_password`] alone sees one.
+//!   them. Passwords come hashed; [`AuthStore::password_check`] alone leads to one.
 //! * No password, hash or token is in a `Debug` output.
 //!
 //! `docs/auth.md` has the whole story.
