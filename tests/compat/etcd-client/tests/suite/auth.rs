@@ -1,4 +1,4 @@
-//! Users and roles. Keeping them works; what needs authentication to be switched on is ignored.
+//! Users and roles while authentication is disabled.
 
 use clearlane_compat_etcd_client::{Cluster, assert_refused};
 use etcd_client::{

@@ -1,7 +1,4 @@
 //! Authentication while it is switched on.
-//!
-//! All of it is ignored for now: our server keeps users and roles, and answers `Unimplemented` to
-//! the request that switches authentication on. Against etcd these tests pass.
 
 use clearlane_compat_etcd_client::{Cluster, assert_refused};
 use etcd_client::{
@@ -39,7 +36,6 @@ async fn as_user(cluster: &Cluster, name: &str) -> Client {
 }
 
 #[tokio::test]
-#[ignore = "authentication cannot be switched on yet"]
 async fn without_root_it_stays_off() {
     let cluster = Cluster::one().await;
     let mut client = cluster.client().await;
@@ -55,7 +51,6 @@ async fn without_root_it_stays_off() {
 }
 
 #[tokio::test]
-#[ignore = "authentication cannot be switched on yet"]
 async fn who_may_come_in() {
     let (cluster, mut root) = locked(&[]).await;
     root.put("key", "1", None).await.unwrap();
@@ -72,7 +67,6 @@ async fn who_may_come_in() {
 }
 
 #[tokio::test]
-#[ignore = "authentication cannot be switched on yet"]
 async fn who_may_touch_what() {
     let (cluster, _root) = locked(&[]).await;
     let mut ann = as_user(&cluster, "ann").await;
@@ -107,7 +101,6 @@ async fn who_may_touch_what() {
 }
 
 #[tokio::test]
-#[ignore = "authentication cannot be switched on yet"]
 async fn who_may_administer() {
     let (cluster, mut root) = locked(&[]).await;
     let mut ann = as_user(&cluster, "ann").await;
@@ -128,7 +121,6 @@ async fn who_may_administer() {
 }
 
 #[tokio::test]
-#[ignore = "authentication cannot be switched on yet"]
 async fn a_client_becomes_somebody_else() {
     let (cluster, mut root) = locked(&[]).await;
     let mut client = as_user(&cluster, "ann").await;
@@ -144,7 +136,6 @@ async fn a_client_becomes_somebody_else() {
 }
 
 #[tokio::test]
-#[ignore = "authentication cannot be switched on yet"]
 async fn a_token_that_is_over_is_fetched_anew() {
     let (cluster, _root) = locked(&["--auth-token-ttl", "1"]).await;
     let options = ConnectOptions::new().with_user("ann", "secret");
