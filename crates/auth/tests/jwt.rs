@@ -178,7 +178,7 @@ fn a_token_without_signature_is_not_good() {
     }
 }
 
-/// The known attack: the public key, which everybody has, as the secret of HMAC.
+/// The known attack: the public key, which is no secret, as that of HMAC.
 #[test]
 fn a_public_key_is_no_secret() {
     let rsa = provider("RS256", "rsa.pkcs1.pem");

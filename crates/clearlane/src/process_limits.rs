@@ -1,4 +1,4 @@
-//! What the process sets for itself before it opens anything: how many files may be open, which
+//! What the process sets for itself before it opens its data: how many files may be open, which
 //! rights new files have, and whether a crash writes memory to disk.
 //!
 //! A connection is a file. With none left, a new segment of the log could not be opened, and a

@@ -123,8 +123,17 @@ fn set_process_limits(config: &mut Config) {
         process_limits::prevent_core_files();
     }
     let connections_max = &mut config.rpc.connections.connections_max;
-    if *connections_max == 0 {
-        *connections_max = process_limits::connections_max();
+    let allowed = process_limits::connections_max();
+    if *connections_max > allowed {
+        let wanted = *connections_max;
+        tracing::warn!(
+            wanted,
+            allowed,
+            "--max-connections is more than the limit of open files allows"
+        );
+    }
+    if *connections_max == 0 || *connections_max > allowed {
+        *connections_max = allowed;
     }
 }
 

@@ -1,7 +1,8 @@
 //! How long may a client take to finish what it has begun to say?
 //!
 //! The time runs from the first look that finds nothing more to read until there is progress, so
-//! one byte a second does not help, and a connection that is between two requests has no timer.
+//! one byte a second does not help, and a connection between two requests has no timer (over
+//! HTTP/1.1, which hyper times, it has).
 
 use std::future::Future;
 use std::pin::Pin;
