@@ -13,6 +13,7 @@
 //!
 //! `docs/auth.md` has the whole story.
 
+mod bcrypt;
 mod changes;
 pub mod checks;
 mod error;

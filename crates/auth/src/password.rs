@@ -7,13 +7,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
+use crate::bcrypt::BcryptHash;
+pub use crate::bcrypt::SALT_BYTES;
 use crate::error::AuthRejection;
 
 /// Each step doubles the work. The default is etcd's.
 pub const BCRYPT_COST: u32 = 10;
 /// bcrypt ignores what is longer, and etcd refuses it.
 pub const PASSWORD_BYTES_MAX: usize = 72;
-pub const SALT_BYTES: usize = 16;
 
 /// A hash that a password is to be compared with.
 pub struct PasswordCheck {
@@ -42,36 +43,42 @@ impl PasswordCheck {
     }
 
     /// Returns the auth revision at which the user had this password. For a user that does not
-    /// exist it takes as long: the time does not tell which users there are.
-    pub fn run(&self, password: &[u8]) -> Result<u64, AuthRejection> {
+    /// exist it takes as long: the time does not tell which users there are. Calls `pause` each
+    /// tenth of a millisecond.
+    pub fn run(&self, password: &[u8], pause: &mut dyn FnMut()) -> Result<u64, AuthRejection> {
         let Some(hash) = &self.hash else {
-            let _ = bcrypt::hash_with_salt(password, self.cost, [0; SALT_BYTES]);
+            let _ = BcryptHash::compute(password, self.cost, [0; SALT_BYTES], pause);
             return Err(AuthRejection::AuthFailed);
         };
-        let hash = std::str::from_utf8(hash).map_err(|_| AuthRejection::AuthFailed)?;
-        match bcrypt::verify(password, hash) {
-            Ok(true) => Ok(self.revision),
-            Ok(false) | Err(_) => Err(AuthRejection::AuthFailed),
+        let hash = std::str::from_utf8(hash).ok().and_then(BcryptHash::parse);
+        match hash {
+            Some(hash) if hash.verify(password, pause) => Ok(self.revision),
+            Some(_) | None => Err(AuthRejection::AuthFailed),
         }
     }
 }
 
 /// Hashes a password as it goes into the log: bcrypt's text in base64. The caller has drawn the
-/// salt.
-pub fn hash(password: &[u8], cost: u32, salt: [u8; SALT_BYTES]) -> Result<String, HashError> {
+/// salt. Calls `pause` each tenth of a millisecond.
+pub fn hash(
+    password: &[u8],
+    cost: u32,
+    salt: [u8; SALT_BYTES],
+    pause: &mut dyn FnMut(),
+) -> Result<String, HashError> {
     if password.len() > PASSWORD_BYTES_MAX {
         return Err(HashError::TooLong);
     }
-    let parts = bcrypt::hash_with_salt(password, cost, salt).map_err(HashError::Bcrypt)?;
-    Ok(STANDARD.encode(parts.to_string()))
+    let hash = BcryptHash::compute(password, cost, salt, pause).ok_or(HashError::Cost(cost))?;
+    Ok(STANDARD.encode(hash.to_string()))
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum HashError {
     #[error("bcrypt: password length exceeds 72 bytes")]
     TooLong,
-    #[error("the password cannot be hashed: {0}")]
-    Bcrypt(bcrypt::BcryptError),
+    #[error("bcrypt has no cost of {0}; it must be 4 to 31")]
+    Cost(u32),
 }
 
 #[cfg(test)]
@@ -79,7 +86,10 @@ mod tests {
     use super::*;
 
     fn stored(password: &str) -> Bytes {
-        STANDARD.decode(hash(password.as_bytes(), 4, [7; SALT_BYTES]).unwrap()).unwrap().into()
+        STANDARD
+            .decode(hash(password.as_bytes(), 4, [7; SALT_BYTES], &mut || ()).unwrap())
+            .unwrap()
+            .into()
     }
 
     #[test]
@@ -91,20 +101,20 @@ mod tests {
     #[test]
     fn only_the_password_itself_is_accepted() {
         let check = PasswordCheck::new(Some(stored("secret")), 4, 3);
-        assert_eq!(check.run(b"secret"), Ok(3));
+        assert_eq!(check.run(b"secret", &mut || ()), Ok(3));
         for wrong in [&b""[..], b"secre", b"secret ", b"Secret", b"\xff"] {
-            assert_eq!(check.run(wrong), Err(AuthRejection::AuthFailed));
+            assert_eq!(check.run(wrong, &mut || ()), Err(AuthRejection::AuthFailed));
         }
         for hash in [None, Some(Bytes::new()), Some(Bytes::from_static(b"\xff$2a$"))] {
             let check = PasswordCheck::new(hash, 4, 3);
-            assert_eq!(check.run(b""), Err(AuthRejection::AuthFailed));
+            assert_eq!(check.run(b"", &mut || ()), Err(AuthRejection::AuthFailed));
         }
     }
 
     #[test]
     fn a_long_password_is_refused() {
-        let told = hash(&[b'a'; 73], 4, [0; SALT_BYTES]).unwrap_err().to_string();
+        let told = hash(&[b'a'; 73], 4, [0; SALT_BYTES], &mut || ()).unwrap_err().to_string();
         assert_eq!(told, "bcrypt: password length exceeds 72 bytes");
-        hash(&[b'a'; 72], 4, [0; SALT_BYTES]).unwrap();
+        hash(&[b'a'; 72], 4, [0; SALT_BYTES], &mut || ()).unwrap();
     }
 }

@@ -23,7 +23,7 @@ pub const BCRYPT_COST: u32 = 4;
 static PASSWORD_OF: LazyLock<BTreeMap<String, &'static str>> = LazyLock::new(|| {
     let hash = |password: &&'static str| {
         let salt = [password.len() as u8; password::SALT_BYTES];
-        let hash = password::hash(password.as_bytes(), BCRYPT_COST, salt);
+        let hash = password::hash(password.as_bytes(), BCRYPT_COST, salt, &mut || ());
         (hash.expect("it is short"), *password)
     };
     PASSWORDS.iter().map(hash).collect()

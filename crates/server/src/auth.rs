@@ -20,6 +20,7 @@ use clearlane_auth::simple_tokens::{ALPHABET, LETTERS, SimpleToken};
 use clearlane_auth::{AuthInfo, AuthRejection, AuthState, JwtError, TokenProvider};
 use clearlane_backend::Era;
 use clearlane_contention::TaskLabel;
+use clearlane_net::sched::YieldPoints;
 use clearlane_proto::etcdserverpb::{
     AuthenticateRequest, AuthenticateResponse, InternalAuthenticateRequest, InternalRaftRequest,
 };
@@ -48,6 +49,12 @@ pub(crate) enum Admission {
     Unchecked,
     /// Users and roles were those of this auth revision.
     At(u64),
+}
+
+/// Between two steps of bcrypt: requests that have come meanwhile go first.
+fn offer_core() -> impl FnMut() {
+    let mut steps = YieldPoints::default();
+    move || steps.advance(YieldPoints::BYTES_PER_STEP)
 }
 
 impl Server {
@@ -261,14 +268,15 @@ impl Server {
             let work = traced(*trace, Stage::Password, move || {
                 let _as = AUTHENTICATE.enter_numbered(number);
                 let mut checked = Err(AuthRejection::AuthFailed);
-                store.with_auth_lock(&mut || checked = check.run(&password));
+                store.with_auth_lock(&mut || checked = check.run(&password, &mut || ()));
                 checked
             });
             let (checked, traced) = self.run_on_own_thread(work).await?;
             *trace = traced;
             return Ok(checked?);
         }
-        let work = traced(*trace, Stage::Password, move || check.run(&password));
+        let run = move || check.run(&password, &mut offer_core());
+        let work = traced(*trace, Stage::Password, run);
         let (checked, traced) = self.run_in_password_pool(work).await?;
         *trace = traced;
         Ok(checked?)
@@ -328,7 +336,7 @@ impl Server {
         let mut salt = [0; SALT_BYTES];
         fill_random(&mut salt)?;
         let cost = self.threads().auth().bcrypt_cost();
-        let hash = move || password::hash(password.as_bytes(), cost, salt);
+        let hash = move || password::hash(password.as_bytes(), cost, salt, &mut offer_core());
         Ok(self.run_in_password_pool(hash).await??)
     }
 }

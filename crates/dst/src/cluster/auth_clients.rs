@@ -240,7 +240,7 @@ impl Cluster {
     pub(super) fn check_password(&mut self, id: u64, login: Login) {
         let Some(running) = self.running(id) else { return };
         let Ok(check) = running.applier.auth.password_check(&login.username) else { return };
-        let Ok(revision) = check.run(login.password.as_bytes()) else { return };
+        let Ok(revision) = check.run(login.password.as_bytes(), &mut || ()) else { return };
         let Some(auth) = &mut self.auth else { return };
         let wait = auth.rng.log_uniform(MILLISECOND, 200 * MILLISECOND);
         self.plan(id, wait, Step::PasswordChecked(login, revision));
