@@ -4,17 +4,33 @@
 //! A connection is a file. With none left, a new segment of the log could not be opened, and a
 //! member stops when its log fails. So connections get all but [some](RESERVED_FILES).
 
+use clearlane_rpc::{http, serve};
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 
-/// For the log, the store, members' connections, timers and sockets of the system.
-const RESERVED_FILES: u64 = 256;
+/// For the log, the store, connections to other members, and what threads wait with.
+const OWN_FILES: usize = 192;
+/// What the limit of clients' connections does not count.
+const RESERVED_FILES: usize =
+    OWN_FILES + clearlane_peer::CONNECTIONS_MAX + http::METRICS_CONNECTIONS_MAX;
 
-/// The default of `--max-connections`. Raises the limit of open files.
-pub(crate) fn connections_max() -> usize {
-    let allowed = raise_open_files().unwrap_or(u64::MAX);
-    let connections = allowed.saturating_sub(RESERVED_FILES).max(allowed / 2);
-    usize::try_from(connections).unwrap_or(usize::MAX)
+/// How many connections of clients there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AllowedConnections {
+    pub(crate) max: usize,
+    /// Without `--max-connections`: each takes memory, too.
+    pub(crate) default: usize,
+}
+
+/// Raises the limit of open files.
+pub(crate) fn allowed_connections() -> AllowedConnections {
+    let files = raise_open_files().and_then(|files| usize::try_from(files).ok());
+    connections_of(files.unwrap_or(usize::MAX))
+}
+
+fn connections_of(files: usize) -> AllowedConnections {
+    let max = files.saturating_sub(RESERVED_FILES).max(files / 4);
+    AllowedConnections { max, default: max.min(serve::CONNECTIONS_MAX) }
 }
 
 /// As far as the system lets each process go, as Go does for etcd: the lower limit is meant for
@@ -42,5 +58,20 @@ pub(crate) fn prevent_core_files() {
     if setrlimit(Resource::Core, none).is_err() {
         // The limit is lower already.
         let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_counted_has_files_left() {
+        let of = |files| (connections_of(files).max, connections_of(files).default);
+        assert_eq!(of(1_048_576), (1_048_192, 65_536));
+        assert_eq!(of(4096), (3712, 3712));
+        assert_eq!(of(1024), (640, 640));
+        // With so few, members and metrics must not be asked for all that they may have.
+        assert_eq!(of(256), (64, 64));
     }
 }

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_backend::Era;
+use clearlane_net::connection_limit::ConnectionLimit;
 use clearlane_net::listener::{BindAddress, ListenAddress, Listener};
 use clearlane_peer::{Peers, PeersConfig};
 use clearlane_rpc::http;
@@ -123,18 +124,18 @@ fn set_process_limits(config: &mut Config) {
         process_limits::prevent_core_files();
     }
     let connections_max = &mut config.rpc.connections.connections_max;
-    let allowed = process_limits::connections_max();
-    if *connections_max > allowed {
-        let wanted = *connections_max;
+    let allowed = process_limits::allowed_connections();
+    if *connections_max > allowed.max {
         tracing::warn!(
-            wanted,
-            allowed,
+            wanted = *connections_max,
+            allowed = allowed.max,
             "--max-connections is more than the limit of open files allows"
         );
     }
-    if *connections_max == 0 || *connections_max > allowed {
-        *connections_max = allowed;
-    }
+    *connections_max = match *connections_max {
+        0 => allowed.default,
+        wanted => wanted.min(allowed.max),
+    };
 }
 
 fn start_member(config: &mut Config) -> Result<RunningMember, BoxError> {
@@ -192,13 +193,14 @@ fn net_thread_count(config: &Config) -> usize {
 
 /// On this thread.
 fn serve_metrics(running: &mut RunningMember, config: &Config) -> std::io::Result<()> {
+    let limit = ConnectionLimit::new("the port for metrics", http::METRICS_CONNECTIONS_MAX);
     for (listener, tls) in running.metrics_listeners.drain(..) {
         let at = listener.local_addr()?;
         let member = Server::new(&running.threads, config.limits);
         tokio::spawn(member.requests().clone().run());
         let endpoints = config.rpc.http_service(&member, &config.rpc.metrics.register_thread());
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        tokio::spawn(http::serve(listener, tls, endpoints));
+        tokio::spawn(http::serve(listener, tls, limit.clone(), endpoints));
         tracing::info!(address = %at, "serving metrics");
     }
     Ok(())

@@ -8,21 +8,23 @@
 //! or to make the server compute is known later. So it is done on a thread of class
 //! [`SchedClass::Batch`]: a storm of handshakes makes new clients wait, and connected ones do not.
 //!
-//! Connections that have not come through are bounded in number. Beyond the bound the *oldest* is
-//! closed: an honest client needs some milliseconds, so the one that has taken longest is likely to
-//! say nothing, and silent clients cannot keep others out.
+//! Connections that have not come through are bounded in number. Beyond the bound the oldest one
+//! without a complete hello is closed, else the oldest: an honest client needs some milliseconds,
+//! so silent clients cannot keep others out. Before that, all that has arrived is looked at: a
+//! client that waits for this thread does not count as silent.
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
@@ -78,66 +80,102 @@ pub struct HandshakeConfig {
     pub first_byte_timeout: Duration,
 }
 
-/// Ends when all clones are dropped.
+/// Where the connections of a listener go. Its threads end when all clones are dropped.
 #[derive(Clone, Debug)]
-pub struct HandshakeQueue(mpsc::UnboundedSender<IncomingConnection>);
+pub struct ConnectionQueue {
+    established: mpsc::UnboundedSender<EstablishedConnection>,
+    handshakes: Option<mpsc::UnboundedSender<IncomingConnection>>,
+}
 
-impl HandshakeQueue {
-    pub fn submit(&self, incoming: IncomingConnection) {
-        // A thread that has ended has logged why.
-        let _ = self.0.send(incoming);
+impl ConnectionQueue {
+    pub fn without_tls(
+        established: mpsc::UnboundedSender<EstablishedConnection>,
+    ) -> ConnectionQueue {
+        ConnectionQueue { established, handshakes: None }
+    }
+
+    /// Starts the thread for handshakes.
+    pub fn with_tls(
+        established: mpsc::UnboundedSender<EstablishedConnection>,
+        thread_name: String,
+        config: HandshakeConfig,
+    ) -> io::Result<(ConnectionQueue, JoinHandle<()>)> {
+        let (handshakes, incoming) = mpsc::unbounded_channel();
+        let mut builder = Builder::new_current_thread();
+        let runtime = builder.on_thread_start(reset_sched_class).enable_all().build()?;
+        let queue = established.clone();
+        let thread = thread::Builder::new()
+            .name(thread_name)
+            .spawn(move || run(runtime, incoming, config, queue))?;
+        Ok((ConnectionQueue { established, handshakes: Some(handshakes) }, thread))
+    }
+
+    /// A receiver that is gone has ended with its server.
+    pub fn add(&self, incoming: IncomingConnection) {
+        match incoming.security {
+            TransportSecurity::Plain => {
+                // It fails only if the client has gone already.
+                if let Ok(connection) = incoming.without_tls() {
+                    let _ = self.established.send(connection);
+                }
+            }
+            TransportSecurity::Tls(_) | TransportSecurity::PlainOrTls(_) => {
+                // Without the thread it is closed: in plain text it must not be served.
+                debug_assert!(self.handshakes.is_some(), "a port with TLS has a thread for it");
+                if let Some(handshakes) = &self.handshakes {
+                    let _ = handshakes.send(incoming);
+                }
+            }
+        }
     }
 }
 
-/// `established` is called on the thread.
-pub fn start<F>(
-    name: String,
+fn run(
+    runtime: Runtime,
+    incoming: mpsc::UnboundedReceiver<IncomingConnection>,
     config: HandshakeConfig,
-    established: F,
-) -> io::Result<(HandshakeQueue, JoinHandle<io::Result<()>>)>
-where
-    F: Fn(EstablishedConnection) + Clone + Send + 'static,
-{
-    let (queue, incoming) = mpsc::unbounded_channel();
-    let thread = thread::Builder::new().name(name);
-    let thread = thread.spawn(move || run(incoming, config, established))?;
-    Ok((HandshakeQueue(queue), thread))
-}
-
-fn run<F>(
-    mut incoming: mpsc::UnboundedReceiver<IncomingConnection>,
-    config: HandshakeConfig,
-    established: F,
-) -> io::Result<()>
-where
-    F: Fn(EstablishedConnection) + Clone + Send + 'static,
-{
+    established: mpsc::UnboundedSender<EstablishedConnection>,
+) {
     SchedClass::Batch.apply_to_thread();
-    let mut builder = Builder::new_current_thread();
-    let runtime = builder.on_thread_start(reset_sched_class).enable_all().build()?;
-    runtime.block_on(async {
-        let mut pending = PendingHandshakes::new(config.pending_max);
-        while let Some(connection) = incoming.recv().await {
-            let established = established.clone();
-            pending.spawn(async move {
-                if let Some(done) = establish(connection, config.first_byte_timeout).await {
-                    established(done);
-                }
-            });
-        }
-    });
+    // A task like those that it starts, so that it is behind them when it yields.
+    let accepting = runtime.spawn(accept(incoming, config, established));
+    if let Err(error) = runtime.block_on(accepting) {
+        tracing::error!(%error, "the thread for handshakes has failed");
+    }
     // A question to DNS may take long, and its answer is wanted no more.
     runtime.shutdown_background();
-    Ok(())
 }
 
-/// In the order of their arrival.
+async fn accept(
+    mut incoming: mpsc::UnboundedReceiver<IncomingConnection>,
+    config: HandshakeConfig,
+    established: mpsc::UnboundedSender<EstablishedConnection>,
+) {
+    let mut pending = PendingHandshakes::new(config.pending_max);
+    while let Some(connection) = incoming.recv().await {
+        pending.wait_for_place().await;
+        let (queue, has_said_hello) = (established.clone(), Arc::new(AtomicBool::new(false)));
+        let said_hello = Arc::clone(&has_said_hello);
+        pending.spawn(has_said_hello, async move {
+            if let Some(done) = establish(connection, config.first_byte_timeout, &said_hello).await
+            {
+                let _ = queue.send(done);
+            }
+        });
+    }
+}
+
 struct PendingHandshakes {
     max: usize,
     tasks: JoinSet<()>,
-    /// Also of tasks that have ended since.
-    by_age: VecDeque<AbortHandle>,
+    /// In the order of their arrival, also of tasks that have ended since.
+    by_age: VecDeque<PendingHandshake>,
     log: LogLimiter,
+}
+
+struct PendingHandshake {
+    task: AbortHandle,
+    has_said_hello: Arc<AtomicBool>,
 }
 
 impl PendingHandshakes {
@@ -146,33 +184,51 @@ impl PendingHandshakes {
         PendingHandshakes { max, tasks, by_age, log }
     }
 
-    fn spawn(&mut self, handshake: impl Future<Output = ()> + Send + 'static) {
+    /// Closes a connection if there are too many.
+    async fn wait_for_place(&mut self) {
+        if self.is_full() {
+            // The runtime looks at its sockets before it comes back here, and the tasks at theirs.
+            yield_now().await;
+            if self.is_full() {
+                self.close_oldest();
+            }
+        }
+    }
+
+    fn is_full(&mut self) -> bool {
         while self.tasks.try_join_next().is_some() {}
+        self.tasks.len() >= self.max
+    }
+
+    fn spawn(
+        &mut self,
+        has_said_hello: Arc<AtomicBool>,
+        handshake: impl Future<Output = ()> + Send + 'static,
+    ) {
         // A handle keeps what is around the future: it must not outlive the handshake by much.
         if self.by_age.len() >= 2 * self.max {
-            self.by_age.retain(|task| !task.is_finished());
+            self.by_age.retain(|pending| !pending.task.is_finished());
         }
-        if self.tasks.len() >= self.max {
-            self.close_oldest();
-        }
-        self.by_age.push_back(self.tasks.spawn(Box::pin(handshake)));
+        let task = self.tasks.spawn(Box::pin(handshake));
+        self.by_age.push_back(PendingHandshake { task, has_said_hello });
     }
 
     fn close_oldest(&mut self) {
-        while let Some(oldest) = self.by_age.pop_front() {
-            if oldest.is_finished() {
-                continue;
-            }
-            oldest.abort();
-            if let Some(left_out) = self.log.admit() {
-                let max = self.max;
-                tracing::warn!(
-                    max,
-                    "lines-left-out" = left_out,
-                    "closed the oldest connection without a handshake: there are too many"
-                );
-            }
-            return;
+        self.by_age.retain(|pending| !pending.task.is_finished());
+        let is_silent = |pending: &PendingHandshake| {
+            let PendingHandshake { has_said_hello, .. } = pending;
+            !has_said_hello.load(Ordering::Relaxed)
+        };
+        let place = self.by_age.iter().position(is_silent).unwrap_or(0);
+        let Some(oldest) = self.by_age.remove(place) else { return };
+        oldest.task.abort();
+        if let Some(left_out) = self.log.admit() {
+            let max = self.max;
+            tracing::warn!(
+                max,
+                "lines-left-out" = left_out,
+                "closed the oldest connection without a handshake: there are too many"
+            );
         }
     }
 }
@@ -181,21 +237,22 @@ impl PendingHandshakes {
 async fn establish(
     incoming: IncomingConnection,
     first_byte_timeout: Duration,
+    has_said_hello: &AtomicBool,
 ) -> Option<EstablishedConnection> {
-    let remote = incoming.connection.remote().ok()?;
-    let tls = match &incoming.security {
+    let IncomingConnection { mut connection, security, permit } = incoming;
+    let remote = connection.remote().ok()?;
+    let tls = match security {
         TransportSecurity::Plain => None,
-        TransportSecurity::Tls(tls) => Some(Arc::clone(tls)),
+        TransportSecurity::Tls(tls) => Some(tls),
         TransportSecurity::PlainOrTls(tls) => {
-            let tls = Arc::clone(tls);
-            let speaks_tls = speaks_tls(&incoming.connection, first_byte_timeout).await?;
+            let speaks_tls;
+            (connection, speaks_tls) = find_protocol(connection, first_byte_timeout).await?;
             speaks_tls.then_some(tls)
         }
     };
-    let IncomingConnection { connection, permit, .. } = incoming;
     let stream = match tls {
         None => EstablishedStream::Plain(connection),
-        Some(tls) => shake_hands(connection, &tls, remote).await?,
+        Some(tls) => shake_hands(connection, &tls, remote, has_said_hello).await?,
     };
     Some(EstablishedConnection { stream, remote, permit })
 }
@@ -204,21 +261,23 @@ async fn shake_hands(
     connection: Connection,
     tls: &TlsAcceptor,
     remote: Option<SocketAddr>,
+    has_said_hello: &AtomicBool,
 ) -> Option<EstablishedStream> {
     let socket = MovableSocket::from_connection(connection).ok()?;
-    let (mut stream, name) = tls.accept(socket, remote).await?;
+    let on_hello = || has_said_hello.store(true, Ordering::Relaxed);
+    let (mut stream, name) = tls.accept(socket, remote, on_hello).await?;
     stream.get_mut().0.detach().ok()?;
     Some(EstablishedStream::Tls(Box::new(stream), name))
 }
 
-/// `None` if the connection ends before that is known.
-async fn speaks_tls(connection: &Connection, patience: Duration) -> Option<bool> {
-    // A clone, so that what was accepted stays as it is for its runtime.
-    let Connection::Tcp(connection) = connection else { return Some(true) };
-    let connection = TcpStream::from_std(connection.try_clone().ok()?).ok()?;
+/// Whether the connection speaks TLS; `None` if it ends before that is known.
+async fn find_protocol(connection: Connection, patience: Duration) -> Option<(Connection, bool)> {
+    let Connection::Tcp(connection) = connection else { return Some((connection, true)) };
+    let connection = TcpStream::from_std(connection).ok()?;
     let mut first = [0];
     let heard = timeout(patience, connection.peek(&mut first)).await;
-    matches!(heard, Ok(Ok(1))).then(|| first == TLS_FIRST_BYTE)
+    let speaks_tls = matches!(heard, Ok(Ok(1))).then(|| first == TLS_FIRST_BYTE)?;
+    Some((Connection::Tcp(connection.into_std().ok()?), speaks_tls))
 }
 
 impl Connection {

@@ -43,6 +43,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::client::GrpcPeerClients;
 use self::headers::PeerHeaders;
+pub use self::listener::CONNECTIONS_MAX;
 use self::listener::PeerConnections;
 use self::peer_table::{PeerTable, PeerTableUpdater};
 use self::service::PeerService;

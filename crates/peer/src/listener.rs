@@ -12,10 +12,9 @@ use clearlane_net::CONNECTION_WINDOW_BYTES;
 use clearlane_net::bulk_turn::BulkTurns;
 use clearlane_net::connection_limit::ConnectionLimit;
 use clearlane_net::handshake_thread::{
-    self, EstablishedConnection, EstablishedStream, HandshakeConfig, HandshakeQueue,
-    IncomingConnection,
+    ConnectionQueue, EstablishedConnection, EstablishedStream, HandshakeConfig, IncomingConnection,
 };
-use clearlane_net::listener::{AsyncListener, ByteStream, Connection, TransportSecurity};
+use clearlane_net::listener::{AsyncListener, ByteStream, Connection};
 use clearlane_net::ping_limiter::PingLimiter;
 use clearlane_proto::peerpb::peer_server::PeerServer;
 use hyper::server::conn::http2;
@@ -29,7 +28,7 @@ use super::service::PeerService;
 
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// Each other member has three, and some more while it starts.
-pub(super) const CONNECTIONS_MAX: usize = 256;
+pub const CONNECTIONS_MAX: usize = 128;
 const PENDING_HANDSHAKES_MAX: usize = 64;
 /// Of a connection. A call of a member is forwarded as one, so these are many clients.
 const STREAMS_MAX: u32 = 10_000;
@@ -42,9 +41,7 @@ const PING_MIN_INTERVAL: Duration = Duration::ZERO;
 #[derive(Clone)]
 pub(super) struct PeerConnections {
     limit: ConnectionLimit,
-    established: mpsc::UnboundedSender<EstablishedConnection>,
-    /// If a port has TLS.
-    handshakes: Option<HandshakeQueue>,
+    queue: ConnectionQueue,
 }
 
 impl PeerConnections {
@@ -57,14 +54,12 @@ impl PeerConnections {
             pending_max: PENDING_HANDSHAKES_MAX,
             first_byte_timeout: CONNECTION_TIMEOUT,
         };
-        let queue = established.clone();
-        // The runtime may have ended.
-        let send = move |connection| drop(queue.send(connection));
-        // It ends with the runtime, whose tasks have its queue.
-        let handshakes = has_tls
-            .then(|| handshake_thread::start("peer-tls".to_owned(), config, send))
-            .transpose()?
-            .map(|(queue, _)| queue);
+        let queue = if has_tls {
+            // The thread ends with the runtime, whose tasks have its queue.
+            ConnectionQueue::with_tls(established, "peer-tls".to_owned(), config)?.0
+        } else {
+            ConnectionQueue::without_tls(established)
+        };
         tokio::spawn(async move {
             let turns = BulkTurns::start();
             while let Some(connection) = connections.recv().await {
@@ -72,23 +67,7 @@ impl PeerConnections {
             }
         });
         let limit = ConnectionLimit::new("the peer port", CONNECTIONS_MAX);
-        Ok(PeerConnections { limit, established, handshakes })
-    }
-
-    fn accept(&self, connection: Connection, security: TransportSecurity) {
-        let Some(permit) = self.limit.admit() else { return };
-        let incoming = IncomingConnection { connection, security, permit };
-        match (&self.handshakes, &incoming.security) {
-            (Some(handshakes), TransportSecurity::Tls(_) | TransportSecurity::PlainOrTls(_)) => {
-                handshakes.submit(incoming);
-            }
-            _ => {
-                // It fails only if the other side has gone already.
-                if let Ok(connection) = incoming.without_tls() {
-                    let _ = self.established.send(connection);
-                }
-            }
-        }
+        Ok(PeerConnections { limit, queue })
     }
 }
 
@@ -96,7 +75,8 @@ impl PeerConnections {
 pub(super) async fn serve_peers(listener: AsyncListener, connections: PeerConnections) {
     loop {
         let (connection, security) = listener.accept("a member's connection").await;
-        connections.accept(connection, security);
+        let Some(permit) = connections.limit.admit() else { continue };
+        connections.queue.add(IncomingConnection { connection, security, permit });
     }
 }
 

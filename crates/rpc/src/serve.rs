@@ -8,7 +8,7 @@
 //!                     └─▶ (tls-1) ─▶ net-1
 //! ```
 //!
-//! On a port with TLS, each network thread has a [thread for handshakes](handshake_thread) before
+//! On a port with TLS, each network thread has a [thread for handshakes](clearlane_net::handshake_thread) before
 //! it. The first bytes then say whether a connection is HTTP/2 or HTTP/1.1. Each request goes to
 //! the thread's [`Router`]. What a client may send and how long it may take is in `docs/http.md`.
 
@@ -25,12 +25,9 @@ use clearlane_net::bulk_turn::BulkTurns;
 use clearlane_net::coalescing_writer::CoalescingWriter;
 use clearlane_net::connection_limit::ConnectionLimit;
 use clearlane_net::handshake_thread::{
-    self, EstablishedConnection, EstablishedStream, HandshakeConfig, HandshakeQueue,
-    IncomingConnection,
+    ConnectionQueue, EstablishedConnection, EstablishedStream, HandshakeConfig, IncomingConnection,
 };
-use clearlane_net::listener::{
-    AsyncListener, BindAddress, Connection, ListenAddress, Listener, TransportSecurity,
-};
+use clearlane_net::listener::{AsyncListener, BindAddress, Connection, ListenAddress, Listener};
 use clearlane_net::ping_limiter::PingLimiter;
 use clearlane_net::sched::{EVENT_INTERVAL, SchedClass, reset_sched_class};
 use clearlane_proto::etcdserverpb::auth_server::AuthServer;
@@ -92,8 +89,8 @@ const ERROR_RESETS_MAX: usize = 1024;
 const HTTP1_HEAD_EXTRA_BYTES: usize = 4 << 10;
 /// hyper takes no less.
 const HTTP1_BUFFER_MIN: usize = 8 << 10;
-/// Clients of a program that does not look at its limit of open files.
-const CONNECTIONS_MAX: usize = 1 << 16;
+/// The default, if the limit of open files allows as many.
+pub const CONNECTIONS_MAX: usize = 1 << 16;
 pub const PENDING_HANDSHAKES_MAX: usize = 1024;
 
 /// The defaults are etcd's, but for those that etcd does not limit.
@@ -173,6 +170,7 @@ pub struct RpcServer {
     addresses: Vec<ListenAddress>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<io::Result<()>>>,
+    handshake_threads: Vec<JoinHandle<()>>,
 }
 
 impl RpcServer {
@@ -197,25 +195,28 @@ impl RpcServer {
         let addresses: Vec<ListenAddress> =
             listeners.iter().map(Listener::listen_address).collect::<io::Result<_>>()?;
         let has_tls = addresses.iter().any(|address| address.is_secure);
-        let (mut queues, mut started) = (Vec::new(), Vec::new());
+        let (mut queues, mut started, mut handshake_threads) = (Vec::new(), Vec::new(), Vec::new());
         let handshakes = handshake_config(&config.connections, threads);
         let limit = ConnectionLimit::new("--max-connections", config.connections.connections_max);
         for number in 0..threads {
-            let (queue, connections) = mpsc::unbounded_channel();
-            let mut queues_of_thread = ConnectionQueues { net: queue, handshakes: None };
+            let (established, connections) = mpsc::unbounded_channel();
             let (server, config) = (Server::new(node, limits), config.clone());
             let stopped = stopped.clone();
             let thread = thread::Builder::new().name(format!("net-{number}"));
             started
                 .push(thread.spawn(move || run_net_thread(server, config, connections, stopped))?);
             if has_tls {
-                started.push(queues_of_thread.start_handshakes(number, handshakes)?);
+                let name = format!("tls-{number}");
+                let (queue, thread) = ConnectionQueue::with_tls(established, name, handshakes)?;
+                queues.push(queue);
+                handshake_threads.push(thread);
+            } else {
+                queues.push(ConnectionQueue::without_tls(established));
             }
-            queues.push(queues_of_thread);
         }
         let thread = thread::Builder::new().name("accept".to_owned());
         started.push(thread.spawn(move || run_accept_thread(listeners, queues, limit, stopped))?);
-        Ok(RpcServer { addresses, stop, threads: started })
+        Ok(RpcServer { addresses, stop, threads: started, handshake_threads })
     }
 
     pub fn listen_addresses(&self) -> &[ListenAddress] {
@@ -234,60 +235,30 @@ impl RpcServer {
     /// Accepts no more, and returns when the calls under way have ended.
     pub fn stop(mut self) -> io::Result<()> {
         let _ = self.stop.send(true);
+        let panicked = |_| io::Error::other("a network thread has panicked");
         for thread in self.threads.drain(..) {
-            thread.join().map_err(|_| io::Error::other("a network thread has panicked"))??;
+            thread.join().map_err(panicked)??;
+        }
+        for thread in self.handshake_threads.drain(..) {
+            thread.join().map_err(panicked)?;
         }
         Ok(())
     }
 }
 
+/// Half of the connections at most may be without a handshake, or silent ones would keep others out
+/// before there are too many of them.
 fn handshake_config(config: &ConnectionConfig, threads: usize) -> HandshakeConfig {
+    let pending_max = config.pending_handshakes_max.min(config.connections_max / 2).max(1);
     HandshakeConfig {
-        pending_max: config.pending_handshakes_max.div_ceil(threads.max(1)),
+        pending_max: pending_max.div_ceil(threads.max(1)),
         first_byte_timeout: config.request_head_timeout,
-    }
-}
-
-/// The ways to one network thread.
-#[derive(Clone)]
-struct ConnectionQueues {
-    net: mpsc::UnboundedSender<EstablishedConnection>,
-    handshakes: Option<HandshakeQueue>,
-}
-
-impl ConnectionQueues {
-    fn start_handshakes(
-        &mut self,
-        number: usize,
-        config: HandshakeConfig,
-    ) -> io::Result<JoinHandle<io::Result<()>>> {
-        let net = self.net.clone();
-        // A thread that has ended has logged why.
-        let established = move |connection| drop(net.send(connection));
-        let (queue, thread) =
-            handshake_thread::start(format!("tls-{number}"), config, established)?;
-        self.handshakes = Some(queue);
-        Ok(thread)
-    }
-
-    fn deal(&self, incoming: IncomingConnection) {
-        match (&self.handshakes, &incoming.security) {
-            (Some(handshakes), TransportSecurity::Tls(_) | TransportSecurity::PlainOrTls(_)) => {
-                handshakes.submit(incoming);
-            }
-            _ => {
-                // It fails only if the client has gone already.
-                if let Ok(connection) = incoming.without_tls() {
-                    let _ = self.net.send(connection);
-                }
-            }
-        }
     }
 }
 
 fn run_accept_thread(
     listeners: Vec<Listener>,
-    queues: Vec<ConnectionQueues>,
+    queues: Vec<ConnectionQueue>,
     limit: ConnectionLimit,
     mut stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
@@ -306,7 +277,7 @@ fn run_accept_thread(
 /// Does not return.
 async fn accept(
     listener: AsyncListener,
-    queues: Vec<ConnectionQueues>,
+    queues: Vec<ConnectionQueue>,
     limit: ConnectionLimit,
     next_thread: Arc<AtomicUsize>,
 ) {
@@ -314,7 +285,7 @@ async fn accept(
         let (connection, security) = listener.accept("a connection").await;
         let Some(permit) = limit.admit() else { continue };
         let turn = next_thread.fetch_add(1, Ordering::Relaxed) % queues.len();
-        queues[turn].deal(IncomingConnection { connection, security, permit });
+        queues[turn].add(IncomingConnection { connection, security, permit });
     }
 }
 

@@ -194,8 +194,8 @@ const REQUESTS: &[Flag] = &[
 
 const PROCESS: &[Flag] = &[
     flag("max-connections", Count, "0").help(
-        "Maximum number of client connections; one more is closed at once (0: 256 less than files \
-         may be open).",
+        "Maximum number of client connections; one more is closed at once (0: 65536, or 384 less \
+         than files may be open).",
     ),
     flag("max-pending-handshakes", Count, "1024").help(
         "Maximum number of client connections without a complete TLS handshake; beyond it the \

@@ -134,6 +134,38 @@ fn silent_clients_do_not_keep_others_out() {
     assert!(end_of_newest.into_iter().any(|mut stream| ended(&mut stream).is_none()));
 }
 
+/// One that is at work goes on, and one that has said its hello, too.
+#[test]
+fn silent_clients_do_not_end_a_handshake_that_has_begun() {
+    let flags = ["--max-pending-handshakes=8", "--net-threads=1", LONG_LIMITS[0], LONG_LIMITS[1]];
+    let member = HardenedMember::start(&flags);
+    let mut begun: Vec<_> = (0..7).map(|_| member.begin_handshake()).collect();
+    let mut silent: Vec<_> = (0..40).map(|_| member.connect_secure()).collect();
+    silent[..39].iter_mut().for_each(end);
+    for client in &mut begun {
+        client.conn.complete_io(&mut client.sock).unwrap();
+        assert!(!client.conn.is_handshaking());
+    }
+    member.others_are_served();
+}
+
+/// With few connections allowed, there are never enough silent ones for the bound of handshakes.
+#[test]
+fn silent_clients_leave_half_of_the_connections_to_others() {
+    let flags = ["--max-connections=8", "--net-threads=1", LONG_LIMITS[0], LONG_LIMITS[1]];
+    let mut member = HardenedMember::start(&flags);
+    let silent: Vec<_> = (0..40).map(|_| member.connect_secure()).collect();
+    let line = member.program.json("closed the oldest connection without a handshake");
+    assert_eq!((&line["level"], &line["max"]), (&"warn".into(), &4.into()));
+    // What has been closed counts until the server has seen it.
+    let begin = Instant::now();
+    while member.handshake().is_err() {
+        assert!(begin.elapsed() < TIMEOUT);
+        std::thread::sleep(PAUSE);
+    }
+    drop(silent);
+}
+
 #[test]
 fn a_head_that_is_too_long_is_refused() {
     let member = HardenedMember::start(&["--max-request-head-bytes=2048"]);

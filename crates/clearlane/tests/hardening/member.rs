@@ -84,18 +84,33 @@ impl HardenedMember {
     }
 
     pub(crate) fn handshake(&self) -> std::io::Result<StreamOwned<ClientConnection, TcpStream>> {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_file(self.ca.certificate()).unwrap()).unwrap();
-        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        let name = ServerName::try_from("localhost").unwrap();
-        let client = ClientConnection::new(Arc::new(config), name).unwrap();
-        let mut stream = StreamOwned::new(client, self.connect_secure());
-        stream.sock.set_read_timeout(Some(TIMEOUT))?;
+        let mut stream = self.secure_client();
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock)?;
         }
         stream.sock.set_read_timeout(Some(PAUSE))?;
         Ok(stream)
+    }
+
+    /// The server has answered the hello.
+    pub(crate) fn begin_handshake(&self) -> StreamOwned<ClientConnection, TcpStream> {
+        let mut stream = self.secure_client();
+        while stream.conn.wants_write() {
+            stream.conn.write_tls(&mut stream.sock).unwrap();
+        }
+        assert_eq!(stream.sock.peek(&mut [0]).unwrap(), 1);
+        stream
+    }
+
+    fn secure_client(&self) -> StreamOwned<ClientConnection, TcpStream> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.ca.certificate()).unwrap()).unwrap();
+        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let name = ServerName::try_from("localhost").unwrap();
+        let client = ClientConnection::new(Arc::new(config), name).unwrap();
+        let stream = StreamOwned::new(client, self.connect_secure());
+        stream.sock.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream
     }
 }
 

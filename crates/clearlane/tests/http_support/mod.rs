@@ -10,9 +10,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use clearlane_backend::Era;
+use clearlane_net::connection_limit::ConnectionLimit;
 use clearlane_proto::etcdserverpb::lease_server::{Lease, LeaseServer};
 use clearlane_proto::etcdserverpb::*;
-use clearlane_rpc::http::{AccessControl, HttpService, HttpServiceConfig, serve};
+use clearlane_rpc::http::{
+    AccessControl, HttpService, HttpServiceConfig, METRICS_CONNECTIONS_MAX, serve,
+};
 use clearlane_rpc::metrics::RpcMetrics;
 use clearlane_server::Server;
 use clearlane_server::apply::Limits;
@@ -71,8 +74,9 @@ impl Running {
                         .with_gateway(services, (Duration::from_secs(60), Duration::from_secs(60))),
                     false => plain,
                 };
+                let limit = ConnectionLimit::new("the port of a test", METRICS_CONNECTIONS_MAX);
                 tokio::select! {
-                    () = serve(listener, None, endpoints) => {}
+                    () = serve(listener, None, limit, endpoints) => {}
                     _ = stopped => {}
                 }
                 desk.abort();

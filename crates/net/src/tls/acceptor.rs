@@ -81,17 +81,18 @@ impl TlsAcceptor {
         TlsAcceptor { handshake_timeout, ..self }
     }
 
-    /// Logs why a connection is refused.
+    /// Logs why a connection is refused. Calls `on_hello` when the client's hello is complete.
     pub async fn accept<C>(
         &self,
         connection: C,
         remote: Option<SocketAddr>,
+        on_hello: impl FnOnce(),
     ) -> Option<(TlsStream<C>, Option<ClientName>)>
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
         let mut seen = HandshakeInfo::default();
-        let handshake = self.handshake(connection, remote, &mut seen);
+        let handshake = self.handshake(connection, remote, on_hello, &mut seen);
         let why = match timeout(self.handshake_timeout, handshake).await {
             Ok(Ok(stream)) => {
                 let name = seen.certificate.map(|facts| facts.common_name);
@@ -108,12 +109,14 @@ impl TlsAcceptor {
         &self,
         connection: C,
         remote: Option<SocketAddr>,
+        on_hello: impl FnOnce(),
         seen: &mut HandshakeInfo,
     ) -> io::Result<TlsStream<C>>
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
         let hello = LazyConfigAcceptor::new(Acceptor::default(), connection).await?;
+        on_hello();
         hello.client_hello().server_name().unwrap_or_default().clone_into(&mut seen.server_name);
         let stream = hello.into_stream(self.config.get().await?).await?;
         if let Some([own, ..]) = stream.get_ref().1.peer_certificates() {
@@ -242,7 +245,7 @@ mod tests {
         incoming.handshake_timeout = Duration::from_millis(20);
         block_on(async {
             let (ours, theirs) = tokio::io::duplex(64);
-            assert!(incoming.accept(ours, None).await.is_none());
+            assert!(incoming.accept(ours, None, || ()).await.is_none());
             drop(theirs);
         });
     }

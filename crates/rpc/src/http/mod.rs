@@ -28,7 +28,7 @@ use tonic::body::Body;
 use tonic::service::Routes;
 
 pub use self::access::{AccessControl, EncryptedConnection};
-pub use self::server::serve;
+pub use self::server::{METRICS_CONNECTIONS_MAX, serve};
 use crate::context::ThreadServices;
 use crate::gateway;
 use crate::maintenance::{ETCD_VERSION, STORAGE_VERSION};

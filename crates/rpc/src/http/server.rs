@@ -19,13 +19,17 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{EncryptedConnection, HttpService};
 use crate::serve::REQUEST_HEAD_TIMEOUT;
 
-/// Of those that ask for metrics and health there are few.
-const CONNECTIONS_MAX: usize = 256;
+/// Of all ports for metrics. Of those that ask for metrics and health there are few.
+pub const METRICS_CONNECTIONS_MAX: usize = 64;
 
 /// Does not return.
-pub async fn serve(listener: TcpListener, tls: Option<Arc<TlsAcceptor>>, endpoints: HttpService) {
+pub async fn serve(
+    listener: TcpListener,
+    tls: Option<Arc<TlsAcceptor>>,
+    limit: ConnectionLimit,
+    endpoints: HttpService,
+) {
     let mut connections = tokio::task::JoinSet::new();
-    let limit = ConnectionLimit::new("the port for metrics", CONNECTIONS_MAX);
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -53,7 +57,7 @@ async fn serve_connection(
 ) {
     let Some(tls) = tls else { return serve_http1(connection, false, endpoints).await };
     let Ok(remote) = connection.peer_addr() else { return };
-    if let Some((stream, _)) = tls.accept(connection, Some(remote)).await {
+    if let Some((stream, _)) = tls.accept(connection, Some(remote), || ()).await {
         serve_http1(stream, true, endpoints).await;
     }
 }
