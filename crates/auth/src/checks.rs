@@ -11,8 +11,6 @@
 //!
 //! The parts of a transaction need what they need alone, those of the branch that does not run too.
 
-use std::ops::ControlFlow;
-
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{
@@ -21,14 +19,13 @@ use clearlane_proto::etcdserverpb::{
 
 use crate::changes;
 use crate::error::AuthRejection;
-use crate::state::{Access, AuthInfo, AuthState, ROOT};
+use crate::key_ranges::End;
+use crate::state::{Access, AuthInfo, AuthState, ROOT, UserEntry};
 
 pub type CheckResult = Result<(), AuthRejection>;
 
-/// Visits the keys of a lease until the visitor breaks; none if there is no such lease.
-pub type LeaseKeys<'l> = dyn Fn(i64, &mut KeyVisitor<'_>) + 'l;
-
-pub type KeyVisitor<'v> = dyn FnMut(&Bytes) -> ControlFlow<()> + 'v;
+/// Finds the first key of a lease that is not before a key.
+pub type LeaseKeys<'l> = dyn Fn(i64, &[u8]) -> Option<Bytes> + 'l;
 
 /// One user's requests, checked against one state.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +75,7 @@ impl AuthState {
     }
 }
 
-impl Checker<'_> {
+impl<'s> Checker<'s> {
     /// There is a user.
     pub fn user(self) -> CheckResult {
         if self.state.enabled && self.user.is_none() {
@@ -159,33 +156,97 @@ impl Checker<'_> {
     }
 
     fn lease(self, access: Access, lease: i64, lease_keys: &LeaseKeys<'_>) -> CheckResult {
-        // The keys of a lease may be many: they are visited only if it depends on them.
         if self.admin().is_ok() {
             return Ok(());
         }
-        let mut checked = Ok(());
-        lease_keys(lease, &mut |key| {
-            checked = self.access(access, key, &[]);
-            if checked.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
-        checked
+        // The keys of a lease may be many: behind one that is permitted, those of the same range
+        // are left out.
+        let mut from = Bytes::new();
+        while let Some(key) = lease_keys(lease, &from) {
+            let user = self.user_with_access()?;
+            match self.state.permitted_until(user, access, &key) {
+                Some(End::Before(end)) => from = end,
+                Some(End::Open) => break,
+                None => return Err(AuthRejection::PermissionDenied),
+            }
+        }
+        Ok(())
     }
 
     fn access(self, access: Access, key: &[u8], range_end: &[u8]) -> CheckResult {
         if !self.state.enabled {
             return Ok(());
         }
+        let user = self.user_with_access()?;
+        if user.has_role(ROOT) || self.state.has_access(user, access, key, range_end) {
+            Ok(())
+        } else {
+            Err(AuthRejection::PermissionDenied)
+        }
+    }
+
+    /// Fails if the user was named at an older state.
+    fn user_with_access(self) -> Result<&'s UserEntry, AuthRejection> {
         // A signed token may name a user and no revision.
         let user = self.user.filter(|user| user.revision != 0);
         let AuthInfo { username, revision } = user.ok_or(AuthRejection::UserEmpty)?;
         if *revision < self.state.revision {
             return Err(AuthRejection::OldRevision);
         }
-        let user = self.state.users.get(&**username).ok_or(AuthRejection::PermissionDenied)?;
-        if user.has_role(ROOT) || self.state.has_access(user, access, key, range_end) {
-            Ok(())
-        } else {
-            Err(AuthRejection::PermissionDenied)
+        let user = self.state.users.get(&**username);
+        user.map(|user| &**user).ok_or(AuthRejection::PermissionDenied)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use clearlane_proto::authpb::permission::Type;
+    use clearlane_proto::authpb::{Permission, Role, User};
+
+    use super::*;
+
+    /// A user that may write from `b` to `m` and the key `p`.
+    fn state() -> AuthState {
+        let permission = |key: &'static str, end: &'static str| Permission {
+            perm_type: Type::Write as i32,
+            key: key.into(),
+            range_end: end.into(),
+        };
+        let key_permission = vec![permission("b", "m"), permission("p", "")];
+        let role = Role { name: "role".into(), key_permission };
+        let roles = vec!["role".to_owned()];
+        let user = User { name: "alice".into(), roles, ..User::default() };
+        let mut state = AuthState { enabled: true, revision: 1, ..AuthState::default() };
+        state.roles.insert("role".to_owned(), Arc::new(role));
+        state.users.insert("alice".to_owned(), Arc::new(UserEntry::new(user)));
+        state
+    }
+
+    #[test]
+    fn the_keys_of_a_lease_are_looked_at_by_ranges() {
+        let (state, looks) = (state(), Cell::new(0));
+        let alice = AuthInfo { username: "alice".into(), revision: 1 };
+        let mut keys: BTreeSet<Bytes> =
+            (0..100_000).map(|number| Bytes::from(format!("c{number}"))).collect();
+        keys.insert("p".into());
+        let check = |keys: &BTreeSet<Bytes>| {
+            looks.set(0);
+            let from = |_, from: &[u8]| {
+                looks.set(looks.get() + 1);
+                keys.range(Bytes::copy_from_slice(from)..).next().cloned()
+            };
+            state.checker(Some(&alice)).write_lease(7, &from)
+        };
+        assert_eq!((check(&keys), looks.get()), (Ok(()), 3));
+        for denied in ["a", "m", "n", "p\0", "q"] {
+            keys.insert(denied.into());
+            assert_eq!(check(&keys), Err(AuthRejection::PermissionDenied), "{denied}");
+            assert!(keys.remove(denied.as_bytes()));
         }
+        assert_eq!((check(&BTreeSet::new()), looks.get()), (Ok(()), 1));
     }
 }

@@ -13,7 +13,7 @@ pub(crate) struct KeyRanges(Vec<(Bytes, End)>);
 
 /// Exclusive.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum End {
+pub(crate) enum End {
     Before(Bytes),
     Open,
 }
@@ -56,16 +56,20 @@ impl KeyRanges {
         KeyRanges(merged)
     }
 
+    /// Where the range ends that has the key.
+    pub(crate) fn end_of(&self, key: &[u8]) -> Option<&End> {
+        let behind = self.0.partition_point(|(start, _)| start[..] <= *key);
+        let (_, end) = self.0.get(behind.checked_sub(1)?)?;
+        end.is_behind(key).then_some(end)
+    }
+
     /// Whether all of a range is in the set. A range that ends before its start has no key.
     pub(crate) fn contain(&self, key: &[u8], range_end: &[u8]) -> bool {
-        let behind = self.0.partition_point(|(start, _)| start[..] <= *key);
-        let Some((_, end)) = behind.checked_sub(1).and_then(|at| self.0.get(at)) else {
-            return false;
-        };
-        match (range_end, end) {
-            (_, End::Open) => true,
-            (OPEN_END, End::Before(_)) => false,
-            (range_end, End::Before(end)) => end[..] > *key && range_end <= &end[..],
+        match (range_end, self.end_of(key)) {
+            (_, None) => false,
+            (_, Some(End::Open)) => true,
+            (OPEN_END, Some(End::Before(_))) => false,
+            (range_end, Some(End::Before(end))) => range_end <= &end[..],
         }
     }
 }

@@ -12,7 +12,7 @@ use clearlane_proto::authpb::{Permission, Role, User};
 use prost::Message;
 
 use crate::error::{AuthRejection, Error, Result};
-use crate::key_ranges::{KeyRanges, OPEN_END};
+use crate::key_ranges::{End, KeyRanges, OPEN_END};
 
 pub(crate) const ENABLED_KEY: &[u8] = b"authEnabled";
 pub(crate) const REVISION_KEY: &[u8] = b"authRevision";
@@ -145,12 +145,25 @@ impl AuthState {
         key: &[u8],
         range_end: &[u8],
     ) -> bool {
+        self.ranges_of(user, access).contain(key, range_end)
+    }
+
+    /// Where the range ends that has the key, of what a user may do this with.
+    pub(crate) fn permitted_until(
+        &self,
+        user: &UserEntry,
+        access: Access,
+        key: &[u8],
+    ) -> Option<End> {
+        self.ranges_of(user, access).end_of(key).cloned()
+    }
+
+    fn ranges_of<'u>(&self, user: &'u UserEntry, access: Access) -> &'u KeyRanges {
         let ranges = user.ranges.get_or_init(|| self.merge_ranges(&user.user));
-        let ranges = match access {
+        match access {
             Access::Read => &ranges.read,
             Access::Write => &ranges.write,
-        };
-        ranges.contain(key, range_end)
+        }
     }
 
     fn merge_ranges(&self, user: &User) -> UserRanges {

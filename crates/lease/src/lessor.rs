@@ -284,28 +284,26 @@ impl Lessor {
     /// them or not; any other is, exactly if it hangs there.
     pub fn keys(&self, id: i64) -> Vec<Bytes> {
         let mut keys: Vec<Bytes> = Vec::new();
-        self.visit_keys(id, &mut |key| {
-            keys.push(key.clone());
-            ControlFlow::Continue(())
-        });
-        keys
-    }
-
-    /// The same, until `visit` breaks. The lock is not held meanwhile.
-    pub fn visit_keys(&self, id: i64, visit: &mut dyn FnMut(&Bytes) -> ControlFlow<()>) {
-        let mut last: Option<Bytes> = None;
         loop {
-            let from = last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+            let from = keys.last().map_or(Bound::Unbounded, Bound::Excluded);
             let state = self.state.lock();
-            let Some(lease) = state.leases.by_id.get(&id) else { return };
+            let Some(lease) = state.leases.by_id.get(&id) else { return keys };
             let page = lease.keys.range::<Bytes, _>((from, Bound::Unbounded)).take(KEYS_PER_PAGE);
             let page: Vec<Bytes> = page.cloned().collect();
             drop(state);
-            if page.iter().try_for_each(&mut *visit).is_break() || page.len() < KEYS_PER_PAGE {
-                return;
+            let is_last = page.len() < KEYS_PER_PAGE;
+            keys.extend(page);
+            if is_last {
+                return keys;
             }
-            last = page.last().cloned();
         }
+    }
+
+    /// The first key of a lease that is not before this one.
+    pub fn key_from(&self, id: i64, from: &[u8]) -> Option<Bytes> {
+        let state = self.state.lock();
+        let keys = &state.leases.by_id.get(&id)?.keys;
+        keys.range::<[u8], _>((Bound::Included(from), Bound::Unbounded)).next().cloned()
     }
 
     pub fn key_count(&self, id: i64) -> usize {

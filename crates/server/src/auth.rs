@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clearlane_auth::checks::{CheckResult, Checker, KeyVisitor};
+use clearlane_auth::checks::{CheckResult, Checker};
 use clearlane_auth::password::{self, HashError, PASSWORD_BYTES_MAX, SALT_BYTES};
 use clearlane_auth::simple_tokens::{ALPHABET, LETTERS, SimpleToken};
 use clearlane_auth::{AuthInfo, AuthRejection, AuthState, JwtError, TokenProvider};
@@ -166,7 +166,7 @@ impl Server {
     }
 
     fn needs_user(&self, request: &InternalRaftRequest) -> bool {
-        let no_keys = |_, _: &mut KeyVisitor<'_>| ();
+        let no_keys = |_, _: &[u8]| None;
         self.threads().auth().with_state(|state| state.check_entry(request, &no_keys).is_err())
     }
 

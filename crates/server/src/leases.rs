@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use clearlane_auth::AuthState;
-use clearlane_auth::checks::{CheckResult, Checker, KeyVisitor, LeaseKeys};
+use clearlane_auth::checks::{CheckResult, Checker, LeaseKeys};
 use clearlane_lease::{Lessor, Renewal};
 use clearlane_proto::etcdserverpb::{LeaseCheckpointRequest, LeaseTimeToLiveResponse};
 
@@ -142,7 +142,7 @@ impl Server {
         let state = self.threads().auth().state();
         let revision = state.revision;
         let check = move |leases: &Lessor| {
-            let keys = |id, visit: &mut KeyVisitor<'_>| leases.visit_keys(id, visit);
+            let keys = |id, from: &[u8]| leases.key_from(id, from);
             check(state.checker(user.as_ref()), &keys)
         };
         self.list_leases(keys, check).await??;

@@ -7,7 +7,7 @@
 
 use std::future::Future;
 
-use clearlane_auth::checks::{Checker, KeyVisitor};
+use clearlane_auth::checks::Checker;
 use clearlane_mvcc::ReadTxn;
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{RangeRequest, TxnRequest, TxnResponse};
@@ -55,7 +55,7 @@ impl Server {
         if !range_ops(&request).all(|range| range.serializable) {
             trace.end_read_index(self.linearizable_read_notify().await?);
         }
-        let lease_keys = |_, _: &mut KeyVisitor<'_>| ();
+        let lease_keys = |_, _: &[u8]| None;
         let may_read = |user: Checker<'_>| user.txn(&request, &lease_keys);
         let admission = self.authorize(*READ_TXN, trace, may_read).await?;
         let ranges = range_ops(&request).map(ReadSpan::from);

@@ -3,7 +3,6 @@
 //! The permission is checked here and not when a request is proposed: users and roles may change
 //! in between, and every member must decide alike.
 
-use clearlane_auth::checks::KeyVisitor;
 use clearlane_auth::{AuthRejection, AuthStore};
 use clearlane_lease::Lessor;
 use clearlane_mvcc::Store;
@@ -23,7 +22,7 @@ pub(crate) fn check(
     if !auth.is_enabled() {
         return Ok(());
     }
-    let lease_keys = |lease, visit: &mut KeyVisitor<'_>| leases.visit_keys(lease, visit);
+    let lease_keys = |lease, from: &[u8]| leases.key_from(lease, from);
     Ok(auth.with_state(|state| state.check_entry(request, &lease_keys))?)
 }
 
