@@ -16,6 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use tonic::transport::Endpoint;
 
+use crate::frames::{PREFACE, frame, headers_of_put};
 use crate::program::{Program, TIMEOUT, kv_with_timeout, members, short_pause};
 use crate::{SeededRng, env_number, support};
 
@@ -26,8 +27,6 @@ const SILENT_BYTES_MAX: u64 = 8 << 10;
 const SPOKEN_BYTES_MAX: u64 = 48 << 10;
 /// How long another client may wait while they are there, on a machine that has much else to do.
 const WAIT_MAX: Duration = Duration::from_secs(15);
-/// How an HTTP/2 connection begins, with empty settings.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 async fn started() -> (TempDir, Program) {
     let dir = tempfile::tempdir().unwrap();
@@ -137,41 +136,18 @@ async fn connections_that_say_nothing_cost_little() {
 async fn calls_that_are_never_finished_hold_up_no_other() {
     let (_dir, mut member) = started().await;
     let before = member.resident();
-    let mut half_open = Vec::new();
+    let (mut half_open, head) = (Vec::new(), headers_of_put(&[]));
     for _ in 0..20 {
         let mut connection = raw(&member);
         connection.write_all(PREFACE).unwrap();
         for stream in 0..50_u32 {
-            connection.write_all(&head_of_put(2 * stream + 1)).unwrap();
+            connection.write_all(&frame(1, 4, 2 * stream + 1, &head)).unwrap();
         }
         half_open.push(connection);
     }
     others_are_served(&mut member, before).await;
     drop(half_open);
     others_are_served(&mut member, before).await;
-}
-
-/// A frame of type HEADERS, without Huffman codes and without a table.
-fn head_of_put(stream: u32) -> Vec<u8> {
-    let mut block = Vec::new();
-    for (name, value) in [
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":path", "/etcdserverpb.KV/Put"),
-        (":authority", "here"),
-        ("content-type", "application/grpc"),
-        ("te", "trailers"),
-    ] {
-        block.push(0);
-        for text in [name, value] {
-            block.push(text.len() as u8);
-            block.extend(text.as_bytes());
-        }
-    }
-    let mut frame = vec![0, 0, block.len() as u8, 1, 4];
-    frame.extend(stream.to_be_bytes());
-    frame.extend(block);
-    frame
 }
 
 #[tokio::test]

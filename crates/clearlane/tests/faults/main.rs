@@ -19,6 +19,8 @@
     reason = "a test fails by panicking, and reports"
 )]
 
+#[path = "../support/frames.rs"]
+mod frames;
 mod single_member;
 mod lagging_follower;
 mod compacting;

@@ -3,7 +3,8 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use crate::member::{HardenedMember, PAUSE, PREFACE, end, ended, frame, headers_of_put, trickle};
+use crate::frames::{PREFACE, frame, headers_of_put};
+use crate::member::{HardenedMember, PAUSE, end, ended, trickle};
 use crate::program::TIMEOUT;
 
 /// A time that a test waits for, and one that it does not.

@@ -5,7 +5,8 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Instant;
 
-use crate::member::{HardenedMember, PREFACE, ended, frame, headers_of_put};
+use crate::frames::{PREFACE, frame, headers_of_put};
+use crate::member::{HardenedMember, ended};
 use crate::program::TIMEOUT;
 
 const HEADERS: u8 = 1;

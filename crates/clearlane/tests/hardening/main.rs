@@ -8,6 +8,8 @@ mod authority;
 mod connections;
 mod files;
 mod floods;
+#[path = "../support/frames.rs"]
+mod frames;
 mod member;
 mod peer_port;
 #[path = "../support/program.rs"]

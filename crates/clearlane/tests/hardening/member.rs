@@ -19,8 +19,6 @@ use tonic::transport::Endpoint;
 use crate::authority::Authority;
 use crate::program::{RunningProgram, TIMEOUT, member};
 
-/// How an HTTP/2 connection begins, with empty settings.
-pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// Between two looks.
 pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
@@ -151,35 +149,4 @@ pub(crate) fn trickle(mut stream: TcpStream, bytes: &[u8]) {
             return;
         }
     }
-}
-
-/// A frame of HTTP/2 with that payload.
-pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let mut frame = vec![length[1], length[2], length[3], kind, flags];
-    frame.extend(stream.to_be_bytes());
-    frame.extend(payload);
-    frame
-}
-
-/// The list of headers of a put, without Huffman codes and without a table.
-pub(crate) fn headers_of_put(more: &[(&str, &str)]) -> Vec<u8> {
-    let own = [
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":path", "/etcdserverpb.KV/Put"),
-        (":authority", "here"),
-        ("content-type", "application/grpc"),
-        ("te", "trailers"),
-    ];
-    let mut block = Vec::new();
-    for (name, value) in own.iter().chain(more) {
-        block.push(0);
-        for text in [name, value] {
-            assert!(text.len() < 127);
-            block.push(text.len() as u8);
-            block.extend(text.as_bytes());
-        }
-    }
-    block
 }

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::net::TcpListener;
 
 use crate::authority::Authority;
-use crate::member::{PREFACE, connect, end, ended, frame, headers_of_put, trickle};
+use crate::frames::{PREFACE, frame, headers_of_put};
+use crate::member::{connect, end, ended, trickle};
 use crate::program::{RunningProgram, member};
 
 /// How a TLS client begins.
