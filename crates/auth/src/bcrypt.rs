@@ -42,7 +42,7 @@ pub(crate) struct BcryptHash {
 }
 
 impl BcryptHash {
-    /// `None` if there is no such cost. Calls `pause` between two steps.
+    /// `None` if there is no such cost. Calls `pause` between two steps; it may unwind.
     pub(crate) fn compute(
         password: &[u8],
         cost: u32,
@@ -63,7 +63,8 @@ impl BcryptHash {
         if parts.next().is_some() || !matches!(version, "2a" | "2b" | "2x" | "2y") {
             return None;
         }
-        let cost = cost.parse().ok().filter(|cost| COSTS.contains(cost))?;
+        let has_two_digits = cost.len() == 2 && cost.bytes().all(|digit| digit.is_ascii_digit());
+        let cost = cost.parse().ok().filter(|cost| has_two_digits && COSTS.contains(cost))?;
         if letters.len() != SALT_LETTERS + DIGEST_LETTERS {
             return None;
         }
@@ -154,8 +155,11 @@ mod tests {
         }
         let replaced = |from: &str, to: &str| BcryptHash::parse(&good.replacen(from, to, 1));
         assert!(replaced("$2b$", "$2a$").is_some());
-        for (from, to) in [("$2b$", "$1b$"), ("$2b$", "$3b$"), ("$04$", "$03$"), ("$04$", "$32$")] {
-            assert_eq!(replaced(from, to), None);
+        for version in ["$1b$", "$3b$", "$2c$"] {
+            assert_eq!(replaced("$2b$", version), None);
+        }
+        for cost in ["$03$", "$32$", "$4$", "$004$", "$+4$"] {
+            assert_eq!(replaced("$04$", cost), None);
         }
         assert_eq!(BcryptHash::parse(&format!("{good}$")), None);
         assert_eq!(BcryptHash::parse(&format!("{good}a")), None);

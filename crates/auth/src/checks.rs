@@ -206,18 +206,19 @@ mod tests {
 
     use clearlane_proto::authpb::permission::Type;
     use clearlane_proto::authpb::{Permission, Role, User};
+    use proptest::collection::{btree_set, vec};
+    use proptest::prelude::*;
 
     use super::*;
 
-    /// A user that may write from `b` to `m` and the key `p`.
-    fn state() -> AuthState {
-        let permission = |key: &'static str, end: &'static str| Permission {
+    /// A user that may write so much.
+    fn state(ranges: &[(&[u8], &[u8])]) -> AuthState {
+        let permissions = ranges.iter().map(|(key, end)| Permission {
             perm_type: Type::Write as i32,
-            key: key.into(),
-            range_end: end.into(),
-        };
-        let key_permission = vec![permission("b", "m"), permission("p", "")];
-        let role = Role { name: "role".into(), key_permission };
+            key: Bytes::copy_from_slice(key),
+            range_end: Bytes::copy_from_slice(end),
+        });
+        let role = Role { name: "role".into(), key_permission: permissions.collect() };
         let roles = vec!["role".to_owned()];
         let user = User { name: "alice".into(), roles, ..User::default() };
         let mut state = AuthState { enabled: true, revision: 1, ..AuthState::default() };
@@ -226,9 +227,34 @@ mod tests {
         state
     }
 
+    fn first_from(keys: &BTreeSet<Bytes>, from: &[u8]) -> Option<Bytes> {
+        keys.range(Bytes::copy_from_slice(from)..).next().cloned()
+    }
+
+    fn key() -> impl Strategy<Value = Vec<u8>> {
+        vec(prop_oneof![Just(0), Just(b'a'), Just(b'b'), Just(b'c')], 0..3)
+    }
+
+    proptest! {
+        #[test]
+        fn a_lease_is_as_permitted_as_all_its_keys(
+            ranges in vec((key(), key()), 0..4),
+            keys in btree_set(key().prop_map(Bytes::from), 0..8),
+        ) {
+            let ranges: Vec<(&[u8], &[u8])> =
+                ranges.iter().map(|(key, end)| (&key[..], &end[..])).collect();
+            let state = state(&ranges);
+            let alice = AuthInfo { username: "alice".into(), revision: 1 };
+            let checker = state.checker(Some(&alice));
+            let of_lease = checker.write_lease(7, &|_, from| first_from(&keys, from));
+            let of_keys = keys.iter().try_for_each(|key| checker.access(Access::Write, key, &[]));
+            prop_assert_eq!(of_lease, of_keys);
+        }
+    }
+
     #[test]
     fn the_keys_of_a_lease_are_looked_at_by_ranges() {
-        let (state, looks) = (state(), Cell::new(0));
+        let (state, looks) = (state(&[(b"b", b"m"), (b"p", b"")]), Cell::new(0));
         let alice = AuthInfo { username: "alice".into(), revision: 1 };
         let mut keys: BTreeSet<Bytes> =
             (0..100_000).map(|number| Bytes::from(format!("c{number}"))).collect();
@@ -237,7 +263,7 @@ mod tests {
             looks.set(0);
             let from = |_, from: &[u8]| {
                 looks.set(looks.get() + 1);
-                keys.range(Bytes::copy_from_slice(from)..).next().cloned()
+                first_from(keys, from)
             };
             state.checker(Some(&alice)).write_lease(7, &from)
         };

@@ -44,7 +44,7 @@ impl PasswordCheck {
 
     /// Returns the auth revision at which the user had this password. For a user that does not
     /// exist it takes as long: the time does not tell which users there are. Calls `pause` each
-    /// tenth of a millisecond.
+    /// tenth of a millisecond; it may unwind.
     pub fn run(&self, password: &[u8], pause: &mut dyn FnMut()) -> Result<u64, AuthRejection> {
         let Some(hash) = &self.hash else {
             let _ = BcryptHash::compute(password, self.cost, [0; SALT_BYTES], pause);

@@ -10,12 +10,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use clearlane_backend::Era;
-use clearlane_net::connection_limit::ConnectionLimit;
 use clearlane_proto::etcdserverpb::lease_server::{Lease, LeaseServer};
 use clearlane_proto::etcdserverpb::*;
-use clearlane_rpc::http::{
-    AccessControl, HttpService, HttpServiceConfig, METRICS_CONNECTIONS_MAX, serve,
-};
+use clearlane_rpc::http::{AccessControl, HttpService, HttpServiceConfig, serve};
 use clearlane_rpc::metrics::RpcMetrics;
 use clearlane_server::Server;
 use clearlane_server::apply::Limits;
@@ -74,9 +71,8 @@ impl Running {
                         .with_gateway(services, (Duration::from_secs(60), Duration::from_secs(60))),
                     false => plain,
                 };
-                let limit = ConnectionLimit::new("the port of a test", METRICS_CONNECTIONS_MAX);
                 tokio::select! {
-                    () = serve(listener, None, limit, endpoints) => {}
+                    () = serve(listener, None, endpoints) => {}
                     _ = stopped => {}
                 }
                 desk.abort();
