@@ -2,17 +2,16 @@
 //! rights new files have, and whether a crash writes memory to disk.
 //!
 //! A connection is a file. With none left, a new segment of the log could not be opened, and a
-//! member stops when its log fails. So connections get all but [some](RESERVED_FILES).
+//! member stops when its log fails. So connections get all but [some](reserved_files).
 
 use clearlane_rpc::{http, serve};
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 
-/// For the log, the store, connections to other members, and what threads wait with.
-const OWN_FILES: usize = 192;
-/// What the limit of clients' connections does not count.
-const RESERVED_FILES: usize =
-    OWN_FILES + clearlane_peer::CONNECTIONS_MAX + http::METRICS_CONNECTIONS_MAX;
+/// For the log, the store, and connections to other members.
+const OWN_FILES: usize = 160;
+/// With the one for handshakes before it, and what each runtime waits with.
+const FILES_PER_NET_THREAD: usize = 12;
 
 /// How many connections of clients there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,13 +22,21 @@ pub(crate) struct AllowedConnections {
 }
 
 /// Raises the limit of open files.
-pub(crate) fn allowed_connections() -> AllowedConnections {
+pub(crate) fn allowed_connections(net_threads: usize, metrics_ports: usize) -> AllowedConnections {
     let files = raise_open_files().and_then(|files| usize::try_from(files).ok());
-    connections_of(files.unwrap_or(usize::MAX))
+    connections_of(files.unwrap_or(usize::MAX), reserved_files(net_threads, metrics_ports))
 }
 
-fn connections_of(files: usize) -> AllowedConnections {
-    let max = files.saturating_sub(RESERVED_FILES).max(files / 4);
+/// What the limit of clients' connections does not count.
+fn reserved_files(net_threads: usize, metrics_ports: usize) -> usize {
+    OWN_FILES
+        + FILES_PER_NET_THREAD * net_threads
+        + clearlane_peer::CONNECTIONS_MAX
+        + http::METRICS_CONNECTIONS_MAX * metrics_ports
+}
+
+fn connections_of(files: usize, reserved: usize) -> AllowedConnections {
+    let max = files.saturating_sub(reserved).max(files / 4);
     AllowedConnections { max, default: max.min(serve::CONNECTIONS_MAX) }
 }
 
@@ -67,10 +74,14 @@ mod tests {
 
     #[test]
     fn what_is_not_counted_has_files_left() {
-        let of = |files| (connections_of(files).max, connections_of(files).default);
-        assert_eq!(of(1_048_576), (1_048_192, 65_536));
-        assert_eq!(of(4096), (3712, 3712));
-        assert_eq!(of(1024), (640, 640));
+        let reserved = reserved_files(1, 1);
+        assert_eq!(reserved, 364);
+        let of = |files| {
+            let AllowedConnections { max, default } = connections_of(files, reserved);
+            (max, default)
+        };
+        assert_eq!(of(1_048_576), (1_048_212, 65_536));
+        assert_eq!(of(1024), (660, 660));
         // With so few, members and metrics must not be asked for all that they may have.
         assert_eq!(of(256), (64, 64));
     }

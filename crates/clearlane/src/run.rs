@@ -23,7 +23,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_backend::Era;
-use clearlane_net::connection_limit::ConnectionLimit;
 use clearlane_net::listener::{BindAddress, ListenAddress, Listener};
 use clearlane_peer::{Peers, PeersConfig};
 use clearlane_rpc::http;
@@ -123,8 +122,10 @@ fn set_process_limits(config: &mut Config) {
     if !config.core_files {
         process_limits::prevent_core_files();
     }
+    let net_threads = net_thread_count(config);
     let connections_max = &mut config.rpc.connections.connections_max;
-    let allowed = process_limits::allowed_connections();
+    let allowed =
+        process_limits::allowed_connections(net_threads, config.http.listen_metrics.len());
     if *connections_max > allowed.max {
         tracing::warn!(
             wanted = *connections_max,
@@ -193,14 +194,13 @@ fn net_thread_count(config: &Config) -> usize {
 
 /// On this thread.
 fn serve_metrics(running: &mut RunningMember, config: &Config) -> std::io::Result<()> {
-    let limit = ConnectionLimit::new("the port for metrics", http::METRICS_CONNECTIONS_MAX);
     for (listener, tls) in running.metrics_listeners.drain(..) {
         let at = listener.local_addr()?;
         let member = Server::new(&running.threads, config.limits);
         tokio::spawn(member.requests().clone().run());
         let endpoints = config.rpc.http_service(&member, &config.rpc.metrics.register_thread());
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        tokio::spawn(http::serve(listener, tls, limit.clone(), endpoints));
+        tokio::spawn(http::serve(listener, tls, endpoints));
         tracing::info!(address = %at, "serving metrics");
     }
     Ok(())

@@ -8,21 +8,22 @@
 //! or to make the server compute is known later. So it is done on a thread of class
 //! [`SchedClass::Batch`]: a storm of handshakes makes new clients wait, and connected ones do not.
 //!
-//! Connections that have not come through are bounded in number. Beyond the bound the oldest one
-//! without a complete hello is closed, else the oldest: an honest client needs some milliseconds,
-//! so silent clients cannot keep others out. Before that, all that has arrived is looked at: a
-//! client that waits for this thread does not count as silent.
+//! Connections that have begun and not come through are bounded in number. Beyond the bound the
+//! oldest is closed, and of those that are silent if these are the half: an honest client needs
+//! some milliseconds, so silent clients cannot keep others out. Before that, all that has arrived
+//! is looked at: a client that waits for this thread does not count as silent. What has not begun
+//! waits, bounded in number and time.
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc as blocking;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::net::TcpStream;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::timeout;
@@ -32,11 +33,16 @@ use crate::connection_limit::ConnectionPermit;
 use crate::listener::{Connection, TransportSecurity};
 use crate::log_limiter::LogLimiter;
 use crate::movable_socket::MovableSocket;
-use crate::sched::{SchedClass, reset_sched_class};
-use crate::tls::{ClientName, TlsAcceptor};
+use crate::sched::{EVENT_INTERVAL, SchedClass, reset_sched_class};
+use crate::tls::ClientName;
 
 /// TLS's record type of a handshake.
-const TLS_FIRST_BYTE: [u8; 1] = [0x16];
+const TLS_FIRST_BYTE: u8 = 0x16;
+/// Connections that are begun without a look at what has arrived for others.
+const BATCH: usize = 32;
+/// Two turns of the runtime: in the first, new tasks register their sockets, in the second they are
+/// told what has arrived. And one more, should there be more than one look of the runtime finds.
+const TURNS_TO_LOOK: usize = 3;
 
 /// A connection as the listener has it.
 #[derive(Debug)]
@@ -71,20 +77,23 @@ impl IncomingConnection {
     }
 }
 
+/// Of one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeConfig {
-    /// Of one thread.
+    /// Connections that have begun.
     pub pending_max: usize,
-    /// For the first byte on a port with and without TLS. What follows has the limit of its
-    /// [`TlsAcceptor`].
-    pub first_byte_timeout: Duration,
+    /// Connections that have not.
+    pub waiting_max: usize,
+    /// For a connection to begin, and for its first byte on a port with and without TLS. What
+    /// follows has the limit of its acceptor.
+    pub patience: Duration,
 }
 
 /// Where the connections of a listener go. Its threads end when all clones are dropped.
 #[derive(Clone, Debug)]
 pub struct ConnectionQueue {
     established: mpsc::UnboundedSender<EstablishedConnection>,
-    handshakes: Option<mpsc::UnboundedSender<IncomingConnection>>,
+    handshakes: Option<mpsc::UnboundedSender<(Instant, IncomingConnection)>>,
 }
 
 impl ConnectionQueue {
@@ -101,12 +110,13 @@ impl ConnectionQueue {
         config: HandshakeConfig,
     ) -> io::Result<(ConnectionQueue, JoinHandle<()>)> {
         let (handshakes, incoming) = mpsc::unbounded_channel();
-        let mut builder = Builder::new_current_thread();
-        let runtime = builder.on_thread_start(reset_sched_class).enable_all().build()?;
         let queue = established.clone();
+        // The thread makes its runtime: one that is dropped here could be dropped on another.
+        let (started, result) = blocking::sync_channel(1);
         let thread = thread::Builder::new()
             .name(thread_name)
-            .spawn(move || run(runtime, incoming, config, queue))?;
+            .spawn(move || run(incoming, config, queue, &started))?;
+        result.recv().map_err(io::Error::other)??;
         Ok((ConnectionQueue { established, handshakes: Some(handshakes) }, thread))
     }
 
@@ -123,7 +133,7 @@ impl ConnectionQueue {
                 // Without the thread it is closed: in plain text it must not be served.
                 debug_assert!(self.handshakes.is_some(), "a port with TLS has a thread for it");
                 if let Some(handshakes) = &self.handshakes {
-                    let _ = handshakes.send(incoming);
+                    let _ = handshakes.send((Instant::now(), incoming));
                 }
             }
         }
@@ -131,12 +141,20 @@ impl ConnectionQueue {
 }
 
 fn run(
-    runtime: Runtime,
-    incoming: mpsc::UnboundedReceiver<IncomingConnection>,
+    incoming: mpsc::UnboundedReceiver<(Instant, IncomingConnection)>,
     config: HandshakeConfig,
     established: mpsc::UnboundedSender<EstablishedConnection>,
+    started: &blocking::SyncSender<io::Result<()>>,
 ) {
     SchedClass::Batch.apply_to_thread();
+    let mut builder = Builder::new_current_thread();
+    builder.on_thread_start(reset_sched_class).enable_all().event_interval(EVENT_INTERVAL);
+    let (runtime, result) = match builder.build() {
+        Ok(runtime) => (Some(runtime), Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    let _ = started.send(result);
+    let Some(runtime) = runtime else { return };
     // A task like those that it starts, so that it is behind them when it yields.
     let accepting = runtime.spawn(accept(incoming, config, established));
     if let Err(error) = runtime.block_on(accepting) {
@@ -146,22 +164,37 @@ fn run(
     runtime.shutdown_background();
 }
 
+/// Returns when no more connections can come.
 async fn accept(
-    mut incoming: mpsc::UnboundedReceiver<IncomingConnection>,
+    mut incoming: mpsc::UnboundedReceiver<(Instant, IncomingConnection)>,
     config: HandshakeConfig,
     established: mpsc::UnboundedSender<EstablishedConnection>,
 ) {
     let mut pending = PendingHandshakes::new(config.pending_max);
-    while let Some(connection) = incoming.recv().await {
-        pending.wait_for_place().await;
-        let (queue, has_said_hello) = (established.clone(), Arc::new(AtomicBool::new(false)));
-        let said_hello = Arc::clone(&has_said_hello);
-        pending.spawn(has_said_hello, async move {
-            if let Some(done) = establish(connection, config.first_byte_timeout, &said_hello).await
-            {
-                let _ = queue.send(done);
+    let mut batch = Vec::new();
+    while incoming.recv_many(&mut batch, BATCH).await > 0 && !incoming.is_closed() {
+        if incoming.len() > config.waiting_max {
+            pending.refuse(batch.drain(..).count());
+            continue;
+        }
+        if pending.count() + batch.len() > pending.max {
+            for _ in 0..TURNS_TO_LOOK {
+                yield_now().await;
             }
-        });
+        }
+        for (since, connection) in batch.drain(..) {
+            if since.elapsed() > config.patience {
+                pending.refuse(1);
+                continue;
+            }
+            let has_said_hello = Arc::new(AtomicBool::new(false));
+            let (queue, said_hello) = (established.clone(), Arc::clone(&has_said_hello));
+            pending.spawn(has_said_hello, async move {
+                if let Some(done) = establish(connection, config.patience, &said_hello).await {
+                    let _ = queue.send(done);
+                }
+            });
+        }
     }
 }
 
@@ -184,51 +217,52 @@ impl PendingHandshakes {
         PendingHandshakes { max, tasks, by_age, log }
     }
 
-    /// Closes a connection if there are too many.
-    async fn wait_for_place(&mut self) {
-        if self.is_full() {
-            // The runtime looks at its sockets before it comes back here, and the tasks at theirs.
-            yield_now().await;
-            if self.is_full() {
-                self.close_oldest();
-            }
-        }
-    }
-
-    fn is_full(&mut self) -> bool {
+    fn count(&mut self) -> usize {
         while self.tasks.try_join_next().is_some() {}
-        self.tasks.len() >= self.max
+        self.tasks.len()
     }
 
+    /// Closes another connection if there are too many.
     fn spawn(
         &mut self,
         has_said_hello: Arc<AtomicBool>,
         handshake: impl Future<Output = ()> + Send + 'static,
     ) {
-        // A handle keeps what is around the future: it must not outlive the handshake by much.
-        if self.by_age.len() >= 2 * self.max {
+        if self.by_age.len() >= self.max {
             self.by_age.retain(|pending| !pending.task.is_finished());
+            if self.by_age.len() >= self.max {
+                self.close_oldest();
+            }
         }
         let task = self.tasks.spawn(Box::pin(handshake));
         self.by_age.push_back(PendingHandshake { task, has_said_hello });
     }
 
     fn close_oldest(&mut self) {
-        self.by_age.retain(|pending| !pending.task.is_finished());
-        let is_silent = |pending: &PendingHandshake| {
-            let PendingHandshake { has_said_hello, .. } = pending;
-            !has_said_hello.load(Ordering::Relaxed)
+        let is_silent =
+            |pending: &&PendingHandshake| !pending.has_said_hello.load(Ordering::Relaxed);
+        let silent = self.by_age.iter().filter(is_silent).count();
+        // Else those that have said hello and no more could fill all places but one.
+        let place = match 2 * silent >= self.max {
+            true => self.by_age.iter().position(|pending| is_silent(&pending)),
+            false => Some(0),
         };
-        let place = self.by_age.iter().position(is_silent).unwrap_or(0);
-        let Some(oldest) = self.by_age.remove(place) else { return };
-        oldest.task.abort();
+        if let Some(oldest) = place.and_then(|place| self.by_age.remove(place)) {
+            oldest.task.abort();
+            self.warn("closed the oldest connection without a handshake: there are too many");
+        }
+    }
+
+    /// Connections that have not begun have been closed.
+    fn refuse(&self, count: usize) {
+        for _ in 0..count {
+            self.warn("closed a waiting connection without a handshake: there are too many");
+        }
+    }
+
+    fn warn(&self, what: &str) {
         if let Some(left_out) = self.log.admit() {
-            let max = self.max;
-            tracing::warn!(
-                max,
-                "lines-left-out" = left_out,
-                "closed the oldest connection without a handshake: there are too many"
-            );
+            tracing::warn!(max = self.max, "lines-left-out" = left_out, "{what}");
         }
     }
 }
@@ -239,45 +273,24 @@ async fn establish(
     first_byte_timeout: Duration,
     has_said_hello: &AtomicBool,
 ) -> Option<EstablishedConnection> {
-    let IncomingConnection { mut connection, security, permit } = incoming;
+    let IncomingConnection { connection, security, permit } = incoming;
     let remote = connection.remote().ok()?;
-    let tls = match security {
-        TransportSecurity::Plain => None,
-        TransportSecurity::Tls(tls) => Some(tls),
-        TransportSecurity::PlainOrTls(tls) => {
-            let speaks_tls;
-            (connection, speaks_tls) = find_protocol(connection, first_byte_timeout).await?;
-            speaks_tls.then_some(tls)
-        }
+    let is_asked =
+        matches!((&security, &connection), (TransportSecurity::PlainOrTls(_), Connection::Tcp(_)));
+    let (TransportSecurity::Tls(tls) | TransportSecurity::PlainOrTls(tls)) = security else {
+        let stream = EstablishedStream::Plain(connection);
+        return Some(EstablishedConnection { stream, remote, permit });
     };
-    let stream = match tls {
-        None => EstablishedStream::Plain(connection),
-        Some(tls) => shake_hands(connection, &tls, remote, has_said_hello).await?,
-    };
-    Some(EstablishedConnection { stream, remote, permit })
-}
-
-async fn shake_hands(
-    connection: Connection,
-    tls: &TlsAcceptor,
-    remote: Option<SocketAddr>,
-    has_said_hello: &AtomicBool,
-) -> Option<EstablishedStream> {
     let socket = MovableSocket::from_connection(connection).ok()?;
+    if is_asked && timeout(first_byte_timeout, socket.peek()).await.ok()?.ok()? != TLS_FIRST_BYTE {
+        let stream = EstablishedStream::Plain(socket.into_connection().ok()?);
+        return Some(EstablishedConnection { stream, remote, permit });
+    }
     let on_hello = || has_said_hello.store(true, Ordering::Relaxed);
     let (mut stream, name) = tls.accept(socket, remote, on_hello).await?;
     stream.get_mut().0.detach().ok()?;
-    Some(EstablishedStream::Tls(Box::new(stream), name))
-}
-
-/// Whether the connection speaks TLS; `None` if it ends before that is known.
-async fn find_protocol(connection: Connection, patience: Duration) -> Option<(Connection, bool)> {
-    let Connection::Tcp(connection) = connection else { return Some((connection, true)) };
-    let connection = TcpStream::from_std(connection).ok()?;
-    let mut first = [0];
-    let heard = timeout(patience, connection.peek(&mut first)).await;
-    let speaks_tls = matches!(heard, Ok(Ok(1))).then(|| first == TLS_FIRST_BYTE)?;
-    Some((Connection::Tcp(connection.into_std().ok()?), speaks_tls))
+    let stream = EstablishedStream::Tls(Box::new(stream), name);
+    Some(EstablishedConnection { stream, remote, permit })
 }
 
 impl Connection {

@@ -4,6 +4,7 @@
 //! plain one, and must not be polled.
 
 use std::io;
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -33,16 +34,27 @@ impl MovableSocket {
     }
 
     pub fn detach(&mut self) -> io::Result<()> {
-        let connection = match std::mem::replace(&mut self.0, SocketState::Detached(None)) {
-            SocketState::Tcp(stream) => Connection::Tcp(stream.into_std()?),
-            SocketState::Unix(stream) => Connection::Unix(stream.into_std()?),
-            detached @ SocketState::Detached(_) => {
-                self.0 = detached;
-                return Ok(());
-            }
-        };
-        self.0 = SocketState::Detached(Some(connection));
+        let connection = MovableSocket(mem::replace(&mut self.0, SocketState::Detached(None)));
+        self.0 = SocketState::Detached(Some(connection.into_connection()?));
         Ok(())
+    }
+
+    pub fn into_connection(self) -> io::Result<Connection> {
+        match self.0 {
+            SocketState::Tcp(stream) => Ok(Connection::Tcp(stream.into_std()?)),
+            SocketState::Unix(stream) => Ok(Connection::Unix(stream.into_std()?)),
+            SocketState::Detached(connection) => connection.ok_or_else(detached),
+        }
+    }
+
+    /// The first byte of a port's connection, which stays to be read.
+    pub(crate) async fn peek(&self) -> io::Result<u8> {
+        let SocketState::Tcp(stream) = &self.0 else { return Err(detached()) };
+        let mut first = [0];
+        match stream.peek(&mut first).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(first[0]),
+        }
     }
 
     /// Must be called on the runtime to which it shall belong.

@@ -29,7 +29,8 @@ use super::service::PeerService;
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// Each other member has three, and some more while it starts.
 pub const CONNECTIONS_MAX: usize = 128;
-const PENDING_HANDSHAKES_MAX: usize = 64;
+const PENDING_HANDSHAKES_MAX: usize = CONNECTIONS_MAX / 2;
+const WAITING_HANDSHAKES_MAX: usize = CONNECTIONS_MAX / 4;
 /// Of a connection. A call of a member is forwarded as one, so these are many clients.
 const STREAMS_MAX: u32 = 10_000;
 /// The heads of members' calls have some hundred bytes, and their addresses.
@@ -52,7 +53,8 @@ impl PeerConnections {
         let (established, mut connections) = mpsc::unbounded_channel();
         let config = HandshakeConfig {
             pending_max: PENDING_HANDSHAKES_MAX,
-            first_byte_timeout: CONNECTION_TIMEOUT,
+            waiting_max: WAITING_HANDSHAKES_MAX,
+            patience: CONNECTION_TIMEOUT,
         };
         let queue = if has_tls {
             // The thread ends with the runtime, whose tasks have its queue.

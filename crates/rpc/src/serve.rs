@@ -246,13 +246,15 @@ impl RpcServer {
     }
 }
 
-/// Half of the connections at most may be without a handshake, or silent ones would keep others out
-/// before there are too many of them.
+/// Half of the connections at most are in a handshake, and a quarter wait for one, or silent ones
+/// would keep others out before there are too many of them. But each thread has one of each.
 fn handshake_config(config: &ConnectionConfig, threads: usize) -> HandshakeConfig {
-    let pending_max = config.pending_handshakes_max.min(config.connections_max / 2).max(1);
+    let ConnectionConfig { pending_handshakes_max, connections_max, .. } = *config;
+    let share = |of_all: usize| (of_all / threads.max(1)).max(1);
     HandshakeConfig {
-        pending_max: pending_max.div_ceil(threads.max(1)),
-        first_byte_timeout: config.request_head_timeout,
+        pending_max: share(pending_handshakes_max.min(connections_max / 2)),
+        waiting_max: share(connections_max / 4),
+        patience: config.request_head_timeout,
     }
 }
 

@@ -194,12 +194,12 @@ const REQUESTS: &[Flag] = &[
 
 const PROCESS: &[Flag] = &[
     flag("max-connections", Count, "0").help(
-        "Maximum number of client connections; one more is closed at once (0: 65536, or 384 less \
-         than files may be open).",
+        "Maximum number of client connections; one more is closed at once (0: 65536, or what the \
+         limit of open files leaves).",
     ),
     flag("max-pending-handshakes", Count, "1024").help(
-        "Maximum number of client connections without a complete TLS handshake; beyond it the \
-         oldest of them is closed.",
+        "Maximum number of client connections in a TLS handshake; beyond it the oldest of them \
+         is closed (at most half of --max-connections).",
     ),
     flag("tls-handshake-timeout", Duration, "10s")
         .help("Time that a client or a member has for a TLS handshake."),

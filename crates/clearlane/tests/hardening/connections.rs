@@ -135,19 +135,35 @@ fn silent_clients_do_not_keep_others_out() {
     assert!(end_of_newest.into_iter().any(|mut stream| ended(&mut stream).is_none()));
 }
 
-/// One that is at work goes on, and one that has said its hello, too.
+/// Half of the places are for those that have said their hello.
 #[test]
 fn silent_clients_do_not_end_a_handshake_that_has_begun() {
     let flags = ["--max-pending-handshakes=8", "--net-threads=1", LONG_LIMITS[0], LONG_LIMITS[1]];
     let member = HardenedMember::start(&flags);
-    let mut begun: Vec<_> = (0..7).map(|_| member.begin_handshake()).collect();
+    let mut begun: Vec<_> = (0..4).map(|_| member.begin_handshake()).collect();
     let mut silent: Vec<_> = (0..40).map(|_| member.connect_secure()).collect();
-    silent[..39].iter_mut().for_each(end);
+    silent[..36].iter_mut().for_each(end);
     for client in &mut begun {
         client.conn.complete_io(&mut client.sock).unwrap();
         assert!(!client.conn.is_handshaking());
     }
     member.others_are_served();
+}
+
+/// The other half is not.
+#[test]
+fn handshakes_that_do_not_go_on_do_not_keep_others_out() {
+    let flags = ["--max-pending-handshakes=8", "--net-threads=1", LONG_LIMITS[0], LONG_LIMITS[1]];
+    let member = HardenedMember::start(&flags);
+    let mut begun: Vec<_> = (0..40).map(|_| member.begin_handshake()).collect();
+    let silent: Vec<_> = (0..3).map(|_| member.connect_secure()).collect();
+    begun.truncate(30);
+    for client in &mut begun {
+        client.sock.set_read_timeout(Some(PAUSE)).unwrap();
+        end(&mut client.sock);
+    }
+    member.others_are_served();
+    drop(silent);
 }
 
 /// With few connections allowed, there are never enough silent ones for the bound of handshakes.

@@ -19,17 +19,13 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{EncryptedConnection, HttpService};
 use crate::serve::REQUEST_HEAD_TIMEOUT;
 
-/// Of all ports for metrics. Of those that ask for metrics and health there are few.
+/// Of a port. Of those that ask for metrics and health there are few.
 pub const METRICS_CONNECTIONS_MAX: usize = 64;
 
 /// Does not return.
-pub async fn serve(
-    listener: TcpListener,
-    tls: Option<Arc<TlsAcceptor>>,
-    limit: ConnectionLimit,
-    endpoints: HttpService,
-) {
+pub async fn serve(listener: TcpListener, tls: Option<Arc<TlsAcceptor>>, endpoints: HttpService) {
     let mut connections = tokio::task::JoinSet::new();
+    let limit = ConnectionLimit::new("the port for metrics", METRICS_CONNECTIONS_MAX);
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {

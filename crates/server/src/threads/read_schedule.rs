@@ -54,7 +54,7 @@ impl ScheduleLimits {
     pub(super) const UNCACHED_POOL: ScheduleLimits =
         ScheduleLimits { running: 4, long_running: 0, begun: [4, 0, 0] };
 
-    /// A thread for each core: these jobs compute, without a yield point.
+    /// A thread for each core: these jobs compute, and all of them for as long.
     pub(super) fn password_pool() -> ScheduleLimits {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         ScheduleLimits { running: cores, long_running: 0, begun: [cores, 0, 0] }
