@@ -15,6 +15,7 @@
 //! waits, bounded in number and time.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use crate::connection_limit::ConnectionPermit;
 use crate::listener::{Connection, TransportSecurity};
 use crate::log_limiter::LogLimiter;
 use crate::movable_socket::MovableSocket;
-use crate::sched::{EVENT_INTERVAL, SchedClass, reset_sched_class};
+use crate::sched::{EVENT_INTERVAL, SchedClass, YieldPoints, reset_sched_class};
 use crate::tls::ClientName;
 
 /// TLS's record type of a handshake.
@@ -190,12 +191,23 @@ async fn accept(
             let has_said_hello = Arc::new(AtomicBool::new(false));
             let (queue, said_hello) = (established.clone(), Arc::clone(&has_said_hello));
             pending.spawn(has_said_hello, async move {
-                if let Some(done) = establish(connection, config.patience, &said_hello).await {
+                let handshake = establish(connection, config.patience, &said_hello);
+                if let Some(done) = offering_core(handshake).await {
                     let _ = queue.send(done);
                 }
             });
         }
     }
+}
+
+/// Offers the core after each step: a signature, or the reading of what a client has sent.
+fn offering_core<T>(handshake: impl Future<Output = T>) -> impl Future<Output = T> {
+    let (mut handshake, mut steps) = (Box::pin(handshake), YieldPoints::default());
+    poll_fn(move |context| {
+        let polled = handshake.as_mut().poll(context);
+        steps.advance(YieldPoints::BYTES_PER_STEP);
+        polled
+    })
 }
 
 struct PendingHandshakes {
@@ -234,7 +246,7 @@ impl PendingHandshakes {
                 self.close_oldest();
             }
         }
-        let task = self.tasks.spawn(Box::pin(handshake));
+        let task = self.tasks.spawn(handshake);
         self.by_age.push_back(PendingHandshake { task, has_said_hello });
     }
 
