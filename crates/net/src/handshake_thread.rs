@@ -8,11 +8,10 @@
 //! or to make the server compute is known later. So it is done on a thread of class
 //! [`SchedClass::Batch`]: a storm of handshakes makes new clients wait, and connected ones do not.
 //!
-//! Connections that have begun and not come through are bounded in number. Beyond the bound the
-//! oldest is closed, and of those that are silent if these are the half: an honest client needs
-//! some milliseconds, so silent clients cannot keep others out. Before that, all that has arrived
-//! is looked at: a client that waits for this thread does not count as silent. What has not begun
-//! waits, bounded in number and time.
+//! Handshakes under way are bounded in number. Beyond the bound the oldest is closed, and of those
+//! that are silent if these are the half: an honest client needs some milliseconds, so silent ones
+//! cannot keep others out. Before that, all that has arrived is looked at: a client that waits for
+//! this thread is not silent. What has not begun waits, bounded in number and time.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -8,9 +8,10 @@
 //!                     └─▶ (tls-1) ─▶ net-1
 //! ```
 //!
-//! On a port with TLS, each network thread has a [thread for handshakes](clearlane_net::handshake_thread) before
-//! it. The first bytes then say whether a connection is HTTP/2 or HTTP/1.1. Each request goes to
-//! the thread's [`Router`]. What a client may send and how long it may take is in `docs/http.md`.
+//! On a port with TLS, each network thread has a [thread for
+//! handshakes](clearlane_net::handshake_thread) before it. The first bytes then say whether a
+//! connection is HTTP/2 or HTTP/1.1. Each request goes to the thread's [`Router`]. What a client
+//! may send and how long it may take is in `docs/http.md`.
 
 use std::io;
 use std::net::SocketAddr;
