@@ -8,15 +8,17 @@
 //! or to make the server compute is known later. So it is done on a thread of class
 //! [`SchedClass::Batch`]: a storm of handshakes makes new clients wait, and connected ones do not.
 //!
-//! Handshakes under way are bounded in number. Beyond the bound the oldest is closed, and of those
-//! that are silent if these are the half: an honest client needs some milliseconds, so silent ones
-//! cannot keep others out. Before that, all that has arrived is looked at: a client that waits for
-//! this thread is not silent. What has not begun waits, bounded in number and time.
+//! Handshakes under way are bounded in number, others wait. Then the oldest is closed if its client
+//! has let a second pass; of those that have not said hello, if these are the half, and sooner. An
+//! honest client needs some milliseconds. Before one is closed, all that has arrived is looked at:
+//! a client that waits for this thread is not late.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+#[cfg(target_os = "linux")]
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc as blocking;
@@ -38,11 +40,17 @@ use crate::tls::ClientName;
 
 /// TLS's record type of a handshake.
 const TLS_FIRST_BYTE: u8 = 0x16;
-/// Connections that are begun without a look at what has arrived for others.
-const BATCH: usize = 32;
 /// Two turns of the runtime: in the first, new tasks register their sockets, in the second they are
 /// told what has arrived. And one more, should there be more than one look of the runtime finds.
 const TURNS_TO_LOOK: usize = 3;
+/// What a client that has said hello has for its handshake, if others wait.
+const GRACE: Duration = Duration::from_secs(1);
+/// What a client has for its hello, if others wait, and none if they are many.
+const HELLO_GRACE: Duration = Duration::from_millis(200);
+/// How long a connection may wait for its handshake to begin: clients give up about then.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+/// A step of a handshake that took so long was a signature or a check of one.
+const LONG_STEP: Duration = Duration::from_micros(100);
 
 /// A connection as the listener has it.
 #[derive(Debug)]
@@ -84,9 +92,9 @@ pub struct HandshakeConfig {
     pub pending_max: usize,
     /// Connections that have not.
     pub waiting_max: usize,
-    /// For a connection to begin, and for its first byte on a port with and without TLS. What
-    /// follows has the limit of its acceptor.
-    pub patience: Duration,
+    /// For the first byte on a port with and without TLS. What follows has the limit of its
+    /// acceptor.
+    pub first_byte_timeout: Duration,
 }
 
 /// Where the connections of a listener go. Its threads end when all clones are dropped.
@@ -171,40 +179,40 @@ async fn accept(
     established: mpsc::UnboundedSender<EstablishedConnection>,
 ) {
     let mut pending = PendingHandshakes::new(config.pending_max);
-    let mut batch = Vec::new();
-    while incoming.recv_many(&mut batch, BATCH).await > 0 && !incoming.is_closed() {
-        if incoming.len() > config.waiting_max {
-            pending.refuse(batch.drain(..).count());
+    while let Some((since, connection)) = incoming.recv().await {
+        // What waits has no server to wait for.
+        if incoming.is_closed() {
+            return;
+        }
+        let waited = since.elapsed();
+        if waited > WAIT_MAX || (pending.is_full() && incoming.len() > config.waiting_max) {
+            pending.warn("closed a connection that waited for its handshake");
             continue;
         }
-        if pending.count() + batch.len() > pending.max {
-            for _ in 0..TURNS_TO_LOOK {
-                yield_now().await;
-            }
+        if waited > GRACE && connection.connection.is_ending() {
+            continue;
         }
-        for (since, connection) in batch.drain(..) {
-            if since.elapsed() > config.patience {
-                pending.refuse(1);
-                continue;
+        pending.wait_for_place(|| incoming.len() > config.waiting_max / 2).await;
+        let has_said_hello = Arc::new(AtomicBool::new(false));
+        let (queue, said_hello) = (established.clone(), Arc::clone(&has_said_hello));
+        pending.spawn(has_said_hello, async move {
+            let handshake = establish(connection, config.first_byte_timeout, &said_hello);
+            if let Some(done) = offering_core(handshake).await {
+                let _ = queue.send(done);
             }
-            let has_said_hello = Arc::new(AtomicBool::new(false));
-            let (queue, said_hello) = (established.clone(), Arc::clone(&has_said_hello));
-            pending.spawn(has_said_hello, async move {
-                let handshake = establish(connection, config.patience, &said_hello);
-                if let Some(done) = offering_core(handshake).await {
-                    let _ = queue.send(done);
-                }
-            });
-        }
+        });
     }
 }
 
-/// Offers the core after each step: a signature, or the reading of what a client has sent.
+/// Offers the core after each long step.
 fn offering_core<T>(handshake: impl Future<Output = T>) -> impl Future<Output = T> {
     let (mut handshake, mut steps) = (Box::pin(handshake), YieldPoints::default());
     poll_fn(move |context| {
+        let began = Instant::now();
         let polled = handshake.as_mut().poll(context);
-        steps.advance(YieldPoints::BYTES_PER_STEP);
+        if began.elapsed() > LONG_STEP {
+            steps.advance(YieldPoints::BYTES_PER_STEP);
+        }
         polled
     })
 }
@@ -218,8 +226,15 @@ struct PendingHandshakes {
 }
 
 struct PendingHandshake {
+    since: Instant,
     task: AbortHandle,
     has_said_hello: Arc<AtomicBool>,
+}
+
+impl PendingHandshake {
+    fn is_silent(&self) -> bool {
+        !self.has_said_hello.load(Ordering::Relaxed)
+    }
 }
 
 impl PendingHandshakes {
@@ -228,47 +243,59 @@ impl PendingHandshakes {
         PendingHandshakes { max, tasks, by_age, log }
     }
 
-    fn count(&mut self) -> usize {
+    fn is_full(&mut self) -> bool {
         while self.tasks.try_join_next().is_some() {}
-        self.tasks.len()
+        self.tasks.len() >= self.max
     }
 
-    /// Closes another connection if there are too many.
+    /// Waits until a handshake has ended, or is late and closed.
+    async fn wait_for_place(&mut self, is_crowded: impl Fn() -> bool) {
+        while self.is_full() {
+            for _ in 0..TURNS_TO_LOOK {
+                yield_now().await;
+            }
+            if !self.is_full() {
+                return;
+            }
+            self.by_age.retain(|pending| !pending.task.is_finished());
+            let Err(left) = self.close_oldest(is_crowded()) else { continue };
+            let _ = timeout(left, self.tasks.join_next()).await;
+        }
+    }
+
     fn spawn(
         &mut self,
         has_said_hello: Arc<AtomicBool>,
         handshake: impl Future<Output = ()> + Send + 'static,
     ) {
-        if self.by_age.len() >= self.max {
+        if self.by_age.len() >= 2 * self.max {
             self.by_age.retain(|pending| !pending.task.is_finished());
-            if self.by_age.len() >= self.max {
-                self.close_oldest();
-            }
         }
         let task = self.tasks.spawn(handshake);
-        self.by_age.push_back(PendingHandshake { task, has_said_hello });
+        self.by_age.push_back(PendingHandshake { since: Instant::now(), task, has_said_hello });
     }
 
-    fn close_oldest(&mut self) {
-        let is_silent =
-            |pending: &&PendingHandshake| !pending.has_said_hello.load(Ordering::Relaxed);
-        let silent = self.by_age.iter().filter(is_silent).count();
-        // Else those that have said hello and no more could fill all places but one.
+    /// Fails with the time until the oldest is late.
+    fn close_oldest(&mut self, is_crowded: bool) -> Result<(), Duration> {
+        let silent = self.by_age.iter().filter(|pending| pending.is_silent()).count();
         let place = match 2 * silent >= self.max {
-            true => self.by_age.iter().position(|pending| is_silent(&pending)),
-            false => Some(0),
+            true => self.by_age.iter().position(PendingHandshake::is_silent).unwrap_or(0),
+            false => 0,
         };
-        if let Some(oldest) = place.and_then(|place| self.by_age.remove(place)) {
-            oldest.task.abort();
-            self.warn("closed the oldest connection without a handshake: there are too many");
+        let Some(oldest) = self.by_age.get(place) else { return Ok(()) };
+        let grace = match (oldest.is_silent(), is_crowded) {
+            (true, true) => Duration::ZERO,
+            (true, false) => HELLO_GRACE,
+            (false, _) => GRACE,
+        };
+        let left = grace.saturating_sub(oldest.since.elapsed());
+        if !left.is_zero() {
+            return Err(left);
         }
-    }
-
-    /// Connections that have not begun have been closed.
-    fn refuse(&self, count: usize) {
-        for _ in 0..count {
-            self.warn("closed a waiting connection without a handshake: there are too many");
-        }
+        oldest.task.abort();
+        self.by_age.remove(place);
+        self.warn("closed the oldest connection without a handshake: there are too many");
+        Ok(())
     }
 
     fn warn(&self, what: &str) {
@@ -305,6 +332,23 @@ async fn establish(
 }
 
 impl Connection {
+    /// The client has closed its side, whatever it has sent before.
+    #[cfg(target_os = "linux")]
+    fn is_ending(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let socket = match self {
+            Connection::Tcp(connection) => connection.as_fd(),
+            Connection::Unix(connection) => connection.as_fd(),
+        };
+        let mut asked = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+        matches!(poll(&mut asked, Some(&Timespec::default())), Ok(1..))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn is_ending(&self) -> bool {
+        false
+    }
+
     /// Sets also what each connection has: `TCP_NODELAY`.
     fn remote(&self) -> io::Result<Option<SocketAddr>> {
         match self {

@@ -54,7 +54,7 @@ impl PeerConnections {
         let config = HandshakeConfig {
             pending_max: PENDING_HANDSHAKES_MAX,
             waiting_max: WAITING_HANDSHAKES_MAX,
-            patience: CONNECTION_TIMEOUT,
+            first_byte_timeout: CONNECTION_TIMEOUT,
         };
         let queue = if has_tls {
             // The thread ends with the runtime, whose tasks have its queue.

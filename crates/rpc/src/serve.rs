@@ -255,7 +255,7 @@ fn handshake_config(config: &ConnectionConfig, threads: usize) -> HandshakeConfi
     HandshakeConfig {
         pending_max: share(pending_handshakes_max.min(connections_max / 2)),
         waiting_max: share(connections_max / 4),
-        patience: config.request_head_timeout,
+        first_byte_timeout: config.request_head_timeout,
     }
 }
 

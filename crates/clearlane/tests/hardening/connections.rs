@@ -140,7 +140,8 @@ fn silent_clients_do_not_keep_others_out() {
 fn silent_clients_do_not_end_a_handshake_that_has_begun() {
     let flags = ["--max-pending-handshakes=8", "--net-threads=1", LONG_LIMITS[0], LONG_LIMITS[1]];
     let member = HardenedMember::start(&flags);
-    let mut begun: Vec<_> = (0..4).map(|_| member.begin_handshake()).collect();
+    let dialer = member.dialer();
+    let mut begun: Vec<_> = (0..4).map(|_| dialer.begin()).collect();
     let mut silent: Vec<_> = (0..40).map(|_| member.connect_secure()).collect();
     silent[..36].iter_mut().for_each(end);
     for client in &mut begun {
@@ -155,15 +156,29 @@ fn silent_clients_do_not_end_a_handshake_that_has_begun() {
 fn handshakes_that_do_not_go_on_do_not_keep_others_out() {
     let flags = ["--max-pending-handshakes=8", "--net-threads=1", LONG_LIMITS[0], LONG_LIMITS[1]];
     let member = HardenedMember::start(&flags);
-    let mut begun: Vec<_> = (0..40).map(|_| member.begin_handshake()).collect();
+    let dialer = member.dialer();
+    let mut begun: Vec<_> = (0..20).map(|_| dialer.begin()).collect();
     let silent: Vec<_> = (0..3).map(|_| member.connect_secure()).collect();
-    begun.truncate(30);
+    begun.truncate(12);
     for client in &mut begun {
         client.sock.set_read_timeout(Some(PAUSE)).unwrap();
         end(&mut client.sock);
     }
     member.others_are_served();
     drop(silent);
+}
+
+/// All clients of a member that is gone come at once.
+#[test]
+fn more_clients_than_may_shake_hands_wait_for_each_other() {
+    let member = HardenedMember::start(&["--max-pending-handshakes=8", "--net-threads=1"]);
+    let dialer = member.dialer();
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..100).map(|_| scope.spawn(|| dialer.handshake())).collect();
+        for client in clients {
+            client.join().unwrap().unwrap();
+        }
+    });
 }
 
 /// With few connections allowed, there are never enough silent ones for the bound of handshakes.

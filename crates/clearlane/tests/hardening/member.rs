@@ -81,8 +81,29 @@ impl HardenedMember {
         });
     }
 
-    pub(crate) fn handshake(&self) -> std::io::Result<StreamOwned<ClientConnection, TcpStream>> {
-        let mut stream = self.secure_client();
+    pub(crate) fn handshake(&self) -> std::io::Result<SecureStream> {
+        self.dialer().handshake()
+    }
+
+    pub(crate) fn dialer(&self) -> SecureDialer {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.ca.certificate()).unwrap()).unwrap();
+        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        SecureDialer { address: self.secure.clone(), config: Arc::new(config) }
+    }
+}
+
+pub(crate) type SecureStream = StreamOwned<ClientConnection, TcpStream>;
+
+/// For the port with TLS.
+pub(crate) struct SecureDialer {
+    address: String,
+    config: Arc<ClientConfig>,
+}
+
+impl SecureDialer {
+    pub(crate) fn handshake(&self) -> std::io::Result<SecureStream> {
+        let mut stream = self.connect();
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock)?;
         }
@@ -90,9 +111,9 @@ impl HardenedMember {
         Ok(stream)
     }
 
-    /// The server has answered the hello.
-    pub(crate) fn begin_handshake(&self) -> StreamOwned<ClientConnection, TcpStream> {
-        let mut stream = self.secure_client();
+    /// Until the server has answered the hello.
+    pub(crate) fn begin(&self) -> SecureStream {
+        let mut stream = self.connect();
         while stream.conn.wants_write() {
             stream.conn.write_tls(&mut stream.sock).unwrap();
         }
@@ -100,13 +121,10 @@ impl HardenedMember {
         stream
     }
 
-    fn secure_client(&self) -> StreamOwned<ClientConnection, TcpStream> {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_file(self.ca.certificate()).unwrap()).unwrap();
-        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    fn connect(&self) -> SecureStream {
         let name = ServerName::try_from("localhost").unwrap();
-        let client = ClientConnection::new(Arc::new(config), name).unwrap();
-        let stream = StreamOwned::new(client, self.connect_secure());
+        let client = ClientConnection::new(Arc::clone(&self.config), name).unwrap();
+        let stream = StreamOwned::new(client, connect(&self.address));
         stream.sock.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
