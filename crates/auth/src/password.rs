@@ -44,7 +44,7 @@ impl PasswordCheck {
 
     /// Returns the auth revision at which the user had this password. For a user that does not
     /// exist it takes as long: the time does not tell which users there are. Calls `pause` each
-    /// tenth of a millisecond; it may unwind.
+    /// half a millisecond; it may unwind.
     pub fn run(&self, password: &[u8], pause: &mut dyn FnMut()) -> Result<u64, AuthRejection> {
         let Some(hash) = &self.hash else {
             let _ = BcryptHash::compute(password, self.cost, [0; SALT_BYTES], pause);
@@ -59,7 +59,7 @@ impl PasswordCheck {
 }
 
 /// Hashes a password as it goes into the log: bcrypt's text in base64. The caller has drawn the
-/// salt. Calls `pause` each tenth of a millisecond.
+/// salt. Calls `pause` each half a millisecond.
 pub fn hash(
     password: &[u8],
     cost: u32,
