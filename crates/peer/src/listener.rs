@@ -2,9 +2,9 @@
 //! own.
 //!
 //! Handshakes are done on a [thread of their own](clearlane_net::handshake_thread): on the raft
-//! loop, which serves the connections, a storm of them would delay heartbeats. What a client of this
-//! port may open and how long it may take is bounded as on the port for clients, with bounds that
-//! are not settable.
+//! loop, which serves the connections, a storm of them would delay heartbeats. What a client of
+//! this port may open and how long it may take is bounded as on the port for clients, with bounds
+//! that are not settable.
 
 use std::io;
 use std::time::Duration;
