@@ -1,8 +1,8 @@
 //! bcrypt, in steps: between two of them the thread may let another have its core.
 //!
 //! A password and a salt are worked into the tables of a cipher, Blowfish, 2^cost times. A round
-//! takes some fifty microseconds, and cannot be made faster by knowing the salt: that is all that
-//! bcrypt is about. With the tables that come out, a fixed text is encrypted.
+//! takes some fifty microseconds, and because of the salt nothing can be computed beforehand. With
+//! the tables that come out, a fixed text is encrypted.
 //!
 //! ```text
 //!   $2b$10$yqOPt6vOJ3o7Lr6Hgfo1QeQ9TnE7iRmdWwsN6fTQWtd5Z3oQXbEAu
@@ -23,7 +23,7 @@ use subtle::ConstantTimeEq;
 pub const SALT_BYTES: usize = 16;
 /// What is encrypted: `OrpheanBeholderScryDoubt`.
 const TEXT: [u8; 24] = *b"OrpheanBeholderScryDoubt";
-/// The last byte of the text's is left out.
+/// Of the encrypted text, without its last byte.
 const DIGEST_BYTES: usize = 23;
 /// With the zero that ends it. What is longer is ignored.
 const KEY_BYTES_MAX: usize = 72;

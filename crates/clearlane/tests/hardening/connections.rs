@@ -8,8 +8,8 @@ use crate::member::{HardenedMember, PAUSE, end, ended, trickle};
 use crate::program::TIMEOUT;
 
 /// A time that a test waits for, and one that it does not.
-const SHORT: Duration = Duration::from_secs(1);
-const SHORT_LIMITS: [&str; 2] = ["--tls-handshake-timeout=1s", "--request-head-timeout=1s"];
+const SHORT: Duration = Duration::from_secs(3);
+const SHORT_LIMITS: [&str; 2] = ["--tls-handshake-timeout=3s", "--request-head-timeout=3s"];
 const LONG_LIMITS: [&str; 2] = ["--tls-handshake-timeout=1h", "--request-head-timeout=1h"];
 
 /// How a TLS client begins: a record of a handshake with a hello of 512 bytes.
