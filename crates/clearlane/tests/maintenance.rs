@@ -232,6 +232,40 @@ fn a_request_that_does_not_fit_raises_the_alarm_before_it_is_refused() {
     });
 }
 
+/// As in etcd: what costs nothing does not raise it again, for as long as there is no room.
+#[test]
+fn an_alarm_that_is_disarmed_without_room_waits_for_the_next_put() {
+    with_quota(10_000, async |server| {
+        let mut client = Client::of(server).await;
+        // Together: each is checked before the others are in the store.
+        let mut puts = tokio::task::JoinSet::new();
+        for number in 0..10 {
+            let mut kv = client.kv.clone();
+            puts.spawn(async move { kv.put(put(&format!("k{number}"), 4096)).await.is_ok() });
+        }
+        let done = puts.join_all().await.into_iter().filter(|is_done| *is_done).count();
+        assert!(done >= 1);
+        while client.kv.put(put("more", 4096)).await.is_ok() {}
+        assert_eq!(client.raised().await.len(), 1);
+        client.alarm(AlarmAction::Deactivate, MEMBER, AlarmType::Nospace as i32).await;
+        for _ in 0..3 {
+            let all =
+                DeleteRangeRequest { key: "k".into(), range_end: "l".into(), ..Default::default() };
+            client.kv.delete_range(all).await.unwrap();
+            let revision = client.revision().await;
+            let compaction = CompactionRequest { revision, physical: true };
+            match client.kv.compact(compaction).await {
+                Ok(_) => {}
+                Err(status) => assert_eq!(status.code(), Code::OutOfRange, "{status}"),
+            }
+            assert_eq!(client.raised().await, vec![]);
+        }
+        let refused = client.kv.put(put("k", 4096)).await.unwrap_err();
+        assert_eq!(code_and_message(&refused), NO_SPACE);
+        assert_eq!(client.raised().await.len(), 1);
+    });
+}
+
 #[test]
 fn a_snapshot_is_what_the_store_was() {
     in_eras([Era::Clearlane, Era::V3_1], async |server| {

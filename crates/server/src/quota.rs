@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The check comes before the log, with the size as of the last commit, so concurrent requests may
-//! pass the quota. A member that finds its store beyond it after a commit raises the alarm then.
+//! pass the quota. A member that finds its store beyond it after a commit with a request of a cost
+//! raises the alarm then; one that an operator has disarmed stays so until such a request.
 //!
 //! The size is not that of the files: it is the bytes of all keys and values, history included, at
 //! their maximum since the store was last rewritten (`docs/decisions/server-quota.md`,
@@ -39,6 +40,42 @@ impl Quota {
 
     pub fn allows(self, size: u64, cost: u64) -> bool {
         u64::try_from(self.quota_bytes).map_or(true, |quota| size.saturating_add(cost) < quota)
+    }
+}
+
+/// Entries of a cost that were applied, and are in no commit after which the quota was checked.
+#[derive(Debug, Default)]
+pub struct UncheckedGrowth {
+    first: Option<u64>,
+    last: u64,
+    durable: u64,
+}
+
+impl UncheckedGrowth {
+    /// Called with the indexes of the last such entry that was applied, and of the last one that
+    /// has disarmed the alarm; 0 if there was none. What came before a disarm is no cause to raise
+    /// it again.
+    pub fn record_applied(&mut self, growth: u64, disarm: u64) {
+        if growth > self.last {
+            self.last = growth;
+            self.first.get_or_insert(growth);
+        }
+        if self.first.is_some_and(|first| first < disarm) {
+            self.first = (self.last > disarm).then_some(self.last);
+        }
+    }
+
+    pub fn record_durable(&mut self, index: u64) {
+        self.durable = index;
+    }
+
+    /// Whether the quota is to be checked now.
+    pub fn take_due(&mut self) -> bool {
+        let is_due = self.first.is_some_and(|first| first <= self.durable);
+        if is_due {
+            self.first = (self.last > self.durable).then_some(self.last);
+        }
+        is_due
     }
 }
 
@@ -90,6 +127,34 @@ mod tests {
         let request = InternalRaftRequest { txn: Some(txn), ..Default::default() };
         assert_eq!(cost(&request), (256 + 1 + 10) + (256 + 1 + 3));
         assert_eq!(cost(&InternalRaftRequest::default()), 0);
+    }
+
+    #[test]
+    fn growth_is_checked_once_a_commit_contains_it() {
+        let mut growth = UncheckedGrowth::default();
+        growth.record_applied(0, 0);
+        growth.record_durable(5);
+        assert!(!growth.take_due(), "nothing has grown");
+        growth.record_applied(7, 0);
+        assert!(!growth.take_due(), "the commit of 7 is not there yet");
+        growth.record_applied(9, 0);
+        growth.record_durable(8);
+        assert!(growth.take_due(), "a commit is checked while later entries are applied");
+        assert!(!growth.take_due());
+        growth.record_durable(9);
+        assert!(growth.take_due() && !growth.take_due());
+        growth.record_durable(12);
+        assert!(!growth.take_due(), "what costs nothing is no cause");
+        growth.record_applied(11, 0);
+        assert!(growth.take_due(), "the commit was reported first");
+        growth.record_applied(13, 0);
+        growth.record_applied(14, 15);
+        growth.record_durable(15);
+        assert!(!growth.take_due(), "disarmed since");
+        growth.record_applied(16, 15);
+        growth.record_applied(18, 17);
+        growth.record_durable(18);
+        assert!(growth.take_due(), "18 came after the disarm");
     }
 
     #[test]

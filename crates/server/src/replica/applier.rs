@@ -140,6 +140,7 @@ impl Applier {
         self.applied_position = opened.progress;
         self.ready.new_store = Some(NewStore { store: opened.store, engine });
         let applied = &mut self.ready.report;
+        applied.growth_index = position.index;
         applied.installed = Some(position);
         applied.members = Some(Arc::clone(&self.members));
         applied.alarms = Some(Arc::clone(&self.alarms));

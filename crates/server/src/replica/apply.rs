@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use clearlane_backend::Era;
 use clearlane_mvcc::{Store, TxnResult, WriteTxn};
-use clearlane_proto::etcdserverpb::{AlarmRequest, AlarmResponse, InternalRaftRequest, PutRequest};
+use clearlane_proto::etcdserverpb::{
+    AlarmRequest, AlarmResponse, AlarmType, InternalRaftRequest, PutRequest,
+};
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_wal::{ConfChange, ConfChangeKind, Entry, EntryKind};
 
@@ -22,6 +24,7 @@ use crate::applied_position::AppliedPosition;
 use crate::apply::{self, AppliedResponse, PartialResponse, ReadBudget, ReadMode};
 use crate::error::{Error, Result};
 use crate::membership::Members;
+use crate::quota;
 
 /// Puts that become visible together.
 const PUT_BATCH_MAX: usize = 64;
@@ -163,6 +166,9 @@ impl Applier {
             Err(refused) => Err(refused),
         };
         batch.puts += 1;
+        if answer.is_ok() {
+            self.ready.report.growth_index = progress.index;
+        }
         self.applied_position = progress;
         if batch.puts == PUT_BATCH_MAX || !txn.begin_next_revision() {
             self.end_put_batch(batch)?;
@@ -206,6 +212,9 @@ impl Applier {
             self.apply_empty(progress)?;
             self.complete(id, || RequestOutcome::Applied(Err(refused)));
             return Ok(());
+        }
+        if quota::cost(request) > 0 {
+            self.ready.report.growth_index = progress.index;
         }
         if let Some(alarm) = &request.alarm {
             return self.apply_alarm(id, alarm, progress);
@@ -273,6 +282,7 @@ impl Applier {
         request: &AlarmRequest,
         progress: AppliedPosition,
     ) -> Result<()> {
+        let index = progress.index;
         let mut txn = self.store.begin_write()?;
         // Most alarm requests only list them.
         let mut alarms = Alarms::clone(&self.alarms);
@@ -280,6 +290,11 @@ impl Applier {
         let header = Some(apply::header(txn.revision()));
         let ended = txn.end(progress.clone())?;
         self.finish_txn(ended, progress);
+        let is_raised =
+            |alarms: &Alarms| alarms.is_raised_by(self.metadata.node_id, AlarmType::Nospace);
+        if is_raised(&self.alarms) && !is_raised(&alarms) {
+            self.ready.report.disarm_index = index;
+        }
         if alarms != *self.alarms {
             self.alarms = Arc::new(alarms);
         }

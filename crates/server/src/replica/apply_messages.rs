@@ -41,6 +41,10 @@ pub struct ApplyReport {
     pub alarms: Option<Arc<Alarms>>,
     /// Users or roles have changed, or whether they count.
     pub has_auth_changed: bool,
+    /// The last applied entry that [costs](crate::quota::cost) something; 0 if there was none.
+    pub growth_index: u64,
+    /// The last applied entry that has disarmed NOSPACE of this member; 0 if there was none.
+    pub disarm_index: u64,
     pub is_removed: bool,
 }
 
@@ -62,6 +66,8 @@ impl ApplyReport {
         self.members = later.members.or(self.members.take());
         self.alarms = later.alarms.or(self.alarms.take());
         self.has_auth_changed |= later.has_auth_changed;
+        self.growth_index = later.growth_index.max(self.growth_index);
+        self.disarm_index = later.disarm_index.max(self.disarm_index);
         self.is_removed |= later.is_removed;
     }
 

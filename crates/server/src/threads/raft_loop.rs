@@ -20,6 +20,7 @@ use super::wal_thread::WalCommand;
 use super::{Network, ServerState};
 use crate::alarms;
 use crate::error::{Error, Result};
+use crate::quota::UncheckedGrowth;
 use crate::replica::{
     Completions, Replica, ReplicaInput, ReplicaReadyHandler, RequestOutcome, ToApply,
 };
@@ -39,6 +40,7 @@ struct RaftLoop<'s> {
     state: &'s ServerState,
     channels: Channels,
     nospace_alarm: NospaceAlarm,
+    growth: UncheckedGrowth,
     /// The index for which the apply loop was asked to report at once.
     awaited_index: u64,
     tick: Duration,
@@ -72,6 +74,7 @@ pub(super) fn run(
         state: shared,
         channels,
         nospace_alarm: NospaceAlarm::None,
+        growth: UncheckedGrowth::default(),
         awaited_index: 0,
         tick,
         is_wal_writing: false,
@@ -101,6 +104,7 @@ pub(super) fn run(
         thread_trace.end_step(if this.is_wal_writing { log } else { StepKind::Idle });
         // First, so that no proposal is refused for a gap that the report closes.
         if let Some(applied) = applied {
+            this.growth.record_applied(applied.growth_index, applied.disarm_index);
             this.replica.handle_input(ReplicaInput::Applied(applied))?;
         }
         for input in inputs {
@@ -111,6 +115,7 @@ pub(super) fn run(
                 RaftLoopEvent::Stop => return Ok(()),
             }
         }
+        this.check_quota();
         let now = shared.start.elapsed();
         if now >= next_tick {
             this.tick(now.saturating_sub(next_tick));
@@ -121,13 +126,11 @@ pub(super) fn run(
 
 impl RaftLoop<'_> {
     fn handle_input(&mut self, input: ReplicaInput) -> Result<()> {
-        let is_commit = matches!(input, ReplicaInput::StoreCommitted(_));
         self.is_wal_writing &= !matches!(input, ReplicaInput::WalWritten(_));
-        self.replica.handle_input(input)?;
-        if is_commit {
-            self.check_quota();
+        if let ReplicaInput::StoreCommitted(durable) = &input {
+            self.growth.record_durable(durable.index);
         }
-        Ok(())
+        self.replica.handle_input(input)
     }
 
     /// Missed ticks are skipped: after a burst of them a follower could vote before a leader's
@@ -171,9 +174,12 @@ impl RaftLoop<'_> {
         );
     }
 
-    /// Raises NOSPACE if the store is beyond its quota. If the alarm is lost, the next commit
-    /// raises it again.
+    /// Raises NOSPACE if the store has grown beyond its quota. If the alarm is lost, the next
+    /// request that the quota refuses raises it.
     fn check_quota(&mut self) {
+        if !self.growth.take_due() {
+            return;
+        }
         let member = self.replica.metadata.node_id;
         let has_room = self.state.quota.allows(self.state.sizes.size(), 0);
         if !has_room && !self.replica.alarms.is_raised_by(member, AlarmType::Nospace) {
