@@ -25,6 +25,7 @@ mod events;
 mod registry;
 pub mod timeline;
 pub mod blame;
+pub mod era_colours;
 mod clock;
 
 pub use blocking_lock::{LockWait, take_longest_wait, waited_ns};
