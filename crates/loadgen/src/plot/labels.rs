@@ -1,0 +1,121 @@
+//! The texts of a plot: how long they are, and where they stand if they would lie on each other.
+
+pub(super) const TITLE_CHARACTERS_MAX: usize = 56;
+pub(super) const NOTE_CHARACTERS_MAX: usize = 74;
+/// Of a character, about.
+const CHARACTER_WIDTH: f64 = 7.2;
+
+/// The heights nearest to the wanted ones that are `gap` apart, in the same order, between `low`
+/// and `high`. If there is too little space for all, the gap is smaller.
+pub(super) fn spread(wanted: &[f64], gap: f64, low: f64, high: f64) -> Vec<f64> {
+    let gaps = wanted.len().saturating_sub(1) as f64;
+    let gap = if gaps > 0.0 { gap.min((high - low) / gaps) } else { gap };
+    let mut order: Vec<usize> = (0..wanted.len()).collect();
+    order.sort_by(|one, other| wanted[*one].total_cmp(&wanted[*other]));
+
+    // Without the gaps below them, heights must only not fall. Neighbours that would fall stand
+    // together, at their mean.
+    let mut together: Vec<(f64, usize)> = Vec::new();
+    for (below, label) in order.iter().enumerate() {
+        let (mut sum, mut count) = (wanted[*label] - gap * below as f64, 1);
+        while let Some(&(sum_before, before)) = together.last() {
+            if sum_before / before as f64 <= sum / count as f64 {
+                break;
+            }
+            together.pop();
+            (sum, count) = (sum + sum_before, count + before);
+        }
+        together.push((sum, count));
+    }
+    let highest = (high - gap * gaps).max(low);
+    let means = together.into_iter().flat_map(|(sum, count)| {
+        std::iter::repeat_n((sum / count as f64).clamp(low, highest), count)
+    });
+    let mut heights = vec![0.0; wanted.len()];
+    for (below, (label, mean)) in order.into_iter().zip(means).enumerate() {
+        heights[label] = mean + gap * below as f64;
+    }
+    heights
+}
+
+/// Of the longest, after it is shortened.
+pub(super) fn width_of<'a>(labels: impl Iterator<Item = &'a String>, characters_max: usize) -> f64 {
+    let longest = labels.map(|label| label.chars().count()).max().unwrap_or(0);
+    longest.min(characters_max) as f64 * CHARACTER_WIDTH
+}
+
+pub(super) fn zero_note(edge: &str) -> String {
+    format!("Zero has no place on a log scale: drawn at the {edge} edge.")
+}
+
+/// At most so many characters.
+pub(super) fn shortened(label: &str, characters_max: usize) -> String {
+    if label.chars().count() <= characters_max {
+        return label.to_owned();
+    }
+    label.chars().take(characters_max - 1).chain(['…']).collect()
+}
+
+/// Lines of at most so many characters, unless a word is longer.
+pub(super) fn wrapped(text: &str, characters_max: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= characters_max => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_that_are_far_apart_stay() {
+        assert_eq!(spread(&[50.0, 10.0, 30.0], 15.0, 0.0, 100.0), [50.0, 10.0, 30.0]);
+        assert_eq!(spread(&[7.0], 15.0, 0.0, 100.0), [7.0]);
+        assert!(spread(&[], 15.0, 0.0, 100.0).is_empty());
+    }
+
+    #[test]
+    fn labels_on_each_other_stand_around_their_mean() {
+        assert_eq!(spread(&[50.0, 50.0, 50.0], 10.0, 0.0, 100.0), [40.0, 50.0, 60.0]);
+        // Three that push each other, and one that has enough space.
+        assert_eq!(spread(&[52.0, 90.0, 48.0, 50.0], 10.0, 0.0, 100.0), [60.0, 90.0, 40.0, 50.0]);
+    }
+
+    #[test]
+    fn labels_stay_between_the_edges() {
+        assert_eq!(spread(&[99.0, 100.0], 10.0, 0.0, 100.0), [90.0, 100.0]);
+        assert_eq!(spread(&[0.0, 0.0, 0.0], 10.0, 0.0, 100.0), [0.0, 10.0, 20.0]);
+        // No space for all of them: as far apart as there is.
+        assert_eq!(spread(&[3.0; 5], 50.0, 0.0, 100.0), [0.0, 25.0, 50.0, 75.0, 100.0]);
+    }
+
+    #[test]
+    fn all_labels_are_apart_wherever_their_lines_end() {
+        for seed in 0..200_u64 {
+            let wanted: Vec<f64> = (0..seed % 12)
+                .map(|label| ((seed * 7919 + label * label * 104_729) % 1000) as f64 / 4.0)
+                .collect();
+            let mut heights = spread(&wanted, 15.0, 0.0, 250.0);
+            heights.sort_by(f64::total_cmp);
+            let apart = heights.windows(2).all(|pair| pair[1] - pair[0] >= 15.0 - 1e-9);
+            let inside = heights.iter().all(|height| (-1e-9..=250.0 + 1e-9).contains(height));
+            assert!(apart && inside, "{wanted:?}: {heights:?}");
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut_or_wrapped() {
+        assert_eq!(shortened("äöü", 3), "äöü");
+        assert_eq!(shortened("äöüß", 3), "äö…");
+        assert_eq!(wrapped("a title of five words", 10), ["a title of", "five words"]);
+        assert!(wrapped("", 10).is_empty());
+    }
+}

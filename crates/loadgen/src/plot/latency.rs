@@ -1,0 +1,144 @@
+//! Latencies by percentile, and how many requests had which.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+
+use super::lines::LabelPlace;
+use super::{Axis, Better, Colour, Line, Plot, Scale};
+
+/// The part of all requests above a percentile, in millionths.
+const ABOVE: [u64; 15] = [
+    1_000_000, 750_000, 500_000, 250_000, 100_000, 50_000, 25_000, 10_000, 5000, 1000, 500, 100,
+    50, 10, 1,
+];
+/// A percentile with fewer requests above it says more about chance than about the server.
+const REQUESTS_ABOVE_MIN: u64 = 10;
+const MILLION: u64 = 1_000_000;
+const NS_PER_MS: f64 = 1e6;
+const BUCKETS_PER_DECADE: f64 = 10.0;
+
+/// Histograms are of nanoseconds. Each line ends at the last percentile which has ten requests
+/// above it.
+pub fn latency_by_percentile(title: &str, lines: &[(String, Colour, &Histogram<u64>)]) -> Plot {
+    let line = |(label, colour, histogram): &(String, Colour, &Histogram<u64>)| Line {
+        label: label.clone(),
+        colour: *colour,
+        points: by_percentile(histogram),
+    };
+    Plot {
+        title: title.to_owned(),
+        x: Axis::new("percentile of requests", Scale::Nines),
+        y: Axis::new("latency, ms", Scale::Log),
+        better: Better::Lower,
+        lines: lines.iter().map(line).collect(),
+    }
+}
+
+fn by_percentile(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
+    let supported = ABOVE.into_iter().filter(|above| {
+        u128::from(histogram.len()) * u128::from(*above) >= u128::from(REQUESTS_ABOVE_MIN * MILLION)
+    });
+    let point = |above: u64| {
+        let quantile = (MILLION - above) as f64 / MILLION as f64;
+        let ms = histogram.value_at_quantile(quantile) as f64 / NS_PER_MS;
+        ((MILLION - above) as f64 / 1e4, ms)
+    };
+    supported.map(point).collect()
+}
+
+/// Which part of the requests had which latency, as SVG. Histograms are of nanoseconds.
+pub fn latency_histogram(title: &str, lines: &[(String, Colour, &Histogram<u64>)]) -> String {
+    let line = |(label, colour, histogram): &(String, Colour, &Histogram<u64>)| Line {
+        label: label.clone(),
+        colour: *colour,
+        points: outline(histogram),
+    };
+    let plot = Plot {
+        title: title.to_owned(),
+        x: Axis::new("latency, ms", Scale::Log),
+        y: Axis::new("requests, % in each tenth of a decade", Scale::Linear),
+        better: Better::Neither,
+        lines: lines.iter().map(line).collect(),
+    };
+    plot.draw(LabelPlace::Peak)
+}
+
+/// Of the columns, which touch each other.
+fn outline(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
+    let mut columns: BTreeMap<i32, u64> = BTreeMap::new();
+    for recorded in histogram.iter_recorded() {
+        let ms = recorded.value_iterated_to().max(1) as f64 / NS_PER_MS;
+        let column = (ms.log10() * BUCKETS_PER_DECADE).floor() as i32;
+        *columns.entry(column).or_default() += recorded.count_since_last_iteration();
+    }
+    let (Some(first), Some(last)) = (columns.keys().next(), columns.keys().last()) else {
+        return Vec::new();
+    };
+    let edge = |column: i32| 10f64.powf(f64::from(column) / BUCKETS_PER_DECADE);
+    let mut points = vec![(edge(*first), 0.0)];
+    for column in *first..=*last {
+        let count = columns.get(&column).copied().unwrap_or(0);
+        let percent = 100.0 * count as f64 / histogram.len() as f64;
+        points.extend([(edge(column), percent), (edge(column + 1), percent)]);
+    }
+    points.push((edge(last + 1), 0.0));
+    points
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plot::{era_colour, well_formed};
+
+    fn histogram(latencies_ns: impl Iterator<Item = u64>) -> Histogram<u64> {
+        let mut histogram = Histogram::new(3).expect("three digits");
+        latencies_ns.for_each(|ns| histogram.record(ns).expect("it grows"));
+        histogram
+    }
+
+    #[test]
+    fn a_percentile_has_ten_requests_above_it() {
+        for (requests, last) in
+            [(10, 0.0), (19, 25.0), (20, 50.0), (100, 90.0), (999, 97.5), (1000, 99.0)]
+        {
+            let points = by_percentile(&histogram((1..=requests).map(|at| at * 1_000_000)));
+            assert_eq!(points.last().map(|(x, _)| *x), Some(last), "{requests}");
+        }
+        assert!(by_percentile(&histogram(1..=9)).is_empty());
+        let points = by_percentile(&histogram((1..=1000).map(|at| at * 1_000_000)));
+        for (percentile, expected) in [(0.0, 1.0), (50.0, 500.0), (90.0, 900.0), (99.0, 990.0)] {
+            let found = points.iter().find(|(x, _)| *x == percentile).expect("a point").1;
+            assert!((found / expected - 1.0).abs() < 0.002, "{percentile}: {found}");
+        }
+    }
+
+    #[test]
+    fn the_plot_says_units_and_what_is_better() {
+        let (slow, none) = (histogram((0..20_000).map(|at| at * 1000)), histogram(1..=5));
+        let lines = [
+            ("3.2".to_owned(), era_colour("3.2"), &slow),
+            ("clearlane".to_owned(), era_colour("clearlane"), &none),
+        ];
+        let svg = latency_by_percentile("Cheap reads", &lines).svg();
+        assert_eq!(well_formed::check(&svg), Ok(()));
+        for text in ["latency, ms (log scale, lower is better)", "99.9", "percentile of requests"] {
+            assert!(svg.contains(&format!(">{text}</text>")), "{text}: {svg}");
+        }
+        assert!(svg.contains("Too little data: clearlane."), "{svg}");
+        assert!(!svg.contains(">99.99</text>"), "{svg}");
+    }
+
+    #[test]
+    fn columns_of_a_histogram_add_up() {
+        let points = outline(&histogram((1..=1000).map(|at| at * 1_000_000)));
+        let columns = points[1..].chunks_exact(2).map(|edges| edges[0].1);
+        assert!((columns.sum::<f64>() - 100.0).abs() < 1e-9, "{points:?}");
+        assert!((points[0].0 - 1.0).abs() < 1e-9 && points[0].1 == 0.0, "{points:?}");
+        assert!(outline(&histogram(0..0)).is_empty());
+        let lines = [("etcd".to_owned(), era_colour("etcd"), &histogram(0..3))];
+        let svg = latency_histogram("One", &lines);
+        assert_eq!(well_formed::check(&svg), Ok(()));
+        assert!(svg.contains("latency, ms (log scale)") && svg.contains(">etcd<"), "{svg}");
+    }
+}
