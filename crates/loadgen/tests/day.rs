@@ -154,7 +154,8 @@ fn curves_tell_which_server_has_grown() {
     assert!(both.status.success(), "{}", stderr(&both));
     assert!(table.contains("\nsteady: the resident set stays within 5 %"), "{table}");
     assert!(table.contains("\ngrows: the resident set has grown by 14.6 %, 5 % are"), "{table}");
-    assert_eq!(fs::read_to_string(svg).unwrap().matches("<polyline").count(), 2);
+    let curves = r#"<polyline class="curve""#;
+    assert_eq!(fs::read_to_string(svg).unwrap().matches(curves).count(), 2);
 
     let nowhere = dir.path().join("gone/day.svg");
     let told = program(&["curves", steady, "--svg", nowhere.to_str().unwrap()]);
