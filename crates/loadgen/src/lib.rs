@@ -12,7 +12,7 @@
 //! The driver shares the machine with the server, so answers are not decoded: [`response_scanner`]
 //! counts what is in their bytes. Each class has a thread. [`stall`] sends what is expensive beside
 //! a run, [`storm`] what is hostile; [`day`] what a day has, to see whether a server grows;
-//! [`stub`] is a server that does nothing; [`plot`] draws. No TLS but in storms.
+//! [`stub`] is a server that does nothing; [`plot`] and [`page`] draw. No TLS but in storms.
 
 pub mod response_scanner;
 pub mod arguments;
@@ -22,6 +22,7 @@ pub mod connection;
 pub mod day;
 pub mod fill;
 pub mod keys;
+pub mod page;
 pub mod plot;
 pub mod process;
 pub mod report;

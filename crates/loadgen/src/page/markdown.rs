@@ -1,0 +1,80 @@
+//! A report as Markdown, to be read as it is, too.
+
+use itertools::Itertools as _;
+
+use super::Section;
+
+/// Figures by their captions.
+pub fn markdown(title: &str, sections: &[Section]) -> String {
+    let parts = sections.iter().map(part).filter(|part| !part.is_empty());
+    let title = format!("# {}", inline(title));
+    [title].into_iter().chain(parts).map(|part| part + "\n").join("\n")
+}
+
+fn part(section: &Section) -> String {
+    match section {
+        Section::Heading(heading) => format!("## {}", inline(heading)),
+        Section::Text(text) => inline(text),
+        Section::Command(command) => fenced(command),
+        Section::Table { columns, rows } => table(columns, rows),
+        Section::Figure { caption, .. } if caption.is_empty() => String::new(),
+        Section::Figure { caption, .. } => format!("Figure: {}", inline(caption)),
+        Section::Link { href, text } => format!("[{}](<{href}>)", inline(text)),
+    }
+}
+
+fn fenced(command: &str) -> String {
+    let longest = command.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(longest.max(2) + 1);
+    format!("{fence}sh\n{command}\n{fence}")
+}
+
+fn table(columns: &[String], rows: &[Vec<String>]) -> String {
+    let line = |row: &[String]| {
+        let cell = |column: usize| row.get(column).map_or(String::new(), |cell| inline(cell));
+        let cells = (0..columns.len()).map(|column| cell(column).replace('|', "\\|"));
+        format!("| {} |", cells.collect::<Vec<_>>().join(" | "))
+    };
+    let dashes = format!("|{}", "---|".repeat(columns.len()));
+    [line(columns), dashes].into_iter().chain(rows.iter().map(|row| line(row))).join("\n")
+}
+
+/// On one line, without tags.
+fn inline(text: &str) -> String {
+    text.split_whitespace().join(" ").replace('<', "\\<")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::tests::sections;
+
+    #[test]
+    fn it_says_what_the_page_says() {
+        let expected = r#"# A \<b>
+
+## Expensive reads, beside cheap ones
+
+p99 \< 10 ms & no *errors*
+
+```sh
+clearlane-load run a.toml > "a.txt"
+```
+
+| era | p99, ms | error |
+|---|---|---|
+| 3.2 | 12.5 | a \| b |
+| clearlane | - |  |
+
+Figure: One \<plot>
+
+## Expensive reads: beside cheap ones
+
+## ?
+
+[The \<report>](<a"b.html>)
+"#;
+        assert_eq!(markdown("A <b>", &sections()), expected);
+        assert!(fenced("echo ```").starts_with("````sh\n"));
+    }
+}
