@@ -5,18 +5,19 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, ValueEnum};
 
+use crate::closed_loop::arguments::ClosedLoop;
 use crate::day::{HOURS_MIN, REQUESTS_MIN};
 use crate::stall::{KEY_SIZE, Row, VALUE_SIZE};
 use crate::storm::StormKind;
-use crate::users::User;
+use crate::target::Target;
 
-/// Requests at their own times, to any server of etcd's API
+/// Puts any server of etcd's API under load, and tells what its requests meet
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
 #[command(name = "clearlane-load", arg_required_else_help = true)]
 pub enum Subcommand {
     /// Puts the keys of a workload
     Fill {
-        /// A file, as in crates/loadgen/workloads
+        /// A name that `clearlane-load workloads` lists, or a file
         workload: PathBuf,
         #[command(flatten)]
         options: FillOptions,
@@ -35,9 +36,9 @@ pub enum Subcommand {
         #[command(flatten)]
         options: FillOptions,
     },
-    /// Runs a workload, and tells what its requests met
+    /// Runs a workload: requests at their own times
     Run {
-        /// A file, as in crates/loadgen/workloads
+        /// A name that `clearlane-load workloads` lists, or a file
         workload: PathBuf,
         #[command(flatten)]
         target: Target,
@@ -51,15 +52,24 @@ pub enum Subcommand {
         #[arg(long, value_name = "N", default_value_t = 0)]
         #[arg(value_parser = clap::value_parser!(u64).range(0..=3600))]
         warm_up: u64,
+        /// Tells what this process, the server, used meanwhile, as Linux says
+        #[arg(long)]
+        pid: Option<u32>,
+        #[command(flatten)]
+        output: OutputArguments,
+    },
+    /// Lists the workloads that ship
+    Workloads,
+    #[command(flatten)]
+    ClosedLoop(ClosedLoop),
+    /// Checks whether a disk is fast enough for a log: 22 MiB in small writes, each synced
+    Disk {
+        /// Where the log would be
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        dir: PathBuf,
         /// Writes the figures there, too
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
-        /// Tells what this process used meanwhile, as Linux says
-        #[arg(long)]
-        pid: Option<u32>,
-        /// The user that makes the requests, if authentication is on
-        #[arg(long, value_name = "NAME:PASSWORD")]
-        user: Option<User>,
     },
     /// Sends expensive requests of one kind, beside a run
     Stall {
@@ -103,6 +113,18 @@ pub enum Subcommand {
         days: Vec<PathBuf>,
         /// Draws the curves there
         #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+    },
+    /// Compares runs: a page with plots
+    Compare {
+        /// Of `--json`; a file's name names the run
+        #[arg(required = true, value_name = "FILE")]
+        runs: Vec<PathBuf>,
+        /// Writes the page there
+        #[arg(long, value_name = "FILE", required_unless_present = "svg")]
+        html: Option<PathBuf>,
+        /// Writes the plots there, each as a file
+        #[arg(long, value_name = "DIR")]
         svg: Option<PathBuf>,
     },
     /// Answers as many bytes as a server would, and does nothing else
@@ -236,14 +258,23 @@ pub struct StubArguments {
     pub snapshot_size: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Args)]
-pub struct Target {
-    /// The server's address for clients, without TLS
-    #[arg(long, value_name = "ADDRESS", default_value = "http://127.0.0.1:2379")]
-    pub endpoint: String,
-    /// Repeats times, keys and values
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub struct OutputArguments {
+    /// Writes all figures there, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Writes a line for each class and second there
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Writes a page with plots there
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Writes the plots there, each as a file
+    #[arg(long, value_name = "DIR")]
+    pub svg: Option<PathBuf>,
+    /// Prints what happened in each second
+    #[arg(long)]
+    pub sample: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -273,15 +304,43 @@ mod tests {
 
     #[test]
     fn what_is_left_out_has_its_default() {
-        let target = Target { endpoint: "http://127.0.0.1:2379".to_owned(), seed: 1 };
+        let target = Target {
+            endpoints: vec!["http://127.0.0.1:2379".to_owned()],
+            target_leader: false,
+            cacert: None,
+            cert: None,
+            key: None,
+            user: None,
+            seed: 1,
+        };
         let options = FillOptions { target: target.clone(), connections: 4 };
         let workload = PathBuf::from("a.toml");
         let fill = Subcommand::Fill { workload: workload.clone(), options };
         assert_eq!(parsed("clearlane-load fill a.toml"), Ok(fill));
-        let (without, seconds, warm_up, json, pid) = (Vec::new(), None, 0, None, None);
-        let user = None;
-        let run = Subcommand::Run { workload, target, without, seconds, warm_up, json, pid, user };
+        let (without, seconds, warm_up, pid) = (Vec::new(), None, 0, None);
+        let output = OutputArguments::default();
+        let run = Subcommand::Run { workload, target, without, seconds, warm_up, pid, output };
         assert_eq!(parsed("clearlane-load run a.toml"), Ok(run));
+    }
+
+    #[test]
+    fn etcds_benchmark_is_understood() {
+        for line in [
+            "put --endpoints a:1,b:2 --conns 50 --clients 500 --total 9 --val-size 256 --rate 3",
+            "put --sequential-keys --key-size=8 --key-space-size 1000 --target-leader",
+            "range foo --total 5 --consistency=s",
+            "range foo bar --limit 3 --keys-only --user a:b",
+            "range --prefix foo --stream --cacert ca --cert c --key k",
+            "range foo --prefix --paginate",
+            "txn-put --txn-ops 2 --key-space-size 4",
+            "txn-mixed --rw-ratio 2.5 --end-key z --limit 0",
+            "watch --streams 3 --watch-per-stream 4 --watched-key-total 5 --put-total 6",
+            "watch-latency --streams 3 --watchers-per-stream 2 --prevkv --put-rate 7",
+            "lease-keepalive --total 3 --clients 2",
+        ] {
+            let asked = parsed(&format!("clearlane-load {line}"));
+            assert!(matches!(asked, Ok(Subcommand::ClosedLoop(_))), "{line}: {asked:?}");
+        }
     }
 
     #[test]
@@ -308,6 +367,11 @@ mod tests {
             ("clearlane-load keys --count 5", "--key-size <N>"),
             ("clearlane-load fill a --connections 0", "0 is not in 1..=1000"),
             ("clearlane-load run a --user me", "it must be NAME:PASSWORD"),
+            ("clearlane-load range a --consistency x", "[possible values: l, s]"),
+            ("clearlane-load range a b --prefix", "cannot be used with"),
+            ("clearlane-load txn-mixed --rw-ratio=-1", "it must be a number from 0 to 1000000"),
+            ("clearlane-load put --total 0", "0 is not in 1..=100000000000"),
+            ("clearlane-load put --cert a", "--key <FILE>"),
             ("clearlane-load auth", "<STATE>"),
             ("clearlane-load bcrypt --cost 3", "3 is not in 4..=31"),
             ("clearlane-load stall", "<ROW>"),

@@ -22,6 +22,11 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::mpsc;
 
+use crate::stop::Stop;
+
+/// How often a thread that sleeps looks whether it is stopped.
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spacing {
     Constant,
@@ -74,8 +79,8 @@ pub fn merge(
     classes.kmerge().take_while(move |(due, _)| *due < window)
 }
 
-/// Starts a thread that sends each arrival's time to its class. It ends with the arrivals, or when
-/// all receivers are gone.
+/// Starts a thread that sends each arrival's time to its class. It ends with the arrivals, when
+/// all receivers are gone, or when it is stopped, after the time that it returns.
 ///
 /// Sleeping is exact to some 60 µs on Linux. The channels are bounded: for a class that cannot keep
 /// up, arrivals are late in the channel, and still have the times at which they were due.
@@ -83,18 +88,26 @@ pub fn pace(
     arrivals: impl Iterator<Item = (Duration, usize)> + Send + 'static,
     start: Instant,
     senders: Vec<mpsc::Sender<Duration>>,
-) -> io::Result<JoinHandle<()>> {
+    stop: Stop,
+) -> io::Result<JoinHandle<Option<Duration>>> {
     thread::Builder::new().name("pace".to_owned()).spawn(move || {
         SchedClass::Latency.apply_to_thread();
         for (due, class) in arrivals {
-            let left = (start + due).saturating_duration_since(Instant::now());
-            if !left.is_zero() {
-                thread::sleep(left);
+            loop {
+                let left = (start + due).saturating_duration_since(Instant::now());
+                if stop.is_set() {
+                    return Some(start.elapsed());
+                }
+                if left.is_zero() {
+                    break;
+                }
+                thread::sleep(left.min(STOP_INTERVAL));
             }
             if senders[class].blocking_send(due).is_err() {
-                return;
+                break;
             }
         }
+        None
     })
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 use crate::response_scanner::ResponseStats;
+use crate::time_series::{IntervalMetrics, TimeSeries};
 
 /// Longer latencies are recorded as this.
 const LATENCY_MAX: Duration = Duration::from_secs(3600);
@@ -35,6 +36,7 @@ pub struct ClassMetrics {
     keys: u64,
     bytes: u64,
     last_answer: Duration,
+    series: TimeSeries,
 }
 
 impl Default for ClassMetrics {
@@ -50,21 +52,32 @@ impl Default for ClassMetrics {
             keys: 0,
             bytes: 0,
             last_answer: Duration::ZERO,
+            series: TimeSeries::default(),
         }
     }
 }
 
 impl ClassMetrics {
+    /// Of a run that lasts so long.
+    pub fn of_window(window: Duration) -> ClassMetrics {
+        ClassMetrics { series: TimeSeries::of_window(window), ..ClassMetrics::default() }
+    }
+
     pub fn add(&mut self, done: CompletedRequest) {
         self.send_delay.saturating_record(ns(done.sent.saturating_sub(done.due)));
         match done.result {
             Ok(seen) => {
-                self.latency.saturating_record(ns(done.answered.saturating_sub(done.due)));
+                let latency = done.answered.saturating_sub(done.due);
+                self.latency.saturating_record(ns(latency));
+                self.series.add_answer(done.due, latency);
                 self.keys += seen.keys;
                 self.bytes += seen.bytes;
                 self.last_answer = self.last_answer.max(done.answered);
             }
-            Err(text) => self.add_failures(text, 1),
+            Err(text) => {
+                self.series.add_failure(done.due);
+                self.add_failures(text, 1);
+            }
         }
     }
 
@@ -96,6 +109,39 @@ impl ClassMetrics {
     /// latency.
     pub fn send_delay_ms(&self, quantile: f64) -> Option<f64> {
         ms(&self.send_delay, quantile)
+    }
+
+    /// Each value in nanoseconds.
+    pub fn latency_histogram(&self) -> &Histogram<u64> {
+        &self.latency
+    }
+
+    pub fn mean_latency_ms(&self) -> Option<f64> {
+        (!self.latency.is_empty()).then(|| self.latency.mean() / 1e6)
+    }
+
+    /// By when requests were due.
+    pub fn intervals(&self) -> Vec<IntervalMetrics> {
+        self.series.intervals()
+    }
+
+    /// The length of an interval.
+    pub fn interval(&self) -> Duration {
+        self.series.interval()
+    }
+
+    /// Adds what another thread has counted.
+    pub fn merge(&mut self, other: &ClassMetrics) {
+        // The bounds are the same.
+        let _ = self.latency.add(&other.latency);
+        let _ = self.send_delay.add(&other.send_delay);
+        for (text, count) in &other.errors {
+            self.add_failures(text.clone(), *count);
+        }
+        self.keys += other.keys;
+        self.bytes += other.bytes;
+        self.last_answer = self.last_answer.max(other.last_answer);
+        self.series.merge(&other.series);
     }
 
     pub fn keys_per_answer(&self) -> f64 {

@@ -3,17 +3,21 @@
 //! A put alone waits for a sync of the log. So a transaction has as many as etcd takes, 128 or 1
 //! MiB, and several transactions are in flight, so that a sync serves several of them.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
-use clearlane_proto::etcdserverpb::{PutRequest, RangeResponse, RequestOp, TxnRequest};
+use clearlane_proto::etcdserverpb::{
+    PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest,
+};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use tokio::task::{JoinError, JoinSet};
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Status};
+use tonic::Status;
+use tonic::transport::Channel;
 
+use crate::connection::Endpoints;
 use crate::keys::{KeySpace, ValueGenerator};
 use crate::requests::{self, Call};
 use crate::users::Session;
@@ -34,27 +38,37 @@ pub struct FillReport {
 /// `tell` is called once per second with the progress.
 pub async fn fill(
     space: &KeySpace,
-    endpoint: &Endpoint,
+    endpoints: &Endpoints,
+    session: Option<Arc<Session>>,
     connections: u64,
     seed: u64,
     tell: &mut dyn FnMut(&str),
 ) -> Result<FillReport> {
-    fill_with_lease(space, NO_LEASE, endpoint, connections, seed, tell).await
+    let channels = connection::open(endpoints, connections).await?;
+    let batches = FillBatches::new(space, NO_LEASE, seed);
+    put_batches(batches, &channels, session, tell).await
 }
 
 /// Attaches the keys to a lease.
 pub(crate) async fn fill_with_lease(
     space: &KeySpace,
     lease: i64,
-    endpoint: &Endpoint,
+    endpoints: &Endpoints,
     connections: u64,
     seed: u64,
+) -> Result<FillReport> {
+    let channels = connection::open(endpoints, connections).await?;
+    put_batches(FillBatches::new(space, lease, seed), &channels, None, &mut |_| {}).await
+}
+
+async fn put_batches(
+    mut batches: FillBatches<'_>,
+    channels: &[Channel],
+    session: Option<Arc<Session>>,
     tell: &mut dyn FnMut(&str),
 ) -> Result<FillReport> {
-    let channels = connection::open(endpoint, connections).await?;
     let begin = Instant::now();
     let mut last_told = begin;
-    let mut batches = FillBatches::new(space, lease, seed);
     let mut in_flight = JoinSet::new();
     for channel in channels.iter().cycle() {
         let Some(txn) = batches.next() else { break };
@@ -62,10 +76,11 @@ pub(crate) async fn fill_with_lease(
             in_flight.join_next().await.map_or(Ok(()), check)?;
         }
         let mut client = KvClient::new(channel.clone());
+        let txn = Session::request_of(session.as_deref(), txn);
         in_flight.spawn(async move { client.txn(txn).await.map(drop) });
         if last_told.elapsed() >= Duration::from_secs(1) {
             last_told = Instant::now();
-            tell(&format!("{} of {} keys", batches.next, space.count));
+            tell(&format!("{} of {} keys", batches.next, batches.space.count));
         }
     }
     while let Some(done) = in_flight.join_next().await {
@@ -84,7 +99,7 @@ pub(crate) async fn check_filled(
     remedy: &str,
 ) -> Result<i64> {
     let count = Call::count(space);
-    let count = session.map_or_else(|| Request::new(count.clone()), |of| of.request(count.clone()));
+    let count = Session::request_of(session, count);
     let count = KvClient::new(channel).range(count).await;
     let count = count.map_err(|status| {
         Error::Server(format!("the keys could not be counted: {}", status.message()))
@@ -95,6 +110,16 @@ pub(crate) async fn check_filled(
         return Err(Error::Server(format!("{what}; `{remedy}` puts them there")));
     }
     Ok(header.unwrap_or_default().revision)
+}
+
+/// Of the store.
+pub(crate) async fn revision(channel: Channel, session: Option<&Session>) -> Result<i64> {
+    let one = RangeRequest { key: "0".into(), count_only: true, ..RangeRequest::default() };
+    let answer = KvClient::new(channel).range(Session::request_of(session, one)).await;
+    let answer = answer.map_err(|status| {
+        Error::Server(format!("the revision could not be read: {}", status.message()))
+    })?;
+    Ok(answer.into_inner().header.unwrap_or_default().revision)
 }
 
 fn check(done: std::result::Result<std::result::Result<(), Status>, JoinError>) -> Result<()> {

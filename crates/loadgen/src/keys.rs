@@ -43,6 +43,91 @@ impl KeySpace {
     }
 }
 
+/// How often each key is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Distribution {
+    /// Each as often.
+    #[default]
+    Uniform,
+    /// Few keys most of the time, which lie apart: the key of rank `r` with a weight of `1 / r`.
+    Zipf,
+    /// One after the other.
+    Sequential,
+}
+
+impl Distribution {
+    pub(crate) const WORDS: [(&'static str, Distribution); 3] = [
+        ("uniform", Distribution::Uniform),
+        ("zipf", Distribution::Zipf),
+        ("sequential", Distribution::Sequential),
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Distribution::Uniform => "uniform",
+            Distribution::Zipf => "zipf",
+            Distribution::Sequential => "sequential",
+        }
+    }
+}
+
+/// Chooses the first keys of requests that are each about so many keys in a row.
+#[derive(Clone, Debug)]
+pub struct KeyChooser {
+    distribution: Distribution,
+    /// How many keys a request can begin at.
+    starts: u64,
+    /// Coprime with `starts`, so that each rank is another key.
+    step: u64,
+    next: u64,
+}
+
+impl KeyChooser {
+    pub fn new(distribution: Distribution, space: &KeySpace, keys: u64) -> KeyChooser {
+        let starts = space.count.saturating_sub(keys) + 1;
+        // Near the golden section, which spreads ranks that follow each other.
+        let mut step = (starts as f64 * 0.618_034) as u64 | 1;
+        while greatest_common_divisor(step, starts) != 1 {
+            step += 2;
+        }
+        KeyChooser { distribution, starts, step, next: 0 }
+    }
+
+    pub fn next_start(&mut self, choices: &mut SmallRng) -> u64 {
+        match self.distribution {
+            Distribution::Uniform => choices.random_range(0..self.starts),
+            Distribution::Zipf => {
+                let rank = zipf_rank(self.starts, choices) - 1;
+                (u128::from(rank) * u128::from(self.step) % u128::from(self.starts)) as u64
+            }
+            Distribution::Sequential => {
+                let start = self.next % self.starts;
+                self.next += 1;
+                start
+            }
+        }
+    }
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+/// From 1 to `count`, each rank with a weight of one by its number. By rejection: a continuous
+/// density above the weights, of which a rank has that from `rank - 1/2` to `rank + 1/2`.
+fn zipf_rank(count: u64, choices: &mut SmallRng) -> u64 {
+    let (low, high) = (0.5_f64.ln(), (count as f64 + 0.5).ln());
+    loop {
+        let at = choices.random_range(low..high).exp();
+        let rank = at.round().clamp(1.0, count as f64);
+        // The density of this rank is the difference of two logarithms, and a bit above its weight.
+        let density = ((rank + 0.5) / (rank - 0.5)).ln();
+        if choices.random_range(0.0..density) < 1.0 / rank {
+            return rank as u64;
+        }
+    }
+}
+
 /// A range of sizes in bytes, both ends included; all are equally likely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
@@ -84,6 +169,35 @@ impl ValueGenerator {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn numbers(distribution: Distribution, count: u64, draws: usize) -> Vec<u64> {
+        let value = Sizes::constant(1);
+        let space = KeySpace { prefix: String::new(), count, key_size: 8, value };
+        let mut chooser = KeyChooser::new(distribution, &space, 1);
+        let mut rng = SmallRng::seed_from_u64(3);
+        (0..draws).map(|_| chooser.next_start(&mut rng)).collect()
+    }
+
+    #[test]
+    fn keys_are_chosen_as_often_as_their_distribution_says() {
+        assert_eq!(numbers(Distribution::Sequential, 3, 5), [0, 1, 2, 0, 1]);
+        for count in [1, 2, 7, 1000] {
+            let draws = 200_000;
+            let mut times = vec![0_u32; count as usize];
+            for number in numbers(Distribution::Zipf, count, draws) {
+                times[number as usize] += 1;
+            }
+            times.sort_unstable_by(|a, b| b.cmp(a));
+            let sum: f64 = (1..=count).map(|rank| 1.0 / rank as f64).sum();
+            for rank in [1, 2, 5, 50].into_iter().filter(|rank| *rank <= count) {
+                let share = f64::from(times[rank as usize - 1]) / draws as f64;
+                let expected = 1.0 / rank as f64 / sum;
+                assert!((share / expected - 1.0).abs() < 0.1, "{rank} of {count}: {share}");
+            }
+        }
+        let most = numbers(Distribution::Uniform, 10, 1000).into_iter().max();
+        assert_eq!(most, Some(9));
+    }
 
     #[test]
     fn keys_have_one_size_and_the_order_of_their_numbers() {

@@ -12,14 +12,17 @@
 //! The driver shares the machine with the server, so answers are not decoded: [`response_scanner`]
 //! counts what is in their bytes. Each class has a thread. [`stall`] sends what is expensive beside
 //! a run, [`storm`] what is hostile; [`day`] what a day has, to see whether a server grows;
-//! [`stub`] is a server that does nothing; [`plot`] and [`page`] draw. No TLS but in storms.
+//! [`stub`] is a server that does nothing; [`closed_loop`] has etcd's own benchmark; [`plot`] and
+//! [`page`] draw.
 
 pub mod response_scanner;
 pub mod arguments;
 pub mod arrivals;
 pub mod bare_bcrypt;
 pub mod connection;
+pub mod closed_loop;
 pub mod day;
+pub mod disk;
 pub mod fill;
 pub mod keys;
 pub mod page;
@@ -30,8 +33,13 @@ pub mod requests;
 pub mod run;
 pub mod class_metrics;
 pub mod stall;
+pub mod server_info;
 pub mod storm;
+pub mod stop;
 pub mod stub;
+pub mod target;
+pub mod time_series;
+mod tls;
 pub mod users;
 pub mod workload;
 

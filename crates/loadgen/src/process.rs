@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{Error, Result};
 
@@ -52,6 +52,53 @@ impl Process {
         let (resident_bytes, peak_bytes) = (bytes("VmRSS:")?, bytes("VmHWM:")?);
         Ok(ProcessUsage { processor, resident_bytes, peak_bytes })
     }
+}
+
+/// What the driver itself used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DriverUsage {
+    /// `None` where it is not known.
+    pub processor: Option<Duration>,
+    pub elapsed: Duration,
+    pub threads: u64,
+}
+
+/// From the beginning of a run on.
+#[derive(Debug)]
+pub struct DriverTimer {
+    process: Option<Process>,
+    before: Option<Duration>,
+    start: Instant,
+    threads: u64,
+}
+
+impl DriverUsage {
+    pub fn begin(threads: u64) -> DriverTimer {
+        let process = Process::open(std::process::id()).ok();
+        let before = process.as_ref().and_then(processor_of);
+        DriverTimer { process, before, start: Instant::now(), threads }
+    }
+
+    /// The part of its threads' time in which they ran.
+    pub fn share(&self) -> Option<f64> {
+        let all = self.elapsed.as_secs_f64() * self.threads as f64;
+        self.processor.map(|used| used.as_secs_f64() / all.max(f64::MIN_POSITIVE))
+    }
+}
+
+impl DriverTimer {
+    pub fn end(self) -> DriverUsage {
+        let after = self.process.as_ref().and_then(processor_of);
+        DriverUsage {
+            processor: after.zip(self.before).map(|(after, before)| after - before),
+            elapsed: self.start.elapsed(),
+            threads: self.threads,
+        }
+    }
+}
+
+fn processor_of(process: &Process) -> Option<Duration> {
+    process.usage().ok().map(|usage| usage.processor)
 }
 
 /// Fields 14 and 15. Field 2 is a name in brackets that may contain anything, brackets too.

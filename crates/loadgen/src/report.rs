@@ -1,13 +1,14 @@
-//! The report of a run, as a table and as JSON.
+//! The report of a run: as a table, as JSON, and as lines of values.
 
 use std::fmt::Write;
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use crate::class_metrics::ClassMetrics;
-use crate::process::ProcessUsage;
-use crate::workload::Class;
+use crate::process::{DriverUsage, ProcessUsage};
+use crate::server_info::ServerInfo;
 
 /// The quantiles that are printed; the last is the maximum.
 pub const QUANTILES: [(&str, f64); 5] =
@@ -16,50 +17,146 @@ const MB: f64 = 1e6;
 
 #[derive(Clone, Debug)]
 pub struct Report {
-    pub endpoint: String,
+    pub endpoints: String,
+    pub servers: Vec<ServerInfo>,
     pub seed: u64,
-    /// How long requests were due.
+    /// How long requests were sent.
     pub window: Duration,
+    /// Requests were sent when they were due, whether others were answered or not.
+    pub is_open_loop: bool,
     pub classes: Vec<ClassReport>,
     /// The server's use before and after the run.
     pub usage: Option<(ProcessUsage, ProcessUsage)>,
+    pub driver: DriverUsage,
 }
 
 #[derive(Clone, Debug)]
 pub struct ClassReport {
-    pub class: Class,
+    pub name: String,
+    /// The word in a workload file.
+    pub operation: &'static str,
+    /// Requests a second that were asked for; `None` in a closed loop.
+    pub rate: Option<f64>,
     pub metrics: ClassMetrics,
 }
 
+/// More of its time, and a closed loop measures the driver.
+const BUSY_SHARE: f64 = 0.9;
+/// A larger part of the latency, and an open loop measures the driver.
+const LATE_SHARE: f64 = 0.25;
+/// A smaller delay is what a sleep is exact to.
+const LATE_MS: f64 = 0.5;
+
+/// Whether the driver's delay, and not the server, makes the latency.
+pub fn is_driver_late(late_p99_ms: f64, p99_ms: f64) -> bool {
+    late_p99_ms >= LATE_MS && late_p99_ms >= LATE_SHARE * p99_ms
+}
+
 impl Report {
-    /// Times are in milliseconds, from when a request was due.
+    /// Times are from when a request was due.
     pub fn table(&self) -> String {
-        let widest = self.classes.iter().map(|line| line.class.name.chars().count()).max();
-        let name = widest.unwrap_or(0).max("class".len());
-        let mut table = format!("{:name$} {:>9} {:>10}", "class", "rate/s", "answered/s");
-        let mut row = |cells: &[String]| {
-            cells.iter().for_each(|cell| _ = write!(table, " {cell:>9}"));
-        };
-        row(&["answered".to_owned(), "errors".to_owned()]);
-        row(&QUANTILES.map(|(name, _)| name.to_owned()));
-        row(&["late p99".to_owned()]);
-        table.push('\n');
-        self.classes.iter().for_each(|line| line.write_row(&mut table, name, self.window));
-        for ClassReport { class, metrics } in &self.classes {
-            for (text, count) in metrics.errors() {
-                let _ = writeln!(table, "{}: {count} x {text}", class.name);
+        let mut text = String::new();
+        self.servers.iter().for_each(|server| _ = writeln!(text, "{}", server.line()));
+        self.write_rows(&mut text);
+        for ClassReport { name, metrics, .. } in &self.classes {
+            for (error, count) in metrics.errors() {
+                let _ = writeln!(text, "{name}: {count} x {error}");
             }
         }
         if let Some((before, after)) = &self.usage {
             let processor = (after.processor - before.processor).as_secs_f64();
             let (resident, peak) = (after.resident_bytes as f64 / MB, after.peak_bytes as f64 / MB);
             let _ = writeln!(
-                table,
+                text,
                 "server: {processor:.2} s of processor time, {resident:.0} MB resident, \
                  {peak:.0} MB at its peak since it started"
             );
         }
-        table
+        if let Some(processor) = self.driver.processor {
+            let (seconds, answered) = (processor.as_secs_f64(), self.answered());
+            let each = seconds * 1e6 / answered.max(1) as f64;
+            let _ = writeln!(
+                text,
+                "driver: {seconds:.2} s of processor time, {each:.1} us for each of {answered} answers"
+            );
+        }
+        self.warnings().iter().for_each(|warning| _ = writeln!(text, "WARNING: {warning}"));
+        text
+    }
+
+    pub fn answered(&self) -> u64 {
+        self.classes.iter().map(|class| class.metrics.answered()).sum()
+    }
+
+    fn write_rows(&self, text: &mut String) {
+        let widest = self.classes.iter().map(|class| class.name.chars().count()).max();
+        let name = widest.unwrap_or(0).max("class".len());
+        let _ = write!(text, "{:name$} {:>9} {:>10}", "class", "asked/s", "answered/s");
+        let _ = write!(text, " {:>9} {:>9}", "answered", "errors");
+        for (quantile, _) in QUANTILES {
+            let _ = write!(text, " {:>9}", format!("{quantile} ms"));
+        }
+        let _ = writeln!(text, " {:>11}", "late p99 ms");
+        self.classes.iter().for_each(|class| class.write_row(text, name, self.window));
+    }
+
+    /// What the figures are not about.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.is_open_loop {
+            for ClassReport { name, metrics, .. } in &self.classes {
+                let Some(late) = metrics.send_delay_ms(0.99) else { continue };
+                let latency = metrics.latency_ms(0.99).unwrap_or_default();
+                if is_driver_late(late, latency) {
+                    warnings.push(format!(
+                        "{name}: THE DRIVER WAS THE LIMIT. Requests were sent late, p99 {late:.2} ms of \
+                         the latency's {latency:.2} ms"
+                    ));
+                }
+            }
+        } else if let Some(share) = self.driver.share().filter(|share| *share >= BUSY_SHARE) {
+            let threads = self.driver.threads;
+            let percent = share * 100.0;
+            warnings.push(format!(
+                "THE DRIVER WAS THE LIMIT. It was busy for {percent:.0} % of the time of {threads} \
+                 thread(s): see --threads"
+            ));
+        }
+        warnings
+    }
+
+    /// How many answers took how long, class by class.
+    pub fn histograms(&self) -> String {
+        let mut text = String::new();
+        for ClassReport { name, metrics, .. } in &self.classes {
+            if metrics.answered() > 0 {
+                let _ = writeln!(text, "\n{name}: answers by latency");
+                write_histogram(&mut text, metrics.latency_histogram());
+            }
+        }
+        text
+    }
+
+    /// What happened in each second, or longer interval.
+    pub fn samples(&self) -> String {
+        let mut text = String::new();
+        for ClassReport { name, metrics, .. } in &self.classes {
+            let _ = writeln!(
+                text,
+                "\n{name:12} {:>9} {:>9} {:>9} {:>9} {:>9}",
+                "answered", "errors", "p50 ms", "p99 ms", "max ms"
+            );
+            for (number, interval) in metrics.intervals().iter().enumerate() {
+                let at = number as u64 * metrics.interval().as_secs();
+                let _ = write!(text, "{:>10} s", at);
+                let _ = write!(text, " {:>9} {:>9}", interval.answered, interval.failed);
+                for time in [interval.p50_ms, interval.p99_ms, interval.max_ms] {
+                    let _ = write!(text, " {:>9}", cell(time));
+                }
+                text.push('\n');
+            }
+        }
+        text
     }
 
     pub fn json(&self) -> Value {
@@ -72,47 +169,137 @@ impl Report {
             })
         });
         json!({
-            "endpoint": self.endpoint,
+            "endpoint": self.endpoints,
+            "servers": self.servers.iter().map(ServerInfo::json).collect::<Vec<_>>(),
             "seed": self.seed,
-            "seconds": self.window.as_secs(),
-            "classes": self.classes.iter().map(|line| line.json(self.window)).collect::<Vec<_>>(),
+            "seconds": self.window.as_secs_f64(),
+            "open_loop": self.is_open_loop,
+            "classes": self.classes.iter().map(|class| class.json(self.window)).collect::<Vec<_>>(),
             "server": used,
+            "driver": {
+                "processor_s": self.driver.processor.map(|used| used.as_secs_f64()),
+                "threads": self.driver.threads,
+            },
+            "warnings": self.warnings(),
         })
+    }
+
+    /// A line for each class as a whole, and one for each of its intervals.
+    pub fn csv(&self) -> String {
+        let mut text = "class,operation,from_s,seconds,asked_per_s,answered,errors,p50_ms,p90_ms,\
+                        p99_ms,p99.9_ms,max_ms,late_p99_ms\n"
+            .to_owned();
+        let number = |number: Option<f64>| number.map_or_else(String::new, |n| format!("{n:.4}"));
+        for ClassReport { name, operation, rate, metrics } in &self.classes {
+            let name = quoted(name);
+            let (rate, seconds) = (number(*rate), self.window.as_secs_f64());
+            let _ = write!(text, "{name},{operation},total,{seconds:.3},{rate}");
+            let _ = write!(text, ",{},{}", metrics.answered(), metrics.failed());
+            for (_, quantile) in QUANTILES {
+                let _ = write!(text, ",{}", number(metrics.latency_ms(quantile)));
+            }
+            let _ = writeln!(text, ",{}", number(metrics.send_delay_ms(0.99)));
+            for (interval, at) in metrics.intervals().iter().zip(0_u64..) {
+                let seconds = metrics.interval().as_secs();
+                let _ = write!(text, "{name},{operation},{},{seconds},", at * seconds);
+                let _ = write!(text, ",{},{}", interval.answered, interval.failed);
+                let [p50, p99, max] = [interval.p50_ms, interval.p99_ms, interval.max_ms];
+                let _ = writeln!(text, ",{},,{},,{},", number(p50), number(p99), number(max));
+            }
+        }
+        text
+    }
+}
+
+/// A field that may hold anything.
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+fn cell(time: Option<f64>) -> String {
+    time.map_or_else(|| "-".to_owned(), |time| format!("{time:.2}"))
+}
+
+const HISTOGRAM_ROWS_MAX: usize = 12;
+const BAR_CHARS: f64 = 40.0;
+
+/// A row for each doubling of the latency; the slow ones are one row, if there are many.
+fn write_histogram(text: &mut String, histogram: &Histogram<u64>) {
+    let mut rows: Vec<(u64, u64)> = Vec::new();
+    let (least, most) = (histogram.min().max(1), histogram.max());
+    let mut bound = (least.next_power_of_two() / 2).max(1);
+    while bound <= most {
+        // A power of two is the first value of a bucket, so the one before is the last of another.
+        let last = bound * 2 - 1;
+        rows.push((last + 1, histogram.count_between(bound, last)));
+        bound *= 2;
+    }
+    let last = (most, histogram.len());
+    if rows.len() > HISTOGRAM_ROWS_MAX {
+        rows.truncate(HISTOGRAM_ROWS_MAX - 1);
+        let shown: u64 = rows.iter().map(|(_, count)| count).sum();
+        rows.push((last.0, last.1.saturating_sub(shown)));
+    }
+    let highest = rows.iter().map(|(_, count)| *count).max().unwrap_or(1).max(1);
+    for (upper, count) in rows {
+        let bar = (count as f64 / highest as f64 * BAR_CHARS).round() as usize;
+        let bar = if count > 0 { bar.max(1) } else { 0 };
+        let upper = upper as f64 / 1e6;
+        let _ = writeln!(text, "  up to {upper:>9.3} ms {count:>10} {}", "#".repeat(bar));
     }
 }
 
 impl ClassReport {
-    fn write_row(&self, table: &mut String, name: usize, window: Duration) {
-        let ClassReport { class, metrics } = self;
-        let rate = metrics.answered_per_second(window);
-        let _ = write!(table, "{:name$} {:>9} {rate:>10.2}", class.name, class.rate);
-        let _ = write!(table, " {:>9} {:>9}", metrics.answered(), metrics.failed());
-        let times = QUANTILES.map(|(_, quantile)| metrics.latency_ms(quantile));
-        for time in times.into_iter().chain([metrics.send_delay_ms(0.99)]) {
-            let cell = time.map_or_else(|| "-".to_owned(), |time| format!("{time:.2}"));
-            let _ = write!(table, " {cell:>9}");
+    fn write_row(&self, text: &mut String, width: usize, window: Duration) {
+        let ClassReport { name, rate, metrics, .. } = self;
+        let asked = rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate}"));
+        let answered = metrics.answered_per_second(window);
+        let _ = write!(text, "{name:width$} {asked:>9} {answered:>10.2}");
+        let _ = write!(text, " {:>9} {:>9}", metrics.answered(), metrics.failed());
+        for (_, quantile) in QUANTILES {
+            let _ = write!(text, " {:>9}", cell(metrics.latency_ms(quantile)));
         }
-        table.push('\n');
+        let late = rate.and_then(|_| metrics.send_delay_ms(0.99));
+        let _ = writeln!(text, " {:>11}", cell(late));
     }
 
     fn json(&self, window: Duration) -> Value {
-        let ClassReport { class, metrics } = self;
+        let ClassReport { name, operation, rate, metrics } = self;
         let latency: serde_json::Map<String, Value> = QUANTILES
             .map(|(name, quantile)| (name.to_owned(), metrics.latency_ms(quantile).into()))
             .into_iter()
             .collect();
+        let buckets = metrics.latency_histogram().iter_recorded();
+        let buckets = buckets.map(|of| json!([of.value_iterated_to(), of.count_at_value()]));
+        let intervals = metrics.intervals().into_iter().map(|of| {
+            json!({
+                "answered": of.answered,
+                "failed": of.failed,
+                "p50_ms": of.p50_ms,
+                "p99_ms": of.p99_ms,
+                "max_ms": of.max_ms,
+            })
+        });
         json!({
-            "name": class.name,
-            "operation": class.operation.name(),
-            "rate": class.rate,
+            "name": name,
+            "operation": operation,
+            "rate": rate,
             "answered_per_second": metrics.answered_per_second(window),
             "answered": metrics.answered(),
             "failed": metrics.failed(),
             "errors": metrics.errors(),
             "latency_ms": latency,
+            "mean_ms": metrics.mean_latency_ms(),
             "late_p99_ms": metrics.send_delay_ms(0.99),
             "keys_per_answer": metrics.keys_per_answer(),
             "bytes_per_answer": metrics.bytes_per_answer(),
+            "histogram_ns": buckets.collect::<Vec<_>>(),
+            "interval_s": metrics.interval().as_secs(),
+            "intervals": intervals.collect::<Vec<_>>(),
         })
     }
 }
@@ -120,16 +307,11 @@ impl ClassReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arrivals::Spacing;
     use crate::class_metrics::CompletedRequest;
     use crate::response_scanner::ResponseStats;
-    use crate::workload::Operation;
 
-    fn line(name: &str, rate: f64, metrics: ClassMetrics) -> ClassReport {
-        let (spacing, operation) = (Spacing::Constant, Operation::Delete { keys: 1 });
-        let class =
-            Class { name: name.to_owned(), index: 0, operation, rate, spacing, connections: 1 };
-        ClassReport { class, metrics }
+    fn class(name: &str, rate: f64, metrics: ClassMetrics) -> ClassReport {
+        ClassReport { name: name.to_owned(), operation: "delete", rate: Some(rate), metrics }
     }
 
     fn report() -> Report {
@@ -150,10 +332,17 @@ mod tests {
             peak_bytes,
         };
         Report {
-            endpoint: "http://127.0.0.1:2379/".to_owned(),
+            endpoints: "http://127.0.0.1:2379/".to_owned(),
+            servers: Vec::new(),
             seed: 3,
+            is_open_loop: true,
             window: Duration::from_secs(10),
-            classes: vec![line("cheap", 10.0, tally), line("a-longer-name", 0.7, failed)],
+            classes: vec![class("cheap", 10.0, tally), class("a-longer-name", 0.7, failed)],
+            driver: DriverUsage {
+                processor: Some(Duration::from_millis(20)),
+                elapsed: Duration::from_secs(10),
+                threads: 2,
+            },
             usage: Some((used(1000, 5_000_000, 9_000_000), used(3500, 6_000_000, 9_600_000))),
         }
     }
@@ -161,11 +350,12 @@ mod tests {
     #[test]
     fn the_table_has_a_row_per_class_and_tells_errors_and_use() {
         let expected = "\
-class            rate/s answered/s  answered    errors       p50       p90       p99     p99.9       max  late p99
-cheap                10      10.00       100         0     50.00     90.05     99.02    100.01    100.01      1.00
-a-longer-name       0.7       0.00         0         7         -         -         -         -         -         -
+class           asked/s answered/s  answered    errors    p50 ms    p90 ms    p99 ms  p99.9 ms    max ms late p99 ms
+cheap                10      10.00       100         0     50.00     90.05     99.02    100.01    100.01        1.00
+a-longer-name       0.7       0.00         0         7         -         -         -         -         -           -
 a-longer-name: 7 x Unavailable: gone
 server: 2.50 s of processor time, 6 MB resident, 10 MB at its peak since it started
+driver: 0.02 s of processor time, 200.0 us for each of 100 answers
 ";
         let table = report().table();
         assert_eq!(table, expected, "\n{table}");
@@ -184,6 +374,6 @@ server: 2.50 s of processor time, 6 MB resident, 10 MB at its peak since it star
         assert_eq!(failed["latency_ms"]["max"], Value::Null);
         assert_eq!(json["server"]["processor_s"], json!(2.5));
         assert_eq!(json["server"]["peak_before_bytes"], json!(9_000_000));
-        assert_eq!((&json["seed"], &json["seconds"]), (&json!(3), &json!(10)));
+        assert_eq!((&json["seed"], &json["seconds"]), (&json!(3), &json!(10.0)));
     }
 }

@@ -4,16 +4,20 @@ use bytes::{BufMut, Bytes, BytesMut};
 use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
+use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
-    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+    AuthenticateRequest, Compare, DeleteRangeRequest, LeaseGrantRequest, PutRequest, RangeRequest,
+    RequestOp, TxnRequest, WatchCreateRequest, WatchRequest,
 };
 use http::HeaderValue;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use crate::keys::{KeySpace, ValueGenerator};
+use crate::keys::{KeyChooser, KeySpace, ValueGenerator};
 use crate::response_scanner::ResponseShape;
-use crate::workload::{Class, Operation};
+use crate::users::User;
+use crate::workload::{Class, Operation, Workload};
+use crate::{Error, Result};
 
 /// An encoded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,38 +48,61 @@ impl Call {
 pub struct RequestGenerator {
     space: KeySpace,
     operation: Operation,
+    chooser: KeyChooser,
     values: Option<ValueGenerator>,
+    /// That is logged in.
+    login: Option<AuthenticateRequest>,
+    /// Of the store before the run.
+    revision: i64,
     /// Whether an answer with too few keys is an error.
     expects_all_keys: bool,
     rng: SmallRng,
 }
 
 impl RequestGenerator {
+    /// An error if the class needs a user and there is none, or more events than there are.
     pub fn new(
         class: &Class,
-        space: &KeySpace,
-        expects_all_keys: bool,
+        workload: &Workload,
+        (user, revision): (Option<&User>, i64),
         seed: u64,
-    ) -> RequestGenerator {
-        let values = match class.operation {
-            Operation::Put { value } | Operation::Txn { value, .. } => {
-                Some(ValueGenerator::new(value, seed))
+    ) -> Result<RequestGenerator> {
+        let (values, keys) = match class.operation {
+            Operation::Put { value } => (Some(ValueGenerator::new(value, seed)), 1),
+            Operation::Txn { value, keys } => (Some(ValueGenerator::new(value, seed)), keys),
+            Operation::Range { keys, .. }
+            | Operation::Count { keys, .. }
+            | Operation::Delete { keys } => (None, keys),
+            Operation::Watch { events } if events > 0 && revision <= events as i64 => {
+                let name = &class.name;
+                let what = format!("class {name}: there are {revision} revisions");
+                return Err(Error::Server(format!("{what}, and a watch of {events} events")));
             }
-            Operation::Range { .. } | Operation::Delete { .. } => None,
+            Operation::Authenticate if user.is_none() => {
+                let name = &class.name;
+                let what = format!("class {name} logs in: --user NAME:PASSWORD says whom");
+                return Err(Error::Workload(what));
+            }
+            Operation::Watch { .. } | Operation::Lease { .. } | Operation::Authenticate => {
+                (None, 1)
+            }
         };
-        RequestGenerator {
-            space: space.clone(),
+        Ok(RequestGenerator {
+            space: workload.space.clone(),
             operation: class.operation,
+            chooser: KeyChooser::new(class.distribution, &workload.space, keys),
             values,
-            expects_all_keys,
+            login: user.map(User::authenticate_request),
+            revision,
+            expects_all_keys: !workload.has_deletes(),
             rng: SmallRng::seed_from_u64(seed),
-        }
+        })
     }
 
     pub fn next_call(&mut self) -> Call {
         match self.operation {
             Operation::Range { keys, limit, serializable } => {
-                let from = self.space.random_start(keys, &mut self.rng);
+                let from = self.next_start();
                 let range = RangeRequest {
                     limit: limit.map_or(0, |limit| limit as i64),
                     serializable,
@@ -84,12 +111,18 @@ impl RequestGenerator {
                 let found = self.expects_all_keys.then_some(limit.unwrap_or(keys));
                 Call::new("/etcdserverpb.KV/Range", &range, found)
             }
+            Operation::Count { keys, serializable } => {
+                let from = self.next_start();
+                let range = range(&self.space, from, keys);
+                let count = RangeRequest { count_only: true, serializable, ..range };
+                Call::new("/etcdserverpb.KV/Range", &count, None)
+            }
             Operation::Put { .. } => {
-                let number = self.space.random_start(1, &mut self.rng);
+                let number = self.next_start();
                 Call::new("/etcdserverpb.KV/Put", &self.put(number), None)
             }
             Operation::Delete { keys } => {
-                let from = self.space.random_start(keys, &mut self.rng);
+                let from = self.next_start();
                 let RangeRequest { key, range_end, .. } = range(&self.space, from, keys);
                 let delete = DeleteRangeRequest { key, range_end, prev_kv: false };
                 Call::new("/etcdserverpb.KV/DeleteRange", &delete, None)
@@ -98,7 +131,32 @@ impl RequestGenerator {
                 let txn = self.txn(keys);
                 Call::new("/etcdserverpb.KV/Txn", &txn, None)
             }
+            Operation::Watch { events } => self.watch(events),
+            Operation::Lease { ttl } => {
+                let grant = LeaseGrantRequest { ttl: ttl as i64, id: 0 };
+                Call::new("/etcdserverpb.Lease/LeaseGrant", &grant, None)
+            }
+            Operation::Authenticate => {
+                let login = self.login.clone().unwrap_or_default();
+                Call::new("/etcdserverpb.Auth/Authenticate", &login, None)
+            }
         }
+    }
+
+    fn next_start(&mut self) -> u64 {
+        self.chooser.next_start(&mut self.rng)
+    }
+
+    fn watch(&self, events: u64) -> Call {
+        let create = WatchCreateRequest {
+            key: Bytes::from_static(&[0]),
+            range_end: Bytes::from_static(&[0]),
+            start_revision: if events == 0 { 0 } else { self.revision + 1 - events as i64 },
+            ..WatchCreateRequest::default()
+        };
+        let request = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+        let call = Call::new("/etcdserverpb.Watch/Watch", &request, Some(events));
+        Call { answer: ResponseShape::Watch, ..call }
     }
 
     fn put(&mut self, number: u64) -> PutRequest {
@@ -108,7 +166,7 @@ impl RequestGenerator {
 
     /// If the first key exists, puts `keys` keys; else reads the first.
     fn txn(&mut self, keys: u64) -> TxnRequest {
-        let from = self.space.random_start(keys, &mut self.rng);
+        let from = self.next_start();
         let is_there = Compare {
             key: self.space.key(from),
             target: CompareTarget::Version as i32,
@@ -149,7 +207,7 @@ pub(crate) fn range(space: &KeySpace, from: u64, keys: u64) -> RangeRequest {
 mod tests {
     use super::*;
     use crate::arrivals::Spacing;
-    use crate::keys::Sizes;
+    use crate::keys::{Distribution, Sizes};
 
     const SPACE: &str = "/load/";
 
@@ -158,8 +216,12 @@ mod tests {
         let space = KeySpace { prefix: SPACE.to_owned(), count: 20, key_size: 9, value };
         let name = "some".to_owned();
         let (rate, spacing) = (1.0, Spacing::Constant);
-        let class = Class { name, index: 0, operation, rate, spacing, connections: 1 };
-        RequestGenerator::new(&class, &space, true, 11).next_call()
+        let distribution = Distribution::Uniform;
+        let class =
+            Class { name, index: 0, operation, rate, spacing, connections: 1, distribution };
+        let workload = Workload { seconds: 1, space, classes: vec![class] };
+        let generator = RequestGenerator::new(&workload.classes[0], &workload, (None, 100), 11);
+        generator.expect("it needs no user").next_call()
     }
 
     fn decoded<M: Message + Default>(call: &Call) -> M {
@@ -181,6 +243,35 @@ mod tests {
         }
         let delete: DeleteRangeRequest = decoded(&call(Operation::Delete { keys: 20 }));
         assert_eq!((&delete.key[..], &delete.range_end[..]), (&b"/load/000"[..], end));
+    }
+
+    #[test]
+    fn a_watch_begins_so_many_events_before_the_run() {
+        let watch: WatchRequest = decoded(&call(Operation::Watch { events: 30 }));
+        let Some(RequestUnion::CreateRequest(create)) = watch.request_union else {
+            panic!("it creates a watch")
+        };
+        assert_eq!(create.start_revision, 71);
+    }
+
+    #[test]
+    fn what_a_class_lacks_is_told() {
+        let value = Sizes::constant(4);
+        let space = KeySpace { prefix: SPACE.to_owned(), count: 20, key_size: 9, value };
+        let told = |operation| {
+            let (name, rate, spacing) = ("some".to_owned(), 1.0, Spacing::Constant);
+            let distribution = Distribution::Uniform;
+            let class =
+                Class { name, index: 0, operation, rate, spacing, connections: 1, distribution };
+            let workload =
+                Workload { seconds: 1, space: space.clone(), classes: vec![class.clone()] };
+            let made = RequestGenerator::new(&class, &workload, (None, 100), 1);
+            made.map(drop).expect_err("something is missing").to_string()
+        };
+        let login = "class some logs in: --user NAME:PASSWORD says whom";
+        assert_eq!(told(Operation::Authenticate), login);
+        let watch = "class some: there are 100 revisions, and a watch of 100 events";
+        assert_eq!(told(Operation::Watch { events: 100 }), watch);
     }
 
     #[test]

@@ -87,6 +87,11 @@ impl Scanner {
         self.stats
     }
 
+    /// Whether at least one message has come, and none in part.
+    pub fn is_between_messages(&self) -> bool {
+        self.stats.bytes > 0 && (self.state, self.shift, self.remaining) == (ScanState::Tag, 0, 0)
+    }
+
     pub fn feed(&mut self, mut piece: &[u8]) -> Result<(), ScanError> {
         self.stats.bytes += piece.len() as u64;
         while let Some((byte, rest)) = piece.split_first() {

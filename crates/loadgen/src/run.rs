@@ -23,21 +23,26 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout_at};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 use crate::arrivals::{self, Schedule};
 use crate::class_metrics::{ClassMetrics, CompletedRequest};
-use crate::process::Process;
+use crate::connection::Connection;
+use crate::process::{DriverUsage, Process};
 use crate::report::{ClassReport, Report};
 use crate::requests::RequestGenerator;
-use crate::users::{Session, User};
-use crate::workload::{Class, Workload};
+use crate::stop::Stop;
+use crate::target::OpenTarget;
+use crate::users::Session;
+use crate::workload::{Class, Operation, Workload};
 use crate::{Error, Result, connection, fill};
 
 /// Between the end of the preparations and the first request.
 const HEAD_START: Duration = Duration::from_millis(50);
 /// Time for answers after the last request was due.
 pub const DRAIN: Duration = Duration::from_secs(30);
+/// The same after a run that was ended early.
+const STOPPED_DRAIN: Duration = Duration::from_secs(2);
 /// Per class.
 pub const IN_FLIGHT_MAX: usize = 100_000;
 /// Per class.
@@ -48,7 +53,7 @@ const SHORT_RESPONSE_BYTES: u64 = 256 << 10;
 
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    pub endpoint: Endpoint,
+    pub target: OpenTarget,
     /// For arrival times and keys.
     pub seed: u64,
     /// Its use of the machine is reported.
@@ -56,8 +61,16 @@ pub struct RunOptions {
     /// Duration of the same load before the run, over the same connections, not counted. The first
     /// long answers of a server take up to four times as long as the others.
     pub warm_up: Duration,
-    /// That makes the requests.
-    pub user: Option<User>,
+    /// Ends the run early, with the results so far.
+    pub stop: Stop,
+}
+
+impl RunOptions {
+    /// Without a warm-up, and without a look at the server's process.
+    pub fn new(target: OpenTarget, seed: u64) -> RunOptions {
+        let (process, warm_up, stop) = (None, Duration::ZERO, Stop::default());
+        RunOptions { target, seed, process, warm_up, stop }
+    }
 }
 
 /// A class as the main task sees it.
@@ -71,7 +84,6 @@ struct ClassThread {
 struct SendWindow {
     arrivals: mpsc::Receiver<Duration>,
     start: Instant,
-    window: Duration,
     /// Dropped when each request of the window is answered or given up.
     done: oneshot::Sender<()>,
 }
@@ -85,10 +97,11 @@ struct ClassProgress {
 /// A class on its own thread.
 struct ClassSender {
     requests: RequestGenerator,
-    connections: Vec<Channel>,
+    connections: Vec<Connection>,
     session: Option<Arc<Session>>,
     progress: Arc<Mutex<ClassProgress>>,
     in_flight: JoinSet<CompletedRequest>,
+    stop: Stop,
 }
 
 /// `tell` is called once per second with the progress.
@@ -97,44 +110,52 @@ pub async fn run(
     options: &RunOptions,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Report> {
-    let channel = connection::open(&options.endpoint, 1).await?.remove(0);
-    let session = match options.user.clone() {
-        Some(user) => Some(Arc::new(Session::open(channel.clone(), user).await?)),
-        None => None,
-    };
-    check_filled(workload, channel, session.as_deref()).await?;
+    let OpenTarget { endpoints, session, servers } = &options.target;
+    let channel = connection::open(endpoints, 1).await?.remove(0);
+    check_filled(workload, channel.clone(), session.as_deref()).await?;
+    let revision = revision(workload, channel, session.as_deref()).await?;
     let mut threads = Vec::new();
     for class in &workload.classes {
-        threads.push(start_class(workload, options, class, session.clone()).await?);
+        threads.push(start_class(workload, options, class, revision).await?);
     }
+    let window = Duration::from_secs(workload.seconds);
     if !options.warm_up.is_zero() {
-        run_window(&threads, options.warm_up, !options.seed, &mut |_| {}).await?;
-        threads.iter().for_each(|thread| *thread.progress.lock() = ClassProgress::default());
+        run_window(&threads, options, (options.warm_up, !options.seed), &mut |_| {}).await?;
+    }
+    for thread in &threads {
+        let metrics = ClassMetrics::of_window(window);
+        *thread.progress.lock() = ClassProgress { metrics, due: 0 };
     }
     let usage = || options.process.as_ref().map(Process::usage).transpose();
     let usage_before = usage()?;
-    let window = Duration::from_secs(workload.seconds);
-    run_window(&threads, window, options.seed, tell).await?;
+    let driver = DriverUsage::begin(threads.len() as u64);
+    let sent_for = run_window(&threads, options, (window, options.seed), tell).await?;
     let report = |ClassThread { class, progress, .. }| ClassReport {
-        class,
+        name: class.name,
+        operation: class.operation.name(),
+        rate: Some(class.rate),
         metrics: std::mem::take(&mut Mutex::lock(&progress).metrics),
     };
     Ok(Report {
-        endpoint: options.endpoint.uri().to_string(),
+        endpoints: endpoints.text(),
+        servers: servers.clone(),
         seed: options.seed,
-        window,
+        window: sent_for,
+        is_open_loop: true,
         classes: threads.into_iter().map(report).collect(),
         usage: usage_before.zip(usage()?),
+        driver: driver.end(),
     })
 }
 
-/// Returns when all classes have sent what is due in the window and have the answers.
+/// Returns when all classes have sent what is due in the window and have the answers: how long
+/// requests were sent.
 async fn run_window(
     threads: &[ClassThread],
-    window: Duration,
-    seed: u64,
+    options: &RunOptions,
+    (window, seed): (Duration, u64),
     tell: &mut dyn FnMut(&str),
-) -> Result<()> {
+) -> Result<Duration> {
     let start = Instant::now() + HEAD_START;
     let (mut senders, mut ends) = (Vec::new(), Vec::new());
     for thread in threads {
@@ -143,14 +164,15 @@ async fn run_window(
         senders.push(sender);
         ends.push(end);
         // The thread waits for windows, so this does not fail.
-        let _ = thread.windows.send(SendWindow { arrivals, start, window, done }).await;
+        let _ = thread.windows.send(SendWindow { arrivals, start, done }).await;
     }
     let schedule = |ClassThread { class, .. }: &ClassThread| {
         Schedule::new(class.spacing, class.rate, seeds(seed, class)[0])
     };
     let schedules: Vec<Schedule> = threads.iter().map(schedule).collect();
-    let pacer =
-        arrivals::pace(arrivals::merge(schedules, window), start, senders).map_err(thread_error)?;
+    let arrivals = arrivals::merge(schedules, window);
+    let pacer = arrivals::pace(arrivals, start, senders, options.stop.clone());
+    let pacer = pacer.map_err(thread_error)?;
     let mut second = interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for mut end in ends {
@@ -164,8 +186,8 @@ async fn run_window(
             tell(&progress(threads, start));
         }
     }
-    pacer.join().expect("it sleeps and sends");
-    Ok(())
+    let stopped = pacer.join().expect("it sleeps and sends");
+    Ok(stopped.unwrap_or(window))
 }
 
 fn thread_error(error: std::io::Error) -> Error {
@@ -183,11 +205,13 @@ async fn start_class(
     workload: &Workload,
     options: &RunOptions,
     class: &Class,
-    session: Option<Arc<Session>>,
+    revision: i64,
 ) -> Result<ClassThread> {
     let [_, seed] = seeds(options.seed, class);
-    let requests = RequestGenerator::new(class, &workload.space, !workload.has_deletes(), seed);
-    let (endpoint, connections) = (options.endpoint.clone(), class.connections);
+    let OpenTarget { endpoints, session, .. } = options.target.clone();
+    let user = session.as_deref().map(Session::user);
+    let requests = RequestGenerator::new(class, workload, (user, revision), seed)?;
+    let (connections, stop) = (class.connections, options.stop.clone());
     let progress = Arc::<Mutex<ClassProgress>>::default();
     let (ready, is_ready) = oneshot::channel();
     let (windows, mut next_window) = mpsc::channel::<SendWindow>(1);
@@ -195,16 +219,16 @@ async fn start_class(
     let runtime = runtime.map_err(|error| Error::Local(format!("no runtime: {error}")))?;
     let own_progress = Arc::clone(&progress);
     let send_windows = async move {
-        let connections = match connection::open(&endpoint, connections).await {
+        let connections = match connection::open_direct(&endpoints, connections).await {
             Ok(connections) => connections,
             Err(error) => return drop(ready.send(Err(error))),
         };
         let (progress, in_flight) = (own_progress, JoinSet::new());
-        let mut sender = ClassSender { requests, connections, session, progress, in_flight };
+        let mut sender = ClassSender { requests, connections, session, progress, in_flight, stop };
         let _ = ready.send(Ok(()));
-        while let Some(SendWindow { arrivals, start, window, done }) = next_window.recv().await {
+        while let Some(SendWindow { arrivals, start, done }) = next_window.recv().await {
             sender.send_all(arrivals, start).await;
-            sender.drain(start + window + DRAIN).await;
+            sender.drain(Instant::now()).await;
             // If the receiver is gone, the result is not needed.
             let _ = done.send(());
         }
@@ -235,6 +259,16 @@ async fn check_filled(
     let space = &workload.space;
     let remedy = "clearlane-load fill";
     fill::check_filled(channel, space, session, "workload", remedy).await.map(drop)
+}
+
+/// Behind which watches read events; 0 if none do.
+async fn revision(workload: &Workload, channel: Channel, session: Option<&Session>) -> Result<i64> {
+    let has_watch =
+        |class: &Class| matches!(class.operation, Operation::Watch { events } if events > 0);
+    if !workload.classes.iter().any(has_watch) {
+        return Ok(0);
+    }
+    fill::revision(channel, session).await
 }
 
 fn progress(threads: &[ClassThread], start: Instant) -> String {
@@ -273,19 +307,20 @@ impl ClassSender {
         }
         let turn = progress.due as usize % self.connections.len();
         drop(progress);
-        let (call, channel) = (self.requests.next_call(), self.connections[turn].clone());
+        let (call, connection) = (self.requests.next_call(), self.connections[turn].clone());
         let session = self.session.clone();
         self.in_flight.spawn(async move {
             let sent = start.elapsed();
             let result = match session {
-                Some(session) => session.call(channel, call).await,
-                None => connection::call(channel, call).await,
+                Some(session) => session.call(&connection, &call).await,
+                None => connection.call(&call).await,
             };
             CompletedRequest { due, sent, answered: start.elapsed(), result }
         });
     }
 
-    async fn drain(&mut self, end: Instant) {
+    async fn drain(&mut self, from: Instant) {
+        let end = from + if self.stop.is_set() { STOPPED_DRAIN } else { DRAIN };
         while let Ok(Some(done)) = timeout_at(end.into(), self.in_flight.join_next()).await {
             self.record(done);
         }
@@ -294,7 +329,7 @@ impl ClassSender {
         let mut progress = self.progress.lock();
         let silent = progress.due - progress.metrics.answered() - progress.metrics.failed();
         if silent > 0 {
-            let text = format!("no answer {} s after the end", DRAIN.as_secs());
+            let text = format!("no answer {} s after the end", (end - from).as_secs());
             progress.metrics.add_failures(text, silent);
         }
     }

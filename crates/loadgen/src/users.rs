@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
+use crate::connection::Connection;
 use crate::requests::Call;
 use crate::response_scanner::ResponseStats;
 use crate::{Error, Result, connection};
@@ -83,6 +84,8 @@ impl User {
 #[derive(Debug)]
 pub struct Session {
     user: User,
+    /// For logins.
+    channel: Channel,
     token: Mutex<HeaderValue>,
     /// By one request, while the others that were refused wait.
     renewing: tokio::sync::Mutex<()>,
@@ -90,25 +93,30 @@ pub struct Session {
 
 impl Session {
     pub async fn open(channel: Channel, user: User) -> Result<Session> {
-        let token = user.authenticate(channel).await.map_err(|status| {
+        let token = user.authenticate(channel.clone()).await.map_err(|status| {
             let why = status.message();
             Error::Server(format!("user {} could not be authenticated: {why}", user.name))
         })?;
-        Ok(Session { user, token: Mutex::new(token), renewing: tokio::sync::Mutex::default() })
+        let (token, renewing) = (Mutex::new(token), tokio::sync::Mutex::default());
+        Ok(Session { user, channel, token, renewing })
+    }
+
+    pub(crate) fn user(&self) -> &User {
+        &self.user
     }
 
     pub(crate) async fn call(
         &self,
-        channel: Channel,
-        call: Call,
+        connection: &Connection,
+        call: &Call,
     ) -> std::result::Result<ResponseStats, String> {
         let token = self.token.lock().clone();
         let of_user = |token| Call { token: Some(token), ..call.clone() };
-        let result = connection::call(channel.clone(), of_user(token.clone())).await;
+        let result = connection.call(&of_user(token.clone())).await;
         match &result {
             Err(text) if text.starts_with(REFUSED_TOKEN) => {
-                let token = self.renew(channel.clone(), &token).await?;
-                connection::call(channel, of_user(token)).await
+                let token = self.renew(&token).await?;
+                connection.call(&of_user(token)).await
             }
             _ => result,
         }
@@ -118,17 +126,22 @@ impl Session {
         with_token(message, &self.token.lock())
     }
 
-    async fn renew(
-        &self,
-        channel: Channel,
-        refused: &HeaderValue,
-    ) -> std::result::Result<HeaderValue, String> {
+    /// With the token of the user, if there is one.
+    pub(crate) fn request_of<T>(session: Option<&Session>, message: T) -> Request<T> {
+        match session {
+            Some(session) => session.request(message),
+            None => Request::new(message),
+        }
+    }
+
+    async fn renew(&self, refused: &HeaderValue) -> std::result::Result<HeaderValue, String> {
         let _alone = self.renewing.lock().await;
         let present = self.token.lock().clone();
         if present != *refused {
             return Ok(present);
         }
-        let token = self.user.authenticate(channel).await.map_err(connection::text)?;
+        let token = self.user.authenticate(self.channel.clone()).await;
+        let token = token.map_err(connection::text)?;
         *self.token.lock() = token.clone();
         Ok(token)
     }

@@ -64,7 +64,7 @@ async fn a_short_day_leaves_nothing() {
         assert!(sample.requests >= sample.hour * 12 * REQUESTS_MIN, "{}", sample.requests);
     }
     // All that was older than a period has been compacted.
-    let channel = open(&endpoint(&server.endpoint()).unwrap(), 1).await.unwrap().remove(0);
+    let channel = open(&endpoint(&server.endpoint()).unwrap().into(), 1).await.unwrap().remove(0);
     let old = RangeRequest { key: "a".into(), revision: 2, ..RangeRequest::default() };
     let told = KvClient::new(channel).range(old).await.unwrap_err();
     assert!(told.message().contains("required revision has been compacted"), "{told}");
@@ -93,7 +93,7 @@ async fn a_server_that_is_gone_is_told() {
 async fn a_day_that_fails_keeps_the_hours_before() {
     let server = TestServer::start().await.unwrap();
     let options = options(&server);
-    let channel = open(&options.endpoint, 1).await.unwrap().remove(0);
+    let channel = open(&options.endpoint.clone().into(), 1).await.unwrap().remove(0);
     let (hour_is_over, is_over) = oneshot::channel();
     let mut hour_is_over = Some(hour_is_over);
     let tell = &mut |line: &str| {

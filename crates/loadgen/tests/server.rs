@@ -16,6 +16,7 @@ use clearlane_loadgen::fill::fill;
 use clearlane_loadgen::process::Process;
 use clearlane_loadgen::report::Report;
 use clearlane_loadgen::run::{RunOptions, run};
+use clearlane_loadgen::target::OpenTarget;
 use clearlane_loadgen::workload::Workload;
 use clearlane_loadgen::{Error, Result};
 use clearlane_rpc::serve::RpcServer;
@@ -81,13 +82,9 @@ impl RunningServer {
 
 fn run_options(address: SocketAddr) -> RunOptions {
     let process = cfg!(target_os = "linux").then(|| Process::open(std::process::id()).unwrap());
-    RunOptions {
-        endpoint: endpoint(&address.to_string()).unwrap(),
-        seed: 5,
-        process,
-        user: None,
-        warm_up: Duration::ZERO,
-    }
+    let endpoint = endpoint(&address.to_string()).unwrap();
+    let target = block_on(OpenTarget::open(endpoint.into(), None)).unwrap();
+    RunOptions { process, ..RunOptions::new(target, 5) }
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
@@ -100,7 +97,7 @@ async fn run_quietly(workload: &Workload, order: &RunOptions) -> Result<Report> 
 }
 
 fn answered(report: &Report, class: &str) -> u64 {
-    report.classes.iter().find(|line| line.class.name == class).unwrap().metrics.answered()
+    report.classes.iter().find(|line| line.name == class).unwrap().metrics.answered()
 }
 
 #[test]
@@ -110,7 +107,8 @@ fn every_request_is_answered_with_what_it_asked_for() {
     let workload = Workload::parse(WORKLOAD).unwrap();
     let order = run_options(running.server.address());
     block_on(async {
-        let filled = fill(&workload.space, &order.endpoint, 2, 1, &mut |_| {}).await.unwrap();
+        let filled =
+            fill(&workload.space, &order.target.endpoints, None, 2, 1, &mut |_| {}).await.unwrap();
         assert_eq!(filled.keys, 2000);
         let report = run_quietly(&workload, &order).await.unwrap();
         let table = report.table();
@@ -150,7 +148,7 @@ fn keys_that_are_missing_are_told_before_and_during_a_run() {
         // With a class that deletes, missing keys are no error.
         let deleting = "\n[[class]]\nname = 'del'\noperation = 'delete'\nkeys = 3\nrate = 30\n";
         let workload = Workload::parse(&format!("{WORKLOAD}{deleting}")).unwrap();
-        fill(&workload.space, &order.endpoint, 1, 1, &mut |_| {}).await.unwrap();
+        fill(&workload.space, &order.target.endpoints, None, 1, 1, &mut |_| {}).await.unwrap();
         let report = run_quietly(&workload, &order).await.unwrap();
         assert!(report.classes.iter().all(|line| line.metrics.failed() == 0), "{}", report.table());
         assert_eq!(answered(&report, "del"), 30);
@@ -235,7 +233,7 @@ fn a_server_that_stops_halfway_leaves_errors_and_the_rest_is_still_sent() {
         assert!(answered > 0 && failed > 0, "{}", report.table());
     }
     let trouble = block_on(run_quietly(&workload, &order)).map(drop).unwrap_err().to_string();
-    let uri = order.endpoint.uri();
+    let uri = order.target.endpoints.text();
     assert!(trouble.starts_with(&format!("no connection to {uri}: ")), "{trouble}");
     assert!(!trouble.contains('\n'), "{trouble}");
 }

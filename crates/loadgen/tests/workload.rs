@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use clearlane_loadgen::arrivals::Spacing;
-use clearlane_loadgen::keys::{KeySpace, Sizes};
+use clearlane_loadgen::keys::{Distribution, KeySpace, Sizes};
 use clearlane_loadgen::workload::{Class, Operation, Workload, key_space};
 
 const KEYS: &str = "[keys]\ncount = 1000\nsize = 32\nvalue = 64\n";
@@ -36,6 +36,7 @@ fn what_is_left_out_has_its_default() {
         rate: 1.0,
         spacing: Spacing::Constant,
         connections: 1,
+        distribution: Distribution::Uniform,
     };
     let workload = Workload { seconds: 10, space, classes: vec![class] };
     assert_eq!(Workload::parse(&text), Ok(workload));
@@ -56,6 +57,10 @@ fn every_operation_is_read() {
         ),
         ("operation = 'put'\nvalue = { min = 1, max = 9 }", Operation::Put { value }),
         ("operation = 'delete'\nkeys = 3", Operation::Delete { keys: 3 }),
+        ("operation = 'count'", Operation::Count { keys: 1000, serializable: false }),
+        ("operation = 'watch'\nevents = 9", Operation::Watch { events: 9 }),
+        ("operation = 'lease'\nttl = 5", Operation::Lease { ttl: 5 }),
+        ("operation = 'authenticate'", Operation::Authenticate),
         (
             "operation = 'txn'\nkeys = 128\nvalue = { min = 1, max = 9 }",
             Operation::Txn { keys: 128, value },
@@ -72,12 +77,12 @@ fn what_is_wrong_with_fields_and_rates_is_said_in_one_line() {
         (
             format!("{rest}rate = 1\nrat = 2"),
             "class \"a\": unknown field `rat`; there are name, operation, rate, arrivals, \
-             connections, value",
+             connections, value, distribution",
         ),
         (
             format!("{rest}rate = 1\nkeys = 2"),
             "class \"a\": unknown field `keys`; there are name, operation, rate, arrivals, \
-             connections, value",
+             connections, value, distribution",
         ),
         (rest.to_owned(), "class \"a\": `rate` is missing"),
         (

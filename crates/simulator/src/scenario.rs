@@ -54,9 +54,20 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Whether the knobs fit together.
+    /// Whether the knobs fit together, and the model has all that the workload asks for.
     pub fn check(&self) -> Result<()> {
         let model = &self.model;
+        for class in &self.workload.classes {
+            let remedy = match class.operation {
+                Operation::Watch { .. } => "[model] has `watchers`",
+                Operation::Lease { .. } => "it has no leases",
+                Operation::Authenticate => "[model] has `auth.logins_per_s`",
+                _ => continue,
+            };
+            let (name, operation) = (&class.name, class.operation.name());
+            let what = format!("class \"{name}\": the model has no requests of `{operation}`");
+            return Err(wrong(format!("{what}; {remedy}")));
+        }
         check_spread("sync_ms", model.sync)?;
         check_spread("commit_sync_ms", model.commit_sync)?;
         check_spread("round_trip_ms", model.round_trip)?;
@@ -146,6 +157,12 @@ impl Class {
             Operation::Put { value } => {
                 let size = value.min + self.sizes.below(value.max - value.min + 1);
                 Request::Write(Write { keys: 1, record_bytes: self.record(size) })
+            }
+            Operation::Count { keys, serializable } => {
+                Request::Range { range: Range { keys, sent: 0, record_bytes: 0 }, serializable }
+            }
+            Operation::Watch { .. } | Operation::Lease { .. } | Operation::Authenticate => {
+                unreachable!("a scenario with such a class is refused")
             }
             // The keys exist, so the transaction puts all of them.
             Operation::Txn { keys, value } => {

@@ -20,24 +20,29 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
+use std::{env, iter};
 
 use clap::Parser as _;
 use clearlane_loadgen::arguments::{
-    AuthSwitch, BcryptArguments, DayArguments, FillOptions, StallArguments, StormArguments,
-    StubArguments, Subcommand, Target,
+    AuthSwitch, BcryptArguments, DayArguments, FillOptions, OutputArguments, StallArguments,
+    StormArguments, StubArguments, Subcommand,
 };
 use clearlane_loadgen::bare_bcrypt::check_passwords;
 use clearlane_loadgen::day::{self, DayOptions, DayReport};
 use clearlane_loadgen::fill::fill;
 use clearlane_loadgen::keys::KeySpace;
+use clearlane_loadgen::page::{self, RunSummary};
 use clearlane_loadgen::process::Process;
+use clearlane_loadgen::report::Report;
 use clearlane_loadgen::run::{RunOptions, run};
 use clearlane_loadgen::stall::{Row, Stall, StallOptions};
+use clearlane_loadgen::stop::Stop;
 use clearlane_loadgen::storm::{self, StormKind, StormOptions};
 use clearlane_loadgen::stub::{self, StubSizes};
+use clearlane_loadgen::target::Target;
 use clearlane_loadgen::users::{self, User};
-use clearlane_loadgen::workload::{self, Workload};
-use clearlane_loadgen::{Error, Result, connection};
+use clearlane_loadgen::workload::{self, ShippedWorkload, Workload};
+use clearlane_loadgen::{Error, Result, closed_loop, connection, disk};
 
 fn main() -> ExitCode {
     let asked = match Subcommand::try_parse() {
@@ -64,25 +69,30 @@ async fn execute(asked: Subcommand) -> Result<()> {
         Subcommand::Keys { count, key_size, value_size, options } => {
             run_fill(&workload::key_space(count, key_size, value_size)?, &options).await
         }
-        Subcommand::Run { workload, target, without, seconds, warm_up, json, pid, user } => {
+        Subcommand::Run { workload, target, without, seconds, warm_up, pid, output } => {
             let mut workload = read(&workload)?.without(&without)?;
             workload.seconds = seconds.unwrap_or(workload.seconds);
-            let endpoint = connection::endpoint(&target.endpoint)?;
             let process = pid.map(Process::open).transpose()?;
-            // Before the run, so that an error does not lose its results.
-            let json = json.map(|path| create(&path)).transpose()?;
+            let results = ResultFiles::create(&output)?;
             let (seed, warm_up) = (target.seed, Duration::from_secs(warm_up));
-            let order = RunOptions { endpoint, seed, process, warm_up, user };
-            let report = run(&workload, &order, &mut progress_printer()).await?;
-            print_line(report.table().trim_end())?;
-            if let Some(mut file) = json {
-                writeln!(file, "{:#}", report.json()).map_err(write_error)?;
-            }
-            if report.classes.iter().all(|line| line.metrics.answered() == 0) {
-                return Err(no_answers());
-            }
-            Ok(())
+            let target = target.open().await?;
+            let stop = Stop::default();
+            stop.set_at_ctrl_c();
+            let options = RunOptions { target, seed, process, warm_up, stop };
+            results.write(&run(&workload, &options, &mut progress_printer()).await?)
         }
+        Subcommand::Workloads => workload::SHIPPED.iter().try_for_each(|shipped| {
+            print_line(&format!("{:18} {}", shipped.name, shipped.about()))
+        }),
+        Subcommand::ClosedLoop(asked) => {
+            let common = asked.common();
+            let results = ResultFiles::create(&common.output)?;
+            let target = common.target.open().await?;
+            let stop = Stop::default();
+            stop.set_at_ctrl_c();
+            results.write(&closed_loop::run(&asked, target, stop, &mut progress_printer()).await?)
+        }
+        Subcommand::Disk { dir, json } => run_disk(&dir, json.as_deref()),
         Subcommand::Stall { row, target, options } => run_stall(row, &target, options).await,
         Subcommand::Rows => Row::all()
             .iter()
@@ -95,6 +105,7 @@ async fn execute(asked: Subcommand) -> Result<()> {
         Subcommand::Bcrypt(arguments) => run_bcrypt(arguments),
         Subcommand::Day { target, options } => run_day(&target, options).await,
         Subcommand::Curves { days, svg } => print_curves(&days, svg.as_deref()),
+        Subcommand::Compare { runs, html, svg } => compare(&runs, html.as_deref(), svg.as_deref()),
         Subcommand::Stub(arguments) => run_stub(arguments).await,
     }
 }
@@ -102,8 +113,8 @@ async fn execute(asked: Subcommand) -> Result<()> {
 /// The first line is for whatever starts the probes: the head start begins.
 async fn run_stall(row: Row, target: &Target, options: StallArguments) -> Result<()> {
     let StallArguments { keys, seconds, head_start, clients, pid, json } = options;
-    let endpoint = connection::endpoint(&target.endpoint)?;
-    let json = json.map(|path| create(&path)).transpose()?;
+    let endpoint = target.endpoint()?;
+    let json = json.as_deref().map(create).transpose()?;
     let head_start = Duration::from_secs(head_start);
     let (seed, process) = (target.seed, pid.map(Process::open).transpose()?);
     let options = StallOptions { endpoint, keys, seed, head_start, clients, process };
@@ -129,8 +140,7 @@ async fn run_storm(kind: StormKind, arguments: StormArguments) -> Result<()> {
 }
 
 async fn run_auth(state: AuthSwitch, target: &Target) -> Result<()> {
-    let endpoint = connection::endpoint(&target.endpoint)?;
-    let channel = connection::open(&endpoint, 1).await?.remove(0);
+    let channel = connection::open(&target.endpoint()?.into(), 1).await?.remove(0);
     match state {
         AuthSwitch::On => {
             users::enable(channel).await?;
@@ -146,7 +156,7 @@ async fn run_auth(state: AuthSwitch, target: &Target) -> Result<()> {
 
 fn run_bcrypt(arguments: BcryptArguments) -> Result<()> {
     let BcryptArguments { threads, cost, seconds, json } = arguments;
-    let json = json.map(|path| create(&path)).transpose()?;
+    let json = json.as_deref().map(create).transpose()?;
     let cores = || thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let threads = threads.unwrap_or_else(cores);
     let report = check_passwords(cost, threads, Duration::from_secs(seconds))?;
@@ -163,9 +173,9 @@ async fn run_day(target: &Target, arguments: DayArguments) -> Result<()> {
         let allowed = format!("it must be at most {hours}, as --hours is");
         return Err(Error::Local(format!("--defragment {hour}: {allowed}")));
     }
-    let json = arguments.json.map(|path| create(&path)).transpose()?;
+    let json = arguments.json.as_deref().map(create).transpose()?;
     let options = DayOptions {
-        endpoint: connection::endpoint(&target.endpoint)?,
+        endpoint: target.endpoint()?,
         process: Process::open(pid)?,
         data_dir,
         seed: target.seed,
@@ -189,10 +199,8 @@ async fn run_day(target: &Target, arguments: DayArguments) -> Result<()> {
 fn print_curves(files: &[PathBuf], svg: Option<&Path>) -> Result<()> {
     let days = files.iter().map(|path| {
         let of = |what: String| Error::Local(format!("{}: {what}", path.display()));
-        let text = fs::read_to_string(path).map_err(|error| of(error.to_string()))?;
-        let value = serde_json::from_str(&text).map_err(|error| of(error.to_string()))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Ok((name, DayReport::from_json(&value).map_err(of)?))
+        Ok((name, DayReport::from_json(&read_json(path)?).map_err(of)?))
     });
     let days = days.collect::<Result<Vec<_>>>()?;
     day::check_comparable(&days)?;
@@ -201,6 +209,114 @@ fn print_curves(files: &[PathBuf], svg: Option<&Path>) -> Result<()> {
         Some(path) => create(path)?.write_all(day::svg(&days).as_bytes()).map_err(write_error),
         None => Ok(()),
     }
+}
+
+fn run_disk(dir: &Path, json: Option<&Path>) -> Result<()> {
+    let json = json.map(create).transpose()?;
+    let stop = Stop::default();
+    stop.set_at_ctrl_c();
+    let report = disk::check_disk(dir, &stop, &mut progress_printer())?;
+    print_line(&report.lines())?;
+    match json {
+        Some(mut file) => writeln!(file, "{:#}", report.json()).map_err(write_error),
+        None => Ok(()),
+    }
+}
+
+/// Created before a run, so that an error does not lose its results.
+struct ResultFiles {
+    json: Option<File>,
+    csv: Option<File>,
+    html: Option<File>,
+    svg: Option<PathBuf>,
+    prints_samples: bool,
+}
+
+impl ResultFiles {
+    fn create(output: &OutputArguments) -> Result<ResultFiles> {
+        let open = |path: &Option<PathBuf>| path.as_deref().map(create).transpose();
+        let (json, csv, html) = (open(&output.json)?, open(&output.csv)?, open(&output.html)?);
+        if let Some(dir) = &output.svg {
+            create_dir(dir)?;
+        }
+        let svg = output.svg.clone();
+        Ok(ResultFiles { json, csv, html, svg, prints_samples: output.sample })
+    }
+
+    /// An error, too, if no request was answered.
+    fn write(self, report: &Report) -> Result<()> {
+        print_line(report.table().trim_end())?;
+        print_line(report.histograms().trim_end())?;
+        if self.prints_samples {
+            print_line(report.samples().trim_end())?;
+        }
+        let mut value = report.json();
+        value["command"] = command_line().into();
+        if let Some(mut file) = self.json {
+            writeln!(file, "{value:#}").map_err(write_error)?;
+        }
+        let name = report.servers.first().map_or("run", |server| server.short_name());
+        let run = RunSummary::from_json(name, &value).map_err(Error::Local)?;
+        write_page(&[run], self.html, self.svg.as_deref())?;
+        if let Some(mut file) = self.csv {
+            file.write_all(report.csv().as_bytes()).map_err(write_error)?;
+        }
+        if report.answered() == 0 { Err(no_answers()) } else { Ok(()) }
+    }
+}
+
+/// As it can be pasted, but for the password of a user.
+fn command_line() -> String {
+    let program = "clearlane-load".to_owned();
+    let mut is_user = false;
+    let arguments = env::args().skip(1).map(|argument| {
+        let hidden = is_user.then(|| argument.split_once(':')).flatten();
+        is_user = argument == "--user";
+        let inline = argument.strip_prefix("--user=").and_then(|user| user.split_once(':'));
+        match (hidden, inline) {
+            (Some((name, _)), _) => format!("{name}:PASSWORD"),
+            (_, Some((name, _))) => format!("--user={name}:PASSWORD"),
+            _ => argument,
+        }
+    });
+    iter::once(program).chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+fn compare(files: &[PathBuf], html: Option<&Path>, svg: Option<&Path>) -> Result<()> {
+    let runs = files.iter().map(|path| {
+        let of = |what: String| Error::Local(format!("{}: {what}", path.display()));
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        RunSummary::from_json(&name, &read_json(path)?).map_err(of)
+    });
+    let runs = runs.collect::<Result<Vec<_>>>()?;
+    if let Some(dir) = svg {
+        create_dir(dir)?;
+    }
+    write_page(&runs, html.map(create).transpose()?, svg)
+}
+
+fn write_page(runs: &[RunSummary], html: Option<File>, svg: Option<&Path>) -> Result<()> {
+    if let Some(mut file) = html {
+        file.write_all(page::run_page(runs).as_bytes()).map_err(write_error)?;
+    }
+    let Some(dir) = svg else { return Ok(()) };
+    for figure in page::run_figures(runs) {
+        create(&dir.join(figure.file_name))?
+            .write_all(figure.svg.as_bytes())
+            .map_err(write_error)?;
+    }
+    Ok(())
+}
+
+fn read_json(path: &Path) -> Result<serde_json::Value> {
+    let of = |what: String| Error::Local(format!("{}: {what}", path.display()));
+    let text = fs::read_to_string(path).map_err(|error| of(error.to_string()))?;
+    serde_json::from_str(&text).map_err(|error| of(error.to_string()))
+}
+
+fn create_dir(path: &Path) -> Result<()> {
+    let of = |error| Error::Local(format!("{}: {error}", path.display()));
+    fs::create_dir_all(path).map_err(of)
 }
 
 fn no_answers() -> Error {
@@ -219,8 +335,10 @@ async fn run_stub(arguments: StubArguments) -> Result<()> {
 
 async fn run_fill(space: &KeySpace, options: &FillOptions) -> Result<()> {
     let FillOptions { target, connections } = options;
-    let endpoint = connection::endpoint(&target.endpoint)?;
-    let filled = fill(space, &endpoint, *connections, target.seed, &mut progress_printer()).await?;
+    let open = target.open().await?;
+    let tell = &mut progress_printer();
+    let filled =
+        fill(space, &open.endpoints, open.session, *connections, target.seed, tell).await?;
     let (seconds, mb) = (filled.elapsed.as_secs_f64(), filled.bytes as f64 / 1e6);
     let keys = filled.keys;
     print_line(&format!(
@@ -229,9 +347,18 @@ async fn run_fill(space: &KeySpace, options: &FillOptions) -> Result<()> {
     ))
 }
 
+/// A file, or a workload that ships.
 fn read(path: &Path) -> Result<Workload> {
+    if let Some(shipped) = path.to_str().and_then(ShippedWorkload::named)
+        && !path.exists()
+    {
+        return Workload::parse(shipped.text);
+    }
     let of = |what: String| format!("{}: {what}", path.display());
-    let text = fs::read_to_string(path).map_err(|error| Error::Local(of(error.to_string())))?;
+    let text = fs::read_to_string(path).map_err(|error| {
+        let names = workload::SHIPPED.map(|shipped| shipped.name).join(", ");
+        Error::Local(of(format!("{error}; the workloads that ship are {names}")))
+    })?;
     Workload::parse(&text).map_err(|trouble| Error::Workload(of(trouble.to_string())))
 }
 

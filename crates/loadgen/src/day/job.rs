@@ -145,7 +145,7 @@ impl Job {
             Job::OldList => list(channel, &context.space, context.old_revision).await,
             Job::CatchUp => call(channel, context.watch(Some(context.updates))).await,
             Job::Connection(number) => {
-                let opened = connection::open(&context.endpoint, 1).await;
+                let opened = connection::open(&context.endpoint.clone().into(), 1).await;
                 let channel = opened.map_err(|error| error.to_string())?.remove(0);
                 get(channel, range(&context.space, number, 1)).await
             }
@@ -156,7 +156,7 @@ impl Job {
 impl JobContext {
     pub(super) async fn open_slow_watch(&self) -> Done<SlowWatch> {
         let endpoint = self.endpoint.clone().initial_stream_window_size(SLOW_WINDOW_BYTES);
-        let opened = connection::open(&endpoint, 1).await;
+        let opened = connection::open(&endpoint.into(), 1).await;
         let channel = opened.map_err(|error| error.to_string())?.remove(0);
         let answer = connection::call_unread(channel.clone(), &self.watch(None)).await?;
         Ok((channel, answer))

@@ -139,8 +139,8 @@ impl Load {
         let prefix = UPDATED_PREFIX.to_owned();
         let space = KeySpace { prefix, count: options.keys, key_size: KEY_SIZE, value };
         let DayOptions { endpoint, connections, seed, .. } = &options;
-        let channels = connection::open(endpoint, *connections).await?;
-        fill(&space, endpoint, *connections, *seed, &mut |_| {}).await?;
+        let channels = connection::open(&endpoint.clone().into(), *connections).await?;
+        fill(&space, &endpoint.clone().into(), None, *connections, *seed, &mut |_| {}).await?;
         let kept_leases = grant_kept_leases(channels[0].clone()).await?;
         let revision = revision(channels[0].clone(), &space).await?;
         let sampler = Sampler::new(&options, channels[0].clone());

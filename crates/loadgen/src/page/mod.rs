@@ -5,15 +5,14 @@
 
 mod markdown;
 mod report_page;
+mod saved_run;
 
 use std::collections::BTreeSet;
 
 use itertools::Itertools as _;
 
 pub use markdown::markdown;
-pub use report_page::{
-    ClassSummary, NamedFigure, RunSummary, SecondMetrics, run_figures, run_page,
-};
+pub use report_page::{ClassSummary, NamedFigure, RunSummary, run_figures, run_page};
 
 use crate::plot::escaped;
 

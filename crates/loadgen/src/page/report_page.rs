@@ -10,11 +10,10 @@ use crate::plot::{
     Axis, BarGroup, Bars, Better, Colour, Line, Plot, Scale, distinct_colours,
     latency_by_percentile, latency_histogram,
 };
-use crate::report::QUANTILES;
+use crate::report::{QUANTILES, is_driver_late};
+use crate::time_series::IntervalMetrics;
 
 const NS_PER_MS: f64 = 1e6;
-/// If the generator's own delay is this part of the latency or more, it was the limit.
-const LATE_SHARE_MAX: f64 = 0.5;
 const OPEN_LOOP: &str = "Classes with a rate are sent in an open loop: a latency counts from when \
     the request was due, also if it was sent later. Late p99 is the generator's own delay, which \
     is part of the latency.";
@@ -48,17 +47,10 @@ pub struct ClassSummary {
     pub histogram: Histogram<u64>,
     /// The delay of the generator.
     pub late_p99_ms: Option<f64>,
-    pub series: Vec<SecondMetrics>,
-}
-
-/// Of the requests that were due in one second.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct SecondMetrics {
-    pub answered: u64,
-    pub failed: u64,
-    pub p50_ms: Option<f64>,
-    pub p99_ms: Option<f64>,
-    pub max_ms: Option<f64>,
+    /// By when requests were due.
+    pub series: Vec<IntervalMetrics>,
+    /// The length of an interval.
+    pub interval_s: u64,
 }
 
 /// A plot of a page, to be written to a file, too.
@@ -218,7 +210,7 @@ impl<'a> Comparison<'a> {
         let class = self.class(name).into_iter();
         let limits = class.filter_map(|(run, _, class)| {
             let (late, p99) = (class.late_p99_ms?, class.latency_ms(0.99)?);
-            (late >= p99 * LATE_SHARE_MAX).then(|| {
+            is_driver_late(late, p99).then(|| {
                 format!(
                     "WARNING: the generator was the limit of {run}: 1 % of the requests were sent \
                      more than {late:.2} ms after they were due; their p99 is {p99:.2} ms."
@@ -305,10 +297,11 @@ fn ms(latency: Option<f64>) -> String {
 fn answered_by_second(name: &str, class: &[(&str, Colour, &ClassSummary)]) -> Plot {
     let mut lines = Vec::new();
     for (run, colour, class) in class {
-        let answered = |second: &SecondMetrics| second.answered as f64;
+        let interval = class.interval_s as f64;
+        let answered = |of: &IntervalMetrics| of.answered as f64 / interval;
         lines.push(by_second((*run).to_owned(), *colour, class, answered));
         if class.series.iter().any(|second| second.failed > 0) {
-            let failed = |second: &SecondMetrics| second.failed as f64;
+            let failed = |of: &IntervalMetrics| of.failed as f64 / interval;
             lines.push(by_second(format!("{run}, failed"), *colour, class, failed));
         }
     }
@@ -322,7 +315,7 @@ fn answered_by_second(name: &str, class: &[(&str, Colour, &ClassSummary)]) -> Pl
 }
 
 fn p99_by_second(name: &str, class: &[(&str, Colour, &ClassSummary)]) -> Plot {
-    let p99 = |second: &SecondMetrics| second.p99_ms.unwrap_or(f64::NAN);
+    let p99 = |second: &IntervalMetrics| second.p99_ms.unwrap_or(f64::NAN);
     let lines =
         class.iter().map(|(run, colour, class)| by_second((*run).to_owned(), *colour, class, p99));
     Plot {
@@ -338,10 +331,11 @@ fn by_second(
     label: String,
     colour: Colour,
     class: &ClassSummary,
-    value: impl Fn(&SecondMetrics) -> f64,
+    value: impl Fn(&IntervalMetrics) -> f64,
 ) -> Line {
-    let points = class.series.iter().zip(0_u32..);
-    let points = points.map(|(second, at)| (f64::from(at), value(second))).collect();
+    let at = |number: u64| (number * class.interval_s) as f64;
+    let points = class.series.iter().zip(0_u64..);
+    let points = points.map(|(second, number)| (at(number), value(second))).collect();
     Line { label, colour, points }
 }
 
@@ -367,7 +361,7 @@ mod tests {
             }
             let ms = |quantile| Some(of_second.value_at_quantile(quantile) as f64 / NS_PER_MS);
             let (p50_ms, p99_ms, max_ms) = (ms(0.5), ms(0.99), ms(1.0));
-            series.push(SecondMetrics { answered: 1000, failed: 0, p50_ms, p99_ms, max_ms });
+            series.push(IntervalMetrics { answered: 1000, failed: 0, p50_ms, p99_ms, max_ms });
             histogram.add(of_second).expect("it grows");
         }
         ClassSummary {
@@ -380,6 +374,7 @@ mod tests {
             histogram,
             late_p99_ms: Some(0.08),
             series,
+            interval_s: 1,
         }
     }
 
@@ -467,7 +462,7 @@ mod tests {
     #[test]
     fn runs_without_answers_have_a_page() {
         let mut empty = class("cheap", 0, 0, false);
-        empty.series = vec![SecondMetrics {
+        empty.series = vec![IntervalMetrics {
             answered: 0,
             failed: 3,
             p50_ms: None,

@@ -77,7 +77,7 @@ impl Stall {
     /// An error if the server has not the keys that the row reads.
     pub async fn prepare(row: Row, options: StallOptions) -> Result<Stall> {
         let space = workload::key_space(options.keys, KEY_SIZE, VALUE_SIZE)?;
-        let channel = connection::open(&options.endpoint, 1).await?.remove(0);
+        let channel = connection::open(&options.endpoint.clone().into(), 1).await?.remove(0);
         let remedy = format!(
             "clearlane-load keys --count {} --key-size {KEY_SIZE} --value-size {VALUE_SIZE}",
             space.count
@@ -101,7 +101,8 @@ impl Stall {
             Plan::Once(_) => 1,
             Plan::Held(..) => 0,
         };
-        let channels = connection::open(&options.endpoint, connections as u64).await?;
+        let channels =
+            connection::open(&options.endpoint.clone().into(), connections as u64).await?;
         Ok(Stall { row, options, space, prepared, channels })
     }
 
@@ -210,6 +211,6 @@ async fn lease_with_keys(
         .map_err(|status| Error::Server(format!("no lease was granted: {}", status.message())))?;
     let (lease, space) = (granted.into_inner().id, plan::lease_space(space));
     let StallOptions { endpoint, seed, .. } = options;
-    fill_with_lease(&space, lease, endpoint, FILL_CONNECTIONS, *seed, &mut |_| {}).await?;
+    fill_with_lease(&space, lease, &endpoint.clone().into(), FILL_CONNECTIONS, *seed).await?;
     Ok(lease)
 }

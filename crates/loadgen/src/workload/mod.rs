@@ -9,12 +9,14 @@
 mod set_field;
 pub mod fields;
 mod parse;
+mod shipped;
 
 pub use parse::key_space;
 pub(crate) use parse::{TXN_BYTES_MAX, TXN_OPERATIONS_MAX};
+pub use shipped::{SHIPPED, ShippedWorkload};
 
 use crate::arrivals::Spacing;
-use crate::keys::{KeySpace, Sizes};
+use crate::keys::{Distribution, KeySpace, Sizes};
 use crate::{Error, Result};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +40,8 @@ pub struct Class {
     pub spacing: Spacing,
     /// Requests use them in turn.
     pub connections: u64,
+    /// Which keys requests are about.
+    pub distribution: Distribution,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +50,12 @@ pub enum Operation {
         /// The length of the range.
         keys: u64,
         limit: Option<u64>,
+        serializable: bool,
+    },
+    /// Asks for the number of keys.
+    Count {
+        /// The length of the range.
+        keys: u64,
         serializable: bool,
     },
     Put {
@@ -60,6 +70,17 @@ pub enum Operation {
         keys: u64,
         value: Sizes,
     },
+    /// Watches all keys.
+    Watch {
+        /// It ends after so many events from before the run; 0: when it is created.
+        events: u64,
+    },
+    /// Grants a lease.
+    Lease {
+        ttl: u64,
+    },
+    /// Logs the user of the load in.
+    Authenticate,
 }
 
 impl Operation {
@@ -67,9 +88,13 @@ impl Operation {
     pub fn name(self) -> &'static str {
         match self {
             Operation::Range { .. } => "range",
+            Operation::Count { .. } => "count",
             Operation::Put { .. } => "put",
             Operation::Delete { .. } => "delete",
             Operation::Txn { .. } => "txn",
+            Operation::Watch { .. } => "watch",
+            Operation::Lease { .. } => "lease",
+            Operation::Authenticate => "authenticate",
         }
     }
 
@@ -77,8 +102,13 @@ impl Operation {
     pub fn keys_sent(self) -> u64 {
         match self {
             Operation::Range { keys, limit, .. } => limit.map_or(keys, |limit| limit.min(keys)),
-            Operation::Put { .. } | Operation::Delete { .. } => 0,
+            Operation::Count { .. }
+            | Operation::Put { .. }
+            | Operation::Delete { .. }
+            | Operation::Lease { .. }
+            | Operation::Authenticate => 0,
             Operation::Txn { keys, .. } => keys,
+            Operation::Watch { events } => events,
         }
     }
 }
@@ -108,6 +138,9 @@ impl Workload {
 
     /// If so, the keys must be filled first.
     pub fn has_ranges(&self) -> bool {
-        self.classes.iter().any(|class| matches!(class.operation, Operation::Range { .. }))
+        let reads = |class: &Class| {
+            matches!(class.operation, Operation::Range { .. } | Operation::Count { .. })
+        };
+        self.classes.iter().any(reads)
     }
 }

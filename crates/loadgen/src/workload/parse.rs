@@ -9,7 +9,7 @@ use super::fields::Fields;
 use super::set_field::{table, whole};
 use super::{Class, Operation, Workload};
 use crate::arrivals::Spacing;
-use crate::keys::{KeySpace, Sizes};
+use crate::keys::{Distribution, KeySpace, Sizes};
 use crate::{Error, Result};
 
 pub(super) const SECONDS_MAX: u64 = 86_400;
@@ -24,14 +24,23 @@ pub(crate) const TXN_OPERATIONS_MAX: u64 = 128;
 /// Bytes of keys and values in one transaction: enough below etcd's bound for a request.
 pub(crate) const TXN_BYTES_MAX: u64 = 1 << 20;
 
+const EVENTS_MAX: u64 = 1_000_000_000;
+const LEASE_TTL_DEFAULT: u64 = 60;
+/// etcd's bound.
+const LEASE_TTL_MAX: u64 = 9_000_000_000;
+
 const CLASS_FIELDS: [&str; 5] = ["name", "operation", "rate", "arrivals", "connections"];
 
 /// The operations, and the fields that a class has beside the common ones.
-const OPERATIONS: [(&str, &[&str]); 4] = [
-    ("range", &["keys", "limit", "consistency"]),
-    ("put", &["value"]),
-    ("delete", &["keys"]),
-    ("txn", &["keys", "value"]),
+const OPERATIONS: [(&str, &[&str]); 8] = [
+    ("range", &["keys", "limit", "consistency", "distribution"]),
+    ("count", &["keys", "consistency", "distribution"]),
+    ("put", &["value", "distribution"]),
+    ("delete", &["keys", "distribution"]),
+    ("txn", &["keys", "value", "distribution"]),
+    ("watch", &["events"]),
+    ("lease", &["ttl"]),
+    ("authenticate", &[]),
 ];
 
 impl Workload {
@@ -99,7 +108,8 @@ pub(super) fn class(place: u64, table: &Table, space: &KeySpace) -> Result<Class
     let spacing = fields.one_of("arrivals", &spacings)?.unwrap_or(Spacing::Constant);
     let connections = fields.integer("connections", 1..=CONNECTIONS_MAX)?.unwrap_or(1);
     let rate = fields.rate("rate", RATE_MAX)?;
-    Ok(Class { name, index: place, operation, rate, spacing, connections })
+    let distribution = fields.one_of("distribution", &Distribution::WORDS)?.unwrap_or_default();
+    Ok(Class { name, index: place, operation, rate, spacing, connections, distribution })
 }
 
 fn operation(fields: &Fields<'_>, space: &KeySpace) -> Result<Operation> {
@@ -111,14 +121,29 @@ fn operation(fields: &Fields<'_>, space: &KeySpace) -> Result<Operation> {
         "range" => {
             let keys = keys(space.count)?;
             let limit = fields.integer("limit", 1..=keys)?;
-            let words = [("linearizable", false), ("serializable", true)];
-            let serializable = fields.one_of("consistency", &words)?.unwrap_or(false);
-            Ok(Operation::Range { keys, limit, serializable })
+            Ok(Operation::Range { keys, limit, serializable: serializable(fields)? })
         }
+        "count" => {
+            let keys = fields.integer("keys", 1..=space.count)?.unwrap_or(space.count);
+            Ok(Operation::Count { keys, serializable: serializable(fields)? })
+        }
+        "watch" => {
+            Ok(Operation::Watch { events: fields.integer("events", 0..=EVENTS_MAX)?.unwrap_or(0) })
+        }
+        "lease" => {
+            let ttl = fields.integer("ttl", 1..=LEASE_TTL_MAX)?.unwrap_or(LEASE_TTL_DEFAULT);
+            Ok(Operation::Lease { ttl })
+        }
+        "authenticate" => Ok(Operation::Authenticate),
         "put" => Ok(Operation::Put { value: value()? }),
         "delete" => Ok(Operation::Delete { keys: keys(space.count)? }),
         _ => txn(fields, space, keys(space.count.min(TXN_OPERATIONS_MAX))?, value()?),
     }
+}
+
+fn serializable(fields: &Fields<'_>) -> Result<bool> {
+    let words = [("linearizable", false), ("serializable", true)];
+    Ok(fields.one_of("consistency", &words)?.unwrap_or(false))
 }
 
 fn txn(fields: &Fields<'_>, space: &KeySpace, keys: u64, value: Sizes) -> Result<Operation> {

@@ -103,17 +103,27 @@ fn class_table(class: &Class) -> Table {
         ("arrivals", text(arrivals)),
         ("connections", whole(class.connections)),
     ];
+    let consistency = |serializable| {
+        let word = if serializable { "serializable" } else { "linearizable" };
+        ("consistency", text(word))
+    };
+    let distribution = ("distribution", text(class.distribution.name()));
     match class.operation {
         Operation::Range { keys, limit, serializable } => {
-            let consistency = if serializable { "serializable" } else { "linearizable" };
-            fields.extend([("keys", whole(keys)), ("consistency", text(consistency))]);
+            fields.extend([("keys", whole(keys)), consistency(serializable), distribution]);
             fields.extend(limit.map(|limit| ("limit", whole(limit))));
         }
-        Operation::Put { value } => fields.push(("value", sizes(value))),
-        Operation::Delete { keys } => fields.push(("keys", whole(keys))),
-        Operation::Txn { keys, value } => {
-            fields.extend([("keys", whole(keys)), ("value", sizes(value))]);
+        Operation::Count { keys, serializable } => {
+            fields.extend([("keys", whole(keys)), consistency(serializable), distribution]);
         }
+        Operation::Put { value } => fields.extend([("value", sizes(value)), distribution]),
+        Operation::Delete { keys } => fields.extend([("keys", whole(keys)), distribution]),
+        Operation::Txn { keys, value } => {
+            fields.extend([("keys", whole(keys)), ("value", sizes(value)), distribution]);
+        }
+        Operation::Watch { events } => fields.push(("events", whole(events))),
+        Operation::Lease { ttl } => fields.push(("ttl", whole(ttl))),
+        Operation::Authenticate => {}
     }
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

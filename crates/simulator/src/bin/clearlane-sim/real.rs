@@ -17,6 +17,7 @@ use clearlane_loadgen::keys::KeySpace;
 use clearlane_loadgen::process::Process;
 use clearlane_loadgen::report::Report;
 use clearlane_loadgen::run::{RunOptions, run};
+use clearlane_loadgen::target::OpenTarget;
 use clearlane_loadgen::workload::Workload;
 use clearlane_simulator::era::Era;
 use tempfile::TempDir;
@@ -145,7 +146,7 @@ impl Server {
     pub(crate) fn fill(&self, space: &KeySpace, what: &str) -> Result<(), String> {
         let endpoint = connection::endpoint(&self.url).map_err(|error| error.to_string())?;
         let mut silent = |_: &str| ();
-        block_on(fill(space, &endpoint, 2, 1, &mut silent))?
+        block_on(fill(space, &endpoint.into(), None, 2, 1, &mut silent))?
             .map(drop)
             .map_err(|error| format!("{what}: {error}"))
     }
@@ -158,13 +159,16 @@ impl Server {
         warm_up: Duration,
     ) -> Result<Report, String> {
         let endpoint = connection::endpoint(&self.url).map_err(|error| error.to_string())?;
-        let order =
-            RunOptions { endpoint, seed, process: Some(self.process()?), warm_up, user: None };
-        let report =
-            block_on(run(workload, &order, &mut |_| ()))?.map_err(|error| error.to_string())?;
+        let process = Some(self.process()?);
+        let work = async {
+            let target = OpenTarget::open(endpoint.into(), None).await?;
+            let options = RunOptions { process, warm_up, ..RunOptions::new(target, seed) };
+            run(workload, &options, &mut |_| ()).await
+        };
+        let report = block_on(work)?.map_err(|error| error.to_string())?;
         for line in &report.classes {
             if let Some((text, count)) = line.metrics.errors().iter().next() {
-                return Err(format!("{}: {count} requests failed: {text}", line.class.name));
+                return Err(format!("{}: {count} requests failed: {text}", line.name));
             }
         }
         Ok(report)

@@ -1,12 +1,15 @@
-//! Connections to the server, and a call on one.
+//! Connections to the servers, and a call on one.
 //!
-//! tonic has the connection: HTTP/2, many calls at once, and a new one if it breaks. Generated
-//! stubs are used where nothing is measured. In a run, the bytes of an answer go to
-//! [`response_scanner`](crate::response_scanner) instead: a stub would hold a whole message until
-//! it is complete.
+//! What is measured goes over a [`Connection`]. tonic's channels, with generated stubs, are used
+//! elsewhere. The bytes of an answer go to [`response_scanner`](crate::response_scanner): a stub
+//! would hold a whole message until it is complete.
+
+mod answer;
+mod direct;
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,40 +19,92 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Full};
 use tokio::sync::oneshot;
 use tonic::body::Body;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Status};
 use tower_service::Service;
 
+use self::answer::Answer;
+pub use self::direct::{Connection, open_direct};
 use crate::requests::Call;
-use crate::response_scanner::{ResponseShape, ResponseStats, Scanner};
+use crate::response_scanner::{ResponseShape, ResponseStats};
 use crate::users::TOKEN;
 use crate::{Error, Result};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Parses an address, with or without `http://` before it.
+/// The servers of a load; at least one.
+#[derive(Clone, Debug)]
+pub struct Endpoints {
+    list: Vec<Endpoint>,
+    /// For those with TLS.
+    tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+impl Endpoints {
+    pub fn new(list: Vec<Endpoint>) -> Result<Endpoints> {
+        let none = || Error::Local("--endpoints: there is none".to_owned());
+        if list.is_empty() { Err(none()) } else { Ok(Endpoints { list, tls: None }) }
+    }
+
+    /// The same, for a [`Connection`].
+    pub(crate) fn with_tls(self, tls: Option<Arc<rustls::ClientConfig>>) -> Endpoints {
+        Endpoints { tls, ..self }
+    }
+
+    /// One of these, alone.
+    pub(crate) fn only(&self, number: usize) -> Endpoints {
+        Endpoints { list: vec![self.list[number].clone()], tls: self.tls.clone() }
+    }
+
+    pub fn list(&self) -> &[Endpoint] {
+        &self.list
+    }
+
+    /// As a report has it.
+    pub fn text(&self) -> String {
+        self.list.iter().map(|of| of.uri().to_string()).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl From<Endpoint> for Endpoints {
+    fn from(endpoint: Endpoint) -> Endpoints {
+        Endpoints { list: vec![endpoint], tls: None }
+    }
+}
+
+/// Parses an address of a server without TLS, with or without a scheme before it.
 pub fn endpoint(text: &str) -> Result<Endpoint> {
+    endpoint_with(text, None)
+}
+
+pub(crate) fn endpoint_with(text: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint> {
     let wrong = |why: &str| {
-        let allowed = "it must be HOST:PORT or http://HOST:PORT";
-        Error::Local(format!("--endpoint {text}: {why}; {allowed}"))
+        let allowed = "it must be HOST:PORT, http://HOST:PORT, or https://HOST:PORT with --cacert";
+        Error::Local(format!("--endpoints {text}: {why}; {allowed}"))
     };
-    let host = match text.split_once("://") {
-        None => text,
-        Some(("http", host)) => host,
+    let (scheme, host) = match text.split_once("://") {
+        None => (if tls.is_some() { "https" } else { "http" }, text),
+        Some(("http", host)) => ("http", host),
+        Some(("https", host)) => ("https", host),
         Some((scheme, _)) => return Err(wrong(&format!("cannot speak {scheme}"))),
     };
     let host = host.trim_end_matches('/');
-    let endpoint = Endpoint::from_shared(format!("http://{host}"));
-    let endpoint = endpoint.map_err(|_| wrong("not an address"))?;
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{host}"));
+    let mut endpoint = endpoint.map_err(|_| wrong("not an address"))?;
     if endpoint.uri().port().is_none() || endpoint.uri().path() != "/" {
         return Err(wrong("not an address"));
+    }
+    if scheme == "https" {
+        let tls = tls.ok_or_else(|| wrong("its certificate cannot be checked"))?;
+        endpoint = endpoint.tls_config(tls.clone()).map_err(|error| wrong(&innermost(&error)))?;
     }
     Ok(endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true))
 }
 
-pub async fn open(endpoint: &Endpoint, count: u64) -> Result<Vec<Channel>> {
+/// Opens connections to the servers in turn.
+pub async fn open(endpoints: &Endpoints, count: u64) -> Result<Vec<Channel>> {
     let mut opened = Vec::new();
-    for _ in 0..count {
+    for endpoint in endpoints.list.iter().cycle().take(count as usize) {
         let channel = endpoint.connect().await.map_err(|error| {
             let why = innermost(&error);
             Error::Server(format!("no connection to {}: {why}", endpoint.uri()))
@@ -72,38 +127,19 @@ fn innermost(error: &dyn std::error::Error) -> String {
 /// short text, by which errors are counted.
 pub async fn call(mut channel: Channel, call: Call) -> std::result::Result<ResponseStats, String> {
     let (answer, _open) = send(&mut channel, &call).await?;
-    // An answer that is an error has no body, and its status is in the headers.
-    let mut status = Status::from_header_map(answer.headers());
-    let mut body = answer.into_body();
-    let mut scanner = Scanner::new(call.answer);
-    let is_enough = |scanner: &Scanner| {
-        let enough = call.keys.filter(|_| call.answer == ResponseShape::Watch);
-        enough.is_some_and(|events| scanner.stats().keys >= events)
-    };
+    let (head, mut body) = answer.into_parts();
+    let mut answer = Answer::new(&call, &head.headers);
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(text)?;
-        match frame.into_data() {
+        match frame.map_err(text)?.into_data() {
             Ok(data) => {
-                scanner.feed(&data)?;
-                if is_enough(&scanner) {
-                    return Ok(scanner.stats());
+                if answer.feed(&data)? {
+                    return Ok(answer.stats());
                 }
             }
-            Err(frame) => {
-                status = frame.trailers_ref().and_then(Status::from_header_map).or(status)
-            }
+            Err(frame) => frame.trailers_ref().into_iter().for_each(|of| answer.set_trailers(of)),
         }
     }
-    match status {
-        None => return Err("the answer has no status".to_owned()),
-        Some(status) if status.code() != Code::Ok => return Err(text(status)),
-        Some(_) => {}
-    }
-    let seen = scanner.finish()?;
-    match call.keys {
-        Some(keys) if keys != seen.keys => Err(format!("{} keys instead of {keys}", seen.keys)),
-        _ => Ok(seen),
-    }
+    answer.finish()
 }
 
 /// Its body is not read, and it is open until this is dropped.
@@ -122,6 +158,14 @@ pub async fn call_unread(
     match Status::from_header_map(answer.headers()) {
         Some(status) if status.code() != Code::Ok => Err(text(status)),
         _ => Ok(UnreadAnswer { _body: answer.into_body(), _open: open }),
+    }
+}
+
+/// Of a call: what the server says, or why there was no answer.
+pub(crate) fn reason(status: &Status) -> String {
+    match std::error::Error::source(status) {
+        Some(source) => innermost(source),
+        None => status.message().to_owned(),
     }
 }
 
@@ -206,21 +250,27 @@ mod tests {
             assert_eq!(uri, Ok("http://127.0.0.1:2379/".to_owned()), "{text}");
         }
         assert!(endpoint("[::1]:2379").is_ok());
+        for text in ["a:1", "https://a:1"] {
+            let uri = endpoint_with(text, Some(&ClientTlsConfig::new()));
+            assert_eq!(uri.map(|of| of.uri().to_string()), Ok("https://a:1/".to_owned()));
+        }
     }
 
     #[test]
     fn what_is_no_address_is_told_in_one_line() {
         for (text, why) in [
-            ("https://a:1", "cannot speak https"),
+            ("https://a:1", "its certificate cannot be checked"),
+            ("unix://a:1", "cannot speak unix"),
             ("localhost", "not an address"),
             ("http://a:1/path", "not an address"),
             ("", "not an address"),
             ("a b:1", "not an address"),
         ] {
             let told = endpoint(text).map(drop).expect_err(text).to_string();
-            let expected =
-                format!("--endpoint {text}: {why}; it must be HOST:PORT or http://HOST:PORT");
-            assert_eq!(told, expected);
+            let allowed =
+                "it must be HOST:PORT, http://HOST:PORT, or https://HOST:PORT with --cacert";
+            assert_eq!(told, format!("--endpoints {text}: {why}; {allowed}"));
         }
+        assert!(Endpoints::new(Vec::new()).is_err());
     }
 }

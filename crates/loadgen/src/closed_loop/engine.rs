@@ -1,0 +1,250 @@
+//! Clients that each send the next request when the one before is answered.
+//!
+//! ```text
+//!   thread ── clients ── next request ── connection of the client ──▶ server
+//!                 ▲                            │
+//!                 └────────── metrics ◀────────┘
+//! ```
+//!
+//! Clients of a thread share a source of requests and their metrics. A latency counts from when a
+//! request is sent: while the server stands still no request is due, which is what an open loop is
+//! for (`docs/load.md`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clearlane_proto::etcdserverpb::RangeRequest;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tonic::transport::Channel;
+
+use crate::class_metrics::{ClassMetrics, CompletedRequest};
+use crate::connection::{self, Connection, Endpoints};
+use crate::requests::Call;
+use crate::response_scanner::ResponseStats;
+use crate::stop::Stop;
+use crate::users::Session;
+use crate::{Error, Result};
+
+/// Keys of a page.
+const PAGE_KEYS: i64 = 10_000;
+
+pub(super) enum LoopRequest {
+    Call {
+        class: usize,
+        call: Call,
+    },
+    /// A range that is read page by page.
+    Pages(Channel, RangeRequest),
+}
+
+/// Makes the next request of a client.
+pub(super) type RequestSource = Box<dyn FnMut(u64) -> LoopRequest + Send>;
+
+pub(super) struct LoopOptions {
+    pub(super) endpoints: Endpoints,
+    pub(super) session: Option<Arc<Session>>,
+    pub(super) connections: u64,
+    pub(super) clients: u64,
+    pub(super) threads: u64,
+    pub(super) total: u64,
+    /// Requests a second of all clients.
+    pub(super) rate: Option<u64>,
+    /// After which no request is sent.
+    pub(super) window: Option<Duration>,
+    pub(super) stop: Stop,
+}
+
+/// What the threads share.
+struct SharedLoop {
+    start: Instant,
+    /// Requests that are still to be sent.
+    left: AtomicU64,
+    /// When the next request may be sent, in nanoseconds since the start.
+    next_slot: AtomicU64,
+    slot: Option<Duration>,
+    window: Option<Duration>,
+    stop: Stop,
+    session: Option<Arc<Session>>,
+}
+
+struct ClientThread {
+    source: Mutex<RequestSource>,
+    metrics: Mutex<Vec<ClassMetrics>>,
+}
+
+/// Returns the metrics of each class, and how long it took. `tell` is called once a second.
+pub(super) async fn run(
+    options: LoopOptions,
+    classes: usize,
+    source: &mut dyn FnMut(u64) -> RequestSource,
+    tell: &mut dyn FnMut(&str),
+) -> Result<(Vec<ClassMetrics>, Duration)> {
+    let threads = options.threads.min(options.clients).max(1);
+    let connections = options.connections.min(options.clients).max(threads);
+    let shared = Arc::new(SharedLoop {
+        start: Instant::now(),
+        left: AtomicU64::new(options.total),
+        next_slot: AtomicU64::new(0),
+        slot: options.rate.map(|rate| Duration::from_secs(1) / rate as u32),
+        window: options.window,
+        stop: options.stop.clone(),
+        session: options.session.clone(),
+    });
+    let (mut joined, mut states) = (Vec::new(), Vec::new());
+    for number in 0..threads {
+        let own = |count: u64| count / threads + u64::from(number < count % threads);
+        let state = Arc::new(ClientThread {
+            source: Mutex::new(source(number)),
+            metrics: Mutex::new(vec![ClassMetrics::default(); classes]),
+        });
+        let (endpoints, shared) = (options.endpoints.clone(), Arc::clone(&shared));
+        states.push(Arc::clone(&state));
+        // Numbers of clients are those of all threads.
+        let clients = (number..options.clients).step_by(threads as usize).collect::<Vec<_>>();
+        let connections = own(connections).max(1);
+        let work = move || run_thread(&endpoints, connections, &clients, &shared, &state);
+        let thread = thread::Builder::new().name(format!("clients {number}")).spawn(work);
+        joined.push(thread.map_err(thread_error)?);
+    }
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    second.tick().await;
+    let mut poll = tokio::time::interval(Duration::from_millis(20));
+    while !joined.iter().all(thread::JoinHandle::is_finished) {
+        tokio::select! {
+            _ = poll.tick() => {}
+            _ = second.tick() => tell(&progress(&states, options.total, shared.start.elapsed())),
+        }
+    }
+    let elapsed = shared.start.elapsed();
+    for thread in joined {
+        thread.join().expect("clients do not panic")?;
+    }
+    let mut sums = vec![ClassMetrics::default(); classes];
+    for state in states {
+        sums.iter_mut().zip(&*state.metrics.lock()).for_each(|(sum, of)| sum.merge(of));
+    }
+    Ok((sums, elapsed))
+}
+
+fn thread_error(error: std::io::Error) -> Error {
+    Error::Local(format!("no thread could be started: {error}"))
+}
+
+fn progress(states: &[Arc<ClientThread>], total: u64, elapsed: Duration) -> String {
+    let (mut answered, mut failed, mut p99) = (0, 0, 0.0_f64);
+    for state in states {
+        for metrics in &*state.metrics.lock() {
+            answered += metrics.answered();
+            failed += metrics.failed();
+            p99 = p99.max(metrics.latency_ms(0.99).unwrap_or_default());
+        }
+    }
+    let seconds = elapsed.as_secs_f64();
+    let rate = answered as f64 / seconds.max(0.001);
+    format!(
+        "{seconds:3.0} s: {answered} of {total} answered, {failed} errors, {rate:.0}/s, p99 {p99:.1} ms"
+    )
+}
+
+fn run_thread(
+    endpoints: &Endpoints,
+    connections: u64,
+    clients: &[u64],
+    shared: &Arc<SharedLoop>,
+    state: &Arc<ClientThread>,
+) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Error::Local(format!("no runtime: {error}")))?;
+    runtime.block_on(async {
+        let connections = connection::open_direct(endpoints, connections).await?;
+        let mut running = JoinSet::new();
+        for (number, client) in clients.iter().enumerate() {
+            let connection = connections[number % connections.len()].clone();
+            let (shared, state) = (Arc::clone(shared), Arc::clone(state));
+            running.spawn(run_client(*client, connection, shared, state));
+        }
+        while let Some(ended) = running.join_next().await {
+            ended.expect("a client neither panics nor is stopped");
+        }
+        Ok(())
+    })
+}
+
+async fn run_client(
+    client: u64,
+    connection: Connection,
+    shared: Arc<SharedLoop>,
+    state: Arc<ClientThread>,
+) {
+    while shared.take_turn() {
+        shared.wait_for_slot().await;
+        let request = (state.source.lock())(client);
+        let sent = shared.start.elapsed();
+        let (class, result) = match request {
+            LoopRequest::Call { class, call } => (class, shared.call(&connection, &call).await),
+            LoopRequest::Pages(channel, range) => (0, shared.read_pages(&channel, range).await),
+        };
+        let answered = shared.start.elapsed();
+        let completed = CompletedRequest { due: sent, sent, answered, result };
+        state.metrics.lock()[class].add(completed);
+    }
+}
+
+impl SharedLoop {
+    /// Whether there is a request to send.
+    fn take_turn(&self) -> bool {
+        let is_over = self.window.is_some_and(|window| self.start.elapsed() >= window);
+        if is_over || self.stop.is_set() {
+            return false;
+        }
+        let less = |left: u64| left.checked_sub(1);
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+
+    async fn wait_for_slot(&self) {
+        let Some(slot) = self.slot else { return };
+        let now = self.start.elapsed().as_nanos() as u64;
+        let slot = slot.as_nanos() as u64;
+        let take = |next: u64| Some(next.max(now) + slot);
+        let taken = self.next_slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let at = taken.unwrap_or_default().max(now);
+        if at > now {
+            tokio::time::sleep(Duration::from_nanos(at - now)).await;
+        }
+    }
+
+    async fn call(
+        &self,
+        connection: &Connection,
+        call: &Call,
+    ) -> std::result::Result<ResponseStats, String> {
+        match &self.session {
+            Some(session) => session.call(connection, call).await,
+            None => connection.call(call).await,
+        }
+    }
+
+    /// All pages are at the revision of the first.
+    async fn read_pages(
+        &self,
+        channel: &Channel,
+        mut range: RangeRequest,
+    ) -> std::result::Result<ResponseStats, String> {
+        let mut client = KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX);
+        let mut stats = ResponseStats::default();
+        range.limit = PAGE_KEYS;
+        loop {
+            let request = Session::request_of(self.session.as_deref(), range.clone());
+            let page = client.range(request).await.map_err(connection::text)?.into_inner();
+            stats.keys += page.kvs.len() as u64;
+            stats.bytes += clearlane_proto::Message::encoded_len(&page) as u64;
+            let Some(last) = page.kvs.last().filter(|_| page.more) else { return Ok(stats) };
+            range.key = [&last.key[..], &[0]].concat().into();
+            range.revision = page.header.map_or(0, |header| header.revision);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The closed loops of `clearlane-load`, with the names and flags of etcd's `benchmark`.
+//!
+//! `watch` and `watch-latency` put keys, and count the events of watches ([`watch`]). The others
+//! have clients with one request at a time ([`engine`]).
+
+pub mod arguments;
+mod engine;
+mod hashes;
+mod sources;
+mod watch;
+
+use std::time::Duration;
+
+use clearlane_proto::etcdserverpb::CompactionRequest;
+use clearlane_proto::etcdserverpb::RangeRequest;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use tonic::transport::Channel;
+
+use self::arguments::{ClosedLoop, CommonArguments, LoopArguments};
+use self::engine::LoopOptions;
+use self::sources::Sources;
+use crate::class_metrics::ClassMetrics;
+use crate::process::{DriverUsage, Process};
+use crate::report::{ClassReport, Report};
+use crate::requests::Call;
+use crate::stop::Stop;
+use crate::target::OpenTarget;
+use crate::users::Session;
+use crate::{Result, connection};
+
+impl ClosedLoop {
+    pub fn common(&self) -> &CommonArguments {
+        match self {
+            ClosedLoop::Put { options, .. }
+            | ClosedLoop::Range { options, .. }
+            | ClosedLoop::TxnPut { options, .. }
+            | ClosedLoop::TxnMixed { options, .. }
+            | ClosedLoop::LeaseKeepalive { options } => &options.common,
+            ClosedLoop::Watch { common, .. } | ClosedLoop::WatchLatency { common, .. } => common,
+        }
+    }
+
+    fn options(&self) -> Option<&LoopArguments> {
+        match self {
+            ClosedLoop::Put { options, .. }
+            | ClosedLoop::Range { options, .. }
+            | ClosedLoop::TxnPut { options, .. }
+            | ClosedLoop::TxnMixed { options, .. }
+            | ClosedLoop::LeaseKeepalive { options } => Some(options),
+            ClosedLoop::Watch { .. } | ClosedLoop::WatchLatency { .. } => None,
+        }
+    }
+}
+
+/// `tell` is called once a second with the progress.
+pub async fn run(
+    asked: &ClosedLoop,
+    target: OpenTarget,
+    stop: Stop,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Report> {
+    let common = asked.common();
+    let process = common.pid.map(Process::open).transpose()?;
+    let usage = || process.as_ref().map(Process::usage).transpose();
+    let driver = DriverUsage::begin(asked.options().map_or(1, |options| options.threads));
+    let before = usage()?;
+    let (classes, window) = match asked.options() {
+        Some(options) => run_requests(asked, options, &target, stop, tell).await?,
+        None => watch::run(asked, &target, stop, tell).await?,
+    };
+    let usage = before.zip(usage()?);
+    Ok(Report {
+        endpoints: target.endpoints.text(),
+        servers: target.servers,
+        seed: common.target.seed,
+        window,
+        is_open_loop: false,
+        classes,
+        usage,
+        driver: driver.end(),
+    })
+}
+
+async fn run_requests(
+    asked: &ClosedLoop,
+    options: &LoopArguments,
+    target: &OpenTarget,
+    stop: Stop,
+    tell: &mut dyn FnMut(&str),
+) -> Result<(Vec<ClassReport>, Duration)> {
+    let channel = connection::open(&target.endpoints, 1).await?.remove(0);
+    let session = target.session.as_deref();
+    let sources = Sources::prepare(asked, options, channel.clone(), session).await?;
+    let LoopArguments { common, total, rate, seconds, threads } = options;
+    let loop_options = LoopOptions {
+        endpoints: target.endpoints.clone(),
+        session: target.session.clone(),
+        connections: common.conns,
+        clients: common.clients,
+        threads: *threads,
+        total: *total,
+        rate: (*rate > 0).then_some(*rate),
+        window: seconds.map(Duration::from_secs),
+        stop,
+    };
+    let names = sources.classes();
+    let mut source = |thread| sources.source(common.target.seed.wrapping_add(thread << 32));
+    let work = engine::run(loop_options, names.len(), &mut source, tell);
+    let (metrics, elapsed) = match *asked {
+        ClosedLoop::Put { compact_interval, compact_index_delta, .. } if compact_interval > 0 => {
+            let every = Duration::from_secs(compact_interval);
+            tokio::select! {
+                done = work => done?,
+                failed = compact(channel.clone(), session, every, compact_index_delta) => {
+                    return Err(failed);
+                }
+            }
+        }
+        _ => work.await?,
+    };
+    if let ClosedLoop::Put { check_hashkv: true, .. } = asked {
+        hashes::compare(&target.endpoints, session).await?;
+    }
+    let class = |(name, metrics): (&&'static str, ClassMetrics)| ClassReport {
+        name: (*name).to_owned(),
+        operation: name,
+        rate: None,
+        metrics,
+    };
+    Ok((names.iter().zip(metrics).map(class).collect(), elapsed))
+}
+
+/// Until a compaction fails, which is returned.
+async fn compact(
+    channel: Channel,
+    session: Option<&Session>,
+    every: Duration,
+    delta: u64,
+) -> crate::Error {
+    let mut client = KvClient::new(channel);
+    loop {
+        tokio::time::sleep(every).await;
+        let range = RangeRequest { key: "0".into(), limit: 1, ..RangeRequest::default() };
+        let revision = match client.range(Session::request_of(session, range)).await {
+            Ok(answer) => answer.into_inner().header.map_or(0, |header| header.revision),
+            Err(status) => return failed("a read", &status),
+        };
+        let revision = revision - i64::try_from(delta).unwrap_or(i64::MAX);
+        if revision <= 0 {
+            continue;
+        }
+        let compaction = CompactionRequest { revision, physical: false };
+        match client.compact(Session::request_of(session, compaction)).await {
+            Ok(_) => {}
+            Err(status) if status.code() == tonic::Code::OutOfRange => {}
+            Err(status) => return failed("a compaction", &status),
+        }
+    }
+}
+
+fn failed(what: &str, status: &tonic::Status) -> crate::Error {
+    crate::Error::Server(format!("{what} failed: {}", status.message()))
+}
+
+/// A call whose answer is read and not checked.
+fn call(path: &'static str, message: &impl clearlane_proto::Message) -> Call {
+    Call::new(path, message, None)
+}

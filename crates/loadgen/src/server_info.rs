@@ -1,0 +1,147 @@
+//! Who answers: product, version, members.
+
+use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
+use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use clearlane_proto::etcdserverpb::{MemberListRequest, StatusRequest, StatusResponse};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Duration, timeout};
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::users::Session;
+use crate::{Error, Result, connection};
+
+/// What only Clearlane's page of metrics has.
+const ERA_METRIC: &str = "clearlane_era{era=\"";
+const NOT_TOLD: [Code; 2] = [Code::Unimplemented, Code::PermissionDenied];
+const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A page of metrics has less.
+const PAGE_BYTES_MAX: u64 = 4 << 20;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerInfo {
+    pub endpoint: String,
+    /// The era, if the server is Clearlane; `None` also if its page of metrics could not be read.
+    pub era: Option<String>,
+    pub version: String,
+    pub is_leader: bool,
+    /// Members of the cluster; 0 if the server does not tell.
+    pub members: usize,
+    pub db_bytes: i64,
+}
+
+impl ServerInfo {
+    pub(crate) async fn ask(
+        endpoint: &Endpoint,
+        channel: Channel,
+        session: Option<&Session>,
+    ) -> Result<ServerInfo> {
+        let name = endpoint.uri().to_string();
+        let status = Session::request_of(session, StatusRequest {});
+        let status = MaintenanceClient::new(channel.clone()).status(status).await;
+        let status = match status {
+            Ok(status) => status.into_inner(),
+            // A server of a part of the API, or a user that may do a part of it.
+            Err(status) if NOT_TOLD.contains(&status.code()) => StatusResponse::default(),
+            Err(status) => {
+                let why = connection::reason(&status);
+                let why = format!("{name} does not tell its status: {why}");
+                return Err(Error::Server(why));
+            }
+        };
+        let request = Session::request_of(session, MemberListRequest { linearizable: false });
+        // Some servers of this API have no members.
+        let members = ClusterClient::new(channel).member_list(request).await;
+        let member = status.header.as_ref().map_or(0, |header| header.member_id);
+        Ok(ServerInfo {
+            era: era(endpoint).await,
+            version: status.version,
+            is_leader: status.leader == member,
+            members: members.map_or(0, |list| list.into_inner().members.len()),
+            db_bytes: status.db_size,
+            endpoint: name,
+        })
+    }
+
+    /// In words: `Clearlane, era 3.2`.
+    pub fn product(&self) -> String {
+        match &self.era {
+            Some(era) => format!("Clearlane, era {era}"),
+            None => "etcd or alike".to_owned(),
+        }
+    }
+
+    /// The era, or what else tells it from other servers.
+    pub fn short_name(&self) -> &str {
+        self.era.as_deref().unwrap_or("etcd")
+    }
+
+    pub fn line(&self) -> String {
+        let role = if self.is_leader { "leader" } else { "follower" };
+        let mib = self.db_bytes as f64 / f64::from(1 << 20);
+        format!(
+            "{}: {}, version {}, {role} of {} members, store of {mib:.1} MiB",
+            self.endpoint,
+            self.product(),
+            self.version,
+            self.members
+        )
+    }
+
+    pub fn json(&self) -> Value {
+        json!({
+            "endpoint": self.endpoint,
+            "product": self.product(),
+            "era": self.era,
+            "version": self.version,
+            "leader": self.is_leader,
+            "members": self.members,
+            "db_bytes": self.db_bytes,
+        })
+    }
+}
+
+/// From the page of metrics, which is there without TLS only.
+async fn era(endpoint: &Endpoint) -> Option<String> {
+    let uri = endpoint.uri();
+    if uri.scheme_str() != Some("http") {
+        return None;
+    }
+    let authority = uri.authority()?.to_string();
+    let page = timeout(PAGE_TIMEOUT, page(&authority)).await.ok()?.ok()?;
+    let (_, rest) = page.split_once(ERA_METRIC)?;
+    rest.split_once('"').map(|(era, _)| era.to_owned())
+}
+
+async fn page(authority: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(authority).await?;
+    let request =
+        format!("GET /metrics HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut page = Vec::new();
+    stream.take(PAGE_BYTES_MAX).read_to_end(&mut page).await?;
+    Ok(String::from_utf8_lossy(&page).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_a_report_is_about() {
+        let info = ServerInfo {
+            endpoint: "http://a:1/".to_owned(),
+            era: Some("3.2".to_owned()),
+            version: "3.7.1".to_owned(),
+            is_leader: true,
+            members: 3,
+            db_bytes: 3 << 19,
+        };
+        let line = "http://a:1/: Clearlane, era 3.2, version 3.7.1, leader of 3 members, \
+                    store of 1.5 MiB";
+        assert_eq!(info.line(), line);
+        assert_eq!(ServerInfo { era: None, ..info }.product(), "etcd or alike");
+    }
+}

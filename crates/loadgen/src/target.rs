@@ -1,0 +1,108 @@
+//! The server that is put under load: its addresses, TLS, and the user of the requests.
+//!
+//! Connections use the addresses in turn. A server that answers is asked who it is
+//! ([`server_info`](crate::server_info)), so that a report says what it is about.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use tonic::transport::Endpoint;
+
+use crate::connection::{self, Endpoints};
+use crate::server_info::ServerInfo;
+use crate::tls::TlsFiles;
+use crate::users::{Session, User};
+use crate::{Error, Result};
+
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct Target {
+    /// The server's addresses for clients, which connections use in turn
+    #[arg(long, visible_alias = "endpoint", value_name = "ADDRESS,...", value_delimiter = ',')]
+    #[arg(default_value = "http://127.0.0.1:2379")]
+    pub endpoints: Vec<String>,
+    /// Sends all requests to the leader
+    #[arg(long)]
+    pub target_leader: bool,
+    /// The authorities that have signed the server's certificate
+    #[arg(long, value_name = "FILE")]
+    pub cacert: Option<PathBuf>,
+    /// A certificate for this client
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub cert: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// The user that makes the requests, if authentication is on
+    #[arg(long, value_name = "NAME:PASSWORD")]
+    pub user: Option<User>,
+    /// Repeats times, keys and values
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// A server that has answered.
+#[derive(Clone, Debug)]
+pub struct OpenTarget {
+    pub endpoints: Endpoints,
+    pub session: Option<Arc<Session>>,
+    pub servers: Vec<ServerInfo>,
+}
+
+impl OpenTarget {
+    /// Connects once to each server, and gets a token.
+    pub async fn open(endpoints: Endpoints, user: Option<User>) -> Result<OpenTarget> {
+        let channels = connection::open(&endpoints, endpoints.list().len() as u64).await?;
+        let session = match user {
+            Some(user) => Some(Arc::new(Session::open(channels[0].clone(), user).await?)),
+            None => None,
+        };
+        let mut servers = Vec::new();
+        for (endpoint, channel) in endpoints.list().iter().zip(channels) {
+            servers.push(ServerInfo::ask(endpoint, channel, session.as_deref()).await?);
+        }
+        Ok(OpenTarget { endpoints, session, servers })
+    }
+}
+
+impl Target {
+    pub fn endpoints(&self) -> Result<Endpoints> {
+        let pair = self.cert.as_deref().zip(self.key.as_deref());
+        let tls = TlsFiles::read(self.cacert.as_deref(), pair)?;
+        let of_channels = tls.as_ref().map(TlsFiles::of_channels);
+        let parse = |text: &String| connection::endpoint_with(text, of_channels.as_ref());
+        let endpoints = self.endpoints.iter().map(parse).collect::<Result<_>>()?;
+        let of_connections = tls.as_ref().map(TlsFiles::of_connections).transpose()?;
+        Ok(Endpoints::new(endpoints)?.with_tls(of_connections))
+    }
+
+    /// For commands that load one server, without a user.
+    pub fn endpoint(&self) -> Result<Endpoint> {
+        if self.user.is_some() {
+            let why = "this command sends its requests without a user";
+            return Err(Error::Local(format!("--user: {why}")));
+        }
+        let endpoints = self.endpoints()?;
+        match endpoints.list() {
+            [endpoint] => Ok(endpoint.clone()),
+            several => {
+                let there = several.len();
+                Err(Error::Local(format!("--endpoints: there are {there}; it must be one")))
+            }
+        }
+    }
+
+    pub async fn open(&self) -> Result<OpenTarget> {
+        let mut open = OpenTarget::open(self.endpoints()?, self.user.clone()).await?;
+        if self.target_leader {
+            let leader = open.servers.iter().position(|server| server.is_leader);
+            let leader = leader.ok_or_else(|| {
+                let asked = self.endpoints.join(", ");
+                Error::Server(format!("--target-leader: none of {asked} is the leader"))
+            })?;
+            open.endpoints = open.endpoints.only(leader);
+            open.servers = vec![open.servers.swap_remove(leader)];
+        }
+        Ok(open)
+    }
+}
