@@ -1,8 +1,9 @@
 //! Where the time of each class went, and what caused it.
 //!
 //! A span names the blocker at the beginning of a wait, which may have waited itself. So a wait for
-//! a lock is blamed on the holder at each moment, of several on the first, and if that one waits,
-//! on what it waits for. A wait for a worker is blamed on what the worker does.
+//! a lock is blamed on the holder at each moment, of several on the one that has it for most of the
+//! wait, and if that one waits, on what it waits for. A wait for a worker is blamed on what the
+//! worker does.
 //!
 //! ```text
 //!   expensive #7   ‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗ has readTx
@@ -16,6 +17,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
+use crate::span_index::{Interval, SpanIndex, SpanRow};
 use crate::timeline::{Activity, LaneKind, Span, Timeline, lane_class};
 
 /// Longer chains of waits are not followed.
@@ -80,39 +82,12 @@ pub fn blame_by_class(timeline: &Timeline) -> Vec<ClassBlame> {
     blames
 }
 
-struct SpanIndex<'a> {
-    lanes: HashMap<&'a str, SpanRow<'a>>,
-    locks: HashMap<&'a str, SpanRow<'a>>,
-}
-
-/// Spans in order of their beginnings.
-#[derive(Default)]
-struct SpanRow<'a> {
-    spans: Vec<&'a Span>,
-    /// The latest end of all spans up to this one.
-    latest_end_ns: Vec<u64>,
-}
-
-impl<'a> SpanIndex<'a> {
-    fn new(timeline: &'a Timeline) -> SpanIndex<'a> {
-        let (mut lanes, mut locks) =
-            (HashMap::<_, SpanRow<'_>>::new(), HashMap::<_, SpanRow<'_>>::new());
-        for span in &timeline.spans {
-            let row = match &span.activity {
-                Activity::Hold { resource: of } => locks.entry(of.as_str()),
-                _ => lanes.entry(span.lane.as_str()),
-            };
-            row.or_default().spans.push(span);
-        }
-        lanes.values_mut().chain(locks.values_mut()).for_each(SpanRow::sort);
-        SpanIndex { lanes, locks }
-    }
-
+impl SpanIndex<'_> {
     /// Attributes a piece of a span to causes.
     fn attribute_span(
         &self,
         span: &Span,
-        (from_ns, to_ns): (u64, u64),
+        (from_ns, to_ns): Interval,
         depth: usize,
         say: &mut dyn FnMut(Cause, u64),
     ) {
@@ -132,7 +107,9 @@ impl<'a> SpanIndex<'a> {
             Some(row) => (Some(row), true),
             None => (behind.and_then(|blocker| self.lanes.get(blocker)), false),
         };
-        for (other, piece) in pieces(row, (from_ns, to_ns), |other| other.lane != span.lane) {
+        for (other, piece) in
+            SpanRow::pieces(row, (from_ns, to_ns), |other| other.lane != span.lane)
+        {
             let ns = piece.1 - piece.0;
             match (other, is_lock, depth.checked_sub(1)) {
                 (Some(other), true, Some(depth)) => {
@@ -149,61 +126,18 @@ impl<'a> SpanIndex<'a> {
     fn attribute_hold(
         &self,
         hold: &Span,
-        interval: (u64, u64),
+        interval: Interval,
         depth: usize,
         say: &mut dyn FnMut(Cause, u64),
         held: &Cause,
     ) {
         let waits = |other: &Span| matches!(other.activity, Activity::Wait { .. });
-        for (wait, piece) in pieces(self.lanes.get(hold.lane.as_str()), interval, waits) {
+        for (wait, piece) in SpanRow::pieces(self.lanes.get(hold.lane.as_str()), interval, waits) {
             match wait {
                 Some(wait) => self.attribute_span(wait, piece, depth, say),
                 None => say(held.clone(), piece.1 - piece.0),
             }
         }
-    }
-}
-
-/// Cuts an interval at the ends of the spans of a row that count. A piece between them has no span.
-fn pieces<'a>(
-    row: Option<&SpanRow<'a>>,
-    (from_ns, to_ns): (u64, u64),
-    counts: impl Fn(&Span) -> bool,
-) -> Vec<(Option<&'a Span>, (u64, u64))> {
-    let mut pieces = Vec::new();
-    let mut known_ns = from_ns;
-    for span in row.into_iter().flat_map(|row| row.overlapping(from_ns, to_ns)) {
-        let (begin_ns, end_ns) = (span.from_ns.max(known_ns), span.to_ns.min(to_ns));
-        if !counts(span) || begin_ns >= end_ns {
-            continue;
-        }
-        if known_ns < begin_ns {
-            pieces.push((None, (known_ns, begin_ns)));
-        }
-        pieces.push((Some(span), (begin_ns, end_ns)));
-        known_ns = end_ns;
-    }
-    if known_ns < to_ns {
-        pieces.push((None, (known_ns, to_ns)));
-    }
-    pieces
-}
-
-impl<'a> SpanRow<'a> {
-    fn sort(&mut self) {
-        self.spans.sort_by_key(|span| span.from_ns);
-        let mut reached_ns = 0;
-        for span in &self.spans {
-            reached_ns = span.to_ns.max(reached_ns);
-            self.latest_end_ns.push(reached_ns);
-        }
-    }
-
-    /// The spans that overlap an interval.
-    fn overlapping(&self, from_ns: u64, to_ns: u64) -> impl Iterator<Item = &'a Span> {
-        let first = self.latest_end_ns.partition_point(|reached_ns| *reached_ns <= from_ns);
-        let spans = self.spans[first..].iter().take_while(move |span| span.from_ns < to_ns);
-        spans.copied().filter(move |span| span.to_ns > from_ns)
     }
 }
 
@@ -279,6 +213,17 @@ mod tests {
         ];
         let told = blame_lines(&Timeline { spans });
         assert_eq!(told[2], "put x1 49: readTx by list 38, batchTx by commit 11");
+    }
+
+    #[test]
+    fn of_several_holders_the_one_is_blamed_that_is_there_longest() {
+        let spans = vec![
+            span("cheap #1", LaneKind::Read, hold("readTx"), 0, 12),
+            span("list #1", LaneKind::Read, hold("readTx"), 5, 50),
+            span("put #1", LaneKind::Write, wait("readTx", "cheap #1"), 10, 50),
+        ];
+        let told = blame_lines(&Timeline { spans });
+        assert_eq!(told, ["put x1 40: readTx by list 40"]);
     }
 
     #[test]

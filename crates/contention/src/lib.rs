@@ -24,7 +24,9 @@ mod lock_metrics;
 mod events;
 mod registry;
 pub mod timeline;
+mod span_index;
 pub mod blame;
+pub mod wait_chain;
 pub mod era_colours;
 mod clock;
 

@@ -1,8 +1,10 @@
 //! A timeline: which lane did what, from when to when, and which lane blocked which.
 //!
-//! One file per recording, one line of JSON per span, in the order in which the spans ended:
+//! One file per recording: a line that says of what, then a line of JSON per span, in the order in
+//! which the spans ended:
 //!
 //! ```json
+//! {"recorded":"the model","scenario":"convoy","era":"3.2"}
 //! {"lane":"put #3","kind":"write","what":"wait","of":"readTx","behind":"list #1","from":1,"to":37}
 //! {"lane":"list #1","kind":"read","what":"hold","of":"readTx","from":0,"to":37}
 //! ```
@@ -100,6 +102,17 @@ pub fn lane_class(lane: &str) -> &str {
     }
 }
 
+/// Of what a timeline is: the first line of its file, which may be missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TimelineHeader {
+    /// `the model`, or `a server`.
+    pub recorded: String,
+    pub scenario: Option<String>,
+    pub era: Option<String>,
+    /// As `2 cores, seed 1`.
+    pub details: Option<String>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct TimelineError {
@@ -150,14 +163,70 @@ impl FromStr for Timeline {
 
     fn from_str(text: &str) -> Result<Timeline, TimelineError> {
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        let spans = lines.map(|(at, line)| {
+        let has_header = TimelineHeader::of(text)?.is_some();
+        let spans = lines.skip(usize::from(has_header)).map(|(at, line)| {
             Span::from_json(line).map_err(|why| TimelineError { line: at + 1, why })
         });
         Ok(Timeline { spans: spans.collect::<Result<_, _>>()? })
     }
 }
 
+impl TimelineHeader {
+    /// Of the text of a file; `None` if it begins with a span.
+    pub fn of(text: &str) -> Result<Option<TimelineHeader>, TimelineError> {
+        let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let Some((at, first)) = lines.next() else { return Ok(None) };
+        match serde_json::from_str::<Map<String, Value>>(first) {
+            Ok(fields) if fields.contains_key("recorded") => {
+                let header = TimelineHeader::from_fields(&fields);
+                header.map(Some).map_err(|why| TimelineError { line: at + 1, why })
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn from_fields(fields: &Map<String, Value>) -> Result<TimelineHeader, String> {
+        const KNOWN: [&str; 4] = ["recorded", "scenario", "era", "details"];
+        if let Some(name) = fields.keys().find(|name| !KNOWN.contains(&name.as_str())) {
+            return Err(format!("there is no field {name}; there are {}", KNOWN.join(", ")));
+        }
+        let text = |name: &str| match fields.get(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(_) => Err(format!("`{name}` must be a text")),
+        };
+        Ok(TimelineHeader {
+            recorded: text("recorded")?.unwrap_or_default(),
+            scenario: text("scenario")?,
+            era: text("era")?,
+            details: text("details")?,
+        })
+    }
+}
+
+impl fmt::Display for TimelineHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TimelineHeader { recorded, scenario, era, details } = self;
+        let mut json = json!({ "recorded": recorded });
+        for (name, text) in [("scenario", scenario), ("era", era), ("details", details)] {
+            if let Some(text) = text {
+                json[name] = json!(text);
+            }
+        }
+        writeln!(f, "{json}")
+    }
+}
+
 impl Span {
+    pub fn length_ns(&self) -> u64 {
+        self.to_ns - self.from_ns
+    }
+
+    /// The part of it that lies in an interval.
+    pub fn overlap_ns(&self, (from_ns, to_ns): (u64, u64)) -> u64 {
+        self.to_ns.min(to_ns).saturating_sub(self.from_ns.max(from_ns))
+    }
+
     fn to_json(&self) -> Value {
         let mut json = json!({
             "lane": self.lane,
@@ -250,6 +319,26 @@ mod tests {
         let middle = timeline.slice(30, 55);
         let ends: Vec<_> = middle.spans.iter().map(|span| (span.from_ns, span.to_ns)).collect();
         assert_eq!(ends, [(30, 50), (30, 50), (30, 50), (50, 55)]);
+    }
+
+    #[test]
+    fn a_file_may_begin_with_what_was_recorded() {
+        let header = TimelineHeader {
+            recorded: "the model".to_owned(),
+            era: Some("3.2".to_owned()),
+            ..TimelineHeader::default()
+        };
+        let text = format!("{header}{}", timeline());
+        assert_eq!(text.parse(), Ok(timeline()));
+        assert_eq!(TimelineHeader::of(&text), Ok(Some(header)));
+        assert_eq!(TimelineHeader::of(&timeline().to_string()), Ok(None));
+        for (bad, why) in [
+            (r#"{"recorded":5}"#, "line 1: `recorded` must be a text"),
+            (r#"{"recorded":"a","colour":"a"}"#, "line 1: there is no field colour; there are"),
+        ] {
+            let refused = bad.parse::<Timeline>().unwrap_err().to_string();
+            assert!(refused.contains(why), "{bad}: {refused}");
+        }
     }
 
     #[test]

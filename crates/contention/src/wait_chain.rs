@@ -1,0 +1,228 @@
+//! The chain of causes of one wait, down to the span that has no cause of its own.
+//!
+//! ```text
+//!   cheap #139     ░░░░░░░░░░░░░░   waits for readTx, behind applier
+//!   applier        ░░░░░░░░░░░░░░█  waits for readTx, behind expensive #5
+//!   expensive #5   ‗‗‗‗‗‗‗‗‗‗‗‗‗‗   has readTx
+//! ```
+//!
+//! The cause of a wait is the span that overlaps it longest: of the blocker that the wait names, or
+//! a hold of the lock. If several overlap it equally, a wait of the blocker comes first, then a
+//! hold. A holder that waits for most of that time is followed further. `model.js` of the simulator
+//! has the same rules for its page.
+
+use std::cmp::Reverse;
+
+use crate::span_index::{Interval, SpanIndex};
+use crate::timeline::{Activity, LaneKind, Span, Timeline};
+
+/// Longer chains are cut off.
+const LENGTH_MAX: usize = 9;
+/// What is shown before a chain and behind it, as a part of the chain.
+const MARGIN: f64 = 0.15;
+/// A cause that began long before the wait is shown for so many times the wait.
+const LEAD_MAX: u64 = 3;
+
+#[derive(Debug)]
+pub struct WaitChains<'a>(SpanIndex<'a>);
+
+impl<'a> WaitChains<'a> {
+    pub fn new(timeline: &'a Timeline) -> WaitChains<'a> {
+        WaitChains(SpanIndex::new(timeline))
+    }
+
+    /// The wait, its cause, the cause of that, and so on.
+    pub fn chain(&self, wait: &'a Span) -> Vec<&'a Span> {
+        let mut chain = vec![wait];
+        let mut interval = (wait.from_ns, wait.to_ns);
+        let mut last = wait;
+        while let Some(cause) = self.cause(last, interval) {
+            if chain.len() == LENGTH_MAX || chain.iter().any(|known| std::ptr::eq(*known, cause)) {
+                break;
+            }
+            interval = (interval.0.max(cause.from_ns), interval.1.min(cause.to_ns));
+            chain.push(cause);
+            last = cause;
+        }
+        chain
+    }
+
+    /// Why a span took as long as it did in an interval.
+    fn cause(&self, span: &Span, interval: Interval) -> Option<&'a Span> {
+        match &span.activity {
+            Activity::Wait { resource, blocker } => {
+                self.cause_of_wait(span, resource, blocker.as_deref(), interval)
+            }
+            Activity::Hold { .. } => {
+                let busy = self.longest(span.lane.as_str(), interval, |_| true)?;
+                let is_most = busy.overlap_ns(interval) * 2 > interval.1 - interval.0;
+                (is_wait(busy) && is_most).then_some(busy)
+            }
+            _ => None,
+        }
+    }
+
+    fn cause_of_wait(
+        &self,
+        wait: &Span,
+        resource: &str,
+        blocker: Option<&str>,
+        interval: Interval,
+    ) -> Option<&'a Span> {
+        let blocker = blocker.filter(|blocker| *blocker != wait.lane);
+        let of_blocker = |counts: fn(&Span) -> bool| self.longest(blocker?, interval, counts);
+        let holds = self.0.locks.get(resource).into_iter();
+        let holds = holds.flat_map(|row| row.overlapping(interval));
+        let hold = longest_of(holds.filter(|hold| hold.lane != wait.lane), interval);
+        let candidates = [of_blocker(is_wait), hold, of_blocker(|span| !is_wait(span))];
+        longest_of(candidates.into_iter().flatten(), interval)
+    }
+
+    /// What a lane does for the longest part of an interval.
+    fn longest(
+        &self,
+        lane: &str,
+        interval: Interval,
+        counts: impl Fn(&Span) -> bool,
+    ) -> Option<&'a Span> {
+        let spans = self.0.lanes.get(lane)?.overlapping(interval);
+        longest_of(spans.filter(|span| counts(span)), interval)
+    }
+}
+
+/// Of equals, the first.
+fn longest_of<'a>(spans: impl Iterator<Item = &'a Span>, interval: Interval) -> Option<&'a Span> {
+    let overlapping = spans.filter(|span| span.overlap_ns(interval) > 0);
+    overlapping.min_by_key(|span| Reverse(span.overlap_ns(interval)))
+}
+
+fn is_wait(span: &Span) -> bool {
+    matches!(span.activity, Activity::Wait { .. })
+}
+
+/// Whether a request waits, and for which lane is known.
+pub fn is_request_wait(span: &Span) -> bool {
+    span.kind != LaneKind::Work && matches!(span.activity, Activity::Wait { blocker: Some(_), .. })
+}
+
+/// Of a request, and of equals the first.
+pub fn longest_wait(timeline: &Timeline) -> Option<&Span> {
+    let waits = timeline.spans.iter().filter(|span| is_request_wait(span));
+    waits.min_by_key(|span| (Reverse(span.length_ns()), span.from_ns))
+}
+
+/// The part of a timeline that shows a wait with its chain.
+pub fn window(chain: &[&Span]) -> Option<(u64, u64)> {
+    let wait = chain.first()?;
+    let lead_ns = LEAD_MAX * wait.length_ns();
+    let from_ns = chain.iter().map(|span| span.from_ns).min()?;
+    let from_ns = from_ns.max(wait.from_ns.saturating_sub(lead_ns));
+    let to_ns = chain.iter().map(|span| span.to_ns).max()?.min(wait.to_ns + lead_ns);
+    let margin_ns = (MARGIN * (to_ns - from_ns) as f64) as u64;
+    Some((from_ns.saturating_sub(margin_ns), to_ns + margin_ns))
+}
+
+/// The [`window`] of the longest wait; `None` if no request waits.
+pub fn window_of_longest_wait(timeline: &Timeline) -> Option<(u64, u64)> {
+    window(&WaitChains::new(timeline).chain(longest_wait(timeline)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(lane: &str, activity: Activity, from_ns: u64, to_ns: u64) -> Span {
+        let kind = match lane.split(' ').next() {
+            Some("put") => LaneKind::Write,
+            Some("cheap" | "expensive") => LaneKind::Read,
+            _ => LaneKind::Work,
+        };
+        Span { lane: lane.to_owned(), kind, activity, from_ns, to_ns }
+    }
+
+    fn wait(resource: &str, blocker: &str) -> Activity {
+        Activity::Wait { resource: resource.to_owned(), blocker: Some(blocker.to_owned()) }
+    }
+
+    fn hold(resource: &str) -> Activity {
+        Activity::Hold { resource: resource.to_owned() }
+    }
+
+    /// The chain of the first span, by lanes and what they do.
+    fn chain(spans: Vec<Span>) -> Vec<String> {
+        let timeline = Timeline { spans };
+        let chain = WaitChains::new(&timeline).chain(&timeline.spans[0]);
+        let words = |span: &Span| match &span.activity {
+            Activity::Wait { resource, .. } => format!("{} waits for {resource}", span.lane),
+            Activity::Hold { resource } => format!("{} has {resource}", span.lane),
+            other => format!("{} {other:?}", span.lane),
+        };
+        chain.into_iter().map(words).collect()
+    }
+
+    /// The page has the same test, in `tests/compat/page`.
+    #[test]
+    fn the_cause_is_the_span_that_overlaps_the_wait_longest_and_not_the_first() {
+        let told = chain(vec![
+            span("put #44", wait("the applier", "applier"), 10, 50),
+            span("applier", Activity::Run, 8, 12),
+            span("applier", wait("readTx", "expensive #5"), 12, 49),
+            span("applier", Activity::Run, 49, 50),
+            span("expensive #5", Activity::Run, 0, 49),
+        ]);
+        assert_eq!(
+            told,
+            ["put #44 waits for the applier", "applier waits for readTx", "expensive #5 Run"]
+        );
+        // The second holder has the lock for longer than the one that the wait names.
+        let told = chain(vec![
+            span("put #1", wait("batchTx", "commit"), 10, 50),
+            span("commit", hold("batchTx"), 0, 14),
+            span("commit", Activity::Disk, 0, 14),
+            span("applier", hold("batchTx"), 14, 50),
+            span("applier", wait("readTx", "expensive #5"), 15, 49),
+            span("cheap #1", hold("readTx"), 0, 16),
+            span("expensive #5", hold("readTx"), 1, 49),
+            span("expensive #5", Activity::Run, 1, 49),
+        ]);
+        let rest = ["applier has batchTx", "applier waits for readTx", "expensive #5 has readTx"];
+        assert_eq!(told[1..], rest);
+    }
+
+    #[test]
+    fn a_queued_blocker_is_a_link_before_the_holder() {
+        let told = chain(vec![
+            span("cheap #1", wait("readTx", "applier"), 20, 50),
+            span("applier", wait("readTx", "expensive #5"), 10, 50),
+            span("expensive #5", hold("readTx"), 0, 50),
+            span("expensive #5", Activity::Run, 0, 60),
+        ]);
+        assert_eq!(told[1..], ["applier waits for readTx", "expensive #5 has readTx"]);
+    }
+
+    #[test]
+    fn a_circle_comes_to_an_end_and_an_unknown_blocker_is_none() {
+        let told = chain(vec![span("a", wait("b", "b"), 0, 10), span("b", wait("a", "a"), 0, 10)]);
+        assert_eq!(told, ["a waits for b", "b waits for a"]);
+        let unknown = Activity::Wait { resource: "gone".to_owned(), blocker: None };
+        assert_eq!(chain(vec![span("put #1", unknown, 0, 4)]).len(), 1);
+        assert_eq!(chain(vec![span("put #1", wait("gone", "gone"), 0, 4)]).len(), 1);
+    }
+
+    #[test]
+    fn the_window_has_the_longest_wait_of_a_request_with_its_chain() {
+        let spans = vec![
+            span("applier", wait("raft", "raft"), 0, 900),
+            span("put #1", wait("the log", "log"), 100, 110),
+            span("put #2", wait("readTx", "expensive #5"), 520, 580),
+            span("expensive #5", hold("readTx"), 500, 600),
+        ];
+        let timeline = Timeline { spans };
+        assert_eq!(window_of_longest_wait(&timeline), Some((485, 615)));
+        let Timeline { mut spans } = timeline;
+        // A lane that holds something all the time is not shown from its beginning.
+        spans[3] = span("expensive #5", hold("readTx"), 0, 600);
+        assert_eq!(window_of_longest_wait(&Timeline { spans }), Some((301, 639)));
+        assert_eq!(window_of_longest_wait(&Timeline::default()), None);
+    }
+}
