@@ -231,7 +231,7 @@ async fn supervise(mut running: RunningMember, mut config: Config) -> BoxError {
     let threads = Arc::clone(&running.threads);
     let stopped = wait_for_stop(running, &config).await;
     // Also of a member that has failed: that may be why.
-    timeline::write(&threads, config.timeline.as_deref());
+    timeline::write(&threads, config.member.era, config.timeline.as_deref());
     match stopped {
         Ok(kind) => end_by_signal(kind),
         Err(error) => error,
@@ -256,9 +256,10 @@ async fn wait_for_stop(
     let mut interrupt = signal(SignalKind::interrupt())?;
     let threads = Arc::clone(&running.threads);
     let mut failure = threads.failure();
+    let recording = config.timeline.as_deref();
     let kind = tokio::select! {
         Err(failure) = serve_clients(&mut running, config) => return Err(failure.into()),
-        failed = timeline::record_on_signal(&threads, config.timeline.as_deref()) => {
+        failed = timeline::record_on_signal(&threads, config.member.era, recording) => {
             return Err(failed.into());
         }
         _ = terminate.recv() => SignalKind::terminate(),

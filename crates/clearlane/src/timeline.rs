@@ -18,6 +18,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clearlane_backend::Era;
+use clearlane_contention::timeline::TimelineHeader;
 use clearlane_server::threads::ServerThreads;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::interval;
@@ -37,7 +39,11 @@ pub fn check_writable(file: &Path) -> io::Result<()> {
 }
 
 /// Returns only if SIGUSR1 cannot be handled.
-pub async fn record_on_signal(node: &Arc<ServerThreads>, file: Option<&Path>) -> io::Error {
+pub async fn record_on_signal(
+    node: &Arc<ServerThreads>,
+    era: Era,
+    file: Option<&Path>,
+) -> io::Error {
     let mut toggle = match signal(SignalKind::user_defined1()) {
         Ok(toggle) => toggle,
         Err(error) => return error,
@@ -57,7 +63,7 @@ pub async fn record_on_signal(node: &Arc<ServerThreads>, file: Option<&Path>) ->
                 true => {
                     let (node, file) = (Arc::clone(node), file.to_owned());
                     // One that panics has ended the process.
-                    let _ = tokio::task::spawn_blocking(move || write(&node, Some(&file))).await;
+                    let _ = tokio::task::spawn_blocking(move || write(&node, era, Some(&file))).await;
                 }
                 false => {
                     node.trace().start(TRACE_EVENTS_MAX);
@@ -69,10 +75,12 @@ pub async fn record_on_signal(node: &Arc<ServerThreads>, file: Option<&Path>) ->
 }
 
 /// Ends the recording, if there is one.
-pub fn write(node: &ServerThreads, file: Option<&Path>) {
+pub fn write(node: &ServerThreads, era: Era, file: Option<&Path>) {
     let Some((file, recorded)) = file.zip(node.trace().stop()) else { return };
     let beside = file.with_added_extension("new");
-    let text = recorded.timeline.to_string();
+    let (recorder, era) = ("a server".to_owned(), Some(era.to_string()));
+    let header = TimelineHeader { recorded: recorder, era, ..TimelineHeader::default() };
+    let text = format!("{header}{}", recorded.timeline);
     let (spans, forgotten, lost) =
         (recorded.timeline.spans.len(), recorded.overwritten, recorded.lost);
     let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, file));

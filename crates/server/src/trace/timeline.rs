@@ -5,12 +5,12 @@
 //! from its beginning on, also where others wait behind it.
 //!
 //! A wait is recorded with the label of the holder only. Of the tasks with this label that held the
-//! lock at that moment the first is named: it is the one that the
-//! [lock](clearlane_contention::rules) means. One that holds it until the recording ends is in no
-//! event; then the timeline has the label.
+//! lock at that moment the one is named that held it for most of the wait. One that holds it until
+//! the recording ends is in no event; then the timeline has the label.
 //!
 //! The time of a wait is taken out of the request's work, so that a lane does one thing at a time.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use clearlane_contention::timeline::{Activity, LaneKind, Span, Timeline};
@@ -147,7 +147,7 @@ impl EventIndex {
             LockEventKind::Wait { blocker } => {
                 let blocker = blocker.map(|(blocker, state)| {
                     let intervals = self.lock_intervals.get(&(lock, blocker, state));
-                    let number = intervals.and_then(|intervals| intervals.earliest_at(from_ns));
+                    let number = intervals.and_then(|intervals| intervals.longest_at(from_ns));
                     self.lane(blocker, number.unwrap_or(0)).0
                 });
                 Activity::Wait { resource, blocker }
@@ -210,9 +210,10 @@ impl Intervals {
         stays.copied().filter(move |(_, end_ns, _)| *end_ns > from_ns)
     }
 
-    /// Of the tasks there at this time, the one that came first.
-    fn earliest_at(&self, at_ns: u64) -> Option<u32> {
-        self.within(at_ns, at_ns.saturating_add(1)).next().map(|(.., number)| number)
+    /// Of the tasks there at this time, the one that stays longest; of equals, the first.
+    fn longest_at(&self, at_ns: u64) -> Option<u32> {
+        let there = self.within(at_ns, at_ns.saturating_add(1));
+        there.min_by_key(|(_, end_ns, _)| Reverse(*end_ns)).map(|(.., number)| number)
     }
 }
 
@@ -344,6 +345,18 @@ mod tests {
                 "63-64 Run"
             ]
         );
+    }
+
+    #[test]
+    fn of_several_readers_the_one_that_stays_longest_is_named() {
+        let timeline = build(&[
+            held(*RANGE, 7, 0, 12),
+            held(*RANGE, 9, 5, 90),
+            request("range", LaneKind::Read, 7, &[(0, Stage::Backend, 12)]),
+            request("long range", LaneKind::Read, 9, &[(5, Stage::Backend, 95)]),
+            waited(*APPLIER, 0, (*RANGE, BlockerState::Holding), 10, 90),
+        ]);
+        assert_eq!(lines(&timeline, "applier"), ["10-90 readTx behind long range #9"]);
     }
 
     #[test]
