@@ -21,7 +21,7 @@ CULPRIT = f"readTx, held by {LONG}"
 
 def spans_of(path):
     with open(path, encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines if line.strip()]
+        return [span for span in map(json.loads, filter(str.strip, lines)) if "lane" in span]
 
 
 def lane_class(lane):

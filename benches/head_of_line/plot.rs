@@ -7,6 +7,7 @@
 use std::fmt::Write as _;
 
 use clearlane_backend::Era;
+use clearlane_contention::era_colours::era_colour;
 
 use crate::load::{Class, Load};
 use crate::summary::{CURVE, Cell, Summary};
@@ -179,15 +180,16 @@ fn words(era: Era) -> (&'static str, &'static str) {
     }
 }
 
-/// Colours that stay apart for colour-blind readers, and a pattern of dashes for print.
+/// A colour, and a pattern of dashes for print.
 fn style(era: Era) -> (&'static str, &'static str) {
-    match era {
-        Era::V3_0 | Era::V3_1 => ("#d55e00", "2 3"),
-        Era::V3_2 => ("#e69f00", "9 3"),
-        Era::V3_4 => ("#56b4e9", "9 3 2 3"),
-        Era::V3_5 => ("#0072b2", "5 3"),
-        Era::Clearlane => ("#009e73", "none"),
-    }
+    let dashes = match era {
+        Era::V3_0 | Era::V3_1 => "2 3",
+        Era::V3_2 => "9 3",
+        Era::V3_4 => "9 3 2 3",
+        Era::V3_5 => "5 3",
+        Era::Clearlane => "none",
+    };
+    (era_colour(era.name()).map_or("#222", |(light, _)| light), dashes)
 }
 
 /// Two digits at least, in the unit that suits.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clearlane_backend::Era;
 use clearlane_benches::store::results_directory;
-use clearlane_contention::timeline::Timeline;
+use clearlane_contention::timeline::{Timeline, TimelineHeader};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
@@ -101,7 +101,12 @@ fn directory(settings: &BenchConfig) -> PathBuf {
 /// Writes what happened in a window, for `clearlane-sim show`.
 pub(crate) fn write_timeline(settings: &BenchConfig, era: Era, timeline: &Timeline) {
     let file = directory(settings).join(format!("timeline-{}.jsonl", era.name()));
-    std::fs::write(&file, timeline.to_string()).expect("the target directory is writable");
+    let header = TimelineHeader {
+        recorded: "the backend alone".to_owned(),
+        era: Some(era.to_string()),
+        ..TimelineHeader::default()
+    };
+    std::fs::write(&file, format!("{header}{timeline}")).expect("the target directory is writable");
     eprintln!("{}", file.display());
 }
 
