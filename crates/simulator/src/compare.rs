@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::results::{ClassResults, Results, Share, number};
 
 /// Latencies within this factor count as equal.
-const SAME: f64 = 1.1;
+pub(crate) const SAME: f64 = 1.1;
 
 const SHOWN: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("max", 1.0)];
 
@@ -42,8 +42,12 @@ impl<'r> Comparison<'r> {
         let widest = self.pairs().map(|(class, _)| class.name.chars().count()).max();
         let width = widest.unwrap_or(0).max(5);
         let mut table = format!(
-            "{:width$}  {:>3} {before:>11} {after:>11} {:>8}   the slowest 1 % spend their time on\n",
-            "class", "ms", "ratio"
+            "{:width$}  {:>4} {:>14} {:>14} {:>8}   the slowest 1 % spend their time on\n",
+            "class",
+            "time",
+            format!("{before} (ms)"),
+            format!("{after} (ms)"),
+            "ratio"
         );
         for (one, other) in self.pairs() {
             let blames =
@@ -53,7 +57,7 @@ impl<'r> Comparison<'r> {
                 let times = [one.latency_ms(at), other.latency_ms(at)];
                 let ratio = times[0].zip(times[1]).map(|(before, after)| before / after);
                 let line = format!(
-                    "{name:width$}  {quantile:>3} {:>11} {:>11} {:>8}   {blame}",
+                    "{name:width$}  {quantile:>4} {:>14} {:>14} {:>8}   {blame}",
                     number(times[0]),
                     number(times[1]),
                     number(ratio)
@@ -158,9 +162,14 @@ struct TimeChange {
 
 impl TimeChange {
     fn words(&self) -> String {
-        match self.name {
-            "running" | "waiting for a core" => self.name.to_owned(),
-            name => format!("waiting for {name}"),
-        }
+        wait_words(self.name)
+    }
+}
+
+/// What time was spent on.
+pub(crate) fn wait_words(name: &str) -> String {
+    match name {
+        "running" | "waiting for a core" => name.to_owned(),
+        name => format!("waiting for {name}"),
     }
 }

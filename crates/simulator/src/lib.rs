@@ -6,9 +6,9 @@
 //! sources of chance. A [`cluster`] of members, each a [`server`], takes [`requests`]; it is what
 //! all eras share, [`era`] what tells them apart, [`costs`] what things cost (kept in a
 //! [`cost_file`]; [`validation`] compares with the real server). A [`scenario`] on machines that a
-//! [`model`] describes has [`knobs`]; [`run`] runs it, [`results`] has what came of it, a
-//! [`timeline`] shows it. [`compare`] sets two eras side by side; [`shipped`] is what comes with
-//! the program. See `docs/simulator.md`.
+//! [`model`] describes has [`knobs`]; [`run`] runs it, [`results`] has what came of it,
+//! [`verdict`] in sentences, a [`timeline`] shows it, which a [`recorder`] makes. [`compare`] sets
+//! two eras side by side; [`shipped`] is what comes with the program. See `docs/simulator.md`.
 
 pub mod account;
 mod background;
@@ -26,7 +26,7 @@ pub mod lock;
 pub mod model;
 mod raft;
 mod reads;
-mod recorder;
+pub mod recorder;
 pub mod requests;
 pub mod results;
 pub mod run;
@@ -38,6 +38,7 @@ pub mod signal;
 pub mod spread;
 pub mod sim_task;
 pub mod validation;
+pub mod verdict;
 pub mod world;
 
 pub use clearlane_contention::timeline;

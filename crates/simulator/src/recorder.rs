@@ -1,4 +1,4 @@
-//! Records a timeline of a world, between two moments.
+//! Records a timeline of a world, between two moments; or finds out which two are worth it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,28 +7,40 @@ use clearlane_contention::TaskLabel;
 
 use crate::timeline::{Activity, LaneKind, Span, Timeline};
 
+/// What is recorded of a run. The same seed is the same run: what one has found, the next records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recorded {
+    #[default]
+    Nothing,
+    /// When the longest wait of a request is, and no timeline.
+    LongestWait,
+    /// From when to when, in nanoseconds.
+    Window(u64, u64),
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Lane(u32);
 
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    /// Beginning and end.
-    window: Cell<Option<(u64, u64)>>,
+    recorded: Cell<Recorded>,
+    longest_wait: Cell<Option<(u64, u64)>>,
     lanes: RefCell<Vec<(String, LaneKind)>>,
     numbers: RefCell<BTreeMap<TaskLabel, u64>>,
     spans: RefCell<Vec<Span>>,
 }
 
 impl Recorder {
-    pub(crate) fn begin(&self, from_ns: u64, to_ns: u64) {
-        self.window.set(Some((from_ns, to_ns)));
+    pub(crate) fn begin(&self, recorded: Recorded) {
+        self.recorded.set(recorded);
     }
 
     /// `None` if nothing is recorded, or the window has ended.
     pub(crate) fn lane(&self, actor: TaskLabel, kind: LaneKind, now_ns: u64) -> Option<Lane> {
-        let (_, to_ns) = self.window.get()?;
-        if now_ns >= to_ns {
-            return None;
+        match self.recorded.get() {
+            Recorded::Nothing => return None,
+            Recorded::Window(_, to_ns) if now_ns >= to_ns => return None,
+            Recorded::Window(..) | Recorded::LongestWait => {}
         }
         let mut numbers = self.numbers.borrow_mut();
         let number = numbers.entry(actor).or_default();
@@ -49,12 +61,33 @@ impl Recorder {
         from_ns: u64,
         to_ns: u64,
     ) {
-        let Some((begin_ns, end_ns)) = self.window.get() else { return };
-        let (from_ns, to_ns) = (from_ns.max(begin_ns), to_ns.min(end_ns));
-        if from_ns < to_ns {
-            let (lane, kind) = self.lanes.borrow()[lane.0 as usize].clone();
-            self.spans.borrow_mut().push(Span { lane, kind, activity: what(), from_ns, to_ns });
+        match self.recorded.get() {
+            Recorded::Nothing => {}
+            Recorded::LongestWait => self.compare(lane, what, from_ns, to_ns),
+            Recorded::Window(begin_ns, end_ns) => {
+                let (from_ns, to_ns) = (from_ns.max(begin_ns), to_ns.min(end_ns));
+                if from_ns < to_ns {
+                    let (lane, kind) = self.lanes.borrow()[lane.0 as usize].clone();
+                    let span = Span { lane, kind, activity: what(), from_ns, to_ns };
+                    self.spans.borrow_mut().push(span);
+                }
+            }
         }
+    }
+
+    /// With the longest wait so far.
+    fn compare(&self, lane: Lane, what: impl FnOnce() -> Activity, from_ns: u64, to_ns: u64) {
+        let longest = self.longest_wait.get().map_or(0, |(from_ns, to_ns)| to_ns - from_ns);
+        if to_ns - from_ns <= longest || self.lanes.borrow()[lane.0 as usize].1 == LaneKind::Work {
+            return;
+        }
+        if matches!(what(), Activity::Wait { blocker: Some(_), .. }) {
+            self.longest_wait.set(Some((from_ns, to_ns)));
+        }
+    }
+
+    pub(crate) fn longest_wait(&self) -> Option<(u64, u64)> {
+        self.longest_wait.get()
     }
 
     pub(crate) fn take(&self) -> Timeline {

@@ -34,6 +34,8 @@ pub struct Results {
     /// The largest gap between committed and applied entries.
     pub gap_max: u64,
     pub steps: u64,
+    /// From when to when; known if it was [asked for](crate::recorder::Recorded).
+    pub longest_wait: Option<(u64, u64)>,
     pub timeline: Timeline,
 }
 
@@ -119,7 +121,9 @@ impl Results {
         let mut table = format!("era {}\n", self.era);
         let widest = self.classes.iter().map(|class| class.name.chars().count()).max();
         let width = widest.unwrap_or(0).max(5);
-        let columns = ["answered", "refused"].into_iter().chain(QUANTILES.map(|(name, _)| name));
+        let counts = ["answered", "refused"].map(str::to_owned);
+        let times = QUANTILES.map(|(name, _)| format!("{name} ms"));
+        let columns = counts.into_iter().chain(times);
         let columns: String = columns.map(|column| format!(" {column:>9}")).collect();
         let why = "the slowest 1 % spend their time on";
         let _ = writeln!(table, "  {:width$}{columns}   {why}", "class");

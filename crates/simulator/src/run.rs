@@ -1,10 +1,12 @@
 //! Runs a scenario in an era, and collects the results.
 
 use std::cell::RefCell;
+use std::cmp::Reverse;
 use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
 
+use clearlane_contention::wait_chain;
 use clearlane_loadgen::Error;
 
 use crate::World;
@@ -12,12 +14,16 @@ use crate::account::TimeKind;
 use crate::cluster::Cluster;
 use crate::costs::Costs;
 use crate::model::Connect;
+use crate::recorder::Recorded;
 use crate::results::{ClassResults, LockResults, Results};
 use crate::scenario::{Class, Scenario};
 use crate::server::Build;
 
 /// How long a run waits for responses after the last request was due.
 const DRAIN: Duration = Duration::from_secs(30);
+
+/// So many times the longest wait is recorded before it and behind it, to find its causes.
+const AROUND_MAX: u64 = 4;
 
 /// Bound on the time of a request without others; longer ones count as this.
 const ALONE_NS: u64 = 60_000_000_000;
@@ -50,12 +56,39 @@ pub fn run_each(runs: &[(&Scenario, &Build)]) -> Vec<Result<Results, RunError>> 
     })
 }
 
+/// As [`run_each`], with timelines of all runs in the window around the longest wait of a request
+/// in any of them: they are run twice. Without such a wait there is no timeline.
+pub fn run_each_and_record(runs: &[(&Scenario, &Build)]) -> Vec<Result<Results, RunError>> {
+    let with = |recorded| {
+        let own = runs.iter().map(|(scenario, build)| {
+            (Scenario { recorded, ..Scenario::clone(scenario) }, Build::clone(build))
+        });
+        let own: Vec<(Scenario, Build)> = own.collect();
+        run_each(&own.iter().map(|(scenario, build)| (scenario, build)).collect::<Vec<_>>())
+    };
+    let found = with(Recorded::LongestWait);
+    let waits = found.iter().enumerate().filter_map(|(place, results)| {
+        let (from_ns, to_ns) = results.as_ref().ok()?.longest_wait?;
+        Some((place, from_ns, to_ns))
+    });
+    let longest = waits.min_by_key(|(_, from_ns, to_ns)| (Reverse(to_ns - from_ns), *from_ns));
+    let Some((place, from_ns, to_ns)) = longest else { return found };
+    let around_ns = AROUND_MAX * (to_ns - from_ns);
+    let around = (from_ns.saturating_sub(around_ns), to_ns + around_ns);
+    let mut recorded = with(Recorded::Window(around.0, around.1));
+    let timeline = recorded[place].as_ref().map(|results| &results.timeline);
+    let window = timeline.ok().and_then(wait_chain::window_of_longest_wait);
+    let (from_ns, to_ns) = window.unwrap_or(around);
+    for results in recorded.iter_mut().flatten() {
+        results.timeline = results.timeline.slice(from_ns, to_ns);
+    }
+    recorded
+}
+
 pub fn run(scenario: &Scenario, build: &Build) -> Result<Results, RunError> {
     check(scenario, build)?;
     let world = World::new();
-    if let Some((from_ns, to_ns)) = scenario.recorded {
-        world.recorder().begin(from_ns, to_ns);
-    }
+    world.recorder().begin(scenario.recorded);
     let cluster = Cluster::start(&world, scenario, build);
     let window_ns = scenario.workload.seconds * 1_000_000_000;
     let mut classes = Vec::new();
@@ -79,6 +112,7 @@ pub fn run(scenario: &Scenario, build: &Build) -> Result<Results, RunError> {
         cores_used: used_ns as f64 / window_ns as f64,
         gap_max: cluster.members.iter().map(|member| member.gap_max.get()).max().unwrap_or(0),
         steps: world.steps(),
+        longest_wait: world.recorder().longest_wait(),
         timeline: world.recorder().take(),
     };
     world.end();

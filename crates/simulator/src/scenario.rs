@@ -14,6 +14,7 @@ use toml::{Table, Value};
 use crate::Rng;
 use crate::knobs::wrong;
 use crate::model::{Connect, Model};
+use crate::recorder::Recorded;
 use crate::requests::{Range, Request, Write};
 use crate::spread::{P99_MAX, Spread};
 
@@ -27,8 +28,7 @@ pub struct Scenario {
     pub cores: usize,
     /// Determines when requests are due, and their sizes.
     pub seed: u64,
-    /// Beginning and end of the recorded timeline, in nanoseconds.
-    pub recorded: Option<(u64, u64)>,
+    pub recorded: Recorded,
     pub model: Model,
 }
 
@@ -39,7 +39,7 @@ impl Scenario {
             workload: Workload::parse(text)?,
             cores: 2,
             seed: 1,
-            recorded: None,
+            recorded: Recorded::Nothing,
             model: Model::default(),
         };
         let file: Table = text.parse().expect("it was read as a workload");

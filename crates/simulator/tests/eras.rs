@@ -4,11 +4,12 @@
 
 use clearlane_simulator::costs::Costs;
 use clearlane_simulator::era::Era;
+use clearlane_simulator::recorder::Recorded;
 use clearlane_simulator::results::Results;
 use clearlane_simulator::run::run;
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
-use clearlane_simulator::show::{svg, terminal};
+use clearlane_simulator::show::{Recording, svg, terminal};
 use clearlane_simulator::spread::Spread;
 use clearlane_simulator::timeline::{Activity, Timeline};
 
@@ -163,7 +164,7 @@ fn eras_have_the_names_of_the_flag() {
 #[test]
 fn a_timeline_shows_blockers() {
     let mut scenario = Scenario::parse(HEAD_OF_LINE).unwrap();
-    scenario.recorded = Some((6_675_000_000, 6_735_000_000));
+    scenario.recorded = Recorded::Window(6_675_000_000, 6_735_000_000);
     let timeline = results(&scenario, Era::V3_2).timeline;
     let waits_behind = |lane: &str, front: &str| {
         timeline.spans.iter().any(|span| match &span.activity {
@@ -176,7 +177,8 @@ fn a_timeline_shows_blockers() {
     assert!(waits_behind("commit", "expensive") && waits_behind("cheap", "commit"), "{timeline}");
     assert_eq!(timeline.to_string().parse::<Timeline>().unwrap(), timeline);
     let style = terminal::Style { width: 90, lanes_max: 20, has_colours: false };
-    let picture = terminal::draw(&timeline, style);
+    let recording = |timeline| Recording { timeline, ..Recording::default() };
+    let picture = terminal::draw(&recording(timeline), style);
     let line = |lane: &str| picture.lines().find(|line| line.starts_with(lane)).unwrap();
     assert!(
         line("expensive").contains("████████") && line("commit").contains("░░░░≈"),
@@ -184,7 +186,7 @@ fn a_timeline_shows_blockers() {
     );
     let ours = results(&scenario, Era::Clearlane).timeline;
     assert!(
-        !terminal::draw(&ours, style).lines().any(|line| line.contains("░░")),
+        !terminal::draw(&recording(ours), style).lines().any(|line| line.contains("░░")),
         "no request waits"
     );
 }
@@ -192,10 +194,10 @@ fn a_timeline_shows_blockers() {
 #[test]
 fn a_picture_closes_what_it_opens() {
     let mut scenario = Scenario::parse(HEAD_OF_LINE).unwrap();
-    scenario.recorded = Some((6_675_000_000, 6_735_000_000));
+    scenario.recorded = Recorded::Window(6_675_000_000, 6_735_000_000);
     let timeline = results(&scenario, Era::V3_2).timeline;
-    let picture = svg::draw(&timeline);
-    for tag in ["svg", "title", "text", "defs", "pattern"] {
+    let picture = svg::draw(&Recording { timeline, ..Recording::default() });
+    for tag in ["svg", "title", "text", "defs", "pattern", "marker", "tspan"] {
         let count = |text: String| picture.matches(&text).count();
         assert_eq!(count(format!("<{tag}")), count(format!("</{tag}>")), "{tag}");
     }

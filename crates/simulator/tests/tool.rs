@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use clearlane_simulator::era::Era;
 use clearlane_simulator::knobs::KNOBS;
 use clearlane_simulator::shipped::Shipped;
+use clearlane_simulator::show::{Recording, sentence};
 use serde_json::Value;
 
 fn tool(line: &str) -> Output {
@@ -46,7 +47,12 @@ fn scenario(directory: &tempfile::TempDir, text: &str) -> String {
 fn a_run_has_a_table_for_each_era_or_says_the_same_in_json() {
     let line = "run head-of-line --era 3.2,clearlane --seconds 5 --seed 3 --cores 4";
     let tables = said(line);
-    assert_eq!(tables.matches("\nera ").count() + usize::from(tables.starts_with("era ")), 2);
+    let heading = "scenario head-of-line: 4 cores, seed 3, 5 s of requests\n\nera 3.2\n";
+    assert!(tables.starts_with(heading) && tables.matches("\nera ").count() == 2, "{tables}");
+    assert!(tables.contains(" p99.9 ms    max ms   the slowest"), "{tables}");
+    let verdict = tables.lines().find(|line| line.starts_with("cheap: ")).unwrap();
+    let words = ["p99 is lowest in clearlane, ", "highest in 3.2, ", "which expensive holds."];
+    assert!(words.iter().all(|words| verdict.contains(words)), "{verdict}");
     assert!(tables.contains("era 3.2\n") && tables.contains("era clearlane\n"), "{tables}");
     let all = json(&format!("{line} --json"));
     let cheap = &all[0]["classes"][1];
@@ -61,17 +67,44 @@ fn a_run_has_a_table_for_each_era_or_says_the_same_in_json() {
 }
 
 #[test]
-fn of_several_eras_the_first_is_recorded() {
+fn each_era_has_a_file_of_the_longest_wait() {
     let directory = tempfile::tempdir().unwrap();
-    let recorded = |eras: &str| {
-        let file = directory.path().join(eras);
-        let file = file.to_str().unwrap();
-        said(&format!("run head-of-line --seconds 2 --era {eras} --timeline {file}"));
-        fs::read_to_string(file).unwrap()
-    };
-    let first = recorded("3.2");
-    assert_eq!(recorded("3.2,clearlane"), first);
-    assert_ne!(recorded("clearlane,3.2"), first);
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let line = "run head-of-line --seconds 5 --cores 4 --era";
+    let words = said(&format!("{line} 3.2,clearlane --timeline {}", path("two.jsonl")));
+    let recorded = ["two-3.2.jsonl", "two-clearlane.jsonl"].map(|name| {
+        let text = fs::read_to_string(path(name)).unwrap();
+        Recording::parse(name, &text).unwrap()
+    });
+    let [old, ours] = &recorded;
+    assert_eq!((old.title().as_str(), ours.title().as_str()), ("era 3.2", "era clearlane"));
+    assert_eq!(old.about(), "scenario head-of-line, the model, 4 cores, seed 1");
+    let chain = old.longest_chain();
+    let end = chain.last().unwrap();
+    assert!(end.lane.starts_with("expensive #"), "{}", sentence(&chain));
+    assert!(words.contains(&format!("two-3.2.jsonl: {}\n", sentence(&chain))), "{words}");
+    // One window for all, with the whole wait.
+    let (from_ns, to_ns) = old.timeline.bounds().unwrap();
+    assert!(from_ns < chain[0].from_ns && chain[0].to_ns < to_ns && to_ns - from_ns < 400_000_000);
+    let (own_from_ns, own_to_ns) = ours.timeline.bounds().unwrap();
+    assert!(own_from_ns < to_ns && from_ns < own_to_ns);
+    said(&format!("{line} 3.2 --timeline {}", path("one.jsonl")));
+    let [one, two] =
+        ["one.jsonl", "two-3.2.jsonl"].map(|name| fs::read_to_string(path(name)).unwrap());
+    assert_eq!(one, two);
+    let picture = said(&format!("show {} --as svg", path("one.jsonl")));
+    assert!(picture.contains(&sentence(&chain)[..40]) && picture.contains("class=\"chain\""));
+}
+
+#[test]
+fn a_part_is_recorded_that_was_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("part");
+    let line = "run head-of-line --seconds 2 --era 3.2 --from 700 --for 100";
+    said(&format!("{line} --timeline {}", file.display()));
+    let recording = Recording::parse("part", &fs::read_to_string(&file).unwrap()).unwrap();
+    let (from_ns, to_ns) = recording.timeline.bounds().unwrap();
+    assert!(from_ns >= 700_000_000 && to_ns <= 800_000_000);
 }
 
 /// `docs/head-of-line.md` has the commands.
@@ -89,7 +122,7 @@ fn the_picture_in_the_docs_is_what_the_model_draws() {
         ));
         file
     });
-    let picture = said(&format!("show {} --as chain", recorded.join(" ")));
+    let picture = said(&format!("show {} --from 4679 --for 50 --as chain", recorded.join(" ")));
     let shown = fs::read_to_string(format!("{root}/docs/images/convoy.svg")).unwrap();
     assert!(picture == shown, "draw docs/images/convoy.svg anew, as docs/head-of-line.md says");
 }
@@ -144,10 +177,13 @@ fn a_comparison_says_what_was_removed() {
     assert_eq!(json["classes"][2]["sentence"].as_str(), Some(sentence));
     assert!(json["classes"][2]["ratio"]["p99"].as_f64().unwrap() > 1.5, "{json}");
     assert_eq!(said(line), text, "the same seed is the same run");
-    let head =
-        "class       ms         3.2   clearlane    ratio   the slowest 1 % spend their time on";
-    assert_eq!(text.lines().next(), Some(head));
-    let rows = text.lines().skip(1).take(9).map(|row| row.trim_start_matches(char::is_alphabetic));
+    let head = [
+        "scenario head-of-line: 4 cores, seed 1, 10 s of requests",
+        "",
+        "class      time       3.2 (ms) clearlane (ms)    ratio   the slowest 1 % spend their time on",
+    ];
+    assert_eq!(text.lines().take(3).collect::<Vec<_>>(), head);
+    let rows = text.lines().skip(3).take(9).map(|row| row.trim_start_matches(char::is_alphabetic));
     let rows: Vec<_> = rows.map(|row| row.split_whitespace().next().unwrap()).collect();
     assert_eq!(rows, ["p50", "p99", "max"].repeat(3));
     let back = said("compare head-of-line --era clearlane,3.2 --seconds 10 --cores 4");

@@ -8,11 +8,14 @@
 //! ```
 //!
 //! Workers have no bar. What waits for a worker waits for the write that came to it before, or if
-//! there is none, for what the worker waits for.
+//! there is none, for the next request in the [chain of its
+//! causes](clearlane_contention::wait_chain).
 
 use std::fmt::Write as _;
 
-use super::escaped;
+use clearlane_contention::wait_chain::WaitChains;
+
+use super::{Recording, about_all, escaped};
 use crate::timeline::{Activity, LaneKind, Span, Timeline, lane_class};
 
 const WIDTH: f64 = 800.0;
@@ -20,7 +23,7 @@ const LEFT: f64 = 150.0;
 const RIGHT: f64 = 15.0;
 const ROW: f64 = 28.0;
 const BAR: f64 = 18.0;
-const TITLE: f64 = 40.0;
+const TITLE: f64 = 56.0;
 const HEADING: f64 = 28.0;
 const GAP: f64 = 12.0;
 /// Of a letter, on average.
@@ -29,8 +32,6 @@ const LETTER: f64 = 6.1;
 const LANES_MAX: usize = 10;
 /// Shorter waits, as a part of the whole picture, are left out.
 const LEAST: f64 = 0.02;
-/// Longer chains of workers are not followed.
-const DEPTH_MAX: usize = 8;
 const RED: &str = "#a3281f";
 const PINK: &str = "#fbe6e3";
 const GREY: &str = "#666";
@@ -39,6 +40,8 @@ const GREY: &str = "#666";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason<'a> {
     HasLock(&'a str),
+    /// It waits for the same lock.
+    IsQueued(&'a str),
     ComesFirst,
 }
 
@@ -49,13 +52,15 @@ struct Cause<'a> {
 }
 
 /// One below the other, with titles. Requests are those of the first.
-pub fn draw(timelines: &[(&str, &Timeline)]) -> String {
-    let bounds: Vec<(u64, u64)> = timelines.iter().filter_map(|(_, it)| it.bounds()).collect();
+pub fn draw(recordings: &[Recording]) -> String {
+    let bounds = recordings.iter().filter_map(|recording| recording.timeline.bounds());
+    let bounds: Vec<(u64, u64)> = bounds.collect();
     let from_ns = bounds.iter().map(|(from_ns, _)| *from_ns).min().unwrap_or(0);
     let to_ns = bounds.iter().map(|(_, to_ns)| *to_ns).max().unwrap_or(0).max(from_ns + 1);
-    let lanes = timelines.first().map_or(Vec::new(), |(_, first)| Chains(first).lanes());
+    let first = recordings.first().map(|first| Chains::new(&first.timeline));
+    let lanes = first.as_ref().map_or(Vec::new(), Chains::lanes);
     let section_height = HEADING + ROW * lanes.len() as f64 + GAP;
-    let foot = TITLE + section_height * timelines.len() as f64;
+    let foot = TITLE + section_height * recordings.len() as f64;
     let scale = Scale { from_ns, to_ns };
     let height = foot + 48.0;
     let mut picture = format!(
@@ -65,12 +70,14 @@ pub fn draw(timelines: &[(&str, &Timeline)]) -> String {
          <path d='M0,0 L6,3 L0,6 z' fill='{RED}'/></marker></defs>\n\
          <rect width='100%' height='100%' fill='#fff'/>\n\
          <text x='12' y='26' font-size='17' font-weight='bold'>\
-         Which request waits for which</text>\n",
+         Which request waits for which</text>\n\
+         <text x='12' y='44' fill='{GREY}'>{}</text>\n",
+        escaped(&about_all(recordings)),
     );
     scale.axis(&mut picture, TITLE, foot);
-    for (index, (title, timeline)) in timelines.iter().enumerate() {
+    for (index, recording) in recordings.iter().enumerate() {
         let top = TITLE + section_height * index as f64;
-        section(&mut picture, title, &Chains(timeline), &lanes, top, scale);
+        section(&mut picture, recording, &lanes, top, scale);
     }
     legend(&mut picture, foot + 40.0);
     picture + "</svg>\n"
@@ -114,12 +121,12 @@ impl Scale {
 
 fn section(
     picture: &mut String,
-    title: &str,
-    chains: &Chains<'_>,
+    recording: &Recording,
     lanes: &[(&str, LaneKind)],
     top: f64,
     scale: Scale,
 ) {
+    let chains = Chains::new(&recording.timeline);
     let row_of = |lane: &str| lanes.iter().position(|(other, _)| *other == lane);
     let y_of = |row: usize| top + HEADING + ROW * row as f64;
     let mut arrows = String::new();
@@ -131,7 +138,7 @@ fn section(
             .filter(|(wait, _)| scale.shows(wait.to_ns - wait.from_ns))
             .collect();
         waiting += usize::from(!waits.is_empty());
-        lane_row(&mut rows, chains, (lane, *kind), &waits, y_of(row), scale);
+        lane_row(&mut rows, &chains, (lane, *kind), &waits, y_of(row), scale);
         for (wait, cause) in waits {
             waited_ns += wait.to_ns - wait.from_ns;
             let Some(holder) = row_of(cause.lane) else { continue };
@@ -152,12 +159,18 @@ fn section(
         1 => format!("1 request waits for another, {}", time(waited_ns)),
         _ => format!("{waiting} requests wait for others, {} in all", time(waited_ns)),
     };
+    let mut left = 12.0;
+    if let Some((light, _)) = recording.colours() {
+        let y = top + 6.0;
+        let _ = writeln!(picture, "<rect x='12' y='{y:.1}' width='5' height='15' fill='{light}'/>");
+        left += 11.0;
+    }
     let _ = writeln!(
         picture,
-        "<text x='12' y='{:.1}' font-size='14'>\
+        "<text x='{left}' y='{:.1}' font-size='14'>\
          <tspan font-weight='bold'>{}</tspan>: {sentence}</text>",
         top + 18.0,
-        escaped(&title.replace('-', " ")),
+        escaped(&recording.title()),
     );
     picture.push_str(&rows);
     picture.push_str(&arrows);
@@ -193,6 +206,7 @@ fn lane_row(
         let holder = label(cause.lane, chains.kind(cause.lane));
         let reason = match (cause.reason, kind) {
             (Reason::HasLock(lock), _) => format!("{holder} has the lock {lock}"),
+            (Reason::IsQueued(lock), _) => format!("{holder} waits for the lock {lock} before it"),
             (Reason::ComesFirst, LaneKind::Read) => format!("it must see {holder}"),
             (Reason::ComesFirst, _) => format!("{holder} comes first"),
         };
@@ -275,11 +289,18 @@ fn time(ns: u64) -> String {
     if ms < 9.95 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") }
 }
 
-struct Chains<'a>(&'a Timeline);
+struct Chains<'a> {
+    timeline: &'a Timeline,
+    causes: WaitChains<'a>,
+}
 
 impl<'a> Chains<'a> {
+    fn new(timeline: &'a Timeline) -> Chains<'a> {
+        Chains { timeline, causes: WaitChains::new(timeline) }
+    }
+
     fn kind(&self, lane: &str) -> LaneKind {
-        let span = self.0.spans.iter().find(|span| span.lane == lane);
+        let span = self.timeline.spans.iter().find(|span| span.lane == lane);
         span.map_or(LaneKind::Work, |span| span.kind)
     }
 
@@ -288,12 +309,12 @@ impl<'a> Chains<'a> {
     }
 
     fn spans_of(&self, lane: &str) -> impl Iterator<Item = &'a Span> {
-        self.0.spans.iter().filter(move |span| span.lane == lane)
+        self.timeline.spans.iter().filter(move |span| span.lane == lane)
     }
 
     /// The requests: first what does not wait and is waited for, then writes, then reads.
     fn lanes(&self) -> Vec<(&'a str, LaneKind)> {
-        let lanes = self.0.lanes().into_iter().filter(|(_, kind)| *kind != LaneKind::Work);
+        let lanes = self.timeline.lanes().into_iter().filter(|(_, kind)| *kind != LaneKind::Work);
         let mut lanes: Vec<_> = lanes.take(LANES_MAX).collect();
         lanes.sort_by_key(|(lane, kind)| match self.blocking_hold(lane) {
             Some(_) if self.waits_of(lane).next().is_none() => 0,
@@ -311,35 +332,53 @@ impl<'a> Chains<'a> {
 
     /// The waits of a request for other requests.
     fn waits_of(&self, lane: &str) -> impl Iterator<Item = (&'a Span, Cause<'a>)> {
-        self.spans_of(lane).filter_map(|span| Some((span, self.cause(span, lane, DEPTH_MAX)?)))
+        self.spans_of(lane).filter_map(|span| Some((span, self.cause(span, lane)?)))
     }
 
-    /// What a wait of `waiter`, or of a worker for it, is for.
-    fn cause(&self, wait: &'a Span, waiter: &str, depth: usize) -> Option<Cause<'a>> {
-        let Activity::Wait { resource, blocker: Some(blocker) } = &wait.activity else {
-            return None;
-        };
-        if self.is_request(blocker) {
-            let reason = Reason::HasLock(resource);
-            return (blocker != waiter).then_some(Cause { lane: blocker, reason });
+    /// The request that `waiter` waits for.
+    fn cause(&self, wait: &'a Span, waiter: &str) -> Option<Cause<'a>> {
+        let chain = self.causes.chain(wait);
+        let mut wanted = None;
+        for (place, link) in chain.iter().enumerate() {
+            if let Activity::Wait { resource, blocker } = &link.activity {
+                wanted = Some((resource.as_str(), blocker.as_deref()));
+            }
+            let (resource, blocker) = wanted?;
+            let worker = blocker.filter(|blocker| super::waits(link) && !self.is_request(blocker));
+            if let Some(first) = worker.and_then(|worker| self.came_before(link, worker, waiter)) {
+                return Some(Cause { lane: first, reason: Reason::ComesFirst });
+            }
+            let Some(next) = chain.get(place + 1) else {
+                // Of this one nothing was recorded.
+                let blocker = blocker.filter(|_| super::waits(link));
+                let request = blocker.filter(|it| *it != waiter && self.is_request(it))?;
+                return Some(Cause { lane: request, reason: Reason::HasLock(resource) });
+            };
+            if next.lane != waiter && self.is_request(&next.lane) {
+                let is_queued = matches!(
+                    &next.activity, Activity::Wait { resource: same, .. } if same == resource
+                );
+                let reason = match is_queued {
+                    true => Reason::IsQueued(resource),
+                    false => Reason::HasLock(resource),
+                };
+                return Some(Cause { lane: &next.lane, reason });
+            }
         }
-        let came_before = |other: &&Span| {
+        None
+    }
+
+    /// The last write that waited for a worker when another request began to.
+    fn came_before(&self, wait: &Span, worker: &str, waiter: &str) -> Option<&'a str> {
+        let is_before = |other: &&Span| {
             let is_queued = matches!(
-                &other.activity, Activity::Wait { blocker: Some(worker), .. } if worker == blocker
+                &other.activity, Activity::Wait { blocker: Some(its), .. } if its == worker
             );
-            let is_before = other.from_ns <= wait.from_ns && other.to_ns > wait.from_ns;
-            is_queued && is_before && other.kind == LaneKind::Write && other.lane != waiter
+            let is_there = other.from_ns <= wait.from_ns && other.to_ns > wait.from_ns;
+            is_queued && is_there && other.kind == LaneKind::Write && other.lane != waiter
         };
-        if let Some(other) = self.0.spans.iter().filter(came_before).max_by_key(|it| it.from_ns) {
-            return Some(Cause { lane: &other.lane, reason: Reason::ComesFirst });
-        }
-        let overlap = |other: &Span| {
-            other.to_ns.min(wait.to_ns).saturating_sub(other.from_ns.max(wait.from_ns))
-        };
-        let waits =
-            self.spans_of(blocker).filter(|other| super::waits(other) && overlap(other) > 0);
-        let longest = waits.max_by_key(|other| overlap(other))?;
-        self.cause(longest, waiter, depth.checked_sub(1)?)
+        let before = self.timeline.spans.iter().filter(is_before);
+        before.max_by_key(|other| other.from_ns).map(|other| other.lane.as_str())
     }
 
     fn has_lock(&self, lane: &str) -> bool {
@@ -349,7 +388,7 @@ impl<'a> Chains<'a> {
     /// The lock that a request has while another waits for it, and for how long it has it.
     fn blocking_hold(&self, lane: &str) -> Option<(&'a str, u64)> {
         let is_wanted = |lock: &str| {
-            self.0.spans.iter().any(|span| {
+            self.timeline.spans.iter().any(|span| {
                 matches!(
                     &span.activity,
                     Activity::Wait { resource, blocker: Some(holder) }
@@ -405,7 +444,7 @@ mod tests {
     #[test]
     fn a_wait_for_a_worker_is_for_what_the_worker_waits_for_or_does_first() {
         let timeline = convoy();
-        let chains = Chains(&timeline);
+        let chains = Chains::new(&timeline);
         let causes = |lane| chains.waits_of(lane).map(|(_, cause)| cause).collect::<Vec<_>>();
         let behind = |lane| Cause { lane, reason: Reason::ComesFirst };
         let of_lock = Cause { lane: "expensive #1", reason: Reason::HasLock("readTx") };
@@ -424,7 +463,8 @@ mod tests {
             span("b", wait("a", "a"), 0, 9),
             span("put #1", wait("a", "a"), 0, 9),
         ];
-        assert_eq!(Chains(&Timeline { spans }).waits_of("put #1").count(), 0);
+        let timeline = Timeline { spans };
+        assert_eq!(Chains::new(&timeline).waits_of("put #1").count(), 0);
     }
 
     #[test]
@@ -432,7 +472,12 @@ mod tests {
         let convoy = convoy();
         let calm = convoy.spans.iter().filter(|span| span.activity == Activity::Run).cloned();
         let calm = Timeline { spans: calm.collect() };
-        let picture = draw(&[("era-3.2", &convoy), ("<ours>", &calm)]);
+        let named = |name: &str, timeline| Recording {
+            name: name.to_owned(),
+            timeline,
+            ..Recording::default()
+        };
+        let picture = draw(&[named("era-3.2", convoy), named("<ours>", calm)]);
         assert_eq!(picture.matches("marker-end").count(), 3);
         for words in [
             ">era 3.2</tspan>: 3 requests wait for others, 211 ms in all<",
@@ -446,6 +491,6 @@ mod tests {
         ] {
             assert!(picture.contains(words), "{words}: {picture}");
         }
-        assert!(draw(&[("nothing", &Timeline::default())]).ends_with("</svg>\n"));
+        assert!(draw(&[Recording::default()]).ends_with("</svg>\n"));
     }
 }

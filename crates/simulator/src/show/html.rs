@@ -1,8 +1,8 @@
 //! A timeline as a page that opens in any browser on its own: no network, nothing to install.
 //!
 //! A script draws the visible part of the timelines on a canvas (`page/model.js` finds it,
-//! `page/paint.js` draws it). The blame of each class and the longest waits are tables, written
-//! here. Spans are rows of numbers that point into a table of names:
+//! `page/paint.js` draws it), and begins at the longest wait of a request. The blame of each class
+//! and the longest waits are tables, written here. Spans are rows of numbers, which point to names:
 //!
 //! ```text
 //!   names   ["put #3", "readTx", "list #1"]
@@ -20,9 +20,10 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::blame::cause_words;
-use super::{escaped, time, words};
+use super::{Recording, about_all, escaped, sentence, time};
 use crate::timeline::{Activity, Timeline, lane_class};
 use clearlane_contention::blame::{self, Cause, ClassBlame};
+use clearlane_contention::wait_chain::{WaitChains, is_request_wait};
 
 const STYLE: &str = include_str!("page/page.css");
 const BODY: &str = include_str!("page/page.html");
@@ -36,21 +37,22 @@ const SCRIPTS: [&str; 4] = [
 /// Number of the longest waits that are listed.
 const WAITS_MAX: usize = 12;
 
-pub fn page(timelines: &[(&str, &Timeline)]) -> String {
-    let titles: Vec<&str> = timelines.iter().map(|(title, _)| *title).collect();
+pub fn page(recordings: &[Recording]) -> String {
+    let titles: Vec<String> = recordings.iter().map(Recording::title).collect();
     let mut tables = String::new();
-    for (number, (title, timeline)) in timelines.iter().enumerate() {
-        let _ = write!(tables, "<section><h2>{}</h2>", escaped(title));
-        blame_table(&mut tables, &blame::blame_by_class(timeline));
-        waits_table(&mut tables, number, timeline);
+    for (number, recording) in recordings.iter().enumerate() {
+        let _ = write!(tables, "<section><h2>{}</h2>", escaped(&recording.title()));
+        blame_table(&mut tables, &blame::blame_by_class(&recording.timeline));
+        waits_table(&mut tables, number, &recording.timeline);
         tables += "</section>\n";
     }
-    let (panels, has_one_clock) = panels(timelines);
+    let (panels, has_one_clock) = panels(recordings);
     let data = json!({ "panels": panels, "hasOneClock": has_one_clock });
     // The data must not end its `script` element.
     let data = data.to_string().replace('<', "\\u003c");
     let parts = [
         ("TITLE", escaped(&titles.join(" and "))),
+        ("ABOUT", escaped(&about_all(recordings))),
         ("STYLE", STYLE.to_owned()),
         ("TABLES", tables),
         ("DATA", data),
@@ -73,21 +75,22 @@ fn filled(page: &str, parts: &[(&str, String)]) -> String {
 }
 
 /// The timelines as numbers and names, and whether they are shown at their own times.
-fn panels(timelines: &[(&str, &Timeline)]) -> (Vec<Value>, bool) {
-    let bounds: Vec<(u64, u64)> = timelines.iter().filter_map(|(_, it)| it.bounds()).collect();
+fn panels(recordings: &[Recording]) -> (Vec<Value>, bool) {
+    let bounds = recordings.iter().filter_map(|recording| recording.timeline.bounds());
+    let bounds: Vec<(u64, u64)> = bounds.collect();
     let latest_begin = bounds.iter().map(|(from, _)| *from).max().unwrap_or(0);
     let first_begin = bounds.iter().map(|(from, _)| *from).min().unwrap_or(0);
     let first_end = bounds.iter().map(|(_, to)| *to).min().unwrap_or(0);
     let has_one_clock = latest_begin < first_end || bounds.len() < 2;
-    let panels = timelines.iter().map(|(title, timeline)| {
-        let own = timeline.bounds().map_or(0, |(from, _)| from);
-        let zero_ns = if has_one_clock { first_begin } else { own };
-        panel(title, timeline, zero_ns)
+    let panels = recordings.iter().map(|recording| {
+        let own = recording.timeline.bounds().map_or(0, |(from, _)| from);
+        panel(recording, if has_one_clock { first_begin } else { own })
     });
     (panels.collect(), has_one_clock)
 }
 
-fn panel(title: &str, timeline: &Timeline, zero_ns: u64) -> Value {
+fn panel(recording: &Recording, zero_ns: u64) -> Value {
+    let timeline = &recording.timeline;
     let mut names = Names::default();
     let lanes: Vec<Value> = timeline
         .lanes()
@@ -113,7 +116,8 @@ fn panel(title: &str, timeline: &Timeline, zero_ns: u64) -> Value {
         spans.extend([names.number(&span.lane), what, of, behind, begin, took]);
     }
     json!({
-        "title": title, "zero": zero_ns, "names": names.all, "lanes": lanes, "spans": spans,
+        "title": recording.title(), "about": recording.about(), "colours": recording.colours(),
+        "zero": zero_ns, "names": names.all, "lanes": lanes, "spans": spans,
     })
 }
 
@@ -170,25 +174,27 @@ fn blame_table(out: &mut String, blames: &[ClassBlame]) {
     *out += "</table>\n";
 }
 
-/// The longest waits as a table, for readers without a pointer.
+/// The longest waits of requests as a table, for readers without a pointer.
 fn waits_table(out: &mut String, panel: usize, timeline: &Timeline) {
-    let mut waits: Vec<_> =
-        timeline.spans.iter().enumerate().filter(|(_, span)| super::waits(span)).collect();
-    waits.sort_by_key(|(_, span)| Reverse(span.to_ns - span.from_ns));
+    let waits = timeline.spans.iter().enumerate().filter(|(_, span)| is_request_wait(span));
+    let mut waits: Vec<_> = waits.collect();
+    waits.sort_by_key(|(_, span)| (Reverse(span.length_ns()), span.from_ns));
     if waits.is_empty() {
-        *out += "<p>There are no waits.</p>\n";
+        *out += "<p>No request waits for another.</p>\n";
         return;
     }
-    *out += "<table class=longest><caption>The longest waits</caption><thead><tr>\
-        <th scope=col>lane<th scope=col>how long<th scope=col>for what<tbody>\n";
+    *out += "<table class=longest><caption>The longest waits of requests</caption><thead><tr>\
+        <th scope=col>request<th scope=col>how long<th scope=col>for what, and why\
+        <tbody>\n";
+    let chains = WaitChains::new(timeline);
     for (number, span) in waits.into_iter().take(WAITS_MAX) {
         let _ = writeln!(
             out,
             "<tr><th scope=row><button type=button data-panel={panel} data-span={number}>{}</button>\
              <td>{}<td>{}",
             escaped(&span.lane),
-            time(span.to_ns - span.from_ns),
-            escaped(&words(span)),
+            time(span.length_ns()),
+            escaped(&sentence(&chains.chain(span))),
         );
     }
     *out += "</table>\n";
@@ -199,7 +205,7 @@ mod tests {
     use super::*;
     use crate::timeline::{LaneKind, Span};
 
-    fn timeline(names: [&str; 2], from_ns: u64) -> Timeline {
+    fn recording(name: &str, names: [&str; 2], from_ns: u64) -> Recording {
         let [lane, lock] = names.map(str::to_owned);
         let what = Activity::Wait { resource: lock, blocker: Some(lane.clone()) };
         let span = Span {
@@ -209,14 +215,15 @@ mod tests {
             from_ns,
             to_ns: from_ns + 1_000_000,
         };
-        Timeline { spans: vec![span] }
+        let timeline = Timeline { spans: vec![span] };
+        Recording { name: name.to_owned(), timeline, ..Recording::default() }
     }
 
     #[test]
     fn no_name_is_markup() {
         let bad = "</script><script>alert(1)</script>{{DATA}}<!--";
-        let (plain, evil) = (timeline(["a", "b"], 5), timeline([bad, bad], 5));
-        let (plain, evil) = (page(&[("t", &plain)]), page(&[(bad, &evil)]));
+        let [plain, evil] =
+            [("t", "a"), (bad, bad)].map(|(name, lane)| page(&[recording(name, [lane, lane], 5)]));
         for mark in ["<script", "</script", "<!--", "alert(1)</script"] {
             assert_eq!(evil.matches(mark).count(), plain.matches(mark).count(), "{mark}");
         }
@@ -226,7 +233,7 @@ mod tests {
 
     #[test]
     fn it_needs_no_network() {
-        let page = page(&[("t", &timeline(["a", "b"], 5))]);
+        let page = page(&[recording("t", ["a", "b"], 5)]);
         for mark in ["http:", "https:", "@import", "url(", " src="] {
             assert!(!page.contains(mark), "{mark}");
         }
@@ -234,14 +241,13 @@ mod tests {
 
     #[test]
     fn clocks_are_one_if_the_times_overlap() {
-        let (a, b) = (timeline(["a", "b"], 1_000_000), timeline(["a", "b"], 1_500_000));
-        let far = timeline(["a", "b"], 9_000_000);
-        let zeros = |timelines: [&Timeline; 2]| {
-            let (panels, has_one_clock) = panels(&timelines.map(|timeline| ("t", timeline)));
+        let at = |from_ns| recording("t", ["a", "b"], from_ns);
+        let zeros = |begins: [u64; 2]| {
+            let (panels, has_one_clock) = panels(&begins.map(at));
             (panels.iter().map(|panel| panel["zero"].as_u64()).collect::<Vec<_>>(), has_one_clock)
         };
-        assert_eq!(zeros([&a, &b]), (vec![Some(1_000_000), Some(1_000_000)], true));
-        assert_eq!(zeros([&a, &far]), (vec![Some(1_000_000), Some(9_000_000)], false));
-        assert!(super::page(&[("t", &Timeline::default())]).contains("There are no waits"));
+        assert_eq!(zeros([1_000_000, 1_500_000]), (vec![Some(1_000_000), Some(1_000_000)], true));
+        assert_eq!(zeros([1_000_000, 9_000_000]), (vec![Some(1_000_000), Some(9_000_000)], false));
+        assert!(page(&[Recording::default()]).contains("No request waits for another"));
     }
 }

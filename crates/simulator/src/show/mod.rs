@@ -4,8 +4,12 @@
 pub mod blame;
 pub mod chain;
 pub mod html;
+mod recording;
 pub mod svg;
 pub mod terminal;
+
+use recording::about_all;
+pub use recording::{Recording, sentence};
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! A timeline in a terminal: a line for each lane.
+//! A timeline in a terminal: the longest wait in a sentence, and a line for each lane, of which
+//! those of its causes come first.
 //!
 //! ```text
 //!   expensive #1  ████████████████████████
@@ -10,8 +11,8 @@
 
 use std::fmt::Write as _;
 
-use super::time;
-use crate::timeline::{Activity, LaneKind, Span, Timeline};
+use super::{Recording, sentence, time};
+use crate::timeline::{Activity, LaneKind, Span};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
@@ -21,14 +22,23 @@ pub struct Style {
     pub has_colours: bool,
 }
 
-pub fn draw(timeline: &Timeline, style: Style) -> String {
+pub fn draw(recording: &Recording, style: Style) -> String {
+    let timeline = &recording.timeline;
     let Some((from_ns, to_ns)) = timeline.bounds().filter(|(from, to)| from < to) else {
         return "nothing was recorded\n".to_owned();
     };
-    let lanes = timeline.lanes();
+    let chain = recording.longest_chain();
+    let lanes = recording.lanes(&chain);
     let shown = &lanes[..lanes.len().min(style.lanes_max)];
     let widest = shown.iter().map(|(lane, _)| lane.chars().count()).max().unwrap_or(0);
-    let mut picture = format!("from {} to {}\n", time(from_ns), time(to_ns));
+    let heading = [recording.title(), recording.about()].into_iter().filter(|it| !it.is_empty());
+    let mut picture = format!(
+        "{}\n{}\nfrom {} to {}\n",
+        heading.collect::<Vec<_>>().join(": "),
+        sentence(&chain),
+        time(from_ns),
+        time(to_ns)
+    );
     for (lane, kind) in shown {
         let mut cells = vec![(0, ' '); style.width];
         let own = timeline.spans.iter().filter(|span| span.lane == *lane);

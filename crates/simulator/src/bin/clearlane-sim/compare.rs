@@ -25,5 +25,6 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     if asked.as_json {
         return print_line(&format!("{:#}\n", comparison.json()));
     }
-    print_line(&format!("{}\n{}\n", comparison.table(), comparison.sentences().join("\n")))
+    let sentences = comparison.sentences().join("\n");
+    print_line(&format!("{}\n{}\n{sentences}\n", asked.heading(), comparison.table()))
 }

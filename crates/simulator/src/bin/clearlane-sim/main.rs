@@ -8,6 +8,7 @@ mod real;
 mod run;
 mod show;
 mod text;
+mod timeline_files;
 mod validate;
 
 use std::io::{self, Write};

@@ -4,11 +4,17 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 use clearlane_simulator::era::Era;
+use clearlane_simulator::recorder::Recorded;
 use clearlane_simulator::results::Results;
+use clearlane_simulator::show::Recording;
+use clearlane_simulator::verdict;
 use serde_json::Value;
 
 use crate::scenario_arguments::{ScenarioArguments, with_scenario};
-use crate::text::{print_line, write};
+use crate::text::print_line;
+use crate::timeline_files;
+
+const NS_PER_MS: u64 = 1_000_000;
 
 pub(crate) fn command() -> Command {
     let time = |name: &'static str| {
@@ -17,31 +23,36 @@ pub(crate) fn command() -> Command {
     };
     let command = Command::new("run").about("Runs a scenario, in each of these eras");
     with_scenario(command, &Era::ALL)
-        .arg(
-            Arg::new("timeline")
-                .long("timeline")
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help("Records which thread did what into a file; of several eras, the first"),
-        )
-        .arg(time("from").default_value("900").help("Records from then on"))
-        .arg(time("for").default_value("200").help("Records for so long"))
+        .arg(timeline_files::argument())
+        .arg(time("from").help("Records from then on, and not around the longest wait"))
+        .arg(time("for").default_value("200").help("With --from: records for so long"))
 }
 
 pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let mut asked = ScenarioArguments::of(matches)?;
     let timeline = matches.get_one::<PathBuf>("timeline");
-    let ms = |name| 1_000_000 * *matches.get_one::<u64>(name).expect("it has a default");
-    asked.scenario.recorded = timeline.map(|_| (ms("from"), ms("from") + ms("for")));
-    let all = asked.run()?;
-    match asked.as_json {
-        true => print_line(&format!("{:#}\n", all.iter().map(Results::json).collect::<Value>()))?,
-        false => {
-            all.iter().try_for_each(|results| print_line(&format!("{}\n", results.table())))?
+    let ns = |name| matches.get_one::<u64>(name).map(|ms| ms * NS_PER_MS);
+    asked.scenario.recorded = match (timeline, ns("from")) {
+        (None, _) => Recorded::Nothing,
+        (Some(_), None) => Recorded::LongestWait,
+        (Some(_), Some(from_ns)) => {
+            Recorded::Window(from_ns, from_ns + ns("for").expect("it has a default"))
         }
+    };
+    let all = asked.run()?;
+    let recorded: Vec<(Era, Recording)> =
+        all.iter().map(|results| (results.era, recording(&asked, results))).collect();
+    let files = timeline.map(|file| timeline_files::write_each(file, &recorded)).transpose()?;
+    if asked.as_json {
+        return print_line(&format!("{:#}\n", all.iter().map(Results::json).collect::<Value>()));
     }
-    match (timeline, all.first()) {
-        (Some(file), Some(first)) => write(file, &first.timeline.to_string()),
-        _ => Ok(()),
-    }
+    let tables: Vec<String> = all.iter().map(Results::table).collect();
+    let verdict = verdict::sentences(&all).join("\n");
+    let files = files.map_or_else(String::new, |lines| format!("\n{lines}"));
+    print_line(&format!("{}\n{}\n{verdict}\n{files}", asked.heading(), tables.join("\n")))
+}
+
+fn recording(asked: &ScenarioArguments, results: &Results) -> Recording {
+    let header = asked.timeline_header("the model", results.era);
+    Recording { name: asked.title(), header, timeline: results.timeline.clone() }
 }

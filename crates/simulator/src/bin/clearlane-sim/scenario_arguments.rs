@@ -1,16 +1,17 @@
 //! Arguments of several subcommands: a scenario, its changes, and the eras.
 
-use std::iter;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clearlane_simulator::cost_file::CostFile;
 use clearlane_simulator::era::Era;
+use clearlane_simulator::recorder::Recorded;
 use clearlane_simulator::results::Results;
-use clearlane_simulator::run::{RunError, check, run_each};
+use clearlane_simulator::run::{RunError, check, run_each, run_each_and_record};
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
 use clearlane_simulator::shipped::Shipped;
+use clearlane_simulator::timeline::TimelineHeader;
 
 use crate::text::read;
 
@@ -102,13 +103,43 @@ impl ScenarioArguments {
         for era in &self.eras {
             check(&self.scenario, &self.build(*era)).map_err(of(*era))?;
         }
-        // A timeline is recorded in the first era only.
-        let unseen = Scenario { recorded: None, ..self.scenario.clone() };
         let builds: Vec<Build> = self.eras.iter().map(|era| self.build(*era)).collect();
-        let scenarios = iter::once(&self.scenario).chain(iter::repeat(&unseen));
-        let runs: Vec<_> = scenarios.zip(&builds).collect();
-        let outcomes = run_each(&runs);
+        let runs: Vec<_> = builds.iter().map(|build| (&self.scenario, build)).collect();
+        let outcomes = match self.scenario.recorded {
+            Recorded::LongestWait => run_each_and_record(&runs),
+            Recorded::Nothing | Recorded::Window(..) => run_each(&runs),
+        };
         self.eras.iter().zip(outcomes).map(|(era, outcome)| outcome.map_err(of(*era))).collect()
+    }
+
+    /// The scenario's name, without the folders and the ending of a file.
+    pub(crate) fn title(&self) -> String {
+        let name = Path::new(&self.name).file_stem().unwrap_or(self.name.as_ref());
+        name.to_string_lossy().into_owned()
+    }
+
+    /// What is run: above tables.
+    pub(crate) fn heading(&self) -> String {
+        let Scenario { workload, cores, seed, model, .. } = &self.scenario;
+        let members = match model.members + model.learners {
+            1 => String::new(),
+            count => format!(" each of {count} members"),
+        };
+        format!(
+            "scenario {}: {cores} cores{members}, seed {seed}, {} s of requests\n",
+            self.title(),
+            workload.seconds
+        )
+    }
+
+    /// For the file of a timeline.
+    pub(crate) fn timeline_header(&self, recorded: &str, era: Era) -> TimelineHeader {
+        TimelineHeader {
+            recorded: recorded.to_owned(),
+            scenario: Some(self.title()),
+            era: Some(era.to_string()),
+            details: Some(format!("{} cores, seed {}", self.scenario.cores, self.scenario.seed)),
+        }
     }
 
     fn build(&self, era: Era) -> Build {

@@ -2,12 +2,12 @@
 //! chain also two of them.
 
 use std::io::{self, IsTerminal};
-use std::iter;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command, value_parser};
-use clearlane_simulator::show::{blame, chain, html, svg, terminal};
-use clearlane_simulator::timeline::Timeline;
+use clearlane_contention::wait_chain::{longest_wait, window_of_longest_wait};
+use clearlane_simulator::show::{Recording, blame, chain, html, svg, terminal};
+use clearlane_simulator::timeline::Span;
 
 use crate::text::{file, print_line, read};
 
@@ -38,47 +38,74 @@ pub(crate) fn command() -> Command {
                      waits for which, as a page for a browser, or as a table of where the time went",
                 ),
         )
-        .arg(time("from").help("Shows what was from then on, by the timeline's clock"))
+        .arg(time("from").help(
+            "Shows what was from then on, by the timeline's clock; without --from and --for, a \
+             picture shows the longest wait of a request, and a page begins there",
+        ))
         .arg(time("for").help("Shows so much"))
 }
 
 pub(crate) fn done(asked: &ArgMatches) -> Result<(), String> {
-    let ns = |name: &str| asked.get_one::<f64>(name).map(|ms| (ms * NS_PER_MS).max(0.0) as u64);
-    let from_ns = ns("from");
-    let length_ns = ns("for");
-    let recorded = |path: &PathBuf| {
-        let (title, timeline) = recorded(path)?;
-        let begin_ns = from_ns.or(timeline.bounds().map(|(begin_ns, _)| begin_ns)).unwrap_or(0);
-        let end_ns = length_ns.map_or(u64::MAX, |length_ns| begin_ns.saturating_add(length_ns));
-        Ok::<_, String>((title, timeline.slice(begin_ns, end_ns)))
-    };
-    let (first, timeline) = recorded(asked.get_one("file").expect("it is required"))?;
-    let beside = asked.get_one("beside").map(recorded).transpose()?;
     let form: &String = asked.get_one("as").expect("it has a default");
-    let second = beside.as_ref().map(|(title, timeline)| (title.as_str(), timeline));
-    let shown: Vec<_> = iter::once((first.as_str(), &timeline)).chain(second).collect();
-    match form.as_str() {
-        "html" => print_line(&html::page(&shown)),
-        "chain" => print_line(&chain::draw(&shown)),
-        _ if beside.is_some() => Err(format!(
+    let files = ["file", "beside"].into_iter().filter_map(|name| asked.get_one::<PathBuf>(name));
+    let recordings: Vec<Recording> = files.map(|path| recording(path)).collect::<Result<_, _>>()?;
+    if recordings.len() > 1 && !["html", "chain"].contains(&form.as_str()) {
+        return Err(format!(
             "`--as {form}` shows one timeline; two are shown with `--as html` and `--as chain`"
-        )),
-        "svg" => print_line(&svg::draw(&timeline)),
-        "blame" => print_line(&blame::table(&timeline)),
+        ));
+    }
+    let recordings = cut(recordings, asked, form);
+    let first = &recordings[0];
+    match form.as_str() {
+        "html" => print_line(&html::page(&recordings)),
+        "chain" => print_line(&chain::draw(&recordings)),
+        "svg" => print_line(&svg::draw(first)),
+        "blame" => print_line(&blame::table(&first.timeline)),
         _ => {
             let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
             let width = usize::clamp(width.unwrap_or(120), 40, 1000) - 20;
             let has_colours = io::stdout().is_terminal();
             let style = terminal::Style { width, lanes_max: LANES_MAX, has_colours };
-            print_line(&terminal::draw(&timeline, style))
+            print_line(&terminal::draw(first, style))
         }
     }
 }
 
-/// A title and the timeline.
-fn recorded(path: &Path) -> Result<(String, Timeline), String> {
-    let timeline: Result<Timeline, _> = read(path)?.parse();
-    let timeline = timeline.map_err(|error| format!("{}: {error}", path.display()))?;
-    let title = path.file_stem().unwrap_or(path.as_os_str());
-    Ok((title.to_string_lossy().into_owned(), timeline))
+/// To the part that was asked for. Otherwise a page and the table of blame have all, and a picture
+/// has the longest wait of a request: in each recording the same time since its beginning.
+fn cut(recordings: Vec<Recording>, asked: &ArgMatches, form: &str) -> Vec<Recording> {
+    let ns = |name: &str| asked.get_one::<f64>(name).map(|ms| (ms * NS_PER_MS).max(0.0) as u64);
+    let begin_of =
+        |recording: &Recording| recording.timeline.bounds().map_or(0, |(from_ns, _)| from_ns);
+    if ns("from").is_some() || ns("for").is_some() {
+        let part = |recording: &Recording| {
+            let from_ns = ns("from").unwrap_or_else(|| begin_of(recording));
+            let to_ns = ns("for").map_or(u64::MAX, |length_ns| from_ns.saturating_add(length_ns));
+            recording.slice((from_ns, to_ns))
+        };
+        return recordings.iter().map(part).collect();
+    }
+    let wait = |recording: &Recording| longest_wait(&recording.timeline).map_or(0, Span::length_ns);
+    let Some(longest) = recordings.iter().max_by_key(|recording| wait(recording)) else {
+        return recordings;
+    };
+    let Some((from_ns, to_ns)) = window_of_longest_wait(&longest.timeline) else {
+        return recordings;
+    };
+    if ["html", "blame"].contains(&form) {
+        return recordings;
+    }
+    let its_begin_ns = begin_of(longest);
+    let part = |recording: &Recording| {
+        let is_one_clock = !recording.timeline.slice(from_ns, to_ns).spans.is_empty();
+        let begin_ns = if is_one_clock { its_begin_ns } else { begin_of(recording) };
+        let shifted = |ns: u64| (ns + begin_ns).saturating_sub(its_begin_ns);
+        recording.slice((shifted(from_ns), shifted(to_ns)))
+    };
+    recordings.iter().map(part).collect()
+}
+
+fn recording(path: &Path) -> Result<Recording, String> {
+    let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy();
+    Recording::parse(&name, &read(path)?).map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -9,14 +9,19 @@ const RUN = 0, CORE = 1, WAIT = 2, DISK = 3, NETWORK = 4, HOLD = 5;
 const HELPED = 6;
 const COLUMNS = 6;
 const LOCK_ROWS_MAX = 6;
+// Longer chains of causes are cut off.
+const CHAIN_MAX = 9;
 
 class Row {
   constructor(panel, label, kind, spans, lanes, isLock) {
     const { from, to } = panel;
-    this.label = label;
+    // What it is called; only the first row of a group shows it.
+    this.name = this.label = label;
     this.kind = kind;
     this.lanes = lanes;
     this.isLock = isLock;
+    // Of the locks, which one.
+    this.lock = isLock ? panel.of[spans[0]] : undefined;
     this.spans = Int32Array.from(spans).sort((a, b) => from[a] - from[b] || a - b);
     this.reached = new Float64Array(this.spans.length);
     let reached = -Infinity;
@@ -41,6 +46,22 @@ class Row {
     return low;
   }
 
+  // Whether something of it lies in between.
+  has(panel, from, to) {
+    const at = this.first(from);
+    return at < this.spans.length && panel.from[this.spans[at]] < to;
+  }
+
+  // Of the spans that are wanted, the one that overlaps this stretch longest; of equals, the first.
+  longest(panel, from, to, wanted) {
+    let longest, most = 0;
+    this.within(panel, from, to, (span) => {
+      const overlap = panel.overlap(span, from, to);
+      if (overlap > most && wanted(span)) [longest, most] = [span, overlap];
+    });
+    return longest;
+  }
+
   // Calls for each span of which something lies in between.
   within(panel, from, to, call) {
     for (let at = this.first(from); at < this.spans.length; at++) {
@@ -55,6 +76,8 @@ class Panel {
   constructor(data, number) {
     this.number = number;
     this.title = data.title;
+    this.about = data.about;
+    this.colours = data.colours;
     this.zero = data.zero;
     this.names = data.names;
     this.count = data.spans.length / COLUMNS;
@@ -72,8 +95,18 @@ class Panel {
     this.fillLocks();
     this.fillLooks();
     this.waits = this.all((span) => this.what[span] === WAIT).sort((a, b) => this.from[a] - this.from[b]);
+    this.requestWaits = this.waits.filter((span) => this.kind(span) !== 'work' && this.behind[span] >= 0)
+      .sort((a, b) => this.length(b) - this.length(a) || this.from[a] - this.from[b]);
     this.end = this.to.reduce((latest, to) => Math.max(latest, to), 0);
     this.begin = this.from.reduce((first, from) => Math.min(first, from), this.end);
+  }
+
+  length(span) {
+    return this.to[span] - this.from[span];
+  }
+
+  overlap(span, from, to) {
+    return Math.max(0, Math.min(this.to[span], to) - Math.max(this.from[span], from));
   }
 
   all(wanted) {
@@ -115,7 +148,8 @@ class Panel {
     this.kinds = new Map(Array.from(this.lanes.values(), (lane) => [lane.name, lane.kind]));
     for (let span = 0; span < this.count; span++) {
       if (this.what[span] !== WAIT || this.locks.has(this.of[span])) continue;
-      if (this.kinds.get(this.behind[span]) === 'work') this.look[span] = HELPED;
+      // What is behind a request is behind a lock of it that was too short to be recorded.
+      if (this.behind[span] < 0 || this.kinds.get(this.behind[span]) === 'work') this.look[span] = HELPED;
     }
   }
 
@@ -123,13 +157,15 @@ class Panel {
     return this.kinds.get(this.lane[span]);
   }
 
-  // The rows to show. Packed, a row holds one after another of a class, as many rows as were there at once.
-  lay(isPacked) {
-    this.rows = [];
+  // Makes the rows: those of a chain of causes first, then requests and workers, then locks. Packed, a row holds one
+  // after another of a class, as many rows as were there at once.
+  lay(isPacked, chain) {
+    const top = new Set(chain.map((span) => this.lanes.get(this.lane[span])));
+    this.allRows = Array.from(top, (lane) => lane.row);
     const groups = new Map();
     for (const lane of this.lanes.values()) {
       // A lane that only has locks is seen there.
-      if (lane.spans.every((span) => this.what[span] === HOLD)) continue;
+      if (top.has(lane) || lane.spans.every((span) => this.what[span] === HOLD)) continue;
       if (!groups.has(lane.group)) groups.set(lane.group, []);
       groups.get(lane.group).push(lane);
     }
@@ -137,47 +173,60 @@ class Panel {
       for (const [group, lanes] of groups) this.layPacked(this.names[group], lanes);
     } else {
       const lanes = Array.from(groups.values()).flat();
-      this.rows = lanes.sort((a, b) => a.from - b.from).map((lane) => lane.row);
+      this.allRows.push(...lanes.sort((a, b) => a.from - b.from).map((lane) => lane.row));
     }
     for (const lock of this.locks.values()) this.layLock(lock);
+  }
+
+  // The rows in which something lies in between.
+  showRows(from, to) {
+    this.rows = this.allRows.filter((row) => row.has(this, from, to));
     this.tops = [0];
-    for (const row of this.rows) this.tops.push(this.tops[this.tops.length - 1] + row.height);
-    this.rowOfSpan = new Map();
+    let last;
+    for (const row of this.rows) {
+      this.tops.push(this.tops[this.tops.length - 1] + row.height);
+      row.label = row.name === last?.name && row.isLock === last.isLock ? '' : row.name;
+      last = row;
+    }
+    this.rowOfLane = undefined;
     this.height = this.tops[this.tops.length - 1];
   }
 
   // Lanes that share a lock are shown side by side.
   layLock(lock) {
     const layers = share(Array.from(lock.spans), (span) => this.from[span], (span) => this.to[span], LOCK_ROWS_MAX);
-    layers.forEach((spans, at) => {
-      this.rows.push(new Row(this, at === 0 ? lock.label : '', 'work', spans, [], true));
-    });
+    for (const spans of layers) this.allRows.push(new Row(this, lock.name, 'work', spans, [], true));
   }
 
-  layPacked(label, lanes) {
-    const layers = share(lanes, (lane) => lane.from, (lane) => lane.to, Infinity);
-    layers.forEach((lanes, at) => {
-      const spans = lanes.flatMap((lane) => lane.spans);
-      this.rows.push(new Row(this, at === 0 ? label : '', lanes[0].kind, spans, lanes, false));
-    });
+  layPacked(name, lanes) {
+    for (const layer of share(lanes, (lane) => lane.from, (lane) => lane.to, Infinity)) {
+      const spans = layer.flatMap((lane) => lane.spans);
+      this.allRows.push(new Row(this, name, layer[0].kind, spans, layer, false));
+    }
   }
 
   // The row in which a span is shown: a lock's for what is held, else its lane's.
   rowOf(span) {
-    if (this.rowOfSpan.size === 0) {
-      this.rows.forEach((row, at) => row.spans.forEach((span) => {
-        if (row.isLock || !this.rowOfSpan.has(span)) this.rowOfSpan.set(span, at);
-      }));
+    if (this.what[span] === HOLD) {
+      return this.rows.findIndex((row) => row.lock === this.of[span] && row.spans.includes(span));
     }
-    return this.rowOfSpan.get(span);
+    return this.rowOfLaneOf(span);
   }
 
-  // The lanes that had a lock in between, and for how long of it, the longest first.
-  holders(span) {
+  // The row of its lane; -1 if it is not shown.
+  rowOfLaneOf(span) {
+    if (!this.rowOfLane) {
+      this.rowOfLane = new Map();
+      this.rows.forEach((row, at) => row.lanes.forEach((lane) => this.rowOfLane.set(lane.name, at)));
+    }
+    return this.rowOfLane.get(this.lane[span]) ?? -1;
+  }
+
+  // The lanes that had a lock during a wait, and for how long of it, the longest first.
+  holders(span, from = this.from[span], to = this.to[span]) {
     const lock = this.locks.get(this.of[span]);
     const shares = new Map();
     if (this.what[span] !== WAIT || !lock) return [];
-    const [from, to] = [this.from[span], this.to[span]];
     lock.within(this, from, to, (hold) => {
       if (this.lane[hold] === this.lane[span]) return;
       const time = Math.min(this.to[hold], to) - Math.max(this.from[hold], from);
@@ -189,15 +238,50 @@ class Panel {
     return Array.from(shares.values()).sort((a, b) => b.time - a.time);
   }
 
-  // What the blocking lane does when the wait begins.
-  front(span) {
-    const lane = this.lanes.get(this.behind[span]);
-    if (!lane) return undefined;
-    let found;
-    lane.row.within(this, this.from[span], this.to[span], (other) => {
-      if (found === undefined && this.what[other] !== HOLD) found = other;
-    });
-    return found;
+  // The wait, its cause, the cause of that, and so on. The rules are those of wait_chain.rs, which makes the sentences
+  // of tables and pictures.
+  chain(wait) {
+    const chain = [wait];
+    let [from, to] = [this.from[wait], this.to[wait]];
+    for (let last = wait; chain.length < CHAIN_MAX;) {
+      last = this.cause(last, from, to);
+      if (last === undefined || chain.includes(last)) break;
+      chain.push(last);
+      [from, to] = [Math.max(from, this.from[last]), Math.min(to, this.to[last])];
+    }
+    return chain;
+  }
+
+  // Why a span took as long as it did in between.
+  cause(span, from, to) {
+    if (this.what[span] === WAIT) return this.causeOfWait(span, from, to);
+    if (this.what[span] !== HOLD) return undefined;
+    const busy = this.longestOf(this.lane[span], from, to, () => true);
+    const isMost = busy !== undefined && this.overlap(busy, from, to) * 2 > to - from;
+    return isMost && this.what[busy] === WAIT ? busy : undefined;
+  }
+
+  // The span that overlaps it longest: a wait of the blocker, a hold of the lock, or what else the blocker does, unless
+  // it has the lock.
+  causeOfWait(wait, from, to) {
+    const [blocker, lane] = [this.behind[wait], this.lane[wait]];
+    const isWait = (span) => this.what[span] === WAIT;
+    const ofBlocker = (wanted) => (blocker === lane ? undefined : this.longestOf(blocker, from, to, wanted));
+    const hold = this.locks.get(this.of[wait])?.longest(this, from, to, (span) => this.lane[span] !== lane);
+    const hasLock = this.holders(wait, from, to).some((holder) => holder.lane === blocker);
+    const other = hasLock ? undefined : ofBlocker((span) => !isWait(span));
+    let longest, most = 0;
+    for (const candidate of [ofBlocker(isWait), hold, other]) {
+      const overlap = candidate === undefined ? 0 : this.overlap(candidate, from, to);
+      if (overlap > most) [longest, most] = [candidate, overlap];
+    }
+    return longest;
+  }
+
+  // What a lane does for the longest part of a stretch.
+  longestOf(lane, from, to, wanted) {
+    const isDone = (span) => this.what[span] !== HOLD && wanted(span);
+    return this.lanes.get(lane)?.row.longest(this, from, to, isDone);
   }
 }
 

@@ -12,7 +12,7 @@ const painters = panels.map((panel) => new Painter(panel, view));
 const element = (id) => document.getElementById(id);
 const [tip, chosen, axis, overview] = ['tip', 'chosen', 'axis', 'overview'].map(element);
 const NARROWEST = 100;
-let selected, places = [], isDue = false;
+let selected, places = [], requestWaits = [], isDue = false;
 
 function build() {
   panels.forEach((panel, number) => {
@@ -20,19 +20,24 @@ function build() {
     section.className = 'panel';
     const title = document.createElement('h2');
     title.textContent = panel.title;
+    if (panel.colours) {
+      const mark = document.createElement('span');
+      mark.className = 'era';
+      mark.style.background = `light-dark(${panel.colours[0]}, ${panel.colours[1]})`;
+      title.prepend(mark);
+    }
     const rows = document.createElement('div');
     rows.className = 'rows';
     const canvas = document.createElement('canvas');
     canvas.tabIndex = 0;
     canvas.setAttribute('role', 'application');
-    canvas.setAttribute('aria-label', `Timeline of ${panel.title}: ${panel.lanes.size} lanes, ${panel.waits.length} `
-      + 'waits. Keys: plus and minus zoom, arrows move, n and p go to the next wait and the one before. '
-      + 'What is chosen is told below, and tables of it follow.');
+    canvas.setAttribute('aria-label', `Timeline of ${panel.title}: ${panel.lanes.size} lanes, `
+      + `${panel.requestWaits.length} waits of requests. Keys: plus and minus zoom, arrows move, n goes to the next `
+      + 'shorter wait of a request, p to the next longer one. What is chosen is told above, and tables follow.');
     const height = document.createElement('div');
     height.className = 'height';
     rows.append(height, canvas);
-    if (panels.length > 1) section.append(title);
-    section.append(rows);
+    section.append(title, rows);
     element('panels').append(section);
     const place = { panel, painter: painters[number], rows, canvas, height };
     places.push(place);
@@ -64,13 +69,18 @@ function legend() {
 
 function lay() {
   const isPacked = element('pack').getAttribute('aria-pressed') === 'true';
-  for (const { panel, rows, height } of places) {
-    panel.lay(isPacked);
-    const most = Math.max(140, (window.innerHeight * 0.62) / panels.length);
-    rows.style.height = `${Math.max(40, Math.min(panel.height + 6, most))}px`;
-    height.style.height = `${panel.height + 6}px`;
+  for (const { panel } of places) {
+    panel.lay(isPacked, selected?.panel === panel ? selected.chain : []);
+    panel.showRows(view.from, view.to);
   }
   show();
+}
+
+// The heights of what is there: fewer rows take less.
+function fit({ panel, rows, height }) {
+  const most = Math.max(140, (window.innerHeight * 0.62) / panels.length);
+  rows.style.height = `${Math.max(40, Math.min(panel.height + 6, most))}px`;
+  height.style.height = `${panel.height + 6}px`;
 }
 
 // Draws soon, however often it is asked for.
@@ -81,11 +91,13 @@ function show() {
     isDue = false;
     view.whole = places[0].rows.clientWidth;
     view.width = Math.max(50, view.whole - LABELS - 8);
-    for (const { panel, painter, rows, canvas } of places) {
+    for (const place of places) {
+      const { panel, painter, rows, canvas } = place;
+      panel.showRows(view.from, view.to);
+      fit(place);
       const height = rows.clientHeight;
       canvas.style.height = `${height}px`;
-      const party = selected?.panel === panel ? selected.party : undefined;
-      painter.paint(canvas, view.whole, height, rows.scrollTop, party);
+      painter.paint(canvas, view.whole, height, rows.scrollTop, selected?.panel === panel ? selected : undefined);
     }
     for (const canvas of [axis, overview]) canvas.style.width = `${view.whole}px`;
     paintAxis(axis, view, recorded.hasOneClock ? panels[0].zero : 0);
@@ -144,35 +156,45 @@ function hover(place, event) {
 }
 
 function select(panel, span) {
-  selected = span === undefined ? undefined : { panel, span, party: party(panel, span) };
-  if (selected) {
+  selected = undefined;
+  if (span !== undefined) {
+    const isWait = panel.what[span] === WAIT;
+    selected = { panel, span, party: party(panel, span), chain: isWait ? panel.chain(span) : [] };
     chosen.textContent = tell(panel, span).join('\n');
     chosen.className = '';
   }
-  show();
+  lay();
 }
 
-// Chooses a span, and moves so that it is seen.
+// Chooses a span, and moves so that it and its causes are seen.
 function goTo(place, span) {
   const { panel, rows } = place;
-  const [from, to] = [panel.from[span], panel.to[span]];
-  const isSeen = from >= view.from && to <= view.to && (to - from) * 12 > view.to - view.from;
-  if (!isSeen) look(from - (to - from) * 0.6, to + (to - from) * 0.6);
-  const row = panel.rowOf(span);
-  const top = panel.tops[row];
-  if (top < rows.scrollTop || top + 24 > rows.scrollTop + rows.clientHeight) {
-    rows.scrollTop = Math.max(0, top - rows.clientHeight / 2);
-  }
   select(panel, span);
+  const [from, to, took] = [panel.from[span], panel.to[span], panel.length(span)];
+  const causes = panel.chain(span);
+  // A cause that began long before is not shown whole.
+  const first = Math.max(Math.min(...causes.map((cause) => panel.from[cause])), from - 3 * took);
+  const last = Math.min(Math.max(...causes.map((cause) => panel.to[cause])), to + 3 * took);
+  const margin = (last - first) * 0.15;
+  const isSeen = first >= view.from && last <= view.to && took * 12 > view.to - view.from;
+  if (!isSeen) look(first - margin, last + margin);
+  rows.scrollTop = 0;
 }
 
+// The waits of requests in all panels, the longest first.
+function sortWaits() {
+  requestWaits = places.flatMap((place) => place.panel.requestWaits.map((span) => ({ place, span })));
+  requestWaits.sort((a, b) => b.place.panel.length(b.span) - a.place.panel.length(a.span));
+}
+
+// By length: to a shorter wait, or back.
 function step(by) {
-  const number = selected ? selected.panel.number : Math.max(0, panels.findIndex((panel) => panel.waits.length > 0));
-  const { waits } = panels[number];
-  if (waits.length === 0) return;
-  const at = selected ? waits.indexOf(selected.span) : -1;
-  const next = at < 0 ? (by > 0 ? 0 : waits.length - 1) : (at + by + waits.length) % waits.length;
-  goTo(places[number], waits[next]);
+  if (requestWaits.length === 0) return;
+  const at = requestWaits.findIndex(({ place, span }) => place.panel === selected?.panel && span === selected.span);
+  const start = by > 0 ? -1 : 0;
+  const count = requestWaits.length;
+  const next = requestWaits[((at < 0 ? start : at) + by + count) % count];
+  goTo(next.place, next.span);
 }
 
 function listen(place) {
@@ -282,6 +304,8 @@ function spot(number, span) {
 }
 
 build();
+sortWaits();
 wire();
 lay();
 repaint();
+step(1);

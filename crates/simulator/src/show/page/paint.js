@@ -148,8 +148,10 @@ class Painter {
     return LABELS + ((at - this.view.from) / (this.view.to - this.view.from)) * this.view.width;
   }
 
-  paint(canvas, width, height, scrolled, party) {
+  // `chosen` has the spans that have to do with a chosen one, and of these its causes in their order.
+  paint(canvas, width, height, scrolled, chosen) {
     const { panel } = this;
+    const party = chosen?.party;
     const context = sheet(canvas, width, height);
     let row = this.rowAt(scrolled);
     for (; row < panel.rows.length && panel.tops[row] < scrolled + height; row++) {
@@ -158,7 +160,7 @@ class Painter {
     }
     context.fillStyle = palette.line;
     context.fillRect(LABELS - 1, 0, 1, Math.min(height, panel.height - scrolled));
-    if (party) this.paintParty(context, party, scrolled, height);
+    if (chosen) this.paintChosen(context, chosen, scrolled, height);
   }
 
   rowAt(y) {
@@ -249,28 +251,36 @@ class Painter {
     context.restore();
   }
 
-  // Outlines, and an arrow from the blocker to the wait.
-  paintParty(context, party, scrolled, height) {
+  // Outlines, and an arrow from each span of the chain to its cause.
+  paintChosen(context, { party, chain }, scrolled, height) {
     const { panel } = this;
     context.strokeStyle = palette.chosen;
     context.lineWidth = 2;
-    const spots = [];
-    for (const span of party) {
-      const row = panel.rowOf(span);
-      if (row === undefined) continue;
-      const isLock = panel.rows[row].isLock;
-      const top = panel.tops[row] - scrolled + (isLock ? 1 : 3);
-      const left = Math.max(this.x(panel.from[span]), LABELS);
-      const right = Math.min(this.x(panel.to[span]), LABELS + this.view.width);
-      if (right < LABELS || left > right || top + BAR < 0 || top > height) continue;
-      context.strokeRect(left, top, Math.max(right - left, 2), isLock ? 10 : BAR);
-      if (!isLock) spots.push({ left, right, middle: top + BAR / 2 });
-    }
+    for (const span of party) this.outline(context, span, panel.rowOf(span), scrolled, height);
+    const spots = chain.map((span) => this.outline(context, span, panel.rowOfLaneOf(span), scrolled, height));
     for (let at = 0; at + 1 < spots.length; at++) {
-      const [to, from] = [spots[at], spots[at + 1]];
-      const x = Math.min(Math.max(to.left, from.left) + 8, Math.min(to.right, from.right));
-      arrow(context, x, from.middle, to.middle);
+      const [wait, cause] = [spots[at], spots[at + 1]];
+      if (!wait || !cause || wait.row === cause.row) continue;
+      const x = Math.min(Math.max(wait.left, cause.left) + 8, Math.min(wait.right, cause.right));
+      const isBelow = wait.row < cause.row;
+      arrow(context, x, isBelow ? wait.bottom : wait.top, isBelow ? cause.top : cause.bottom);
     }
+  }
+
+  // Where it is, if it can be seen.
+  outline(context, span, row, scrolled, height) {
+    const { panel } = this;
+    if (row < 0) return undefined;
+    const { isLock } = panel.rows[row];
+    const isHeld = panel.what[span] === HOLD;
+    const offset = isLock ? 1 : isHeld ? BAR + 3 : 3;
+    const tall = isLock ? 10 : isHeld ? 4 : BAR;
+    const top = panel.tops[row] - scrolled + offset;
+    const left = Math.max(this.x(panel.from[span]), LABELS);
+    const right = Math.min(this.x(panel.to[span]), LABELS + this.view.width);
+    if (right < LABELS || left > right || top + tall < 0 || top > height) return undefined;
+    context.strokeRect(left, top, Math.max(right - left, 2), tall);
+    return { row, left, right, top, bottom: top + tall };
   }
 
   // How many are blocked, in steps over all of the time.

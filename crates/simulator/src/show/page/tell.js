@@ -1,7 +1,5 @@
 // Spans in words.
 
-const CHAIN_MAX = 5;
-
 // A time for people.
 function time(ns) {
   if (ns < 1e4) return `${Math.round(ns)} ns`;
@@ -11,50 +9,44 @@ function time(ns) {
 }
 
 function doing(panel, span) {
-  const of = panel.names[panel.of[span]];
+  const [of, took] = [panel.names[panel.of[span]], time(panel.length(span))];
   switch (panel.what[span]) {
-    case RUN: return 'runs';
-    case CORE: return 'waits for a core';
-    case WAIT: return `waits for ${of}`;
-    case DISK: return 'waits for the disk';
-    case NETWORK: return 'its message is on its way';
-    default: return `has ${of}`;
+    case RUN: return `runs for ${took}`;
+    case CORE: return `waits ${took} for a core`;
+    case WAIT: return `waits ${took} for ${of}`;
+    case DISK: return `waits ${took} for the disk`;
+    case NETWORK: return `waits ${took} for its message`;
+    default: return `has ${of} for ${took}`;
   }
 }
 
-// One line on the span, and for a wait what is to blame: the blocker, its blocker, and the holder.
+// A chain of causes in a sentence, as `sentence` of recording.rs makes it.
+function sentence(panel, chain) {
+  const name = (lane) => panel.names[lane];
+  let words = `${name(panel.lane[chain[0]])} ${doing(panel, chain[0])}`;
+  for (let at = 1; at < chain.length; at++) {
+    const lane = panel.lane[chain[at]];
+    words += lane === panel.lane[chain[at - 1]] ? ' and ' : `, behind ${name(lane)}, which `;
+    words += doing(panel, chain[at]);
+  }
+  const last = chain[chain.length - 1];
+  // Of this one nothing was recorded.
+  if (panel.what[last] === WAIT && panel.behind[last] >= 0) words += `, behind ${name(panel.behind[last])}`;
+  return words;
+}
+
+// A sentence on the span, and for a wait which lanes had the lock meanwhile.
 function tell(panel, span) {
-  const took = time(panel.to[span] - panel.from[span]);
-  const lines = [`${panel.names[panel.lane[span]]} ${doing(panel, span)} for ${took}`];
-  if (panel.what[span] !== WAIT) return lines;
-  const behind = panel.behind[span];
-  if (behind >= 0) lines.push(`behind ${panel.names[behind]}${chain(panel, span)}`);
+  const lines = [sentence(panel, panel.chain(span))];
   for (const { lane, time: held } of panel.holders(span).slice(0, 3)) {
     lines.push(`${panel.names[lane]} has ${panel.names[panel.of[span]]} for ${time(held)} of it`);
   }
   return lines;
 }
 
-// What those in front do themselves.
-function chain(panel, span) {
-  let words = '', known = new Set([span]);
-  for (let front = panel.front(span); front !== undefined && !known.has(front); front = panel.front(front)) {
-    const isWait = panel.what[front] === WAIT;
-    const behind = isWait && panel.behind[front] >= 0 ? ` behind ${panel.names[panel.behind[front]]}` : '';
-    words += `, which ${doing(panel, front)}${behind}`;
-    known.add(front);
-    if (!isWait || known.size > CHAIN_MAX) break;
-  }
-  return words;
-}
-
-// The spans that have to do with a wait: it, what those in front do, and the holds it waits for.
+// The spans that have to do with one: its causes, and the holds that it waits for.
 function party(panel, span) {
-  const spans = new Set([span]);
-  for (let front = panel.front(span); front !== undefined && !spans.has(front); front = panel.front(front)) {
-    spans.add(front);
-    if (spans.size > CHAIN_MAX) break;
-  }
+  const spans = new Set(panel.chain(span));
   for (const holder of panel.holders(span)) holder.spans.forEach((hold) => spans.add(hold));
   return spans;
 }

@@ -1,0 +1,165 @@
+//! A timeline with what is known about it.
+
+use clearlane_contention::era_colours::{ColourPair, era_colour};
+use clearlane_contention::wait_chain::{self, WaitChains};
+
+use crate::timeline::{Activity, LaneKind, Span, Timeline, TimelineError, TimelineHeader};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// Of the file.
+    pub name: String,
+    pub header: TimelineHeader,
+    pub timeline: Timeline,
+}
+
+impl Recording {
+    pub fn parse(name: &str, text: &str) -> Result<Recording, TimelineError> {
+        let header = TimelineHeader::of(text)?.unwrap_or_default();
+        Ok(Recording { name: name.to_owned(), header, timeline: text.parse()? })
+    }
+
+    /// A part of it.
+    pub fn slice(&self, (from_ns, to_ns): (u64, u64)) -> Recording {
+        let (name, header) = (self.name.clone(), self.header.clone());
+        Recording { name, header, timeline: self.timeline.slice(from_ns, to_ns) }
+    }
+
+    /// The era, or if it is not known, the name.
+    pub fn title(&self) -> String {
+        match &self.header.era {
+            Some(era) => format!("era {era}"),
+            None => self.name.replace('-', " "),
+        }
+    }
+
+    /// What was recorded, as far as it is known.
+    pub fn about(&self) -> String {
+        let TimelineHeader { recorded, scenario, details, .. } = &self.header;
+        let scenario = scenario.as_ref().map(|name| format!("scenario {name}"));
+        let recorded = (!recorded.is_empty()).then(|| recorded.clone());
+        let all = [scenario, recorded, details.clone()];
+        all.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+
+    pub fn colours(&self) -> Option<ColourPair> {
+        era_colour(self.header.era.as_deref()?)
+    }
+
+    /// The longest wait of a request, and its causes; empty if no request waits.
+    pub fn longest_chain(&self) -> Vec<&Span> {
+        let wait = wait_chain::longest_wait(&self.timeline);
+        wait.map_or(Vec::new(), |wait| WaitChains::new(&self.timeline).chain(wait))
+    }
+
+    /// The lanes of a chain, and then the others in the order of their first spans.
+    pub(super) fn lanes(&self, chain: &[&Span]) -> Vec<(&str, LaneKind)> {
+        let mut lanes = self.timeline.lanes();
+        let place = |lane: &str| chain.iter().position(|span| span.lane == lane);
+        lanes.sort_by_key(|(lane, _)| place(lane).unwrap_or(usize::MAX));
+        lanes
+    }
+}
+
+/// What all were recorded of; if that differs, each.
+pub(super) fn about_all(recordings: &[Recording]) -> String {
+    let mut all: Vec<String> = recordings.iter().map(Recording::about).collect();
+    all.dedup();
+    all.join("; ")
+}
+
+/// `put #2 waits 5.1 ms for readTx, behind list #1, which has readTx for 9.0 ms`.
+pub fn sentence(chain: &[&Span]) -> String {
+    let Some((wait, causes)) = chain.split_first() else {
+        return "no request waits for another".to_owned();
+    };
+    let mut words = format!("{} {}", wait.lane, doing(wait));
+    let mut last = wait;
+    for cause in causes {
+        match cause.lane == last.lane {
+            true => words += " and ",
+            false => words += &format!(", behind {}, which ", cause.lane),
+        }
+        words += &doing(cause);
+        last = cause;
+    }
+    // Of this one nothing was recorded.
+    if let Activity::Wait { blocker: Some(blocker), .. } = &last.activity {
+        words += &format!(", behind {blocker}");
+    }
+    words
+}
+
+fn doing(span: &Span) -> String {
+    let time = super::time(span.length_ns());
+    match &span.activity {
+        Activity::Run => format!("runs for {time}"),
+        Activity::Core => format!("waits {time} for a core"),
+        Activity::Wait { resource, .. } => format!("waits {time} for {resource}"),
+        Activity::Disk => format!("waits {time} for the disk"),
+        Activity::Network => format!("waits {time} for its message"),
+        Activity::Hold { resource } => format!("has {resource} for {time}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(lane: &str, activity: Activity, from_ns: u64, to_ns: u64) -> Span {
+        let kind = if lane.contains('#') { LaneKind::Read } else { LaneKind::Work };
+        Span { lane: lane.to_owned(), kind, activity, from_ns, to_ns }
+    }
+
+    fn wait(resource: &str, blocker: &str) -> Activity {
+        Activity::Wait { resource: resource.to_owned(), blocker: Some(blocker.to_owned()) }
+    }
+
+    fn hold(resource: &str) -> Activity {
+        Activity::Hold { resource: resource.to_owned() }
+    }
+
+    fn recording(spans: Vec<Span>) -> Recording {
+        Recording { timeline: Timeline { spans }, ..Recording::default() }
+    }
+
+    #[test]
+    fn the_chain_of_the_longest_wait_is_a_sentence_and_has_the_first_lanes() {
+        let recording = recording(vec![
+            span("log", Activity::Disk, 0, 90_000_000),
+            span("list #1", hold("readTx"), 0, 40_000_000),
+            span("commit", hold("batchTx"), 2_000_000, 41_000_000),
+            span("commit", wait("readTx", "list #1"), 3_000_000, 40_000_000),
+            span("get #2", wait("batchTx", "commit"), 5_000_000, 41_000_000),
+        ]);
+        let chain = recording.longest_chain();
+        assert_eq!(
+            sentence(&chain),
+            "get #2 waits 36.0 ms for batchTx, behind commit, which has batchTx for 39.0 ms and \
+             waits 37.0 ms for readTx, behind list #1, which has readTx for 40.0 ms"
+        );
+        let lanes: Vec<_> = recording.lanes(&chain).into_iter().map(|(lane, _)| lane).collect();
+        assert_eq!(lanes, ["get #2", "commit", "list #1", "log"]);
+    }
+
+    #[test]
+    fn what_is_not_recorded_is_not_told() {
+        let alone = recording(vec![span("get #2", wait("batchTx", "commit"), 0, 5_000)]);
+        let words = "get #2 waits 5000 ns for batchTx, behind commit";
+        assert_eq!(sentence(&alone.longest_chain()), words);
+        let calm = recording(vec![span("get #2", Activity::Run, 0, 5_000)]);
+        assert_eq!(sentence(&calm.longest_chain()), "no request waits for another");
+        assert_eq!((calm.title().as_str(), calm.about().as_str()), ("", ""));
+    }
+
+    #[test]
+    fn a_title_has_the_era_and_what_was_recorded() {
+        let line =
+            r#"{"recorded":"the model","scenario":"convoy","era":"3.2","details":"2 cores"}"#;
+        let recording = Recording::parse("a-b", line).expect("a header");
+        assert_eq!(recording.title(), "era 3.2");
+        assert_eq!(recording.about(), "scenario convoy, the model, 2 cores");
+        assert_eq!(recording.colours(), era_colour("3.2"));
+        assert_eq!(Recording::parse("a-b", "").expect("nothing").title(), "a b");
+    }
+}
