@@ -14,6 +14,7 @@ use std::process::{Command, Output};
 use clearlane_simulator::cost_file::CostFile;
 use clearlane_simulator::costs::Costs;
 use clearlane_simulator::era::Era;
+use clearlane_simulator::show::Recording;
 use serde_json::Value;
 
 const SIMULATOR: &str = env!("CARGO_BIN_EXE_clearlane-sim");
@@ -76,6 +77,44 @@ fn what_is_measured_here_can_be_used() {
         let ms = |of: &str| figure[of].as_f64().unwrap();
         assert!(ms("real_ms") > 0.0 && ms("model_ms") > 0.0, "{figure}");
     }
+    assert_eq!(fs::read_dir(&data).unwrap().count(), 0, "servers leave nothing behind");
+}
+
+/// Without the transactions that fill the store, and of both eras the same time.
+#[test]
+fn what_is_recorded_here_is_the_time_around_the_longest_wait() {
+    if server().is_none() || !cfg!(target_os = "linux") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (data, file) = (path("data"), path("two.jsonl"));
+    fs::create_dir(&data).unwrap();
+    let few = ["--set", "expensive.keys=2000", "--set", "keys.count=2000"];
+    let line = ["record", "head-of-line", "--era", "3.2,clearlane", "--seconds", "3"];
+    let done = tool(&[&line[..], &few, &["--dir", &data, "--timeline", &file]].concat());
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let words = String::from_utf8(done.stdout).unwrap();
+    let recorded = ["3.2", "clearlane"].map(|era| {
+        let name = format!("two-{era}.jsonl");
+        assert!(words.contains(&name), "{words}");
+        let recording = Recording::parse(&name, &fs::read_to_string(path(&name)).unwrap()).unwrap();
+        assert_eq!(recording.title(), format!("era {era}"));
+        let about = "scenario head-of-line, the real server, ";
+        assert!(recording.about().starts_with(about), "{}", recording.about());
+        let lanes = recording.timeline.lanes();
+        assert!(lanes.iter().all(|(lane, _)| !lane.contains("txn")), "{lanes:?}");
+        recording
+    });
+    let waits =
+        recorded.iter().filter_map(|it| it.longest_chain().first().map(|it| it.length_ns()));
+    let longest_ns = waits.max().unwrap();
+    let ends = recorded.iter().filter_map(|it| it.timeline.bounds());
+    let from_ns = ends.clone().map(|(from_ns, _)| from_ns).min().unwrap();
+    let to_ns = ends.map(|(_, to_ns)| to_ns).max().unwrap();
+    // With causes that began before, and ended after, up to three times as long.
+    assert!(to_ns - from_ns >= longest_ns && to_ns - from_ns < 10 * longest_ns);
+    assert!(from_ns >= 500_000_000, "the start is left out");
     assert_eq!(fs::read_dir(&data).unwrap().count(), 0, "servers leave nothing behind");
 }
 

@@ -218,6 +218,8 @@ fn an_unknown_name_is_answered_with_the_known_ones() {
         ("run head-of-line --cores 0", "0 is not in 1..=1024"),
         ("run head-of-line --seconds 0", "0 is not in 1..=86400"),
         ("run head-of-line --from 5", "--timeline <FILE>"),
+        ("record head-of-line --server nothing", "--timeline <FILE>"),
+        ("record head-of-line --server nothing --timeline x", "nothing: there is no such program"),
         ("run head-of-line --set cheap.rate", "it must be NAME=VALUE, such as cheap.rate=200"),
         (
             "run head-of-line --set chip.rate=1",

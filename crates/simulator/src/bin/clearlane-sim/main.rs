@@ -5,6 +5,7 @@ mod compare;
 mod list;
 mod measure;
 mod real;
+mod record;
 mod run;
 mod show;
 mod text;
@@ -19,9 +20,10 @@ use clap::{ArgMatches, Command};
 /// Its arguments, and the function that runs it.
 type Subcommand = (fn() -> Command, fn(&ArgMatches) -> Result<(), String>);
 
-const SUBCOMMANDS: [Subcommand; 6] = [
+const SUBCOMMANDS: [Subcommand; 7] = [
     (run::command, run::done),
     (compare::command, compare::done),
+    (record::command, record::done),
     (show::command, show::done),
     (measure::command, measure::done),
     (validate::command, validate::done),

@@ -2,7 +2,9 @@
 //! dropped; a program that is ended by a signal leaves them.
 
 use std::env;
-use std::fs::File;
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -20,6 +22,8 @@ use clearlane_loadgen::run::{RunOptions, run};
 use clearlane_loadgen::target::OpenTarget;
 use clearlane_loadgen::workload::Workload;
 use clearlane_simulator::era::Era;
+use clearlane_simulator::timeline::{Timeline, TimelineError};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// A member that is alone becomes leader within a second.
@@ -74,8 +78,44 @@ fn beside_this_one() -> Result<PathBuf, String> {
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
+    command: ServerCommand,
+}
+
+/// How it is started, also a second time.
+#[derive(Debug)]
+struct ServerCommand {
+    program: Program,
+    era: Era,
     directory: TempDir,
     url: String,
+    peer_url: String,
+}
+
+impl ServerCommand {
+    /// `more`: further flags.
+    fn spawn(&self, more: &[&OsStr]) -> Result<Child, String> {
+        let here = |error: io::Error| format!("{}: {error}", self.directory.path().display());
+        let log = File::create(self.directory.path().join("log")).map_err(here)?;
+        let (url, peer_url) = (self.url.as_str(), self.peer_url.as_str());
+        Command::new(&self.program.path)
+            .args(["--name", "measured", "--era", self.era.name()])
+            .arg("--data-dir")
+            .arg(self.directory.path().join("data"))
+            .args(["--listen-client-urls", url, "--advertise-client-urls", url])
+            .args(["--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url])
+            .args(["--initial-cluster", &format!("measured={peer_url}")])
+            .args(["--quota-backend-bytes", "8589934592"])
+            .args(more)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .map_err(|error| format!("{}: {error}", self.program.path.display()))
+    }
+
+    fn timeline_file(&self) -> PathBuf {
+        self.directory.path().join("timeline")
+    }
 }
 
 impl Server {
@@ -83,26 +123,36 @@ impl Server {
         let here = |error: io::Error| format!("{}: {error}", program.directory.display());
         let directory = TempDir::new_in(&program.directory).map_err(here)?;
         let (client, peer) = free_ports()?;
-        let url = format!("http://127.0.0.1:{client}");
-        let log = File::create(directory.path().join("log")).map_err(here)?;
-        let mut command = Command::new(&program.path);
-        command
-            .args(["--name", "measured", "--era", era.name()])
-            .arg("--data-dir")
-            .arg(directory.path().join("data"))
-            .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
-            .args(["--listen-peer-urls", &format!("http://127.0.0.1:{peer}")])
-            .args(["--initial-advertise-peer-urls", &format!("http://127.0.0.1:{peer}")])
-            .args(["--initial-cluster", &format!("measured=http://127.0.0.1:{peer}")])
-            .args(["--quota-backend-bytes", "8589934592"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log);
-        let wrong = |error| format!("{}: {error}", program.path.display());
-        let child = command.spawn().map_err(wrong)?;
-        let mut server = Server { child, directory, url };
+        let url = |port| format!("http://127.0.0.1:{port}");
+        let program = program.clone();
+        let command =
+            ServerCommand { program, era, directory, url: url(client), peer_url: url(peer) };
+        let mut server = Server { child: command.spawn(&[])?, command };
         server.wait_until_ready()?;
         Ok(server)
+    }
+
+    /// Starts it anew, with its data and with a recording.
+    pub(crate) fn restart_with_recording(&mut self) -> Result<(), String> {
+        self.stop()?;
+        let file = self.command.timeline_file();
+        self.child = self.command.spawn(&["--timeline".as_ref(), file.as_os_str()])?;
+        self.wait_until_ready()
+    }
+
+    /// The recording is written at its end.
+    pub(crate) fn stop_and_read(&mut self) -> Result<Timeline, String> {
+        self.stop()?;
+        let file = self.command.timeline_file();
+        let of = |error: &dyn Display| format!("{}: {error}", file.display());
+        let text = fs::read_to_string(&file).map_err(|error| of(&error))?;
+        text.parse().map_err(|error: TimelineError| of(&error))
+    }
+
+    fn stop(&mut self) -> Result<(), String> {
+        let of = |error: io::Error| format!("stopping the server: {error}");
+        kill_process(Pid::from_child(&self.child), Signal::TERM).map_err(|it| of(it.into()))?;
+        self.child.wait().map(drop).map_err(of)
     }
 
     fn wait_until_ready(&mut self) -> Result<(), String> {
@@ -125,7 +175,7 @@ impl Server {
 
     /// Whether the first line of its HTTP response ends with status 200.
     fn is_ready(&self) -> io::Result<bool> {
-        let address = self.url.trim_start_matches("http://");
+        let address = self.command.url.trim_start_matches("http://");
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
         write!(stream, "GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
@@ -135,7 +185,7 @@ impl Server {
     }
 
     fn last_words(&self) -> String {
-        let log = std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
+        let log = fs::read_to_string(self.command.directory.path().join("log")).unwrap_or_default();
         log.lines().next_back().unwrap_or("it has said nothing").to_owned()
     }
 
@@ -144,7 +194,8 @@ impl Server {
     }
 
     pub(crate) fn fill(&self, space: &KeySpace, what: &str) -> Result<(), String> {
-        let endpoint = connection::endpoint(&self.url).map_err(|error| error.to_string())?;
+        let url = &self.command.url;
+        let endpoint = connection::endpoint(url).map_err(|error| error.to_string())?;
         let mut silent = |_: &str| ();
         block_on(fill(space, &endpoint.into(), None, 2, 1, &mut silent))?
             .map(drop)
@@ -158,7 +209,8 @@ impl Server {
         seed: u64,
         warm_up: Duration,
     ) -> Result<Report, String> {
-        let endpoint = connection::endpoint(&self.url).map_err(|error| error.to_string())?;
+        let url = &self.command.url;
+        let endpoint = connection::endpoint(url).map_err(|error| error.to_string())?;
         let process = Some(self.process()?);
         let work = async {
             let target = OpenTarget::open(endpoint.into(), None).await?;
@@ -198,7 +250,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> Result<T, String> {
 }
 
 pub(crate) fn machine() -> String {
-    let of = |path: &str| std::fs::read_to_string(Path::new(path)).unwrap_or_default();
+    let of = |path: &str| fs::read_to_string(Path::new(path)).unwrap_or_default();
     let cpu = of("/proc/cpuinfo");
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or(env::consts::ARCH, |(_, model)| model);

@@ -51,7 +51,7 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
 
 /// The real server runs on this machine, as the only member and beside its clients. So the scenario
 /// gets its cores and disk, and other members or background work are refused.
-fn on_this_machine(scenario: &Scenario) -> Result<Scenario, String> {
+pub(crate) fn on_this_machine(scenario: &Scenario) -> Result<Scenario, String> {
     let model = Model {
         clients_apart: false,
         client_round_trip_ns: 0,
@@ -60,8 +60,8 @@ fn on_this_machine(scenario: &Scenario) -> Result<Scenario, String> {
         ..scenario.model.clone()
     };
     if model != Model::default() {
-        return Err("its table [model] has members or work in the background that the server of \
-                    `validate` does not have"
+        return Err("its table [model] has members or work in the background that this server \
+                    does not have"
             .to_owned());
     }
     if scenario.model != model || scenario.cores != cores() {
