@@ -1,4 +1,5 @@
-"""The page of two timelines of the model, in a browser: the convoy of era 3.2, and the same load in ours.
+"""The page of two timelines in a browser: the convoy of era 3.2, and the same load in ours; of the model, and of the
+real server.
 
 What the page should say is worked out here from the files that it was made of, not by its own script.
 """
@@ -40,20 +41,37 @@ def write(path, text):
         file.write(text)
 
 
-class Page(unittest.TestCase):
+def spans_of(path):
+    """Without the line that says what was recorded."""
+    with open(path) as file:
+        return [span for span in map(json.loads, file) if "lane" in span]
+
+
+def length(span):
+    return span["to"] - span["from"]
+
+
+def waits_of_requests(spans):
+    """Each with its number in the file, the longest first."""
+    waits = [
+        (number, span)
+        for number, span in enumerate(spans)
+        if span["what"] == "wait" and span["kind"] != "work" and "behind" in span
+    ]
+    return sorted(waits, key=lambda wait: (-length(wait[1]), wait[1]["from"]))
+
+
+def overlap(span, other):
+    return max(0, min(span["to"], other["to"]) - max(span["from"], other["from"]))
+
+
+class InABrowser(unittest.TestCase):
+    """What a page says, and that it neither complains nor asks the network."""
+
     @classmethod
     def setUpClass(cls):
         cls.place = tempfile.mkdtemp()
         cls.addClassCleanup(shutil.rmtree, cls.place)
-        files = [f"{cls.place}/{era}.jsonl" for era in ERAS]
-        for era, file in zip(ERAS, files):
-            # Not as measured somewhere: the same convoy is in the same place, whatever that machine was like.
-            when = ["--seconds", "10", "--from", "6600", "--for", "200", "--costs", os.environ["COSTS"]]
-            sim("run", os.environ["WORKLOAD"], "--era", era, "--timeline", file, *when)
-        with open(files[0]) as file:
-            cls.spans = [json.loads(line) for line in file]
-        cls.page = cls.place + "/page.html"
-        write(cls.page, sim("show", *files, "--as", "html"))
         cls.browser = Browser()
         cls.addClassCleanup(cls.browser.stop)
 
@@ -64,23 +82,144 @@ class Page(unittest.TestCase):
     def value(self, expression):
         return self.browser.value(expression)
 
+    def said(self):
+        return self.value("document.getElementById('chosen').innerText")
+
+    def open_page_of(self, *files):
+        page = self.place + "/page-of-these.html"
+        write(page, sim("show", *files, "--as", "html"))
+        self.browser.open(page)
+
+    def chain(self):
+        """The lanes of the chosen wait and its causes, and what each does."""
+        chosen = "const { panel, chain } = selected; const name = (number) => panel.names[number];"
+        link = "({ lane: name(panel.lane[span]), what: panel.what[span], of: name(panel.of[span]) ?? null })"
+        return self.value(f"(() => {{ {chosen} return chain.map((span) => {link}); }})()")
+
+    def top_rows(self, count):
+        return self.value(f"places[selected.panel.number].panel.rows.slice(0, {count}).map((row) => row.label)")
+
+    def empty_rows(self):
+        """Rows with nothing in the part that is shown."""
+        return self.value("""panels.flatMap((panel) => panel.rows.filter((row) =>
+          !Array.from(row.spans).some((span) => panel.from[span] < view.to && panel.to[span] > view.from))).length""")
+
+
+class Page(InABrowser):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        files = [f"{cls.place}/{era}.jsonl" for era in ERAS]
+        for era, file in zip(ERAS, files):
+            # Not as measured somewhere: the same convoy is in the same place, whatever that machine was like.
+            when = ["--seconds", "10", "--from", "6600", "--for", "200", "--costs", os.environ["COSTS"]]
+            sim("run", os.environ["WORKLOAD"], "--era", era, "--timeline", file, *when)
+        cls.spans = spans_of(files[0])
+        cls.page = cls.place + "/page.html"
+        write(cls.page, sim("show", *files, "--as", "html"))
+
     def shown(self):
         """The stretch of time that is shown, in nanoseconds since the first span."""
         return self.value("[view.from, view.to]")
 
     def longest_wait(self):
         """Of the cheap reads: its number in the file, and the span."""
-        waits = [
-            (number, span)
-            for number, span in enumerate(self.spans)
-            if span["what"] == "wait" and span["lane"].startswith("cheap")
+        return next(wait for wait in waits_of_requests(self.spans) if wait[1]["lane"].startswith("cheap"))
+
+    def test_it_opens_at_the_longest_wait_and_says_why(self):
+        self.browser.open(self.page)
+        number, span = waits_of_requests(self.spans)[0]
+        self.assertEqual(self.value("[selected.panel.number, selected.span]"), [0, number])
+        took = f"{length(span) / 1e6:.1f} ms"
+        said = self.said().split("\n")[0]
+        self.assertTrue(said.startswith(f"{span['lane']} waits {took} for {span['of']}, behind "), said)
+        # At its end is the read that has the lock for most of that time.
+        holds = [hold for hold in self.spans if hold["what"] == "hold" and hold["of"] == "readTx"]
+        holder = max(holds, key=lambda hold: overlap(hold, span))
+        self.assertTrue(holder["lane"].startswith("expensive"), holder)
+        end = f"behind {holder['lane']}, which has readTx for {length(holder) / 1e6:.1f} ms"
+        self.assertTrue(said.endswith(end), said)
+        chain = self.chain()
+        self.assertEqual([chain[0]["lane"], chain[-1]["lane"]], [span["lane"], holder["lane"]])
+        lanes = list(dict.fromkeys(link["lane"] for link in chain))
+        self.assertEqual(self.top_rows(len(lanes)), lanes)
+        [begin, end] = self.shown()
+        self.assertTrue(self.value("view.from <= panels[0].from[selected.span]") and begin < end)
+        self.assertEqual(self.empty_rows(), 0)
+        self.browser.screenshot("opened")
+
+    def test_it_says_what_was_recorded(self):
+        self.browser.open(self.page)
+        about = self.value("document.getElementById('about').innerText")
+        self.assertEqual(about, "scenario head-of-line, the model, 2 cores, seed 1")
+        title = self.value("document.querySelector('h1').innerText")
+        self.assertEqual(title, "Which request waits for which: era 3.2 and era clearlane")
+        heads = self.value("Array.from(document.querySelectorAll('.panel h2'), (head) => head.innerText)")
+        self.assertEqual(heads, ["era 3.2", "era clearlane"])
+        marks = "Array.from(document.querySelectorAll('.era'), (mark) => getComputedStyle(mark).backgroundColor)"
+        self.assertEqual(len(set(self.value(marks))), 2)
+        self.assertIn("unit", self.value("document.getElementById('units').innerText"))
+
+    def test_the_cause_is_the_span_that_overlaps_longest(self):
+        """As in `wait_chain.rs`: not the first of the blocker's spans, and not the first that has the lock."""
+        put = {"lane": "put #44", "kind": "write"}
+        applier = {"lane": "applier #1", "kind": "work"}
+        commit = {"lane": "commit #1", "kind": "work"}
+        long = {"lane": "expensive #5", "kind": "read"}
+        wait = {"what": "wait", "of": "the applier", "behind": "applier #1", "from": 10_000, "to": 50_000}
+        file = self.place + "/longest.jsonl"
+        spans = [
+            {**put, **wait},
+            {**applier, "what": "run", "from": 8_000, "to": 12_000},
+            {**applier, "what": "wait", "of": "readTx", "behind": "expensive #5", "from": 12_000, "to": 49_000},
+            {**long, "what": "run", "from": 0, "to": 49_000},
         ]
-        return max(waits, key=lambda wait: wait[1]["to"] - wait[1]["from"])
+        write(file, "".join(json.dumps(span) + "\n" for span in spans))
+        self.open_page_of(file)
+        self.assertEqual(
+            self.said(),
+            "put #44 waits 40.0 µs for the applier, behind applier #1, which waits 37.0 µs for readTx, "
+            "behind expensive #5, which runs for 49.0 µs",
+        )
+        wait = {"what": "wait", "of": "batchTx", "behind": "commit #1", "from": 10_000, "to": 50_000}
+        spans = [
+            {**put, **wait},
+            {**commit, "what": "hold", "of": "batchTx", "from": 0, "to": 14_000},
+            {**commit, "what": "disk", "from": 0, "to": 14_000},
+            {**applier, "what": "hold", "of": "batchTx", "from": 14_000, "to": 50_000},
+            {**applier, "what": "wait", "of": "readTx", "behind": "expensive #5", "from": 15_000, "to": 49_000},
+            {"lane": "cheap #1", "kind": "read", "what": "hold", "of": "readTx", "from": 0, "to": 16_000},
+            {**long, "what": "hold", "of": "readTx", "from": 1_000, "to": 49_000},
+            {**long, "what": "run", "from": 1_000, "to": 49_000},
+        ]
+        write(file, "".join(json.dumps(span) + "\n" for span in spans))
+        self.open_page_of(file)
+        words = self.said().split("\n")[0]
+        self.assertEqual(
+            words,
+            "put #44 waits 40.0 µs for batchTx, behind applier #1, which has batchTx for 36.0 µs and waits 34.0 µs "
+            "for readTx, behind expensive #5, which has readTx for 48.0 µs",
+        )
+        # The table is made by the program, by the same rule.
+        self.assertIn(words, self.value("document.querySelector('.longest').innerText"))
+
+    def test_rows_with_nothing_to_show_are_hidden(self):
+        self.browser.open(self.page)
+        self.browser.key("0")
+        whole = self.value("panels[0].rows.length")
+        for _ in range(9):
+            self.browser.key("+")
+        self.assertLess(self.value("panels[0].rows.length"), whole)
+        self.assertEqual(self.empty_rows(), 0)
+        self.browser.key("0")
+        self.assertEqual(self.value("panels[0].rows.length"), whole)
 
     def test_it_draws_in_both_schemes(self):
         seen = {}
         for scheme in SCHEMES:
             self.browser.open(self.page, scheme)
+            self.browser.key("Escape")
+            self.browser.key("0")
             palette = self.value("palette")
             colours = [self.value(COLOURS % panel) for panel in range(2)]
             for panel, name in [(0, "read"), (1, "read"), (0, "blocked-mark"), (0, "disk-mark")]:
@@ -105,9 +244,12 @@ class Page(unittest.TestCase):
 
     def test_it_zooms_and_pans(self):
         self.browser.open(self.page)
+        self.browser.key("Escape")
+        self.browser.key("0")
         picture = "places[0].canvas.toDataURL()"
         before, whole = self.value(picture), self.shown()
-        spot = self.value("({ x: places[0].canvas.getBoundingClientRect().left + 500, y: 250 })")
+        box = "const box = places[0].canvas.getBoundingClientRect();"
+        spot = self.value(f"(() => {{ {box} return {{ x: box.left + 500, y: box.top + 15 }}; }})()")
         under = "view.from + (500 - LABELS) / view.width * (view.to - view.from)"
         at = self.value(under)
         self.browser.mouse("mouseWheel", spot, deltaX=0, deltaY=-600)
@@ -146,12 +288,14 @@ class Page(unittest.TestCase):
             self.browser.open(self.page, scheme)
             self.value(f"goTo(places[0], {number}); select()")
             self.browser.drawn()
+            row = f"panels[0].tops[panels[0].rowOf({number})]"
+            self.value(f"places[0].rows.scrollTop = {row} - 100")
+            self.browser.drawn()
             spot = self.value(f"spot(0, {number})")
             self.browser.mouse("mouseMoved", spot)
             self.assertFalse(self.value("document.getElementById('tip').hidden"))
             said = self.value("document.getElementById('tip').innerText")
-            self.assertIn(f"{span['lane']} waits for readTx for {took:.1f} ms", said)
-            self.assertIn(f"behind {span['behind']}", said)
+            self.assertIn(f"{span['lane']} waits {took:.1f} ms for readTx, behind {span['behind']}, which", said)
             self.assertIn(f"{holder['lane']} has readTx for", said)
             self.browser.screenshot("blame-" + scheme)
             before = self.value(COLOURS % 0)
@@ -168,24 +312,30 @@ class Page(unittest.TestCase):
 
     def test_keys_and_tables_say_it_without_a_pointer(self):
         self.browser.open(self.page)
-        first = min((s for s in self.spans if s["what"] == "wait"), key=lambda span: span["from"])
-        self.browser.key("n")
-        said = self.value("document.getElementById('chosen').innerText")
-        self.assertIn(f"waits for {first['of']} for", said)
-        self.browser.key("n")
-        self.assertNotEqual(self.value("document.getElementById('chosen').innerText"), said)
-        self.browser.key("p")
-        self.assertEqual(self.value("document.getElementById('chosen').innerText"), said)
+        longest = self.said()
+        took = "selected.panel.length(selected.span)"
+        lengths = [self.value(took)]
+        for _ in range(4):
+            self.browser.key("n")
+            lengths.append(self.value(took))
+            self.assertNotEqual(self.said(), longest)
+        self.assertEqual(lengths, sorted(lengths, reverse=True))
+        self.assertEqual(lengths[:2], [length(span) for _, span in waits_of_requests(self.spans)[:2]])
+        for _ in range(4):
+            self.browser.key("p")
+        self.assertEqual(self.said(), longest)
         number, span = self.longest_wait()
         self.value(f"document.querySelector('button[data-panel=\"0\"][data-span=\"{number}\"]').click()")
         said = self.value("document.getElementById('chosen').innerText")
-        self.assertIn(f"{span['lane']} waits for readTx", said)
+        self.assertTrue(said.startswith(f"{span['lane']} waits "), said)
         rows = self.value("Array.from(document.querySelectorAll('.blame tr'), (row) => row.innerText)")
         cheap = next(row for row in rows if row.startswith("cheap"))
         self.assertIn("readTx, held by expensive", cheap)
 
     def test_each_request_may_have_a_row(self):
         self.browser.open(self.page)
+        self.browser.key("Escape")
+        self.browser.key("0")
         lanes = len({span["lane"] for span in self.spans})
         packed = self.value("places[0].panel.rows.length")
         self.value("document.getElementById('pack').click()")
@@ -228,9 +378,12 @@ class Page(unittest.TestCase):
         self.browser.open(page)
         once = """(() => {
           const start = performance.now();
+          places[0].panel.showRows(view.from, view.to);
           places[0].painter.paint(places[0].canvas, view.whole, places[0].rows.clientHeight, 0);
           return performance.now() - start;
         })()"""
+        self.browser.key("Escape")
+        self.browser.key("0")
         whole = sorted(self.value(once) for _ in range(7))[3]
         for _ in range(12):
             self.browser.key("+")
@@ -239,6 +392,52 @@ class Page(unittest.TestCase):
         # Smooth is 16 ms; a machine that does other things meanwhile may take longer.
         self.assertLess(whole, 200)
         self.assertLess(near, 50)
+
+
+class RealServer(InABrowser):
+    """By the two commands of the README."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        # A debug build takes several times as long for the same read, and as long to fill a store.
+        smaller = ["keys.count=30000", "expensive.rate=0.7", "cheap.rate=40"]
+        load = ["--seconds", "8", *(word for change in smaller for word in ["--set", change])]
+        where = ["--server", os.environ["CLEARLANE"], "--dir", cls.place]
+        eras = ["--era", ",".join(ERAS)]
+        file = cls.place + "/convoy.jsonl"
+        sim("record", "head-of-line", *load, *where, *eras, "--timeline", file)
+        cls.files = [f"{cls.place}/convoy-{era}.jsonl" for era in ERAS]
+        cls.page = cls.place + "/convoy.html"
+        write(cls.page, sim("show", *cls.files, "--as", "html"))
+
+    def test_it_opens_on_a_convoy_that_ends_at_the_expensive_read(self):
+        self.browser.open(self.page)
+        spans = spans_of(self.files[0])
+        number, span = waits_of_requests(spans)[0]
+        self.assertEqual(self.value("[selected.panel.number, selected.span]"), [0, number], self.said())
+        said = self.said().split("\n")[0]
+        self.assertTrue(said.startswith(f"{span['lane']} waits "), said)
+        chain = self.chain()
+        self.assertTrue(chain[-1]["lane"].startswith("long range #"), said)
+        self.assertGreater(len(chain), 1, said)
+        self.assertIn(f"behind {chain[-1]['lane']}, which ", said)
+        # A convoy: others wait at that time, too.
+        others = {
+            other["lane"]
+            for _, other in waits_of_requests(spans)
+            if overlap(other, span) * 4 > length(span)
+        }
+        self.assertGreater(len(others), 2, said)
+        lanes = list(dict.fromkeys(link["lane"] for link in chain))
+        self.assertEqual(self.top_rows(len(lanes)), lanes)
+        self.assertEqual(self.empty_rows(), 0)
+        about = self.value("document.getElementById('about').innerText")
+        self.assertIn("scenario head-of-line, the real server, ", about)
+        heads = self.value("Array.from(document.querySelectorAll('.panel h2'), (head) => head.innerText)")
+        self.assertEqual(heads, ["era 3.2", "era clearlane"])
+        self.assertTrue(self.value("document.getElementById('clocks').hidden"), "both have one clock")
+        self.browser.screenshot("real")
 
 
 if __name__ == "__main__":
