@@ -1,7 +1,6 @@
 //! A timeline: which lane did what, from when to when, and which lane blocked which.
 //!
-//! One file per recording: a line that says of what, then a line of JSON per span, in the order in
-//! which the spans ended:
+//! One file per recording: a line of JSON that says of what, and one per span, in order of ends:
 //!
 //! ```json
 //! {"recorded":"the model","scenario":"convoy","era":"3.2"}
