@@ -1,8 +1,7 @@
 //! Puts a server of etcd's API under load, from outside: requests at their own times.
 //!
-//! Every request has a time at which it is *due*, which depends on the seed alone, and its latency
-//! counts from then, also if the driver was late to send it. A closed loop would send no request
-//! while the server stands still, and would not count them. `docs/load.md` draws that.
+//! In a run, a request has a time at which it is *due*, which depends on the seed alone, and its
+//! latency counts from then, also if the driver was late to send it: `docs/measuring.md`.
 //!
 //! ```text
 //!   workload ──▶ arrivals ──▶ run ── requests ── connection ──▶ server
