@@ -11,6 +11,7 @@
 //! there is none, for the next request in the [chain of its
 //! causes](clearlane_contention::wait_chain).
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 use clearlane_contention::wait_chain::WaitChains;
@@ -159,6 +160,12 @@ fn section(
         1 => format!("1 request waits for another, {}", time(waited_ns)),
         _ => format!("{waiting} requests wait for others, {} in all", time(waited_ns)),
     };
+    let requests = recording.timeline.lanes().into_iter();
+    let count = requests.filter(|(_, kind)| *kind != LaneKind::Work).count();
+    let rest = match count > lanes.len() {
+        true => format!(" ({} of {count} requests are shown)", lanes.len()),
+        false => String::new(),
+    };
     let mut left = 12.0;
     if let Some((light, _)) = recording.colours() {
         let y = top + 6.0;
@@ -168,7 +175,7 @@ fn section(
     let _ = writeln!(
         picture,
         "<text x='{left}' y='{:.1}' font-size='14'>\
-         <tspan font-weight='bold'>{}</tspan>: {sentence}</text>",
+         <tspan font-weight='bold'>{}</tspan>: {sentence}{rest}</text>",
         top + 18.0,
         escaped(&recording.title()),
     );
@@ -312,16 +319,25 @@ impl<'a> Chains<'a> {
         self.timeline.spans.iter().filter(move |span| span.lane == lane)
     }
 
-    /// The requests: first what does not wait and is waited for, then writes, then reads.
+    /// The requests: first what others wait for longer than it waits, then writes, then reads.
     fn lanes(&self) -> Vec<(&'a str, LaneKind)> {
-        let lanes = self.timeline.lanes().into_iter().filter(|(_, kind)| *kind != LaneKind::Work);
-        let mut lanes: Vec<_> = lanes.take(LANES_MAX).collect();
-        lanes.sort_by_key(|(lane, kind)| match self.blocking_hold(lane) {
-            Some(_) if self.waits_of(lane).next().is_none() => 0,
-            _ if *kind == LaneKind::Write => 1,
-            _ => 2,
+        let requests = self.timeline.lanes().into_iter();
+        let requests = requests.filter(|(_, kind)| *kind != LaneKind::Work);
+        let measured = requests.enumerate().map(|(place, (lane, kind))| {
+            let held_ns = self.blocking_hold(lane).map_or(0, |(_, ns)| ns);
+            let waited_ns: u64 = self.waits_of(lane).map(|(wait, _)| wait.length_ns()).sum();
+            (place, lane, kind, held_ns, waited_ns)
         });
-        lanes
+        let mut lanes: Vec<_> = measured.collect();
+        // If there are too many, those that waited or were waited for longest.
+        lanes.sort_by_key(|(.., held_ns, waited_ns)| Reverse(*held_ns.max(waited_ns)));
+        lanes.truncate(LANES_MAX);
+        lanes.sort_by_key(|(place, _, kind, held_ns, waited_ns)| match kind {
+            _ if held_ns > waited_ns => (0, *place),
+            LaneKind::Write => (1, *place),
+            _ => (2, *place),
+        });
+        lanes.into_iter().map(|(_, lane, kind, ..)| (lane, kind)).collect()
     }
 
     /// From the first that a request does to the last.
@@ -454,6 +470,20 @@ mod tests {
         assert_eq!(causes("expensive #1"), []);
         let lanes: Vec<_> = chains.lanes().into_iter().map(|(lane, _)| lane).collect();
         assert_eq!(lanes, ["expensive #1", "put #1", "put #2", "cheap #1"]);
+    }
+
+    #[test]
+    fn of_many_requests_those_that_waited_longest_are_shown() {
+        let mut timeline = convoy();
+        let early = |number| span(&format!("cheap #{number}"), Activity::Run, 0, number);
+        timeline.spans.splice(0..0, (10..30).map(early));
+        let chains = Chains::new(&timeline);
+        let lanes: Vec<_> = chains.lanes().into_iter().map(|(lane, _)| lane).collect();
+        assert_eq!(lanes.len(), LANES_MAX);
+        assert_eq!(lanes[..3], ["expensive #1", "put #1", "put #2"]);
+        assert!(lanes.contains(&"cheap #1"));
+        let picture = draw(&[Recording { timeline, ..Recording::default() }]);
+        assert!(picture.contains("in all (10 of 24 requests are shown)<"), "{picture}");
     }
 
     #[test]
