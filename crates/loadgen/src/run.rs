@@ -42,7 +42,7 @@ const HEAD_START: Duration = Duration::from_millis(50);
 /// Time for answers after the last request was due.
 pub const DRAIN: Duration = Duration::from_secs(30);
 /// The same after a run that was ended early.
-const STOPPED_DRAIN: Duration = Duration::from_secs(2);
+pub(crate) const STOPPED_DRAIN: Duration = Duration::from_secs(2);
 /// Per class.
 pub const IN_FLIGHT_MAX: usize = 100_000;
 /// Per class.

@@ -5,10 +5,12 @@
 use clap::Parser as _;
 use clearlane_loadgen::arguments::Subcommand;
 use clearlane_loadgen::closed_loop;
+use clearlane_loadgen::connection::endpoint;
 use clearlane_loadgen::report::Report;
 use clearlane_loadgen::stop::Stop;
 use clearlane_loadgen::{Error, Result};
 use clearlane_test_server::{TestCluster, TestServer};
+use tokio::net::TcpListener;
 
 async fn run_line(endpoints: &str, line: &str, stop: Stop) -> Result<Report> {
     let line = format!("clearlane-load {line} --endpoints {endpoints}");
@@ -81,6 +83,35 @@ async fn a_rate_is_kept_and_a_stop_ends_with_the_results_so_far() {
     let line = "put --total 1000000000";
     let report = run_line(&server.endpoint(), line, stop).await.unwrap();
     assert_eq!(counts(&report), [("put", 0, 0)]);
+}
+
+/// Takes connections, and says nothing.
+async fn take_all(listener: TcpListener) {
+    let mut taken = Vec::new();
+    while let Ok((connection, _)) = listener.accept().await {
+        taken.push(connection);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_holds_up_no_end() {
+    let server = TestServer::start().await.unwrap();
+    let line = "clearlane-load put --total 100 --clients 3 --endpoints";
+    let line = format!("{line} {}", server.endpoint());
+    let Ok(Subcommand::ClosedLoop(asked)) = Subcommand::try_parse_from(line.split_whitespace())
+    else {
+        panic!("{line} is no closed loop")
+    };
+    let mut target = asked.common().target.open().await.unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    target.endpoints = endpoint(&silent.local_addr().unwrap().to_string()).unwrap().into();
+    tokio::spawn(take_all(silent));
+    let stop = Stop::default();
+    let mut stop_it = |_: &str| stop.set();
+    let report = closed_loop::run(&asked, target, stop.clone(), &mut stop_it).await.unwrap();
+    assert_eq!(counts(&report), [("put", 0, 3)]);
+    let errors = report.classes[0].metrics.errors();
+    assert_eq!(errors.keys().next().map(String::as_str), Some("no answer 2 s after the end"));
 }
 
 #[tokio::test]

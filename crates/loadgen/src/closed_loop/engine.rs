@@ -25,10 +25,13 @@ use crate::class_metrics::{ClassMetrics, CompletedRequest};
 use crate::connection::{self, Connection, Endpoints};
 use crate::requests::Call;
 use crate::response_scanner::ResponseStats;
+use crate::run::{DRAIN, STOPPED_DRAIN};
 use crate::stop::Stop;
 use crate::users::Session;
 use crate::{Error, Result};
 
+/// How often a thread looks whether its clients are to end.
+const END_INTERVAL: Duration = Duration::from_millis(50);
 /// Keys of a page.
 const PAGE_KEYS: i64 = 10_000;
 
@@ -167,8 +170,18 @@ fn run_thread(
             let (shared, state) = (Arc::clone(shared), Arc::clone(state));
             running.spawn(run_client(*client, connection, shared, state));
         }
-        while let Some(ended) = running.join_next().await {
-            ended.expect("a client neither panics nor is stopped");
+        let mut end = None;
+        while !running.is_empty() {
+            if end.is_none() {
+                end = shared.drain().map(|drain| (Instant::now() + drain, drain));
+            }
+            if let Some((_, drain)) = end.filter(|(end, _)| Instant::now() >= *end) {
+                let text = format!("no answer {} s after the end", drain.as_secs());
+                state.metrics.lock()[0].add_failures(text, running.len() as u64);
+                running.shutdown().await;
+            }
+            // An error is that of a client which was stopped here.
+            let _ = tokio::time::timeout(END_INTERVAL, running.join_next()).await;
         }
         Ok(())
     })
@@ -195,6 +208,12 @@ async fn run_client(
 }
 
 impl SharedLoop {
+    /// How long answers may still take; `None` while requests are sent.
+    fn drain(&self) -> Option<Duration> {
+        let is_over = self.window.is_some_and(|window| self.start.elapsed() >= window);
+        if self.stop.is_set() { Some(STOPPED_DRAIN) } else { is_over.then_some(DRAIN) }
+    }
+
     /// Whether there is a request to send.
     fn take_turn(&self) -> bool {
         let is_over = self.window.is_some_and(|window| self.start.elapsed() >= window);

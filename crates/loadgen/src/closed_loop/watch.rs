@@ -32,7 +32,7 @@ use crate::class_metrics::{ClassMetrics, CompletedRequest};
 use crate::keys::{KeySpace, Sizes, ValueGenerator};
 use crate::report::ClassReport;
 use crate::response_scanner::ResponseStats;
-use crate::run::DRAIN;
+use crate::run::{DRAIN, STOPPED_DRAIN};
 use crate::stop::Stop;
 use crate::target::OpenTarget;
 use crate::users::Session;
@@ -180,10 +180,14 @@ pub(super) async fn run(
     tokio::pin!(putting);
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.tick().await;
-    loop {
+    let mut stopped_for = Duration::ZERO;
+    while stopped_for < STOPPED_DRAIN {
         tokio::select! {
             () = &mut putting => break,
             _ = second.tick() => tell(&progress(&plan, &shared)),
+        }
+        if shared.stop.is_set() {
+            stopped_for += Duration::from_secs(1);
         }
     }
     wait_for_events(&shared, &mut receivers).await;
@@ -192,7 +196,7 @@ pub(super) async fn run(
     let mut events = std::mem::take(&mut *shared.events.lock());
     let missing = events.expected.saturating_sub(events.metrics.answered());
     if missing > 0 {
-        let text = format!("no event {} s after the last put", DRAIN.as_secs());
+        let text = "no event came, and no more were waited for".to_owned();
         events.metrics.add_failures(text, missing);
     }
     let puts = std::mem::take(&mut *shared.puts.lock());
@@ -345,7 +349,7 @@ async fn put_all(
 }
 
 async fn wait_for_events(shared: &SharedWatch, receivers: &mut JoinSet<()>) {
-    let end = Instant::now() + DRAIN;
+    let end = Instant::now() + if shared.stop.is_set() { STOPPED_DRAIN } else { DRAIN };
     while !shared.events.lock().is_complete() && !receivers.is_empty() && Instant::now() < end {
         // A receiver ends only if its stream does.
         let _ = tokio::time::timeout(Duration::from_millis(1), receivers.join_next()).await;
