@@ -74,11 +74,14 @@ impl ClassMetrics {
                 self.bytes += seen.bytes;
                 self.last_answer = self.last_answer.max(done.answered);
             }
-            Err(text) => {
-                self.series.add_failure(done.due);
-                self.add_failures(text, 1);
-            }
+            Err(text) => self.add_failure(done.due, text),
         }
+    }
+
+    /// Of a request that was due then.
+    pub fn add_failure(&mut self, due: Duration, text: String) {
+        self.series.add_failure(due);
+        self.add_failures(text, 1);
     }
 
     pub fn add_failures(&mut self, text: String, count: u64) {
@@ -150,6 +153,11 @@ impl ClassMetrics {
 
     pub fn bytes_per_answer(&self) -> f64 {
         self.bytes as f64 / self.answered().max(1) as f64
+    }
+
+    /// When it came, since the beginning.
+    pub fn last_answer(&self) -> Duration {
+        self.last_answer
     }
 
     /// Over the window, or until the last answer, if that came later.

@@ -34,9 +34,9 @@ pub fn check_disk(dir: &Path, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result
     let wrong = |error| Error::Local(format!("--dir {}: {error}", dir.display()));
     // An existing file may be of another check that runs.
     let file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(wrong)?;
-    let report = write_all(file, stop, tell).map_err(wrong);
+    // At once: it is gone when the file is closed, whatever ends this.
     std::fs::remove_file(&path).map_err(wrong)?;
-    report
+    write_all(file, stop, tell).map_err(wrong)
 }
 
 fn write_all(

@@ -28,6 +28,8 @@ pub struct Report {
     /// The server's use before and after the run.
     pub usage: Option<(ProcessUsage, ProcessUsage)>,
     pub driver: DriverUsage,
+    /// What else went wrong, and ends no run.
+    pub notes: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -48,7 +50,7 @@ const LATE_SHARE: f64 = 0.25;
 const LATE_MS: f64 = 0.5;
 
 /// Whether the driver's delay, and not the server, makes the latency.
-pub fn is_driver_late(late_p99_ms: f64, p99_ms: f64) -> bool {
+fn is_driver_late(late_p99_ms: f64, p99_ms: f64) -> bool {
     late_p99_ms >= LATE_MS && late_p99_ms >= LATE_SHARE * p99_ms
 }
 
@@ -102,7 +104,7 @@ impl Report {
 
     /// What the figures are not about.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
+        let mut warnings = self.notes.clone();
         if self.is_open_loop {
             for ClassReport { name, metrics, .. } in &self.classes {
                 let Some(late) = metrics.send_delay_ms(0.99) else { continue };
@@ -338,6 +340,7 @@ mod tests {
             is_open_loop: true,
             window: Duration::from_secs(10),
             classes: vec![class("cheap", 10.0, tally), class("a-longer-name", 0.7, failed)],
+            notes: Vec::new(),
             driver: DriverUsage {
                 processor: Some(Duration::from_millis(20)),
                 elapsed: Duration::from_secs(10),

@@ -32,13 +32,21 @@ pub enum ResponseShape {
     Stream,
     /// Messages without an end, of a watch: field 11 is counted, the events.
     Watch,
+    /// One message, of a lease that is kept alive: field 3 is counted, the time that it has left. A
+    /// lease that is gone has none.
+    KeepAlive,
 }
+
+/// Of a watch: it was refused, or is over.
+const CANCELED_FIELD: u64 = 4;
+const CANCELED: ScanError = "the watch was canceled";
 
 impl ResponseShape {
     fn counted_field(self) -> u64 {
         match self {
             ResponseShape::Message | ResponseShape::Stream => 2,
             ResponseShape::Watch => 11,
+            ResponseShape::KeepAlive => 3,
         }
     }
 }
@@ -121,7 +129,8 @@ impl Scanner {
 
     fn step(&mut self, byte: u8) -> Result<(), ScanError> {
         let is_message_over = (self.state, self.shift, self.remaining) == (ScanState::Tag, 0, 0);
-        if is_message_over && self.shape != ResponseShape::Message {
+        let has_more = matches!(self.shape, ResponseShape::Stream | ResponseShape::Watch);
+        if is_message_over && has_more {
             self.state = ScanState::Prefix;
         }
         if self.state == ScanState::Prefix {
@@ -150,7 +159,15 @@ impl Scanner {
             (ScanState::Number, _) => self.state = ScanState::Tag,
             (ScanState::Length, _) if self.is_entered => self.state = ScanState::Tag,
             (ScanState::Length, _) => return self.skip(value),
-            (_, 0) => self.state = ScanState::Number,
+            (_, 0) => {
+                let field = value >> 3;
+                if self.shape == ResponseShape::Watch && field == CANCELED_FIELD {
+                    return Err(CANCELED);
+                }
+                let is_ttl = self.shape == ResponseShape::KeepAlive && field == 3;
+                self.stats.keys += u64::from(is_ttl);
+                self.state = ScanState::Number;
+            }
             (_, 1) => return self.skip(8),
             (_, 2) => {
                 let field = value >> 3;

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 
 use clearlane_net::sched::SchedClass;
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout_at};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tonic::transport::Channel;
 
 use crate::arrivals::{self, Schedule};
@@ -43,6 +43,8 @@ const HEAD_START: Duration = Duration::from_millis(50);
 pub const DRAIN: Duration = Duration::from_secs(30);
 /// The same after a run that was ended early.
 pub(crate) const STOPPED_DRAIN: Duration = Duration::from_secs(2);
+/// How often a thread that waits for answers looks whether the run was ended.
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
 /// Per class.
 pub const IN_FLIGHT_MAX: usize = 100_000;
 /// Per class.
@@ -101,6 +103,8 @@ struct ClassSender {
     session: Option<Arc<Session>>,
     progress: Arc<Mutex<ClassProgress>>,
     in_flight: JoinSet<CompletedRequest>,
+    /// So long after the end of a window; requests that are open then have failed.
+    given_up: watch::Sender<Option<Duration>>,
     stop: Stop,
 }
 
@@ -115,8 +119,10 @@ pub async fn run(
     check_filled(workload, channel.clone(), session.as_deref()).await?;
     let revision = revision(workload, channel, session.as_deref()).await?;
     let mut threads = Vec::new();
+    let mut first = 0;
     for class in &workload.classes {
-        threads.push(start_class(workload, options, class, revision).await?);
+        threads.push(start_class(workload, options, class, (revision, first)).await?);
+        first += class.connections;
     }
     let window = Duration::from_secs(workload.seconds);
     if !options.warm_up.is_zero() {
@@ -143,7 +149,9 @@ pub async fn run(
         window: sent_for,
         is_open_loop: true,
         classes: threads.into_iter().map(report).collect(),
-        usage: usage_before.zip(usage()?),
+        // The process may be gone.
+        usage: usage_before.zip(usage().unwrap_or_default()),
+        notes: Vec::new(),
         driver: driver.end(),
     })
 }
@@ -205,7 +213,7 @@ async fn start_class(
     workload: &Workload,
     options: &RunOptions,
     class: &Class,
-    revision: i64,
+    (revision, first): (i64, u64),
 ) -> Result<ClassThread> {
     let [_, seed] = seeds(options.seed, class);
     let OpenTarget { endpoints, session, .. } = options.target.clone();
@@ -219,16 +227,18 @@ async fn start_class(
     let runtime = runtime.map_err(|error| Error::Local(format!("no runtime: {error}")))?;
     let own_progress = Arc::clone(&progress);
     let send_windows = async move {
-        let connections = match connection::open_direct(&endpoints, connections).await {
+        let connections = match connection::open_direct(&endpoints, first, connections).await {
             Ok(connections) => connections,
             Err(error) => return drop(ready.send(Err(error))),
         };
         let (progress, in_flight) = (own_progress, JoinSet::new());
-        let mut sender = ClassSender { requests, connections, session, progress, in_flight, stop };
+        let given_up = watch::Sender::new(None);
+        let mut sender =
+            ClassSender { requests, connections, session, progress, in_flight, given_up, stop };
         let _ = ready.send(Ok(()));
         while let Some(SendWindow { arrivals, start, done }) = next_window.recv().await {
             sender.send_all(arrivals, start).await;
-            sender.drain(Instant::now()).await;
+            sender.drain().await;
             // If the receiver is gone, the result is not needed.
             let _ = done.send(());
         }
@@ -300,38 +310,57 @@ impl ClassSender {
         let mut progress = self.progress.lock();
         progress.due += 1;
         if self.in_flight.len() >= IN_FLIGHT_MAX {
-            progress
-                .metrics
-                .add_failures(format!("not sent: {IN_FLIGHT_MAX} others had no answer"), 1);
+            let text = format!("not sent: {IN_FLIGHT_MAX} others had no answer");
+            progress.metrics.add_failure(due, text);
             return;
         }
         let turn = progress.due as usize % self.connections.len();
         drop(progress);
         let (call, connection) = (self.requests.next_call(), self.connections[turn].clone());
-        let session = self.session.clone();
+        let (session, mut given_up) = (self.session.clone(), self.given_up.subscribe());
         self.in_flight.spawn(async move {
             let sent = start.elapsed();
-            let result = match session {
-                Some(session) => session.call(&connection, &call).await,
-                None => connection.call(&call).await,
+            let answer = async {
+                match session {
+                    Some(session) => session.call(&connection, &call).await,
+                    None => connection.call(&call).await,
+                }
+            };
+            let result = tokio::select! {
+                result = answer => result,
+                after = given_up.wait_for(Option::is_some) => {
+                    let seconds = after.map_or(0, |after| after.unwrap_or_default().as_secs());
+                    Err(format!("no answer {seconds} s after the end"))
+                }
             };
             CompletedRequest { due, sent, answered: start.elapsed(), result }
         });
     }
 
-    async fn drain(&mut self, from: Instant) {
-        let end = from + if self.stop.is_set() { STOPPED_DRAIN } else { DRAIN };
-        while let Ok(Some(done)) = timeout_at(end.into(), self.in_flight.join_next()).await {
+    /// Waits for the answers; what has none in time is counted as a failure, and not in the next
+    /// window.
+    async fn drain(&mut self) {
+        let from = Instant::now();
+        let mut stopped = None;
+        let drain = loop {
+            if stopped.is_none() && self.stop.is_set() {
+                stopped = Some(Instant::now());
+            }
+            let (since, drain) = stopped.map_or((from, DRAIN), |since| (since, STOPPED_DRAIN));
+            if since.elapsed() >= drain {
+                break drain;
+            }
+            match timeout(STOP_INTERVAL, self.in_flight.join_next()).await {
+                Ok(Some(done)) => self.record(done),
+                Ok(None) => return,
+                Err(_) => {}
+            }
+        };
+        self.given_up.send_replace(Some(drain));
+        while let Some(done) = self.in_flight.join_next().await {
             self.record(done);
         }
-        // They are counted as failures, and not in the next window.
-        self.in_flight.shutdown().await;
-        let mut progress = self.progress.lock();
-        let silent = progress.due - progress.metrics.answered() - progress.metrics.failed();
-        if silent > 0 {
-            let text = format!("no answer {} s after the end", (end - from).as_secs());
-            progress.metrics.add_failures(text, silent);
-        }
+        self.given_up.send_replace(None);
     }
 
     fn record(&self, done: std::result::Result<CompletedRequest, tokio::task::JoinError>) {

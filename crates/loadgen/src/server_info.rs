@@ -23,7 +23,7 @@ const PAGE_BYTES_MAX: u64 = 4 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerInfo {
     pub endpoint: String,
-    /// The era, if the server is Clearlane; `None` also if its page of metrics could not be read.
+    /// The era, if the server is Clearlane; `None` also with TLS, over which it is not asked.
     pub era: Option<String>,
     pub version: String,
     pub is_leader: bool,
@@ -58,7 +58,7 @@ impl ServerInfo {
         Ok(ServerInfo {
             era: era(endpoint).await,
             version: status.version,
-            is_leader: status.leader == member,
+            is_leader: member != 0 && status.leader == member,
             members: members.map_or(0, |list| list.into_inner().members.len()),
             db_bytes: status.db_size,
             endpoint: name,
@@ -69,13 +69,18 @@ impl ServerInfo {
     pub fn product(&self) -> String {
         match &self.era {
             Some(era) => format!("Clearlane, era {era}"),
+            None if self.endpoint.starts_with("https") => "a server of etcd's API".to_owned(),
             None => "etcd or alike".to_owned(),
         }
     }
 
     /// The era, or what else tells it from other servers.
     pub fn short_name(&self) -> &str {
-        self.era.as_deref().unwrap_or("etcd")
+        match &self.era {
+            Some(era) => era,
+            None if self.endpoint.starts_with("https") => "server",
+            None => "etcd",
+        }
     }
 
     pub fn line(&self) -> String {

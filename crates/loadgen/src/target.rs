@@ -67,6 +67,11 @@ impl OpenTarget {
 
 impl Target {
     pub fn endpoints(&self) -> Result<Endpoints> {
+        let has_tls = |text: &String| text.starts_with("https://") || !text.contains("://");
+        if (self.cacert.is_some() || self.cert.is_some()) && !self.endpoints.iter().any(has_tls) {
+            let why = "no address of --endpoints begins with https://";
+            return Err(Error::Local(format!("--cacert and --cert have no use: {why}")));
+        }
         let pair = self.cert.as_deref().zip(self.key.as_deref());
         let tls = TlsFiles::read(self.cacert.as_deref(), pair)?;
         let of_channels = tls.as_ref().map(TlsFiles::of_channels);
@@ -78,9 +83,13 @@ impl Target {
 
     /// For commands that load one server, without a user.
     pub fn endpoint(&self) -> Result<Endpoint> {
-        if self.user.is_some() {
-            let why = "this command sends its requests without a user";
-            return Err(Error::Local(format!("--user: {why}")));
+        for (flag, is_set) in
+            [("--user", self.user.is_some()), ("--target-leader", self.target_leader)]
+        {
+            if is_set {
+                let why = "this command knows one server, and no user";
+                return Err(Error::Local(format!("{flag}: {why}")));
+            }
         }
         let endpoints = self.endpoints()?;
         match endpoints.list() {

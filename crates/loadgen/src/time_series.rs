@@ -49,7 +49,8 @@ impl Default for TimeSeries {
 impl TimeSeries {
     pub fn of_window(window: Duration) -> TimeSeries {
         let seconds = window.as_secs().div_ceil(INTERVALS_MAX).max(1);
-        TimeSeries { interval: Duration::from_secs(seconds), intervals: Vec::new() }
+        let intervals = vec![Interval::default(); window.as_secs().div_ceil(seconds) as usize];
+        TimeSeries { interval: Duration::from_secs(seconds), intervals }
     }
 
     pub fn add_answer(&mut self, due: Duration, latency: Duration) {
@@ -113,8 +114,9 @@ mod tests {
         series.add_answer(ms(1000), ms(2));
         series.add_failure(ms(3999));
         let intervals = series.intervals();
+        assert_eq!(intervals.len(), 10, "as long as the window");
         let counts: Vec<_> = intervals.iter().map(|of| (of.answered, of.failed)).collect();
-        assert_eq!(counts, [(1, 0), (1, 0), (0, 0), (0, 1)]);
+        assert_eq!(counts[..4], [(1, 0), (1, 0), (0, 0), (0, 1)]);
         let max = intervals[0].max_ms.expect("there is an answer");
         assert!((max / 3000.0 - 1.0).abs() < 0.01, "{max}");
         assert_eq!(intervals[3].p50_ms, None);

@@ -28,7 +28,9 @@ use crate::{Error, Result, connection};
 pub(crate) const TOKEN: &str = "token";
 /// etcd's range of all keys.
 const ALL_KEYS: &[u8] = &[0];
-const REFUSED_TOKEN: &str = "Unauthenticated: ";
+/// A token that has expired, or that is older than a change of users.
+const REFUSED_TOKEN: [&str; 2] =
+    ["Unauthenticated: ", "InvalidArgument: etcdserver: revision of auth store is old"];
 const NOT_ENABLED: &str = "authentication is not enabled";
 
 #[derive(Clone, PartialEq, Eq)]
@@ -114,7 +116,7 @@ impl Session {
         let of_user = |token| Call { token: Some(token), ..call.clone() };
         let result = connection.call(&of_user(token.clone())).await;
         match &result {
-            Err(text) if text.starts_with(REFUSED_TOKEN) => {
+            Err(text) if REFUSED_TOKEN.iter().any(|refused| text.starts_with(refused)) => {
                 let token = self.renew(&token).await?;
                 connection.call(&of_user(token)).await
             }

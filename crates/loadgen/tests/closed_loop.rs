@@ -139,7 +139,9 @@ async fn what_cannot_work_is_told_in_one_line() {
         (&*endpoint, "put --user a:b", "user a could not be authenticated: "),
         (&*endpoint, "put --key-size 2 --key-space-size 1000", "--key-size 2: 1000 keys have at"),
         (&*endpoint, "txn-put --txn-ops 2", "--txn-ops 2: it must be at most --key-space-size"),
-        (&*endpoint, "put --cacert /nowhere", "--cacert /nowhere: "),
+        ("https://a:1", "put --cacert /nowhere", "--cacert /nowhere: "),
+        (&*endpoint, "put --cacert /nowhere", "--cacert and --cert have no use: "),
+        (&*endpoint, "put --check-hashkv", "--check-hashkv: it compares members, and "),
         ("https://a:1", "put", "--endpoints https://a:1: its certificate cannot be checked; "),
     ] {
         let trouble = run_line(endpoints, line, Stop::default()).await.map(drop).unwrap_err();

@@ -142,7 +142,8 @@ fn what_is_wrong_with_sizes_and_words_is_said_in_one_line() {
         ("name = 'a'\nrate = 1\nkeys = 1".to_owned(), "class \"a\": `operation` is missing"),
         (
             "name = 'a'\noperation = 'scan'\nrate = 1\nkeys = 5".to_owned(),
-            "class \"a\": `operation` is \"scan\"; it must be range or put or delete or txn",
+            "class \"a\": `operation` is \"scan\"; it must be range or count or put or \
+             delete or txn or watch or lease or authenticate",
         ),
         (
             "name = 'a'\noperation = 'range'\nrate = 1\nkeys = 1001".to_owned(),
@@ -313,7 +314,8 @@ fn what_cannot_be_changed_so_is_said_in_one_line() {
     );
     assert_eq!(
         told("put.limit", 1),
-        "class \"put\": unknown field `limit`; there are name, operation, rate, arrivals, connections, value"
+        "class \"put\": unknown field `limit`; there are name, operation, rate, arrivals, \
+         connections, value, distribution"
     );
     assert_eq!(
         told("keys.count", 100),

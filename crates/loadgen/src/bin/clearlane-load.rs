@@ -92,7 +92,7 @@ async fn execute(asked: Subcommand) -> Result<()> {
             stop.set_at_ctrl_c();
             results.write(&closed_loop::run(&asked, target, stop, &mut progress_printer()).await?)
         }
-        Subcommand::Disk { dir, json } => run_disk(&dir, json.as_deref()),
+        Subcommand::Disk { dir, json } => run_disk(dir, json.as_deref()).await,
         Subcommand::Stall { row, target, options } => run_stall(row, &target, options).await,
         Subcommand::Rows => Row::all()
             .iter()
@@ -211,11 +211,13 @@ fn print_curves(files: &[PathBuf], svg: Option<&Path>) -> Result<()> {
     }
 }
 
-fn run_disk(dir: &Path, json: Option<&Path>) -> Result<()> {
+async fn run_disk(dir: PathBuf, json: Option<&Path>) -> Result<()> {
     let json = json.map(create).transpose()?;
     let stop = Stop::default();
     stop.set_at_ctrl_c();
-    let report = disk::check_disk(dir, &stop, &mut progress_printer())?;
+    // On a thread of its own: this one hears the Ctrl-C.
+    let work = move || disk::check_disk(&dir, &stop, &mut progress_printer());
+    let report = tokio::task::spawn_blocking(work).await.expect("it does not panic")?;
     print_line(&report.lines())?;
     match json {
         Some(mut file) => writeln!(file, "{:#}", report.json()).map_err(write_error),
@@ -245,11 +247,6 @@ impl ResultFiles {
 
     /// An error, too, if no request was answered.
     fn write(self, report: &Report) -> Result<()> {
-        print_line(report.table().trim_end())?;
-        print_line(report.histograms().trim_end())?;
-        if self.prints_samples {
-            print_line(report.samples().trim_end())?;
-        }
         let mut value = report.json();
         value["command"] = command_line().into();
         if let Some(mut file) = self.json {
@@ -261,25 +258,41 @@ impl ResultFiles {
         if let Some(mut file) = self.csv {
             file.write_all(report.csv().as_bytes()).map_err(write_error)?;
         }
+        // Behind the files: the output may be a pipe that nothing reads any more.
+        print_line(report.table().trim_end())?;
+        print_line(report.histograms().trim_end())?;
+        if self.prints_samples {
+            print_line(report.samples().trim_end())?;
+        }
         if report.answered() == 0 { Err(no_answers()) } else { Ok(()) }
     }
 }
 
 /// As it can be pasted, but for the password of a user.
 fn command_line() -> String {
-    let program = "clearlane-load".to_owned();
     let mut is_user = false;
-    let arguments = env::args().skip(1).map(|argument| {
+    let arguments = env::args_os().skip(1).map(|argument| {
+        let argument = argument.to_string_lossy().into_owned();
         let hidden = is_user.then(|| argument.split_once(':')).flatten();
         is_user = argument == "--user";
         let inline = argument.strip_prefix("--user=").and_then(|user| user.split_once(':'));
         match (hidden, inline) {
-            (Some((name, _)), _) => format!("{name}:PASSWORD"),
-            (_, Some((name, _))) => format!("--user={name}:PASSWORD"),
-            _ => argument,
+            (Some((name, _)), _) => quoted(&format!("{name}:PASSWORD")),
+            (_, Some((name, _))) => quoted(&format!("--user={name}:PASSWORD")),
+            _ => quoted(&argument),
         }
     });
-    iter::once(program).chain(arguments).collect::<Vec<_>>().join(" ")
+    iter::once("clearlane-load".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+/// For a shell.
+fn quoted(argument: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,@%+".contains(&byte);
+    if !argument.is_empty() && argument.bytes().all(is_plain) {
+        argument.to_owned()
+    } else {
+        format!("'{}'", argument.replace('\'', "'\\''"))
+    }
 }
 
 fn compare(files: &[PathBuf], html: Option<&Path>, svg: Option<&Path>) -> Result<()> {

@@ -10,8 +10,8 @@
 //! request is sent: while the server stands still no request is due, which is what an open loop is
 //! for (`docs/load.md`).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ use crate::stop::Stop;
 use crate::users::Session;
 use crate::{Error, Result};
 
+/// After a request that failed: a server that restarts is not asked in vain thousands of times.
+const FAILURE_PAUSE: Duration = Duration::from_millis(100);
 /// How often a thread looks whether its clients are to end.
 const END_INTERVAL: Duration = Duration::from_millis(50);
 /// Keys of a page.
@@ -61,9 +63,18 @@ pub(super) struct LoopOptions {
     pub(super) stop: Stop,
 }
 
+impl LoopOptions {
+    /// Of which each has a client.
+    pub(super) fn threads(&self) -> u64 {
+        self.threads.min(self.clients).max(1)
+    }
+}
+
 /// What the threads share.
 struct SharedLoop {
-    start: Instant,
+    /// Set when all connections are open.
+    begin: OnceLock<Instant>,
+    opened: Barrier,
     /// Requests that are still to be sent.
     left: AtomicU64,
     /// When the next request may be sent, in nanoseconds since the start.
@@ -86,10 +97,11 @@ pub(super) async fn run(
     source: &mut dyn FnMut(u64) -> RequestSource,
     tell: &mut dyn FnMut(&str),
 ) -> Result<(Vec<ClassMetrics>, Duration)> {
-    let threads = options.threads.min(options.clients).max(1);
+    let threads = options.threads();
     let connections = options.connections.min(options.clients).max(threads);
     let shared = Arc::new(SharedLoop {
-        start: Instant::now(),
+        begin: OnceLock::new(),
+        opened: Barrier::new(threads as usize),
         left: AtomicU64::new(options.total),
         next_slot: AtomicU64::new(0),
         slot: options.rate.map(|rate| Duration::from_secs(1) / rate as u32),
@@ -97,18 +109,20 @@ pub(super) async fn run(
         stop: options.stop.clone(),
         session: options.session.clone(),
     });
-    let (mut joined, mut states) = (Vec::new(), Vec::new());
+    let new_metrics = || ClassMetrics::of_window(options.window.unwrap_or_default());
+    let (mut joined, mut states, mut first) = (Vec::new(), Vec::new(), 0);
     for number in 0..threads {
         let own = |count: u64| count / threads + u64::from(number < count % threads);
         let state = Arc::new(ClientThread {
             source: Mutex::new(source(number)),
-            metrics: Mutex::new(vec![ClassMetrics::default(); classes]),
+            metrics: Mutex::new(vec![new_metrics(); classes]),
         });
         let (endpoints, shared) = (options.endpoints.clone(), Arc::clone(&shared));
         states.push(Arc::clone(&state));
         // Numbers of clients are those of all threads.
         let clients = (number..options.clients).step_by(threads as usize).collect::<Vec<_>>();
-        let connections = own(connections).max(1);
+        let connections = (first, own(connections).max(1));
+        first += connections.1;
         let work = move || run_thread(&endpoints, connections, &clients, &shared, &state);
         let thread = thread::Builder::new().name(format!("clients {number}")).spawn(work);
         joined.push(thread.map_err(thread_error)?);
@@ -119,14 +133,14 @@ pub(super) async fn run(
     while !joined.iter().all(thread::JoinHandle::is_finished) {
         tokio::select! {
             _ = poll.tick() => {}
-            _ = second.tick() => tell(&progress(&states, options.total, shared.start.elapsed())),
+            _ = second.tick() => tell(&progress(&states, options.total, shared.elapsed())),
         }
     }
-    let elapsed = shared.start.elapsed();
+    let mut elapsed = Duration::ZERO;
     for thread in joined {
-        thread.join().expect("clients do not panic")?;
+        elapsed = elapsed.max(thread.join().expect("clients do not panic")?);
     }
-    let mut sums = vec![ClassMetrics::default(); classes];
+    let mut sums = vec![new_metrics(); classes];
     for state in states {
         sums.iter_mut().zip(&*state.metrics.lock()).for_each(|(sum, of)| sum.merge(of));
     }
@@ -153,17 +167,22 @@ fn progress(states: &[Arc<ClientThread>], total: u64, elapsed: Duration) -> Stri
     )
 }
 
+/// Returns when the last request ended, since the begin.
 fn run_thread(
     endpoints: &Endpoints,
-    connections: u64,
+    (first, connections): (u64, u64),
     clients: &[u64],
     shared: &Arc<SharedLoop>,
     state: &Arc<ClientThread>,
-) -> Result<()> {
+) -> Result<Duration> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::Local(format!("no runtime: {error}")))?;
     runtime.block_on(async {
-        let connections = connection::open_direct(endpoints, connections).await?;
+        let opened = connection::open_direct(endpoints, first, connections).await;
+        // Also if there was an error: the others wait.
+        shared.opened.wait();
+        let connections = opened?;
+        shared.begin.get_or_init(Instant::now);
         let mut running = JoinSet::new();
         for (number, client) in clients.iter().enumerate() {
             let connection = connections[number % connections.len()].clone();
@@ -183,7 +202,7 @@ fn run_thread(
             // An error is that of a client which was stopped here.
             let _ = tokio::time::timeout(END_INTERVAL, running.join_next()).await;
         }
-        Ok(())
+        Ok(shared.elapsed())
     })
 }
 
@@ -194,45 +213,63 @@ async fn run_client(
     state: Arc<ClientThread>,
 ) {
     while shared.take_turn() {
-        shared.wait_for_slot().await;
+        if !shared.wait_for_slot().await {
+            return;
+        }
         let request = (state.source.lock())(client);
-        let sent = shared.start.elapsed();
+        let sent = shared.elapsed();
         let (class, result) = match request {
             LoopRequest::Call { class, call } => (class, shared.call(&connection, &call).await),
             LoopRequest::Pages(channel, range) => (0, shared.read_pages(&channel, range).await),
         };
-        let answered = shared.start.elapsed();
+        let has_failed = result.is_err();
+        let answered = shared.elapsed();
         let completed = CompletedRequest { due: sent, sent, answered, result };
         state.metrics.lock()[class].add(completed);
+        if has_failed {
+            tokio::time::sleep(FAILURE_PAUSE).await;
+        }
     }
 }
 
 impl SharedLoop {
     /// How long answers may still take; `None` while requests are sent.
     fn drain(&self) -> Option<Duration> {
-        let is_over = self.window.is_some_and(|window| self.start.elapsed() >= window);
-        if self.stop.is_set() { Some(STOPPED_DRAIN) } else { is_over.then_some(DRAIN) }
+        if self.stop.is_set() { Some(STOPPED_DRAIN) } else { self.is_over().then_some(DRAIN) }
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.begin.get().map_or(Duration::ZERO, Instant::elapsed)
+    }
+
+    /// Whether no more requests are to be sent, though some are left.
+    fn is_over(&self) -> bool {
+        self.stop.is_set() || self.window.is_some_and(|window| self.elapsed() >= window)
     }
 
     /// Whether there is a request to send.
     fn take_turn(&self) -> bool {
-        let is_over = self.window.is_some_and(|window| self.start.elapsed() >= window);
-        if is_over || self.stop.is_set() {
+        if self.is_over() {
             return false;
         }
         let less = |left: u64| left.checked_sub(1);
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    async fn wait_for_slot(&self) {
-        let Some(slot) = self.slot else { return };
-        let now = self.start.elapsed().as_nanos() as u64;
+    /// Whether the request is to be sent after that.
+    async fn wait_for_slot(&self) -> bool {
+        let Some(slot) = self.slot else { return true };
+        let now = self.elapsed().as_nanos() as u64;
         let slot = slot.as_nanos() as u64;
         let take = |next: u64| Some(next.max(now) + slot);
         let taken = self.next_slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        let at = taken.unwrap_or_default().max(now);
-        if at > now {
-            tokio::time::sleep(Duration::from_nanos(at - now)).await;
+        let at = Duration::from_nanos(taken.unwrap_or_default().max(now));
+        loop {
+            let left = at.saturating_sub(self.elapsed());
+            if left.is_zero() || self.is_over() {
+                return !self.is_over();
+            }
+            tokio::time::sleep(left.min(END_INTERVAL)).await;
         }
     }
 

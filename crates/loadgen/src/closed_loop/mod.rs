@@ -26,7 +26,7 @@ use crate::requests::Call;
 use crate::stop::Stop;
 use crate::target::OpenTarget;
 use crate::users::Session;
-use crate::{Result, connection};
+use crate::{Error, Result, connection};
 
 impl ClosedLoop {
     pub fn common(&self) -> &CommonArguments {
@@ -62,13 +62,14 @@ pub async fn run(
     let common = asked.common();
     let process = common.pid.map(Process::open).transpose()?;
     let usage = || process.as_ref().map(Process::usage).transpose();
-    let driver = DriverUsage::begin(asked.options().map_or(1, |options| options.threads));
     let before = usage()?;
-    let (classes, window) = match asked.options() {
+    let (outcome, notes) = match asked.options() {
         Some(options) => run_requests(asked, options, &target, stop, tell).await?,
-        None => watch::run(asked, &target, stop, tell).await?,
+        None => (watch::run(asked, &target, stop, tell).await?, Vec::new()),
     };
-    let usage = before.zip(usage()?);
+    let LoopOutcome { classes, window, driver } = outcome;
+    // The process may be gone.
+    let usage = before.zip(usage().unwrap_or_default());
     Ok(Report {
         endpoints: target.endpoints.text(),
         servers: target.servers,
@@ -77,8 +78,16 @@ pub async fn run(
         is_open_loop: false,
         classes,
         usage,
-        driver: driver.end(),
+        notes,
+        driver,
     })
+}
+
+struct LoopOutcome {
+    classes: Vec<ClassReport>,
+    /// How long requests were sent.
+    window: Duration,
+    driver: DriverUsage,
 }
 
 async fn run_requests(
@@ -87,10 +96,15 @@ async fn run_requests(
     target: &OpenTarget,
     stop: Stop,
     tell: &mut dyn FnMut(&str),
-) -> Result<(Vec<ClassReport>, Duration)> {
-    let channel = connection::open(&target.endpoints, 1).await?.remove(0);
+) -> Result<(LoopOutcome, Vec<String>)> {
     let session = target.session.as_deref();
-    let sources = Sources::prepare(asked, options, channel.clone(), session).await?;
+    let has_check = matches!(asked, ClosedLoop::Put { check_hashkv: true, .. });
+    if has_check && target.endpoints.list().len() < 2 {
+        let allowed = "it compares members, and --endpoints has one";
+        return Err(Error::Local(format!("--check-hashkv: {allowed}")));
+    }
+    let channel = connection::open(&target.endpoints, 1).await?.remove(0);
+    let sources = Sources::prepare(asked, options, &target.endpoints, session).await?;
     let LoopArguments { common, total, rate, seconds, threads } = options;
     let loop_options = LoopOptions {
         endpoints: target.endpoints.clone(),
@@ -103,23 +117,27 @@ async fn run_requests(
         window: seconds.map(Duration::from_secs),
         stop,
     };
-    let names = sources.classes();
+    let (names, mut notes) = (sources.classes(), Vec::new());
+    let driver = DriverUsage::begin(loop_options.threads());
     let mut source = |thread| sources.source(common.target.seed.wrapping_add(thread << 32));
     let work = engine::run(loop_options, names.len(), &mut source, tell);
     let (metrics, elapsed) = match *asked {
         ClosedLoop::Put { compact_interval, compact_index_delta, .. } if compact_interval > 0 => {
             let every = Duration::from_secs(compact_interval);
+            tokio::pin!(work);
             tokio::select! {
-                done = work => done?,
+                done = &mut work => done?,
                 failed = compact(channel.clone(), session, every, compact_index_delta) => {
-                    return Err(failed);
+                    notes.push(format!("there were no further compactions: {failed}"));
+                    work.await?
                 }
             }
         }
         _ => work.await?,
     };
-    if let ClosedLoop::Put { check_hashkv: true, .. } = asked {
-        hashes::compare(&target.endpoints, session).await?;
+    let driver = driver.end();
+    if has_check && let Err(error) = hashes::compare(&target.endpoints, session).await {
+        notes.push(error.to_string());
     }
     let class = |(name, metrics): (&&'static str, ClassMetrics)| ClassReport {
         name: (*name).to_owned(),
@@ -127,7 +145,8 @@ async fn run_requests(
         rate: None,
         metrics,
     };
-    Ok((names.iter().zip(metrics).map(class).collect(), elapsed))
+    let classes = names.iter().zip(metrics).map(class).collect();
+    Ok((LoopOutcome { classes, window: elapsed, driver }, notes))
 }
 
 /// Until a compaction fails, which is returned.
@@ -136,7 +155,7 @@ async fn compact(
     session: Option<&Session>,
     every: Duration,
     delta: u64,
-) -> crate::Error {
+) -> Error {
     let mut client = KvClient::new(channel);
     loop {
         tokio::time::sleep(every).await;
@@ -158,8 +177,8 @@ async fn compact(
     }
 }
 
-fn failed(what: &str, status: &tonic::Status) -> crate::Error {
-    crate::Error::Server(format!("{what} failed: {}", status.message()))
+fn failed(what: &str, status: &tonic::Status) -> Error {
+    Error::Server(format!("{what} failed: {}", status.message()))
 }
 
 /// A call whose answer is read and not checked.

@@ -11,6 +11,7 @@ use clearlane_proto::etcdserverpb::{
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
 use super::arguments::{
@@ -18,11 +19,12 @@ use super::arguments::{
 };
 use super::engine::{LoopRequest, RequestSource};
 use super::{call, failed};
+use crate::connection::Endpoints;
 use crate::keys::{KeySpace, Sizes, ValueGenerator};
 use crate::requests::Call;
 use crate::response_scanner::ResponseShape;
 use crate::users::Session;
-use crate::{Error, Result};
+use crate::{Error, Result, connection};
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -30,6 +32,10 @@ const RANGE_STREAM: &str = "/etcdserverpb.KV/RangeStream";
 const TXN: &str = "/etcdserverpb.KV/Txn";
 const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 const LEASE_TTL_SECONDS: i64 = 100;
+/// At a time.
+const GRANTS_MAX: usize = 100;
+/// Of a transaction. No server takes as much.
+const TXN_BYTES_MAX: u64 = 256 << 20;
 
 /// Where the requests of all threads come from.
 pub(super) enum Sources {
@@ -37,7 +43,8 @@ pub(super) enum Sources {
     TxnPut(PutSource, u64),
     TxnMixed(PutSource, Call, Ratio),
     Range(Call),
-    Pages(Channel, RangeRequest),
+    /// Over channels that clients use in turn.
+    Pages(Vec<Channel>, RangeRequest),
     /// A call for each client.
     KeepAlive(Arc<Vec<Call>>),
 }
@@ -55,7 +62,7 @@ impl Sources {
     pub(super) async fn prepare(
         asked: &ClosedLoop,
         options: &LoopArguments,
-        channel: Channel,
+        endpoints: &Endpoints,
         session: Option<&Session>,
     ) -> Result<Sources> {
         let seed = options.common.target.seed;
@@ -69,6 +76,13 @@ impl Sources {
                 let there = keys.key_space_size;
                 let allowed = format!("it must be at most --key-space-size, {there}");
                 return Err(Error::Local(format!("--txn-ops {txn_ops}: {allowed}")));
+            }
+            ClosedLoop::TxnPut { keys, txn_ops, .. }
+                if txn_ops * (keys.key_size + keys.val_size) > TXN_BYTES_MAX =>
+            {
+                let bytes = txn_ops * (keys.key_size + keys.val_size);
+                let allowed = format!("a transaction may have {TXN_BYTES_MAX}");
+                return Err(Error::Local(format!("--txn-ops {txn_ops}: {bytes} bytes; {allowed}")));
             }
             ClosedLoop::TxnPut { keys, txn_ops, .. } => {
                 Sources::TxnPut(PutSource::new(*keys, seed)?, *txn_ops)
@@ -88,7 +102,8 @@ impl Sources {
                 Sources::TxnMixed(PutSource::new(*keys, seed)?, call(TXN, &txn), *rw_ratio)
             }
             ClosedLoop::Range { range, .. } if range.paginate => {
-                Sources::Pages(channel, request(range)?)
+                let range = request(range)?;
+                Sources::Pages(connection::open(endpoints, options.common.conns).await?, range)
             }
             ClosedLoop::Range { range, .. } => {
                 let message = request(range)?;
@@ -99,8 +114,12 @@ impl Sources {
                 })
             }
             ClosedLoop::LeaseKeepalive { .. } => {
+                let channel = connection::open(endpoints, 1).await?.remove(0);
                 let leases = grant(channel, session, options.common.clients).await?;
-                let keep_alive = |id| call(LEASE_KEEP_ALIVE, &LeaseKeepAliveRequest { id });
+                let keep_alive = |id| Call {
+                    answer: ResponseShape::KeepAlive,
+                    ..Call::new(LEASE_KEEP_ALIVE, &LeaseKeepAliveRequest { id }, Some(1))
+                };
                 Sources::KeepAlive(Arc::new(leases.into_iter().map(keep_alive).collect()))
             }
             ClosedLoop::Watch { .. } | ClosedLoop::WatchLatency { .. } => {
@@ -143,9 +162,12 @@ impl Sources {
                 let call = call.clone();
                 Box::new(move |_| of_class(0, call.clone()))
             }
-            Sources::Pages(channel, range) => {
-                let (channel, range) = (channel.clone(), range.clone());
-                Box::new(move |_| LoopRequest::Pages(channel.clone(), range.clone()))
+            Sources::Pages(channels, range) => {
+                let (channels, range) = (channels.clone(), range.clone());
+                Box::new(move |client| {
+                    let channel = channels[client as usize % channels.len()].clone();
+                    LoopRequest::Pages(channel, range.clone())
+                })
             }
             Sources::KeepAlive(calls) => {
                 let calls = Arc::clone(calls);
@@ -234,12 +256,18 @@ fn prefix_end(prefix: &[u8]) -> Bytes {
 }
 
 async fn grant(channel: Channel, session: Option<&Session>, leases: u64) -> Result<Vec<i64>> {
-    let mut client = LeaseClient::new(channel);
+    let mut granting = JoinSet::new();
     let mut granted = Vec::new();
-    for _ in 0..leases {
+    for number in 0..leases {
         let request = LeaseGrantRequest { ttl: LEASE_TTL_SECONDS, id: 0 };
-        let answer = client.lease_grant(Session::request_of(session, request)).await;
-        granted.push(answer.map_err(|status| failed("a grant", &status))?.into_inner().id);
+        let request = Session::request_of(session, request);
+        let mut client = LeaseClient::new(channel.clone());
+        granting.spawn(async move { client.lease_grant(request).await });
+        while granting.len() >= GRANTS_MAX || number + 1 == leases && !granting.is_empty() {
+            let Some(done) = granting.join_next().await else { break };
+            let answer = done.expect("a grant neither panics nor is stopped");
+            granted.push(answer.map_err(|status| failed("a grant", &status))?.into_inner().id);
+        }
     }
     Ok(granted)
 }

@@ -27,9 +27,10 @@ use tonic::Streaming;
 use tonic::transport::Channel;
 
 use super::arguments::ClosedLoop;
-use super::failed;
+use super::{LoopOutcome, failed};
 use crate::class_metrics::{ClassMetrics, CompletedRequest};
 use crate::keys::{KeySpace, Sizes, ValueGenerator};
+use crate::process::DriverUsage;
 use crate::report::ClassReport;
 use crate::response_scanner::ResponseStats;
 use crate::run::{DRAIN, STOPPED_DRAIN};
@@ -113,6 +114,7 @@ impl WatchPlan {
 
 /// Shared by all tasks of the load.
 struct SharedWatch {
+    /// When all watches are created.
     start: Instant,
     events: Mutex<Events>,
     puts: Mutex<ClassMetrics>,
@@ -124,25 +126,26 @@ struct Events {
     metrics: ClassMetrics,
     /// When the put of a revision was sent.
     sent: HashMap<i64, Duration>,
-    /// Revision and time of events whose put has no answer yet.
-    early: Vec<(i64, Duration)>,
+    /// By revision, when events came whose put has no answer yet.
+    early: HashMap<i64, Vec<Duration>>,
     expected: u64,
+    /// Why a stream has ended.
+    why_ended: Option<String>,
 }
 
 impl Events {
     fn add(&mut self, revision: i64, at: Duration) {
         match self.sent.get(&revision) {
             Some(sent) => self.metrics.add(completed(*sent, at)),
-            None => self.early.push((revision, at)),
+            None => self.early.entry(revision).or_default().push(at),
         }
     }
 
     fn add_put(&mut self, revision: i64, sent: Duration, watches: u64) {
         self.expected += watches;
         self.sent.insert(revision, sent);
-        let early = std::mem::take(&mut self.early);
-        for (of, at) in early {
-            self.add(of, at);
+        for at in self.early.remove(&revision).into_iter().flatten() {
+            self.metrics.add(completed(sent, at));
         }
     }
 
@@ -161,21 +164,21 @@ pub(super) async fn run(
     target: &OpenTarget,
     stop: Stop,
     tell: &mut dyn FnMut(&str),
-) -> Result<(Vec<ClassReport>, Duration)> {
+) -> Result<LoopOutcome> {
     let plan = Arc::new(WatchPlan::of(asked)?);
     let channels = connection::open(&target.endpoints, plan.connections).await?;
     let session = target.session.clone();
+    let (created, mut streams) = create_all(&plan, &channels, session.as_deref()).await?;
+    let driver = DriverUsage::begin(1);
     let events = Mutex::default();
     let shared =
         Arc::new(SharedWatch { start: Instant::now(), events, puts: Mutex::default(), stop });
-    let (created, mut streams) = create_all(&plan, &channels, session.as_deref()).await?;
     let mut receivers = JoinSet::new();
     for (_, responses) in &mut streams {
         if let Some(responses) = responses.take() {
             receivers.spawn(receive(responses, Arc::clone(&shared)));
         }
     }
-    let begin = shared.start.elapsed();
     let putting = put_all(&plan, &channels, session, &shared);
     tokio::pin!(putting);
     let mut second = tokio::time::interval(Duration::from_secs(1));
@@ -191,12 +194,13 @@ pub(super) async fn run(
         }
     }
     wait_for_events(&shared, &mut receivers).await;
-    let window = shared.start.elapsed().saturating_sub(begin);
+    let driver = driver.end();
     receivers.shutdown().await;
     let mut events = std::mem::take(&mut *shared.events.lock());
     let missing = events.expected.saturating_sub(events.metrics.answered());
     if missing > 0 {
-        let text = "no event came, and no more were waited for".to_owned();
+        let text = events.why_ended.take();
+        let text = text.unwrap_or_else(|| "no event came while it was waited for".to_owned());
         events.metrics.add_failures(text, missing);
     }
     let puts = std::mem::take(&mut *shared.puts.lock());
@@ -208,7 +212,9 @@ pub(super) async fn run(
     };
     let classes =
         vec![class("create", created), class("put", puts), class("event", events.metrics)];
-    Ok((classes, window))
+    // Up to the last put or event.
+    let window = classes[1..].iter().map(|class| class.metrics.last_answer()).max();
+    Ok(LoopOutcome { classes, window: window.unwrap_or_default(), driver })
 }
 
 fn progress(plan: &WatchPlan, shared: &SharedWatch) -> String {
@@ -270,8 +276,14 @@ async fn create(
     let responses = client.watch(request).await.map_err(|status| failed("a watch", &status))?;
     let mut responses = responses.into_inner();
     for number in 1..=plan.watches_per_stream {
-        let answer = responses.message().await.map_err(|status| failed("a watch", &status))?;
-        let answer = answer.ok_or_else(closed)?;
+        let answer = loop {
+            let answer = responses.message().await.map_err(|status| failed("a watch", &status))?;
+            let answer = answer.ok_or_else(closed)?;
+            // Others may put the key meanwhile.
+            if answer.created || answer.canceled {
+                break answer;
+            }
+        };
         if answer.canceled {
             return Err(Error::Server(format!("a watch was refused: {}", answer.cancel_reason)));
         }
@@ -284,15 +296,24 @@ async fn create(
     Ok((latencies, (sender, Some(responses))))
 }
 
-/// Until the stream ends.
+/// Until the stream ends, or a watch of it.
 async fn receive(mut responses: Streaming<WatchResponse>, shared: Arc<SharedWatch>) {
-    while let Ok(Some(response)) = responses.message().await {
+    let why = loop {
+        let response = match responses.message().await {
+            Ok(Some(response)) if response.canceled => {
+                break format!("a watch was canceled: {}", response.cancel_reason);
+            }
+            Ok(Some(response)) => response,
+            Ok(None) => break "a watch stream was closed".to_owned(),
+            Err(status) => break connection::text(status),
+        };
         let at = shared.start.elapsed();
         let mut events = shared.events.lock();
         for event in &response.events {
             events.add(event.kv.as_ref().map_or(0, |kv| kv.mod_revision), at);
         }
-    }
+    };
+    shared.events.lock().why_ended = Some(why);
 }
 
 /// Returns when all puts are answered.
@@ -303,14 +324,13 @@ async fn put_all(
     shared: &Arc<SharedWatch>,
 ) {
     let next = Arc::new(Mutex::new(0));
-    let begin = shared.start.elapsed();
+    let values = ValueGenerator::new(plan.space.value, plan.seed);
     let mut clients = JoinSet::new();
     for client in 0..plan.clients {
         let channel = channels[client as usize % channels.len()].clone();
         let (plan, shared, next) = (Arc::clone(plan), Arc::clone(shared), Arc::clone(&next));
-        let session = session.clone();
+        let (session, values) = (session.clone(), values.clone());
         clients.spawn(async move {
-            let values = ValueGenerator::new(plan.space.value, plan.seed);
             let mut rng = SmallRng::seed_from_u64(plan.seed.wrapping_add(client));
             let mut kv = KvClient::new(channel);
             loop {
@@ -323,7 +343,7 @@ async fn put_all(
                     return;
                 }
                 if let Some(rate) = plan.rate {
-                    let due = begin + Duration::from_nanos(number * 1_000_000_000 / rate);
+                    let due = Duration::from_secs_f64(number as f64 / rate as f64);
                     tokio::time::sleep(due.saturating_sub(shared.start.elapsed())).await;
                 }
                 let key = plan.key_number(number);

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::client::{self, SendRequest};
@@ -28,6 +29,8 @@ use crate::{Error, Result};
 /// As hyper has them for a client.
 const STREAM_WINDOW: u32 = 2 << 20;
 const CONNECTION_WINDOW: u32 = 5 << 20;
+/// How long requests fail with the error of an attempt to connect, before the next attempt.
+const FAILURE_HOLDS: Duration = Duration::from_millis(100);
 
 /// Clones share the connection, and belong to the runtime that has opened it.
 #[derive(Clone, Debug)]
@@ -40,18 +43,19 @@ struct SharedConnection {
     uri: Uri,
     tls: Option<Arc<rustls::ClientConfig>>,
     sender: Mutex<Option<SendRequest<Bytes>>>,
-    /// One request opens it, and the others wait.
-    opening: tokio::sync::Mutex<()>,
+    /// One request opens it, and the others wait: for this failure, too.
+    opening: tokio::sync::Mutex<Option<(Instant, String)>>,
 }
 
 trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
-/// Opens connections to the servers in turn.
-pub async fn open_direct(endpoints: &Endpoints, count: u64) -> Result<Vec<Connection>> {
+/// Opens connections to the servers in turn, as the ones behind the `first` that were opened.
+pub async fn open_direct(endpoints: &Endpoints, first: u64, count: u64) -> Result<Vec<Connection>> {
     let mut opened = Vec::new();
-    for endpoint in endpoints.list.iter().cycle().take(count as usize) {
+    let turns = endpoints.list.iter().cycle().skip(first as usize % endpoints.list.len());
+    for endpoint in turns.take(count as usize) {
         let connection = Connection::new(endpoint, endpoints.tls.clone());
         let why = connection.sender().await;
         why.map_err(|why| Error::Server(format!("no connection to {}: {why}", endpoint.uri())))?;
@@ -116,7 +120,7 @@ impl Connection {
         {
             return Ok(sender);
         }
-        let _alone = self.shared.opening.lock().await;
+        let mut failure = self.shared.opening.lock().await;
         let present = self.shared.sender.lock().clone();
         // Another request may have opened it meanwhile.
         if let Some(sender) = present
@@ -124,7 +128,12 @@ impl Connection {
         {
             return Ok(sender);
         }
-        let sender = self.open().await?;
+        if let Some((_, why)) = failure.as_ref().filter(|(at, _)| at.elapsed() < FAILURE_HOLDS) {
+            return Err(why.clone());
+        }
+        let sender = self.open().await.inspect_err(|why| {
+            *failure = Some((Instant::now(), why.clone()));
+        })?;
         *self.shared.sender.lock() = Some(sender.clone());
         sender.ready().await.map_err(broken)
     }

@@ -194,7 +194,7 @@ async fn send(
 fn request(call: &Call) -> (Request<Body>, OpenRequest) {
     let (message, path) = (call.body.clone(), Uri::from_static(call.path));
     let (mut request, open) = match call.answer {
-        ResponseShape::Message | ResponseShape::Stream => {
+        ResponseShape::Message | ResponseShape::Stream | ResponseShape::KeepAlive => {
             (with_grpc_headers(path, Body::new(Full::new(message))), None)
         }
         ResponseShape::Watch => {

@@ -10,7 +10,7 @@ use crate::plot::{
     Axis, BarGroup, Bars, Better, Colour, Line, Plot, Scale, distinct_colours,
     latency_by_percentile, latency_histogram,
 };
-use crate::report::{QUANTILES, is_driver_late};
+use crate::report::QUANTILES;
 use crate::time_series::IntervalMetrics;
 
 const NS_PER_MS: f64 = 1e6;
@@ -30,6 +30,8 @@ pub struct RunSummary {
     /// Which repeats the run.
     pub command: String,
     pub seconds: u64,
+    /// That the driver was the limit, for example.
+    pub warnings: Vec<String>,
     pub classes: Vec<ClassSummary>,
 }
 
@@ -67,12 +69,12 @@ pub fn run_page(runs: &[RunSummary]) -> String {
     let comparison = Comparison::of(runs);
     let names = runs.iter().map(|run| run.name.as_str()).join(", ");
     let mut sections = comparison.loops();
+    sections.extend(comparison.warnings());
     let mut used = BTreeSet::new();
     let figure = |NamedFigure { svg, caption, .. }| Section::Figure { svg, caption };
     sections.extend(comparison.overview(&mut used).into_iter().map(figure));
     for class in comparison.classes() {
         sections.push(Section::Heading(class.to_owned()));
-        sections.extend(comparison.limits(class).into_iter().map(Section::Text));
         sections.extend(comparison.figures(class, &mut used).into_iter().map(figure));
         sections.push(comparison.table(class));
         sections.extend(comparison.errors(class));
@@ -205,19 +207,12 @@ impl<'a> Comparison<'a> {
         ]
     }
 
-    /// Says where the generator and not the server was the limit.
-    fn limits(&self, name: &str) -> Vec<String> {
-        let class = self.class(name).into_iter();
-        let limits = class.filter_map(|(run, _, class)| {
-            let (late, p99) = (class.late_p99_ms?, class.latency_ms(0.99)?);
-            is_driver_late(late, p99).then(|| {
-                format!(
-                    "WARNING: the generator was the limit of {run}: 1 % of the requests were sent \
-                     more than {late:.2} ms after they were due; their p99 is {p99:.2} ms."
-                )
-            })
-        });
-        limits.collect()
+    /// What the figures are not about.
+    fn warnings(&self) -> impl Iterator<Item = Section> {
+        let of_run = |run: &'a RunSummary| {
+            run.warnings.iter().map(|warning| format!("WARNING, {}: {warning}", run.name))
+        };
+        self.runs.iter().flat_map(of_run).map(Section::Text)
     }
 
     fn table(&self, name: &str) -> Section {
@@ -386,6 +381,7 @@ mod tests {
             server: said.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec(),
             command: "clearlane-load run reads-and-puts --seconds 10".to_owned(),
             seconds: 10,
+            warnings: Vec::new(),
             classes,
         }
     }
@@ -454,9 +450,9 @@ mod tests {
     #[test]
     fn a_generator_that_was_the_limit_is_told() {
         let mut runs = two_runs();
-        runs[0].classes[0].late_p99_ms = Some(900.0);
+        runs[0].warnings = vec!["THE DRIVER WAS THE LIMIT".to_owned()];
         let page = run_page(&runs);
-        assert!(page.contains("WARNING: the generator was the limit of 3.2: "), "{page}");
+        assert!(page.contains("WARNING, 3.2: THE DRIVER WAS THE LIMIT"), "{page}");
     }
 
     #[test]

@@ -29,6 +29,7 @@ impl RunSummary {
             endpoint: text(&value["endpoint"]),
             server: server.map(|(name, value)| (name.to_owned(), value)).collect(),
             command: text(&value["command"]),
+            warnings: value["warnings"].as_array().into_iter().flatten().map(text).collect(),
             seconds: value["seconds"].as_f64().ok_or_else(|| missing("seconds"))?.round() as u64,
             classes: classes.collect::<Result<_, _>>()?,
         })
@@ -101,8 +102,10 @@ mod tests {
             classes: vec![ClassReport { name, operation: "put", rate: Some(100.0), metrics }],
             usage: None,
             driver: DriverUsage { processor: None, elapsed, threads: 1 },
+            notes: vec!["something".to_owned()],
         };
         let run = RunSummary::from_json("mine", &report.json()).expect("it is complete");
+        assert_eq!(run.warnings, ["something"]);
         let class = &run.classes[0];
         assert_eq!((class.answered, class.failed, class.series.len()), (500, 3, 6));
         assert_eq!(class.errors, [("gone".to_owned(), 3)]);
