@@ -30,6 +30,7 @@ pub mod process;
 pub mod report;
 pub mod requests;
 pub mod run;
+pub mod servers;
 pub mod class_metrics;
 pub mod stall;
 pub mod server_info;

@@ -1,0 +1,208 @@
+//! One member as a process: its ports stay the same when it is started again.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clearlane_proto::etcdserverpb::RangeRequest;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use tokio::time::{sleep, timeout};
+use tonic::transport::Channel;
+
+use super::program::ServerProgram;
+use crate::{Error, Result, connection};
+
+/// An election takes one to two seconds; the recovery of a large store some more.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Of a log, in an error.
+const TAIL_LINES: usize = 5;
+/// Enough for every experiment, and etcd's largest recommendation: 8 GiB.
+const QUOTA_BYTES: &str = "8589934592";
+
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) name: String,
+    client_port: u16,
+    /// At which it listens for other members.
+    pub(super) peer_port: u16,
+    /// At which other members find it: a proxy's, if there is one.
+    pub(super) advertised_peer_port: u16,
+    pub(super) is_learner: bool,
+    dir: PathBuf,
+    process: Option<Child>,
+}
+
+/// That nothing listens at now. All are different, because they are taken before they are freed.
+pub(super) fn free_ports(count: usize) -> Result<Vec<u16>> {
+    let none = |error| Error::Local(format!("no free port of 127.0.0.1: {error}"));
+    let listeners = (0..count).map(|_| TcpListener::bind("127.0.0.1:0"));
+    let listeners = listeners.collect::<std::io::Result<Vec<_>>>().map_err(none)?;
+    let ports = listeners.iter().map(|listener| Ok(listener.local_addr().map_err(none)?.port()));
+    ports.collect()
+}
+
+impl Member {
+    pub(super) fn new(number: usize, dir: &Path) -> Result<Member> {
+        let ports = free_ports(2)?;
+        let name = format!("m{number}");
+        Ok(Member {
+            dir: dir.join(&name),
+            name,
+            client_port: ports[0],
+            peer_port: ports[1],
+            advertised_peer_port: ports[1],
+            is_learner: false,
+            process: None,
+        })
+    }
+
+    pub(super) fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.client_port)
+    }
+
+    pub(super) fn peer_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.advertised_peer_port)
+    }
+
+    pub(super) fn data_dir(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Child::id)
+    }
+
+    /// Returns before it answers. `cluster` has all members, as `NAME=URL,...`; it is a new one, or
+    /// one that this member joins.
+    pub(super) fn start(
+        &mut self,
+        program: &ServerProgram,
+        cluster: &str,
+        state: &str,
+        flags: &[String],
+    ) -> Result<()> {
+        let local = |what: &Path, error: std::io::Error| {
+            Error::Local(format!("{}: {error}", what.display()))
+        };
+        fs::create_dir_all(&self.dir).map_err(|error| local(&self.dir, error))?;
+        let log = File::options().create(true).append(true).open(self.log());
+        let log = log.map_err(|error| local(&self.log(), error))?;
+        let (client, peer) = (self.endpoint(), self.peer_url());
+        let listen_peer = format!("http://127.0.0.1:{}", self.peer_port);
+        let mut command = Command::new(program.binary());
+        command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        // A Ctrl-C is for this program, which ends the servers itself.
+        command.process_group(0);
+        command.args(["--name", &self.name]).arg("--data-dir").arg(self.data_dir());
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &listen_peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(["--initial-cluster", cluster, "--initial-cluster-state", state]);
+        command.args(["--quota-backend-bytes", QUOTA_BYTES, "--log-level", "error"]);
+        command.args(program.era().map_or(Vec::new(), |era| vec!["--era", era]));
+        command.args(flags);
+        let process = command.spawn().map_err(|error| local(program.binary(), error))?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// As a power failure would, but that what was written is kept. Does nothing if it does not
+    /// run.
+    pub(super) fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            // A process that has ended cannot be killed, and need not be.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// Until it answers a read: a linearizable one, if it has a vote.
+    pub(super) async fn wait_until_healthy(&mut self, name: &str) -> Result<()> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let process = self.process.as_mut();
+            if let Some(Ok(Some(status))) = process.map(Child::try_wait) {
+                let ended = format!("ended before it answered ({status})");
+                return Err(self.failure(name, &ended));
+            }
+            let last = match timeout(REQUEST_TIMEOUT, self.read()).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(why)) => why,
+                Err(_) => format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()),
+            };
+            if Instant::now() >= deadline {
+                let seconds = START_TIMEOUT.as_secs();
+                return Err(
+                    self.failure(name, &format!("does not answer after {seconds} s: {last}"))
+                );
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    async fn read(&self) -> std::result::Result<(), String> {
+        let channel = self.channel().await.map_err(|error| error.to_string())?;
+        let range = RangeRequest {
+            key: "healthy".into(),
+            serializable: self.is_learner,
+            ..RangeRequest::default()
+        };
+        let answer = KvClient::new(channel).range(range).await;
+        answer.map(drop).map_err(|status| status.message().to_owned())
+    }
+
+    pub(super) async fn channel(&self) -> Result<Channel> {
+        let endpoint = connection::endpoint(&self.endpoint())?;
+        Ok(connection::open(&endpoint.into(), 1).await?.remove(0))
+    }
+
+    fn failure(&self, program: &str, what: &str) -> Error {
+        let log = fs::read_to_string(self.log()).unwrap_or_default();
+        let tail = tail(&log);
+        let member = &self.name;
+        Error::Server(format!("{program}, member {member}, {what}; its log ends: {tail}"))
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// In one line.
+fn tail(log: &str) -> String {
+    let lines = log.lines().filter(|line| !line.trim().is_empty()).collect::<Vec<_>>();
+    match lines[lines.len().saturating_sub(TAIL_LINES)..].join(" | ") {
+        tail if tail.is_empty() => "(it is empty)".to_owned(),
+        tail => tail,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_different() {
+        let mut ports = free_ports(20).expect("there are as many");
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), 20);
+    }
+
+    #[test]
+    fn the_end_of_a_log_is_one_line() {
+        assert_eq!(tail("\n \n"), "(it is empty)");
+        assert_eq!(tail("a\n\nb\n"), "a | b");
+        assert_eq!(tail("1\n2\n3\n4\n5\n6\n7"), "3 | 4 | 5 | 6 | 7");
+    }
+}

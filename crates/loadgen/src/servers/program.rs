@@ -1,0 +1,112 @@
+//! Which program is started, and in which era.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{Error, Result};
+
+/// As `clearlane --era` names them, oldest first.
+pub const ERAS: [&str; 6] = ["3.0", "3.1", "3.2", "3.4", "3.5", "clearlane"];
+/// The name of a server that is etcd.
+pub const ETCD: &str = "etcd";
+
+const CLEARLANE: &str = "clearlane";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerProgram {
+    name: String,
+    binary: PathBuf,
+    /// None for etcd.
+    era: Option<String>,
+}
+
+impl ServerProgram {
+    /// An error if there is no such era, or no such program.
+    pub fn clearlane(binary: &Path, era: &str) -> Result<ServerProgram> {
+        if !ERAS.contains(&era) {
+            let known = ERAS.join(", ");
+            return Err(Error::Local(format!(
+                "--era {era}: there is no such era; there are {known}"
+            )));
+        }
+        let remedy = "`cargo build --release --package clearlane` builds it";
+        check_program("--clearlane", binary, remedy)?;
+        let (name, binary) = (era.to_owned(), binary.to_owned());
+        Ok(ServerProgram { era: Some(name.clone()), name, binary })
+    }
+
+    pub fn etcd(binary: &Path) -> Result<ServerProgram> {
+        check_program("--etcd", binary, "it must be the path of etcd's server")?;
+        Ok(ServerProgram { name: ETCD.to_owned(), binary: binary.to_owned(), era: None })
+    }
+
+    /// Where a build puts the server: beside this program.
+    pub fn clearlane_beside_this_program() -> Result<PathBuf> {
+        let this = std::env::current_exe();
+        let this = this.map_err(|error| Error::Local(format!("this program's path: {error}")))?;
+        Ok(this.with_file_name(CLEARLANE))
+    }
+
+    /// The era, or [`ETCD`].
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn era(&self) -> Option<&str> {
+        self.era.as_deref()
+    }
+
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
+    /// The two lines, as etcd prints them, that tell the version and the build.
+    pub fn version(&self) -> Result<String> {
+        let of =
+            |what: String| Error::Local(format!("{} --version: {what}", self.binary.display()));
+        let output = Command::new(&self.binary).arg("--version").env_clear().output();
+        let output = output.map_err(|error| of(error.to_string()))?;
+        if !output.status.success() {
+            return Err(of(output.status.to_string()));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.lines().take(2).map(str::trim).collect::<Vec<_>>().join(", "))
+    }
+}
+
+fn check_program(flag: &str, path: &Path, remedy: &str) -> Result<()> {
+    if path.is_file() {
+        return Ok(());
+    }
+    Err(Error::Local(format!("{flag} {}: there is no such program; {remedy}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use clearlane_backend::Era;
+
+    use super::*;
+
+    #[test]
+    fn the_eras_are_those_of_the_server() {
+        assert_eq!(ERAS, Era::ALL.map(Era::name));
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_in_one_line() {
+        let this = std::env::current_exe().expect("a test has a path");
+        let told = ServerProgram::clearlane(&this, "3.3").map(drop).expect_err("no such era");
+        let expected =
+            "--era 3.3: there is no such era; there are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane";
+        assert_eq!(told.to_string(), expected);
+        let gone = Path::new("/gone/etcd");
+        let told = ServerProgram::etcd(gone).map(drop).expect_err("no such program").to_string();
+        assert_eq!(
+            told,
+            "--etcd /gone/etcd: there is no such program; it must be the path of etcd's server"
+        );
+        assert!(ServerProgram::clearlane(gone, "3.2").is_err());
+        let program = ServerProgram::clearlane(&this, "3.2").expect("both are there");
+        assert_eq!((program.name(), program.era()), ("3.2", Some("3.2")));
+    }
+}
