@@ -7,6 +7,7 @@ use clap::{Args, Parser, ValueEnum};
 
 use crate::closed_loop::arguments::ClosedLoop;
 use crate::day::{HOURS_MIN, REQUESTS_MIN};
+use crate::experiment::ExperimentArguments;
 use crate::stall::{KEY_SIZE, Row, VALUE_SIZE};
 use crate::storm::StormKind;
 use crate::target::Target;
@@ -127,6 +128,8 @@ pub enum Subcommand {
         #[arg(long, value_name = "DIR")]
         svg: Option<PathBuf>,
     },
+    /// Repeats what was published about etcd, at servers that it starts
+    Experiment(ExperimentArguments),
     /// Answers as many bytes as a server would, and does nothing else
     Stub(StubArguments),
 }

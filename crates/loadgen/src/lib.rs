@@ -22,6 +22,7 @@ pub mod connection;
 pub mod closed_loop;
 pub mod day;
 pub mod disk;
+pub mod experiment;
 pub mod fill;
 pub mod keys;
 pub mod page;

@@ -50,7 +50,7 @@ const LATE_SHARE: f64 = 0.25;
 const LATE_MS: f64 = 0.5;
 
 /// Whether the driver's delay, and not the server, makes the latency.
-fn is_driver_late(late_p99_ms: f64, p99_ms: f64) -> bool {
+pub(crate) fn is_driver_late(late_p99_ms: f64, p99_ms: f64) -> bool {
     late_p99_ms >= LATE_MS && late_p99_ms >= LATE_SHARE * p99_ms
 }
 

@@ -6,7 +6,7 @@
 //!   clearlane-load stall watch --keys 1000000 --seconds 10
 //!   clearlane-load storm handshakes --address 127.0.0.1:2379 --seconds 10
 //!   clearlane-load day --pid 4711 --json clearlane.json
-//!   clearlane-load curves clearlane.json etcd.json --svg day.svg
+//!   clearlane-load experiment expensive-reads --scale small
 //!   clearlane-load stub --listen 127.0.0.1:2379
 //! ```
 //!
@@ -14,6 +14,7 @@
 //! exit status is 1 if something went wrong, no class has answers, or a day has made a server grow
 //! or left something over, and 2 if the arguments are wrong.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ use clearlane_loadgen::arguments::{
 };
 use clearlane_loadgen::bare_bcrypt::check_passwords;
 use clearlane_loadgen::day::{self, DayOptions, DayReport};
+use clearlane_loadgen::experiment::{self, ExperimentArguments};
 use clearlane_loadgen::fill::fill;
 use clearlane_loadgen::keys::KeySpace;
 use clearlane_loadgen::page::{self, RunSummary};
@@ -43,6 +45,8 @@ use clearlane_loadgen::target::Target;
 use clearlane_loadgen::users::{self, User};
 use clearlane_loadgen::workload::{self, ShippedWorkload, Workload};
 use clearlane_loadgen::{Error, Result, closed_loop, connection, disk};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 fn main() -> ExitCode {
     let asked = match Subcommand::try_parse() {
@@ -106,6 +110,7 @@ async fn execute(asked: Subcommand) -> Result<()> {
         Subcommand::Day { target, options } => run_day(&target, options).await,
         Subcommand::Curves { days, svg } => print_curves(&days, svg.as_deref()),
         Subcommand::Compare { runs, html, svg } => compare(&runs, html.as_deref(), svg.as_deref()),
+        Subcommand::Experiment(arguments) => run_experiments(&arguments).await,
         Subcommand::Stub(arguments) => run_stub(arguments).await,
     }
 }
@@ -330,6 +335,29 @@ fn read_json(path: &Path) -> Result<serde_json::Value> {
 fn create_dir(path: &Path) -> Result<()> {
     let of = |error| Error::Local(format!("{}: {error}", path.display()));
     fs::create_dir_all(path).map_err(of)
+}
+
+/// A signal ends what runs; the reports of what has ended are written before.
+async fn run_experiments(arguments: &ExperimentArguments) -> Result<()> {
+    let (interrupt, interrupted) = watch::channel(false);
+    let no_signal = |error| Error::Local(format!("signals: {error}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(no_signal)?;
+    let waiting = async {
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
+        }
+        let _ = interrupt.send(true);
+        std::future::pending().await
+    };
+    let progress = RefCell::new(progress_printer());
+    let tell = move |line: &str| (*progress.borrow_mut())(line);
+    let mut print = print_line;
+    tokio::select! {
+        biased;
+        result = experiment::run(arguments, tell, interrupted, &mut print) => result,
+        never = waiting => never,
+    }
 }
 
 fn no_answers() -> Error {

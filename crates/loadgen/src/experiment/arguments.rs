@@ -1,0 +1,186 @@
+//! The arguments of `clearlane-load experiment`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+
+use super::Experiment;
+use crate::servers::ERAS;
+
+/// Instead of an era: no server of ours.
+pub(super) const NO_ERA: &str = "none";
+
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct ExperimentArguments {
+    /// One that `list` lists, or all
+    #[arg(value_name = "NAME|all|list")]
+    pub selection: Selection,
+    /// How long it takes, and how large it is
+    #[arg(long, value_enum, default_value_t = Scale::Small)]
+    pub scale: Scale,
+    /// Where the reports are written
+    #[arg(long, value_name = "DIR", default_value = "experiments")]
+    pub out: PathBuf,
+    /// An era of Clearlane instead of those that the experiment is about, or none; may be repeated
+    #[arg(long, value_name = "ERA", value_parser = era)]
+    pub era: Vec<String>,
+    /// etcd's server, to be measured beside
+    #[arg(long, value_name = "BINARY")]
+    pub etcd: Option<PathBuf>,
+    /// Addresses of a cluster that runs, to be measured beside: its keys below /experiment/ are
+    /// overwritten and deleted
+    #[arg(long, value_name = "URL,...", value_delimiter = ',')]
+    pub endpoints: Vec<String>,
+    /// Our server, if it is not beside this program
+    #[arg(long, value_name = "BINARY")]
+    pub clearlane: Option<PathBuf>,
+    /// A Redis server, for the experiment redis: its keys experiment:... are overwritten
+    #[arg(long, value_name = "HOST:PORT")]
+    pub redis: Option<String>,
+    /// Rounds, in which the servers take turns: figures are medians (1 at scale small, 5 at full,
+    /// if it is left out)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub rounds: Option<u64>,
+    /// Repeats times, keys and values
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scale {
+    /// seconds for each run: a first look
+    Small,
+    /// as published, where two cores can
+    Full,
+}
+
+impl Scale {
+    pub fn name(self) -> &'static str {
+        match self {
+            Scale::Small => "small",
+            Scale::Full => "full",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selection {
+    All,
+    List,
+    One(Experiment),
+}
+
+impl ExperimentArguments {
+    /// What to type to have one of the experiments again.
+    pub(super) fn command(&self, experiment: &str) -> String {
+        let mut command =
+            format!("clearlane-load experiment {experiment} --scale {}", self.scale.name());
+        let mut add = |name: &str, value: &str| {
+            command.push_str(&format!(" --{name} {}", quoted(value)));
+        };
+        self.era.iter().for_each(|era| add("era", era));
+        if !self.endpoints.is_empty() {
+            add("endpoints", &self.endpoints.join(","));
+        }
+        for (name, path) in [("etcd", &self.etcd), ("clearlane", &self.clearlane)] {
+            path.iter().for_each(|path| add(name, &path.display().to_string()));
+        }
+        self.redis.iter().for_each(|redis| add("redis", redis));
+        self.rounds.iter().for_each(|rounds| add("rounds", &rounds.to_string()));
+        if self.seed != 1 {
+            add("seed", &self.seed.to_string());
+        }
+        command
+    }
+}
+
+/// For a shell, if it needs that.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+impl FromStr for Selection {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Selection, String> {
+        match text {
+            "all" => Ok(Selection::All),
+            "list" => Ok(Selection::List),
+            name => match Experiment::all().iter().find(|experiment| experiment.name() == name) {
+                Some(experiment) => Ok(Selection::One(*experiment)),
+                None => {
+                    let names = Experiment::all().iter().map(|experiment| experiment.name());
+                    let names = names.collect::<Vec<_>>().join(", ");
+                    Err(format!("there is no such experiment; there are all, list, {names}"))
+                }
+            },
+        }
+    }
+}
+
+fn era(text: &str) -> Result<String, String> {
+    if text == NO_ERA || ERAS.contains(&text) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("there is no such era; there are {}, and {NO_ERA}", ERAS.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: ExperimentArguments,
+    }
+
+    fn parsed(line: &str) -> Result<ExperimentArguments, String> {
+        let words = ["experiment"].into_iter().chain(line.split_whitespace());
+        Line::try_parse_from(words).map(|line| line.arguments).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn each_experiment_has_a_name_and_says_what_it_is_about() {
+        for experiment in Experiment::all() {
+            let name = experiment.name();
+            assert_eq!(name.parse(), Ok(Selection::One(*experiment)));
+            assert!(!experiment.about().is_empty(), "{name}");
+        }
+        assert_eq!(("all".parse(), "list".parse()), (Ok(Selection::All), Ok(Selection::List)));
+    }
+
+    #[test]
+    fn lists_of_eras_and_endpoints_are_taken() {
+        const REORDERED: &str =
+            "redis --scale full --era 3.2 --era none --endpoints a:1,b:2 --rounds 3";
+        let line = "redis --era 3.2 --era none --endpoints a:1,b:2 --scale full --rounds 3";
+        let arguments = parsed(line).expect("it is right");
+        assert_eq!((arguments.era.len(), arguments.endpoints.len()), (2, 2));
+        assert_eq!((arguments.scale, arguments.rounds, arguments.seed), (Scale::Full, Some(3), 1));
+        let again = arguments.command("redis");
+        assert_eq!(again, format!("clearlane-load experiment {}", REORDERED));
+        assert_eq!(quoted("a b'c"), r"'a b'\''c'");
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_told() {
+        for (line, told) in [
+            ("", "<NAME|all|list>"),
+            ("fly", "there is no such experiment; there are all, list, expensive-reads, "),
+            ("all --era 3.3", "there is no such era; there are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane"),
+            ("all --scale huge", "possible values: small, full"),
+            ("all --rounds 0", "0 is not in 1..=100"),
+        ] {
+            let error = parsed(line).expect_err(line);
+            assert!(error.contains(told), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Does a measurement go in the published direction?
+//!
+//! A check has a bound that a right server passes by far, also in a short run on two cores. A bar
+//! is a goal of this project: a report says if it is reached, and nothing fails if it is not.
+
+use serde_json::{Value, json};
+
+use super::number::number;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// In words, with the bound.
+    pub claim: String,
+    pub measured: String,
+    pub verdict: Verdict,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Holds,
+    Fails,
+    /// A server that it compares was not there, or has no answers.
+    NotMeasured,
+    BarReached,
+    BarMissed,
+}
+
+impl Check {
+    pub(super) fn at_least(claim: &str, value: Option<f64>, bound: f64) -> Check {
+        Check::new(format!("{claim}: at least {}", number(bound)), value, |value| value >= bound)
+    }
+
+    pub(super) fn at_most(claim: &str, value: Option<f64>, bound: f64) -> Check {
+        Check::new(format!("{claim}: at most {}", number(bound)), value, |value| value <= bound)
+    }
+
+    /// The same as a goal of ours.
+    pub(super) fn into_bar(self) -> Check {
+        let verdict = match self.verdict {
+            Verdict::Holds => Verdict::BarReached,
+            Verdict::Fails => Verdict::BarMissed,
+            other => other,
+        };
+        Check { verdict, ..self }
+    }
+
+    fn new(claim: String, value: Option<f64>, holds: impl Fn(f64) -> bool) -> Check {
+        let verdict = match value {
+            Some(value) if holds(value) => Verdict::Holds,
+            Some(_) => Verdict::Fails,
+            None => Verdict::NotMeasured,
+        };
+        let measured = value.map_or_else(|| "not measured".to_owned(), number);
+        Check { claim, measured, verdict }
+    }
+
+    pub fn line(&self) -> String {
+        let Check { claim, measured, verdict } = self;
+        format!("{}: {claim}; measured: {measured}", verdict.name())
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "claim": self.claim,
+            "measured": self.measured,
+            "verdict": self.verdict.name(),
+        })
+    }
+}
+
+impl Verdict {
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Holds => "holds",
+            Verdict::Fails => "FAILS",
+            Verdict::NotMeasured => "not measured",
+            Verdict::BarReached => "our bar: reached",
+            Verdict::BarMissed => "our bar: missed",
+        }
+    }
+
+    /// Of several checks. Those that were not measured do not count, unless there is no other.
+    pub fn of(checks: &[Check]) -> Verdict {
+        let any = |verdict| checks.iter().any(|check| check.verdict == verdict);
+        match (any(Verdict::Fails), any(Verdict::Holds)) {
+            (true, _) => Verdict::Fails,
+            (false, true) => Verdict::Holds,
+            (false, false) => Verdict::NotMeasured,
+        }
+    }
+
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Verdict::Holds => "In the published direction.",
+            Verdict::Fails => "NOT IN THE PUBLISHED DIRECTION.",
+            Verdict::NotMeasured | Verdict::BarReached | Verdict::BarMissed => {
+                "Without a server that the published direction is about."
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_is_met_or_not_or_was_not_measured() {
+        let verdict = |check: Check| check.verdict;
+        assert_eq!(verdict(Check::at_least("a", Some(3.0), 3.0)), Verdict::Holds);
+        assert_eq!(verdict(Check::at_least("a", Some(2.9), 3.0)), Verdict::Fails);
+        assert_eq!(verdict(Check::at_most("a", Some(3.0), 3.0)), Verdict::Holds);
+        assert_eq!(verdict(Check::at_most("a", Some(3.1), 3.0)), Verdict::Fails);
+        assert_eq!(verdict(Check::at_most("a", None, 3.0)), Verdict::NotMeasured);
+        // Neither more nor less.
+        assert_eq!(verdict(Check::at_most("a", Some(f64::NAN), 3.0)), Verdict::Fails);
+        let line = Check::at_least("times in 3.2", Some(14.23), 3.0).line();
+        assert_eq!(line, "holds: times in 3.2: at least 3; measured: 14.2");
+    }
+
+    #[test]
+    fn one_that_fails_decides() {
+        let check = |value| Check::at_least("a", value, 1.0);
+        let (holds, fails, missing) = (check(Some(2.0)), check(Some(0.0)), check(None));
+        assert_eq!(Verdict::of(&[holds.clone(), missing.clone()]), Verdict::Holds);
+        assert_eq!(Verdict::of(&[holds, fails, missing.clone()]), Verdict::Fails);
+        assert_eq!(Verdict::of(&[missing]), Verdict::NotMeasured);
+        let bar = check(Some(0.0)).into_bar();
+        assert_eq!(
+            (bar.verdict, Verdict::of(std::slice::from_ref(&bar))),
+            (Verdict::BarMissed, Verdict::NotMeasured)
+        );
+        assert_eq!(Verdict::of(&[]), Verdict::NotMeasured);
+    }
+}

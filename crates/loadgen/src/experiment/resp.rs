@@ -1,0 +1,152 @@
+//! As much of Redis' protocol as the experiment needs: a command is an array of strings, and an
+//! answer a status, an error, a number, a string or an array of these.
+
+use std::io;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+
+use crate::{Error, Result};
+
+/// A longer string or array is no answer to what is sent here.
+const LENGTH_MAX: i64 = 64 << 20;
+const DEPTH_MAX: u32 = 4;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    Status(String),
+    Number(i64),
+    /// None: there is no such key.
+    Text(Option<Vec<u8>>),
+    List(Vec<Reply>),
+}
+
+#[derive(Debug)]
+pub(super) struct RedisConnection {
+    socket: BufReader<TcpStream>,
+    /// The command that is sent, kept for its memory.
+    buffer: Vec<u8>,
+}
+
+impl RedisConnection {
+    /// `address` is HOST:PORT.
+    pub(super) async fn open(address: &str) -> Result<RedisConnection> {
+        let failed = |error: io::Error| {
+            Error::Server(format!("--redis {address}: {error}; it must be HOST:PORT"))
+        };
+        let socket = TcpStream::connect(address).await.map_err(failed)?;
+        socket.set_nodelay(true).map_err(failed)?;
+        Ok(RedisConnection { socket: BufReader::new(socket), buffer: Vec::new() })
+    }
+
+    /// An error if Redis answers with one.
+    pub(super) async fn call(&mut self, words: &[&[u8]]) -> Result<Reply> {
+        self.buffer.clear();
+        self.buffer.extend(format!("*{}\r\n", words.len()).bytes());
+        for word in words {
+            self.buffer.extend(format!("${}\r\n", word.len()).bytes());
+            self.buffer.extend_from_slice(word);
+            self.buffer.extend(b"\r\n");
+        }
+        self.socket.write_all(&self.buffer).await.map_err(broken)?;
+        self.next_reply().await
+    }
+
+    /// Also one that no command waits for: a message of a subscription.
+    pub(super) async fn next_reply(&mut self) -> Result<Reply> {
+        Box::pin(self.read(0)).await
+    }
+
+    async fn read(&mut self, depth: u32) -> Result<Reply> {
+        let mut line = String::new();
+        self.socket.read_line(&mut line).await.map_err(broken)?;
+        let Some(line) = line.strip_suffix("\r\n") else {
+            return Err(Error::Server("redis: the connection was closed".to_owned()));
+        };
+        let (kind, rest) = line.split_at_checked(1).unwrap_or(("", ""));
+        match kind {
+            "+" => Ok(Reply::Status(rest.to_owned())),
+            "-" => Err(Error::Server(format!("redis: {rest}"))),
+            ":" => rest.parse().map(Reply::Number).map_err(|_| strange(line)),
+            "$" => match length(rest, line)? {
+                None => Ok(Reply::Text(None)),
+                Some(length) => {
+                    let mut text = vec![0; length + 2];
+                    self.socket.read_exact(&mut text).await.map_err(broken)?;
+                    text.truncate(length);
+                    Ok(Reply::Text(Some(text)))
+                }
+            },
+            "*" if depth < DEPTH_MAX => {
+                let mut list = Vec::new();
+                for _ in 0..length(rest, line)?.unwrap_or(0) {
+                    list.push(Box::pin(self.read(depth + 1)).await?);
+                }
+                Ok(Reply::List(list))
+            }
+            _ => Err(strange(line)),
+        }
+    }
+}
+
+fn length(text: &str, line: &str) -> Result<Option<usize>> {
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(None),
+        Ok(length @ 0..=LENGTH_MAX) => Ok(Some(length as usize)),
+        _ => Err(strange(line)),
+    }
+}
+
+fn broken(error: io::Error) -> Error {
+    Error::Server(format!("redis: {error}"))
+}
+
+fn strange(line: &str) -> Error {
+    Error::Server(format!("redis: `{}` is no answer of Redis", line.escape_debug()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const COMMAND: &[u8] = b"*2\r\n$3\r\nGET\r\n$5\r\na key\r\n";
+
+    /// What a server that answers `answer` is sent, and what the client makes of the answer.
+    async fn exchange(answer: &'static str) -> (Vec<u8>, Result<Reply>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it has one").to_string();
+        let serving = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.expect("a connection");
+            let mut received = vec![0; COMMAND.len()];
+            socket.read_exact(&mut received).await.expect("the command");
+            socket.write_all(answer.as_bytes()).await.expect("the answer");
+            received
+        });
+        let mut connection = RedisConnection::open(&address).await.expect("it listens");
+        let reply = connection.call(&[b"GET", b"a key"]).await;
+        (serving.await.expect("it serves"), reply)
+    }
+
+    #[tokio::test]
+    async fn commands_and_answers_are_as_redis_has_them() {
+        for (answer, expected) in [
+            ("+OK\r\n", Ok(Reply::Status("OK".to_owned()))),
+            (":-12\r\n", Ok(Reply::Number(-12))),
+            ("$4\r\na\r\nb\r\n", Ok(Reply::Text(Some(b"a\r\nb".to_vec())))),
+            ("$-1\r\n", Ok(Reply::Text(None))),
+            ("*2\r\n:1\r\n$0\r\n\r\n", {
+                Ok(Reply::List(vec![Reply::Number(1), Reply::Text(Some(Vec::new()))]))
+            }),
+            ("-ERR no\r\n", Err("redis: ERR no")),
+            ("$99999999999\r\n", Err("redis: `$99999999999` is no answer of Redis")),
+            ("HTTP/1.1 400\r\n", Err("redis: `HTTP/1.1 400` is no answer of Redis")),
+            ("", Err("redis: the connection was closed")),
+        ] {
+            let (received, reply) = exchange(answer).await;
+            assert_eq!(received, COMMAND);
+            assert_eq!(reply.map_err(|error| error.to_string()), expected.map_err(str::to_owned));
+        }
+    }
+}

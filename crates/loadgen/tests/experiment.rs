@@ -1,0 +1,210 @@
+//! Experiments, at a server in this process and at programs.
+//!
+//! Whether figures go in the published direction is not tested: a build for tests is slow, and
+//! other tests run beside this one. What is tested is that all of it works, that what must not be
+//! lost is not, and that nothing is left.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use clap::Parser;
+use clearlane_loadgen::experiment::{Context, Experiment, ExperimentArguments, Findings, Outcome};
+use clearlane_loadgen::servers::{Cluster, ClusterOptions, ServerProgram};
+use clearlane_proto::etcdserverpb::RangeRequest;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_test_server::TestServer;
+use serde_json::Value;
+use tokio::sync::watch;
+use tonic::transport::Endpoint;
+
+const LOAD: &str = env!("CARGO_BIN_EXE_clearlane-load");
+
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(flatten)]
+    arguments: ExperimentArguments,
+}
+
+fn arguments(line: &str) -> ExperimentArguments {
+    let words = ["experiment"].into_iter().chain(line.split_whitespace());
+    Line::try_parse_from(words).unwrap().arguments
+}
+
+fn tool(arguments: &[&str]) -> Output {
+    Command::new(LOAD).arg("experiment").args(arguments).output().unwrap()
+}
+
+fn failure(arguments: &[&str], status: i32) -> String {
+    let output = tool(arguments);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {told}");
+    told
+}
+
+/// `None` if the server's package was not built.
+fn clearlane() -> Option<PathBuf> {
+    let path = Path::new(LOAD).with_file_name("clearlane");
+    if !path.is_file() {
+        // Past the harness, which shows what a test prints only if it fails.
+        let words = b"SKIPPED: no program `clearlane` was built; nothing was measured\n";
+        std::io::stderr().write_all(words).unwrap();
+        return None;
+    }
+    Some(path)
+}
+
+async fn measure(experiment: Experiment, line: &str) -> Findings {
+    let (_interrupt, interrupted) = watch::channel(false);
+    let context = Context::new(&arguments(line), |_| {}, interrupted).await.unwrap();
+    match experiment.measure(&context).await.unwrap() {
+        Outcome::Found(findings) => *findings,
+        Outcome::Skipped(reason) => panic!("{reason}"),
+    }
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let seconds = Duration::from_secs(300);
+        tokio::time::timeout(seconds, work).await.unwrap()
+    })
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_given_is_measured_and_keeps_no_key() {
+    // It has threads of its own.
+    let server = TestServer::start().await.unwrap();
+    let endpoint = server.endpoint();
+    let out = tempfile::tempdir().unwrap();
+    let dir = out.path().to_str().unwrap();
+    let line = ["write-batching", "--era", "none", "--endpoints", &endpoint, "--out", dir];
+    let output = tool(&line);
+    let told = String::from_utf8(output.stdout).unwrap();
+    // Beside other tests the curve may be flat.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{told}");
+    assert!(told.contains("| clients | given puts/s |"), "{told}");
+    let report = fs::read_to_string(out.path().join("write-batching.json")).unwrap();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let puts = report["figures"]["given"]["puts/per second"].as_array().unwrap();
+    assert!(puts.len() == 4 && puts.iter().all(|at| at[1].as_f64().unwrap() > 0.0), "{puts:?}");
+    for (file, part) in [
+        ("write-batching.html", "<svg"),
+        ("write-batching.md", "experiment write-batching --scale small"),
+        ("index.html", "write-batching.html"),
+    ] {
+        let text = fs::read_to_string(out.path().join(file)).unwrap();
+        assert!(text.contains(part), "{file}");
+    }
+    let channel = Endpoint::from_shared(endpoint).unwrap().connect().await.unwrap();
+    let all: &[u8] = &[0];
+    let (key, range_end) = (all.into(), all.into());
+    let count = RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() };
+    let answer = KvClient::new(channel).range(count).await.unwrap();
+    assert_eq!(answer.into_inner().count, 0);
+}
+
+#[test]
+fn nothing_that_was_acknowledged_is_lost_with_a_member() {
+    let Some(clearlane) = clearlane() else { return };
+    let line = format!("failover --era clearlane --clearlane {}", clearlane.display());
+    let findings = block_on(measure(Experiment::Failover, &line));
+    let measured = findings.measured();
+    for victim in ["follower", "leader"] {
+        let figure =
+            |name: &str| measured.median("clearlane", &format!("{victim}/{name}")).unwrap();
+        assert_eq!(figure("lost"), 0.0, "{measured:?}");
+        assert!(figure("acknowledged") > 0.0, "{measured:?}");
+    }
+}
+
+#[test]
+fn members_are_killed_and_start_again_and_leave_nothing() {
+    let Some(clearlane) = clearlane() else { return };
+    let program = ServerProgram::clearlane(&clearlane, "3.4").unwrap();
+    assert!(program.version().unwrap().contains("clearlane"), "{:?}", program.version());
+    let options = ClusterOptions { members: 3, ..ClusterOptions::default() };
+    let (data, pids) = block_on(async {
+        let mut cluster = Cluster::start(&program, options).await.unwrap();
+        let leader = cluster.leader().await.unwrap();
+        cluster.kill(leader);
+        assert_eq!(cluster.pid(leader), None);
+        cluster.restart(leader).await.unwrap();
+        let learner = cluster.add_learner().await.unwrap();
+        assert_eq!((learner, cluster.len()), (3, 4));
+        assert!(cluster.usage().unwrap().resident_bytes > 0);
+        let pids = (0..4).map(|member| cluster.pid(member).unwrap()).collect::<Vec<_>>();
+        (cluster.data_dir(0), pids)
+    });
+    assert!(!data.exists() && !data.parent().unwrap().exists(), "{}", data.display());
+    for pid in pids {
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid} runs");
+    }
+}
+
+#[test]
+fn a_member_that_ends_at_once_is_told_with_its_log() {
+    let Some(clearlane) = clearlane() else { return };
+    let program = ServerProgram::clearlane(&clearlane, "clearlane").unwrap();
+    let flags = vec!["--no-such-flag".to_owned()];
+    let options = ClusterOptions { flags, ..ClusterOptions::default() };
+    let told = block_on(Cluster::start(&program, options)).map(drop).unwrap_err().to_string();
+    assert!(told.starts_with("clearlane, member m0, ended before it answered"), "{told}");
+    assert!(told.contains("no-such-flag") && !told.contains('\n'), "{told}");
+}
+
+#[test]
+fn what_cannot_be_made_is_told_in_one_line() {
+    let out = tempfile::tempdir().unwrap();
+    let dir = out.path().to_str().unwrap();
+    for (line, told) in [
+        (
+            &["failover", "--clearlane", "/gone/clearlane"][..],
+            "clearlane-load: --clearlane /gone/clearlane: there is no such program; ",
+        ),
+        (
+            &["failover", "--era", "none", "--etcd", "/gone/etcd"],
+            "clearlane-load: --etcd /gone/etcd: there is no such program; ",
+        ),
+        (
+            &["write-batching", "--era", "none", "--endpoints", "http://127.0.0.1:1"],
+            "clearlane-load: no connection to http://127.0.0.1:1/: ",
+        ),
+    ] {
+        let error = failure(&[line, &["--out", dir]].concat(), 1);
+        assert!(error.starts_with(told) && error.lines().count() == 1, "{error}");
+    }
+    let error = failure(&["fly", "--out", dir], 2);
+    assert!(error.contains("there is no such experiment; there are all, list, "), "{error}");
+    let error = failure(&["failover", "--era", "4.0", "--out", dir], 2);
+    assert!(error.contains("there is no such era; there are 3.0, "), "{error}");
+}
+
+#[test]
+fn the_list_has_each_and_redis_is_skipped_without_one() {
+    let listed = String::from_utf8(tool(&["list", "--era", "none"]).stdout).unwrap();
+    assert_eq!(listed.lines().count(), Experiment::all().len(), "{listed}");
+    assert!(listed.contains("failover                    a member is killed"), "{listed}");
+    let out = tempfile::tempdir().unwrap();
+    let output = tool(&["redis", "--era", "none", "--out", out.path().to_str().unwrap()]);
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{told}");
+    assert_eq!(
+        told.lines().next(),
+        Some("redis: skipped: there is no Redis; give one that runs by --redis HOST:PORT")
+    );
+}
+
+#[test]
+fn the_chapter_has_a_row_for_each() {
+    let chapter = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/experiments.md");
+    let chapter = fs::read_to_string(chapter).unwrap();
+    for experiment in Experiment::all() {
+        let row = format!("\n| `{}` | ", experiment.name());
+        assert!(chapter.contains(&row), "{row}");
+    }
+}
