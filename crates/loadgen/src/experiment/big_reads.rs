@@ -46,9 +46,15 @@ pub(super) async fn expensive_reads(context: &Context) -> Result<Findings> {
     let subjects = context.servers(eras)?;
     let mut measured = in_turns(context, &subjects, &small).await?;
     let mut shown = charts(&measured, &small);
-    let mut checks = holds_up_old_readers(&measured, "cheap", context.pick(3.0, 8.0));
-    let quarter = measured.times("clearlane", "beside/cheap/p99", "calm/cheap/p99");
-    checks.push(Check::at_most("clearlane, cheap p99 beside over calm", quarter, 1.2).into_bar());
+    let mut checks = holds_up_old_readers(&measured, "cheap", 3.0);
+    let times = |server| measured.times(server, "beside/cheap/p99", "calm/cheap/p99");
+    let claim = |server: &str| format!("{server}, cheap p99 beside over calm");
+    checks.push(Check::at_least(&claim("era 3.2"), times("3.2"), 8.0).into_bar());
+    checks.push(Check::at_most(&claim("clearlane"), times("clearlane"), 1.2).into_bar());
+    let later = quotient(times("3.2"), times("3.4"));
+    checks.push(Check::at_least("these times in 3.2 over those in 3.4", later, 1.5));
+    let ours = quotient(times("3.4"), times("clearlane"));
+    checks.push(Check::at_least("these times in 3.4 over ours", ours, 1.0).into_bar());
     let mut setting = vec![setting_of(&small, "The form of the Alibaba test")];
     if context.scale == Scale::Full {
         let large = expensive_reads_load(100_000, "{ min = 1024, max = 32768 }", 0.2, 30)?;

@@ -15,6 +15,8 @@ pub(super) struct Column<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Cell<'a> {
     Median(&'a str),
+    /// Of all rounds.
+    Max(&'a str),
     /// One median over another.
     Times(&'a str, &'a str),
 }
@@ -22,6 +24,10 @@ pub(super) enum Cell<'a> {
 impl<'a> Column<'a> {
     pub(super) fn median(heading: &'a str, figure: &'a str) -> Column<'a> {
         Column { heading, cell: Cell::Median(figure) }
+    }
+
+    pub(super) fn max(heading: &'a str, figure: &'a str) -> Column<'a> {
+        Column { heading, cell: Cell::Max(figure) }
     }
 
     pub(super) fn times(heading: &'a str, figure: &'a str, of: &'a str) -> Column<'a> {
@@ -44,6 +50,7 @@ pub(super) fn table(measured: &Measurements, columns: &[Column<'_>]) -> Section 
     let row = |server: &String| {
         let cells = columns.iter().map(|column| match column.cell {
             Cell::Median(figure) => measured.median(server, figure),
+            Cell::Max(figure) => measured.max(server, figure),
             Cell::Times(figure, of) => measured.times(server, figure, of),
         });
         [label(server)].into_iter().chain(cells.map(shown)).collect()

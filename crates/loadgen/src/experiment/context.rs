@@ -18,6 +18,7 @@ use crate::{Error, Result, connection};
 pub(super) const PREFIX: &str = "/experiment/";
 /// In tables, the name of a cluster that is given by its endpoints.
 const GIVEN: &str = "given";
+const CLEAN_UP_MAX: Duration = Duration::from_secs(30);
 
 pub struct Context {
     pub(super) scale: Scale,
@@ -180,10 +181,14 @@ impl Context {
                     biased;
                     () = self.interrupted() => {
                         all.warn(format!("interrupted in round {}, at {name}", round + 1));
+                        subject.clean_up().await;
                         return Ok(all);
                     }
                     result = measure(subject, seed, &mut own) => result,
                 };
+                if result.is_err() {
+                    subject.clean_up().await;
+                }
                 result.map_err(|error| of_server(name, &error))?;
                 all.take(own);
             }
@@ -218,6 +223,13 @@ impl Subject {
         match self {
             Subject::Program(program) => program.name(),
             Subject::Given(_) => GIVEN,
+        }
+    }
+
+    /// After a run that was given up: leaves no key in a cluster that was given, if it answers.
+    async fn clean_up(&self) {
+        if let Subject::Given(endpoints) = self {
+            let _ = tokio::time::timeout(CLEAN_UP_MAX, delete_all(&endpoints[0])).await;
         }
     }
 }

@@ -296,8 +296,8 @@ const SNAPSHOT: Story = Story {
     title: "Snapshots under load",
     see: "At each disk snapshot etcd's applier commits the store, and for that waits for every \
           read that is open; all reads and puts behind it wait, too, in 3.5 and today. With long \
-          reads and a snapshot each 500 entries, that is the third pair of bars. Snapshots that \
-          are sent to a client take cores and the disk, and no lock.",
+          reads and a snapshot each 500 entries, that is the third bar of each server, if it \
+          is longer than the second. Snapshots that are sent to a client take cores and the disk, and no lock.",
     published: "One etcd of the main branch on two cores, 300 puts and gets per second, p99 of \
                 both: 8.6 and 3.9 ms calm, 128 and 79 ms beside a read of all keys in a loop, 253 \
                 and 240 ms with a snapshot each 1,000 entries besides. The figures of single runs \

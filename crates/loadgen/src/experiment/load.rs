@@ -52,8 +52,14 @@ pub(super) struct Phase<'a> {
     pub(super) seed: u64,
 }
 
-/// Of the same load, before each run: the first answers of a connection are slower.
+/// Of the same load, at least, before each run: the first answers of a connection are slower.
 const WARM_UP: Duration = Duration::from_millis(500);
+
+/// Long enough for one request of each class: the first long answers take several times as long.
+fn warm_up(workload: &Workload) -> Duration {
+    let longest = workload.classes.iter().map(|class| 1.0 / class.rate).fold(0.0, f64::max);
+    WARM_UP.max(Duration::from_secs_f64(longest))
+}
 
 impl Phase<'_> {
     /// Records `PHASE/CLASS/p99` and others, what the servers used, and a warning if the driver was
@@ -68,7 +74,8 @@ impl Phase<'_> {
         let Phase { name, endpoint, workload, user, seed } = self;
         let endpoint = connection::endpoint(endpoint)?;
         let target = OpenTarget::open(endpoint.into(), user).await?;
-        let options = RunOptions { warm_up: WARM_UP, ..RunOptions::new(target, seed) };
+        let warm_up = warm_up(workload);
+        let options = RunOptions { warm_up, ..RunOptions::new(target, seed) };
         let before = running.usage()?;
         let mut tell = |line: &str| context.tell(line);
         let report = run(workload, &options, &mut tell).await?;

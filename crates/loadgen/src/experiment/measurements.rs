@@ -91,6 +91,12 @@ impl Measurements {
         self.median_at(server, figure, ONLY_POINT)
     }
 
+    /// Of all rounds: for what must not happen in any.
+    pub fn max(&self, server: &str, figure: &str) -> Option<f64> {
+        let of = |sample: &&Sample| sample.server == server && sample.figure == figure;
+        self.samples.iter().filter(of).map(|sample| sample.value).reduce(f64::max)
+    }
+
     pub fn median_at(&self, server: &str, figure: &str, at: f64) -> Option<f64> {
         let found = self
             .samples

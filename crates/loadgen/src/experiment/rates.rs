@@ -64,12 +64,13 @@ pub(super) async fn reads_under_writes(context: &Context) -> Result<Findings> {
         }
         running.end().await
     };
-    let subjects = context.servers(&["3.2", "3.4", "clearlane"])?;
+    let subjects = context.servers(&["3.2", "3.4", "3.5", "clearlane"])?;
     let measured = context.in_turns(&subjects, measure).await?;
     let figures = [
         ("reads/s", "reads/per second"),
         ("read p99, ms", "reads/p99"),
         ("put p99, ms", "puts/p99"),
+        ("puts/s reached", "puts/per second"),
     ];
     let axes = [linear("writes per second"), linear("reads per second")];
     let shown = vec![
@@ -82,7 +83,17 @@ pub(super) async fn reads_under_writes(context: &Context) -> Result<Findings> {
             "reads/per second",
         ),
     ];
-    let (first, last) = (rates[0] as f64, rates[rates.len() - 1] as f64);
+    let checks = reads_checks(&measured, rates[0] as f64, rates[rates.len() - 1] as f64);
+    let setting = vec![format!(
+        "One member, 10,000 keys of 32 bytes with 256. {clients} clients in a closed loop read \
+         single keys, serializable, for {seconds} s; beside them so many puts per second in an \
+         open loop."
+    )];
+    Ok(Findings { story: READS_UNDER_WRITES, setting, shown, checks, measured })
+}
+
+/// `first` and `last` are rates of writes.
+fn reads_checks(measured: &Measurements, first: f64, last: f64) -> Vec<Check> {
     let read = |server: &str, at| measured.median_at(server, "reads/per second", at);
     let mut checks = Vec::new();
     for server in measured.servers() {
@@ -93,12 +104,11 @@ pub(super) async fn reads_under_writes(context: &Context) -> Result<Findings> {
     let share = quotient(read("clearlane", last), read("3.4", last));
     let claim = format!("reads beside {last} writes per second, clearlane over 3.4");
     checks.push(Check::at_least(&claim, share, 0.8));
-    let setting = vec![format!(
-        "One member, 10,000 keys of 32 bytes with 256. {clients} clients in a closed loop read \
-         single keys, serializable, for {seconds} s; beside them so many puts per second in an \
-         open loop."
-    )];
-    Ok(Findings { story: READS_UNDER_WRITES, setting, shown, checks, measured })
+    // The published ratio is that of a mixed load on more cores.
+    let share = quotient(read("3.5", last), read("3.4", last));
+    let claim = format!("reads beside {last} writes per second, 3.5 over 3.4");
+    checks.push(Check::at_least(&claim, share, 0.9));
+    checks
 }
 
 const LARGE_VALUES: Story = Story {

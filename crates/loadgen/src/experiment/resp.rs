@@ -2,15 +2,19 @@
 //! answer a status, an error, a number, a string or an array of these.
 
 use std::io;
+use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::{Error, Result};
 
 /// A longer string or array is no answer to what is sent here.
 const LENGTH_MAX: i64 = 64 << 20;
 const DEPTH_MAX: u32 = 4;
+/// A Redis that is stopped takes connections, and says nothing.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
@@ -34,7 +38,9 @@ impl RedisConnection {
         let failed = |error: io::Error| {
             Error::Server(format!("--redis {address}: {error}; it must be HOST:PORT"))
         };
-        let socket = TcpStream::connect(address).await.map_err(failed)?;
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "no answer");
+        let socket = timeout(ANSWER_MAX, TcpStream::connect(address)).await;
+        let socket = socket.unwrap_or_else(|_| Err(late())).map_err(failed)?;
         socket.set_nodelay(true).map_err(failed)?;
         Ok(RedisConnection { socket: BufReader::new(socket), buffer: Vec::new() })
     }
@@ -48,6 +54,11 @@ impl RedisConnection {
             self.buffer.extend_from_slice(word);
             self.buffer.extend(b"\r\n");
         }
+        let late = || Error::Server(format!("redis: no answer for {} s", ANSWER_MAX.as_secs()));
+        timeout(ANSWER_MAX, self.exchange()).await.map_err(|_| late())?
+    }
+
+    async fn exchange(&mut self) -> Result<Reply> {
         self.socket.write_all(&self.buffer).await.map_err(broken)?;
         self.next_reply().await
     }

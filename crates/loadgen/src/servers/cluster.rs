@@ -16,6 +16,7 @@ use crate::process::Process;
 use crate::{Error, Result};
 
 const UNHEALTHY: &str = "unhealthy cluster";
+const ELECTION_MAX: Duration = Duration::from_secs(15);
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(30);
 const ADMISSION_RETRY: Duration = Duration::from_millis(100);
 
@@ -170,14 +171,21 @@ impl Cluster {
         }
     }
 
+    /// Waits for the end of an election.
     pub async fn leader(&self) -> Result<usize> {
-        for member in (0..self.len()).filter(|member| self.pid(*member).is_some()) {
-            let StatusResponse { header, leader, .. } = self.status(member).await?;
-            if header.is_some_and(|header| header.member_id == leader) {
-                return Ok(member);
+        let deadline = Instant::now() + ELECTION_MAX;
+        loop {
+            for member in (0..self.len()).filter(|member| self.pid(*member).is_some()) {
+                let StatusResponse { header, leader, .. } = self.status(member).await?;
+                if leader != 0 && header.is_some_and(|header| header.member_id == leader) {
+                    return Ok(member);
+                }
             }
+            if Instant::now() >= deadline {
+                return Err(Error::Server(format!("no member of {} leads", self.program.name())));
+            }
+            sleep(ADMISSION_RETRY).await;
         }
-        Err(Error::Server(format!("no member of {} leads", self.program.name())))
     }
 
     /// Returns its number, when it answers serializable reads. Not with a round trip.
