@@ -129,7 +129,7 @@ def help_of(program, *subcommand):
 
 
 def flag_problems(words):
-    subcommand = list(itertools.takewhile(lambda word: re.fullmatch("[a-z]+", word), words[1:]))
+    subcommand = list(itertools.takewhile(lambda word: re.fullmatch("[a-z]+(-[a-z]+)*", word), words[1:]))
     for word in words[1:]:
         flag = word.strip("[]").split("=")[0]
         if flag.startswith("--") and not re.search(rf"{flag}(?![\w-])", help_of(words[0], *subcommand)):
