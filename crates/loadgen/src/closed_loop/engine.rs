@@ -199,8 +199,10 @@ fn run_thread(
                 state.metrics.lock()[0].add_failures(text, running.len() as u64);
                 running.shutdown().await;
             }
-            // An error is that of a client which was stopped here.
-            let _ = tokio::time::timeout(END_INTERVAL, running.join_next()).await;
+            let ended = tokio::time::timeout(END_INTERVAL, running.join_next()).await;
+            if let Ok(Some(ended)) = ended {
+                ended.expect("a client neither panics nor is stopped while it is waited for");
+            }
         }
         Ok(shared.elapsed())
     })
