@@ -49,9 +49,16 @@ const LATE_SHARE: f64 = 0.25;
 /// A smaller delay is what a sleep is exact to.
 const LATE_MS: f64 = 0.5;
 
-/// Whether the driver's delay, and not the server, makes the latency.
-pub(crate) fn is_driver_late(late_p99_ms: f64, p99_ms: f64) -> bool {
-    late_p99_ms >= LATE_MS && late_p99_ms >= LATE_SHARE * p99_ms
+/// Of a class in an open loop: that the driver's delay, and not the server, makes the latency.
+pub(crate) fn late_warning(name: &str, metrics: &ClassMetrics) -> Option<String> {
+    let late = metrics.send_delay_ms(0.99)?;
+    let latency = metrics.latency_ms(0.99).unwrap_or_default();
+    (late >= LATE_MS && late >= LATE_SHARE * latency).then(|| {
+        format!(
+            "{name}: THE DRIVER WAS THE LIMIT. Requests were sent late, p99 {late:.2} ms of the \
+             latency's {latency:.2} ms"
+        )
+    })
 }
 
 impl Report {
@@ -106,16 +113,8 @@ impl Report {
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.notes.clone();
         if self.is_open_loop {
-            for ClassReport { name, metrics, .. } in &self.classes {
-                let Some(late) = metrics.send_delay_ms(0.99) else { continue };
-                let latency = metrics.latency_ms(0.99).unwrap_or_default();
-                if is_driver_late(late, latency) {
-                    warnings.push(format!(
-                        "{name}: THE DRIVER WAS THE LIMIT. Requests were sent late, p99 {late:.2} ms of \
-                         the latency's {latency:.2} ms"
-                    ));
-                }
-            }
+            let late = |class: &ClassReport| late_warning(&class.name, &class.metrics);
+            warnings.extend(self.classes.iter().filter_map(late));
         } else if let Some(share) = self.driver.share().filter(|share| *share >= BUSY_SHARE) {
             let threads = self.driver.threads;
             let percent = share * 100.0;
@@ -362,6 +361,24 @@ driver: 0.02 s of processor time, 200.0 us for each of 100 answers
 ";
         let table = report().table();
         assert_eq!(table, expected, "\n{table}");
+    }
+
+    #[test]
+    fn a_driver_that_was_late_is_told() {
+        let sent_after = |ms| {
+            let mut metrics = ClassMetrics::default();
+            metrics.add(CompletedRequest {
+                due: Duration::ZERO,
+                sent: Duration::from_millis(ms),
+                answered: Duration::from_millis(8),
+                result: Ok(ResponseStats::default()),
+            });
+            late_warning("cheap", &metrics)
+        };
+        assert_eq!(sent_after(1), None);
+        let told = sent_after(4).unwrap_or_default();
+        assert!(told.starts_with("cheap: THE DRIVER WAS THE LIMIT. "), "{told}");
+        assert_eq!(late_warning("cheap", &ClassMetrics::default()), None);
     }
 
     #[test]

@@ -12,10 +12,9 @@ use tonic::transport::Channel;
 
 use super::context::{Context, Running};
 use super::measurements::Measurements;
-use super::number::number;
 use crate::class_metrics::{ClassMetrics, CompletedRequest};
 use crate::keys::KeySpace;
-use crate::report::{Report, is_driver_late};
+use crate::report::{Report, late_warning};
 use crate::requests::{Call, RequestGenerator};
 use crate::run::{RunOptions, run};
 use crate::target::OpenTarget;
@@ -97,22 +96,8 @@ fn record(report: &Report, phase: &str, server: &str, into: &mut Measurements) {
         into.add(server, &format!("{phase}/{class}/failed"), metrics.failed() as f64);
         record_latency(metrics, &format!("{phase}/{class}"), server, into);
         let place = format!("{server}, {phase}, {class}");
-        warn_if_late(metrics, &place, into);
+        late_warning(&place, metrics).into_iter().for_each(|text| into.warn(text));
         warn_of_failures(metrics, &place, into);
-    }
-}
-
-/// If the driver was late, its figures are not the server's.
-pub(super) fn warn_if_late(metrics: &ClassMetrics, place: &str, into: &mut Measurements) {
-    let (Some(late), Some(p99)) = (metrics.send_delay_ms(0.99), metrics.latency_ms(0.99)) else {
-        return;
-    };
-    if is_driver_late(late, p99) {
-        let (late, p99) = (number(late), number(p99));
-        into.warn(format!(
-            "THE LOAD WAS LATE ({place}): late p99 is {late} ms of a p99 of {p99} ms, which is the \
-             load's and not the server's"
-        ));
     }
 }
 
