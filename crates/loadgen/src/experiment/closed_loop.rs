@@ -47,8 +47,15 @@ impl ClosedLoopReport {
         self.metrics.answered_per_second(self.window)
     }
 
-    /// `FIGURE/per second`, `FIGURE/p50` and `FIGURE/p99`, at a point.
-    pub(super) fn record(&self, figure: &str, at: f64, server: &str, into: &mut Measurements) {
+    /// `FIGURE/per second`, `FIGURE/p50` and `FIGURE/p99`, at a point if there are several.
+    pub(super) fn record(
+        &self,
+        figure: &str,
+        at: impl Into<Option<f64>>,
+        server: &str,
+        into: &mut Measurements,
+    ) {
+        let at = at.into();
         into.add_at(server, &format!("{figure}/per second"), at, self.per_second());
         for (name, quantile) in [("p50", 0.5), ("p99", 0.99)] {
             if let Some(latency) = self.metrics.latency_ms(quantile) {

@@ -48,7 +48,7 @@ pub(super) async fn serializable_vs_linearizable(context: &Context) -> Result<Fi
                 let (endpoints, workload, class) = (&endpoints[..], &load, kind);
                 let closed = ClosedLoop { endpoints, workload, class, clients, window, seed };
                 let report = closed.run().await?;
-                report.record(&format!("{phase}/{kind}"), 0.0, subject.name(), into);
+                report.record(&format!("{phase}/{kind}"), None, subject.name(), into);
             }
         }
         running.end().await

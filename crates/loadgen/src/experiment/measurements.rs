@@ -7,9 +7,6 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// The point of figures that are measured at one alone.
-const ONLY_POINT: f64 = 0.0;
-
 #[derive(Clone, Debug, Default)]
 pub struct Measurements {
     samples: Vec<Sample>,
@@ -21,7 +18,8 @@ pub struct Measurements {
 struct Sample {
     server: String,
     figure: String,
-    at: f64,
+    /// The point, if there are several.
+    at: Option<f64>,
     value: f64,
 }
 
@@ -31,11 +29,18 @@ impl Measurements {
     }
 
     pub(super) fn add(&mut self, server: &str, figure: &str, value: f64) {
-        self.add_at(server, figure, ONLY_POINT, value);
+        self.add_at(server, figure, None, value);
     }
 
-    pub(super) fn add_at(&mut self, server: &str, figure: &str, at: f64, value: f64) {
-        let (server, figure) = (server.to_owned(), figure.to_owned());
+    /// Without a point, the same as `add`.
+    pub(super) fn add_at(
+        &mut self,
+        server: &str,
+        figure: &str,
+        at: impl Into<Option<f64>>,
+        value: f64,
+    ) {
+        let (server, figure, at) = (server.to_owned(), figure.to_owned(), at.into());
         self.samples.push(Sample { server, figure, at, value });
     }
 
@@ -88,7 +93,7 @@ impl Measurements {
     }
 
     pub fn median(&self, server: &str, figure: &str) -> Option<f64> {
-        self.median_at(server, figure, ONLY_POINT)
+        self.median_of(server, figure, None)
     }
 
     /// Of all rounds: for what must not happen in any.
@@ -98,6 +103,10 @@ impl Measurements {
     }
 
     pub fn median_at(&self, server: &str, figure: &str, at: f64) -> Option<f64> {
+        self.median_of(server, figure, Some(at))
+    }
+
+    fn median_of(&self, server: &str, figure: &str, at: Option<f64>) -> Option<f64> {
         let found = self
             .samples
             .iter()
@@ -113,7 +122,7 @@ impl Measurements {
     /// Where the figure was measured, ascending.
     pub fn points(&self, figure: &str) -> Vec<f64> {
         let samples = self.samples.iter().filter(|sample| sample.figure == figure);
-        let mut points = samples.map(|sample| sample.at).collect::<Vec<_>>();
+        let mut points = samples.filter_map(|sample| sample.at).collect::<Vec<_>>();
         points.sort_unstable_by(f64::total_cmp);
         points.dedup();
         points
@@ -130,7 +139,7 @@ impl Measurements {
         let mut servers = BTreeMap::<_, BTreeMap<_, Vec<Value>>>::new();
         for Sample { server, figure, at, value } in &self.samples {
             let figures = servers.entry(server).or_default();
-            let value = if *at == ONLY_POINT { json!(value) } else { json!([at, value]) };
+            let value = at.map_or(json!(value), |at| json!([at, value]));
             figures.entry(figure).or_default().push(value);
         }
         json!(servers)
@@ -161,13 +170,13 @@ mod tests {
             measured.add("a", "p99", value);
             measured.add("b", "p99", value * 10.0);
             measured.add_at("a", "rate", 8.0, value);
-            measured.add_at("a", "rate", 2.0, value * 2.0);
+            measured.add_at("a", "rate", 0.0, value * 2.0);
         }
         measured.add("a", "calm", 1.5);
         measured.add_some("a", "none", None);
         assert_eq!(measured.median("a", "p99"), Some(3.0));
         assert_eq!(measured.median("b", "p99"), Some(30.0));
-        assert_eq!(measured.line("a", "rate"), [(2.0, 6.0), (8.0, 3.0)]);
+        assert_eq!(measured.line("a", "rate"), [(0.0, 6.0), (8.0, 3.0)]);
         assert_eq!(measured.line("b", "rate"), []);
         assert_eq!(measured.times("a", "p99", "calm"), Some(2.0));
         assert_eq!(
@@ -176,7 +185,7 @@ mod tests {
         );
         let json = measured.json();
         assert_eq!(json["a"]["p99"], json!([5.0, 1.0, 3.0]));
-        assert_eq!(json["a"]["rate"][1], json!([2.0, 10.0]));
+        assert_eq!(json["a"]["rate"][1], json!([0.0, 10.0]));
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub(super) async fn redis(context: &Context) -> Result<Outcome> {
             for class in ["put", "get"] {
                 let (endpoints, workload) = (&endpoints[..], &load);
                 let closed = ClosedLoop { endpoints, workload, class, clients, window, seed };
-                closed.run().await?.record(&format!("{phase}/{class}"), 0.0, server, into);
+                closed.run().await?.record(&format!("{phase}/{class}"), None, server, into);
             }
         }
         let notified = watch_and_put(&endpoints[0]).await?;
@@ -158,7 +158,7 @@ async fn measure_redis(
         for class in ["put", "get"] {
             let metrics = redis_loop(address, class, clients, window).await?;
             let report = ClosedLoopReport { metrics, window };
-            report.record(&format!("{phase}/{class}"), 0.0, REDIS, into);
+            report.record(&format!("{phase}/{class}"), None, REDIS, into);
         }
     }
     let notified = subscribe_and_publish(address).await?;
