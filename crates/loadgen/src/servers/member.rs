@@ -106,7 +106,9 @@ impl Member {
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &listen_peer, "--initial-advertise-peer-urls", &peer]);
         command.args(["--initial-cluster", cluster, "--initial-cluster-state", state]);
-        command.args(["--quota-backend-bytes", QUOTA_BYTES, "--log-level", "error"]);
+        command.args(["--quota-backend-bytes", QUOTA_BYTES]);
+        // As a flag, etcd before 3.4 refuses it; as a variable, it warns.
+        command.env("ETCD_LOG_LEVEL", "error");
         command.args(program.era().map_or(Vec::new(), |era| vec!["--era", era]));
         command.args(flags);
         let process = command.spawn().map_err(|error| local(program.binary(), error))?;
