@@ -61,8 +61,7 @@ impl Cluster {
     pub async fn start(program: &ServerProgram, options: ClusterOptions) -> Result<Cluster> {
         let dir = tempfile::Builder::new().prefix("clearlane-load-").tempdir();
         let dir = dir.map_err(|error| Error::Local(format!("no directory for data: {error}")))?;
-        let members = (0..options.members).map(|number| Member::new(number, dir.path()));
-        let mut members = members.collect::<Result<Vec<_>>>()?;
+        let mut members = Member::several(0, options.members, dir.path())?;
         let mut proxies = Vec::new();
         if let Some(round_trip) = options.round_trip {
             for member in &mut members {
@@ -191,7 +190,7 @@ impl Cluster {
     /// Returns its number, when it answers serializable reads. Not with a round trip.
     pub async fn add_learner(&mut self) -> Result<usize> {
         let number = self.len();
-        let mut learner = Member::new(number, self.dir.path())?;
+        let mut learner = Member::several(number, 1, self.dir.path())?.remove(0);
         learner.is_learner = true;
         self.admit_learner(learner.peer_url()).await?;
         self.members.push(learner);

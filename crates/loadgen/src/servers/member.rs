@@ -1,7 +1,6 @@
 //! One member as a process: its ports stay the same when it is started again.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,6 +11,7 @@ use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
 
+use super::ports::free_ports;
 use super::program::ServerProgram;
 use crate::{Error, Result, connection};
 
@@ -37,28 +37,25 @@ pub(super) struct Member {
     process: Option<Child>,
 }
 
-/// That nothing listens at now. All are different, because they are taken before they are freed.
-pub(super) fn free_ports(count: usize) -> Result<Vec<u16>> {
-    let none = |error| Error::Local(format!("no free port of 127.0.0.1: {error}"));
-    let listeners = (0..count).map(|_| TcpListener::bind("127.0.0.1:0"));
-    let listeners = listeners.collect::<std::io::Result<Vec<_>>>().map_err(none)?;
-    let ports = listeners.iter().map(|listener| Ok(listener.local_addr().map_err(none)?.port()));
-    ports.collect()
-}
-
 impl Member {
-    pub(super) fn new(number: usize, dir: &Path) -> Result<Member> {
-        let ports = free_ports(2)?;
+    /// As many, with numbers from `first` on.
+    pub(super) fn several(first: usize, count: usize, dir: &Path) -> Result<Vec<Member>> {
+        let ports = free_ports(2 * count)?;
+        let numbered = (first..).zip(ports.chunks_exact(2));
+        Ok(numbered.map(|(number, ports)| Member::new(number, [ports[0], ports[1]], dir)).collect())
+    }
+
+    fn new(number: usize, [client_port, peer_port]: [u16; 2], dir: &Path) -> Member {
         let name = format!("m{number}");
-        Ok(Member {
+        Member {
             dir: dir.join(&name),
             name,
-            client_port: ports[0],
-            peer_port: ports[1],
-            advertised_peer_port: ports[1],
+            client_port,
+            peer_port,
+            advertised_peer_port: peer_port,
             is_learner: false,
             process: None,
-        })
+        }
     }
 
     pub(super) fn endpoint(&self) -> String {
@@ -192,14 +189,6 @@ fn tail(log: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ports_are_different() {
-        let mut ports = free_ports(20).expect("there are as many");
-        ports.sort_unstable();
-        ports.dedup();
-        assert_eq!(ports.len(), 20);
-    }
 
     #[test]
     fn the_end_of_a_log_is_one_line() {

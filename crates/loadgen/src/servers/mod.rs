@@ -12,6 +12,7 @@
 mod cluster;
 mod delay_proxy;
 mod member;
+mod ports;
 mod program;
 
 pub use self::cluster::{Cluster, ClusterOptions, ClusterUsage};

@@ -1,0 +1,83 @@
+//! Free ports of 127.0.0.1.
+//!
+//! A server listens at its ports a while after they were found, and again after it was killed. So
+//! they are below those that the system gives to connections, where that is possible: a connection
+//! of any other program would have to end before the server could listen.
+
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::{Error, Result};
+
+const RANGE_OF_CONNECTIONS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+/// Below are well-known ones.
+const FIRST: u16 = 10_000;
+/// With fewer below those of connections, any port is taken.
+const WIDTH_MIN: usize = 1000;
+
+/// Between the first ports of processes with neighbouring ids.
+const PORTS_OF_A_PROCESS: u32 = 64;
+
+/// How many this process has tried: it does not try one again before it has tried all.
+static TRIED: AtomicU32 = AtomicU32::new(0);
+
+/// That nothing listens at now. All are different, because they are taken before they are freed.
+pub(super) fn free_ports(count: usize) -> Result<Vec<u16>> {
+    let none = |error| Error::Local(format!("no free port of 127.0.0.1: {error}"));
+    let listeners = match below_connections() {
+        Some(range) => listeners_in(&range, count),
+        None => (0..count).map(|_| listen_at(0)).collect::<io::Result<_>>(),
+    };
+    let listeners = listeners.map_err(none)?;
+    let ports = listeners.iter().map(|listener| Ok(listener.local_addr().map_err(none)?.port()));
+    ports.collect()
+}
+
+fn listen_at(port: u16) -> io::Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+}
+
+fn below_connections() -> Option<Range<u16>> {
+    let text = fs::read_to_string(RANGE_OF_CONNECTIONS).ok()?;
+    let range = FIRST..text.split_whitespace().next()?.parse().ok()?;
+    (range.len() >= WIDTH_MIN).then_some(range)
+}
+
+/// From a place that depends on the process, so that several find others.
+fn listeners_in(range: &Range<u16>, count: usize) -> io::Result<Vec<TcpListener>> {
+    let width = range.len() as u32;
+    let start = process::id().wrapping_mul(PORTS_OF_A_PROCESS) % width;
+    let place = || start.wrapping_add(TRIED.fetch_add(1, Ordering::Relaxed)) % width;
+    let tried = (0..width).map(|_| listen_at(range.start + place() as u16));
+    let listeners = tried.flatten().take(count).collect::<Vec<_>>();
+    if listeners.len() == count { Ok(listeners) } else { Err(io::ErrorKind::AddrInUse.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_different_and_not_those_of_connections() {
+        let mut ports = free_ports(20).expect("there are as many");
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), 20);
+        if let Some(range) = below_connections() {
+            assert!(ports.iter().all(|port| range.contains(port)), "{range:?}: {ports:?}");
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_passed_over() {
+        let port = free_ports(1).expect("there is one")[0];
+        let taken = listen_at(port).expect("it is free");
+        assert!(listeners_in(&(port..port + 1), 1).is_err());
+        let found = listeners_in(&(port..port + 50), 1).expect("another is free");
+        assert_ne!(found[0].local_addr().expect("it has one"), taken.local_addr().expect("too"));
+    }
+}
