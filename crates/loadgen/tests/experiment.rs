@@ -9,17 +9,17 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use clap::Parser;
 use clearlane_loadgen::experiment::{Context, Experiment, ExperimentArguments, Findings, Outcome};
 use clearlane_loadgen::servers::{Cluster, ClusterOptions, ServerProgram};
+use clearlane_loadgen::stop::Stop;
 use clearlane_proto::etcdserverpb::RangeRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_test_server::TestServer;
 use serde_json::Value;
-use tokio::sync::watch;
 use tonic::transport::Endpoint;
 
 const LOAD: &str = env!("CARGO_BIN_EXE_clearlane-load");
@@ -59,8 +59,7 @@ fn clearlane() -> Option<PathBuf> {
 }
 
 async fn measure(experiment: Experiment, line: &str) -> Findings {
-    let (_interrupt, interrupted) = watch::channel(false);
-    let context = Context::new(&arguments(line), |_| {}, interrupted).await.unwrap();
+    let context = Context::new(&arguments(line), |_| {}, Stop::default()).await.unwrap();
     match experiment.measure(&context).await.unwrap() {
         Outcome::Found(findings) => *findings,
         Outcome::Skipped(reason) => panic!("{reason}"),
@@ -155,6 +154,46 @@ fn a_member_that_ends_at_once_is_told_with_its_log() {
     let told = block_on(Cluster::start(&program, options)).map(drop).unwrap_err().to_string();
     assert!(told.starts_with("clearlane, member m0, ended before it answered"), "{told}");
     assert!(told.contains("no-such-flag") && !told.contains('\n'), "{told}");
+}
+
+/// Of those whose data is below this directory.
+fn servers_below(dir: &Path) -> Vec<String> {
+    let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    // A process may end meanwhile.
+    let lines = processes.filter_map(|process| fs::read_to_string(process.join("cmdline")).ok());
+    let data = format!("--data-dir\0{}/", dir.display());
+    lines.filter(|line| line.contains(&data)).collect()
+}
+
+#[test]
+fn each_signal_ends_the_servers() {
+    let Some(clearlane) = clearlane() else { return };
+    for signal in ["INT", "TERM", "HUP"] {
+        let (data, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut load = Command::new(LOAD)
+            .args(["experiment", "failover", "--rounds", "100", "--era", "clearlane"])
+            .args(["--clearlane".as_ref(), clearlane.as_os_str()])
+            .args(["--out".as_ref(), out.path().as_os_str()])
+            .env("TMPDIR", data.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        while servers_below(data.path()).len() < 3 {
+            assert_eq!(load.try_wait().unwrap(), None, "{signal}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let sent = Command::new("kill").args(["-s", signal, &load.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+        let ended = load.wait_with_output().unwrap();
+        let told = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{signal}: {told}");
+        assert!(told.contains("interrupted; the reports of what has ended"), "{signal}: {told}");
+        assert_eq!(servers_below(data.path()), [""; 0], "{signal}");
+        assert_eq!(fs::read_dir(data.path()).unwrap().count(), 0, "{signal}");
+        let report = fs::read_to_string(out.path().join("failover.md")).unwrap();
+        assert!(report.contains("interrupted in round 1, at clearlane"), "{report}");
+    }
 }
 
 #[test]

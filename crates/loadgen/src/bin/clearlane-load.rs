@@ -45,8 +45,6 @@ use clearlane_loadgen::target::Target;
 use clearlane_loadgen::users::{self, User};
 use clearlane_loadgen::workload::{self, ShippedWorkload, Workload};
 use clearlane_loadgen::{Error, Result, closed_loop, connection, disk};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
 
 fn main() -> ExitCode {
     let asked = match Subcommand::try_parse() {
@@ -81,7 +79,7 @@ async fn execute(asked: Subcommand) -> Result<()> {
             let (seed, warm_up) = (target.seed, Duration::from_secs(warm_up));
             let target = target.open().await?;
             let stop = Stop::default();
-            stop.set_at_ctrl_c();
+            stop.set_at_signals()?;
             let options = RunOptions { target, seed, process, warm_up, stop };
             results.write(&run(&workload, &options, &mut progress_printer()).await?)
         }
@@ -93,7 +91,7 @@ async fn execute(asked: Subcommand) -> Result<()> {
             let results = ResultFiles::create(&common.output)?;
             let target = common.target.open().await?;
             let stop = Stop::default();
-            stop.set_at_ctrl_c();
+            stop.set_at_signals()?;
             results.write(&closed_loop::run(&asked, target, stop, &mut progress_printer()).await?)
         }
         Subcommand::Disk { dir, json } => run_disk(dir, json.as_deref()).await,
@@ -219,8 +217,8 @@ fn print_curves(files: &[PathBuf], svg: Option<&Path>) -> Result<()> {
 async fn run_disk(dir: PathBuf, json: Option<&Path>) -> Result<()> {
     let json = json.map(create).transpose()?;
     let stop = Stop::default();
-    stop.set_at_ctrl_c();
-    // On a thread of its own: this one hears the Ctrl-C.
+    stop.set_at_signals()?;
+    // On a thread of its own: this one hears the signals.
     let work = move || disk::check_disk(&dir, &stop, &mut progress_printer());
     let report = tokio::task::spawn_blocking(work).await.expect("it does not panic")?;
     print_line(&report.lines())?;
@@ -339,25 +337,11 @@ fn create_dir(path: &Path) -> Result<()> {
 
 /// A signal ends what runs; the reports of what has ended are written before.
 async fn run_experiments(arguments: &ExperimentArguments) -> Result<()> {
-    let (interrupt, interrupted) = watch::channel(false);
-    let no_signal = |error| Error::Local(format!("signals: {error}"));
-    let mut terminate = signal(SignalKind::terminate()).map_err(no_signal)?;
-    let waiting = async {
-        tokio::select! {
-            _ = tokio::signal::ctrl_c() => {}
-            _ = terminate.recv() => {}
-        }
-        let _ = interrupt.send(true);
-        std::future::pending().await
-    };
+    let stop = Stop::default();
+    stop.set_at_signals()?;
     let progress = RefCell::new(progress_printer());
     let tell = move |line: &str| (*progress.borrow_mut())(line);
-    let mut print = print_line;
-    tokio::select! {
-        biased;
-        result = experiment::run(arguments, tell, interrupted, &mut print) => result,
-        never = waiting => never,
-    }
+    experiment::run(arguments, tell, stop, &mut print_line).await
 }
 
 fn no_answers() -> Error {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use clearlane_proto::etcdserverpb::{DeleteRangeRequest, StatusRequest};
-use tokio::sync::watch;
 use tonic::transport::Channel;
 
 use super::arguments::{ExperimentArguments, NO_ERA, Scale};
 use super::measurements::Measurements;
 use crate::servers::{Cluster, ClusterOptions, ClusterUsage, ServerProgram};
+use crate::stop::Stop;
 use crate::{Error, Result, connection};
 
 /// Below it are the keys of all experiments. Of a cluster that is given, they are deleted.
@@ -31,8 +31,8 @@ pub struct Context {
     etcd: Option<ServerProgram>,
     given: Vec<String>,
     tell: Box<dyn Fn(&str)>,
-    /// True after a Ctrl-C.
-    interrupted: watch::Receiver<bool>,
+    /// What runs is given up.
+    pub(super) stop: Stop,
 }
 
 /// A server under test.
@@ -66,7 +66,7 @@ impl Context {
     pub async fn new(
         arguments: &ExperimentArguments,
         tell: impl Fn(&str) + 'static,
-        interrupted: watch::Receiver<bool>,
+        stop: Stop,
     ) -> Result<Context> {
         let rounds = match arguments.scale {
             Scale::Small => 1,
@@ -94,7 +94,7 @@ impl Context {
             etcd: arguments.etcd.as_deref().map(ServerProgram::etcd).transpose()?,
             given: arguments.endpoints.clone(),
             tell: Box::new(tell),
-            interrupted,
+            stop,
         })
     }
 
@@ -106,17 +106,6 @@ impl Context {
         match self.scale {
             Scale::Small => small,
             Scale::Full => full,
-        }
-    }
-
-    pub fn is_interrupted(&self) -> bool {
-        *self.interrupted.borrow()
-    }
-
-    /// Never, if there is no way to interrupt any more.
-    pub(super) async fn interrupted(&self) {
-        if self.interrupted.clone().wait_for(|is| *is).await.is_err() {
-            std::future::pending().await
         }
     }
 
@@ -179,7 +168,7 @@ impl Context {
                 let seed = self.seed.wrapping_add(round);
                 let result = tokio::select! {
                     biased;
-                    () = self.interrupted() => {
+                    () = self.stop.wait() => {
                         all.warn(format!("interrupted in round {}, at {name}", round + 1));
                         subject.clean_up().await;
                         return Ok(all);

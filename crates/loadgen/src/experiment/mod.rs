@@ -34,7 +34,6 @@ mod redis;
 mod resp;
 
 use clap::ValueEnum;
-use tokio::sync::watch;
 
 pub use self::arguments::{ExperimentArguments, Scale, Selection};
 pub use self::check::{Check, Verdict};
@@ -46,6 +45,7 @@ pub use self::measurements::Measurements;
 use self::findings::Conditions;
 use self::machine::Ticks;
 use self::output::Output;
+use crate::stop::Stop;
 use crate::{Error, Result, page};
 
 /// The first line of a doc is shown by `clearlane-load experiment list`.
@@ -138,7 +138,7 @@ impl Experiment {
 pub async fn run(
     arguments: &ExperimentArguments,
     tell: impl Fn(&str) + 'static,
-    interrupted: watch::Receiver<bool>,
+    stop: Stop,
     print: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<()> {
     let experiments = match arguments.selection {
@@ -151,7 +151,7 @@ pub async fn run(
         Selection::All => Experiment::all().to_vec(),
         Selection::One(experiment) => vec![experiment],
     };
-    let context = Context::new(arguments, tell, interrupted).await?;
+    let context = Context::new(arguments, tell, stop).await?;
     let mut runner = Runner {
         arguments,
         output: Output::new(&arguments.out)?,
@@ -164,7 +164,7 @@ pub async fn run(
         if !runner.run(experiment, print).await? {
             wrong.push(experiment.name());
         }
-        if runner.context.is_interrupted() {
+        if runner.context.stop.is_set() {
             let what = "interrupted; the reports of what has ended are there";
             return Err(Error::Local(what.to_owned()));
         }
