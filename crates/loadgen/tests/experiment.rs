@@ -196,6 +196,22 @@ fn each_signal_ends_the_servers() {
     }
 }
 
+#[tokio::test]
+async fn a_given_cluster_does_not_do_where_servers_are_started() {
+    let server = TestServer::start().await.unwrap();
+    let endpoint = server.endpoint();
+    let out = tempfile::tempdir().unwrap();
+    let dir = out.path().to_str().unwrap();
+    let output = tool(&["failover", "--era", "none", "--endpoints", &endpoint, "--out", dir]);
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{told}");
+    assert!(told.starts_with("failover: skipped: it starts its servers itself"), "{told}");
+    // Without any server at all, nothing was meant.
+    let told =
+        String::from_utf8(tool(&["failover", "--era", "none", "--out", dir]).stdout).unwrap();
+    assert!(told.starts_with("failover: COULD NOT BE MADE: no server is left"), "{told}");
+}
+
 #[test]
 fn what_cannot_be_made_is_told_in_one_line() {
     let out = tempfile::tempdir().unwrap();

@@ -122,6 +122,15 @@ impl Context {
         Ok(programs.into_iter().map(Subject::Program).collect())
     }
 
+    /// Whether there is nothing to start beside a cluster that is given.
+    pub(super) fn has_only_given(&self) -> bool {
+        !self.given.is_empty() && !self.starts_ours() && self.etcd.is_none()
+    }
+
+    fn starts_ours(&self) -> bool {
+        self.eras.as_ref().is_none_or(|eras| !eras.is_empty())
+    }
+
     /// Those, and the cluster that is given, if there is one.
     pub(super) fn servers(&self, eras: &[&str]) -> Result<Vec<Subject>> {
         let mut servers = self.programs(eras)?;
@@ -134,7 +143,7 @@ impl Context {
     /// Each program with its version, for reports.
     pub fn versions(&self) -> Result<Vec<(String, String)>> {
         let mut versions = Vec::new();
-        if self.eras.as_ref().is_none_or(|eras| !eras.is_empty()) {
+        if self.starts_ours() {
             let clearlane = ServerProgram::clearlane(&self.clearlane, "clearlane")?;
             versions.push(("clearlane".to_owned(), clearlane.version()?));
         }

@@ -48,6 +48,9 @@ use self::output::Output;
 use crate::stop::Stop;
 use crate::{Error, Result, page};
 
+const STARTS_ITS_SERVERS: &str = "skipped: it starts its servers itself, and does not use those of \
+    --endpoints; name an era or --etcd BINARY";
+
 /// The first line of a doc is shown by `clearlane-load experiment list`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Experiment {
@@ -105,7 +108,25 @@ impl Experiment {
         help.unwrap_or_default().to_string()
     }
 
+    /// With flags, or several: a cluster that is given does not do.
+    fn starts_its_servers(self) -> bool {
+        matches!(
+            self,
+            Experiment::CompactionUnderLoad
+                | Experiment::DefragUnderLoad
+                | Experiment::SnapshotUnderLoad
+                | Experiment::Members
+                | Experiment::RoundTrip
+                | Experiment::Failover
+                | Experiment::Authenticate
+                | Experiment::Learner
+        )
+    }
+
     pub async fn measure(self, context: &Context) -> Result<Outcome> {
+        if self.starts_its_servers() && context.has_only_given() {
+            return Ok(Outcome::Skipped(STARTS_ITS_SERVERS.to_owned()));
+        }
         let findings = match self {
             Experiment::ExpensiveReads => big_reads::expensive_reads(context).await,
             Experiment::SmallBesideBig => big_reads::small_beside_big(context).await,
