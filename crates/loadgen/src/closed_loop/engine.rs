@@ -10,7 +10,9 @@
 //! request is sent: while the server stands still no request is due, which is what an open loop is
 //! for (`docs/load.md`).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant};
 use clearlane_proto::etcdserverpb::RangeRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
@@ -37,7 +40,7 @@ const END_INTERVAL: Duration = Duration::from_millis(50);
 /// Keys of a page.
 const PAGE_KEYS: i64 = 10_000;
 
-pub(super) enum LoopRequest {
+pub(crate) enum LoopRequest {
     Call {
         class: usize,
         call: Call,
@@ -47,25 +50,30 @@ pub(super) enum LoopRequest {
 }
 
 /// Makes the next request of a client.
-pub(super) type RequestSource = Box<dyn FnMut(u64) -> LoopRequest + Send>;
+pub(crate) type RequestSource = Box<dyn FnMut(u64) -> LoopRequest + Send>;
 
-pub(super) struct LoopOptions {
-    pub(super) endpoints: Endpoints,
-    pub(super) session: Option<Arc<Session>>,
-    pub(super) connections: u64,
-    pub(super) clients: u64,
-    pub(super) threads: u64,
-    pub(super) total: u64,
+/// It is waited for when all connections are open.
+pub(crate) type WarmUp = Pin<Box<dyn Future<Output = ()>>>;
+
+pub(crate) struct LoopOptions {
+    pub(crate) endpoints: Endpoints,
+    pub(crate) session: Option<Arc<Session>>,
+    pub(crate) connections: u64,
+    pub(crate) clients: u64,
+    pub(crate) threads: u64,
+    pub(crate) total: u64,
     /// Requests a second of all clients.
-    pub(super) rate: Option<u64>,
+    pub(crate) rate: Option<u64>,
+    /// Requests that are sent before its end are not counted.
+    pub(crate) warm_up: Option<WarmUp>,
     /// After which no request is sent.
-    pub(super) window: Option<Duration>,
-    pub(super) stop: Stop,
+    pub(crate) window: Option<Duration>,
+    pub(crate) stop: Stop,
 }
 
 impl LoopOptions {
     /// Of which each has a client.
-    pub(super) fn threads(&self) -> u64 {
+    pub(crate) fn threads(&self) -> u64 {
         self.threads.min(self.clients).max(1)
     }
 }
@@ -74,24 +82,33 @@ impl LoopOptions {
 struct SharedLoop {
     /// Set when all connections are open.
     begin: OnceLock<Instant>,
+    has_begun: Notify,
+    /// Since the begin; set at the end of the warm-up.
+    counted_from: OnceLock<Duration>,
     opened: Barrier,
     /// Requests that are still to be sent.
     left: AtomicU64,
-    /// When the next request may be sent, in nanoseconds since the start.
+    /// When the next request may be sent, in nanoseconds since the begin.
     next_slot: AtomicU64,
     slot: Option<Duration>,
     window: Option<Duration>,
     stop: Stop,
+    /// Nothing waits for the results any more.
+    is_given_up: AtomicBool,
     session: Option<Arc<Session>>,
 }
+
+/// Ends the threads when it is dropped.
+struct GiveUp(Arc<SharedLoop>);
 
 struct ClientThread {
     source: Mutex<RequestSource>,
     metrics: Mutex<Vec<ClassMetrics>>,
 }
 
-/// Returns the metrics of each class, and how long it took. `tell` is called once a second.
-pub(super) async fn run(
+/// Returns the metrics of each class, and how long it took, without the warm-up. `tell` is called
+/// once a second.
+pub(crate) async fn run(
     options: LoopOptions,
     classes: usize,
     source: &mut dyn FnMut(u64) -> RequestSource,
@@ -101,14 +118,21 @@ pub(super) async fn run(
     let connections = options.connections.min(options.clients).max(threads);
     let shared = Arc::new(SharedLoop {
         begin: OnceLock::new(),
+        has_begun: Notify::new(),
+        counted_from: match options.warm_up {
+            Some(_) => OnceLock::new(),
+            None => OnceLock::from(Duration::ZERO),
+        },
         opened: Barrier::new(threads as usize),
         left: AtomicU64::new(options.total),
         next_slot: AtomicU64::new(0),
         slot: options.rate.map(|rate| Duration::from_secs(1) / rate as u32),
         window: options.window,
         stop: options.stop.clone(),
+        is_given_up: AtomicBool::new(false),
         session: options.session.clone(),
     });
+    let _give_up = GiveUp(Arc::clone(&shared));
     let new_metrics = || ClassMetrics::of_window(options.window.unwrap_or_default());
     let (mut joined, mut states, mut first) = (Vec::new(), Vec::new(), 0);
     for number in 0..threads {
@@ -129,9 +153,11 @@ pub(super) async fn run(
     }
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.tick().await;
+    let mut counting = pin!(shared.count_after(options.warm_up));
     let mut poll = tokio::time::interval(Duration::from_millis(20));
     while !joined.iter().all(thread::JoinHandle::is_finished) {
         tokio::select! {
+            never = &mut counting => match never {},
             _ = poll.tick() => {}
             _ = second.tick() => tell(&progress(&states, options.total, shared.elapsed())),
         }
@@ -167,7 +193,7 @@ fn progress(states: &[Arc<ClientThread>], total: u64, elapsed: Duration) -> Stri
     )
 }
 
-/// Returns when the last request ended, since the begin.
+/// Returns when the last request ended, since the end of the warm-up.
 fn run_thread(
     endpoints: &Endpoints,
     (first, connections): (u64, u64),
@@ -183,6 +209,7 @@ fn run_thread(
         shared.opened.wait();
         let connections = opened?;
         shared.begin.get_or_init(Instant::now);
+        shared.has_begun.notify_one();
         let mut running = JoinSet::new();
         for (number, client) in clients.iter().enumerate() {
             let connection = connections[number % connections.len()].clone();
@@ -204,7 +231,7 @@ fn run_thread(
                 ended.expect("a client neither panics nor is stopped while it is waited for");
             }
         }
-        Ok(shared.elapsed())
+        Ok(shared.counted_for().unwrap_or_default())
     })
 }
 
@@ -225,28 +252,64 @@ async fn run_client(
             LoopRequest::Pages(channel, range) => (0, shared.read_pages(&channel, range).await),
         };
         let has_failed = result.is_err();
-        let answered = shared.elapsed();
-        let completed = CompletedRequest { due: sent, sent, answered, result };
-        state.metrics.lock()[class].add(completed);
+        if let Some(completed) = shared.counted(sent, result) {
+            state.metrics.lock()[class].add(completed);
+        }
         if has_failed {
             tokio::time::sleep(FAILURE_PAUSE).await;
         }
     }
 }
 
+impl Drop for GiveUp {
+    fn drop(&mut self) {
+        self.0.is_given_up.store(true, Ordering::Relaxed);
+    }
+}
+
 impl SharedLoop {
+    async fn count_after(&self, warm_up: Option<WarmUp>) -> Infallible {
+        if let Some(warm_up) = warm_up {
+            self.has_begun.notified().await;
+            warm_up.await;
+            self.counted_from.get_or_init(|| self.elapsed());
+        }
+        std::future::pending().await
+    }
+
+    /// A request that ends now; `None` if it was sent in the warm-up.
+    fn counted(
+        &self,
+        sent: Duration,
+        result: std::result::Result<ResponseStats, String>,
+    ) -> Option<CompletedRequest> {
+        let sent = sent.checked_sub(*self.counted_from.get()?)?;
+        let answered = self.counted_for()?;
+        Some(CompletedRequest { due: sent, sent, answered, result })
+    }
+
     /// How long answers may still take; `None` while requests are sent.
     fn drain(&self) -> Option<Duration> {
-        if self.stop.is_set() { Some(STOPPED_DRAIN) } else { self.is_over().then_some(DRAIN) }
+        if self.is_stopped() { Some(STOPPED_DRAIN) } else { self.is_over().then_some(DRAIN) }
     }
 
     fn elapsed(&self) -> Duration {
         self.begin.get().map_or(Duration::ZERO, Instant::elapsed)
     }
 
+    /// Since the end of the warm-up; `None` while it lasts.
+    fn counted_for(&self) -> Option<Duration> {
+        Some(self.elapsed().saturating_sub(*self.counted_from.get()?))
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.is_set() || self.is_given_up.load(Ordering::Relaxed)
+    }
+
     /// Whether no more requests are to be sent, though some are left.
     fn is_over(&self) -> bool {
-        self.stop.is_set() || self.window.is_some_and(|window| self.elapsed() >= window)
+        let is_longer = |window| self.counted_for().is_some_and(|elapsed| elapsed >= window);
+        self.is_stopped() || self.window.is_some_and(is_longer)
     }
 
     /// Whether there is a request to send.
@@ -303,6 +366,83 @@ impl SharedLoop {
             let Some(last) = page.kvs.last().filter(|_| page.more) else { return Ok(stats) };
             range.key = [&last.key[..], &[0]].concat().into();
             range.revision = page.header.map_or(0, |header| header.revision);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::stub::{self, StubSizes};
+
+    fn options(total: u64, warm_up: Option<WarmUp>) -> LoopOptions {
+        let sizes = StubSizes { key: 1, value: 1, snapshot: 1 };
+        let listen = "127.0.0.1:0".parse().expect("an address");
+        let address = stub::start(listen, sizes).expect("a free port").to_string();
+        LoopOptions {
+            endpoints: connection::endpoint(&address).expect("an address").into(),
+            session: None,
+            connections: 2,
+            clients: 4,
+            threads: 2,
+            total,
+            rate: None,
+            warm_up,
+            window: None,
+            stop: Stop::default(),
+        }
+    }
+
+    fn gets(_thread: u64) -> RequestSource {
+        let get = RangeRequest { key: "a".into(), ..RangeRequest::default() };
+        let call = Call::new("/etcdserverpb.KV/Range", &get, None);
+        Box::new(move |_| LoopRequest::Call { class: 0, call: call.clone() })
+    }
+
+    async fn answered(options: LoopOptions) -> (u64, Duration) {
+        let done = run(options, 1, &mut gets, &mut |_| {}).await;
+        let (metrics, elapsed) = done.expect("the stub is there");
+        assert_eq!(metrics[0].failed(), 0, "{:?}", metrics[0].errors());
+        (metrics[0].answered(), elapsed)
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_in_the_warm_up_is_not_counted() {
+        assert_eq!(answered(options(20, None)).await.0, 20);
+        // It does not end before the last request.
+        let endless = Box::pin(std::future::pending());
+        assert_eq!(answered(options(20, Some(endless))).await, (0, Duration::ZERO));
+    }
+
+    #[tokio::test]
+    async fn the_window_begins_behind_the_warm_up() {
+        let (warm_up, window) = (Duration::from_millis(300), Duration::from_millis(100));
+        let options = options(u64::MAX, Some(Box::pin(async move { sleep(warm_up).await })));
+        let begin = Instant::now();
+        let (answered, elapsed) = answered(LoopOptions { window: Some(window), ..options }).await;
+        assert!(answered > 0 && elapsed >= window, "{answered} in {elapsed:?}");
+        assert!(elapsed + warm_up <= begin.elapsed(), "{elapsed:?}");
+    }
+
+    #[tokio::test]
+    async fn a_loop_that_nothing_waits_for_ends() {
+        let in_use = Arc::new(());
+        let mut sources = |thread| -> RequestSource {
+            let (in_use, mut source) = (Arc::clone(&in_use), gets(thread));
+            Box::new(move |client| {
+                let _ = &in_use;
+                source(client)
+            })
+        };
+        let mut tell = |_: &str| {};
+        let running = run(options(u64::MAX, None), 1, &mut sources, &mut tell);
+        let early = Duration::from_millis(50);
+        assert!(tokio::time::timeout(early, running).await.is_err());
+        // The threads have their sources until they end.
+        while Arc::strong_count(&in_use) > 1 {
+            sleep(Duration::from_millis(1)).await;
         }
     }
 }

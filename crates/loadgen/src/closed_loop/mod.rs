@@ -4,7 +4,7 @@
 //! have clients with one request at a time ([`engine`]).
 
 pub mod arguments;
-mod engine;
+pub(crate) mod engine;
 mod hashes;
 mod sources;
 mod watch;
@@ -114,6 +114,7 @@ async fn run_requests(
         threads: *threads,
         total: *total,
         rate: (*rate > 0).then_some(*rate),
+        warm_up: None,
         window: seconds.map(Duration::from_secs),
         stop,
     };

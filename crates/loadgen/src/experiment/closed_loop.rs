@@ -3,26 +3,24 @@
 //!
 //! Threads of their own, half as many as there are cores: the other half is the server's.
 
-use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::oneshot;
-use tokio::task::JoinSet;
-use tokio::time::timeout_at;
+use tokio::time::sleep;
 
-use super::load::warn_of_failures;
+use super::load::{WARM_UP, warn_of_failures};
 use super::measurements::Measurements;
-use crate::class_metrics::{ClassMetrics, CompletedRequest};
-use crate::connection::Connection;
+use crate::class_metrics::ClassMetrics;
+use crate::closed_loop::engine::{self, LoopOptions, LoopRequest, RequestSource, WarmUp};
+use crate::connection::{self, Endpoints};
 use crate::requests::RequestGenerator;
-use crate::workload::{Class, Workload};
-use crate::{Error, Result, connection};
+use crate::stop::Stop;
+use crate::workload::Workload;
+use crate::{Error, Result};
 
 const THREADS_MAX: usize = 8;
-/// For what is under way when the time is over.
-const DRAIN: Duration = Duration::from_secs(10);
+/// At most, as in etcd's own measurements.
+const CLIENTS_PER_CONNECTION: u64 = 10;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClosedLoop<'a> {
@@ -39,6 +37,7 @@ pub(super) struct ClosedLoop<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct ClosedLoopReport {
     pub(super) metrics: ClassMetrics,
+    /// In which requests were sent and answered.
     pub(super) window: Duration,
 }
 
@@ -67,109 +66,43 @@ impl ClosedLoopReport {
 }
 
 impl ClosedLoop<'_> {
+    /// Behind a warm-up.
     pub(super) async fn run(self) -> Result<ClosedLoopReport> {
+        self.run_after(Box::pin(async { sleep(WARM_UP).await })).await
+    }
+
+    async fn run_after(self, warm_up: WarmUp) -> Result<ClosedLoopReport> {
+        let ClosedLoop { endpoints, workload, class, clients, window, seed } = self;
+        let found = workload.classes.iter().find(|known| known.name == class);
+        let no_class = || Error::Workload(format!("there is no class {class}"));
+        let class = found.ok_or_else(no_class)?;
+        let endpoints = endpoints.iter().map(|endpoint| connection::endpoint(endpoint));
+        let endpoints = endpoints.collect::<Result<Vec<_>>>()?;
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let threads = (cores / 2).clamp(1, THREADS_MAX) as u64;
-        let metrics = Arc::<Mutex<ClassMetrics>>::default();
-        let mut ends = Vec::new();
-        for number in 0..threads.min(self.clients) {
-            let own = (number..self.clients).step_by(threads as usize);
-            let clients = own.map(|client| self.client(client)).collect::<Result<Vec<_>>>()?;
-            let (metrics, window) = (Arc::clone(&metrics), self.window);
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.map_err(no_thread)?;
-            let (done, end) = oneshot::channel();
-            let work = move || _ = done.send(runtime.block_on(send_all(clients, window, metrics)));
-            let thread = thread::Builder::new().name("clients".to_owned());
-            thread.spawn(work).map_err(no_thread)?;
-            ends.push(end);
-        }
-        for end in ends {
-            end.await.map_err(|_| Error::Local("a thread of clients failed".to_owned()))??;
-        }
-        let metrics = std::mem::take(&mut *metrics.lock());
-        Ok(ClosedLoopReport { metrics, window: self.window })
-    }
-
-    fn client(&self, number: u64) -> Result<Client> {
-        let class = class(self.workload, self.class)?;
-        let seed = self.seed.wrapping_mul(1 << 20).wrapping_add(number);
-        let requests = RequestGenerator::new(class, self.workload, (None, 0), seed)?;
-        let endpoint = self.endpoints[number as usize % self.endpoints.len()].clone();
-        Ok(Client { endpoint, requests })
-    }
-}
-
-#[derive(Debug)]
-struct Client {
-    endpoint: String,
-    requests: RequestGenerator,
-}
-
-fn no_thread(error: std::io::Error) -> Error {
-    Error::Local(format!("no thread for clients: {error}"))
-}
-
-fn class<'w>(workload: &'w Workload, name: &str) -> Result<&'w Class> {
-    let found = workload.classes.iter().find(|class| class.name == name);
-    found.ok_or_else(|| Error::Workload(format!("there is no class {name}")))
-}
-
-/// At most so many clients share a connection, as in etcd's own measurements.
-const CLIENTS_PER_CONNECTION: usize = 10;
-
-async fn send_all(
-    clients: Vec<Client>,
-    window: Duration,
-    metrics: Arc<Mutex<ClassMetrics>>,
-) -> Result<()> {
-    let mut connected: Vec<(String, Connection, usize)> = Vec::new();
-    let mut ready = Vec::new();
-    for Client { endpoint, requests } in clients {
-        let shared = connected
-            .iter_mut()
-            .find(|(to, _, users)| *to == endpoint && *users < CLIENTS_PER_CONNECTION);
-        let connection = match shared {
-            Some((_, connection, users)) => {
-                *users += 1;
-                connection.clone()
-            }
-            None => {
-                let to = connection::endpoint(&endpoint)?.into();
-                let opened = connection::open_direct(&to, 0, 1).await?.remove(0);
-                connected.push((endpoint, opened.clone(), 1));
-                opened
-            }
+        let connections = clients.div_ceil(CLIENTS_PER_CONNECTION);
+        let options = LoopOptions {
+            connections: connections.next_multiple_of(endpoints.len() as u64),
+            endpoints: Endpoints::new(endpoints)?,
+            session: None,
+            clients,
+            threads: (cores / 2).clamp(1, THREADS_MAX) as u64,
+            total: u64::MAX,
+            rate: None,
+            warm_up: Some(warm_up),
+            window: Some(window),
+            stop: Stop::default(),
         };
-        ready.push((connection, requests));
-    }
-    let start = Instant::now();
-    let mut tasks = JoinSet::new();
-    for (connection, requests) in ready {
-        tasks.spawn(send_in_turn(connection, requests, start, window, Arc::clone(&metrics)));
-    }
-    while tasks.join_next().await.is_some() {}
-    Ok(())
-}
-
-async fn send_in_turn(
-    connection: Connection,
-    mut requests: RequestGenerator,
-    start: Instant,
-    window: Duration,
-    metrics: Arc<Mutex<ClassMetrics>>,
-) {
-    let deadline = start + window + DRAIN;
-    while start.elapsed() < window {
-        let sent = start.elapsed();
-        let call = requests.next_call();
-        let result = timeout_at(deadline.into(), connection.call(&call)).await;
-        let result = result.unwrap_or_else(|_| Err("no answer".to_owned()));
-        let is_broken = result.is_err();
-        let done = CompletedRequest { due: sent, sent, answered: start.elapsed(), result };
-        metrics.lock().add(done);
-        if is_broken {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let generator = |thread: u64| {
+            let seed = seed.wrapping_mul(1 << 20).wrapping_add(thread);
+            RequestGenerator::new(class, workload, (None, 0), seed)
+        };
+        let generators = (0..options.threads()).map(generator);
+        let mut generators = generators.collect::<Result<Vec<_>>>()?.into_iter();
+        let mut source = |_| -> RequestSource {
+            let mut requests = generators.next().expect("there is one for each thread");
+            Box::new(move |_| LoopRequest::Call { class: 0, call: requests.next_call() })
+        };
+        let (mut metrics, window) = engine::run(options, 1, &mut source, &mut |_| {}).await?;
+        Ok(ClosedLoopReport { metrics: metrics.remove(0), window })
     }
 }

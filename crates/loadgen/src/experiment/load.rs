@@ -52,7 +52,7 @@ pub(super) struct Phase<'a> {
 }
 
 /// Of the same load, at least, before each run: the first answers of a connection are slower.
-const WARM_UP: Duration = Duration::from_millis(500);
+pub(super) const WARM_UP: Duration = Duration::from_millis(500);
 
 /// Long enough for one request of each class: the first long answers take several times as long.
 fn warm_up(workload: &Workload) -> Duration {

@@ -19,6 +19,7 @@ use super::check::Check;
 use super::closed_loop::{ClosedLoop, ClosedLoopReport};
 use super::context::{Context, PREFIX, Subject, channel};
 use super::findings::{Findings, Outcome, Story};
+use super::load::WARM_UP;
 use super::measurements::{Measurements, quotient};
 use super::resp::{RedisConnection, Reply};
 use crate::class_metrics::{ClassMetrics, CompletedRequest};
@@ -189,6 +190,7 @@ fn check_reply(reply: Result<Reply>) -> Result<()> {
     }
 }
 
+/// Behind a warm-up.
 async fn redis_loop(
     address: &str,
     class: &'static str,
@@ -207,7 +209,7 @@ async fn redis_loop(
             let value = vec![b'v'; VALUE_BYTES as usize];
             for place in (number * 7..).step_by(13) {
                 let sent = start.elapsed();
-                if sent >= window {
+                if sent >= WARM_UP + window {
                     break;
                 }
                 let key = key(place % KEYS);
@@ -217,7 +219,9 @@ async fn redis_loop(
                 };
                 let done = completed(sent, start, check_reply(reply));
                 let is_broken = done.result.is_err();
-                metrics.lock().add(done);
+                if sent >= WARM_UP || is_broken {
+                    metrics.lock().add(done);
+                }
                 if is_broken {
                     break;
                 }
