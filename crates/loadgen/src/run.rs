@@ -22,7 +22,7 @@ use clearlane_net::sched::SchedClass;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 use tonic::transport::Channel;
 
 use crate::arrivals::{self, Schedule};
@@ -63,15 +63,38 @@ pub struct RunOptions {
     /// Duration of the same load before the run, over the same connections, not counted. The first
     /// long answers of a server take up to four times as long as the others.
     pub warm_up: Duration,
+    /// Set by the run.
+    pub begin: WindowBegin,
     /// Ends the run early, with the results so far.
     pub stop: Stop,
+}
+
+/// When the window of a run begins: behind its preparations and its warm-up.
+#[derive(Clone, Debug, Default)]
+pub struct WindowBegin {
+    at: watch::Sender<Option<Instant>>,
+}
+
+impl WindowBegin {
+    fn set(&self, at: Instant) {
+        self.at.send_replace(Some(at));
+    }
+
+    /// Returns then; never, if the run ends before.
+    pub async fn wait(&self) {
+        let mut at = self.at.subscribe();
+        let at = at.wait_for(Option::is_some).await;
+        let at = at.expect("this is a sender").unwrap_or_else(Instant::now);
+        sleep_until(at.into()).await;
+    }
 }
 
 impl RunOptions {
     /// Without a warm-up, and without a look at the server's process.
     pub fn new(target: OpenTarget, seed: u64) -> RunOptions {
-        let (process, warm_up, stop) = (None, Duration::ZERO, Stop::default());
-        RunOptions { target, seed, process, warm_up, stop }
+        let (process, warm_up) = (None, Duration::ZERO);
+        let (begin, stop) = (WindowBegin::default(), Stop::default());
+        RunOptions { target, seed, process, warm_up, begin, stop }
     }
 }
 
@@ -126,7 +149,9 @@ pub async fn run(
     }
     let window = Duration::from_secs(workload.seconds);
     if !options.warm_up.is_zero() {
-        run_window(&threads, options, (options.warm_up, !options.seed), &mut |_| {}).await?;
+        let start = Instant::now() + HEAD_START;
+        let (length, seed) = (options.warm_up, !options.seed);
+        run_window(&threads, options, start, (length, seed), &mut |_| {}).await?;
     }
     for thread in &threads {
         let metrics = ClassMetrics::of_window(window);
@@ -135,7 +160,9 @@ pub async fn run(
     let usage = || options.process.as_ref().map(Process::usage).transpose();
     let usage_before = usage()?;
     let driver = DriverUsage::begin(threads.len() as u64);
-    let sent_for = run_window(&threads, options, (window, options.seed), tell).await?;
+    let start = Instant::now() + HEAD_START;
+    options.begin.set(start);
+    let sent_for = run_window(&threads, options, start, (window, options.seed), tell).await?;
     let report = |ClassThread { class, progress, .. }| ClassReport {
         name: class.name,
         operation: class.operation.name(),
@@ -161,10 +188,10 @@ pub async fn run(
 async fn run_window(
     threads: &[ClassThread],
     options: &RunOptions,
+    start: Instant,
     (window, seed): (Duration, u64),
     tell: &mut dyn FnMut(&str),
 ) -> Result<Duration> {
-    let start = Instant::now() + HEAD_START;
     let (mut senders, mut ends) = (Vec::new(), Vec::new());
     for thread in threads {
         let (sender, arrivals) = mpsc::channel(ARRIVAL_QUEUE_CAPACITY);
@@ -366,5 +393,24 @@ impl ClassSender {
     fn record(&self, done: std::result::Result<CompletedRequest, tokio::task::JoinError>) {
         let done = done.expect("a request neither panics nor is stopped");
         self.progress.lock().metrics.add(done);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_begin_of_a_window_is_waited_for() {
+        let begin = WindowBegin::default();
+        assert!(timeout(Duration::from_millis(5), begin.wait()).await.is_err());
+        let at = Instant::now() + Duration::from_millis(20);
+        let waiting = begin.clone();
+        let waiting = tokio::spawn(async move {
+            waiting.wait().await;
+            Instant::now()
+        });
+        begin.set(at);
+        assert!(waiting.await.expect("it does not panic") >= at);
     }
 }

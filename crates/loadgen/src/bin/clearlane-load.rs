@@ -80,7 +80,7 @@ async fn execute(asked: Subcommand) -> Result<()> {
             let target = target.open().await?;
             let stop = Stop::default();
             stop.set_at_signals()?;
-            let options = RunOptions { target, seed, process, warm_up, stop };
+            let options = RunOptions { process, warm_up, stop, ..RunOptions::new(target, seed) };
             results.write(&run(&workload, &options, &mut progress_printer()).await?)
         }
         Subcommand::Workloads => workload::SHIPPED.iter().try_for_each(|shipped| {

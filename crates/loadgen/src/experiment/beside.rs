@@ -8,6 +8,7 @@ use super::measurements::Measurements;
 use crate::Result;
 use crate::page::Section;
 use crate::plot::Better;
+use crate::run::WindowBegin;
 use crate::servers::ClusterOptions;
 use crate::workload::Workload;
 
@@ -82,7 +83,7 @@ pub(super) fn phase<'a>(
     workload: &'a Workload,
     seed: u64,
 ) -> Phase<'a> {
-    Phase { name, endpoint, workload, user: None, seed }
+    Phase { name, endpoint, workload, user: None, seed, begin: WindowBegin::default() }
 }
 
 /// `CLASS p99`, calm, beside and how many times as long, for each class; `more` behind them.

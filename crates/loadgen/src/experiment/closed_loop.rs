@@ -14,6 +14,7 @@ use crate::class_metrics::ClassMetrics;
 use crate::closed_loop::engine::{self, LoopOptions, LoopRequest, RequestSource, WarmUp};
 use crate::connection::{self, Endpoints};
 use crate::requests::RequestGenerator;
+use crate::run::WindowBegin;
 use crate::stop::Stop;
 use crate::workload::Workload;
 use crate::{Error, Result};
@@ -69,6 +70,11 @@ impl ClosedLoop<'_> {
     /// Behind a warm-up.
     pub(super) async fn run(self) -> Result<ClosedLoopReport> {
         self.run_after(Box::pin(async { sleep(WARM_UP).await })).await
+    }
+
+    /// In the window of an open loop that goes on beside it: before, it warms up.
+    pub(super) async fn run_beside(self, begin: WindowBegin) -> Result<ClosedLoopReport> {
+        self.run_after(Box::pin(async move { begin.wait().await })).await
     }
 
     async fn run_after(self, warm_up: WarmUp) -> Result<ClosedLoopReport> {

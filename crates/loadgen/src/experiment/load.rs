@@ -16,7 +16,7 @@ use crate::class_metrics::{ClassMetrics, CompletedRequest};
 use crate::keys::KeySpace;
 use crate::report::{Report, late_warning};
 use crate::requests::{Call, RequestGenerator};
-use crate::run::{RunOptions, run};
+use crate::run::{RunOptions, WindowBegin, run};
 use crate::target::OpenTarget;
 use crate::users::User;
 use crate::workload::Workload;
@@ -49,6 +49,8 @@ pub(super) struct Phase<'a> {
     pub(super) workload: &'a Workload,
     pub(super) user: Option<User>,
     pub(super) seed: u64,
+    /// Set by the phase, behind its warm-up.
+    pub(super) begin: WindowBegin,
 }
 
 /// Of the same load, at least, before each run: the first answers of a connection are slower.
@@ -70,11 +72,12 @@ impl Phase<'_> {
         running: &Running,
         into: &mut Measurements,
     ) -> Result<()> {
-        let Phase { name, endpoint, workload, user, seed } = self;
+        let Phase { name, endpoint, workload, user, seed, begin } = self;
         let endpoint = connection::endpoint(endpoint)?;
         let target = OpenTarget::open(endpoint.into(), user).await?;
         let warm_up = warm_up(workload);
-        let options = RunOptions { warm_up, ..RunOptions::new(target, seed) };
+        let stop = context.stop.clone();
+        let options = RunOptions { warm_up, begin, stop, ..RunOptions::new(target, seed) };
         let before = running.usage()?;
         let mut tell = |line: &str| context.tell(line);
         let report = run(workload, &options, &mut tell).await?;

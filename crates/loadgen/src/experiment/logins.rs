@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::beside::{BESIDE, CALM, filled, plot_of, probes, table_of_p99};
+use super::beside::{BESIDE, CALM, filled, phase, plot_of, probes, table_of_p99};
 use super::charts::Column;
 use super::check::Check;
 use super::context::{Context, Subject, channel};
@@ -45,7 +45,7 @@ pub(super) async fn authenticate(context: &Context) -> Result<Findings> {
             let repetition = Repetition { delay: DELAY, ..Repetition::default() };
             let logins = Background::start(&endpoint, logins, repetition).await?;
             let (workload, user) = (&probes, Some(User::of_load()));
-            let phase = Phase { name, endpoint: &endpoint, workload, user, seed };
+            let phase = Phase { user, ..phase(name, &endpoint, workload, seed) };
             phase.run(context, server, &running, into).await?;
             logins.end(&format!("{name}/logins"), server, into).await;
         }

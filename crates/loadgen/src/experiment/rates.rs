@@ -39,21 +39,22 @@ pub(super) async fn reads_under_writes(context: &Context) -> Result<Findings> {
         let options = ClusterOptions::default();
         let running = filled(context, subject, options, &[&reads], seed).await?;
         let (server, endpoints) = (subject.name(), [running.endpoint()]);
-        for rate in rates {
+        for rate in rates.iter().copied() {
             let window = Duration::from_secs(seconds);
             let (endpoints, workload, class) = (&endpoints[..], &reads, "load");
             let closed = ClosedLoop { endpoints, workload, class, clients, window, seed };
-            let at = *rate as f64;
-            if *rate == 0 {
+            let at = rate as f64;
+            if rate == 0 {
                 closed.run().await?.record("reads", at, server, into);
                 continue;
             }
             let mut of_puts = Measurements::default();
-            let puts = one_class(10_000, 32, 256, "operation = 'put'\nconnections = 4", *rate)?;
+            let puts = one_class(10_000, 32, 256, "operation = 'put'\nconnections = 4", rate)?;
             let puts = Workload { seconds, ..puts };
             let phase = phase("puts", &endpoints[0], &puts, seed);
+            let closed = closed.run_beside(phase.begin.clone());
             let run = phase.run(context, server, &running, &mut of_puts);
-            let (report, ()) = try_join!(closed.run(), run)?;
+            let (report, ()) = try_join!(closed, run)?;
             report.record("reads", at, server, into);
             for figure in ["p99", "per second"] {
                 if let Some(value) = of_puts.median(server, &format!("puts/load/{figure}")) {
@@ -131,16 +132,17 @@ pub(super) async fn large_values(context: &Context) -> Result<Findings> {
         let options = ClusterOptions::default();
         let running = filled(context, subject, options, &[&gets], seed).await?;
         let (server, endpoints) = (subject.name(), [running.endpoint()]);
-        for size in sizes {
+        for size in sizes.iter().copied() {
             let puts = one_class(100, 40, 64, &format!("operation = 'put'\nvalue = {size}"), 1)?;
             let window = Duration::from_secs(seconds);
             let (endpoints, workload, class) = (&endpoints[..], &puts, "load");
             let closed = ClosedLoop { endpoints, workload, class, clients, window, seed };
             let mut of_gets = Measurements::default();
             let phase = phase("gets", &endpoints[0], &gets, seed);
+            let closed = closed.run_beside(phase.begin.clone());
             let run = phase.run(context, server, &running, &mut of_gets);
-            let (report, ()) = try_join!(closed.run(), run)?;
-            let at = *size as f64;
+            let (report, ()) = try_join!(closed, run)?;
+            let at = size as f64;
             report.record("puts", at, server, into);
             into.add_at(server, "puts/MB per second", at, report.per_second() * at / 1e6);
             if let Some(p99) = of_gets.median(server, "gets/get/p99") {
@@ -219,9 +221,9 @@ pub(super) async fn write_batching(context: &Context) -> Result<Findings> {
     let measure = async |subject: &Subject, seed: u64, into: &mut Measurements| {
         let running = context.start(subject, ClusterOptions::default()).await?;
         let endpoints = [running.endpoint()];
-        for clients in clients {
-            let (window, at) = (Duration::from_secs(seconds), *clients as f64);
-            let (endpoints, workload, class, clients) = (&endpoints[..], &puts, "load", *clients);
+        for clients in clients.iter().copied() {
+            let (window, at) = (Duration::from_secs(seconds), clients as f64);
+            let (endpoints, workload, class) = (&endpoints[..], &puts, "load");
             let closed = ClosedLoop { endpoints, workload, class, clients, window, seed };
             closed.run().await?.record("puts", at, subject.name(), into);
         }
