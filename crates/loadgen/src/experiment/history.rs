@@ -26,6 +26,7 @@ use crate::keys::KeySpace;
 use crate::plot::Better;
 use crate::requests::{Call, range};
 use crate::response_scanner::ResponseShape;
+use crate::run::WindowBegin;
 use crate::servers::{ClusterOptions, ETCD};
 use crate::{Error, Result};
 
@@ -114,7 +115,7 @@ async fn revision(endpoint: &str) -> Result<i64> {
     Ok(answer.map_err(failed)?.into_inner().header.unwrap_or_default().revision)
 }
 
-/// What is done once, in the middle of a phase.
+/// What is done once in a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Once {
     /// Of all that was overwritten, from the index and from the disk.
@@ -122,15 +123,16 @@ enum Once {
     Defragment,
 }
 
-/// From the beginning of a phase: behind its warm-up.
-const ONCE_AFTER: Duration = Duration::from_millis(1200);
+/// From the beginning of what is measured.
+const ONCE_AFTER: Duration = Duration::from_secs(1);
 const ONCE_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Once {
     /// Returns how long it took, in seconds.
-    async fn run(self, endpoint: &str) -> Result<f64> {
+    async fn run(self, endpoint: &str, begin: WindowBegin) -> Result<f64> {
         let channel = channel(endpoint).await?;
         let revision = revision(endpoint).await?;
+        begin.wait().await;
         sleep(ONCE_AFTER).await;
         let begin = Instant::now();
         let request = async {
@@ -183,8 +185,9 @@ async fn measure_once(
         context.tell(&format!("{server}: {revisions} revisions are written"));
         write_revisions(&endpoint, &stored, revisions, seed).await?;
         phase(CALM, &endpoint, &probes, seed).run(context, server, &running, into).await?;
-        let run = phase(BESIDE, &endpoint, &probes, seed).run(context, server, &running, into);
-        let ((), took) = try_join!(run, what.run(&endpoint))?;
+        let phase = phase(BESIDE, &endpoint, &probes, seed);
+        let once = what.run(&endpoint, phase.begin.clone());
+        let ((), took) = try_join!(phase.run(context, server, &running, into), once)?;
         into.add(server, "took s", took);
         for class in ["get", "put"] {
             let longest = into.median(server, &format!("beside/{class}/max"));
@@ -200,7 +203,8 @@ fn setting_of_once(what: Once, Sizes { keys, revisions, seconds }: Sizes) -> Str
     format!(
         "One member with {keys} keys of 64 bytes with 512, overwritten {revisions} times. 200 \
          gets and 100 puts per second of other keys in an open loop for {seconds} s: calm, and \
-         with one {} in the middle. The longest of them is what counts, as it happens once.",
+         with one {} that begins a second later. The longest of them is what counts, as it \
+         happens once.",
         what.name()
     )
 }
