@@ -156,6 +156,16 @@ impl Context {
         Ok(versions)
     }
 
+    /// The points of a curve, from its end in every other round: the store grows from one point to
+    /// the next. `seed` is that of the round.
+    pub(super) fn in_order<T: Clone>(&self, points: &[T], seed: u64) -> Vec<T> {
+        let mut points = points.to_vec();
+        if seed.wrapping_sub(self.seed) % 2 == 1 {
+            points.reverse();
+        }
+        points
+    }
+
     /// In rounds, one server after the other. A run that fails ends all; after an interruption,
     /// what runs is given up, and the figures of those before are returned.
     pub(super) async fn in_turns(

@@ -39,7 +39,7 @@ pub(super) async fn reads_under_writes(context: &Context) -> Result<Findings> {
         let options = ClusterOptions::default();
         let running = filled(context, subject, options, &[&reads], seed).await?;
         let (server, endpoints) = (subject.name(), [running.endpoint()]);
-        for rate in rates.iter().copied() {
+        for rate in context.in_order(rates, seed) {
             let window = Duration::from_secs(seconds);
             let (endpoints, workload, class) = (&endpoints[..], &reads, "load");
             let closed = ClosedLoop { endpoints, workload, class, clients, window, seed };
@@ -132,7 +132,7 @@ pub(super) async fn large_values(context: &Context) -> Result<Findings> {
         let options = ClusterOptions::default();
         let running = filled(context, subject, options, &[&gets], seed).await?;
         let (server, endpoints) = (subject.name(), [running.endpoint()]);
-        for size in sizes.iter().copied() {
+        for size in context.in_order(sizes, seed) {
             let puts = one_class(100, 40, 64, &format!("operation = 'put'\nvalue = {size}"), 1)?;
             let window = Duration::from_secs(seconds);
             let (endpoints, workload, class) = (&endpoints[..], &puts, "load");
@@ -221,7 +221,7 @@ pub(super) async fn write_batching(context: &Context) -> Result<Findings> {
     let measure = async |subject: &Subject, seed: u64, into: &mut Measurements| {
         let running = context.start(subject, ClusterOptions::default()).await?;
         let endpoints = [running.endpoint()];
-        for clients in clients.iter().copied() {
+        for clients in context.in_order(clients, seed) {
             let (window, at) = (Duration::from_secs(seconds), clients as f64);
             let (endpoints, workload, class) = (&endpoints[..], &puts, "load");
             let closed = ClosedLoop { endpoints, workload, class, clients, window, seed };
