@@ -94,6 +94,7 @@ async fn a_cluster_that_is_given_is_measured_and_keeps_no_key() {
     for (file, part) in [
         ("write-batching.html", "<svg"),
         ("write-batching.md", "experiment write-batching --scale small"),
+        ("write-batching.svg", "<svg"),
         ("index.html", "write-batching.html"),
     ] {
         let text = fs::read_to_string(out.path().join(file)).unwrap();

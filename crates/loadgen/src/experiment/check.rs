@@ -79,6 +79,18 @@ impl Verdict {
         }
     }
 
+    /// As `name` has it.
+    pub(super) fn named(name: &str) -> Option<Verdict> {
+        let all = [
+            Verdict::Holds,
+            Verdict::Fails,
+            Verdict::NotMeasured,
+            Verdict::BarReached,
+            Verdict::BarMissed,
+        ];
+        all.into_iter().find(|verdict| verdict.name() == name)
+    }
+
     /// Of several checks. Those that were not measured do not count, unless there is no other.
     pub fn of(checks: &[Check]) -> Verdict {
         let any = |verdict| checks.iter().any(|check| check.verdict == verdict);

@@ -71,8 +71,11 @@ impl Findings {
     }
 
     /// For the page of all experiments.
-    pub(super) fn first_figure(&self) -> Option<&Section> {
-        self.shown.iter().find(|section| matches!(section, Section::Figure { .. }))
+    pub(super) fn first_figure(&self) -> Option<&str> {
+        self.shown.iter().find_map(|section| match section {
+            Section::Figure { svg, .. } => Some(svg.as_str()),
+            _ => None,
+        })
     }
 
     /// For a terminal.
@@ -109,6 +112,7 @@ impl Findings {
     pub(super) fn json(&self, conditions: &Conditions<'_>) -> Value {
         json!({
             "experiment": conditions.name,
+            "title": self.title(),
             "command": conditions.command,
             "scale": conditions.scale,
             "rounds": conditions.rounds,

@@ -240,7 +240,6 @@ impl Runner<'_> {
             versions: &self.versions,
         };
         let path = self.output.report(&findings, &conditions)?;
-        self.output.add_to_index(experiment, &findings)?;
         print(&shown_at_terminal(&findings, &path.display().to_string()))?;
         Ok(findings.verdict() != Verdict::Fails)
     }

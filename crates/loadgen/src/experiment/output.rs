@@ -3,7 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use super::Experiment;
+use super::check::Verdict;
 use super::findings::{Conditions, Findings};
 use crate::page::{self, Section};
 use crate::{Error, Result};
@@ -11,18 +14,19 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(super) struct Output {
     dir: PathBuf,
-    /// Of the page that links the reports, so far.
-    index: Vec<Section>,
+    /// With the reasons.
+    skipped: Vec<(Experiment, String)>,
 }
+
+const ABOUT: &str = "Each experiment was published by others about etcd; here it is repeated with \
+                     each generation of etcd's read path, with this server's own, and with etcd \
+                     itself if it is there.";
 
 impl Output {
     /// An error if the directory cannot be made: before anything is measured.
     pub(super) fn new(dir: &Path) -> Result<Output> {
         fs::create_dir_all(dir).map_err(|error| of_file(dir, &error))?;
-        let about = "Each experiment was published by others about etcd; here it is repeated with \
-                     each generation of etcd's read path, with this server's own, and with etcd \
-                     itself if it is there.";
-        Ok(Output { dir: dir.to_owned(), index: vec![Section::Text(about.to_owned())] })
+        Ok(Output { dir: dir.to_owned(), skipped: Vec::new() })
     }
 
     /// Returns the page's path.
@@ -34,33 +38,44 @@ impl Output {
         let (name, title) = (conditions.name, findings.title());
         let sections = findings.sections(conditions);
         self.write(&format!("{name}.md"), &page::markdown(title, &sections))?;
+        self.write(&format!("{name}.svg"), findings.first_figure().unwrap_or_default())?;
         self.write(&format!("{name}.json"), &format!("{:#}\n", findings.json(conditions)))?;
-        self.write(&format!("{name}.html"), &page::html(title, &sections))
-    }
-
-    /// The page of all is written anew each time: it is there after an interruption, too.
-    pub(super) fn add_to_index(
-        &mut self,
-        experiment: Experiment,
-        findings: &Findings,
-    ) -> Result<()> {
-        let name = experiment.name();
-        let verdict = findings.verdict().sentence().to_owned();
-        self.index.extend([Section::Heading(findings.title().to_owned()), Section::Text(verdict)]);
-        self.index.extend(findings.first_figure().cloned());
-        let text = format!("the report of {name}");
-        self.index.push(Section::Link { href: format!("{name}.html"), text });
-        self.write_index()
+        let path = self.write(&format!("{name}.html"), &page::html(title, &sections))?;
+        self.write_index()?;
+        Ok(path)
     }
 
     pub(super) fn add_skipped(&mut self, experiment: Experiment, reason: &str) -> Result<()> {
-        let text = format!("{}: {reason}", experiment.name());
-        self.index.push(Section::Text(text));
+        self.skipped.push((experiment, reason.to_owned()));
         self.write_index()
     }
 
+    /// Of all reports in the directory, also those of earlier runs. It is written anew each time:
+    /// it is there after an interruption, too.
     fn write_index(&self) -> Result<()> {
-        self.write("index.html", &page::html("Experiments", &self.index)).map(drop)
+        let mut index = vec![Section::Text(ABOUT.to_owned())];
+        for experiment in Experiment::all() {
+            let name = experiment.name();
+            let skipped = self.skipped.iter().filter(|(skipped, _)| skipped == experiment);
+            index.extend(skipped.map(|(_, reason)| Section::Text(format!("{name}: {reason}"))));
+            index.extend(self.entry(&name).into_iter().flatten());
+        }
+        self.write("index.html", &page::html("Experiments", &index)).map(drop)
+    }
+
+    /// `None` if there is no report of this experiment.
+    fn entry(&self, name: &str) -> Option<Vec<Section>> {
+        let read = |ending| fs::read_to_string(self.dir.join(format!("{name}.{ending}"))).ok();
+        let report = serde_json::from_str::<Value>(&read("json")?).ok()?;
+        let verdict = Verdict::named(report["verdict"].as_str()?)?.sentence();
+        let scale = report["scale"].as_str()?;
+        let svg = read("svg").filter(|svg| !svg.is_empty());
+        let heading = Section::Heading(report["title"].as_str()?.to_owned());
+        let mut entry = vec![heading, Section::Text(format!("{verdict} Scale {scale}."))];
+        entry.extend(svg.map(|svg| Section::Figure { svg, caption: String::new() }));
+        let (href, text) = (format!("{name}.html"), format!("the report of {name}"));
+        entry.push(Section::Link { href, text });
+        Some(entry)
     }
 
     fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
@@ -72,4 +87,62 @@ impl Output {
 
 fn of_file(path: &Path, error: &std::io::Error) -> Error {
     Error::Local(format!("--out: {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::Check;
+    use super::super::findings::Story;
+    use super::super::machine::Machine;
+    use super::super::measurements::Measurements;
+    use super::*;
+
+    fn findings(title: &'static str, value: f64) -> Findings {
+        let story = Story { title, see: "", published: "", source: "", differs: "" };
+        let figure = Section::Figure { svg: format!("<svg>{title}</svg>"), caption: String::new() };
+        Findings {
+            story,
+            setting: Vec::new(),
+            shown: vec![figure],
+            checks: vec![Check::at_least("a", Some(value), 1.0)],
+            measured: Measurements::default(),
+        }
+    }
+
+    #[test]
+    fn reports_of_earlier_runs_stay_on_the_page_of_all() {
+        let dir = tempfile::tempdir().expect("there is room");
+        let machine = Machine::of_this_system();
+        let conditions = |name, scale| Conditions {
+            name,
+            command: "",
+            scale,
+            rounds: 1,
+            seed: 1,
+            machine: &machine,
+            withheld_percent: 0.0,
+            versions: &[],
+        };
+        let report = |output: &Output, name, scale, findings: Findings| {
+            output.report(&findings, &conditions(name, scale)).expect("it is written");
+        };
+        let first = Output::new(dir.path()).expect("it is there");
+        report(&first, "members", "full", findings("Some members", 0.0));
+        report(&first, "failover", "full", findings("Killed", 2.0));
+        let mut second = Output::new(dir.path()).expect("it is there");
+        report(&second, "failover", "small", findings("Killed again", 2.0));
+        second.add_skipped(Experiment::Redis, "skipped: there is none").expect("it is written");
+        let page = fs::read_to_string(dir.path().join("index.html")).expect("it was written");
+        let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}: {page}"));
+        let parts = [
+            "Some members</a></h2>\n<p>NOT IN THE PUBLISHED DIRECTION. Scale full.</p>",
+            "<svg>Some members</svg>",
+            "href=\"members.html\"",
+            "Killed again</a></h2>\n<p>In the published direction. Scale small.</p>",
+            "<svg>Killed again</svg>",
+            "redis: skipped: there is none",
+        ];
+        assert!(parts.map(at).is_sorted(), "{page}");
+        assert!(!page.contains("Killed</a>"), "{page}");
+    }
 }
