@@ -45,6 +45,10 @@ use clearlane_loadgen::target::Target;
 use clearlane_loadgen::users::{self, User};
 use clearlane_loadgen::workload::{self, ShippedWorkload, Workload};
 use clearlane_loadgen::{Error, Result, closed_loop, connection, disk};
+use mimalloc::MiMalloc;
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     let asked = match Subcommand::try_parse() {

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use clearlane_net::bulk_turn::BulkTurns;
+use clearlane_net::coalescing_writer::{ActiveLargeResponses, CoalescingWriter};
 use h2::client::{self, SendRequest};
 use http::{Request, StatusCode, Uri};
 use parking_lot::Mutex;
@@ -149,6 +151,9 @@ impl Connection {
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .enable_push(false);
+        // h2 would write each put of more than 256 bytes by a system call of its own.
+        let stream =
+            CoalescingWriter::new(stream, ActiveLargeResponses::default(), BulkTurns::start());
         let (sender, connection) = builder.handshake(stream).await.map_err(broken)?;
         // It ends with the connection; its error is that of the requests, too.
         tokio::spawn(connection);
