@@ -35,6 +35,7 @@ pub mod servers;
 pub mod class_metrics;
 pub mod stall;
 pub mod server_info;
+pub mod server_latency;
 pub mod storm;
 pub mod stop;
 pub mod stub;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::class_metrics::ClassMetrics;
 use crate::process::{DriverUsage, ProcessUsage};
 use crate::server_info::ServerInfo;
+use crate::server_latency::LatencyComparison;
 
 /// The quantiles that are printed; the last is the maximum.
 pub const QUANTILES: [(&str, f64); 5] =
@@ -27,6 +28,8 @@ pub struct Report {
     pub classes: Vec<ClassReport>,
     /// The server's use before and after the run.
     pub usage: Option<(ProcessUsage, ProcessUsage)>,
+    /// Of each type of requests that both sides have measured.
+    pub server_latency: Vec<LatencyComparison>,
     pub driver: DriverUsage,
     /// What else went wrong, and ends no run.
     pub notes: Vec<String>,
@@ -81,6 +84,7 @@ impl Report {
                  {peak:.0} MB at its peak since it started"
             );
         }
+        self.server_latency.iter().for_each(|compared| _ = writeln!(text, "{}", compared.line()));
         if let Some(processor) = self.driver.processor {
             let (seconds, answered) = (processor.as_secs_f64(), self.answered());
             let each = seconds * 1e6 / answered.max(1) as f64;
@@ -177,6 +181,8 @@ impl Report {
             "open_loop": self.is_open_loop,
             "classes": self.classes.iter().map(|class| class.json(self.window)).collect::<Vec<_>>(),
             "server": used,
+            "server_latency":
+                self.server_latency.iter().map(LatencyComparison::json).collect::<Vec<_>>(),
             "driver": {
                 "processor_s": self.driver.processor.map(|used| used.as_secs_f64()),
                 "threads": self.driver.threads,
@@ -346,6 +352,7 @@ mod tests {
                 threads: 2,
             },
             usage: Some((used(1000, 5_000_000, 9_000_000), used(3500, 6_000_000, 9_600_000))),
+            server_latency: Vec::new(),
         }
     }
 

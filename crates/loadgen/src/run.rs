@@ -27,10 +27,11 @@ use tonic::transport::Channel;
 
 use crate::arrivals::{self, Schedule};
 use crate::class_metrics::{ClassMetrics, CompletedRequest};
-use crate::connection::Connection;
+use crate::connection::{Connection, Endpoints};
 use crate::process::{DriverUsage, Process};
 use crate::report::{ClassReport, Report};
 use crate::requests::RequestGenerator;
+use crate::server_latency::{LatencyComparison, ServerLatency};
 use crate::stop::Stop;
 use crate::target::OpenTarget;
 use crate::users::Session;
@@ -159,6 +160,7 @@ pub async fn run(
     }
     let usage = || options.process.as_ref().map(Process::usage).transpose();
     let usage_before = usage()?;
+    let latency_before = ServerLatency::read(endpoints).await;
     let driver = DriverUsage::begin(threads.len() as u64);
     let start = Instant::now() + HEAD_START;
     options.begin.set(start);
@@ -169,18 +171,32 @@ pub async fn run(
         rate: Some(class.rate),
         metrics: std::mem::take(&mut Mutex::lock(&progress).metrics),
     };
+    let driver = driver.end();
+    let classes = threads.into_iter().map(report).collect::<Vec<_>>();
     Ok(Report {
         endpoints: endpoints.text(),
         servers: servers.clone(),
         seed: options.seed,
         window: sent_for,
         is_open_loop: true,
-        classes: threads.into_iter().map(report).collect(),
         // The process may be gone.
         usage: usage_before.zip(usage().unwrap_or_default()),
+        server_latency: compare(latency_before, endpoints, &classes).await,
+        classes,
         notes: Vec::new(),
-        driver: driver.end(),
+        driver,
     })
+}
+
+/// With what the servers have measured since.
+pub(crate) async fn compare(
+    before: Option<ServerLatency>,
+    endpoints: &Endpoints,
+    classes: &[ClassReport],
+) -> Vec<LatencyComparison> {
+    let Some(before) = before else { return Vec::new() };
+    let Some(after) = ServerLatency::read(endpoints).await else { return Vec::new() };
+    after.compare(&before, classes.iter().map(|class| (class.operation, &class.metrics)))
 }
 
 /// Returns when all classes have sent what is due in the window and have the answers: how long

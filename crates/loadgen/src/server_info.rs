@@ -4,21 +4,16 @@ use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use clearlane_proto::etcdserverpb::{MemberListRequest, StatusRequest, StatusResponse};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::time::{Duration, timeout};
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::server_latency::metrics_page;
 use crate::users::Session;
 use crate::{Error, Result, connection};
 
 /// What only Clearlane's page of metrics has.
 const ERA_METRIC: &str = "clearlane_era{era=\"";
 const NOT_TOLD: [Code; 2] = [Code::Unimplemented, Code::PermissionDenied];
-const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A page of metrics has less.
-const PAGE_BYTES_MAX: u64 = 4 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerInfo {
@@ -110,24 +105,9 @@ impl ServerInfo {
 
 /// From the page of metrics, which is there without TLS only.
 async fn era(endpoint: &Endpoint) -> Option<String> {
-    let uri = endpoint.uri();
-    if uri.scheme_str() != Some("http") {
-        return None;
-    }
-    let authority = uri.authority()?.to_string();
-    let page = timeout(PAGE_TIMEOUT, page(&authority)).await.ok()?.ok()?;
+    let page = metrics_page(endpoint).await?;
     let (_, rest) = page.split_once(ERA_METRIC)?;
     rest.split_once('"').map(|(era, _)| era.to_owned())
-}
-
-async fn page(authority: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(authority).await?;
-    let request =
-        format!("GET /metrics HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut page = Vec::new();
-    stream.take(PAGE_BYTES_MAX).read_to_end(&mut page).await?;
-    Ok(String::from_utf8_lossy(&page).into_owned())
 }
 
 #[cfg(test)]

@@ -23,6 +23,8 @@ use crate::class_metrics::ClassMetrics;
 use crate::process::{DriverUsage, Process};
 use crate::report::{ClassReport, Report};
 use crate::requests::Call;
+use crate::run::compare;
+use crate::server_latency::ServerLatency;
 use crate::stop::Stop;
 use crate::target::OpenTarget;
 use crate::users::Session;
@@ -63,6 +65,7 @@ pub async fn run(
     let process = common.pid.map(Process::open).transpose()?;
     let usage = || process.as_ref().map(Process::usage).transpose();
     let before = usage()?;
+    let latency_before = ServerLatency::read(&target.endpoints).await;
     let (outcome, notes) = match asked.options() {
         Some(options) => run_requests(asked, options, &target, stop, tell).await?,
         None => (watch::run(asked, &target, stop, tell).await?, Vec::new()),
@@ -72,6 +75,7 @@ pub async fn run(
     let usage = before.zip(usage().unwrap_or_default());
     Ok(Report {
         endpoints: target.endpoints.text(),
+        server_latency: compare(latency_before, &target.endpoints, &classes).await,
         servers: target.servers,
         seed: common.target.seed,
         window,

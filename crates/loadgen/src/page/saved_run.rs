@@ -101,6 +101,7 @@ mod tests {
             is_open_loop: true,
             classes: vec![ClassReport { name, operation: "put", rate: Some(100.0), metrics }],
             usage: None,
+            server_latency: Vec::new(),
             driver: DriverUsage { processor: None, elapsed, threads: 1 },
             notes: vec!["something".to_owned()],
         };
