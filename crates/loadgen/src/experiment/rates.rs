@@ -108,7 +108,7 @@ fn reads_checks(measured: &Measurements, first: f64, last: f64) -> Vec<Check> {
     // The published ratio is that of a mixed load on more cores.
     let share = quotient(read("3.5", last), read("3.4", last));
     let claim = format!("reads beside {last} writes per second, 3.5 over 3.4");
-    checks.push(Check::at_least(&claim, share, 0.9));
+    checks.push(Check::at_least(&claim, share, 0.9).into_bar());
     checks
 }
 
