@@ -170,7 +170,10 @@ pub(crate) async fn run(
     for state in states {
         sums.iter_mut().zip(&*state.metrics.lock()).for_each(|(sum, of)| sum.merge(of));
     }
-    Ok((sums, elapsed))
+    // What has no answer keeps a thread for longer, and does not make the window longer.
+    let last_answer = sums.iter().map(ClassMetrics::last_answer).max().unwrap_or_default();
+    let longest = options.window.map_or(elapsed, |window| window.max(last_answer));
+    Ok((sums, elapsed.min(longest)))
 }
 
 fn thread_error(error: std::io::Error) -> Error {
@@ -205,7 +208,8 @@ fn run_thread(
     let runtime = runtime.map_err(|error| Error::Local(format!("no runtime: {error}")))?;
     runtime.block_on(async {
         let opened = connection::open_direct(endpoints, first, connections).await;
-        // Also if there was an error: the others wait.
+        // Also if there was an error: the others wait, and then end.
+        shared.is_given_up.fetch_or(opened.is_err(), Ordering::Relaxed);
         shared.opened.wait();
         let connections = opened?;
         shared.begin.get_or_init(Instant::now);
@@ -216,12 +220,9 @@ fn run_thread(
             let (shared, state) = (Arc::clone(shared), Arc::clone(state));
             running.spawn(run_client(*client, connection, shared, state));
         }
-        let mut end = None;
+        let mut drain = Drain::default();
         while !running.is_empty() {
-            if end.is_none() {
-                end = shared.drain().map(|drain| (Instant::now() + drain, drain));
-            }
-            if let Some((_, drain)) = end.filter(|(end, _)| Instant::now() >= *end) {
+            if let Some(drain) = drain.ended(shared) {
                 let text = format!("no answer {} s after the end", drain.as_secs());
                 state.metrics.lock()[0].add_failures(text, running.len() as u64);
                 running.shutdown().await;
@@ -261,6 +262,29 @@ async fn run_client(
     }
 }
 
+/// The time for answers when no more requests are sent: shorter from a stop on.
+#[derive(Default)]
+struct Drain {
+    over: Option<Instant>,
+    stopped: Option<Instant>,
+}
+
+impl Drain {
+    /// How long it was, when it has ended.
+    fn ended(&mut self, shared: &SharedLoop) -> Option<Duration> {
+        let begun = |at: &mut Option<Instant>, is: bool| {
+            is.then(|| at.get_or_insert_with(Instant::now).elapsed())
+        };
+        let over = begun(&mut self.over, shared.is_over());
+        let stopped = begun(&mut self.stopped, shared.is_stopped());
+        let ended = |since: Option<Duration>, drain| since.is_some_and(|of| of >= drain);
+        if ended(stopped, STOPPED_DRAIN) {
+            return Some(STOPPED_DRAIN);
+        }
+        ended(over, DRAIN).then_some(DRAIN)
+    }
+}
+
 impl Drop for GiveUp {
     fn drop(&mut self) {
         self.0.is_given_up.store(true, Ordering::Relaxed);
@@ -286,11 +310,6 @@ impl SharedLoop {
         let sent = sent.checked_sub(*self.counted_from.get()?)?;
         let answered = self.counted_for()?;
         Some(CompletedRequest { due: sent, sent, answered, result })
-    }
-
-    /// How long answers may still take; `None` while requests are sent.
-    fn drain(&self) -> Option<Duration> {
-        if self.is_stopped() { Some(STOPPED_DRAIN) } else { self.is_over().then_some(DRAIN) }
     }
 
     fn elapsed(&self) -> Duration {
@@ -418,7 +437,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_window_begins_behind_the_warm_up() {
-        let (warm_up, window) = (Duration::from_millis(300), Duration::from_millis(100));
+        let (warm_up, window) = (Duration::from_millis(300), Duration::from_secs(1));
         let options = options(u64::MAX, Some(Box::pin(async move { sleep(warm_up).await })));
         let begin = Instant::now();
         let (answered, elapsed) = answered(LoopOptions { window: Some(window), ..options }).await;

@@ -85,13 +85,15 @@ impl ClosedLoop<'_> {
         let endpoints = endpoints.iter().map(|endpoint| connection::endpoint(endpoint));
         let endpoints = endpoints.collect::<Result<Vec<_>>>()?;
         let cores = thread::available_parallelism().map_or(1, usize::from);
+        let threads = (cores / 2).clamp(1, THREADS_MAX) as u64;
+        // Each thread has as many of each endpoint, if there are clients for them.
         let connections = clients.div_ceil(CLIENTS_PER_CONNECTION);
         let options = LoopOptions {
-            connections: connections.next_multiple_of(endpoints.len() as u64),
+            connections: connections.next_multiple_of(endpoints.len() as u64 * threads),
             endpoints: Endpoints::new(endpoints)?,
             session: None,
             clients,
-            threads: (cores / 2).clamp(1, THREADS_MAX) as u64,
+            threads,
             total: u64::MAX,
             rate: None,
             warm_up: Some(warm_up),

@@ -217,7 +217,9 @@ async fn redis_loop(
                     "put" => connection.call(&[b"SET", key.as_bytes(), &value]).await,
                     _ => connection.call(&[b"GET", key.as_bytes()]).await,
                 };
-                let done = completed(sent, start, check_reply(reply));
+                // Times count from the end of the warm-up.
+                let counted = sent.saturating_sub(WARM_UP);
+                let done = completed(counted, start + WARM_UP, check_reply(reply));
                 let is_broken = done.result.is_err();
                 if sent >= WARM_UP || is_broken {
                     metrics.lock().add(done);
