@@ -142,6 +142,7 @@ pub async fn run(
     let channel = connection::open(endpoints, 1).await?.remove(0);
     check_filled(workload, channel.clone(), session.as_deref()).await?;
     let revision = revision(workload, channel, session.as_deref()).await?;
+    let mut stop_at_drop = StopAtDrop(Some(options.stop.clone()));
     let mut threads = Vec::new();
     let mut first = 0;
     for class in &workload.classes {
@@ -159,12 +160,13 @@ pub async fn run(
         *thread.progress.lock() = ClassProgress { metrics, due: 0 };
     }
     let usage = || options.process.as_ref().map(Process::usage).transpose();
-    let usage_before = usage()?;
     let latency_before = ServerLatency::read(endpoints).await;
+    let usage_before = usage()?;
     let driver = DriverUsage::begin(threads.len() as u64);
     let start = Instant::now() + HEAD_START;
     options.begin.set(start);
     let sent_for = run_window(&threads, options, start, (window, options.seed), tell).await?;
+    stop_at_drop.0 = None;
     let report = |ClassThread { class, progress, .. }| ClassReport {
         name: class.name,
         operation: class.operation.name(),
@@ -186,6 +188,15 @@ pub async fn run(
         notes: Vec::new(),
         driver,
     })
+}
+
+/// A run that is given up sends nothing more.
+struct StopAtDrop(Option<Stop>);
+
+impl Drop for StopAtDrop {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Stop::set);
+    }
 }
 
 /// With what the servers have measured since.
