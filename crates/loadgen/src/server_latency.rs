@@ -161,7 +161,7 @@ impl LatencyComparison {
     }
 }
 
-/// Of a class's operation; `None` for what the server does not measure.
+/// Of a class's operation; `None` for what the server does not measure, or not as one request.
 fn request_of(operation: &str) -> Option<&'static str> {
     match operation {
         "range" | "count" => Some("range"),
@@ -239,7 +239,7 @@ etcd_server_requests_total{type="put"} 3
             result: Ok(crate::response_scanner::ResponseStats::default()),
         };
         [1500, 1800, 1500, 1800].into_iter().for_each(|us| metrics.add(done(us)));
-        let classes = [("put", &metrics), ("lease", &metrics)];
+        let classes = [("put", &metrics), ("lease", &metrics), ("range-pages", &metrics)];
         let compared = latency(AFTER).compare(&latency(BEFORE), classes.into_iter());
         let lines = compared.iter().map(LatencyComparison::line).collect::<Vec<_>>();
         let expected = "server's histogram: 4 x put, mean 1.500 ms, p50 in 1.0 to 2.0 ms; the driver's \

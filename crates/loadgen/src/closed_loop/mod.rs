@@ -64,8 +64,8 @@ pub async fn run(
     let common = asked.common();
     let process = common.pid.map(Process::open).transpose()?;
     let usage = || process.as_ref().map(Process::usage).transpose();
-    let before = usage()?;
     let latency_before = ServerLatency::read(&target.endpoints).await;
+    let before = usage()?;
     let (outcome, notes) = match asked.options() {
         Some(options) => run_requests(asked, options, &target, stop, tell).await?,
         None => (watch::run(asked, &target, stop, tell).await?, Vec::new()),
@@ -146,7 +146,7 @@ async fn run_requests(
     }
     let class = |(name, metrics): (&&'static str, ClassMetrics)| ClassReport {
         name: (*name).to_owned(),
-        operation: name,
+        operation: sources.operation(name),
         rate: None,
         metrics,
     };

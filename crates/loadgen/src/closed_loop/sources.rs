@@ -138,6 +138,16 @@ impl Sources {
         }
     }
 
+    /// What a class does, if that is not its name: a scan by pages, or as a stream, is more than
+    /// one range.
+    pub(super) fn operation(&self, class: &'static str) -> &'static str {
+        match self {
+            Sources::Pages(..) => "range-pages",
+            Sources::Range(call) if call.answer == ResponseShape::Stream => "range-stream",
+            _ => class,
+        }
+    }
+
     /// Of one thread.
     pub(super) fn source(&self, seed: u64) -> RequestSource {
         let mut rng = SmallRng::seed_from_u64(seed);
