@@ -45,7 +45,7 @@ const LARGE_VALUES_ERAS: [&str; 2] = ["3.2", "clearlane"];
 pub(super) async fn expensive_reads(context: &Context) -> Result<Findings> {
     let eras = context.pick(&["3.2", "3.4", "clearlane"][..], &ERAS[..]);
     let small =
-        expensive_reads_load(context.pick(40_000, 100_000), "1024", 1.0, context.pick(4, 15))?;
+        expensive_reads_load(context.pick(40_000, 100_000), "1024", 1.0, context.pick(8, 15))?;
     let mut measured = in_turns(context, &context.servers(eras)?, &small).await?;
     let mut shown = charts(&measured, &small);
     let mut checks = holds_up_old_readers(&measured, "cheap", 3.0);
