@@ -22,7 +22,7 @@ use super::context::{Context, PREFIX, Subject, channel};
 use super::findings::{Findings, Story};
 use super::measurements::Measurements;
 use crate::plot::Better;
-use crate::servers::{Cluster, ClusterOptions};
+use crate::servers::{Cluster, ClusterOptions, ETCD};
 use crate::{Error, Result, connection};
 
 const STORY: Story = Story {
@@ -66,29 +66,7 @@ pub(super) async fn failover(context: &Context) -> Result<Findings> {
     // Longer than a gap may be.
     let after = Duration::from_secs(context.pick(8, 15));
     let measure = async |subject: &Subject, seed: u64, into: &mut Measurements| {
-        let options = ClusterOptions { members: 3, ..ClusterOptions::default() };
-        let mut cluster = cluster(context.start(subject, options).await?)?;
-        for victim in [Victim::Follower, Victim::Leader] {
-            let leader = cluster.leader().await?;
-            let killed = match victim {
-                Victim::Follower => (leader + 1) % cluster.len(),
-                Victim::Leader => leader,
-            };
-            let name = victim.name();
-            context.tell(&format!("{}: the {name} is killed", subject.name()));
-            let (written, at) =
-                write_and_kill(&mut cluster, killed, seed, victim, before, after).await?;
-            let gap = longest_gap(&written, at);
-            cluster.restart(killed).await?;
-            // By the member that was away, too.
-            let lost = count_lost(&cluster.endpoint(killed), &written, victim).await?;
-            let server = subject.name();
-            into.add(server, &format!("{name}/gap s"), gap.as_secs_f64());
-            into.add(server, &format!("{name}/lost"), lost as f64);
-            into.add(server, &format!("{name}/acknowledged"), written.acknowledged.len() as f64);
-            into.add(server, &format!("{name}/failed"), written.failed as f64);
-        }
-        Ok(())
+        kill_each(context, subject, seed, (before, after), into).await
     };
     let subjects = context.programs(&["clearlane"])?;
     let measured = context.in_turns(&subjects, measure).await?;
@@ -131,6 +109,50 @@ pub(super) async fn failover(context: &Context) -> Result<Findings> {
         after.as_secs()
     )];
     Ok(Findings { story: STORY, setting, shown, checks, measured })
+}
+
+/// A follower, then the leader.
+async fn kill_each(
+    context: &Context,
+    subject: &Subject,
+    seed: u64,
+    (before, after): (Duration, Duration),
+    into: &mut Measurements,
+) -> Result<()> {
+    let options = ClusterOptions { members: 3, ..ClusterOptions::default() };
+    let mut cluster = cluster(context.start(subject, options).await?)?;
+    for victim in [Victim::Follower, Victim::Leader] {
+        let leader = cluster.leader().await?;
+        let killed = match victim {
+            Victim::Follower => (leader + 1) % cluster.len(),
+            Victim::Leader => leader,
+        };
+        let name = victim.name();
+        context.tell(&format!("{}: the {name} is killed", subject.name()));
+        let (written, at) =
+            write_and_kill(&mut cluster, killed, seed, victim, before, after).await?;
+        let gap = longest_gap(&written, at);
+        let server = subject.name();
+        // Looked for at the member that was away.
+        let (back, asked) = match cluster.restart(killed).await {
+            Ok(()) => (true, killed),
+            // Ours must come back; etcd's is what it is.
+            Err(error) if server == ETCD => {
+                into.warn(format!("{server}: the {name} has not come back: {error}"));
+                (false, (killed + 1) % cluster.len())
+            }
+            Err(error) => return Err(error),
+        };
+        let lost = count_lost(&cluster.endpoint(asked), &written, victim).await?;
+        into.add(server, &format!("{name}/gap s"), gap.as_secs_f64());
+        into.add(server, &format!("{name}/lost"), lost as f64);
+        into.add(server, &format!("{name}/acknowledged"), written.acknowledged.len() as f64);
+        into.add(server, &format!("{name}/failed"), written.failed as f64);
+        if !back {
+            break;
+        }
+    }
+    Ok(())
 }
 
 impl Victim {
