@@ -26,6 +26,7 @@ mod catch_panic;
 mod cached_read;
 mod writer_lock;
 mod durable;
+pub mod bolt;
 pub mod redb;
 pub mod sled;
 pub mod memory;

@@ -1,0 +1,269 @@
+//! The checksum table: the crc32c of every page in use, in pages of the same file.
+//!
+//! bbolt has no checksums but those of its meta pages. No tree reaches the pages of the table, so
+//! to bbolt they are free. Its first page is named by the trailer of the [meta page](super::meta).
+//!
+//! ```text
+//!   trailer ──▶ root: page and crc32c of each table page ──▶ table page k: crc32c of the pages
+//!                                                            from k·n to (k+1)·n
+//! ```
+//!
+//! * A page with overflow has one sum, at its first page.
+//! * Only those table pages are written that a commit changes; the root always is. They are written
+//!   with the commit's other pages, before its first sync.
+//! * The sum of a page that no tree reaches means nothing.
+
+use std::collections::BTreeSet;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::page::{
+    CHECKSUM_FLAG, Damage, PAGE_HEADER_BYTES, PageHeader, PageId, PageRun, u32_at, u64_at,
+};
+
+const SUM_BYTES: usize = 4;
+/// The id of a table page, and its sum.
+const ROOT_ENTRY_BYTES: usize = 12;
+
+/// Where a table begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TableRoot {
+    pub(super) page: PageId,
+    pub(super) table_pages: u32,
+    /// Of the root's own page.
+    pub(super) sum: u32,
+}
+
+impl TableRoot {
+    pub(super) const BYTES: usize = 16;
+
+    /// `bytes` are at least [`TableRoot::BYTES`].
+    pub(super) fn parse(bytes: &[u8]) -> TableRoot {
+        TableRoot { page: u64_at(bytes, 0), table_pages: u32_at(bytes, 8), sum: u32_at(bytes, 12) }
+    }
+
+    pub(super) fn append_to(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.page.to_le_bytes());
+        out.extend_from_slice(&self.table_pages.to_le_bytes());
+        out.extend_from_slice(&self.sum.to_le_bytes());
+    }
+
+    /// How many pages the root itself takes.
+    pub(super) fn run(&self, page_size: usize) -> PageRun {
+        let bytes = PAGE_HEADER_BYTES + self.table_pages as usize * ROOT_ENTRY_BYTES;
+        PageRun { first: self.page, count: bytes.div_ceil(page_size) as u64 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TablePage {
+    page: PageId,
+    sum: u32,
+}
+
+/// Where the table lies as of the last commit. The sums themselves are the
+/// [pager's](super::pager).
+#[derive(Debug, Default)]
+pub(super) struct ChecksumTable {
+    pages: Vec<TablePage>,
+    root: Option<PageRun>,
+}
+
+/// What a commit writes of the table.
+#[derive(Debug)]
+pub(super) struct TableUpdate {
+    pub(super) root: TableRoot,
+    pub(super) written: Vec<(PageId, Bytes)>,
+    /// Pages of the table before. They may be used again when the commit is on disk.
+    pub(super) replaced: Vec<PageRun>,
+}
+
+impl ChecksumTable {
+    /// The pages that hold the table.
+    pub(super) fn runs(&self) -> impl Iterator<Item = PageRun> {
+        let pages =
+            self.pages.iter().map(|table_page| PageRun { first: table_page.page, count: 1 });
+        pages.chain(self.root)
+    }
+
+    /// Moves what has changed to new pages. `sums` are those of the commit under way, and `changed`
+    /// the pages that it writes.
+    pub(super) fn update(
+        &mut self,
+        page_size: usize,
+        sums: &[u32],
+        changed: impl Iterator<Item = PageId>,
+        allocate: &mut dyn FnMut(u64) -> PageId,
+    ) -> TableUpdate {
+        let sums_per_page = sums_per_page(page_size);
+        let mut stale: BTreeSet<usize> = changed.map(|id| id as usize / sums_per_page).collect();
+        let table_pages = sums.len().div_ceil(sums_per_page);
+        stale.extend(self.pages.len()..table_pages);
+        let mut written = Vec::with_capacity(stale.len() + 1);
+        let mut replaced: Vec<PageRun> = self.root.into_iter().collect();
+        for index in stale {
+            let page = allocate(1);
+            let from = index * sums_per_page;
+            let to = sums.len().min(from + sums_per_page);
+            let bytes = encode_table_page(page, page_size, &sums[from..to]);
+            let table_page = TablePage { page, sum: crc32c::crc32c(&bytes) };
+            written.push((page, bytes));
+            match self.pages.get_mut(index) {
+                Some(old) => {
+                    replaced.push(PageRun { first: old.page, count: 1 });
+                    *old = table_page;
+                }
+                None => self.pages.push(table_page),
+            }
+        }
+        let root = self.write_root(page_size, allocate, &mut written);
+        TableUpdate { root, written, replaced }
+    }
+
+    fn write_root(
+        &mut self,
+        page_size: usize,
+        allocate: &mut dyn FnMut(u64) -> PageId,
+        written: &mut Vec<(PageId, Bytes)>,
+    ) -> TableRoot {
+        let mut root = TableRoot { page: 0, table_pages: self.pages.len() as u32, sum: 0 };
+        let count = root.run(page_size).count;
+        root.page = allocate(count);
+        let mut bytes = BytesMut::with_capacity(count as usize * page_size);
+        let overflow = (count - 1) as u32;
+        PageHeader { id: root.page, flags: CHECKSUM_FLAG, count: 0, overflow }
+            .append_to(&mut bytes);
+        for table_page in &self.pages {
+            bytes.put_u64_le(table_page.page);
+            bytes.put_u32_le(table_page.sum);
+        }
+        bytes.resize(count as usize * page_size, 0);
+        root.sum = crc32c::crc32c(&bytes);
+        written.push((root.page, bytes.freeze()));
+        self.root = Some(root.run(page_size));
+        root
+    }
+
+    /// Reads a table: where it lies, and the sums. `read` reads pages below `high_water`.
+    pub(super) fn load<E: From<Damage>>(
+        root: TableRoot,
+        page_size: usize,
+        high_water: PageId,
+        read: &mut dyn FnMut(PageRun) -> Result<Bytes, E>,
+    ) -> Result<(ChecksumTable, Vec<u32>), E> {
+        let damaged = |page, reason: &str| E::from(Damage::new(page, reason));
+        let is_possible =
+            |run: PageRun| run.first >= 2 && run.first.saturating_add(run.count) <= high_water;
+        let run = root.run(page_size);
+        if !is_possible(run) {
+            return Err(damaged(root.page, "the root of the checksum table lies outside"));
+        }
+        let bytes = read(run)?;
+        if crc32c::crc32c(&bytes) != root.sum {
+            return Err(damaged(root.page, "the root of the checksum table is damaged"));
+        }
+        let entries = bytes[PAGE_HEADER_BYTES..].chunks_exact(ROOT_ENTRY_BYTES);
+        let entries = entries.take(root.table_pages as usize);
+        let pages: Vec<TablePage> = entries
+            .map(|entry| TablePage { page: u64_at(entry, 0), sum: u32_at(entry, 8) })
+            .collect();
+        let mut sums = Vec::new();
+        for table_page in &pages {
+            let run = PageRun { first: table_page.page, count: 1 };
+            if !is_possible(run) {
+                return Err(damaged(table_page.page, "a page of the checksum table lies outside"));
+            }
+            let bytes = read(run)?;
+            if crc32c::crc32c(&bytes) != table_page.sum {
+                return Err(damaged(table_page.page, "the checksum table is damaged"));
+            }
+            let entries = bytes[PAGE_HEADER_BYTES..].chunks_exact(SUM_BYTES);
+            sums.extend(entries.map(|sum| u32_at(sum, 0)));
+        }
+        Ok((ChecksumTable { pages, root: Some(run) }, sums))
+    }
+}
+
+fn sums_per_page(page_size: usize) -> usize {
+    (page_size - PAGE_HEADER_BYTES) / SUM_BYTES
+}
+
+fn encode_table_page(id: PageId, page_size: usize, sums: &[u32]) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(page_size);
+    PageHeader { id, flags: CHECKSUM_FLAG, count: 0, overflow: 0 }.append_to(&mut bytes);
+    for sum in sums {
+        bytes.put_u32_le(*sum);
+    }
+    bytes.resize(page_size, 0);
+    bytes.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const PAGE_SIZE: usize = 1024;
+
+    /// A file as a map of pages, and a table in it.
+    #[derive(Default)]
+    struct Written {
+        pages: BTreeMap<PageId, Bytes>,
+        table: ChecksumTable,
+        next: PageId,
+    }
+
+    impl Written {
+        fn update(&mut self, sums: &[u32], changed: &[PageId]) -> TableUpdate {
+            let next = &mut self.next;
+            let mut allocate = |count| {
+                *next += count;
+                *next - count
+            };
+            let changed = changed.iter().copied();
+            let update = self.table.update(PAGE_SIZE, sums, changed, &mut allocate);
+            self.pages.extend(update.written.iter().cloned());
+            update
+        }
+
+        fn load(&self, root: TableRoot) -> Result<(ChecksumTable, Vec<u32>), Damage> {
+            ChecksumTable::load(root, PAGE_SIZE, self.next, &mut |run| {
+                self.pages.get(&run.first).cloned().ok_or_else(|| Damage::new(run.first, "gone"))
+            })
+        }
+    }
+
+    #[test]
+    fn sums_are_read_back_and_only_changed_pages_are_written() {
+        let mut written = Written { next: 600, ..Written::default() };
+        let mut sums: Vec<u32> = (0..600).collect();
+        let first = written.update(&sums, &[2, 599]);
+        assert_eq!((first.written.len(), first.replaced.len()), (4, 0), "three pages and the root");
+        sums[300] = 7;
+        let second = written.update(&sums, &[300]);
+        assert_eq!((second.written.len(), second.replaced.len()), (2, 2));
+        let (loaded, found) = written.load(second.root).unwrap();
+        assert_eq!(&found[..600], &sums[..]);
+        assert!(loaded.runs().eq(written.table.runs()));
+        assert!(first.root != second.root);
+    }
+
+    #[test]
+    fn a_damaged_table_is_noticed() {
+        let mut written = Written { next: 300, ..Written::default() };
+        let root = written.update(&[5; 300], &[]).root;
+        assert!(written.load(root).is_ok());
+        assert!(written.load(TableRoot { sum: root.sum ^ 1, ..root }).is_err());
+        assert!(written.load(TableRoot { page: 1 << 40, ..root }).is_err());
+        assert!(written.load(TableRoot { table_pages: u32::MAX, ..root }).is_err());
+        for id in [300, 301, 302] {
+            let page = written.pages[&id].clone();
+            let mut damaged = page.to_vec();
+            damaged[700] ^= 1;
+            written.pages.insert(id, Bytes::from(damaged));
+            assert!(written.load(root).is_err(), "page {id}");
+            written.pages.insert(id, page);
+        }
+    }
+}

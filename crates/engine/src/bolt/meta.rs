@@ -1,0 +1,238 @@
+//! The two meta pages: where the newest commit begins.
+//!
+//! A commit writes the page of its parity, so that the other one stays valid while this one is
+//! written. bbolt writes 64 bytes behind the page's header and ignores the rest of the page; there,
+//! in a sector of its own, lies our trailer:
+//!
+//! ```text
+//!   16    magic · version · page size · flags · root page · sequence · freelist page
+//!         · high-water mark · txid · FNV-1a-64 of these
+//!   512   trailer: magic · the same 64 bytes again · root of the checksum table · crc32c of these
+//! ```
+//!
+//! * bbolt fills the page with zeros when it commits: a trailer is there only if we wrote the page.
+//! * Damage of the first copy is noticed by the second, which takes its place. Without it, the file
+//!   would open with the commit before, and no reader could tell.
+
+use super::checksums::TableRoot;
+use super::page::{META_FLAG, PAGE_HEADER_BYTES, PAGE_ID_MAX, PageHeader, PageId, u32_at, u64_at};
+
+const MAGIC: u32 = 0xED0C_DAED;
+const VERSION: u32 = 2;
+pub(super) const META_BYTES: usize = 64;
+/// What the freelist field says if no freelist was written.
+pub(super) const NO_FREELIST: PageId = u64::MAX;
+
+const TRAILER_OFFSET: usize = 512;
+const TRAILER_MAGIC: &[u8; 8] = b"clearln\x01";
+const TRAILER_BYTES: usize = 8 + META_BYTES + TableRoot::BYTES + 4;
+/// What of a meta page is looked at.
+pub(super) const META_PAGE_BYTES: usize = 1024;
+
+pub(super) const PAGE_SIZE_MIN: usize = 1 << 10;
+pub(super) const PAGE_SIZE_MAX: usize = 1 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Meta {
+    pub(super) page_size: u32,
+    /// The root of the tree whose records are the buckets.
+    pub(super) root: PageId,
+    pub(super) sequence: u64,
+    pub(super) freelist: PageId,
+    /// The first page that was never used.
+    pub(super) high_water: PageId,
+    pub(super) txid: u64,
+}
+
+/// A meta page that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MetaPage {
+    pub(super) meta: Meta,
+    /// `None` if the page was not written by us, or the trailer is damaged.
+    pub(super) table: Option<TableRoot>,
+    /// The first copy, or the page's header, was not as it was written.
+    pub(super) is_damaged: bool,
+}
+
+impl Meta {
+    /// The meta page that this one belongs on.
+    pub(super) fn place(&self) -> PageId {
+        self.txid % 2
+    }
+
+    fn encode(&self) -> [u8; META_BYTES] {
+        let mut bytes = [0; META_BYTES];
+        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.page_size.to_le_bytes());
+        let numbers = [self.root, self.sequence, self.freelist, self.high_water, self.txid];
+        for (index, number) in numbers.into_iter().enumerate() {
+            bytes[16 + index * 8..24 + index * 8].copy_from_slice(&number.to_le_bytes());
+        }
+        let sum = fnv_1a_64(&bytes[..META_BYTES - 8]);
+        bytes[META_BYTES - 8..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// `place` is the number of the meta page.
+    fn decode(bytes: &[u8], place: PageId) -> Result<Meta, String> {
+        let (magic, version) = (u32_at(bytes, 0), u32_at(bytes, 4));
+        if magic != MAGIC {
+            return Err(format!("magic {magic:#010x}, not {MAGIC:#010x}"));
+        }
+        if version != VERSION {
+            return Err(format!("version {version}, not {VERSION}"));
+        }
+        if u64_at(bytes, META_BYTES - 8) != fnv_1a_64(&bytes[..META_BYTES - 8]) {
+            return Err("wrong checksum".to_owned());
+        }
+        let meta = Meta {
+            page_size: u32_at(bytes, 8),
+            root: u64_at(bytes, 16),
+            sequence: u64_at(bytes, 24),
+            freelist: u64_at(bytes, 32),
+            high_water: u64_at(bytes, 40),
+            txid: u64_at(bytes, 48),
+        };
+        meta.check(place)?;
+        Ok(meta)
+    }
+
+    fn check(&self, place: PageId) -> Result<(), String> {
+        let Meta { page_size, root, freelist, high_water, txid, .. } = *self;
+        let is_possible = |page: PageId| (2..high_water).contains(&page);
+        let size = page_size as usize;
+        if !size.is_power_of_two() || !(PAGE_SIZE_MIN..=PAGE_SIZE_MAX).contains(&size) {
+            Err(format!("page size {page_size}"))
+        } else if self.place() != place {
+            Err(format!("txid {txid} does not belong on this page"))
+        } else if high_water > PAGE_ID_MAX {
+            Err(format!("{high_water} pages"))
+        } else if !is_possible(root) {
+            Err(format!("root page {root} with {high_water} pages"))
+        } else if freelist != NO_FREELIST && !is_possible(freelist) {
+            Err(format!("freelist page {freelist} with {high_water} pages"))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// A whole meta page with its trailer.
+pub(super) fn encode_meta_page(meta: &Meta, table: Option<TableRoot>) -> Vec<u8> {
+    let mut page = Vec::with_capacity(meta.page_size as usize);
+    PageHeader { id: meta.place(), flags: META_FLAG, count: 0, overflow: 0 }.append_to(&mut page);
+    page.extend_from_slice(&meta.encode());
+    if let Some(table) = table {
+        page.resize(TRAILER_OFFSET, 0);
+        page.extend_from_slice(TRAILER_MAGIC);
+        page.extend_from_slice(&meta.encode());
+        table.append_to(&mut page);
+        let sum = crc32c::crc32c(&page[TRAILER_OFFSET..]);
+        page.extend_from_slice(&sum.to_le_bytes());
+    }
+    page.resize(meta.page_size as usize, 0);
+    page
+}
+
+/// Reads meta page `place` from its first [`META_PAGE_BYTES`], or says why it cannot be used.
+pub(super) fn parse_meta_page(bytes: &[u8], place: PageId) -> Result<MetaPage, String> {
+    if bytes.len() < META_PAGE_BYTES {
+        return Err(format!("{} bytes are no meta page", bytes.len()));
+    }
+    let header = PageHeader::parse(bytes);
+    let is_header_right = header.id == place && header.flags == META_FLAG;
+    let first = Meta::decode(&bytes[PAGE_HEADER_BYTES..], place);
+    let trailer = parse_trailer(&bytes[TRAILER_OFFSET..], place);
+    match (first, trailer) {
+        (Ok(meta), Some((copy, table))) if copy == meta => {
+            Ok(MetaPage { meta, table: Some(table), is_damaged: !is_header_right })
+        }
+        // The power failed between the two sectors, or another program keeps what is behind.
+        (Ok(meta), _) => Ok(MetaPage { meta, table: None, is_damaged: !is_header_right }),
+        (Err(_), Some((meta, table))) => {
+            Ok(MetaPage { meta, table: Some(table), is_damaged: true })
+        }
+        (Err(reason), None) => Err(reason),
+    }
+}
+
+fn parse_trailer(bytes: &[u8], place: PageId) -> Option<(Meta, TableRoot)> {
+    let (trailer, sum) = bytes[..TRAILER_BYTES].split_at(TRAILER_BYTES - 4);
+    let is_ours = trailer.starts_with(TRAILER_MAGIC) && crc32c::crc32c(trailer) == u32_at(sum, 0);
+    if !is_ours {
+        return None;
+    }
+    let (copy, table) = trailer[TRAILER_MAGIC.len()..].split_at(META_BYTES);
+    Some((Meta::decode(copy, place).ok()?, TableRoot::parse(table)))
+}
+
+fn fnv_1a_64(bytes: &[u8]) -> u64 {
+    let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: TableRoot = TableRoot { page: 5, table_pages: 1, sum: 77 };
+
+    fn meta(txid: u64) -> Meta {
+        let (root, freelist) = (3, NO_FREELIST);
+        Meta { page_size: 4096, root, sequence: 0, freelist, high_water: 9, txid }
+    }
+
+    #[test]
+    fn the_sum_is_that_of_fnv() {
+        assert_eq!(fnv_1a_64(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv_1a_64(b"a"), 0xaf63_dc4c_8601_ec8c);
+    }
+
+    #[test]
+    fn a_meta_page_is_read_back() {
+        for table in [None, Some(TABLE)] {
+            let page = encode_meta_page(&meta(8), table);
+            assert_eq!(page.len(), 4096);
+            let expected = MetaPage { meta: meta(8), table, is_damaged: false };
+            assert_eq!(parse_meta_page(&page, 0), Ok(expected));
+            assert!(parse_meta_page(&page, 1).is_err(), "an even txid belongs on page 0");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_never_taken_for_another_commit() {
+        let page = encode_meta_page(&meta(7), Some(TABLE));
+        let ends = [(0, 10), (16, 80), (512, 512 + TRAILER_BYTES)];
+        for bit in ends.into_iter().flat_map(|(from, to)| from * 8..to * 8) {
+            let mut damaged = page.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let found = parse_meta_page(&damaged, 1).unwrap();
+            assert_eq!(found.meta, meta(7), "bit {bit}");
+            assert!(found.is_damaged || found.table.is_none(), "bit {bit} went unnoticed");
+        }
+    }
+
+    #[test]
+    fn a_trailer_of_another_commit_does_not_count() {
+        // bbolt wrote the first sector and nothing else, or the power failed in between.
+        let old = encode_meta_page(&meta(5), Some(TABLE));
+        let mut mixed = encode_meta_page(&meta(7), Some(TABLE));
+        mixed[512..].copy_from_slice(&old[512..]);
+        let found = parse_meta_page(&mixed, 1).unwrap();
+        assert_eq!((found.meta, found.table), (meta(7), None));
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused() {
+        let refused = |meta: Meta| {
+            let page = encode_meta_page(&meta, None);
+            parse_meta_page(&page[..META_PAGE_BYTES.min(page.len())], 0).unwrap_err()
+        };
+        assert_eq!(refused(Meta { page_size: 3000, ..meta(4) }), "page size 3000");
+        assert_eq!(refused(Meta { root: 9, ..meta(4) }), "root page 9 with 9 pages");
+        assert_eq!(refused(Meta { root: 1, ..meta(4) }), "root page 1 with 9 pages");
+        assert_eq!(refused(Meta { freelist: 10, ..meta(4) }), "freelist page 10 with 9 pages");
+        assert!(parse_meta_page(&[0; 4096], 0).unwrap_err().starts_with("magic 0x00000000"));
+    }
+}

@@ -1,0 +1,5 @@
+//! The `bolt` engine: bbolt's file, to the byte, written to be read.
+
+mod page;
+mod meta;
+mod checksums;

@@ -1,0 +1,465 @@
+//! The layout of branch and leaf pages, as bbolt has it; nothing that is read is trusted.
+//!
+//! ```text
+//!   0        8           10          12             16
+//!   │ id u64 │ flags u16 │ count u16 │ overflow u32 │ elements … │ keys and values …
+//!
+//!   element of a branch   position u32 · key size u32 · child page u64
+//!   element of a leaf     flags u32 · position u32 · key size u32 · value size u32
+//! ```
+//!
+//! A position counts from the start of its own element. `overflow` is the number of further pages
+//! that belong to this one. Numbers are little endian.
+//!
+//! A [`Page`] was checked as a whole when it was parsed, so its accessors cannot fail.
+
+use std::ops::Range;
+use std::path::Path;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::error::Error;
+
+/// The position of a page in the file. bbolt calls it `pgid`.
+pub(super) type PageId = u64;
+
+pub(super) const PAGE_HEADER_BYTES: usize = 16;
+pub(super) const ELEMENT_BYTES: usize = 16;
+/// Root page and sequence, before an inline page.
+pub(super) const BUCKET_HEADER_BYTES: usize = 16;
+
+const BRANCH_FLAG: u16 = 0x01;
+const LEAF_FLAG: u16 = 0x02;
+pub(super) const META_FLAG: u16 = 0x04;
+pub(super) const FREELIST_FLAG: u16 = 0x10;
+/// Ours: a page of the checksum table. bbolt takes it for a free page and never looks at it.
+pub(super) const CHECKSUM_FLAG: u16 = 0x40;
+
+/// What is above is damage, and arithmetic with it may overflow.
+pub(super) const PAGE_ID_MAX: PageId = 1 << 40;
+
+/// Whether a page of a tree may have this id: pages 0 and 1 are the meta pages.
+pub(super) fn is_tree_page(id: PageId) -> bool {
+    (2..=PAGE_ID_MAX).contains(&id)
+}
+
+/// In the flags of a leaf element: the value is a bucket.
+const BUCKET_FLAG: u32 = 0x01;
+
+pub(super) const KEY_BYTES_MAX: usize = 32_768;
+pub(super) const VALUE_BYTES_MAX: usize = (1 << 31) - 2;
+/// What a page may count; 0xFFFF has another meaning in a freelist.
+pub(super) const ELEMENTS_MAX: usize = 0xFFFE;
+
+/// What is wrong with a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Damage {
+    pub(super) page: PageId,
+    pub(super) reason: String,
+}
+
+impl Damage {
+    pub(super) fn new(page: PageId, reason: impl Into<String>) -> Damage {
+        Damage { page, reason: reason.into() }
+    }
+
+    pub(super) fn in_file(self, path: &Path) -> Error {
+        Error::corrupt(path, format!("page {}: {}", self.page, self.reason))
+    }
+}
+
+/// A page with its overflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PageRun {
+    pub(super) first: PageId,
+    pub(super) count: u64,
+}
+
+impl PageRun {
+    pub(super) fn ids(self) -> Range<PageId> {
+        self.first..self.first + self.count
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PageHeader {
+    pub(super) id: PageId,
+    pub(super) flags: u16,
+    pub(super) count: u16,
+    pub(super) overflow: u32,
+}
+
+impl PageHeader {
+    /// `bytes` holds at least a header.
+    pub(super) fn parse(bytes: &[u8]) -> PageHeader {
+        PageHeader {
+            id: u64_at(bytes, 0),
+            flags: u16_at(bytes, 8),
+            count: u16_at(bytes, 10),
+            overflow: u32_at(bytes, 12),
+        }
+    }
+
+    pub(super) fn append_to(self, out: &mut impl BufMut) {
+        out.put_u64_le(self.id);
+        out.put_u16_le(self.flags);
+        out.put_u16_le(self.count);
+        out.put_u32_le(self.overflow);
+    }
+}
+
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
+}
+
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// A branch or leaf page whose layout is right. Clones share their bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Page {
+    id: PageId,
+    is_leaf: bool,
+    count: usize,
+    bytes: Bytes,
+}
+
+impl Page {
+    /// `bytes` are the page `id` with its overflow. An inline page has the id 0.
+    pub(super) fn parse(bytes: Bytes, id: PageId) -> Result<Page, Damage> {
+        let damaged = |reason: String| Damage::new(id, reason);
+        if bytes.len() < PAGE_HEADER_BYTES {
+            return Err(damaged(format!("{} bytes are no page", bytes.len())));
+        }
+        let header = PageHeader::parse(&bytes);
+        if header.id != id {
+            return Err(damaged(format!("says that it is page {}", header.id)));
+        }
+        let is_leaf = match header.flags {
+            BRANCH_FLAG => false,
+            LEAF_FLAG => true,
+            other => return Err(damaged(format!("flags {other:#x}, not a branch or leaf"))),
+        };
+        let page = Page { id, is_leaf, count: usize::from(header.count), bytes };
+        page.check_elements().map_err(damaged)?;
+        Ok(page)
+    }
+
+    fn check_elements(&self) -> Result<(), String> {
+        let data = PAGE_HEADER_BYTES + self.count * ELEMENT_BYTES;
+        if data > self.bytes.len() {
+            return Err(format!("{} elements do not fit", self.count));
+        }
+        if !self.is_leaf && self.count == 0 {
+            return Err("a branch without children".to_owned());
+        }
+        let mut previous: &[u8] = &[];
+        for index in 0..self.count {
+            let (position, key_bytes, value_bytes) = self.sizes(index);
+            let from = self.element(index) as u64 + u64::from(position);
+            let end = from + u64::from(key_bytes) + u64::from(value_bytes);
+            if from < data as u64 || end > self.bytes.len() as u64 {
+                return Err(format!("element {index} lies outside"));
+            }
+            if key_bytes == 0 || key_bytes as usize > KEY_BYTES_MAX {
+                return Err(format!("element {index} has a key of {key_bytes} bytes"));
+            }
+            self.check_kind(index, value_bytes)?;
+            let key = self.key(index);
+            if key <= previous {
+                return Err(format!("the key of element {index} is out of order"));
+            }
+            previous = key;
+        }
+        Ok(())
+    }
+
+    fn check_kind(&self, index: usize, value_bytes: u32) -> Result<(), String> {
+        if !self.is_leaf {
+            let child = self.child(index);
+            return if is_tree_page(child) { Ok(()) } else { Err(format!("child {child}")) };
+        }
+        match u32_at(&self.bytes, self.element(index)) {
+            0 => Ok(()),
+            BUCKET_FLAG if value_bytes as usize >= BUCKET_HEADER_BYTES => Ok(()),
+            BUCKET_FLAG => Err(format!("element {index} is too short for a bucket")),
+            flags => Err(format!("element {index} has flags {flags:#x}")),
+        }
+    }
+
+    pub(super) fn id(&self) -> PageId {
+        self.id
+    }
+
+    pub(super) fn is_leaf(&self) -> bool {
+        self.is_leaf
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    pub(super) fn key(&self, index: usize) -> &[u8] {
+        let (from, key_bytes, _) = self.place(index);
+        &self.bytes[from..from + key_bytes]
+    }
+
+    pub(super) fn value(&self, index: usize) -> &[u8] {
+        let (from, key_bytes, value_bytes) = self.place(index);
+        &self.bytes[from + key_bytes..from + key_bytes + value_bytes]
+    }
+
+    /// Shares the page's bytes.
+    pub(super) fn shared_value(&self, index: usize) -> Bytes {
+        self.bytes.slice_ref(self.value(index))
+    }
+
+    pub(super) fn is_bucket(&self, index: usize) -> bool {
+        self.is_leaf && u32_at(&self.bytes, self.element(index)) == BUCKET_FLAG
+    }
+
+    /// The child page of a branch's element.
+    pub(super) fn child(&self, index: usize) -> PageId {
+        u64_at(&self.bytes, self.element(index) + 8)
+    }
+
+    pub(super) fn leaf_element(&self, index: usize) -> LeafElement {
+        let (from, key_bytes, value_bytes) = self.place(index);
+        let record = self.bytes.slice(from..from + key_bytes + value_bytes);
+        LeafElement { is_bucket: self.is_bucket(index), key_bytes: key_bytes as u32, record }
+    }
+
+    pub(super) fn shared_key(&self, index: usize) -> Bytes {
+        self.bytes.slice_ref(self.key(index))
+    }
+
+    /// Where an element begins.
+    fn element(&self, index: usize) -> usize {
+        PAGE_HEADER_BYTES + index * ELEMENT_BYTES
+    }
+
+    /// Position, key size and value size as the element has them.
+    fn sizes(&self, index: usize) -> (u32, u32, u32) {
+        let at = self.element(index);
+        match self.is_leaf {
+            true => (
+                u32_at(&self.bytes, at + 4),
+                u32_at(&self.bytes, at + 8),
+                u32_at(&self.bytes, at + 12),
+            ),
+            false => (u32_at(&self.bytes, at), u32_at(&self.bytes, at + 4), 0),
+        }
+    }
+
+    /// Where the key begins, and the sizes of key and value.
+    fn place(&self, index: usize) -> (usize, usize, usize) {
+        let (position, key_bytes, value_bytes) = self.sizes(index);
+        (self.element(index) + position as usize, key_bytes as usize, value_bytes as usize)
+    }
+}
+
+/// A record, or a bucket, of a leaf.
+#[derive(Clone, Debug)]
+pub(super) struct LeafElement {
+    pub(super) is_bucket: bool,
+    key_bytes: u32,
+    /// Key and value, one behind the other as on the page.
+    record: Bytes,
+}
+
+impl LeafElement {
+    /// `record` is the key and behind it the value.
+    pub(super) fn new(record: Bytes, key_bytes: usize, is_bucket: bool) -> LeafElement {
+        LeafElement { is_bucket, key_bytes: key_bytes as u32, record }
+    }
+
+    pub(super) fn key(&self) -> &[u8] {
+        &self.record[..self.key_bytes as usize]
+    }
+
+    pub(super) fn value(&self) -> &[u8] {
+        &self.record[self.key_bytes as usize..]
+    }
+
+    pub(super) fn shared_key(&self) -> Bytes {
+        self.record.slice(..self.key_bytes as usize)
+    }
+
+    pub(super) fn shared_value(&self) -> Bytes {
+        self.record.slice(self.key_bytes as usize..)
+    }
+
+    /// Bytes of key and value.
+    pub(super) fn record_bytes(&self) -> usize {
+        self.record.len()
+    }
+
+    pub(super) fn encoded_bytes(&self) -> usize {
+        ELEMENT_BYTES + self.record.len()
+    }
+}
+
+/// A child of a branch: its lowest key, and its page.
+#[derive(Clone, Debug)]
+pub(super) struct BranchElement {
+    pub(super) key: Bytes,
+    pub(super) child: PageId,
+}
+
+impl BranchElement {
+    pub(super) fn encoded_bytes(&self) -> usize {
+        ELEMENT_BYTES + self.key.len()
+    }
+}
+
+/// A leaf of `page_bytes`, its overflow included, as it lies in `page_size` pages. An inline page
+/// has the id 0 and is as long as its contents.
+pub(super) fn encode_leaf(
+    id: PageId,
+    page_size: usize,
+    page_bytes: usize,
+    elements: &[LeafElement],
+) -> Bytes {
+    let mut page = new_page(id, LEAF_FLAG, elements.len(), page_size, page_bytes);
+    let mut data = elements.len() * ELEMENT_BYTES;
+    for (index, element) in elements.iter().enumerate() {
+        page.put_u32_le(if element.is_bucket { BUCKET_FLAG } else { 0 });
+        page.put_u32_le((data - index * ELEMENT_BYTES) as u32);
+        page.put_u32_le(element.key_bytes);
+        page.put_u32_le(element.record.len() as u32 - element.key_bytes);
+        data += element.record.len();
+    }
+    for element in elements {
+        page.put_slice(&element.record);
+    }
+    page.resize(page_bytes, 0);
+    page.freeze()
+}
+
+pub(super) fn encode_branch(
+    id: PageId,
+    page_size: usize,
+    page_bytes: usize,
+    elements: &[BranchElement],
+) -> Bytes {
+    let mut page = new_page(id, BRANCH_FLAG, elements.len(), page_size, page_bytes);
+    let mut data = elements.len() * ELEMENT_BYTES;
+    for (index, element) in elements.iter().enumerate() {
+        page.put_u32_le((data - index * ELEMENT_BYTES) as u32);
+        page.put_u32_le(element.key.len() as u32);
+        page.put_u64_le(element.child);
+        data += element.key.len();
+    }
+    for element in elements {
+        page.put_slice(&element.key);
+    }
+    page.resize(page_bytes, 0);
+    page.freeze()
+}
+
+fn new_page(id: PageId, flags: u16, count: usize, page_size: usize, page_bytes: usize) -> BytesMut {
+    assert!(count <= ELEMENTS_MAX, "{count} elements of a page");
+    let mut page = BytesMut::with_capacity(page_bytes);
+    let overflow = page_bytes.div_ceil(page_size) as u32 - 1;
+    PageHeader { id, flags, count: count as u16, overflow }.append_to(&mut page);
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+
+    fn element(key: &str, value: &str) -> LeafElement {
+        LeafElement::new(Bytes::from(format!("{key}{value}")), key.len(), false)
+    }
+
+    fn leaf(pairs: &[(&str, &str)]) -> Bytes {
+        let elements: Vec<_> = pairs.iter().map(|(key, value)| element(key, value)).collect();
+        encode_leaf(7, 4096, 4096, &elements)
+    }
+
+    #[test]
+    fn a_leaf_is_read_back_and_lies_as_bbolt_has_it() {
+        let bytes = leaf(&[("a", "1"), ("bc", ""), ("d", "45")]);
+        let expected: &[u8] = &[7, 0, 0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 0, 0];
+        assert_eq!(&bytes[..16], expected);
+        // The second element: no flags, its data behind two elements and two bytes.
+        assert_eq!(&bytes[32..48], [0, 0, 0, 0, 34, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[64..71], b"a1bcd45");
+        let page = Page::parse(bytes, 7).unwrap();
+        assert!(page.is_leaf());
+        let pairs: Vec<_> =
+            (0..page.count()).map(|index| (page.key(index), page.value(index))).collect();
+        assert_eq!(pairs, [(&b"a"[..], &b"1"[..]), (b"bc", b""), (b"d", b"45")]);
+        assert_eq!(page.leaf_element(2).value(), b"45");
+    }
+
+    #[test]
+    fn a_branch_is_read_back() {
+        let children = [("a", 9), ("m", 4)];
+        let elements = children.map(|(key, child)| BranchElement { key: Bytes::from(key), child });
+        let page = Page::parse(encode_branch(5, 1024, 2048, &elements), 5).unwrap();
+        assert!(!page.is_leaf());
+        assert_eq!(PageHeader::parse(page.bytes()).overflow, 1);
+        assert_eq!((page.key(1), page.child(1), page.count()), (&b"m"[..], 4, 2));
+    }
+
+    #[test]
+    fn what_is_malformed_is_refused_with_a_reason() {
+        let refused = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut bytes = leaf(&[("a", "1"), ("b", "2")]).to_vec();
+            change(&mut bytes);
+            Page::parse(Bytes::from(bytes), 7).unwrap_err().reason
+        };
+        assert_eq!(refused(&|page| page[0] = 8), "says that it is page 8");
+        assert_eq!(refused(&|page| page[8] = 3), "flags 0x3, not a branch or leaf");
+        assert_eq!(refused(&|page| page[11] = 1), "258 elements do not fit");
+        assert_eq!(refused(&|page| page[16] = 2), "element 0 has flags 0x2");
+        assert_eq!(refused(&|page| page[16] = 1), "element 0 is too short for a bucket");
+        assert_eq!(refused(&|page| page[20] = 0), "element 0 lies outside");
+        assert_eq!(refused(&|page| page[31] = 1), "element 0 lies outside");
+        assert_eq!(refused(&|page| page[24] = 0), "element 0 has a key of 0 bytes");
+        assert_eq!(refused(&|page| page[48] = b'c'), "the key of element 1 is out of order");
+        assert_eq!(refused(&|page| page.truncate(9)), "9 bytes are no page");
+        let no_branch = refused(&|page| page[8..12].copy_from_slice(&[1, 0, 0, 0]));
+        assert_eq!(no_branch, "a branch without children");
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic() {
+        let mut rng = StdRng::seed_from_u64(1);
+        let good = leaf(&[("a", "1"), ("bc", "23"), ("d", "456")]);
+        let mut parsed = 0;
+        for _ in 0..20_000 {
+            let mut bytes = good.to_vec();
+            bytes.truncate(rng.random_range(0..200));
+            for _ in 0..rng.random_range(0..4) {
+                if !bytes.is_empty() {
+                    let at = rng.random_range(0..bytes.len());
+                    bytes[at] = rng.random();
+                }
+            }
+            if let Ok(page) = Page::parse(Bytes::from(bytes), 7) {
+                parsed += 1;
+                for index in 0..page.count() {
+                    assert!(page.key(index).len() + page.value(index).len() < 200);
+                    assert!(page.is_leaf() || page.child(index) >= 2);
+                }
+            }
+        }
+        assert!(parsed > 100, "{parsed}");
+    }
+}
