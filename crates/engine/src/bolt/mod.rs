@@ -3,3 +3,8 @@
 mod page;
 mod meta;
 mod checksums;
+mod file;
+mod page_cache;
+mod freelist;
+mod pager;
+mod search;

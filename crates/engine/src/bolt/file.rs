@@ -1,0 +1,103 @@
+//! The file below the store: what is read, written and synced. Tests put a simulated disk here.
+//!
+//! Inside [`try_read_cached`](crate::try_read_cached) a read must not wait for the disk: Linux is
+//! asked for what it has in memory (`RWF_NOWAIT`). Other systems, and file systems that do not
+//! support the flag, are read as usual. See `docs/decisions/engine-cold-reads.md`.
+
+use std::fmt::Debug;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{Error, Result};
+
+pub(super) trait StoreFile: Send + Sync + Debug {
+    fn len(&self) -> io::Result<u64>;
+
+    /// Fills `out`; what lies beyond the end is an error.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+
+    /// Like [`read_at`](StoreFile::read_at), but only if nothing has to be waited for. Returns
+    /// whether `out` was filled.
+    fn read_cached_at(&self, offset: u64, out: &mut [u8]) -> io::Result<bool> {
+        self.read_at(offset, out).map(|()| true)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Returns when all that was written, and the length, is on disk.
+    fn sync_data(&self) -> io::Result<()>;
+}
+
+#[derive(Debug)]
+pub(super) struct DiskFile {
+    file: File,
+    /// Whether the system cannot say what is in memory.
+    is_unsupported: AtomicBool,
+}
+
+impl DiskFile {
+    /// Opens the file, or makes it, and locks it as bbolt does, so that none of its programs writes
+    /// at the same time.
+    pub(super) fn open(path: &Path, is_new: bool) -> Result<DiskFile> {
+        let file = OpenOptions::new().read(true).write(true).create_new(is_new).open(path);
+        let file = file.map_err(|error| match error.kind() {
+            // The marker names this file.
+            io::ErrorKind::NotFound => Error::corrupt(path, "the file is missing"),
+            _ => Error::at(path)(error),
+        })?;
+        file.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => Error::Locked { path: path.to_owned() },
+            TryLockError::Error(error) => Error::at(path)(error),
+        })?;
+        Ok(DiskFile { file, is_unsupported: AtomicBool::new(!cfg!(target_os = "linux")) })
+    }
+}
+
+impl StoreFile for DiskFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(out, offset)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn read_cached_at(&self, offset: u64, out: &mut [u8]) -> io::Result<bool> {
+        use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+        if self.is_unsupported.load(Ordering::Relaxed) {
+            return self.read_at(offset, out).map(|()| true);
+        }
+        let wanted = out.len();
+        let into = &mut [io::IoSliceMut::new(out)];
+        match preadv2(&self.file, into, offset, ReadWriteFlags::NOWAIT) {
+            Ok(read) => Ok(read == wanted),
+            Err(Errno::AGAIN) => Ok(false),
+            Err(error) => {
+                if matches!(error, Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) {
+                    self.is_unsupported.store(true, Ordering::Relaxed);
+                }
+                // If reading fails, it will again.
+                self.read_at(offset, out).map(|()| true)
+            }
+        }
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(data, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}

@@ -1,0 +1,154 @@
+//! Pages in memory, up to a number of bytes.
+//!
+//! The cache is in shards by page id, each with a lock that is held for a look-up or an insertion,
+//! never across a read of the file. What is to go is found by a second chance: the oldest page goes,
+//! unless it was used since it was last considered.
+//!
+//! A committed page does not change while a reader can reach it. When its id is used again, the
+//! writer's insertion takes the place of the old page.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use parking_lot::Mutex;
+
+use super::page::{Page, PageId};
+
+const SHARDS: usize = 16;
+/// What an entry takes beside the page's bytes.
+const ENTRY_BYTES: usize = 128;
+
+#[derive(Debug)]
+pub(super) struct PageCache {
+    shards: [Mutex<Shard>; SHARDS],
+    shard_bytes_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    pages: HashMap<PageId, CachedPage, BuildHasherDefault<PageIdHasher>>,
+    /// Every id of `pages`, once; the next to be considered is in front.
+    order: VecDeque<PageId>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct CachedPage {
+    page: Page,
+    was_used: bool,
+}
+
+impl PageCache {
+    pub(super) fn new(bytes_max: usize) -> PageCache {
+        PageCache { shards: Default::default(), shard_bytes_max: bytes_max / SHARDS }
+    }
+
+    pub(super) fn get(&self, id: PageId) -> Option<Page> {
+        let mut shard = self.shard(id).lock();
+        let cached = shard.pages.get_mut(&id)?;
+        cached.was_used = true;
+        Some(cached.page.clone())
+    }
+
+    pub(super) fn insert(&self, page: Page) {
+        let mut shard = self.shard(page.id()).lock();
+        shard.insert(page);
+        // The new page is the last that goes, but goes if it alone is too large.
+        while shard.bytes > self.shard_bytes_max {
+            shard.evict_one();
+        }
+    }
+
+    fn shard(&self, id: PageId) -> &Mutex<Shard> {
+        &self.shards[id as usize % SHARDS]
+    }
+}
+
+impl Shard {
+    fn insert(&mut self, page: Page) {
+        let id = page.id();
+        self.bytes += cost(&page);
+        match self.pages.insert(id, CachedPage { page, was_used: false }) {
+            Some(old) => self.bytes -= cost(&old.page),
+            None => self.order.push_back(id),
+        }
+    }
+
+    fn evict_one(&mut self) {
+        let Some(id) = self.order.pop_front() else { return };
+        let cached = self.pages.get_mut(&id).expect("an id in order has its page");
+        if cached.was_used {
+            cached.was_used = false;
+            self.order.push_back(id);
+            return;
+        }
+        let removed = self.pages.remove(&id);
+        self.bytes -= removed.map_or(0, |cached| cost(&cached.page));
+    }
+}
+
+fn cost(page: &Page) -> usize {
+    page.bytes().len() + ENTRY_BYTES
+}
+
+/// Page ids are small and come in rows: one multiplication spreads them.
+#[derive(Debug, Default)]
+struct PageIdHasher {
+    hash: u64,
+}
+
+impl Hasher for PageIdHasher {
+    fn finish(&self) -> u64 {
+        self.hash
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.hash = (self.hash ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_right(29);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bolt::page::encode_leaf;
+
+    fn page(id: PageId) -> Page {
+        Page::parse(encode_leaf(id, 1024, 1024, &[]), id).unwrap()
+    }
+
+    /// All of one shard.
+    fn ids(count: u64) -> impl Iterator<Item = PageId> {
+        (1..=count).map(|number| number * SHARDS as u64)
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_is_used_stays() {
+        let cache = PageCache::new(SHARDS * 4 * (1024 + ENTRY_BYTES));
+        cache.insert(page(SHARDS as u64));
+        for id in ids(100) {
+            cache.insert(page(id));
+            assert_eq!(cache.get(SHARDS as u64).unwrap().id(), SHARDS as u64);
+        }
+        let kept = ids(100).filter(|id| cache.get(*id).is_some()).count();
+        assert_eq!(kept, 4);
+        assert!(cache.get(100 * SHARDS as u64).is_some(), "the newest");
+    }
+
+    #[test]
+    fn an_insertion_replaces_the_page_even_if_it_is_too_large_itself() {
+        let cache = PageCache::new(SHARDS * (1024 + ENTRY_BYTES));
+        cache.insert(page(32));
+        let large = encode_leaf(32, 1024, 4096, &[]);
+        cache.insert(Page::parse(large, 32).unwrap());
+        assert!(cache.get(32).is_none());
+        cache.insert(page(32));
+        cache.insert(page(48));
+        assert!(cache.get(48).is_some());
+    }
+}

@@ -1,0 +1,210 @@
+//! Pages by their ids: read through the cache and checked against their sums, written in a row.
+//!
+//! ```text
+//!   cache ──no──▶ file ──▶ the sum that the table has? ──▶ layout ──▶ cache
+//!                                 └── no: Error::Corrupt
+//! ```
+//!
+//! A page and its overflow are one read result and one entry of the cache; a value that is read out
+//! of it shares its bytes. Why pages are read and not mapped is in
+//! `docs/decisions/engine-bolt-pages-by-reads.md`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use parking_lot::RwLock;
+
+use super::file::StoreFile;
+use super::page::{Damage, PAGE_HEADER_BYTES, Page, PageHeader, PageId, PageRun};
+use super::page_cache::PageCache;
+use crate::cached_read;
+use crate::error::{Error, Result};
+use crate::options::Options;
+
+/// Pages that follow each other go to the file in writes of this size.
+const WRITE_BYTES: usize = 1 << 20;
+
+#[derive(Debug)]
+pub(super) struct Pager {
+    file: Box<dyn StoreFile>,
+    page_size: usize,
+    cache: PageCache,
+    /// By page id. Of a page that a reader can reach, the sum does not change.
+    sums: RwLock<Vec<u32>>,
+    sync_bytes: Option<usize>,
+    path: PathBuf,
+}
+
+impl Pager {
+    pub(super) fn new(
+        file: Box<dyn StoreFile>,
+        page_size: usize,
+        path: &Path,
+        options: &Options,
+    ) -> Pager {
+        Pager {
+            file,
+            page_size,
+            cache: PageCache::new(options.cache_bytes),
+            sums: RwLock::default(),
+            sync_bytes: options.sync_bytes,
+            path: path.to_owned(),
+        }
+    }
+
+    pub(super) fn page_size(&self) -> usize {
+        self.page_size
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn damaged(&self, page: PageId, reason: impl Into<String>) -> Error {
+        Damage::new(page, reason).in_file(&self.path)
+    }
+
+    pub(super) fn page(&self, id: PageId) -> Result<Page> {
+        if let Some(page) = self.cache.get(id) {
+            return Ok(page);
+        }
+        let page = self.read_checked(id)?;
+        self.cache.insert(page.clone());
+        Ok(page)
+    }
+
+    pub(super) fn keep(&self, page: Page) {
+        self.cache.insert(page);
+    }
+
+    /// Not through the cache.
+    pub(super) fn read_checked(&self, id: PageId) -> Result<Page> {
+        let bytes = self.read(id)?;
+        let (found, expected) =
+            (crc32c::crc32c(&bytes), self.sums.read().get(id as usize).copied());
+        if Some(found) != expected {
+            return Err(self.damaged(id, "the checksum is wrong"));
+        }
+        self.parse(bytes, id)
+    }
+
+    /// Reads a page that has no sum yet, and notes it.
+    pub(super) fn read_unchecked(&self, id: PageId) -> Result<Page> {
+        let bytes = self.read(id)?;
+        self.set_sums([(id, crc32c::crc32c(&bytes))]);
+        self.parse(bytes, id)
+    }
+
+    /// A page with its overflow.
+    pub(super) fn read(&self, id: PageId) -> Result<Bytes> {
+        let first = self.read_run(PageRun { first: id, count: 1 })?;
+        let header = PageHeader::parse(&first[..PAGE_HEADER_BYTES]);
+        let count = 1 + u64::from(header.overflow);
+        if count == 1 {
+            return Ok(first);
+        }
+        // Before memory is taken for a number that may be damaged.
+        let end = (id + count) * self.page_size as u64;
+        if end > self.file.len().map_err(Error::at(&self.path))? {
+            return Err(self.damaged(id, format!("overflow {} lies outside", header.overflow)));
+        }
+        self.read_run(PageRun { first: id, count })
+    }
+
+    pub(super) fn read_run(&self, run: PageRun) -> Result<Bytes> {
+        let mut bytes = vec![0; run.count as usize * self.page_size];
+        let offset = run.first * self.page_size as u64;
+        let is_read = match cached_read::is_cached_only() {
+            true => self.file.read_cached_at(offset, &mut bytes),
+            false => self.file.read_at(offset, &mut bytes).map(|()| true),
+        };
+        match is_read {
+            Ok(true) => Ok(Bytes::from(bytes)),
+            Ok(false) => cached_read::abort_not_cached(),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(self.damaged(run.first, "lies behind the end of the file"))
+            }
+            Err(error) => Err(Error::at(&self.path)(error)),
+        }
+    }
+
+    fn parse(&self, bytes: Bytes, id: PageId) -> Result<Page> {
+        Page::parse(bytes, id).map_err(|damage| damage.in_file(&self.path))
+    }
+
+    pub(super) fn set_sums(&self, new: impl IntoIterator<Item = (PageId, u32)>) {
+        let mut sums = self.sums.write();
+        for (id, sum) in new {
+            let index = id as usize;
+            if index >= sums.len() {
+                sums.resize(index + 1, 0);
+            }
+            sums[index] = sum;
+        }
+    }
+
+    pub(super) fn replace_sums(&self, sums: Vec<u32>) {
+        *self.sums.write() = sums;
+    }
+
+    pub(super) fn with_sums<T>(&self, look: impl FnOnce(&[u32]) -> T) -> T {
+        look(&self.sums.read())
+    }
+
+    /// Makes the file long enough for the pages below `high_water`: by doubling up to 16 MiB, then
+    /// in steps of that.
+    pub(super) fn grow(&self, high_water: PageId) -> Result<()> {
+        const SMALLEST: u64 = 32 << 10;
+        const STEP: u64 = 16 << 20;
+        let needed = high_water * self.page_size as u64;
+        if needed <= self.file.len().map_err(Error::at(&self.path))? {
+            return Ok(());
+        }
+        let len = match needed <= STEP {
+            true => needed.next_power_of_two().max(SMALLEST),
+            false => needed.next_multiple_of(STEP),
+        };
+        self.file.set_len(len).map_err(Error::at(&self.path))
+    }
+
+    /// Writes pages, which come in the order of their ids, and syncs them.
+    pub(super) fn write(&self, pages: &[(PageId, Bytes)]) -> Result<()> {
+        let follows = |(id, page): &(PageId, Bytes), (next, _): &(PageId, Bytes)| {
+            id * self.page_size as u64 + page.len() as u64 == next * self.page_size as u64
+        };
+        let mut unsynced = 0;
+        for row in pages.chunk_by(follows) {
+            self.write_row(row, &mut unsynced).map_err(Error::at(&self.path))?;
+        }
+        self.file.sync_data().map_err(Error::at(&self.path))
+    }
+
+    /// Writes pages that follow each other in the file.
+    fn write_row(&self, row: &[(PageId, Bytes)], unsynced: &mut usize) -> io::Result<()> {
+        let mut offset = row[0].0 * self.page_size as u64;
+        let mut buffer = Vec::new();
+        for (index, (_, page)) in row.iter().enumerate() {
+            buffer.extend_from_slice(page);
+            if buffer.len() < WRITE_BYTES && index + 1 < row.len() {
+                continue;
+            }
+            self.file.write_at(offset, &buffer)?;
+            offset += buffer.len() as u64;
+            *unsynced += buffer.len();
+            buffer.clear();
+            if self.sync_bytes.is_some_and(|bytes| *unsynced >= bytes) {
+                *unsynced = 0;
+                self.file.sync_data()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a meta page and syncs it.
+    pub(super) fn write_meta(&self, place: PageId, page: &[u8]) -> Result<()> {
+        let offset = place * self.page_size as u64;
+        let written = self.file.write_at(offset, page).and_then(|()| self.file.sync_data());
+        written.map_err(Error::at(&self.path))
+    }
+}

@@ -1,0 +1,50 @@
+//! Binary search in the sorted keys of a page or node.
+
+/// The index of `key` among `count` sorted keys, or the one where it belongs.
+pub(super) fn search<'k>(
+    count: usize,
+    key: &[u8],
+    key_at: impl Fn(usize) -> &'k [u8],
+) -> Result<usize, usize> {
+    // Revisions come in order: most keys that are put belong behind all others.
+    if count == 0 || key_at(count - 1) < key {
+        return Err(count);
+    }
+    let (mut from, mut to) = (0, count);
+    while from < to {
+        let middle = from + (to - from) / 2;
+        match key_at(middle).cmp(key) {
+            std::cmp::Ordering::Equal => return Ok(middle),
+            std::cmp::Ordering::Less => from = middle + 1,
+            std::cmp::Ordering::Greater => to = middle,
+        }
+    }
+    Err(from)
+}
+
+/// The child of a branch below which `key` belongs: the last whose key is not above it. What is
+/// below all keys belongs to the first.
+pub(super) fn child_index<'k>(
+    count: usize,
+    key: &[u8],
+    key_at: impl Fn(usize) -> &'k [u8],
+) -> usize {
+    search(count, key, key_at).unwrap_or_else(|index| index.saturating_sub(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_found_or_their_places() {
+        let keys: [&[u8]; 4] = [b"b", b"d", b"f", b"h"];
+        let found = |key: &[u8]| search(keys.len(), key, |index| keys[index]);
+        assert_eq!(keys.map(found), [Ok(0), Ok(1), Ok(2), Ok(3)]);
+        let others: [&[u8]; 5] = [b"a", b"c", b"e", b"g", b"i"];
+        assert_eq!(others.map(found), [Err(0), Err(1), Err(2), Err(3), Err(4)]);
+        let children = others.map(|key| child_index(keys.len(), key, |index| keys[index]));
+        assert_eq!(children, [0, 0, 1, 2, 3]);
+        assert_eq!(search(0, b"a", |_| b""), Err(0));
+    }
+}
