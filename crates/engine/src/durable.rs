@@ -1,4 +1,4 @@
-//! What `redb` and `sled` have in common: from a [`DurableStore`] to an engine.
+//! What `redb`, `bolt` and `sled` have in common: from a [`DurableStore`] to an engine.
 //!
 //! A [`DurableStore`] is one generation of the data: it is read, written and closed. Around it are
 //! the [writer lock](crate::writer_lock), the [directory](crate::directory) and a defragmentation
@@ -50,6 +50,11 @@ pub(crate) trait DurableStore: Sized + Send + Sync + Debug + 'static {
 
     /// Bytes of live keys and values as of the last commit.
     fn size_in_use(&self) -> u64;
+
+    /// See [`Engine::opening_notes`].
+    fn opening_notes(&self) -> &[String] {
+        &[]
+    }
 }
 
 /// The place of one generation. A store holds it as its *last* field, so that it is dropped when
@@ -166,6 +171,10 @@ impl<S: DurableStore> Engine for Arc<DurableEngine<S>> {
 
     fn size_in_use(&self) -> u64 {
         self.current().size_in_use()
+    }
+
+    fn opening_notes(&self) -> Vec<String> {
+        self.current().opening_notes().to_vec()
     }
 
     fn begin_defragment(&self) -> Result<Box<dyn Defragment>> {

@@ -9,6 +9,8 @@ use std::str::FromStr;
 pub enum EngineKind {
     /// A copy-on-write B+tree in one file: the default.
     Redb,
+    /// The same in etcd's own file format.
+    Bolt,
     /// A log-structured tree. See its module for what it does not guarantee.
     Sled,
     /// Nothing on disk: for tests, and for showing what the disk costs.
@@ -16,12 +18,14 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    pub const ALL: [EngineKind; 3] = [EngineKind::Redb, EngineKind::Sled, EngineKind::Memory];
+    pub const ALL: [EngineKind; 4] =
+        [EngineKind::Redb, EngineKind::Bolt, EngineKind::Sled, EngineKind::Memory];
 
     /// The name on the command line and in the directory's marker.
     pub const fn name(self) -> &'static str {
         match self {
             EngineKind::Redb => "redb",
+            EngineKind::Bolt => "bolt",
             EngineKind::Sled => "sled",
             EngineKind::Memory => "memory",
         }
@@ -52,7 +56,7 @@ impl FromStr for EngineKind {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     // The operator must act.
-    #[error("unknown engine \"{name}\": allowed are redb, sled, memory")]
+    #[error("unknown engine \"{name}\": allowed are redb, bolt, sled, memory")]
     UnknownEngine { name: String },
     /// The directory holds something that this engine did not write: what, and what was expected.
     #[error("{path}: {found}; refusing to touch it")]
@@ -70,6 +74,10 @@ pub enum Error {
     WriterBusy,
     #[error("a defragmentation is already under way")]
     DefragmentBusy,
+    #[error("a key of {bytes} bytes: 1 to 32768 are allowed")]
+    KeySize { bytes: usize },
+    #[error("a value of {bytes} bytes is too large")]
+    ValueSize { bytes: usize },
 
     // The process must stop.
     #[error("storage engine: {0}")]
@@ -105,8 +113,11 @@ mod tests {
         for kind in EngineKind::ALL {
             assert_eq!(kind.name().parse::<EngineKind>().unwrap(), kind);
         }
-        let error = "bolt".parse::<EngineKind>().unwrap_err();
+        let error = "lmdb".parse::<EngineKind>().unwrap_err();
         assert!(matches!(error, Error::UnknownEngine { .. }));
-        assert_eq!(error.to_string(), "unknown engine \"bolt\": allowed are redb, sled, memory");
+        assert_eq!(
+            error.to_string(),
+            "unknown engine \"lmdb\": allowed are redb, bolt, sled, memory"
+        );
     }
 }

@@ -59,6 +59,8 @@ pub trait Snapshot: Read + Send + Sync + Debug {}
 /// The one open write transaction. Reading through it shows its own changes. Dropping it without
 /// a commit leaves the store as it was.
 pub trait WriteTxn: Read + Send + Debug {
+    /// A key has 1 to 32,768 bytes, a value less than 2 GiB: these are bbolt's bounds, and `bolt`
+    /// refuses others. The other engines take more.
     fn put(&mut self, bucket: Bucket, key: &[u8], value: &[u8]) -> Result<()>;
 
     /// Removes `key`; a key that is not there is no error.
@@ -96,6 +98,11 @@ pub trait Engine: Send + Sync + Debug {
     /// Bytes of all live keys and values as of the last commit: falls when records are deleted,
     /// whereas [`size_on_disk`](Engine::size_on_disk) falls only by a defragmentation.
     fn size_in_use(&self) -> u64;
+
+    /// What opening the store has found and mended, one line each, for the log of the server.
+    fn opening_notes(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Starts to rewrite the store without the space of deleted records. Reads and commits go on
     /// meanwhile. [`Error::DefragmentBusy`](crate::Error::DefragmentBusy) if one is under way.

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::bolt::BoltStore;
 use crate::directory::Directory;
 use crate::durable::DurableEngine;
 use crate::error::{EngineKind, Result};
@@ -21,6 +22,7 @@ pub fn open(kind: EngineKind, dir: &Path, options: Options) -> Result<Arc<dyn En
     let directory = Directory::claim(dir, kind)?;
     Ok(match kind {
         EngineKind::Redb => Arc::new(DurableEngine::<RedbStore>::open(directory, options)?),
+        EngineKind::Bolt => Arc::new(DurableEngine::<BoltStore>::open(directory, options)?),
         EngineKind::Sled => Arc::new(DurableEngine::<SledStore>::open(directory, options)?),
         EngineKind::Memory => Arc::new(MemoryEngine::open(directory)?),
     })

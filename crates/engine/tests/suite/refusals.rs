@@ -47,7 +47,7 @@ fn store_with_a_record(kind: EngineKind) -> tempfile::TempDir {
     dir
 }
 
-const DURABLE: [EngineKind; 2] = [EngineKind::Redb, EngineKind::Sled];
+const DURABLE: [EngineKind; 3] = [EngineKind::Redb, EngineKind::Bolt, EngineKind::Sled];
 
 #[test]
 fn a_directory_of_another_engine() {
@@ -164,8 +164,8 @@ fn a_store_of_a_newer_program() {
 #[test]
 fn a_marker_that_is_none() {
     let beyond = format!("clearlane-engine 1\nengine redb\ngeneration {}\n", u64::MAX);
-    let bolt = "clearlane-engine 1\nengine bolt\ngeneration 0\n";
-    for text in ["", "clearlane-engine", bolt, &beyond, "\0\u{1}"] {
+    let unknown = "clearlane-engine 1\nengine lmdb\ngeneration 0\n";
+    for text in ["", "clearlane-engine", unknown, &beyond, "\0\u{1}"] {
         let dir = store_with_a_record(EngineKind::Redb);
         fs::write(dir.path().join("engine"), text).unwrap();
         assert!(matches!(refused(EngineKind::Redb, dir.path()), Error::Corrupt { .. }));

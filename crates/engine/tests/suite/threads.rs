@@ -92,6 +92,11 @@ fn redb_snapshots_are_never_torn() {
 }
 
 #[test]
+fn bolt_snapshots_are_never_torn() {
+    race(EngineKind::Bolt);
+}
+
+#[test]
 fn sled_snapshots_are_never_torn() {
     race(EngineKind::Sled);
 }

@@ -1,0 +1,199 @@
+//! Opening a file, and making a new one.
+//!
+//! 1. The valid meta page with the larger txid is the state. One of the two may be damaged.
+//! 2. Its checksum table is read, if we wrote that meta page. Otherwise, or if the table is damaged,
+//!    the sums are made from what is read, and written by the next commit.
+//! 3. The [walk](super::walk) checks all pages in use; the others are free.
+//!
+//! A file that cannot be opened is left as it was. What was found and mended is told in
+//! [notes](BoltStore::notes).
+
+use std::io;
+use std::path::Path;
+
+use bytes::Bytes;
+
+use super::checksums::{ChecksumTable, TableRoot};
+use super::commit::commit;
+use super::file::StoreFile;
+use super::freelist::Freelist;
+use super::meta::{
+    META_PAGE_BYTES, Meta, MetaPage, NO_FREELIST, PAGE_SIZE_MAX, PAGE_SIZE_MIN, encode_meta_page,
+    parse_meta_page,
+};
+use super::page::{Damage, PageId, encode_leaf};
+use super::pager::Pager;
+use super::store::{BoltStore, Committed, WriterState, load_buckets};
+use super::tree::BucketHead;
+use super::walk::Walk;
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::options::Options;
+
+/// Of a new file.
+const PAGE_SIZE: usize = 4096;
+
+impl BoltStore {
+    /// Makes a store with the ten buckets in an empty file. It is on disk when this returns.
+    pub(super) fn create_on(
+        file: Box<dyn StoreFile>,
+        path: &Path,
+        options: &Options,
+    ) -> Result<BoltStore> {
+        let (root, high_water) = (2, 3);
+        let meta = |txid| Meta {
+            page_size: PAGE_SIZE as u32,
+            root,
+            sequence: 0,
+            freelist: NO_FREELIST,
+            high_water,
+            txid,
+        };
+        let pager = Pager::new(file, PAGE_SIZE, path, options);
+        let empty = encode_leaf(root, PAGE_SIZE, PAGE_SIZE, &[]);
+        pager.set_sums([(root, crc32c::crc32c(&empty))]);
+        let meta_page = |txid| Bytes::from(encode_meta_page(&meta(txid), None));
+        pager.grow(high_water)?;
+        pager.write(&[(0, meta_page(0)), (1, meta_page(1)), (root, empty)])?;
+        let writer =
+            WriterState { freelist: Freelist::new(high_water), table: ChecksumTable::default() };
+        let buckets = [BucketHead::ABSENT; Bucket::ALL.len()];
+        let newest = Committed { meta: meta(1), buckets, size_in_use: 0 };
+        let store = BoltStore::new(pager, newest, writer, Vec::new());
+        commit(&store, Default::default(), 0)?;
+        Ok(store)
+    }
+
+    pub(super) fn open_on(
+        file: Box<dyn StoreFile>,
+        path: &Path,
+        options: &Options,
+    ) -> Result<BoltStore> {
+        let mut notes = Vec::new();
+        let len = file.len().map_err(Error::at(path))?;
+        let MetaPage { meta, table: root, is_damaged } = choose_meta(&*file, path, &mut notes)?;
+        let needed = meta.high_water * u64::from(meta.page_size);
+        if needed > len {
+            let detail = format!("cut short: {len} bytes, and its pages take {needed}");
+            return Err(Error::corrupt(path, detail));
+        }
+        let pager = Pager::new(file, meta.page_size as usize, path, options);
+        let table = load_table(&pager, &meta, root, &mut notes)?;
+        let root = root.filter(|_| table.is_some());
+        let mut walk = Walk::new(&pager, meta.high_water, root.is_some());
+        walk.walk(meta.root)?;
+        let table = table.unwrap_or_default();
+        table.runs().try_for_each(|run| walk.claim(run))?;
+        let mut freelist = Freelist::new(meta.high_water);
+        if meta.freelist != NO_FREELIST {
+            // The state before the next commit needs it.
+            let run = walk.check_freelist(meta.freelist)?;
+            freelist.free_after(meta.txid + 1, vec![run]);
+        }
+        walk.unused().into_iter().for_each(|run| freelist.free(run));
+        for bucket in &walk.foreign_buckets {
+            notes.push(format!("bucket {bucket:?} is not etcd's: a defragmentation leaves it out"));
+        }
+        let size_in_use = walk.size_in_use;
+        let buckets = load_buckets(&pager, meta.root)?;
+        if is_damaged {
+            pager.write_meta(meta.place(), &encode_meta_page(&meta, root))?;
+        }
+        let newest = Committed { meta, buckets, size_in_use };
+        Ok(BoltStore::new(pager, newest, WriterState { freelist, table }, notes))
+    }
+}
+
+/// Reads both meta pages and returns the one that counts.
+fn choose_meta(file: &dyn StoreFile, path: &Path, notes: &mut Vec<String>) -> Result<MetaPage> {
+    let page_size = find_page_size(file).map_err(Error::at(path))?;
+    let read = |place| read_meta(file, place, page_size).map_err(Error::at(path));
+    let (chosen, lost) = match (read(0)?, read(1)?) {
+        (Ok(even), Ok(odd)) if even.meta.txid > odd.meta.txid => (even, None),
+        (Ok(_), Ok(odd)) => (odd, None),
+        (Ok(even), Err(reason)) => (even, Some((1, reason))),
+        (Err(reason), Ok(odd)) => (odd, Some((0, reason))),
+        (Err(even), Err(odd)) => {
+            let detail = format!("no meta page is valid: page 0: {even}; page 1: {odd}");
+            return Err(Error::corrupt(path, detail));
+        }
+    };
+    let MetaPage { meta: Meta { txid, .. }, is_damaged, .. } = chosen;
+    if let Some((place, reason)) = lost {
+        let detail = format!("meta page {place} is damaged: {reason}");
+        notes.push(format!("{detail}; the state is that of transaction {txid}, one may be lost"));
+    }
+    if is_damaged {
+        notes.push(format!("the meta page of transaction {txid} was damaged and is mended"));
+    }
+    Ok(chosen)
+}
+
+/// Of the first meta page, or of the second, which is one page behind it.
+fn find_page_size(file: &dyn StoreFile) -> io::Result<usize> {
+    if let Ok(found) = read_meta(file, 0, PAGE_SIZE)? {
+        return Ok(found.meta.page_size as usize);
+    }
+    let mut page_size = PAGE_SIZE_MIN;
+    while page_size <= PAGE_SIZE_MAX {
+        match read_meta(file, 1, page_size)? {
+            Ok(found) if found.meta.page_size as usize == page_size => return Ok(page_size),
+            _ => page_size *= 2,
+        }
+    }
+    Ok(PAGE_SIZE)
+}
+
+fn read_meta(
+    file: &dyn StoreFile,
+    place: PageId,
+    page_size: usize,
+) -> io::Result<std::result::Result<MetaPage, String>> {
+    let offset = place * page_size as u64;
+    let mut bytes = [0; META_PAGE_BYTES];
+    if file.len()? < offset + META_PAGE_BYTES as u64 {
+        return Ok(Err("the file is too short".to_owned()));
+    }
+    file.read_at(offset, &mut bytes)?;
+    Ok(parse_meta_page(&bytes, place))
+}
+
+/// Gives the pager the sums of a table that is there and whole.
+fn load_table(
+    pager: &Pager,
+    meta: &Meta,
+    root: Option<TableRoot>,
+    notes: &mut Vec<String>,
+) -> Result<Option<ChecksumTable>> {
+    let Some(root) = root else {
+        let why = "there are no checksums of this state, as when another program has written it";
+        notes.push(format!("{why}; they are made anew"));
+        return Ok(None);
+    };
+    let mut read = |run| pager.read_run(run).map_err(LoadError::File);
+    match ChecksumTable::load(root, pager.page_size(), meta.high_water, &mut read) {
+        Ok((table, sums)) => {
+            pager.replace_sums(sums);
+            Ok(Some(table))
+        }
+        Err(LoadError::Table(Damage { page, reason })) => {
+            notes.push(format!("page {page}: {reason}; the checksums are made anew"));
+            Ok(None)
+        }
+        Err(LoadError::File(error)) => Err(error),
+    }
+}
+
+/// Why a checksum table was not read.
+#[derive(Debug)]
+enum LoadError {
+    /// It is not what was written.
+    Table(Damage),
+    File(Error),
+}
+
+impl From<Damage> for LoadError {
+    fn from(damage: Damage) -> LoadError {
+        LoadError::Table(damage)
+    }
+}

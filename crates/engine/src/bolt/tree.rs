@@ -1,0 +1,279 @@
+//! Reading a tree: one key, the keys of a range, the last key. The pages may be committed, or
+//! changed by the open write transaction.
+//!
+//! ```text
+//!                      branch:  b ─▶ 7   k ─▶ 9          "c": the last key not above it is b
+//!                               │        │
+//!                    leaf 7: b c g   leaf 9: k m z
+//! ```
+//!
+//! A bucket in a bucket is no record: reads pass over it.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
+use super::node::{Node, NodeBody};
+use super::page::{BUCKET_HEADER_BYTES, Damage, LeafElement, Page, PageId, is_tree_page, u64_at};
+use super::pager::Pager;
+use super::search::{child_index, search};
+use crate::error::Result;
+use crate::interface::{KeyRange, Visitor};
+
+/// No tree is deeper: with two children per branch it would have more pages than a file can.
+pub(super) const DEPTH_MAX: usize = 64;
+
+/// Where a bucket's tree begins.
+#[derive(Clone, Debug)]
+pub(super) enum BucketRoot {
+    /// There is no such bucket.
+    Absent,
+    /// In the value that the bucket has in the tree above.
+    Inline(Page),
+    Stored(PageId),
+}
+
+/// A bucket as the tree above has it.
+#[derive(Clone, Debug)]
+pub(super) struct BucketHead {
+    pub(super) root: BucketRoot,
+    pub(super) sequence: u64,
+}
+
+impl BucketHead {
+    pub(super) const ABSENT: BucketHead = BucketHead { root: BucketRoot::Absent, sequence: 0 };
+
+    /// `value` is that of a leaf's element which is a bucket.
+    pub(super) fn parse(value: &Bytes) -> std::result::Result<BucketHead, Damage> {
+        let (root, sequence) = (u64_at(value, 0), u64_at(value, 8));
+        let root = match root {
+            0 => BucketRoot::Inline(parse_inline(value.slice(BUCKET_HEADER_BYTES..))?),
+            _ if is_tree_page(root) => BucketRoot::Stored(root),
+            _ => return Err(Damage::new(root, "the root of a bucket lies outside")),
+        };
+        Ok(BucketHead { root, sequence })
+    }
+}
+
+fn parse_inline(bytes: Bytes) -> std::result::Result<Page, Damage> {
+    let page = Page::parse(bytes, 0)?;
+    match page.is_leaf() {
+        true => Ok(page),
+        false => Err(Damage::new(0, "an inline bucket is a branch")),
+    }
+}
+
+/// One page of a tree, as it is read.
+#[derive(Debug)]
+pub(super) enum TreePage<'t> {
+    Changed(&'t Node),
+    Committed(Page),
+}
+
+impl<'t> TreePage<'t> {
+    /// `None` if there is no such bucket.
+    pub(super) fn root(bucket: &BucketRoot, pager: &Pager) -> Result<Option<TreePage<'t>>> {
+        Ok(match bucket {
+            BucketRoot::Absent => None,
+            BucketRoot::Inline(page) => Some(TreePage::Committed(page.clone())),
+            BucketRoot::Stored(id) => Some(TreePage::Committed(pager.page(*id)?)),
+        })
+    }
+
+    fn is_leaf(&self) -> bool {
+        match self {
+            TreePage::Changed(node) => matches!(node.body(), NodeBody::Leaf(_)),
+            TreePage::Committed(page) => page.is_leaf(),
+        }
+    }
+
+    fn count(&self) -> usize {
+        match self {
+            TreePage::Changed(node) => node.len(),
+            TreePage::Committed(page) => page.count(),
+        }
+    }
+
+    fn key(&self, index: usize) -> &[u8] {
+        match self {
+            TreePage::Changed(node) => match node.body() {
+                NodeBody::Leaf(elements) => elements[index].key(),
+                NodeBody::Branch(children) => &children[index].key,
+            },
+            TreePage::Committed(page) => page.key(index),
+        }
+    }
+
+    /// Of a leaf.
+    fn value(&self, index: usize) -> &[u8] {
+        match self {
+            TreePage::Changed(node) => leaf_elements(node)[index].value(),
+            TreePage::Committed(page) => page.value(index),
+        }
+    }
+
+    /// Of a leaf.
+    fn element(&self, index: usize) -> LeafElement {
+        match self {
+            TreePage::Changed(node) => leaf_elements(node)[index].clone(),
+            TreePage::Committed(page) => page.leaf_element(index),
+        }
+    }
+
+    /// Of a leaf.
+    fn is_bucket(&self, index: usize) -> bool {
+        match self {
+            TreePage::Changed(node) => leaf_elements(node)[index].is_bucket,
+            TreePage::Committed(page) => page.is_bucket(index),
+        }
+    }
+
+    /// Of a branch.
+    fn child(&self, index: usize, pager: &Pager) -> Result<TreePage<'t>> {
+        let id = match self {
+            TreePage::Changed(node) => match node.body() {
+                NodeBody::Leaf(_) => unreachable!("a leaf has no children"),
+                NodeBody::Branch(children) => match &children[index].node {
+                    Some(node) => return Ok(TreePage::Changed(node)),
+                    None => children[index].page,
+                },
+            },
+            TreePage::Committed(page) => page.child(index),
+        };
+        Ok(TreePage::Committed(pager.page(id)?))
+    }
+}
+
+fn leaf_elements(node: &Node) -> &[LeafElement] {
+    match node.body() {
+        NodeBody::Leaf(elements) => elements,
+        NodeBody::Branch(_) => unreachable!("asked of leaves only"),
+    }
+}
+
+/// The element of a key: a record, or a bucket.
+pub(super) fn find(root: TreePage<'_>, key: &[u8], pager: &Pager) -> Result<Option<LeafElement>> {
+    let mut page = root;
+    for _ in 0..DEPTH_MAX {
+        if page.is_leaf() {
+            let found = search(page.count(), key, |index| page.key(index));
+            return Ok(found.ok().map(|index| page.element(index)));
+        }
+        let index = child_index(page.count(), key, |index| page.key(index));
+        page = page.child(index, pager)?;
+    }
+    Err(too_deep(pager))
+}
+
+pub(super) fn get(root: TreePage<'_>, key: &[u8], pager: &Pager) -> Result<Option<Bytes>> {
+    let found = find(root, key, pager)?.filter(|element| !element.is_bucket);
+    Ok(found.map(|element| element.shared_value()))
+}
+
+pub(super) fn scan(
+    root: TreePage<'_>,
+    range: KeyRange<'_>,
+    pager: &Pager,
+    visit: &mut Visitor<'_>,
+) -> Result<()> {
+    let mut cursor = Cursor::seek(root, range.from, pager)?;
+    loop {
+        let (leaf, from) = cursor.leaf();
+        for index in from..leaf.count() {
+            let key = leaf.key(index);
+            if range.to.is_some_and(|to| key >= to) {
+                return Ok(());
+            }
+            if !leaf.is_bucket(index) && visit(key, leaf.value(index)) == ControlFlow::Break(()) {
+                return Ok(());
+            }
+        }
+        if !cursor.go_to_next_leaf()? {
+            return Ok(());
+        }
+    }
+}
+
+pub(super) fn last_key(root: &TreePage<'_>, pager: &Pager) -> Result<Option<Bytes>> {
+    last_key_below(root, pager, 0)
+}
+
+/// Goes back over leaves that have no record: a tree may have some in an open transaction.
+fn last_key_below(page: &TreePage<'_>, pager: &Pager, depth: usize) -> Result<Option<Bytes>> {
+    if depth == DEPTH_MAX {
+        return Err(too_deep(pager));
+    }
+    for index in (0..page.count()).rev() {
+        if !page.is_leaf() {
+            if let Some(key) = last_key_below(&page.child(index, pager)?, pager, depth + 1)? {
+                return Ok(Some(key));
+            }
+        } else if !page.is_bucket(index) {
+            return Ok(Some(page.element(index).shared_key()));
+        }
+    }
+    Ok(None)
+}
+
+fn too_deep(pager: &Pager) -> crate::error::Error {
+    pager.damaged(0, format!("a tree is deeper than {DEPTH_MAX} pages"))
+}
+
+/// A place in a leaf, and the branches above it.
+#[derive(Debug)]
+struct Cursor<'t> {
+    pager: &'t Pager,
+    /// From the root to a leaf; with each the index that was taken.
+    path: Vec<(TreePage<'t>, usize)>,
+}
+
+impl<'t> Cursor<'t> {
+    /// The first place that is not below `key`, perhaps behind the last element of its leaf.
+    fn seek(root: TreePage<'t>, key: &[u8], pager: &'t Pager) -> Result<Cursor<'t>> {
+        let mut cursor = Cursor { pager, path: Vec::with_capacity(4) };
+        cursor.descend(root, |page| match page.is_leaf() {
+            true => search(page.count(), key, |index| page.key(index)).unwrap_or_else(|at| at),
+            false => child_index(page.count(), key, |index| page.key(index)),
+        })?;
+        Ok(cursor)
+    }
+
+    fn leaf(&self) -> (&TreePage<'t>, usize) {
+        let (leaf, index) = self.path.last().expect("the cursor is not at its end");
+        (leaf, *index)
+    }
+
+    /// Returns whether there is one. If not, the cursor is at its end.
+    fn go_to_next_leaf(&mut self) -> Result<bool> {
+        self.path.pop();
+        while let Some((branch, index)) = self.path.last_mut() {
+            *index += 1;
+            if *index < branch.count() {
+                let child = branch.child(*index, self.pager)?;
+                self.descend(child, |_| 0)?;
+                return Ok(true);
+            }
+            self.path.pop();
+        }
+        Ok(false)
+    }
+
+    fn descend(
+        &mut self,
+        from: TreePage<'t>,
+        choose: impl Fn(&TreePage<'t>) -> usize,
+    ) -> Result<()> {
+        let mut page = from;
+        while self.path.len() < DEPTH_MAX {
+            let index = choose(&page);
+            if page.is_leaf() {
+                self.path.push((page, index));
+                return Ok(());
+            }
+            let child = page.child(index, self.pager)?;
+            self.path.push((page, index));
+            page = child;
+        }
+        Err(too_deep(self.pager))
+    }
+}

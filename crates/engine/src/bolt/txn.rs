@@ -1,0 +1,174 @@
+//! The write transaction: changes are kept as [nodes](super::node) until the commit.
+//!
+//! Pages that it changes are read when a change comes to them, and nothing is written before the
+//! commit: dropping the transaction needs no undoing.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::commit::{ChangedTrees, commit};
+use super::node::Node;
+use super::page::{KEY_BYTES_MAX, LeafElement, VALUE_BYTES_MAX};
+use super::store::{BoltStore, Committed};
+use super::tree::{self, BucketRoot, TreePage};
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::interface::{KeyRange, Read, Visitor, WriteTxn};
+use crate::writer_lock::WriterGuard;
+
+/// Small records share allocations of this size.
+const RECORDS_BYTES: usize = 64 << 10;
+
+pub(super) struct BoltWriteTxn {
+    base: Arc<Committed>,
+    changed: ChangedTrees,
+    size_in_use: u64,
+    /// Where the next small records go.
+    records: BytesMut,
+    /// Set by a change that came to an end half way: then the rest must not be committed.
+    has_failed: bool,
+    store: Arc<BoltStore>,
+    guard: WriterGuard,
+}
+
+impl BoltWriteTxn {
+    pub(super) fn new(store: &Arc<BoltStore>, guard: WriterGuard) -> BoltWriteTxn {
+        let base = store.newest();
+        BoltWriteTxn {
+            changed: Default::default(),
+            size_in_use: base.size_in_use,
+            base,
+            records: BytesMut::new(),
+            has_failed: false,
+            store: Arc::clone(store),
+            guard,
+        }
+    }
+
+    fn root(&self, bucket: Bucket) -> Result<Option<TreePage<'_>>> {
+        match &self.changed[bucket.index()] {
+            Some(node) => Ok(Some(TreePage::Changed(node))),
+            None => TreePage::root(&self.base.buckets[bucket.index()].root, &self.store.pager),
+        }
+    }
+
+    /// The tree of a bucket, to be changed.
+    fn tree(&mut self, bucket: Bucket) -> Result<&mut Node> {
+        let changed = &mut self.changed[bucket.index()];
+        if changed.is_none() {
+            let node = match &self.base.buckets[bucket.index()].root {
+                BucketRoot::Absent => Node::empty(),
+                BucketRoot::Inline(page) => Node::from_page(page),
+                BucketRoot::Stored(id) => Node::from_page(&self.store.pager.page(*id)?),
+            };
+            *changed = Some(Box::new(node));
+        }
+        Ok(changed.as_mut().expect("it was put there"))
+    }
+
+    fn new_element(&mut self, key: &[u8], value: &[u8]) -> LeafElement {
+        let bytes = key.len() + value.len();
+        let mut record = match bytes * 4 > RECORDS_BYTES {
+            true => BytesMut::with_capacity(bytes),
+            false => {
+                if self.records.capacity() < bytes {
+                    self.records = BytesMut::with_capacity(RECORDS_BYTES);
+                }
+                std::mem::take(&mut self.records)
+            }
+        };
+        record.put_slice(key);
+        record.put_slice(value);
+        let element = LeafElement::new(record.split().freeze(), key.len(), false);
+        self.records = record;
+        element
+    }
+
+    fn try_put(&mut self, bucket: Bucket, key: &[u8], value: &[u8]) -> Result<()> {
+        let element = self.new_element(key, value);
+        let store = Arc::clone(&self.store);
+        let replaced = self.tree(bucket)?.put(element, &store.pager)?;
+        self.size_in_use += (key.len() + value.len()) as u64;
+        self.size_in_use -= replaced.map_or(0, |old| old.record_bytes() as u64);
+        self.guard.record_change(bucket, key);
+        Ok(())
+    }
+
+    fn try_delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
+        // A key that is not there changes no page.
+        let found = match self.root(bucket)? {
+            Some(root) => tree::find(root, key, &self.store.pager)?,
+            None => None,
+        };
+        if found.is_some() {
+            let store = Arc::clone(&self.store);
+            let removed = self.tree(bucket)?.remove(key, &store.pager)?;
+            self.size_in_use -= removed.map_or(0, |old| old.record_bytes() as u64);
+        }
+        self.guard.record_change(bucket, key);
+        Ok(())
+    }
+}
+
+impl Read for BoltWriteTxn {
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        let Some(root) = self.root(bucket)? else { return Ok(None) };
+        tree::get(root, key, &self.store.pager)
+    }
+
+    fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {
+        match self.root(bucket)? {
+            Some(root) if !range.is_empty() => tree::scan(root, range, &self.store.pager, visit),
+            _ => Ok(()),
+        }
+    }
+
+    fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
+        let Some(root) = self.root(bucket)? else { return Ok(None) };
+        tree::last_key(&root, &self.store.pager)
+    }
+}
+
+impl WriteTxn for BoltWriteTxn {
+    fn put(&mut self, bucket: Bucket, key: &[u8], value: &[u8]) -> Result<()> {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return Err(Error::KeySize { bytes: key.len() });
+        }
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Error::ValueSize { bytes: value.len() });
+        }
+        let outcome = self.try_put(bucket, key, value);
+        self.has_failed |= outcome.is_err();
+        outcome
+    }
+
+    fn delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
+        let outcome = self.try_delete(bucket, key);
+        self.has_failed |= outcome.is_err();
+        outcome
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        let BoltWriteTxn { changed, size_in_use, has_failed, store, guard, .. } = *self;
+        let outcome = if has_failed {
+            Err(Error::Storage("a change of this transaction failed".to_owned()))
+        } else if changed.iter().all(Option::is_none) {
+            // Nothing to be made durable.
+            Ok(())
+        } else {
+            commit(&store, changed, size_in_use)
+        };
+        guard.release(outcome)
+    }
+}
+
+impl fmt::Debug for BoltWriteTxn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BoltWriteTxn")
+            .field("base", &self.base.meta)
+            .field("size_in_use", &self.size_in_use)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,203 @@
+//! The walk over all trees at opening: which pages are in use, and is the file whole?
+//!
+//! etcd writes no list of free pages, so whoever opens its file walks the trees. What the walk
+//! reads anyway is checked: sums, layouts, the order of keys across pages, and that no page is
+//! reached twice.
+
+use bytes::Bytes;
+
+use super::page::{FREELIST_FLAG, PAGE_HEADER_BYTES, Page, PageHeader, PageId, PageRun, u64_at};
+use super::pager::Pager;
+use super::tree::{BucketHead, BucketRoot, DEPTH_MAX};
+use crate::bucket::Bucket;
+use crate::error::Result;
+use crate::interface::KeyRange;
+
+#[derive(Debug)]
+pub(super) struct Walk<'w> {
+    pager: &'w Pager,
+    high_water: PageId,
+    /// Whether the pager has the sums, or they are made here.
+    has_sums: bool,
+    used: PageSet,
+    /// Bytes of the records in etcd's buckets.
+    pub(super) size_in_use: u64,
+    /// Buckets that are not etcd's.
+    pub(super) foreign_buckets: Vec<String>,
+}
+
+/// In which tree a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    /// That of the buckets.
+    Root,
+    /// That of one of the ten.
+    Bucket,
+    Foreign,
+}
+
+impl Walk<'_> {
+    pub(super) fn new(pager: &Pager, high_water: PageId, has_sums: bool) -> Walk<'_> {
+        let used = PageSet::new(high_water);
+        Walk { pager, high_water, has_sums, used, size_in_use: 0, foreign_buckets: Vec::new() }
+    }
+
+    /// Walks everything below the root of the buckets.
+    pub(super) fn walk(&mut self, root: PageId) -> Result<()> {
+        self.walk_page(root, KeyRange::ALL, Level::Root, 0)
+    }
+
+    /// Notes pages as used that no tree reaches.
+    pub(super) fn claim(&mut self, run: PageRun) -> Result<()> {
+        if run.ids().end > self.high_water {
+            return Err(self.pager.damaged(run.first, "lies behind the last page"));
+        }
+        match run.ids().find(|id| !self.used.insert(*id)) {
+            Some(id) => Err(self.pager.damaged(id, "is used twice")),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads a freelist, and checks that no page in use is on it. Called after the walk. Returns
+    /// where it lies.
+    pub(super) fn check_freelist(&mut self, id: PageId) -> Result<PageRun> {
+        let bytes = self.pager.read(id)?;
+        let header = PageHeader::parse(&bytes);
+        if header.id != id || header.flags != FREELIST_FLAG {
+            return Err(self.pager.damaged(id, "is not a freelist"));
+        }
+        // A count that does not fit stands in front of the ids.
+        let (first, count) = match header.count {
+            0xFFFF => (PAGE_HEADER_BYTES + 8, u64_at(&bytes, PAGE_HEADER_BYTES)),
+            count => (PAGE_HEADER_BYTES, u64::from(count)),
+        };
+        let ids = bytes[first..].chunks_exact(8).map(|id| u64_at(id, 0));
+        if count > ids.len() as u64 {
+            return Err(self.pager.damaged(id, format!("a freelist of {count} pages")));
+        }
+        let mut ids = ids.take(count as usize);
+        if let Some(free) = ids.find(|free| *free >= self.high_water || self.used.contains(*free)) {
+            return Err(self.pager.damaged(id, format!("page {free} is in use or lies outside")));
+        }
+        let run = PageRun { first: id, count: 1 + u64::from(header.overflow) };
+        self.claim(run)?;
+        Ok(run)
+    }
+
+    /// The runs of pages that are not in use.
+    pub(super) fn unused(&self) -> Vec<PageRun> {
+        let mut runs: Vec<PageRun> = Vec::new();
+        for id in (2..self.high_water).filter(|id| !self.used.contains(*id)) {
+            match runs.last_mut() {
+                Some(run) if run.ids().end == id => run.count += 1,
+                _ => runs.push(PageRun { first: id, count: 1 }),
+            }
+        }
+        runs
+    }
+
+    fn walk_page(
+        &mut self,
+        id: PageId,
+        range: KeyRange<'_>,
+        level: Level,
+        depth: usize,
+    ) -> Result<()> {
+        if depth == DEPTH_MAX {
+            return Err(self.pager.damaged(id, format!("lies below {DEPTH_MAX} others")));
+        }
+        let page = self.read(id)?;
+        let ends = [0, page.count().saturating_sub(1)];
+        if page.count() > 0 && ends.into_iter().any(|index| !range.contains(page.key(index))) {
+            return Err(self.pager.damaged(id, "has a key that belongs on another page"));
+        }
+        if page.is_leaf() {
+            return self.walk_leaf(&page, level, depth);
+        }
+        for index in 0..page.count() {
+            let is_last = index + 1 == page.count();
+            let to = if is_last { range.to } else { Some(page.key(index + 1)) };
+            let range = KeyRange { from: page.key(index), to };
+            self.walk_page(page.child(index), range, level, depth + 1)?;
+        }
+        self.pager.keep(page);
+        Ok(())
+    }
+
+    fn walk_leaf(&mut self, page: &Page, level: Level, depth: usize) -> Result<()> {
+        for index in 0..page.count() {
+            if page.is_bucket(index) {
+                self.walk_bucket(page.key(index), &page.shared_value(index), level, depth)?;
+            } else {
+                match level {
+                    Level::Root => {
+                        return Err(self.pager.damaged(page.id(), "a record among the buckets"));
+                    }
+                    Level::Bucket => {
+                        self.size_in_use += page.leaf_element(index).record_bytes() as u64
+                    }
+                    Level::Foreign => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn walk_bucket(
+        &mut self,
+        name: &[u8],
+        value: &Bytes,
+        level: Level,
+        depth: usize,
+    ) -> Result<()> {
+        let is_ours = Bucket::ALL.into_iter().any(|bucket| bucket.name().as_bytes() == name);
+        let below = if level == Level::Root && is_ours { Level::Bucket } else { Level::Foreign };
+        if below == Level::Foreign && level != Level::Foreign {
+            self.foreign_buckets.push(String::from_utf8_lossy(name).into_owned());
+        }
+        let head = BucketHead::parse(value);
+        match head.map_err(|damage| damage.in_file(self.pager.path()))?.root {
+            BucketRoot::Stored(root) => self.walk_page(root, KeyRange::ALL, below, depth + 1),
+            BucketRoot::Inline(page) => self.walk_leaf(&page, below, depth + 1),
+            BucketRoot::Absent => Ok(()),
+        }
+    }
+
+    fn read(&mut self, id: PageId) -> Result<Page> {
+        if id >= self.high_water {
+            return Err(self.pager.damaged(id, "lies behind the last page"));
+        }
+        let page = match self.has_sums {
+            true => self.pager.read_checked(id)?,
+            false => self.pager.read_unchecked(id)?,
+        };
+        let overflow = PageHeader::parse(page.bytes()).overflow;
+        self.claim(PageRun { first: id, count: 1 + u64::from(overflow) })?;
+        Ok(page)
+    }
+}
+
+/// One bit per page.
+#[derive(Debug)]
+struct PageSet {
+    words: Vec<u64>,
+}
+
+impl PageSet {
+    fn new(pages: PageId) -> PageSet {
+        PageSet { words: vec![0; pages.div_ceil(64) as usize] }
+    }
+
+    /// Returns whether it is new.
+    fn insert(&mut self, id: PageId) -> bool {
+        let word = &mut self.words[id as usize / 64];
+        let bit = 1 << (id % 64);
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    }
+
+    fn contains(&self, id: PageId) -> bool {
+        self.words[id as usize / 64] & (1 << (id % 64)) != 0
+    }
+}
