@@ -15,6 +15,10 @@
 // The suites' model and workloads are used by unit tests too, under the crate's own name.
 #[cfg(test)]
 extern crate self as clearlane_engine;
+#[cfg(test)]
+#[allow(dead_code, reason = "unit tests use a part of it")]
+#[path = "../tests/suite/support.rs"]
+mod suite_support;
 
 mod interface;
 mod bucket;

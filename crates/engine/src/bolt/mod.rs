@@ -29,6 +29,12 @@ mod snapshot;
 mod commit;
 mod txn;
 mod open;
+#[cfg(test)]
+mod simulated_file;
+#[cfg(test)]
+mod power_cut;
+#[cfg(test)]
+mod damage;
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;

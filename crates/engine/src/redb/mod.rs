@@ -38,7 +38,7 @@ mod nowait_file;
 mod snapshot;
 mod write;
 #[cfg(test)]
-mod simulated_disk;
+pub(crate) mod simulated_disk;
 #[cfg(test)]
 mod power_cut;
 

@@ -20,14 +20,9 @@ use super::RedbStore;
 use super::simulated_disk::SimulatedDisk;
 use crate::durable::DurableStore;
 use crate::options::Options;
+use crate::suite_support::{apply_all, changes_of, commit_number, model_after, seed_or};
 use crate::writer_lock::WriterLock;
 use crate::{Error, Result};
-
-#[allow(dead_code, reason = "this suite uses a part of it")]
-#[path = "../../tests/suite/support.rs"]
-mod support;
-
-use support::{apply_all, changes_of, commit_number, model_after, seed_or};
 
 const SEEDS: u64 = 2_000;
 /// How many seeds a lying disk may take to be caught.

@@ -26,7 +26,7 @@ const SECTOR: usize = 512;
 
 /// Clones are the same disk.
 #[derive(Clone, Debug)]
-pub(super) struct SimulatedDisk {
+pub(crate) struct SimulatedDisk {
     state: Arc<Mutex<DiskState>>,
 }
 
@@ -52,28 +52,28 @@ enum DiskChange {
 
 impl SimulatedDisk {
     /// All synced.
-    pub(super) fn with_contents(bytes: Vec<u8>) -> SimulatedDisk {
+    pub(crate) fn with_contents(bytes: Vec<u8>) -> SimulatedDisk {
         let state = DiskState { written: bytes.clone(), synced: bytes, ..DiskState::default() };
         SimulatedDisk { state: Arc::new(Mutex::new(state)) }
     }
 
     /// Makes one of `every` syncs from now on do nothing and report success.
-    pub(super) fn lying(self, every: u64) -> SimulatedDisk {
+    pub(crate) fn lying(self, every: u64) -> SimulatedDisk {
         self.state.lock().lie_every = Some(every);
         self
     }
 
     /// Lets the power fail at the `count`-th change or sync from now.
-    pub(super) fn fail_after(&self, count: u64) {
+    pub(crate) fn fail_after(&self, count: u64) {
         self.state.lock().operations_left = Some(count);
     }
 
     /// Everything that was written, as after an orderly end.
-    pub(super) fn contents(&self) -> Vec<u8> {
+    pub(crate) fn contents(&self) -> Vec<u8> {
         self.state.lock().written.clone()
     }
 
-    pub(super) fn after_power_cut(&self, rng: &mut StdRng) -> Vec<u8> {
+    pub(crate) fn after_power_cut(&self, rng: &mut StdRng) -> Vec<u8> {
         let state = self.state.lock();
         let mut found = state.synced.clone();
         // One cut loses nearly everything, another nearly nothing.

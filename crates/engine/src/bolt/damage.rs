@@ -1,0 +1,205 @@
+//! Files that were damaged, cut, or written by another program: what opens shows what was
+//! committed, or says what it has mended, or is refused as it was.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::BoltStore;
+use super::meta::{META_PAGE_BYTES, MetaPage, encode_meta_page, parse_meta_page};
+use super::simulated_file::{create, open, open_image, refused};
+use crate::durable::DurableStore;
+use crate::redb::simulated_disk::SimulatedDisk;
+use crate::suite_support::{Model, apply_all, changes_of, model_after};
+use crate::writer_lock::WriterLock;
+use crate::{Bucket, KeyRange, Result};
+
+const SEED: u64 = 3;
+const COMMITS: u64 = 60;
+const PAGE: usize = 4096;
+
+fn commit(store: &Arc<BoltStore>, number: u64) -> Result<()> {
+    let lock = Arc::new(WriterLock::default());
+    let mut txn = store.begin_write(lock.acquire()?)?;
+    apply_all(&changes_of(SEED, number), &mut *txn)?;
+    txn.commit()
+}
+
+/// A file of some commits, without the pages that were never used.
+fn image() -> Vec<u8> {
+    let disk = SimulatedDisk::with_contents(Vec::new());
+    let store = create(&disk).unwrap();
+    (1..=COMMITS).for_each(|number| commit(&store, number).unwrap());
+    let mut image = disk.contents();
+    image.truncate(store.newest().meta.high_water as usize * PAGE);
+    image
+}
+
+/// The meta page that counts, and its number.
+fn newest_meta(image: &[u8]) -> (MetaPage, usize) {
+    let parse = |place: usize| {
+        let page = &image[place * PAGE..place * PAGE + META_PAGE_BYTES];
+        (parse_meta_page(page, place as u64).unwrap(), place)
+    };
+    [parse(0), parse(1)].into_iter().max_by_key(|(page, _)| page.meta.txid).unwrap()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Refused,
+    Mended,
+    Untouched,
+}
+
+/// Opens an image; what is shown must be right.
+fn outcome(image: Vec<u8>, model: &Model, hint: &str) -> Outcome {
+    let disk = SimulatedDisk::with_contents(image.clone());
+    let Ok(store) = open(&disk) else {
+        refused(image);
+        return Outcome::Refused;
+    };
+    model.assert_same(&*store.snapshot().unwrap(), hint);
+    assert_eq!(store.size_in_use(), model.size(), "{hint}");
+    let is_silent = store.opening_notes().is_empty();
+    commit(&store, COMMITS + 1).unwrap();
+    drop(store);
+    let after = open(&disk).unwrap();
+    model_after(SEED, COMMITS + 1).assert_same(&*after.snapshot().unwrap(), hint);
+    if is_silent { Outcome::Untouched } else { Outcome::Mended }
+}
+
+#[test]
+fn of_400_images_with_a_flipped_bit_none_answers_wrongly() {
+    let (image, model) = (image(), model_after(SEED, COMMITS));
+    let mut rng = StdRng::seed_from_u64(1);
+    let outcomes: Vec<Outcome> = (0..400)
+        .map(|number| {
+            let mut damaged = image.clone();
+            let bit = rng.random_range(0..damaged.len() * 8);
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            outcome(damaged, &model, &format!("image {number}: bit {bit}"))
+        })
+        .collect();
+    let count = |wanted| outcomes.iter().filter(|outcome| **outcome == wanted).count();
+    let counts = [Outcome::Refused, Outcome::Mended, Outcome::Untouched].map(count);
+    println!("refused, mended, untouched: {counts:?} with {} pages", image.len() / PAGE);
+    assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+}
+
+#[test]
+fn a_flipped_bit_of_the_newest_meta_page_is_mended() {
+    let (image, model) = (image(), model_after(SEED, COMMITS));
+    let (_, place) = newest_meta(&image);
+    for byte in (0..10).chain(16..80).chain(512..604) {
+        let mut damaged = image.clone();
+        damaged[place * PAGE + byte] ^= 1 << (byte % 8);
+        let hint = format!("byte {byte} of meta page {place}");
+        assert_eq!(outcome(damaged, &model, &hint), Outcome::Mended, "{hint}");
+    }
+}
+
+#[test]
+fn mending_writes_the_meta_page_anew() {
+    let mut image = image();
+    let (_, place) = newest_meta(&image);
+    let whole = image.clone();
+    image[place * PAGE + 20] ^= 1;
+    let disk = SimulatedDisk::with_contents(image);
+    let store = open(&disk).unwrap();
+    assert!(store.opening_notes()[0].ends_with("was damaged and is mended"));
+    assert!(disk.contents() == whole);
+    assert!(open(&disk).unwrap().opening_notes().is_empty());
+}
+
+#[test]
+fn a_state_that_may_be_one_commit_short_says_so() {
+    let mut image = image();
+    let (newest, place) = newest_meta(&image);
+    image[place * PAGE..(place + 1) * PAGE].fill(0);
+    // The pages of the commit before are there for as long as no later one has used them again.
+    let store = open_image(image).unwrap();
+    let notes = store.opening_notes();
+    let txid = newest.meta.txid - 1;
+    let expected = format!("the state is that of transaction {txid}, one may be lost");
+    assert!(notes.len() == 1 && notes[0].ends_with(&expected), "{notes:?}");
+    model_after(SEED, COMMITS - 1).assert_same(&*store.snapshot().unwrap(), "one short");
+}
+
+#[test]
+fn a_file_of_another_program_gets_checksums_with_the_next_commit() {
+    let mut image = image();
+    let (newest, place) = newest_meta(&image);
+    // As bbolt writes the page: zeros behind the meta.
+    let page = encode_meta_page(&newest.meta, None);
+    image[place * PAGE..(place + 1) * PAGE].copy_from_slice(&page);
+    let disk = SimulatedDisk::with_contents(image);
+    for is_first in [true, false] {
+        let store = open(&disk).unwrap();
+        let notes = store.opening_notes();
+        assert_eq!(
+            notes.iter().any(|note| note.contains("another program")),
+            is_first,
+            "{notes:?}"
+        );
+        commit(&store, COMMITS + 1).unwrap();
+    }
+    assert_eq!(outcome_of_each_page(&disk.contents()), [Outcome::Refused, Outcome::Untouched]);
+}
+
+/// Which outcomes there are if a byte of one page after the other is wrong.
+fn outcome_of_each_page(image: &[u8]) -> Vec<Outcome> {
+    let model = model_after(SEED, COMMITS + 1);
+    let high_water = newest_meta(image).0.meta.high_water as usize;
+    let mut outcomes: Vec<Outcome> = (2..high_water)
+        .map(|page| {
+            let mut damaged = image.to_vec();
+            damaged[page * PAGE + 100] ^= 4;
+            match open_image(damaged) {
+                Ok(store) => {
+                    model.assert_same(&*store.snapshot().unwrap(), &format!("page {page}"));
+                    let is_silent = store.opening_notes().is_empty();
+                    if is_silent { Outcome::Untouched } else { Outcome::Mended }
+                }
+                Err(_) => Outcome::Refused,
+            }
+        })
+        .filter(|outcome| *outcome != Outcome::Mended)
+        .collect();
+    outcomes.sort_by_key(|outcome| *outcome as u8);
+    outcomes.dedup();
+    outcomes
+}
+
+#[test]
+fn what_is_no_store_is_refused_in_one_line() {
+    let image = image();
+    assert!(refused(Vec::new()).contains("no meta page is valid: page 0: the file is too short"));
+    assert!(refused(vec![0x5a; 40_000]).contains("page 0: magic 0x5a5a5a5a, not 0xed0cdaed"));
+    assert!(refused(image[..PAGE].to_vec()).contains("cut short"));
+    assert!(refused(image[..image.len() - 1].to_vec()).contains("cut short"));
+    let mut newer = image.clone();
+    for place in 0..2 {
+        newer[place * PAGE..place * PAGE + 1024].fill(0);
+        let head = [0xed, 0xda, 0x0c, 0xed, 3, 0, 0, 0];
+        newer[place * PAGE + 16..place * PAGE + 24].copy_from_slice(&head);
+    }
+    assert!(refused(newer).contains("version 3, not 2"), "an error names the version");
+    let line = refused(image[..image.len() / 2].to_vec());
+    assert!(line.starts_with("disk: damaged: ") && !line.contains('\n'), "{line}");
+}
+
+#[test]
+fn pages_that_are_read_later_are_checked_too() {
+    let disk = SimulatedDisk::with_contents(image());
+    let store = open(&disk).unwrap();
+    let snapshot = store.snapshot().unwrap();
+    // Behind the store's back: the file changes under an open store.
+    let damaged: Vec<u8> = disk.contents().iter().map(|byte| byte ^ 0x10).collect();
+    let file: &dyn super::file::StoreFile = &disk;
+    file.write_at(0, &damaged).unwrap();
+    let error = snapshot.scan(Bucket::Key, KeyRange::ALL, &mut |_, _| ControlFlow::Continue(()));
+    let line = error.unwrap_err().to_string();
+    assert!(line.starts_with("disk: damaged: page "), "{line}");
+}
