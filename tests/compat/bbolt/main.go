@@ -1,0 +1,178 @@
+// Program bbolt opens a file with go.etcd.io/bbolt and does what the lines of its input say. The
+// tests of the bolt engine let it judge, and write on, what they have written.
+//
+//	check                  bbolt's own check of the whole file
+//	sum BUCKET             prints the number of records, and a crc32c of all keys and values
+//	buckets                prints the names of the buckets
+//	put BUCKET KEY VALUE   in hex; the bucket is made if it is not there. VALUE "-" is empty, and
+//	                       "*N:BYTE" is the byte N times
+//	delete BUCKET KEY
+//	drop BUCKET            removes a bucket with all that is in it
+//	commit                 ends a write transaction; the next change begins another
+//
+// usage: bbolt FILE [freelist]: with freelist, commits write a list of free pages, as bbolt's own
+// tools do and etcd does not.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"hash/crc32"
+	"log"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// session is an open file and its open write transaction, if there is one.
+type session struct {
+	db  *bbolt.DB
+	txn *bbolt.Tx
+}
+
+func main() {
+	log.SetFlags(0)
+	options := *bbolt.DefaultOptions
+	options.Timeout = 10 * time.Second
+	options.NoFreelistSync = len(os.Args) < 3 || os.Args[2] != "freelist"
+	options.FreelistType = bbolt.FreelistMapType
+	db, err := bbolt.Open(os.Args[1], 0o600, &options)
+	if err != nil {
+		log.Fatal(err)
+	}
+	current := session{db: db}
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		if err := current.run(strings.Fields(lines.Text())); err != nil {
+			log.Fatalf("%.200s: %v", lines.Text(), err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		log.Fatal(err)
+	}
+	if current.txn != nil {
+		log.Fatal("the last transaction was not committed")
+	}
+	if err := db.Close(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func (s *session) run(words []string) error {
+	switch words[0] {
+	case "check":
+		return s.db.View(check)
+	case "sum":
+		return s.db.View(func(tx *bbolt.Tx) error { return sum(tx, words[1]) })
+	case "buckets":
+		return s.db.View(buckets)
+	case "commit":
+		if s.txn == nil {
+			return nil
+		}
+		txn := s.txn
+		s.txn = nil
+		return txn.Commit()
+	}
+	if s.txn == nil {
+		txn, err := s.db.Begin(true)
+		if err != nil {
+			return err
+		}
+		s.txn = txn
+	}
+	return change(s.txn, words)
+}
+
+func check(tx *bbolt.Tx) error {
+	var found []string
+	for err := range tx.Check() {
+		found = append(found, err.Error())
+	}
+	if len(found) > 0 {
+		return fmt.Errorf("check: %s", strings.Join(found, "; "))
+	}
+	fmt.Println("ok")
+	return nil
+}
+
+func sum(tx *bbolt.Tx, name string) error {
+	table := crc32.MakeTable(crc32.Castagnoli)
+	var sum uint32
+	count := 0
+	if bucket := tx.Bucket([]byte(name)); bucket != nil {
+		err := bucket.ForEach(func(key, value []byte) error {
+			for _, part := range [][]byte{key, value} {
+				length := binary.LittleEndian.AppendUint32(nil, uint32(len(part)))
+				sum = crc32.Update(crc32.Update(sum, table, length), table, part)
+			}
+			count++
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	fmt.Printf("%s %d %08x\n", name, count, sum)
+	return nil
+}
+
+func buckets(tx *bbolt.Tx) error {
+	var names []string
+	err := tx.ForEach(func(name []byte, _ *bbolt.Bucket) error {
+		names = append(names, string(name))
+		return nil
+	})
+	fmt.Println(strings.Join(names, " "))
+	return err
+}
+
+func change(tx *bbolt.Tx, words []string) error {
+	name := []byte(words[1])
+	if words[0] == "drop" {
+		return tx.DeleteBucket(name)
+	}
+	bucket, err := tx.CreateBucketIfNotExists(name)
+	if err != nil {
+		return err
+	}
+	if words[1] == "key" {
+		// As etcd does.
+		bucket.FillPercent = 0.9
+	}
+	key, err := hex.DecodeString(words[2])
+	if err != nil {
+		return err
+	}
+	if words[0] == "delete" {
+		return bucket.Delete(key)
+	}
+	value, err := parseValue(words[3])
+	if err != nil {
+		return err
+	}
+	return bucket.Put(key, value)
+}
+
+func parseValue(text string) ([]byte, error) {
+	if text == "-" {
+		return nil, nil
+	}
+	count, fill, isRepeated := strings.Cut(text, ":")
+	if !isRepeated {
+		return hex.DecodeString(text)
+	}
+	length, err := strconv.Atoi(strings.TrimPrefix(count, "*"))
+	if err != nil {
+		return nil, err
+	}
+	number, err := strconv.Atoi(fill)
+	return bytes.Repeat([]byte{byte(number)}, length), err
+}
