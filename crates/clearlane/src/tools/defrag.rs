@@ -20,7 +20,8 @@ pub(super) const TOOL: Tool = Tool {
     positional: &[],
     flags: &[
         flag("data-dir", Text, "").help("Data directory of the member."),
-        flag("engine", OneOf(&["redb", "sled"]), "redb").help("Storage engine of the store."),
+        flag("engine", OneOf(&["redb", "bolt", "sled"]), "redb")
+            .help("Storage engine of the store."),
     ],
     action: defrag,
 };

@@ -23,7 +23,7 @@ fn receive_at(vault: &Arc<dyn StoreDir>, index: u64) {
 }
 
 /// Engines whose stores are there again when they are opened again.
-const DURABLE: [EngineKind; 2] = [EngineKind::Redb, EngineKind::Sled];
+const DURABLE: [EngineKind; 3] = [EngineKind::Redb, EngineKind::Bolt, EngineKind::Sled];
 
 fn with_each_store_dir(run: impl Fn(Arc<dyn StoreDir>)) {
     run(Arc::new(MemoryStoreDir::default()));
