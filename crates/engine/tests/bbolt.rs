@@ -214,7 +214,7 @@ fn foreign_changes(foreign: &mut BTreeMap<Vec<u8>, Vec<u8>>, rng: &mut StdRng) -
     }
     let mut lines = String::new();
     for _ in 0..rng.random_range(0..40) {
-        let key = vec![rng.random_range(b'a'..b'z'); rng.random_range(1..20)];
+        let key = vec![rng.random_range(b'a'..=b'z'); rng.random_range(1..20)];
         let value = vec![1; rng.random_range(1..500)];
         writeln!(lines, "put {FOREIGN_BUCKET} {} {}", hex(&key), hex(&value)).unwrap();
         foreign.insert(key, value);

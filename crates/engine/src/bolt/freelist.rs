@@ -48,6 +48,13 @@ impl Freelist {
         first
     }
 
+    /// Free pages, and those that will be.
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> (u64, u64) {
+        let pending = self.pending.values().flatten().map(|run| run.count).sum();
+        (self.runs.values().sum(), pending)
+    }
+
     /// Makes pages free at once.
     pub(super) fn free(&mut self, run: PageRun) {
         let PageRun { first, count } = run;

@@ -35,6 +35,8 @@ mod simulated_file;
 mod power_cut;
 #[cfg(test)]
 mod damage;
+#[cfg(test)]
+mod trees;
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -55,7 +57,7 @@ impl DurableStore for BoltStore {
 
     fn create(data_path: DataPath, options: &Options) -> Result<BoltStore> {
         let file = Box::new(DiskFile::open(&data_path.path, true)?);
-        let store = BoltStore::create_on(file, &data_path.path, options)?;
+        let store = BoltStore::create_on(file, open::PAGE_SIZE, &data_path.path, options)?;
         Ok(store.in_directory(data_path))
     }
 

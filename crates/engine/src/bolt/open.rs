@@ -31,26 +31,27 @@ use crate::error::{Error, Result};
 use crate::options::Options;
 
 /// Of a new file.
-const PAGE_SIZE: usize = 4096;
+pub(super) const PAGE_SIZE: usize = 4096;
 
 impl BoltStore {
     /// Makes a store with the ten buckets in an empty file. It is on disk when this returns.
     pub(super) fn create_on(
         file: Box<dyn StoreFile>,
+        page_size: usize,
         path: &Path,
         options: &Options,
     ) -> Result<BoltStore> {
         let (root, high_water) = (2, 3);
         let meta = |txid| Meta {
-            page_size: PAGE_SIZE as u32,
+            page_size: page_size as u32,
             root,
             sequence: 0,
             freelist: NO_FREELIST,
             high_water,
             txid,
         };
-        let pager = Pager::new(file, PAGE_SIZE, path, options);
-        let empty = encode_leaf(root, PAGE_SIZE, PAGE_SIZE, &[]);
+        let pager = Pager::new(file, page_size, path, options);
+        let empty = encode_leaf(root, page_size, page_size, &[]);
         pager.set_sums([(root, crc32c::crc32c(&empty))]);
         let meta_page = |txid| Bytes::from(encode_meta_page(&meta(txid), None));
         pager.grow(high_water)?;

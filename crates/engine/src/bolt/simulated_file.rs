@@ -8,6 +8,7 @@ use redb::StorageBackend;
 
 use super::BoltStore;
 use super::file::StoreFile;
+use super::open::PAGE_SIZE;
 use crate::options::Options;
 use crate::redb::simulated_disk::SimulatedDisk;
 use crate::{Error, Result};
@@ -40,7 +41,12 @@ fn options() -> Options {
 }
 
 pub(super) fn create(disk: &SimulatedDisk) -> Result<Arc<BoltStore>> {
-    BoltStore::create_on(Box::new(disk.clone()), Path::new("disk"), &options()).map(Arc::new)
+    create_with(disk, PAGE_SIZE)
+}
+
+pub(super) fn create_with(disk: &SimulatedDisk, page_size: usize) -> Result<Arc<BoltStore>> {
+    let file = Box::new(disk.clone());
+    BoltStore::create_on(file, page_size, Path::new("disk"), &options()).map(Arc::new)
 }
 
 pub(super) fn open(disk: &SimulatedDisk) -> Result<Arc<BoltStore>> {

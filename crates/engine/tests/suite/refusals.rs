@@ -247,6 +247,69 @@ fn a_redb_file_of_another_program() {
     assert!(matches!(refused(EngineKind::Redb, dir.path()), Error::Corrupt { .. }));
 }
 
+/// Damages the file of a bolt store and expects `path: damaged: …`, with these words in it.
+fn damaged_bolt(words: &str, damage: impl FnOnce(&mut Vec<u8>)) {
+    let dir = store_with_a_record(EngineKind::Bolt);
+    let file = dir.path().join("data.0");
+    let mut bytes = fs::read(&file).unwrap();
+    damage(&mut bytes);
+    fs::write(&file, bytes).unwrap();
+    let error = refused(EngineKind::Bolt, dir.path());
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    let line = error.to_string();
+    assert!(line.starts_with(&format!("{}: damaged: ", file.display())), "{line}");
+    assert!(line.contains(words), "{line}");
+}
+
+#[test]
+fn a_truncated_bolt_file() {
+    for length in [0, 7, 4096, 4097, 8192] {
+        damaged_bolt("", |bytes| bytes.truncate(length));
+    }
+    damaged_bolt("no meta page is valid: page 0: the file is too short", Vec::clear);
+    damaged_bolt("cut short: 8192 bytes, and its pages take", |bytes| bytes.truncate(8192));
+}
+
+#[test]
+fn a_bolt_file_of_garbage() {
+    damaged_bolt("no meta page is valid", |bytes| bytes.fill(0x5a));
+    damaged_bolt("no meta page is valid", |bytes| *bytes = b"hello".to_vec());
+    damaged_bolt("says that it is page 0", |bytes| bytes[8192..].fill(0));
+}
+
+#[test]
+fn a_bolt_file_that_is_missing() {
+    let dir = store_with_a_record(EngineKind::Bolt);
+    fs::remove_file(dir.path().join("data.0")).unwrap();
+    let error = refused(EngineKind::Bolt, dir.path());
+    assert!(error.to_string().ends_with("data.0: damaged: the file is missing"), "{error}");
+}
+
+#[test]
+fn a_bolt_file_that_another_program_has_locked() {
+    let dir = store_with_a_record(EngineKind::Bolt);
+    let file = File::open(dir.path().join("data.0")).unwrap();
+    file.lock().unwrap();
+    assert!(matches!(refused(EngineKind::Bolt, dir.path()), Error::Locked { .. }));
+    drop(file);
+    open_small(EngineKind::Bolt, dir.path());
+}
+
+#[test]
+fn keys_and_values_that_bolt_has_no_place_for() {
+    let store = Store::new(EngineKind::Bolt);
+    store.commit(|txn| {
+        txn.put(Bucket::Key, &[1; 32_768], b"1").unwrap();
+        for key in [&[][..], &[1; 32_769]] {
+            let error = txn.put(Bucket::Key, key, b"2").unwrap_err();
+            assert!(matches!(error, Error::KeySize { bytes } if bytes == key.len()), "{error}");
+        }
+        // The transaction goes on.
+        txn.put(Bucket::Key, b"a", b"3").unwrap();
+    });
+    assert_eq!(store.engine.size_in_use(), 32_769 + 2);
+}
+
 #[test]
 fn sled_files_that_are_missing_or_empty_or_garbage() {
     for name in ["db", "conf", "witness"] {
