@@ -9,8 +9,9 @@
 //! writes does, and redb tidies up when it closes: so a read that may be the last to let go of an
 //! old store must do that outside.
 //!
-//! Only [`redb`](mod@crate::redb) on Linux asks whether a page is in memory; elsewhere all reads
-//! wait. Linux may read ahead or note the time of access before it answers.
+//! Only [`redb`](mod@crate::redb) and [`mod@crate::bolt`] ask whether a page is in memory, and only
+//! on Linux; elsewhere all reads wait. Linux may read ahead, or note the time of access, before it
+//! answers.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
@@ -59,6 +60,9 @@ impl Drop for CachedOnlyScope {
         IS_CACHED_ONLY.set(self.previous);
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) mod cold_files;
 
 #[cfg(test)]
 mod tests {
