@@ -8,8 +8,8 @@ pub struct Options {
     /// crash need not walk the whole file. The price and the choice are in
     /// `docs/decisions/engine-redb-quick-repair.md`.
     pub quick_repair: bool,
-    /// `redb` and `bolt`: after so many bytes that a commit has written it syncs them, and not all at its
-    /// end. `docs/decisions/server-large-values.md`
+    /// `redb` and `bolt`: after so many bytes that a commit has written it syncs them, and not all
+    /// at its end. `docs/decisions/server-large-values.md`
     pub sync_bytes: Option<usize>,
 }
 

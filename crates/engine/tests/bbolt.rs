@@ -1,4 +1,4 @@
-//! bbolt itself, from Go, judges the files of the `bolt` engine, and writes on where it has stopped.
+//! bbolt itself, from Go, judges the files of the `bolt` engine, and writes on in them.
 //!
 //! The program is `tests/compat/bbolt`; `.ci/bbolt` builds it and runs these tests. More of them:
 //! `CLEARLANE_TXNS=10000 CLEARLANE_ROUNDS=1000 .ci/bbolt`. Other runs: `CLEARLANE_SEED=7`.

@@ -1,8 +1,8 @@
 //! Opening a file, and making a new one.
 //!
 //! 1. The valid meta page with the larger txid is the state. One of the two may be damaged.
-//! 2. Its checksum table is read, if we wrote that meta page. Otherwise, or if the table is damaged,
-//!    the sums are made from what is read, and written by the next commit.
+//! 2. Its checksum table is read, if we wrote that meta page. Otherwise, or if the table is
+//!    damaged, the sums are made from what is read, and written by the next commit.
 //! 3. The [walk](super::walk) checks all pages in use; the others are free.
 //!
 //! A file that cannot be opened is left as it was. What was found and mended is told in
