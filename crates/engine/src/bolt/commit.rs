@@ -40,7 +40,8 @@ pub(super) fn commit(store: &BoltStore, changed: ChangedTrees, size_in_use: u64)
     let pager = &store.pager;
     let mut writer = store.writer();
     let WriterState { freelist, table } = &mut *writer;
-    freelist.release(store.oldest_visible());
+    let txid = base.meta.txid + 1;
+    freelist.begin(txid, &store.visible());
 
     let mut spill = Spill { pager, freelist, written: Vec::new(), freed: Vec::new() };
     let root = write_trees(&base, changed, &mut spill)?;
@@ -56,7 +57,7 @@ pub(super) fn commit(store: &BoltStore, changed: ChangedTrees, size_in_use: u64)
     pager.grow(freelist.high_water())?;
     pager.write(&written)?;
 
-    let (txid, high_water) = (base.meta.txid + 1, freelist.high_water());
+    let high_water = freelist.high_water();
     let meta = Meta { root, freelist: NO_FREELIST, high_water, txid, ..base.meta };
     let buckets = load_buckets(pager, root)?;
     pager.write_meta(meta.place(), &encode_meta_page(&meta, Some(update.root)))?;

@@ -2,16 +2,21 @@
 //! above it.
 //!
 //! ```text
-//!   in use ──a commit replaces it──▶ pending, under the commit's txid
-//!     ▲                                 │ no snapshot older than that txid is left
+//!   in use ──a commit replaces it──▶ pending: allocated by commit A, freed by commit F
+//!     ▲                                 │ no snapshot shows a state from A up to F - 1
 //!     └────────── allocated ◀── free ◀──┘
 //! ```
 //!
-//! None of this is on disk: opening finds the free pages by walking the trees, as etcd does.
+//! So a snapshot that is held for long holds the pages of its own state, and not those that later
+//! commits write and replace. None of this is on disk: opening finds the free pages by walking the
+//! trees, as etcd does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::page::{PageId, PageRun};
+
+/// How many notes of [`Freelist::allocated_by`] are kept without looking for old ones.
+const NOTES_MIN: usize = 1_000;
 
 #[derive(Debug)]
 pub(super) struct Freelist {
@@ -19,32 +24,68 @@ pub(super) struct Freelist {
     runs: BTreeMap<PageId, u64>,
     /// The same as (length, first page).
     by_length: BTreeSet<(u64, PageId)>,
-    /// By the txid of the commit that freed them.
-    pending: BTreeMap<u64, Vec<PageRun>>,
+    /// By the commits (F, A).
+    pending: BTreeMap<(u64, u64), Vec<PageRun>>,
+    /// Of pages in use, the commit A. An absent one is older than all snapshots.
+    allocated_by: BTreeMap<PageId, u64>,
+    /// At how many of these the old ones are removed.
+    notes_max: usize,
+    /// The commit under way.
+    txid: u64,
     high_water: PageId,
 }
 
 impl Freelist {
     pub(super) fn new(high_water: PageId) -> Freelist {
-        let (runs, by_length, pending) = Default::default();
-        Freelist { runs, by_length, pending, high_water }
+        Freelist {
+            runs: BTreeMap::new(),
+            by_length: BTreeSet::new(),
+            pending: BTreeMap::new(),
+            allocated_by: BTreeMap::new(),
+            notes_max: NOTES_MIN,
+            txid: 0,
+            high_water,
+        }
     }
 
     pub(super) fn high_water(&self) -> PageId {
         self.high_water
     }
 
+    /// Begins a commit: frees what no reader can reach. `visible` are the states that snapshots
+    /// show, or may come to show.
+    pub(super) fn begin(&mut self, txid: u64, visible: &BTreeSet<u64>) {
+        self.txid = txid;
+        let is_free = |freed: u64, allocated: u64| visible.range(allocated..freed).next().is_none();
+        let keys: Vec<(u64, u64)> = self.pending.keys().copied().collect();
+        for key in keys.into_iter().filter(|(freed, allocated)| is_free(*freed, *allocated)) {
+            let runs = self.pending.remove(&key).unwrap_or_default();
+            runs.into_iter().for_each(|run| self.free(run));
+        }
+        if self.allocated_by.len() >= self.notes_max {
+            let oldest = visible.first().copied().unwrap_or(txid);
+            self.allocated_by.retain(|_, allocated| *allocated > oldest);
+            self.notes_max = NOTES_MIN + 2 * self.allocated_by.len();
+        }
+    }
+
     /// Returns the first of `count` pages in a row: the shortest free run that is long enough, or
     /// new pages at the end.
     pub(super) fn allocate(&mut self, count: u64) -> PageId {
-        let Some(&(length, first)) = self.by_length.range((count, 0)..).next() else {
-            self.high_water += count;
-            return self.high_water - count;
+        let first = match self.by_length.range((count, 0)..).next() {
+            Some(&(length, first)) => {
+                self.remove_run(first, length);
+                if length > count {
+                    self.insert_run(first + count, length - count);
+                }
+                first
+            }
+            None => {
+                self.high_water += count;
+                self.high_water - count
+            }
         };
-        self.remove_run(first, length);
-        if length > count {
-            self.insert_run(first + count, length - count);
-        }
+        self.allocated_by.insert(first, self.txid);
         first
     }
 
@@ -72,18 +113,11 @@ impl Freelist {
         self.insert_run(start, length);
     }
 
-    /// Makes pages free once no snapshot older than `txid` is open: the commit `txid` does not
-    /// reach them any more.
+    /// Makes pages free once no snapshot can reach them: the commit `txid` does not.
     pub(super) fn free_after(&mut self, txid: u64, runs: Vec<PageRun>) {
-        self.pending.entry(txid).or_default().extend(runs);
-    }
-
-    /// `oldest_visible` is the txid of the oldest state that a reader sees, or may come to see.
-    pub(super) fn release(&mut self, oldest_visible: u64) {
-        while let Some(entry) = self.pending.first_entry()
-            && *entry.key() <= oldest_visible
-        {
-            entry.remove().into_iter().for_each(|run| self.free(run));
+        for run in runs {
+            let allocated = self.allocated_by.remove(&run.first).unwrap_or(0);
+            self.pending.entry((txid, allocated)).or_default().push(run);
         }
     }
 
@@ -126,11 +160,35 @@ mod tests {
         let mut freelist = Freelist::new(100);
         freelist.free_after(7, vec![run(5, 1)]);
         freelist.free_after(8, vec![run(6, 1)]);
-        freelist.release(6);
+        freelist.begin(9, &BTreeSet::from([6, 8]));
         assert!(freelist.runs.is_empty(), "commit 6 reaches what commit 7 has replaced");
-        freelist.release(7);
+        freelist.begin(10, &BTreeSet::from([7, 9]));
         assert_eq!(freelist.runs, BTreeMap::from([(5, 1)]));
-        freelist.release(9);
+        freelist.begin(11, &BTreeSet::from([10]));
         assert_eq!(freelist.runs, BTreeMap::from([(5, 2)]));
+    }
+
+    #[test]
+    fn a_page_does_not_wait_for_snapshots_from_before_it_was_written() {
+        let mut freelist = Freelist::new(100);
+        freelist.begin(7, &BTreeSet::from([6]));
+        let page = run(freelist.allocate(1), 1);
+        freelist.free_after(9, vec![page]);
+        for (visible, is_free) in [([6, 7], false), ([6, 8], false), ([6, 9], true)] {
+            freelist.begin(10, &BTreeSet::from(visible));
+            assert_eq!(!freelist.runs.is_empty(), is_free, "{visible:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_noted_of_pages_in_use_is_bounded() {
+        let mut freelist = Freelist::new(100);
+        for txid in 1..100 {
+            freelist.begin(txid, &BTreeSet::from([txid - 1]));
+            for _ in 0..500 {
+                freelist.allocate(1);
+            }
+            assert!(freelist.allocated_by.len() <= 3 * NOTES_MIN);
+        }
     }
 }

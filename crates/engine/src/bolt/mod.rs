@@ -10,8 +10,8 @@
 //!   [`Error::Corrupt`]. etcd ignores these [`checksums`].
 //! * bbolt reads and writes the file, and what it has written is read back.
 //!
-//! From the bottom: [`page`], [`meta`], [`file`], [`pager`], [`tree`], [`node`], [`commit`]. See
-//! `docs/engine.md`.
+//! From the bottom: [`page`], [`meta`], [`file`](mod@file), [`pager`], [`tree`], [`node`],
+//! [`commit`]. See `docs/engine.md`.
 
 mod page;
 mod meta;

@@ -19,8 +19,8 @@ use bytes::Bytes;
 
 use super::freelist::Freelist;
 use super::page::{
-    BranchElement, LeafElement, PAGE_HEADER_BYTES, Page, PageHeader, PageId, PageRun,
-    encode_branch, encode_leaf,
+    BranchElement, ELEMENT_BYTES, LeafElement, PAGE_HEADER_BYTES, Page, PageHeader, PageId,
+    PageRun, encode_branch, encode_leaf,
 };
 use super::pager::Pager;
 use super::search::{child_index, search};
@@ -148,7 +148,7 @@ fn is_a_bucket() -> Error {
 
 impl Child {
     fn encoded_bytes(&self) -> usize {
-        self.element().encoded_bytes()
+        ELEMENT_BYTES + self.key.len()
     }
 
     fn element(&self) -> BranchElement {

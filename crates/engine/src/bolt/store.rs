@@ -1,6 +1,6 @@
 //! An open file: the newest commit, which snapshots are open, and what the writer knows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -87,11 +87,11 @@ impl BoltStore {
         }
     }
 
-    /// The txid of the oldest state that a snapshot shows, or that a new one could.
-    pub(super) fn oldest_visible(&self) -> u64 {
+    /// The txids of the states that snapshots show, and of the newest, which a new one would.
+    pub(super) fn visible(&self) -> BTreeSet<u64> {
         let readers = self.readers.lock();
-        let oldest = readers.open_snapshots.keys().next().copied();
-        oldest.unwrap_or(readers.newest.meta.txid)
+        let newest = readers.newest.meta.txid;
+        readers.open_snapshots.keys().copied().chain([newest]).collect()
     }
 
     pub(super) fn publish(&self, committed: Committed) {

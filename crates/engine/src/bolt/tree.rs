@@ -57,10 +57,11 @@ impl BucketHead {
 
 fn parse_inline(bytes: Bytes) -> std::result::Result<Page, Damage> {
     let page = Page::parse(bytes, 0)?;
-    match page.is_leaf() {
-        true => Ok(page),
-        false => Err(Damage::new(0, "an inline bucket is a branch")),
+    // Without buckets, so that none can lie in another a million times.
+    if !page.is_leaf() || (0..page.count()).any(|index| page.is_bucket(index)) {
+        return Err(Damage::new(0, "an inline bucket is a branch, or holds a bucket"));
     }
+    Ok(page)
 }
 
 /// One page of a tree, as it is read.

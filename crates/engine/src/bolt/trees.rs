@@ -201,9 +201,16 @@ fn pages_of_a_snapshot_stay_as_long_as_it_is_open() {
     };
     put_all(0);
     let snapshot = store.snapshot().unwrap();
-    (1..10).for_each(&put_all);
+    put_all(1);
     let (_, held) = store.writer().freelist.counts();
-    assert!(held > 9 * 15, "{held} pages are pending");
+    assert!(held > 15, "{held} pages are pending");
+    put_all(2);
+    let high_water = store.newest().meta.high_water;
+    (3..50).for_each(&put_all);
+    // Those of the snapshot's own state, and of the last commit.
+    let (_, held_later) = store.writer().freelist.counts();
+    assert!(held_later < 3 * held, "{held_later} pages are pending");
+    assert!(store.newest().meta.high_water < high_water + 2 * held, "the file grows");
     let mut seen = 0;
     snapshot
         .scan(Bucket::Key, KeyRange::ALL, &mut |_, value| {

@@ -134,7 +134,7 @@ impl Walk<'_> {
                         return Err(self.pager.damaged(page.id(), "a record among the buckets"));
                     }
                     Level::Bucket => {
-                        self.size_in_use += page.leaf_element(index).record_bytes() as u64
+                        self.size_in_use += (page.key(index).len() + page.value(index).len()) as u64
                     }
                     Level::Foreign => {}
                 }
