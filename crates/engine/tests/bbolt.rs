@@ -27,11 +27,11 @@ use support::{Change, Model, apply_all, changes_of, open_small, seed_or};
 /// What Go alone writes.
 const FOREIGN_BUCKET: &str = "scratch";
 
-/// Runs bbolt on a file; returns what it prints.
-fn bbolt(file: &Path, writes_freelist: bool, lines: &str) -> String {
+/// Runs bbolt on a file; returns what it prints. `page_size` is for a file that it makes.
+fn bbolt(file: &Path, page_size: usize, writes_freelist: bool, lines: &str) -> String {
     let program = std::env::var_os("CLEARLANE_BBOLT").expect("CLEARLANE_BBOLT names the program");
     let mut command = Command::new(program);
-    command.arg(file).args(writes_freelist.then_some("freelist"));
+    command.arg(file).arg(page_size.to_string()).args(writes_freelist.then_some("freelist"));
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -149,7 +149,7 @@ fn bbolt_accepts_every_file_of_random_transactions() {
         if number % 100 == 0 {
             // Beside the open store, which has the lock on its file.
             fs::copy(data_file(&store), &copy).unwrap();
-            let judged = bbolt(&copy, false, &questions());
+            let judged = bbolt(&copy, 4096, false, &questions());
             assert_eq!(judged, judgement(&model), "seed {seed}, transaction {number}");
         }
         if number % 250 == 0 {
@@ -164,8 +164,33 @@ fn bbolt_accepts_every_file_of_random_transactions() {
     println!("seed {seed}: {transactions} transactions, {size} bytes");
 }
 
+/// The pages that our file has, against those of bbolt's for the same transactions.
+#[test]
+#[ignore = "needs the program of tests/compat/bbolt"]
+fn our_file_is_not_larger_than_bbolts() {
+    let (seed, transactions) = (seed_or("CLEARLANE_SEED", 1), seed_or("CLEARLANE_TXNS", 1_000));
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open_small(EngineKind::Bolt, &dir.path().join("store"));
+    let mut lines = String::new();
+    for number in 1..=transactions {
+        let changes = changes(seed, number);
+        commit(&*engine, &changes);
+        lines.extend(changes.iter().map(line));
+        lines += "commit\n";
+    }
+    drop(engine);
+    let pages = |file: &Path, lines: &str| -> u64 {
+        let found = bbolt(file, 4096, false, &format!("{lines}pages\n"));
+        found.trim().parse().unwrap()
+    };
+    let theirs = pages(&dir.path().join("theirs"), &lines);
+    let ours = pages(&data_file(&dir.path().join("store")), "");
+    println!("seed {seed}: {ours} pages, bbolt {theirs}");
+    assert!(ours * 10 <= theirs * 11, "{ours} pages, bbolt {theirs}");
+}
+
 /// Both write by turns into one file, and check what the other has written.
-fn take_turns(writes_freelist: bool) {
+fn take_turns(page_size: usize, writes_freelist: bool) {
     let (seed, rounds) = (seed_or("CLEARLANE_SEED", 1), seed_or("CLEARLANE_ROUNDS", 100));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("data.0");
@@ -184,7 +209,7 @@ fn take_turns(writes_freelist: bool) {
             lines += "commit\n";
             changes.iter().for_each(|change| model.apply(change));
         }
-        let judged = bbolt(&file, writes_freelist, &(lines + &questions()));
+        let judged = bbolt(&file, page_size, writes_freelist, &(lines + &questions()));
         assert_eq!(judged, judgement(&model), "seed {seed}, round {round}: after bbolt's turn");
 
         let engine = open_small(EngineKind::Bolt, dir.path());
@@ -200,7 +225,7 @@ fn take_turns(writes_freelist: bool) {
         drop(engine);
         let asked = format!("{}sum {FOREIGN_BUCKET}\n", questions());
         let expected = format!("{}{}", judgement(&model), foreign_sum(&foreign));
-        let judged = bbolt(&file, writes_freelist, &asked);
+        let judged = bbolt(&file, page_size, writes_freelist, &asked);
         assert_eq!(judged, expected, "seed {seed}, round {round}: after our turn");
     }
     println!("seed {seed}: {rounds} rounds");
@@ -233,11 +258,23 @@ fn foreign_sum(foreign: &BTreeMap<Vec<u8>, Vec<u8>>) -> String {
 #[test]
 #[ignore = "needs the program of tests/compat/bbolt"]
 fn bbolt_and_we_write_by_turns() {
-    take_turns(false);
+    take_turns(4096, false);
 }
 
 #[test]
 #[ignore = "needs the program of tests/compat/bbolt"]
 fn bbolt_and_we_write_by_turns_with_a_freelist_page() {
-    take_turns(true);
+    take_turns(4096, true);
+}
+
+#[test]
+#[ignore = "needs the program of tests/compat/bbolt"]
+fn bbolt_and_we_write_by_turns_with_small_pages() {
+    take_turns(1024, false);
+}
+
+#[test]
+#[ignore = "needs the program of tests/compat/bbolt"]
+fn bbolt_and_we_write_by_turns_with_large_pages() {
+    take_turns(65_536, true);
 }

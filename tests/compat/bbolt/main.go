@@ -10,8 +10,10 @@
 //	drop BUCKET            removes a bucket with all that is in it
 //	commit                 ends a write transaction; the next change begins another
 //
-// usage: bbolt FILE [freelist]: with freelist, commits write a list of free pages, as bbolt's own
-// tools do and etcd does not.
+//	pages                  prints the number of pages below the high-water mark
+//
+// usage: bbolt FILE PAGESIZE [freelist]: a file that is made has pages of PAGESIZE bytes. With
+// freelist, commits write a list of free pages, as bbolt's own tools do and etcd does not.
 package main
 
 import (
@@ -40,7 +42,12 @@ func main() {
 	log.SetFlags(0)
 	options := *bbolt.DefaultOptions
 	options.Timeout = 10 * time.Second
-	options.NoFreelistSync = len(os.Args) < 3 || os.Args[2] != "freelist"
+	pageSize, err := strconv.Atoi(os.Args[2])
+	if err != nil {
+		log.Fatal(err)
+	}
+	options.PageSize = pageSize
+	options.NoFreelistSync = len(os.Args) < 4 || os.Args[3] != "freelist"
 	options.FreelistType = bbolt.FreelistMapType
 	db, err := bbolt.Open(os.Args[1], 0o600, &options)
 	if err != nil {
@@ -71,6 +78,11 @@ func (s *session) run(words []string) error {
 		return s.db.View(check)
 	case "sum":
 		return s.db.View(func(tx *bbolt.Tx) error { return sum(tx, words[1]) })
+	case "pages":
+		return s.db.View(func(tx *bbolt.Tx) error {
+			_, err := fmt.Println(tx.Size() / int64(s.db.Info().PageSize))
+			return err
+		})
 	case "buckets":
 		return s.db.View(buckets)
 	case "commit":
