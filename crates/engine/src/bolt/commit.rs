@@ -16,7 +16,6 @@ use super::node::{Node, Spill};
 use super::page::{BUCKET_HEADER_BYTES, LeafElement, Page, PageId};
 use super::pager::Pager;
 use super::store::{BoltStore, Committed, WriterState, load_buckets};
-use super::tree::BucketRoot;
 use crate::bucket::Bucket;
 use crate::error::Result;
 
@@ -77,14 +76,14 @@ fn write_trees(
 ) -> Result<PageId> {
     let mut root = Node::from_page(&spill.pager.page(base.meta.root)?);
     for bucket in Bucket::ALL {
-        let head = &base.buckets[bucket.index()];
+        let committed = &base.buckets[bucket.index()];
         let tree = match changed[bucket.index()].take() {
             Some(tree) => *tree,
             // All ten are there after a commit, as after a start of etcd.
-            None if matches!(head.root, BucketRoot::Absent) => Node::empty(),
+            None if committed.root.is_none() => Node::empty(),
             None => continue,
         };
-        let record = write_bucket(bucket, tree, head.sequence, spill)?;
+        let record = write_bucket(bucket, tree, committed.sequence, spill)?;
         let element = LeafElement::new(record, bucket.name().len(), true);
         root.put(element, spill.pager)?;
     }

@@ -23,10 +23,8 @@ use super::meta::{
 };
 use super::page::{Damage, PageId, encode_leaf};
 use super::pager::Pager;
-use super::store::{BoltStore, Committed, WriterState, load_buckets};
-use super::tree::BucketHead;
+use super::store::{BoltStore, Buckets, Committed, WriterState, load_buckets};
 use super::walk::Walk;
-use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::options::Options;
 
@@ -58,8 +56,7 @@ impl BoltStore {
         pager.write(&[(0, meta_page(0)), (1, meta_page(1)), (root, empty)])?;
         let writer =
             WriterState { freelist: Freelist::new(high_water), table: ChecksumTable::default() };
-        let buckets = [BucketHead::ABSENT; Bucket::ALL.len()];
-        let newest = Committed { meta: meta(1), buckets, size_in_use: 0 };
+        let newest = Committed { meta: meta(1), buckets: Buckets::default(), size_in_use: 0 };
         let store = BoltStore::new(pager, newest, writer, Vec::new());
         commit(&store, Default::default(), 0)?;
         Ok(store)

@@ -21,8 +21,9 @@ impl BoltSnapshot {
         BoltSnapshot { committed: store.open_snapshot(), store: Arc::clone(store) }
     }
 
-    fn root(&self, bucket: Bucket) -> Result<Option<TreePage<'static>>> {
-        TreePage::root(&self.committed.buckets[bucket.index()].root, &self.store.pager)
+    /// `None` if there is no such bucket.
+    fn root(&self, bucket: Bucket) -> Option<TreePage<'static>> {
+        self.committed.buckets[bucket.index()].root.clone().map(TreePage::Committed)
     }
 }
 
@@ -34,19 +35,19 @@ impl Drop for BoltSnapshot {
 
 impl Read for BoltSnapshot {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        let Some(root) = self.root(bucket)? else { return Ok(None) };
+        let Some(root) = self.root(bucket) else { return Ok(None) };
         tree::get(root, key, &self.store.pager)
     }
 
     fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {
-        match self.root(bucket)? {
+        match self.root(bucket) {
             Some(root) if !range.is_empty() => tree::scan(root, range, &self.store.pager, visit),
             _ => Ok(()),
         }
     }
 
     fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
-        let Some(root) = self.root(bucket)? else { return Ok(None) };
+        let Some(root) = self.root(bucket) else { return Ok(None) };
         tree::last_key(&root, &self.store.pager)
     }
 }

@@ -8,9 +8,9 @@ use parking_lot::{Mutex, MutexGuard};
 use super::checksums::ChecksumTable;
 use super::freelist::Freelist;
 use super::meta::Meta;
-use super::page::PageId;
+use super::page::{Page, PageId};
 use super::pager::Pager;
-use super::tree::{self, BucketHead, TreePage};
+use super::tree::{self, BucketHead, BucketRoot, TreePage};
 use crate::bucket::Bucket;
 use crate::durable::DataPath;
 use crate::error::Result;
@@ -19,8 +19,17 @@ use crate::error::Result;
 #[derive(Debug)]
 pub(super) struct Committed {
     pub(super) meta: Meta,
-    pub(super) buckets: [BucketHead; Bucket::ALL.len()],
+    pub(super) buckets: Buckets,
     pub(super) size_in_use: u64,
+}
+
+pub(super) type Buckets = [CommittedBucket; Bucket::ALL.len()];
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct CommittedBucket {
+    /// Kept at hand, since every read begins there. `None` if there is no such bucket.
+    pub(super) root: Option<Page>,
+    pub(super) sequence: u64,
 }
 
 #[derive(Debug)]
@@ -106,9 +115,9 @@ impl BoltStore {
 }
 
 /// The ten buckets as the tree with this root has them.
-pub(super) fn load_buckets(pager: &Pager, root: PageId) -> Result<[BucketHead; Bucket::ALL.len()]> {
+pub(super) fn load_buckets(pager: &Pager, root: PageId) -> Result<Buckets> {
     let root_page = pager.page(root)?;
-    let mut heads = [BucketHead::ABSENT; Bucket::ALL.len()];
+    let mut buckets = Buckets::default();
     for bucket in Bucket::ALL {
         let page = TreePage::Committed(root_page.clone());
         let Some(element) = tree::find(page, bucket.name().as_bytes(), pager)? else { continue };
@@ -116,7 +125,13 @@ pub(super) fn load_buckets(pager: &Pager, root: PageId) -> Result<[BucketHead; B
             return Err(pager.damaged(root, format!("{} is not a bucket", bucket.name())));
         }
         let head = BucketHead::parse(&element.shared_value());
-        heads[bucket.index()] = head.map_err(|damage| damage.in_file(pager.path()))?;
+        let head = head.map_err(|damage| damage.in_file(pager.path()))?;
+        let root = match head.root {
+            BucketRoot::Inline(page) => page,
+            BucketRoot::Stored(id) => pager.page(id)?,
+        };
+        let sequence = head.sequence;
+        buckets[bucket.index()] = CommittedBucket { root: Some(root), sequence };
     }
-    Ok(heads)
+    Ok(buckets)
 }

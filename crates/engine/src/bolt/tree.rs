@@ -26,8 +26,6 @@ pub(super) const DEPTH_MAX: usize = 64;
 /// Where a bucket's tree begins.
 #[derive(Clone, Debug)]
 pub(super) enum BucketRoot {
-    /// There is no such bucket.
-    Absent,
     /// In the value that the bucket has in the tree above.
     Inline(Page),
     Stored(PageId),
@@ -41,8 +39,6 @@ pub(super) struct BucketHead {
 }
 
 impl BucketHead {
-    pub(super) const ABSENT: BucketHead = BucketHead { root: BucketRoot::Absent, sequence: 0 };
-
     /// `value` is that of a leaf's element which is a bucket.
     pub(super) fn parse(value: &Bytes) -> std::result::Result<BucketHead, Damage> {
         let (root, sequence) = (u64_at(value, 0), u64_at(value, 8));
@@ -72,15 +68,6 @@ pub(super) enum TreePage<'t> {
 }
 
 impl<'t> TreePage<'t> {
-    /// `None` if there is no such bucket.
-    pub(super) fn root(bucket: &BucketRoot, pager: &Pager) -> Result<Option<TreePage<'t>>> {
-        Ok(match bucket {
-            BucketRoot::Absent => None,
-            BucketRoot::Inline(page) => Some(TreePage::Committed(page.clone())),
-            BucketRoot::Stored(id) => Some(TreePage::Committed(pager.page(*id)?)),
-        })
-    }
-
     fn is_leaf(&self) -> bool {
         match self {
             TreePage::Changed(node) => matches!(node.body(), NodeBody::Leaf(_)),

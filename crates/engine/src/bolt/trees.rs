@@ -8,10 +8,8 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
 use super::BoltStore;
-use super::page::PageHeader;
+use super::page::{Page, PageHeader};
 use super::simulated_file::{create_with, open};
-use super::store::Committed;
-use super::tree::BucketRoot;
 use crate::durable::DurableStore;
 use crate::redb::simulated_disk::SimulatedDisk;
 use crate::suite_support::{Change, Model};
@@ -37,11 +35,18 @@ fn key(number: u32) -> [u8; 4] {
     number.to_be_bytes()
 }
 
-/// Of a bucket: levels, pages, and bytes that the pages of its last level have room for.
+/// An inline one has the id 0.
+fn root_of(store: &BoltStore, bucket: Bucket) -> Page {
+    store.newest().buckets[bucket.index()].root.clone().unwrap()
+}
+
+/// Levels and pages of a bucket's tree; none of an inline one.
 fn shape(store: &BoltStore, bucket: Bucket) -> (usize, usize) {
-    let newest = store.newest();
-    let BucketRoot::Stored(root) = newest.buckets[bucket.index()].root else { return (0, 0) };
-    let (mut level, mut depth, mut pages) = (vec![root], 0, 0);
+    let root = root_of(store, bucket);
+    if root.id() == 0 {
+        return (0, 0);
+    }
+    let (mut level, mut depth, mut pages) = (vec![root.id()], 0, 0);
     while !level.is_empty() {
         depth += 1;
         pages += level.len();
@@ -138,13 +143,11 @@ fn deletes_make_a_tree_small_again() {
 #[test]
 fn a_small_bucket_is_inline_until_it_grows() {
     let (disk, store) = small_pages();
-    let is_inline = |committed: &Committed| {
-        matches!(committed.buckets[Bucket::Meta.index()].root, BucketRoot::Inline(_))
-    };
+    let is_inline = || root_of(&store, Bucket::Meta).id() == 0;
     for number in 0..40 {
         commit(&store, |txn| txn.put(Bucket::Meta, &key(number), b"v").unwrap());
         // A quarter of a page: a header, and elements of 21 bytes.
-        assert_eq!(is_inline(&store.newest()), number < 11, "{number}");
+        assert_eq!(is_inline(), number < 11, "{number}");
         let again = open(&disk).unwrap();
         assert_eq!(again.size_in_use(), u64::from(number + 1) * 5);
         assert_eq!(
@@ -155,7 +158,7 @@ fn a_small_bucket_is_inline_until_it_grows() {
     commit(&store, |txn| {
         (5..40).for_each(|number| txn.delete(Bucket::Meta, &key(number)).unwrap());
     });
-    assert!(is_inline(&store.newest()));
+    assert!(is_inline());
     assert_no_page_is_lost(&disk, &store);
 }
 
@@ -166,10 +169,7 @@ fn a_large_value_takes_pages_in_a_row_and_gives_them_back() {
         commit(&store, |txn| txn.put(Bucket::Key, b"large", &vec![byte; 100_000]).unwrap());
     };
     put(1);
-    let BucketRoot::Stored(root) = store.newest().buckets[Bucket::Key.index()].root else {
-        panic!("not inline")
-    };
-    let page = store.pager.page(root).unwrap();
+    let page = root_of(&store, Bucket::Key);
     assert_eq!(PageHeader::parse(page.bytes()).overflow, 97);
     let high_water = |_| store.newest().meta.high_water;
     let after: Vec<u64> = (2..20).inspect(|byte| put(*byte)).map(high_water).collect();
@@ -183,11 +183,9 @@ fn a_value_shares_the_bytes_of_its_page() {
     commit(&store, |txn| {
         (0..16).for_each(|number| txn.put(Bucket::Key, &key(number), &[1; 30]).unwrap());
     });
-    let BucketRoot::Stored(root) = store.newest().buckets[Bucket::Key.index()].root else {
-        panic!("not inline")
-    };
+    let page = root_of(&store, Bucket::Key);
+    assert!(page.id() != 0);
     let value = store.snapshot().unwrap().get(Bucket::Key, &key(7)).unwrap().unwrap();
-    let page = store.pager.page(root).unwrap();
     assert!(page.bytes().as_ptr_range().contains(&value.as_ptr()), "it was copied");
 }
 

@@ -12,7 +12,7 @@ use super::commit::{ChangedTrees, commit};
 use super::node::Node;
 use super::page::{KEY_BYTES_MAX, LeafElement, VALUE_BYTES_MAX};
 use super::store::{BoltStore, Committed};
-use super::tree::{self, BucketRoot, TreePage};
+use super::tree::{self, TreePage};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::interface::{KeyRange, Read, Visitor, WriteTxn};
@@ -20,6 +20,7 @@ use crate::writer_lock::WriterGuard;
 
 /// Small records share allocations of this size.
 const RECORDS_BYTES: usize = 64 << 10;
+const RECORD_BYTES_SMALL: usize = RECORDS_BYTES / 4;
 
 pub(super) struct BoltWriteTxn {
     base: Arc<Committed>,
@@ -47,49 +48,37 @@ impl BoltWriteTxn {
         }
     }
 
-    fn root(&self, bucket: Bucket) -> Result<Option<TreePage<'_>>> {
-        match &self.changed[bucket.index()] {
-            Some(node) => Ok(Some(TreePage::Changed(node))),
-            None => TreePage::root(&self.base.buckets[bucket.index()].root, &self.store.pager),
-        }
+    /// `None` if there is no such bucket.
+    fn root(&self, bucket: Bucket) -> Option<TreePage<'_>> {
+        let committed = || self.base.buckets[bucket.index()].root.clone().map(TreePage::Committed);
+        self.changed[bucket.index()].as_deref().map(TreePage::Changed).or_else(committed)
     }
 
     /// The tree of a bucket, to be changed.
-    fn tree(&mut self, bucket: Bucket) -> Result<&mut Node> {
-        let changed = &mut self.changed[bucket.index()];
-        if changed.is_none() {
-            let node = match &self.base.buckets[bucket.index()].root {
-                BucketRoot::Absent => Node::empty(),
-                BucketRoot::Inline(page) => Node::from_page(page),
-                BucketRoot::Stored(id) => Node::from_page(&self.store.pager.page(*id)?),
-            };
-            *changed = Some(Box::new(node));
-        }
-        Ok(changed.as_mut().expect("it was put there"))
+    fn tree(&mut self, bucket: Bucket) -> &mut Node {
+        let root = &self.base.buckets[bucket.index()].root;
+        let new = || Box::new(root.as_ref().map_or_else(Node::empty, Node::from_page));
+        self.changed[bucket.index()].get_or_insert_with(new)
     }
 
     fn new_element(&mut self, key: &[u8], value: &[u8]) -> LeafElement {
         let bytes = key.len() + value.len();
-        let mut record = match bytes * 4 > RECORDS_BYTES {
-            true => BytesMut::with_capacity(bytes),
-            false => {
-                if self.records.capacity() < bytes {
-                    self.records = BytesMut::with_capacity(RECORDS_BYTES);
-                }
-                std::mem::take(&mut self.records)
-            }
-        };
-        record.put_slice(key);
-        record.put_slice(value);
-        let element = LeafElement::new(record.split().freeze(), key.len(), false);
-        self.records = record;
-        element
+        if bytes > RECORD_BYTES_SMALL {
+            let record = [key, value].concat();
+            return LeafElement::new(Bytes::from(record), key.len(), false);
+        }
+        if self.records.capacity() < bytes {
+            self.records = BytesMut::with_capacity(RECORDS_BYTES);
+        }
+        self.records.put_slice(key);
+        self.records.put_slice(value);
+        LeafElement::new(self.records.split().freeze(), key.len(), false)
     }
 
     fn try_put(&mut self, bucket: Bucket, key: &[u8], value: &[u8]) -> Result<()> {
         let element = self.new_element(key, value);
         let store = Arc::clone(&self.store);
-        let replaced = self.tree(bucket)?.put(element, &store.pager)?;
+        let replaced = self.tree(bucket).put(element, &store.pager)?;
         self.size_in_use += (key.len() + value.len()) as u64;
         self.size_in_use -= replaced.map_or(0, |old| old.record_bytes() as u64);
         self.guard.record_change(bucket, key);
@@ -98,13 +87,13 @@ impl BoltWriteTxn {
 
     fn try_delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
         // A key that is not there changes no page.
-        let found = match self.root(bucket)? {
+        let found = match self.root(bucket) {
             Some(root) => tree::find(root, key, &self.store.pager)?,
             None => None,
         };
         if found.is_some() {
             let store = Arc::clone(&self.store);
-            let removed = self.tree(bucket)?.remove(key, &store.pager)?;
+            let removed = self.tree(bucket).remove(key, &store.pager)?;
             self.size_in_use -= removed.map_or(0, |old| old.record_bytes() as u64);
         }
         self.guard.record_change(bucket, key);
@@ -114,19 +103,19 @@ impl BoltWriteTxn {
 
 impl Read for BoltWriteTxn {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        let Some(root) = self.root(bucket)? else { return Ok(None) };
+        let Some(root) = self.root(bucket) else { return Ok(None) };
         tree::get(root, key, &self.store.pager)
     }
 
     fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {
-        match self.root(bucket)? {
+        match self.root(bucket) {
             Some(root) if !range.is_empty() => tree::scan(root, range, &self.store.pager, visit),
             _ => Ok(()),
         }
     }
 
     fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
-        let Some(root) = self.root(bucket)? else { return Ok(None) };
+        let Some(root) = self.root(bucket) else { return Ok(None) };
         tree::last_key(&root, &self.store.pager)
     }
 }

@@ -159,7 +159,6 @@ impl Walk<'_> {
         match head.map_err(|damage| damage.in_file(self.pager.path()))?.root {
             BucketRoot::Stored(root) => self.walk_page(root, KeyRange::ALL, below, depth + 1),
             BucketRoot::Inline(page) => self.walk_leaf(&page, below, depth + 1),
-            BucketRoot::Absent => Ok(()),
         }
     }
 
