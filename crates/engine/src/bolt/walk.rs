@@ -1,8 +1,8 @@
 //! The walk over all trees at opening: which pages are in use, and is the file whole?
 //!
-//! etcd writes no list of free pages, so whoever opens its file walks the trees. What the walk
-//! reads anyway is checked: sums, layouts, the order of keys across pages, and that no page is
-//! reached twice.
+//! etcd writes no list of free pages, so a program that opens its file walks the trees. What the
+//! walk reads anyway is checked: sums, layouts, the order of keys across pages, and that no page is
+//! reached twice. It runs before the store is there, and takes no lock.
 
 use bytes::Bytes;
 

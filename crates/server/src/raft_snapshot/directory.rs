@@ -144,7 +144,11 @@ impl DiskStoreDir {
         if let Some(engine) = stores.engines.get(&number).and_then(Weak::upgrade) {
             return Ok(engine);
         }
-        let engine = open(self.kind, &self.store_path(number), self.options.clone())?;
+        let path = self.store_path(number);
+        let engine = open(self.kind, &path, self.options.clone())?;
+        for note in engine.opening_notes() {
+            tracing::warn!(path = %path.display(), note, "the store was mended when it was opened");
+        }
         stores.engines.insert(number, Arc::downgrade(&engine));
         Ok(engine)
     }
