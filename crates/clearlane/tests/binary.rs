@@ -583,3 +583,34 @@ fn a_member_looks_at_the_others_before_it_serves() {
     running.line("initial corruption checking passed");
     running.ready();
 }
+
+/// Flips a bit in the first copy of the newest meta page of a bolt file.
+fn damage_newest_meta(file: &Path) {
+    let mut bytes = std::fs::read(file).unwrap();
+    let txid = |page: usize| {
+        let at = page * 4096 + 16 + 48;
+        u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+    };
+    let newest = usize::from(txid(1) > txid(0));
+    bytes[newest * 4096 + 16 + 20] ^= 4;
+    std::fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn what_opening_a_bolt_file_has_mended_is_logged() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = "--engine=bolt";
+    let stop = |mut running: RunningProgram| {
+        running.ready();
+        running.signal(Signal::SIGTERM);
+        running.end().1
+    };
+    let file = dir.path().join("member/snap/store.0/data.0");
+    let words = "the store was mended when it was opened";
+    let said = stop(start(dir.path(), &[engine]));
+    assert!(!said.iter().any(|line| line.contains(words)), "{said:#?}");
+    damage_newest_meta(&file);
+    let said = stop(start(dir.path(), &[engine]));
+    let told = said.iter().find(|line| line.contains(words));
+    assert!(told.is_some_and(|line| line.contains("was damaged and is mended")), "{said:#?}");
+}
