@@ -7,7 +7,8 @@
 //! * `load`, `bulk_put`, `commit_100`: synced commits of 100 mixed records, of 10,000 x 256 B, and
 //!   of 100 x 64 B into 30,000 mixed ones.
 //! * `range_mixed`, `range_1k`: 20,000 records; one byte per page is added up, or every byte.
-//! * `point_get`: 1 KiB of 100,000 records, copied. `snapshot`: taken and dropped.
+//! * `point_get`: 1 KiB of 100,000 records. `get_100` and `scan_100`: 100 that follow each other, one
+//!   by one or at once, as a range with a limit does. `snapshot`: taken and dropped.
 //! * `reopen`: 30,000 mixed records, closed in order. `quick_repair`: redb with that option off and
 //!   on.
 //!
@@ -214,6 +215,19 @@ fn small_store(group: &mut Group<'_>, kind: EngineKind, scale: Scale) {
             snapshot.get(Bucket::Key, &key).expect("a read").expect("a record")
         });
     });
+    group.throughput(Throughput::Elements(100));
+    group.bench_function("get_100", |bench| {
+        bench.iter(|| {
+            for revision in 500..600 {
+                let key = revision_key(revision);
+                black_box(snapshot.get(Bucket::Key, &key).expect("a read").expect("a record"));
+            }
+        });
+    });
+    group.bench_function("scan_100", |bench| {
+        bench.iter(|| black_box(scan(&*store.engine, 500, 100, one_byte_per_page)));
+    });
+    group.throughput(Throughput::Elements(1));
     group.bench_function("snapshot", |bench| {
         bench.iter(|| store.engine.snapshot().expect("a snapshot"));
     });

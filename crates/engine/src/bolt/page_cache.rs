@@ -1,7 +1,7 @@
 //! Pages in memory, up to a number of bytes.
 //!
-//! The cache is in shards by page id, each with a lock that is held for a look-up or an insertion,
-//! never across a read of the file. What is to go is found by a second chance: the oldest page
+//! The cache is in shards by page id, each with a lock that is held for an insertion, or for a
+//! look-up and the search in one page, not across a read of the file. What is to go is found by a second chance: the oldest page
 //! goes, unless it was used since it was last considered.
 //!
 //! A committed page does not change while a reader can reach it. When its id is used again, the
@@ -44,10 +44,15 @@ impl PageCache {
     }
 
     pub(super) fn get(&self, id: PageId) -> Option<Page> {
+        self.with(id, Page::clone)
+    }
+
+    /// Looks at a page that is there. The shard's lock is held meanwhile.
+    pub(super) fn with<T>(&self, id: PageId, look: impl FnOnce(&Page) -> T) -> Option<T> {
         let mut shard = self.shard(id).lock();
         let cached = shard.pages.get_mut(&id)?;
         cached.was_used = true;
-        Some(cached.page.clone())
+        Some(look(&cached.page))
     }
 
     pub(super) fn insert(&self, page: Page) {

@@ -74,6 +74,14 @@ impl Pager {
         Ok(page)
     }
 
+    /// Looks at a page, under a lock of the cache if it is there.
+    pub(super) fn with_page<T>(&self, id: PageId, look: impl Fn(&Page) -> T) -> Result<T> {
+        if let Some(seen) = self.cache.with(id, &look) {
+            return Ok(seen);
+        }
+        Ok(look(&self.page(id)?))
+    }
+
     pub(super) fn keep(&self, page: Page) {
         self.cache.insert(page);
     }

@@ -35,8 +35,10 @@ impl Drop for BoltSnapshot {
 
 impl Read for BoltSnapshot {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        let Some(root) = self.root(bucket) else { return Ok(None) };
-        tree::get(root, key, &self.store.pager)
+        match &self.committed.buckets[bucket.index()].root {
+            Some(root) => tree::get_committed(root, key, &self.store.pager),
+            None => Ok(None),
+        }
     }
 
     fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {

@@ -158,6 +158,45 @@ pub(super) fn get(root: TreePage<'_>, key: &[u8], pager: &Pager) -> Result<Optio
     Ok(found.map(|element| element.shared_value()))
 }
 
+/// Values of more bytes share those of their page. To copy a smaller one costs less than to count
+/// its page's users, which threads do at one address; and what is kept of it is small.
+const COPIED_BYTES_MAX: usize = 1024;
+
+/// Like [`get`], of a committed tree. Pages are looked at where they are: a range reads many keys
+/// one by one, and pages that all threads read are not to be counted up and down by each.
+pub(super) fn get_committed(root: &Page, key: &[u8], pager: &Pager) -> Result<Option<Bytes>> {
+    let mut step = go_down(root, key);
+    for _ in 0..DEPTH_MAX {
+        match step {
+            Step::Child(id) => step = pager.with_page(id, |page| go_down(page, key))?,
+            Step::End(value) => return Ok(value),
+        }
+    }
+    Err(too_deep(pager))
+}
+
+/// What a page says about a key.
+enum Step {
+    Child(PageId),
+    /// The value, if there is one.
+    End(Option<Bytes>),
+}
+
+fn go_down(page: &Page, key: &[u8]) -> Step {
+    if !page.is_leaf() {
+        let index = child_index(page.count(), key, |index| page.key(index));
+        return Step::Child(page.child(index));
+    }
+    let found = search(page.count(), key, |index| page.key(index)).ok();
+    Step::End(found.filter(|index| !page.is_bucket(*index)).map(|index| {
+        let value = page.value(index);
+        match value.len() <= COPIED_BYTES_MAX {
+            true => Bytes::copy_from_slice(value),
+            false => page.shared_value(index),
+        }
+    }))
+}
+
 pub(super) fn scan(
     root: TreePage<'_>,
     range: KeyRange<'_>,
