@@ -46,7 +46,7 @@ struct Bench {
 fn open(tokens: TokenConfig) -> Bench {
     let directory = tempfile::TempDir::new().expect("there is room for a store");
     let engine =
-        clearlane_engine::open(EngineKind::Redb, &directory.path().join("s"), Options::default());
+        clearlane_engine::open(EngineKind::Bolt, &directory.path().join("s"), Options::default());
     let config = StoreConfig {
         engine: engine.expect("an empty store opens"),
         config: Config::default(),

@@ -30,7 +30,7 @@ fn point_read(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("point_read");
     group.measurement_time(Duration::from_secs(2)).sample_size(30);
     for era in Era::DISTINCT_STORES {
-        let store = Store::open(era, EngineKind::Redb, Config::default());
+        let store = Store::open(era, EngineKind::Bolt, Config::default());
         store.fill(POINT_RECORDS, 256);
         let tx = store.backend.begin_read();
         let mut random = SmallRng::seed_from_u64(7);
@@ -49,7 +49,7 @@ fn range(criterion: &mut Criterion) {
     group.measurement_time(Duration::from_secs(2)).sample_size(30);
     group.throughput(Throughput::Bytes(RANGE_RECORDS * RANGE_VALUE as u64));
     for era in Era::DISTINCT_STORES {
-        let store = Store::open(era, EngineKind::Redb, Config::default());
+        let store = Store::open(era, EngineKind::Bolt, Config::default());
         store.fill(RANGE_RECORDS, RANGE_VALUE);
         let tx = store.backend.begin_read();
         let mut buffer = Vec::new();

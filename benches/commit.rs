@@ -33,7 +33,7 @@ fn commit(criterion: &mut Criterion) {
     for era in Era::DISTINCT_STORES {
         for pending in [100, 1_000, 10_000] {
             let config = Config { batch_limit: u64::MAX, ..Config::default() };
-            let store = Store::open(era, EngineKind::Redb, config);
+            let store = Store::open(era, EngineKind::Bolt, config);
             let (value, mut revision) = (value(VALUE_SIZE), 0);
             group.bench_function(BenchmarkId::new(era.name(), pending), |bencher| {
                 bencher.iter_custom(|iterations| {
@@ -60,7 +60,7 @@ fn puts(criterion: &mut Criterion) {
     group.sample_size(10).sampling_mode(SamplingMode::Flat);
     group.throughput(Throughput::Elements(round));
     for era in Era::DISTINCT_STORES {
-        let store = Store::open(era, EngineKind::Redb, Config::default());
+        let store = Store::open(era, EngineKind::Bolt, Config::default());
         let began = Instant::now();
         let (value, mut revision) = (value(VALUE_SIZE), 0);
         group.bench_function(era.name(), |bencher| {

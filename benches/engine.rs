@@ -1,6 +1,6 @@
 //! The three storage engines at the work that an etcd gives them.
 //!
-//! `cargo bench --bench engine` (three minutes); `-- redb/point_get` for one engine and one kind of
+//! `cargo bench --bench engine` (three minutes); `-- bolt/point_get` for one engine and one kind of
 //! work. Records have 17-byte revision keys in bucket `key`; "mixed" values have 1 B to 32 KiB,
 //! evenly spread. Every engine has the same cache of 1 GiB, so reads are of memory. **Timed:**
 //!
@@ -9,13 +9,12 @@
 //! * `range_mixed`, `range_1k`: 20,000 records; one byte per page is added up, or every byte.
 //! * `point_get`: 1 KiB of 100,000 records. `get_100` and `scan_100`: 100 that follow each other, one
 //!   by one or at once, as a range with a limit does. `snapshot`: taken and dropped.
-//! * `reopen`: 30,000 mixed records, closed in order. `quick_repair`: redb with that option off and
-//!   on.
+//! * `reopen`: 30,000 mixed records, closed in order. `open_many`: 1,000,000 x 64 B in bolt, whose
+//!   opening reads all pages.
 //!
 //! **Kept out:** directories, values, filling stores for reads, closing before `reopen`. The disk
 //! is the one of the system's temporary directory.
 
-use std::fs;
 use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -42,14 +41,14 @@ struct Scale {
     small: u64,
     range: u64,
     bulk: u64,
-    repair: u64,
+    many: u64,
 }
 
 impl Scale {
     fn chosen() -> Scale {
         if std::env::args().any(|argument| argument == "--test") {
             let (few, range) = (300, 200);
-            return Scale { load: few, mixed: few, small: few, range, bulk: few, repair: few };
+            return Scale { load: few, mixed: few, small: few, range, bulk: few, many: few };
         }
         Scale {
             load: 3_000,
@@ -57,7 +56,7 @@ impl Scale {
             small: 100_000,
             range: 20_000,
             bulk: 10_000,
-            repair: 1_000_000,
+            many: 1_000_000,
         }
     }
 }
@@ -247,49 +246,23 @@ fn engines(criterion: &mut Criterion) {
     }
 }
 
-fn quick_repair(criterion: &mut Criterion) {
+/// What a server with many keys waits for at its start, before it reads them.
+fn open_many(criterion: &mut Criterion) {
     let scale = Scale::chosen();
-    for (name, quick_repair) in [("off", false), ("on", true)] {
-        let mut group = criterion.benchmark_group(format!("engine/quick_repair_{name}"));
-        group.sample_size(10).sampling_mode(SamplingMode::Flat);
-        group.warm_up_time(Duration::from_millis(100));
-        group.measurement_time(Duration::from_secs(2));
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let options = || Options { quick_repair, ..options() };
-        let engine = open(EngineKind::Redb, dir.path(), options()).expect("a new store");
-        fill(&*engine, scale.repair, 10_000, &mut || 64);
-
-        group.bench_function("after_kill", |bench| {
-            bench.iter_custom(|rounds| {
-                let killed = |_| {
-                    let copy = tempfile::tempdir().expect("a temporary directory");
-                    copy_files(dir.path(), copy.path());
-                    time_to_open(EngineKind::Redb, copy.path(), options())
-                };
-                (0..rounds).map(killed).sum()
-            });
+    let mut group = criterion.benchmark_group("engine/bolt");
+    group.sample_size(10).sampling_mode(SamplingMode::Flat);
+    group.warm_up_time(Duration::from_millis(100));
+    group.measurement_time(Duration::from_secs(2));
+    let Store { engine, dir } = new_store(EngineKind::Bolt);
+    fill(&*engine, scale.many, 10_000, &mut || 64);
+    drop(engine);
+    group.bench_function("open_many", |bench| {
+        bench.iter_custom(|rounds| {
+            (0..rounds).map(|_| time_to_open(EngineKind::Bolt, dir.path(), options())).sum()
         });
-        let mut next = scale.repair;
-        for count in [100, scale.bulk] {
-            group.bench_function(format!("commit_{count}"), |bench| {
-                bench.iter(|| {
-                    put(&*engine, next, count, &mut || 64);
-                    next += count;
-                });
-            });
-        }
-        group.finish();
-    }
+    });
+    group.finish();
 }
 
-/// What a kill would leave: the kernel has every write that was made.
-fn copy_files(from: &Path, to: &Path) {
-    for entry in fs::read_dir(from).expect("the store's directory") {
-        let path = entry.expect("an entry").path();
-        let name = path.file_name().expect("a file has a name");
-        fs::copy(&path, to.join(name)).expect("a copy");
-    }
-}
-
-criterion_group!(benches, engines, quick_repair);
+criterion_group!(benches, engines, open_many);
 criterion_main!(benches);

@@ -25,7 +25,7 @@ const COMMITTED: u64 = 10_000;
 /// A store with this number of puts pending, which nothing commits.
 fn store_with_pending(era: Era, pending: u64) -> Store {
     let config = Config { batch_limit: u64::MAX, ..Config::default() };
-    let store = Store::open(era, EngineKind::Redb, config);
+    let store = Store::open(era, EngineKind::Bolt, config);
     store.fill(COMMITTED, 64);
     for revision in COMMITTED + 1..=COMMITTED + pending {
         store.put(revision, value(64));

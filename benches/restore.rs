@@ -6,7 +6,7 @@
 //! cargo bench --bench restore -- --test      # each once, with few keys
 //! ```
 //!
-//! 1,000,000 keys of 32 random bytes on redb, put once each, with values of 64 or 256 bytes, in
+//! 1,000,000 keys of 32 random bytes on the engine bolt, put once each, with values of 64 or 256 bytes, in
 //! the system's cache of files. **Timed:** opening the engine, restoring the index, and one read,
 //! for both indexes; each run is a process of its own. Printed are medians of elapsed time and of
 //! processor time (in steps of 10 ms), and the highest resident set, in which the engine's cache
@@ -89,7 +89,7 @@ fn fill(path: &Path, keys: u64, value_size: usize, attached: bool) {
 }
 
 fn open(path: &Path) -> Arc<dyn Engine> {
-    let engine = clearlane_engine::open(EngineKind::Redb, path, Options::default());
+    let engine = clearlane_engine::open(EngineKind::Bolt, path, Options::default());
     engine.expect("the store can be opened")
 }
 

@@ -1,8 +1,8 @@
 //! One slow read and one put: how long does the put wait, and for which request?
 //!
 //! ```text
-//! cargo run --release --example slow_read -- 3.2 redb /tmp/clearlane-3.2
-//! cargo run --release --example slow_read -- clearlane redb /tmp/clearlane
+//! cargo run --release --example slow_read -- 3.2 bolt /tmp/clearlane-3.2
+//! cargo run --release --example slow_read -- clearlane bolt /tmp/clearlane
 //! ```
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example prints its result")]

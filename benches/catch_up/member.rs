@@ -91,7 +91,7 @@ pub(crate) fn storage_config(directory: &Path) -> StorageConfig {
 }
 
 fn open_store_dir(directory: &Path) -> Arc<dyn StoreDir> {
-    let (kind, options) = (EngineKind::Redb, Options::default());
+    let (kind, options) = (EngineKind::Bolt, Options::default());
     let vault = DiskStoreDir::new(Arc::new(OsFileSystem), &directory.join("snap"), kind, options);
     Arc::new(vault.expect(HEALTHY))
 }

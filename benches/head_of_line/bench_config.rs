@@ -44,7 +44,7 @@ impl BenchConfig {
             Some(names) => names.split(',').map(parse_era).collect::<Result<_, _>>()?,
             None => Era::DISTINCT_STORES.to_vec(),
         };
-        let engine = variable("CLEARLANE_ENGINE").unwrap_or_else(|| "redb".to_owned());
+        let engine = variable("CLEARLANE_ENGINE").unwrap_or_else(|| "bolt".to_owned());
         let window = number("CLEARLANE_WINDOW_MS", if quick { 40 } else { 1_600 })?;
         Ok(BenchConfig {
             eras,

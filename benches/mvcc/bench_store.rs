@@ -36,7 +36,7 @@ impl BenchStore {
     pub(crate) fn open(era: Era) -> BenchStore {
         let directory = TempDir::new().unwrap_or_else(|error| fail(&error));
         let path = directory.path().join("store");
-        let engine = clearlane_engine::open(EngineKind::Redb, &path, Options::default());
+        let engine = clearlane_engine::open(EngineKind::Bolt, &path, Options::default());
         let engine = engine.unwrap_or_else(|error| fail(&error));
         // As etcd saves its consistent index with every commit.
         let pre_commit = PreCommit::new(|entry: &Entry, put| {

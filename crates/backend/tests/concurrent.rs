@@ -177,7 +177,7 @@ fn run_seeds(era: Era) {
     (0..SEEDS).for_each(|seed| run(era, memory_engine(), seed));
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
-    run(era, clearlane_engine::open(EngineKind::Redb, &path, Options::default()).unwrap(), 0);
+    run(era, clearlane_engine::open(EngineKind::Bolt, &path, Options::default()).unwrap(), 0);
 }
 
 #[test]

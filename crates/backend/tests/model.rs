@@ -82,16 +82,16 @@ fn operation() -> impl Strategy<Value = Operation> {
 /// Where the engine comes from, also after a crash.
 enum EngineSource {
     Memory(Arc<dyn Engine>),
-    Redb(tempfile::TempDir),
+    Bolt(tempfile::TempDir),
 }
 
 impl EngineSource {
     fn engine(&self) -> Arc<dyn Engine> {
         match self {
             EngineSource::Memory(engine) => Arc::clone(engine),
-            EngineSource::Redb(dir) => {
+            EngineSource::Bolt(dir) => {
                 let options = Options { cache_bytes: 1 << 20, ..Options::default() };
-                clearlane_engine::open(EngineKind::Redb, dir.path(), options).unwrap()
+                clearlane_engine::open(EngineKind::Bolt, dir.path(), options).unwrap()
             }
         }
     }
@@ -341,6 +341,6 @@ fn eras_do_as_the_model_does_with_few_pending_bytes() {
 }
 
 #[test]
-fn eras_do_as_the_model_does_on_redb() {
-    race_all(3, 20, &Config::default(), || EngineSource::Redb(tempfile::tempdir().unwrap()));
+fn eras_do_as_the_model_does_on_bolt() {
+    race_all(3, 20, &Config::default(), || EngineSource::Bolt(tempfile::tempdir().unwrap()));
 }

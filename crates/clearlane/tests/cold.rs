@@ -112,7 +112,7 @@ async fn what_is_cold_is_read_by_others() {
     let dir = tempfile::tempdir().unwrap();
     let parts = Era::Clearlane;
     let mut start = MemberConfig::new("m", dir.path(), "http://localhost:2380", parts);
-    start.engine_kind = EngineKind::Redb;
+    start.engine_kind = EngineKind::Bolt;
     start.engine.cache_bytes = 1 << 20;
     let opened = start.open().unwrap();
     let node = &opened.threads;

@@ -177,7 +177,7 @@ fn a_store_is_defragmented() {
     assert!(done(&["defrag", &flag]).contains(" bytes, now "));
     let old = data_dir.to_str().unwrap();
     assert_eq!(asked(old, "clearlane", vec![all()]), [Ok((5, 6))]);
-    assert!(refused(&["defrag", &flag, "--engine=sled"], 1).contains("engine redb"));
+    assert!(refused(&["defrag", &flag, "--engine=sled"], 1).contains("engine bolt"));
     assert!(refused(&["defrag"], 1).contains("--data-dir=DIR"));
 }
 

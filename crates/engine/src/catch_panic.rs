@@ -1,6 +1,6 @@
 //! Opening damaged files with code that may panic over them.
 //!
-//! Both engines assert part of what they read. An open runs here: a panic becomes an error, and the
+//! sled asserts part of what it reads. An open runs here: a panic becomes an error, and the
 //! usual message with its backtrace is not printed.
 //!
 //! The panic hook is the process's, so ours is put around the one it finds, once, and keeps quiet

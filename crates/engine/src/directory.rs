@@ -175,7 +175,11 @@ impl Marker {
             let known = format!("but this program knows up to {FORMAT_VERSION}");
             return Err(foreign(path, format!("format version {version}, {known}")));
         }
-        let kind = field("engine").and_then(|kind| kind.parse().ok()).ok_or_else(damaged)?;
+        let name = field("engine").ok_or_else(damaged)?;
+        let kind = name.parse().map_err(|_| {
+            let way = "a snapshot of it, saved by the version that wrote it, can be restored";
+            foreign(path, format!("of engine {name:?}, which this version does not have; {way}"))
+        })?;
         let generation = field("generation").and_then(|number| number.parse().ok());
         let generation = generation.filter(|generation| *generation <= GENERATION_MAX);
         Ok(Marker { kind, generation: generation.ok_or_else(damaged)? })
@@ -347,7 +351,7 @@ mod tests {
     fn a_directory_that_was_made_is_on_disk() {
         let parent = tempfile::tempdir().unwrap();
         let dir = parent.path().join("store");
-        let claim = || drop(Directory::claim(&dir, EngineKind::Redb).unwrap());
+        let claim = || drop(Directory::claim(&dir, EngineKind::Bolt).unwrap());
         assert_eq!(synced(claim), [parent.path()]);
         // Found, and perhaps made by one that was killed before it synced.
         assert_eq!(synced(claim), [parent.path()]);
@@ -364,7 +368,7 @@ mod tests {
             torn[length..].fill(0);
             assert!(Marker::is_announcement(&torn));
         }
-        for other in ["my notes", "engine", "clearlane-engine 1\nengine redb\ngeneration 0\n!"] {
+        for other in ["my notes", "engine", "clearlane-engine 1\nengine bolt\ngeneration 0\n!"] {
             assert!(!Marker::is_announcement(other.as_bytes()), "{other}");
         }
         assert!(!Marker::is_announcement(&[0; 4096]));

@@ -1,4 +1,4 @@
-//! What `redb`, `bolt` and `sled` have in common: from a [`DurableStore`] to an engine.
+//! What `bolt` and `sled` have in common: from a [`DurableStore`] to an engine.
 //!
 //! A [`DurableStore`] is one generation of the data: it is read, written and closed. Around it are
 //! the [writer lock](crate::writer_lock), the [directory](crate::directory) and a defragmentation

@@ -7,9 +7,7 @@ use std::str::FromStr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EngineKind {
-    /// A copy-on-write B+tree in one file: the default.
-    Redb,
-    /// The same in etcd's own file format.
+    /// Copy-on-write B+trees in one file, in etcd's own format: the default.
     Bolt,
     /// A log-structured tree. See its module for what it does not guarantee.
     Sled,
@@ -18,13 +16,11 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    pub const ALL: [EngineKind; 4] =
-        [EngineKind::Redb, EngineKind::Bolt, EngineKind::Sled, EngineKind::Memory];
+    pub const ALL: [EngineKind; 3] = [EngineKind::Bolt, EngineKind::Sled, EngineKind::Memory];
 
     /// The name on the command line and in the directory's marker.
     pub const fn name(self) -> &'static str {
         match self {
-            EngineKind::Redb => "redb",
             EngineKind::Bolt => "bolt",
             EngineKind::Sled => "sled",
             EngineKind::Memory => "memory",
@@ -56,7 +52,7 @@ impl FromStr for EngineKind {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     // The operator must act.
-    #[error("unknown engine \"{name}\": allowed are redb, bolt, sled, memory")]
+    #[error("unknown engine \"{name}\": allowed are bolt, sled, memory")]
     UnknownEngine { name: String },
     /// The directory holds something that this engine did not write: what, and what was expected.
     #[error("{path}: {found}; refusing to touch it")]
@@ -78,6 +74,10 @@ pub enum Error {
     KeySize { bytes: usize },
     #[error("a value of {bytes} bytes is too large")]
     ValueSize { bytes: usize },
+
+    /// Only inside [`try_read_cached`](crate::try_read_cached): a page is not in memory.
+    #[error("a page is not in memory")]
+    NotCached,
 
     // The process must stop.
     #[error("storage engine: {0}")]
@@ -115,9 +115,6 @@ mod tests {
         }
         let error = "lmdb".parse::<EngineKind>().unwrap_err();
         assert!(matches!(error, Error::UnknownEngine { .. }));
-        assert_eq!(
-            error.to_string(),
-            "unknown engine \"lmdb\": allowed are redb, bolt, sled, memory"
-        );
+        assert_eq!(error.to_string(), "unknown engine \"lmdb\": allowed are bolt, sled, memory");
     }
 }

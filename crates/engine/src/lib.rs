@@ -1,8 +1,7 @@
-//! Four storage engines behind one small trait: buckets, each an ordered map from bytes to bytes.
+//! Three storage engines behind one small trait: buckets, each an ordered map from bytes to bytes.
 //! What bbolt is to etcd. The interface is [`Engine`], [`Read`], [`Snapshot`] and [`WriteTxn`];
-//! [`redb`](mod@redb), [`bolt`](mod@bolt), [`sled`](mod@sled) and [`memory`] implement it.
-//! [`open()`] picks one by name; [`stream`] copies a snapshot from one engine into another. See
-//! `docs/engine.md`.
+//! [`bolt`](mod@bolt), [`sled`](mod@sled) and [`memory`] implement it. [`open()`] picks one by
+//! name; [`stream`] copies a snapshot from one engine into another. See `docs/engine.md`.
 //!
 //! * A snapshot shows exactly one committed state for as long as it lives: through later commits,
 //!   deletes and a defragmentation. It does not make the writer wait.
@@ -32,7 +31,6 @@ mod cached_read;
 mod writer_lock;
 mod durable;
 pub mod bolt;
-pub mod redb;
 pub mod sled;
 pub mod memory;
 pub mod stream;

@@ -13,7 +13,6 @@ use crate::error::{EngineKind, Result};
 use crate::interface::Engine;
 use crate::memory::MemoryEngine;
 use crate::options::Options;
-use crate::redb::RedbStore;
 use crate::sled::SledStore;
 
 /// Opens the store of engine `kind` in `dir`, and makes one if `dir` is empty or not there (its
@@ -21,7 +20,6 @@ use crate::sled::SledStore;
 pub fn open(kind: EngineKind, dir: &Path, options: Options) -> Result<Arc<dyn Engine>> {
     let directory = Directory::claim(dir, kind)?;
     Ok(match kind {
-        EngineKind::Redb => Arc::new(DurableEngine::<RedbStore>::open(directory, options)?),
         EngineKind::Bolt => Arc::new(DurableEngine::<BoltStore>::open(directory, options)?),
         EngineKind::Sled => Arc::new(DurableEngine::<SledStore>::open(directory, options)?),
         EngineKind::Memory => Arc::new(MemoryEngine::open(directory)?),

@@ -9,7 +9,7 @@
 //! killed, so a store lives through many kills.
 //!
 //! A kill leaves to the kernel what was written and not synced; what a power cut does is the
-//! business of the simulated disk (`power_cut.rs` of `redb` and `bolt`).
+//! business of the simulated disk (`power_cut.rs` of `bolt`).
 //!
 //! Run one seed again: `CLEARLANE_SEED=7 cargo test -p clearlane-engine --test crash`.
 //! More kills per engine: `CLEARLANE_KILLS=2000`.
@@ -35,11 +35,6 @@ use support::{apply_all, changes_of, commit_number, model_after, open_small, see
 
 const KILLS: u64 = 100;
 const KILLS_PER_STORE: u64 = 20;
-
-#[test]
-fn redb_survives_being_killed() {
-    kill_many(EngineKind::Redb);
-}
 
 #[test]
 fn bolt_survives_being_killed() {

@@ -489,11 +489,11 @@ fn a_reader_stalled_across_commits_compaction_and_defragmentation_in_random_orde
 }
 
 #[test]
-fn the_same_on_redb() {
+fn the_same_on_bolt() {
     for seed in 0..40 {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("store");
-        let engine = clearlane_engine::open(EngineKind::Redb, &path, Options::default()).unwrap();
+        let engine = clearlane_engine::open(EngineKind::Bolt, &path, Options::default()).unwrap();
         run_seed(&open_on(&engine), seed, 40, 0);
     }
 }

@@ -243,7 +243,7 @@ const ERAS: &[Flag] = &[
         .help("Version of etcd whose read path is used, or Clearlane's own."),
     flag("read-mode", OneOf(&["", "log", "read-index", "lease", "serializable"]), "")
         .help("How reads are made linearizable (empty: as in the era; serializable: not at all)."),
-    flag("engine", OneOf(&["redb", "bolt", "sled", "memory"]), "redb").help(
+    flag("engine", OneOf(&["bolt", "sled", "memory"]), "bolt").help(
         "Storage engine of the store. A member with memory does not start again once its log \
              has a snapshot record.",
     ),

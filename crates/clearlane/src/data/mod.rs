@@ -92,7 +92,7 @@ impl MemberConfig {
             force_new_cluster: false,
             era,
             backend: Default::default(),
-            engine_kind: EngineKind::Redb,
+            engine_kind: EngineKind::Bolt,
             engine: Options::default(),
             wal: wal::Options::default(),
             replica: ReplicaConfig { apply_timer, ..ReplicaConfig::new(0, 0) },

@@ -20,8 +20,7 @@ pub(super) const TOOL: Tool = Tool {
     positional: &[],
     flags: &[
         flag("data-dir", Text, "").help("Data directory of the member."),
-        flag("engine", OneOf(&["redb", "bolt", "sled"]), "redb")
-            .help("Storage engine of the store."),
+        flag("engine", OneOf(&["bolt", "sled"]), "bolt").help("Storage engine of the store."),
     ],
     action: defrag,
 };

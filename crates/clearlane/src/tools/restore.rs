@@ -53,8 +53,7 @@ pub(super) const TOOL: Tool = Tool {
             .help("Number of revisions that the current revision is increased by."),
         flag("mark-compacted", Switch, "false")
             .help("Mark all revisions before the bumped one as compacted; needs --bump-revision."),
-        flag("engine", OneOf(&["redb", "bolt", "sled"]), "redb")
-            .help("Storage engine of the store."),
+        flag("engine", OneOf(&["bolt", "sled"]), "bolt").help("Storage engine of the store."),
     ],
     action: restore,
 };

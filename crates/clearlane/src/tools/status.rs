@@ -43,7 +43,7 @@ pub(super) fn open_file(path: &Path) -> Result<File, BoxError> {
 }
 
 fn describe(file: &mut File, dir: &Path) -> Result<String, BoxError> {
-    let engine: Arc<dyn Engine> = open(EngineKind::Redb, dir, Options::default())?;
+    let engine: Arc<dyn Engine> = open(EngineKind::Bolt, dir, Options::default())?;
     snapshot_file::restore(file, Arc::clone(&engine), true)?;
     let snapshot = engine.snapshot()?;
     let (records, hash) = sum(&*snapshot)?;

@@ -36,7 +36,7 @@ async fn spoil(lab: &mut TestCluster, name: &str) {
     lab.kill(name).await;
     let snap = lab.data_dir(name).join("member/snap");
     let vault =
-        DiskStoreDir::new(Arc::new(OsFileSystem), &snap, EngineKind::Redb, Options::default());
+        DiskStoreDir::new(Arc::new(OsFileSystem), &snap, EngineKind::Bolt, Options::default());
     let engine = vault.unwrap().open().unwrap();
     let mut records = Vec::new();
     let snapshot = engine.snapshot().unwrap();

@@ -46,7 +46,7 @@ fn with_open_umask(command: &std::process::Command) -> std::process::Command {
 
 #[test]
 fn files_of_a_member_are_for_its_user_alone() {
-    for engine in ["redb", "bolt", "sled"] {
+    for engine in ["bolt", "sled"] {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         let timeline = dir.path().join("timeline");

@@ -9,9 +9,9 @@ use rand::{RngExt, SeedableRng};
 
 use super::BoltStore;
 use super::meta::{META_PAGE_BYTES, Meta, MetaPage, encode_meta_page, parse_meta_page};
+use super::simulated_disk::SimulatedDisk;
 use super::simulated_file::{create, open, open_image, refused};
 use crate::durable::DurableStore;
-use crate::redb::simulated_disk::SimulatedDisk;
 use crate::suite_support::{Model, apply_all, changes_of, model_after};
 use crate::writer_lock::WriterLock;
 use crate::{Bucket, KeyRange, Result};

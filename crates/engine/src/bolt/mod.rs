@@ -30,6 +30,8 @@ mod commit;
 mod txn;
 mod open;
 #[cfg(test)]
+mod simulated_disk;
+#[cfg(test)]
 mod simulated_file;
 #[cfg(test)]
 mod power_cut;

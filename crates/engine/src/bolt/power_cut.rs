@@ -1,4 +1,4 @@
-//! Power cuts on a [simulated disk](crate::redb::simulated_disk): at a random write of thousands of
+//! Power cuts on a [simulated disk](super::simulated_disk): at a random write of thousands of
 //! seeds, and at every write of one.
 //!
 //! Each seed commits its workload, loses power at some write or sync, loses what the disk had not
@@ -17,9 +17,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::BoltStore;
+use super::simulated_disk::SimulatedDisk;
 use super::simulated_file::{create, open, open_image};
 use crate::durable::DurableStore;
-use crate::redb::simulated_disk::SimulatedDisk;
 use crate::suite_support::{apply_all, changes_of, commit_number, model_after, seed_or};
 use crate::writer_lock::WriterLock;
 use crate::{Error, Result, Snapshot};

@@ -1,39 +1,13 @@
 //! A store on the simulated disk, whose power can fail.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use redb::StorageBackend;
-
 use super::BoltStore;
-use super::file::StoreFile;
 use super::open::PAGE_SIZE;
+use super::simulated_disk::SimulatedDisk;
 use crate::options::Options;
-use crate::redb::simulated_disk::SimulatedDisk;
 use crate::{Error, Result};
-
-impl StoreFile for SimulatedDisk {
-    fn len(&self) -> io::Result<u64> {
-        StorageBackend::len(self)
-    }
-
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        StorageBackend::read(self, offset, out)
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        StorageBackend::write(self, offset, data)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        StorageBackend::set_len(self, len)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        StorageBackend::sync_data(self)
-    }
-}
 
 /// A small cache, so that pages are read again.
 fn options() -> Options {

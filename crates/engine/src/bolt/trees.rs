@@ -9,9 +9,9 @@ use rand::{RngExt, SeedableRng};
 
 use super::BoltStore;
 use super::page::{Page, PageHeader};
+use super::simulated_disk::SimulatedDisk;
 use super::simulated_file::{create_with, open};
 use crate::durable::DurableStore;
-use crate::redb::simulated_disk::SimulatedDisk;
 use crate::suite_support::{Change, Model};
 use crate::writer_lock::WriterLock;
 use crate::{Bucket, KeyRange, WriteTxn};
@@ -178,15 +178,26 @@ fn a_large_value_takes_pages_in_a_row_and_gives_them_back() {
 }
 
 #[test]
-fn a_value_shares_the_bytes_of_its_page() {
+fn a_large_value_shares_the_bytes_of_its_page_and_a_small_one_does_not_keep_it() {
     let (_, store) = small_pages();
     commit(&store, |txn| {
-        (0..16).for_each(|number| txn.put(Bucket::Key, &key(number), &[1; 30]).unwrap());
+        for number in 0..2 {
+            txn.put(Bucket::Key, &key(number), &[1; 1024]).unwrap();
+            txn.put(Bucket::Key, &key(8 + number), &[2; 1025]).unwrap();
+        }
     });
-    let page = root_of(&store, Bucket::Key);
-    assert!(page.id() != 0);
-    let value = store.snapshot().unwrap().get(Bucket::Key, &key(7)).unwrap().unwrap();
-    assert!(page.bytes().as_ptr_range().contains(&value.as_ptr()), "it was copied");
+    let page_at = |number| {
+        let pages = (2..store.newest().meta.high_water).filter_map(|id| store.pager.page(id).ok());
+        let mut leaves = pages.filter(Page::is_leaf);
+        let has_key = |page: &Page| (0..page.count()).any(|index| page.key(index) == key(number));
+        leaves.find(has_key).unwrap()
+    };
+    let is_shared = |number| {
+        let value = store.snapshot().unwrap().get(Bucket::Key, &key(number)).unwrap().unwrap();
+        page_at(number).bytes().as_ptr_range().contains(&value.as_ptr())
+    };
+    assert!(is_shared(8), "it was copied");
+    assert!(!is_shared(0), "it keeps its page");
 }
 
 #[test]

@@ -31,19 +31,10 @@ pub(crate) fn open_file(path: &std::path::Path) -> File {
 }
 
 #[test]
-fn a_redb_store_goes_on_after_reads_that_gave_up() {
-    give_up_and_go_on(EngineKind::Redb);
-}
-
-#[test]
-fn a_bolt_store_goes_on_after_reads_that_gave_up() {
-    give_up_and_go_on(EngineKind::Bolt);
-}
-
-fn give_up_and_go_on(kind: EngineKind) {
+fn a_store_goes_on_after_reads_that_gave_up() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { cache_bytes: 1 << 20, ..Options::default() };
-    let engine = open(kind, dir.path(), options).unwrap();
+    let engine = open(EngineKind::Bolt, dir.path(), options).unwrap();
     let value = |key: u32| vec![key as u8; 4000];
     let put = |keys: std::ops::Range<u32>| {
         let mut txn = engine.begin_write().unwrap();

@@ -1,12 +1,12 @@
-//! A copy of which a step failed, over the `redb` engine.
+//! A copy of which a step failed, over the `bolt` engine.
 
 use super::DurableEngine;
+use crate::bolt::BoltStore;
 use crate::bucket::Bucket;
 use crate::directory::Directory;
 use crate::error::{EngineKind, Error};
 use crate::interface::{Defragment, Engine};
 use crate::options::Options;
-use crate::redb::RedbStore;
 
 fn put(engine: &dyn Engine, value: &[u8]) {
     let mut txn = engine.begin_write().unwrap();
@@ -17,9 +17,9 @@ fn put(engine: &dyn Engine, value: &[u8]) {
 #[test]
 fn a_copy_that_failed_to_carry_over_a_key_is_never_the_store() {
     let dir = tempfile::tempdir().unwrap();
-    let directory = Directory::claim(dir.path(), EngineKind::Redb).unwrap();
+    let directory = Directory::claim(dir.path(), EngineKind::Bolt).unwrap();
     let options = Options { cache_bytes: 1 << 20, ..Options::default() };
-    let engine = DurableEngine::<RedbStore>::open(directory, options).unwrap();
+    let engine = DurableEngine::<BoltStore>::open(directory, options).unwrap();
     put(&engine, b"old");
     let mut copy = engine.start_defragment().unwrap();
     while !copy.step(10).unwrap() {}

@@ -9,7 +9,6 @@ use crate::support::{Store, records, shown};
 /// Runs every listed function once per engine.
 macro_rules! for_every_engine {
     ($($test:ident),+ $(,)?) => {
-        for_every_engine!(@engine redb, Redb, $($test),+);
         for_every_engine!(@engine bolt, Bolt, $($test),+);
         for_every_engine!(@engine sled, Sled, $($test),+);
         for_every_engine!(@engine memory, Memory, $($test),+);

@@ -194,11 +194,6 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn redb_equals_the_model(steps in histories()) {
-        race(EngineKind::Redb, &steps);
-    }
-
-    #[test]
     fn bolt_equals_the_model(steps in histories()) {
         race(EngineKind::Bolt, &steps);
     }

@@ -47,7 +47,7 @@ fn store_with_a_record(kind: EngineKind) -> tempfile::TempDir {
     dir
 }
 
-const DURABLE: [EngineKind; 3] = [EngineKind::Redb, EngineKind::Bolt, EngineKind::Sled];
+const DURABLE: [EngineKind; 2] = [EngineKind::Bolt, EngineKind::Sled];
 
 #[test]
 fn a_directory_of_another_engine() {
@@ -162,13 +162,24 @@ fn a_store_of_a_newer_program() {
 }
 
 #[test]
+fn a_store_of_an_engine_that_is_not_here_any_more() {
+    let dir = store_with_a_record(EngineKind::Bolt);
+    let marker = dir.path().join("engine");
+    let text = fs::read_to_string(&marker).unwrap();
+    fs::write(&marker, text.replace("engine bolt", "engine redb")).unwrap();
+    let error = refused(EngineKind::Bolt, dir.path());
+    assert!(matches!(error, Error::Foreign { .. }), "{error}");
+    let told = "of engine \"redb\", which this version does not have; a snapshot";
+    assert!(error.to_string().contains(told), "{error}");
+}
+
+#[test]
 fn a_marker_that_is_none() {
-    let beyond = format!("clearlane-engine 1\nengine redb\ngeneration {}\n", u64::MAX);
-    let unknown = "clearlane-engine 1\nengine lmdb\ngeneration 0\n";
-    for text in ["", "clearlane-engine", unknown, &beyond, "\0\u{1}"] {
-        let dir = store_with_a_record(EngineKind::Redb);
+    let beyond = format!("clearlane-engine 1\nengine bolt\ngeneration {}\n", u64::MAX);
+    for text in ["", "clearlane-engine", &beyond, "\0\u{1}"] {
+        let dir = store_with_a_record(EngineKind::Bolt);
         fs::write(dir.path().join("engine"), text).unwrap();
-        assert!(matches!(refused(EngineKind::Redb, dir.path()), Error::Corrupt { .. }));
+        assert!(matches!(refused(EngineKind::Bolt, dir.path()), Error::Corrupt { .. }));
     }
 }
 
@@ -188,63 +199,6 @@ fn a_store_that_is_open_already() {
             open_small(kind, dir.path());
         }
     }
-}
-
-/// Damages a file of a redb store and expects `path: damaged: …`.
-fn damaged_redb(damage: impl FnOnce(&mut Vec<u8>)) {
-    let dir = store_with_a_record(EngineKind::Redb);
-    let file = dir.path().join("data.0");
-    let mut bytes = fs::read(&file).unwrap();
-    damage(&mut bytes);
-    fs::write(&file, bytes).unwrap();
-    let error = refused(EngineKind::Redb, dir.path());
-    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
-    let line = error.to_string();
-    assert!(line.starts_with(&format!("{}: damaged: ", file.display())), "{line}");
-}
-
-#[test]
-fn a_truncated_redb_file() {
-    for numerator in [0, 1, 5, 9] {
-        damaged_redb(|bytes| bytes.truncate(bytes.len() * numerator / 10));
-    }
-    damaged_redb(|bytes| bytes.truncate(bytes.len() - 1));
-    damaged_redb(|bytes| bytes.truncate(bytes.len() - 4096));
-    damaged_redb(|bytes| bytes.truncate(7));
-    damaged_redb(|bytes| bytes.truncate(320));
-}
-
-#[test]
-fn a_redb_file_of_garbage() {
-    damaged_redb(|bytes| bytes.fill(0x5a));
-    damaged_redb(|bytes| bytes[9..320].fill(0xff));
-    damaged_redb(|bytes| bytes[320..].fill(0));
-    damaged_redb(|bytes| *bytes = b"hello".to_vec());
-}
-
-#[test]
-fn a_redb_file_that_is_cut_after_a_crash() {
-    // As after a kill: the header says that a recovery is due, and part of the tree is gone.
-    damaged_redb(|bytes| {
-        bytes[9] |= 2;
-        bytes[4096..].fill(0);
-    });
-}
-
-#[test]
-fn a_redb_file_that_is_missing() {
-    let dir = store_with_a_record(EngineKind::Redb);
-    fs::remove_file(dir.path().join("data.0")).unwrap();
-    assert!(matches!(refused(EngineKind::Redb, dir.path()), Error::Corrupt { .. }));
-}
-
-#[test]
-fn a_redb_file_of_another_program() {
-    let dir = store_with_a_record(EngineKind::Redb);
-    let file = dir.path().join("data.0");
-    fs::remove_file(&file).unwrap();
-    drop(redb::Database::create(&file).unwrap());
-    assert!(matches!(refused(EngineKind::Redb, dir.path()), Error::Corrupt { .. }));
 }
 
 /// Damages the file of a bolt store and expects `path: damaged: …`, with these words in it.

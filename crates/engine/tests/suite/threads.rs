@@ -87,11 +87,6 @@ fn race(kind: EngineKind) {
 }
 
 #[test]
-fn redb_snapshots_are_never_torn() {
-    race(EngineKind::Redb);
-}
-
-#[test]
 fn bolt_snapshots_are_never_torn() {
     race(EngineKind::Bolt);
 }

@@ -139,7 +139,7 @@ fn nonsense_is_refused_and_never_believed() {
 #[test]
 fn on_disk_nothing_is_left_either() {
     let all = chunks(&*filled(30, 20_000), 1);
-    for kind in [EngineKind::Redb, EngineKind::Bolt, EngineKind::Sled] {
+    for kind in [EngineKind::Bolt, EngineKind::Sled] {
         let dir = tempfile::tempdir().unwrap();
         let options = Options { cache_bytes: 1 << 20, ..Options::default() };
         let vault = DiskStoreDir::new(Arc::new(OsFileSystem), dir.path(), kind, options).unwrap();

@@ -16,7 +16,7 @@ use crate::support::{chunks, contents, contents_of, fill, filled, index_of, open
 fn open_store_dir(disk: &SimulatedDisk, dir: &Path) -> clearlane_engine::Result<Arc<dyn StoreDir>> {
     let options = Options { cache_bytes: 1 << 20, ..Options::default() };
     let files = Arc::new(disk.clone());
-    Ok(Arc::new(DiskStoreDir::new(files, dir, EngineKind::Redb, options)?))
+    Ok(Arc::new(DiskStoreDir::new(files, dir, EngineKind::Bolt, options)?))
 }
 
 /// The disk that the next process finds.

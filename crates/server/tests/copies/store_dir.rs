@@ -23,7 +23,7 @@ fn receive_at(vault: &Arc<dyn StoreDir>, index: u64) {
 }
 
 /// Engines whose stores are there again when they are opened again.
-const DURABLE: [EngineKind; 3] = [EngineKind::Redb, EngineKind::Bolt, EngineKind::Sled];
+const DURABLE: [EngineKind; 2] = [EngineKind::Bolt, EngineKind::Sled];
 
 fn with_each_store_dir(run: impl Fn(Arc<dyn StoreDir>)) {
     run(Arc::new(MemoryStoreDir::default()));
@@ -96,8 +96,8 @@ fn a_promoted_store_can_be_written_defragmented_and_opened_again() {
 #[test]
 fn one_vault_has_the_directory() {
     let dir = tempfile::tempdir().unwrap();
-    let first = open_store_dir(dir.path(), EngineKind::Redb).unwrap();
-    assert!(matches!(open_store_dir(dir.path(), EngineKind::Redb), Err(Error::Locked { .. })));
+    let first = open_store_dir(dir.path(), EngineKind::Bolt).unwrap();
+    assert!(matches!(open_store_dir(dir.path(), EngineKind::Bolt), Err(Error::Locked { .. })));
     let one = first.open().unwrap();
     let same = first.open().unwrap();
     assert!(Arc::ptr_eq(&one, &same));
@@ -110,7 +110,7 @@ fn what_is_not_ours_is_refused_and_left_alone() {
     let store = dir.path().join("store.3");
     fs::create_dir(&store).unwrap();
     fs::write(store.join("precious"), "data").unwrap();
-    let strange = open_store_dir(dir.path(), EngineKind::Redb).unwrap();
+    let strange = open_store_dir(dir.path(), EngineKind::Bolt).unwrap();
     assert!(open_at_start(&*strange, 0).is_err());
     assert!(matches!(strange.open(), Err(Error::Foreign { .. })));
     assert!(store.join("precious").exists());
@@ -121,12 +121,12 @@ fn what_is_not_ours_is_refused_and_left_alone() {
         .chain(["clearlane-vault 1\nstore 03\n", "clearlane-vault 1\nstore 18446744073709551615\n"])
     {
         fs::write(dir.path().join("current"), text).unwrap();
-        assert!(matches!(open_store_dir(dir.path(), EngineKind::Redb), Err(Error::Corrupt { .. })));
+        assert!(matches!(open_store_dir(dir.path(), EngineKind::Bolt), Err(Error::Corrupt { .. })));
         assert!(store.join("precious").exists());
     }
     // Another engine's.
     let dir = tempfile::tempdir().unwrap();
-    drop(open_store_dir(dir.path(), EngineKind::Redb).unwrap().open().unwrap());
+    drop(open_store_dir(dir.path(), EngineKind::Bolt).unwrap().open().unwrap());
     let other = open_store_dir(dir.path(), EngineKind::Sled).unwrap();
     assert!(matches!(other.open(), Err(Error::Foreign { .. })));
 }
@@ -134,11 +134,11 @@ fn what_is_not_ours_is_refused_and_left_alone() {
 #[test]
 fn names_that_are_not_ours_are_left_alone() {
     let dir = tempfile::tempdir().unwrap();
-    drop(open_store_dir(dir.path(), EngineKind::Redb).unwrap().open().unwrap());
+    drop(open_store_dir(dir.path(), EngineKind::Bolt).unwrap().open().unwrap());
     for name in ["store.7.bak", "store.007", "7.copy.bak", "+7.copy", "db", "notes"] {
         fs::write(dir.path().join(name), "an operator's").unwrap();
     }
-    let vault = open_store_dir(dir.path(), EngineKind::Redb).unwrap();
+    let vault = open_store_dir(dir.path(), EngineKind::Bolt).unwrap();
     open_at_start(&*vault, 0).unwrap();
     receive_at(&vault, 5);
     vault.promote(5).unwrap();

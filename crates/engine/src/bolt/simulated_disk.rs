@@ -19,14 +19,15 @@ use parking_lot::Mutex;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
-use redb::StorageBackend;
+
+use super::file::StoreFile;
 
 /// Bytes that a disk writes as a whole.
 const SECTOR: usize = 512;
 
 /// Clones are the same disk.
 #[derive(Clone, Debug)]
-pub(crate) struct SimulatedDisk {
+pub(super) struct SimulatedDisk {
     state: Arc<Mutex<DiskState>>,
 }
 
@@ -52,28 +53,28 @@ enum DiskChange {
 
 impl SimulatedDisk {
     /// All synced.
-    pub(crate) fn with_contents(bytes: Vec<u8>) -> SimulatedDisk {
+    pub(super) fn with_contents(bytes: Vec<u8>) -> SimulatedDisk {
         let state = DiskState { written: bytes.clone(), synced: bytes, ..DiskState::default() };
         SimulatedDisk { state: Arc::new(Mutex::new(state)) }
     }
 
     /// Makes one of `every` syncs from now on do nothing and report success.
-    pub(crate) fn lying(self, every: u64) -> SimulatedDisk {
+    pub(super) fn lying(self, every: u64) -> SimulatedDisk {
         self.state.lock().lie_every = Some(every);
         self
     }
 
     /// Lets the power fail at the `count`-th change or sync from now.
-    pub(crate) fn fail_after(&self, count: u64) {
+    pub(super) fn fail_after(&self, count: u64) {
         self.state.lock().operations_left = Some(count);
     }
 
     /// Everything that was written, as after an orderly end.
-    pub(crate) fn contents(&self) -> Vec<u8> {
+    pub(super) fn contents(&self) -> Vec<u8> {
         self.state.lock().written.clone()
     }
 
-    pub(crate) fn after_power_cut(&self, rng: &mut StdRng) -> Vec<u8> {
+    pub(super) fn after_power_cut(&self, rng: &mut StdRng) -> Vec<u8> {
         let state = self.state.lock();
         let mut found = state.synced.clone();
         // One cut loses nearly everything, another nearly nothing.
@@ -125,12 +126,12 @@ impl DiskState {
     }
 }
 
-impl StorageBackend for SimulatedDisk {
+impl StoreFile for SimulatedDisk {
     fn len(&self) -> io::Result<u64> {
         Ok(self.state.lock().written.len() as u64)
     }
 
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let state = self.state.lock();
         let from = offset as usize;
         let bytes = state.written.get(from..from + out.len());
@@ -168,7 +169,7 @@ impl StorageBackend for SimulatedDisk {
         Ok(())
     }
 
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.state.lock();
         let offset = offset as usize;
         if offset + data.len() > state.written.len() {
