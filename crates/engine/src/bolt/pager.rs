@@ -129,7 +129,7 @@ impl Pager {
         };
         match is_read {
             Ok(true) => Ok(Bytes::from(bytes)),
-            Ok(false) => cached_read::abort_not_cached(),
+            Ok(false) => Err(cached_read::not_cached()),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(self.damaged(run.first, "lies behind the end of the file"))
             }
