@@ -18,11 +18,14 @@ fn the_pages_of_the_engine_come_from_the_pool_whichever_thread_reads() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { cache_bytes: CACHE_BYTES, ..Options::default() };
     let engine = clearlane_engine::open(EngineKind::Bolt, dir.path(), options).unwrap();
-    let mut txn = engine.begin_write().unwrap();
-    for number in 0..40_000_u32 {
-        txn.put(Bucket::Key, &number.to_be_bytes(), &[7; 400]).unwrap();
+    // A commit has all its pages in memory at once.
+    for first in (0..40_000_u32).step_by(1_000) {
+        let mut txn = engine.begin_write().unwrap();
+        for number in first..first + 1_000 {
+            txn.put(Bucket::Key, &number.to_be_bytes(), &[7; 400]).unwrap();
+        }
+        txn.commit().unwrap();
     }
-    txn.commit().unwrap();
     let before = page_pool_bytes();
     assert!(before > CACHE_BYTES / 2, "{before} bytes: the engine's pages are not in the pool");
     for _ in 0..4 {

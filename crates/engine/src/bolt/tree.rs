@@ -304,3 +304,28 @@ impl<'t> Cursor<'t> {
         Err(too_deep(self.pager))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bolt::page::encode_leaf;
+
+    #[test]
+    fn a_large_value_shares_the_bytes_of_its_page_and_a_small_one_does_not_keep_it() {
+        let element = |key: u8, bytes| {
+            LeafElement::new(Bytes::from([&[key][..], &vec![key; bytes]].concat()), 1, false)
+        };
+        let elements = [element(1, COPIED_BYTES_MAX), element(2, COPIED_BYTES_MAX + 1)];
+        let page = Page::parse(encode_leaf(7, 4096, 4096, &elements), 7).unwrap();
+        let value = |key: u8| match go_down(&page, &[key]) {
+            Step::End(value) => value,
+            Step::Child(id) => panic!("a leaf leads to page {id}"),
+        };
+        let (small, large) = (value(1).unwrap(), value(2).unwrap());
+        assert_eq!((&small[..3], &large[..3]), (&[1; 3][..], &[2; 3][..]));
+        let bytes = page.bytes().as_ptr_range();
+        assert!(!bytes.contains(&small.as_ptr()), "it keeps its page");
+        assert!(bytes.contains(&large.as_ptr()), "it was copied");
+        assert_eq!(value(3), None);
+    }
+}

@@ -178,29 +178,6 @@ fn a_large_value_takes_pages_in_a_row_and_gives_them_back() {
 }
 
 #[test]
-fn a_large_value_shares_the_bytes_of_its_page_and_a_small_one_does_not_keep_it() {
-    let (_, store) = small_pages();
-    commit(&store, |txn| {
-        for number in 0..2 {
-            txn.put(Bucket::Key, &key(number), &[1; 1024]).unwrap();
-            txn.put(Bucket::Key, &key(8 + number), &[2; 1025]).unwrap();
-        }
-    });
-    let page_at = |number| {
-        let pages = (2..store.newest().meta.high_water).filter_map(|id| store.pager.page(id).ok());
-        let mut leaves = pages.filter(Page::is_leaf);
-        let has_key = |page: &Page| (0..page.count()).any(|index| page.key(index) == key(number));
-        leaves.find(has_key).unwrap()
-    };
-    let is_shared = |number| {
-        let value = store.snapshot().unwrap().get(Bucket::Key, &key(number)).unwrap().unwrap();
-        page_at(number).bytes().as_ptr_range().contains(&value.as_ptr())
-    };
-    assert!(is_shared(8), "it was copied");
-    assert!(!is_shared(0), "it keeps its page");
-}
-
-#[test]
 fn pages_of_a_snapshot_stay_as_long_as_it_is_open() {
     let (disk, store) = small_pages();
     let put_all = |value: u8| {
