@@ -4,6 +4,7 @@
 //! 2. Its checksum table is read, if we wrote that meta page. Otherwise, or if the table is
 //!    damaged, the sums are made from what is read, and written by the next commit.
 //! 3. The [walk](super::walk) checks all pages in use; the others are free.
+//! 4. The meta page is written again and synced: the process before may have ended before its sync.
 //!
 //! A file that cannot be opened is left as it was. What was found and mended is told in
 //! [notes](BoltStore::notes).
@@ -21,7 +22,7 @@ use super::meta::{
     META_PAGE_BYTES, Meta, MetaPage, NO_FREELIST, PAGE_SIZE_MAX, PAGE_SIZE_MIN, encode_meta_page,
     parse_meta_page,
 };
-use super::page::{Damage, PageId, encode_leaf};
+use super::page::{Damage, PageId, PageRun, encode_leaf};
 use super::pager::Pager;
 use super::store::{BoltStore, Buckets, Committed, WriterState, load_buckets};
 use super::walk::Walk;
@@ -94,9 +95,13 @@ impl BoltStore {
         }
         let size_in_use = walk.size_in_use;
         let buckets = load_buckets(&pager, meta.root)?;
-        if is_damaged {
-            pager.write_meta(meta.place(), &encode_meta_page(&meta, root))?;
-        }
+        // A process may have ended between a commit's last write and its sync, or the sync may have
+        // failed: what was found is on disk before anything is built on it.
+        let meta_page = match is_damaged {
+            true => Bytes::from(encode_meta_page(&meta, root)),
+            false => pager.read_run(PageRun { first: meta.place(), count: 1 })?,
+        };
+        pager.write_meta(meta.place(), &meta_page)?;
         let newest = Committed { meta, buckets, size_in_use };
         Ok(BoltStore::new(pager, newest, WriterState { freelist, table }, notes))
     }

@@ -136,6 +136,37 @@ fn a_power_cut_at_any_write_or_sync_loses_nothing() {
     assert!(cuts > 4 * COMMITS, "{cuts} operations of {COMMITS} commits");
 }
 
+/// What a process has read after a kill was on no disk perhaps, until opening has synced it.
+#[test]
+fn a_kill_and_then_a_power_cut_lose_nothing() {
+    const COMMITS: u64 = 6;
+    let mut states = 0;
+    for operations in 0.. {
+        let disk = new_store();
+        let store = open(&disk).unwrap();
+        disk.fail_after(operations);
+        let acknowledged = commit_until_the_power_fails(&store, 5, COMMITS);
+        if acknowledged == COMMITS {
+            break;
+        }
+        drop(store);
+        for later in 0..24 {
+            let disk = disk.after_kill();
+            let store = open(&disk).unwrap();
+            let seen = commit_number(&*store.snapshot().unwrap());
+            assert!(seen >= acknowledged, "{acknowledged} acknowledged, {seen} there");
+            states += u64::from(seen > acknowledged);
+            disk.fail_after(later);
+            let there = commit_until_the_power_fails(&store, 5, 2);
+            let found = disk.after_power_cut(&mut StdRng::seed_from_u64(operations * 24 + later));
+            if let Err(lost) = check(found, 5, there.max(seen)) {
+                panic!("kill at operation {operations}, cut {later} operations later: {lost}");
+            }
+        }
+    }
+    assert!(states >= COMMITS, "no kill came between a meta page and its sync");
+}
+
 /// Finds the first seed that catches a disk that lies about one of `every` syncs.
 fn catch_a_lying_disk(every: u64) {
     let caught = (1..=LIES_MAX).find(|seed| {

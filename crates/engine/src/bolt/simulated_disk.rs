@@ -45,7 +45,7 @@ struct DiskState {
     lie_every: Option<u64>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum DiskChange {
     Write { offset: usize, data: Vec<u8> },
     Length(usize),
@@ -72,6 +72,17 @@ impl SimulatedDisk {
     /// Everything that was written, as after an orderly end.
     pub(super) fn contents(&self) -> Vec<u8> {
         self.state.lock().written.clone()
+    }
+
+    /// What the next process finds when the one before was killed where the power would have
+    /// failed: all that was written, though the disk may still lose what was not synced.
+    pub(super) fn after_kill(&self) -> SimulatedDisk {
+        let state = self.state.lock();
+        let (synced, unsynced) = (state.synced.clone(), state.unsynced.clone());
+        let mut written = synced.clone();
+        unsynced.iter().for_each(|change| change.apply(&mut written));
+        let state = DiskState { written, synced, unsynced, ..DiskState::default() };
+        SimulatedDisk { state: Arc::new(Mutex::new(state)) }
     }
 
     pub(super) fn after_power_cut(&self, rng: &mut StdRng) -> Vec<u8> {
@@ -109,6 +120,17 @@ fn write_some_sectors(disk: &mut [u8], offset: usize, data: &[u8], kept: u32, rn
             disk[from..to].copy_from_slice(&data[from - offset..to - offset]);
         }
         from = to;
+    }
+}
+
+impl DiskChange {
+    fn apply(&self, disk: &mut Vec<u8>) {
+        match self {
+            DiskChange::Length(length) => disk.resize(*length, 0),
+            DiskChange::Write { offset, data } => {
+                disk[*offset..*offset + data.len()].copy_from_slice(data);
+            }
+        }
     }
 }
 
@@ -157,14 +179,7 @@ impl StoreFile for SimulatedDisk {
             return Ok(());
         }
         let mut synced = std::mem::take(&mut state.synced);
-        for change in state.unsynced.drain(..) {
-            match change {
-                DiskChange::Length(length) => synced.resize(length, 0),
-                DiskChange::Write { offset, data } => {
-                    synced[offset..offset + data.len()].copy_from_slice(&data);
-                }
-            }
-        }
+        state.unsynced.drain(..).for_each(|change| change.apply(&mut synced));
         state.synced = synced;
         Ok(())
     }
