@@ -26,6 +26,8 @@ pub(super) const NO_FREELIST: PageId = u64::MAX;
 const TRAILER_OFFSET: usize = 512;
 const TRAILER_MAGIC: &[u8; 8] = b"clearln\x01";
 const TRAILER_BYTES: usize = 8 + META_BYTES + TableRoot::BYTES + 4;
+/// What is above is damage: there is no time for so many commits.
+const TXID_MAX: u64 = u64::MAX / 2;
 /// What of a meta page is looked at.
 pub(super) const META_PAGE_BYTES: usize = 1024;
 
@@ -106,6 +108,8 @@ impl Meta {
             Err(format!("page size {page_size}"))
         } else if self.place() != place {
             Err(format!("txid {txid} does not belong on this page"))
+        } else if txid > TXID_MAX {
+            Err(format!("txid {txid}"))
         } else if high_water > PAGE_ID_MAX {
             Err(format!("{high_water} pages"))
         } else if !is_possible(root) {
@@ -232,6 +236,8 @@ mod tests {
         assert_eq!(refused(Meta { page_size: 3000, ..meta(4) }), "page size 3000");
         assert_eq!(refused(Meta { root: 9, ..meta(4) }), "root page 9 with 9 pages");
         assert_eq!(refused(Meta { root: 1, ..meta(4) }), "root page 1 with 9 pages");
+        let last = u64::MAX - 1;
+        assert_eq!(refused(Meta { txid: last, ..meta(4) }), format!("txid {last}"));
         assert_eq!(refused(Meta { freelist: 10, ..meta(4) }), "freelist page 10 with 9 pages");
         assert!(parse_meta_page(&[0; 4096], 0).unwrap_err().starts_with("magic 0x00000000"));
     }
