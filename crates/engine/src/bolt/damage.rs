@@ -172,6 +172,27 @@ fn outcome_of_each_page(image: &[u8]) -> Vec<Outcome> {
     outcomes
 }
 
+/// The pages would be looked for in other places than they were written to.
+#[test]
+fn a_meta_page_of_another_page_size_does_not_count() {
+    let mut image = image();
+    let newest = newest_meta(&image).0.meta;
+    let other = Meta { page_size: 1024, txid: newest.txid + 1, ..newest };
+    // Page 1 lies behind page 0, whose page size counts.
+    let even = Meta { txid: newest.txid + newest.txid % 2, ..newest };
+    image[..PAGE].copy_from_slice(&encode_meta_page(&even, None));
+    let odd = Meta { txid: even.txid + 1, ..other };
+    image[PAGE..PAGE + 1024].copy_from_slice(&encode_meta_page(&odd, None));
+    let disk = SimulatedDisk::with_contents(image);
+    for number in 1..=3 {
+        let store = open(&disk).unwrap();
+        assert_eq!(store.pager.page_size(), PAGE);
+        model_after(SEED, COMMITS + number - 1)
+            .assert_same(&*store.snapshot().unwrap(), "page size");
+        commit(&store, COMMITS + number).unwrap();
+    }
+}
+
 /// Without sums nothing but the layout of pages and the order of keys can be checked. Whatever gets
 /// by must be read and written without a panic, and without an end.
 #[test]

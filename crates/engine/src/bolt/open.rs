@@ -110,7 +110,13 @@ impl BoltStore {
 /// Reads both meta pages and returns the one that counts.
 fn choose_meta(file: &dyn StoreFile, path: &Path, notes: &mut Vec<String>) -> Result<MetaPage> {
     let page_size = find_page_size(file).map_err(Error::at(path))?;
-    let read = |place| read_meta(file, place, page_size).map_err(Error::at(path));
+    let read = |place| {
+        let found = read_meta(file, place, page_size).map_err(Error::at(path))?;
+        Ok::<_, Error>(found.and_then(|found| match found.meta.page_size {
+            size if size as usize == page_size => Ok(found),
+            size => Err(format!("page size {size}, and it lies where {page_size} puts it")),
+        }))
+    };
     let (chosen, lost) = match (read(0)?, read(1)?) {
         (Ok(even), Ok(odd)) if even.meta.txid > odd.meta.txid => (even, None),
         (Ok(_), Ok(odd)) => (odd, None),
