@@ -159,6 +159,7 @@ impl Page {
             return Err("a branch without children".to_owned());
         }
         let mut previous: &[u8] = &[];
+        let mut previous_end = data as u64;
         for index in 0..self.count {
             let (position, key_bytes, value_bytes) = self.sizes(index);
             let from = self.element(index) as u64 + u64::from(position);
@@ -166,6 +167,11 @@ impl Page {
             if from < data as u64 || end > self.bytes.len() as u64 {
                 return Err(format!("element {index} lies outside"));
             }
+            // As bbolt writes them. So what is taken for the elements is no more than the page.
+            if from < previous_end {
+                return Err(format!("element {index} lies over the one before"));
+            }
+            previous_end = end;
             if key_bytes == 0 || key_bytes as usize > KEY_BYTES_MAX {
                 return Err(format!("element {index} has a key of {key_bytes} bytes"));
             }
@@ -431,6 +437,7 @@ mod tests {
         assert_eq!(refused(&|page| page[16] = 1), "element 0 is too short for a bucket");
         assert_eq!(refused(&|page| page[20] = 0), "element 0 lies outside");
         assert_eq!(refused(&|page| page[31] = 1), "element 0 lies outside");
+        assert_eq!(refused(&|page| page[36] -= 1), "element 1 lies over the one before");
         assert_eq!(refused(&|page| page[24] = 0), "element 0 has a key of 0 bytes");
         assert_eq!(refused(&|page| page[48] = b'c'), "the key of element 1 is out of order");
         assert_eq!(refused(&|page| page.truncate(9)), "9 bytes are no page");
