@@ -158,6 +158,10 @@ impl ChecksumTable {
         if !is_possible(run) {
             return Err(damaged(root.page, "the root of the checksum table lies outside"));
         }
+        // Or it would take memory for sums that no page has.
+        if u64::from(root.table_pages) > high_water.div_ceil(sums_per_page(page_size) as u64) {
+            return Err(damaged(root.page, "the checksum table is too large"));
+        }
         let bytes = read(run)?;
         if crc32c::crc32c(&bytes) != root.sum {
             return Err(damaged(root.page, "the root of the checksum table is damaged"));
@@ -247,6 +251,18 @@ mod tests {
         assert_eq!(&found[..600], &sums[..]);
         assert!(loaded.runs().eq(written.table.runs()));
         assert!(first.root != second.root);
+    }
+
+    #[test]
+    fn a_table_of_more_pages_than_the_file_is_refused() {
+        let mut written = Written { next: 300, ..Written::default() };
+        let root = written.update(&[5; 300], &[]).root;
+        let mut entries = written.pages[&root.page].to_vec();
+        let (first, rest) = entries[PAGE_HEADER_BYTES..].split_at_mut(ROOT_ENTRY_BYTES);
+        rest.chunks_exact_mut(ROOT_ENTRY_BYTES).for_each(|entry| entry.copy_from_slice(first));
+        let root = TableRoot { table_pages: 80, sum: crc32c::crc32c(&entries), ..root };
+        written.pages.insert(root.page, Bytes::from(entries));
+        assert_eq!(written.load(root).unwrap_err().reason, "the checksum table is too large");
     }
 
     #[test]
