@@ -45,7 +45,9 @@ pub(super) fn commit(store: &BoltStore, changed: ChangedTrees, size_in_use: u64)
     let mut spill = Spill { pager, freelist, written: Vec::new(), freed: Vec::new() };
     let root = write_trees(&base, changed, &mut spill)?;
     let Spill { mut written, freed, .. } = spill;
-    pager.set_sums(written.iter().map(|(id, page)| (*id, crc32c::crc32c(page))));
+    // First computed, then set: readers wait while sums are set.
+    let sums: Vec<_> = written.iter().map(|(id, page)| (*id, crc32c::crc32c(page))).collect();
+    pager.set_sums(&sums);
     let update = pager.with_sums(|sums| {
         let changed = written.iter().map(|(id, _)| *id);
         table.update(pager.page_size(), sums, changed, &mut |count| freelist.allocate(count))

@@ -51,7 +51,7 @@ impl BoltStore {
         };
         let pager = Pager::new(file, page_size, path, options);
         let empty = encode_leaf(root, page_size, page_size, &[]);
-        pager.set_sums([(root, crc32c::crc32c(&empty))]);
+        pager.set_sums(&[(root, crc32c::crc32c(&empty))]);
         let meta_page = |txid| Bytes::from(encode_meta_page(&meta(txid), None));
         pager.grow(high_water)?;
         pager.write(&[(0, meta_page(0)), (1, meta_page(1)), (root, empty)])?;

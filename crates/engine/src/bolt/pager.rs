@@ -100,7 +100,7 @@ impl Pager {
     /// Reads a page that has no sum yet, and notes it.
     pub(super) fn read_unchecked(&self, id: PageId) -> Result<Page> {
         let bytes = self.read(id)?;
-        self.set_sums([(id, crc32c::crc32c(&bytes))]);
+        self.set_sums(&[(id, crc32c::crc32c(&bytes))]);
         self.parse(bytes, id)
     }
 
@@ -141,9 +141,9 @@ impl Pager {
         Page::parse(bytes, id).map_err(|damage| damage.in_file(&self.path))
     }
 
-    pub(super) fn set_sums(&self, new: impl IntoIterator<Item = (PageId, u32)>) {
+    pub(super) fn set_sums(&self, new: &[(PageId, u32)]) {
         let mut sums = self.sums.write();
-        for (id, sum) in new {
+        for &(id, sum) in new {
             let index = id as usize;
             if index >= sums.len() {
                 sums.resize(index + 1, 0);
