@@ -57,8 +57,12 @@ impl PageCache {
 
     pub(super) fn insert(&self, page: Page) {
         let mut shard = self.shard(page.id()).lock();
+        if cost(&page) > self.shard_bytes_max {
+            // All others would go, and then it.
+            shard.remove(page.id());
+            return;
+        }
         shard.insert(page);
-        // The new page is the last that goes, but goes if it alone is too large.
         while shard.bytes > self.shard_bytes_max {
             shard.evict_one();
         }
@@ -76,6 +80,13 @@ impl Shard {
         match self.pages.insert(id, CachedPage { page, was_used: false }) {
             Some(old) => self.bytes -= cost(&old.page),
             None => self.order.push_back(id),
+        }
+    }
+
+    fn remove(&mut self, id: PageId) {
+        if let Some(old) = self.pages.remove(&id) {
+            self.bytes -= cost(&old.page);
+            self.order.retain(|other| *other != id);
         }
     }
 
@@ -146,14 +157,16 @@ mod tests {
     }
 
     #[test]
-    fn an_insertion_replaces_the_page_even_if_it_is_too_large_itself() {
-        let cache = PageCache::new(SHARDS * (1024 + ENTRY_BYTES));
+    fn a_page_that_is_too_large_takes_the_place_of_its_old_self_and_of_no_other() {
+        let cache = PageCache::new(SHARDS * 2 * (1024 + ENTRY_BYTES));
         cache.insert(page(32));
+        cache.insert(page(48));
         let large = encode_leaf(32, 1024, 4096, &[]);
         cache.insert(Page::parse(large, 32).unwrap());
         assert!(cache.get(32).is_none());
-        cache.insert(page(32));
-        cache.insert(page(48));
         assert!(cache.get(48).is_some());
+        cache.insert(page(64));
+        cache.insert(page(80));
+        assert!(cache.get(80).is_some());
     }
 }
