@@ -28,6 +28,8 @@ use crate::error::{Error, Result};
 
 /// A page has at least so many elements when it was split off.
 const SPLIT_ELEMENTS_MIN: usize = 2;
+/// A position in a page has 32 bits. Two elements of the greatest size fit.
+const PAGE_BYTES_MAX: usize = u32::MAX as usize;
 
 #[derive(Debug)]
 pub(super) struct Node {
@@ -350,7 +352,11 @@ fn split(sizes: &[usize], page_size: usize, fill_percent: usize) -> Vec<Range<us
     let mut rest_bytes = PAGE_HEADER_BYTES + sizes.iter().sum::<usize>();
     let mut parts = Vec::new();
     let mut from = 0;
-    while sizes.len() - from > 2 * SPLIT_ELEMENTS_MIN && rest_bytes > page_size {
+    let is_one_page = |count: usize, bytes: usize| {
+        let is_few = count <= 2 * SPLIT_ELEMENTS_MIN && bytes <= PAGE_BYTES_MAX;
+        bytes <= page_size || is_few || count <= SPLIT_ELEMENTS_MIN
+    };
+    while !is_one_page(sizes.len() - from, rest_bytes) {
         let mut bytes = PAGE_HEADER_BYTES;
         let mut to = from;
         while to < sizes.len() - SPLIT_ELEMENTS_MIN {
@@ -371,6 +377,7 @@ fn split(sizes: &[usize], page_size: usize, fill_percent: usize) -> Vec<Range<us
 #[cfg(test)]
 mod tests {
     use super::split;
+    use crate::bolt::page::{ELEMENT_BYTES, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
     /// How many elements each page gets.
     fn lengths(sizes: &[usize], fill_percent: usize) -> Vec<usize> {
@@ -390,5 +397,16 @@ mod tests {
         assert_eq!(lengths(&[9_000; 4], 50), [4]);
         assert_eq!(lengths(&[9_000; 6], 90), [2, 4]);
         assert_eq!(lengths(&[40, 40, 40, 9_000, 40, 40], 50), [3, 3]);
+    }
+
+    #[test]
+    fn positions_in_a_page_fit_into_their_32_bits() {
+        let largest = ELEMENT_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX;
+        assert_eq!(lengths(&[largest], 50), [1]);
+        assert_eq!(lengths(&[largest; 2], 50), [2]);
+        assert_eq!(lengths(&[largest; 3], 50), [1, 2]);
+        assert_eq!(lengths(&[largest; 4], 90), [2, 2]);
+        assert_eq!(lengths(&[largest; 7], 50), [2, 2, 1, 2]);
+        assert_eq!(lengths(&[1 << 30; 3], 50), [3]);
     }
 }
