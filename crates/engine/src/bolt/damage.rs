@@ -206,7 +206,7 @@ fn damaged_files_without_checksums_do_not_panic() {
         image[place * PAGE..(place + 1) * PAGE].copy_from_slice(&page);
     }
     let mut rng = StdRng::seed_from_u64(2);
-    let (mut opened, mut written) = (0, 0);
+    let mut opened = 0;
     for _ in 0..2_000 {
         let mut damaged = image.clone();
         for _ in 0..rng.random_range(1..4) {
@@ -223,11 +223,10 @@ fn damaged_files_without_checksums_do_not_panic() {
             snapshot.scan(bucket, KeyRange::ALL, &mut |_, _| ControlFlow::Continue(())).unwrap();
             snapshot.last_key(bucket).unwrap();
         }
-        // A tree that is not as deep everywhere may be found when pages are merged.
-        written += usize::from((1..4).all(|number| commit(&store, COMMITS + number).is_ok()));
+        (1..4).for_each(|number| commit(&store, COMMITS + number).unwrap());
     }
-    println!("{opened} were opened, {written} were written");
-    assert!(opened > 200 && written > 200, "{opened}, {written}");
+    println!("{opened} were opened");
+    assert!(opened > 200, "{opened}");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The walk over all trees at opening: which pages are in use, and is the file whole?
 //!
 //! etcd writes no list of free pages, so a program that opens its file walks the trees. What the
-//! walk reads anyway is checked: sums, layouts, the order of keys across pages, and that no page is
-//! reached twice. It runs before the store is there, and takes no lock.
+//! walk reads anyway is checked: sums, layouts, the order of keys across pages, that no page is
+//! reached twice, and that all leaves of a tree are equally deep. It runs before the store is
+//! there, and takes no lock.
 
 use bytes::Bytes;
 
@@ -12,6 +13,9 @@ use super::tree::{BucketHead, BucketRoot, DEPTH_MAX};
 use crate::bucket::Bucket;
 use crate::error::Result;
 use crate::interface::KeyRange;
+
+/// Trees that grow by some levels while the store is open can still be read.
+const WALK_DEPTH_MAX: usize = DEPTH_MAX / 2;
 
 #[derive(Debug)]
 pub(super) struct Walk<'w> {
@@ -44,7 +48,7 @@ impl Walk<'_> {
 
     /// Walks everything below the root of the buckets.
     pub(super) fn walk(&mut self, root: PageId) -> Result<()> {
-        self.walk_page(root, KeyRange::ALL, Level::Root, 0)
+        self.walk_page(root, KeyRange::ALL, Level::Root, 0).map(|_| ())
     }
 
     /// Notes pages as used that no tree reaches.
@@ -96,15 +100,16 @@ impl Walk<'_> {
         runs
     }
 
+    /// Returns how many levels lie below the page.
     fn walk_page(
         &mut self,
         id: PageId,
         range: KeyRange<'_>,
         level: Level,
         depth: usize,
-    ) -> Result<()> {
-        if depth == DEPTH_MAX {
-            return Err(self.pager.damaged(id, format!("lies below {DEPTH_MAX} others")));
+    ) -> Result<usize> {
+        if depth == WALK_DEPTH_MAX {
+            return Err(self.pager.damaged(id, format!("lies below {WALK_DEPTH_MAX} others")));
         }
         let page = self.read(id)?;
         let ends = [0, page.count().saturating_sub(1)];
@@ -112,16 +117,23 @@ impl Walk<'_> {
             return Err(self.pager.damaged(id, "has a key that belongs on another page"));
         }
         if page.is_leaf() {
-            return self.walk_leaf(&page, level, depth);
+            self.walk_leaf(&page, level, depth)?;
+            return Ok(0);
         }
+        let mut levels = None;
         for index in 0..page.count() {
             let is_last = index + 1 == page.count();
             let to = if is_last { range.to } else { Some(page.key(index + 1)) };
             let range = KeyRange { from: page.key(index), to };
-            self.walk_page(page.child(index), range, level, depth + 1)?;
+            let child = page.child(index);
+            let below = self.walk_page(child, range, level, depth + 1)?;
+            // Such pages cannot be merged.
+            if *levels.get_or_insert(below) != below {
+                return Err(self.pager.damaged(child, "has not as many levels as its neighbour"));
+            }
         }
         self.pager.keep(page);
-        Ok(())
+        Ok(1 + levels.unwrap_or_default())
     }
 
     fn walk_leaf(&mut self, page: &Page, level: Level, depth: usize) -> Result<()> {
@@ -157,7 +169,9 @@ impl Walk<'_> {
         }
         let head = BucketHead::parse(value);
         match head.map_err(|damage| damage.in_file(self.pager.path()))?.root {
-            BucketRoot::Stored(root) => self.walk_page(root, KeyRange::ALL, below, depth + 1),
+            BucketRoot::Stored(root) => {
+                self.walk_page(root, KeyRange::ALL, below, depth + 1).map(|_| ())
+            }
             BucketRoot::Inline(page) => self.walk_leaf(&page, below, depth + 1),
         }
     }
@@ -198,5 +212,70 @@ impl PageSet {
 
     fn contains(&self, id: PageId) -> bool {
         self.words[id as usize / 64] & (1 << (id % 64)) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use crate::bolt::meta::{Meta, NO_FREELIST, encode_meta_page};
+    use crate::bolt::page::{BranchElement, LeafElement, PageId, encode_branch, encode_leaf};
+    use crate::bolt::simulated_file::{open_image, refused};
+    use crate::{Bucket, Read as _};
+
+    const PAGE: usize = 1024;
+
+    fn leaf(id: PageId, key: &str) -> Bytes {
+        let record = Bytes::from(format!("{key}value"));
+        encode_leaf(id, PAGE, PAGE, &[LeafElement::new(record, key.len(), false)])
+    }
+
+    fn branch(id: PageId, children: &[(&'static str, PageId)]) -> Bytes {
+        let element =
+            |&(key, child): &(&'static str, PageId)| BranchElement { key: key.into(), child };
+        let elements: Vec<BranchElement> = children.iter().map(element).collect();
+        encode_branch(id, PAGE, PAGE, &elements)
+    }
+
+    /// A file whose bucket `key` has these pages, from page 3 on; the first is the root.
+    fn file(pages: &[Bytes]) -> Vec<u8> {
+        let high_water = 3 + pages.len() as PageId;
+        let (page_size, root, freelist) = (PAGE as u32, 2, NO_FREELIST);
+        let meta = |txid| Meta { page_size, root, sequence: 0, freelist, high_water, txid };
+        let record = [&b"key"[..], &3_u64.to_le_bytes(), &[0; 8]].concat();
+        let bucket = LeafElement::new(record.into(), 3, true);
+        let mut file: Vec<u8> =
+            [0, 1].into_iter().flat_map(|txid| encode_meta_page(&meta(txid), None)).collect();
+        file.extend_from_slice(&encode_leaf(2, PAGE, PAGE, &[bucket]));
+        pages.iter().for_each(|page| file.extend_from_slice(page));
+        file
+    }
+
+    #[test]
+    fn a_tree_with_leaves_at_two_depths_is_refused() {
+        let pages = [
+            branch(3, &[("a", 4), ("m", 5)]),
+            leaf(4, "a"),
+            branch(5, &[("m", 6), ("p", 7)]),
+            leaf(6, "m"),
+            leaf(7, "p"),
+        ];
+        let line = refused(file(&pages));
+        assert!(line.ends_with("page 5: has not as many levels as its neighbour"), "{line}");
+    }
+
+    #[test]
+    fn a_tree_that_is_too_deep_is_refused() {
+        let chain = |levels: u64| {
+            let mut pages: Vec<Bytes> =
+                (3..3 + levels).map(|id| branch(id, &[("a", id + 1)])).collect();
+            pages.push(leaf(3 + levels, "a"));
+            file(&pages)
+        };
+        let store = open_image(chain(super::WALK_DEPTH_MAX as u64 - 2)).unwrap();
+        let snapshot = crate::bolt::BoltSnapshot::new(&store);
+        assert_eq!(snapshot.get(Bucket::Key, b"a").unwrap().unwrap(), &b"value"[..]);
+        assert!(refused(chain(super::WALK_DEPTH_MAX as u64 - 1)).ends_with("others"));
     }
 }
