@@ -24,7 +24,7 @@ pub(super) struct Freelist {
     runs: BTreeMap<PageId, u64>,
     /// The same as (length, first page).
     by_length: BTreeSet<(u64, PageId)>,
-    /// By the commits (F, A).
+    /// By the commits (F, A). The states from A up to F - 1 reach them, of those that are visible.
     pending: BTreeMap<(u64, u64), Vec<PageRun>>,
     /// Of pages in use, the commit A. An absent one is older than all snapshots.
     allocated_by: BTreeMap<PageId, u64>,
@@ -56,11 +56,20 @@ impl Freelist {
     /// show, or may come to show.
     pub(super) fn begin(&mut self, txid: u64, visible: &BTreeSet<u64>) {
         self.txid = txid;
-        let is_free = |freed: u64, allocated: u64| visible.range(allocated..freed).next().is_none();
-        let keys: Vec<(u64, u64)> = self.pending.keys().copied().collect();
-        for key in keys.into_iter().filter(|(freed, allocated)| is_free(*freed, *allocated)) {
-            let runs = self.pending.remove(&key).unwrap_or_default();
-            runs.into_iter().for_each(|run| self.free(run));
+        for ((freed, allocated), runs) in std::mem::take(&mut self.pending) {
+            let mut showing = visible.range(allocated..freed).copied();
+            let Some(first) = showing.next() else {
+                runs.into_iter().for_each(|run| self.free(run));
+                continue;
+            };
+            // No snapshot will come to show another state of these: so the entries stay as few as
+            // the snapshots, however many commits come.
+            let last = showing.next_back().unwrap_or(first);
+            let same = self.pending.entry((last + 1, first)).or_default();
+            match same.is_empty() {
+                true => *same = runs,
+                false => same.extend(runs),
+            }
         }
         if self.allocated_by.len() >= self.notes_max {
             let oldest = visible.first().copied().unwrap_or(txid);
@@ -160,7 +169,7 @@ mod tests {
         let mut freelist = Freelist::new(100);
         freelist.free_after(7, vec![run(5, 1)]);
         freelist.free_after(8, vec![run(6, 1)]);
-        freelist.begin(9, &BTreeSet::from([6, 8]));
+        freelist.begin(9, &BTreeSet::from([6, 7, 8]));
         assert!(freelist.runs.is_empty(), "commit 6 reaches what commit 7 has replaced");
         freelist.begin(10, &BTreeSet::from([7, 9]));
         assert_eq!(freelist.runs, BTreeMap::from([(5, 1)]));
@@ -170,14 +179,32 @@ mod tests {
 
     #[test]
     fn a_page_does_not_wait_for_snapshots_from_before_it_was_written() {
-        let mut freelist = Freelist::new(100);
-        freelist.begin(7, &BTreeSet::from([6]));
-        let page = run(freelist.allocate(1), 1);
-        freelist.free_after(9, vec![page]);
         for (visible, is_free) in [([6, 7], false), ([6, 8], false), ([6, 9], true)] {
+            let mut freelist = Freelist::new(100);
+            freelist.begin(7, &BTreeSet::from([6]));
+            let page = run(freelist.allocate(1), 1);
+            freelist.free_after(9, vec![page]);
             freelist.begin(10, &BTreeSet::from(visible));
             assert_eq!(!freelist.runs.is_empty(), is_free, "{visible:?}");
         }
+    }
+
+    #[test]
+    fn what_waits_is_grouped_by_snapshots_and_not_by_commits() {
+        let mut freelist = Freelist::new(100);
+        for txid in 1..1_000 {
+            freelist.begin(txid, &BTreeSet::from([txid - 1]));
+            freelist.allocate(1);
+        }
+        // Of each commit until then, one page is replaced; a snapshot shows the last of them.
+        for (page, txid) in (100..1_099).zip(1_000..) {
+            freelist.begin(txid, &BTreeSet::from([999, txid - 1]));
+            assert!(freelist.pending.len() <= 2, "{} entries", freelist.pending.len());
+            freelist.free_after(txid, vec![run(page, 1)]);
+        }
+        assert_eq!(freelist.counts(), (0, 999));
+        freelist.begin(3_000, &BTreeSet::from([2_999]));
+        assert_eq!(freelist.counts(), (999, 0));
     }
 
     #[test]
