@@ -192,6 +192,19 @@ fn sums_per_page(page_size: usize) -> usize {
     (page_size - PAGE_HEADER_BYTES) / SUM_BYTES
 }
 
+/// Where in the root the entry of a table page lies.
+#[cfg(feature = "fuzzing")]
+pub(super) fn entry_offset(index: usize) -> usize {
+    PAGE_HEADER_BYTES + index * ROOT_ENTRY_BYTES
+}
+
+/// On which table page the sum of a page is, and where there.
+#[cfg(feature = "fuzzing")]
+pub(super) fn sum_place(id: PageId, page_size: usize) -> (usize, usize) {
+    let per_page = sums_per_page(page_size);
+    (id as usize / per_page, PAGE_HEADER_BYTES + id as usize % per_page * SUM_BYTES)
+}
+
 fn encode_table_page(id: PageId, page_size: usize, sums: &[u32]) -> Bytes {
     let mut bytes = BytesMut::with_capacity(page_size);
     PageHeader { id, flags: CHECKSUM_FLAG, count: 0, overflow: 0 }.append_to(&mut bytes);

@@ -99,7 +99,7 @@ impl Freelist {
     }
 
     /// Free pages, and those that will be.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn counts(&self) -> (u64, u64) {
         let pending = self.pending.values().flatten().map(|run| run.count).sum();
         (self.runs.values().sum(), pending)

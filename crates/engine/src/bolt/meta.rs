@@ -171,6 +171,45 @@ fn parse_trailer(bytes: &[u8], place: PageId) -> Option<(Meta, TableRoot)> {
     Some((Meta::decode(copy, place).ok()?, TableRoot::parse(table)))
 }
 
+/// Changes a meta page in its place, however damaged it is.
+#[cfg(feature = "fuzzing")]
+pub(super) struct MetaSums;
+
+#[cfg(feature = "fuzzing")]
+impl MetaSums {
+    pub(super) const PAGE_SIZE_OFFSET: usize = PAGE_HEADER_BYTES + 8;
+    const COPY: usize = TRAILER_OFFSET + TRAILER_MAGIC.len();
+    const TABLE: usize = MetaSums::COPY + META_BYTES;
+
+    pub(super) fn put_right(page: &mut [u8]) {
+        for copy in [PAGE_HEADER_BYTES, MetaSums::COPY] {
+            let (meta, sum) = page[copy..copy + META_BYTES].split_at_mut(META_BYTES - 8);
+            sum.copy_from_slice(&fnv_1a_64(meta).to_le_bytes());
+        }
+        let trailer = &mut page[TRAILER_OFFSET..TRAILER_OFFSET + TRAILER_BYTES];
+        let (trailer, sum) = trailer.split_at_mut(TRAILER_BYTES - 4);
+        sum.copy_from_slice(&crc32c::crc32c(trailer).to_le_bytes());
+    }
+
+    pub(super) fn copy_to_trailer(page: &mut [u8]) {
+        page.copy_within(PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + META_BYTES, MetaSums::COPY);
+    }
+
+    pub(super) fn remove_trailer(page: &mut [u8]) {
+        page[TRAILER_OFFSET..TRAILER_OFFSET + TRAILER_BYTES].fill(0);
+    }
+
+    pub(super) fn table_root(page: &[u8]) -> TableRoot {
+        TableRoot::parse(&page[MetaSums::TABLE..])
+    }
+
+    pub(super) fn set_table_root(page: &mut [u8], root: TableRoot) {
+        let mut bytes = Vec::with_capacity(TableRoot::BYTES);
+        root.append_to(&mut bytes);
+        page[MetaSums::TABLE..MetaSums::TABLE + TableRoot::BYTES].copy_from_slice(&bytes);
+    }
+}
+
 fn fnv_1a_64(bytes: &[u8]) -> u64 {
     let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)

@@ -29,6 +29,8 @@ mod snapshot;
 mod commit;
 mod txn;
 mod open;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 #[cfg(test)]
 mod simulated_disk;
 #[cfg(test)]
