@@ -206,6 +206,14 @@ fn is_data_name(name: &str) -> bool {
     number.is_some_and(|text| text.parse().is_ok_and(|number: u64| number.to_string() == text))
 }
 
+/// The data of a store of `kind`, which may be open. Nothing is locked or changed.
+pub(crate) fn find_data(path: &Path, kind: EngineKind) -> Result<PathBuf> {
+    match inspect(path, kind)? {
+        Some(generation) => Ok(path.join(format!("{DATA_PREFIX}{generation}"))),
+        None => Err(foreign(path, "not a store".to_owned())),
+    }
+}
+
 /// Makes the directory; says whether there was none.
 fn create_if_missing(path: &Path) -> Result<bool> {
     match fs::metadata(path) {

@@ -66,6 +66,10 @@ pub enum Error {
     Corrupt { path: PathBuf, detail: String },
 
     // The caller must act.
+    #[error("{path}: there is no page {page}: the file has {pages}")]
+    NoPage { path: PathBuf, page: u64, pages: u64 },
+    #[error("{path}: there is no bucket \"{name}\", but {found}")]
+    NoBucket { path: PathBuf, name: String, found: String },
     #[error("a write transaction is already open")]
     WriterBusy,
     #[error("a defragmentation is already under way")]

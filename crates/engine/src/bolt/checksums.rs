@@ -27,11 +27,11 @@ const ROOT_ENTRY_BYTES: usize = 12;
 
 /// Where a table begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TableRoot {
-    pub(super) page: PageId,
-    pub(super) table_pages: u32,
+pub struct TableRoot {
+    pub page: PageId,
+    pub table_pages: u32,
     /// Of the root's own page.
-    pub(super) sum: u32,
+    pub sum: u32,
 }
 
 impl TableRoot {
@@ -84,6 +84,15 @@ impl ChecksumTable {
         let pages =
             self.pages.iter().map(|table_page| PageRun { first: table_page.page, count: 1 });
         pages.chain(self.root)
+    }
+
+    /// Which of the table's pages this is.
+    pub(super) fn position(&self, page: PageId) -> Option<usize> {
+        self.pages.iter().position(|table_page| table_page.page == page)
+    }
+
+    pub(super) fn root(&self) -> Option<PageRun> {
+        self.root
     }
 
     /// Moves what has changed to new pages. `sums` are those of the commit under way, and `changed`
@@ -166,11 +175,8 @@ impl ChecksumTable {
         if crc32c::crc32c(&bytes) != root.sum {
             return Err(damaged(root.page, "the root of the checksum table is damaged"));
         }
-        let entries = bytes[PAGE_HEADER_BYTES..].chunks_exact(ROOT_ENTRY_BYTES);
-        let entries = entries.take(root.table_pages as usize);
-        let pages: Vec<TablePage> = entries
-            .map(|entry| TablePage { page: u64_at(entry, 0), sum: u32_at(entry, 8) })
-            .collect();
+        let entries = root_entries(&bytes).take(root.table_pages as usize);
+        let pages: Vec<TablePage> = entries.map(|(page, sum)| TablePage { page, sum }).collect();
         let mut sums = Vec::new();
         for table_page in &pages {
             let run = PageRun { first: table_page.page, count: 1 };
@@ -181,14 +187,23 @@ impl ChecksumTable {
             if crc32c::crc32c(&bytes) != table_page.sum {
                 return Err(damaged(table_page.page, "the checksum table is damaged"));
             }
-            let entries = bytes[PAGE_HEADER_BYTES..].chunks_exact(SUM_BYTES);
-            sums.extend(entries.map(|sum| u32_at(sum, 0)));
+            sums.extend(table_entries(&bytes));
         }
         Ok((ChecksumTable { pages, root: Some(run) }, sums))
     }
 }
 
-fn sums_per_page(page_size: usize) -> usize {
+/// The table pages that a root has room for, with their sums.
+pub(super) fn root_entries(bytes: &[u8]) -> impl Iterator<Item = (PageId, u32)> {
+    let entries = bytes[PAGE_HEADER_BYTES..].chunks_exact(ROOT_ENTRY_BYTES);
+    entries.map(|entry| (u64_at(entry, 0), u32_at(entry, 8)))
+}
+
+pub(super) fn table_entries(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes[PAGE_HEADER_BYTES..].chunks_exact(SUM_BYTES).map(|sum| u32_at(sum, 0))
+}
+
+pub(super) fn sums_per_page(page_size: usize) -> usize {
     (page_size - PAGE_HEADER_BYTES) / SUM_BYTES
 }
 

@@ -5,7 +5,7 @@
 //! support the flag, are read as usual. See `docs/decisions/engine-cold-reads.md`.
 
 use std::fmt::Debug;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -54,7 +54,27 @@ impl DiskFile {
             TryLockError::WouldBlock => Error::Locked { path: path.to_owned() },
             TryLockError::Error(error) => Error::at(path)(error),
         })?;
-        Ok(DiskFile { file, is_unsupported: AtomicBool::new(!cfg!(target_os = "linux")) })
+        Ok(DiskFile::new(file))
+    }
+
+    /// Opens a file to be looked at. The lock is one that others who only read can have too.
+    pub(super) fn open_to_read(path: &Path) -> Result<DiskFile> {
+        // Opening a named pipe would wait for a writer.
+        let found = fs::metadata(path).map_err(Error::at(path))?;
+        if !found.is_file() {
+            let reason = if found.is_dir() { "a directory, not a file" } else { "not a file" };
+            return Err(Error::at(path)(io::Error::other(reason)));
+        }
+        let file = File::open(path).map_err(Error::at(path))?;
+        file.try_lock_shared().map_err(|error| match error {
+            TryLockError::WouldBlock => Error::Locked { path: path.to_owned() },
+            TryLockError::Error(error) => Error::at(path)(error),
+        })?;
+        Ok(DiskFile::new(file))
+    }
+
+    fn new(file: File) -> DiskFile {
+        DiskFile { file, is_unsupported: AtomicBool::new(!cfg!(target_os = "linux")) }
     }
 }
 

@@ -21,11 +21,11 @@ const MAGIC: u32 = 0xED0C_DAED;
 const VERSION: u32 = 2;
 pub(super) const META_BYTES: usize = 64;
 /// What the freelist field says if no freelist was written.
-pub(super) const NO_FREELIST: PageId = u64::MAX;
+pub const NO_FREELIST: PageId = u64::MAX;
 
-const TRAILER_OFFSET: usize = 512;
+pub(super) const TRAILER_OFFSET: usize = 512;
 const TRAILER_MAGIC: &[u8; 8] = b"clearln\x01";
-const TRAILER_BYTES: usize = 8 + META_BYTES + TableRoot::BYTES + 4;
+pub(super) const TRAILER_BYTES: usize = 8 + META_BYTES + TableRoot::BYTES + 4;
 /// What is above is damage: there is no time for so many commits.
 const TXID_MAX: u64 = u64::MAX / 2;
 /// What of a meta page is looked at.
@@ -34,26 +34,28 @@ pub(super) const META_PAGE_BYTES: usize = 1024;
 pub(super) const PAGE_SIZE_MIN: usize = 1 << 10;
 pub(super) const PAGE_SIZE_MAX: usize = 1 << 20;
 
+/// What a meta page says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Meta {
-    pub(super) page_size: u32,
+pub struct Meta {
+    pub page_size: u32,
     /// The root of the tree whose records are the buckets.
-    pub(super) root: PageId,
-    pub(super) sequence: u64,
-    pub(super) freelist: PageId,
+    pub root: PageId,
+    pub sequence: u64,
+    /// [`NO_FREELIST`] if no freelist was written.
+    pub freelist: PageId,
     /// The first page that was never used.
-    pub(super) high_water: PageId,
-    pub(super) txid: u64,
+    pub high_water: PageId,
+    pub txid: u64,
 }
 
 /// A meta page that can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct MetaPage {
-    pub(super) meta: Meta,
+pub struct MetaPage {
+    pub meta: Meta,
     /// `None` if the page was not written by us, or the trailer is damaged.
-    pub(super) table: Option<TableRoot>,
+    pub table: Option<TableRoot>,
     /// The first copy, or the page's header, was not as it was written.
-    pub(super) is_damaged: bool,
+    pub is_damaged: bool,
 }
 
 impl Meta {

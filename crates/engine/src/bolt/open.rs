@@ -25,7 +25,7 @@ use super::meta::{
 use super::page::{Damage, PageId, PageRun, encode_leaf};
 use super::pager::Pager;
 use super::store::{BoltStore, Buckets, Committed, WriterState, load_buckets};
-use super::walk::Walk;
+use super::walk::{InUse, Walk};
 use crate::error::{Error, Result};
 use crate::options::Options;
 
@@ -80,7 +80,8 @@ impl BoltStore {
         let table = load_table(&pager, &meta, root, &mut notes)?;
         let root = root.filter(|_| table.is_some());
         let mut walk = Walk::new(&pager, meta.high_water, root.is_some());
-        walk.walk(meta.root)?;
+        let mut in_use = InUse::new();
+        walk.walk(meta.root, &mut in_use)?;
         let table = table.unwrap_or_default();
         table.runs().try_for_each(|run| walk.claim(run))?;
         let mut freelist = Freelist::new(meta.high_water);
@@ -90,10 +91,10 @@ impl BoltStore {
             freelist.free_after(meta.txid + 1, vec![run]);
         }
         walk.unused().into_iter().for_each(|run| freelist.free(run));
-        for bucket in &walk.foreign_buckets {
+        for bucket in &in_use.foreign_buckets {
             notes.push(format!("bucket {bucket:?} is not etcd's: a defragmentation leaves it out"));
         }
-        let size_in_use = walk.size_in_use;
+        let size_in_use = in_use.size;
         let buckets = load_buckets(&pager, meta.root)?;
         // A process may have ended between a commit's last write and its sync, or the sync may have
         // failed: what was found is on disk before anything is built on it.
@@ -139,7 +140,7 @@ fn choose_meta(file: &dyn StoreFile, path: &Path, notes: &mut Vec<String>) -> Re
 }
 
 /// Of the first meta page, or of the second, which is one page behind it.
-fn find_page_size(file: &dyn StoreFile) -> io::Result<usize> {
+pub(super) fn find_page_size(file: &dyn StoreFile) -> io::Result<usize> {
     if let Ok(found) = read_meta(file, 0, PAGE_SIZE)? {
         return Ok(found.meta.page_size as usize);
     }
@@ -153,7 +154,7 @@ fn find_page_size(file: &dyn StoreFile) -> io::Result<usize> {
     Ok(PAGE_SIZE)
 }
 
-fn read_meta(
+pub(super) fn read_meta(
     file: &dyn StoreFile,
     place: PageId,
     page_size: usize,
@@ -179,8 +180,7 @@ fn load_table(
         notes.push(format!("{why}; they are made anew"));
         return Ok(None);
     };
-    let mut read = |run| pager.read_run(run).map_err(LoadError::File);
-    match ChecksumTable::load(root, pager.page_size(), meta.high_water, &mut read) {
+    match read_table(pager, meta.high_water, root) {
         Ok((table, sums)) => {
             pager.replace_sums(sums);
             Ok(Some(table))
@@ -193,9 +193,18 @@ fn load_table(
     }
 }
 
+pub(super) fn read_table(
+    pager: &Pager,
+    high_water: PageId,
+    root: TableRoot,
+) -> std::result::Result<(ChecksumTable, Vec<u32>), LoadError> {
+    let mut read = |run| pager.read_run(run).map_err(LoadError::File);
+    ChecksumTable::load(root, pager.page_size(), high_water, &mut read)
+}
+
 /// Why a checksum table was not read.
 #[derive(Debug)]
-enum LoadError {
+pub(super) enum LoadError {
     /// It is not what was written.
     Table(Damage),
     File(Error),

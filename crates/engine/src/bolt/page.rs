@@ -21,15 +21,15 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::error::Error;
 
 /// The position of a page in the file. bbolt calls it `pgid`.
-pub(super) type PageId = u64;
+pub type PageId = u64;
 
 pub(super) const PAGE_HEADER_BYTES: usize = 16;
 pub(super) const ELEMENT_BYTES: usize = 16;
 /// Root page and sequence, before an inline page.
 pub(super) const BUCKET_HEADER_BYTES: usize = 16;
 
-const BRANCH_FLAG: u16 = 0x01;
-const LEAF_FLAG: u16 = 0x02;
+pub(super) const BRANCH_FLAG: u16 = 0x01;
+pub(super) const LEAF_FLAG: u16 = 0x02;
 pub(super) const META_FLAG: u16 = 0x04;
 pub(super) const FREELIST_FLAG: u16 = 0x10;
 /// Ours: a page of the checksum table. bbolt takes it for a free page and never looks at it.
@@ -132,26 +132,43 @@ pub(super) struct Page {
 impl Page {
     /// `bytes` are the page `id` with its overflow. An inline page has the id 0.
     pub(super) fn parse(bytes: Bytes, id: PageId) -> Result<Page, Damage> {
-        let damaged = |reason: String| Damage::new(id, reason);
-        if bytes.len() < PAGE_HEADER_BYTES {
-            return Err(damaged(format!("{} bytes are no page", bytes.len())));
+        let page = Page::with_header(bytes, id)?;
+        let said = PageHeader::parse(&page.bytes).id;
+        if said != id {
+            return Err(Damage::new(id, format!("says that it is page {said}")));
         }
-        let header = PageHeader::parse(&bytes);
-        if header.id != id {
-            return Err(damaged(format!("says that it is page {}", header.id)));
-        }
-        let is_leaf = match header.flags {
-            BRANCH_FLAG => false,
-            LEAF_FLAG => true,
-            other => return Err(damaged(format!("flags {other:#x}, not a branch or leaf"))),
-        };
-        let page = Page { id, is_leaf, count: usize::from(header.count), bytes };
-        page.check_elements().map_err(damaged)?;
+        page.check_elements().map_err(|reason| Damage::new(id, reason))?;
         Ok(page)
     }
 
+    /// What can be read of a page that [`parse`](Page::parse) may refuse.
+    pub(super) fn salvage(bytes: Bytes, id: PageId) -> Result<Salvage, Damage> {
+        let mut page = Page::with_header(bytes, id)?;
+        let room = (page.bytes.len() - PAGE_HEADER_BYTES) / ELEMENT_BYTES;
+        page.count = page.count.min(room);
+        let check = |index| page.check_element(index, page.element(index + 1)).is_ok();
+        let elements = (0..page.count).filter(|index| check(*index)).collect();
+        Ok(Salvage { page, elements })
+    }
+
+    /// A branch or leaf of which nothing else was checked.
+    fn with_header(bytes: Bytes, id: PageId) -> Result<Page, Damage> {
+        if bytes.len() < PAGE_HEADER_BYTES {
+            return Err(Damage::new(id, format!("{} bytes are no page", bytes.len())));
+        }
+        let header = PageHeader::parse(&bytes);
+        let is_leaf = match header.flags {
+            BRANCH_FLAG => false,
+            LEAF_FLAG => true,
+            other => {
+                return Err(Damage::new(id, format!("flags {other:#x}, not a branch or leaf")));
+            }
+        };
+        Ok(Page { id, is_leaf, count: usize::from(header.count), bytes })
+    }
+
     fn check_elements(&self) -> Result<(), String> {
-        let data = PAGE_HEADER_BYTES + self.count * ELEMENT_BYTES;
+        let data = self.element(self.count);
         if data > self.bytes.len() {
             return Err(format!("{} elements do not fit", self.count));
         }
@@ -161,21 +178,12 @@ impl Page {
         let mut previous: &[u8] = &[];
         let mut previous_end = data as u64;
         for index in 0..self.count {
-            let (position, key_bytes, value_bytes) = self.sizes(index);
-            let from = self.element(index) as u64 + u64::from(position);
-            let end = from + u64::from(key_bytes) + u64::from(value_bytes);
-            if from < data as u64 || end > self.bytes.len() as u64 {
-                return Err(format!("element {index} lies outside"));
-            }
+            let place = self.check_element(index, data)?;
             // As bbolt writes them. So what is taken for the elements is no more than the page.
-            if from < previous_end {
+            if place.start < previous_end {
                 return Err(format!("element {index} lies over the one before"));
             }
-            previous_end = end;
-            if key_bytes == 0 || key_bytes as usize > KEY_BYTES_MAX {
-                return Err(format!("element {index} has a key of {key_bytes} bytes"));
-            }
-            self.check_kind(index, value_bytes)?;
+            previous_end = place.end;
             let key = self.key(index);
             if key <= previous {
                 return Err(format!("the key of element {index} is out of order"));
@@ -183,6 +191,21 @@ impl Page {
             previous = key;
         }
         Ok(())
+    }
+
+    /// Its key must not begin before `data`. Returns where key and value lie.
+    fn check_element(&self, index: usize, data: usize) -> Result<Range<u64>, String> {
+        let (position, key_bytes, value_bytes) = self.sizes(index);
+        let from = self.element(index) as u64 + u64::from(position);
+        let end = from + u64::from(key_bytes) + u64::from(value_bytes);
+        if from < data as u64 || end > self.bytes.len() as u64 {
+            return Err(format!("element {index} lies outside"));
+        }
+        if key_bytes == 0 || key_bytes as usize > KEY_BYTES_MAX {
+            return Err(format!("element {index} has a key of {key_bytes} bytes"));
+        }
+        self.check_kind(index, value_bytes)?;
+        Ok(from..end)
     }
 
     fn check_kind(&self, index: usize, value_bytes: u32) -> Result<(), String> {
@@ -248,6 +271,15 @@ impl Page {
         self.bytes.slice_ref(self.key(index))
     }
 
+    /// Header, elements, keys and values.
+    pub(super) fn used_bytes(&self) -> usize {
+        let data = |index| {
+            let (_, key_bytes, value_bytes) = self.place(index);
+            key_bytes + value_bytes
+        };
+        self.element(self.count) + (0..self.count).map(data).sum::<usize>()
+    }
+
     /// Where an element begins.
     fn element(&self, index: usize) -> usize {
         PAGE_HEADER_BYTES + index * ELEMENT_BYTES
@@ -271,6 +303,14 @@ impl Page {
         let (position, key_bytes, value_bytes) = self.sizes(index);
         (self.element(index) + position as usize, key_bytes as usize, value_bytes as usize)
     }
+}
+
+/// What a damaged page still has.
+#[derive(Debug)]
+pub(super) struct Salvage {
+    /// Only of these elements, key and value can be asked for.
+    pub(super) elements: Vec<usize>,
+    pub(super) page: Page,
 }
 
 /// A record, or a bucket, of a leaf.

@@ -32,6 +32,8 @@ pub(super) struct Pager {
     cache: PageCache,
     /// By page id. Of a page that a reader can reach, the sum does not change.
     sums: RwLock<Vec<u32>>,
+    /// Whether pages are read without sums: see [`Pager::ignore_sums`].
+    is_unchecked: bool,
     sync_bytes: Option<usize>,
     path: PathBuf,
 }
@@ -48,9 +50,15 @@ impl Pager {
             page_size,
             cache: PageCache::new(options.cache_bytes),
             sums: RwLock::default(),
+            is_unchecked: false,
             sync_bytes: options.sync_bytes,
             path: path.to_owned(),
         }
+    }
+
+    /// For a file that is only read, and has no table of sums.
+    pub(super) fn ignore_sums(&mut self) {
+        self.is_unchecked = true;
     }
 
     pub(super) fn page_size(&self) -> usize {
@@ -89,35 +97,42 @@ impl Pager {
     /// Not through the cache.
     pub(super) fn read_checked(&self, id: PageId) -> Result<Page> {
         let bytes = self.read(id)?;
-        let (found, expected) =
-            (crc32c::crc32c(&bytes), self.sums.read().get(id as usize).copied());
-        if Some(found) != expected {
-            return Err(self.damaged(id, "the checksum is wrong"));
+        if !self.is_unchecked {
+            self.check_sum(id, &bytes)?;
         }
         self.parse(bytes, id)
     }
 
-    /// Reads a page that has no sum yet, and notes it.
-    pub(super) fn read_unchecked(&self, id: PageId) -> Result<Page> {
-        let bytes = self.read(id)?;
-        self.set_sums(&[(id, crc32c::crc32c(&bytes))]);
-        self.parse(bytes, id)
+    pub(super) fn check_sum(&self, id: PageId, bytes: &[u8]) -> Result<()> {
+        let expected = self.sums.read().get(id as usize).copied();
+        if Some(crc32c::crc32c(bytes)) != expected {
+            return Err(self.damaged(id, "the checksum is wrong"));
+        }
+        Ok(())
     }
 
     /// A page with its overflow.
     pub(super) fn read(&self, id: PageId) -> Result<Bytes> {
+        let (first, run) = self.read_first(id)?;
+        self.read_rest(first, run)
+    }
+
+    /// A page without its overflow, and how long it is with it.
+    pub(super) fn read_first(&self, id: PageId) -> Result<(Bytes, PageRun)> {
         let first = self.read_run(PageRun { first: id, count: 1 })?;
         let header = PageHeader::parse(&first[..PAGE_HEADER_BYTES]);
-        let count = 1 + u64::from(header.overflow);
-        if count == 1 {
-            return Ok(first);
-        }
+        let run = PageRun { first: id, count: 1 + u64::from(header.overflow) };
         // Before memory is taken for a number that may be damaged.
-        let end = (id + count) * self.page_size as u64;
-        if end > self.file.len().map_err(Error::at(&self.path))? {
+        let end = run.ids().end * self.page_size as u64;
+        if run.count > 1 && end > self.file.len().map_err(Error::at(&self.path))? {
             return Err(self.damaged(id, format!("overflow {} lies outside", header.overflow)));
         }
-        self.read_run(PageRun { first: id, count })
+        Ok((first, run))
+    }
+
+    /// All of a page of which `first` was read.
+    pub(super) fn read_rest(&self, first: Bytes, run: PageRun) -> Result<Bytes> {
+        if run.count == 1 { Ok(first) } else { self.read_run(run) }
     }
 
     pub(super) fn read_run(&self, run: PageRun) -> Result<Bytes> {
@@ -137,7 +152,7 @@ impl Pager {
         }
     }
 
-    fn parse(&self, bytes: Bytes, id: PageId) -> Result<Page> {
+    pub(super) fn parse(&self, bytes: Bytes, id: PageId) -> Result<Page> {
         Page::parse(bytes, id).map_err(|damage| damage.in_file(&self.path))
     }
 
