@@ -308,7 +308,7 @@ fn sync(path: &Path, handle: &File) -> Result<()> {
 }
 
 /// Brings the name of a directory to the disk.
-fn sync_parent(path: &Path) -> Result<()> {
+pub(crate) fn sync_parent(path: &Path) -> Result<()> {
     let parent = match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
         Some(parent) => parent,

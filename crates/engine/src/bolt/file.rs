@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -70,6 +70,15 @@ impl DiskFile {
             TryLockError::WouldBlock => Error::Locked { path: path.to_owned() },
             TryLockError::Error(error) => Error::at(path)(error),
         })?;
+        Ok(DiskFile::new(file))
+    }
+
+    /// Makes a file with these rights, less those that the process gives to none.
+    pub(super) fn create(path: &Path, rights: u32) -> Result<DiskFile> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(rights);
+        let file = options.open(path).map_err(Error::at(path))?;
+        file.try_lock().map_err(|error| Error::at(path)(error.into()))?;
         Ok(DiskFile::new(file))
     }
 

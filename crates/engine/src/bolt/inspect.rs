@@ -4,6 +4,7 @@
 //! * [`BoltFile::page`]: one page, as far as it can be read.
 //! * [`BoltFile::survey`]: every page and bucket, and everything that is wrong.
 //! * [`BoltFile::scan`]: the records of a bucket in order.
+//! * [`BoltFile::compact`]: a copy without what is free.
 //!
 //! The lock of the file is shared with others that only read; a file that is being written is
 //! [`Error::Locked`]. Nothing is written, and nothing is mended.
@@ -11,6 +12,7 @@
 mod page_view;
 mod survey;
 mod scan;
+mod compact;
 #[cfg(test)]
 mod tests;
 

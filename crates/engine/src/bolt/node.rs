@@ -177,11 +177,29 @@ pub(super) struct Spill<'s> {
 impl Spill<'_> {
     /// Splits and writes a tree. Returns its root's page.
     pub(super) fn write_tree(&mut self, root: Node, fill_percent: usize) -> PageId {
-        let mut level = root.spill(fill_percent, self);
+        let level = root.spill(fill_percent, self);
+        self.write_branches(level, fill_percent)
+    }
+
+    /// Writes the branches above a level of a tree. Returns the root's page.
+    pub(super) fn write_branches(
+        &mut self,
+        mut level: Vec<BranchElement>,
+        fill_percent: usize,
+    ) -> PageId {
         while level.len() > 1 {
             level = spill_branch(&level, fill_percent, self);
         }
         level[0].child
+    }
+
+    /// Splits and writes a part of a leaf level. Returns the pages.
+    pub(super) fn write_leaves(
+        &mut self,
+        elements: &[LeafElement],
+        fill_percent: usize,
+    ) -> Vec<BranchElement> {
+        spill_leaf(elements, fill_percent, self)
     }
 
     /// Takes pages, and has `encode` fill them from (id, page size, bytes of all pages).
@@ -294,18 +312,24 @@ impl Node {
         }
     }
 
-    /// The node as an inline page, if bbolt would make it one: a leaf without buckets that is at
-    /// most a quarter of a page.
+    /// The node as an inline page, if it may be one.
     pub(super) fn to_inline_page(&self, page_size: usize) -> Option<Bytes> {
         let NodeBody::Leaf(elements) = &self.body else { return None };
-        let bytes = self.encoded_bytes();
-        let is_inline = bytes <= page_size / 4 && !elements.iter().any(|element| element.is_bucket);
-        is_inline.then(|| encode_leaf(0, page_size, bytes, elements))
+        inline_page(elements, page_size)
     }
 
     pub(super) fn place(&self) -> Option<PageRun> {
         self.place
     }
+}
+
+/// All of a bucket as an inline page, if bbolt would make it one: it has no buckets, and is at most
+/// a quarter of a page.
+pub(super) fn inline_page(elements: &[LeafElement], page_size: usize) -> Option<Bytes> {
+    let elements_bytes: usize = elements.iter().map(LeafElement::encoded_bytes).sum();
+    let bytes = PAGE_HEADER_BYTES + elements_bytes;
+    let is_inline = bytes <= page_size / 4 && !elements.iter().any(|element| element.is_bucket);
+    is_inline.then(|| encode_leaf(0, page_size, bytes, elements))
 }
 
 fn spill_leaf(

@@ -193,6 +193,12 @@ impl Pager {
 
     /// Writes pages, which come in the order of their ids, and syncs them.
     pub(super) fn write(&self, pages: &[(PageId, Bytes)]) -> Result<()> {
+        self.write_unsynced(pages)?;
+        self.file.sync_data().map_err(Error::at(&self.path))
+    }
+
+    /// Like [`write`](Pager::write), but the pages are on disk after a later sync.
+    pub(super) fn write_unsynced(&self, pages: &[(PageId, Bytes)]) -> Result<()> {
         let follows = |(id, page): &(PageId, Bytes), (next, _): &(PageId, Bytes)| {
             id * self.page_size as u64 + page.len() as u64 == next * self.page_size as u64
         };
@@ -200,7 +206,7 @@ impl Pager {
         for row in pages.chunk_by(follows) {
             self.write_row(row, &mut unsynced).map_err(Error::at(&self.path))?;
         }
-        self.file.sync_data().map_err(Error::at(&self.path))
+        Ok(())
     }
 
     /// Writes pages that follow each other in the file.

@@ -426,3 +426,90 @@ fn a_file_that_is_written_is_locked_and_readers_share_it() {
     assert!(refused(dir.path()).ends_with(": a directory, not a file"));
     assert!(refused(Path::new("/dev/null")).ends_with(": not a file"));
 }
+
+/// Path, sequence and records of every bucket.
+fn contents(file: &BoltFile) -> Vec<String> {
+    let survey = file.survey().unwrap();
+    let of_bucket = |bucket: &super::BucketEntry| {
+        let path: Vec<&[u8]> = bucket.path.iter().map(|name| &name[..]).collect();
+        let mut records = Vec::new();
+        let mut note = |record: super::Record| {
+            let value = if record.bucket.is_some() { Bytes::new() } else { record.value };
+            records.push((record.key, value));
+            ControlFlow::Continue(())
+        };
+        file.scan(&path, &mut note).unwrap();
+        format!("{path:?} {} {records:?}", bucket.sequence)
+    };
+    survey.buckets.iter().map(of_bucket).collect()
+}
+
+#[test]
+fn a_copy_has_all_buckets_and_no_free_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let images = [nested_image(), our_image(1024), our_image(65_536)];
+    for (number, image) in images.into_iter().enumerate() {
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::write(&from, &image).unwrap();
+        let source = BoltFile::open(&from).unwrap();
+        for part_bytes in [0, 1, 1 << 20] {
+            let bytes = source.compact(&to, part_bytes).unwrap();
+            assert_eq!(fs::metadata(&to).unwrap().len(), bytes, "image {number}");
+            let copy = BoltFile::open(&to).unwrap();
+            assert_eq!((problems(&copy), copy.checksums()), (Vec::new(), &Checksums::Present));
+            assert_eq!(copy.page_size(), source.page_size());
+            let survey = copy.survey().unwrap();
+            assert!(survey.pages.iter().all(|page| page.kind != PageKind::Free));
+            assert_eq!(contents(&copy), contents(&source), "image {number}");
+            drop(copy);
+            fs::remove_file(&to).unwrap();
+        }
+        assert!(fs::read(&from).unwrap() == image, "the source was changed");
+    }
+}
+
+#[test]
+fn a_copy_of_many_records_is_filled_whatever_the_part() {
+    // As many leaves as have two levels of branches above them.
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let engine = open_small(EngineKind::Bolt, &store);
+    let mut txn = engine.begin_write().unwrap();
+    for number in 0..60_000_u32 {
+        txn.put(Bucket::Key, &[&[7; 60][..], &number.to_be_bytes()].concat(), &[1; 40]).unwrap();
+    }
+    txn.commit().unwrap();
+    drop(engine);
+    let source = BoltFile::open(&store.join("data.0")).unwrap();
+    let to = dir.path().join("to");
+    let sizes: Vec<u64> = [0, 65_536]
+        .into_iter()
+        .map(|part_bytes| {
+            let bytes = source.compact(&to, part_bytes).unwrap();
+            let copy = BoltFile::open(&to).unwrap();
+            assert_eq!(problems(&copy), [""; 0]);
+            let total = copy.survey().unwrap().total();
+            assert_eq!((total.depth, total.records), (3, 60_000));
+            drop(copy);
+            fs::remove_file(&to).unwrap();
+            bytes
+        })
+        .collect();
+    assert!(sizes[1] - sizes[0] < sizes[0] / 50, "{sizes:?}");
+}
+
+#[test]
+fn nothing_is_left_of_a_copy_of_a_damaged_file_and_nothing_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let mut image = nested_image();
+    image[8 * SMALL + 8] = 7;
+    fs::write(&from, image).unwrap();
+    let error = BoltFile::open(&from).unwrap().compact(&to, 0).unwrap_err();
+    assert!(error.to_string().ends_with("page 8: flags 0x7, not a branch or leaf"), "{error}");
+    assert!(!to.exists());
+    fs::write(&from, nested_image()).unwrap();
+    fs::write(&to, "mine").unwrap();
+    assert!(BoltFile::open(&from).unwrap().compact(&to, 0).is_err());
+    assert_eq!(fs::read_to_string(&to).unwrap(), "mine");
+}
