@@ -107,12 +107,7 @@ impl DiskStoreDir {
     }
 
     fn read_mark(&self, name: &str) -> Result<u64> {
-        let path = self.path(name);
-        // A mark has two short lines.
-        let text = read_short(&*self.files, &path, 1 << 10).map_err(path_error(&path))?;
-        let number = std::str::from_utf8(&text).ok().and_then(parse_mark);
-        let detail = "not a mark of a store".to_owned();
-        number.ok_or(Error::Corrupt { path, detail })
+        read_mark(&*self.files, self.path(name))
     }
 
     fn write_mark(&self, name: &str, number: u64) -> Result<()> {
@@ -285,6 +280,21 @@ fn number(text: &str) -> Option<u64> {
 
 fn print_mark(store: u64) -> String {
     format!("{FORMAT}\nstore {store}\n")
+}
+
+/// The directory of the current store, which a member may have open. Nothing is locked or changed.
+pub fn current_store(files: &dyn FileSystem, dir: &Path) -> Result<PathBuf> {
+    let number = read_mark(files, dir.join(CURRENT))?;
+    Ok(dir.join(format!("{STORE_PREFIX}{number}")))
+}
+
+/// The number of the store that a mark names.
+fn read_mark(files: &dyn FileSystem, path: PathBuf) -> Result<u64> {
+    // A mark has two short lines.
+    let text = read_short(files, &path, 1 << 10).map_err(path_error(&path))?;
+    let number = std::str::from_utf8(&text).ok().and_then(parse_mark);
+    let detail = "not a mark of a store".to_owned();
+    number.ok_or(Error::Corrupt { path, detail })
 }
 
 fn parse_mark(text: &str) -> Option<u64> {

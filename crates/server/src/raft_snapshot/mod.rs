@@ -21,7 +21,7 @@ mod sender;
 mod start;
 mod store_dir;
 
-pub use directory::DiskStoreDir;
+pub use directory::{DiskStoreDir, current_store};
 pub use error::{Error, Result};
 pub use memory::MemoryStoreDir;
 pub use receiver::{ReceivedSnapshot, SnapshotReceiver};
