@@ -6,7 +6,7 @@
 //! there, and takes no lock.
 //!
 //! What is done with what it finds, and with what is damaged, is a [`Visit`]: opening stops at the
-//! first damage; a program that [looks into the file](super::inspect) goes on with what is whole.
+//! first damage; a [survey](super::inspect) goes on with what is whole.
 
 use bytes::Bytes;
 
