@@ -15,7 +15,7 @@
 
 use std::convert::Infallible;
 use std::ffi::OsString;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{ExitCode, exit};
@@ -38,6 +38,7 @@ use crate::command_line::{self, Invocation};
 use crate::config::Config;
 use crate::data::OpenedMember;
 use crate::listeners::{Listeners, MetricsListener};
+use crate::tools::ToolCall;
 use crate::{allocator, auto_compaction, corruption_check, logging, process_limits, timeline};
 
 /// The most, unless a flag says how many.
@@ -53,10 +54,7 @@ pub fn main() -> ExitCode {
         Ok(Invocation::Help(text)) => print(&text),
         Ok(Invocation::Tool(call)) => {
             process_limits::keep_files_private();
-            match call.run() {
-                Ok(text) => print(&text),
-                Err(error) => print_error(&error.to_string(), 1),
-            }
+            run_tool(&call)
         }
         Ok(Invocation::Member(config)) => {
             if config.member.era != Era::Clearlane {
@@ -66,6 +64,40 @@ pub fn main() -> ExitCode {
             print_error(&error.to_string(), 1)
         }
         Err(error) => print_error(&error.to_string(), error.status),
+    }
+}
+
+/// That the output is not read to its end is no error.
+fn run_tool(call: &ToolCall) -> ExitCode {
+    let mut out = BufWriter::new(ToolOutput { is_closed: false });
+    let done = call.run(&mut out);
+    // What was printed comes before the error.
+    let done = done.and(out.flush().map_err(BoxError::from));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) if out.get_ref().is_closed => ExitCode::SUCCESS,
+        Err(error) => print_error(&error.to_string(), 1),
+    }
+}
+
+/// The standard output, and whether its reader has gone.
+struct ToolOutput {
+    is_closed: bool,
+}
+
+impl Write for ToolOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = io::stdout().write(bytes);
+        self.is_closed |=
+            written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+        written
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = io::stdout().flush();
+        self.is_closed |=
+            flushed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+        flushed
     }
 }
 

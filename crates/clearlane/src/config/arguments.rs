@@ -59,7 +59,10 @@ impl FlagReader {
 
 impl Flag {
     pub(crate) fn arg(&'static self) -> Arg {
-        let arg = self.common_arg().long(self.name).overrides_with(self.name);
+        let mut arg = self.common_arg().long(self.name).overrides_with(self.name);
+        if !self.short.is_empty() {
+            arg = arg.visible_alias(self.short);
+        }
         match self.kind {
             ValueKind::Switch => {
                 arg.num_args(0..=1).require_equals(true).default_missing_value("true")
@@ -71,6 +74,11 @@ impl Flag {
     /// Of a word that is no flag, and has to be there.
     pub(crate) fn positional_arg(&'static self) -> Arg {
         self.common_arg().value_name(self.name).required(true)
+    }
+
+    /// Of words that are no flags, as many as there are.
+    pub(crate) fn words_arg(&'static self) -> Arg {
+        self.common_arg().value_name(self.name).num_args(0..)
     }
 
     fn common_arg(&'static self) -> Arg {
@@ -148,7 +156,8 @@ pub(crate) fn to_clap<'c>(
         let mut flag = OsString::from("--");
         flag.push(if name == "h" { "help".as_ref() } else { name });
         let takes_next = |arg: &Arg| {
-            arg.get_long().is_some_and(|long| name == long) && !arg.is_require_equals_set()
+            let mut names = arg.get_long_and_visible_aliases().into_iter().flatten();
+            names.any(|long| name == long) && !arg.is_require_equals_set()
         };
         if command.get_arguments().any(takes_next)
             && let Some(value) = left.next()

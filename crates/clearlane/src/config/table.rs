@@ -13,6 +13,8 @@ type Str = &'static str;
 pub struct Flag {
     /// Without its dashes.
     pub name: Str,
+    /// Another name for it, of one letter; empty if there is none.
+    pub short: Str,
     pub kind: ValueKind,
     pub default: Str,
     /// One line.
@@ -52,6 +54,10 @@ impl Flag {
         Flag { help, ..self }
     }
 
+    pub(crate) const fn short(self, short: Str) -> Flag {
+        Flag { short, ..self }
+    }
+
     const fn ignored(self, help: Str, why: Str) -> Flag {
         Flag { help, ignored: Some(why), ..self }
     }
@@ -59,7 +65,7 @@ impl Flag {
 
 /// Its help follows.
 pub(crate) const fn flag(name: Str, kind: ValueKind, default: Str) -> Flag {
-    Flag { name, kind, default, help: "", ignored: None }
+    Flag { name, short: "", kind, default, help: "", ignored: None }
 }
 
 const NO_DISCOVERY: Str = "members are found by --initial-cluster only";

@@ -8,7 +8,7 @@ use clearlane_engine::{EngineKind, Options};
 use clearlane_server::raft_snapshot::{DiskStoreDir, StoreDir as _};
 use clearlane_wal::files::OsFileSystem;
 
-use super::{BoxError, Tool};
+use super::{Action, BoxError, Tool};
 use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
 use crate::config::value::ValueKind::{OneOf, Text};
@@ -18,11 +18,12 @@ pub(super) const TOOL: Tool = Tool {
     name: &["defrag"],
     about: "Compact the store of a member that does not run",
     positional: &[],
+    words: None,
     flags: &[
         flag("data-dir", Text, "").help("Data directory of the member."),
         flag("engine", OneOf(&["bolt", "sled"]), "bolt").help("Storage engine of the store."),
     ],
-    action: defrag,
+    action: Action::Text(defrag),
 };
 
 const RECORDS_PER_STEP: usize = 10_000;

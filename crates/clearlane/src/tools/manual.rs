@@ -4,7 +4,7 @@ use clap::ValueEnum as _;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::{BoxError, TOOLS, Tool};
+use super::{Action, BoxError, TOOLS, Tool};
 use crate::command_line::command;
 use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
@@ -15,16 +15,18 @@ pub(super) const COMPLETIONS: Tool = Tool {
     about: "Print a script that completes commands, flags and values in a shell",
     positional: &[flag("SHELL", OneOf(&["bash", "elvish", "fish", "powershell", "zsh"]), "")
         .help("Shell that reads the script.")],
+    words: None,
     flags: &[],
-    action: completions,
+    action: Action::Text(completions),
 };
 
 pub(super) const MAN: Tool = Tool {
     name: &["man"],
     about: "Print the manual page (roff), for `man -l -`",
     positional: &[],
+    words: None,
     flags: &[],
-    action: man,
+    action: Action::Text(man),
 };
 
 fn completions(flags: &FlagReader) -> Result<String, BoxError> {

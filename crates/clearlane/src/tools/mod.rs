@@ -7,12 +7,14 @@
 //! | [`snapshot restore`](restore) | makes a new member's data of it |
 //! | [`defrag`] | rewrites the store of a member that does not run, without what was deleted |
 //! | [`wal dump`](wal_dump) | prints a log |
+//! | [`bolt ...`](bolt) | looks into a file of the engine `bolt`, of bbolt or of etcd |
 //! | `version` | prints the version |
 //! | [`completions`, `man`](manual) | print what shells and `man` read |
 //!
 //! The one that calls a member has the flags of etcdctl: see [`call`]. Flags may also follow the
 //! words that are none, as in etcd's tools.
 
+mod bolt;
 mod call;
 mod defrag;
 mod manual;
@@ -22,6 +24,7 @@ mod status;
 mod wal_dump;
 
 use std::fmt;
+use std::io::Write;
 
 use clap::{ArgMatches, Command};
 use clearlane_rpc::maintenance;
@@ -36,13 +39,22 @@ struct Tool {
     name: &'static [&'static str],
     about: &'static str,
     positional: &'static [Flag],
+    /// What may follow those, as often as one likes.
+    words: Option<&'static Flag>,
     flags: &'static [Flag],
+    action: Action,
+}
+
+enum Action {
     /// Returns what is printed.
-    action: fn(&FlagReader) -> Result<String, BoxError>,
+    Text(fn(&FlagReader) -> Result<String, BoxError>),
+    /// Prints while it works: there may be more than memory has room for.
+    Print(fn(&FlagReader, &[String], &mut dyn Write) -> Result<(), BoxError>),
 }
 
 /// The first of two words.
-const GROUPS: [(&str, &str); 2] = [
+const GROUPS: [(&str, &str); 3] = [
+    ("bolt", "Look into a file of the engine bolt, of bbolt or of etcd"),
     ("snapshot", "Save, inspect or restore a snapshot of the store"),
     ("wal", "Print the write-ahead log"),
 ];
@@ -51,16 +63,23 @@ const VERSION: Tool = Tool {
     name: &["version"],
     about: "Print the version",
     positional: &[],
+    words: None,
     flags: &[],
-    action: |_| Ok(version_text()),
+    action: Action::Text(|_| Ok(version_text())),
 };
 
-const TOOLS: [&Tool; 8] = [
+const TOOLS: [&Tool; 14] = [
     &save::TOOL,
     &status::TOOL,
     &restore::TOOL,
     &defrag::TOOL,
     &wal_dump::TOOL,
+    &bolt::pages::TOOL,
+    &bolt::page::TOOL,
+    &bolt::keys::TOOL,
+    &bolt::check::TOOL,
+    &bolt::stats::TOOL,
+    &bolt::compact::TOOL,
     &VERSION,
     &manual::COMPLETIONS,
     &manual::MAN,
@@ -70,11 +89,17 @@ const TOOLS: [&Tool; 8] = [
 pub struct ToolCall {
     tool: &'static Tool,
     flags: FlagReader,
+    words: Vec<String>,
 }
 
 impl fmt::Debug for ToolCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ToolCall").field(&self.tool.name).field(&self.flags.values).finish()
+        let mut tuple = f.debug_tuple("ToolCall");
+        tuple.field(&self.tool.name).field(&self.flags.values);
+        if !self.words.is_empty() {
+            tuple.field(&self.words);
+        }
+        tuple.finish()
     }
 }
 
@@ -96,11 +121,13 @@ pub(crate) fn named(mut matches: &ArgMatches) -> Option<ToolCall> {
         matches = inner;
     }
     let tool = TOOLS.into_iter().find(|tool| tool.name == name)?;
-    Some(tool.call(arguments::given(matches, tool.arguments())))
+    let words = tool.words.and_then(|words| matches.get_many::<String>(words.name));
+    let words = words.into_iter().flatten().cloned().collect();
+    Some(tool.call(arguments::given(matches, tool.arguments()), words))
 }
 
 pub(crate) fn version() -> ToolCall {
-    VERSION.call(FlagValues::new())
+    VERSION.call(FlagValues::new(), Vec::new())
 }
 
 /// etcd's clients read its version from the first line.
@@ -130,18 +157,22 @@ impl Tool {
             .about(self.about)
             .next_line_help(true)
             .args(self.positional.iter().map(Flag::positional_arg))
+            .args(self.words.map(Flag::words_arg))
             .args(self.flags.iter().map(Flag::arg))
     }
 
-    fn call(&'static self, values: FlagValues) -> ToolCall {
+    fn call(&'static self, values: FlagValues, words: Vec<String>) -> ToolCall {
         let flags = FlagReader { values, flags: self.arguments().collect() };
-        ToolCall { tool: self, flags }
+        ToolCall { tool: self, flags, words }
     }
 }
 
 impl ToolCall {
-    /// Returns what is to be printed.
-    pub(crate) fn run(&self) -> Result<String, BoxError> {
-        (self.tool.action)(&self.flags)
+    /// Prints to `out`, also a part of it before an error.
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), BoxError> {
+        match self.tool.action {
+            Action::Text(action) => Ok(out.write_all(action(&self.flags)?.as_bytes())?),
+            Action::Print(action) => action(&self.flags, &self.words, out),
+        }
     }
 }

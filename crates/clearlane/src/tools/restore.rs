@@ -23,7 +23,7 @@ use clearlane_server::snapshot_file;
 use clearlane_wal::files::OsFileSystem;
 
 use super::status::{open_file, revision};
-use super::{BoxError, Tool};
+use super::{Action, BoxError, Tool};
 use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
 use crate::config::value::ValueKind::{Count, OneOf, Switch, Text};
@@ -33,6 +33,7 @@ pub(super) const TOOL: Tool = Tool {
     name: &["snapshot", "restore"],
     about: "Create the data directory of a new member from a saved snapshot",
     positional: &[flag("FILE", Text, "").help("Saved snapshot.")],
+    words: None,
     flags: &[
         flag("data-dir", Text, "").help("Data directory to create (default: ${name}.etcd)."),
         flag("wal-dir", Text, "")
@@ -55,7 +56,7 @@ pub(super) const TOOL: Tool = Tool {
             .help("Mark all revisions before the bumped one as compacted; needs --bump-revision."),
         flag("engine", OneOf(&["bolt", "sled"]), "bolt").help("Storage engine of the store."),
     ],
-    action: restore,
+    action: Action::Text(restore),
 };
 
 /// Keys of `Bucket::Meta`: a scheduled compaction, and the position in the log.

@@ -11,7 +11,7 @@ use clearlane_proto::etcdserverpb::SnapshotRequest;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use sha2::{Digest, Sha256};
 
-use super::{BoxError, Tool, call};
+use super::{Action, BoxError, Tool, call};
 use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
 use crate::config::value::ValueKind::Text;
@@ -23,8 +23,9 @@ pub(super) const TOOL: Tool = Tool {
         flag("ENDPOINT", Text, "").help("Client address of the member: HOST:PORT or a URL."),
         flag("FILE", Text, "").help("File to write."),
     ],
+    words: None,
     flags: call::FLAGS,
-    action: save,
+    action: Action::Text(save),
 };
 
 /// SHA-256, behind the store.

@@ -11,7 +11,7 @@ use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options, Snapshot, 
 use clearlane_mvcc::RevisionKey;
 use clearlane_server::snapshot_file;
 
-use super::{BoxError, Tool};
+use super::{Action, BoxError, Tool};
 use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
 use crate::config::value::ValueKind::Text;
@@ -21,8 +21,9 @@ pub(super) const TOOL: Tool = Tool {
     name: &["snapshot", "status"],
     about: "Check a saved snapshot, and print its hash, revision and size",
     positional: &[flag("FILE", Text, "").help("Saved snapshot.")],
+    words: None,
     flags: &[],
-    action: status,
+    action: Action::Text(status),
 };
 
 fn status(flags: &FlagReader) -> Result<String, BoxError> {

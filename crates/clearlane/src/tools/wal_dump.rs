@@ -11,7 +11,7 @@ use clearlane_wal as wal;
 use clearlane_wal::files::OsFileSystem;
 use clearlane_wal::{ConfChange, Entry, EntryKind};
 
-use super::{BoxError, Tool};
+use super::{Action, BoxError, Tool};
 use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
 use crate::config::value::ValueKind::Text;
@@ -20,8 +20,9 @@ pub(super) const TOOL: Tool = Tool {
     name: &["wal", "dump"],
     about: "Print the snapshot records and entries of a write-ahead log",
     positional: &[flag("DIR", Text, "").help("Data directory, or directory of the log.")],
+    words: None,
     flags: &[],
-    action: dump,
+    action: Action::Text(dump),
 };
 
 const REQUEST_CHARS_MAX: usize = 160;
