@@ -11,6 +11,10 @@
 //	commit                 ends a write transaction; the next change begins another
 //
 //	pages                  prints the number of pages below the high-water mark
+//	sequence BUCKET N      sets the sequence number of a bucket, which is made if it is not there
+//	tree                   prints path, sequence number, number of records and sum of each bucket
+//
+// A BUCKET that is written to may be the path of a bucket in buckets, with a slash in between.
 //
 // usage: bbolt FILE PAGESIZE [freelist]: a file that is made has pages of PAGESIZE bytes. With
 // freelist, commits write a list of free pages, as bbolt's own tools do and etcd does not.
@@ -85,6 +89,12 @@ func (s *session) run(words []string) error {
 		})
 	case "buckets":
 		return s.db.View(buckets)
+	case "tree":
+		return s.db.View(func(tx *bbolt.Tx) error {
+			return tx.ForEach(func(name []byte, bucket *bbolt.Bucket) error {
+				return tree(string(name), bucket)
+			})
+		})
 	case "commit":
 		if s.txn == nil {
 			return nil
@@ -116,24 +126,40 @@ func check(tx *bbolt.Tx) error {
 }
 
 func sum(tx *bbolt.Tx, name string) error {
-	table := crc32.MakeTable(crc32.Castagnoli)
-	var sum uint32
-	count := 0
+	count, sum := 0, uint32(0)
 	if bucket := tx.Bucket([]byte(name)); bucket != nil {
-		err := bucket.ForEach(func(key, value []byte) error {
-			for _, part := range [][]byte{key, value} {
-				length := binary.LittleEndian.AppendUint32(nil, uint32(len(part)))
-				sum = crc32.Update(crc32.Update(sum, table, length), table, part)
-			}
-			count++
-			return nil
-		})
-		if err != nil {
+		var err error
+		if count, sum, err = sumOf(bucket); err != nil {
 			return err
 		}
 	}
 	fmt.Printf("%s %d %08x\n", name, count, sum)
 	return nil
+}
+
+// sumOf counts and sums records. A bucket in the bucket is one without a value.
+func sumOf(bucket *bbolt.Bucket) (count int, sum uint32, err error) {
+	table := crc32.MakeTable(crc32.Castagnoli)
+	err = bucket.ForEach(func(key, value []byte) error {
+		for _, part := range [][]byte{key, value} {
+			length := binary.LittleEndian.AppendUint32(nil, uint32(len(part)))
+			sum = crc32.Update(crc32.Update(sum, table, length), table, part)
+		}
+		count++
+		return nil
+	})
+	return count, sum, err
+}
+
+func tree(path string, bucket *bbolt.Bucket) error {
+	count, sum, err := sumOf(bucket)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s %d %d %08x\n", path, bucket.Sequence(), count, sum)
+	return bucket.ForEachBucket(func(name []byte) error {
+		return tree(path+"/"+string(name), bucket.Bucket(name))
+	})
 }
 
 func buckets(tx *bbolt.Tx) error {
@@ -147,13 +173,25 @@ func buckets(tx *bbolt.Tx) error {
 }
 
 func change(tx *bbolt.Tx, words []string) error {
-	name := []byte(words[1])
+	names := strings.Split(words[1], "/")
 	if words[0] == "drop" {
-		return tx.DeleteBucket(name)
+		return tx.DeleteBucket([]byte(names[0]))
 	}
-	bucket, err := tx.CreateBucketIfNotExists(name)
+	bucket, err := tx.CreateBucketIfNotExists([]byte(names[0]))
+	for _, name := range names[1:] {
+		if err == nil {
+			bucket, err = bucket.CreateBucketIfNotExists([]byte(name))
+		}
+	}
 	if err != nil {
 		return err
+	}
+	if words[0] == "sequence" {
+		number, err := strconv.ParseUint(words[2], 10, 64)
+		if err != nil {
+			return err
+		}
+		return bucket.SetSequence(number)
 	}
 	if words[1] == "key" {
 		// As etcd does.
