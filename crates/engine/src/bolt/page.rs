@@ -120,6 +120,13 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
+fn header_of(bytes: &[u8], id: PageId) -> Result<PageHeader, Damage> {
+    if bytes.len() < PAGE_HEADER_BYTES {
+        return Err(Damage::new(id, format!("{} bytes are no page", bytes.len())));
+    }
+    Ok(PageHeader::parse(bytes))
+}
+
 /// A branch or leaf page whose layout is right. Clones share their bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Page {
@@ -132,18 +139,19 @@ pub(super) struct Page {
 impl Page {
     /// `bytes` are the page `id` with its overflow. An inline page has the id 0.
     pub(super) fn parse(bytes: Bytes, id: PageId) -> Result<Page, Damage> {
-        let page = Page::with_header(bytes, id)?;
-        let said = PageHeader::parse(&page.bytes).id;
-        if said != id {
-            return Err(Damage::new(id, format!("says that it is page {said}")));
+        let header = header_of(&bytes, id)?;
+        if header.id != id {
+            return Err(Damage::new(id, format!("says that it is page {}", header.id)));
         }
+        let page = Page::with_header(bytes, id, header)?;
         page.check_elements().map_err(|reason| Damage::new(id, reason))?;
         Ok(page)
     }
 
     /// What can be read of a page that [`parse`](Page::parse) may refuse.
     pub(super) fn salvage(bytes: Bytes, id: PageId) -> Result<Salvage, Damage> {
-        let mut page = Page::with_header(bytes, id)?;
+        let header = header_of(&bytes, id)?;
+        let mut page = Page::with_header(bytes, id, header)?;
         let room = (page.bytes.len() - PAGE_HEADER_BYTES) / ELEMENT_BYTES;
         page.count = page.count.min(room);
         let check = |index| page.check_element(index, page.element(index + 1)).is_ok();
@@ -152,11 +160,7 @@ impl Page {
     }
 
     /// A branch or leaf of which nothing else was checked.
-    fn with_header(bytes: Bytes, id: PageId) -> Result<Page, Damage> {
-        if bytes.len() < PAGE_HEADER_BYTES {
-            return Err(Damage::new(id, format!("{} bytes are no page", bytes.len())));
-        }
-        let header = PageHeader::parse(&bytes);
+    fn with_header(bytes: Bytes, id: PageId, header: PageHeader) -> Result<Page, Damage> {
         let is_leaf = match header.flags {
             BRANCH_FLAG => false,
             LEAF_FLAG => true,
