@@ -173,12 +173,14 @@ impl BoltFile {
     }
 
     fn table_entry(&self, run: PageRun) -> PageEntry {
-        let is_root = self.table_root() == Some(run);
-        let per_page = sums_per_page(self.page_size()) as u64;
-        let table_pages = self.table.runs().count() as u64 - 1;
-        let (kind, count, entry_bytes) = match is_root {
-            true => (PageKind::ChecksumRoot, table_pages, 12),
-            false => (PageKind::ChecksumTable, per_page, 4),
+        let (kind, count, entry_bytes) = match self.table.position(run.first) {
+            Some(position) => {
+                let per_page = sums_per_page(self.page_size()) as u64;
+                let rest = self.pages().saturating_sub(position as u64 * per_page);
+                (PageKind::ChecksumTable, rest.min(per_page), 4)
+            }
+            // The root has those that are not it.
+            None => (PageKind::ChecksumRoot, self.table.runs().count() as u64 - 1, 12),
         };
         let used_bytes = PAGE_HEADER_BYTES as u64 + count * entry_bytes;
         let (id, overflow) = (run.first, run.count - 1);

@@ -157,6 +157,8 @@ fn a_file_of_ours_is_whole_and_every_page_has_its_place() {
         let root = file.newest().unwrap().table.unwrap();
         assert_eq!(survey.page(root.page).unwrap().kind, PageKind::ChecksumRoot);
         assert_eq!(survey.page(root.page).unwrap().count, u64::from(root.table_pages));
+        let of_table = survey.pages.iter().filter(|page| page.kind == PageKind::ChecksumTable);
+        assert_eq!(of_table.map(|page| page.count).sum::<u64>(), file.pages());
         for page in &survey.pages {
             let view = file.page(page.id).unwrap();
             assert_eq!(view.problems, [""; 0], "page {}", page.id);
