@@ -15,10 +15,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clearlane_backend::{Config, Era};
+use clearlane_engine::bolt::fuzzing::MemoryStore;
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, Engine, MemoryEngine};
 use clearlane_fuzz::input::put_string;
-use clearlane_fuzz::targets::{self, jwt, messages, snapshot_file, snapshot_stream, wal_directory};
+use clearlane_fuzz::targets::{
+    self, bolt_file, jwt, messages, snapshot_file, snapshot_stream, wal_directory,
+};
 use clearlane_mvcc::StoreConfig;
 use clearlane_raft::{LogPosition, Message as RaftMessage};
 use clearlane_rpc::decoders;
@@ -49,6 +52,7 @@ fn write_the_seeds() {
     seeds.add_files();
     seeds.add_log();
     seeds.add_stores();
+    seeds.add_bolt();
     let target_dir = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let target_dir = target_dir.unwrap_or_else(|| repository("target"));
     for (number, (target, bytes)) in seeds.all.iter().enumerate() {
@@ -252,6 +256,39 @@ impl Seeds {
         let mut built = vec![1, 99];
         put_string(&mut built, message);
         self.add("snapshot_stream", &built, &frames);
+    }
+}
+
+impl Seeds {
+    fn add_bolt(&mut self) {
+        for whole in 1..=3 {
+            for sums in 0..3 {
+                assert!(bolt_file::open(&[whole, sums]));
+                self.add("bolt_file", &[whole, sums], &[]);
+                // A txid, a root page, a count, a value; a page in the place of another.
+                for edit in [[3, 0, 16, 9], [3, 0, 8, 3], [1, 5, 2, 0], [0, 5, 90, 1], [5, 6, 0, 7]]
+                {
+                    self.add("bolt_file", &[whole, sums], &edit);
+                }
+            }
+        }
+        // Without its first meta page, a new file is the one from before its first commit.
+        let mut file = MemoryStore::create(1024).unwrap().file().contents();
+        file.truncate(3 * 1024);
+        file[..1024].fill(0);
+        let raw = [&[0][..], &file].concat();
+        assert!(bolt_file::open(&raw));
+        self.all.insert(("bolt_file", raw));
+        // Put and delete many, with a snapshot, a commit and a reopening between.
+        let programs: [&[u8]; 6] = [
+            &[0, 4, 0, 0, 100, 7, 200, 10, 6, 0, 0, 190, 10, 11],
+            &[0, 4, 1, 0, 250, 7, 90, 10, 8, 6, 1, 0, 80, 10, 4, 1, 2, 9, 1, 40, 10, 9, 0, 10, 11],
+            &[1, 0, 0, 210, 255, 1, 10, 0, 1, 211, 220, 2, 10, 12, 1, 3, 11, 13, 10, 11],
+            &[0, 0, 2, 255, 10, 1, 0, 2, 250, 10, 1, 10, 7, 2, 1, 254, 11, 3, 2, 250, 10],
+            &[1, 8, 8, 0, 0, 1, 1, 1, 10, 8, 0, 0, 1, 2, 2, 10, 9, 1, 7, 0, 0, 9, 9, 0, 13, 11],
+            &[0, 4, 2, 3, 99, 1, 255, 12, 1, 9, 12, 0, 4, 2, 3, 1, 1, 30, 12, 1, 2, 11],
+        ];
+        programs.iter().for_each(|program| self.add("bolt_transactions", &[], program));
     }
 }
 

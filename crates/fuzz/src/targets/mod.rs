@@ -2,6 +2,8 @@
 
 pub mod addresses;
 pub mod arguments;
+pub mod bolt_file;
+pub mod bolt_transactions;
 pub mod config_file;
 pub mod gateway_answer;
 pub mod gateway_request;
@@ -20,9 +22,11 @@ pub mod wal_records;
 pub type Target = fn(&[u8]);
 
 /// By name, which is that of the file and of the directory in `corpus`.
-pub const ALL: [(&str, Target); 16] = [
+pub const ALL: [(&str, Target); 18] = [
     ("addresses", addresses::target),
     ("arguments", arguments::target),
+    ("bolt_file", bolt_file::target),
+    ("bolt_transactions", bolt_transactions::target),
     ("config_file", config_file::target),
     ("gateway_answer", gateway_answer::target),
     ("gateway_request", gateway_request::target),

@@ -1,0 +1,164 @@
+//! A file for the engine `bolt`: it is refused and stays as it was, or all of it can be read, and
+//! what is then written is there when it is opened again.
+//!
+//! ```text
+//!   0 │ the file as it is
+//!   1 + number of a whole file │ what becomes of its sums │ edits; see `put_edit`
+//! ```
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::LazyLock;
+
+use clearlane_engine::bolt::fuzzing::{MemoryFile, MemoryStore, make_foreign, put_sums_right};
+use clearlane_engine::{Bucket, Error, KeyRange};
+
+use crate::input::Input;
+
+/// A key that the target puts, in each bucket.
+const KEY: &[u8] = b"fuzz";
+/// A file does not become longer than this by an edit.
+const FILE_BYTES_MAX: usize = 1 << 20;
+
+type Records = BTreeMap<(Bucket, Vec<u8>), Vec<u8>>;
+
+pub fn target(data: &[u8]) {
+    open(data);
+}
+
+/// Whether it is opened.
+pub fn open(data: &[u8]) -> bool {
+    let image = image(Input::new(data));
+    let file = MemoryFile::new(image.clone());
+    let store = match MemoryStore::open(&file) {
+        Ok(store) => store,
+        Err(error) => {
+            assert!(file.contents() == image, "what is refused was changed: {error}");
+            assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+            assert!(!error.to_string().contains('\n'), "{error}");
+            return false;
+        }
+    };
+    let mut records = read_all(&store);
+    if change(&store, &mut records).is_some() {
+        let again = MemoryStore::open(&file).expect("what was written can be opened");
+        assert_eq!(again.opening_notes().iter().find(|note| note.contains("damaged")), None);
+        assert!(read_all(&again) == records, "what was written is not what is there");
+        assert_eq!(again.unused_pages(), store.unused_pages(), "a page is lost, or used twice");
+    }
+    true
+}
+
+fn image(mut input: Input<'_>) -> Vec<u8> {
+    let kind = input.choice(1 + WHOLE.len());
+    let Some(whole) = kind.checked_sub(1) else { return input.rest().to_vec() };
+    let mut image = WHOLE[whole].clone();
+    let sums = input.choice(3);
+    while !input.is_empty() {
+        put_edit(&mut image, &mut input);
+    }
+    match sums {
+        0 => make_foreign(&mut image),
+        1 => put_sums_right(&mut image),
+        _ => {}
+    }
+    image
+}
+
+/// Where an edit goes is a page of 1 KiB and a place there.
+fn put_edit(image: &mut Vec<u8>, input: &mut Input<'_>) {
+    let kind = input.choice(7);
+    let place = usize::from(input.byte()) << 10;
+    let at = place + (usize::from(input.byte()) << 2);
+    let mut write = |at: usize, bytes: &[u8]| {
+        let to = image.get_mut(at..).unwrap_or_default();
+        let count = bytes.len().min(to.len());
+        to[..count].copy_from_slice(&bytes[..count]);
+    };
+    match kind {
+        0 => write(at, &[input.byte()]),
+        1 => write(at, &u16::from_be_bytes([input.byte(), input.byte()]).to_le_bytes()),
+        2 => write(at, &(input.number() as u32).to_le_bytes()),
+        3 => write(at, &input.number().to_le_bytes()),
+        4 => write(at, input.string()),
+        5 => {
+            let from = (usize::from(input.byte()) << 10).min(image.len());
+            let to = image.len().min(from + 1024);
+            let page = image[from..to].to_vec();
+            let end = image.len().min(place + page.len());
+            if place < end {
+                image[place..end].copy_from_slice(&page[..end - place]);
+            }
+        }
+        _ => image.resize(at.min(FILE_BYTES_MAX), 0),
+    }
+}
+
+/// What edits begin with: files of both page sizes, with trees, inline buckets, values of several
+/// pages and free pages.
+static WHOLE: LazyLock<[Vec<u8>; 3]> =
+    LazyLock::new(|| [whole_file(1024, 3), whole_file(1024, 120), whole_file(4096, 60)]);
+
+fn whole_file(page_size: usize, records: u32) -> Vec<u8> {
+    let store = MemoryStore::create(page_size).expect("the file takes it");
+    for round in 0..2 {
+        let mut txn = store.begin_write().expect("there is no other writer");
+        for number in 0..records {
+            let bucket = Bucket::ALL[number as usize % Bucket::ALL.len()];
+            let bucket = if number % 3 == 0 { bucket } else { Bucket::Key };
+            let value = vec![round; if number % 40 == 39 { 3 * page_size } else { 30 }];
+            txn.put(bucket, format!("key {number:08}").as_bytes(), &value).expect("it fits");
+        }
+        txn.commit().expect("the file takes it");
+    }
+    store.file().contents()
+}
+
+fn read_all(store: &MemoryStore) -> Records {
+    let snapshot = store.snapshot().expect("it is open");
+    let mut records = Records::new();
+    for bucket in Bucket::ALL {
+        let mut last = None;
+        snapshot
+            .scan(bucket, KeyRange::ALL, &mut |key, value| {
+                records.insert((bucket, key.to_vec()), value.to_vec());
+                last = Some(key.to_vec());
+                ControlFlow::Continue(())
+            })
+            .expect("what was opened can be read");
+        assert_eq!(snapshot.last_key(bucket).expect("it can be read").as_deref(), last.as_deref());
+    }
+    for ((bucket, key), value) in &records {
+        let found = snapshot.get(*bucket, key).expect("it can be read");
+        assert_eq!(found.as_deref(), Some(&value[..]));
+    }
+    let bytes: usize = records.iter().map(|((_, key), value)| key.len() + value.len()).sum();
+    assert_eq!(store.size_in_use(), bytes as u64);
+    records
+}
+
+/// `None` if the file has a bucket where a record is to go, which is an error and no damage.
+fn change(store: &MemoryStore, records: &mut Records) -> Option<()> {
+    for round in 0..3 {
+        let mut txn = store.begin_write().expect("there is no other writer");
+        for bucket in Bucket::ALL {
+            let value = vec![round; 200 << (bucket.index() / 2)];
+            txn.put(bucket, KEY, &value).ok()?;
+            records.insert((bucket, KEY.to_vec()), value);
+        }
+        // The first, then every second of what is left, then half of all.
+        let count = records.len();
+        let doomed: Vec<_> = match round {
+            0 => records.keys().take(1).cloned().collect(),
+            1 => records.keys().step_by(2).cloned().collect(),
+            _ => records.keys().take(count / 2).cloned().collect(),
+        };
+        for (bucket, key) in doomed {
+            txn.delete(bucket, &key).expect("a record can be deleted");
+            records.remove(&(bucket, key));
+        }
+        txn.commit().expect("the file takes it");
+        assert!(read_all(store) == *records, "round {round}: what was written is not there");
+    }
+    Some(())
+}
