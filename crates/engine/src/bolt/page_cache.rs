@@ -161,8 +161,10 @@ mod tests {
         let cache = PageCache::new(SHARDS * 2 * (1024 + ENTRY_BYTES));
         cache.insert(page(32));
         cache.insert(page(48));
-        let large = encode_leaf(32, 1024, 4096, &[]);
-        cache.insert(Page::parse(large, 32).unwrap());
+        let large = |id| Page::parse(encode_leaf(id, 1024, 4096, &[]), id).unwrap();
+        cache.insert(large(64));
+        assert!([32, 48].iter().all(|id| cache.get(*id).is_some()), "put out for nothing");
+        cache.insert(large(32));
         assert!(cache.get(32).is_none());
         assert!(cache.get(48).is_some());
         cache.insert(page(64));
