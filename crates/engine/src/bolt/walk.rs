@@ -17,8 +17,10 @@ use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::interface::KeyRange;
 
-/// Trees that grow by some levels while the store is open can still be read.
-const WALK_DEPTH_MAX: usize = DEPTH_MAX / 2;
+/// So many levels a tree may have beyond those of one whose branches have two children each. A
+/// tree with fewer does not come to have more, since a level is added to full pages only: what was
+/// opened is opened again.
+const LEVELS_TO_SPARE: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Walk<'w> {
@@ -161,8 +163,8 @@ impl Walk<'_> {
         place: Place,
         visit: &mut V,
     ) -> std::result::Result<Option<usize>, V::Stop> {
-        if place.depth_of_all == WALK_DEPTH_MAX {
-            let error = self.pager.damaged(id, format!("lies below {WALK_DEPTH_MAX} others"));
+        if place.depth_of_all == DEPTH_MAX {
+            let error = self.pager.damaged(id, format!("lies below {DEPTH_MAX} others"));
             return visit.damaged(id, error).map(|()| None);
         }
         let Some(page) = self.read(id, visit)? else { return Ok(None) };
@@ -189,8 +191,14 @@ impl Walk<'_> {
                 visit.damaged(child, error)?;
             }
         }
+        let levels = levels.map(|levels| levels + 1);
+        let levels_max = LEVELS_TO_SPARE + self.high_water.ilog2() as usize;
+        if let Some(levels) = levels.filter(|levels| *levels > levels_max) {
+            let error = self.pager.damaged(id, format!("lies above {levels} levels, too many"));
+            visit.damaged(id, error)?;
+        }
         self.pager.keep(page);
-        Ok(levels.map(|levels| levels + 1))
+        Ok(levels)
     }
 
     fn walk_leaf<V: Visit>(
@@ -391,12 +399,17 @@ impl PageSet {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use bytes::Bytes;
 
+    use crate::Bucket;
     use crate::bolt::meta::{Meta, NO_FREELIST, encode_meta_page};
     use crate::bolt::page::{BranchElement, LeafElement, PageId, encode_branch, encode_leaf};
-    use crate::bolt::simulated_file::{open_image, refused};
-    use crate::{Bucket, Read as _};
+    use crate::bolt::simulated_disk::SimulatedDisk;
+    use crate::bolt::simulated_file::{open, refused};
+    use crate::durable::DurableStore as _;
+    use crate::writer_lock::WriterLock;
 
     const PAGE: usize = 1024;
 
@@ -447,9 +460,23 @@ mod tests {
             pages.push(leaf(3 + levels, "a"));
             file(&pages)
         };
-        let store = open_image(chain(super::WALK_DEPTH_MAX as u64 - 2)).unwrap();
-        let snapshot = crate::bolt::BoltSnapshot::new(&store);
-        assert_eq!(snapshot.get(Bucket::Key, b"a").unwrap().unwrap(), &b"value"[..]);
-        assert!(refused(chain(super::WALK_DEPTH_MAX as u64 - 1)).ends_with("others"));
+        // What is just not too deep may grow.
+        let disk = SimulatedDisk::with_contents(chain(12));
+        for round in 0..5 {
+            let store = open(&disk).unwrap();
+            let found = store.snapshot().unwrap().get(Bucket::Key, b"a").unwrap();
+            assert_eq!(found.unwrap(), &b"value"[..]);
+            let lock = Arc::<WriterLock>::default();
+            let mut txn = store.begin_write(lock.acquire().unwrap()).unwrap();
+            for number in 0..300_u32 {
+                let key = [&b"b"[..], &[round; 200], &number.to_be_bytes()].concat();
+                txn.put(Bucket::Key, &key, &[1; 200]).unwrap();
+            }
+            txn.commit().unwrap();
+        }
+        // 8 to spare, and 4 for less than 32 pages.
+        let line = refused(chain(13));
+        assert!(line.ends_with("page 3: lies above 13 levels, too many"), "{line}");
+        assert!(refused(chain(80)).ends_with("lies below 64 others"));
     }
 }

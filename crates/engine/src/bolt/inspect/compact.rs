@@ -115,7 +115,8 @@ impl Copy<'_> {
         let mut made = Spill { pager, freelist, written: Vec::new(), freed: Vec::new() };
         let result = spill(&mut made);
         let written = made.written;
-        pager.set_sums(written.iter().map(|(id, page)| (*id, crc32c::crc32c(page))));
+        let sums: Vec<_> = written.iter().map(|(id, page)| (*id, crc32c::crc32c(page))).collect();
+        pager.set_sums(&sums);
         pager.write_unsynced(&written)?;
         Ok(result)
     }
