@@ -11,7 +11,7 @@
 //! * bbolt reads and writes the file, and what it has written is read back.
 //!
 //! From the bottom: [`page`], [`meta`], [`file`](mod@file), [`pager`], [`tree`], [`node`],
-//! [`commit`]. See `docs/engine.md`.
+//! [`commit`]. See `docs/bolt.md`.
 
 mod page;
 mod meta;
