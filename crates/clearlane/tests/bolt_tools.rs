@@ -245,8 +245,8 @@ fn a_file_is_found_by_its_store_or_data_directory() {
     assert_eq!(done(&["pages", text(&data_dir)]), expected);
 
     fs::remove_dir_all(&data_dir).unwrap();
-    member(EngineKind::Redb);
-    let expected = ": belongs to engine redb, not bolt; refusing to touch it";
+    member(EngineKind::Sled);
+    let expected = ": belongs to engine sled, not bolt; refusing to touch it";
     for path in [&store, &data_dir] {
         assert_eq!(refused(&["check", text(path)]), format!("{}{expected}", text(&store)));
     }

@@ -74,6 +74,10 @@ impl SimulatedDisk {
         self.state.lock().written.clone()
     }
 
+    pub(super) fn sync_count(&self) -> u64 {
+        self.state.lock().sync_count
+    }
+
     /// What the next process finds when the one before was killed where the power would have
     /// failed: all that was written, though the disk may still lose what was not synced.
     pub(super) fn after_kill(&self) -> SimulatedDisk {

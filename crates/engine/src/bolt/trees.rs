@@ -178,6 +178,19 @@ fn a_large_value_takes_pages_in_a_row_and_gives_them_back() {
 }
 
 #[test]
+fn a_commit_syncs_twice_however_large_it_is() {
+    let disk = SimulatedDisk::with_contents(Vec::new());
+    let store = create_with(&disk, 4096).unwrap();
+    for count in [1, 100, 20_000] {
+        let before = disk.sync_count();
+        commit(&store, |txn| {
+            (0..count).for_each(|number| txn.put(Bucket::Key, &key(number), &[1; 99]).unwrap());
+        });
+        assert_eq!(disk.sync_count() - before, 2, "{count} puts");
+    }
+}
+
+#[test]
 fn pages_of_a_snapshot_stay_as_long_as_it_is_open() {
     let (disk, store) = small_pages();
     let put_all = |value: u8| {
