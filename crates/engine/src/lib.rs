@@ -43,3 +43,6 @@ pub use interface::{Defragment, Engine, KeyRange, Read, Snapshot, Visitor, Write
 pub use memory::MemoryEngine;
 pub use open::open;
 pub use options::Options;
+
+/// Of a key that every engine takes: what bbolt takes.
+pub const KEY_BYTES_MAX: usize = 32_768;

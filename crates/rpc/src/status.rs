@@ -57,6 +57,7 @@ fn request_code(refused: Request) -> Code {
         | Request::DuplicateKey
         | Request::InvalidSortOption
         | Request::RequestTooLarge
+        | Request::NameTooLong(_)
         | Request::UnknownAlarmAction
         | Request::KeyNotFound => Code::InvalidArgument,
         Request::StreamOrder | Request::StreamFilter => Code::Unimplemented,

@@ -11,8 +11,9 @@ use clearlane_mvcc::{Store, StoreConfig};
 use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{
-    CompactionRequest, Compare, DeleteRangeRequest, InternalRaftRequest, LeaseGrantRequest,
-    PutRequest, RangeRequest, RangeResponse, RequestHeader, RequestOp, ResponseHeader, TxnRequest,
+    AuthRoleAddRequest, AuthUserAddRequest, CompactionRequest, Compare, DeleteRangeRequest,
+    InternalRaftRequest, LeaseGrantRequest, PutRequest, RangeRequest, RangeResponse, RequestHeader,
+    RequestOp, ResponseHeader, TxnRequest,
 };
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_server::apply::{
@@ -336,6 +337,22 @@ fn an_entry_has_a_longest_length() {
     let limits = Limits { request_bytes_max: request_bytes_max - 1, ..limits };
     assert_eq!(apply::check(&request, &limits), Err(RequestRejection::RequestTooLarge));
     assert_eq!(Limits::default().request_bytes_max, 1_572_864, "etcd's 1.5 MiB");
+}
+
+#[test]
+fn a_name_that_is_no_key_of_the_store_is_refused() {
+    let user = |bytes| InternalRaftRequest {
+        auth_user_add: Some(AuthUserAddRequest { name: "u".repeat(bytes), ..Default::default() }),
+        ..InternalRaftRequest::default()
+    };
+    let role = |bytes| InternalRaftRequest {
+        auth_role_add: Some(AuthRoleAddRequest { name: "r".repeat(bytes) }),
+        ..InternalRaftRequest::default()
+    };
+    let check = |request| apply::check(&request, &Limits::default());
+    assert_eq!((check(user(32_768)), check(role(32_768))), (Ok(()), Ok(())));
+    let expected = Err(RequestRejection::NameTooLong(32_769));
+    assert_eq!((check(user(32_769)), check(role(32_769))), (expected, expected));
 }
 
 #[test]

@@ -401,7 +401,8 @@ fn split(sizes: &[usize], page_size: usize, fill_percent: usize) -> Vec<Range<us
 #[cfg(test)]
 mod tests {
     use super::split;
-    use crate::bolt::page::{ELEMENT_BYTES, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+    use crate::KEY_BYTES_MAX;
+    use crate::bolt::page::{ELEMENT_BYTES, VALUE_BYTES_MAX};
 
     /// How many elements each page gets.
     fn lengths(sizes: &[usize], fill_percent: usize) -> Vec<usize> {

@@ -18,6 +18,7 @@ use std::path::Path;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use crate::KEY_BYTES_MAX;
 use crate::error::Error;
 
 /// The position of a page in the file. bbolt calls it `pgid`.
@@ -46,7 +47,6 @@ pub(super) fn is_tree_page(id: PageId) -> bool {
 /// In the flags of a leaf element: the value is a bucket.
 const BUCKET_FLAG: u32 = 0x01;
 
-pub(super) const KEY_BYTES_MAX: usize = 32_768;
 pub(super) const VALUE_BYTES_MAX: usize = (1 << 31) - 2;
 /// What a page may count; 0xFFFF has another meaning in a freelist.
 pub(super) const ELEMENTS_MAX: usize = 0xFFFE;

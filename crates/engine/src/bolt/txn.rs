@@ -10,9 +10,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::commit::{ChangedTrees, commit};
 use super::node::Node;
-use super::page::{KEY_BYTES_MAX, LeafElement, VALUE_BYTES_MAX};
+use super::page::{LeafElement, VALUE_BYTES_MAX};
 use super::store::{BoltStore, Committed};
 use super::tree::{self, TreePage};
+use crate::KEY_BYTES_MAX;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::interface::{KeyRange, Read, Visitor, WriteTxn};

@@ -8,6 +8,7 @@
 //! transaction of 28 are served, and with one of 29 they are refused. [`TXNS_DEEP_MAX`] bounds the
 //! nesting.
 
+use clearlane_engine::KEY_BYTES_MAX;
 use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
@@ -53,6 +54,11 @@ pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), Reque
     }
     if let Some(request) = &request.alarm {
         AlarmAction::try_from(request.action).map_err(|_| RequestRejection::UnknownAlarmAction)?;
+    }
+    let user = request.auth_user_add.as_ref().map(|add| &add.name);
+    let role = request.auth_role_add.as_ref().map(|add| &add.name);
+    if let Some(name) = user.or(role).filter(|name| name.len() > KEY_BYTES_MAX) {
+        return Err(RequestRejection::NameTooLong(name.len()));
     }
     entry_size(request, limits)
 }
