@@ -9,8 +9,7 @@
 //! * `range_mixed`, `range_1k`: 20,000 records; one byte per page is added up, or every byte.
 //! * `point_get`: 1 KiB of 100,000 records. `get_100` and `scan_100`: 100 that follow each other,
 //!   one by one or at once, as a range with a limit does. `snapshot`: taken and dropped.
-//! * `reopen`: 30,000 mixed records, closed in order. `open_many`: 1,000,000 x 64 B in bolt, whose
-//!   opening reads all pages.
+//! * `reopen`: 30,000 mixed records, closed in order. `open_many`: 1,000,000 x 64 B in bolt.
 //!
 //! **Kept out:** directories, values, filling stores for reads, closing before `reopen`. The disk
 //! is the one of the system's temporary directory.

@@ -1,8 +1,8 @@
 //! Pages in memory, up to a number of bytes.
 //!
 //! The cache is in shards by page id, each with a lock that is held for an insertion, or for a
-//! look-up and the search in one page, not across a read of the file. What is to go is found by a second chance: the oldest page
-//! goes, unless it was used since it was last considered.
+//! look-up and the search in one page, not across a read of the file. What is to go is found by a
+//! second chance: the oldest page goes, unless it was used since it was last considered.
 //!
 //! A committed page does not change while a reader can reach it. When its id is used again, the
 //! writer's insertion takes the place of the old page.
